@@ -1,0 +1,79 @@
+# Copyright: gpuops.rdma contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The collection's errors. PRIVATE to the collection.
+
+    RdmaError                 every error that a user may see
+    +-- InputError            what the user gave: unknown shape, bad value, wrong key
+    +-- DataError             a data file of ours, or an object of the cluster, is not what it must be
+    +-- ClusterError          the API server refused or could not be reached
+    |   +-- NotFound          404
+    |   +-- Forbidden         401, 403
+    |   +-- Conflict          409
+    |   +-- Gone              410, a list or watch has to start again
+    |   +-- Unreachable       no answer; the same call may work later
+    +-- WaitFailed            a wait ended without the state that was awaited
+        +-- Hopeless          it cannot come any more (ImagePullBackOff, ...)
+        +-- DeadlinePassed
+
+Each message says what was attempted, on which object, what was found and what to do.
+"""
+
+from __future__ import annotations
+
+
+class RdmaError(Exception):
+    """Base of all errors; str() is the whole message for the user."""
+
+
+class InputError(RdmaError):
+    """The user's input cannot be accepted."""
+
+
+class DataError(RdmaError):
+    """A document is not of the expected form."""
+
+
+class ClusterError(RdmaError):
+    """The API server refused a request or could not be reached. ``status`` is the HTTP status or 0."""
+
+    def __init__(self, message: str, status: int = 0, reason: str = "") -> None:
+        super().__init__(message)
+        self.status = status
+        self.reason = reason
+
+
+class NotFound(ClusterError):
+    """404."""
+
+
+class Forbidden(ClusterError):
+    """401 or 403."""
+
+
+class Conflict(ClusterError):
+    """409."""
+
+
+class Gone(ClusterError):
+    """410: the resource version is too old."""
+
+
+class Unreachable(ClusterError):
+    """No answer from the server."""
+
+
+class WaitFailed(RdmaError):
+    """A wait ended without the awaited state. ``late`` maps a name to the reason why it holds the wait."""
+
+    def __init__(self, message: str, late: dict[str, str] | None = None) -> None:
+        super().__init__(message)
+        self.late = dict(late or {})
+
+
+class Hopeless(WaitFailed):
+    """The awaited state cannot come any more."""
+
+
+class DeadlinePassed(WaitFailed):
+    """The awaited state did not come in time."""

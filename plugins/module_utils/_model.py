@@ -1,0 +1,272 @@
+# Copyright: gpuops.rdma contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The values that travel between the stages. PRIVATE to the collection.
+
+All are frozen; ``to_dict`` gives plain JSON data. Units: GB = 1e9 bytes, Gb/s = 1e9 bits per second.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass, field
+from typing import Any, Optional
+
+Json = dict[str, Any]
+
+SEVERITIES = ("error", "unknown", "warning", "info")
+
+
+def to_dict(value: Any) -> Any:
+    """A dataclass (nested, with tuples) as plain JSON data."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {f.name: to_dict(getattr(value, f.name)) for f in dataclasses.fields(value)}
+    if isinstance(value, (list, tuple)):
+        return [to_dict(item) for item in value]
+    if isinstance(value, dict):
+        return {key: to_dict(item) for key, item in value.items()}
+    return value
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that was looked at and is not as it must be (or cannot be known).
+
+    ``severity``: ``error`` fails the run, ``unknown`` makes it incomplete at best, ``warning`` and ``info`` do not
+    change the verdict. ``subject`` is a node name, or ``kind/name`` of an object, or ``cluster``.
+    """
+
+    id: str
+    severity: str
+    subject: str
+    found: str
+    expected: str = ""
+    remedy: str = ""
+    stage: str = ""
+
+
+@dataclass(frozen=True)
+class Gpu:
+    index: int
+    pci: str
+    numa: Optional[int] = None
+
+
+@dataclass(frozen=True)
+class Pf:
+    """One physical RDMA function (port). ``gpu`` is the index of the GPU with the shortest PCI path."""
+
+    pci: str
+    netdev: str
+    hca: str
+    rail: int
+    gpu: int
+    numa: Optional[int] = None
+
+
+@dataclass(frozen=True)
+class VcnNic:
+    """A NIC of the management network; it must never be handed to pods."""
+
+    pci: str
+    netdev: str
+    hca: str
+    pf_id: str
+    vf_id: str
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Hardware truth of one shape, from files/topology/<name>.yml. ids are ``vendor:device``, e.g. ``15b3:1021``.
+
+    A shape with ``status`` ``refused`` carries only ``name``, ``vendor`` and ``reason``.
+    """
+
+    name: str
+    status: str
+    reason: str = ""
+    vendor: str = "nvidia"
+    gpu_model: str = ""
+    gpu_id: str = ""
+    gpu_resource: str = "nvidia.com/gpu"
+    gpus: tuple[Gpu, ...] = ()
+    nic_model: str = ""
+    pf_id: str = ""
+    vf_id: str = ""
+    line_gbps: Optional[float] = None
+    """Line rate of one PF in Gb/s; None = unknown."""
+    vfs_per_pf: int = 1
+    pfs: tuple[Pf, ...] = ()
+    vcn: tuple[VcnNic, ...] = ()
+    mtu: Optional[int] = None
+    nccl_env: dict[str, str] = field(default_factory=dict)
+    host_hca: str = ""
+    """NCCL_IB_HCA on the host network, e.g. ``=mlx5_0,mlx5_1`` (a leading = means exact names)."""
+    vf_hca: str = "mlx5"
+    algo: str = ""
+    """NCCL_ALGO that this shape's reference numbers were taken with; empty = NCCL's own choice."""
+    regions: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    """``{"sriov": ("*",)}`` or a list of region names in which VFs are offered; missing = unknown."""
+    sources: dict[str, str] = field(default_factory=dict)
+    """Field name -> where the value comes from."""
+    pci_tree: tuple[Json, ...] = ()
+    """CPU sockets with nested PCI bridges, as files/topology writes them; () = unknown."""
+
+    @property
+    def gpu_count(self) -> int:
+        return len(self.gpus)
+
+    @property
+    def vf_count(self) -> int:
+        return len(self.pfs) * self.vfs_per_pf
+
+    @property
+    def nic_gbytes(self) -> Optional[float]:
+        """Aggregate of the node's RDMA ports in GB/s (nccl.md calls it B); None = unknown."""
+        return None if self.line_gbps is None else len(self.pfs) * self.line_gbps / 8
+
+    @property
+    def vcn_shares_vf_id(self) -> bool:
+        """A VF of the management NIC would have the RDMA VF's device id: select by rootDevices, not by id."""
+        return any(nic.vf_id == self.vf_id for nic in self.vcn)
+
+
+@dataclass(frozen=True)
+class Locality:
+    """Where a node stands in the RDMA network; "" = the label is absent or ``no-imds-data``."""
+
+    island: str = ""
+    network_block: str = ""
+    local_block: str = ""
+    rack: str = ""
+    rdma_cluster: str = ""
+
+
+@dataclass(frozen=True)
+class NodeFacts:
+    """The few fields of a Node object that decisions need."""
+
+    name: str
+    shape: str
+    ready: bool
+    ready_reason: str = ""
+    """Why it is not ready, in the kubelet's or node controller's words."""
+    cordoned: bool = False
+    taints: tuple[str, ...] = ()
+    """``key=value:effect``"""
+    pool: str = ""
+    region: str = ""
+    zone: str = ""
+    locality: Locality = field(default_factory=Locality)
+    allocatable: dict[str, int] = field(default_factory=dict)
+    """Extended resources only (nvidia.com/..., amd.com/...), whole numbers."""
+    capacity: dict[str, int] = field(default_factory=dict)
+    cpu_allocatable: float = 0.0
+    """Cores."""
+    memory_allocatable: int = 0
+    """Bytes."""
+    sharing: str = ""
+    """``time-slicing``, ``mps``, ``mig``, or "" for whole GPUs."""
+    replicas: int = 1
+    os_image: str = ""
+    kernel: str = ""
+    arch: str = ""
+    runtime: str = ""
+    """``cri-o://1.36.0`` and the like."""
+    kubelet: str = ""
+    boot_id: str = ""
+    provider_id: str = ""
+    internal_ip: str = ""
+    pod_cidrs: tuple[str, ...] = ()
+    labels: dict[str, str] = field(default_factory=dict)
+    """Only labels of the domains that decisions read (see _facts.LABEL_PREFIXES)."""
+    simulated: bool = False
+    """True on a kwok node."""
+
+
+@dataclass(frozen=True)
+class NcclRow:
+    """One row of nccl-tests output. Sizes in bytes, times in microseconds, bandwidths in GB/s. None = not printed."""
+
+    size: int
+    count: Optional[int]
+    type: str
+    redop: str
+    root: Optional[int]
+    out_time: Optional[float]
+    out_algbw: Optional[float]
+    out_busbw: Optional[float]
+    out_wrong: Optional[float]
+    in_time: Optional[float]
+    in_algbw: Optional[float]
+    in_busbw: Optional[float]
+    in_wrong: Optional[float]
+
+    @property
+    def busbw(self) -> Optional[float]:
+        """The better of the two halves."""
+        halves = [value for value in (self.out_busbw, self.in_busbw) if value is not None]
+        return max(halves) if halves else None
+
+
+@dataclass(frozen=True)
+class NcclRank:
+    rank: int
+    host: str
+    device: int
+    pid: Optional[int] = None
+    group: Optional[int] = None
+    bus: str = ""
+    gpu: str = ""
+
+
+@dataclass(frozen=True)
+class NcclError:
+    """``kind``: nccl | cuda | timeout | launch | mpi | usage | oom | xid | wrong_data | other."""
+
+    kind: str
+    text: str
+    host: str = ""
+    rank: Optional[int] = None
+    hca: str = ""
+
+
+@dataclass(frozen=True)
+class NcclRun:
+    """One test program's run as found in a log. ``status``: complete | truncated | failed | empty | foreign."""
+
+    status: str
+    collective: str = ""
+    """all_reduce, all_gather, reduce_scatter, broadcast, reduce, alltoall, gather, scatter, sendrecv, hypercube or ""."""
+    rows: tuple[NcclRow, ...] = ()
+    ranks: tuple[NcclRank, ...] = ()
+    tests_version: str = ""
+    nccl_version: str = ""
+    cuda_version: str = ""
+    min_bytes: Optional[int] = None
+    max_bytes: Optional[int] = None
+    checked: bool = False
+    out_of_bounds: Optional[int] = None
+    average_busbw: Optional[float] = None
+    errors: tuple[NcclError, ...] = ()
+    transport: Json = field(default_factory=dict)
+    """From NCCL_DEBUG=INFO lines: ``{"net": "IB"|"Socket"|"", "gdr": {hca: bool}, "hcas": [..], "channels": {...}}``."""
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class NcclVerdict:
+    """``verdict``: pass | fail | degraded | incomplete | unjudged. Bandwidths in GB/s."""
+
+    verdict: str
+    reason: str
+    measured: Optional[float] = None
+    size: Optional[int] = None
+    threshold: Optional[float] = None
+    fraction: Optional[float] = None
+    nic_line: Optional[float] = None
+    bound_ring: Optional[float] = None
+    bound_hierarchical: Optional[float] = None
+    percent_of_line: Optional[float] = None
+    source: str = ""
+    findings: tuple[Finding, ...] = ()

@@ -1,0 +1,454 @@
+# Copyright: gpuops.rdma contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The only room that talks to the API server. PRIVATE to the collection.
+
+Authentication (kubeconfig with exec plugins, proxies, in-cluster) is the kubernetes package's; requests are raw JSON
+over its connection pool, because typed models refuse simulated and some real nodes and cost ten times the parsing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import socket
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, Optional
+from urllib.parse import urlencode
+
+from ansible_collections.gpuops.rdma.plugins.module_utils._errors import (
+    ClusterError,
+    Conflict,
+    Forbidden,
+    Gone,
+    InputError,
+    NotFound,
+    RdmaError,
+    Unreachable,
+)
+
+MISSING_LIBRARY = ""
+try:
+    import urllib3
+    from kubernetes import client as kubernetes_client
+    from kubernetes import config as kubernetes_config
+    from kubernetes.config.config_exception import ConfigException
+except ImportError as error:  # reported by connect(), so that documentation renders without the library
+    MISSING_LIBRARY = str(error)
+
+Json = dict[str, Any]
+
+FIELD_MANAGER = "gpuops-rdma"
+PATIENCE = 40.0
+"""Seconds for which a request is tried again while the server does not answer: an API server restart takes ~10 s."""
+_RETRY_STATUS = (429, 500, 502, 503, 504)
+_CONTINUE = re.compile(rb'"continue"\s*:\s*"([^"]+)"')
+
+KINDS: dict[tuple[str, str], tuple[str, bool]] = {
+    ("v1", "ConfigMap"): ("configmaps", True),
+    ("v1", "Event"): ("events", True),
+    ("v1", "Namespace"): ("namespaces", False),
+    ("v1", "Node"): ("nodes", False),
+    ("v1", "Pod"): ("pods", True),
+    ("v1", "Secret"): ("secrets", True),
+    ("v1", "Service"): ("services", True),
+    ("v1", "ServiceAccount"): ("serviceaccounts", True),
+    ("apiextensions.k8s.io/v1", "CustomResourceDefinition"): ("customresourcedefinitions", False),
+    ("apps/v1", "DaemonSet"): ("daemonsets", True),
+    ("apps/v1", "Deployment"): ("deployments", True),
+    ("batch/v1", "Job"): ("jobs", True),
+    ("batch.volcano.sh/v1alpha1", "Job"): ("jobs", True),
+    ("scheduling.volcano.sh/v1beta1", "PodGroup"): ("podgroups", True),
+    ("kubeflow.org/v2beta1", "MPIJob"): ("mpijobs", True),
+    ("k8s.cni.cncf.io/v1", "NetworkAttachmentDefinition"): ("network-attachment-definitions", True),
+    ("mellanox.com/v1alpha1", "NicClusterPolicy"): ("nicclusterpolicies", False),
+    ("nvidia.com/v1", "ClusterPolicy"): ("clusterpolicies", False),
+    ("nv-ipam.nvidia.com/v1alpha1", "IPPool"): ("ippools", True),
+    ("nfd.k8s-sigs.io/v1alpha1", "NodeFeature"): ("nodefeatures", True),
+    ("rbac.authorization.k8s.io/v1", "ClusterRole"): ("clusterroles", False),
+    ("rbac.authorization.k8s.io/v1", "ClusterRoleBinding"): ("clusterrolebindings", False),
+    ("rbac.authorization.k8s.io/v1", "Role"): ("roles", True),
+    ("rbac.authorization.k8s.io/v1", "RoleBinding"): ("rolebindings", True),
+    ("authorization.k8s.io/v1", "SelfSubjectAccessReview"): ("selfsubjectaccessreviews", False),
+    ("sriovnetwork.openshift.io/v1", "SriovNetworkNodeState"): ("sriovnetworknodestates", True),
+}
+
+
+def base_path(api_version: str) -> str:
+    """``/api/v1`` or ``/apis/<group>/<version>``."""
+    return f"/api/{api_version}" if "/" not in api_version else f"/apis/{api_version}"
+
+
+class Client:
+    """A connection to one API server. Every error is a ClusterError whose text says what was attempted on what."""
+
+    def __init__(self, api: Any, host: str) -> None:
+        self._pool = api.rest_client.pool_manager
+        self._api = api
+        self.host = host.rstrip("/")
+        self.requests = 0
+        self._count = threading.Lock()
+        self._discovered: dict[str, dict[str, tuple[str, bool]]] = {}
+
+    @classmethod
+    def connect(cls, auth: Mapping[str, Any]) -> Client:
+        """Options win over K8S_AUTH_* over KUBECONFIG over the default kubeconfig over the pod's service account."""
+        if MISSING_LIBRARY:
+            raise RdmaError(
+                f"Cannot import a library of the control node: {MISSING_LIBRARY}. "
+                "Install the collection's requirements.txt into the Python that runs ansible-playbook."
+            )
+        configuration = kubernetes_client.Configuration()
+        host = auth.get("host") or os.environ.get("K8S_AUTH_HOST")
+        if host:
+            _configure_token(configuration, str(host), auth)
+        else:
+            _configure_kubeconfig(configuration, auth)
+        configuration.connection_pool_maxsize = 16
+        configuration.retries = False
+        return cls(kubernetes_client.ApiClient(configuration), str(configuration.host))
+
+    # ---- paths -------------------------------------------------------------------------------------------------
+
+    def path(self, api_version: str, kind: str, namespace: str = "", name: str = "") -> str:
+        """The URL path of a kind's collection or of one object. NotFound when the server does not know the kind."""
+        plural, namespaced = KINDS.get((api_version, kind)) or self._discover(api_version, kind)
+        path = base_path(api_version)
+        if namespaced and namespace:
+            path += f"/namespaces/{namespace}"
+        return f"{path}/{plural}/{name}" if name else f"{path}/{plural}"
+
+    def path_of(self, obj: Json) -> str:
+        meta = obj["metadata"]
+        return self.path(obj["apiVersion"], obj["kind"], meta.get("namespace", ""), meta["name"])
+
+    def _discover(self, api_version: str, kind: str) -> tuple[str, bool]:
+        known = self._discovered.get(api_version)
+        if known is None or kind not in known:
+            listed = self.get(base_path(api_version)).get("resources", [])
+            known = {item["kind"]: (item["name"], item["namespaced"]) for item in listed if "/" not in item["name"]}
+            self._discovered[api_version] = known
+        if kind not in known:
+            raise NotFound(f"The API server has no kind {kind} in {api_version}.", 404)
+        return known[kind]
+
+    # ---- reading -----------------------------------------------------------------------------------------------
+
+    def get(self, path: str, query: Optional[Mapping[str, str]] = None) -> Json:
+        return _document(self._request("GET", path, query))
+
+    def find(self, path: str) -> Optional[Json]:
+        """The object, or None when it (or its kind) does not exist."""
+        try:
+            return self.get(path)
+        except NotFound:
+            return None
+
+    def raw_pages(
+        self, path: str, *, label_selector: str = "", field_selector: str = "", limit: int = 500
+    ) -> Iterator[bytes]:
+        """List documents as bytes. The next page is on its way while the caller handles this one: the token for it
+        stands before the items. Raises Gone when a token is too old; start again then."""
+        query = {"limit": str(limit)}
+        query.update({"labelSelector": label_selector} if label_selector else {})
+        query.update({"fieldSelector": field_selector} if field_selector else {})
+        with ThreadPoolExecutor(max_workers=1) as ahead:
+            pending = ahead.submit(self._request, "GET", path, query)
+            while True:
+                page = pending.result()
+                token = _CONTINUE.search(page, 0, 4096)
+                if token:
+                    following = {**query, "continue": json.loads(b'"' + token.group(1) + b'"')}
+                    pending = ahead.submit(self._request, "GET", path, following)
+                yield page
+                if not token:
+                    return
+
+    def pages(
+        self, path: str, *, label_selector: str = "", field_selector: str = "", limit: int = 500
+    ) -> Iterator[Json]:
+        for page in self.raw_pages(path, label_selector=label_selector, field_selector=field_selector, limit=limit):
+            yield _document(page)
+
+    def list_at(
+        self, path: str, *, label_selector: str = "", field_selector: str = "", limit: int = 500
+    ) -> tuple[list[Json], str]:
+        """All items and the resourceVersion to watch from; begins anew when a page's token got too old."""
+        for attempt in range(3):
+            try:
+                items: list[Json] = []
+                version = ""
+                for page in self.pages(path, label_selector=label_selector, field_selector=field_selector, limit=limit):
+                    items += page.get("items") or []
+                    version = page.get("metadata", {}).get("resourceVersion", "")
+                return items, version
+            except Gone:
+                if attempt == 2:
+                    raise
+        raise AssertionError("unreachable")
+
+    def list(self, path: str, *, label_selector: str = "", field_selector: str = "", limit: int = 500) -> list[Json]:
+        return self.list_at(path, label_selector=label_selector, field_selector=field_selector, limit=limit)[0]
+
+    def watch(
+        self, path: str, *, resource_version: str, timeout: float, label_selector: str = "", field_selector: str = ""
+    ) -> Iterator[tuple[str, Json]]:
+        """(event type, object) until ``timeout`` seconds have passed. Gone: list again. Unreachable: it broke off."""
+        query = {
+            "watch": "true",
+            "resourceVersion": resource_version,
+            "timeoutSeconds": str(max(1, int(timeout))),
+            "allowWatchBookmarks": "true",
+        }
+        query.update({"labelSelector": label_selector} if label_selector else {})
+        query.update({"fieldSelector": field_selector} if field_selector else {})
+        for line in self._stream(path, query, timeout + 10):
+            event = json.loads(line)
+            if event["type"] == "ERROR":
+                status = event["object"]
+                raise _error("watch", path, int(status.get("code") or 0), json.dumps(status).encode())
+            yield event["type"], event["object"]
+
+    def log_lines(self, namespace: str, pod: str, *, container: str = "", follow: bool = False) -> Iterator[str]:
+        query = {"container": container} if container else {}
+        if follow:
+            query["follow"] = "true"
+        path = f"{self.path('v1', 'Pod', namespace, pod)}/log"
+        for line in self._stream(path, query, 120.0):
+            yield line.decode("utf-8", "replace")
+
+    # ---- writing -----------------------------------------------------------------------------------------------
+
+    def apply(self, obj: Json, *, dry_run: bool = False, force: bool = True) -> Json:
+        """Server-side apply as field manager gpuops-rdma; unknown fields are refused by the server."""
+        query = {"fieldManager": FIELD_MANAGER, "fieldValidation": "Strict", "force": "true" if force else "false"}
+        body = json.dumps(obj).encode()
+        return _document(
+            self._request("PATCH", self.path_of(obj), _dry(query, dry_run), body, "application/apply-patch+yaml")
+        )
+
+    def create(self, path: str, obj: Json, *, dry_run: bool = False) -> Json:
+        query = _dry({"fieldManager": FIELD_MANAGER, "fieldValidation": "Strict"}, dry_run)
+        return _document(self._request("POST", path, query, json.dumps(obj).encode()))
+
+    def patch(self, path: str, body: Any, *, kind: str = "merge", dry_run: bool = False) -> Json:
+        content = {"merge": "application/merge-patch+json", "json": "application/json-patch+json"}[kind]
+        query = _dry({"fieldManager": FIELD_MANAGER}, dry_run)
+        return _document(self._request("PATCH", path, query, json.dumps(body).encode(), content))
+
+    def delete(self, path: str, *, propagation: str = "Background", dry_run: bool = False) -> bool:
+        """False when it was not there."""
+        body = json.dumps({"propagationPolicy": propagation}).encode()
+        try:
+            self._request("DELETE", path, _dry({}, dry_run), body)
+        except NotFound:
+            return False
+        return True
+
+    def allowed(self, verb: str, group: str, resource: str, namespace: str = "") -> bool:
+        """SelfSubjectAccessReview: may this user do that?"""
+        name, _, subresource = resource.partition("/")
+        attributes = {"verb": verb, "group": group, "resource": name, "namespace": namespace}
+        if subresource:
+            attributes["subresource"] = subresource
+        review: Json = {
+            "apiVersion": "authorization.k8s.io/v1",
+            "kind": "SelfSubjectAccessReview",
+            "spec": {"resourceAttributes": {key: value for key, value in attributes.items() if value}},
+        }
+        answer = _document(
+            self._request("POST", self.path(review["apiVersion"], review["kind"]), {}, json.dumps(review).encode())
+        )
+        return bool(answer.get("status", {}).get("allowed"))
+
+    # ---- the wire ----------------------------------------------------------------------------------------------
+
+    def _headers(self, content_type: str = "application/json") -> dict[str, str]:
+        headers = {"Accept": "application/json", "Accept-Encoding": "gzip", "Content-Type": content_type}
+        for setting in self._api.configuration.auth_settings().values():
+            if setting["value"]:
+                headers[setting["key"]] = setting["value"]
+        return headers
+
+    def _request(
+        self,
+        method: str,
+        path: str,
+        query: Optional[Mapping[str, str]] = None,
+        body: Optional[bytes] = None,
+        content_type: str = "application/json",
+    ) -> bytes:
+        url = f"{self.host}{path}" + (f"?{urlencode(query)}" if query else "")
+        deadline = time.monotonic() + PATIENCE
+        pause = 0.2
+        while True:
+            status, data = 0, b""
+            try:
+                with self._count:
+                    self.requests += 1
+                answer = self._pool.request(
+                    method, url, body=body, headers=self._headers(content_type), timeout=urllib3.Timeout(5.0, 90.0)
+                )
+                status, data = int(answer.status), bytes(answer.data)
+                if status < 400:
+                    return data
+                failure: ClusterError = _error(method, path, status, data)
+            except urllib3.exceptions.HTTPError as error:
+                failure = Unreachable(f"Failed to {_verb(method)} {path} at {self.host}: {_cause(error)}.")
+                if _hopeless(error):
+                    raise failure from None
+            if time.monotonic() + pause > deadline or not _worth_retrying(method, status, data):
+                raise failure from None
+            time.sleep(pause)
+            pause = min(pause * 2, 3.0)
+
+    def _stream(self, path: str, query: Mapping[str, str], read_timeout: float) -> Iterator[bytes]:
+        """Lines of an answer that stays open. Unreachable when it breaks off."""
+        url = f"{self.host}{path}?{urlencode(query)}"
+        try:
+            with self._count:
+                self.requests += 1
+            answer = self._pool.request(
+                "GET",
+                url,
+                headers={**self._headers(), "Accept-Encoding": "identity"},
+                preload_content=False,
+                timeout=urllib3.Timeout(5.0, read_timeout),
+            )
+            if answer.status >= 400:
+                raise _error("watch", path, int(answer.status), bytes(answer.read()))
+            yield from _lines(answer)
+        except (urllib3.exceptions.HTTPError, OSError) as error:
+            raise Unreachable(f"The stream {path} from {self.host} broke off: {_cause(error)}.") from None
+        finally:
+            with contextlib.suppress(Exception, UnboundLocalError):
+                answer.close()
+
+
+def _lines(answer: Any) -> Iterator[bytes]:
+    rest = b""
+    for chunk in answer.stream(65536, decode_content=True):
+        *whole, rest = (rest + chunk).split(b"\n")
+        yield from (line for line in whole if line)
+    if rest:
+        yield rest
+
+
+def _configure_token(configuration: Any, host: str, auth: Mapping[str, Any]) -> None:
+    configuration.host = host
+    token = auth.get("api_key") or os.environ.get("K8S_AUTH_API_KEY")
+    if token:
+        configuration.api_key["authorization"] = token
+        configuration.api_key_prefix["authorization"] = "Bearer"
+    ca = auth.get("ca_cert") or os.environ.get("K8S_AUTH_SSL_CA_CERT")
+    if ca:
+        configuration.ssl_ca_cert = ca
+    configuration.verify_ssl = _verify(auth)
+
+
+def _verify(auth: Mapping[str, Any]) -> bool:
+    if auth.get("validate_certs") is not None:
+        return bool(auth["validate_certs"])
+    return os.environ.get("K8S_AUTH_VERIFY_SSL", "true").lower() not in ("false", "no", "0")
+
+
+def _configure_kubeconfig(configuration: Any, auth: Mapping[str, Any]) -> None:
+    given = auth.get("kubeconfig") or os.environ.get("K8S_AUTH_KUBECONFIG") or os.environ.get("KUBECONFIG")
+    context = auth.get("context") or os.environ.get("K8S_AUTH_CONTEXT") or None
+    paths = (
+        [Path(part).expanduser() for part in str(given).split(os.pathsep)]
+        if given
+        else [Path("~/.kube/config").expanduser()]
+    )
+    present = [path for path in paths if path.is_file()]
+    if not present and given:
+        raise InputError(
+            f"Cannot read the kubeconfig {given}: no such file. Set rdma_kubeconfig, K8S_AUTH_KUBECONFIG or KUBECONFIG."
+        )
+    try:
+        if present:
+            kubernetes_config.load_kube_config(
+                os.pathsep.join(map(str, present)), context=context, client_configuration=configuration
+            )
+        else:
+            kubernetes_config.load_incluster_config(client_configuration=configuration)
+    except ConfigException as error:
+        where = os.pathsep.join(map(str, present)) or "~/.kube/config (absent) and the pod's service account"
+        raise InputError(
+            f"Cannot use the kubeconfig {where}"
+            + (f", context {context}" if context else "")
+            + f": {_first_line(error)}. Check the file, the context's name and the login it needs."
+        ) from None
+    except Exception as error:  # PyYAML's and the exec plugins' own errors, whatever their type
+        raise InputError(f"Cannot use the kubeconfig {given}: {_first_line(error)}.") from None
+    if auth.get("validate_certs") is False:
+        configuration.verify_ssl = False
+
+
+def _dry(query: dict[str, str], dry_run: bool) -> dict[str, str]:
+    return {**query, "dryRun": "All"} if dry_run else query
+
+
+def _document(data: bytes) -> Json:
+    try:
+        value = json.loads(data)
+    except ValueError:
+        raise ClusterError(f"The API server's answer is not JSON: {data[:80]!r}...") from None
+    return value if isinstance(value, dict) else {"items": value}
+
+
+def _verb(method: str) -> str:
+    return {"GET": "read", "PATCH": "apply", "POST": "create", "DELETE": "delete", "watch": "watch"}.get(method, method)
+
+
+def _error(method: str, path: str, status: int, data: bytes) -> ClusterError:
+    try:
+        document = json.loads(data)
+        message, reason = str(document.get("message") or ""), str(document.get("reason") or "")
+    except (ValueError, AttributeError):
+        message, reason = data[:200].decode("utf-8", "replace"), ""
+    kind: type[ClusterError] = {401: Forbidden, 403: Forbidden, 404: NotFound, 409: Conflict, 410: Gone}.get(
+        status, ClusterError
+    )
+    hint = " The credentials are expired or wrong: log in again." if status == 401 else ""
+    return kind(f"Failed to {_verb(method)} {path}: {message or reason} (HTTP {status}).{hint}", status, reason)
+
+
+def _worth_retrying(method: str, status: int, data: bytes) -> bool:
+    if status == 0:
+        return method != "POST"
+    # A webhook that cannot be reached answers 500 as well as a restarting server does; its text tells them apart.
+    return status in _RETRY_STATUS and b"webhook" not in data and (method != "POST" or status in (429, 503))
+
+
+def _hopeless(error: Exception) -> bool:
+    """Wrong certificates and unknown names do not heal by trying again."""
+    reason = getattr(error, "reason", error)
+    text = f"{error} {reason}"
+    return (
+        "CERTIFICATE_VERIFY_FAILED" in text
+        or isinstance(reason, (urllib3.exceptions.SSLError, socket.gaierror))
+        or ("NameResolutionError" in type(reason).__name__)
+    )
+
+
+def _cause(error: BaseException) -> str:
+    reason = getattr(error, "reason", None) or error
+    text = _first_line(reason)
+    for noise in (
+        r"<[^>]*object at 0x[0-9a-f]+>:?\s*",
+        r"HTTPS?Connection\([^)]*\):?\s*",
+        r"HTTPS?ConnectionPool\([^)]*\):?\s*",
+    ):
+        text = re.sub(noise, "", text)
+    return text or type(error).__name__
+
+
+def _first_line(error: object) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")

@@ -1,0 +1,85 @@
+# Copyright: gpuops.rdma contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Base of the collection's action plugins. PRIVATE to the collection.
+
+They run in the controller's process: a module could neither read files/ nor print while it waits.
+"""
+
+from __future__ import annotations
+
+import traceback
+from typing import Any, Optional
+
+from ansible.errors import AnsibleError
+from ansible.plugins.action import ActionBase
+from ansible.utils.display import Display
+from ansible_collections.gpuops.rdma.plugins.module_utils import _argspec
+from ansible_collections.gpuops.rdma.plugins.module_utils._client import Client
+from ansible_collections.gpuops.rdma.plugins.module_utils._errors import RdmaError, WaitFailed
+
+_AUTH = tuple(_argspec.AUTH)
+
+
+class RdmaAction(ActionBase):
+    """Checks arguments, connects on first use, turns errors into one message."""
+
+    spec: dict[str, Any] = {}
+    TRANSFERS_FILES = False
+    _client: Optional[Client] = None
+
+    def act(self, args: dict[str, Any]) -> dict[str, Any]:
+        raise NotImplementedError
+
+    @property
+    def client(self) -> Client:
+        if self._client is None:
+            self._client = Client.connect(self._auth)
+        return self._client
+
+    @property
+    def check_mode(self) -> bool:
+        return bool(self._task.check_mode)
+
+    @property
+    def diff_mode(self) -> bool:
+        return bool(self._task.diff)
+
+    def progress(self, line: str) -> None:
+        Display().display(line)
+
+    def run(self, tmp: Any = None, task_vars: Any = None) -> dict[str, Any]:
+        result = super().run(tmp, task_vars)
+        self._task_vars = task_vars or {}
+        try:
+            args = self.arguments()
+            self._auth = {key: args.get(key) for key in _AUTH}
+            result.update(self.act(args))
+        except WaitFailed as error:
+            result.update(failed=True, msg=str(error), late=dict(list(error.late.items())[:20]))
+        except RdmaError as error:
+            result.update(failed=True, msg=str(error))
+        except AnsibleError:
+            raise
+        except Exception as error:
+            result.update(failed=True, msg=self._internal(error))
+        result.setdefault("changed", False)
+        if self._client is not None:
+            result["requests"] = self._client.requests
+        return result
+
+    def arguments(self) -> dict[str, Any]:
+        """The task's arguments, coerced and checked by the plugin's spec."""
+        spec = _argspec.with_auth(self.spec)
+        _result, args = self.validate_argument_spec(argument_spec=spec)
+        return dict(args)
+
+    def _internal(self, error: Exception) -> str:
+        """A defect of ours: one sentence for the user, the traceback only where -vvv asked for it."""
+        Display().vvv("".join(traceback.format_exception(type(error), error, error.__traceback__)))
+        frame = traceback.extract_tb(error.__traceback__)[-1]
+        place = f"{frame.filename.rsplit('/', 1)[-1]}:{frame.lineno}"
+        return (
+            f"{self._task.action} stopped on a defect of the collection: {type(error).__name__}: {error} ({place}). "
+            "The cluster is as the last task left it; please report this line."
+        )

@@ -1,0 +1,51 @@
+# Copyright: gpuops.rdma contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Loads the tables of facts under files/. PRIVATE to the collection."""
+
+from __future__ import annotations
+
+import functools
+from pathlib import Path
+from typing import Any
+
+import yaml
+from ansible_collections.gpuops.rdma.plugins.module_utils import _shape
+from ansible_collections.gpuops.rdma.plugins.module_utils._errors import DataError, InputError
+from ansible_collections.gpuops.rdma.plugins.module_utils._model import Shape
+
+FILES = Path(__file__).resolve().parents[2] / "files"
+_Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
+def load(path: Path) -> dict[str, Any]:
+    try:
+        document = yaml.load(path.read_text(encoding="utf-8"), Loader=_Loader)
+    except (OSError, yaml.YAMLError) as error:
+        raise DataError(f"Cannot read the collection's data file {path.name}: {str(error).splitlines()[0]}.") from None
+    if not isinstance(document, dict):
+        raise DataError(f"The collection's data file {path.name} is not a mapping.")
+    return document
+
+
+@functools.lru_cache(maxsize=1)
+def shapes() -> dict[str, Shape]:
+    """All shapes of files/topology, refused ones too."""
+    parsed = [_shape.parse(load(path)) for path in sorted((FILES / "topology").glob("*.yml"))]
+    return {shape.name: shape for shape in parsed}
+
+
+def profile_names() -> list[str]:
+    return sorted(path.stem for path in (FILES / "profiles").glob("*.yml") if not path.stem.startswith("keys-"))
+
+
+@functools.lru_cache(maxsize=4)
+def profile(name: str) -> dict[str, Any]:
+    if name not in profile_names():
+        raise InputError(f"Unknown version profile {name!r}. Known: {', '.join(profile_names())}.")
+    return load(FILES / "profiles" / f"{name}.yml")
+
+
+@functools.lru_cache(maxsize=1)
+def nccl() -> dict[str, Any]:
+    return load(FILES / "nccl.yml")

@@ -17,6 +17,7 @@ from ansible.utils.display import Display
 from ansible_collections.gpuops.rdma.plugins.module_utils import _argspec
 from ansible_collections.gpuops.rdma.plugins.module_utils._client import Client
 from ansible_collections.gpuops.rdma.plugins.module_utils._errors import RdmaError, WaitFailed
+from ansible_collections.gpuops.rdma.plugins.plugin_utils import _run
 
 _AUTH = tuple(_argspec.AUTH)
 
@@ -66,7 +67,17 @@ class RdmaAction(ActionBase):
         result.setdefault("changed", False)
         if self._client is not None:
             result["requests"] = self._client.requests
+        self._note(result)
         return result
+
+    def _note(self, result: dict[str, Any]) -> None:
+        plan = self._task.args.get("plan")
+        if plan and (result["changed"] or result.get("requests")):
+            entry = {"task": self._task.action.rsplit(".", 1)[-1], "changed": bool(result["changed"])}
+            _run.journal(
+                str(plan),
+                {**entry, "requests": result.get("requests", 0), **({"failed": True} if result.get("failed") else {})},
+            )
 
     def arguments(self) -> dict[str, Any]:
         """The task's arguments, coerced and checked by the plugin's spec."""

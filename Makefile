@@ -1,0 +1,88 @@
+# Two commands do everything: `make demo` and `make test`. Both set up what they need, once.
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+
+CACHE := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/gpuops-rdma
+REQUIREMENTS := $(shell sha256sum requirements-dev.txt | cut -c1-12)
+VENV := $(CACHE)/venv-$(REQUIREMENTS)
+BIN := $(VENV)/bin
+PYTHON := $(BIN)/python
+BASE_PYTHON := $(shell command -v python3.11 || command -v python3.12 || command -v python3)
+COLLECTIONS := .cache/collections
+LINK := $(COLLECTIONS)/ansible_collections/gpuops/rdma
+SANDBOX := $(PYTHON) tests/sandbox/sandbox
+NAME ?= demo
+SHAPE ?= BM.GPU.H100.8
+GPU_NODES ?= 4
+PROFILE ?= current
+
+export PATH := $(BIN):$(PATH)
+export PYTHONPATH := $(CURDIR)/$(COLLECTIONS):$(CURDIR)/tests/sandbox
+export PYTHONDONTWRITEBYTECODE := 1
+export ANSIBLE_CONFIG := $(CURDIR)/ansible.cfg
+
+.PHONY: help setup demo test lint types unit cluster e2e molecule test-matrix test-scale bench sandbox-up sandbox-down docs clean
+
+help: ## What there is
+	@grep -E '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
+
+$(VENV)/.ready: requirements-dev.txt
+	@echo "setup: Python packages into $(VENV)"
+	@$(BASE_PYTHON) -m venv $(VENV)
+	@$(BIN)/pip install --quiet --disable-pip-version-check -r requirements-dev.txt
+	@touch $@
+
+$(LINK):
+	@mkdir -p $(dir $@)
+	@ln -sfn ../../../.. $@
+
+setup: $(VENV)/.ready $(LINK) ## Python packages and the control plane's programs (5 min on 2 cores the first time)
+	@$(SANDBOX) build
+
+sandbox-up: setup ## A sandbox: NAME=demo GPU_NODES=4 SHAPE=BM.GPU.H100.8 PROFILE=current
+	@$(SANDBOX) up --name $(NAME) --gpu-nodes $(GPU_NODES) --cpu-nodes 2 --shape $(SHAPE) --profile $(PROFILE)
+
+sandbox-down: $(VENV)/.ready ## Removes it
+	@$(SANDBOX) down --name $(NAME)
+
+demo: sandbox-up ## The main job on simulated GPUs, from nothing to a verdict and a report
+	@KUBECONFIG="$$($(SANDBOX) kubeconfig --name $(NAME))" PATH="$$($(SANDBOX) path):$$PATH" \
+	  $(BIN)/ansible-playbook site.yml -i inventories/sandbox -e rdma_profile=$(PROFILE) -e rdma_shape=$(SHAPE)
+	@echo "GPUs, NICs and bandwidths above are simulated; the control plane is real. make sandbox-down removes it."
+
+test: setup lint types unit cluster e2e ## Everything but scale
+
+lint: $(VENV)/.ready $(LINK) ## ruff, yamllint, ansible-lint, documentation of all plugins and roles
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/yamllint --strict .
+	@tests/tools/check_docs
+	@$(BIN)/ansible-lint --offline -q
+
+types: $(VENV)/.ready $(LINK) ## mypy, strict, on the core
+	@MYPYPATH=$(COLLECTIONS) $(BIN)/mypy plugins/module_utils
+
+unit: $(VENV)/.ready $(LINK) ## The core, without Ansible and without a cluster
+	@$(PYTHON) -m pytest tests/unit -q -n 2 --cov=plugins --cov-report=term:skip-covered
+
+cluster: setup ## Plugins against the sandbox's API server
+	@$(PYTHON) -m pytest tests/cluster -q
+
+e2e: setup ## Whole playbooks against sandboxes: shapes, faults, second runs
+	@$(PYTHON) -m pytest tests/e2e -q
+
+test-matrix: setup ## Every shape, mode, profile and launcher, every fault
+	@GPUOPS_MATRIX=all $(PYTHON) -m pytest tests/e2e -q
+
+test-scale: setup ## 1,000 nodes
+	@$(PYTHON) -m pytest tests/scale -q -s
+
+bench: setup ## The figures of docs/performance.md
+	@$(PYTHON) tests/bench/run.py
+
+docs: $(VENV)/.ready $(LINK) ## Files that are generated from data
+	@$(PYTHON) tests/tools/generate.py
+
+clean: ## Caches of this checkout
+	@rm -rf .cache .ansible .pytest_cache .mypy_cache .ruff_cache

@@ -1,0 +1,70 @@
+# Copyright: gpuops.rdma contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Notes in the run folder that a stage of site.yml began, ended or failed."""
+
+from __future__ import annotations
+
+import datetime
+import shutil
+from pathlib import Path
+from typing import Any
+
+from ansible_collections.gpuops.rdma.plugins.module_utils._model import Json
+from ansible_collections.gpuops.rdma.plugins.module_utils._spec_stage import SPEC
+from ansible_collections.gpuops.rdma.plugins.plugin_utils import _run
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._action import RdmaAction
+
+
+def _now() -> float:
+    return datetime.datetime.now(datetime.timezone.utc).timestamp()
+
+
+class ActionModule(RdmaAction):
+    spec = SPEC
+
+    def act(self, args: dict[str, Any]) -> dict[str, Any]:
+        run_dir = Path(args["run_dir"])
+        if args["state"] == "started":
+            return self._start(run_dir, args)
+        return self._end(run_dir, args)
+
+    def _start(self, run_dir: Path, args: dict[str, Any]) -> dict[str, Any]:
+        if args["first"] and run_dir.exists():
+            shutil.rmtree(run_dir)
+        stages = [_run.read(path) for path in sorted(run_dir.glob("stage-*.json"))]
+        # A stage that is still "running" here belongs to a run that was killed in the middle of it.
+        blocker = next((stage["name"] for stage in stages if stage["status"] == "failed"), "")
+        record: Json = {
+            "name": args["name"],
+            "status": "skipped" if blocker else "running",
+            "changed": False,
+            "seconds": 0.0,
+            "error": f"not run: stage {blocker} failed" if blocker else "",
+            "task": "",
+            "requests": 0,
+            "started": _now(),
+            "journal": _run.journal_size(run_dir),
+        }
+        _run.write(_path(run_dir, args["name"], len(stages)), record)
+        return {"run": not blocker, "blocker": blocker}
+
+    def _end(self, run_dir: Path, args: dict[str, Any]) -> dict[str, Any]:
+        path = _path(run_dir, args["name"], 0)
+        record = _run.read(path)
+        entries = _run.journal_since(run_dir, record["journal"])
+        record.update(
+            status="ok" if args["state"] == "finished" else "failed",
+            seconds=round(_now() - record["started"], 1),
+            changed=any(entry["changed"] for entry in entries),
+            requests=sum(entry["requests"] for entry in entries),
+            error=args["error"],
+            task=args["task"],
+        )
+        _run.write(path, record)
+        return {"seconds": record["seconds"]}
+
+
+def _path(run_dir: Path, name: str, number: int) -> Path:
+    existing = sorted(run_dir.glob(f"stage-*-{name}.json"))
+    return existing[0] if existing else run_dir / f"stage-{number:02d}-{name}.json"

@@ -1,0 +1,37 @@
+# Copyright: gpuops.rdma contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Options of gpuops.rdma.plan. PRIVATE to the collection."""
+
+from __future__ import annotations
+
+from typing import Any
+
+SPEC: dict[str, Any] = {
+    "dest": {"type": "path", "required": True},
+    "profile": {"type": "str", "default": "current"},
+    "mode": {"type": "str", "default": "sriov", "choices": ["sriov", "host"]},
+    "launcher": {"type": "str", "default": "auto", "choices": ["auto", "volcano", "mpi"]},
+    "install": {"type": "str", "default": "helm", "choices": ["helm", "existing"]},
+    "platform": {"type": "str", "default": "auto", "choices": ["auto", "kubernetes", "oke", "openshift"]},
+    "shapes": {"type": "list", "elements": "str", "default": []},
+    "nodes": {"type": "list", "elements": "str", "default": []},
+    "expected_nodes": {"type": "int", "default": 0},
+    "resource": {"type": "str", "default": "nvidia.com/sriov_rdma_vf"},
+    "job_namespace": {"type": "str", "default": "gpuops-nccl"},
+    "own_namespace": {"type": "str", "default": "gpuops-rdma"},
+    "ip_pool_subnet": {"type": "str", "default": "192.168.0.0/16"},
+    "set_netns": {"type": "bool", "default": False},
+    "gpu_operator_values": {"type": "dict", "default": {}},
+    "network_operator_values": {"type": "dict", "default": {}},
+    "charts": {"type": "dict", "default": {}},
+    "images": {"type": "dict", "default": {}},
+    "collective": {"type": "str", "default": "all_reduce"},
+    "test_nodes": {"type": "int", "default": 0},
+    "min_bytes": {"type": "str", "default": "8"},
+    "max_bytes": {"type": "str", "default": "8G"},
+    "test_timeout": {"type": "int", "default": 1800},
+    "topology": {"type": "str", "default": "auto", "choices": ["auto", "file", "none"]},
+    "interface": {"type": "str", "default": "eth0"},
+    "keep_excluded": {"type": "bool", "default": True},
+}

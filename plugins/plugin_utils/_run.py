@@ -1,0 +1,79 @@
+# Copyright: gpuops.rdma contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The run folder: what one stage leaves for the next and for the report. PRIVATE to the collection."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from ansible_collections.gpuops.rdma.plugins.module_utils._errors import InputError
+from ansible_collections.gpuops.rdma.plugins.module_utils._model import Json, to_dict
+
+
+def write(path: Path, document: Any) -> None:
+    """Whole or not at all: a killed run must not leave half a document."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        with os.fdopen(handle, "w", encoding="utf-8") as out:
+            json.dump(to_dict(document), out, indent=1)
+        Path(name).replace(path)
+    except OSError as error:
+        raise InputError(
+            f"Cannot write {path}: {error.strerror}. Set rdma_report_dir to a folder you can write."
+        ) from None
+
+
+def read(path: Path) -> Json:
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise InputError(f"{path} does not exist: the stage that writes it has not run.") from None
+    except (OSError, ValueError) as error:
+        raise InputError(f"Cannot read {path}: {error}. Delete it and run again from the start.") from None
+    if not isinstance(document, dict):
+        raise InputError(f"{path} is not a JSON object.")
+    return document
+
+
+def read_plan(path: str) -> Json:
+    plan = read(Path(path))
+    if plan.get("schema_version") != 1:
+        raise InputError(f"{path} is not a plan of this version of the collection (schema_version 1). Make a new plan.")
+    return plan
+
+
+def exclude(path: str, reasons: dict[str, str]) -> None:
+    """Takes nodes out of the later stages; the first reason stays."""
+    plan = read_plan(path)
+    for node in plan["nodes"]:
+        if node["name"] in reasons and not node["excluded"]:
+            node["excluded"] = reasons[node["name"]]
+    write(Path(path), plan)
+
+
+def journal(path: str, entry: Json) -> None:
+    """One line per task of ours that changed something or talked to the cluster; the stage's summary is made of it."""
+    place = Path(path).parent / "journal.jsonl"
+    place.parent.mkdir(parents=True, exist_ok=True)
+    with place.open("a", encoding="utf-8") as out:
+        out.write(json.dumps(entry) + "\n")
+
+
+def journal_size(run_dir: Path) -> int:
+    place = run_dir / "journal.jsonl"
+    return place.stat().st_size if place.exists() else 0
+
+
+def journal_since(run_dir: Path, size: int) -> list[Json]:
+    place = run_dir / "journal.jsonl"
+    if not place.exists():
+        return []
+    with place.open("rb") as lines:
+        lines.seek(size)
+        return [json.loads(line) for line in lines if line.strip()]

@@ -49,3 +49,12 @@ def profile(name: str) -> dict[str, Any]:
 @functools.lru_cache(maxsize=1)
 def nccl() -> dict[str, Any]:
     return load(FILES / "nccl.yml")
+
+
+@functools.lru_cache(maxsize=1)
+def version() -> str:
+    """The collection's own version: from galaxy.yml in a checkout, from MANIFEST.json when installed."""
+    manifest = FILES.parent / "MANIFEST.json"
+    if manifest.exists():
+        return str(load(manifest)["collection_info"]["version"])
+    return str(load(FILES.parent / "galaxy.yml")["version"])

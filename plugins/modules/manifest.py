@@ -1,0 +1,73 @@
+# Copyright: gpuops.rdma contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Documentation of the action plugin of the same name, which does the work on the control node."""
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: manifest
+short_description: Apply objects by server-side apply, strictly validated
+version_added: 0.1.0
+description:
+- Applies a group of the plan's objects, or the objects given. The server refuses unknown fields, which a plain
+  apply would drop unseen.
+- Objects carry the label C(app.kubernetes.io/managed-by=gpuops-rdma); only such are ever removed.
+extends_documentation_fragment:
+- gpuops.rdma.auth
+- gpuops.rdma.attributes.cluster
+options:
+  state:
+    description: V(absent) removes the objects that carry our label.
+    type: str
+    choices:
+    - present
+    - absent
+    default: present
+  plan:
+    description: plan.json with the objects.
+    type: path
+  group:
+    description: Name of the group of objects in the plan.
+    type: str
+  objects:
+    description: Objects to apply when no plan is given.
+    type: list
+    elements: dict
+    default: []
+author:
+- gpuops maintainers (@gpuops)
+"""
+
+EXAMPLES = r"""
+- name: Apply the VF configuration
+  gpuops.rdma.manifest:
+    plan: rdma-report/run/plan.json
+    group: vf_config
+"""
+
+RETURN = r"""
+objects:
+  description: Number of objects.
+  returned: always
+  type: int
+changes:
+  description: What was, or in check mode would be, changed.
+  returned: always
+  type: list
+  elements: str
+"""
+
+from ansible.module_utils.basic import AnsibleModule
+
+from ansible_collections.gpuops.rdma.plugins.module_utils._argspec import with_auth
+from ansible_collections.gpuops.rdma.plugins.module_utils._spec_manifest import SPEC
+
+
+def main() -> None:
+    module = AnsibleModule(argument_spec=with_auth(SPEC), supports_check_mode=True)
+    module.fail_json(msg="gpuops.rdma.manifest runs on the control node, through its action plugin.")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,198 @@
+# Copyright: gpuops.rdma contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Documentation of the action plugin of the same name, which does the work on the control node."""
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: plan
+short_description: Decide everything that a run will do
+version_added: 0.1.0
+description:
+- 'Looks at the cluster once and writes one JSON document that every other plugin of the collection reads: which
+  nodes, which shape, which releases with which values, which objects, which test, each decision with its reason.'
+- Changes nothing in the cluster. Wishes that cannot be met are refused, all at once.
+extends_documentation_fragment:
+- gpuops.rdma.auth
+- gpuops.rdma.attributes.cluster
+attributes:
+  diff_mode:
+    support: none
+options:
+  dest:
+    description: Where to write the plan.
+    type: path
+    required: true
+  profile:
+    description: 'Version profile: V(current) or V(guide-2024).'
+    type: str
+    default: current
+  mode:
+    description: 'V(sriov): one VF per RDMA port in every pod. V(host): pods on the host network, nothing of the
+      network is installed.'
+    type: str
+    choices:
+    - sriov
+    - host
+    default: sriov
+  launcher:
+    description: V(auto) takes the batch system that is installed, else the MPI Operator.
+    type: str
+    choices:
+    - auto
+    - volcano
+    - mpi
+    default: auto
+  install:
+    description: V(helm) installs or adopts releases; V(existing) installs nothing and verifies what is there.
+    type: str
+    choices:
+    - helm
+    - existing
+    default: helm
+  platform:
+    description: V(auto) tells the platform from the API groups and the nodes' provider ids.
+    type: str
+    choices:
+    - auto
+    - kubernetes
+    - oke
+    - openshift
+    default: auto
+  shapes:
+    description: 'Shapes to work on, as a list or a comma-separated text. Empty: every GPU node.'
+    type: list
+    elements: str
+    default: []
+  nodes:
+    description: 'Names of the nodes to work on. Empty: all of the shapes.'
+    type: list
+    elements: str
+    default: []
+  expected_nodes:
+    description: 'How many nodes there must be; 0: those that are there.'
+    type: int
+    default: 0
+  resource:
+    description: Resource name of the VFs.
+    type: str
+    default: nvidia.com/sriov_rdma_vf
+  job_namespace:
+    description: Namespace of the test jobs.
+    type: str
+    default: gpuops-nccl
+  own_namespace:
+    description: Namespace of the VF configuration DaemonSet.
+    type: str
+    default: gpuops-rdma
+  ip_pool_subnet:
+    description: Network of the VFs' addresses. It must not overlap pods, services, the VCN or the PFs' own RDMA
+      network.
+    type: str
+    default: 192.168.0.0/16
+  set_netns:
+    description: Make RDMA network namespaces exclusive where they are shared. It takes effect with the next reboot.
+    type: bool
+    default: false
+  gpu_operator_values:
+    description: Merged over the profile's values of the GPU Operator's chart. Unknown keys are refused.
+    type: dict
+    default: {}
+  network_operator_values:
+    description: Merged over the profile's values of the Network Operator's chart. Unknown keys are refused.
+    type: dict
+    default: {}
+  charts:
+    description: 'Other sources of charts and manifests, by C(gpu_operator), C(network_operator), C(volcano), C(mpi_operator):
+      a local directory, or a reference.'
+    type: dict
+    default: {}
+  images:
+    description: 'Other images: C(nccl_test), C(vf_config), C(sriov_cni), C(rdma_cni).'
+    type: dict
+    default: {}
+  collective:
+    description: The collective to test.
+    type: str
+    default: all_reduce
+  test_nodes:
+    description: 'At most that many nodes of a shape take part in the test; 0: all.'
+    type: int
+    default: 0
+  min_bytes:
+    description: Smallest message, as nccl-tests takes it.
+    type: str
+    default: '8'
+  max_bytes:
+    description: Largest message; the verdict is taken from it.
+    type: str
+    default: 8G
+  test_timeout:
+    description: Seconds for the test itself.
+    type: int
+    default: 1800
+  topology:
+    description: 'NCCL topology file: V(auto) and V(none) leave it to NCCL, V(file) renders one from files/topology.'
+    type: str
+    choices:
+    - auto
+    - file
+    - none
+    default: auto
+  interface:
+    description: Network interface of the pods for MPI's and NCCL's bootstrap.
+    type: str
+    default: eth0
+  keep_excluded:
+    description: Keep nodes excluded that an earlier wait of the same run took out.
+    type: bool
+    default: true
+author:
+- gpuops maintainers (@gpuops)
+"""
+
+EXAMPLES = r"""
+- name: Make the plan
+  gpuops.rdma.plan:
+    dest: rdma-report/run/plan.json
+    shapes: [BM.GPU.H100.8]
+"""
+
+RETURN = r"""
+plan:
+  description: Path of the written plan.
+  returned: always
+  type: str
+nodes:
+  description: Number of GPU nodes.
+  returned: always
+  type: int
+shapes:
+  description: Number of nodes of each shape.
+  returned: always
+  type: dict
+simulated:
+  description: Whether any node is simulated.
+  returned: always
+  type: bool
+text:
+  description: The plan for a reader, by line.
+  returned: always
+  type: list
+  elements: str
+"""
+
+from ansible.module_utils.basic import AnsibleModule
+
+from ansible_collections.gpuops.rdma.plugins.module_utils._argspec import with_auth
+from ansible_collections.gpuops.rdma.plugins.module_utils._spec_plan import SPEC
+
+
+def main() -> None:
+    module = AnsibleModule(argument_spec=with_auth(SPEC), supports_check_mode=True)
+    module.fail_json(msg="gpuops.rdma.plan runs on the control node, through its action plugin.")
+
+
+if __name__ == "__main__":
+    main()

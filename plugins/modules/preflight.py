@@ -1,0 +1,85 @@
+# Copyright: gpuops.rdma contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Documentation of the action plugin of the same name, which does the work on the control node."""
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: preflight
+short_description: Find all problems before anything is changed
+version_added: 0.1.0
+description:
+- Checks permissions, versions, conflicting installs, overlapping networks, room for controllers and node images
+  against a plan, and fails with all problems in one message.
+extends_documentation_fragment:
+- gpuops.rdma.auth
+- gpuops.rdma.attributes.cluster
+attributes:
+  diff_mode:
+    support: none
+options:
+  plan:
+    description: plan.json of this run; the role C(plan) writes it.
+    type: path
+    required: true
+  ignore:
+    description: Ids of checks to leave out. An unknown id is refused.
+    type: list
+    elements: str
+    default: []
+  vcn_cidrs:
+    description: Networks of the VCN.
+    type: list
+    elements: str
+    default: []
+  pod_cidrs:
+    description: Pod networks, besides those that the nodes report.
+    type: list
+    elements: str
+    default: []
+  service_cidrs:
+    description: Service networks, besides those that the API server reports.
+    type: list
+    elements: str
+    default: []
+  pf_network:
+    description: The PFs' own RDMA network, from rdma_network.json of a node.
+    type: str
+    default: ''
+author:
+- gpuops maintainers (@gpuops)
+"""
+
+EXAMPLES = r"""
+- name: Check
+  gpuops.rdma.preflight:
+    plan: rdma-report/run/plan.json
+    vcn_cidrs: [10.140.0.0/16]
+"""
+
+RETURN = r"""
+findings:
+  description: At most 50 findings; all stand in findings-preflight.json of the run folder.
+  returned: always
+  type: list
+  elements: dict
+errors:
+  description: Number of errors.
+  returned: always
+  type: int
+"""
+
+from ansible.module_utils.basic import AnsibleModule
+
+from ansible_collections.gpuops.rdma.plugins.module_utils._argspec import with_auth
+from ansible_collections.gpuops.rdma.plugins.module_utils._spec_preflight import SPEC
+
+
+def main() -> None:
+    module = AnsibleModule(argument_spec=with_auth(SPEC), supports_check_mode=True)
+    module.fail_json(msg="gpuops.rdma.preflight runs on the control node, through its action plugin.")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,75 @@
+# Copyright: gpuops.rdma contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Documentation of the action plugin of the same name, which does the work on the control node."""
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: reboot
+short_description: Reboot nodes in batches
+version_added: 0.1.0
+description:
+- Reboots the nodes whose VF configuration reports that the RDMA network namespace mode takes effect with the next
+  boot.
+- A batch is cordoned and asked to reboot; the next batch starts when its nodes are back. Nodes with running pods
+  that use GPUs are left alone and named.
+extends_documentation_fragment:
+- gpuops.rdma.auth
+- gpuops.rdma.attributes.cluster
+attributes:
+  diff_mode:
+    support: none
+options:
+  plan:
+    description: plan.json of the run.
+    type: path
+    required: true
+  batch:
+    description: 'How many nodes at a time: a number or a percentage.'
+    type: str
+    default: 10%
+  timeout:
+    description: Seconds for one batch to be back.
+    type: int
+    default: 1800
+  settle:
+    description: Seconds in which every VF configuration pod must have reported what it found.
+    type: int
+    default: 120
+author:
+- gpuops maintainers (@gpuops)
+"""
+
+EXAMPLES = r"""
+- name: Reboot what needs it
+  gpuops.rdma.reboot:
+    plan: rdma-report/run/plan.json
+    batch: '2'
+"""
+
+RETURN = r"""
+rebooted:
+  description: Names of the nodes that were rebooted.
+  returned: always
+  type: list
+  elements: str
+busy:
+  description: Nodes left alone, with the pod that uses their GPUs.
+  returned: always
+  type: dict
+"""
+
+from ansible.module_utils.basic import AnsibleModule
+
+from ansible_collections.gpuops.rdma.plugins.module_utils._argspec import with_auth
+from ansible_collections.gpuops.rdma.plugins.module_utils._spec_reboot import SPEC
+
+
+def main() -> None:
+    module = AnsibleModule(argument_spec=with_auth(SPEC), supports_check_mode=True)
+    module.fail_json(msg="gpuops.rdma.reboot runs on the control node, through its action plugin.")
+
+
+if __name__ == "__main__":
+    main()

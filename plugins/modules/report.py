@@ -1,0 +1,73 @@
+# Copyright: gpuops.rdma contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Documentation of the action plugin of the same name, which does the work on the control node."""
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: report
+short_description: Write the report and give the verdict
+version_added: 0.1.0
+description:
+- Writes C(report.json), C(report.html) and C(junit.xml) from a run folder, prints the summary, and fails when the
+  verdict is not pass.
+- The report comes in every case, also when a stage failed.
+extends_documentation_fragment:
+- gpuops.rdma.auth
+- gpuops.rdma.attributes.cluster
+attributes:
+  diff_mode:
+    support: none
+options:
+  dir:
+    description: Folder of the report; the run folder stands in it.
+    type: path
+    required: true
+  fail_on_verdict:
+    description: Fail when the verdict is not pass.
+    type: bool
+    default: true
+author:
+- gpuops maintainers (@gpuops)
+"""
+
+EXAMPLES = r"""
+- name: Report
+  gpuops.rdma.report:
+    dir: rdma-report
+"""
+
+RETURN = r"""
+verdict:
+  description: V(pass), V(degraded), V(fail) or V(incomplete).
+  returned: always
+  type: str
+reason:
+  description: One sentence.
+  returned: always
+  type: str
+report:
+  description: Path of report.json.
+  returned: always
+  type: str
+bad_nodes:
+  description: At most 50 nodes that fail.
+  returned: always
+  type: list
+  elements: str
+"""
+
+from ansible.module_utils.basic import AnsibleModule
+
+from ansible_collections.gpuops.rdma.plugins.module_utils._argspec import with_auth
+from ansible_collections.gpuops.rdma.plugins.module_utils._spec_report import SPEC
+
+
+def main() -> None:
+    module = AnsibleModule(argument_spec=with_auth(SPEC), supports_check_mode=True)
+    module.fail_json(msg="gpuops.rdma.report runs on the control node, through its action plugin.")
+
+
+if __name__ == "__main__":
+    main()

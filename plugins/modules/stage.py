@@ -1,0 +1,85 @@
+# Copyright: gpuops.rdma contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Documentation of the action plugin of the same name, which does the work on the control node."""
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: stage
+short_description: Note that a stage began, ended or failed
+version_added: 0.1.0
+description:
+- Writes the record of a stage into the run folder, from which M(gpuops.rdma.report) makes the report. A stage after
+  a failed one is noted as skipped.
+extends_documentation_fragment:
+- gpuops.rdma.attributes
+attributes:
+  check_mode:
+    support: full
+  diff_mode:
+    support: none
+options:
+  name:
+    description: Name of the stage.
+    type: str
+    required: true
+  state:
+    description: What happened.
+    type: str
+    choices:
+    - started
+    - finished
+    - failed
+    required: true
+  run_dir:
+    description: The run folder.
+    type: path
+    required: true
+  error:
+    description: Message of the failed task.
+    type: str
+    default: ''
+  task:
+    description: Name of the failed task.
+    type: str
+    default: ''
+  first:
+    description: 'Start a new run: the folder of an earlier one is removed.'
+    type: bool
+    default: false
+author:
+- gpuops maintainers (@gpuops)
+"""
+
+EXAMPLES = r"""
+- name: Begin
+  gpuops.rdma.stage:
+    name: sriov
+    state: started
+    run_dir: rdma-report/run
+"""
+
+RETURN = r"""
+run:
+  description: Whether the stage is to run; false after a failed stage.
+  returned: always
+  type: bool
+blocker:
+  description: The failed stage.
+  returned: always
+  type: str
+"""
+
+from ansible.module_utils.basic import AnsibleModule
+
+from ansible_collections.gpuops.rdma.plugins.module_utils._spec_stage import SPEC
+
+
+def main() -> None:
+    module = AnsibleModule(argument_spec=SPEC, supports_check_mode=True)
+    module.fail_json(msg="gpuops.rdma.stage runs on the control node, through its action plugin.")
+
+
+if __name__ == "__main__":
+    main()

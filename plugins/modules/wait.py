@@ -1,0 +1,169 @@
+#!/usr/bin/python
+# Copyright: gpuops.rdma contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: wait
+short_description: Wait until nodes, operators, VFs or workloads are really ready
+version_added: 0.1.0
+author: gpuops.rdma contributors
+description:
+  - Waits with one deadline for a whole set of things, by watching the API server.
+  - Prints a line when something changes and every 30 seconds otherwise, also under AWX and with output to a file.
+    A line names who is late and why.
+  - Gives up before the deadline on what cannot become ready any more, as an image that cannot be pulled, as soon as all
+    other nodes are decided too, so that one bad node does not hide the next.
+  - Survives a restart of the API server.
+  - In check mode it looks once, says what it would wait for, and does not fail.
+options:
+  for:
+    description:
+      - What to wait for.
+      - V(nodes), O(count) nodes of O(shape), or the nodes of the plan, are Ready, schedulable and have O(labels).
+      - V(crds), the CustomResourceDefinitions of O(name) are established.
+      - V(gpu_operator), ClusterPolicy is ready with reason Reconciled, the toolkit, device plugin and validator DaemonSets
+        are rolled out, and the GPUs of every node are allocatable as its shape and sharing configuration say.
+      - V(network_operator), NicClusterPolicy is ready and the DaemonSets and the nv-ipam Deployment that it makes are
+        rolled out; with the plan also the SR-IOV configuration daemon where it is expected.
+      - V(vf_config), the VF configuration pod of every node says that all VFs are made.
+      - V(vfs), the VFs of every node are allocatable as its shape says.
+      - V(ip_pool), the IPPool of O(name) has a block of addresses for every node.
+      - V(deployment) and V(daemonset), those of O(namespace) and O(name) are rolled out.
+    type: str
+    required: true
+    choices: [nodes, crds, gpu_operator, network_operator, vf_config, vfs, ip_pool, deployment, daemonset]
+  plan:
+    description: Path of C(plan.json). It gives nodes, shapes, resources and namespaces; excluded nodes are left out.
+    type: path
+  shape:
+    description: Shapes whose nodes are meant, for a wait without a plan.
+    type: list
+    elements: str
+    default: []
+  nodes:
+    description: Only these nodes.
+    type: list
+    elements: str
+    default: []
+  count:
+    description: How many nodes must be ready. Without it all nodes that are there, and at least one.
+    type: int
+  labels:
+    description: Labels that every node must have, as C(key) or C(key=value).
+    type: list
+    elements: str
+    default: []
+  name:
+    description: Names of the objects, for O(for=crds), O(for=ip_pool), O(for=deployment) and O(for=daemonset).
+    type: list
+    elements: str
+    default: []
+  namespace:
+    description: Namespace of the objects. For O(for=ip_pool) the Network Operator's namespace without it.
+    type: str
+    default: ""
+  resource:
+    description: Resource name of the VFs. Without it the plan's, else C(nvidia.com/sriov_rdma_vf).
+    type: str
+    default: ""
+  allow_zero:
+    description: Whether a DaemonSet that no node takes counts as rolled out.
+    type: bool
+    default: false
+  timeout:
+    description: Seconds for the whole set.
+    type: int
+    default: 900
+  grace:
+    description:
+      - Seconds that a state like ImagePullBackOff, CrashLoopBackOff or Unschedulable must last to count as hopeless.
+    type: int
+    default: 60
+  progress:
+    description: Whether progress lines are printed.
+    type: str
+    choices: [lines, none]
+    default: lines
+extends_documentation_fragment:
+  - gpuops.rdma.auth
+  - gpuops.rdma.attributes.cluster
+attributes:
+  diff_mode:
+    support: none
+    details: Nothing is changed.
+"""
+
+EXAMPLES = r"""
+- name: Wait until eight H100 nodes are Ready and labelled
+  gpuops.rdma.wait:
+    for: nodes
+    shape: [BM.GPU.H100.8]
+    count: 8
+    labels: [feature.node.kubernetes.io/pci-15b3.present=true]
+    timeout: 1800
+
+- name: Wait until the GPU Operator is ready and every GPU of the plan's nodes is allocatable
+  gpuops.rdma.wait:
+    for: gpu_operator
+    plan: rdma-report/run/plan.json
+
+- name: Wait until all VFs are allocatable
+  gpuops.rdma.wait:
+    for: vfs
+    shape: [BM.GPU.H100.8]
+    timeout: 600
+"""
+
+RETURN = r"""
+seconds:
+  description: How long it took.
+  returned: success
+  type: float
+ready:
+  description: Members of the set that are ready.
+  returned: success
+  type: int
+total:
+  description: Members of the set.
+  returned: success
+  type: int
+slowest:
+  description: The member that became ready last, empty when nothing had to be waited for.
+  returned: success
+  type: str
+late:
+  description: Name and reason of what is not ready, at most 20; after a failure, and in check mode.
+  returned: always
+  type: dict
+  sample: {"10.140.0.3": "ImagePullBackOff nvcr.io/nvidia/k8s/container-toolkit:v1.19.1"}
+late_total:
+  description: Number of the late.
+  returned: success
+  type: int
+timeline:
+  description: When how many were ready.
+  returned: success
+  type: list
+  elements: dict
+  sample: [{"t": 0.3, "ready": 0, "total": 33}, {"t": 71.2, "ready": 33, "total": 33}]
+requests:
+  description: Requests sent to the API server.
+  returned: always
+  type: int
+"""
+
+from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.gpuops.rdma.plugins.module_utils._argspec import with_auth
+from ansible_collections.gpuops.rdma.plugins.module_utils._spec_wait import SPEC
+
+
+def main() -> None:
+    module = AnsibleModule(argument_spec=with_auth(SPEC), supports_check_mode=True)
+    module.fail_json(msg="gpuops.rdma.wait runs on the controller, by its action plugin of the same name.")
+
+
+if __name__ == "__main__":
+    main()

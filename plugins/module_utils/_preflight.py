@@ -112,22 +112,6 @@ def oracle_gpu_plugin(look: Look) -> Iterator[Finding]:
             )
 
 
-def oke_addon(look: Look) -> Iterator[Finding]:
-    for operator, mark in (("gpu-operator", "gpu-operator"), ("network-operator", "network-operator")):
-        key = operator.replace("-", "_")
-        release = look.plan["releases"].get(key)
-        if not look.installs or not release:
-            continue
-        for item in look.survey["workloads"]:
-            if item["kind"] == "deployment" and item["name"] == mark and not item["release"]:
-                yield _error(
-                    f"Deployment {item['namespace']}/{item['name']}",
-                    "installed without Helm (an OKE add-on, OLM, or plain manifests)",
-                    "one owner",
-                    "set rdma_install=existing to verify what is there, or remove it (OKE: disable the add-on) first",
-                )
-
-
 def rdma_shared_plugin(look: Look) -> Iterator[Finding]:
     if not look.sriov:
         return
@@ -183,7 +167,7 @@ def ip_pool(look: Look) -> Iterator[Finding]:
         yield _finding(
             "warning",
             pool,
-            f"it is not known which addresses the PFs themselves have; without rdma_network.json they are in 192.168.0.0/16, pool {subnet}",
+            f"it is not known which addresses the PFs themselves have (192.168.0.0/16 without rdma_network.json); pool {subnet}",
             "no overlap with the PFs' own RDMA network",
             "read rdma_network.json on a node and set rdma_pf_network",
         )
@@ -346,7 +330,6 @@ CHECKS: dict[str, Callable[[Look], Iterable[Finding]]] = {
     "kubernetes-version": kubernetes_version,
     "one-nfd": nfd_once,
     "one-gpu-plugin": oracle_gpu_plugin,
-    "one-owner": oke_addon,
     "rdma-shared-plugin": rdma_shared_plugin,
     "nic-cluster-policy-name": nic_cluster_policy,
     "one-cluster-policy": cluster_policy,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 from pathlib import Path
-from typing import Any
+from typing import Any, Optional
 
 import yaml
 from ansible_collections.gpuops.rdma.plugins.module_utils import _shape
@@ -43,7 +43,21 @@ def profile_names() -> list[str]:
 def profile(name: str) -> dict[str, Any]:
     if name not in profile_names():
         raise InputError(f"Unknown version profile {name!r}. Known: {', '.join(profile_names())}.")
-    return load(FILES / "profiles" / f"{name}.yml")
+    document = load(FILES / "profiles" / f"{name}.yml")
+    rules = load(FILES / "profiles" / "keys-rules.yml")
+    for operator in ("gpu_operator", "network_operator", "volcano", "mpi_operator"):
+        entry = document[operator]
+        entry["known_keys"] = _known_keys(entry)
+        entry["rules"] = rules.get(operator, {})
+        entry.setdefault("values", {})
+    return document
+
+
+def local_chart(reference: Any) -> Optional[dict[str, Any]]:
+    """Chart.yaml of a chart directory on this machine; None for any other reference."""
+    ref = reference.get("ref", "") if isinstance(reference, dict) else str(reference or "")
+    chart = Path(ref).expanduser() / "Chart.yaml" if ref else None
+    return load(chart) if chart and chart.is_file() else None
 
 
 @functools.lru_cache(maxsize=1)
@@ -58,3 +72,10 @@ def version() -> str:
     if manifest.exists():
         return str(load(manifest)["collection_info"]["version"])
     return str(load(FILES.parent / "galaxy.yml")["version"])
+
+
+def _known_keys(entry: dict[str, Any]) -> list[str]:
+    if "keys" not in entry:
+        return []
+    document = load(FILES / "profiles" / entry["keys"])
+    return [*document["known"], *document.get("also", [])]

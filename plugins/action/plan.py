@@ -1,0 +1,53 @@
+# Copyright: gpuops.rdma contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Looks at the cluster once and writes down everything that a run will do."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+from ansible_collections.gpuops.rdma.plugins.module_utils import _plan
+from ansible_collections.gpuops.rdma.plugins.module_utils._model import Json, to_dict
+from ansible_collections.gpuops.rdma.plugins.module_utils._spec_plan import SPEC
+from ansible_collections.gpuops.rdma.plugins.plugin_utils import _compose, _data, _run, _survey
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._action import RdmaAction
+
+
+class ActionModule(RdmaAction):
+    spec = SPEC
+
+    def act(self, args: dict[str, Any]) -> dict[str, Any]:
+        dest = Path(args.pop("dest"))
+        shapes, profile = _data.shapes(), _data.profile(args["profile"])
+        facts, survey = _survey.nodes(self.client), _survey.survey(self.client)
+        plan = _plan.decide(args, survey, facts, shapes, profile)
+        _compose.complete(plan, args, survey, facts, shapes, profile, time.time())
+        if args["keep_excluded"] and dest.exists():
+            _keep_excluded(plan, _run.read(dest))
+        keys = ("workloads", "namespaces", "service_cidrs", "cluster_policies", "nic_cluster_policies", "denied")
+        chosen = {key: survey[key] for key in (*keys, "server_version")}
+        _run.write(dest.parent / "survey.json", {**chosen, "nodes": to_dict(facts)})
+        _run.write(dest, plan)
+        text = _plan.text(plan).splitlines()
+        if self._asked_for_plan():
+            for line in text:
+                self.progress(line)
+        return {
+            "plan": str(dest),
+            "nodes": len(plan["nodes"]),
+            "shapes": {name: shape["nodes"] for name, shape in plan["shapes"].items()},
+            "simulated": plan["simulated"],
+            "text": text[:60],
+        }
+
+    def _asked_for_plan(self) -> bool:
+        return "plan" in (self._task_vars.get("ansible_run_tags") or []) or self._play_context.verbosity > 0
+
+
+def _keep_excluded(plan: Json, earlier: Json) -> None:
+    reasons = {node["name"]: node["excluded"] for node in earlier.get("nodes", [])}
+    for node in plan["nodes"]:
+        node["excluded"] = node["excluded"] or reasons.get(node["name"], "")

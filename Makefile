@@ -44,11 +44,11 @@ sandbox-up: setup ## A sandbox: NAME=demo GPU_NODES=4 SHAPE=BM.GPU.H100.8 PROFIL
 	@$(SANDBOX) up --name $(NAME) --gpu-nodes $(GPU_NODES) --cpu-nodes 2 --shape $(SHAPE) --profile $(PROFILE)
 
 sandbox-down: $(VENV)/.ready ## Removes it
-	@$(SANDBOX) down --name $(NAME)
+	@$(SANDBOX) down $(NAME)
 
 demo: sandbox-up ## The main job on simulated GPUs, from nothing to a verdict and a report
-	@KUBECONFIG="$$($(SANDBOX) kubeconfig --name $(NAME))" PATH="$$($(SANDBOX) path):$$PATH" \
-	  $(BIN)/ansible-playbook site.yml -i inventories/sandbox -e rdma_profile=$(PROFILE) -e rdma_shape=$(SHAPE)
+	@$(SANDBOX) exec $(NAME) -- $(BIN)/ansible-playbook site.yml -i inventories/sandbox \
+	  -e rdma_profile=$(PROFILE) -e rdma_shape=$(SHAPE)
 	@echo "GPUs, NICs and bandwidths above are simulated; the control plane is real. make sandbox-down removes it."
 
 test: setup lint types unit cluster e2e ## Everything but scale

@@ -30,6 +30,11 @@ def decide(wishes: Json, survey: Json, facts: Sequence[NodeFacts], shapes: dict[
         return value
 
     nodes, findings = _nodes(wishes, facts, shapes)
+    findings += [
+        _untestable(shapes[name])
+        for name in dict.fromkeys(node["shape"] for node in nodes)
+        if not shapes[name].nccl_env
+    ]
     platform = decided("platform", *_platform(wishes, survey, facts))
     launcher = decided("launcher", *_launcher(wishes, survey))
     mode = decided("mode", wishes["mode"], _mode_reason(wishes["mode"]))
@@ -246,6 +251,8 @@ def _tests(wishes: Json, plan: Json, shapes: dict[str, Shape], profile: Json, us
     tests = []
     for name in plan["shapes"]:
         shape = shapes[name]
+        if not shape.nccl_env:
+            continue
         hca = shape.host_hca if plan["mode"] == "host" else shape.vf_hca
         if plan["mode"] == "host" and not hca:
             raise InputError(f"Cannot plan rdma_mode=host for {name}: its HCA names on the host are unknown.")
@@ -275,6 +282,18 @@ def _tests(wishes: Json, plan: Json, shapes: dict[str, Shape], profile: Json, us
 def slug(shape: str) -> str:
     """``BM.GPU.A100-v2.8`` -> ``a100-v2-8``: short enough for pod names."""
     return shape.lower().replace("bm.gpu.", "").replace("bm.", "").replace(".", "-")
+
+
+def _untestable(shape: Shape) -> Finding:
+    return Finding(
+        "plan.nccl",
+        "unknown",
+        f"shape {shape.name}",
+        "no source states its NCCL settings, so no test is run: without GID index and traffic class it would mislead",
+        "recommended NCCL settings",
+        f"add them with their source to files/topology/{shape.name}.yml",
+        "plan",
+    )
 
 
 # ---- permissions ---------------------------------------------------------------------------------------------------

@@ -180,6 +180,12 @@ def _topology_map(plan: Json, present: Sequence[Shape]) -> Json:
     return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": meta, "data": files}
 
 
+def _vf_names(shape: Shape) -> list[str]:
+    """Names that the kernel gives: after all PFs, in the order in which our program makes the VFs, which is by rail."""
+    first = len(shape.pfs) + len(shape.vcn)
+    return [f"mlx5_{first + rail}" for rail in range(shape.vf_count)]
+
+
 def _namespace(name: str) -> Json:
     labels = {f"pod-security.kubernetes.io/{mode}": "privileged" for mode in ("enforce", "audit", "warn")}
     return {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": labels}}

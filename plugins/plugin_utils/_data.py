@@ -77,5 +77,4 @@ def version() -> str:
 def _known_keys(entry: dict[str, Any]) -> list[str]:
     if "keys" not in entry:
         return []
-    document = load(FILES / "profiles" / entry["keys"])
-    return [*document["known"], *document.get("also", [])]
+    return list(load(FILES / "profiles" / entry["keys"])["keys"])

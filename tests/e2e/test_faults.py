@@ -1,0 +1,163 @@
+# Copyright: gpuops.rdma contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Each fault is named, with its node and its cause; the report exists in every case.
+
+`make test` puts the faults of nodes side by side into one cluster; `make test-matrix` gives each a cluster of its own.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import pytest
+
+EVERYTHING = os.environ.get("GPUOPS_MATRIX") == "all"
+
+# fault, words that the node's entry must hold
+NODE_FAULTS = [
+    ("node-not-ready", ["not Ready"]),
+    ("gpu-missing", ["7 of 8"]),
+    ("vf-missing", ["15 of 16", "sriov_numvfs"]),
+    ("vf-config-fails", ["0 of 16"]),
+    ("plugin-before-vfs", ["0 of 16"]),
+    ("image-pull", ["ImagePullBackOff"]),
+    ("crash-loop", ["CrashLoopBackOff"]),
+    ("netns-shared", ["netns"]),
+    ("no-totalvfs", ["sriov_totalvfs"]),
+]
+CLUSTER_FAULTS = [
+    ("webhook-refuses", "network_operator", "NicClusterPolicy"),
+    ("terminating-namespace", "preflight", "Terminating"),
+    ("pending-install", "preflight", "pending-install"),
+    ("leftover", "preflight", "rdma-vf"),
+]
+
+
+def told(node: dict[str, Any]) -> str:
+    return " ".join(f"{item['found']} {item['remedy']}" for item in node["findings"])
+
+
+def check(played: Any, node: str, words: list[str]) -> None:
+    entry = played.node(node)
+    assert entry["verdict"] == "fail", entry
+    for word in words:
+        assert word in told(entry), (word, entry)
+
+
+@pytest.mark.e2e
+@pytest.mark.skipif(EVERYTHING, reason="the matrix runs each fault alone")
+def test_faults_of_nodes_side_by_side(cluster: Any) -> None:
+    healthy = 2
+    faults = [part for index, (kind, _words) in enumerate(NODE_FAULTS) for part in ("--fault", f"{kind}:{index}")]
+    here = cluster("--gpu-nodes", str(len(NODE_FAULTS) + healthy), *faults)
+    names = here.nodes()
+    played = here.play()
+    assert played.code != 0
+    assert played.verdict == "fail", played.report.get("reason") or played.output[-3000:]
+    for index, (_kind, words) in enumerate(NODE_FAULTS):
+        check(played, names[index], words)
+    for name in names[len(NODE_FAULTS) :]:
+        assert played.node(name)["verdict"] == "pass", played.node(name)
+    assert [len(item["nodes"]) for item in played.report["nccl"]] == [healthy]
+    assert names[0] in played.output
+
+
+@pytest.mark.e2e
+@pytest.mark.skipif(not EVERYTHING, reason="make test runs them side by side")
+@pytest.mark.parametrize(("kind", "words"), NODE_FAULTS)
+def test_fault_of_a_node(cluster: Any, kind: str, words: list[str]) -> None:
+    here = cluster("--gpu-nodes", "3", "--fault", f"{kind}:1")
+    played = here.play()
+    assert played.code != 0
+    assert played.verdict == "fail"
+    check(played, here.nodes()[1], words)
+
+
+@pytest.mark.e2e
+@pytest.mark.parametrize(("kind", "stage", "words"), CLUSTER_FAULTS)
+def test_fault_of_the_cluster(cluster: Any, kind: str, stage: str, words: str) -> None:
+    here = cluster("--gpu-nodes", "2", "--fault", kind)
+    played = here.play()
+    assert played.code != 0
+    assert played.verdict == "fail", played.output[-3000:]
+    assert played.stage(stage)["status"] == "failed", played.report["stages"]
+    assert words in played.stage(stage)["error"]
+
+
+@pytest.mark.e2e
+@pytest.mark.parametrize("launcher", ["mpi", "volcano"])
+def test_slow_fabric_fails_and_says_how_to_find_it(cluster: Any, launcher: str) -> None:
+    here = cluster("--gpu-nodes", "2", "--fault", "slow-nic:1" if launcher == "mpi" else "rail-down:0")
+    played = here.play(rdma_launcher=launcher, rdma_mode="host")
+    assert played.code != 0
+    assert played.verdict == "fail", played.output[-3000:]
+    assert "some node or rail is slow" in played.report["next"] + played.report["reason"]
+    assert "nccl_scan" in played.report["next"] + played.report["reason"]
+
+
+@pytest.mark.e2e
+def test_job_pod_dies(cluster: Any) -> None:
+    here = cluster("--gpu-nodes", "2", "--fault", "job-pod-dies:1")
+    played = here.play(rdma_mode="host")
+    assert played.code != 0
+    assert played.verdict in ("fail", "incomplete")
+    assert here.nodes()[1] in played.report["reason"], played.report["reason"]
+    assert "No resources found" in here.kubectl("get", "pods", "-n", "gpuops-nccl", "--ignore-not-found") or not (
+        here.kubectl("get", "pods", "-n", "gpuops-nccl", "-o", "name").strip()
+    )
+
+
+@pytest.mark.e2e
+def test_api_server_restart_is_survived(cluster: Any) -> None:
+    here = cluster("--gpu-nodes", "2", "--fault", "api-restart")
+    played = here.play()
+    assert played.verdict == "pass", played.report.get("reason") or played.output[-3000:]
+
+
+@pytest.mark.e2e
+def test_a_rebooted_node_heals_without_a_play(cluster: Any) -> None:
+    import json
+    import time
+
+    here = cluster("--gpu-nodes", "2")
+    assert here.play("site.yml", "--skip-tags", "nccl_test").code == 0
+    name = here.nodes()[1]
+
+    def state() -> tuple[str, str]:
+        node = json.loads(here.kubectl("get", "node", name, "-o", "json"))["status"]
+        return node["nodeInfo"]["bootID"], node["allocatable"].get("nvidia.com/sriov_rdma_vf", "0")
+
+    boot, vfs = state()
+    assert vfs == "16"
+    here.fault("add", "reboot:1")
+    deadline = time.monotonic() + 90
+    seen_down = False
+    while time.monotonic() < deadline:
+        now, vfs = state()
+        seen_down = seen_down or vfs == "0"
+        if now != boot and vfs == "16" and seen_down:
+            return
+        time.sleep(0.5)
+    raise AssertionError(
+        f"after 90 s {name} offers {vfs} VFs (boot id changed: {now != boot}, VFs seen gone: {seen_down})"
+    )
+
+
+@pytest.mark.e2e
+def test_wrong_input_is_one_message(cluster: Any) -> None:
+    here = cluster("--gpu-nodes", "1", "--cpu-nodes", "0")
+    for inputs, words in (
+        ({"rdma_shape": "BM.GPU.H1000.8"}, "BM.GPU.H100.8"),
+        ({"rdma_shape": "BM.GPU.GB300.4"}, "refused"),
+        ({"rdma_profile": "next"}, "guide-2024"),
+        ({"rdma_mode": "both"}, "sriov"),
+        ({"rdma_nodes": "10.9.9.9"}, "10.9.9.9"),
+        ({"rdma_ip_pool_subnet": "10.0.0.0/29"}, "IP pool"),
+        ({}, "untainted node without GPUs"),
+    ):
+        played = here.play(**inputs)
+        assert played.code != 0, inputs
+        assert words in played.report["reason"] + " ".join(stage["error"] for stage in played.report["stages"]), inputs
+        assert played.verdict in ("fail", "incomplete")

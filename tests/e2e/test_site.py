@@ -1,0 +1,70 @@
+# Copyright: gpuops.rdma contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The main job on healthy clusters: shapes, modes, launchers, profiles, second runs, check mode."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import pytest
+from conftest import pools
+
+EVERYTHING = os.environ.get("GPUOPS_MATRIX") == "all"
+SHAPES = ["BM.GPU.B4.8", "BM.GPU.A100-v2.8", "BM.GPU4.8", "BM.GPU.H100.8", "BM.GPU.H200.8", "BM.GPU.B200.8"]
+GUIDE = ["BM.GPU.B4.8", "BM.GPU.A100-v2.8", "BM.GPU4.8", "BM.GPU.H100.8"]
+
+# Every pair of (shape set, mode, launcher, profile) values occurs in these four; the matrix runs all combinations.
+PAIRWISE = [
+    ("current", "sriov", "mpi", SHAPES, 2),
+    ("current", "host", "volcano", SHAPES, 2),
+    ("guide-2024", "sriov", "volcano", GUIDE, 2),
+    ("guide-2024", "host", "mpi", GUIDE[:2], 2),
+]
+MATRIX = [
+    (profile, mode, launcher, SHAPES if profile == "current" else GUIDE, 4)
+    for profile in ("current", "guide-2024")
+    for mode in ("sriov", "host")
+    for launcher in ("mpi", "volcano")
+]
+
+
+@pytest.mark.e2e
+@pytest.mark.parametrize(("profile", "mode", "launcher", "shapes", "number"), MATRIX if EVERYTHING else PAIRWISE)
+def test_healthy(cluster: Any, profile: str, mode: str, launcher: str, shapes: list[str], number: int) -> None:
+    here = cluster("--profile", profile, "--cpu-nodes", "2", *pools(shapes, number))
+    inputs = {"rdma_profile": profile, "rdma_mode": mode, "rdma_launcher": launcher}
+    first = here.play(**inputs)
+    assert first.verdict == "pass", first.report.get("reason") or first.output[-3000:]
+    assert first.code == 0
+    assert first.report["simulated"] is True
+    assert len(first.report["nodes"]) == number * len(shapes)
+    assert {item["shape"] for item in first.report["nccl"]} == set(shapes)
+    assert all(item["verdict"] == "pass" and item["rows"] for item in first.report["nccl"])
+
+    second = here.play(report="second", **inputs)
+    assert second.verdict == "pass", second.report.get("reason") or second.output[-3000:]
+    assert second.changed() in ([], ["nccl_test"]), second.output[-3000:]
+
+
+@pytest.mark.e2e
+def test_check_mode_predicts_and_changes_nothing(cluster: Any) -> None:
+    here = cluster("--gpu-nodes", "2")
+    before = here.kubectl("get", "ns,crd,ds,deploy,cm", "-A", "-o", "name")
+    predicted = here.play("site.yml", "--check", "--diff")
+    assert predicted.code == 0, predicted.output[-3000:]
+    assert "gpu_operator" in predicted.changed()
+    assert "sriov" in predicted.changed()
+    assert here.kubectl("get", "ns,crd,ds,deploy,cm", "-A", "-o", "name") == before
+
+
+@pytest.mark.e2e
+def test_plan_is_printed_and_changes_nothing(cluster: Any) -> None:
+    here = cluster("--gpu-nodes", "2")
+    before = here.kubectl("get", "ns,crd,ds,deploy,cm", "-A", "-o", "name")
+    played = here.play("site.yml", "--tags", "plan")
+    assert played.code == 0, played.output[-3000:]
+    assert "release gpu_operator: install" in played.output
+    assert "shape BM.GPU.H100.8: 2 nodes" in played.output
+    assert here.kubectl("get", "ns,crd,ds,deploy,cm", "-A", "-o", "name") == before

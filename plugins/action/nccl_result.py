@@ -1,0 +1,123 @@
+# Copyright: gpuops.rdma contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Reads and judges nccl-tests output that is already there. Asks no cluster."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, Optional, TextIO
+
+from ansible_collections.gpuops.rdma.plugins.module_utils import _judge, _nccl
+from ansible_collections.gpuops.rdma.plugins.module_utils._errors import InputError
+from ansible_collections.gpuops.rdma.plugins.module_utils._model import Json, NcclRun, NcclVerdict, Shape, to_dict
+from ansible_collections.gpuops.rdma.plugins.module_utils._spec_nccl_result import SPEC
+from ansible_collections.gpuops.rdma.plugins.plugin_utils import _data
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._action import RdmaAction
+
+CHUNK = 1 << 18
+MAX_JSON = 64 << 20
+MAX_ROWS = 64
+MAX_NAMES = 16
+
+
+class ActionModule(RdmaAction):
+    spec = SPEC
+
+    def act(self, args: dict[str, Any]) -> dict[str, Any]:
+        shape, expect = _expectations(args)
+        runs = self._runs(args)
+        wanted = [run for run in runs if not args["collective"] or run.collective in ("", args["collective"])]
+        verdicts = [
+            _judge.judge(
+                run,
+                shape=shape,
+                nodes=args["nodes"],
+                table=_data.nccl(),
+                threshold=args["threshold"],
+                expect=expect,
+            )
+            for run in wanted or runs
+        ]
+        decisive = _judge.worst(verdicts)
+        assert decisive is not None
+        return {
+            "verdict": decisive.verdict,
+            "reason": decisive.reason,
+            "runs": [_projected(run, verdict) for run, verdict in zip(wanted or runs, verdicts)],
+        }
+
+    def _runs(self, args: dict[str, Any]) -> list[NcclRun]:
+        if (args["src"] is None) == (args["content"] is None):
+            raise InputError("nccl_result needs either src or content.")
+        if args["content"] is not None:
+            return _nccl.parse_any(args["content"])
+        path = Path(self._loader.path_dwim(args["src"]))
+        try:
+            with path.open(encoding="utf-8", errors="replace", newline="\n") as file:
+                return _read(file, path)
+        except OSError as error:
+            raise InputError(f"Cannot read the NCCL log {path}: {error.strerror}.") from None
+
+
+def _read(file: TextIO, path: Path) -> list[NcclRun]:
+    head = file.read(CHUNK)
+    if not head.lstrip("\ufeff \t\r\n").startswith("{"):
+        return _nccl.parse(_nccl.split(_chunks(head, file)))
+    if path.stat().st_size > MAX_JSON:
+        raise InputError(f"Cannot read {path}: JSON of more than {MAX_JSON >> 20} MiB is not what nccl-tests writes.")
+    return _nccl.parse_json(head + file.read())
+
+
+def _chunks(head: str, file: TextIO) -> Iterator[str]:
+    while head:
+        yield head
+        head = file.read(CHUNK)
+
+
+def _expectations(args: dict[str, Any]) -> tuple[Optional[Shape], Json]:
+    """The shape, and what ``judge`` may expect. An unknown shape is no error here: the log may be a foreign one."""
+    for key in ("nodes", "gpus"):
+        if args[key] is not None and args[key] < 1:
+            raise InputError(f"{key} must be at least 1, is {args[key]}.")
+    if args["threshold"] is not None and not args["threshold"] > 0:
+        raise InputError(f"threshold must be above 0 GB/s, is {args['threshold']}.")
+    if args["collective"] and args["collective"] not in _nccl.COLLECTIVES:
+        raise InputError(f"Unknown collective {args['collective']!r}. Known: {', '.join(_nccl.COLLECTIVES)}.")
+    expect: Json = {key: args[key] for key in ("collective", "gpus", "algo", "exit_code") if args[key] is not None}
+    if args["max_bytes"] is not None:
+        expect["max_bytes"] = _judge.size_bytes(args["max_bytes"])
+    shape = _data.shapes().get(args["shape"]) if args["shape"] else None
+    if args["shape"] and shape is None:
+        expect["unknown_shape"] = args["shape"]
+    return shape, expect
+
+
+def _projected(run: NcclRun, verdict: NcclVerdict) -> Json:
+    """The run for a task's result: the largest rows, and counts instead of one entry per rank."""
+    hosts = list(dict.fromkeys(rank.host for rank in run.ranks))
+    small = to_dict(dataclasses.replace(run, ranks=(), rows=run.rows[-MAX_ROWS:], transport={}))
+    del small["ranks"]
+    return {
+        **small,
+        "verdict": to_dict(verdict),
+        "rows_total": len(run.rows),
+        "gpus": len(run.ranks),
+        "nodes": len(hosts),
+        "hosts": hosts[:MAX_NAMES],
+        "gpu": ", ".join(sorted({rank.gpu for rank in run.ranks})),
+        "transport": _short(run.transport),
+    }
+
+
+def _short(transport: Json) -> Json:
+    groups: Sequence[Json] = transport.get("hcas_by_host") or ()
+    if not transport:
+        return {}
+    return {
+        **transport,
+        "hcas_by_host": [{**group, "hosts": group["hosts"][:MAX_NAMES]} for group in groups[:MAX_NAMES]],
+        "no_gdr_hosts": transport["no_gdr_hosts"][:MAX_NAMES],
+    }

@@ -1,0 +1,112 @@
+#!/usr/bin/python
+# Copyright: gpuops.rdma contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: nccl_result
+short_description: Read and judge the output of nccl-tests
+version_added: 0.1.0
+description:
+  - Reads what nccl-tests or rccl-tests printed, as text (versions 1.x to 2.19) or JSON (from 2.17.3), and judges it
+    against the network of a shape.
+  - The largest row counts, never the average. It passes only when the run is whole, the ranks and nodes are those that
+    were asked for, no result was wrong and the log shows no way around RDMA.
+  - No cluster is asked. A log of any size is read as a stream.
+  - The task does not fail when the verdict is not V(pass); look at RV(verdict).
+author:
+  - gpuops.rdma contributors (@gpuops)
+extends_documentation_fragment:
+  - gpuops.rdma.attributes
+attributes:
+  check_mode:
+    support: full
+  diff_mode:
+    support: none
+options:
+  src:
+    description: File with the output, on the control node. Either O(src) or O(content) is needed.
+    type: path
+  content:
+    description: The output itself.
+    type: str
+  shape:
+    description:
+      - Shape of the nodes, for example V(BM.GPU.H100.8). Without one, or with an unknown one, the verdict is
+        V(unjudged) unless O(threshold) is given.
+    type: str
+  nodes:
+    description: Number of nodes that were asked for. Without it, as many as the log shows.
+    type: int
+  gpus:
+    description: GPUs per node, when not all of them took part. Thresholds of shapes hold for whole nodes only.
+    type: int
+  threshold:
+    description: Bus bandwidth in GB/s (1e9 bytes per second) that must be reached, in place of the table's.
+    type: float
+  collective:
+    description:
+      - Judge only runs of this collective; also names it for logs older than nccl-tests 2.16.7, which do not always
+        tell.
+    type: str
+  algo:
+    description:
+      - E(NCCL_ALGO) as it was set, V(default) for NCCL's own choice. Empty means that of the shape's reference
+        numbers.
+    type: str
+    default: ""
+  max_bytes:
+    description: Size up to which the test was asked to go, in bytes or as V(8G). Without it, as the log says.
+    type: str
+  exit_code:
+    description: Exit code of the test, when it is known. Anything but V(0) is no pass.
+    type: int
+"""
+
+EXAMPLES = r"""
+- name: Judge a log of two H100 nodes
+  gpuops.rdma.nccl_result:
+    src: logs/nccl-h100-8.log
+    shape: BM.GPU.H100.8
+    nodes: 2
+  register: result
+  failed_when: result.verdict != 'pass'
+
+- name: Judge against a number of one's own
+  gpuops.rdma.nccl_result:
+    content: "{{ launcher_log.log }}"
+    threshold: 350
+"""
+
+RETURN = r"""
+verdict:
+  description: The worst verdict of all runs in the log.
+  type: str
+  returned: success
+  choices: [pass, degraded, unjudged, incomplete, fail]
+reason:
+  description: One sentence why.
+  type: str
+  returned: success
+  sample: "all_reduce 8 GiB: 371 GB/s; NIC line 400, threshold 360 (0.9)"
+runs:
+  description:
+    - One entry for each test run found in the log, with C(status), C(collective), C(rows) (the last 64), C(errors),
+      C(transport), versions, and its own C(verdict) with bounds, threshold and source.
+  type: list
+  elements: dict
+  returned: success
+"""
+
+from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.gpuops.rdma.plugins.module_utils._spec_nccl_result import SPEC
+
+
+def main() -> None:
+    AnsibleModule(SPEC).fail_json(msg="gpuops.rdma.nccl_result runs on the controller, through its action plugin.")
+
+
+if __name__ == "__main__":
+    main()

@@ -9,6 +9,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from ansible.utils.display import Display
+
 from ansible_collections.gpuops.rdma.plugins.module_utils import _plan
 from ansible_collections.gpuops.rdma.plugins.module_utils._model import Json, to_dict
 from ansible_collections.gpuops.rdma.plugins.module_utils._spec_plan import SPEC
@@ -44,7 +46,7 @@ class ActionModule(RdmaAction):
         }
 
     def _asked_for_plan(self) -> bool:
-        return "plan" in (self._task_vars.get("ansible_run_tags") or []) or self._play_context.verbosity > 0
+        return "plan" in (self._task_vars.get("ansible_run_tags") or []) or Display().verbosity > 0
 
 
 def _keep_excluded(plan: Json, earlier: Json) -> None:

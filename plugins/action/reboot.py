@@ -42,7 +42,7 @@ class ActionModule(RdmaAction):
         return {"changed": bool(free), "rebooted": free[:50], "busy": dict(list(busy.items())[:20])}
 
     def _reported(self, namespace: str, wanted: Sequence[str], settle: int) -> dict[str, Json]:
-        """VF configuration pods by node, once all have said something; those that stay silent are the wait's business."""
+        """VF configuration pods by node, once all have reported; those that stay silent are the wait's business."""
         deadline = time.monotonic() + settle
         while True:
             pods = self._pods(namespace)

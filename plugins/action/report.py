@@ -8,17 +8,25 @@ from __future__ import annotations
 import datetime
 import platform
 from pathlib import Path
-from typing import Any
+from typing import Any, Optional
 
 from ansible.release import __version__ as ansible_version
 from ansible_collections.gpuops.rdma.plugins.module_utils import _report
 from ansible_collections.gpuops.rdma.plugins.module_utils._errors import InputError, RdmaError
-from ansible_collections.gpuops.rdma.plugins.module_utils._model import Json
+from ansible_collections.gpuops.rdma.plugins.module_utils._model import Finding, Json, to_dict
 from ansible_collections.gpuops.rdma.plugins.module_utils._spec_report import SPEC
 from ansible_collections.gpuops.rdma.plugins.plugin_utils import _data, _html, _run, _survey
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._action import RdmaAction
 
 TEST_STAGE = "nccl_test"
+EMPTY_PLAN: Json = {
+    "nodes": [],
+    "shapes": {},
+    "mode": "",
+    "profile": "",
+    "resources": {"gpu": "nvidia.com/gpu", "vf": ""},
+    "decisions": [],
+}
 
 
 class ActionModule(RdmaAction):
@@ -27,19 +35,21 @@ class ActionModule(RdmaAction):
     def act(self, args: dict[str, Any]) -> dict[str, Any]:
         folder = Path(args["dir"])
         run_dir = folder / "run"
-        stages = _documents(run_dir, "stage-*.json")
+        stages, damaged = _documents(run_dir, "stage-*.json")
         if not stages:
             raise InputError(f"{run_dir} has no stage's record: nothing ran that could be reported.")
-        plan = self._plan(run_dir)
-        findings = [item for document in _documents(run_dir, "findings-*.json") for item in document["findings"]]
-        nodes, trouble = self._nodes(plan)
-        deselected = self._deselected()
+        found, unread = _documents(run_dir, "findings-*.json")
+        nccl, torn = _documents(run_dir, "nccl-*.json")
+        plan, missing = self._plan(run_dir)
+        nodes, unasked = self._nodes(plan)
+        findings = [item for document in found for item in document["findings"]]
+        deselected = args["without_test"] or self._deselected()
         report = _report.build(
             plan=plan,
             stages=stages,
             nodes=nodes,
-            findings=[*findings, *trouble],
-            nccl=_documents(run_dir, "nccl-*.json"),
+            findings=[*findings, *damaged, *unread, *torn, *missing, *unasked],
+            nccl=nccl,
             versions=self._versions(plan),
             deselected=deselected,
         )
@@ -64,20 +74,15 @@ class ActionModule(RdmaAction):
             )
         return result
 
-    def _plan(self, run_dir: Path) -> Json:
+    def _plan(self, run_dir: Path) -> tuple[Json, list[Json]]:
         """The plan, or an empty one when its stage failed: the report then says so."""
-        if (run_dir / "plan.json").exists():
-            return _run.read_plan(str(run_dir / "plan.json"))
-        return {
-            "nodes": [],
-            "shapes": {},
-            "mode": "",
-            "profile": "",
-            "resources": {"gpu": "nvidia.com/gpu", "vf": ""},
-            "decisions": [],
-        }
+        path = run_dir / "plan.json"
+        try:
+            return (_run.read_plan(str(path)) if path.exists() else EMPTY_PLAN), []
+        except InputError as error:
+            return EMPTY_PLAN, [_unknown("report.plan", "cluster", str(error), "the plan of this run")]
 
-    def _nodes(self, plan: Json) -> tuple[list[Json], list[Json]]:
+    def _nodes(self, plan: Json) -> tuple[Optional[list[Json]], list[Json]]:
         """What the nodes offer at the end. A cluster that cannot be asked any more is a finding, not a crash."""
         if not plan["nodes"]:
             return [], []
@@ -85,8 +90,7 @@ class ActionModule(RdmaAction):
         try:
             facts = [node for node in _survey.nodes(self.client) if node.name in wanted]
         except RdmaError as error:
-            unknown = {"id": "report.nodes", "severity": "unknown", "subject": "cluster", "found": str(error)}
-            return [], [{**unknown, "expected": "the nodes' state at the end", "remedy": "", "stage": "report"}]
+            return None, [_unknown("report.nodes", "cluster", str(error), "the nodes' state at the end")]
         return [
             {"name": n.name, "ready": n.ready, "ready_reason": n.ready_reason, "allocatable": n.allocatable}
             for n in facts
@@ -108,11 +112,26 @@ class ActionModule(RdmaAction):
         }
 
     def _write(self, folder: Path, report: Json) -> None:
+        """report.json first: it must be there even when a later one cannot be made."""
         report["made"] = datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
         _run.write(folder / "report.json", report)
-        (folder / "junit.xml").write_text(_report.junit(report), encoding="utf-8")
-        (folder / "report.html").write_text(_html.render(report), encoding="utf-8")
+        try:
+            (folder / "junit.xml").write_text(_report.junit(report), encoding="utf-8")
+            (folder / "report.html").write_text(_html.render(report), encoding="utf-8")
+        except OSError as error:
+            raise InputError(f"Cannot write the report into {folder}: {error.strerror}.") from None
 
 
-def _documents(run_dir: Path, pattern: str) -> list[Json]:
-    return [_run.read(path) for path in sorted(run_dir.glob(pattern))]
+def _documents(run_dir: Path, pattern: str) -> tuple[list[Json], list[Json]]:
+    """The documents, and a finding for each that cannot be read: the report has to come all the same."""
+    documents, findings = [], []
+    for path in sorted(run_dir.glob(pattern)):
+        try:
+            documents.append(_run.read(path))
+        except InputError as error:
+            findings.append(_unknown("report.document", path.name, str(error), "a whole document"))
+    return documents, findings
+
+
+def _unknown(name: str, subject: str, found: str, expected: str) -> Json:
+    return to_dict(Finding(name, "unknown", subject, found, expected, "", "report"))

@@ -25,6 +25,10 @@ CONTROLLER_CPU = 1.0
 CONTROLLER_MEMORY = 2 * 1024**3
 
 
+# OKE's oldest regions label their nodes with a three-letter key instead of the region's name.
+REGION_KEYS = {"phx": "us-phoenix-1", "iad": "us-ashburn-1", "fra": "eu-frankfurt-1", "lhr": "uk-london-1"}
+
+
 @dataclass(frozen=True)
 class Look:
     """Everything that a check may look at."""
@@ -167,7 +171,7 @@ def ip_pool(look: Look) -> Iterator[Finding]:
         yield _finding(
             "warning",
             pool,
-            f"it is not known which addresses the PFs themselves have (192.168.0.0/16 without rdma_network.json); pool {subnet}",
+            f"the PFs' own addresses are not known (192.168.0.0/16 without rdma_network.json); the pool is {subnet}",
             "no overlap with the PFs' own RDMA network",
             "read rdma_network.json on a node and set rdma_pf_network",
         )
@@ -266,7 +270,7 @@ def mode_region(look: Look) -> Iterator[Finding]:
         return
     for name in look.plan["shapes"]:
         offered = look.shapes[name].regions.get("sriov")
-        regions = sorted({node.region for node in look.gpu_nodes if node.shape == name})
+        regions = sorted({REGION_KEYS.get(n.region, n.region) for n in look.gpu_nodes if n.shape == name})
         for region in regions:
             if offered is None or not region or ("*" not in offered and region not in offered):
                 known = "not stated by Oracle" if offered is None else ", ".join(offered)

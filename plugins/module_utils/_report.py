@@ -8,8 +8,9 @@ docs/report.md documents the JSON; docs/report.schema.json is its schema.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Optional
 from xml.etree import ElementTree
 
 from ansible_collections.gpuops.rdma.plugins.module_utils._model import Json
@@ -17,39 +18,58 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._model import Json
 SCHEMA_VERSION = 1
 VERDICTS = ("fail", "incomplete", "degraded", "pass")
 """Worst first."""
+NODE_VERDICTS = ("fail", "incomplete", "shared", "excluded", "pass")
+"""Worst first. A node that is ``shared`` or ``excluded`` offers what it must, but was left out of the test."""
+NOT_PROVEN = "Not proven"
 _ORDER = {verdict: number for number, verdict in enumerate(VERDICTS)}
+_NODE_ORDER = {verdict: number for number, verdict in enumerate(NODE_VERDICTS)}
+_SEVERITIES = ("error", "unknown", "warning", "info")
+_SECRET = re.compile(r"passw|token|secret|credential|api_?key|private_?key", re.IGNORECASE)
+_UNDONE = {"skipped": "was not run", "running": "did not end"}
+_MANY = 8
+"""More nodes than that are not named on a command line."""
 
 
 def build(
     *,
     plan: Json,
     stages: Sequence[Json],
-    nodes: Sequence[Json],
+    nodes: Optional[Sequence[Json]],
     findings: Sequence[Json],
     nccl: Sequence[Json],
     versions: Json,
     deselected: bool = False,
 ) -> Json:
-    """The report. ``nodes`` are ``{name, shape, ready, allocatable{}}`` as the cluster has them at the end;
-    ``deselected`` says that the user left the NCCL test out by tags."""
-    findings = _unique([*findings, *_count_findings(plan, nodes)])
-    table = _node_table(plan, nodes, findings)
-    verdict, reason = _verdict(plan, stages, table, findings, nccl, deselected)
+    """The report.
+
+    ``nodes``: ``{name, ready, ready_reason, allocatable{}}`` as the cluster has them at the end; None when it could not
+    be asked. ``deselected``: the user left the NCCL test out.
+    """
+    findings = _unique([*plan.get("findings", []), *findings, *_count_findings(plan, stages, nodes)])
+    table = _node_table(plan, nodes, findings, nccl)
+    names = {node["name"] for node in table}
+    cluster = [item for item in findings if item["subject"] not in names]
+    verdict, reason = _verdict(plan, stages, table, cluster, nccl, deselected)
     return {
         "schema_version": SCHEMA_VERSION,
         "verdict": verdict,
         "reason": reason,
+        "next": _next(verdict, stages, table, cluster, nccl, deselected),
         "simulated": bool(plan.get("simulated")),
+        "summary": _summary(table),
         "stages": [_stage(item) for item in stages],
         "nodes": table,
-        "findings": [item for item in findings if item["subject"] not in {node["name"] for node in table}],
+        "findings": [_shown(item, ("subject",)) for item in cluster],
         "nccl": [_nccl(item) for item in nccl],
-        "plan": {
-            key: value for key, value in plan.items() if key not in ("objects", "nodes", "findings", "permissions")
-        },
+        "plan": _provenance(plan),
         "versions": versions,
-        "next": _next(verdict, stages, table, nccl),
     }
+
+
+def exit_failed(report: Json, deselected: bool) -> bool:
+    """Should the play fail? Yes unless it is a pass, or only the test is missing because the user left it out."""
+    only_untested = report["verdict"] == "incomplete" and report["reason"].startswith(NOT_PROVEN)
+    return report["verdict"] != "pass" and not (deselected and only_untested)
 
 
 # ---- the verdict ---------------------------------------------------------------------------------------------------
@@ -59,97 +79,150 @@ def _verdict(
     plan: Json,
     stages: Sequence[Json],
     table: Sequence[Json],
-    findings: Sequence[Json],
+    cluster: Sequence[Json],
     nccl: Sequence[Json],
     deselected: bool,
 ) -> tuple[str, str]:
-    """The worst of: stages, nodes, findings of the cluster, the tests. Nothing is passed without evidence."""
-    claims: list[tuple[str, str]] = []
-    failed = next((stage for stage in stages if stage["status"] == "failed"), None)
-    if failed:
-        nothing_seen = failed["name"] == "plan"
-        claims.append(
-            ("incomplete" if nothing_seen else "fail", f"Stage {failed['name']} failed: {_first(failed['error'])}")
+    """The worst claim. Among equals the first: what stopped the run, nodes, cluster, tests, what is missing."""
+    claims = [
+        *_stage_claims(stages),
+        *_node_claims(table),
+        *_cluster_claims(cluster),
+        *_nccl_claims(nccl),
+        *_missing_claims(plan, stages, table, nccl, deselected),
+    ]
+    worst = min(claims, key=lambda claim: _ORDER[claim[0]], default=("incomplete", "Nothing was looked at."))
+    verdict, reason = worst if worst[0] != "pass" else ("pass", _praise(table, nccl))
+    return verdict, _sentence(reason)
+
+
+def _stage_claims(stages: Sequence[Json]) -> list[tuple[str, str]]:
+    """A failed plan has seen nothing of the nodes, so it says nothing against them."""
+    claims = []
+    for stage in stages:
+        if stage["status"] == "failed":
+            verdict = "incomplete" if stage["name"] == "plan" else "fail"
+            claims.append((verdict, f"Stage {stage['name']} failed: {_first(stage.get('error', ''))}"))
+        elif stage["status"] != "ok":
+            claims.append(("incomplete", f"Stage {stage['name']} {_UNDONE.get(stage['status'], stage['status'])}."))
+    return claims
+
+
+def _node_claims(table: Sequence[Json]) -> list[tuple[str, str]]:
+    claims = []
+    for verdict, word in (("fail", ""), ("incomplete", " cannot be judged")):
+        bad = [node for node in table if node["verdict"] == verdict]
+        if bad:
+            names = _listed([node["name"] for node in bad])
+            claims.append(
+                (verdict, f"{len(bad)} of {_count(len(table))}{word}: {names} ({_cause(bad[0]).rstrip('.')}).")
+            )
+    return claims
+
+
+def _cluster_claims(cluster: Sequence[Json]) -> list[tuple[str, str]]:
+    verdicts = {"error": "fail", "unknown": "incomplete"}
+    return [
+        (verdicts[item["severity"]], f"{_capital(item['subject'])}: {item['found']}")
+        for item in sorted(cluster, key=_severity)
+        if item["severity"] in verdicts
+    ]
+
+
+def _nccl_claims(nccl: Sequence[Json]) -> list[tuple[str, str]]:
+    return [
+        (
+            {"unjudged": "incomplete"}.get(item["verdict"]["verdict"], item["verdict"]["verdict"]),
+            f"NCCL on {len(item.get('nodes', []))} x {item['shape']}: {item['verdict']['reason']}",
         )
-    bad = [node for node in table if node["verdict"] == "fail"]
-    if bad:
-        claims.append(
-            ("fail", f"{len(bad)} of {len(table)} nodes fail: {_listed([n['name'] for n in bad])} ({_cause(bad[0])}).")
-        )
-    names = {node["name"] for node in table}
-    for item in findings:
-        if item["subject"] not in names and item["severity"] == "error" and not failed:
-            claims.append(("fail", f"{item['subject']}: {item['found']}."))
-    for item in nccl:
-        verdict = item["verdict"]["verdict"]
-        claims.append(("incomplete" if verdict == "unjudged" else verdict, item["verdict"]["reason"]))
-    unknown = [item for item in findings if item["severity"] == "unknown"]
-    if unknown:
-        claims.append(("incomplete", f"{unknown[0]['subject']}: {unknown[0]['found']} (unknown is not a pass)."))
+        for item in nccl
+    ]
+
+
+def _missing_claims(
+    plan: Json, stages: Sequence[Json], table: Sequence[Json], nccl: Sequence[Json], deselected: bool
+) -> list[tuple[str, str]]:
     if not table:
-        claims.append(("incomplete", "No GPU node was found."))
-    untested = sorted(set(plan.get("shapes", {})) - {item["shape"] for item in nccl})
-    if untested and not failed:
-        why = "the NCCL test was left out by tags" if deselected else f"no NCCL result for {', '.join(untested)}"
-        claims.append(("incomplete", f"Not proven: {why}."))
-    worst = min((claim[0] for claim in claims), key=lambda verdict: _ORDER[verdict], default="incomplete")
-    return worst, next((reason for verdict, reason in claims if verdict == worst), "Nothing was looked at.")
+        return [("incomplete", "No GPU node was found.")]
+    untested = sorted({node["shape"] for node in table} | set(plan.get("shapes", {})))
+    untested = [shape for shape in untested if shape not in {item["shape"] for item in nccl}]
+    if not untested:
+        return []
+    if deselected:
+        return [("incomplete", f"{NOT_PROVEN}: the NCCL test was left out.")]
+    left_out = all(node["excluded"] for node in table if node["shape"] in untested)
+    why = "all its nodes are left out" if left_out else "no NCCL result"
+    return [("incomplete", f"Not tested: {', '.join(untested)} ({why}).")]
 
 
-def exit_failed(report: Json, deselected: bool) -> bool:
-    """Should the play fail? Yes unless it is a pass, or only the test is missing because the user left it out."""
-    if report["verdict"] == "pass":
-        return False
-    return not (deselected and report["verdict"] == "incomplete" and report["reason"].startswith("Not proven"))
+def _praise(table: Sequence[Json], nccl: Sequence[Json]) -> str:
+    good = sum(node["verdict"] == "pass" for node in table)
+    untested = sum(node["verdict"] == "pass" and not node["tested"] for node in table)
+    out = [node for node in table if node["excluded"]]
+    lesser = f" (tested together: {good - untested})" if untested else ""
+    text = f"{good} of {_count(len(table))} {'passes' if good == 1 else 'pass'}{lesser}"
+    text += "".join(f"; {item['shape']}: {item['verdict']['reason'].rstrip('.')}" for item in nccl)
+    if out:
+        text += f"; left out: {_listed([node['name'] + ' (' + node['excluded'] + ')' for node in out])}"
+    return text
 
 
-def _count_findings(plan: Json, nodes: Sequence[Json]) -> list[Json]:
+# ---- findings ------------------------------------------------------------------------------------------------------
+
+
+def _count_findings(plan: Json, stages: Sequence[Json], nodes: Optional[Sequence[Json]]) -> list[Json]:
     """Expected against allocatable, per node, as the cluster says at the end."""
-    present = {node["name"]: node for node in nodes}
+    undone = {stage["name"]: _UNDONE[stage["status"]] for stage in stages if stage["status"] in _UNDONE}
+    present = {node["name"]: node for node in nodes or ()}
     found = []
     for node in plan.get("nodes", []):
-        now = present.get(node["name"])
+        name, now = node["name"], present.get(node["name"])
+        if nodes is None:
+            found.append(
+                _finding("node.unseen", name, "the cluster could not be asked at the end", "", severity="unknown")
+            )
+            continue
         if now is None:
-            found.append(_finding("node.gone", node["name"], "the node is not in the cluster any more", "present", ""))
+            found.append(_finding("node.gone", name, "the node is not in the cluster any more", "present"))
             continue
         if not now["ready"]:
             why = now.get("ready_reason") or "no reason given"
-            found.append(
-                _finding(
-                    "node.ready", node["name"], f"not Ready: {why}", "Ready", f"kubectl describe node {node['name']}"
-                )
-            )
-        if node["shared"]:
-            continue
-        found += _resource_findings(plan, node, now)
+            found.append(_finding("node.ready", name, f"not Ready: {why}", "Ready", f"kubectl describe node {name}"))
+        found += _resource_findings(plan, node, now, undone)
     return found
 
 
-def _resource_findings(plan: Json, node: Json, now: Json) -> list[Json]:
-    wanted = [("gpus", plan["resources"]["gpu"], "gpu_operator")]
+def _resource_findings(plan: Json, node: Json, now: Json, undone: dict[str, str]) -> list[Json]:
+    wanted = [] if node["shared"] else [("gpus", plan["resources"]["gpu"], "gpu_operator")]
     if plan["mode"] == "sriov":
         wanted.append(("vfs", plan["resources"]["vf"], "sriov"))
     found = []
     for key, resource, stage in wanted:
         have = now["allocatable"].get(resource, 0)
-        if have != node[key]:
-            found.append(
-                _finding(
-                    f"node.{key}",
-                    node["name"],
-                    f"{have} of {node[key]} {resource} allocatable",
-                    f"{node[key]} ({node['shape']})",
-                    f"ansible-playbook site.yml --tags {stage} -e rdma_nodes={node['name']}",
-                    stage,
-                )
-            )
+        if have == node[key]:
+            continue
+        text = f"{have} of {node[key]} {resource} allocatable"
+        expected = f"{node[key]} ({node['shape']})"
+        if stage in undone:
+            text += f"; stage {stage} {undone[stage]}"
+            found.append(_finding(f"node.{key}", node["name"], text, expected, "", stage, "unknown"))
+        else:
+            found.append(_finding(f"node.{key}", node["name"], text, expected, _again(stage, [node["name"]]), stage))
     return found
 
 
-def _finding(name: str, subject: str, found: str, expected: str, remedy: str, stage: str = "report") -> Json:
+def _finding(
+    name: str,
+    subject: str,
+    found: str,
+    expected: str,
+    remedy: str = "",
+    stage: str = "report",
+    severity: str = "error",
+) -> Json:
     return {
         "id": name,
-        "severity": "error",
+        "severity": severity,
         "subject": subject,
         "found": found,
         "expected": expected,
@@ -158,58 +231,92 @@ def _finding(name: str, subject: str, found: str, expected: str, remedy: str, st
     }
 
 
+def _again(stage: str, names: Sequence[str]) -> str:
+    narrow = f" -e rdma_nodes={','.join(names)}" if len(names) <= _MANY else ""
+    return f"ansible-playbook site.yml --tags {stage}{narrow}"
+
+
 def _unique(findings: Sequence[Json]) -> list[Json]:
-    seen: set[tuple[str, str]] = set()
-    kept = []
+    kept: dict[tuple[str, str, str], Json] = {}
     for item in findings:
-        key = (item["subject"], item["found"])
-        if key not in seen:
-            seen.add(key)
-            kept.append(dict(item))
-    return kept
+        kept.setdefault((item["subject"], item["severity"], item["found"]), dict(item))
+    return list(kept.values())
 
 
-def _node_table(plan: Json, nodes: Sequence[Json], findings: Sequence[Json]) -> list[Json]:
+def _severity(item: Json) -> int:
+    return _SEVERITIES.index(item["severity"])
+
+
+def _shown(item: Json, more: Sequence[str] = ()) -> Json:
+    keys = ("id", "severity", *more, "found", "expected", "remedy", "stage")
+    return {key: item.get(key, "") for key in keys}
+
+
+# ---- parts of the document -----------------------------------------------------------------------------------------
+
+
+def _node_table(
+    plan: Json, nodes: Optional[Sequence[Json]], findings: Sequence[Json], nccl: Sequence[Json]
+) -> list[Json]:
     """One entry per node of the plan, worst first."""
-    present = {node["name"]: node for node in nodes}
+    present = {node["name"]: node for node in nodes or ()}
+    tested = {name for item in nccl for name in item.get("nodes", [])}
     mine: dict[str, list[Json]] = {}
     for item in findings:
         mine.setdefault(item["subject"], []).append(item)
     table = [
-        _node_row(plan, node, present.get(node["name"]), mine.get(node["name"], [])) for node in plan.get("nodes", [])
+        _node_row(plan, node, present.get(node["name"]), mine.get(node["name"], []), node["name"] in tested)
+        for node in plan.get("nodes", [])
     ]
-    return sorted(table, key=lambda row: (_ORDER.get(row["verdict"], len(_ORDER)),))
+    return sorted(table, key=lambda row: _NODE_ORDER[row["verdict"]])
 
 
-def _node_row(plan: Json, node: Json, now: Any, findings: Sequence[Json]) -> Json:
-    allocatable = now["allocatable"] if now else {}
-    verdict = "pass"
-    if node["shared"]:
-        verdict = "shared"
-    if any(item["severity"] == "unknown" for item in findings):
-        verdict = "incomplete"
-    if any(item["severity"] == "error" for item in findings):
-        verdict = "fail"
-    vfs: Json = {"resource": plan["resources"]["vf"], "expected": 0, "allocatable": 0}
-    if plan["mode"] == "sriov":
-        vfs.update(expected=node["vfs"], allocatable=allocatable.get(plan["resources"]["vf"], 0))
+def _node_row(plan: Json, node: Json, now: Optional[Json], findings: Sequence[Json], tested: bool) -> Json:
+    def offered(resource: str) -> Optional[int]:
+        return int(now["allocatable"].get(resource, 0)) if now else None
+
+    gpu, vf = plan["resources"]["gpu"], plan["resources"]["vf"]
+    wanted_vfs = node["vfs"] if plan["mode"] == "sriov" else 0
     return {
         "name": node["name"],
         "shape": node["shape"],
-        "verdict": verdict,
-        "gpus": {"expected": node["gpus"], "allocatable": allocatable.get(plan["resources"]["gpu"], 0)},
-        "vfs": vfs,
+        "verdict": _node_verdict(node, findings),
+        "ready": bool(now["ready"]) if now else None,
+        "tested": tested,
+        "gpus": {"expected": node["gpus"], "allocatable": offered(gpu)},
+        "vfs": {"resource": vf, "expected": wanted_vfs, "allocatable": offered(vf) if wanted_vfs else 0},
         "locality": node["locality"],
+        "shared": node["shared"],
         "excluded": node["excluded"],
-        "findings": [
-            {key: item[key] for key in ("id", "severity", "found", "expected", "remedy", "stage")} for item in findings
-        ],
+        "findings": [_shown(item) for item in sorted(findings, key=_severity)],
     }
 
 
+def _node_verdict(node: Json, findings: Sequence[Json]) -> str:
+    severities = {item["severity"] for item in findings}
+    if "error" in severities:
+        return "fail"
+    if "unknown" in severities:
+        return "incomplete"
+    if node["shared"]:
+        return "shared"
+    return "excluded" if node["excluded"] else "pass"
+
+
+def _summary(table: Sequence[Json]) -> Json:
+    counts = {verdict: sum(node["verdict"] == verdict for node in table) for verdict in NODE_VERDICTS}
+    return {"nodes": len(table), **counts, "tested": sum(node["tested"] for node in table)}
+
+
 def _stage(item: Json) -> Json:
-    keys = ("name", "status", "changed", "seconds", "requests", "error")
-    return {key: item.get(key, "") for key in keys}
+    return {
+        "name": item["name"],
+        "status": item["status"],
+        "changed": bool(item.get("changed")),
+        "seconds": item.get("seconds") or 0,
+        "requests": item.get("requests") or 0,
+        "error": item.get("error") or "",
+    }
 
 
 def _nccl(item: Json) -> Json:
@@ -230,11 +337,13 @@ def _nccl(item: Json) -> Json:
         "fraction": verdict.get("fraction"),
         "measured": verdict.get("measured"),
         "size": verdict.get("size"),
+        "percent_of_line": verdict.get("percent_of_line"),
         "source": verdict.get("source", ""),
         "transport": run.get("transport", {}),
         "nccl_version": run.get("nccl_version", ""),
         "tests_version": run.get("tests_version", ""),
         "errors": run.get("errors", []),
+        "findings": [_shown(entry, ("subject",)) for entry in verdict.get("findings", [])],
         "verdict": verdict["verdict"],
         "reason": verdict["reason"],
         "log": item.get("log", ""),
@@ -242,94 +351,158 @@ def _nccl(item: Json) -> Json:
     }
 
 
-def _next(verdict: str, stages: Sequence[Json], table: Sequence[Json], nccl: Sequence[Json]) -> str:
+def _provenance(plan: Json) -> Json:
+    """The plan without what stands elsewhere (nodes, findings) or is large (objects stay in run/plan.json)."""
+    return {
+        key: _masked(value) for key, value in plan.items() if key not in ("objects", "nodes", "findings", "permissions")
+    }
+
+
+def _masked(value: Any, key: str = "") -> Any:
+    """Chart values may carry credentials; a report is passed around."""
+    if isinstance(value, dict):
+        return {name: _masked(item, str(name)) for name, item in value.items()}
+    if isinstance(value, list):
+        return [_masked(item) for item in value]
+    hidden = isinstance(value, str) and value and _SECRET.search(key) and not key.lower().endswith(("name", "secret"))
+    return "(hidden)" if hidden else value
+
+
+def _next(
+    verdict: str,
+    stages: Sequence[Json],
+    table: Sequence[Json],
+    cluster: Sequence[Json],
+    nccl: Sequence[Json],
+    deselected: bool,
+) -> str:
     """What to do now, as one line; "" when nothing is to be done."""
     if verdict == "pass":
         return ""
-    failed = next((stage["name"] for stage in stages if stage["status"] == "failed"), "")
-    if failed:
-        return f"ansible-playbook site.yml --tags {failed}"
-    bad = [node for node in table if node["verdict"] == "fail"]
-    for node in bad:
-        for item in node["findings"]:
-            if item["remedy"]:
-                return str(item["remedy"])
-    if any(item["verdict"]["verdict"] in ("fail", "degraded") for item in nccl):
-        return "some node or rail is slow: run nccl_scan"
-    return "ansible-playbook site.yml"
+    if any(stage["status"] == "failed" for stage in stages):
+        return "solve that, then run it again: ansible-playbook site.yml"
+    for severity in ("error", "unknown"):
+        remedy = _node_remedy(table, severity) or next(
+            (item["remedy"] for item in cluster if item["severity"] == severity and item.get("remedy")), ""
+        )
+        if remedy:
+            return str(remedy)
+    bad = [item for item in nccl if item["verdict"]["verdict"] != "pass"]
+    if bad:
+        slow = "nccl_scan" in bad[0]["verdict"]["reason"]
+        return "run nccl_scan to find the slow node or rail" if slow else f"read {bad[0].get('log') or 'the log'}"
+    return "ansible-playbook site.yml --tags nccl_test" if deselected else "ansible-playbook site.yml"
+
+
+def _node_remedy(table: Sequence[Json], severity: str) -> str:
+    """The first node's remedy; nodes that need the same stage again share one command."""
+    found = [
+        (node["name"], item)
+        for node in table
+        for item in node["findings"]
+        if item["severity"] == severity and item["remedy"]
+    ]
+    if not found:
+        return ""
+    first, stage = found[0][1]["remedy"], found[0][1]["stage"]
+    names = list(dict.fromkeys(name for name, item in found if item["stage"] == stage))
+    return _again(stage, names) if first == _again(stage, [found[0][0]]) else str(first)
 
 
 # ---- text ----------------------------------------------------------------------------------------------------------
 
 
-def text(report: Json, width: int = 160, rows: int = 12) -> list[str]:
-    """The terminal's summary: nodes that matter, the curve's end, the verdict."""
-    lines = _node_lines(report["nodes"], rows, width)
-    mark = "  [GPUs simulated]" if report["simulated"] else ""
+def text(report: Json, width: int = 200, rows: int = 12) -> list[str]:
+    """The terminal's summary: the nodes that matter, the curve, what the cluster lacks, the verdict, what to do."""
+    mark = "      [GPUs simulated]" if report["simulated"] else ""
+    lines = _node_lines(report, rows, width)
     for item in report["nccl"]:
-        lines += [""] + _curve_lines(item) + [_nccl_line(item) + mark]
-    for item in report["findings"]:
-        if item["severity"] in ("error", "unknown"):
-            lines.append(f"{item['severity']}: {item['subject']}: {item['found']}"[: width * 2])
-    lines += ["", f"{report['verdict'].upper()}  {report['reason']}{mark}"]
+        lines += ["", *_curve_lines(item), _nccl_line(item) + mark]
+        if item["verdict"] != "pass" and item["measured"] is not None and item["reason"] not in report["reason"]:
+            lines.append(f"  {item['reason']}")
+    lines += _finding_lines(report, rows)
+    lines += ["", f"{report['verdict'].upper()}  {report['reason']}" + ("" if report["nccl"] else mark)]
     if report["next"]:
         lines.append(f"Next: {report['next']}")
     return lines
 
 
-def _node_lines(nodes: Sequence[Json], rows: int, width: int) -> list[str]:
+def _node_lines(report: Json, rows: int, width: int) -> list[str]:
+    nodes = report["nodes"]
+    if not nodes:
+        return []
+    telling = sum(node["verdict"] != "pass" for node in nodes)
+    shown = nodes[: min(telling, rows) + (max(1, 4 - telling) if telling < rows else 0)]
     header = ("NODE", "SHAPE", "GPU", "VF", "LOCALITY", "VERDICT")
-    telling = [node for node in nodes if node["verdict"] != "pass"]
-    shown = (telling or list(nodes))[:rows] if len(nodes) > rows else list(nodes)
     body = [
         (
             node["name"],
             node["shape"],
-            f"{node['gpus']['allocatable']}/{node['gpus']['expected']}",
-            f"{node['vfs']['allocatable']}/{node['vfs']['expected']}" if node["vfs"]["expected"] else "-",
-            _locality(node["locality"]),
+            _ratio(node["gpus"]),
+            _ratio(node["vfs"]) if node["vfs"]["expected"] else "-",
+            locality(node["locality"]),
             node["verdict"],
         )
         for node in shown
     ]
-    widths = [max([len(row[i]) for row in body] + [len(header[i])]) for i in range(len(header))]
+    widths = [max(len(row[i]) for row in (header, *body)) for i in range(len(header))]
     lines = ["  ".join(cell.ljust(size) for cell, size in zip(header, widths)).rstrip()]
     for row, node in zip(body, shown):
-        line = "  ".join(cell.ljust(size) for cell, size in zip(row, widths)).rstrip()
-        lines.append(f"{line}  {_cause(node)}".rstrip()[:width])
-    rest: dict[str, int] = {}
-    for node in nodes:
-        if node not in shown:
-            rest[node["verdict"]] = rest.get(node["verdict"], 0) + 1
-    if rest:
-        lines.append("(" + ", ".join(f"{number} more nodes: {verdict}" for verdict, number in rest.items()) + ")")
-    return lines
+        line = "  ".join(cell.ljust(size) for cell, size in zip(row, widths))
+        lines.append(_cut(f"{line}  {_cause(node)}".rstrip(), width))
+    return lines + _rest(report["summary"], shown)
+
+
+def _rest(summary: Json, shown: Sequence[Json]) -> list[str]:
+    parts = []
+    for verdict in NODE_VERDICTS:
+        number = summary[verdict] - sum(node["verdict"] == verdict for node in shown)
+        if number:
+            verb = {"pass": "pass", "fail": "fail"}.get(verdict, f"are {verdict}")
+            verb = verb if number > 1 else {"pass": "passes", "fail": "fails"}.get(verdict, f"is {verdict}")
+            parts.append(f"{number} more {'node' if number == 1 else 'nodes'} {verb}")
+    return [f"({', '.join(parts)})"] if parts else []
+
+
+def _finding_lines(report: Json, rows: int) -> list[str]:
+    """Errors and unknowns of the cluster; warnings are counted, for they were printed when they were found."""
+    telling = [item for item in report["findings"] if item["severity"] in ("error", "unknown")]
+    lines = [
+        f"{item['severity']}: {item['subject']}: {_flat(item['found'])}"
+        + (f"; expected {item['expected']}" if item["expected"] else "")
+        + (f". {_capital(item['remedy'])}" if item["remedy"] else "")
+        for item in telling[:rows]
+    ]
+    if len(telling) > rows:
+        lines.append(f"({len(telling) - rows} more in the report)")
+    warned = [item for item in report["findings"] if item["severity"] == "warning"]
+    warned += [item for node in report["nodes"] for item in node["findings"] if item["severity"] == "warning"]
+    if warned:
+        lines.append(f"({len(warned)} {'warning' if len(warned) == 1 else 'warnings'} in the report)")
+    return ["", *lines] if lines else []
 
 
 def _curve_lines(item: Json, height: int = 6) -> list[str]:
     """busbw over size, one column a row of the test, as block characters."""
-    points: list[tuple[int, float]] = [(row["size"], _busbw(row)) for row in item["rows"] if _busbw(row) is not None]
-    if len(points) < 3:
-        return []
-    top = max([value for _bytes, value in points] + [item["threshold"] or 0.0])
-    if top <= 0:
+    points = [(row["size"], value) for row in item["rows"] if (value := _busbw(row)) is not None]
+    top = max([value for _bytes, value in points] + [item["threshold"] or 0.0], default=0.0)
+    if len(points) < 3 or top <= 0:
         return []
     blocks = " ▁▂▃▄▅▆▇█"
     lines = []
     for level in range(height, 0, -1):
-        cells = ""
-        for _bytes, value in points:
-            part = (value / top) * height - (level - 1)
-            cells += blocks[max(0, min(8, round(part * 8)))] * 2
-        label = f"{top * level / height:7.0f} |" if level in (height, 1) else "        |"
+        cells = "".join(
+            blocks[max(0, min(8, round((value / top * height - level + 1) * 8)))] * 2 for _bytes, value in points
+        )
+        label = f"{top * level / height:6.0f} |" if level in (height, height // 2) else "       |"
         lines.append(f"{label}{cells}".rstrip())
-    lines.append(f"   GB/s +{'-' * (2 * len(points))}  {_size(points[0][0])} to {_size(points[-1][0])}")
+    lines.append(f"  GB/s +{'-' * (2 * len(points))}  {_size(points[0][0])} to {_size(points[-1][0])}")
     return lines
 
 
 def _nccl_line(item: Json) -> str:
     gpus = f" x {item['gpus'] // len(item['nodes'])} GPUs" if item["nodes"] and item["gpus"] else ""
-    place = f"{item['collective'] or 'NCCL test'}  {len(item['nodes'])} nodes{gpus}, {item['shape']}"
+    place = f"{item['collective'] or 'NCCL test'}  {_count(len(item['nodes']))}{gpus}, {item['shape']}"
     if item["measured"] is None:
         return f"{place}: {item['verdict']}: {item['reason']}"
     fraction = f" ({item['fraction']:.2f})" if item["fraction"] else ""
@@ -338,8 +511,8 @@ def _nccl_line(item: Json) -> str:
     return f"{place}, {_size(item['size'])}: {item['measured']:.1f} GB/s; {line}{threshold}: {item['verdict']}"
 
 
-def _busbw(row: Json) -> Any:
-    halves: list[float] = [row[key] for key in ("out_busbw", "in_busbw") if row.get(key) is not None]
+def _busbw(row: Json) -> Optional[float]:
+    halves = [float(row[key]) for key in ("out_busbw", "in_busbw") if row.get(key) is not None]
     return max(halves) if halves else None
 
 
@@ -347,29 +520,63 @@ def _size(number: Any) -> str:
     value = float(number or 0)
     for unit in ("B", "KiB", "MiB", "GiB"):
         if value < 1024 or unit == "GiB":
-            return f"{value:.0f} {unit}"
+            return f"{value:.4g} {unit}"
         value /= 1024
     return ""
 
 
-def _locality(locality: Json) -> str:
-    parts = [locality.get("network_block", ""), locality.get("local_block", "")]
+def _ratio(count: Json) -> str:
+    have = "?" if count["allocatable"] is None else count["allocatable"]
+    return f"{have}/{count['expected']}"
+
+
+def locality(place: Json) -> str:
+    """Network block and rack (else local block) of a node, as one short text."""
+    parts = [place.get("network_block", ""), place.get("rack", "") or place.get("local_block", "")]
     return "/".join(part for part in parts if part) or "-"
 
 
 def _cause(node: Json) -> str:
-    for severity in ("error", "unknown"):
-        for item in node["findings"]:
-            if item["severity"] == severity:
-                return str(item["found"])
+    """The worst finding; else why the node was left out. Findings of one stage are mostly faces of one fault."""
+    telling = [item for item in node["findings"] if item["severity"] in ("error", "unknown")]
+    if telling:
+        first = telling[0]
+        more = len({item["stage"] for item in telling if item["severity"] == "error"} - {first["stage"]})
+        return _flat(first["found"]) + (f" (and more from {_stages(more)})" if more else "")
     return f"left out of the test: {node['excluded']}" if node["excluded"] else ""
 
 
 def _first(error: str) -> str:
-    lines = [line.strip() for line in error.strip().splitlines() if line.strip()]
-    if not lines:
-        return "no message"
-    return " ".join(lines[:2]) if lines[0].endswith(":") and len(lines) > 1 else lines[0]
+    """The head of a message of several lines, with its first item."""
+    lines = [line.strip() for line in error.splitlines() if line.strip()] or ["no message"]
+    if lines[0].endswith(":") and len(lines) > 1:
+        return _cut(f"{lines[0]} {lines[1].lstrip('- ')}" + (" ..." if len(lines) > 2 else ""), 400)
+    return _cut(lines[0], 400)
+
+
+def _flat(text: str) -> str:
+    return " ".join(str(text).split())
+
+
+def _sentence(text: str) -> str:
+    text = _flat(text)
+    return text if text.endswith((".", "?", "!")) else f"{text}."
+
+
+def _cut(line: str, width: int) -> str:
+    return line if len(line) <= width else line[: width - 3].rstrip() + "..."
+
+
+def _capital(line: str) -> str:
+    return line[:1].upper() + line[1:]
+
+
+def _count(number: int) -> str:
+    return f"{number} {'node' if number == 1 else 'nodes'}"
+
+
+def _stages(number: int) -> str:
+    return f"{number} other {'stage' if number == 1 else 'stages'}"
 
 
 def _listed(names: Sequence[str]) -> str:
@@ -380,36 +587,59 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def junit(report: Json) -> str:
-    """Suites: stages, nodes, NCCL. ``incomplete`` is an error, ``fail`` and ``degraded`` are failures."""
+    """Suites: verdict, stages, nodes, cluster, NCCL. ``fail`` and ``degraded`` are failures, ``incomplete`` an error,
+    nodes that were left out are skipped. The suite ``verdict`` alone says whether the run passed."""
     suites = ElementTree.Element("testsuites", name="gpuops.rdma")
-    stages = [
-        (item["name"], {"ok": "pass", "skipped": "skipped"}.get(item["status"], "fail"), item["error"], item["seconds"])
-        for item in report["stages"]
-    ]
-    nodes = [(item["name"], item["verdict"], _cause(item), 0.0) for item in report["nodes"]]
-    nccl = [
-        (item["name"] or item["collective"], item["verdict"], item["reason"], item["seconds"])
-        for item in report["nccl"]
-    ]
-    for name, cases in (("stages", stages), ("nodes", nodes), ("nccl", nccl)):
-        _suite(suites, name, cases)
+    states = {"ok": "pass", "skipped": "skipped", "running": "incomplete"}
+    severities = {"error": "fail", "unknown": "incomplete"}
+    _suite(suites, "verdict", [("verdict", report["verdict"], report["reason"], 0.0)])
+    _suite(
+        suites,
+        "stages",
+        [
+            (item["name"], states.get(item["status"], "fail"), item["error"], item["seconds"])
+            for item in report["stages"]
+        ],
+    )
+    _suite(suites, "nodes", [(item["name"], item["verdict"], _cause(item), 0.0) for item in report["nodes"]])
+    _suite(
+        suites,
+        "cluster",
+        [
+            (f"{item['id']} {item['subject']}", severities[item["severity"]], item["found"], 0.0)
+            for item in report["findings"]
+            if item["severity"] in severities
+        ],
+    )
+    _suite(
+        suites,
+        "nccl",
+        [
+            (item["name"] or item["collective"], item["verdict"], item["reason"], item["seconds"])
+            for item in report["nccl"]
+        ],
+    )
     ElementTree.indent(suites)
     return '<?xml version="1.0" encoding="UTF-8"?>\n' + ElementTree.tostring(suites, encoding="unicode") + "\n"
+
+
+_JUNIT = {
+    "fail": ("failure", "failures"),
+    "degraded": ("failure", "failures"),
+    "skipped": ("skipped", "skipped"),
+    "shared": ("skipped", "skipped"),
+    "excluded": ("skipped", "skipped"),
+}
 
 
 def _suite(parent: ElementTree.Element, name: str, cases: Sequence[tuple[str, str, str, float]]) -> None:
     suite = ElementTree.SubElement(parent, "testsuite", name=name, tests=str(len(cases)))
     counts = {"failures": 0, "errors": 0, "skipped": 0}
     for title, verdict, why, seconds in cases:
-        case = ElementTree.SubElement(suite, "testcase", classname=name, name=title, time=str(seconds or 0))
+        case = ElementTree.SubElement(suite, "testcase", classname=name, name=_printable(title), time=str(seconds))
         if verdict == "pass":
             continue
-        kind, counter = {
-            "fail": ("failure", "failures"),
-            "degraded": ("failure", "failures"),
-            "skipped": ("skipped", "skipped"),
-            "shared": ("skipped", "skipped"),
-        }.get(verdict, ("error", "errors"))
+        kind, counter = _JUNIT.get(verdict, ("error", "errors"))
         counts[counter] += 1
         ElementTree.SubElement(case, kind, message=_printable(why or verdict))
     for key, value in counts.items():
@@ -417,5 +647,9 @@ def _suite(parent: ElementTree.Element, name: str, cases: Sequence[tuple[str, st
 
 
 def _printable(value: str) -> str:
-    """XML has no place for control characters, which logs carry."""
-    return "".join(char for char in value if char in "\t\n" or ord(char) >= 32)
+    """XML has no place for control characters, which logs carry, nor for halves of surrogate pairs."""
+    return "".join(
+        char
+        for char in value
+        if char in "\t\n" or (ord(char) >= 32 and not 0xD800 <= ord(char) <= 0xDFFF and char not in "\ufffe\uffff")
+    )

@@ -10,4 +10,5 @@ from typing import Any
 SPEC: dict[str, Any] = {
     "dir": {"type": "path", "required": True},
     "fail_on_verdict": {"type": "bool", "default": True},
+    "without_test": {"type": "bool", "default": False},
 }

@@ -15,6 +15,7 @@ TARGETS = [
     "vf_config",
     "vfs",
     "ip_pool",
+    "batch",
     "deployment",
     "daemonset",
 ]
@@ -22,6 +23,8 @@ TARGETS = [
 SPEC: dict[str, Any] = {
     "for": {"type": "str", "required": True, "choices": TARGETS},
     "plan": {"type": "path"},
+    "group": {"type": "str", "default": ""},
+    "tolerate": {"type": "bool", "default": False},
     "shape": {"type": "list", "elements": "str", "default": []},
     "nodes": {"type": "list", "elements": "str", "default": []},
     "count": {"type": "int"},

@@ -28,6 +28,13 @@ options:
     description: Fail when the verdict is not pass.
     type: bool
     default: true
+  without_test:
+    description:
+    - The NCCL test was left out on purpose. The verdict is then V(incomplete) at best, which does not fail the task when
+      nothing else is wrong.
+    - Tags that leave out C(nccl_test) mean the same.
+    type: bool
+    default: false
 author:
 - gpuops maintainers (@gpuops)
 """

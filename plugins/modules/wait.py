@@ -24,8 +24,8 @@ options:
       - What to wait for.
       - V(nodes), O(count) nodes of O(shape), or the nodes of the plan, are Ready, schedulable and have O(labels).
       - V(crds), the CustomResourceDefinitions of O(name) are established.
-      - V(gpu_operator), ClusterPolicy is ready with reason Reconciled, the toolkit, device plugin and validator DaemonSets
-        are rolled out, and the GPUs of every node are allocatable as its shape and sharing configuration say.
+      - V(gpu_operator), ClusterPolicy is ready with reason Reconciled, the toolkit, device plugin and validator
+        DaemonSets are rolled out, and every node has the GPUs of its shape and sharing configuration allocatable.
       - V(network_operator), NicClusterPolicy is ready and the DaemonSets and the nv-ipam Deployment that it makes are
         rolled out; with the plan also the SR-IOV configuration daemon where it is expected.
       - V(vf_config), the VF configuration pod of every node says that all VFs are made.

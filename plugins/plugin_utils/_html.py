@@ -7,13 +7,17 @@ from __future__ import annotations
 
 from typing import Optional
 
-from ansible_collections.gpuops.rdma.plugins.module_utils import _chart
+from ansible_collections.gpuops.rdma.plugins.module_utils import _chart, _report
 from ansible_collections.gpuops.rdma.plugins.module_utils._model import Json
 from ansible_collections.gpuops.rdma.plugins.plugin_utils import _data
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 
+ROW_KEYS = [f"{half}_{key}" for half in ("out", "in") for key in ("time", "algbw", "busbw", "wrong")]
+
+
 def render(report: Json) -> str:
+    """``report`` is what ``_report.build`` made, with ``made``."""
     environment = Environment(
         loader=FileSystemLoader(str(_data.FILES / "report")),
         autoescape=True,
@@ -25,6 +29,9 @@ def render(report: Json) -> str:
         report=report,
         charts=[_curve(item) for item in report["nccl"]],
         human=_chart.human,
+        locality=_report.locality,
+        verdicts=_report.NODE_VERDICTS,
+        row_keys=ROW_KEYS,
     )
 
 

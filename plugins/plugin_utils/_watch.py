@@ -76,15 +76,15 @@ class Store:
                 version = self._list()
                 with contextlib.suppress(Gone, Unreachable):  # a cut stream is no trouble if the list answers again
                     self._follow(version)
-                continue
             except Gone:
                 pass
             except NotFound:
                 self._settle({}, absent=True)
             except Forbidden as error:
-                self.fatal = error
-                self._watcher.changed.set()
-                return
+                if not self.synced.is_set():
+                    self.fatal = error
+                    self._watcher.changed.set()
+                    return  # may not even list; who may list but not watch, lists again and again
             except ClusterError as error:
                 self.trouble = str(error)
                 self._watcher.changed.set()

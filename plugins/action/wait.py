@@ -1,0 +1,535 @@
+# Copyright: gpuops.rdma contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Waits for a set of things with one deadline, says who is late and why, and gives up early on what is hopeless.
+
+A function per target reads the watched collections and returns the set; _wait.await_state does the waiting.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Callable, Optional
+
+from ansible_collections.gpuops.rdma.plugins.module_utils import _facts, _readiness, _wait
+from ansible_collections.gpuops.rdma.plugins.module_utils._client import Client
+from ansible_collections.gpuops.rdma.plugins.module_utils._errors import Hopeless, InputError, WaitFailed
+from ansible_collections.gpuops.rdma.plugins.module_utils._model import Finding, Json, NodeFacts, Shape
+from ansible_collections.gpuops.rdma.plugins.module_utils._readiness import Status
+from ansible_collections.gpuops.rdma.plugins.module_utils._spec_wait import SPEC
+from ansible_collections.gpuops.rdma.plugins.plugin_utils import _data, _run
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._action import RdmaAction
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._watch import Store, Watcher
+
+LATE = 20
+SETTLE = 120.0
+PER_NODE = ("nodes", "gpu_operator", "network_operator", "vf_config", "vfs", "ip_pool")
+TIMELINE = 20
+DEFAULT_VF = "nvidia.com/sriov_rdma_vf"
+VF_POD_LABEL = "app.kubernetes.io/name=gpuops-vf-config"
+STATE_LABEL = "nvidia.network-operator.state"
+CONFIG_DAEMON = "sriov-network-config-daemon"
+Statuses = dict[str, Status]
+
+# (name in progress lines, label app of the DaemonSet and its pods, key in ClusterPolicy.spec that may turn it off)
+GPU_PARTS = (
+    ("toolkit", "nvidia-container-toolkit-daemonset", "toolkit"),
+    ("device-plugin", "nvidia-device-plugin-daemonset", "devicePlugin"),
+    ("validator", "nvidia-operator-validator", ""),
+)
+
+REMEDY = {
+    "nodes": "See the pool's instances in the OCI console, and kubectl describe node {node}.",
+    "crds": "The release that brings them is not installed, or its hook failed: helm status and the operator's log.",
+    "gpu_operator": "See kubectl -n {gpu_operator} get pods -o wide, and deployment/gpu-operator's log.",
+    "network_operator": "See kubectl -n {network_operator} get pods -o wide, and the operator's log.",
+    "vf_config": "See the log of the node's gpuops-vf-config pod in namespace {own}; then: "
+    "ansible-playbook site.yml --tags sriov -e rdma_nodes={node}",
+    "vfs": "Mend the node, then: ansible-playbook site.yml --tags sriov -e rdma_nodes={node}",
+    "ip_pool": "See kubectl -n {network_operator} get events; a pool that is full has to be made bigger.",
+    "batch": "See the controller's pods and their log.",
+    "deployment": "",
+    "daemonset": "",
+}
+EXPECTED = {
+    "nodes": "Ready and schedulable",
+    "gpu_operator": "toolkit, device plugin and validator ready, all GPUs allocatable",
+    "network_operator": "the Network Operator's pods ready",
+    "vf_config": "all VFs made",
+    "vfs": "all VFs allocatable",
+}
+STAGE = {"vf_config": "sriov", "vfs": "sriov", "ip_pool": "sriov"}
+SUMS = {"policy"}
+"""Parts that sum up the nodes: late whenever a node is."""
+
+
+class ActionModule(RdmaAction):
+    spec = SPEC
+
+    def act(self, args: dict[str, Any]) -> dict[str, Any]:
+        show = self._show if args["progress"] == "lines" else _silent
+        return wait(self.client, args, show, once=self.check_mode)
+
+    def _show(self, line: str) -> None:
+        self.progress(f"[{time.strftime('%H:%M:%S')}] {line}")
+
+
+def wait(client: Client, args: Mapping[str, Any], show: Callable[[str], None], once: bool = False) -> dict[str, Any]:
+    """The action without Ansible; ``once`` looks and does not wait."""
+    if args["tolerate"] and not args["plan"]:
+        raise InputError("wait tolerate=true needs plan: the nodes that are late are left out of it.")
+    plan = _run.read_plan(args["plan"]) if args["plan"] else {}
+    start = time.monotonic()
+    with Watcher(client) as watcher:
+        view = View(watcher, args, plan)
+        if once:
+            return _result(_wait.look(view.read()))
+        view.refuse_nobody()
+        try:
+            result = _wait.await_state(
+                view.read,
+                wait_change=watcher.wait_change,
+                clock=time.monotonic,
+                timeout=args["timeout"],
+                show=show,
+                title=args["for"],
+                grace=args["grace"],
+                settle=math.inf if args["tolerate"] else SETTLE,
+                remedy=view.remedy("NODE"),
+            )
+        except WaitFailed as error:
+            bad = _bad_nodes(view, error) if args["tolerate"] else {}
+            if not bad:
+                raise
+            return {**_left_out(view, bad, show), "seconds": round(time.monotonic() - start, 1)}
+    if plan:
+        _findings_file(args).unlink(missing_ok=True)
+    return _result(result)
+
+
+def _bad_nodes(view: View, error: WaitFailed) -> dict[str, str]:
+    """Late nodes that can be left out: none when something else is late too, or when no node would remain."""
+    planned = view.planned()
+    bad = {name: why for name, why in error.late.items() if name in planned}
+    others = set(error.late) - set(bad) - SUMS
+    return {} if others or len(bad) == len(planned) else bad
+
+
+def _left_out(view: View, bad: Mapping[str, str], show: Callable[[str], None]) -> dict[str, Any]:
+    """The run goes on without these nodes; the report fails them with the reason."""
+    target = view.args["for"]
+    stage = STAGE.get(target, target)
+    findings = [
+        Finding(f"{target}.late", "error", name, why, EXPECTED.get(target, ""), view.remedy(name), stage)
+        for name, why in bad.items()
+    ]
+    _run.write(_findings_file(view.args), {"findings": findings})
+    _run.exclude(str(view.args["plan"]), {name: f"{target}: {why}" for name, why in bad.items()})
+    show(f"{target:<14} goes on without {len(bad)} of {len(view.planned())} nodes: {', '.join(list(bad)[:5])}")
+    remaining = len(view.planned()) - len(bad)
+    return {**_result(_wait.Result(0.0, remaining, len(view.planned()), dict(bad))), "excluded": list(bad)[:LATE]}
+
+
+def _findings_file(args: Mapping[str, Any]) -> Path:
+    return Path(args["plan"]).parent / f"findings-wait-{args['for']}.json"
+
+
+def _silent(_line: str) -> None:
+    return
+
+
+def _result(result: _wait.Result) -> dict[str, Any]:
+    return {
+        "changed": False,
+        "seconds": result.seconds,
+        "ready": result.ready,
+        "total": result.total,
+        "slowest": result.slowest,
+        "late": dict(list(result.late.items())[:LATE]),
+        "late_total": len(result.late),
+        "timeline": list(result.timeline[-TIMELINE:]),
+    }
+
+
+class View:
+    """The watched collections of one wait, and a method per target that reads them into a set."""
+
+    def __init__(self, watcher: Watcher, args: Mapping[str, Any], plan: Json) -> None:
+        self.watcher, self.args, self.plan = watcher, args, plan
+        self.shapes = _data.shapes()
+        self.namespaces = {
+            "gpu_operator": "gpu-operator",
+            "network_operator": "nvidia-network-operator",
+            "own": "gpuops-rdma",
+            **plan.get("namespaces", {}),
+        }
+        resources = plan.get("resources", {})
+        self.vf_resource = args["resource"] or resources.get("vf") or DEFAULT_VF
+        unknown = [name for name in args["shape"] if name not in self.shapes]
+        if unknown:
+            raise InputError(f"Unknown shape {', '.join(unknown)}. Known: {', '.join(sorted(self.shapes))}.")
+
+    def read(self) -> Statuses:
+        target: Callable[[], Statuses] = getattr(self, self.args["for"])
+        return target()
+
+    def remedy(self, node: str) -> str:
+        return REMEDY[self.args["for"]].format(node=node, **self.namespaces)
+
+    def refuse_nobody(self) -> None:
+        """With a plan that has left out all its nodes there is nothing to wait for, however long."""
+        nodes = self.plan.get("nodes", [])
+        if nodes and not self.planned() and self.args["for"] in PER_NODE:
+            reasons = {item["name"]: item.get("excluded") or "not asked for" for item in nodes}
+            first = "; ".join(f"{name}: {why}" for name, why in list(reasons.items())[:5])
+            raise Hopeless(f"{self.args['for']}: no node of the plan is left to wait for. {first}.", reasons)
+
+    # Targets.
+
+    def nodes(self) -> Statuses:
+        facts, labels = self._seen_nodes(), self.args["labels"]
+        wanted = self.planned()
+        count = self.args["count"] or self.plan.get("expected_nodes") or None
+        names = list(wanted)
+        if not self.plan.get("nodes") or (count or 0) > len(wanted):
+            names += [name for name, node in facts.items() if name not in wanted and self._meant(node)]
+        found = {f"nodes/{name}": _readiness.node(facts.get(name), labels) for name in names}
+        ready = {key: status for key, status in found.items() if status.ready}
+        if count is not None and not wanted and len(ready) >= count:
+            return ready
+        if count is not None and len(found) < count:
+            shape = " or ".join(self._shapes()) or "the known shapes"
+            why = f"{len(found)} of {count} nodes of {shape} are in the cluster"
+            found["joined"] = Status(_readiness.WAITING, why, progress=f"{len(found)}/{count}")
+        return found
+
+    def crds(self) -> Statuses:
+        group = self.args["group"]
+        known = self.plan.get("crds", {})
+        if group and group not in known:
+            raise InputError(f"The plan has no group {group!r} of CRDs. It has: {', '.join(sorted(known)) or 'none'}.")
+        return self._crds([*self.args["name"], *known.get(group, [])])
+
+    def _crds(self, names: Sequence[str]) -> Statuses:
+        path = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+        return self._named(path, names, _readiness.crd, _small)
+
+    def deployment(self) -> Statuses:
+        path = self._in(self._namespace(), "apps/v1", "Deployment")
+        return self._named(path, self.args["name"], _readiness.deployment, _workload)
+
+    def daemonset(self) -> Statuses:
+        namespace = self._namespace()
+        path = self._in(namespace, "apps/v1", "DaemonSet")
+        zero = self.args["allow_zero"]
+        found = self._named(path, self.args["name"], lambda obj: _readiness.daemonset(obj, zero), _workload)
+        return {key: self._explained(status, namespace, key) for key, status in found.items()}
+
+    def gpu_operator(self) -> Statuses:
+        namespace = self.namespaces["gpu_operator"]
+        policy = _oldest(self._list("nvidia.com/v1", "ClusterPolicy"))
+        spec = (policy or {}).get("spec") or {}
+        nodes = self._targets()
+        by_app = {_app(item): item for item in self._daemonsets(namespace)}
+        result: Statuses = {"policy": _readiness.cluster_policy(policy)}
+        for part, app, key in GPU_PARTS:
+            if key and (spec.get(key) or {}).get("enabled") is False:
+                continue
+            result.update(self._rollout(part, namespace, by_app.get(app), nodes, f"app={app}"))
+        for name, facts in nodes.items():
+            resource, count, _why = self._expected_gpus(facts, name)
+            status = _readiness.resource(facts, resource, count)
+            result[f"gpus/{name}"] = self._final(status, result, name, "the operator is ready on this node")
+        return result
+
+    def network_operator(self) -> Statuses:
+        namespace = self.namespaces["network_operator"]
+        daemonsets = self._daemonsets(namespace)
+        policies = self._list("mellanox.com/v1alpha1", "NicClusterPolicy")
+        policy = next((item for item in policies if _name(item) == "nic-cluster-policy"), next(iter(policies), None))
+        nodes = self._targets()
+        result: Statuses = {"policy": _readiness.nic_cluster_policy(policy, daemonsets)}
+        for item in sorted(daemonsets, key=_name):
+            if STATE_LABEL in (item["metadata"].get("labels") or {}):
+                result.update(self._rollout(_name(item), namespace, item, nodes))
+        if ((policy or {}).get("spec") or {}).get("nvIpam"):
+            path = self._in(namespace, "apps/v1", "Deployment")
+            store = self.watcher.store(path, _workload, field_selector="metadata.name=nv-ipam-controller")
+            result["nv-ipam-controller"] = _readiness.deployment(next(iter(store.items()), None))
+        if self._expects_config_daemon():
+            daemon = next((item for item in daemonsets if _name(item) == CONFIG_DAEMON), None)
+            result.update(self._rollout("config-daemon", namespace, daemon, nodes))
+        made_by_it = self.plan.get("crds", {}).get("policy", [])
+        return {**result, **(self._crds(made_by_it) if made_by_it else {})}
+
+    def batch(self) -> Statuses:
+        """The controllers, found by their images wherever they run, and their resource definitions."""
+        if not self.plan:
+            raise InputError("wait for=batch needs plan.")
+        launcher = "volcano" if self.plan["launcher"] == "volcano" else "mpi_operator"
+        images = _data.profile(self.plan["profile"])[launcher]["images"]
+        deployments = self.watcher.store(self._in("", "apps/v1", "Deployment"), _workload).items()
+        result = self._crds(["jobs.batch.volcano.sh" if launcher == "volcano" else "mpijobs.kubeflow.org"])
+        for image in images:
+            mine = [item for item in deployments if any(_image_name(used) == image for used in item["images"])]
+            readings = [_readiness.deployment(item) for item in mine] or [_readiness.deployment(None)]
+            result[image] = next((reading for reading in readings if reading.ready), readings[0])
+        return result
+
+    def vf_config(self) -> Statuses:
+        pods = self._vf_pods()
+        return {
+            f"VFs/{name}": _readiness.vf_pod(pods.get(name), facts.boot_id if facts else "")
+            for name, facts in self._targets().items()
+        }
+
+    def vfs(self) -> Statuses:
+        result: Statuses = {}
+        for name, facts in self._targets().items():
+            shape = self._shape(facts, name)
+            status = _readiness.resource(facts, self.vf_resource, shape.vf_count if shape else self._planned_vfs(name))
+            result[f"VFs/{name}"] = status if status.ready else self._short_vfs(status, name)
+        return result
+
+    def ip_pool(self) -> Statuses:
+        namespace = self.args["namespace"] or self.namespaces["network_operator"]
+        names = self.args["name"] or [self.plan.get("ip_pool", {}).get("name", "gpuops-rdma")]
+        pools = {_name(item): item for item in self._list("nv-ipam.nvidia.com/v1alpha1", "IPPool", namespace)}
+        nodes = list(self._targets())
+        result = {name: _readiness.ip_pool(pools.get(name), nodes) for name in names}
+        if all(status.ready for status in result.values()):
+            return result
+        events = self._events(namespace, "involvedObject.kind=IPPool")
+        return {name: _readiness.ip_pool(pools.get(name), nodes, events) for name in names}
+
+    # Which nodes.
+
+    def planned(self) -> list[str]:
+        """Names from the plan (without those left out) or from the task; none = whatever nodes of the shapes exist."""
+        chosen = self.args["nodes"]
+        if not self.plan.get("nodes"):
+            return list(chosen)
+        known = (item["name"] for item in self.plan["nodes"] if not item.get("excluded"))
+        return [name for name in known if not chosen or name in chosen]
+
+    def _shapes(self) -> list[str]:
+        return self.args["shape"] or self.plan.get("wanted_shapes") or sorted(self.plan.get("shapes", {}))
+
+    def _planned_vfs(self, name: str) -> Optional[int]:
+        return next((item.get("vfs") for item in self.plan.get("nodes", []) if item["name"] == name), None)
+
+    def _meant(self, facts: NodeFacts) -> bool:
+        shape = self.shapes.get(facts.shape)
+        wanted = self._shapes()
+        return shape is not None and shape.status != "refused" and (not wanted or shape.name in wanted)
+
+    def _seen_nodes(self) -> dict[str, NodeFacts]:
+        shapes = self._shapes()
+        selector = f"{_facts.SHAPE_LABELS[0]} in ({','.join(shapes)})" if shapes else ""
+        store = self.watcher.store("/api/v1/nodes", _facts.node_facts, label_selector=selector)
+        return {facts.name: facts for facts in store.items()}
+
+    def _targets(self) -> dict[str, Optional[NodeFacts]]:
+        """The nodes of the plan, else all of the shapes asked for; None where the cluster has no such node."""
+        seen = self._seen_nodes()
+        names = self.planned() or [name for name, facts in seen.items() if self._meant(facts)]
+        return {name: seen.get(name) for name in names}
+
+    def _shape(self, facts: Optional[NodeFacts], name: str) -> Optional[Shape]:
+        planned = next((item.get("shape", "") for item in self.plan.get("nodes", []) if item["name"] == name), "")
+        return self.shapes.get(facts.shape if facts else planned)
+
+    def _expected_gpus(self, facts: Optional[NodeFacts], name: str) -> tuple[str, Optional[int], str]:
+        shape = self._shape(facts, name)
+        if facts is None or shape is None:
+            return "nvidia.com/gpu", None, ""
+        return _facts.expected_gpus(facts, shape)
+
+    # Parts of a set.
+
+    def _rollout(
+        self,
+        part: str,
+        namespace: str,
+        daemonset: Optional[Json],
+        nodes: Mapping[str, Optional[NodeFacts]],
+        pod_selector: str = "",
+    ) -> Statuses:
+        """One status per node. Pods are only looked at while the DaemonSet's own counters are not complete: then nodes
+        that are not ours may hold the counters, and only pods tell which node is late and why."""
+        whole = _readiness.daemonset(daemonset)
+        if whole.ready and nodes:
+            return {f"{part}/{name}": whole for name in nodes}
+        if daemonset is None or not nodes or whole.code == "NoNode" or not whole.progress:
+            return {part: whole}
+        store = self.watcher.store(
+            self._in(namespace, "v1", "Pod"), _small_pod, label_selector=pod_selector or _selector(daemonset)
+        )
+        pods = {item["spec"].get("nodeName", ""): item for item in store.items() if _owner(item) == _name(daemonset)}
+        generation = str(daemonset["metadata"].get("generation", ""))
+        result = {f"{part}/{name}": _pod_of(pods.get(name), generation) for name in nodes}
+        if any(name not in pods for name in nodes):
+            refused = _readiness.failed_create(self._events(namespace, "reason=FailedCreate"), _name(daemonset))
+            result.update({f"{part}/{name}": refused for name in nodes if refused and name not in pods})
+        return result
+
+    def _final(self, status: Status, done: Statuses, name: str, evidence: str) -> Status:
+        """Short although all that makes the resource is ready: nothing will change it, unless within the grace."""
+        settled = all(other.ready for key, other in done.items() if key.partition("/")[2] in ("", name))
+        if status.code != "Short" or not settled:
+            return status
+        return dataclasses.replace(status, stuck=True, why=f"{status.why}, though {evidence}")
+
+    def _short_vfs(self, status: Status, name: str) -> Status:
+        """Adds what the node's VF configuration says of itself."""
+        pod = self._vf_pods().get(name)
+        report = _readiness.vf_report(pod)
+        if status.code != "Short" or report is None:
+            return status
+        cause = _readiness.vf_cause(report)
+        says = f"{_name(pod or {'metadata': {}}) or 'its VF pod'} says {report.get('vfs')} of {report.get('want')} VFs"
+        if report.get("phase") in ("failed", "blocked"):
+            return dataclasses.replace(status, stuck=True, why=f"{status.why}; {says}: {cause}")
+        if report.get("phase") == "ready":
+            hint = "the device plugin looks for VFs only when it starts: delete its pod on this node"
+            return dataclasses.replace(status, stuck=True, why=f"{status.why}; {says} are made; {hint}")
+        return dataclasses.replace(status, why=f"{status.why}; {says}" + (f": {cause}" if cause else ""))
+
+    def _explained(self, status: Status, namespace: str, key: str) -> Status:
+        if status.ready or status.state == _readiness.BROKEN or status.code == "NoNode":
+            return status
+        name = key.rpartition("/")[2]
+        return _readiness.failed_create(self._events(namespace, "reason=FailedCreate"), name) or status
+
+    def _expects_config_daemon(self) -> bool:
+        values = ((self.plan.get("releases") or {}).get("network_operator") or {}).get("values") or {}
+        return bool((values.get("sriovNetworkOperator") or {}).get("enabled"))
+
+    # Collections.
+
+    def _in(self, namespace: str, api_version: str, kind: str) -> str:
+        return self.watcher.client.path(api_version, kind, namespace)
+
+    def _list(self, api_version: str, kind: str, namespace: str = "") -> list[Json]:
+        store: Store = self.watcher.store(self._in(namespace, api_version, kind), _small)
+        return store.items()
+
+    def _daemonsets(self, namespace: str) -> list[Json]:
+        return self.watcher.store(self._in(namespace, "apps/v1", "DaemonSet"), _workload).items()
+
+    def _events(self, namespace: str, selector: str) -> list[Json]:
+        return self.watcher.store(self._in(namespace, "v1", "Event"), _event, field_selector=selector).items()
+
+    def _vf_pods(self) -> dict[str, Json]:
+        path = self._in(self.namespaces["own"], "v1", "Pod")
+        pods = self.watcher.store(path, _small_pod, label_selector=VF_POD_LABEL).items()
+        living = (pod for pod in pods if not pod["metadata"].get("deletionTimestamp"))
+        return {pod["spec"].get("nodeName", ""): pod for pod in living}
+
+    def _namespace(self) -> str:
+        if not self.args["namespace"]:
+            raise InputError(f"wait for={self.args['for']} needs namespace.")
+        return str(self.args["namespace"])
+
+    def _named(
+        self,
+        path: str,
+        names: Sequence[str],
+        judge: Callable[[Optional[Json]], Status],
+        project: Callable[[Json], Json],
+    ) -> Statuses:
+        if not names:
+            raise InputError(f"wait for={self.args['for']} needs name.")
+        stores = {
+            name: self.watcher.store(path, project, field_selector=f"metadata.name={name}") for name in names
+        }  # all are started before the first is read
+        return {name: judge(next(iter(store.items()), None)) for name, store in stores.items()}
+
+
+# Projections: the few fields that predicates read.
+
+
+def _meta(obj: Json) -> Json:
+    meta = obj["metadata"]
+    keys = ("name", "namespace", "generation", "labels", "creationTimestamp", "deletionTimestamp", "ownerReferences")
+    return {key: meta[key] for key in keys if key in meta}
+
+
+def _small(obj: Json) -> Json:
+    return {"metadata": _meta(obj), "spec": obj.get("spec"), "status": obj.get("status")}
+
+
+def _workload(obj: Json) -> Json:
+    spec = obj.get("spec") or {}
+    pod = (spec.get("template") or {}).get("spec") or {}
+    kept = {key: spec[key] for key in ("replicas", "selector", "updateStrategy") if key in spec}
+    template = {"spec": {"nodeSelector": pod.get("nodeSelector") or {}}}
+    images = [str(container.get("image", "")) for container in pod.get("containers") or []]
+    meta, status = _meta(obj), obj.get("status")
+    return {"metadata": meta, "spec": {**kept, "template": template}, "status": status, "images": images}
+
+
+def _image_name(reference: str) -> str:
+    """``vc-scheduler`` of ``docker.io/volcanosh/vc-scheduler:v1.15.1@sha256:...``."""
+    return reference.partition("@")[0].rpartition("/")[2].partition(":")[0]
+
+
+def _small_pod(obj: Json) -> Json:
+    status = obj.get("status") or {}
+    keys = ("phase", "reason", "message", "startTime", "conditions", "initContainerStatuses", "containerStatuses")
+    report = (obj["metadata"].get("annotations") or {}).get(_readiness.VF_STATUS)
+    return {
+        "metadata": {**_meta(obj), "annotations": {_readiness.VF_STATUS: report} if report else {}},
+        "spec": {"nodeName": (obj.get("spec") or {}).get("nodeName") or _pinned(obj)},
+        "status": {key: status[key] for key in keys if key in status},
+    }
+
+
+def _pinned(obj: Json) -> str:
+    """The node that a DaemonSet's pod is meant for, which it names by affinity until it is scheduled."""
+    affinity = ((obj.get("spec") or {}).get("affinity") or {}).get("nodeAffinity") or {}
+    required = affinity.get("requiredDuringSchedulingIgnoredDuringExecution") or {}
+    for term in required.get("nodeSelectorTerms") or []:
+        for field in term.get("matchFields") or []:
+            if field.get("key") == "metadata.name" and field.get("values"):
+                return str(field["values"][0])
+    return ""
+
+
+def _event(obj: Json) -> Json:
+    keys = ("involvedObject", "reason", "message", "type")
+    return {"metadata": _meta(obj), **{key: obj.get(key) for key in keys}}
+
+
+def _name(obj: Json) -> str:
+    return str(obj["metadata"].get("name", ""))
+
+
+def _app(obj: Json) -> str:
+    return str((obj["metadata"].get("labels") or {}).get("app", ""))
+
+
+def _owner(pod: Json) -> str:
+    return next((str(ref.get("name")) for ref in pod["metadata"].get("ownerReferences") or []), "")
+
+
+def _selector(daemonset: Json) -> str:
+    labels = ((daemonset["spec"].get("selector") or {}).get("matchLabels")) or {}
+    return ",".join(f"{key}={value}" for key, value in sorted(labels.items()))
+
+
+def _pod_of(pod: Optional[Json], generation: str) -> Status:
+    status = _readiness.pod(pod)
+    made_for = ((pod or {}).get("metadata", {}).get("labels") or {}).get("pod-template-generation", "")
+    if status.ready and made_for and generation and made_for != generation:
+        return Status(_readiness.WAITING, "its pod is of an older spec and has not been replaced yet")
+    return status
+
+
+def _oldest(policies: Iterable[Json]) -> Optional[Json]:
+    """The ClusterPolicy in charge: the operator ignores all but the oldest."""
+    return min(policies, key=lambda item: str(item["metadata"].get("creationTimestamp", "")), default=None)

@@ -1,0 +1,140 @@
+#!/usr/bin/python
+# Copyright: gpuops.rdma contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Documentation of the action plugin of the same name, which does the work on the control node."""
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: nccl_test
+short_description: Run the plan's NCCL tests and judge them
+version_added: 0.1.0
+description:
+- Makes one MPIJob or Volcano Job per test of the plan, with one worker on each named node, follows the launcher's log,
+  judges the result against what the shape's network can do, keeps the log and removes the job, also after a failure.
+- All deadlines are kept here. Neither controller ends a job whose workers stay pending, and some failures leave a job
+  running for ever.
+- Removes what an earlier run of the same test has left, and never touches a pod that is not its own.
+- A test that could not start (no place for a pod, no image, a worker that cannot be reached) is V(incomplete), not
+  V(fail). It says nothing about a node's network.
+- The task does not fail on a bad verdict unless O(fail_on_verdict) is set; the report does.
+extends_documentation_fragment:
+- gpuops.rdma.auth
+- gpuops.rdma.attributes.cluster
+options:
+  plan:
+    description: plan.json with the tests.
+    type: path
+    required: true
+  run_dir:
+    description: Where the result and, in C(logs/), the logs are written. The plan's folder by default.
+    type: path
+  tests:
+    description: Names of the tests to run; all of the plan by default.
+    type: list
+    elements: str
+    default: []
+  launcher:
+    description: Overrides the plan's launcher.
+    type: str
+    choices:
+    - auto
+    - volcano
+    - mpi
+    default: auto
+  collective:
+    description: Overrides the plan's collective, for example V(all_gather).
+    type: str
+    default: ''
+  gang:
+    description: Place the pods of an MPIJob all at once. Needs the Volcano scheduler.
+    type: bool
+    default: false
+  timeout:
+    description: Seconds until all pods run, image pulls included.
+    type: int
+    default: 1800
+  grace:
+    description: Seconds for which a pod may have no place, or no image, before the test is given up.
+    type: int
+    default: 120
+  run_timeout:
+    description: Seconds for the test itself, from the start of its launcher. V(0) means the plan's.
+    type: int
+    default: 0
+  keep:
+    description: Leave the job and its pods, which hold their GPUs.
+    type: bool
+    default: false
+  fail_on_verdict:
+    description: Fail the task when the verdict is not V(pass).
+    type: bool
+    default: false
+author:
+- gpuops maintainers (@gpuops)
+"""
+
+EXAMPLES = r"""
+- name: Run the tests of the plan
+  gpuops.rdma.nccl_test:
+    plan: rdma-report/run/plan.json
+  register: nccl
+
+- name: Run an all-gather with Volcano and fail on a bad result
+  gpuops.rdma.nccl_test:
+    plan: rdma-report/run/plan.json
+    launcher: volcano
+    collective: all_gather
+    fail_on_verdict: true
+"""
+
+RETURN = r"""
+name:
+  description: The test with the worst verdict; the values beside it are that test's.
+  returned: always
+  type: str
+verdict:
+  description: V(pass), V(fail), V(degraded), V(incomplete) or V(unjudged).
+  returned: always
+  type: str
+reason:
+  description: Why, in one sentence.
+  returned: always
+  type: str
+measured:
+  description: Bus bandwidth of the largest size, in GB/s (1e9 bytes per second).
+  returned: when the test printed a row
+  type: float
+threshold:
+  description: What it was compared with, in GB/s.
+  returned: when there is one
+  type: float
+rows:
+  description: The last 40 rows of the table, each with C(size) in bytes and C(busbw) in GB/s.
+  returned: always
+  type: list
+  elements: dict
+log:
+  description: File with the launcher's log.
+  returned: always
+  type: str
+tests:
+  description: Every test with its verdict.
+  returned: always
+  type: list
+  elements: dict
+"""
+
+from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.gpuops.rdma.plugins.module_utils._argspec import with_auth
+from ansible_collections.gpuops.rdma.plugins.module_utils._spec_nccl_test import SPEC
+
+
+def main() -> None:
+    module = AnsibleModule(argument_spec=with_auth(SPEC), supports_check_mode=True)
+    module.fail_json(msg="gpuops.rdma.nccl_test runs on the control node, through its action plugin.")
+
+
+if __name__ == "__main__":
+    main()

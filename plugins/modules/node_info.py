@@ -1,0 +1,171 @@
+#!/usr/bin/python
+# Copyright: gpuops.rdma contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: node_info
+short_description: What every node offers to GPU and RDMA jobs, measured by its shape
+version_added: 0.1.0
+author: gpuops.rdma contributors
+description:
+  - Lists nodes page by page, keeps the few fields that matter, and compares GPUs and VFs with the node's shape.
+  - Expected GPUs follow the node's sharing configuration (time slicing, MPS, MIG); whole GPUs without one.
+  - Made for thousands of nodes. The time is about that of the API server's own list, the result is small.
+options:
+  shape:
+    description: Only nodes of these shapes (label C(node.kubernetes.io/instance-type)).
+    type: list
+    elements: str
+    default: []
+    aliases: [shapes]
+  nodes:
+    description: Only these nodes. One that the cluster does not list is a problem C(node-absent).
+    type: list
+    elements: str
+    default: []
+    aliases: [names]
+  label_selector:
+    description: Label selector, applied by the API server.
+    type: str
+    default: ""
+  field_selector:
+    description: Field selector, applied by the API server.
+    type: str
+    default: ""
+  resource:
+    description: Resource name of the VFs.
+    type: str
+    default: nvidia.com/sriov_rdma_vf
+  vfs:
+    description: Whether VFs are looked at. Turn it off for clusters in mode C(host).
+    type: bool
+    default: true
+  expected:
+    description: How many Ready nodes there must be; fewer are a problem C(nodes-missing).
+    type: int
+  device_ids:
+    description:
+      - Whether the IDs of the Mellanox devices are looked up, in NFD's NodeFeature objects and, where those are silent,
+        in SriovNetworkNodeState. Costs a list of each.
+    type: bool
+    default: false
+  details:
+    description: Whether each node also has C(details), as kernel, runtime, addresses and labels.
+    type: bool
+    default: false
+  query:
+    description: JMESPath expression over the list of nodes; its value is returned as RV(nodes).
+    type: str
+    default: ""
+  page_size:
+    description: Nodes per request.
+    type: int
+    default: 500
+    aliases: [limit]
+  max_nodes:
+    description: At most so many entries in RV(nodes). RV(summary) always counts all.
+    type: int
+    default: 1000
+  max_problems:
+    description: At most so many entries in RV(problems).
+    type: int
+    default: 200
+extends_documentation_fragment:
+  - gpuops.rdma.auth
+  - gpuops.rdma.attributes.cluster
+attributes:
+  diff_mode:
+    support: none
+    details: Nothing is changed.
+"""
+
+EXAMPLES = r"""
+- name: Look at all H100 nodes
+  gpuops.rdma.node_info:
+    shape: [BM.GPU.H100.8]
+    expected: 8
+  register: h100
+
+- name: Stop when something is wrong
+  ansible.builtin.assert:
+    that: h100.summary.errors == 0
+    fail_msg: "{{ h100.problems | map(attribute='found') | join('; ') }}"
+
+- name: Only the names of nodes with fewer GPUs than their shape has
+  gpuops.rdma.node_info:
+    query: "[?gpus.expected && gpus.allocatable < gpus.expected].name"
+"""
+
+RETURN = r"""
+nodes:
+  description: One small entry per node, or the value of O(query).
+  returned: success
+  type: raw
+  sample:
+    - name: 10.140.0.7
+      shape: BM.GPU.H100.8
+      ready: true
+      reason: ""
+      cordoned: false
+      taints: ["nvidia.com/gpu=present:NoSchedule"]
+      pool: gpu-h100
+      zone: AD-1
+      locality: {island: abc, network_block: nb-2, local_block: lb-1, rack: "", rdma_cluster: ""}
+      sharing: ""
+      gpus: {resource: nvidia.com/gpu, expected: 8, allocatable: 8, capacity: 8}
+      vfs: {resource: nvidia.com/sriov_rdma_vf, expected: 16, allocatable: 15, capacity: 15}
+      device_ids: {source: NodeFeature, ids: {"15b3:1021": 16, "15b3:101e": 15}, reason: ""}
+summary:
+  description: Counts of all nodes found, in all and per shape, whatever O(max_nodes) is.
+  returned: success
+  type: dict
+  sample:
+    nodes: 8
+    ready: 8
+    cordoned: 0
+    complete: 7
+    shared: 0
+    simulated: false
+    gpus: {expected: 64, allocatable: 64}
+    vfs: {expected: 128, allocatable: 127}
+    shapes: {BM.GPU.H100.8: {nodes: 8, ready: 8, cordoned: 0, complete: 7}}
+    problems: 1
+    errors: 1
+problems:
+  description: What is not as the shape says. C(severity) is C(error), C(unknown), C(warning) or C(info).
+  returned: success
+  type: list
+  elements: dict
+  sample:
+    - id: vf-missing
+      severity: error
+      subject: 10.140.0.7
+      found: 15 of 16 nvidia.com/sriov_rdma_vf allocatable
+      expected: 16 (16 PFs x 1 of BM.GPU.H100.8)
+      remedy: ansible-playbook site.yml --tags sriov -e rdma_nodes=10.140.0.7
+      stage: ""
+truncated:
+  description: Whether O(max_nodes) or O(max_problems) cut something off.
+  returned: success
+  type: bool
+requests:
+  description: Requests sent to the API server.
+  returned: always
+  type: int
+"""
+
+from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.gpuops.rdma.plugins.module_utils._argspec import with_auth
+from ansible_collections.gpuops.rdma.plugins.module_utils._spec_node_info import SPEC
+
+
+def main() -> None:
+    module = AnsibleModule(argument_spec=with_auth(SPEC), supports_check_mode=True)
+    module.fail_json(msg="gpuops.rdma.node_info runs on the controller, by its action plugin of the same name.")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,290 @@
+# Copyright: gpuops.rdma contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""gpuops.rdma.nccl_test on a real API server: both launchers, both modes, and every way in which a job can end."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+pytestmark = pytest.mark.cluster
+
+ROOT = Path(__file__).resolve().parents[2]
+SANDBOX = [sys.executable, str(ROOT / "tests/sandbox/sandbox")]
+CHARTS = ROOT / "tests" / "sandbox" / "charts"
+ANSIBLE = str(Path(sys.executable).with_name("ansible"))
+WITHOUT = "gpu-operator,network-operator,nfd,nv-ipam,node-agent,multus"
+LAUNCHERS = ("mpi", "volcano")
+NODES = 4
+SHAPE = "BM.GPU.H100.8"
+GPUS = {"nvidia.com/gpu": "8", "nvidia.com/sriov_rdma_vf": "16"}
+
+
+@dataclass
+class Cluster:
+    name: str
+    kubeconfig: Path
+
+    def run(self, *command: str, check: bool = True) -> subprocess.CompletedProcess[str]:
+        argv = [*SANDBOX, "exec", self.name, "--", *command]
+        return subprocess.run(argv, check=check, capture_output=True, text=True)
+
+    def json(self, *command: str) -> Any:
+        return json.loads(self.run(*command, "-o", "json").stdout)
+
+    def apply(self, *objects: dict[str, Any]) -> None:
+        argv = [*SANDBOX, "exec", self.name, "--", "kubectl", "apply", "-f", "-"]
+        subprocess.run(argv, check=True, input=yaml.safe_dump_all(objects), text=True, capture_output=True)
+
+    def fault(self, verb: str, fault: str) -> None:
+        subprocess.run([*SANDBOX, "fault", verb, "--name", self.name, fault], check=True, capture_output=True)
+
+    def devices(self, node: str, **more: str) -> None:
+        values = {**GPUS, **more}
+        body = json.dumps({"status": {"capacity": values, "allocatable": values}})
+        self.run("kubectl", "patch", "node", node, "--subresource=status", "--type=merge", "-p", body)
+
+    def left(self) -> list[str]:
+        """What a test must not leave behind."""
+        found = self.run("kubectl", "get", "pods,configmaps,mpijobs,vcjob,podgroups", "-n", "gpuops-nccl", "-o", "name")
+        return [name for name in found.stdout.split() if not name.endswith("/kube-root-ca.crt")]
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    name = f"nccl-{os.getpid()}"
+    kubeconfig = tmp_path_factory.mktemp("kube") / "config"
+    up = [*SANDBOX, "up", "--name", name, "--gpu-nodes", str(NODES), "--without", WITHOUT, "--small-nodes"]
+    done = subprocess.run([*up, "--kubeconfig", str(kubeconfig)], capture_output=True, text=True)
+    if done.returncode:
+        pytest.fail(f"sandbox up: {done.stdout[-500:]}{done.stderr[-500:]}")
+    try:
+        made = Cluster(name, kubeconfig)
+        made.run("kubectl", "apply", "--server-side", "-f", str(CHARTS / "mpi-operator.yaml"))
+        place = ("-n", "volcano-system", "--create-namespace", "--wait")
+        made.run("helm", "install", "volcano", str(CHARTS / "volcano"), *place)
+        made.run("kubectl", "create", "namespace", "gpuops-nccl")
+        for node in gpu_nodes(made):
+            made.devices(node)
+        yield made
+    finally:
+        subprocess.run([*SANDBOX, "down", name], capture_output=True)
+
+
+def gpu_nodes(cluster: Cluster) -> list[str]:
+    found = cluster.json("kubectl", "get", "nodes", "-l", f"node.kubernetes.io/instance-type={SHAPE}")
+    return [item["metadata"]["name"] for item in found["items"]]
+
+
+def plan_file(cluster: Cluster, folder: Path, mode: str = "sriov", **more: Any) -> Path:
+    shape = yaml.safe_load((ROOT / "files" / "topology" / f"{SHAPE}.yml").read_text())
+    entry = {
+        "name": "nccl-h100-8",
+        "shape": SHAPE,
+        "collective": "all_reduce",
+        "limit": 0,
+        "gpus_per_node": 8,
+        "vfs_per_node": 16 if mode == "sriov" else 0,
+        "min_bytes": "8",
+        "max_bytes": "8G",
+        "image": "example.test/nccl-tests:1",
+        "mpi": 5,
+        "env": shape["nccl"]["env"],
+        "hca": "mlx5",
+        "algo": "",
+        "topology": False,
+        "interface": "eth0",
+        "deadline": 300,
+        **more,
+    }
+    plan = {
+        "schema_version": 1,
+        "mode": mode,
+        "launcher": "mpi",
+        "namespaces": {"job": "gpuops-nccl"},
+        "resources": {"gpu": "nvidia.com/gpu", "vf": "nvidia.com/sriov_rdma_vf"},
+        "network_attachment": "gpuops-nccl/rdma-vf",
+        "nodes": [{"name": name, "shape": SHAPE, "excluded": ""} for name in gpu_nodes(cluster)],
+        "tests": [entry],
+    }
+    path = folder / "run" / "plan.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(plan))
+    return path
+
+
+def argv_of(cluster: Cluster, plan: Path, **args: Any) -> tuple[list[str], dict[str, str]]:
+    env = {**os.environ, "ANSIBLE_NOCOLOR": "1", "ANSIBLE_CALLBACK_RESULT_FORMAT": "json"}
+    env["ANSIBLE_COLLECTIONS_PATH"] = str(ROOT / ".cache" / "collections")
+    check = ["--check"] if args.pop("check", False) else []
+    given = {"kubeconfig": str(cluster.kubeconfig), "plan": str(plan), "grace": 4, **args}
+    argv = [ANSIBLE, "localhost", "-m", "gpuops.rdma.nccl_test", "-a", json.dumps(given), *check]
+    return [*argv, "-e", f"ansible_python_interpreter={sys.executable}"], env
+
+
+def nccl_test(cluster: Cluster, plan: Path, **args: Any) -> dict[str, Any]:
+    """One task; its result with the display's text as ``output`` and the written document as ``document``."""
+    argv, env = argv_of(cluster, plan, **args)
+    done = subprocess.run(argv, capture_output=True, text=True, env=env, cwd=ROOT, timeout=180)
+    assert "=> {" in done.stdout, done.stdout + done.stderr
+    output, _, answer = done.stdout.partition("=> {")
+    result, _ = json.JSONDecoder().raw_decode("{" + answer)
+    document = plan.parent / "nccl-h100-8.json"
+    return {**result, "output": output, "document": json.loads(document.read_text()) if document.exists() else None}
+
+
+@pytest.mark.parametrize("mode", ["sriov", "host"])
+@pytest.mark.parametrize("launcher", LAUNCHERS)
+def test_healthy_nodes_pass_and_nothing_is_left(cluster: Cluster, tmp_path: Path, launcher: str, mode: str) -> None:
+    result = nccl_test(cluster, plan_file(cluster, tmp_path, mode), launcher=launcher)
+    assert result["verdict"] == "pass", result
+    document = result["document"]
+    assert len(document["run"]["ranks"]) == NODES * 8 and document["gpus"] == NODES * 8
+    assert len(set(document["places"].values())) == NODES
+    assert len(result["rows"]) == 31 and result["measured"] > result["threshold"]
+    log = Path(result["log"]).read_text()
+    assert log.count("8589934592    2147483648") == 1 and "Collective test concluded" in log
+    assert "8589934592" in result["output"] and "NCCL INFO" not in result["output"]
+    assert cluster.left() == []
+
+
+@pytest.mark.parametrize("launcher", LAUNCHERS)
+def test_a_worker_that_dies_is_named_with_its_node(cluster: Cluster, tmp_path: Path, launcher: str) -> None:
+    node = gpu_nodes(cluster)[1]
+    cluster.fault("add", f"job-pod-dies:{node}")
+    try:
+        result = nccl_test(cluster, plan_file(cluster, tmp_path), launcher=launcher)
+    finally:
+        cluster.fault("clear", f"job-pod-dies:{node}")
+    assert result["verdict"] == "fail"
+    assert node in result["reason"] and "exit 137 (OOMKilled)" in result["reason"]
+    findings = json.loads((tmp_path / "run" / "findings-nccl-h100-8.json").read_text())["findings"]
+    assert [(item["subject"], item["severity"]) for item in findings if item["id"] == "nccl.worker"] == [
+        (node, "error")
+    ]
+    assert "has lost communication with a remote daemon" in Path(result["log"]).read_text()
+    assert cluster.left() == []
+
+
+@pytest.mark.parametrize("kind", ["slow-nic", "rail-down"])
+def test_a_slow_rail_fails_and_says_what_to_do(cluster: Cluster, tmp_path: Path, kind: str) -> None:
+    node = gpu_nodes(cluster)[0]
+    cluster.fault("add", f"{kind}:{node}")
+    try:
+        result = nccl_test(cluster, plan_file(cluster, tmp_path))
+    finally:
+        cluster.fault("clear", f"{kind}:{node}")
+    assert result["verdict"] == "fail" and "some node or rail is slow, run nccl_scan" in result["reason"]
+    assert result["measured"] < result["threshold"]
+
+
+@pytest.mark.parametrize("launcher", LAUNCHERS)
+def test_a_worker_without_a_place_is_incomplete_and_frees_the_others(
+    cluster: Cluster, tmp_path: Path, launcher: str
+) -> None:
+    node = gpu_nodes(cluster)[2]
+    cluster.devices(node, **{"nvidia.com/gpu": "7"})
+    try:
+        result = nccl_test(cluster, plan_file(cluster, tmp_path), launcher=launcher)
+    finally:
+        cluster.devices(node)
+    assert result["verdict"] == "incomplete", result
+    assert "did not start" in result["reason"] and "nvidia.com/gpu" in result["reason"]
+    assert cluster.left() == []
+
+
+def test_volcano_says_why_a_gang_is_not_admitted(cluster: Cluster, tmp_path: Path) -> None:
+    for node in gpu_nodes(cluster)[:3]:
+        cluster.devices(node, **{"nvidia.com/gpu": "4"})
+    try:
+        result = nccl_test(cluster, plan_file(cluster, tmp_path), launcher="volcano")
+    finally:
+        for node in gpu_nodes(cluster):
+            cluster.devices(node)
+    assert result["verdict"] == "incomplete" and "overused nvidia.com/gpu" in result["reason"], result
+
+
+def test_gang_of_an_mpijob(cluster: Cluster, tmp_path: Path) -> None:
+    result = nccl_test(cluster, plan_file(cluster, tmp_path), launcher="mpi", gang=True)
+    assert result["verdict"] == "pass", result
+    assert cluster.left() == []
+
+
+def test_an_api_server_that_restarts_does_not_disturb(cluster: Cluster, tmp_path: Path) -> None:
+    argv, env = argv_of(cluster, plan_file(cluster, tmp_path))
+    running = subprocess.Popen(argv, stdout=subprocess.PIPE, text=True, env=env, cwd=ROOT)
+    log = tmp_path / "run" / "logs" / "nccl-h100-8.log"
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline and not (log.exists() and log.stat().st_size):
+        time.sleep(0.05)
+    cluster.fault("add", "api-restart")
+    output, _ = running.communicate(timeout=120)
+    assert '"verdict": "pass"' in output, output[-2000:]
+    text = log.read_text()
+    assert text.count("# Out of bounds values") == 1 and text.count("8589934592    2147483648") == 1
+    assert cluster.left() == []
+
+
+def test_the_next_run_removes_what_a_killed_one_left(cluster: Cluster, tmp_path: Path) -> None:
+    plan = plan_file(cluster, tmp_path)
+    kept = nccl_test(cluster, plan, launcher="volcano", keep=True)
+    assert kept["verdict"] == "pass" and cluster.left()
+    again = nccl_test(cluster, plan, launcher="mpi")
+    assert again["verdict"] == "pass" and "removed what an earlier run had left" in again["output"]
+    assert cluster.left() == []
+
+
+def test_an_interrupted_run_gives_the_gpus_back(cluster: Cluster, tmp_path: Path) -> None:
+    argv, env = argv_of(cluster, plan_file(cluster, tmp_path))
+    running = subprocess.Popen(argv, stdout=subprocess.PIPE, text=True, env=env, cwd=ROOT, start_new_session=True)
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline and not cluster.left():
+        time.sleep(0.1)
+    os.killpg(running.pid, signal.SIGINT)
+    running.communicate(timeout=120)
+    assert cluster.left() == []
+
+
+def test_a_foreign_job_of_the_same_name_is_left_alone(cluster: Cluster, tmp_path: Path) -> None:
+    foreign = {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {"name": "nccl-h100-8-files", "namespace": "gpuops-nccl"},
+        "data": {"a": "b"},
+    }
+    cluster.apply(foreign)
+    try:
+        result = nccl_test(cluster, plan_file(cluster, tmp_path))
+    finally:
+        cluster.run("kubectl", "delete", "configmap", "nccl-h100-8-files", "-n", "gpuops-nccl")
+    assert result["failed"] and "not this collection's" in result["msg"]
+
+
+def test_check_mode_makes_no_job(cluster: Cluster, tmp_path: Path) -> None:
+    result = nccl_test(cluster, plan_file(cluster, tmp_path), check=True)
+    assert result["jobs"] == ["mpi job nccl-h100-8: all_reduce on 4 nodes, 32 ranks"]
+    assert cluster.left() == []
+
+
+def test_a_run_that_hangs_is_ended_by_our_deadline(cluster: Cluster, tmp_path: Path) -> None:
+    result = nccl_test(cluster, plan_file(cluster, tmp_path, deadline=1))
+    assert result["verdict"] == "fail" and "the test hung: it did not end within 1s" in result["reason"], result
+    assert Path(result["log"]).read_text().count("NCCL version") == 1
+    assert cluster.left() == []
+
+
+def test_unknown_test_is_refused_with_the_known_ones(cluster: Cluster, tmp_path: Path) -> None:
+    result = nccl_test(cluster, plan_file(cluster, tmp_path), tests=["nope"])
+    assert result["failed"] and "It has: nccl-h100-8." in result["msg"]

@@ -1,0 +1,446 @@
+# Copyright: gpuops.rdma contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The kubelet of job pods: pulling, running, and what an nccl-tests launcher prints, at the speed of a live run.
+
+A launcher's log is a file in CRI format that kwok serves, so that ``kubectl logs -f`` works. Its text comes from the
+written bandwidth model: the nodes where the workers really run, their shape, and the faults that hold.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import kopf
+from ansible_collections.gpuops.rdma.plugins.module_utils import _judge, _nccl, _nccl_render
+from ansible_collections.gpuops.rdma.plugins.module_utils._model import NcclRun, Shape
+
+from ..operators._api import LOST, STRATEGIC, Json, Refused
+from ..operators._hub import SHAPE_LABEL, Loop
+from ._shared import FINISHED, MPI_JOB, VOLCANO_JOB, Batch, batch_of, exit_code, now, phase, pod_path, ready
+
+if TYPE_CHECKING:
+    from ..context import Context
+
+NAME = "nccl-pod"
+LOGS = "/apis/kwok.x-k8s.io/v1alpha1/namespaces/{}/logs"
+PULL, START = 0.4, 0.3
+"""Seconds in ContainerCreating, and from Running to Ready."""
+HEAD, ROW = 0.4, 0.06
+"""Seconds before the first row of a table, and between two rows."""
+REACH = 120.0
+"""Seconds that a launcher waits for its workers."""
+LAUNCH_FAILED, LOST_DAEMON, KILLED = 97, 1, 137
+TASK_ROLE, MPI_ROLE = "volcano.sh/task-spec", "training.kubeflow.org/job-role"
+SLOW = {"slow-nic": 0.5, "rail-down": 0.6}
+"""What is left of the whole job's bandwidth: every ring goes through the slow port."""
+INFO_HOSTS = 4
+"""Hosts whose ranks print NCCL's INFO lines here: enough to judge, and the log stays small."""
+
+
+@dataclass(frozen=True)
+class Order:
+    """What a launcher was told to run."""
+
+    collective: str
+    min_bytes: int
+    max_bytes: int
+    algo: str
+    topology: str
+    debug: bool
+    mpi: int
+
+
+def order_of(texts: Iterable[str]) -> Order | None:
+    """From the launcher's command and the files that it is given; None when it runs no nccl-tests program."""
+    text = "\n".join(texts)
+    program = re.search(r"(\w+?)_perf\b", text)
+    if not program:
+        return None
+
+    def found(pattern: str, default: str = "") -> str:
+        match = re.search(pattern, text)
+        return match[1] if match else default
+
+    algo = found(r"NCCL_ALGO[=\s]+([\w,]+)")
+    return Order(
+        collective=program[1],
+        min_bytes=_judge.size_bytes(found(r"\s-b\s+(\w+)", "32M")),
+        max_bytes=_judge.size_bytes(found(r"\s-e\s+(\w+)", "32M")),
+        algo="default" if algo.lower() in ("", "auto") else algo,
+        topology=found(r"NCCL_TOPO_FILE=(\S+)"),
+        debug=bool(re.search(r"NCCL_DEBUG=(INFO|TRACE)", text)),
+        mpi=5 if "--prtemca" in text else 4,
+    )
+
+
+@dataclass(frozen=True)
+class Fleet:
+    """The workers of a run: host names as NCCL prints them, their nodes, and the nodes' one shape."""
+
+    hosts: tuple[str, ...]
+    nodes: tuple[str, ...]
+    shape: Shape
+    host_network: bool
+
+
+def simulate(order: Order, fleet: Fleet, slow: float, old: bool) -> NcclRun:
+    """The whole run. ``old``: as the guide's image of 2023 prints it."""
+    shape, count = fleet.shape, len(fleet.hosts)
+    versions = {"tests_version": _nccl_render.OLD, "nccl_version": "2.19.3", "cuda_version": "12.2"} if old else {}
+    return _nccl_render.simulate(
+        collective=order.collective,
+        hosts=fleet.hosts,
+        gpus=[(gpu.pci, shape.gpu_model) for gpu in shape.gpus],
+        busbw=lambda size: _judge.model_busbw(shape, order.collective, count, size, order.algo, slow),
+        factor=_nccl.busbw_factor(order.collective, count * shape.gpu_count) or 1.0,
+        min_bytes=order.min_bytes,
+        max_bytes=order.max_bytes,
+        **versions,
+    )
+
+
+def text_of(order: Order, fleet: Fleet, run: NcclRun) -> Iterator[str]:
+    """The log's lines of a run that comes to its end."""
+    return _nccl_render.render(run, info=info_of(order, fleet, run), simulated=True)
+
+
+def info_of(order: Order, fleet: Fleet, run: NcclRun) -> Sequence[str]:
+    if not order.debug:
+        return ()
+    several = min(INFO_HOSTS, len(fleet.hosts)) * fleet.shape.gpu_count
+    shown = NcclRun(status=run.status, ranks=run.ranks[:several], nccl_version=run.nccl_version)
+    hcas = hcas_of(fleet)
+    return list(_nccl_render.info_lines(shown, hcas, topology=order.topology, algo=_set(order.algo)))
+
+
+def _set(algo: str) -> str:
+    """The variable's value, where it was set."""
+    return "" if algo == "default" else algo
+
+
+def hcas_of(fleet: Fleet) -> list[str]:
+    """On the host the ports' own names; in a pod the VFs, numbered after all physical functions."""
+    shape = fleet.shape
+    if fleet.host_network:
+        return [pf.hca for pf in shape.pfs]
+    first = len(shape.pfs) + len(shape.vcn)
+    return [f"mlx5_{first + index}" for index in range(shape.vf_count)]
+
+
+def death_of(order: Order, fleet: Fleet, run: NcclRun, victim: str) -> list[str]:
+    """The log's lines from the moment on in which the host ``victim`` is lost, as mpirun tells it."""
+    runtime, tool = ("PRTE", "prterun") if order.mpi == 5 else ("ORTE", "mpirun")
+    head = "PRTE daemon" if order.mpi == 5 else "HNP daemon  "
+    return [
+        "-" * 74,
+        f"{runtime} has lost communication with a remote daemon.",
+        "",
+        f"  {head} : [[6918,0],0] on node {fleet.hosts[0].rsplit('-worker-', 1)[0]}-launcher",
+        f"  Remote daemon: [[6918,0],{fleet.hosts.index(victim) + 1}] on node {victim}",
+        "",
+        "This is usually due to either a failure of the TCP network",
+        "connection to the node, or possibly an internal failure of",
+        "the daemon itself. We cannot recover from this failure, and",
+        "therefore will terminate the job.",
+        "-" * 74,
+        f"{tool} noticed that process rank {fleet.hosts.index(victim) * fleet.shape.gpu_count} with PID 40 on node "
+        f"{victim} exited on signal 9 (Killed).",
+        "-" * 74,
+    ]
+
+
+# ---- the kubelet ---------------------------------------------------------------------------------------------------
+
+
+def register(registry: kopf.OperatorRegistry, ctx: Context) -> None:
+    kubelet = Kubelet(registry, ctx)
+
+    @kopf.on.startup(registry=registry, id=NAME)
+    async def start(**_: Any) -> None:
+        kubelet.batch.start()
+        kubelet.batch.hub.spawn(kubelet.serve())
+
+
+def container_status(pod: Json, state: Json, is_ready: bool) -> list[Json]:
+    return [
+        {
+            "name": one["name"],
+            "image": one["image"],
+            "imageID": "",
+            "ready": is_ready,
+            "started": is_ready,
+            "restartCount": 0,
+            "lastState": {},
+            "state": state,
+        }
+        for one in pod["spec"]["containers"]
+    ]
+
+
+def conditions(is_ready: bool, reason: str = "") -> list[Json]:
+    values = {"Initialized": True, "Ready": is_ready, "ContainersReady": is_ready, "PodScheduled": True}
+    found = []
+    for kind, value in values.items():
+        entry = {"type": kind, "status": str(value), "lastTransitionTime": now(), "message": ""}
+        found.append({**entry, "reason": "" if value else reason})
+    return found
+
+
+class Kubelet:
+    """One task per pod with a node; a launcher's task also runs its test."""
+
+    def __init__(self, registry: kopf.OperatorRegistry, ctx: Context) -> None:
+        self.ctx, self.batch = ctx, batch_of(ctx, registry)
+        self.api = self.batch.api
+        self.folder = ctx.state / "pod-logs"
+        self.tasks: dict[str, asyncio.Task[None]] = {}
+        self.loop = Loop(NAME, self._sweep)
+        self.batch.listen(self._seen)
+
+    async def serve(self) -> None:
+        await self.batch.synced()
+        self.loop.kick()
+        await self.loop.run()
+
+    def _seen(self, new: Json | None, old: Json | None) -> None:
+        if new is None and old is not None:
+            task = self.tasks.pop(old["metadata"]["uid"], None)
+            if task:
+                task.cancel()
+            self.batch.hub.spawn(self._forget(old))
+        self.loop.kick()
+
+    async def _sweep(self) -> float | None:
+        for pod in self.batch.all():
+            uid = pod["metadata"]["uid"]
+            starts = pod["spec"].get("nodeName") and phase(pod) not in FINISHED
+            if starts and "deletionTimestamp" not in pod["metadata"] and uid not in self.tasks:
+                self.tasks[uid] = asyncio.create_task(self._live(pod))
+        return None
+
+    async def _live(self, pod: Json) -> None:
+        while True:
+            try:
+                await self._run(pod)
+                return
+            except (*LOST, Refused):
+                await asyncio.sleep(1)
+
+    async def _run(self, pod: Json) -> None:
+        if phase(pod) == "Pending":
+            await self._set(pod, "Pending", {"waiting": {"reason": "ContainerCreating"}}, False, "ContainersNotReady")
+            await asyncio.sleep(PULL)
+            await self._set(pod, "Running", {"running": {"startedAt": now()}}, False, "ContainersNotReady")
+            await asyncio.sleep(START)
+        await self._set(pod, "Running", {"running": {"startedAt": now()}}, True)
+        if is_launcher(pod, self.batch):
+            code = await Launch(self, pod).run()
+            await self.end(pod, code)
+
+    async def end(self, pod: Json, code: int) -> None:
+        reason = "Completed" if code == 0 else "OOMKilled" if code == KILLED else "Error"
+        state = {"terminated": {"exitCode": code, "reason": reason, "startedAt": now(), "finishedAt": now()}}
+        what = "Succeeded" if code == 0 else "Failed"
+        await self._set(pod, what, state, False, "PodCompleted" if code == 0 else "PodFailed")
+
+    async def _set(self, pod: Json, to: str, state: Json, is_ready: bool, reason: str = "") -> None:
+        node = self.batch.hub.nodes.get(pod["spec"]["nodeName"])
+        on_host = pod["spec"].get("hostNetwork")
+        own = f"10.244.{hash(pod['metadata']['uid']) % 200 + 1}.{hash(pod['metadata']['name']) % 250 + 1}"
+        address = node.name if node is not None and on_host else own
+        status = {
+            "phase": to,
+            "startTime": pod.get("status", {}).get("startTime") or now(),
+            "podIP": address,
+            "podIPs": [{"ip": address}],
+            "conditions": conditions(is_ready, reason),
+            "containerStatuses": container_status(pod, state, is_ready),
+        }
+        if node is not None:
+            status.update(hostIP=node.name, hostIPs=[{"ip": node.name}])
+        await self.api.patch(f"{pod_path(pod)}/status", {"status": status}, STRATEGIC)
+
+    async def _forget(self, pod: Json) -> None:
+        meta = pod["metadata"]
+        try:
+            await self.api.delete(f"{LOGS.format(meta['namespace'])}/{meta['name']}")
+        except (*LOST, Refused):
+            return
+
+    def log_file(self, pod: Json) -> Path:
+        meta = pod["metadata"]
+        return self.folder / f"{meta['namespace']}_{meta['name']}_{meta['uid']}.log"
+
+
+def is_launcher(pod: Json, batch: Batch) -> bool:
+    labels = pod["metadata"]["labels"]
+    if MPI_JOB in labels:
+        return bool(labels.get(MPI_ROLE) == "launcher")
+    others = batch.members(VOLCANO_JOB, pod["metadata"]["namespace"], labels[VOLCANO_JOB])
+    return "master" in labels[TASK_ROLE] or labels[TASK_ROLE] == "launcher" or len(others) == 1
+
+
+class Launch:
+    """One launcher's test."""
+
+    def __init__(self, kubelet: Kubelet, pod: Json) -> None:
+        self.kubelet, self.pod = kubelet, pod
+        self.api, self.batch, self.ctx = kubelet.api, kubelet.batch, kubelet.ctx
+        self.path = kubelet.log_file(pod)
+
+    async def run(self) -> int:
+        """The exit code of the launcher's container."""
+        await self._open()
+        order = order_of(await self._texts())
+        if order is None:
+            self._write(["simulated: this pod runs no nccl-tests program"])
+            await asyncio.sleep(1)
+            return 0
+        workers = await self._workers()
+        if not workers:
+            return LAUNCH_FAILED
+        names = [self._shape_of(one) for one in workers]
+        shape = self.ctx.shapes.get(names[0])
+        if shape is None or len(set(names)) != 1:
+            self._write([f"simulated: no bandwidth model for nodes of {', '.join(sorted(set(names)))}"])
+            return 2
+        on_host = bool(workers[0]["spec"].get("hostNetwork"))
+        hosts = tuple(one["spec"]["nodeName"] if on_host else one["metadata"]["name"] for one in workers)
+        fleet = Fleet(hosts, tuple(one["spec"]["nodeName"] for one in workers), shape, on_host)
+        return await self._print(order, fleet, workers)
+
+    def _shape_of(self, worker: Json) -> str:
+        node = self.batch.hub.nodes.get(worker["spec"]["nodeName"])
+        return node.labels.get(SHAPE_LABEL, "unknown") if node else "unknown"
+
+    async def _print(self, order: Order, fleet: Fleet, workers: list[Json]) -> int:
+        held = [fault for fault in self.ctx.faults() if fault.kind in SLOW and fault.node in ("", *fleet.nodes)]
+        slow = min([SLOW[fault.kind] for fault in held], default=1.0) if len(fleet.hosts) > 1 else 1.0
+        old = self.ctx.profile == "guide-2024"
+        run = simulate(order, fleet, slow, old)
+        lines = list(text_of(order, fleet, run))
+        first = next((n for n, line in enumerate(lines) if _is_row(line)), len(lines))
+        last = first + len(run.rows)
+        self._write([f"gpuops: {len(workers)} workers reached after 1 s", *lines[:first]])
+        await asyncio.sleep(HEAD)
+        for number, line in enumerate(lines[first:last]):
+            dead = self._victim(workers) if number == len(run.rows) // 2 else self._dead(workers)
+            if dead is not None:
+                if self._dead(workers) is None:
+                    await self.kubelet.end(workers[dead], KILLED)
+                self._write(death_of(order, fleet, run, fleet.hosts[dead]))
+                return LOST_DAEMON
+            self._write([line])
+            await asyncio.sleep(ROW)
+        self._write(lines[last:])
+        return 0
+
+    def _victim(self, workers: list[Json]) -> int | None:
+        """Index of the worker that the fault job-pod-dies kills; the last one where the fault names no node."""
+        for fault in self.ctx.faults():
+            if fault.kind == "job-pod-dies":
+                nodes = [one["spec"]["nodeName"] for one in workers]
+                return nodes.index(fault.node) if fault.node in nodes else None if fault.node else len(nodes) - 1
+        return self._dead(workers)
+
+    def _dead(self, workers: list[Json]) -> int | None:
+        """Index of the first worker that is not what it was when the run began."""
+        for number, one in enumerate(workers):
+            current = self._now(one)
+            if current is None or current["metadata"]["uid"] != one["metadata"]["uid"]:
+                return number
+            if phase(current) != "Running" or "deletionTimestamp" in current["metadata"]:
+                return number
+        return None
+
+    def _now(self, pod: Json) -> Json | None:
+        label = MPI_JOB if MPI_JOB in pod["metadata"]["labels"] else VOLCANO_JOB
+        return self.batch.pods[label].get(f"{pod['metadata']['namespace']}/{pod['metadata']['name']}")
+
+    async def _workers(self) -> list[Json]:
+        """All workers once they are Ready, in order; [] when that does not happen."""
+        began = time.monotonic()
+        while time.monotonic() - began < REACH:
+            found = self._listed()
+            wanted = await self._wanted()
+            if found and len(found) >= wanted and all(ready(one) for one in found):
+                return found
+            if any(exit_code(one) for one in found):
+                break
+            await asyncio.sleep(0.3)
+        missing = [one["metadata"]["name"] for one in self._listed() if not ready(one)] or [
+            "a worker that was not made"
+        ]
+        self._write([f"gpuops: launch: no sshd at {name} port 2222 after {REACH:.0f} s: no answer" for name in missing])
+        self._write([f"gpuops: launch: {len(missing)} workers cannot be reached"])
+        return []
+
+    def _listed(self) -> list[Json]:
+        meta = self.pod["metadata"]
+        label = MPI_JOB if MPI_JOB in meta["labels"] else VOLCANO_JOB
+        role = MPI_ROLE if label == MPI_JOB else TASK_ROLE
+        found = [
+            one
+            for one in self.batch.members(label, meta["namespace"], meta["labels"][label])
+            if one["metadata"]["labels"].get(role) != meta["labels"].get(role)
+        ]
+        return sorted(found, key=lambda one: int(one["metadata"]["name"].rsplit("-", 1)[1]))
+
+    async def _wanted(self) -> int:
+        """Number of workers that the job asks for."""
+        meta = self.pod["metadata"]
+        place, name = meta["namespace"], meta["labels"].get(MPI_JOB) or meta["labels"][VOLCANO_JOB]
+        if MPI_JOB in meta["labels"]:
+            job = await self.api.find(f"/apis/kubeflow.org/v2beta1/namespaces/{place}/mpijobs/{name}")
+            return int(job["spec"]["mpiReplicaSpecs"]["Worker"]["replicas"]) if job else 1
+        job = await self.api.find(f"/apis/batch.volcano.sh/v1alpha1/namespaces/{place}/jobs/{name}")
+        others = [
+            t for t in (job or {"spec": {"tasks": []}})["spec"]["tasks"] if t["name"] != meta["labels"][TASK_ROLE]
+        ]
+        return sum(int(task.get("replicas", 1)) for task in others) or 1
+
+    async def _texts(self) -> list[str]:
+        """The command of the launcher and the files of the ConfigMaps that it mounts."""
+        container = self.pod["spec"]["containers"][0]
+        texts = [" ".join([*container.get("command", []), *container.get("args", [])])]
+        texts += [f"{one['name']}={one.get('value', '')}" for one in container.get("env", [])]
+        for volume in self.pod["spec"].get("volumes", []):
+            name = (volume.get("configMap") or {}).get("name")
+            if name:
+                place = self.pod["metadata"]["namespace"]
+                found = await self.api.find(f"/api/v1/namespaces/{place}/configmaps/{name}")
+                texts += list(((found or {}).get("data") or {}).values())
+        return texts
+
+    async def _open(self) -> None:
+        """An empty log, and the object by which kwok finds it."""
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        self.path.write_text("")
+        meta = self.pod["metadata"]
+        names = [one["name"] for one in self.pod["spec"]["containers"]]
+        spec = {"logs": [{"containers": names, "logsFile": str(self.path), "follow": True}]}
+        path = LOGS.format(meta["namespace"])
+        body = {
+            "apiVersion": "kwok.x-k8s.io/v1alpha1",
+            "kind": "Logs",
+            "metadata": {"name": meta["name"]},
+            "spec": spec,
+        }
+        if await self.api.create(path, body) is None:
+            await self.api.patch(f"{path}/{meta['name']}", {"spec": spec})
+
+    def _write(self, lines: Iterable[str]) -> None:
+        stamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime()) + f".{time.time_ns() % 10**9:09d}Z"
+        with self.path.open("a") as out:
+            out.writelines(f"{stamp} stdout F {line}\n" for line in lines)
+
+
+def _is_row(line: str) -> bool:
+    return bool(re.match(r"\s+\d+\s+\d+\s+\w+\s", line))

@@ -1,0 +1,504 @@
+# Copyright: gpuops.rdma contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""One sandbox's control plane: its folder, its processes, and a small client for its API server.
+
+Everything of a sandbox is in one folder. A process is only ever ended by the pid that this sandbox wrote down, and only
+while that pid's command line still names the sandbox's folder.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import psutil
+import urllib3
+import yaml
+
+from . import build, stages
+from .context import FAULTS_FILE, REPO, Fault, read_faults, write_faults
+from .nodes import SERVICE_NETWORK, Fleet, Pool
+
+Json = dict[str, Any]
+Say = Callable[[str], None]
+
+COMPONENTS = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kwok-controller")
+CONTROLLERS = "controllers"
+READY_FILE = "controllers.ready"
+MANAGER = "gpuops-sandbox"
+INIT_PROGRESS_UP_TO = 100
+"""Nodes up to which pods pass through Init:k/n; beyond it the extra write per pod costs more than it shows."""
+PARALLEL = 8
+
+_EXTRA_ARGS = (
+    f"kube-apiserver=service-cluster-ip-range={SERVICE_NETWORK}",
+    f"kube-controller-manager=service-cluster-ip-range={SERVICE_NETWORK}",
+    # The simulated kubelet listens on 127.0.0.1, which nodes.py publishes as InternalDNS.
+    "kube-apiserver=kubelet-preferred-address-types=InternalDNS",
+    "etcd=unsafe-no-fsync=true",
+)
+
+
+class SandboxError(Exception):
+    """What was asked of a sandbox cannot be done; str() is the whole message."""
+
+
+class ApiError(SandboxError):
+    """The API server refused. ``status`` is the HTTP status."""
+
+    def __init__(self, message: str, status: int) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+def home() -> Path:
+    """The folder of all sandboxes."""
+    return Path(os.environ.get("GPUOPS_SANDBOX_HOME") or REPO / ".cache" / "sandbox").absolute()
+
+
+@dataclass
+class Spec:
+    """What ``up`` was asked for; kept as sandbox.json."""
+
+    pools: list[list[Any]]
+    cpu_nodes: int
+    profile: str = "current"
+    platform: str = "oke"
+    region: str = "phx"
+    without: list[str] = field(default_factory=list)
+    small: bool = False
+    kubeconfig: str = ""
+    """A second place for the kubeconfig, chosen by the user; "" for none."""
+
+    def fleet(self) -> Fleet:
+        return Fleet(
+            pools=tuple(Pool(shape, count) for shape, count in self.pools),
+            cpu_nodes=self.cpu_nodes,
+            profile=self.profile,
+            region=self.region,
+            kubelet=build.version("k8s.io/kubernetes"),
+            small=self.small,
+        )
+
+
+class Api:
+    """A client for the sandbox's API server; thread-safe, keeps its connections."""
+
+    def __init__(self, kubeconfig: Path) -> None:
+        config = yaml.safe_load(kubeconfig.read_text())
+        user, cluster = config["users"][0]["user"], config["clusters"][0]["cluster"]
+        folder = kubeconfig.parent / "pki"
+        self.host = cluster["server"]
+        self._pool = urllib3.PoolManager(
+            maxsize=PARALLEL,
+            block=True,
+            cert_file=str(_inline(folder / "admin.crt", user["client-certificate-data"])),
+            key_file=str(_inline(folder / "admin.key", user["client-key-data"])),
+            ca_certs=str(_inline(folder / "ca.crt", cluster["certificate-authority-data"])),
+            retries=urllib3.Retry(connect=3, read=0, redirect=0, status=0, other=0, backoff_factor=0.2),
+            timeout=urllib3.Timeout(connect=5, read=120),
+        )
+
+    def call(self, method: str, path: str, body: Any = None, kind: str = "application/json", accept: str = "") -> Json:
+        """One request; the answer's document. Raises ApiError on a status of 400 or more."""
+        headers = {"Accept": accept or "application/json", "Content-Type": kind}
+        data = None if body is None else json.dumps(body)
+        try:
+            answer = self._pool.request(method, self.host + path, body=data, headers=headers)
+        except urllib3.exceptions.HTTPError as error:
+            raise ApiError(f"{method} {path}: no answer from {self.host}: {error}", 0) from error
+        if answer.status >= 400:
+            raise ApiError(f"{method} {path}: {answer.status} {_message(answer.data)}", answer.status)
+        try:
+            document: Json = json.loads(answer.data)
+        except ValueError:
+            document = {"text": answer.data.decode(errors="replace")}
+        return document
+
+    def find(self, path: str) -> Json | None:
+        """The object, or None when there is none."""
+        try:
+            return self.call("GET", path)
+        except ApiError as error:
+            if error.status == 404:
+                return None
+            raise
+
+    def create(self, path: str, obj: Json) -> None:
+        """Create; nothing is done when it exists."""
+        try:
+            self.call("POST", f"{path}?fieldManager={MANAGER}", obj)
+        except ApiError as error:
+            if error.status != 409:
+                raise
+
+    def apply(self, path: str, obj: Json) -> None:
+        """Server-side apply to the object's own path."""
+        self.call("PATCH", f"{path}?fieldManager={MANAGER}&force=true", obj, kind="application/apply-patch+yaml")
+
+    def merge(self, path: str, body: Json) -> None:
+        self.call("PATCH", path, body, kind="application/merge-patch+json")
+
+    def delete(self, path: str, body: Json | None = None) -> None:
+        """Delete; nothing is done when it is not there."""
+        try:
+            self.call("DELETE", path, body)
+        except ApiError as error:
+            if error.status != 404:
+                raise
+
+    def ready(self) -> bool:
+        try:
+            self.call("GET", "/readyz")
+        except ApiError:
+            return False
+        return True
+
+    def node_states(self) -> dict[str, str]:
+        """Node name -> ``Ready``, ``NotReady``, ... as kubectl prints it: the server's table, not 31 KB a node."""
+        accept = "application/json;as=Table;g=meta.k8s.io;v=v1"
+        rows = self.call("GET", "/api/v1/nodes?includeObject=None&resourceVersion=0", accept=accept)["rows"] or []
+        return {row["cells"][0]: row["cells"][1] for row in rows}
+
+
+class Sandbox:
+    """One sandbox, existing or not."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.state = home() / name
+        self.kubeconfig = self.state / "kubeconfig"
+        self.faults_file = self.state / FAULTS_FILE
+        self._cluster = self.state / "kwok" / "clusters" / name
+
+    # what is there
+
+    def exists(self) -> bool:
+        return (self.state / "sandbox.json").exists()
+
+    def spec(self) -> Spec:
+        if not self.exists():
+            known = ", ".join(names()) or "none"
+            raise SandboxError(f"no sandbox is called {self.name!r} (in {home()}: {known}); 'sandbox up' makes one")
+        return Spec(**json.loads((self.state / "sandbox.json").read_text()))
+
+    def api(self) -> Api:
+        return Api(self.kubeconfig)
+
+    def faults(self) -> list[Fault]:
+        return read_faults(self.faults_file)
+
+    def pid_file(self, component: str) -> Path:
+        folder = self.state if component == CONTROLLERS else self._cluster / "pids"
+        return folder / f"{component}.pid"
+
+    def log_file(self, component: str) -> Path:
+        folder = self.state if component == CONTROLLERS else self._cluster / "logs"
+        return folder / f"{component}.log"
+
+    def process(self, component: str) -> psutil.Process | None:
+        """The component's process if it runs and is truly ours."""
+        try:
+            process = psutil.Process(int(self.pid_file(component).read_text()))
+            ours = any(part.startswith(str(self.state)) for part in process.cmdline())
+            return process if ours and process.status() != psutil.STATUS_ZOMBIE else None
+        except (OSError, ValueError, psutil.Error):
+            return None
+
+    def dead(self) -> list[str]:
+        """The components that should run and do not."""
+        return [name for name in (*COMPONENTS, CONTROLLERS) if self.process(name) is None]
+
+    def environment(self) -> dict[str, str]:
+        """Variables under which kubectl, helm and Ansible work on this sandbox and leave the user's own settings."""
+        helm = self.state / "helm"
+        return {
+            "KUBECONFIG": str(self.kubeconfig),
+            "K8S_AUTH_KUBECONFIG": str(self.kubeconfig),
+            "PATH": f"{build.folder()}{os.pathsep}{os.environ.get('PATH', '')}",
+            "HELM_CACHE_HOME": str(helm / "cache"),
+            "HELM_CONFIG_HOME": str(helm / "config"),
+            "HELM_DATA_HOME": str(helm / "data"),
+        }
+
+    # making and repairing it
+
+    def create(self, spec: Spec, faults: Iterable[Fault], say: Say, download: bool = False) -> None:
+        """Start the control plane and make the nodes. On failure nothing is left running."""
+        binaries = build.ensure(say, download)
+        self.state.mkdir(parents=True)
+        try:
+            write_faults(self.faults_file, faults)
+            with build.locked(home() / ".ports.lock"):
+                self._start_control_plane(binaries, download)
+            self._write_kubeconfig(spec.kubeconfig)
+            self.start_controllers(spec)
+            self.apply_stages(spec)
+            self._create_nodes(spec.fleet())
+            (self.state / "sandbox.json").write_text(json.dumps(asdict(spec), indent=1) + "\n")
+        except BaseException:
+            self.delete(keep_logs=True)
+            raise
+
+    def repair(self, say: Say) -> None:
+        """Start again what has died; the cluster's content is as it was."""
+        dead = self.dead()
+        say(f"starting again: {', '.join(dead)}")
+        if set(dead) - {CONTROLLERS}:
+            for name in dead:
+                self.pid_file(name).unlink(missing_ok=True)
+            self._kwokctl(build.folder(), "start", "cluster", "--timeout", "60s")
+            self._wait(self.api().ready, 60, "the API server does not get ready")
+            self._restart("kwok-controller", self._drop_leases)
+        if self.process(CONTROLLERS) is None:
+            self.start_controllers(self.spec())
+
+    def _start_control_plane(self, binaries: Path, download: bool) -> None:
+        flags: list[str] = []
+        if not download:
+            for flag, name in {"etcd": "server", "kwok-controller": "kwok"}.items():
+                flags += [f"--{flag}-binary", str(binaries / name)]
+            for name in COMPONENTS[1:4]:
+                flags += [f"--{name}-binary", str(binaries / name)]
+        for extra in _EXTRA_ARGS:
+            flags += ["--extra-args", extra]
+        self._kwokctl(
+            binaries,
+            *("create", "cluster", "--runtime", "binary", *flags),
+            *("--disable-qps-limits", "--secure-port", "--kube-authorization"),
+            *("--enable-crds", "Stage,Logs,ClusterLogs,Exec,ClusterExec"),
+            *("--kubeconfig", str(self.state / "kwok" / "kubeconfig"), "--wait", "60s"),
+        )
+
+    def _kwokctl(self, binaries: Path, *arguments: str) -> None:
+        config = self.state / "kwok" / "kwokctl.yaml"
+        config.parent.mkdir(parents=True, exist_ok=True)
+        options = {"bindAddress": "127.0.0.1"}
+        version = {"kind": "KwokctlConfiguration", "apiVersion": "config.kwok.x-k8s.io/v1alpha1"}
+        config.write_text(yaml.safe_dump({**version, "options": options}))
+        environment = {
+            **os.environ,
+            "KWOK_WORKDIR": str(self.state / "kwok"),
+            "KWOK_KUBECTL_BINARY": str(binaries / "kubectl"),
+            "KWOK_ETCDCTL_BINARY": "true",
+            "KWOK_KUBE_VERSION": build.version("k8s.io/kubernetes"),
+        }
+        command = [str(binaries / "kwokctl"), "--name", self.name, "--config", str(config), *arguments]
+        done = subprocess.run(command, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True)
+        if done.returncode:
+            raise SandboxError(f"kwokctl {arguments[0]} failed:\n{(done.stderr or done.stdout).strip()[-1500:]}")
+
+    def _write_kubeconfig(self, second: str) -> None:
+        """A kubeconfig that needs no other file."""
+        config = yaml.safe_load((self._cluster / "kubeconfig.yaml").read_text())
+        cluster, user = config["clusters"][0]["cluster"], config["users"][0]["user"]
+        name = f"sandbox-{self.name}"
+        document = {
+            "apiVersion": "v1",
+            "kind": "Config",
+            "current-context": name,
+            "contexts": [{"name": name, "context": {"cluster": name, "user": name}}],
+            "clusters": [{"name": name, "cluster": {"server": cluster["server"], **_data(cluster, _CA)}}],
+            "users": [{"name": name, "user": _data(user, *_CLIENT)}],
+        }
+        for path in [self.kubeconfig, *([Path(second)] if second else [])]:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.touch(mode=0o600)
+            path.write_text(yaml.safe_dump(document))
+
+    def start_controllers(self, spec: Spec) -> None:
+        """Start the process of simulated controllers; it is ready when READY_FILE exists."""
+        (self.state / READY_FILE).unlink(missing_ok=True)
+        here = Path(__file__).resolve().parents[1]
+        command = [sys.executable, "-m", "gpuops_sandbox.controllers", "--state", str(self.state)]
+        command += ["--profile", spec.profile, "--without", ",".join(spec.without)]
+        environment = {**os.environ, **self.environment(), "PYTHONPATH": str(here), "PYTHONUNBUFFERED": "1"}
+        with self.log_file(CONTROLLERS).open("ab") as log:
+            process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment, start_new_session=True
+            )
+        self.pid_file(CONTROLLERS).write_text(str(process.pid))
+
+    def apply_stages(self, spec: Spec) -> None:
+        """Give kwok the Stages for the faults that hold now."""
+        api, fleet = self.api(), spec.fleet()
+        show_init = fleet.gpu_nodes <= INIT_PROGRESS_UP_TO
+        for stage in stages.stages(self.faults(), show_init):
+            path = f"/apis/kwok.x-k8s.io/v1alpha1/stages/{stage['metadata']['name']}"
+            api.apply(path, stage)
+
+    def _create_nodes(self, fleet: Fleet) -> None:
+        api, broken = self.api(), [fault.node for fault in self.faults() if fault.kind == "node-not-ready"]
+        fleet = replace(fleet, port=self._kubelet_port(), broken=frozenset(broken))
+        with ThreadPoolExecutor(PARALLEL) as pool:
+            for _ in pool.map(lambda node: api.create("/api/v1/nodes", node), fleet.nodes()):
+                pass
+
+    def _kubelet_port(self) -> int:
+        process = self.process("kwok-controller")
+        flags = process.cmdline() if process else []
+        ports = [int(flag.partition("=")[2]) for flag in flags if flag.startswith("--node-port=")]
+        if not ports:
+            raise SandboxError(f"sandbox {self.name}: kwok-controller has ended; see its log")
+        return ports[0]
+
+    def wait_ready(self, spec: Spec, timeout: float) -> None:
+        """Until all nodes are Ready (but those with the fault node-not-ready) and the controllers have started."""
+        api, broken = self.api(), {fault.node for fault in self.faults() if fault.kind == "node-not-ready"}
+        fleet = spec.fleet()
+        total = fleet.gpu_nodes + fleet.cpu_nodes
+        # The node controller takes them in order, so the last ones speak for all.
+        watched = [name for name in [*fleet.gpu_names()[-1:], *fleet.cpu_names()] if name not in broken]
+
+        def nodes_ready() -> bool:
+            states = api.node_states()
+            settled = [name for name, state in states.items() if state.startswith("Ready") != (name in broken)]
+            return len(settled) >= total and all(_settled(api, name) for name in watched)
+
+        self._wait(nodes_ready, timeout, "not all nodes get Ready ('sandbox logs kwok-controller' may say why)")
+        self._wait(self.controllers_ready, timeout, "the simulated controllers do not start")
+
+    def controllers_ready(self) -> bool:
+        if self.process(CONTROLLERS) is None:
+            lines = self.log_file(CONTROLLERS).read_text(errors="replace").strip().splitlines()
+            raise SandboxError("the simulated controllers ended:\n" + "\n".join(lines[-15:]))
+        return (self.state / READY_FILE).exists()
+
+    def _wait(self, reached: Callable[[], bool], timeout: float, otherwise: str) -> None:
+        deadline = time.monotonic() + timeout
+        while not reached():
+            if time.monotonic() > deadline:
+                raise SandboxError(f"sandbox {self.name}: {otherwise}, after {timeout:.0f} s")
+            time.sleep(0.2)
+
+    # ending it
+
+    def delete(self, keep_logs: bool = False) -> None:
+        """End the processes and remove the folder. ``keep_logs`` saves the logs as NAME.failed beside it."""
+        processes = [process for name in (CONTROLLERS, *reversed(COMPONENTS)) if (process := self.process(name))]
+        for process in processes:
+            _signal(process, signal.SIGKILL)
+        _ended(processes, 10)
+        self._remove_second_kubeconfig()
+        if keep_logs:
+            self._save_logs(self.state.with_name(f"{self.name}.failed"))
+        shutil.rmtree(self.state, ignore_errors=True)
+
+    def _save_logs(self, target: Path) -> None:
+        shutil.rmtree(target, ignore_errors=True)
+        target.mkdir(parents=True)
+        for name in (*COMPONENTS, CONTROLLERS):
+            if self.log_file(name).exists():
+                shutil.copy(self.log_file(name), target)
+
+    def _remove_second_kubeconfig(self) -> None:
+        """Only while it still is what we wrote."""
+        if not self.exists():
+            return
+        second = Path(self.spec().kubeconfig or self.kubeconfig)
+        same = second.exists() and self.kubeconfig.exists() and second.read_bytes() == self.kubeconfig.read_bytes()
+        if second != self.kubeconfig and same:
+            second.unlink()
+
+    def restart_apiserver(self, down: float = 1.0) -> None:
+        """Stop kube-apiserver, stay without it for ``down`` seconds, start it again with the same command.
+
+        kwok is restarted too: its watches come back up to 30 s later than a kubelet's do.
+        """
+        self._restart("kube-apiserver", lambda: time.sleep(down))
+        self._wait(self.api().ready, 60, "the API server does not get ready after its restart")
+        self._restart("kwok-controller", self._drop_leases)
+
+    def _drop_leases(self) -> None:
+        """A new kwok process leaves nodes alone until their leases, held by the old one, run out (200 s)."""
+        self.api().delete("/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases")
+
+    def _restart(self, component: str, meanwhile: Callable[[], None]) -> None:
+        process = self.process(component)
+        if process is None:
+            raise SandboxError(f"sandbox {self.name}: {component} does not run; 'sandbox up' repairs it")
+        command, folder = process.cmdline(), process.cwd()
+        _signal(process, signal.SIGTERM)
+        if not _ended([process], 1):
+            _signal(process, signal.SIGKILL)
+            _ended([process], 10)
+        meanwhile()
+        with self.log_file(component).open("ab") as log:
+            started = subprocess.Popen(
+                command, cwd=folder, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+            )
+        self.pid_file(component).write_text(str(started.pid))
+
+
+_CA = ("certificate-authority-data", "certificate-authority")
+_CLIENT = (("client-certificate-data", "client-certificate"), ("client-key-data", "client-key"))
+
+
+def names() -> list[str]:
+    """The sandboxes that exist."""
+    return sorted(path.parent.name for path in home().glob("*/sandbox.json"))
+
+
+def _data(source: Mapping[str, str], *keys: tuple[str, str]) -> dict[str, str]:
+    """``*-data`` entries of a kubeconfig, read from the files where they are given as files."""
+    return {
+        inline: source.get(inline) or base64.b64encode(Path(source[by_file]).read_bytes()).decode()
+        for inline, by_file in keys
+    }
+
+
+def _inline(path: Path, data: str) -> Path:
+    """TLS wants files: the kubeconfig's inline certificate as one, beside the kubeconfig."""
+    if not path.exists():
+        path.parent.mkdir(exist_ok=True)
+        path.touch(mode=0o600)
+        path.write_bytes(base64.b64decode(data))
+    return path
+
+
+def _settled(api: Api, name: str) -> bool:
+    """The node controller has seen the node: the taint that every new node has is gone."""
+    taints = api.call("GET", f"/api/v1/nodes/{name}")["spec"].get("taints") or []
+    return all(taint["key"] != "node.kubernetes.io/not-ready" for taint in taints)
+
+
+def _signal(process: psutil.Process, number: int) -> None:
+    with contextlib.suppress(psutil.NoSuchProcess):
+        process.send_signal(number)
+
+
+def _ended(processes: Iterable[psutil.Process], timeout: float) -> bool:
+    """Wait until none of them runs. A zombie counts as ended: who should reap it may never do so in a container."""
+    deadline = time.monotonic() + timeout
+    while any(_runs(process) for process in processes):
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.05)
+    return True
+
+
+def _runs(process: psutil.Process) -> bool:
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def _message(data: bytes) -> str:
+    try:
+        return str(json.loads(data).get("message") or data[:300])
+    except (ValueError, AttributeError):
+        return data[:300].decode(errors="replace")

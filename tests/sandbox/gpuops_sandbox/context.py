@@ -1,0 +1,99 @@
+# Copyright: gpuops.rdma contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What a simulated controller is given: where the sandbox is, its shapes, and the faults that hold now."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sys
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import yaml
+
+if TYPE_CHECKING:
+    from ansible_collections.gpuops.rdma.plugins.module_utils._model import Shape
+
+REPO = Path(__file__).resolve().parents[3]
+TOPOLOGY = REPO / "files" / "topology"
+COLLECTIONS = REPO / ".cache" / "collections"
+FAULTS_FILE = "faults.json"
+
+
+@dataclass(frozen=True)
+class Fault:
+    """One fault that holds now. ``node`` is a node's name (never an index) or "" where the kind has none."""
+
+    kind: str
+    node: str = ""
+    arg: str = ""
+
+    def __str__(self) -> str:
+        return ":".join(part for part in (self.kind, self.node, self.arg) if part)
+
+
+def read_faults(path: Path) -> list[Fault]:
+    """The faults in a faults.json; none when there is no file."""
+    try:
+        return [Fault(**entry) for entry in json.loads(path.read_text())]
+    except FileNotFoundError:
+        return []
+
+
+def write_faults(path: Path, faults: Iterable[Fault]) -> None:
+    """Replace the file in one step: the controllers' process reads it at any time."""
+    draft = path.with_suffix(f".{os.getpid()}.tmp")
+    draft.write_text(json.dumps([asdict(fault) for fault in faults], indent=1) + "\n")
+    draft.replace(path)
+
+
+def use_collection() -> None:
+    """Make ``ansible_collections.gpuops.rdma`` of this checkout importable, as ``make`` does for the tests."""
+    link = COLLECTIONS / "ansible_collections" / "gpuops" / "rdma"
+    link.parent.mkdir(parents=True, exist_ok=True)
+    with contextlib.suppress(FileExistsError):
+        link.symlink_to(REPO, target_is_directory=True)
+    if str(COLLECTIONS) not in sys.path:
+        sys.path.insert(0, str(COLLECTIONS))
+
+
+def load_shapes(folder: Path = TOPOLOGY) -> dict[str, Shape]:
+    """Every shape of files/topology by name, the refused ones too."""
+    use_collection()
+    from ansible_collections.gpuops.rdma.plugins.module_utils import _shape
+
+    shapes = (_shape.parse(yaml.safe_load(path.read_text())) for path in sorted(folder.glob("*.yml")))
+    return {shape.name: shape for shape in shapes}
+
+
+@dataclass
+class Context:
+    """Given to ``register(registry, ctx)`` of every simulated controller. ``state`` is the sandbox's folder."""
+
+    kubeconfig: Path
+    state: Path
+    shapes: Mapping[str, Shape]
+    profile: str = "current"
+    _faults: list[Fault] = field(default_factory=list, repr=False)
+    _stamp: int = field(default=-1, repr=False)
+
+    def faults(self) -> list[Fault]:
+        """The faults that hold now; the file is read again when it has changed."""
+        path = self.state / FAULTS_FILE
+        try:
+            stamp = path.stat().st_mtime_ns
+        except FileNotFoundError:
+            self._faults, self._stamp = [], -1
+            return []
+        if stamp != self._stamp:
+            self._faults, self._stamp = read_faults(path), stamp
+        return list(self._faults)
+
+    def fault(self, kind: str, node: str = "") -> Fault | None:
+        """The fault of that kind on that node (or without a node), if it holds now."""
+        return next((f for f in self.faults() if f.kind == kind and f.node in ("", node)), None)

@@ -1,0 +1,448 @@
+# Copyright: gpuops.rdma contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What the Network Operator makes, as tables for both generations, and the objects rendered from them. Pure.
+
+Names, labels, selectors and init containers are those that the real operators v26.4.1 and v23.10.x made on the same
+control plane; tests/unit/test_sandbox_operators.py compares.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import zlib
+from dataclasses import dataclass, field
+from typing import Any
+
+Json = dict[str, Any]
+Version = tuple[int, int]
+
+STATE_LABEL = "nvidia.network-operator.state"
+HASH = "nvidia.network-operator.config-hash"
+REVISION = "nvidia.network-operator.revision"
+MOFED_WAIT = "network.nvidia.com/operator.mofed.wait"
+NIC_CONFIGURATION_WAIT = "network.nvidia.com/operator.nic-configuration.wait"
+MELLANOX = "feature.node.kubernetes.io/pci-15b3.present"
+POLICY = "nic-cluster-policy"
+
+CURRENT: Version = (24, 10)
+"""From this release on the policy is the user's and not the chart's; its objects have the newer names."""
+
+STATES_CURRENT = (
+    "state-multus-cni",
+    "state-container-networking-plugins",
+    "state-ipoib-cni",
+    "state-OFED",
+    "state-SRIOV-device-plugin",
+    "state-RDMA-device-plugin",
+    "state-ib-kubernetes",
+    "state-nv-ipam-cni",
+    "state-nic-feature-discovery",
+    "state-doca-telemetry-service",
+    "state-nic-configuration-operator",
+    "state-spectrum-x-operator",
+)
+STATES_2024 = (
+    "state-pod-security-policy",
+    "state-multus-cni",
+    "state-container-networking-plugins",
+    "state-ipoib-cni",
+    "state-whereabouts-cni",
+    "state-OFED",
+    "state-SRIOV-device-plugin",
+    "state-RDMA-device-plugin",
+    "state-ib-kubernetes",
+    "state-nv-ipam-cni",
+    "state-nic-feature-discovery",
+)
+
+
+def state_names(version: Version) -> tuple[str, ...]:
+    return STATES_CURRENT if version >= CURRENT else STATES_2024
+
+
+@dataclass(frozen=True)
+class Component:
+    """One state with its DaemonSet. ``section`` is the path in the policy's spec that switches it on."""
+
+    state: str
+    section: str
+    name: str
+    container: str
+    labels: dict[str, str]
+    select: dict[str, str]
+    """The selector; the pods carry labels and selector."""
+    account: str = ""
+    inits: tuple[str, ...] = ()
+    mellanox_only: bool = False
+    config_map: str = ""
+    owner_label: bool = False
+    critical: bool = False
+    pod_drops: tuple[str, ...] = ()
+    """Labels of the DaemonSet that its pods lack."""
+    until: Version = (99, 99)
+    since: Version = (0, 0)
+    extra: dict[str, Any] = field(default_factory=dict)
+
+
+IPAM_LABELS = {"app": "nv-ipam", "component": "nv-ipam-node", "name": "nv-ipam-node"}
+HOST_NETWORK = {"hostNetwork": True}
+
+COMPONENTS = (
+    Component(
+        "state-multus-cni",
+        "secondaryNetwork.multus",
+        "kube-multus-ds",
+        "kube-multus",
+        {"app": "multus", "name": "multus", "tier": "node"},
+        {"name": "multus"},
+        account="multus",
+        inits=("install-multus-binary",),
+        critical=True,
+        since=CURRENT,
+        extra=HOST_NETWORK,
+    ),
+    Component(
+        "state-multus-cni",
+        "secondaryNetwork.multus",
+        "kube-multus-ds",
+        "kube-multus",
+        {"app": "multus", "name": "multus", "tier": "node"},
+        {"name": "multus"},
+        account="multus",
+        until=CURRENT,
+        extra=HOST_NETWORK,
+    ),
+    Component(
+        "state-container-networking-plugins",
+        "secondaryNetwork.cniPlugins",
+        "cni-plugins-ds",
+        "cni-plugins",
+        {"app": "cni-plugins", "tier": "node"},
+        {"name": "cni-plugins"},
+        extra=HOST_NETWORK,
+    ),
+    Component(
+        "state-SRIOV-device-plugin",
+        "sriovDevicePlugin",
+        "network-operator-sriov-device-plugin",
+        "kube-sriovdp",
+        {"app": "sriovdp", "tier": "node"},
+        {"name": "network-operator-sriov-device-plugin"},
+        account="network-operator-sriov-device-plugin",
+        mellanox_only=True,
+        config_map="network-operator-sriovdp-config",
+        owner_label=True,
+        critical=True,
+        since=CURRENT,
+        extra=HOST_NETWORK,
+    ),
+    Component(
+        "state-SRIOV-device-plugin",
+        "sriovDevicePlugin",
+        "sriov-device-plugin",
+        "kube-sriovdp",
+        {"app": "sriovdp", "tier": "node"},
+        {"name": "sriov-device-plugin"},
+        account="sriov-device-plugin",
+        mellanox_only=True,
+        config_map="sriovdp-config",
+        critical=True,
+        until=CURRENT,
+        extra=HOST_NETWORK,
+    ),
+    Component(
+        "state-RDMA-device-plugin",
+        "rdmaSharedDevicePlugin",
+        "rdma-shared-dp-ds",
+        "rdma-shared-dp",
+        {},
+        {"app": "rdma-shared-dp"},
+        mellanox_only=True,
+        config_map="rdma-devices",
+        owner_label=True,
+        critical=True,
+        extra=HOST_NETWORK,
+    ),
+    Component(
+        "state-nv-ipam-cni",
+        "nvIpam",
+        "nv-ipam-node",
+        "nv-ipam-node",
+        IPAM_LABELS,
+        {"name": "nv-ipam-node"},
+        account="nv-ipam-node",
+        extra={"terminationGracePeriodSeconds": 10},
+    ),
+)
+WITHOUT_OBJECTS = {
+    "state-OFED": "ofedDriver",
+    "state-ib-kubernetes": "ibKubernetes",
+    "state-ipoib-cni": "secondaryNetwork.ipoib",
+    "state-whereabouts-cni": "secondaryNetwork.ipamPlugin",
+    "state-nic-feature-discovery": "nicFeatureDiscovery",
+    "state-doca-telemetry-service": "docaTelemetryService",
+    "state-nic-configuration-operator": "nicConfigurationOperator",
+    "state-spectrum-x-operator": "spectrumXOperator",
+}
+"""States whose objects are not simulated: asked for, they stay notReady, which is what a policy without pods says."""
+
+GPU_TOLERATION = {"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}
+
+
+def section(spec: Json, path: str) -> Json | None:
+    """A part of the policy's spec; None where it is not asked for."""
+    found: Any = spec
+    for key in path.split("."):
+        found = found.get(key) if isinstance(found, dict) else None
+    return found if isinstance(found, dict) else None
+
+
+def components(spec: Json, version: Version) -> list[Component]:
+    """Those that the policy asks for and this release has."""
+    return [one for one in COMPONENTS if one.since <= version < one.until and section(spec, one.section) is not None]
+
+
+def image(spec: Json, part: Json) -> str:
+    common = spec.get("global", {})
+    version = part.get("version") or common.get("version", "")
+    repository = part.get("repository") or common.get("repository", "")
+    return f"{repository}/{part['image']}{'@' if version.startswith('sha256:') else ':'}{version}"
+
+
+def digest_of(text: str) -> str:
+    return base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+
+
+def _owner(component: Component, version: Version) -> dict[str, str]:
+    return {"ds-owner": "NicClusterPolicy"} if component.owner_label and version >= CURRENT else {}
+
+
+def config_map(component: Component, spec: Json, version: Version, namespace: str) -> Json:
+    """The device plugin's configuration, as the template of the real operator folds it: on one line."""
+    part = section(spec, component.section) or {}
+    config = " ".join(part.get("config", "").split("\n"))
+    if version < CURRENT:
+        config = " ".join(config.split()) + " "
+    meta = {
+        "name": component.config_map,
+        "namespace": namespace,
+        "labels": {STATE_LABEL: component.state, **_owner(component, version)},
+    }
+    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": meta, "data": {"config.json": config}}
+
+
+def daemonset(component: Component, spec: Json, version: Version, namespace: str) -> Json:
+    part = section(spec, component.section) or {}
+    picture = image(spec, part)
+    owner = _owner(component, version)
+    pod: Json = {
+        "tolerations": [*spec.get("tolerations", []), GPU_TOLERATION],
+        "containers": [{"name": component.container, "image": picture}],
+        **component.extra,
+    }
+    if component.account:
+        pod["serviceAccountName"] = component.account
+    if component.inits:
+        pod["initContainers"] = [{"name": name, "image": picture} for name in component.inits]
+    if component.critical:
+        pod["priorityClassName"] = "system-node-critical"
+    if component.mellanox_only:
+        pod["nodeSelector"] = {MELLANOX: "true", MOFED_WAIT: "false"}
+    if spec.get("nodeAffinity"):
+        pod["affinity"] = {"nodeAffinity": spec["nodeAffinity"]}
+    template: Json = {"metadata": {"labels": {**component.labels, **component.select, **owner}}, "spec": pod}
+    if component.config_map:
+        pod["volumes"] = [{"name": "config-volume", "configMap": {"name": component.config_map}}]
+        if version >= (26, 1):
+            template["metadata"]["annotations"] = {HASH: digest_of(part.get("config", ""))}
+    return _workload(
+        "DaemonSet", component.name, namespace, {**component.labels, **owner}, component.state, version
+    ) | {
+        "spec": {
+            "selector": {"matchLabels": component.select},
+            "updateStrategy": {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": 1}},
+            "template": template,
+        }
+    }
+
+
+def _workload(kind: str, name: str, namespace: str, labels: Json, state: str, version: Version) -> Json:
+    meta: Json = {"name": name, "namespace": namespace, "labels": {**labels, STATE_LABEL: state}}
+    if version >= CURRENT:
+        meta["annotations"] = {REVISION: str(zlib.crc32(f"{kind}/{name}".encode()))}
+    return {"apiVersion": "apps/v1", "kind": kind, "metadata": meta}
+
+
+def ipam_controller(spec: Json, version: Version, namespace: str) -> Json:
+    labels = {"app": "nv-ipam", "component": "nv-ipam-controller", "name": "nv-ipam-controller"}
+    select = {"name": "nv-ipam-controller"}
+    roles = [f"node-role.kubernetes.io/{role}" for role in ("master", "control-plane")]
+    pod = {
+        "serviceAccountName": "nv-ipam-controller",
+        "priorityClassName": "system-cluster-critical",
+        "tolerations": [
+            GPU_TOLERATION,
+            *({"key": role, "operator": "Exists", "effect": "NoSchedule"} for role in roles),
+        ],
+        "containers": [{"name": "nv-ipam-controller", "image": image(spec, section(spec, "nvIpam") or {})}],
+    }
+    return _workload("Deployment", "nv-ipam-controller", namespace, labels, "state-nv-ipam-cni", version) | {
+        "spec": {
+            "replicas": 2,
+            "selector": {"matchLabels": select},
+            "template": {"metadata": {"labels": labels}, "spec": pod},
+        }
+    }
+
+
+def companions(spec: Json, version: Version, namespace: str) -> list[Json]:
+    """ServiceAccounts and configurations, made before the pods that need them."""
+    parts = components(spec, version)
+    accounts = {one.account for one in parts if one.account}
+    if any(one.section == "nvIpam" for one in parts):
+        accounts.add("nv-ipam-controller")
+    found: list[Json] = [
+        {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": name, "namespace": namespace}}
+        for name in sorted(accounts)
+    ]
+    return found + [config_map(one, spec, version, namespace) for one in parts if one.config_map]
+
+
+def objects(spec: Json, version: Version, namespace: str) -> list[Json]:
+    """All that a policy leads to, without the owner and the nv-ipam CRDs."""
+    parts = components(spec, version)
+    found = companions(spec, version, namespace)
+    found += [daemonset(one, spec, version, namespace) for one in parts]
+    if any(one.section == "nvIpam" for one in parts):
+        found.append(ipam_controller(spec, version, namespace))
+    return found
+
+
+def is_ready(found: Json | None) -> bool:
+    """As this operator judges a DaemonSet: one that wants no pods is never ready."""
+    if found is None:
+        return False
+    status = found.get("status", {})
+    wanted = status.get("desiredNumberScheduled", 0)
+    if status.get("observedGeneration") != found["metadata"].get("generation") or not wanted:
+        return False
+    return bool(wanted == status.get("numberAvailable", 0) == status.get("updatedNumberScheduled", 0))
+
+
+def status(spec: Json, version: Version, ready: dict[str, bool]) -> Json:
+    """``ready`` says it of each state that the policy asks for; all others are ignored."""
+    applied = [
+        {"name": name, "state": ("ready" if ready[name] else "notReady") if name in ready else "ignore"}
+        for name in state_names(version)
+    ]
+    return {"state": "ready" if all(ready.values()) else "notReady", "appliedStates": applied}
+
+
+def wrong_name(name: str) -> Json:
+    reason = f"Unsupported NicClusterPolicy instance {name}. Only instance with name {POLICY} is supported"
+    return {"state": "ignore", "reason": reason}
+
+
+def asked_without_objects(spec: Json, version: Version) -> list[str]:
+    known = state_names(version)
+    return [name for name, path in WITHOUT_OBJECTS.items() if name in known and section(spec, path) is not None]
+
+
+# nv-ipam's resource definitions come with the policy, not with the chart.
+
+IPAM_KINDS = {
+    "IPPool": ("ippools", ["subnet", "perNodeBlockSize"]),
+    "CIDRPool": ("cidrpools", ["cidr", "perNodeNetworkPrefix"]),
+}
+
+
+def ipam_crds(version: Version) -> list[Json]:
+    kinds = IPAM_KINDS if version >= (24, 7) else {"IPPool": IPAM_KINDS["IPPool"]}
+    return [_crd(kind, plural, required) for kind, (plural, required) in kinds.items()]
+
+
+def _crd(kind: str, plural: str, required: list[str]) -> Json:
+    wide = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+    schema = {
+        "type": "object",
+        "required": ["spec"],
+        "properties": {
+            "spec": {**wide, "required": required},
+            "status": {**wide},
+        },
+    }
+    return {
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {"name": f"{plural}.nv-ipam.nvidia.com"},
+        "spec": {
+            "group": "nv-ipam.nvidia.com",
+            "scope": "Namespaced",
+            "names": {"kind": kind, "listKind": f"{kind}List", "plural": plural, "singular": kind.lower()},
+            "versions": [
+                {
+                    "name": "v1alpha1",
+                    "served": True,
+                    "storage": True,
+                    "schema": {"openAPIV3Schema": schema},
+                    "subresources": {"status": {}},
+                }
+            ],
+        },
+    }
+
+
+# The SR-IOV operator of the subchart: its configuration daemon installs the CNI plugins.
+
+SRIOV_INITS = (
+    ("sriov-cni", "SRIOV_CNI_IMAGE"),
+    ("sriov-infiniband-cni", "SRIOV_INFINIBAND_CNI_IMAGE"),
+    ("ovs-cni", "OVS_CNI_IMAGE"),
+    ("rdma-cni", "RDMA_CNI_IMAGE"),
+)
+SRIOV_SELECTOR = {"kubernetes.io/os": "linux", "node-role.kubernetes.io/worker": ""}
+
+
+def sriov_daemon(config: Json, images: dict[str, str], namespace: str) -> Json:
+    """``images``: environment of the SR-IOV operator's container; an image that it lacks is not installed."""
+    select = {"app": "sriov-network-config-daemon"}
+    more = {"component": "network", "openshift.io/component": "network", "type": "infra"}
+    pod = {
+        "serviceAccountName": "sriov-network-config-daemon",
+        "priorityClassName": "system-node-critical",
+        "nodeSelector": config.get("configDaemonNodeSelector") or SRIOV_SELECTOR,
+        "tolerations": [{"operator": "Exists"}],
+        "hostNetwork": True,
+        "initContainers": [{"name": name, "image": images[key]} for name, key in SRIOV_INITS if images.get(key)],
+        "containers": [{"name": select["app"], "image": images.get("SRIOV_NETWORK_CONFIG_DAEMON_IMAGE", "simulated")}],
+    }
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "DaemonSet",
+        "metadata": {
+            "name": select["app"],
+            "namespace": namespace,
+            "annotations": {"release.openshift.io/version": ""},
+        },
+        "spec": {
+            "selector": {"matchLabels": select},
+            "updateStrategy": {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": "33%"}},
+            "template": {
+                "metadata": {
+                    "labels": {**select, **more},
+                    "annotations": {
+                        "kubectl.kubernetes.io/default-container": select["app"],
+                        "openshift.io/required-scc": "privileged",
+                    },
+                },
+                "spec": pod,
+            },
+        },
+    }
+
+
+def stable(obj: Json) -> str:
+    return json.dumps(obj, sort_keys=True)

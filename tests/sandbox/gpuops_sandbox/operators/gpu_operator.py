@@ -1,0 +1,121 @@
+# Copyright: gpuops.rdma contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The GPU Operator: from a ClusterPolicy to labelled nodes, DaemonSets and a status.
+
+GPUs come from the operands' pods, not from here: see node_agent.py.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import kopf
+
+from . import _gpu_objects as objects
+from ._api import Json
+from ._hub import Hub, Loop, calendar_version, controller_ref, hub_of, run_loop, timestamp
+
+if TYPE_CHECKING:
+    from ..context import Context
+
+NAME = "gpu-operator"
+POLICIES = "/apis/nvidia.com/v1/clusterpolicies"
+OPERATOR = {"app.kubernetes.io/component": "gpu-operator"}
+
+
+def register(registry: kopf.OperatorRegistry, ctx: Context) -> None:
+    hub = hub_of(ctx, registry)
+    operator = GpuOperator(hub)
+    loop = Loop(NAME, operator.reconcile, pause=0.5)
+
+    @kopf.on.event("nvidia.com", "v1", "clusterpolicies", registry=registry, id=NAME)
+    async def policy_event(type: str | None, name: str | None, body: kopf.Body, **_: Any) -> None:
+        operator.see(str(name), None if type == "DELETED" else dict(body))
+        loop.kick()
+
+    hub.daemonsets.listeners.append(operator.forget)
+    for informer in (hub.nodes, hub.daemonsets, hub.deployments):
+        informer.listeners.append(loop.kick)
+    run_loop(registry, hub, loop, every=15)
+
+
+class GpuOperator:
+    def __init__(self, hub: Hub) -> None:
+        self.hub = hub
+        self.policies: dict[str, Json] = {}
+        self.applied: dict[str, Json] = {}
+        """What was applied last, so that a round without news costs no request."""
+
+    def see(self, name: str, policy: Json | None) -> None:
+        if policy is None:
+            self.policies.pop(name, None)
+            self.applied.clear()
+        else:
+            self.policies[name] = policy
+
+    def forget(self, new: Json | None, old: Json | None) -> None:
+        """A DaemonSet that someone deleted is made again."""
+        if new is None and old is not None:
+            self.applied.pop(f"DaemonSet/{old['metadata']['name']}", None)
+
+    async def reconcile(self) -> float | None:
+        deployment = self.hub.deployment(OPERATOR)
+        if deployment is None or not self.policies:
+            return None
+        oldest, *others = sorted(self.policies.values(), key=_age)
+        for other in others:
+            await self._set_status(other, {"state": "ignored"})
+        namespace, version = deployment["metadata"]["namespace"], calendar_version(deployment)
+        nodes = [node for node in self.hub.nodes if objects.has_gpu(node.labels)]
+        for node in nodes:
+            self.hub.writer.want(node.name, labels=objects.node_labels(node.labels))
+        await self._apply(oldest, version, namespace)
+        await self._set_status(oldest, self._status(oldest, version, namespace, bool(nodes)))
+        return None
+
+    async def _apply(self, policy: Json, version: objects.Version, namespace: str) -> None:
+        spec = policy["spec"]
+        wanted = objects.companions(spec, version, namespace)
+        wanted += [objects.daemonset(one, spec, version, namespace) for one in objects.operands(spec, version)]
+        for obj in wanted:
+            obj["metadata"]["ownerReferences"] = [controller_ref(policy)]
+            key = f"{obj['kind']}/{obj['metadata']['name']}"
+            if self.applied.get(key) != obj:
+                await self.hub.api.apply(obj, NAME)
+                self.applied[key] = obj
+        for operand in objects.OPERANDS:
+            key = f"DaemonSet/{operand.name}"
+            if key in self.applied and not objects.wanted(operand, spec, version):
+                await self.hub.api.delete(f"/apis/apps/v1/namespaces/{namespace}/daemonsets/{operand.name}")
+                del self.applied[key]
+
+    def _status(self, policy: Json, version: objects.Version, namespace: str, gpus: bool) -> Json:
+        now = timestamp()
+        if not any(objects.has_nfd(node.labels) for node in self.hub.nodes):
+            return objects.status_ready(namespace, "NFDLabelsMissing", objects.NO_NFD_MESSAGE, now)
+        if not gpus:
+            return objects.status_ready(namespace, "NoGPUNodes", objects.NO_NODES_MESSAGE, now)
+        late = [
+            operand.state
+            for operand in objects.operands(policy["spec"], version)
+            if not objects.is_ready(self.hub.daemonsets.get(f"{namespace}/{operand.name}"))
+        ]
+        if late:
+            return objects.status_not_ready(namespace, late, now)
+        return objects.status_ready(namespace, "Reconciled", objects.READY_MESSAGE, now)
+
+    async def _set_status(self, policy: Json, status: Json) -> None:
+        if _without_times(policy.get("status", {})) == _without_times(status):
+            return
+        policy["status"] = status
+        await self.hub.api.patch(f"{POLICIES}/{policy['metadata']['name']}/status", {"status": status})
+
+
+def _age(policy: Json) -> tuple[str, str]:
+    return policy["metadata"]["creationTimestamp"], policy["metadata"]["name"]
+
+
+def _without_times(status: Json) -> Json:
+    conditions = [{k: v for k, v in one.items() if k != "lastTransitionTime"} for one in status.get("conditions", [])]
+    return {**status, "conditions": conditions}

@@ -1,0 +1,252 @@
+# Copyright: gpuops.rdma contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Profiles against the real charts' values, CRDs and webhook schemas (../shared/upstream).
+
+The key files of files/profiles are made from the charts' values.yaml. After a new release:
+``python tests/unit/test_contract_values.py`` writes their ``keys`` again; ``also``, edited by hand, is part of them.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import crd_schema
+import pytest
+import yaml
+from ansible_collections.gpuops.rdma.plugins.module_utils import _releases
+
+ROOT = Path(__file__).resolve().parents[2]
+PROFILES = ROOT / "files" / "profiles"
+UPSTREAM = ROOT.parent / "shared" / "upstream"
+NAMES = ("current", "guide-2024")
+OPERATORS = {"gpu_operator": "gpu-operator", "network_operator": "network-operator"}
+RELEASE = {"current": "v26.4.1", "guide-2024": "v23.10.x"}
+
+pytestmark = pytest.mark.skipif(not UPSTREAM.is_dir(), reason="needs ../shared/upstream (the real charts' data)")
+
+# Subcharts of which the umbrella chart's values.yaml shows a part only.
+OPEN_CHARTS = ("node-feature-discovery", "maintenance-operator-chart")
+# Mappings whose keys are the user's or Kubernetes' own.
+OPEN_NAMES = {
+    *("resources", "nodeSelector", "annotations", "labels", "affinity", "data", "featureGates"),
+    *("configDaemonNodeSelector", "configDaemonNodeSelectorExtra"),
+    *("startupProbe", "livenessProbe", "readinessProbe"),
+}
+
+
+def key_paths(values: dict[str, Any], prefix: str = "") -> list[str]:
+    found: list[str] = []
+    for key, value in values.items():
+        path = f"{prefix}{key}"
+        open_one = isinstance(value, dict) and (not value or key in OPEN_NAMES or path in OPEN_CHARTS)
+        if open_one:
+            found.append(f"{path}.*")
+        elif isinstance(value, dict):
+            found += key_paths(value, f"{path}.")
+        else:
+            found.append(path)
+    return sorted(found)
+
+
+def load(path: Path) -> Any:
+    return yaml.safe_load(path.read_text(encoding="utf-8"))
+
+
+def key_files() -> list[Path]:
+    return sorted(path for path in PROFILES.glob("keys-*.yml") if path.name != "keys-rules.yml")
+
+
+def upstream_values(key_file: Path) -> Path:
+    chart, version = key_file.stem.removeprefix("keys-").rsplit("-", 1)
+    return UPSTREAM / "values" / chart / f"{version}.yaml"
+
+
+def all_keys(path: Path) -> list[str]:
+    return sorted({*load(path)["also"], *key_paths(load(upstream_values(path)))})
+
+
+def profile(name: str) -> dict[str, Any]:
+    document, rules = load(PROFILES / f"{name}.yml"), load(PROFILES / "keys-rules.yml")
+    for operator in OPERATORS:
+        document[operator]["known_keys"] = load(PROFILES / document[operator]["keys"])["keys"]
+        document[operator]["rules"] = rules[operator]
+    return document
+
+
+def chart_values(name: str, operator: str) -> dict[str, Any]:
+    return load(upstream_values(PROFILES / profile(name)[operator]["keys"]))
+
+
+def rendered(name: str, operator: str, **more: Any) -> dict[str, Any]:
+    return _releases.values(profile(name), operator, **more).values
+
+
+@pytest.mark.parametrize("path", key_files(), ids=lambda path: path.stem)
+def test_key_files_hold_the_charts_own_keys(path: Path) -> None:
+    assert load(path)["keys"] == all_keys(path)
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("operator", OPERATORS)
+def test_every_key_that_we_set_is_a_key_of_the_chart(name: str, operator: str) -> None:
+    document = profile(name)
+    ours = document[operator]["values"]
+    # Given as overrides, the profile's own values go through the same checks as a user's.
+    assert _releases.values(document, operator, ours).values == _releases.merge(ours, {})
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_no_staging_image_would_run(name: str) -> None:
+    """v23.10.x's own data name nvstaging; what is switched on must not."""
+    document = profile(name)
+    assert "nvstaging" not in json.dumps(document["network_operator"]["policy"]) + json.dumps(document["cni"])
+    merged = _releases.merge(chart_values(name, "network_operator"), rendered(name, "network_operator"))
+    running = {key: part for key, part in merged.items() if not isinstance(part, dict) or part.get("deploy", True)}
+    if not merged["sriovNetworkOperator"]["enabled"]:
+        running.pop("sriov-network-operator")
+    running.pop("ofedDriver", None)
+    assert "nvstaging" not in json.dumps(running)
+    assert "ofedDriver" not in merged or merged["ofedDriver"]["deploy"] is False
+
+
+def test_images_of_the_policy_are_those_of_the_release() -> None:
+    document, release = profile("current"), load(UPSTREAM / "values" / "network-operator" / "v26.4.1.release.yaml")
+    policy = document["network_operator"]["policy"]
+    parts = {
+        "SriovDevicePlugin": policy["sriovDevicePlugin"],
+        "nvIpam": policy["nvIpam"],
+        "CniPlugins": policy["secondaryNetwork"]["cniPlugins"],
+        "Multus": policy["secondaryNetwork"]["multus"],
+    }
+    for name, part in parts.items():
+        assert {key: part[key] for key in ("image", "repository", "version")} == {
+            key: release[name][key] for key in ("image", "repository", "version")
+        }
+
+
+def test_cni_images_of_the_guide_are_those_of_releases() -> None:
+    cni = profile("guide-2024")["cni"]
+    folder = UPSTREAM / "values" / "network-operator"
+    sriov = load(folder / "v23.10.x.release.yaml")["SriovCni"]
+    rdma = load(folder / "v24.10.1.release.yaml")["rdmaCni"]
+    assert cni["sriov_image"] == f"{sriov['repository']}/{sriov['image']}:{sriov['version']}"
+    assert cni["rdma_image"] == f"{rdma['repository']}/{rdma['image']}:{rdma['version']}"
+
+
+CONFIG = {
+    "resourceList": [
+        {
+            "resourcePrefix": "nvidia.com",
+            "resourceName": "sriov_rdma_vf",
+            "selectors": {
+                "vendors": ["15b3"],
+                "devices": ["101e"],
+                "drivers": ["mlx5_core"],
+                "rootDevices": ["0000:0c:00.0"],
+                "isRdma": True,
+            },
+        }
+    ]
+}
+
+
+def validate(value: Any, schema: dict[str, Any]) -> None:
+    jsonschema = pytest.importorskip("jsonschema")
+    jsonschema.Draft202012Validator(schema).validate(value)
+
+
+@pytest.mark.parametrize("multus", [True, False])
+def test_policy_fits_the_real_crd(multus: bool) -> None:
+    policy = _releases.nic_cluster_policy(
+        profile("current"),
+        CONFIG,
+        multus=multus,
+        tolerations=[{"key": "nvidia.com/gpu", "operator": "Exists"}],
+        node_affinity={
+            "requiredDuringSchedulingIgnoredDuringExecution": {
+                "nodeSelectorTerms": [{"matchExpressions": [{"key": "a", "operator": "In", "values": ["b"]}]}]
+            }
+        },
+    )
+    assert policy is not None
+    crd = crd_schema.upstream("crds", "network-operator", "v26.4.1", "mellanox.com_nicclusterpolicies.yaml")
+    assert crd_schema.faults(policy, crd) == []
+    assert policy["metadata"]["name"] == "nic-cluster-policy"
+    assert ("secondaryNetwork" in policy["spec"]) is multus
+    policy["spec"]["nvIpam"]["enableWebhok"] = False
+    assert "enableWebhok" in crd_schema.faults(policy, crd)[0]
+
+
+@pytest.mark.parametrize("release", ["v23.10.x", "v26.4.1"])
+def test_device_plugin_configuration_fits_the_webhooks_schemas(release: str) -> None:
+    policy = _releases.nic_cluster_policy(profile("current"), CONFIG)
+    assert policy is not None
+    config = json.loads(policy["spec"]["sriovDevicePlugin"]["config"])
+    folder = UPSTREAM / "schemas" / "network-operator" / release
+    validate(config, load(folder / "sriov_network_device_plugin.json"))
+    for resource in config["resourceList"]:
+        validate(resource, load(folder / "net_device.json"))
+
+
+def test_guide_leaves_the_policy_to_its_chart() -> None:
+    assert _releases.nic_cluster_policy(profile("guide-2024"), CONFIG) is None
+    assert rendered("guide-2024", "network_operator")["deployCR"] is True
+
+
+@pytest.mark.parametrize(("name", "release"), [("current", "v26.7.0"), ("guide-2024", "v23.9.1")])
+def test_gpu_operator_values_fit_the_cluster_policy(name: str, release: str) -> None:
+    """The chart copies its sections into ClusterPolicy by name; with our values over its defaults they must fit."""
+    ours = rendered(name, "gpu_operator")
+    merged = _releases.merge(chart_values(name, "gpu_operator"), ours)
+    crd = next((UPSTREAM / "crds" / "gpu-operator" / release).glob("nvidia.com_clusterpolicies*"))
+    spec = {section: {key: merged[section][key] for key in part} for section, part in ours.items()}
+    policy = {"apiVersion": "nvidia.com/v1", "kind": "ClusterPolicy", "metadata": {"name": "x"}, "spec": spec}
+    found = [fault for fault in crd_schema.faults(policy, crd) if "is a required property" not in fault]
+    assert found == []
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_names_are_those_of_the_recordings(name: str) -> None:
+    files = {
+        "current": ("gpu-operator-v26.7.0_default.json", "network-operator-v26.4.1_sriov.json"),
+        "guide-2024": ("gpu-operator-v23.9.1_guide.json", "network-operator-v23.10.x_guide.json"),
+    }[name]
+    folder = UPSTREAM.parent / "recordings" / "operators"
+    objects = [item for file in files for item in json.loads((folder / file).read_text())]
+    document = profile(name)
+    recorded = {(item["kind"], item["metadata"].get("namespace", ""), item["metadata"]["name"]) for item in objects}
+    names, spaces = document["names"], document["namespaces"]
+    for kind, space, key in (
+        ("ClusterPolicy", "", "cluster_policy"),
+        ("DaemonSet", spaces["gpu_operator"], "toolkit"),
+        ("DaemonSet", spaces["gpu_operator"], "gpu_plugin"),
+        ("DaemonSet", spaces["gpu_operator"], "validator"),
+        ("NicClusterPolicy", "", "nic_cluster_policy"),
+        ("DaemonSet", spaces["network_operator"], "multus"),
+        ("DaemonSet", spaces["network_operator"], "cni_plugins"),
+        ("DaemonSet", spaces["network_operator"], "nv_ipam_node"),
+        ("Deployment", spaces["network_operator"], "nv_ipam_controller"),
+        ("DaemonSet", spaces["network_operator"], "vf_plugin"),
+        ("ConfigMap", spaces["network_operator"], "vf_plugin_config"),
+    ):
+        assert (kind, space, names[key]) in recorded, key
+    plugin = next(item for item in objects if item["metadata"]["name"] == names["vf_plugin"])
+    label, value = names["vf_plugin_label"].split("=")
+    assert plugin["spec"]["template"]["metadata"]["labels"][label] == value
+    policy = next(item for item in objects if item["kind"] == "NicClusterPolicy")
+    ready = {item["name"] for item in policy["status"]["appliedStates"] if item["state"] == "ready"}
+    assert ready == set(document["applied_states"])
+
+
+def write_key_files() -> None:
+    for path in key_files():
+        text = path.read_text(encoding="utf-8").split("\nkeys:")[0]
+        listed = "".join(f"  - {item}\n" for item in all_keys(path))
+        path.write_text(f"{text}\nkeys:\n{listed}", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    write_key_files()

@@ -5,8 +5,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import signal
+import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Callable
@@ -35,7 +38,8 @@ class ActionModule(RdmaAction):
         if self.check_mode:
             return self._check(plan, entries, args)
         folder = Path(args["run_dir"] or Path(args["plan"]).parent)
-        tests = [run_test(self.client, plan, entry, args, folder, self._show) for entry in entries]
+        with interruptible():
+            tests = [run_test(self.client, plan, entry, args, folder, self._show) for entry in entries]
         worst = min(tests, key=lambda item: ORDER.index(item["verdict"]))
         result = {**worst, "changed": True, "tests": [_small(item) for item in tests]}
         if args["fail_on_verdict"] and worst["verdict"] != "pass":
@@ -43,7 +47,8 @@ class ActionModule(RdmaAction):
         return result
 
     def _show(self, line: str) -> None:
-        self.progress(f"[{time.strftime('%H:%M:%S')}] {line}")
+        with contextlib.suppress(OSError):  # after Ctrl-C nobody may be there to print it
+            self.progress(f"[{time.strftime('%H:%M:%S')}] {line}")
 
     def _check(self, plan: Json, entries: Sequence[Json], args: dict[str, Any]) -> dict[str, Any]:
         """Dry-run apply: the server checks every field, no job is made."""
@@ -56,6 +61,31 @@ class ActionModule(RdmaAction):
             job_run.apply(dry_run=True)
             jobs.append(f"{launcher} job {test.name}: {test.collective} on {len(test.nodes)} nodes, {test.np} ranks")
         return {"changed": True, "verdict": "unjudged", "reason": "check mode: no job was made", "jobs": jobs}
+
+
+class Interrupted(KeyboardInterrupt):
+    """Ansible passes a signal on to its workers, which then die at once; without this no clean-up would run."""
+
+
+@contextlib.contextmanager
+def interruptible() -> Iterator[None]:
+    """The first SIGINT or SIGTERM raises Interrupted, so that the clean-up behind a ``finally`` runs to its end."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    numbers = (signal.SIGINT, signal.SIGTERM)
+
+    def stop(_number: int, _frame: Any) -> None:
+        for number in numbers:
+            signal.signal(number, signal.SIG_IGN)
+        raise Interrupted
+
+    before = {number: signal.signal(number, stop) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def chosen(plan: Json, names: Sequence[str]) -> list[Json]:
@@ -159,11 +189,16 @@ def judge(run: NcclRun, outcome: Outcome, test: _job.Test, entry: Json) -> NcclV
         "checked": True,
     }
     verdict = _judge.judge(run, shape=shape, nodes=len(test.nodes), table=_data.nccl(), expect=expect)
+    findings = _findings(outcome, test)
     decided = _by_outcome(outcome, run)
     if decided is not None:
         verdict = replace(verdict, verdict=decided[0], reason=decided[1])
-    findings = tuple(_findings(outcome, test))
-    return replace(verdict, reason=_with_nodes(verdict.reason, outcome), findings=(*verdict.findings, *findings))
+        severity = "error" if decided[0] == "fail" else "unknown"
+        findings = findings or [Finding("nccl.result", severity, "nccl", decided[1], "", "", "nccl_test")]
+        findings += [item for item in verdict.findings if item.id != "nccl.result"]
+    else:
+        findings += verdict.findings
+    return replace(verdict, reason=_with_nodes(verdict.reason, outcome), findings=tuple(findings))
 
 
 def _by_outcome(outcome: Outcome, run: NcclRun) -> tuple[str, str] | None:

@@ -129,7 +129,7 @@ def _left_out(view: View, bad: Mapping[str, str], show: Callable[[str], None]) -
     ]
     _run.write(_findings_file(view.args), {"findings": findings})
     _run.exclude(str(view.args["plan"]), {name: f"{target}: {why}" for name, why in bad.items()})
-    show(f"{target:<14} goes on without {len(bad)} of {len(view.planned())} nodes: {', '.join(list(bad)[:5])}")
+    show(f"{target:<16} goes on without {len(bad)} of {len(view.planned())} nodes: {', '.join(list(bad)[:5])}")
     remaining = len(view.planned()) - len(bad)
     return {**_result(_wait.Result(0.0, remaining, len(view.planned()), dict(bad))), "excluded": list(bad)[:LATE]}
 

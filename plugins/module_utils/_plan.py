@@ -325,7 +325,7 @@ def _permissions(plan: Json) -> list[Json]:
             ("create patch", "apiextensions.k8s.io", "customresourcedefinitions", ""),
             ("create patch", "rbac.authorization.k8s.io", "clusterroles", ""),
             ("create patch", "rbac.authorization.k8s.io", "clusterrolebindings", ""),
-            ("create patch update", "", "secrets", plan["namespaces"]["gpu_operator"]),
+            ("create patch update delete", "", "secrets", plan["namespaces"]["gpu_operator"]),
             ("create patch update", "apps", "deployments", plan["namespaces"]["gpu_operator"]),
         ]
     if plan["mode"] == "sriov":

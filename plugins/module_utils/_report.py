@@ -26,6 +26,8 @@ _NODE_ORDER = {verdict: number for number, verdict in enumerate(NODE_VERDICTS)}
 _SEVERITIES = ("error", "unknown", "warning", "info")
 _SECRET = re.compile(r"passw|token|secret|credential|api_?key|private_?key", re.IGNORECASE)
 _UNDONE = {"skipped": "was not run", "running": "did not end"}
+_CLAIM = {"error": "fail", "unknown": "incomplete", "unjudged": "incomplete"}
+"""Severity of a finding, or verdict of a test -> what it makes of the run."""
 _MANY = 8
 """More nodes than that are not named on a command line."""
 
@@ -48,7 +50,8 @@ def build(
     findings = _unique([*plan.get("findings", []), *findings, *_count_findings(plan, stages, nodes)])
     table = _node_table(plan, nodes, findings, nccl)
     names = {node["name"] for node in table}
-    cluster = [item for item in findings if item["subject"] not in names]
+    judged = {_key(item) for test in nccl for item in test["verdict"].get("findings", [])}
+    cluster = [item for item in findings if item["subject"] not in names and _key(item) not in judged]
     verdict, reason = _verdict(plan, stages, table, cluster, nccl, deselected)
     return {
         "schema_version": SCHEMA_VERSION,
@@ -121,22 +124,29 @@ def _node_claims(table: Sequence[Json]) -> list[tuple[str, str]]:
 
 
 def _cluster_claims(cluster: Sequence[Json]) -> list[tuple[str, str]]:
-    verdicts = {"error": "fail", "unknown": "incomplete"}
     return [
-        (verdicts[item["severity"]], f"{_capital(item['subject'])}: {item['found']}")
+        (_CLAIM[item["severity"]], f"{_subject(item)}: {item['found']}")
         for item in sorted(cluster, key=_severity)
-        if item["severity"] in verdicts
+        if item["severity"] in _CLAIM
     ]
+
+
+def _subject(item: Json) -> str:
+    """At the head of a sentence; names stay as they are."""
+    subject = str(item["subject"])
+    return _capital(subject) if subject.isalpha() else subject
 
 
 def _nccl_claims(nccl: Sequence[Json]) -> list[tuple[str, str]]:
-    return [
-        (
-            {"unjudged": "incomplete"}.get(item["verdict"]["verdict"], item["verdict"]["verdict"]),
-            f"NCCL on {len(item.get('nodes', []))} x {item['shape']}: {item['verdict']['reason']}",
-        )
-        for item in nccl
-    ]
+    claims = []
+    for item in nccl:
+        verdict, reason = item["verdict"]["verdict"], item["verdict"]["reason"]
+        place = f"NCCL on {len(item.get('nodes', []))} x {item['shape']}"
+        claims.append((_CLAIM.get(verdict, verdict), f"{place}: {reason}"))
+        for finding in item["verdict"].get("findings", []):
+            if finding["severity"] in _CLAIM:
+                claims.append((_CLAIM[finding["severity"]], f"{place}: {finding['found']}"))
+    return claims
 
 
 def _missing_claims(
@@ -193,13 +203,13 @@ def _count_findings(plan: Json, stages: Sequence[Json], nodes: Optional[Sequence
 
 
 def _resource_findings(plan: Json, node: Json, now: Json, undone: dict[str, str]) -> list[Json]:
-    wanted = [] if node["shared"] else [("gpus", plan["resources"]["gpu"], "gpu_operator")]
+    wanted = [("gpus", _gpu_resource(plan, node), "gpu_operator")]
     if plan["mode"] == "sriov":
         wanted.append(("vfs", plan["resources"]["vf"], "sriov"))
     found = []
     for key, resource, stage in wanted:
         have = now["allocatable"].get(resource, 0)
-        if have == node[key]:
+        if node[key] is None or have == node[key]:
             continue
         text = f"{have} of {node[key]} {resource} allocatable"
         expected = f"{node[key]} ({node['shape']})"
@@ -209,6 +219,11 @@ def _resource_findings(plan: Json, node: Json, now: Json, undone: dict[str, str]
         else:
             found.append(_finding(f"node.{key}", node["name"], text, expected, _again(stage, [node["name"]]), stage))
     return found
+
+
+def _gpu_resource(plan: Json, node: Json) -> str:
+    """Shared GPUs may be offered under a name of their own."""
+    return str(node.get("gpu_resource") or plan["resources"]["gpu"])
 
 
 def _finding(
@@ -239,8 +254,12 @@ def _again(stage: str, names: Sequence[str]) -> str:
 def _unique(findings: Sequence[Json]) -> list[Json]:
     kept: dict[tuple[str, str, str], Json] = {}
     for item in findings:
-        kept.setdefault((item["subject"], item["severity"], item["found"]), dict(item))
+        kept.setdefault(_key(item), dict(item))
     return list(kept.values())
+
+
+def _key(item: Json) -> tuple[str, str, str]:
+    return item["subject"], item["severity"], item["found"]
 
 
 def _severity(item: Json) -> int:
@@ -275,7 +294,7 @@ def _node_row(plan: Json, node: Json, now: Optional[Json], findings: Sequence[Js
     def offered(resource: str) -> Optional[int]:
         return int(now["allocatable"].get(resource, 0)) if now else None
 
-    gpu, vf = plan["resources"]["gpu"], plan["resources"]["vf"]
+    gpu, vf = _gpu_resource(plan, node), plan["resources"]["vf"]
     wanted_vfs = node["vfs"] if plan["mode"] == "sriov" else 0
     return {
         "name": node["name"],
@@ -324,6 +343,7 @@ def _nccl(item: Json) -> Json:
     return {
         "name": item.get("name", ""),
         "shape": item["shape"],
+        "image": item.get("image", ""),
         "collective": run.get("collective", ""),
         "nodes": item.get("nodes", []),
         "gpus": item.get("gpus", 0),
@@ -526,8 +546,7 @@ def _size(number: Any) -> str:
 
 
 def _ratio(count: Json) -> str:
-    have = "?" if count["allocatable"] is None else count["allocatable"]
-    return f"{have}/{count['expected']}"
+    return "/".join("?" if count[key] is None else str(count[key]) for key in ("allocatable", "expected"))
 
 
 def locality(place: Json) -> str:

@@ -22,6 +22,7 @@ SPEC: dict[str, Any] = {
     "own_namespace": {"type": "str", "default": "gpuops-rdma"},
     "ip_pool_subnet": {"type": "str", "default": "192.168.0.0/16"},
     "set_netns": {"type": "bool", "default": False},
+    "release_resume": {"type": "bool", "default": False},
     "gpu_operator_values": {"type": "dict", "default": {}},
     "network_operator_values": {"type": "dict", "default": {}},
     "charts": {"type": "dict", "default": {}},

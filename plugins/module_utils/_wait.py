@@ -187,7 +187,7 @@ class _Watch:
     def line(self, now: float, trouble: str) -> str:
         middle = f"no answer from the API server: {trouble}" if trouble else _parts_and_late(self.statuses)
         times = f"{duration(now - self.start)} of {duration(self.deadline - self.start)}"
-        return f"{self.title:<14} {middle} | {times}"
+        return f"{self.title:<16} {middle} | {times}"
 
     def failure(self, now: float, hopeless: tuple[str, ...], trouble: str, remedy: str) -> str:
         """The whole message: how far it came, who is late and why."""

@@ -95,6 +95,10 @@ options:
     description: Make RDMA network namespaces exclusive where they are shared. It takes effect with the next reboot.
     type: bool
     default: false
+  release_resume:
+    description: Go on over a Helm release that an interrupted run left pending, once it is older than 15 minutes.
+    type: bool
+    default: false
   gpu_operator_values:
     description: Merged over the profile's values of the GPU Operator's chart. Unknown keys are refused.
     type: dict

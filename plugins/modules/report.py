@@ -30,8 +30,8 @@ options:
     default: true
   without_test:
     description:
-    - The NCCL test was left out on purpose. The verdict is then V(incomplete) at best, which does not fail the task when
-      nothing else is wrong.
+    - The NCCL test was left out on purpose. The verdict is then V(incomplete) at best, which does not fail the task
+      when nothing else is wrong.
     - Tags that leave out C(nccl_test) mean the same.
     type: bool
     default: false
@@ -66,7 +66,6 @@ bad_nodes:
 """
 
 from ansible.module_utils.basic import AnsibleModule
-
 from ansible_collections.gpuops.rdma.plugins.module_utils._argspec import with_auth
 from ansible_collections.gpuops.rdma.plugins.module_utils._spec_report import SPEC
 

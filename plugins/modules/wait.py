@@ -31,13 +31,26 @@ options:
       - V(vf_config), the VF configuration pod of every node says that all VFs are made.
       - V(vfs), the VFs of every node are allocatable as its shape says.
       - V(ip_pool), the IPPool of O(name) has a block of addresses for every node.
+      - V(batch), the controller of the plan's launcher (Volcano or MPI Operator) runs, wherever it is installed.
       - V(deployment) and V(daemonset), those of O(namespace) and O(name) are rolled out.
     type: str
     required: true
-    choices: [nodes, crds, gpu_operator, network_operator, vf_config, vfs, ip_pool, deployment, daemonset]
+    choices: [nodes, crds, gpu_operator, network_operator, vf_config, vfs, ip_pool, batch, deployment, daemonset]
   plan:
     description: Path of C(plan.json). It gives nodes, shapes, resources and namespaces; excluded nodes are left out.
     type: path
+  group:
+    description: Group of the plan's CRDs, for O(for=crds).
+    type: str
+    default: ""
+  tolerate:
+    description:
+      - Whether the wait may go on without some nodes of the plan. Those that are hopeless, or late at the deadline, are
+        marked as excluded in the plan with the reason, and become findings for the report.
+      - It still fails when something other than a node is late, or when no node would remain.
+      - With it nothing is given up before all nodes are decided.
+    type: bool
+    default: false
   shape:
     description: Shapes whose nodes are meant, for a wait without a plan.
     type: list
@@ -49,7 +62,7 @@ options:
     elements: str
     default: []
   count:
-    description: How many nodes must be ready. Without it all nodes that are there, and at least one.
+    description: How many nodes must be ready. Without it the plan's number, else all that are there and at least one.
     type: int
   labels:
     description: Labels that every node must have, as C(key) or C(key=value).
@@ -143,6 +156,11 @@ late_total:
   description: Number of the late.
   returned: success
   type: int
+excluded:
+  description: Nodes that O(tolerate) has left out of the plan, at most 20.
+  returned: when nodes were left out
+  type: list
+  elements: str
 timeline:
   description: When how many were ready.
   returned: success

@@ -74,9 +74,17 @@ def _release(operator: str, plan: Json, wishes: Json, survey: Json, profile: Jso
     )
     release: Json = _releases.entry(
         want,
-        _releases.decide(want, survey["releases"], survey["workloads"], install=plan["install"], now=now),
+        _releases.decide(
+            want,
+            survey["releases"],
+            survey["workloads"],
+            install=plan["install"],
+            now=now,
+            resume=wishes["release_resume"],
+            bad=profile[operator]["rules"].get("bad", ()),
+        ),
     )
-    if there and release["action"] in ("install", "refuse"):
+    if there and release["action"] == "install":
         release.update(action="none", why="its resource definitions are in the cluster: what is installed is used")
     release["operator"] = operator
     release["warnings"] = [*values.warnings, *release["warnings"]]

@@ -12,7 +12,6 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._model import Json
 from ansible_collections.gpuops.rdma.plugins.plugin_utils import _data
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-
 ROW_KEYS = [f"{half}_{key}" for half in ("out", "in") for key in ("time", "algbw", "busbw", "wrong")]
 
 

@@ -151,6 +151,8 @@ class Run:
         self._stuck_since: Optional[float] = None
         self._dead_since: Optional[float] = None
         self._running_since: Optional[float] = None
+        self._places: dict[str, str] = {}
+        """Kept, because a controller removes the workers as soon as the launcher has ended."""
         self._began = clock()
 
     # ---- before and after
@@ -248,6 +250,7 @@ class Run:
             return self._overdue([], None)
         launcher = next((pod for pod in pods if _role(pod) == "launcher"), None)
         workers = [pod for pod in pods if _role(pod) == "worker"]
+        self._places.update({pod["metadata"]["name"]: pod["spec"].get("nodeName", "") for pod in workers})
         if launcher is not None and self.tail is None and _began(launcher):
             shown = Shown(lambda line: self.show(f"{self.test.name:<14} {line}"))
             name = launcher["metadata"]["name"]
@@ -307,7 +310,7 @@ class Run:
     # ---- the end
 
     def _ended(self, launcher: Optional[Json], workers: Sequence[Json], status: _readiness.Status) -> Optional[Outcome]:
-        places = {pod["metadata"]["name"]: pod["spec"].get("nodeName", "") for pod in workers}
+        places = self._places
         dead = [pod for pod in workers if pod.get("status", {}).get("phase") == "Failed"]
         code = _readiness.exit_code(launcher)
         if dead:
@@ -329,7 +332,7 @@ class Run:
     def _overdue(self, workers: Sequence[Json], status: Optional[_readiness.Status]) -> Optional[Outcome]:
         """Our deadlines: for a place, for the start of all workers, for the run."""
         now = self.clock()
-        places = {pod["metadata"]["name"]: pod["spec"].get("nodeName", "") for pod in workers}
+        places = self._places
         self._stuck_since = (self._stuck_since or now) if status is not None and status.stuck else None
         if self._running_since is None and self.tail is not None:
             self._running_since = now

@@ -56,7 +56,9 @@ def survey(client: Client) -> Json:
 
 def releases(client: Client) -> list[Json]:
     """Helm releases of the cluster, newest revision each."""
-    secrets = client.list("/api/v1/secrets", label_selector="owner=helm", field_selector="type=helm.sh/release.v1")
+    secrets = client.list(
+        "/api/v1/secrets", label_selector=_releases.RELEASE_SELECTOR, field_selector="type=helm.sh/release.v1"
+    )
     return _releases.installed(secrets)
 
 

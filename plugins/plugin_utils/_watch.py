@@ -35,6 +35,8 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._model import Json
 STREAM_SECONDS = 60.0
 """Length of one watch request; the next one goes on where it ended."""
 RETRY_SECONDS = 2.0
+PAGE = 200
+"""Objects per list request: two pages are in memory at a time."""
 COALESCE_SECONDS = 0.1
 """Changes come in swarms (a rollout); one reading serves them all."""
 
@@ -96,7 +98,7 @@ class Store:
 
     def _list(self) -> str:
         found, version = {}, ""
-        for page in self._watcher.client.pages(self.path, **self.selectors):
+        for page in self._watcher.client.pages(self.path, limit=PAGE, **self.selectors):
             version = page.get("metadata", {}).get("resourceVersion", "")
             for obj in page.get("items") or []:
                 found[_key(obj)] = self.project(obj)

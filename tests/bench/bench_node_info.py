@@ -39,6 +39,7 @@ COLUMNS = (
 )
 PLAYS = {
     "start": "meta: noop",
+    "connect": "gpuops.rdma.node_info: {field_selector: metadata.name=none}",
     "node_info": "gpuops.rdma.node_info: {max_nodes: 1000}",
     "k8s_info": "kubernetes.core.k8s_info: {kind: Node, api_version: v1}",
 }
@@ -107,6 +108,7 @@ def figures(kubeconfig: Path, repeat: int, skip: set[str], told: Callable[[str],
         commands = {
             "server": curl(kubeconfig, folder),
             "start": play("start", folder),
+            "connect": play("connect", folder),
             "node_info": play("node_info", folder),
             "kubectl": [*KUBECTL, COLUMNS],
             "k8s_info": play("k8s_info", folder),

@@ -178,9 +178,8 @@ def test_a_worker_that_dies_is_named_with_its_node(cluster: Cluster, tmp_path: P
     assert cluster.left() == []
 
 
-@pytest.mark.parametrize("kind", ["slow-nic", "rail-down"])
-def test_a_slow_rail_fails_and_says_what_to_do(cluster: Cluster, tmp_path: Path, kind: str) -> None:
-    node = gpu_nodes(cluster)[0]
+def test_a_slow_nic_fails_and_says_what_to_do(cluster: Cluster, tmp_path: Path) -> None:
+    node, kind = gpu_nodes(cluster)[0], "slow-nic"
     cluster.fault("add", f"{kind}:{node}")
     try:
         result = nccl_test(cluster, plan_file(cluster, tmp_path))
@@ -222,13 +221,19 @@ def test_gang_of_an_mpijob(cluster: Cluster, tmp_path: Path) -> None:
     assert cluster.left() == []
 
 
-def test_an_api_server_that_restarts_does_not_disturb(cluster: Cluster, tmp_path: Path) -> None:
-    argv, env = argv_of(cluster, plan_file(cluster, tmp_path))
-    running = subprocess.Popen(argv, stdout=subprocess.PIPE, text=True, env=env, cwd=ROOT)
-    log = tmp_path / "run" / "logs" / "nccl-h100-8.log"
+def wait_for_log(folder: Path) -> Path:
+    """The launcher's log, as soon as it has a line."""
+    log = folder / "run" / "logs" / "nccl-h100-8.log"
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline and not (log.exists() and log.stat().st_size):
         time.sleep(0.05)
+    return log
+
+
+def test_an_api_server_that_restarts_does_not_disturb(cluster: Cluster, tmp_path: Path) -> None:
+    argv, env = argv_of(cluster, plan_file(cluster, tmp_path))
+    running = subprocess.Popen(argv, stdout=subprocess.PIPE, text=True, env=env, cwd=ROOT)
+    log = wait_for_log(tmp_path)
     cluster.fault("add", "api-restart")
     output, _ = running.communicate(timeout=120)
     assert '"verdict": "pass"' in output, output[-2000:]
@@ -240,20 +245,21 @@ def test_an_api_server_that_restarts_does_not_disturb(cluster: Cluster, tmp_path
 def test_the_next_run_removes_what_a_killed_one_left(cluster: Cluster, tmp_path: Path) -> None:
     plan = plan_file(cluster, tmp_path)
     kept = nccl_test(cluster, plan, launcher="volcano", keep=True)
-    assert kept["verdict"] == "pass" and cluster.left()
+    assert kept["verdict"] == "pass" and cluster.left(), kept
     again = nccl_test(cluster, plan, launcher="mpi")
-    assert again["verdict"] == "pass" and "removed what an earlier run had left" in again["output"]
+    assert again["verdict"] == "pass" and "removed what an earlier run had left" in again["output"], again
     assert cluster.left() == []
 
 
 def test_an_interrupted_run_gives_the_gpus_back(cluster: Cluster, tmp_path: Path) -> None:
     argv, env = argv_of(cluster, plan_file(cluster, tmp_path))
     running = subprocess.Popen(argv, stdout=subprocess.PIPE, text=True, env=env, cwd=ROOT, start_new_session=True)
-    deadline = time.monotonic() + 60
-    while time.monotonic() < deadline and not cluster.left():
-        time.sleep(0.1)
+    wait_for_log(tmp_path)
     os.killpg(running.pid, signal.SIGINT)
     running.communicate(timeout=120)
+    deadline = time.monotonic() + 40
+    while cluster.left() and time.monotonic() < deadline:
+        time.sleep(0.5)
     assert cluster.left() == []
 
 
@@ -269,7 +275,7 @@ def test_a_foreign_job_of_the_same_name_is_left_alone(cluster: Cluster, tmp_path
         result = nccl_test(cluster, plan_file(cluster, tmp_path))
     finally:
         cluster.run("kubectl", "delete", "configmap", "nccl-h100-8-files", "-n", "gpuops-nccl")
-    assert result["failed"] and "not this collection's" in result["msg"]
+    assert "FAILED!" in result["output"] and "not this collection's" in result["msg"]
 
 
 def test_check_mode_makes_no_job(cluster: Cluster, tmp_path: Path) -> None:
@@ -283,8 +289,3 @@ def test_a_run_that_hangs_is_ended_by_our_deadline(cluster: Cluster, tmp_path: P
     assert result["verdict"] == "fail" and "the test hung: it did not end within 1s" in result["reason"], result
     assert Path(result["log"]).read_text().count("NCCL version") == 1
     assert cluster.left() == []
-
-
-def test_unknown_test_is_refused_with_the_known_ones(cluster: Cluster, tmp_path: Path) -> None:
-    result = nccl_test(cluster, plan_file(cluster, tmp_path), tests=["nope"])
-    assert result["failed"] and "It has: nccl-h100-8." in result["msg"]

@@ -157,6 +157,34 @@ def test_nccl_below_its_threshold() -> None:
     assert [node["verdict"] for node in report["nodes"]] == ["pass"] * 4, "the nodes themselves are not blamed"
 
 
+def test_what_the_judge_found_is_told_once() -> None:
+    """The test's action leaves the judge's findings in the run folder too."""
+    good = samples.names(4)
+    result = samples.nccl(samples.simulated(good, slow=0.7), good)
+    assert result["verdict"]["findings"]
+    report = checked(samples.report(nodes(4), results=[result], findings=result["verdict"]["findings"]))
+    assert report["findings"] == []
+    assert report["reason"].startswith("NCCL on 4 x BM.GPU.H100.8")
+    assert lines_of(report).count("265.8 GB/s") == 2, "the result's line and the verdict's"
+
+
+def test_a_judges_finding_about_a_node_is_the_nodes() -> None:
+    good = samples.names(4)
+    found = samples.finding(good[1], "error", "GPUDirect RDMA is off", stage="nccl_test")
+    result = samples.nccl(samples.simulated(good), good)
+    result["verdict"] = {**result["verdict"], "verdict": "fail", "reason": "x", "findings": [found]}
+    report = checked(samples.report(nodes(4), results=[result], findings=[found]))
+    assert report["nodes"][0]["name"] == good[1]
+    assert report["reason"] == f"1 of 4 nodes: {good[1]} (GPUDirect RDMA is off)."
+
+
+@pytest.mark.parametrize(("severity", "verdict"), [("error", "fail"), ("unknown", "incomplete"), ("warning", "pass")])
+def test_a_passing_test_with_a_finding_is_no_pass(severity: str, verdict: str) -> None:
+    result = samples.nccl(samples.simulated(samples.names(1)), samples.names(1))
+    result["verdict"]["findings"] = [samples.finding("nccl", severity, "NET/Socket was used")]
+    assert checked(samples.report(nodes(1), results=[result]))["verdict"] == verdict
+
+
 def test_the_guides_own_output_fails() -> None:
     pair = samples.names(2)
     of = "BM.GPU.A100-v2.8"
@@ -240,10 +268,9 @@ def test_host_mode_asks_for_no_vf() -> None:
 
 def test_shared_and_cordoned_nodes_are_visible() -> None:
     planned = nodes(4)
-    planned[1].update(shared="time-slicing", excluded="its GPUs are shared (time-slicing, 4 replicas)")
+    planned[1].update(shared="time-slicing", gpus=32, excluded="its GPUs are shared (time-slicing, 4 replicas)")
     planned[2]["excluded"] = "cordoned"
     seen = [samples.present(node) for node in planned]
-    seen[1]["allocatable"][GPU] = 32
     found = [samples.finding("10.140.0.3", "warning", "cordoned", stage="plan")]
     report = checked(samples.report(planned, seen=seen, findings=found))
     assert report["verdict"] == "pass"
@@ -269,6 +296,23 @@ def test_when_all_nodes_are_left_out_nothing_is_proven() -> None:
     report = checked(samples.report(nodes(2, excluded="cordoned"), results=[]))
     assert report["verdict"] == "incomplete"
     assert report["reason"] == "Not tested: BM.GPU.H100.8 (all its nodes are left out)."
+
+
+def test_gpus_of_shared_nodes_are_counted_as_their_sharing_says() -> None:
+    names = ("renamed", "mig", "short")
+    renamed, mig, short = (samples.planned(name, shared="mps", excluded="shared") for name in names)
+    renamed.update(gpus=16, gpu_resource="nvidia.com/gpu.shared")
+    mig.update(gpus=None)
+    short.update(gpus=16)
+    planned = [*nodes(1), renamed, mig, short]
+    seen = [samples.present(node) for node in planned]
+    seen[1]["allocatable"] = {"nvidia.com/gpu.shared": 16, VF: 16}
+    seen[2]["allocatable"] = {GPU: 3, VF: 16}
+    seen[3]["allocatable"] = {GPU: 8, VF: 16}
+    report = checked(samples.report(planned, seen=seen))
+    verdicts = {node["name"]: node["verdict"] for node in report["nodes"]}
+    assert verdicts == {"10.140.0.1": "pass", "renamed": "shared", "mig": "shared", "short": "fail"}
+    assert "3/?" in lines_of(report)
 
 
 @pytest.mark.parametrize("severity", ["error", "unknown", "warning"])
@@ -484,8 +528,8 @@ def test_a_pass_needs_evidence_for_everything(
         }
     )
     equal = asked and all(
-        now is not None and now[0] and (shared or now[1] == 8) and (mode == "host" or now[2] == 16)
-        for _shape, shared, _excluded, now in drawn
+        now is not None and now[0] and now[1] == 8 and (mode == "host" or now[2] == 16)
+        for _shape, _shared, _excluded, now in drawn
     )
     proven = bool(drawn) and all(verdicts.get(shape) == "pass" for shape, *_rest in drawn)
     clean = not {"error", "unknown"} & set(severities)

@@ -75,12 +75,12 @@ def test_progress_is_one_plain_line_with_counts_late_names_and_time():
     result = world.wait()
     assert world.lines[0] == (
         0.0,
-        "gpu_operator   toolkit 8/8  device-plugin 6/8 | late: 10.140.0.3 ImagePullBackOff nvcr.io/x:1; "
+        "gpu_operator     toolkit 8/8  device-plugin 6/8 | late: 10.140.0.3 ImagePullBackOff nvcr.io/x:1; "
         "10.140.0.7 init 2/3 | 0s of 15m",
     )
     assert [second for second, _line in world.lines] == [0, 30, 60, 70]
     assert world.lines[1][1].endswith("| 30s of 15m")
-    assert world.lines[-1][1] == "gpu_operator   toolkit 8/8  device-plugin 8/8 | 1m10s of 15m"
+    assert world.lines[-1][1] == "gpu_operator     toolkit 8/8  device-plugin 8/8 | 1m10s of 15m"
     assert result.seconds == 70
     assert result.slowest.startswith("device-plugin/")
     assert [entry["ready"] for entry in result.timeline] == [14, 16]

@@ -14,7 +14,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 CONTROLPLANE = Path(__file__).resolve().parents[1] / "controlplane"
@@ -109,17 +109,36 @@ def _go_version(go: str) -> tuple[int, ...]:
 
 
 def _build(go: str, names: list[str], target: Path, say: Say) -> None:
-    say(f"building {len(names)} binaries into {target} (about 3 minutes on 2 cores, once)")
+    """One command for all of them: their common packages are compiled once, and linking overlaps compiling."""
+    say(f"building {', '.join(names)} into {target} (about 3 minutes on 2 cores, once)")
     environment = {**os.environ, "GOTOOLCHAIN": "local", "CGO_ENABLED": "0", "GOFLAGS": "-mod=readonly"}
-    for number, name in enumerate(names, 1):
-        start = time.monotonic()
-        draft = target / f".{name}.draft"
-        command = [go, "build", "-trimpath", "-ldflags", _ldflags(), "-o", str(draft), PACKAGES[name]]
-        done = subprocess.run(command, cwd=CONTROLPLANE, capture_output=True, text=True, env=environment)
-        if done.returncode:
-            raise BuildError(f"building {name} ({PACKAGES[name]}) with {go} failed: {_last_lines(done.stderr)}")
-        draft.replace(target / name)
-        say(f"  {number}/{len(names)} {name} ({time.monotonic() - start:.0f} s)")
+    start, draft = time.monotonic(), target / ".draft"
+    shutil.rmtree(draft, ignore_errors=True)
+    command = [go, "build", "-v", "-trimpath", "-ldflags", _ldflags(), "-o", f"{draft}{os.sep}"]
+    command += [PACKAGES[name] for name in names]
+    with subprocess.Popen(command, cwd=CONTROLPLANE, stderr=subprocess.PIPE, text=True, env=environment) as process:
+        assert process.stderr is not None
+        messages = _follow(process.stderr, start, say)
+    if process.returncode:
+        raise BuildError(f"building {', '.join(names)} with {go} failed: {_last_lines(messages)}")
+    for name in names:
+        (draft / name).replace(target / name)
+    shutil.rmtree(draft)
+    say(f"  built in {time.monotonic() - start:.0f} s")
+
+
+def _follow(lines: Iterable[str], start: float, say: Say) -> str:
+    """Progress from ``go build -v``, which prints each package's path; anything else is a message and returned."""
+    count, said, messages = 0, start, []
+    for line in lines:
+        if " " in line.strip():
+            messages.append(line)
+            continue
+        count += 1
+        if time.monotonic() - said > 20:
+            said = time.monotonic()
+            say(f"  {count} packages compiled ({said - start:.0f} s)")
+    return "".join(messages)
 
 
 def _ldflags() -> str:

@@ -10,6 +10,7 @@ import contextlib
 import difflib
 import os
 import shlex
+import shutil
 import sys
 import time
 from collections.abc import Sequence
@@ -306,8 +307,9 @@ def _down(options: argparse.Namespace) -> int:
             say(f"sandbox {name} is gone")
         return 0
     sandbox = _sandbox(options)
-    there = sandbox.state.exists()
+    there = sandbox.state.exists() or sandbox.failed.exists()
     sandbox.delete()
+    shutil.rmtree(sandbox.failed, ignore_errors=True)
     say(f"sandbox {sandbox.name} is gone" if there else f"no sandbox is called {sandbox.name!r}: nothing to do")
     return 0
 

@@ -180,6 +180,7 @@ class Sandbox:
     def __init__(self, name: str) -> None:
         self.name = name
         self.state = home() / name
+        self.failed = self.state.with_name(f"{name}.failed")
         self.kubeconfig = self.state / "kubeconfig"
         self.faults_file = self.state / FAULTS_FILE
         self._cluster = self.state / "kwok" / "clusters" / name
@@ -242,15 +243,17 @@ class Sandbox:
         self.state.mkdir(parents=True)
         try:
             write_faults(self.faults_file, faults)
-            with build.locked(home() / ".ports.lock"):
-                self._start_control_plane(binaries, download)
+            self._start_control_plane(binaries, download, say)
             self._write_kubeconfig(spec.kubeconfig)
             self.start_controllers(spec)
             self.apply_stages(spec)
             self._create_nodes(spec.fleet())
             (self.state / "sandbox.json").write_text(json.dumps(asdict(spec), indent=1) + "\n")
-        except BaseException:
-            self.delete(keep_logs=True)
+        except BaseException as error:
+            kept = self._save_logs()
+            self.delete()
+            if isinstance(error, SandboxError):
+                raise SandboxError(f"{error}\nlogs are kept in {kept}") from error
             raise
 
     def repair(self, say: Say) -> None:
@@ -266,7 +269,18 @@ class Sandbox:
         if self.process(CONTROLLERS) is None:
             self.start_controllers(self.spec())
 
-    def _start_control_plane(self, binaries: Path, download: bool) -> None:
+    def _start_control_plane(self, binaries: Path, download: bool, say: Say) -> None:
+        """kwokctl takes the same free ports each time: one at a time on a machine, and once more if it lost a race."""
+        with build.locked(build.cache_home() / "ports.lock"):
+            try:
+                self._create_control_plane(binaries, download)
+            except SandboxError as error:
+                say(f"{str(error).splitlines()[0]} trying once more (logs: {self._save_logs()})")
+                self._end_processes()
+                shutil.rmtree(self.state / "kwok")
+                self._create_control_plane(binaries, download)
+
+    def _create_control_plane(self, binaries: Path, download: bool) -> None:
         flags: list[str] = []
         if not download:
             for flag, name in {"etcd": "server", "kwok-controller": "kwok"}.items():
@@ -386,23 +400,26 @@ class Sandbox:
 
     # ending it
 
-    def delete(self, keep_logs: bool = False) -> None:
-        """End the processes and remove the folder. ``keep_logs`` saves the logs as NAME.failed beside it."""
+    def delete(self) -> None:
+        """End the processes and remove the folder."""
+        self._end_processes()
+        self._remove_second_kubeconfig()
+        shutil.rmtree(self.state, ignore_errors=True)
+
+    def _end_processes(self) -> None:
         processes = [process for name in (CONTROLLERS, *reversed(COMPONENTS)) if (process := self.process(name))]
         for process in processes:
             _signal(process, signal.SIGKILL)
         _ended(processes, 10)
-        self._remove_second_kubeconfig()
-        if keep_logs:
-            self._save_logs(self.state.with_name(f"{self.name}.failed"))
-        shutil.rmtree(self.state, ignore_errors=True)
 
-    def _save_logs(self, target: Path) -> None:
-        shutil.rmtree(target, ignore_errors=True)
-        target.mkdir(parents=True)
+    def _save_logs(self) -> Path:
+        """Copy the logs into NAME.failed beside the sandbox's folder; 'sandbox down' removes it."""
+        shutil.rmtree(self.failed, ignore_errors=True)
+        self.failed.mkdir(parents=True)
         for name in (*COMPONENTS, CONTROLLERS):
             if self.log_file(name).exists():
-                shutil.copy(self.log_file(name), target)
+                shutil.copy(self.log_file(name), self.failed)
+        return self.failed
 
     def _remove_second_kubeconfig(self) -> None:
         """Only while it still is what we wrote."""

@@ -36,7 +36,7 @@ HEAD, ROW = 0.4, 0.06
 """Seconds before the first row of a table, and between two rows."""
 REACH = 120.0
 """Seconds that a launcher waits for its workers."""
-LAUNCH_FAILED, LOST_DAEMON, KILLED = 97, 1, 137
+LAUNCH_FAILED, LOST_DAEMON, KILLED, TERMINATED = 97, 1, 137, 143
 TASK_ROLE, MPI_ROLE = "volcano.sh/task-spec", "training.kubeflow.org/job-role"
 SLOW = {"slow-nic": 0.5, "rail-down": 0.6}
 """What is left of the whole job's bandwidth: every ring goes through the slow port."""
@@ -221,9 +221,19 @@ class Kubelet:
         for pod in self.batch.all():
             uid = pod["metadata"]["uid"]
             starts = pod["spec"].get("nodeName") and phase(pod) not in FINISHED
-            if starts and "deletionTimestamp" not in pod["metadata"] and uid not in self.tasks:
+            if starts and "deletionTimestamp" in pod["metadata"]:
+                await self._terminate(pod)
+            elif starts and uid not in self.tasks:
                 self.tasks[uid] = asyncio.create_task(self._live(pod))
         return None
+
+    async def _terminate(self, pod: Json) -> None:
+        """A Job's pod stays until its controller has seen it end; kwok deletes all others by itself."""
+        task = self.tasks.pop(pod["metadata"]["uid"], None)
+        if task:
+            task.cancel()
+        if pod["metadata"].get("finalizers"):
+            await self.end(pod, TERMINATED)
 
     async def _live(self, pod: Json) -> None:
         while True:

@@ -307,7 +307,7 @@ class Volcano:
         self.groups = follow(registry, self.batch, "scheduling.volcano.sh", "v1beta1", "podgroups", kick)
         self.commands = follow(registry, self.batch, "bus.volcano.sh", "v1alpha1", "commands", kick)
         self.evicted: dict[str, set[str]] = {}
-        """Job -> tasks that lost a pod that nobody here deleted."""
+        """UID of a Job -> tasks that lost a pod that nobody here deleted."""
         self.killed: set[str] = set()
         """UIDs of the pods that were deleted from here."""
         self._nodes: tuple[float, list[Json]] = (0.0, [])
@@ -324,9 +324,9 @@ class Volcano:
         item = new or old or {}
         leaving = new is None or "deletionTimestamp" in item["metadata"]
         if leaving and item["metadata"]["uid"] not in self.killed and phase(item) not in FINISHED:
-            labels = item["metadata"]["labels"]
-            key = f"{item['metadata']['namespace']}/{labels[VOLCANO_JOB]}"
-            self.evicted.setdefault(key, set()).add(labels["volcano.sh/task-spec"])
+            task = item["metadata"]["labels"]["volcano.sh/task-spec"]
+            for ref in item["metadata"].get("ownerReferences", []):
+                self.evicted.setdefault(ref["uid"], set()).add(task)
 
     async def reconcile(self) -> float | None:
         if self.batch.installed("volcano-controllers"):
@@ -358,14 +358,14 @@ class Volcano:
             return
         if at == "Restarting":
             if not pods:
-                self.evicted.pop(f"{place}/{name}", None)
+                self.evicted.pop(job["metadata"]["uid"], None)
                 await self._set(job, status_of(job, "Pending", []))
             return
         for doing, done in ENDING.values():
             if at == doing:
                 await self._end(job, done, pods)
                 return
-        action = happened(job, pods, self.evicted.get(f"{place}/{name}", set())) if at else ""
+        action = happened(job, pods, self.evicted.get(job["metadata"]["uid"], set())) if at else ""
         if action:
             await self._act(job, action, pods)
             return
@@ -387,7 +387,7 @@ class Volcano:
         path = f"/api/v1/namespaces/{place}/pods"
         await create_all(self.batch, [(path, one) for one in wanted if one["metadata"]["name"] not in present])
         if len(present) < len(wanted):
-            self.evicted.pop(f"{place}/{job['metadata']['name']}", None)
+            self.evicted.pop(job["metadata"]["uid"], None)
 
     async def _act(self, job: Json, action: str, pods: list[Json]) -> None:
         await self._say(job, "Normal", "ExecuteAction", f"Start to execute action {action} ", CONTROLLER)

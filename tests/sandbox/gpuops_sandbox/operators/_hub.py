@@ -432,24 +432,26 @@ def has(meta: Json, labels: Mapping[str, str]) -> bool:
     return labels.items() <= (meta.get("labels") or {}).items()
 
 
-_hubs: dict[Path, Hub] = {}
+_hubs: dict[Path, tuple[kopf.OperatorRegistry, Hub]] = {}
 
 
 def hub_of(ctx: Context, registry: kopf.OperatorRegistry) -> Hub:
-    """The process's hub; the first caller's registry starts and stops it."""
-    if ctx.kubeconfig not in _hubs:
-        hub = _hubs[ctx.kubeconfig] = Hub(ctx)
+    """The process's hub, one per registry: when kopf is started again all begins anew."""
+    known = _hubs.get(ctx.kubeconfig)
+    if known is not None and known[0] is registry:
+        return known[1]
+    hub = Hub(ctx)
+    _hubs[ctx.kubeconfig] = registry, hub
 
-        @kopf.on.startup(registry=registry, id="hub")
-        async def start(**_: Any) -> None:
-            hub.start()
+    @kopf.on.startup(registry=registry, id="hub")
+    async def start(**_: Any) -> None:
+        hub.start()
 
-        @kopf.on.cleanup(registry=registry, id="hub")
-        async def stop(**_: Any) -> None:
-            _hubs.pop(ctx.kubeconfig, None)
-            await hub.stop()
+    @kopf.on.cleanup(registry=registry, id="hub")
+    async def stop(**_: Any) -> None:
+        await hub.stop()
 
-    return _hubs[ctx.kubeconfig]
+    return hub
 
 
 def run_loop(registry: kopf.OperatorRegistry, hub: Hub, loop: Loop, every: float | None = None) -> None:

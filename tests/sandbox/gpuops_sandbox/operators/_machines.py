@@ -62,7 +62,7 @@ class Machine:
     offered: dict[str, int] = field(default_factory=dict)
     """What that pod found when it started: resource -> devices. It never looks again."""
     reported: str = ""
-    """The SriovNetworkNodeState that was written last."""
+    """Daemon, boot and number of VFs for which the SriovNetworkNodeState was written last."""
     claims: dict[str, list[tuple[str, str]]] = field(default_factory=dict)
     """Pod uid -> its (PF, VF) addresses."""
 
@@ -88,6 +88,16 @@ class Machine:
             yield Device(
                 f"{bus}.{int(function) + 4}", vendor, device, ETHERNET, DRIVER, nic.pci, nic.netdev, True, is_vf=True
             )
+
+    @property
+    def vf_total(self) -> int:
+        return sum(map(len, self.host.vfs.values()))
+
+    @property
+    def vendors(self) -> set[str]:
+        """Of its GPUs and NICs."""
+        ids = (self.shape.gpu_id, self.shape.pf_id if self.shape.pfs else "", *(nic.pf_id for nic in self.shape.vcn))
+        return {pair.partition(":")[0] for pair in ids if pair}
 
     def free_vfs(self) -> list[tuple[str, str]]:
         taken = {vf for claim in self.claims.values() for _, vf in claim}

@@ -8,6 +8,7 @@ from __future__ import annotations
 import ipaddress
 import json
 from collections import defaultdict
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from ._api import Json
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 
 NAME = "multus"
 ASKED, STATUS = "k8s.v1.cni.cncf.io/networks", "k8s.v1.cni.cncf.io/network-status"
+INSTALLED_BY = {"sriov-cni": "sriov", "rdma-cni": "rdma", "plugins": "tuning"}
+"""Image -> the CNI plugin that it brings ("plugins" brings sbr and others, too). OCI's node images have none of them."""
 ATTACHMENTS = "/apis/k8s.cni.cncf.io/v1/namespaces/{}/network-attachment-definitions/{}"
 
 
@@ -60,9 +63,9 @@ class Multus:
             for namespace, name, _ in networks:
                 if (namespace, name) not in attachments:
                     attachments[namespace, name] = await self.hub.api.find(ATTACHMENTS.format(namespace, name))
-            missing = next(((ns, name) for ns, name, _ in networks if attachments[ns, name] is None), None)
-            if missing:
-                await self._refuse(pod, *missing)
+            problem = self._problem(pod, {one[:2]: attachments[one[:2]] for one in networks})
+            if problem:
+                await self._refuse(pod, problem)
                 continue
             status = self._attach(pod, [(*one, attachments[one[:2]] or {}) for one in networks])
             body = {"metadata": {"annotations": {STATUS: json.dumps(status, indent=4)}}}
@@ -77,18 +80,35 @@ class Multus:
         async with self.hub.room:
             await self.hub.api.patch(pod.path, body)
 
-    async def _refuse(self, pod: Pod, namespace: str, name: str) -> None:
-        if pod.uid in self.told:
-            return
-        self.told.add(pod.uid)
-        about = {"apiVersion": "v1", "kind": "Pod", "namespace": pod.namespace, "name": pod.name, "uid": pod.uid}
-        message = (
-            'Failed to create pod sandbox: plugin type="multus" name="multus-cni-network" failed (add): Multus: '
-            f"[{pod.namespace}/{pod.name}/{pod.uid}]: error loading k8s delegates k8s args: TryLoadPodDelegates: error "
-            f"in getting k8s network for pod: GetNetworkDelegates: failed getting the delegate: getKubernetesDelegate: "
-            f"cannot find a network-attachment-definition ({name}) in namespace ({namespace})"
-        )
-        await self.hub.event(about, "Warning", "FailedCreatePodSandBox", message, "kubelet")
+    def _problem(self, pod: Pod, attachments: Mapping[tuple[str, str], Json | None]) -> str:
+        """Why the pod's sandbox cannot be made; "" when it can."""
+        installed = plugins_on(self.hub, pod.node)
+        for (namespace, name), attachment in attachments.items():
+            if attachment is None:
+                return (
+                    f"[{pod.namespace}/{pod.name}/{pod.uid}]: error loading k8s delegates k8s args: "
+                    "TryLoadPodDelegates: error in getting k8s network for pod: GetNetworkDelegates: failed getting the "
+                    f"delegate: getKubernetesDelegate: cannot find a network-attachment-definition ({name}) in "
+                    f"namespace ({namespace})"
+                )
+            for plugin in plugin_types(attachment):
+                if plugin in INSTALLED_BY.values() and plugin not in installed:
+                    return (
+                        f"[{pod.namespace}/{pod.name}/{pod.uid}:{name}]: error adding container to network "
+                        f'"{name}": failed to find plugin "{plugin}" in path [/opt/cni/bin]'
+                    )
+        return ""
+
+    async def _refuse(self, pod: Pod, problem: str) -> None:
+        """What the kubelet says of such a pod; in life it would stay in ContainerCreating, too."""
+        if pod.uid not in self.told:
+            self.told.add(pod.uid)
+            about = {"apiVersion": "v1", "kind": "Pod", "namespace": pod.namespace, "name": pod.name, "uid": pod.uid}
+            message = (
+                'Failed to create pod sandbox: plugin type="multus" name="multus-cni-network" failed (add): Multus: '
+                + problem
+            )
+            await self.hub.event(about, "Warning", "FailedCreatePodSandBox", message, "kubelet")
 
     def _attach(self, pod: Pod, networks: list[tuple[str, str, str, Json]]) -> list[Json]:
         node = self.hub.nodes.get(pod.node)
@@ -125,6 +145,19 @@ class Multus:
         address = next((one for one in free if one not in taken), "")
         self.used[node.name].setdefault(pod.uid, []).append(address)
         return address
+
+
+def plugins_on(hub: Hub, node: str) -> set[str]:
+    """CNI plugins that a ready DaemonSet pod has put on the node, told by its images."""
+    found = set()
+    for pod in hub.pods_on(node):
+        daemonset = hub.daemonsets.get(f"{pod.namespace}/{pod.owner[1]}") if pod.ready else None
+        spec = daemonset["spec"]["template"]["spec"] if daemonset else {}
+        for container in (*spec.get("initContainers", ()), *spec.get("containers", ())):
+            name = container["image"].rpartition("/")[2].partition(":")[0].partition("@")[0]
+            if name in INSTALLED_BY:
+                found.add(INSTALLED_BY[name])
+    return found
 
 
 def asked(annotation: str, namespace: str) -> list[tuple[str, str, str]]:

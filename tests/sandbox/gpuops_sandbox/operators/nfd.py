@@ -6,9 +6,9 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from ._api import Json, Refused
+from ._api import LOST, Json, Refused
 from ._hub import Hub, Loop, Node, Pod, hub_of, run_loop
 from ._machines import Machine
 from .node_agent import machines_of
@@ -22,8 +22,6 @@ NAME = "nfd"
 LABEL = "feature.node.kubernetes.io/"
 WORKER = {"app.kubernetes.io/name": "node-feature-discovery", "role": "worker"}
 FEATURES = "/apis/nfd.k8s-sigs.io/v1alpha1/namespaces/{}/nodefeatures"
-LABELLED_CLASSES = ("02", "03")
-"""First digits of the PCI classes whose vendors become labels (the GPU Operator's whitelist)."""
 
 
 def register(registry: kopf.OperatorRegistry, ctx: Context) -> None:
@@ -33,7 +31,7 @@ def register(registry: kopf.OperatorRegistry, ctx: Context) -> None:
 
     def on_pod(new: Pod | None, old: Pod | None) -> None:
         if new is not None and new.ready and WORKER.items() <= new.labels.items():
-            nfd.due[new.node] = new.namespace
+            nfd.known[new.node] = new
             loop.kick()
 
     hub.pods.listeners.append(on_pod)
@@ -45,36 +43,34 @@ class Nfd:
     def __init__(self, hub: Hub) -> None:
         self.hub = hub
         self.machines = machines_of(hub)
-        self.due: dict[str, str] = {}
-        self.known: dict[str, str] = {}
-        """Node -> namespace of the worker that looks after it."""
-        self.written: dict[str, Any] = {}
+        self.known: dict[str, Pod] = {}
+        """Node -> the worker that looks after it."""
+        self.written: dict[str, tuple[str, str | None, int]] = {}
 
     async def reconcile(self) -> float | None:
-        due, self.due = self.due, {}
-        self.known.update(due)
-        for name, namespace in self.known.items():
+        for name, worker in self.known.items():
             node = self.hub.nodes.get(name)
             if node is None:
                 continue
             machine = self.machines.of(node)
             self.hub.writer.want(name, labels=labels(node, machine))
-            vfs = sum(map(len, machine.host.vfs.values())) if machine else 0
-            state = (node.info.get("bootID"), vfs)
-            if self.written.get(name) != state:
+            state = (worker.uid, node.info.get("bootID"), machine.vf_total if machine else 0)
+            before = self.written.get(name)
+            if before != state:
                 self.written[name] = state
-                self.hub.spawn(self._write(node, namespace, feature(node, machine)))
+                there = before is not None and before[0] == worker.uid
+                self.hub.spawn(self._write(node, worker.namespace, feature(node, machine), there))
         return None
 
-    async def _write(self, node: Node, namespace: str, spec: Json) -> None:
+    async def _write(self, node: Node, namespace: str, spec: Json, there: bool) -> None:
         folder = FEATURES.format(namespace)
         meta = {"name": node.name, "namespace": namespace, "labels": {"nfd.node.kubernetes.io/node-name": node.name}}
         body = {"apiVersion": "nfd.k8s-sigs.io/v1alpha1", "kind": "NodeFeature", "metadata": meta, "spec": spec}
         try:
             async with self.hub.room:
-                if await self.hub.api.create(folder, body) is None:
+                if there or await self.hub.api.create(folder, body) is None:
                     await self.hub.api.patch(f"{folder}/{node.name}", {"spec": spec})
-        except Refused:
+        except (Refused, *LOST):
             self.written.pop(node.name, None)
 
 
@@ -94,9 +90,8 @@ def labels(node: Node, machine: Machine | None) -> dict[str, str]:
         found[f"{LABEL}system-os_release.VERSION_ID"] = version
         parts = (f"{LABEL}system-os_release.VERSION_ID.major", f"{LABEL}system-os_release.VERSION_ID.minor")
         found.update(zip(parts, version.split(".")))
-    for device in machine.devices() if machine else ():
-        if device.kind.startswith(LABELLED_CLASSES):
-            found[f"{LABEL}pci-{device.vendor}.present"] = "true"
+    for vendor in machine.vendors if machine else ():
+        found[f"{LABEL}pci-{vendor}.present"] = "true"
     return {key: value for key, value in found.items() if value}
 
 

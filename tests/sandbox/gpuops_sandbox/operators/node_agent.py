@@ -15,6 +15,7 @@ import json
 import uuid
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
+from weakref import WeakKeyDictionary
 
 import kopf
 import yaml
@@ -89,14 +90,14 @@ class Machines:
             self.by_name.pop(old.name, None)
 
 
-_machines: dict[int, Machines] = {}
+_machines: WeakKeyDictionary[Hub, Machines] = WeakKeyDictionary()
 
 
 def machines_of(hub: Hub) -> Machines:
     """One set of machines per hub, whoever asks first."""
-    if id(hub) not in _machines:
-        _machines[id(hub)] = Machines(hub)
-    return _machines[id(hub)]
+    if hub not in _machines:
+        _machines[hub] = Machines(hub)
+    return _machines[hub]
 
 
 def host_faults(faults: Iterable[Fault], node: str) -> dict[str, str]:
@@ -382,19 +383,18 @@ class Agent:
 
     async def _report_nics(self, node: Node, machine: Machine, daemon: Pod | None) -> None:
         """SriovNetworkNodeState: the SR-IOV operator's daemon reports the NICs that it sees."""
-        if daemon is None or not daemon.ready:
+        seen = f"{daemon.uid} {machine.host.boot} {machine.vf_total}" if daemon and daemon.ready else ""
+        if daemon is None or seen in ("", machine.reported):
             return
         reported = {"syncStatus": "Succeeded", "lastSyncError": "", "interfaces": interfaces(machine)}
-        text = json.dumps(reported)
-        if machine.reported != text:
-            folder = NODE_STATES.format(daemon.namespace)
-            idle = {f"sriovnetwork.openshift.io/{which}-state": "Idle" for which in ("current", "desired")}
-            meta = {"name": node.name, "namespace": daemon.namespace, "annotations": idle}
-            body = {"apiVersion": "sriovnetwork.openshift.io/v1", "kind": "SriovNetworkNodeState"}
-            if not machine.reported:
-                await self.hub.api.create(folder, {**body, "metadata": meta, "spec": {"bridges": {}, "system": {}}})
-            await self.hub.api.patch(f"{folder}/{node.name}/status", {"status": reported})
-            machine.reported = text
+        folder = NODE_STATES.format(daemon.namespace)
+        idle = {f"sriovnetwork.openshift.io/{which}-state": "Idle" for which in ("current", "desired")}
+        meta = {"name": node.name, "namespace": daemon.namespace, "annotations": idle}
+        body = {"apiVersion": "sriovnetwork.openshift.io/v1", "kind": "SriovNetworkNodeState"}
+        if not machine.reported.startswith(daemon.uid):
+            await self.hub.api.create(folder, {**body, "metadata": meta, "spec": {"bridges": {}, "system": {}}})
+        await self.hub.api.patch(f"{folder}/{node.name}/status", {"status": reported})
+        machine.reported = seen
 
     # Faults and reboots.
 
@@ -505,11 +505,13 @@ def gpu_labels(machine: Machine, replicas: int, strategy: str, profile: str) -> 
 
 def interfaces(machine: Machine) -> list[Json]:
     """status.interfaces of a SriovNetworkNodeState."""
-    found: list[Json] = []
-    for device in machine.devices():
-        if not device.rdma or device.is_vf:
-            continue
-        made = [one for one in machine.devices() if one.is_vf and one.root == device.pci and not device.default_route]
+    devices = [device for device in machine.devices() if device.rdma]
+    made: dict[str, list[Json]] = {}
+    for vf in (device for device in devices if device.is_vf):
+        entry = {"pciAddress": vf.pci, "vendor": vf.vendor, "deviceID": vf.device, "driver": vf.driver}
+        made.setdefault(vf.root, []).append({"vfID": len(made.get(vf.root, ())), **entry})
+    found = []
+    for device in (device for device in devices if not device.is_vf):
         one: Json = {
             "name": device.pf_name,
             "pciAddress": device.pci,
@@ -522,11 +524,8 @@ def interfaces(machine: Machine) -> list[Json]:
             "mtu": machine.shape.mtu or 1500,
             "totalvfs": device.total_vfs,
         }
-        if made:
-            one["numVfs"] = len(made)
-            one["Vfs"] = [
-                {"vfID": index, "pciAddress": vf.pci, "vendor": vf.vendor, "deviceID": vf.device, "driver": vf.driver}
-                for index, vf in enumerate(made)
-            ]
+        # The VF of a management NIC is not shown: the daemon leaves the NIC of the default route alone.
+        if device.pci in made and not device.default_route:
+            one.update(numVfs=len(made[device.pci]), Vfs=made[device.pci])
         found.append(one)
     return found

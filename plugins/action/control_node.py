@@ -1,0 +1,168 @@
+# Copyright: gpuops.rdma contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Looks whether the machine that runs Ansible has what the collection needs; installs Helm when asked to."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import importlib.metadata
+import io
+import json
+import os
+import platform
+import shutil
+import subprocess
+import tarfile
+import tempfile
+from pathlib import Path
+from typing import Any, Optional
+
+from ansible.module_utils.urls import open_url
+from ansible_collections.gpuops.rdma.plugins.module_utils import _control_node
+from ansible_collections.gpuops.rdma.plugins.module_utils._errors import InputError, RdmaError
+from ansible_collections.gpuops.rdma.plugins.module_utils._model import Json, to_dict
+from ansible_collections.gpuops.rdma.plugins.module_utils._spec_control_node import SPEC
+from ansible_collections.gpuops.rdma.plugins.plugin_utils import _data
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._action import RdmaAction
+
+MAX_ARCHIVE = 200 << 20
+ROOT = _data.FILES.parent
+
+
+class ActionModule(RdmaAction):
+    spec = SPEC
+
+    def act(self, args: dict[str, Any]) -> dict[str, Any]:
+        table = _data.load(_data.FILES / "control_node.yml")
+        packages = _control_node.requirements((ROOT / "requirements.txt").read_text(encoding="utf-8"))
+        wanted = {
+            item["name"]: item["version"].lstrip(">= ") for item in _data.load(ROOT / "requirements.yml")["collections"]
+        }
+        own = Path(args["bin_dir"]).expanduser() / "helm"
+        look = self._look(packages, list(wanted), own)
+        result: dict[str, Any] = {}
+        if args["install"] and not _control_node.helm_fits(look, table["helm"]):
+            result.update(self._install(args, table["helm"]["install"], own))
+            if not self.check_mode:
+                look = self._look(packages, list(wanted), own)
+        findings = _control_node.check(look, table, packages, wanted)
+        if self.check_mode and result.get("changed"):
+            findings = [item for item in findings if item.subject != "Helm"]
+        result.update(findings=to_dict(findings), helm={"path": look.helm_path, "version": look.helm})
+        if any(item.severity == "error" for item in findings):
+            result.update(failed=True, msg=_control_node.message(findings))
+        return result
+
+    def _look(self, packages: dict[str, str], collections: list[str], own: Path) -> _control_node.Look:
+        path = shutil.which("helm") or ""
+        helm, helm_error = _helm_version(path) if path else ("", "")
+        server, server_error = self._server()
+        return _control_node.Look(
+            python=platform.python_version(),
+            packages={name: _package(name) for name in packages},
+            collections={name: _collection(name) for name in collections},
+            helm_path=path,
+            helm=helm,
+            helm_error=helm_error,
+            helm_installed=str(own) if own.is_file() else "",
+            server=server,
+            server_error=server_error,
+        )
+
+    def _server(self) -> tuple[str, str]:
+        """(version, error). The kubeconfig is read on the way; what is wrong with it is the error."""
+        try:
+            return str(self.client.get("/version").get("gitVersion", "")), ""
+        except RdmaError as error:
+            return "", str(error)
+
+    def _install(self, args: dict[str, Any], table: Json, target: Path) -> dict[str, Any]:
+        place = _control_node.platform(platform.system(), platform.machine())
+        url, digest = _control_node.download(table, place, args["helm_url"] or "", args["helm_checksum"] or "")
+        before = _sha256(target.read_bytes()) if target.is_file() else ""
+        if self.check_mode:
+            self.progress(f"control_node: would install {url} (sha256 {digest}) as {target}")
+            return {"changed": True}
+        program = _unpacked(_fetched(url, digest), url)
+        if _sha256(program) == before:
+            return {"changed": False}
+        _write(target, program)
+        self.progress(f"control_node: {target} installed from {url}")
+        return {"changed": True}
+
+
+def _package(name: str) -> str:
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return ""
+
+
+def _collection(name: str) -> str:
+    """Version of an installed collection; "" when it is not there."""
+    try:
+        package = importlib.import_module(f"ansible_collections.{name}")
+        manifest = json.loads((Path(next(iter(package.__path__))) / "MANIFEST.json").read_text(encoding="utf-8"))
+        return str(manifest["collection_info"]["version"])
+    except (ImportError, OSError, ValueError, KeyError, StopIteration):
+        return ""
+
+
+def _helm_version(path: str) -> tuple[str, str]:
+    command = [path, "version", "--template", "{{.Version}}"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    except (OSError, subprocess.SubprocessError) as error:
+        return "", f"cannot be run: {error}"
+    if done.returncode:
+        return "", f"helm version ends with {done.returncode}: {done.stderr.strip()[:200]}"
+    return done.stdout.strip(), ""
+
+
+def _fetched(url: str, digest: str) -> bytes:
+    try:
+        archive = open_url(url, timeout=60).read(MAX_ARCHIVE + 1)
+    except OSError as error:
+        raise InputError(
+            f"Cannot download Helm from {url}: {error}. Give helm_url and helm_checksum of a mirror, or install Helm "
+            "yourself."
+        ) from None
+    found = _sha256(archive)
+    if found != digest:
+        raise InputError(f"{url} has SHA-256 {found}, expected {digest}. Nothing was installed.")
+    return bytes(archive)
+
+
+def _unpacked(archive: bytes, url: str) -> bytes:
+    """The program ``helm`` of the archive; no other member is touched."""
+    try:
+        with tarfile.open(fileobj=io.BytesIO(archive), mode="r:gz") as members:
+            member = next((item for item in members if item.isfile() and Path(item.name).name == "helm"), None)
+            content = members.extractfile(member) if member else None
+            if content is not None:
+                return content.read()
+    except (tarfile.TarError, OSError, EOFError) as error:
+        raise InputError(f"{url} is no gzipped tar archive: {error}. Nothing was installed.") from None
+    raise InputError(f"{url} holds no file named helm. Nothing was installed.")
+
+
+def _write(target: Path, program: bytes) -> None:
+    """Whole or not at all."""
+    name: Optional[str] = None
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        handle, name = tempfile.mkstemp(dir=target.parent, prefix=".helm.")
+        with os.fdopen(handle, "wb") as out:
+            out.write(program)
+        Path(name).chmod(0o755)
+        Path(name).replace(target)
+    except OSError as error:
+        if name:
+            Path(name).unlink(missing_ok=True)
+        raise InputError(f"Cannot write {target}: {error.strerror}. Set bin_dir to a folder you can write.") from None
+
+
+def _sha256(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()

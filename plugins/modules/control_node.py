@@ -1,0 +1,73 @@
+# Copyright: gpuops.rdma contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Documentation of the action plugin of the same name, which does the work on the control node."""
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: control_node
+short_description: Check the machine that runs Ansible
+version_added: 0.1.0
+description:
+- Looks at Python, its packages, the collections that are needed, Helm, the kubeconfig and whether the API server
+  answers, and reports all problems at once.
+- With O(install=true) and no usable Helm it downloads one whose SHA-256 is pinned in the collection.
+extends_documentation_fragment:
+- gpuops.rdma.auth
+- gpuops.rdma.attributes.cluster
+attributes:
+  diff_mode:
+    support: none
+options:
+  install:
+    description: Install Helm when there is none in E(PATH), or one out of the supported range.
+    type: bool
+    default: false
+  bin_dir:
+    description: Folder for Helm. It must stand in E(PATH) before another Helm.
+    type: path
+    default: ~/.local/bin
+  helm_url:
+    description: Where Helm's archive is instead, for a mirror. Needs O(helm_checksum).
+    type: str
+  helm_checksum:
+    description: SHA-256 of the archive of O(helm_url).
+    type: str
+author:
+- gpuops maintainers (@gpuops)
+"""
+
+EXAMPLES = r"""
+- name: Check this machine
+  gpuops.rdma.control_node:
+
+- name: Install Helm if need be
+  gpuops.rdma.control_node:
+    install: true
+"""
+
+RETURN = r"""
+findings:
+  description: 'What is not as it must be: C(id), C(severity), C(subject), C(found), C(expected), C(remedy), C(stage).'
+  returned: always
+  type: list
+  elements: dict
+helm:
+  description: C(path) and C(version) of the Helm that is used; empty without one.
+  returned: always
+  type: dict
+"""
+
+from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.gpuops.rdma.plugins.module_utils._argspec import with_auth
+from ansible_collections.gpuops.rdma.plugins.module_utils._spec_control_node import SPEC
+
+
+def main() -> None:
+    module = AnsibleModule(argument_spec=with_auth(SPEC), supports_check_mode=True)
+    module.fail_json(msg="gpuops.rdma.control_node runs on the control node, through its action plugin.")
+
+
+if __name__ == "__main__":
+    main()

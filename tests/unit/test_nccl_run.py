@@ -1,0 +1,309 @@
+# Copyright: gpuops.rdma contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Following a job: the log that survives a broken stream, the deadlines, and what each end means for the verdict."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from ansible_collections.gpuops.rdma.plugins.action import nccl_test
+from ansible_collections.gpuops.rdma.plugins.module_utils import _job, _nccl, _readiness
+from ansible_collections.gpuops.rdma.plugins.module_utils._errors import InputError, NotFound, RdmaError, Unreachable
+from ansible_collections.gpuops.rdma.plugins.module_utils._model import NcclRun
+from ansible_collections.gpuops.rdma.plugins.plugin_utils import _nccl_run
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._nccl_run import Outcome, Run, Shown, Tail
+
+Json = dict[str, Any]
+ROOT = Path(__file__).resolve().parents[2]
+SHAPE = "BM.GPU.H100.8"
+
+
+class Logs:
+    """A client whose streams break off after some lines."""
+
+    def __init__(self, lines: list[str], cuts: list[int], gone: bool = False) -> None:
+        self.lines, self.cuts, self.gone = lines, cuts, gone
+
+    def log_lines(self, namespace: str, pod: str, *, container: str = "", follow: bool = False) -> Iterator[str]:
+        if self.gone and not follow:
+            raise NotFound("pods not found", 404)
+        if self.cuts:
+            yield from self.lines[: self.cuts.pop(0)]
+            raise Unreachable("the stream broke off")
+        yield from self.lines
+        if follow:
+            time.sleep(30)  # kwok never ends a stream that is followed
+
+
+@pytest.fixture(autouse=True)
+def fast(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_nccl_run, "DRAIN", 0.2)
+
+
+def taken(client: Logs, path: Path) -> list[str]:
+    shown: list[str] = []
+    tail = Tail(client, "jobs", "launcher", path, shown.append)  # type: ignore[arg-type]
+    deadline = time.monotonic() + 10
+    while tail.count < len(client.lines) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    tail.finish()
+    assert shown == path.read_text().splitlines()
+    return shown
+
+
+def test_a_broken_stream_goes_on_without_losing_or_repeating_a_line(tmp_path: Path) -> None:
+    lines = [f"line {number}" for number in range(50)]
+    assert taken(Logs(lines, cuts=[7, 30]), tmp_path / "a.log") == lines
+
+
+def test_the_last_lines_are_read_once_more_after_the_end(tmp_path: Path) -> None:
+    client = Logs(["a", "b", "c"], cuts=[2])
+    tail = Tail(client, "jobs", "launcher", tmp_path / "a.log", lambda line: None)  # type: ignore[arg-type]
+    tail.finish()
+    assert (tmp_path / "a.log").read_text() == "a\nb\nc\n"
+
+
+def test_a_log_whose_pod_is_gone_is_kept_as_it_was(tmp_path: Path) -> None:
+    lines = ["a", "b"]
+    assert taken(Logs(lines, cuts=[], gone=True), tmp_path / "a.log") == lines
+
+
+def test_only_rows_and_trouble_are_shown() -> None:
+    shown: list[str] = []
+    found = Shown(shown.append)
+    text = (ROOT / ".." / "shared" / "recordings" / "nccl" / "all_reduce_new.txt").resolve()
+    if not text.exists():
+        pytest.skip("all_reduce_new.txt is not in ../shared/recordings/nccl")
+    for line in text.read_text().splitlines():
+        found.line(line)
+    rows = [line for line in shown if line[:1].isdigit()]
+    run = _nccl.parse(text.read_text().splitlines())[0]
+    assert len(rows) == sum(1 for row in run.rows if row.size >= _nccl_run.SHOWN_FROM)
+    found.line("n1:40:140 [0] NCCL INFO Channel 00/0 : 8[0] -> 0[0] [receive] via NET/IB/0/GDRDMA")
+    found.line("n1:40:140 [0] NCCL WARN Call to ibv_modify_qp failed")
+    assert "NCCL INFO" not in "".join(shown) and "NCCL WARN" in shown[-1]
+    for _ in range(100):
+        found.line("NCCL WARN again")
+    assert len(shown) <= len(rows) + _nccl_run.SHOWN_ERRORS
+
+
+# ---- deadlines -----------------------------------------------------------------------------------------------------
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def job(**more: Any) -> _job.Test:
+    return _job.Test(
+        **{"name": "nccl", "namespace": "jobs", "nodes": ("a", "b"), "gpus_per_node": 8, "image": "i", **more}
+    )
+
+
+def run_of(clock: Clock, tmp_path: Path) -> Run:
+    return Run(
+        None,  # type: ignore[arg-type]
+        job(vfs_per_node=16),
+        "mpi",
+        tmp_path / "a.log",
+        lambda line: None,
+        start_timeout=100.0,
+        grace=10.0,
+        run_timeout=50.0,
+        clock=clock,
+    )
+
+
+def worker(name: str, node: str = "", phase: str = "Pending", code: int | None = None) -> Json:
+    state: Json = {"terminated": {"exitCode": code, "reason": "OOMKilled"}} if code is not None else {}
+    return {
+        "metadata": {"name": name, "labels": {_job.ROLE_LABEL: "worker"}},
+        "spec": {"nodeName": node} if node else {},
+        "status": {"phase": phase, "containerStatuses": [{"state": state}] if state else []},
+    }
+
+
+STUCK = _readiness.Status("waiting", "0/5 nodes are available: 5 Insufficient nvidia.com/gpu.", "unschedulable", True)
+FINE = _readiness.Status("waiting", "pods are starting")
+
+
+def test_pending_for_longer_than_the_grace_is_given_up_in_the_schedulers_words(tmp_path: Path) -> None:
+    clock = Clock()
+    running = run_of(clock, tmp_path)
+    pods = [worker("nccl-worker-0", "a"), worker("nccl-worker-1")]
+    assert running._overdue(pods, STUCK) is None
+    clock.now = 9.0
+    assert running._overdue(pods, FINE) is None, "room was found: the grace begins anew"
+    clock.now = 11.0
+    assert running._overdue(pods, STUCK) is None
+    clock.now = 21.0
+    outcome = running._overdue(pods, STUCK)
+    assert outcome is not None and outcome.stage == "schedule" and "Insufficient nvidia.com/gpu" in outcome.why
+
+
+def test_pods_that_never_start_meet_our_deadline(tmp_path: Path) -> None:
+    clock = Clock()
+    running = run_of(clock, tmp_path)
+    placed = [worker("nccl-worker-0", "a"), worker("nccl-worker-1", "b")]
+    clock.now = 101.0
+    outcome = running._overdue(placed, FINE)
+    assert outcome is not None and (outcome.stage, outcome.exit_code) == ("start", None)
+    assert "did not start within 1m40s" in outcome.why
+
+
+def test_the_run_itself_has_its_own_deadline(tmp_path: Path) -> None:
+    clock = Clock()
+    running = run_of(clock, tmp_path)
+    running.tail = object()  # type: ignore[assignment]
+    clock.now = 90.0
+    assert running._overdue([], FINE) is None
+    clock.now = 130.0
+    assert running._overdue([], FINE) is None, "it counts from the launcher's start"
+    clock.now = 141.0
+    outcome = running._overdue([], None)
+    assert outcome is not None and outcome.stage == "deadline"
+
+
+def test_a_dead_worker_waits_for_the_launchers_last_words(tmp_path: Path) -> None:
+    clock = Clock()
+    running = run_of(clock, tmp_path)
+    launcher = {"metadata": {"name": "l"}, "spec": {}, "status": {"phase": "Running"}}
+    pods = [worker("nccl-worker-0", "a", "Running"), worker("nccl-worker-1", "b", "Failed", 137)]
+    clock.now = 1.0
+    assert running._ended(launcher, pods, FINE) is None
+    clock.now = 12.0
+    outcome = running._ended(launcher, pods, FINE)
+    assert outcome is not None and outcome.blamed == {"b": "exit 137 (OOMKilled)"}
+    assert running._ended(None, pods, FINE) is not None, "no launcher, no last words"
+
+
+# ---- what an end means ---------------------------------------------------------------------------------------------
+
+ENTRY = {"name": "nccl", "shape": SHAPE}
+
+
+@pytest.mark.parametrize(
+    ("stage", "code", "verdict", "words"),
+    [
+        ("schedule", None, "incomplete", "did not start: WHY"),
+        ("start", None, "incomplete", "did not start: WHY"),
+        ("launch", 97, "incomplete", "did not start"),
+        ("gone", None, "incomplete", "did not start: WHY"),
+        ("worker", 1, "fail", "WHY"),
+        ("deadline", None, "fail", "the test hung: WHY"),
+        ("run", 3, "fail", "exit code 3"),
+        ("run", 0, "incomplete", "empty"),
+    ],
+)
+def test_no_end_without_a_table_is_a_pass(stage: str, code: int | None, verdict: str, words: str) -> None:
+    found = nccl_test.judge(NcclRun("empty"), Outcome(stage, "WHY", code), job(vfs_per_node=16), ENTRY)
+    assert (found.verdict, words in found.reason) == (verdict, True), found.reason
+
+
+def test_a_good_table_with_a_bad_end_is_no_pass() -> None:
+    shape = yaml.safe_load((ROOT / "files" / "topology" / f"{SHAPE}.yml").read_text())["name"]
+    from gpuops_sandbox.batch import nccl_pod
+    from gpuops_sandbox.context import load_shapes
+
+    order = nccl_pod.order_of(["all_reduce_perf -b 8 -e 8G", "NCCL_DEBUG=INFO"])
+    assert order is not None
+    fleet = nccl_pod.Fleet(("nccl-worker-0", "nccl-worker-1"), ("a", "b"), load_shapes()[shape], False)
+    lines = list(nccl_pod.text_of(order, fleet, nccl_pod.simulate(order, fleet, 1.0, False)))
+    run = _nccl.parse(lines)[0]
+    test = job(vfs_per_node=16)
+    assert nccl_test.judge(run, Outcome("run", "", 0), test, ENTRY).verdict == "pass"
+    for outcome in (Outcome("run", "", 1), Outcome("worker", "w", 0), Outcome("deadline", "d"), Outcome("gone", "g")):
+        assert nccl_test.judge(run, outcome, test, ENTRY).verdict != "pass", outcome
+
+
+def test_nodes_that_are_to_blame_become_findings() -> None:
+    outcome = Outcome("worker", "w", 1, {"nccl-worker-0": "a", "nccl-worker-1": "b"}, {"b": "exit 137 (OOMKilled)"})
+    found = nccl_test.judge(NcclRun("empty"), outcome, job(vfs_per_node=16), ENTRY).findings
+    assert [(item.subject, item.severity, "137" in item.found) for item in found] == [("b", "error", True)]
+    held = Outcome("schedule", "0/5 nodes", None, {"nccl-worker-0": "a", "nccl-worker-1": ""})
+    found = nccl_test.judge(NcclRun("empty"), held, job(vfs_per_node=16), ENTRY).findings
+    assert [(item.subject, item.severity) for item in found] == [("b", "unknown")]
+
+
+# ---- ownership -----------------------------------------------------------------------------------------------------
+
+
+class Cluster:
+    """Objects by path; remembers what was deleted."""
+
+    def __init__(self, objects: dict[str, Json]) -> None:
+        self.objects, self.deleted = objects, []  # type: ignore[var-annotated]
+
+    def path(self, version: str, kind: str, namespace: str = "", name: str = "") -> str:
+        return "/".join(part for part in (kind, name) if part)
+
+    def find(self, path: str) -> Json | None:
+        return self.objects.get(path)
+
+    def list(self, path: str, *, label_selector: str = "") -> list[Json]:
+        key, _, value = label_selector.partition("=")
+        pods = [item for name, item in self.objects.items() if name.startswith("Pod/")]
+        return [item for item in pods if item["metadata"].get("labels", {}).get(key) == value]
+
+    def delete(self, path: str, *, propagation: str = "Background") -> bool:
+        self.deleted.append(path)
+        return self.objects.pop(path, None) is not None
+
+
+def named(name: str, **labels: str) -> Json:
+    return {"metadata": {"name": name, "labels": labels}}
+
+
+def cleaner(objects: dict[str, Json], tmp_path: Path) -> tuple[Run, Cluster]:
+    client = Cluster(objects)
+    running = run_of(Clock(), tmp_path)
+    running.client = client  # type: ignore[assignment]
+    return running, client
+
+
+def test_only_our_own_objects_and_pods_are_removed(tmp_path: Path) -> None:
+    ours = {"app.kubernetes.io/managed-by": "gpuops-rdma"}
+    objects = {
+        "MPIJob/nccl": named("nccl", **ours),
+        "ConfigMap/nccl-files": named("nccl-files", **ours),
+        "Pod/nccl-worker-0": named("nccl-worker-0", **{_job.TEST_LABEL: "nccl"}),
+        "Pod/train-0": named("train-0", app="train"),
+        "Pod/other-worker-0": named("other-worker-0", **{_job.TEST_LABEL: "other"}),
+    }
+    running, client = cleaner(objects, tmp_path)
+    assert running.clean() == 2
+    assert sorted(client.objects) == ["Pod/other-worker-0", "Pod/train-0"]
+
+
+def test_a_foreign_object_of_our_name_stops_everything(tmp_path: Path) -> None:
+    running, client = cleaner({"MPIJob/nccl": named("nccl", app="train")}, tmp_path)
+    with pytest.raises(RdmaError, match="not this collection's"):
+        running.clean()
+    assert client.deleted == []
+
+
+# ---- the plan ------------------------------------------------------------------------------------------------------
+
+
+def test_tests_are_chosen_by_name() -> None:
+    plan = {"tests": [{"name": "one"}, {"name": "two"}]}
+    assert [item["name"] for item in nccl_test.chosen(plan, [])] == ["one", "two"]
+    assert [item["name"] for item in nccl_test.chosen(plan, ["two"])] == ["two"]
+    with pytest.raises(InputError, match="It has: one, two"):
+        nccl_test.chosen(plan, ["three"])
+    with pytest.raises(InputError, match="no NCCL test"):
+        nccl_test.chosen({"tests": []}, [])
+
+
+@pytest.mark.parametrize(("name", "stem"), [("nccl-h100-8", "nccl-h100-8"), ("gate", "nccl-gate")])
+def test_result_files_start_with_nccl(name: str, stem: str) -> None:
+    assert nccl_test.file_stem(name) == stem

@@ -1,0 +1,112 @@
+# Copyright: gpuops.rdma contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Comparing objects: what counts as a change, and what a diff shows."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+from ansible_collections.gpuops.rdma.plugins.module_utils import _objects
+from hypothesis import given
+from hypothesis import strategies as st
+
+JSON = st.recursive(
+    st.one_of(st.none(), st.booleans(), st.integers(-5, 5), st.text(max_size=4)),
+    lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(st.text(max_size=3), inner, max_size=3)),
+    max_leaves=12,
+)
+
+
+def config_map(**meta: Any) -> dict[str, Any]:
+    return {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {"name": "a", "namespace": "b", **meta},
+        "data": {"key": "value"},
+    }
+
+
+def test_how_messages_name_an_object() -> None:
+    assert _objects.reference(config_map()) == "ConfigMap b/a"
+    assert _objects.reference({"kind": "Node", "metadata": {"name": "n"}}) == "Node n"
+
+
+def test_owned_objects_carry_label_and_digest_and_the_original_stays() -> None:
+    original = config_map(labels={"mine": "1"}, annotations={"note": "x"})
+    before = copy.deepcopy(original)
+    owned = _objects.owned(original)
+    assert original == before
+    assert owned["metadata"]["labels"] == {"mine": "1", _objects.OWNED_LABEL: _objects.OWNER}
+    assert owned["metadata"]["annotations"]["note"] == "x"
+    assert owned["data"] == original["data"]
+
+
+def test_the_digest_follows_the_content_and_nothing_else() -> None:
+    def digest(obj: dict[str, Any]) -> str:
+        return str(_objects.owned(obj)["metadata"]["annotations"][_objects.APPLIED])
+
+    first = config_map()
+    reordered = dict(reversed(list(first.items())))
+    assert digest(first) == digest(reordered)
+    assert digest(first) != digest({**first, "data": {}}), "a key that is no longer asked for changes it"
+    assert digest(first) != digest({**first, "data": {"key": "other"}})
+
+
+def test_what_the_server_keeps_for_itself_is_no_change() -> None:
+    live = config_map(uid="1", resourceVersion="7", generation=2, managedFields=[{}], creationTimestamp="t")
+    assert _objects.same({**live, "status": {"phase": "Active"}}, config_map())
+    assert not _objects.same({**live, "data": {"key": "old"}}, config_map())
+    assert not _objects.same(None, config_map()), "a new object is a change"
+
+
+def test_a_secrets_content_is_never_shown() -> None:
+    secret = {
+        "kind": "Secret",
+        "metadata": {"name": "s"},
+        "data": {"p": "aHVudGVyMg=="},
+        "stringData": {"p": "hunter2"},
+    }
+    shown = str(_objects.visible({**secret, "type": "Opaque"}))
+    assert "hunter2" not in shown and "aHVudGVyMg" not in shown and "Opaque" in shown
+    assert _objects.visible(None) == {}
+
+
+def test_long_texts_become_their_length() -> None:
+    value = {"data": {"program": "x" * 5000, "short": "y"}, "list": ["z" * 3000, 7]}
+    short = _objects.shortened(value)
+    assert short["data"]["program"].startswith("<5000 characters, starts 'xxx")
+    assert short["data"]["short"] == "y" and short["list"][1] == 7 and len(short["list"][0]) < 100
+
+
+@pytest.mark.parametrize(
+    ("wanted", "live", "there"),
+    [
+        ({"a": 1}, {"a": 1, "b": 2}, True),
+        ({"a": {"b": 1}}, {"a": {"b": 1, "c": 2}}, True),
+        ({"a": 1}, {"a": 2}, False),
+        ({"a": 1}, {}, False),
+        ({"a": [1, 2]}, {"a": [1, 2, 3]}, False),
+        ({"a": [{"x": 1}]}, {"a": [{"x": 1, "default": True}]}, True),
+        ({"a": [{"x": 1}]}, {"a": {"x": 1}}, False),
+        ({"a": {}}, {"a": None}, False),
+        ({}, {"a": 1}, True),
+    ],
+)
+def test_is_everything_there_that_we_ask_for(wanted: Any, live: Any, there: bool) -> None:
+    assert _objects.contained(wanted, live) is there
+
+
+@given(JSON)
+def test_an_object_contains_itself(value: Any) -> None:
+    assert _objects.contained(value, copy.deepcopy(value))
+
+
+@given(st.dictionaries(st.text(max_size=3), JSON, min_size=1, max_size=3), st.data())
+def test_a_missing_key_is_noticed_and_an_extra_one_is_not(value: dict[str, Any], data: Any) -> None:
+    key = data.draw(st.sampled_from(sorted(value)))
+    less = {name: item for name, item in value.items() if name != key}
+    assert not _objects.contained(value, less)
+    assert _objects.contained(less, value)

@@ -1,0 +1,215 @@
+# Copyright: gpuops.rdma contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The plan: which nodes, what is decided and why, what is refused."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import plan_samples as samples
+import pytest
+from ansible_collections.gpuops.rdma.plugins.module_utils import _plan
+from ansible_collections.gpuops.rdma.plugins.module_utils._errors import InputError
+from ansible_collections.gpuops.rdma.plugins.module_utils._model import Locality
+from hypothesis import given
+from hypothesis import strategies as st
+from plan_samples import A100, GPU4, H100, cluster, cpu_node, gpu_node, plan, survey
+
+B300 = "BM.GPU.B300.8"
+
+
+def decision(made: dict[str, Any], what: str) -> dict[str, Any]:
+    return next(item for item in made["decisions"] if item["what"] == what)
+
+
+def refused(*words: str, facts: Any = None, **asked: Any) -> None:
+    with pytest.raises(InputError) as error:
+        plan(cluster() if facts is None else facts, **asked)
+    for word in words:
+        assert word in str(error.value)
+
+
+def test_a_usual_cluster() -> None:
+    made = plan(cluster(4))
+    assert [node["name"] for node in made["nodes"]] == [f"10.140.0.{index}" for index in range(1, 5)]
+    assert {(node["gpus"], node["vfs"], node["excluded"]) for node in made["nodes"]} == {(8, 16, "")}
+    assert made["shapes"][H100]["nodes"] == 4
+    assert (made["platform"], made["launcher"], made["mode"]) == ("oke", "mpi", "sriov")
+    (test,) = made["tests"]
+    assert (test["gpus_per_node"], test["vfs_per_node"], test["max_bytes"]) == (8, 16, "8G")
+    assert test["env"] == samples.SHAPES[H100].nccl_env
+    assert made["findings"] == []
+    assert all(item["why"] for item in made["decisions"]), "each decision has its reason"
+    assert json.loads(json.dumps(made)) == made, "plain JSON"
+
+
+def test_cpu_nodes_are_no_part_of_it_and_nodes_are_in_their_natural_order() -> None:
+    made = plan([gpu_node("10.140.0.10"), cpu_node(), gpu_node("10.140.0.9")])
+    assert [node["name"] for node in made["nodes"]] == ["10.140.0.9", "10.140.0.10"]
+
+
+def test_names_of_any_form_can_stand_side_by_side() -> None:
+    made = plan([gpu_node("gpu-10"), gpu_node("10.140.0.9"), gpu_node("gpu-2"), gpu_node("gpu-2a")])
+    assert len(made["nodes"]) == 4
+    assert [node["name"] for node in made["nodes"] if node["name"] in ("gpu-2", "gpu-10")] == ["gpu-2", "gpu-10"]
+
+
+def test_mode_host_asks_for_no_vf() -> None:
+    made = plan(cluster(), mode="host")
+    (test,) = made["tests"]
+    assert (test["vfs_per_node"], test["hca"], test["topology"]) == (0, samples.SHAPES[H100].host_hca, False)
+    assert not any(rule["group"] in ("mellanox.com", "nv-ipam.nvidia.com") for rule in made["permissions"])
+
+
+def test_the_launcher_is_the_one_that_is_installed() -> None:
+    cases = [({}, "mpi"), ({"mpi_jobs": True}, "mpi"), ({"volcano_jobs": True}, "volcano")]
+    for seen, launcher in cases:
+        assert plan(cluster(), survey(**seen))["launcher"] == launcher
+    asked = plan(cluster(), survey(volcano_jobs=True), launcher="mpi")
+    assert (asked["launcher"], decision(asked, "launcher")["why"]) == ("mpi", "asked for")
+
+
+@pytest.mark.parametrize(
+    ("groups", "provider", "platform"),
+    [
+        ([], "ocid1.instance.x", "oke"),
+        (["config.openshift.io"], "ocid1.x", "openshift"),
+        ([], "kind://x", "kubernetes"),
+    ],
+)
+def test_the_platform(groups: list[str], provider: str, platform: str) -> None:
+    assert plan([gpu_node(provider_id=provider)], survey(groups=groups))["platform"] == platform
+
+
+def test_several_shapes_get_a_test_each() -> None:
+    made = plan([gpu_node("10.0.0.1", H100), gpu_node("10.0.0.2", GPU4)])
+    assert sorted(test["shape"] for test in made["tests"]) == sorted([H100, GPU4])
+    assert len({test["name"] for test in made["tests"]}) == 2
+    assert "rootDevices" in decision(made, f"shape {GPU4}")["why"]
+    assert "device id" in decision(made, f"shape {H100}")["why"]
+
+
+def test_narrowing_by_shape_and_by_node() -> None:
+    facts = [gpu_node("10.0.0.1", H100), gpu_node("10.0.0.2", H100), gpu_node("10.0.0.3", A100)]
+    assert [node["name"] for node in plan(facts, shapes=[A100])["nodes"]] == ["10.0.0.3"]
+    assert [node["name"] for node in plan(facts, nodes=["10.0.0.2"])["nodes"]] == ["10.0.0.2"]
+
+
+def test_shared_and_cordoned_nodes_are_left_out_with_the_reason() -> None:
+    made = plan([gpu_node("10.0.0.1", sharing="time-slicing", replicas=4), gpu_node("10.0.0.2", cordoned=True)])
+    assert [node["excluded"] for node in made["nodes"]] == [
+        "its GPUs are shared (time-slicing, 4 replicas)",
+        "cordoned",
+    ]
+    assert made["nodes"][0]["shared"] == "time-slicing"
+    assert (made["nodes"][0]["gpus"], made["nodes"][1]["gpus"]) == (32, 8), "by the node's sharing configuration"
+    assert [(item["severity"], item["subject"]) for item in made["findings"]] == [("warning", "10.0.0.2")]
+    assert _plan.test_nodes(made, H100) == []
+    assert "10.0.0.2 (cordoned)" in _plan.text(made)
+
+
+def test_locality_is_kept() -> None:
+    made = plan([gpu_node(locality=Locality(network_block="nb-2", rack="r-14"))])
+    assert made["nodes"][0]["locality"]["rack"] == "r-14"
+
+
+def test_a_refused_shape_among_others_is_an_error_of_its_node() -> None:
+    made = plan([gpu_node("10.0.0.1"), gpu_node("10.0.0.2", B300)])
+    assert [node["name"] for node in made["nodes"]] == ["10.0.0.1"]
+    (item,) = made["findings"]
+    assert (item["severity"], item["subject"]) == ("error", "10.0.0.2")
+    assert samples.SHAPES[B300].reason in item["found"]
+
+
+def test_an_unknown_gpu_shape_is_an_error_of_its_node() -> None:
+    made = plan([gpu_node("10.0.0.1"), gpu_node("10.0.0.2", "BM.GPU.NEXT.8")])
+    assert "BM.GPU.NEXT.8" in made["findings"][0]["found"]
+
+
+def test_a_shape_without_nccl_settings_is_unknown_and_not_tested() -> None:
+    bare = [name for name, shape in samples.SHAPES.items() if shape.status == "supported" and not shape.nccl_env]
+    if not bare:
+        pytest.skip("every supported shape has NCCL settings")
+    made = plan([gpu_node(shape=bare[0])])
+    assert made["tests"] == []
+    assert [item["severity"] for item in made["findings"]] == ["unknown"]
+
+
+def test_bad_wishes_are_refused_all_at_once_with_what_is_known() -> None:
+    refused(
+        "shape 'BM.X' is unknown; known: ", H100, "rdma_collective 'sum'", "all_reduce", "has no domain",
+        "10.9.9.9", "rdma_test_nodes is negative",
+        shapes=["BM.X"], collective="sum", resource="vf", nodes=["10.9.9.9"], test_nodes=-1,
+    )  # fmt: skip
+
+
+def test_a_refused_shape_that_is_asked_for_is_refused_with_its_reason() -> None:
+    refused(f"shape {B300} is refused: {samples.SHAPES[B300].reason}", shapes=[B300])
+
+
+def test_topology_files() -> None:
+    for asked, used in (("auto", False), ("none", False), ("file", True)):
+        made = plan(cluster(), topology=asked)
+        assert made["tests"][0]["topology"] is used
+        assert decision(made, "topology")["why"]
+    assert plan(cluster(), topology="file", mode="host")["tests"][0]["topology"] is False
+    blind = [name for name, shape in samples.SHAPES.items() if shape.status == "supported" and not shape.pci_tree]
+    if blind:
+        refused("Cannot render a topology file", blind[0], facts=[gpu_node(shape=blind[0])], topology="file")
+
+
+@pytest.mark.parametrize(("mode", "launcher"), [("sriov", "mpi"), ("sriov", "volcano"), ("host", "mpi")])
+def test_permissions_cover_the_job_and_name_every_verb_once(mode: str, launcher: str) -> None:
+    rules = plan(cluster(), mode=mode, launcher=launcher)["permissions"]
+    keys = [tuple(sorted(rule.items())) for rule in rules]
+    assert len(keys) == len(set(keys))
+    group = "batch.volcano.sh" if launcher == "volcano" else "kubeflow.org"
+    assert {"create", "delete"} <= {rule["verb"] for rule in rules if rule["group"] == group}
+    assert any(rule["resource"] == "pods/log" for rule in rules)
+    existing = plan(cluster(), mode=mode, launcher=launcher, install="existing")["permissions"]
+    assert not any(rule["resource"] == "customresourcedefinitions" for rule in existing)
+
+
+def test_the_test_nodes_of_a_shape() -> None:
+    made = plan(cluster(4))
+    assert len(_plan.test_nodes(made, H100)) == 4
+    assert [node["name"] for node in _plan.test_nodes(made, H100, 2)] == ["10.140.0.1", "10.140.0.2"]
+    assert _plan.test_nodes(made, GPU4) == []
+
+
+def test_the_text_names_what_is_decided() -> None:
+    text = _plan.text(plan(cluster(4)))
+    assert text.startswith("plan: 4 GPU nodes, API server v1.34.1")
+    for what in ("platform: oke", "mode: sriov", "profile: current", f"shape {H100}: 4 nodes"):
+        assert what in text
+
+
+def test_simulated_nodes_are_said_to_be() -> None:
+    assert plan([gpu_node(simulated=True)])["simulated"] is True
+    assert plan([gpu_node()])["simulated"] is False
+
+
+@pytest.mark.parametrize("name", sorted(samples.SHAPES))
+def test_names_of_tests_fit_into_pod_names(name: str) -> None:
+    slug = _plan.slug(name)
+    assert slug == slug.lower() and len(slug) <= 20 and slug.replace("-", "").isalnum()
+
+
+@given(st.lists(st.sampled_from(sorted(samples.SHAPES)), max_size=12), st.sampled_from(["sriov", "host"]))
+def test_every_gpu_node_is_planned_or_has_a_finding(drawn: list[str], mode: str) -> None:
+    facts = [gpu_node(f"10.0.0.{index}", shape) for index, shape in enumerate(drawn)]
+    try:
+        made = plan(facts, mode=mode)
+    except InputError as error:
+        assert mode == "host" and "HCA names on the host are unknown" in str(error)
+        return
+    planned = {node["name"] for node in made["nodes"]}
+    told = {item["subject"] for item in made["findings"] if item["severity"] == "error"}
+    assert planned | told == {fact.name for fact in facts} and not planned & told
+    for node in made["nodes"]:
+        shape = samples.SHAPES[node["shape"]]
+        assert (node["gpus"], node["vfs"]) == (shape.gpu_count, shape.vf_count)
+    untested = {item["subject"] for item in made["findings"] if item["severity"] == "unknown"}
+    assert {f"shape {shape}" for shape in made["shapes"]} == {f"shape {t['shape']}" for t in made["tests"]} | untested

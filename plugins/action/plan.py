@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from ansible.utils.display import Display
-
 from ansible_collections.gpuops.rdma.plugins.module_utils import _plan
 from ansible_collections.gpuops.rdma.plugins.module_utils._model import Json, to_dict
 from ansible_collections.gpuops.rdma.plugins.module_utils._spec_plan import SPEC

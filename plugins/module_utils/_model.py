@@ -237,7 +237,7 @@ class NcclRun:
 
     status: str
     collective: str = ""
-    """all_reduce, all_gather, reduce_scatter, broadcast, reduce, alltoall, gather, scatter, sendrecv, hypercube or ""."""
+    """all_reduce, all_gather, reduce_scatter, broadcast, reduce, alltoall, gather, scatter, sendrecv, hypercube, ""."""
     rows: tuple[NcclRow, ...] = ()
     ranks: tuple[NcclRank, ...] = ()
     tests_version: str = ""
@@ -250,7 +250,7 @@ class NcclRun:
     average_busbw: Optional[float] = None
     errors: tuple[NcclError, ...] = ()
     transport: Json = field(default_factory=dict)
-    """From NCCL_DEBUG=INFO lines: ``{"net": "IB"|"Socket"|"", "gdr": {hca: bool}, "hcas": [..], "channels": {...}}``."""
+    """From NCCL_DEBUG=INFO lines: ``{"net": "IB"|"Socket"|"", "gdr": {hca: bool}, "hcas": [], "channels": {}}``."""
     notes: tuple[str, ...] = ()
 
 

@@ -9,10 +9,12 @@ docs/architecture.md lists the plan's keys.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any, Optional
 
 from ansible_collections.gpuops.rdma.plugins.module_utils._errors import InputError
+from ansible_collections.gpuops.rdma.plugins.module_utils._facts import expected_gpus
 from ansible_collections.gpuops.rdma.plugins.module_utils._model import Finding, Json, NodeFacts, Shape, to_dict
 
 SCHEMA_VERSION = 1
@@ -166,10 +168,12 @@ def _node(fact: NodeFacts, shape: Shape) -> Json:
         excluded = f"its GPUs are shared ({fact.sharing}, {fact.replicas} replicas)"
     elif fact.cordoned:
         excluded = "cordoned"
+    gpu_resource, gpus, _why = expected_gpus(fact, shape)
     return {
         "name": fact.name,
         "shape": shape.name,
-        "gpus": shape.gpu_count,
+        "gpu_resource": gpu_resource,
+        "gpus": gpus,
         "vfs": shape.vf_count,
         "shared": fact.sharing,
         "locality": to_dict(fact.locality),
@@ -178,7 +182,8 @@ def _node(fact: NodeFacts, shape: Shape) -> Json:
 
 
 def _natural(name: str) -> tuple[Any, ...]:
-    return tuple(int(part) if part.isdigit() else part for part in name.replace("-", ".").split("."))
+    parts = re.findall(r"\d+|\D+", name)
+    return tuple((0, int(part), "") if part.isdigit() else (1, 0, part) for part in parts)
 
 
 # ---- decisions -----------------------------------------------------------------------------------------------------

@@ -108,8 +108,9 @@ options:
     type: dict
     default: {}
   charts:
-    description: 'Other sources of charts and manifests, by C(gpu_operator), C(network_operator), C(volcano), C(mpi_operator):
-      a local directory, or a reference.'
+    description: >-
+      Other sources of charts and manifests, by C(gpu_operator), C(network_operator), C(volcano), C(mpi_operator): a
+      local directory, or a reference.
     type: dict
     default: {}
   images:
@@ -188,7 +189,6 @@ text:
 """
 
 from ansible.module_utils.basic import AnsibleModule
-
 from ansible_collections.gpuops.rdma.plugins.module_utils._argspec import with_auth
 from ansible_collections.gpuops.rdma.plugins.module_utils._spec_plan import SPEC
 

@@ -72,7 +72,6 @@ blocker:
 """
 
 from ansible.module_utils.basic import AnsibleModule
-
 from ansible_collections.gpuops.rdma.plugins.module_utils._spec_stage import SPEC
 
 

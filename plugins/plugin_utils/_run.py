@@ -22,6 +22,7 @@ def write(path: Path, document: Any) -> None:
         handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
         with os.fdopen(handle, "w", encoding="utf-8") as out:
             json.dump(to_dict(document), out, indent=1)
+        Path(name).chmod(0o644)
         Path(name).replace(path)
     except OSError as error:
         raise InputError(

@@ -355,6 +355,31 @@ def test_the_releases_of_2024(guide):
     guide.wait_for(RESOURCE, n1="16", n2="16")
 
 
+def test_a_pod_waits_for_the_cni_plugins_that_its_network_names(guide):
+    guide.run("kubectl", "create", "namespace", "net")
+    guide.apply(_sriov.network_attachment("rdma-vf", "net", RESOURCE, "rdma", 4220))
+    pod = {"containers": [{"name": "c", "image": "x"}], "tolerations": [{"operator": "Exists"}]}
+    pod["nodeName"] = "10.140.0.1"
+    meta = {"name": "one", "namespace": "net", "annotations": {"k8s.v1.cni.cncf.io/networks": "rdma-vf"}}
+    guide.apply({"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": pod})
+
+    def told():
+        events = guide.get("events", "-n", "net", "--field-selector=reason=FailedCreatePodSandBox")["items"]
+        return any('failed to find plugin "sriov" in path [/opt/cni/bin]' in one["message"] for one in events)
+
+    def status():
+        return guide.get("pod", "-n", "net", "one")["metadata"]["annotations"].get(
+            "k8s.v1.cni.cncf.io/network-status", ""
+        )
+
+    guide.until("the event", told)
+    assert status() == ""
+    cni = guide.facts["cni"]
+    guide.apply(_sriov.cni_daemonset("gpuops-rdma", guide.shapes, cni["sriov_image"], cni["rdma_image"]))
+    guide.until("network-status", lambda: "net1" in status() or status())
+    guide.run("kubectl", "delete", "namespace", "net", "--wait=false")
+
+
 def test_by_device_id_alone_the_management_nics_vf_is_offered_too(guide):
     resources = [{"name": "sriov_rdma_vf", "vendors": ["15b3"], "devices": ["101a"]}]
     values = dict(guide.facts["network_operator"]["values"])

@@ -9,6 +9,7 @@ import ipaddress
 import json
 import pathlib
 import re
+import types
 
 import pytest
 import yaml
@@ -435,6 +436,24 @@ def test_a_shared_gpu_is_labelled_so():
 def test_networks_annotation_in_both_forms():
     assert multus.asked("a,ns/b,c@net9", "default") == [("default", "a", ""), ("ns", "b", ""), ("default", "c", "net9")]
     assert multus.asked('[{"name": "a", "namespace": "n"}]', "default") == [("n", "a", "")]
+
+
+def test_cni_plugins_are_told_by_the_images_of_ready_daemonset_pods():
+    def daemonset(name, *images):
+        pod = {"containers": [{"image": image} for image in images]}
+        return {"metadata": {"namespace": "n", "name": name}, "spec": {"template": {"spec": pod}}}
+
+    ready, late = waiting_pod(0), waiting_pod(0)
+    ready.owner, ready.ready = ("DaemonSet", "daemon"), True
+    late.owner = ("DaemonSet", "other")
+    sets = {
+        "n/daemon": daemonset("daemon", "nvcr.io/nvidia/mellanox/sriov-cni:v1", "x/ib-sriov-cni:v1"),
+        "n/other": daemonset("other", "ghcr.io/k8snetworkplumbingwg/rdma-cni@sha256:0"),
+    }
+    hub = types.SimpleNamespace(pods_on=lambda node: [ready, late], daemonsets=sets)
+    assert multus.plugins_on(hub, "10.140.0.1") == {"sriov"}
+    late.ready = True
+    assert multus.plugins_on(hub, "10.140.0.1") == {"sriov", "rdma"}
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 NAME = "multus"
 ASKED, STATUS = "k8s.v1.cni.cncf.io/networks", "k8s.v1.cni.cncf.io/network-status"
 INSTALLED_BY = {"sriov-cni": "sriov", "rdma-cni": "rdma", "plugins": "tuning"}
-"""Image -> the CNI plugin that it brings ("plugins" brings sbr and others, too). OCI's node images have none of them."""
+"""Image -> the CNI plugin that it brings; "plugins" brings sbr and others, too. Node images have none of them."""
 ATTACHMENTS = "/apis/k8s.cni.cncf.io/v1/namespaces/{}/network-attachment-definitions/{}"
 
 
@@ -66,11 +66,19 @@ class Multus:
             problem = self._problem(pod, {one[:2]: attachments[one[:2]] for one in networks})
             if problem:
                 await self._refuse(pod, problem)
+                self._again(pod)
                 continue
             status = self._attach(pod, [(*one, attachments[one[:2]] or {}) for one in networks])
             body = {"metadata": {"annotations": {STATUS: json.dumps(status, indent=4)}}}
             self.hub.spawn(self._write(pod, body))
-        return None
+        return 2.0 if self.due else None
+
+    def _again(self, pod: Pod) -> None:
+        """The kubelet tries again for as long as the pod is there."""
+        key = f"{pod.namespace}/{pod.name}"
+        now = self.hub.pods.get(key)
+        if now is not None and now.uid == pod.uid:
+            self.due.setdefault(key, now)
 
     def _serves(self, node: str) -> bool:
         """Without multus on the node the annotation is only an annotation."""
@@ -87,8 +95,8 @@ class Multus:
             if attachment is None:
                 return (
                     f"[{pod.namespace}/{pod.name}/{pod.uid}]: error loading k8s delegates k8s args: "
-                    "TryLoadPodDelegates: error in getting k8s network for pod: GetNetworkDelegates: failed getting the "
-                    f"delegate: getKubernetesDelegate: cannot find a network-attachment-definition ({name}) in "
+                    "TryLoadPodDelegates: error in getting k8s network for pod: GetNetworkDelegates: failed getting "
+                    f"the delegate: getKubernetesDelegate: cannot find a network-attachment-definition ({name}) in "
                     f"namespace ({namespace})"
                 )
             for plugin in plugin_types(attachment):

@@ -20,7 +20,7 @@ from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Optional
-from urllib.parse import urlencode
+from urllib.parse import urlencode, urlsplit
 
 from ansible_collections.gpuops.rdma.plugins.module_utils._errors import (
     ClusterError,
@@ -47,6 +47,7 @@ Json = dict[str, Any]
 FIELD_MANAGER = "gpuops-rdma"
 PATIENCE = 40.0
 """Seconds for which a request is tried again while the server does not answer: an API server restart takes ~10 s."""
+_LOOPBACK = ("127.0.0.1", "localhost", "::1")
 _RETRY_STATUS = (429, 500, 502, 503, 504)
 _CONTINUE = re.compile(rb'"continue"\s*:\s*"([^"]+)"')
 
@@ -93,6 +94,8 @@ class Client:
         self._api = api
         self.host = host.rstrip("/")
         self.requests = 0
+        # Over loopback compressing costs the server more than it saves.
+        self._encoding = "identity" if (urlsplit(self.host).hostname or "") in _LOOPBACK else "gzip"
         self._count = threading.Lock()
         self._discovered: dict[str, dict[str, tuple[str, bool]]] = {}
 
@@ -270,7 +273,7 @@ class Client:
     # ---- the wire ----------------------------------------------------------------------------------------------
 
     def _headers(self, content_type: str = "application/json") -> dict[str, str]:
-        headers = {"Accept": "application/json", "Accept-Encoding": "gzip", "Content-Type": content_type}
+        headers = {"Accept": "application/json", "Accept-Encoding": self._encoding, "Content-Type": content_type}
         for setting in self._api.configuration.auth_settings().values():
             if setting["value"]:
                 headers[setting["key"]] = setting["value"]

@@ -309,22 +309,27 @@ def _permissions(plan: Json) -> list[Json]:
     rules = [
         ("list watch", "", "nodes", ""),
         ("list watch", "", "pods", ""),
-        ("list", "apps", "deployments", ""),
+        ("list watch", "apps", "deployments", ""),
         ("list watch", "apps", "daemonsets", ""),
+        ("list watch", "", "events", ""),
+        ("list watch", "apiextensions.k8s.io", "customresourcedefinitions", ""),
+        ("list watch", "nvidia.com", "clusterpolicies", ""),
         ("list", "", "namespaces", ""),
         ("list", "", "secrets", ""),
     ]
     job = plan["namespaces"]["job"]
     rules += [
         ("create patch", "", "namespaces", ""),
-        ("create patch delete", "", "configmaps", job),
+        ("get create patch delete", "", "configmaps", job),
         ("get", "", "pods/log", job),
         ("delete", "", "pods", job),
     ]
     if plan["launcher"] == "volcano":
-        rules.append(("create patch delete", "batch.volcano.sh", "jobs", job))
+        rules.append(("get list watch create patch delete", "batch.volcano.sh", "jobs", job))
+        rules.append(("get list watch", "scheduling.volcano.sh", "podgroups", job))
     else:
-        rules.append(("create patch delete", "kubeflow.org", "mpijobs", job))
+        rules.append(("get list watch create patch delete", "kubeflow.org", "mpijobs", job))
+        rules.append(("list watch", "batch", "jobs", job))
     if plan["install"] == "helm":
         rules += [
             ("create patch", "apiextensions.k8s.io", "customresourcedefinitions", ""),
@@ -336,8 +341,8 @@ def _permissions(plan: Json) -> list[Json]:
     if plan["mode"] == "sriov":
         own, network = plan["namespaces"]["own"], plan["namespaces"]["network_operator"]
         rules += [
-            ("create patch", "mellanox.com", "nicclusterpolicies", ""),
-            ("create patch", "nv-ipam.nvidia.com", "ippools", network),
+            ("list watch create patch", "mellanox.com", "nicclusterpolicies", ""),
+            ("list watch create patch", "nv-ipam.nvidia.com", "ippools", network),
             ("create patch", "k8s.cni.cncf.io", "network-attachment-definitions", job),
             ("create patch", "apps", "daemonsets", own),
             ("create patch", "rbac.authorization.k8s.io", "roles", own),

@@ -60,6 +60,8 @@ def node_step(faults: Sequence[Fault]) -> str:
         f'if .metadata.deletionTimestamp then "none" '
         f"elif (.metadata.name | IN({broken}[])) then "
         f'(if {READY_REASON} == "KubeletNotReady" then "none" else "node-not-ready" end) '
+        # The node agent holds a node that reboots down for a while.
+        f'elif .metadata.annotations["gpuops.sandbox/down"] == "true" then "none" '
         f'elif {READY} != "True" then "node-initialize" else "node-heartbeat" end'
     )
 

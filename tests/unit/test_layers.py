@@ -1,0 +1,71 @@
+# Copyright: gpuops.rdma contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The architecture of docs/architecture.md, held by reading imports."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+CORE = "ansible_collections.gpuops.rdma.plugins.module_utils"
+SHARED = {"_model", "_errors"}
+# _plan composes; the client is the only room with I/O.
+EXTRA = {"_plan": {"_facts"}}
+IMPURE = {"_client"}
+FORBIDDEN = {
+    "os",
+    "pathlib",
+    "socket",
+    "subprocess",
+    "time",
+    "random",
+    "requests",
+    "urllib3",
+    "kubernetes",
+    "ansible",
+    "yaml",
+}
+FILES = sorted((ROOT / "plugins/module_utils").glob("_*.py"))
+
+
+def imported(path: Path) -> set[str]:
+    names: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            names |= {f"{node.module}.{alias.name}" for alias in node.names} | {str(node.module)}
+    return names
+
+
+def ours(names: set[str]) -> set[str]:
+    parts = {name[len(CORE) + 1 :].split(".")[0] for name in names if name.startswith(f"{CORE}.")}
+    return {part for part in parts if part.startswith("_")}
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_the_core_is_a_star_of_pure_files(path: Path) -> None:
+    names = imported(path)
+    assert ours(names) <= SHARED | EXTRA.get(path.stem, set())
+    if path.stem not in IMPURE:
+        assert not {name.split(".")[0] for name in names} & FORBIDDEN
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "plugins/modules").glob("*.py")), ids=lambda path: path.stem)
+def test_modules_are_documentation_and_a_spec(path: Path) -> None:
+    assert ours(imported(path)) <= {"_argspec", f"_spec_{path.stem}"}
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "roles").glob("*/tasks/*.yml")), ids=lambda path: path.parts[-3])
+def test_roles_read_only_their_own_variables(path: Path) -> None:
+    import re
+
+    role = path.parts[-3]
+    for expression in re.findall(r"\{\{(.*?)\}\}", path.read_text(encoding="utf-8")):
+        for name in re.findall(r"[a-z_][a-z0-9_]+", expression.split("|")[0]):
+            assert name.startswith(f"{role}_") or name in ("item", "omit", "inventory_hostname"), (name, expression)
+    assert "rdma_" not in path.read_text(encoding="utf-8").replace("gpuops.rdma", "")

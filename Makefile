@@ -16,6 +16,7 @@ NAME ?= demo
 SHAPE ?= BM.GPU.H100.8
 GPU_NODES ?= 4
 PROFILE ?= current
+SCENARIOS ?= control_node plan preflight nodes gpu_operator network_operator sriov nccl_topology batch nccl_test report
 
 export PATH := $(BIN):$(PATH)
 export PYTHONPATH := $(CURDIR)/$(COLLECTIONS):$(CURDIR)/tests/sandbox
@@ -51,7 +52,7 @@ demo: sandbox-up ## The main job on simulated GPUs, from nothing to a verdict an
 	  -e rdma_profile=$(PROFILE) -e rdma_shape=$(SHAPE)
 	@echo "GPUs, NICs and bandwidths above are simulated; the control plane is real. make sandbox-down removes it."
 
-test: setup lint types unit cluster e2e ## Everything but scale
+test: setup lint types unit cluster molecule e2e ## Everything but scale
 
 lint: $(VENV)/.ready $(LINK) ## ruff, yamllint, ansible-lint, documentation of all plugins and roles
 	@$(BIN)/ruff check .
@@ -71,6 +72,13 @@ cluster: setup ## Plugins against the sandbox's API server
 
 e2e: setup ## Whole playbooks against sandboxes: shapes, faults, second runs
 	@$(PYTHON) -m pytest tests/e2e -q
+
+# What a killed run left goes first. Molecule's own state stays in this checkout: elsewhere it would be shared by all
+# folders of the same name.
+molecule: export MOLECULE_EPHEMERAL_DIRECTORY := $(CURDIR)/.cache/molecule-state
+molecule: setup ## A Molecule scenario per role, each on what the ones before it left: SCENARIOS="control_node plan ..."
+	@$(BIN)/molecule destroy --scenario-name default --no-report >/dev/null
+	@$(BIN)/molecule test --report $(addprefix --scenario-name ,$(SCENARIOS))
 
 test-matrix: setup ## Every shape, mode, profile and launcher, every fault
 	@GPUOPS_MATRIX=all $(PYTHON) -m pytest tests/e2e -q

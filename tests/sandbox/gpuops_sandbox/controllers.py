@@ -27,6 +27,8 @@ from .cluster import READY_FILE, Sandbox
 from .context import Context, load_shapes, use_collection, write_faults
 
 GROUPS = ("operators", "batch")
+CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+ANNOUNCED = "gpuops.sandbox/served"
 ALL = "all"
 """The name that leaves out every simulated controller."""
 logger = logging.getLogger("gpuops_sandbox")
@@ -56,6 +58,7 @@ def registry_for(ctx: Context, without: set[str]) -> kopf.OperatorRegistry:
             module.register(registry, ctx)
             logger.info("serving %s", name)
     _watch_for_restart(registry, ctx)
+    _announce_kinds(registry, ctx)
     return registry
 
 
@@ -92,6 +95,35 @@ def _watch_for_restart(registry: kopf.OperatorRegistry, ctx: Context) -> None:
 
     for group, plural in (("nvidia.com", "clusterpolicies"), ("batch.volcano.sh", "jobs"), ("kubeflow.org", "mpijobs")):
         kopf.on.event(group, plural, id="api-restart", registry=registry)(seen)
+
+
+def _announce_kinds(registry: kopf.OperatorRegistry, ctx: Context) -> None:
+    """kopf looks for a new kind once, when its definition appears; the server may not serve it by then. A second
+    event, when it does, makes kopf look again."""
+    api = Sandbox(ctx.state.name).api()
+
+    def served(spec: Any) -> bool:
+        version = next(item["name"] for item in spec["versions"] if item["served"])
+        listed = api.find(f"/apis/{spec['group']}/{version}") or {}
+        return any(item["name"] == spec["names"]["plural"] for item in listed.get("resources", []))
+
+    def announce(name: str, spec: Any) -> None:
+        for _attempt in range(60):
+            time.sleep(0.5)
+            try:
+                if served(spec):
+                    time.sleep(0.5)
+                    api.merge(f"{CRDS}/{name}", {"metadata": {"annotations": {ANNOUNCED: "true"}}})
+                    return
+            except Exception as error:
+                logger.info("announcing %s: %s", name, error)
+
+    def seen(name: str, spec: Any, annotations: Any, type: str | None, **_: Any) -> None:
+        if type != "DELETED" and ANNOUNCED not in annotations:
+            plain = {"group": spec["group"], "names": dict(spec["names"]), "versions": list(spec["versions"])}
+            threading.Thread(target=announce, args=(name, plain), daemon=True).start()
+
+    kopf.on.event("apiextensions.k8s.io", "customresourcedefinitions", id="announce", registry=registry)(seen)
 
 
 def serve(ctx: Context, without: set[str]) -> None:

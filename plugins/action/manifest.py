@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any, Optional
 
 from ansible_collections.gpuops.rdma.plugins.module_utils import _objects
-from ansible_collections.gpuops.rdma.plugins.module_utils._errors import ClusterError, InputError, NotFound
+from ansible_collections.gpuops.rdma.plugins.module_utils._errors import ClusterError, Forbidden, InputError, NotFound
 from ansible_collections.gpuops.rdma.plugins.module_utils._model import Json
 from ansible_collections.gpuops.rdma.plugins.module_utils._spec_manifest import SPEC
 from ansible_collections.gpuops.rdma.plugins.plugin_utils import _run
@@ -46,14 +46,21 @@ class ActionModule(RdmaAction):
         before = self._before(obj)
         if before is not None and _objects.contained(obj, before):
             return None
+        if before is not None and not _objects.is_ours(before):
+            if obj["kind"] == "Namespace":
+                # A namespace that somebody else made is used as it is; preflight has checked that it will do.
+                return None
+            raise InputError(
+                f"Cannot apply {name}: it exists without the label {_objects.OWNED_LABEL}={_objects.OWNER}, so it is "
+                "somebody else's. Remove it, choose another name, or label it to hand it over."
+            )
         try:
             after = self.client.apply(obj, dry_run=self.check_mode)
-        except NotFound:
-            # In check mode the namespace or the kind may be one that this very run would make.
-            if not self.check_mode:
-                raise
-            after = obj
         except ClusterError as error:
+            # In check mode the namespace or the kind may be one that this very run would make, and the user may lack
+            # the right to write: the prediction is then ours, not the server's.
+            if self.check_mode and isinstance(error, (NotFound, Forbidden)):
+                return self._change("create" if before is None else "update", name, before, obj)
             raise type(error)(f"Cannot apply {name}: {error}", error.status, error.reason) from None
         if _objects.same(before, after):
             return None
@@ -63,7 +70,7 @@ class ActionModule(RdmaAction):
         before = self._before(obj)
         if before is None:
             return None
-        if before["metadata"].get("labels", {}).get(_objects.OWNED_LABEL) != _objects.OWNER:
+        if not _objects.is_ours(before):
             self.progress(f"left alone: {_objects.reference(obj)} does not carry the label of this collection")
             return None
         self.client.delete(self.client.path_of(obj), dry_run=self.check_mode)

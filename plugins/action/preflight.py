@@ -29,7 +29,7 @@ class ActionModule(RdmaAction):
             nodes=[_facts(item) for item in survey.pop("nodes")],
             shapes=_data.shapes(),
             profile=_data.profile(plan["profile"]),
-            denied=[*survey.get("denied", []), *self._denied(plan)],
+            denied=[*survey.get("denied", []), *self._denied(plan, self.check_mode or args["read_only"])],
             vcn_cidrs=args["vcn_cidrs"],
             pod_cidrs=args["pod_cidrs"],
             service_cidrs=args["service_cidrs"],
@@ -46,11 +46,9 @@ class ActionModule(RdmaAction):
             result.update(failed=True, msg=_preflight.message(findings))
         return result
 
-    def _denied(self, plan: Json) -> list[str]:
-        """All missing permissions at once. Check mode writes nothing, so there only reading is asked for."""
-        rules = [
-            rule for rule in plan["permissions"] if not self.check_mode or rule["verb"] in ("get", "list", "watch")
-        ]
+    def _denied(self, plan: Json, reading: bool) -> list[str]:
+        """All missing permissions at once. Check mode and verify write nothing, so only reading is asked for there."""
+        rules = [rule for rule in plan["permissions"] if not reading or rule["verb"] in ("get", "list", "watch")]
         with ThreadPoolExecutor(max_workers=8) as workers:
             answers = list(workers.map(lambda rule: self.client.allowed(**rule), rules))
         return [_rule_text(rule) for rule, allowed in zip(rules, answers) if not allowed]

@@ -35,6 +35,9 @@ class ActionModule(RdmaAction):
         pending = _reboot.pending(pods, wanted)
         busy = self._busy(pending, plan["resources"]["gpu"]) if pending else {}
         free = [name for name in pending if name not in busy]
+        if not self.check_mode:
+            for name in sorted(self._left_cordoned() & set(wanted) - set(pending)):
+                self._cordon(name, False)
         for name, pod in sorted(busy.items()):
             self.progress(f"reboot: {name} is left alone: pod {pod} uses its GPUs")
         for batch in _reboot.batches(free, args["batch"]):
@@ -50,6 +53,15 @@ class ActionModule(RdmaAction):
             if not silent or time.monotonic() > deadline:
                 return pods
             time.sleep(POLL)
+
+    def _left_cordoned(self) -> set[str]:
+        """Nodes that an earlier run cordoned and did not get to free."""
+        return {
+            item["metadata"]["name"]
+            for page in self.client.pages("/api/v1/nodes", field_selector="spec.unschedulable=true")
+            for item in page.get("items") or []
+            if CORDONED in (item["metadata"].get("annotations") or {})
+        }
 
     def _pods(self, namespace: str) -> dict[str, Json]:
         found = self.client.list(self.client.path("v1", "Pod", namespace), label_selector=VF_PODS)

@@ -85,11 +85,6 @@ class ActionModule(RdmaAction):
         """From what is there now: the plan may be older than what another run has done since."""
         releases = self._installed(want)
         same = any(item["chart"] == want["chart"] for item in releases)
-        if not same and want.get("action") == "none" and not want.get("present"):
-            # The plan found it by other marks than a release or a Deployment.
-            return _releases.Decision(
-                "none", want["why"], want["name"], want["namespace"], want["version"], want["values"]
-            )
         install = _run.read_plan(args["plan"])["install"] if args.get("plan") else args["install"]
         return _releases.decide(
             want,

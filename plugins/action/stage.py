@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import datetime
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +30,7 @@ class ActionModule(RdmaAction):
 
     def _start(self, run_dir: Path, args: dict[str, Any]) -> dict[str, Any]:
         if args["first"] and run_dir.exists():
-            shutil.rmtree(run_dir)
+            _run.clear(run_dir)
         stages = [_run.read(path) for path in sorted(run_dir.glob("stage-*.json"))]
         # A stage that is still "running" here belongs to a run that was killed in the middle of it.
         blocker = next((stage["name"] for stage in stages if stage["status"] == "failed"), "")

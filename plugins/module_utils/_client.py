@@ -108,7 +108,9 @@ class Client:
                 "Install the collection's requirements.txt into the Python that runs ansible-playbook."
             )
         configuration = kubernetes_client.Configuration()
-        host = auth.get("host") or os.environ.get("K8S_AUTH_HOST")
+        # A kubeconfig that was asked for wins over the environment's host, which AWX's credentials set.
+        asked = auth.get("kubeconfig") or auth.get("context")
+        host = auth.get("host") or ("" if asked else os.environ.get("K8S_AUTH_HOST"))
         if host:
             _configure_token(configuration, str(host), auth)
         else:

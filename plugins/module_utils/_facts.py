@@ -27,6 +27,7 @@ from typing import Any, Optional
 from ansible_collections.gpuops.rdma.plugins.module_utils._errors import DataError
 from ansible_collections.gpuops.rdma.plugins.module_utils._model import Finding, Json, Locality, NodeFacts, Shape
 
+OUR_CORDON = "gpuops.rdma/cordoned-for-reboot"
 LABEL_PREFIXES = (
     "amd.com/",
     "feature.node.kubernetes.io/kernel-version",
@@ -105,7 +106,8 @@ def node_facts(node: Json) -> NodeFacts:
         shape=next((labels[key] for key in SHAPE_LABELS if labels.get(key)), ""),
         ready=ready,
         ready_reason=ready_reason,
-        cordoned=spec.get("unschedulable") is True,
+        # Our own cordon, left by a reboot that was cut short, is undone by the next run and is no wish of the user.
+        cordoned=spec.get("unschedulable") is True and OUR_CORDON not in annotations,
         taints=tuple(_taint(taint) for taint in _dicts(spec.get("taints"))),
         pool=next(
             (value for key in POOL_KEYS for value in (labels.get(key), _text(annotations.get(key))) if value), ""

@@ -38,6 +38,10 @@ def owned(obj: Json) -> Json:
     return {**obj, "metadata": meta}
 
 
+def is_ours(obj: Json) -> bool:
+    return bool((obj["metadata"].get("labels") or {}).get(OWNED_LABEL) == OWNER)
+
+
 def visible(obj: Optional[Json]) -> Json:
     """Without what the server keeps for itself, and without a Secret's content."""
     if obj is None:

@@ -19,6 +19,10 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._model import Finding,
 
 SCHEMA_VERSION = 1
 COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce", "alltoall", "sendrecv")
+KNOWN_KEYS = {
+    "charts": ("gpu_operator", "network_operator", "volcano", "mpi_operator"),
+    "images": ("nccl_test", "vf_config", "sriov_cni", "rdma_cni"),
+}
 GPU_LABELS = ("nvidia.com/gpu", "amd.com/gpu")
 
 
@@ -109,6 +113,10 @@ def _check_wishes(wishes: Json, facts: Sequence[NodeFacts], shapes: dict[str, Sh
     strangers = [name for name in wishes["nodes"] if name not in present]
     if strangers:
         faults.append(f"rdma_nodes names nodes that the cluster does not have: {', '.join(strangers[:5])}")
+    for key, known in KNOWN_KEYS.items():
+        strange = sorted(set(wishes[key]) - set(known))
+        if strange:
+            faults.append(f"rdma_{key} has unknown keys {', '.join(strange)}; known: {', '.join(known)}")
     for key in ("expected_nodes", "test_nodes"):
         if int(wishes[key]) < 0:
             faults.append(f"rdma_{key} is negative")
@@ -202,9 +210,10 @@ def _platform(wishes: Json, survey: Json, facts: Sequence[NodeFacts]) -> tuple[s
 def _launcher(wishes: Json, survey: Json) -> tuple[str, str]:
     if wishes["launcher"] != "auto":
         return str(wishes["launcher"]), "asked for"
-    if survey.get("volcano_jobs"):
+    images = [image for item in survey.get("workloads", []) for image in item["images"]]
+    if any("vc-controller-manager" in image for image in images):
         return "volcano", "Volcano is installed"
-    if survey.get("mpi_jobs"):
+    if any("/mpi-operator" in image for image in images):
         return "mpi", "the MPI Operator is installed"
     return "mpi", "none is installed; the MPI Operator is the smaller one"
 

@@ -202,6 +202,9 @@ def _unknown(given: Any, known: _Known, prefix: tuple[str, ...], skip: frozenset
     group = ".".join(prefix)
     for key, value in given.items():
         path = ".".join((*prefix, str(key)))
+        if "." in str(key) and (path in known.leaves or path in known.children):
+            yield f"{path} is written with dots; nest it, or give the whole as --set text"
+            continue
         if path in skip or path in known.open:
             continue
         if path in known.leaves:

@@ -100,12 +100,14 @@ options:
     type: bool
     default: false
   gpu_operator_values:
-    description: Merged over the profile's values of the GPU Operator's chart. Unknown keys are refused.
-    type: dict
+    description: Merged over the profile's values of the GPU Operator's chart. Unknown keys are refused. A mapping,
+      or the text of helm --set.
+    type: raw
     default: {}
   network_operator_values:
-    description: Merged over the profile's values of the Network Operator's chart. Unknown keys are refused.
-    type: dict
+    description: Merged over the profile's values of the Network Operator's chart. Unknown keys are refused. A mapping,
+      or the text of helm --set.
+    type: raw
     default: {}
   charts:
     description: >-

@@ -23,6 +23,10 @@ options:
     description: plan.json of this run; the role C(plan) writes it.
     type: path
     required: true
+  read_only:
+    description: Ask for permissions to read only.
+    type: bool
+    default: false
   ignore:
     description: Ids of checks to leave out. An unknown id is refused.
     type: list

@@ -8,6 +8,7 @@ They run in the controller's process: a module could neither read files/ nor pri
 
 from __future__ import annotations
 
+import re
 import traceback
 from typing import Any, Optional
 
@@ -19,6 +20,8 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._client import Client
 from ansible_collections.gpuops.rdma.plugins.module_utils._errors import RdmaError, WaitFailed
 from ansible_collections.gpuops.rdma.plugins.plugin_utils import _run
 
+# A pod's log must not steer the terminal.
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 _AUTH = tuple(_argspec.AUTH)
 
 
@@ -28,6 +31,7 @@ class RdmaAction(ActionBase):
     spec: dict[str, Any] = {}
     TRANSFERS_FILES = False
     _client: Optional[Client] = None
+    _plan: str = ""
 
     def act(self, args: dict[str, Any]) -> dict[str, Any]:
         raise NotImplementedError
@@ -47,13 +51,14 @@ class RdmaAction(ActionBase):
         return bool(self._task.diff)
 
     def progress(self, line: str) -> None:
-        Display().display(line)
+        Display().display(_CONTROL.sub("", line))
 
     def run(self, tmp: Any = None, task_vars: Any = None) -> dict[str, Any]:
         result = super().run(tmp, task_vars)
         self._task_vars = task_vars or {}
         try:
             args = self.arguments()
+            self._plan = args.get("plan") or ""
             self._auth = {key: args.get(key) for key in _AUTH}
             result.update(self.act(args))
         except WaitFailed as error:
@@ -71,7 +76,7 @@ class RdmaAction(ActionBase):
         return result
 
     def _note(self, result: dict[str, Any]) -> None:
-        plan = self._task.args.get("plan")
+        plan = self._plan
         if plan and (result["changed"] or result.get("requests")):
             entry = {"task": self._task.action.rsplit(".", 1)[-1], "changed": bool(result["changed"])}
             _run.journal(

@@ -69,9 +69,6 @@ def _release(operator: str, plan: Json, wishes: Json, survey: Json, profile: Jso
     overrides = wishes.get(f"{operator}_values") or {}
     values = _releases.values(profile, operator, overrides, wishes=extra, version=version)
     want = _releases.wanted(profile, operator, values.values, reference, local)
-    there = (
-        survey["volcano_jobs"] if operator == "volcano" else survey["mpi_jobs"] if operator == "mpi_operator" else False
-    )
     release: Json = _releases.entry(
         want,
         _releases.decide(
@@ -84,8 +81,6 @@ def _release(operator: str, plan: Json, wishes: Json, survey: Json, profile: Jso
             bad=profile[operator]["rules"].get("bad", ()),
         ),
     )
-    if there and release["action"] == "install":
-        release.update(action="none", why="its resource definitions are in the cluster: what is installed is used")
     release["operator"] = operator
     release["warnings"] = [*values.warnings, *release["warnings"]]
     return release
@@ -131,6 +126,8 @@ def _objects(
 
 def _network_operator(plan: Json, wishes: Json, present: Sequence[Shape], profile: Json) -> list[Json]:
     objects: list[Json] = []
+    if plan["install"] == "existing":
+        return objects
     policy = _releases.nic_cluster_policy(
         profile,
         _sriov.device_plugin_config(present, plan["resources"]["vf"]),

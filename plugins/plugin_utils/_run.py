@@ -22,12 +22,21 @@ def write(path: Path, document: Any) -> None:
         handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
         with os.fdopen(handle, "w", encoding="utf-8") as out:
             json.dump(to_dict(document), out, indent=1)
-        Path(name).chmod(0o644)
         Path(name).replace(path)
     except OSError as error:
         raise InputError(
             f"Cannot write {path}: {error.strerror}. Set rdma_report_dir to a folder you can write."
         ) from None
+
+
+OURS = ("plan.json", "survey.json", "journal.jsonl", "stage-*.json", "findings-*.json", "nccl-*.json", "logs/*.log")
+
+
+def clear(run_dir: Path) -> None:
+    """What an earlier run left, by name: the folder may be somebody's own."""
+    for pattern in OURS:
+        for path in run_dir.glob(pattern):
+            path.unlink(missing_ok=True)
 
 
 def read(path: Path) -> Json:

@@ -48,8 +48,6 @@ def survey(client: Client) -> Json:
         "nic_cluster_policies": read(
             "list nicclusterpolicies", lambda: _named(client, groups, "mellanox.com", "v1alpha1/nicclusterpolicies"), []
         ),
-        "mpi_jobs": "kubeflow.org" in groups and _has(client, "/apis/kubeflow.org/v2beta1", "mpijobs"),
-        "volcano_jobs": "batch.volcano.sh" in groups,
         "denied": denied,
     }
 

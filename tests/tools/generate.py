@@ -154,7 +154,6 @@ OTHER_INPUTS = {
     "rdma_context": ("str", "", "Context of the kubeconfig."),
     "rdma_hosts": ("str", "all", "Inventory pattern; a host is a cluster."),
     "rdma_teardown": ("bool", "false", "playbooks/teardown.yml removes nothing without it."),
-    "rdma_teardown_operators": ("bool", "false", "playbooks/teardown.yml uninstalls the operators' releases too."),
 }
 
 

@@ -64,9 +64,10 @@ def test_mode_host_asks_for_no_vf() -> None:
 
 
 def test_the_launcher_is_the_one_that_is_installed() -> None:
-    cases = [({}, "mpi"), ({"mpi_jobs": True}, "mpi"), ({"volcano_jobs": True}, "volcano")]
-    for seen, launcher in cases:
-        assert plan(cluster(), survey(**seen))["launcher"] == launcher
+    cases = [("nginx", "mpi"), ("mpioperator/mpi-operator:0.8.2", "mpi"), ("x/vc-controller-manager:v1", "volcano")]
+    for image, launcher in cases:
+        workload = {"kind": "deployment", "namespace": "batch", "name": "x", "images": [image], "release": ""}
+        assert plan(cluster(), survey(workloads=[workload]))["launcher"] == launcher
     asked = plan(cluster(), survey(volcano_jobs=True), launcher="mpi")
     assert (asked["launcher"], decision(asked, "launcher")["why"]) == ("mpi", "asked for")
 

@@ -31,7 +31,7 @@ class RdmaAction(ActionBase):
     spec: dict[str, Any] = {}
     TRANSFERS_FILES = False
     _client: Optional[Client] = None
-    _plan: str = ""
+    _plan_file: str = ""
 
     def act(self, args: dict[str, Any]) -> dict[str, Any]:
         raise NotImplementedError
@@ -58,7 +58,7 @@ class RdmaAction(ActionBase):
         self._task_vars = task_vars or {}
         try:
             args = self.arguments()
-            self._plan = args.get("plan") or ""
+            self._plan_file = args.get("plan") or ""
             self._auth = {key: args.get(key) for key in _AUTH}
             result.update(self.act(args))
         except WaitFailed as error:
@@ -76,7 +76,7 @@ class RdmaAction(ActionBase):
         return result
 
     def _note(self, result: dict[str, Any]) -> None:
-        plan = self._plan
+        plan = self._plan_file
         if plan and (result["changed"] or result.get("requests")):
             entry = {"task": self._task.action.rsplit(".", 1)[-1], "changed": bool(result["changed"])}
             _run.journal(

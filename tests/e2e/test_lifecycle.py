@@ -43,7 +43,7 @@ def interrupt(here: Any, when: str) -> str:
 @pytest.mark.e2e
 def test_killed_runs_converge_then_verify_then_teardown(cluster: Any) -> None:
     here = cluster("--gpu-nodes", "3")
-    for when in ("toolkit", "vf_config ", "workers"):
+    for when in ("gpu_operator : Wait", "sriov : Apply the network", "nccl_test : Run"):
         interrupt(here, when)
     finished = here.play()
     assert finished.verdict == "pass", finished.report.get("reason") or finished.output[-3000:]

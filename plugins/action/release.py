@@ -169,7 +169,7 @@ class ActionModule(RdmaAction):
 
     def _after_failure(self, answer: dict[str, Any], want: Json) -> Optional[_releases.Decision]:
         """A server that restarted in the middle leaves a pending release behind; it is ours, so it is resumed."""
-        if " upgrade " not in str(answer.get("command")) or not _BLINK.search(str(answer.get("msg"))):
+        if not _BLINK.search(f"{answer.get('msg')}\n{answer.get('stderr', '')}\n{answer.get('module_stderr', '')}"):
             return None
         self.progress(f"{want['chart']}: the API server went away while Helm was at work; trying again")
         time.sleep(3)

@@ -704,6 +704,10 @@ _EXPLAINED: tuple[tuple[str, str], ...] = (
         r"another operation \(install/upgrade/rollback\) is in progress",
         "another Helm is at work on this release, or was killed; run again, the release is looked at first",
     ),
+    (
+        r"Kubernetes cluster unreachable|connection refused",
+        "the API server went away while Helm was at work; run again, the release is looked at first",
+    ),
     (r"is being terminated", "the namespace is being deleted; remove what holds it (finalizers), then run again"),
     (
         r"invalid ownership metadata|cannot be imported into the current release",

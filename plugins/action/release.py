@@ -32,6 +32,8 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils._action import RdmaAct
 HELM_MIN, HELM_4, HELM_MAX = (3, 10), (4,), (5,)
 CORE_FOR_HELM_4 = (6, 4)
 ATTEMPTS = 3
+_PULL = re.compile(r"valid chart repository|looks like \"http|failed to (download|fetch)")
+"""A registry that cannot be reached is no restarting API server."""
 _BLINK = re.compile(
     r"connection refused|connection reset|client connection lost|TLS handshake timeout|unexpected EOF|: EOF"
     r"|etcdserver|server is currently unable|http2:"
@@ -169,7 +171,8 @@ class ActionModule(RdmaAction):
 
     def _after_failure(self, answer: dict[str, Any], want: Json) -> Optional[_releases.Decision]:
         """A server that restarted in the middle leaves a pending release behind; it is ours, so it is resumed."""
-        if not _BLINK.search(f"{answer.get('msg')}\n{answer.get('stderr', '')}\n{answer.get('module_stderr', '')}"):
+        text = f"{answer.get('msg')}\n{answer.get('stderr', '')}\n{answer.get('module_stderr', '')}"
+        if not _BLINK.search(text) or _PULL.search(text):
             return None
         self.progress(f"{want['chart']}: the API server went away while Helm was at work; trying again")
         time.sleep(3)

@@ -705,7 +705,7 @@ _EXPLAINED: tuple[tuple[str, str], ...] = (
         "another Helm is at work on this release, or was killed; run again, the release is looked at first",
     ),
     (
-        r"Kubernetes cluster unreachable|connection refused",
+        r"Kubernetes cluster unreachable",
         "the API server went away while Helm was at work; run again, the release is looked at first",
     ),
     (r"is being terminated", "the namespace is being deleted; remove what holds it (finalizers), then run again"),

@@ -326,5 +326,5 @@ def test_release_of_a_plan(cluster: Cluster, tmp_path: Path) -> None:
 
     found = {**entry, "chart": "twelfth", "action": "none", "present": {}, "why": "its CRDs are there"}
     file.write_text(json.dumps({**plan, "releases": {"batch": found}}))
-    trusted = cluster.release(plan=str(file), operator="batch")
-    assert (trusted["changed"], trusted["why"]) == (False, "its CRDs are there")
+    made = cluster.release(plan=str(file), operator="batch")
+    assert made["changed"], "only a release or a Deployment counts; definitions may be what a killed run left"

@@ -85,7 +85,7 @@ def vf_config_objects(
     )
     data = {"vf_config.py": program_text, "config.json": config}
     return [
-        _namespace(namespace),
+        privileged_namespace(namespace),
         {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": _meta(VF_CONFIG, namespace)},
         *_rights(namespace, namespace, ["patch"]),
         *_rights(network_operator_namespace, namespace, ["list", "delete"]),
@@ -316,7 +316,7 @@ def _meta(name: str, namespace: str) -> Json:
     return {"name": name, "namespace": namespace, "labels": {"app.kubernetes.io/name": name, **MANAGED}}
 
 
-def _namespace(name: str) -> Json:
+def privileged_namespace(name: str) -> Json:
     levels = {f"pod-security.kubernetes.io/{mode}": "privileged" for mode in ("enforce", "audit", "warn")}
     return {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": {**MANAGED, **levels}}}
 

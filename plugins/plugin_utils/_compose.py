@@ -105,7 +105,7 @@ def _objects(
     plan: Json, wishes: Json, facts: Sequence[NodeFacts], present: Sequence[Shape], profile: Json
 ) -> dict[str, list[Json]]:
     groups = _no_objects()
-    job = _namespace(plan["namespaces"]["job"])
+    job = _sriov.privileged_namespace(plan["namespaces"]["job"])
     groups["nccl_test"] = [job]
     if plan["mode"] != "sriov":
         return groups
@@ -139,7 +139,7 @@ def _network_operator(plan: Json, wishes: Json, present: Sequence[Shape], profil
         objects.append(policy)
     if profile["cni"]["by"] == "us":
         images = wishes["images"]
-        objects.append(_namespace(plan["namespaces"]["own"]))
+        objects.append(_sriov.privileged_namespace(plan["namespaces"]["own"]))
         objects.append(
             _sriov.cni_daemonset(
                 plan["namespaces"]["own"],
@@ -189,8 +189,3 @@ def _vf_names(shape: Shape) -> list[str]:
     """Names that the kernel gives: after all PFs, in the order in which our program makes the VFs, which is by rail."""
     first = len(shape.pfs) + len(shape.vcn)
     return [f"mlx5_{first + rail}" for rail in range(shape.vf_count)]
-
-
-def _namespace(name: str) -> Json:
-    labels = {f"pod-security.kubernetes.io/{mode}": "privileged" for mode in ("enforce", "audit", "warn")}
-    return {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": labels}}

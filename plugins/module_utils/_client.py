@@ -238,10 +238,6 @@ class Client:
             self._request("PATCH", self.path_of(obj), _dry(query, dry_run), body, "application/apply-patch+yaml")
         )
 
-    def create(self, path: str, obj: Json, *, dry_run: bool = False) -> Json:
-        query = _dry({"fieldManager": FIELD_MANAGER, "fieldValidation": "Strict"}, dry_run)
-        return _document(self._request("POST", path, query, json.dumps(obj).encode()))
-
     def patch(self, path: str, body: Any, *, kind: str = "merge", dry_run: bool = False) -> Json:
         content = {"merge": "application/merge-patch+json", "json": "application/json-patch+json"}[kind]
         query = _dry({"fieldManager": FIELD_MANAGER}, dry_run)

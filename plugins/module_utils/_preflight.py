@@ -12,7 +12,7 @@ from __future__ import annotations
 import ipaddress
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Callable, Union
 
 from ansible_collections.gpuops.rdma.plugins.module_utils._errors import InputError
@@ -44,7 +44,6 @@ class Look:
     pod_cidrs: Sequence[str] = ()
     service_cidrs: Sequence[str] = ()
     pf_network: str = ""
-    extra: Json = field(default_factory=dict)
 
     @property
     def gpu_nodes(self) -> list[NodeFacts]:

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import dataclasses
+import datetime
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Optional, TextIO
@@ -14,7 +15,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils import _judge, _nccl
 from ansible_collections.gpuops.rdma.plugins.module_utils._errors import InputError
 from ansible_collections.gpuops.rdma.plugins.module_utils._model import Json, NcclRun, NcclVerdict, Shape, to_dict
 from ansible_collections.gpuops.rdma.plugins.module_utils._spec_nccl_result import SPEC
-from ansible_collections.gpuops.rdma.plugins.plugin_utils import _data
+from ansible_collections.gpuops.rdma.plugins.plugin_utils import _data, _nccl_history
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._action import RdmaAction
 
 CHUNK = 1 << 18
@@ -28,26 +29,48 @@ class ActionModule(RdmaAction):
 
     def act(self, args: dict[str, Any]) -> dict[str, Any]:
         shape, expect = _expectations(args)
+        table = _judge.with_site(_data.nccl(), args["thresholds"])
+        path = Path(self._loader.path_dwim(args["history"])) if args["history"] else None
+        history = _nccl_history.read(path) if path else []
         runs = self._runs(args)
-        wanted = [run for run in runs if not args["collective"] or run.collective in ("", args["collective"])]
+        wanted = [run for run in runs if not args["collective"] or run.collective in ("", args["collective"])] or runs
         verdicts = [
             _judge.judge(
                 run,
                 shape=shape,
                 nodes=args["nodes"],
-                table=_data.nccl(),
+                table=table,
                 threshold=args["threshold"],
                 expect=expect,
+                history=history,
             )
-            for run in wanted or runs
+            for run in wanted
         ]
         decisive = _judge.worst(verdicts)
         assert decisive is not None
         return {
+            "changed": args["record"] and self._record(path, args, wanted, verdicts),
             "verdict": decisive.verdict,
             "reason": decisive.reason,
-            "runs": [_projected(run, verdict) for run, verdict in zip(wanted or runs, verdicts)],
+            "runs": [_projected(run, verdict) for run, verdict in zip(wanted, verdicts)],
         }
+
+    def _record(
+        self, path: Optional[Path], args: dict[str, Any], runs: Sequence[NcclRun], verdicts: Sequence[NcclVerdict]
+    ) -> bool:
+        """Puts what was measured into the history; whether there was anything."""
+        shape = _data.shapes().get(args["shape"] or "")
+        if path is None or shape is None:
+            raise InputError("record needs history (the file) and shape (a known one).")
+        now = datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
+        records = [
+            _judge.record(run, verdict, shape=shape, nodes=args["nodes"], algo=args["algo"], when=now)
+            for run, verdict in zip(runs, verdicts)
+            if verdict.measured is not None
+        ]
+        if records and not self.check_mode:
+            _nccl_history.append(path, records)
+        return bool(records)
 
     def _runs(self, args: dict[str, Any]) -> list[NcclRun]:
         if (args["src"] is None) == (args["content"] is None):
@@ -79,14 +102,15 @@ def _chunks(head: str, file: TextIO) -> Iterator[str]:
 
 def _expectations(args: dict[str, Any]) -> tuple[Optional[Shape], Json]:
     """The shape, and what ``judge`` may expect. An unknown shape is no error here: the log may be a foreign one."""
-    for key in ("nodes", "gpus"):
+    for key in ("nodes", "gpus", "hcas"):
         if args[key] is not None and args[key] < 1:
             raise InputError(f"{key} must be at least 1, is {args[key]}.")
     if args["threshold"] is not None and not args["threshold"] > 0:
         raise InputError(f"threshold must be above 0 GB/s, is {args['threshold']}.")
     if args["collective"] and args["collective"] not in _nccl.COLLECTIVES:
         raise InputError(f"Unknown collective {args['collective']!r}. Known: {', '.join(_nccl.COLLECTIVES)}.")
-    expect: Json = {key: args[key] for key in ("collective", "gpus", "algo", "exit_code") if args[key] is not None}
+    named = ("collective", "gpus", "algo", "exit_code", "hcas", "topology", "transport")
+    expect: Json = {key: args[key] for key in named if args[key] is not None}
     if args["max_bytes"] is not None:
         expect["max_bytes"] = _judge.size_bytes(args["max_bytes"])
     shape = _data.shapes().get(args["shape"]) if args["shape"] else None

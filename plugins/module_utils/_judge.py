@@ -11,7 +11,9 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from statistics import median
 from typing import Any, Optional
 
 from ansible_collections.gpuops.rdma.plugins.module_utils._errors import DataError, InputError
@@ -27,6 +29,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._model import (
 RANKING = ("fail", "incomplete", "unjudged", "degraded", "pass")
 NEAR = 0.99
 HALVES_APART = 0.95
+_SLACK = 1.02
 
 # which part of the network limits a collective: all NICs of a node, or the NIC of one GPU
 _LIMITS = {
@@ -78,9 +81,19 @@ def limit(shape: Shape, collective: str, nodes: int) -> Optional[float]:
 
 def hierarchical_bound(shape: Shape, collective: str, nodes: int) -> Optional[float]:
     """GB/s of busbw for all_reduce by trees, NVLSTree or CollNet, where a node's data cross the network only once."""
+    return ceiling(shape, collective, nodes) if collective == "all_reduce" else None
+
+
+def ceiling(shape: Shape, collective: str, nodes: int) -> Optional[float]:
+    """GB/s of busbw that no algorithm can exceed over these NICs; a log that shows more is not of these nodes."""
     line = shape.nic_gbytes
-    if line is None or nodes < 2 or collective != "all_reduce":
+    if line is None or nodes < 2 or collective not in _LIMITS or not shape.gpu_count:
         return None
+    if collective in ("broadcast", "reduce", "sendrecv"):
+        return line
+    if collective == "alltoall":
+        return limit(shape, collective, nodes)
+    # what a node has to receive is all but its own share
     ranks = nodes * shape.gpu_count
     return line * (ranks - 1) / ranks * nodes / (nodes - 1)
 
@@ -167,33 +180,68 @@ def _latency(nodes: int, ranks: int, ring: bool) -> float:
 # --- the table -------------------------------------------------------------------------------------------------------
 
 
-def check_table(table: Json) -> None:
-    """``DataError`` with the row when files/nccl.yml is not of the expected form."""
+_KEYS = ("shapes", "collectives", "nodes", "algo", "fraction", "gbytes", "source")
+_SITE = "this site's own threshold"
+
+
+def check_table(table: Json, name: str = "files/nccl.yml thresholds") -> None:
+    """``DataError`` with the row when a table, called ``name``, is not of the form of files/nccl.yml."""
     for i, row in enumerate(_rows(table)):
-        where = f"files/nccl.yml thresholds[{i}]"
-        unknown = set(row) - {"shapes", "collectives", "nodes", "algo", "fraction", "gbytes", "source"}
-        if unknown:
-            raise DataError(f"{where}: unknown key {', '.join(sorted(unknown))}.")
-        if not row.get("source") or not row.get("shapes") or not row.get("collectives"):
-            raise DataError(f"{where}: shapes, collectives and source are needed.")
-        if ("fraction" in row) == ("gbytes" in row):
-            raise DataError(f"{where}: needs either fraction or gbytes.")
-        if not re.fullmatch(r"\d+\+?", str(row.get("nodes", ""))) or row.get("algo", "RING") not in ("RING", "default"):
-            raise DataError(f'{where}: nodes is "2" or "4+", algo RING or default.')
+        fault = _fault(row)
+        if fault:
+            raise DataError(f"{name}[{i}]: {fault}.")
+
+
+def _fault(row: Json) -> str:
+    unknown = set(row) - set(_KEYS)
+    if unknown:
+        return f"unknown key {', '.join(sorted(unknown))}; known are {', '.join(_KEYS)}"
+    if not row.get("source") or not row.get("shapes") or not row.get("collectives"):
+        return "shapes, collectives and source are needed"
+    if not all(isinstance(row[key], list) for key in ("shapes", "collectives")):
+        return "shapes and collectives are lists"
+    others = [name for name in row["collectives"] if name not in _LIMITS]
+    if others:
+        return f"unknown collective {', '.join(map(str, others))}; known are {', '.join(_LIMITS)}"
+    if ("fraction" in row) == ("gbytes" in row):
+        return "needs either fraction or gbytes"
+    value = row.get("fraction", row.get("gbytes"))
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < math.inf:
+        return f"fraction and gbytes are numbers above 0, not {value!r}"
+    if not re.fullmatch(r"\d+\+?", str(row.get("nodes", ""))) or row.get("algo", "RING") not in ("RING", "default"):
+        return 'nodes is "2" or "4+", algo RING or default'
+    return ""
+
+
+def with_site(table: Json, rows: Sequence[Json]) -> Json:
+    """The table with a site's own rows before its own, so that they count first.
+
+    Rows have the form of files/nccl.yml; left out are: ``shapes`` = all shapes, ``collectives`` = all_reduce,
+    ``source``. ``InputError`` names the faulty row.
+    """
+    site = [
+        {"shapes": ["*"], "collectives": ["all_reduce"], "source": _SITE, **row} if isinstance(row, dict) else row
+        for row in rows
+    ]
+    try:
+        check_table({"thresholds": site}, "thresholds")
+    except DataError as error:
+        raise InputError(str(error)) from None
+    return {**table, "thresholds": [*site, *_rows(table)]}
 
 
 def _rows(table: Json) -> Sequence[Json]:
     rows = table.get("thresholds")
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
-        raise DataError("files/nccl.yml has no list of thresholds.")
+        raise DataError("The thresholds are not a list of mappings.")
     return rows
 
 
 def _fits(row: Json, shape: Shape, collective: str, nodes: int, algo: str) -> bool:
     text = str(row["nodes"])
     wanted = nodes >= int(text[:-1]) if text.endswith("+") else nodes == int(text)
-    named = shape.name in row["shapes"] and collective in row["collectives"]
-    return wanted and named and row.get("algo", algo) == algo
+    named = shape.name in row["shapes"] or "*" in row["shapes"]
+    return wanted and named and collective in row["collectives"] and row.get("algo", algo) == algo
 
 
 def threshold_for(
@@ -212,6 +260,67 @@ def threshold_for(
     return None
 
 
+# --- the site's own history -------------------------------------------------------------------------------------------
+
+_ENOUGH = 5
+_RECENT = 50
+_WIDE = 3.5 / 0.6745
+_LEAST = 0.03
+
+
+@dataclass(frozen=True)
+class Baseline:
+    """What a site's healthy runs of one kind measured, in GB/s. ``floor``: what is below is an outlier, by the modified
+    z-score of Iglewicz and Hoaglin (3.5), but at least 3 percent below the median."""
+
+    median: float
+    mad: float
+    count: int
+
+    @property
+    def floor(self) -> float:
+        return round(self.median - max(_WIDE * self.mad, _LEAST * self.median), 3)
+
+
+def record(run: NcclRun, verdict: NcclVerdict, *, shape: Shape, nodes: Optional[int], algo: str, when: str) -> Json:
+    """One line of a site's history file. ``nodes`` and ``algo`` as for ``judge``; ``when``: UTC, ISO 8601."""
+    return {
+        "v": 1,
+        "time": when,
+        "shape": shape.name,
+        "collective": run.collective,
+        "nodes": nodes or len({rank.host for rank in run.ranks}),
+        "algo": _algo_of(run, shape, algo),
+        "size": verdict.size,
+        "busbw": verdict.measured,
+        "verdict": verdict.verdict,
+    }
+
+
+def baseline(
+    history: Iterable[Json], *, shape: str, collective: str, nodes: int, algo: str, size: int
+) -> Optional[Baseline]:
+    """Median and MAD of the last 50 passed runs of this kind; None with fewer than 5. Anything else is passed over."""
+    alike = {"v": 1, "shape": shape, "collective": collective, "nodes": nodes, "algo": algo, "verdict": "pass"}
+    found = [
+        float(item["busbw"])
+        for item in history
+        if isinstance(item, dict)
+        and all(item.get(key) == value for key, value in alike.items())
+        and _is_number(item.get("size"))
+        and _is_number(item.get("busbw"))
+        and NEAR * size <= item["size"] <= size / NEAR
+    ][-_RECENT:]
+    if len(found) < _ENOUGH:
+        return None
+    middle = median(found)
+    return Baseline(middle, median(abs(value - middle) for value in found), len(found))
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 < value < math.inf
+
+
 # --- the verdict -----------------------------------------------------------------------------------------------------
 
 
@@ -227,6 +336,8 @@ class _Case:
         self.asked_nodes = nodes
         self.collective = run.collective or str(expect.get("collective") or "")
         self.findings: list[Finding] = []
+        self.standard: Optional[_Standard] = None
+        self.usual: Optional[Baseline] = None
 
     def note(
         self, ident: str, severity: str, found: str, expected: str = "", remedy: str = "", subject: str = ""
@@ -250,6 +361,7 @@ class _Case:
 
 
 _Answer = Optional[tuple[str, str]]
+_Standard = tuple[float, Optional[float], str]
 
 
 def judge(
@@ -260,6 +372,7 @@ def judge(
     table: Json,
     threshold: Optional[float] = None,
     expect: Optional[Json] = None,
+    history: Iterable[Json] = (),
 ) -> NcclVerdict:
     """The verdict on one run.
 
@@ -269,14 +382,17 @@ def judge(
     NCCL's own choice, "" = that of the shape's reference numbers); ``hcas`` (per node; else those of the shape);
     ``topology`` (path of the file that NCCL must have loaded); ``transport`` (True: the log must prove the way through
     the network); ``checked`` (True: results must have been compared); ``unknown_shape`` (its name, for the reason).
+    ``history``: lines that ``record`` made. They can make a pass ``degraded``, never anything better.
     """
     case = _Case(run, shape, nodes, expect or {})
-    best = _largest(run.rows)
+    row = _largest(run.rows)
+    case.standard = _standard(case, table, threshold)
+    case.usual = _usual(case, row, history)
     for check in _CHECKS:
         answer = check(case)
         if answer is not None:
-            return _verdict(case, answer, best, table, threshold)
-    return _verdict(case, _bandwidth(case, best, table, threshold), best, table, threshold)
+            return _verdict(case, answer, row)
+    return _verdict(case, _bandwidth(case, row, int(table.get("from_bytes") or 0)), row)
 
 
 def _largest(rows: Sequence[NcclRow]) -> Optional[NcclRow]:
@@ -310,7 +426,9 @@ def _failed(run: NcclRun) -> _Answer:
     first = run.errors[0]
     place = [f"rank {first.rank}"] if first.rank is not None else []
     place += [f"on {first.host}"] if first.host else []
-    at = f"; the last size was {size_text(run.rows[-1].size)}" if run.rows else ""
+    at = f"; the last size was {size_text(run.rows[-1].size)}" if run.rows and run.average_busbw is None else ""
+    if first.text.startswith("XML Parse"):
+        at += f"; the topology file is {(run.transport.get('topology') or {}).get('set') or 'not named'}"
     text = f"{' '.join(place)}{': ' if place else ''}{first.text}{at}"
     # whoever cannot start a test has not shown a bad node
     return ("incomplete", f"the test did not start: {text}") if first.kind == "launch" else ("fail", text)
@@ -369,7 +487,8 @@ def _check_net(case: _Case) -> _Answer:
     facts = case.transport
     net = str(facts.get("net") or "") if facts else ""
     if not case.several:
-        return None
+        inside = any(way.startswith("NET/Socket") for way in facts.get("channels") or ())
+        return ("fail", "NCCL used TCP sockets (NET/Socket) between the GPUs of one node") if inside else None
     if net == "Socket":
         over = f" over {_some(facts['sockets'])}" if facts.get("sockets") else ""
         return "fail", f"NCCL used TCP sockets (NET/Socket{over}), not RDMA"
@@ -450,44 +569,91 @@ _CHECKS: tuple[Callable[[_Case], _Answer], ...] = (
 
 
 def _algo(case: _Case) -> str:
+    return _algo_of(case.run, case.shape, str(case.expect.get("algo") or ""))
+
+
+def _algo_of(run: NcclRun, shape: Optional[Shape], asked: str) -> str:
     """What the log itself shows counts more than what was asked for."""
-    environment = case.transport.get("env") or {}
-    return algorithm(case.shape, str(environment.get("NCCL_ALGO") or case.expect.get("algo") or ""))
+    environment = run.transport.get("env") or {}
+    return algorithm(shape, str(environment.get("NCCL_ALGO") or asked))
 
 
-def _standard(case: _Case, table: Json, threshold: Optional[float]) -> Optional[tuple[float, Optional[float], str]]:
+_GIVEN = "given"
+
+
+def _standard(case: _Case, table: Json, threshold: Optional[float]) -> Optional[_Standard]:
+    """(GB/s, fraction of the limit or None, source) of what has to be reached."""
     if threshold is not None:
         bound = limit(case.shape, case.collective, case.nodes) if case.shape is not None and case.nodes else None
-        return threshold, threshold / bound if bound else None, "given"
+        return threshold, threshold / bound if bound else None, _GIVEN
     if case.shape is None or not case.nodes or case.partial:
         return None
     return threshold_for(table, case.shape, case.collective, case.nodes, _algo(case))
 
 
-def _bandwidth(case: _Case, row: Optional[NcclRow], table: Json, threshold: Optional[float]) -> tuple[str, str]:
+def _usual(case: _Case, row: Optional[NcclRow], history: Iterable[Json]) -> Optional[Baseline]:
+    if case.shape is None or not case.nodes or case.partial or row is None:
+        return None
+    return baseline(
+        history,
+        shape=case.shape.name,
+        collective=case.collective,
+        nodes=case.nodes,
+        algo=_algo(case),
+        size=row.size,
+    )
+
+
+def _bandwidth(case: _Case, row: Optional[NcclRow], smallest: int) -> tuple[str, str]:
+    """``smallest``: bytes from which on the table's thresholds hold."""
     if row is None or row.busbw is None:
         return "incomplete", "the largest row has no bandwidth"
-    standard = _standard(case, table, threshold)
-    if standard is None:
+    if case.standard is None:
         return "unjudged", f"{_measured(case, row)}; {_why_unjudged(case)}"
-    smallest = int(table.get("from_bytes") or 0)
-    if threshold is None and row.size < NEAR * smallest:
+    value, _fraction, source = case.standard
+    if source != _GIVEN and row.size < NEAR * smallest:
         return (
             "unjudged",
             f"{_measured(case, row)}; thresholds hold from {size_text(smallest)} on, run up to 8G or give a threshold",
         )
+    text = f"{_measured(case, row)}; {_line(case, case.standard)}"
+    most = ceiling(case.shape, case.collective, case.nodes) if case.shape is not None and case.nodes else None
+    if source != _GIVEN and most is not None and row.busbw > _SLACK * most:
+        return "incomplete", f"{text}, but {case.nodes} such nodes cannot exceed {most:.4g}: the log is not of them"
+    if row.busbw < value:
+        hint = "; some node or rail is slow, run nccl_scan" if case.several else _inside(case)
+        return "fail", text + _by_itself(case) + hint + _above(case, row.busbw)
     unknown = next((finding for finding in case.findings if finding.severity == "unknown"), None)
-    text = f"{_measured(case, row)}; {_line(case, standard)}"
-    if row.busbw < standard[0]:
-        hint = "; some node or rail is slow, run nccl_scan" if case.several else "; a GPU or NVLink is slow"
-        return "fail", text + hint
     if unknown is not None:
         return "incomplete", f"{text}, but {unknown.found}"
-    halves = [value for value in (row.out_busbw, row.in_busbw) if value is not None]
-    if min(halves) < HALVES_APART * standard[0]:
+    weak = _weakness(case, row, value)
+    return ("degraded", f"{text}, but {weak}") if weak else ("pass", text + _above(case, row.busbw))
+
+
+def _weakness(case: _Case, row: NcclRow, value: float) -> str:
+    """Why a run that reached its threshold is not as good as it could be; "" when it is."""
+    halves = [half for half in (row.out_busbw, row.in_busbw) if half is not None]
+    if min(halves) < HALVES_APART * value:
         slow = "out of place" if row.out_busbw == min(halves) else "in place"
-        return "degraded", f"{text}, but {slow} it was {min(halves):g} GB/s only"
-    return "pass", text + _above(case, row.busbw)
+        return f"{slow} it was {min(halves):g} GB/s only"
+    usual = case.usual
+    if usual is not None and (row.busbw or 0.0) < usual.floor:
+        return (
+            f"this site's last {usual.count} good runs had a median of {usual.median:.4g} GB/s, "
+            f"from which {usual.floor:.4g} and more is the usual"
+        )
+    return ""
+
+
+def _inside(case: _Case) -> str:
+    shared = any(way.startswith("SHM") for way in case.transport.get("channels") or ())
+    return "; GPUs exchanged data through host memory (SHM), not NVLink" if shared else "; a GPU or NVLink is slow"
+
+
+def _by_itself(case: _Case) -> str:
+    """NCCL may choose the ring where the threshold is that of its better choice."""
+    algo = str(case.transport.get("algo") or "")
+    return "; NCCL chose RING by itself" if algo.startswith("RING") and _algo(case) != "RING" and case.several else ""
 
 
 def _why_unjudged(case: _Case) -> str:
@@ -510,18 +676,23 @@ def _measured(case: _Case, row: NcclRow) -> str:
     return f"{name} {size_text(row.size)}: {row.busbw:.4g} GB/s"
 
 
-def _line(case: _Case, standard: tuple[float, Optional[float], str]) -> str:
+def _line(case: _Case, standard: _Standard) -> str:
     value, fraction, _source = standard
-    line = case.shape.nic_gbytes if case.shape is not None and case.several else None
-    shown = f"NIC line {line:g}, " if line is not None else ""
+    shown = ""
+    if case.shape is not None and case.several and case.nodes and case.shape.nic_gbytes is not None:
+        bound = limit(case.shape, case.collective, case.nodes)
+        shown = f"NIC line {case.shape.nic_gbytes:g}, "
+        if bound is not None and bound != case.shape.nic_gbytes:
+            shown += f"limit of {case.collective} {bound:.4g}, "
     return f"{shown}threshold {value:.4g}" + (f" ({fraction:.4g})" if fraction is not None else "")
 
 
 def _above(case: _Case, busbw: float) -> str:
-    if case.shape is None or not case.nodes or case.shape.nic_gbytes is None or busbw <= case.shape.nic_gbytes:
+    """Why the numbers may be above the NIC line, wherever one of them is."""
+    if case.shape is None or not case.nodes or case.shape.nic_gbytes is None or case.standard is None:
         return ""
     bound = hierarchical_bound(case.shape, case.collective, case.nodes)
-    if bound is None or busbw > bound:
+    if bound is None or not case.shape.nic_gbytes < max(busbw, case.standard[0]) <= bound:
         return ""
     return (
         f". Above the NIC line rate is normal for {case.nodes} nodes: "
@@ -529,16 +700,14 @@ def _above(case: _Case, busbw: float) -> str:
     )
 
 
-def _verdict(
-    case: _Case, answer: tuple[str, str], row: Optional[NcclRow], table: Json, threshold: Optional[float]
-) -> NcclVerdict:
+def _verdict(case: _Case, answer: tuple[str, str], row: Optional[NcclRow]) -> NcclVerdict:
     verdict, reason = answer
     if verdict in ("fail", "incomplete") and not any(f.severity in ("error", "unknown") for f in case.findings):
         case.note("result", "error" if verdict == "fail" else "unknown", reason)
-    standard = _standard(case, table, threshold)
-    line = case.shape.nic_gbytes if case.shape is not None and case.several else None
+    shape, nodes, standard = case.shape, case.nodes, case.standard
+    bound = limit(shape, case.collective, nodes) if shape is not None and nodes else None
+    line = shape.nic_gbytes if shape is not None and case.several else None
     measured = row.busbw if row is not None else None
-    known = case.shape is not None and bool(case.nodes)
     return NcclVerdict(
         verdict=verdict,
         reason=reason,
@@ -547,11 +716,11 @@ def _verdict(
         threshold=standard[0] if standard else None,
         fraction=standard[1] if standard else None,
         nic_line=line,
-        bound_ring=limit(case.shape, case.collective, case.nodes) if known and case.shape and case.nodes else None,
-        bound_hierarchical=(
-            hierarchical_bound(case.shape, case.collective, case.nodes) if known and case.shape and case.nodes else None
-        ),
+        bound_ring=bound,
+        bound_hierarchical=hierarchical_bound(shape, case.collective, nodes) if shape is not None and nodes else None,
         percent_of_line=round(100 * measured / line, 1) if measured is not None and line else None,
+        percent_of_bound=round(100 * measured / bound, 1) if measured is not None and bound else None,
+        baseline=case.usual.median if case.usual is not None else None,
         source=standard[2] if standard else "",
         findings=tuple(case.findings),
     )

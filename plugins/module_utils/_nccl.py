@@ -17,24 +17,19 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import Any, Optional
 
-from ansible_collections.gpuops.rdma.plugins.module_utils._model import Json, NcclError, NcclRank, NcclRow, NcclRun
+from ansible_collections.gpuops.rdma.plugins.module_utils._model import (
+    COLLECTIVES,
+    Json,
+    NcclError,
+    NcclRank,
+    NcclRow,
+    NcclRun,
+)
 
 MAX_LINE = 65536
 MAX_ERRORS = 20
 MAX_TEXT = 300
 
-COLLECTIVES = (
-    "all_reduce",
-    "all_gather",
-    "reduce_scatter",
-    "broadcast",
-    "reduce",
-    "alltoall",
-    "gather",
-    "scatter",
-    "sendrecv",
-    "hypercube",
-)
 _SHARED = ("all_gather", "reduce_scatter", "alltoall", "gather", "scatter")
 _NEVER_CHECKED_IN_PLACE = ("alltoall", "sendrecv")
 
@@ -80,7 +75,7 @@ def parse_any(text: str) -> list[NcclRun]:
 
 _PREFIX = re.compile(
     r"\x1b\[[0-9;]*[A-Za-z]"  # colour
-    r"|\[[^\]\s]*,\d+\]<std(?:out|err)>: ?"  # mpirun --tag-output
+    r"|\[[^\]\s]*,\d+\]<std(?:out|err)>:(?: (?=\S))?"  # mpirun --tag-output; a row's own blanks tell its columns
     r"|\[pod/[^\]\s]+\] "  # kubectl logs --prefix
     r"|\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?(?:Z|[+-]\d\d:\d\d) "  # kubectl logs --timestamps
     r"|\d+: (?=[ #\[\w])"  # srun --label
@@ -111,6 +106,7 @@ _COMMA = re.compile(r"\d+,\d+")
 _OLD_NAMES = {"bytes": "size", "N": "count", "op": "redop", "res": "error"}
 _TEXT = ("type", "redop")
 _TIMES = ("time", "cputime")
+_MEASURED = (*_TIMES, "algbw", "busbw")
 
 
 def _number(text: str) -> Optional[float]:
@@ -142,7 +138,8 @@ class _Columns:
         self.time_ends = [self.ends[i] for i in starts[:2]]
         self.width = len(self.names)
         self.scale = 1000.0 if milliseconds else 1.0
-        self.exact = "#wrong" in self.names and "cputime" not in self.names
+        # whether time, algbw and busbw of a half are of one measurement, and precise enough to be compared
+        self.exact = self.scale == 1.0 and "cputime" not in self.names
 
     @classmethod
     def find(cls, line: str) -> Optional[_Columns]:
@@ -165,11 +162,26 @@ class _Columns:
             return len(line)
         for first in dict.fromkeys((0, min(done, self.width - 1))):
             shift = self.ends[first - 1] if first else 0
+            for last in range(self.width, first, -1):
+                # Open MPI 5 puts a blank behind its tag, which moves a row, but not the names behind their #
+                for end in (self.ends[last - 1] - shift, self.ends[last - 1] - shift + 1):
+                    tokens = line[:end].split() if end <= colon else []
+                    if len(tokens) == last - first and self._fit(tokens, first):
+                        return end
+        return self._part(line, done, colon)
+
+    def _part(self, line: str, done: int, colon: int) -> int:
+        """As ``own``, for a row in which a cell is blank."""
+        for first in dict.fromkeys((0, min(done, self.width - 1))):
+            shift = self.ends[first - 1] if first else 0
             for end in reversed([end - shift for end in self.ends[first:] if end - shift <= colon]):
                 tokens = line[:end].split()
-                if tokens and all(_is_cell(name, text) for name, text in zip(self.names[first:], tokens)):
+                if tokens and self._fit(tokens, first):
                     return end
         return 0
+
+    def _fit(self, tokens: list[str], first: int) -> bool:
+        return all(_is_cell(name, text) for name, text in zip(self.names[first:], tokens))
 
     def full(self, tokens: list[str]) -> Optional[list[str]]:
         """The tokens of one whole row in the order of ``names``, or None."""
@@ -213,6 +225,11 @@ class _Columns:
             **self._half("out", self.halves[0], rest),
             **self._half("in", self.halves[1], rest[len(self.halves[0]) :]),
         )
+
+    def unreal(self, tokens: list[str]) -> bool:
+        """Whether a whole row holds a time or a bandwidth that is no measurement: nan, inf, below 0."""
+        measured = [text for name, text in zip(self.names, tokens) if name in _MEASURED and text != "N/A"]
+        return any(text[0] == "-" or not text[0].isdecimal() for text in measured)
 
     def _half(self, prefix: str, names: list[str], tokens: list[str]) -> dict[str, Optional[float]]:
         cells = dict(zip(names, tokens))
@@ -279,7 +296,7 @@ class _Run:
             self.tear()
             lower = columns.lower_half(text, tokens)
             if lower:
-                self.rows.append(columns.row(lower))
+                self.add(columns, lower)
                 return line[end:]
             self.pending = tokens
         elif self.pending and tokens and all(token == "N/A" or _NUMBER.fullmatch(token) for token in tokens):
@@ -289,10 +306,16 @@ class _Run:
         whole = columns.full(self.pending)
         if whole:
             self.pending = []
-            self.rows.append(columns.row(whole))
-            if self.ended:
-                self.damage.append("rows after the footer: the output of several programs is mixed")
+            self.add(columns, whole)
         return line[end:]
+
+    def add(self, columns: _Columns, tokens: list[str]) -> None:
+        """A whole row."""
+        self.rows.append(columns.row(tokens))
+        if columns.unreal(tokens):
+            self.damage.append(f"the row of size {tokens[0]} holds nan, inf or a number below 0")
+        if self.ended:
+            self.damage.append("rows after the footer: the output of several programs is mixed")
 
     def tear(self) -> None:
         """What is left of a row that never became whole."""
@@ -321,6 +344,7 @@ class _Run:
             return []
         low, high, step, factor = self.sweep
         high = min(high, self.reduced or high)
+        low = min(low, high)
         found: list[int] = []
         while low <= high and len(found) < 1_000_000:
             found.append(low)
@@ -353,9 +377,11 @@ class _Run:
             self.damage.append(
                 "the ranks are not 0 to n-1: several programs in one log (built without MPI=1?) or lost lines"
             )
-        if self.columns is not None and self.columns.exact and self.rows:
+        if self.columns is not None and self.rows:
             self._check_sweep()
-            self._check_rows()
+            if self.columns.exact:
+                self._check_rows()
+            self._check_checks()
         self._check_average()
 
     def _check_sweep(self) -> None:
@@ -386,18 +412,30 @@ class _Run:
                     self.damage.append(f"time, algbw and busbw at size {row.size} contradict each other")
                     return
 
+    def _check_checks(self) -> None:
+        """A half is compared with what is right in all its rows or in none; every row without a half is whole too."""
+        for name, halves in (
+            ("out-of-place", [row.out_wrong for row in self.rows if row.out_busbw is not None]),
+            ("in-place", [row.in_wrong for row in self.rows if row.in_busbw is not None]),
+        ):
+            if len({value is None for value in halves}) > 1:
+                self.damage.append(f"some {name} results were checked and some were not")
+
     def _adds_up(self, size: int, collective: str, factor: Optional[float], half: tuple[Optional[float], ...]) -> bool:
-        """Within rounding. Times from 10 s on are printed with two digits only and are not compared."""
+        """Within rounding."""
         time, algbw, busbw = half
         if time is None or algbw is None or busbw is None:
             return time is None and algbw is None and busbw is None
         shared = 1.0
         if collective == "hypercube" and self.group():
             shared = (self.group() - 1) / self.group()
-        if 0.01 < time < 9.9e6:
-            rounding = 0.006 + 0.0051 / time
+        if time > 0.01:
+            # from 10 s on the time is printed with two digits only
+            rounding = 0.006 + 0.0051 / time if time < 9.9e6 else 0.06
             if abs(algbw - size * shared / time / 1e3) > 0.0075 + rounding * algbw:
                 return False
+        elif size:
+            return algbw == 0
         return factor is None or abs(busbw - algbw * factor) <= 0.02 + 0.006 * busbw
 
     def _check_average(self) -> None:
@@ -417,12 +455,18 @@ class _Run:
         return fitting[0] if len(fitting) == 1 else ""
 
     def _could_be(self, name: str) -> bool:
-        """Whether the last row can be of this collective: by its redop, root, in-place checks and arithmetic."""
-        row, factor = self.rows[-1] if self.rows else None, busbw_factor(name, self.group())
-        if row is None or not factor or name not in _candidates(row):
+        """Whether the rows can be of this collective: by redop, root, in-place checks and arithmetic."""
+        factor = busbw_factor(name, self.group())
+        measured = any(row.busbw is not None for row in self.rows)
+        return bool(factor and measured) and all(self._row_could_be(row, name, factor or 0.0) for row in self.rows)
+
+    def _row_could_be(self, row: NcclRow, name: str, factor: float) -> bool:
+        if row.busbw is None:
+            return True  # torn: says nothing
+        if name not in _candidates(row):
             return False
-        unchecked = row.in_wrong is None
-        if self.checked and row.out_wrong is not None and unchecked != (name in _NEVER_CHECKED_IN_PLACE):
+        told = self.checked and row.out_wrong is not None and row.in_busbw is not None
+        if told and (row.in_wrong is None) != (name in _NEVER_CHECKED_IN_PLACE):
             return False
         return all(
             abs(busbw - algbw * factor) <= 0.02 + 0.006 * busbw
@@ -435,8 +479,8 @@ class _Run:
     def whole(self) -> bool:
         if not self.rows or self.out_of_bounds is None or self.average is None:
             return False
-        if self.announced:
-            return bool(self.concluded) and self.concluded == self.program
+        if self.announced or self.concluded:
+            return self.announced and self.concluded == self.program
         return self.ended
 
     def finish(self) -> NcclRun:
@@ -476,28 +520,39 @@ class _Run:
             return "the log ends before the first row"
         if self.out_of_bounds is None or self.average is None:
             return f"the log ends at size {self.rows[-1].size}, before the footer"
+        if self.concluded and not self.announced:
+            return "the beginning of the log is missing"
         return "the log ends within the footer"
 
     def _errors(self) -> tuple[NcclError, ...]:
         """NCCL's own words first: they name the place; the launcher's only the victim."""
-        ranks = {(rank.host, rank.pid): rank.rank for rank in self.ranks}
         found = []
         for error in sorted(self.soft + self.hard, key=lambda e: (not e.hca, _ORDER.index(e.kind))):
-            head, _, pid = error.host.partition("\0")
-            rank = error.rank if error.rank is not None else ranks.get((head, int(pid or 0)))
-            found.append(dataclasses.replace(error, host=head, rank=rank))
+            place = error.host.split("\0")
+            rank = error.rank if error.rank is not None else self._rank_at(*place)
+            found.append(dataclasses.replace(error, host=place[0], rank=rank))
         return tuple(dict.fromkeys(found))
+
+    def _rank_at(self, host: str, pid: str = "", device: str = "") -> Optional[int]:
+        """The one rank of a process; of a process with several GPUs, the one on ``device``."""
+        ranks = [rank for rank in self.ranks if pid and (rank.host, rank.pid) == (host, int(pid))]
+        if len(ranks) > 1:
+            ranks = [rank for rank in ranks if str(rank.device) == device]
+        return ranks[0].rank if len(ranks) == 1 else None
 
 
 # --- errors ----------------------------------------------------------------------------------------------------------
 
 _ORDER = ("usage", "xid", "oom", "cuda", "timeout", "nccl", "wrong_data", "mpi", "launch", "other")
-# cheap substrings first: the patterns below run only on lines that have one of them
-_HINTS = ("ailure", "rror", "WARN", "imeout", "nvalid", "USAGE", "mpirun", "prterun", "ORTE", "PRTE", "Primary job",
-          "exited on signal", "Process name:", "Exit code:", "NVRM", "ermission denied", "Could not resolve",
-          "Connection refused", "No route to host", "ut of memory", "enough slots", "key verification", "#wrong=",
-          "Incompatible")  # fmt: skip
-_WARN = re.compile(r"(?:^|\s)(?P<host>[\w.-]+):(?P<pid>\d+):\d+ \[\d+\] (?:\S+ (?:\([^)]*\) )?)?NCCL WARN (?P<text>.*)")
+# one cheap search first: what follows runs only on lines that have one of these
+_HINT = re.compile(
+    "[Ff]ailure|rror|WARN|imeout|nvalid|USAGE|mpirun|prterun|ORTE|PRTE|Primary job|exited on signal|Process name:"
+    "|Exit code:|NVRM|ermission denied|Could not resolve|Connection refused|No route to host|ut of memory|oom-kill"
+    "|OOMKilled|enough slots|key verification|#wrong=|Incompatible"
+)
+_WARN = re.compile(
+    r"(?:^|\s)(?P<host>[\w.-]+):(?P<pid>\d+):\d+ \[(?P<device>\d+)\] (?:\S+ (?:\([^)]*\) )?)?NCCL WARN (?P<text>.*)"
+)
 _HCA = re.compile(r"\bhca (\w+)|\bon dev(?:ice)? (mlx5_\w+)|'(mlx5_\w+)'")
 _TEST = re.compile(r"(?P<host>[\w.-]+): Test (?P<what>NCCL failure|CUDA failure|timeout)(?P<text>.*)")
 _CHAIN = re.compile(r"\.\. (?P<host>[\w.-]+)(?: pid (?P<pid>\d+))?: Test failure (?P<text>\S+)")
@@ -506,8 +561,8 @@ _SIGNAL = re.compile(
 )
 _PROCESS = re.compile(r"Process name:\s*\[(?:\[\d+,\d+\]|[^\]]*@\d+),(?P<rank>\d+)\]")
 _EXIT = re.compile(r"Exit code:\s*(\d+)")
+_KERNEL = re.compile(r"([\w.-]+) kernel:")
 _WRONG = re.compile(r"rank=(?P<rank>\d+) #wrong=(?P<text>\d+)")
-_NODE = re.compile(r"(?:node|host|hostname)[: ]+'?([\w.-]+)")
 _USAGE = ("Invalid number of GPUs", "invalid size", "invalid option", "USAGE:", "Incompatible NCCL versions")
 _LAUNCH = (
     "Could not resolve hostname",
@@ -522,6 +577,7 @@ _LAUNCH = (
 )
 _LOST = ("ORTE has lost communication", "PRTE has lost communication", "lost communication with a remote daemon")
 _EXITED = ("Primary job", "detected that one or more processes exited")
+_ENDED = "mpirun: a process ended with a non-zero exit code"
 
 
 def _short(text: str) -> str:
@@ -529,9 +585,9 @@ def _short(text: str) -> str:
 
 
 def _place(found: re.Match[str]) -> str:
-    """``host`` or ``host\\0pid``: the pid names the rank once the rank list is known."""
-    pid = found.groupdict().get("pid")
-    return f"{found['host']}\0{pid}" if pid else str(found["host"])
+    """``host``, ``host\\0pid`` or ``host\\0pid\\0device``: these name the rank once the rank list is known."""
+    cells = found.groupdict()
+    return "\0".join(str(cells[name]) for name in ("host", "pid", "device") if cells.get(name))
 
 
 def _warning(line: str) -> Optional[NcclError]:
@@ -548,25 +604,26 @@ def _warning(line: str) -> Optional[NcclError]:
 
 def _failure(line: str) -> Optional[NcclError]:
     """An error after which the run cannot have succeeded."""
-    found = _TEST.search(line)
+    found = _TEST.search(line) if ": Test " in line else None
     if found:
         kinds = {"NCCL failure": "nccl", "CUDA failure": "cuda", "timeout": "timeout"}
         kind = "oom" if "out of memory" in found["text"] else kinds[found["what"]]
         return NcclError(kind, _short(f"Test {found['what']}{found['text']}"), host=found["host"])
     if "NVRM: Xid" in line:
-        return NcclError("xid", _short(line[line.index("NVRM: Xid") :]))
+        kernel = _KERNEL.search(line)
+        return NcclError("xid", _short(line[line.index("NVRM: Xid") :]), host=kernel[1] if kernel else "")
     if "Out of memory: Kill" in line or "oom-kill" in line or "OOMKilled" in line:
         return NcclError("oom", _short(line))
     if any(words in line for words in _USAGE):
         return NcclError("usage", _short(line))
-    found = _WRONG.search(line)
+    found = _WRONG.search(line) if "#wrong=" in line else None
     if found:
         return NcclError("wrong_data", _short(found.group()), rank=int(found["rank"]))
     return _launcher(line)
 
 
 def _launcher(line: str) -> Optional[NcclError]:
-    found = _SIGNAL.search(line)
+    found = _SIGNAL.search(line) if "exited on signal" in line else None
     if found:
         text = f"mpirun: rank {found['rank']} on {found['host']} exited on signal {found['text']}"
         return NcclError("mpi", text, host=found["host"], rank=int(found["rank"]))
@@ -656,11 +713,11 @@ class _Log:
         run = self.run
         if run is not None and run.columns is not None and self._footer(run, line):
             return
-        found = _RANK.match(line)
+        found = _RANK.match(line) if " Rank " in line else None
         if found:
             self._rank(run or self._begin(4), found)
             return
-        columns = _Columns.find(line)
+        columns = _Columns.find(line) if "algbw" in line else None
         if columns is not None:
             run = run or self._begin(4)
             if run.columns is not None:
@@ -748,7 +805,7 @@ class _Log:
             if _NUMBER.fullmatch(found[1]):
                 run.average = _number(found[1])
             if found[2] == "FAILED":
-                run.notes.append("the average is below NCCL_TESTS_MIN_BW")
+                self._note(run.hard, NcclError("other", f"the average, {found[1]} GB/s, is below NCCL_TESTS_MIN_BW"))
             return True
         found = _CONCLUDED.match(line)
         if found:
@@ -769,23 +826,28 @@ class _Log:
             run.nccl_version, run.cuda_version = found[1], found[2] or run.cuda_version
 
     def _maybe_error(self, line: str) -> None:
-        if not any(hint in line for hint in _HINTS):
+        if not _HINT.search(line):
             return
         run = self.run or self.loose
-        error = _warning(line)
-        if error is not None:
-            self._note(run.soft, error)
-            return
+        if "NCCL WARN " in line:
+            if len(run.soft) >= MAX_ERRORS:
+                return
+            error = _warning(line)
+            if error is not None:
+                run.soft.append(error)
+                return
         error = _failure(line)
         if error is not None:
+            if error.kind == "mpi":
+                run.hard = [known for known in run.hard if known.text != _ENDED]
             self._note(run.hard, error)
             return
-        chain = _CHAIN.search(line)
+        chain = _CHAIN.search(line) if "Test failure " in line else None
         if chain:
             self._chain(run, chain)
         elif any(words in line for words in _EXITED):
             if not any(error.kind == "mpi" for error in run.hard):
-                self._note(run.hard, NcclError("mpi", "mpirun: a process ended with a non-zero exit code"))
+                self._note(run.hard, NcclError("mpi", _ENDED))
         else:
             self._exit(run, line)
 
@@ -850,9 +912,13 @@ _NET = re.compile(r"NET/(.+?)/(\d+)(?:\((\d+)\))?(/GDRDMA)?")
 _DEVICE = re.compile(r"\[(\d+)\]([^\s:]+)")
 _GDR = re.compile(r"GPU Direct RDMA (Enabled|Disabled) for HCA (\d+) '([^']+)'")
 _VIRTUAL = re.compile(r"Made virtual device \[(\d+)\] name=(\S+)")
-_ENV = re.compile(r"(NCCL_\w+) set by environment to (.+?)\.?\s*$")
-_ALGO = re.compile(r"Bytes -> Algo (\w+) proto (\w+)")
-_OTHER_WANTED = (" nvls channels", "Bytes -> Algo")
+_ENV = re.compile(r"(NCCL_\w+) set (?:by environment )?to (.+?)\.?\s*$")
+_ALGO = re.compile(r"(\d+) Bytes -> Algo (\w+) proto (\w+)")
+# nccl.h's numbers, which NCCL printed until it printed names
+_ALGOS = ("TREE", "RING", "COLLNET_DIRECT", "COLLNET_CHAIN", "NVLS", "NVLS_TREE", "PAT")
+_PROTOS = ("LL", "LL128", "SIMPLE")
+_NVLS = re.compile(r"(\d+) nvls channels")
+MAX_KINDS = 5000
 
 
 class _Transport:
@@ -867,11 +933,11 @@ class _Transport:
         self.names: dict[int, str] = {}
         self.sockets: tuple[str, ...] = ()
         self.explicit: dict[str, bool] = {}
-        self.network = self.plugin = ""
+        self.network = self.plugin = self.driver = ""
         self.nvls: Optional[bool] = None
         self.topology: dict[str, str] = {}
         self.env: dict[str, str] = {}
-        self.algos: dict[str, int] = {}
+        self.said: dict[str, int] = {}
 
     def wants(self, line: str, at: int) -> bool:
         """False for the many lines that say nothing of use, decided on four letters."""
@@ -879,19 +945,27 @@ class _Transport:
         key = line[at + 11 : at + 15]
         if key in _WANTED:
             return True
-        return (key[:1].isdigit() or key in _COLLECTIVE_KEYS) and any(words in line for words in _OTHER_WANTED)
+        return " nvls channels" in line if key[:1].isdigit() else key in _COLLECTIVE_KEYS and " Bytes -> Algo " in line
 
     def take(self, line: str, at: int) -> None:
         text = line[at + 11 :]
         if text.startswith("Channel"):
             self._channel(line, at, text)
+        elif text[:4] in _COLLECTIVE_KEYS:
+            # the same few lines for every call: they are read at the end
+            said = text.partition(" channel{")[0]
+            if said in self.said or len(self.said) < MAX_KINDS:
+                self.said[said] = self.said.get(said, 0) + 1
         elif text.startswith("NET/"):
             self._net(line, text)
         else:
             self._rest(text.rstrip("\r\n"))
 
     def _channel(self, line: str, at: int, text: str) -> None:
-        way = text[text.rfind(" via ") + 5 :]
+        start = text.rfind(" via ")
+        if start < 0:
+            return  # the ring of a channel
+        way = text[start + 5 :]
         count = self.via.get(way)
         if count is None:
             count = 0
@@ -912,7 +986,7 @@ class _Transport:
             self.using[_host(line, line.index(" NCCL INFO "))] = names
         elif "GPU Direct RDMA" in text:
             found = _GDR.search(text)
-            if found:
+            if found and not text.startswith("NET/Socket"):
                 self.explicit[found[3]] = self.explicit.get(found[3], True) and found[1] == "Enabled"
                 self.names.setdefault(int(found[2]), found[3])
         elif text.startswith("NET/Plugin") and "Loaded net plugin" in text:
@@ -939,24 +1013,30 @@ class _Transport:
             self.topology["failed"] = text[33:].partition(" : ")[0].strip()
         elif text.startswith("Connected NVLS tree"):
             self.nvls = True
-        else:
-            self._tuning(text)
+        elif text.startswith("cudaDriverVersion "):
+            self.driver = _driver(text[18:])
+        elif text[:1].isdigit():
+            found = _NVLS.search(text)
+            self.nvls = bool(self.nvls) or bool(found and int(found[1]))
 
-    def _tuning(self, text: str) -> None:
-        found = re.search(r"(\d+) nvls channels", text)
-        if found:
-            self.nvls = bool(self.nvls) or int(found[1]) > 0
-        found = _ALGO.search(text)
-        if found:
-            name = f"{found[1]}/{found[2]}"
-            if name in self.algos or len(self.algos) < 50:
-                self.algos[name] = self.algos.get(name, 0) + 1
+    def _algos(self) -> tuple[dict[str, int], str]:
+        """Algorithm/protocol -> calls, and that of the largest message."""
+        algos: dict[str, int] = {}
+        largest = (0, "")
+        for said, count in self.said.items():
+            found = _ALGO.search(said)
+            if found:
+                name = f"{_named(found[2], _ALGOS)}/{_named(found[3], _PROTOS)}"
+                algos[name] = algos.get(name, 0) + count
+                largest = max(largest, (int(found[1]), name))
+        return algos, largest[1]
 
     def finish(self) -> Json:
         """{} without any INFO line; else all keys, those without evidence empty."""
         if not self.seen:
             return {}
         net, used, gdr, channels, proxied = self._ways()
+        algos, algo = self._algos()
         groups: dict[tuple[str, ...], list[str]] = {}
         for host, names in self.using.items():
             groups.setdefault(names, []).append(host)
@@ -977,11 +1057,13 @@ class _Transport:
             "sockets": list(self.sockets),
             "network": self.network,
             "plugin": self.plugin,
+            "cuda_driver": self.driver,
             "nvls": self.nvls,
             "pxn": proxied,
             "topology": dict(self.topology),
             "env": dict(sorted(self.env.items())),
-            "algos": dict(self.algos),
+            "algos": algos,
+            "algo": algo,
         }
 
     def _ways(self) -> tuple[str, list[str], dict[str, bool], dict[str, int], bool]:
@@ -1016,8 +1098,18 @@ class _Transport:
         return "IB" if self.network.startswith("IB") else self.network
 
 
-_WANTED = frozenset(("Chan", "NET/", "Usin", "NCCL", "Load", "Coul", "Conn"))
-_COLLECTIVE_KEYS = frozenset(("AllR", "AllG", "Redu", "Broa", "Send", "Recv"))
+_WANTED = frozenset(("Chan", "NET/", "Usin", "NCCL", "Load", "Coul", "Conn", "cuda"))
+_COLLECTIVE_KEYS = frozenset(("AllR", "AllG", "Allt", "Redu", "Broa", "Send", "Recv"))
+
+
+def _named(text: str, names: tuple[str, ...]) -> str:
+    return names[int(text)] if text.isdecimal() and int(text) < len(names) else text
+
+
+def _driver(code: str) -> str:
+    """CUDA's number of a version -> its name: 12040 is 12.4."""
+    number = int(code) if code.strip().isdecimal() else 0
+    return f"{number // 1000}.{number % 1000 // 10}" if number else ""
 
 
 def _host(line: str, at: int) -> str:
@@ -1030,27 +1122,32 @@ def _host(line: str, at: int) -> str:
 # --- JSON ------------------------------------------------------------------------------------------------------------
 
 _BARE = re.compile(r"(?<=[:\[,])(\s*-?)(?:inf|nan)(?=\s*[,\]}])")
+_BLANK = re.compile(r"[ \t\r\n\0]*")
 
 
 def parse_json(text: str) -> list[NcclRun]:
-    """Every document in ``text`` (what ``-J`` wrote, also one after another); a cut one gives what it still has."""
+    """Every document in ``text`` (what ``-J`` wrote, also one after another); a cut one gives what it still has.
+
+    Documents of another kind give one run of status ``foreign`` together, however many they are.
+    """
     text = text.lstrip("\ufeff \t\r\n\0")
     decoder = json.JSONDecoder()
-    runs: list[NcclRun] = []
-    while text:
+    runs: dict[int, NcclRun] = {}
+    at, fixed = 0, False
+    while at < len(text):
         try:
-            document, end = decoder.raw_decode(text)
+            document, end = decoder.raw_decode(text, at)
             cut = False
         except (ValueError, RecursionError):
-            fixed = _BARE.sub(r"\1NaN", text)
-            try:
-                document, end = decoder.raw_decode(fixed)
-                text, cut = fixed, False
-            except (ValueError, RecursionError):
-                document, end, cut = _rescue(fixed), len(text), True
-        runs.append(_from_document(document, cut))
-        text = text[end:].lstrip(" \t\r\n\0")
-    return runs or [NcclRun(status="empty")]
+            if not fixed:
+                # C's printf writes inf and nan, which are no JSON
+                text, fixed = text[:at] + _BARE.sub(r"\1NaN", text[at:]), True
+                continue
+            document, end, cut = _rescue(text[at:]), len(text), True
+        run = _from_document(document, cut)
+        runs.setdefault(-1 if run.status == "foreign" else at, run)
+        at = _BLANK.match(text, end).end()  # type: ignore[union-attr]
+    return list(runs.values()) or [NcclRun(status="empty")]
 
 
 def _rescue(text: str) -> Any:
@@ -1101,6 +1198,7 @@ def _from_document(document: Any, cut: bool) -> NcclRun:
 def _fill(run: _Run, document: Json) -> None:
     arguments = document.get("args") or [""]
     run.program = run.concluded = str(arguments[0]).rsplit("/", 1)[-1]
+    run.announced = True
     run.nccl_version = _release(int(document.get("nccl_version") or 0))
     run.ended = "end_time" in document
     config = document.get("config") or {}
@@ -1114,7 +1212,10 @@ def _fill(run: _Run, document: Json) -> None:
     for entry in document.get("results") or ():
         if run.columns is not None and isinstance(entry.get("in_place"), dict) and "cpu_time" in entry["in_place"]:
             run.columns.exact = False
-        run.rows.append(_json_row(entry))
+        row = _json_row(entry)
+        run.rows.append(row)
+        if _unreal(entry):
+            run.damage.append(f"the row of size {row.size} holds nan, inf or a number below 0")
     bounds = document.get("out_of_bounds")
     if isinstance(bounds, dict):
         run.out_of_bounds = int(bounds["count"])
@@ -1151,6 +1252,14 @@ def _real(value: Any) -> Optional[float]:
         return None
     number = float(value)
     return number if math.isfinite(number) else None
+
+
+def _unreal(entry: Json) -> bool:
+    """Whether a half that was measured holds a time or a bandwidth that is no measurement."""
+    halves = [half for half in (entry.get("out_of_place"), entry.get("in_place")) if half]
+    cells = [_real(half.get(key)) for half in halves for key in ("alg_bw", "bus_bw")]
+    cells += [_real(half.get("time", half.get("cpu_time"))) for half in halves]
+    return any(value is None or value < 0 for value in cells)
 
 
 def _json_row(entry: Json) -> NcclRow:

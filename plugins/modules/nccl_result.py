@@ -46,6 +46,34 @@ options:
   threshold:
     description: Bus bandwidth in GB/s (1e9 bytes per second) that must be reached, in place of the table's.
     type: float
+  thresholds:
+    description:
+      - Thresholds of this site, which count before those of the collection. Rows of the form of files/nccl.yml, each
+        with V(nodes) ("2", or "4+" for four and more), and V(gbytes) in GB/s or V(fraction) of the limit; optionally
+        V(shapes) (all), V(collectives) (all_reduce), V(algo) (V(RING) or V(default)) and V(source).
+    type: list
+    elements: dict
+    default: []
+  history:
+    description:
+      - File with this site's own results, one JSON object per line. It need not exist yet.
+      - From five passed runs of the same shape, collective, number of nodes, algorithm and size on, a run that passes
+        but is an outlier (median and MAD of the last 50) is V(degraded).
+    type: path
+  record:
+    description: Add what was measured to O(history). Needs O(shape). Nothing is written in check mode.
+    type: bool
+    default: false
+  transport:
+    description: The log must prove the way through the network (E(NCCL_DEBUG=INFO)); otherwise it is V(incomplete).
+    type: bool
+    default: false
+  topology:
+    description: Path of the topology file that NCCL must have loaded, as the log names it.
+    type: str
+  hcas:
+    description: RDMA devices that NCCL must have found on each node, in place of the shape's number.
+    type: int
   collective:
     description:
       - Judge only runs of this collective; also names it for logs older than nccl-tests 2.16.7, which do not always
@@ -78,6 +106,17 @@ EXAMPLES = r"""
   gpuops.rdma.nccl_result:
     content: "{{ launcher_log.log }}"
     threshold: 350
+
+- name: Hold it against this site's own results, and keep it for the next time
+  gpuops.rdma.nccl_result:
+    src: logs/nccl-h100-8.log
+    shape: BM.GPU.H100.8
+    thresholds:
+      - shapes: [BM.GPU.H100.8]
+        nodes: "2"
+        gbytes: 455
+    history: nccl-history.jsonl
+    record: true
 """
 
 RETURN = r"""

@@ -15,7 +15,7 @@ from ansible_collections.gpuops.rdma.plugins.action import nccl_result
 from ansible_collections.gpuops.rdma.plugins.module_utils import _judge, _nccl, _nccl_render
 from ansible_collections.gpuops.rdma.plugins.module_utils._errors import InputError
 from ansible_collections.gpuops.rdma.plugins.module_utils._spec_nccl_result import SPEC
-from ansible_collections.gpuops.rdma.plugins.plugin_utils import _data
+from ansible_collections.gpuops.rdma.plugins.plugin_utils import _data, _nccl_history
 
 
 def answer(**given):
@@ -108,3 +108,57 @@ def test_noise_and_emptiness_have_a_verdict(tmp_path):
         path = tmp_path / "noise"
         path.write_bytes(content)
         assert answer(src=str(path), threshold=1.0)["verdict"] == "incomplete"
+
+
+def test_a_sites_thresholds_and_what_the_log_must_prove():
+    site = [{"nodes": "2", "gbytes": 480}]
+    result = answer(content=log(), shape="BM.GPU.H100.8", nodes=2, thresholds=site)
+    assert (result["verdict"], result["runs"][0]["verdict"]["threshold"]) == ("fail", 480)
+    with pytest.raises(InputError, match=r"thresholds\[0\]: unknown key gbit"):
+        answer(content=log(), shape="BM.GPU.H100.8", thresholds=[{"nodes": "2", "gbit": 480}])
+    assert answer(content=log(), shape="BM.GPU.H100.8", transport=True)["verdict"] == "incomplete"
+    assert answer(content=log(), shape="BM.GPU.H100.8", topology="/topo/h100.xml")["verdict"] == "incomplete"
+
+
+def test_a_history_is_kept_and_held_against_later_runs(tmp_path, monkeypatch):
+    monkeypatch.setattr(nccl_result.ActionModule, "check_mode", False)
+    path = tmp_path / "site" / "history.jsonl"
+    given = {"shape": "BM.GPU.H100.8", "nodes": 2, "history": str(path), "record": True}
+    for _time in range(5):
+        assert answer(content=log(), **given)["changed"]
+    assert len(path.read_text().splitlines()) == 5
+    slower = answer(content=log(slow=0.95), **given)
+    assert (slower["verdict"], "median of 473" in slower["reason"]) == ("degraded", True)
+    assert answer(content=log(), **{**given, "record": False}) == {
+        **answer(content=log(), shape="BM.GPU.H100.8", nodes=2, history=str(path)),
+        "changed": False,
+    }
+    path.write_text(path.read_text() + "{torn\n\xff\n[1]\n")
+    assert answer(content=log(), **given)["verdict"] == "pass"
+    monkeypatch.setattr(nccl_result.ActionModule, "check_mode", True)
+    before = path.read_bytes()
+    assert answer(content=log(), **given)["changed"]
+    assert path.read_bytes() == before
+
+
+def test_a_history_needs_a_file_a_shape_and_something_measured(tmp_path):
+    with pytest.raises(InputError, match="record needs history"):
+        answer(content=log(), shape="BM.GPU.H100.8", record=True)
+    with pytest.raises(InputError, match="record needs history"):
+        answer(content=log(), history=str(tmp_path / "h"), record=True)
+    path = tmp_path / "h"
+    assert not answer(content="", shape="BM.GPU.H100.8", history=str(path), record=True)["changed"]
+    assert not path.exists()
+    with pytest.raises(InputError, match="Cannot read the NCCL history"):
+        answer(content=log(), shape="BM.GPU.H100.8", history=str(tmp_path))
+
+
+def test_an_old_history_is_cut(tmp_path, monkeypatch):
+    monkeypatch.setattr(_nccl_history, "LARGEST", 2000)
+    path = tmp_path / "h"
+    for number in range(200):
+        _nccl_history.append(path, [{"number": number, "filler": "x" * 20}])
+    assert path.stat().st_size < 5000
+    numbers = [record["number"] for record in _nccl_history.read(path)]
+    assert numbers == list(range(numbers[0], 200))
+    assert len(numbers) > 20

@@ -1,0 +1,141 @@
+# Copyright: gpuops.rdma contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Judges the hosts: their documents come from a DaemonSet of ours, or from host_info over SSH."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Optional
+
+from ansible_collections.gpuops.rdma.plugins.module_utils import _host_report
+from ansible_collections.gpuops.rdma.plugins.module_utils._errors import InputError
+from ansible_collections.gpuops.rdma.plugins.module_utils._host_objects import PROBE
+from ansible_collections.gpuops.rdma.plugins.module_utils._model import Finding, Json
+from ansible_collections.gpuops.rdma.plugins.module_utils._spec_host_checks import SPEC
+from ansible_collections.gpuops.rdma.plugins.plugin_utils import _host_judge, _run
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._action import RdmaAction
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._host_run import for_plan
+
+STAGE = "host_checks"
+DETAILS = 50
+"""Documents of nodes that do not pass are kept, as many as that: they are what a colleague asks for."""
+Judged = tuple[Json, list[Finding], Json]
+"""Summary, findings, document."""
+
+
+class ActionModule(RdmaAction):
+    spec = SPEC
+
+    def act(self, args: dict[str, Any]) -> dict[str, Any]:
+        plan = _run.read_plan(args["plan"]) if args["plan"] else {}
+        if args["source"] == "inventory":
+            return self._inventory(plan, args)
+        if not plan:
+            raise InputError("host_checks source=daemonset needs plan: it says which nodes there are.")
+        return self._daemonset(plan, args)
+
+    def _show(self, line: str) -> None:
+        self.progress(f"[{time.strftime('%H:%M:%S')}] {line}")
+
+    # ---- in the cluster --------------------------------------------------------------------------------------------
+
+    def _daemonset(self, plan: Json, args: dict[str, Any]) -> dict[str, Any]:
+        nodes = {node["name"]: node for node in plan["nodes"]}
+        if not nodes:
+            raise InputError("The plan has no node of a supported shape, so there is no host to check.")
+        judge = _host_judge.Judge(plan, args["select"], args["mute"])
+        run = for_plan(self.client, plan, PROBE, self._show, image=args["image"], interval=args["interval"])
+        if self.check_mode:
+            return {"changed": False, "would": run.predict(), "hosts": {}, "counts": {}, "findings": []}
+        with run.applied(args["keep"]):
+            waits = {name: not node["excluded"] for name, node in nodes.items()}
+            late = run.follow(waits, title=STAGE, timeout=args["timeout"], grace=args["grace"])
+            taken, missing = run.collect(
+                list(nodes), late, lambda name, document: judge(name, document, judge.shapes[nodes[name]["shape"]])
+            )
+        for name, why in missing.items():
+            taken[name] = judge.absent(name, why, f"kubectl -n {run.namespace} get pods -o wide; {_look(name)}")
+        result = self._result({name: taken[name] for name in nodes}, args, run.run)
+        return {**result, "changed": bool(args["keep"])}
+
+    # ---- over SSH --------------------------------------------------------------------------------------------------
+
+    def _inventory(self, plan: Json, args: dict[str, Any]) -> dict[str, Any]:
+        judge = _host_judge.Judge(plan or args, args["select"], args["mute"])
+        judged = {name: self._host(judge, name, args) for name in self._task_vars.get("ansible_play_hosts_all") or []}
+        if not judged:
+            raise InputError("host_checks source=inventory: the play has no hosts.")
+        return self._result(judged, args, "")
+
+    def _host(self, judge: _host_judge.Judge, name: str, args: dict[str, Any]) -> Judged:
+        variables = self._task_vars["hostvars"][name]
+        facts = variables.get(args["facts"]) or {}
+        document = facts.get("host")
+        if not document:
+            return judge.absent(name, _why(facts, args["facts"]), "ssh to it; ansible -m ansible.builtin.ping")
+        wanted = self._templar.template(variables.get("host_checks_shape") or "") or args["shape"]
+        if wanted and wanted not in judge.shapes:
+            raise InputError(f"{name}: unknown shape {wanted!r}. Known: {', '.join(sorted(judge.shapes))}.")
+        found = wanted or _host_report.shape_of(document, judge.shapes)
+        return judge(name, document, judge.shapes.get(found))
+
+    # ---- the result ------------------------------------------------------------------------------------------------
+
+    def _result(self, judged: Mapping[str, Judged], args: dict[str, Any], run: str) -> dict[str, Any]:
+        order = {verdict: number for number, verdict in enumerate(_host_report.VERDICTS)}
+        names = sorted(judged, key=lambda name: order[judged[name][0]["verdict"]])
+        hosts = {name: judged[name][0] for name in names}
+        findings = [item for name in names for item in _host_report.telling(judged[name][1])]
+        for line in _host_report.lines(hosts, findings):
+            self._show(line)
+        if args["run_dir"]:
+            _keep(Path(args["run_dir"]), judged, names, findings, run)
+        bad = [name for name in names if hosts[name]["verdict"] == "fail"]
+        result: dict[str, Any] = {
+            "counts": {one: sum(host["verdict"] == one for host in hosts.values()) for one in _host_report.VERDICTS},
+            "hosts": dict(list(hosts.items())[:DETAILS]),
+            "findings": [_flat(item) for item in findings[:DETAILS]],
+            "bad": bad[:DETAILS],
+        }
+        if args["fail_on_findings"] and bad and not self.check_mode:
+            result.update(failed=True, msg=_host_report.message(hosts, findings))
+        return result
+
+
+def _keep(
+    folder: Path, judged: Mapping[str, Judged], names: Sequence[str], findings: Sequence[Finding], run: str
+) -> None:
+    """What the report is made of, and the documents of those that do not pass, worst first."""
+    _run.write(folder / "host.json", {"run": run, "hosts": {name: judged[name][0] for name in names}})
+    _run.write(folder / f"findings-{STAGE}.json", {"findings": findings})
+    for path in folder.glob("host-*.json"):
+        path.unlink()
+    for name in [name for name in names if judged[name][0]["verdict"] != "pass" and judged[name][2]][:DETAILS]:
+        _run.write(folder / f"host-{name.replace('/', '_')}.json", judged[name][2])
+
+
+def _flat(item: Finding) -> Json:
+    return {key: getattr(item, key) for key in ("id", "severity", "subject", "found", "expected", "remedy")}
+
+
+def _look(name: str) -> str:
+    return f"kubectl describe node {name}"
+
+
+def _why(facts: Mapping[str, Any], variable: str) -> str:
+    """Why host_info has left no document."""
+    if facts.get("unreachable"):
+        return f"unreachable: {_first(facts.get('msg'))}"
+    if facts.get("failed"):
+        return f"host_info failed: {_first(facts.get('msg') or facts.get('module_stderr'))}"
+    if facts.get("skipped"):
+        return "host_info was skipped"
+    return f"host_info has not run on it (no variable {variable})"
+
+
+def _first(text: Optional[Any]) -> str:
+    lines = [line.strip() for line in str(text or "no message").splitlines() if line.strip()]
+    return (lines or ["no message"])[-1][:300]

@@ -1,0 +1,136 @@
+# Copyright: gpuops.rdma contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Whether nvidia_peermem is to be loaded on a host, and loading it for good. PRIVATE to the collection.
+
+The file stands alone (standard library, Python 3.8): the DaemonSet gpuops-peermem runs it next to the host probe, and
+the role ``peermem`` asks ``decide`` on the control node. Facts: a driver that comes with the node's image is loaded by
+nobody's peermem (in the GPU Operator only the driver DaemonSet does it); DMA-BUF needs no module and NCCL prefers it.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Callable, Dict  # noqa: UP035 (at run time, for Python 3.8)
+
+Json = Dict[str, Any]  # noqa: UP006
+
+MODULE = "nvidia-peermem"
+PERSISTENT = "etc/modules-load.d/gpuops-nvidia-peermem.conf"
+CONTENT = f"# gpuops.rdma: GPUDirect RDMA where DMA-BUF is not possible\n{MODULE}\n"
+FIRST_DRIVER = 470
+"""R470 brought nvidia-peermem."""
+
+
+def decide(document: Json) -> Json:
+    """``{"action", "reason", "remedy"}`` for a host document (docs/host_document.md).
+
+    ``action``: ``none`` all is as wanted; ``load`` the module, and now or only at boot; ``refuse``: it would not help
+    or could not work, ``reason`` says why. A fact that could not be read is a refusal, never a guess.
+    """
+    reason, remedy = _refusal(document)
+    if reason:
+        return {"action": "refuse", "reason": reason, "remedy": remedy}
+    peermem = document["gpudirect"]["peermem"]
+    works = peermem["loaded"] and peermem["registered"]
+    if works and peermem["persistent"]:
+        return {"action": "none", "reason": "nvidia_peermem is loaded, registered and persistent", "remedy": ""}
+    reason = "loaded and registered, but not at the next boot" if works else _missing(peermem)
+    return {"action": "load", "reason": f"nvidia_peermem is {reason}", "remedy": ""}
+
+
+def _missing(peermem: Json) -> str:
+    return "loaded and not registered" if peermem["loaded"] else "not loaded"
+
+
+def _refusal(document: Json) -> tuple[str, str]:
+    """(why not, what to do); ("", "") when it may be loaded."""
+    direct, driver = document.get("gpudirect") or {}, document.get("driver") or {}
+    stack, peermem = document.get("nic_stack") or {}, direct.get("peermem") or {}
+    if direct.get("path") == "dmabuf":
+        return "DMA-BUF is possible, NCCL takes it, and it needs no module", "leave it as it is"
+    if driver.get("origin") == "none":
+        return "no NVIDIA driver is loaded", "install the driver first"
+    if driver.get("origin") == "operator":
+        return (
+            "the driver is the GPU Operator's, which loads nvidia_peermem itself",
+            "set driver.rdma.enabled=true in the GPU Operator's values",
+        )
+    if stack.get("kind") in ("none", "inbox"):
+        what = "no mlx5_core is loaded" if stack["kind"] == "none" else "the kernel's own ib_core has no peer memory"
+        return what, "install DOCA-OFED, or use the open kernel modules of the driver and DMA-BUF"
+    unknown = [
+        name
+        for name, value in (
+            ("gpudirect.path", direct.get("path")),
+            ("driver.origin", driver.get("origin")),
+            ("nic_stack.kind", stack.get("kind")),
+            *((f"gpudirect.peermem.{key}", peermem.get(key)) for key in ("loaded", "registered", "persistent")),
+        )
+        if value is None or value == ""
+    ]
+    if unknown:
+        return f"not known: {', '.join(unknown)}", "run the host checks as root and see why they cannot be read"
+    return _cannot(document, driver, peermem)
+
+
+def _cannot(document: Json, driver: Json, peermem: Json) -> tuple[str, str]:
+    version = str(driver.get("version") or "")
+    if version.partition(".")[0].isdigit() and int(version.partition(".")[0]) < FIRST_DRIVER:
+        return f"driver {version} has no nvidia_peermem", f"install a driver of R{FIRST_DRIVER} or newer"
+    if document["gpudirect"].get("nv_peer_mem"):
+        return "the legacy nv_peer_mem is loaded; both register the same memory", "remove the package nv_peer_mem"
+    if peermem["loaded"] and peermem.get("matches_ib_core") is False:
+        return "nvidia_peermem is built for another ib_core", "install the NVIDIA driver again, after OFED"
+    if not peermem["loaded"] and peermem.get("installed") is False:
+        return (
+            "the driver has no nvidia-peermem.ko for the running kernel",
+            "install the NVIDIA driver again, after OFED",
+        )
+    return "", ""
+
+
+def commands(document: Json) -> list[list[str]]:
+    """What has to be run on the host, in order; [] when only the next boot needs it."""
+    peermem = document["gpudirect"]["peermem"]
+    if peermem["loaded"] and peermem["registered"]:
+        return []
+    unload = [["modprobe", "-r", MODULE]] if peermem["loaded"] else []
+    return [*unload, ["modprobe", MODULE]]
+
+
+def load(
+    document: Json,
+    root: str,
+    look: Callable[[], Json],
+    run: Callable[[list[str]], tuple[int, str]],
+    write: Callable[[str, str], None],
+) -> Json:
+    """Does what ``decide`` says on the host whose root is at ``root``, and looks again.
+
+    ``{"v", "boot_id", "action", "changed", "failed", "reason", "remedy"}``. ``look()`` gives a new host document;
+    ``run`` (in the host's root) and ``write`` are the edges to the host.
+    """
+    found = decide(document)
+    result = {"v": 1, "boot_id": document.get("boot_id") or "", "changed": False, "failed": False, **found}
+    if found["action"] != "load":
+        return result
+    try:
+        if not document["gpudirect"]["peermem"]["persistent"]:
+            write(f"{root.rstrip('/')}/{PERSISTENT}", CONTENT)
+        for argv in commands(document):
+            code, output = run(argv)
+            if code:
+                return {
+                    **result,
+                    "changed": True,
+                    "failed": True,
+                    "reason": f"`{' '.join(argv)}` failed: {output[-300:]}",
+                }
+    except OSError as error:
+        return {**result, "failed": True, "reason": str(error)}
+    after = (look().get("gpudirect") or {}).get("peermem") or {}
+    if not (after.get("loaded") and after.get("registered")):
+        what = _missing({"loaded": bool(after.get("loaded"))})
+        remedy = "see the kernel's log; install the NVIDIA driver again, after OFED"
+        return {**result, "changed": True, "failed": True, "reason": f"still {what} after modprobe", "remedy": remedy}
+    return {**result, "changed": True, "reason": f"{found['reason']}; now loaded and registered"}

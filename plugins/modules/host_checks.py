@@ -1,0 +1,154 @@
+# Copyright: gpuops.rdma contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Documentation of the action plugin of the same name, which does the work on the control node."""
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: host_checks
+short_description: Judge drivers, NICs, VFs and GPUDirect of hosts
+version_added: 0.1.0
+description:
+- Judges host documents (docs/host_document.md) by the rules of files/host_rules.yml, against the shape, the mode and
+  the version profile. A host without a document, and a rule without its facts, is V(unknown), never a pass.
+- With O(source=daemonset) it runs a DaemonSet that reads each node of the plan, waits for all, reads their documents
+  with one paged list, and removes DaemonSet, rights and documents again. It changes nothing on the hosts.
+- With O(source=inventory) the documents come from M(gpuops.rdma.host_info), which has run on all hosts of the play.
+extends_documentation_fragment:
+- gpuops.rdma.auth
+- gpuops.rdma.attributes.cluster
+attributes:
+  diff_mode:
+    support: none
+options:
+  source:
+    description: Where the documents come from.
+    type: str
+    required: true
+    choices:
+    - daemonset
+    - inventory
+  plan:
+    description: plan.json of this run. Needed for O(source=daemonset); gives mode and profile otherwise.
+    type: path
+  run_dir:
+    description:
+    - Where host.json, findings-host_checks.json and the documents of up to 50 hosts that do not pass go. Without it
+      nothing is written.
+    type: path
+  facts:
+    description: Name of the variable that holds host_info's result on each host, for O(source=inventory).
+    type: str
+    default: host_checks_facts
+  shape:
+    description:
+    - Shape of the hosts, for O(source=inventory). A host's variable C(host_checks_shape) wins. Empty finds it by the
+      addresses of GPUs and RDMA ports.
+    type: str
+    default: ''
+  mode:
+    description: What the hosts are for, where no plan says it.
+    type: str
+    choices:
+    - sriov
+    - host
+    default: sriov
+  profile:
+    description: Version profile, where no plan says it.
+    type: str
+    default: current
+  select:
+    description: Judge by these rules only. Empty takes all.
+    type: list
+    elements: str
+    default: []
+  mute:
+    description: Leave these rules out.
+    type: list
+    elements: str
+    default: []
+  image:
+    description: Image of the DaemonSet, with Python 3.8 or newer. Empty takes that of the version profile.
+    type: str
+    default: ''
+  interval:
+    description: Seconds between two readings of the ports' counters; 0 reads them once.
+    type: int
+    default: 0
+  timeout:
+    description: Seconds until all nodes have written their document. Later ones are V(unknown).
+    type: int
+    default: 600
+  grace:
+    description:
+    - Seconds after which a pod in a state like ImagePullBackOff counts as hopeless. A node that the run has left out
+      before gets as long.
+    type: int
+    default: 60
+  keep:
+    description: Leave DaemonSet and documents in the cluster.
+    type: bool
+    default: false
+  fail_on_findings:
+    description: Fail when a host fails. Off where a report gives the verdict.
+    type: bool
+    default: false
+author:
+- gpuops maintainers (@gpuops)
+"""
+
+EXAMPLES = r"""
+- name: Check the hosts of the plan
+  gpuops.rdma.host_checks:
+    source: daemonset
+    plan: rdma-report/run/plan.json
+    run_dir: rdma-report/run
+
+- name: Judge what host_info has read
+  gpuops.rdma.host_checks:
+    source: inventory
+    fail_on_findings: true
+  run_once: true
+"""
+
+RETURN = r"""
+counts:
+  description: Number of hosts per verdict, C(fail), C(unknown), C(warn) and C(pass).
+  returned: always
+  type: dict
+hosts:
+  description:
+  - Up to 50 hosts, worst first, with C(verdict), C(shape), C(driver), C(ofed), C(gpudirect), C(vfs), C(links), and
+    C(rule) and C(remedy) of the worst finding.
+  returned: always
+  type: dict
+findings:
+  description: Up to 50 findings, those of the worst hosts first.
+  returned: always
+  type: list
+  elements: dict
+bad:
+  description: Up to 50 hosts that fail.
+  returned: when hosts were judged
+  type: list
+  elements: str
+would:
+  description: What would be applied; nothing is judged then.
+  returned: in check mode, with source daemonset
+  type: list
+  elements: str
+"""
+
+from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.gpuops.rdma.plugins.module_utils._argspec import with_auth
+from ansible_collections.gpuops.rdma.plugins.module_utils._spec_host_checks import SPEC
+
+
+def main() -> None:
+    module = AnsibleModule(argument_spec=with_auth(SPEC), supports_check_mode=True)
+    module.fail_json(msg="gpuops.rdma.host_checks runs on the control node, through its action plugin.")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,120 @@
+# Copyright: gpuops.rdma contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Documentation of the action plugin of the same name, which does the work on the control node."""
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: peermem
+short_description: Load nvidia_peermem where GPUDirect RDMA needs it
+version_added: 0.1.0
+description:
+- With O(document) it says what is to be done on one host, for the tasks that follow, as in the role
+  P(gpuops.rdma.peermem#role).
+- With O(plan) it runs a privileged DaemonSet that loads the module on the plan's nodes and names it in modules-load.d,
+  reports, and removes the DaemonSet again. A node where all is right is left alone.
+- It refuses where the module would not help or could not work. DMA-BUF is possible and needs none, the driver is the
+  GPU Operator's, the NIC stack is the kernel's own and has no peer memory, or a fact cannot be read.
+extends_documentation_fragment:
+- gpuops.rdma.auth
+- gpuops.rdma.attributes.cluster
+attributes:
+  diff_mode:
+    support: none
+options:
+  document:
+    description: Host document of one host; the result of M(gpuops.rdma.host_info), or its C(host).
+    type: dict
+  plan:
+    description: plan.json with the nodes of a cluster.
+    type: path
+  nodes:
+    description: These nodes of the plan only. Empty takes all.
+    type: list
+    elements: str
+    default: []
+  state:
+    description:
+    - V(decided) says what is to be done; V(loaded) fails when there is still something to do. For O(document).
+    type: str
+    choices:
+    - decided
+    - loaded
+    default: decided
+  image:
+    description: Image of the DaemonSet, with Python 3.8 or newer. Empty takes that of the version profile.
+    type: str
+    default: ''
+  timeout:
+    description: Seconds until all nodes have reported.
+    type: int
+    default: 600
+  grace:
+    description: Seconds after which a pod in a state like ImagePullBackOff counts as hopeless.
+    type: int
+    default: 60
+  fail_on_refusal:
+    description: Fail where loading is refused. Off, such hosts are left alone and named.
+    type: bool
+    default: true
+author:
+- gpuops maintainers (@gpuops)
+"""
+
+EXAMPLES = r"""
+- name: Say what is to be done on this host
+  gpuops.rdma.peermem:
+    document: "{{ read.host }}"
+
+- name: Load it on all nodes of the plan that can have it
+  gpuops.rdma.peermem:
+    plan: rdma-report/run/plan.json
+    fail_on_refusal: false
+"""
+
+RETURN = r"""
+action:
+  description: V(none), V(load) or V(refuse).
+  returned: with document
+  type: str
+reason:
+  description: Why.
+  returned: with document
+  type: str
+load:
+  description: Whether the module is to be loaded.
+  returned: with document
+  type: bool
+commands:
+  description: Commands that load it now; empty when only the next boot needs it.
+  returned: with document
+  type: list
+  elements: str
+counts:
+  description: Number of nodes V(failed), V(refused), V(loaded) and V(right).
+  returned: with plan
+  type: dict
+nodes:
+  description: Up to 50 nodes and what was done there, worst first.
+  returned: with plan
+  type: dict
+would:
+  description: What would be applied.
+  returned: with plan, in check mode
+  type: list
+  elements: str
+"""
+
+from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.gpuops.rdma.plugins.module_utils._argspec import with_auth
+from ansible_collections.gpuops.rdma.plugins.module_utils._spec_peermem import SPEC
+
+
+def main() -> None:
+    module = AnsibleModule(argument_spec=with_auth(SPEC), supports_check_mode=True)
+    module.fail_json(msg="gpuops.rdma.peermem runs on the control node, through its action plugin.")
+
+
+if __name__ == "__main__":
+    main()

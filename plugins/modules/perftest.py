@@ -1,0 +1,118 @@
+# Copyright: gpuops.rdma contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Documentation of the action plugin of the same name, which does the work on the control node."""
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: perftest
+short_description: Measure every RDMA port between pairs of nodes
+version_added: 0.1.0
+description:
+- Runs C(ib_write_bw) of perftest between disjoint pairs of nodes of one shape, all pairs and all ports at the same
+  time, from GPU memory, and compares each port with files/perftest.yml.
+- A node of a bad pair is tested once more with one that has passed, so that the bad one and its rail are named.
+- Pods ask for all GPUs and VFs of their node, as the NCCL test does. All of it is removed again, also after a failure.
+extends_documentation_fragment:
+- gpuops.rdma.auth
+- gpuops.rdma.attributes.cluster
+attributes:
+  diff_mode:
+    support: none
+options:
+  plan:
+    description: plan.json of this run.
+    type: path
+    required: true
+  run_dir:
+    description: Where perftest.json, findings-perftest.json and the clients' logs go. Without it nothing is written.
+    type: path
+  nodes:
+    description: Pair these nodes of the plan, in this order. Empty takes all that are not left out.
+    type: list
+    elements: str
+    default: []
+  cuda:
+    description: Read and write GPU memory (C(--use_cuda)). Needs GPUDirect RDMA; off, host memory is used.
+    type: bool
+    default: true
+  dmabuf:
+    description: Register GPU memory through DMA-BUF (C(--use_cuda_dmabuf)) instead of nvidia_peermem.
+    type: bool
+    default: false
+  seconds:
+    description: Duration of one measurement.
+    type: int
+    default: 10
+  image:
+    description: Image with ib_write_bw. Empty takes that of the NCCL test.
+    type: str
+    default: ''
+  timeout:
+    description: Seconds until a pod runs, image pulls included.
+    type: int
+    default: 900
+  grace:
+    description: Seconds after which a pod that finds no place or no image counts as hopeless.
+    type: int
+    default: 60
+  fail_on_verdict:
+    description: Fail unless the verdict is V(pass).
+    type: bool
+    default: true
+author:
+- gpuops maintainers (@gpuops)
+"""
+
+EXAMPLES = r"""
+- name: Measure all ports of all nodes
+  gpuops.rdma.perftest:
+    plan: rdma-report/run/plan.json
+    run_dir: rdma-report/run
+
+- name: The same through DMA-BUF, between two nodes
+  gpuops.rdma.perftest:
+    plan: rdma-report/run/plan.json
+    nodes: [10.140.0.1, 10.140.0.2]
+    dmabuf: true
+"""
+
+RETURN = r"""
+verdict:
+  description: V(pass), V(fail), V(incomplete) or V(unjudged), the worst of all shapes.
+  returned: always
+  type: str
+reason:
+  description: One sentence.
+  returned: always
+  type: str
+tests:
+  description: Per shape C(verdict), C(reason), C(threshold) and C(worst) in Gb/s, C(source), C(nodes), C(seconds).
+  returned: when pods ran
+  type: list
+  elements: dict
+findings:
+  description: Up to 20 findings, with the node and its rails.
+  returned: when pods ran
+  type: list
+  elements: dict
+would:
+  description: The pairs.
+  returned: in check mode
+  type: list
+  elements: str
+"""
+
+from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.gpuops.rdma.plugins.module_utils._argspec import with_auth
+from ansible_collections.gpuops.rdma.plugins.module_utils._spec_perftest import SPEC
+
+
+def main() -> None:
+    module = AnsibleModule(argument_spec=with_auth(SPEC), supports_check_mode=True)
+    module.fail_json(msg="gpuops.rdma.perftest runs on the control node, through its action plugin.")
+
+
+if __name__ == "__main__":
+    main()

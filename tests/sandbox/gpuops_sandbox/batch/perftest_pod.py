@@ -1,0 +1,223 @@
+# Copyright: gpuops.rdma contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The pods of gpuops-perftest: what ib_write_bw prints between two simulated nodes, in perftest's own format.
+
+A server runs until it is deleted; a client runs a moment, writes its log as a file that kwok serves, and ends. Faults:
+slow-nic:NODE:RAIL halves a port's bandwidth, rail-down:NODE:RAIL breaks its transfers off; without RAIL it is rail 0.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import kopf
+from ansible_collections.gpuops.rdma.plugins.module_utils._model import Shape
+from ansible_collections.gpuops.rdma.plugins.module_utils._perftest import MIB
+
+from ..operators._api import STRATEGIC, Json
+from ..operators._hub import Hub, Loop, Node, Pod, hub_of, run_loop, timestamp
+from ..operators._pods import Step, status
+
+if TYPE_CHECKING:
+    from ..context import Context, Fault
+
+NAME = "perftest-pod"
+APP = "gpuops-perftest"
+LOGS = "/apis/kwok.x-k8s.io/v1alpha1/namespaces/{}/logs"
+RUNS = 0.5
+"""Seconds of a client's run, whatever it was asked for."""
+HEALTHY = 0.985
+"""Of the line rate: what a good port reaches."""
+SLOW, DOWN = "slow-nic", "rail-down"
+LINE = "-" * 87
+UNKNOWN_GBPS = 100.0
+
+
+def register(registry: kopf.OperatorRegistry, ctx: Context) -> None:
+    hub = hub_of(ctx, registry)
+    pods = Pods(hub)
+    run_loop(registry, hub, pods.loop, every=1.0)
+
+
+def output(shape: Shape, hca: str, gpu: int, gbits: float | None, seconds: int = 10) -> Iterator[str]:
+    """Lines of one client's ib_write_bw --report_gbits --use_cuda; ``gbits`` None: the transfer broke off."""
+    yield " WARNING: BW peak won't be measured in this run."
+    yield "Perftest doesn't supports CUDA tests with inline messages: inline size set to 0"
+    yield f"Picking GPU number {gpu}"
+    yield f"[pid = 21, dev = {gpu}] device name = [{shape.gpu_model}]"
+    yield "creating CUDA Ctx"
+    yield "making it the current CUDA Ctx"
+    yield "CUDA device integrated: 0"
+    yield f"cuMemAlloc() of a {4 * MIB} bytes GPU buffer"
+    yield "allocated GPU buffer address at 00007f3fa4000000 pointer=0x7f3fa4000000"
+    yield LINE
+    yield "                    RDMA_Write BW Test"
+    yield f" Dual-port       : OFF\t\tDevice         : {hca}"
+    yield " Number of qps   : 2\t\tTransport type : IB"
+    yield " Connection type : RC\t\tUsing SRQ      : OFF"
+    yield " PCIe relax order: ON"
+    yield " ibv_wr* API     : ON"
+    yield " TX depth        : 128"
+    yield " CQ Moderation   : 1"
+    yield " Mtu             : 4096[B]"
+    yield " Link type       : Ethernet"
+    yield " GID index       : 3"
+    yield " Max inline data : 0[B]"
+    yield " rdma_cm QPs\t : OFF"
+    yield " Data ex. method : Ethernet"
+    yield LINE
+    yield " local address: LID 0000 QPN 0x0108 PSN 0x63ad7d RKey 0x17eedf VAddr 0x007f3fa4100000"
+    yield " GID: 00:00:00:00:00:00:00:00:00:00:255:255:192:168:00:05"
+    yield " remote address: LID 0000 QPN 0x0076 PSN 0xf3810c RKey 0x201600 VAddr 0x007fbb4c100000"
+    yield " GID: 00:00:00:00:00:00:00:00:00:00:255:255:192:168:00:37"
+    yield LINE
+    yield " #bytes     #iterations    BW peak[Gb/sec]    BW average[Gb/sec]   MsgRate[Mpps]"
+    if gbits is None:
+        yield " Completion with error at client"
+        yield " Failed status 12: wr_id 0 syndrom 0x81"
+        yield "scnt=256, ccnt=0"
+        return
+    rate = gbits * 1e9 / 8 / MIB
+    row = f" {MIB:<7d}    {int(rate * seconds):<10d}       {0.0:<7.2f}            {gbits:<7.2f}\t\t   "
+    yield f"{row}{rate / 1e6:<7.6f}"
+    yield LINE
+    yield "deallocating GPU buffer 00007f3fa4000000"
+    yield "destroying current CUDA Ctx"
+
+
+def speeds(shape: Shape, faults: list[Fault], nodes: tuple[str, str]) -> dict[int, float | None]:
+    """Rail -> Gb/s between the two nodes; None: broken."""
+    line = shape.line_gbps or UNKNOWN_GBPS
+    found: dict[int, float | None] = {pf.rail: round(line * HEALTHY - pf.rail * 0.01, 2) for pf in shape.pfs}
+    for fault in faults:
+        rail = int(fault.arg) if fault.arg.isdigit() else 0
+        if fault.node not in nodes or rail not in found:
+            continue
+        if fault.kind == DOWN:
+            found[rail] = None
+        elif fault.kind == SLOW and found[rail] is not None:
+            found[rail] = line * 0.5
+    return found
+
+
+class Pods:
+    def __init__(self, hub: Hub) -> None:
+        self.hub, self.folder = hub, hub.ctx.state / "pod-logs"
+        self.loop = Loop(NAME, self._visit)
+        self.pods: dict[str, Pod] = {}
+        self.begun: set[str] = set()
+        hub.pods.listeners.append(self._on_pod)
+
+    def _on_pod(self, new: Pod | None, old: Pod | None) -> None:
+        pod = new or old
+        if pod is None or pod.labels.get("app.kubernetes.io/name") != APP:
+            return
+        if new is None:
+            self.pods.pop(pod.uid, None)
+            self.begun.discard(pod.uid)
+            self.hub.spawn(self._forget(pod))
+        else:
+            self.pods[pod.uid] = new
+            self.loop.kick()
+
+    async def _visit(self) -> float | None:
+        for pod in [pod for pod in self.pods.values() if pod.node and not pod.leaving]:
+            if pod.uid not in self.begun and not self.hub.ctx.fault("node-not-ready", pod.node):
+                self.begun.add(pod.uid)
+                self.hub.spawn(self._run(pod))
+        return None
+
+    async def _run(self, pod: Pod) -> None:
+        try:
+            node = self.hub.nodes.get(pod.node)
+            if node is None:
+                return
+            broken = self.hub.ctx.fault("image-pull", pod.node)
+            if broken is not None and broken.arg == APP:
+                await self._status(pod, status(pod, node, Step(0, False, "ImagePullBackOff"), timestamp()))
+                return
+            peer = self._peer(pod)
+            if peer:
+                await self._open(pod)
+            await self._status(pod, status(pod, node, Step(0, True), timestamp()))
+            if peer:
+                await asyncio.sleep(RUNS)
+                code = self._print(pod, node, peer)
+                await self._status(pod, _ended(pod, code))
+        except Exception as error:
+            self.hub.complain(f"{NAME} {pod.name}", error)
+            self.begun.discard(pod.uid)
+
+    async def _status(self, pod: Pod, body: Json) -> None:
+        answer = await self.hub.api.patch(f"{pod.path}/status", {"status": body}, STRATEGIC)
+        if answer is not None:
+            self.hub.pods.put(answer)
+
+    def _env(self, pod: Pod) -> dict[str, str]:
+        return {one["name"]: one.get("value", "") for one in pod.spec["containers"][0].get("env", ())}
+
+    def _peer(self, pod: Pod) -> str:
+        return self._env(pod).get("PEER", "")
+
+    def _print(self, pod: Pod, node: Node, peer: str) -> int:
+        """Writes the log; the exit code of the script's last command is that of cat."""
+        server = next((other for other in self.pods.values() if other.ip == peer and not self._peer(other)), None)
+        shape = self.hub.ctx.shapes[node.shape]
+        first = len(shape.pfs) + len(shape.vcn)
+        found = speeds(shape, self.hub.ctx.faults(), (pod.node, server.node if server else ""))
+        lines: list[str] = []
+        for entry in self._env(pod)["RAILS"].split():
+            rail, _pci, gpu = entry.split(",")
+            hca = shape.pfs[int(rail)].hca if pod.spec.get("hostNetwork") else f"mlx5_{first + int(rail)}"
+            lines.append(f"gpuops: rail {rail} hca {hca} gpu {gpu}")
+            if server is None:
+                lines += [
+                    f" Couldn't connect to {peer}:{18515 + int(rail)}",
+                    " Unable to open file descriptor for socket",
+                ]
+            else:
+                lines += output(shape, hca, int(gpu), found[int(rail)])
+            bad = server is None or found[int(rail)] is None
+            lines.append(f"gpuops: rail {rail} exit {int(bad)}")
+        stamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime()) + f".{time.time_ns() % 10**9:09d}Z"
+        with self._file(pod).open("a") as out:
+            out.writelines(f"{stamp} stdout F {line}\n" for line in lines)
+        return 0
+
+    def _file(self, pod: Pod) -> Any:
+        return self.folder / f"{pod.namespace}_{pod.name}_{pod.uid}.log"
+
+    async def _open(self, pod: Pod) -> None:
+        """An empty log, and the object by which kwok finds it."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self._file(pod).write_text("")
+        names = [one["name"] for one in pod.spec["containers"]]
+        spec = {"logs": [{"containers": names, "logsFile": str(self._file(pod)), "follow": True}]}
+        body = {"apiVersion": "kwok.x-k8s.io/v1alpha1", "kind": "Logs", "metadata": {"name": pod.name}, "spec": spec}
+        await self.hub.api.create(LOGS.format(pod.namespace), body)
+
+    async def _forget(self, pod: Pod) -> None:
+        try:
+            await self.hub.api.delete(f"{LOGS.format(pod.namespace)}/{pod.name}")
+        except Exception as error:
+            self.hub.complain(f"{NAME} {pod.name}", error)
+
+
+def _ended(pod: Pod, code: int) -> Json:
+    now = timestamp()
+    ended = {"exitCode": code, "reason": "Completed" if code == 0 else "Error", "startedAt": now, "finishedAt": now}
+    one = pod.spec["containers"][0]
+    state: Json = {"name": one["name"], "image": one["image"], "imageID": "", "ready": False, "restartCount": 0}
+    conditions = [
+        {"type": kind, "status": "False", "reason": "PodCompleted", "lastTransitionTime": now}
+        for kind in ("Ready", "ContainersReady")
+    ]
+    return {
+        "phase": "Succeeded" if code == 0 else "Failed",
+        "conditions": conditions,
+        "containerStatuses": [{**state, "started": False, "state": {"terminated": ended}}],
+    }

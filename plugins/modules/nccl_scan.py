@@ -1,0 +1,168 @@
+#!/usr/bin/python
+# Copyright: gpuops.rdma contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Documentation of the action plugin of the same name, which does the work on the control node."""
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: nccl_scan
+short_description: Find the bad node, rail or link by small NCCL runs in rounds
+version_added: 0.2.0
+description:
+- Starts one worker per node of a shape and keeps them. A small pod without GPUs runs each round's mpiruns side by side.
+- Each node alone (NVLink), then disjoint pairs inside a block with C(NCCL_ALGO=RING). Nodes that no pair has cleared
+  are tested with known-good partners, twice; only then is one convicted. Pairs of blocks follow, then the rails of
+  convicted nodes one at a time, and all good nodes together.
+- Finds V(node), V(rail) and V(fabric) faults and tells them apart. When most runs are bad it stops and blames nobody.
+- Every result is written down as soon as it is known. A scan that was interrupted goes on where it ended.
+- A node without room for a worker, or a worker that dies, does not hold up the others.
+extends_documentation_fragment:
+- gpuops.rdma.auth
+- gpuops.rdma.attributes.cluster
+options:
+  plan:
+    description: plan.json with the tests; each shape's nodes are scanned with its test's image and settings.
+    type: path
+    required: true
+  run_dir:
+    description: Where results and, in C(logs/), the rounds' logs are written. The plan's folder by default.
+    type: path
+  tests:
+    description: Names of the plan's tests whose shapes are scanned; all by default.
+    type: list
+    elements: str
+    default: []
+  launcher:
+    description: Overrides the plan's launcher.
+    type: str
+    choices:
+    - auto
+    - volcano
+    - mpi
+    default: auto
+  block:
+    description: The locality label whose nodes are nearest to each other. With V(none) all nodes are one block.
+    type: str
+    choices:
+    - local_block
+    - network_block
+    - rack
+    - island
+    - none
+    default: local_block
+  across:
+    description: Which pairs of blocks are tested, each by one pair of good nodes.
+    type: str
+    choices:
+    - ring
+    - all
+    - none
+    default: ring
+  seed:
+    description: Another seed pairs the nodes otherwise.
+    type: str
+    default: ''
+  rounds:
+    description: Rounds of pairs for node faults. With V(2), a slow result is not repeated once more.
+    type: int
+    default: 3
+  single:
+    description: Test each node alone first.
+    type: bool
+    default: true
+  rails:
+    description: Test the RDMA ports of convicted nodes one by one.
+    type: bool
+    default: true
+  gate:
+    description: Test all good nodes together at the end.
+    type: bool
+    default: true
+  parallel:
+    description: Runs at a time. Each is an mpirun in the round's pod.
+    type: int
+    default: 64
+  timeout:
+    description: Seconds until the workers run, image pulls included; those that do not are left out.
+    type: int
+    default: 1800
+  grace:
+    description: Seconds for which a worker may have no place, or no image, before it is left out.
+    type: int
+    default: 120
+  pair_timeout:
+    description: Seconds for one run of a node alone or of a pair.
+    type: int
+    default: 300
+  deadline:
+    description: Seconds for the whole scan of one shape.
+    type: int
+    default: 14400
+  resume_age:
+    description: Results of an interrupted scan that are older than so many seconds do not count. V(0) starts anew.
+    type: int
+    default: 14400
+  include_marked:
+    description: Also scan nodes that M(gpuops.rdma.node_mark) took out, to see whether they are good again.
+    type: bool
+    default: false
+  plan_only:
+    description: Only tell what would be run. No cluster is asked.
+    type: bool
+    default: false
+  keep:
+    description: Leave the workers, which hold their GPUs.
+    type: bool
+    default: false
+  fail_on_verdict:
+    description: Fail the task when the verdict is not V(pass).
+    type: bool
+    default: false
+author:
+- gpuops maintainers (@gpuops)
+"""
+
+EXAMPLES = r"""
+- name: Find the slow node
+  gpuops.rdma.nccl_scan:
+    plan: rdma-report/run/plan.json
+  register: scan
+
+- name: See what would be tested, without a cluster
+  gpuops.rdma.nccl_scan:
+    plan: rdma-report/run/plan.json
+    plan_only: true
+"""
+
+RETURN = r"""
+verdict:
+  description: The worst of all shapes, V(pass), V(fail) or V(incomplete); V(unjudged) when nothing was run.
+  returned: always
+  type: str
+reason:
+  description: Why, in one sentence.
+  returned: when something was run
+  type: str
+scans:
+  description: >-
+    A dict per shape with C(name), C(verdict), C(reason), C(convicted), C(counts) and C(document), the file with all
+    results; C(outline) and C(pairs) when nothing was run.
+  returned: always
+  type: list
+  elements: dict
+"""
+
+from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.gpuops.rdma.plugins.module_utils._argspec import with_auth
+from ansible_collections.gpuops.rdma.plugins.module_utils._spec_nccl_scan import SPEC
+
+
+def main() -> None:
+    module = AnsibleModule(argument_spec=with_auth(SPEC), supports_check_mode=True)
+    module.fail_json(msg="gpuops.rdma.nccl_scan runs on the control node, through its action plugin.")
+
+
+if __name__ == "__main__":
+    main()

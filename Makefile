@@ -16,7 +16,7 @@ NAME ?= demo
 SHAPE ?= BM.GPU.H100.8
 GPU_NODES ?= 4
 PROFILE ?= current
-SCENARIOS ?= control_node plan preflight nodes gpu_operator network_operator sriov nccl_topology batch nccl_test report
+SCENARIOS ?= control_node plan preflight nodes gpu_operator network_operator sriov host_checks_daemonset host_checks peermem perftest nccl_topology batch nccl_test nccl_scan report
 
 export PATH := $(BIN):$(PATH)
 export PYTHONPATH := $(CURDIR)/$(COLLECTIONS):$(CURDIR)/tests/sandbox

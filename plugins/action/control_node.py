@@ -6,14 +6,11 @@
 from __future__ import annotations
 
 import hashlib
-import importlib
 import importlib.metadata
 import io
-import json
 import os
 import platform
 import shutil
-import subprocess
 import tarfile
 import tempfile
 from pathlib import Path
@@ -24,7 +21,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils import _control_node
 from ansible_collections.gpuops.rdma.plugins.module_utils._errors import InputError, RdmaError
 from ansible_collections.gpuops.rdma.plugins.module_utils._model import Json, to_dict
 from ansible_collections.gpuops.rdma.plugins.module_utils._spec_control_node import SPEC
-from ansible_collections.gpuops.rdma.plugins.plugin_utils import _data
+from ansible_collections.gpuops.rdma.plugins.plugin_utils import _data, _helm
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._action import RdmaAction
 
 MAX_ARCHIVE = 200 << 20
@@ -57,12 +54,12 @@ class ActionModule(RdmaAction):
 
     def _look(self, packages: dict[str, str], collections: list[str], own: Path) -> _control_node.Look:
         path = shutil.which("helm") or ""
-        helm, helm_error = _helm_version(path) if path else ("", "")
+        helm, helm_error = _helm.helm_version(path) if path else ("", "")
         server, server_error = self._server()
         return _control_node.Look(
             python=platform.python_version(),
             packages={name: _package(name) for name in packages},
-            collections={name: _collection(name) for name in collections},
+            collections={name: _helm.collection(name) for name in collections},
             helm_path=path,
             helm=helm,
             helm_error=helm_error,
@@ -98,27 +95,6 @@ def _package(name: str) -> str:
         return importlib.metadata.version(name)
     except importlib.metadata.PackageNotFoundError:
         return ""
-
-
-def _collection(name: str) -> str:
-    """Version of an installed collection; "" when it is not there."""
-    try:
-        package = importlib.import_module(f"ansible_collections.{name}")
-        manifest = json.loads((Path(next(iter(package.__path__))) / "MANIFEST.json").read_text(encoding="utf-8"))
-        return str(manifest["collection_info"]["version"])
-    except (ImportError, OSError, ValueError, KeyError, StopIteration):
-        return ""
-
-
-def _helm_version(path: str) -> tuple[str, str]:
-    command = [path, "version", "--template", "{{.Version}}"]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-    except (OSError, subprocess.SubprocessError) as error:
-        return "", f"cannot be run: {error}"
-    if done.returncode:
-        return "", f"helm version ends with {done.returncode}: {done.stderr.strip()[:200]}"
-    return done.stdout.strip(), ""
 
 
 def _fetched(url: str, digest: str) -> bytes:

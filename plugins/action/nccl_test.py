@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import contextlib
+import datetime
 import signal
 import threading
 import time
@@ -102,7 +103,7 @@ def chosen(plan: Json, names: Sequence[str]) -> list[Json]:
 def test_of(plan: Json, entry: Json, args: dict[str, Any]) -> tuple[_job.Test, str]:
     """The job model and the launcher."""
     nodes = [node["name"] for node in _plan.test_nodes(plan, entry["shape"], entry.get("limit") or None)]
-    more: Json = {"gang": args["gang"]}
+    more: Json = {"gang": True} if args["gang"] else {}
     if args["collective"]:
         more["collective"] = args["collective"]
     if entry["topology"]:
@@ -278,9 +279,9 @@ def _keep(
         "verdict": to_dict(verdict),
         "log": log,
         "seconds": seconds,
+        "made": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
     }
     _run.write(folder / f"{file_stem(test.name)}.json", document)
-    _run.write(folder / f"findings-{file_stem(test.name)}.json", {"findings": to_dict(verdict.findings)})
     rows = [{"size": row.size, "busbw": row.busbw} for row in run.rows]
     return {
         "name": test.name,

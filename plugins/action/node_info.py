@@ -16,7 +16,6 @@ from ansible_collections.gpuops.rdma.plugins.module_utils import _facts
 from ansible_collections.gpuops.rdma.plugins.module_utils._client import Client
 from ansible_collections.gpuops.rdma.plugins.module_utils._errors import (
     Forbidden,
-    Gone,
     InputError,
     NotFound,
     RdmaError,
@@ -32,7 +31,6 @@ try:
 except ImportError as error:  # reported when a query is used
     MISSING_LIBRARY = str(error)
 
-RESTARTS = 5
 Ids = tuple[str, dict[str, int]]
 
 
@@ -70,7 +68,7 @@ def node_info(client: Client, args: Mapping[str, Any]) -> dict[str, Any]:
 def _nodes(client: Client, args: Mapping[str, Any]) -> list[NodeFacts]:
     names = set(args["nodes"])
     selectors = {"label_selector": _label_selector(args), "field_selector": _field_selector(args)}
-    found = _paged(client, "/api/v1/nodes", args["page_size"], _facts.node_facts, **selectors)
+    found = client.projected("/api/v1/nodes", _facts.node_facts, limit=args["page_size"], **selectors)
     return [node for node in found if not names or node.name in names]
 
 
@@ -84,23 +82,9 @@ def _device_ids(client: Client, names: list[str]) -> dict[str, Json]:
 
 def _readings(client: Client, api_version: str, kind: str, read: Callable[[Json], Ids]) -> list[Ids]:
     try:
-        return _paged(client, client.path(api_version, kind), 200, read)
+        return client.projected(client.path(api_version, kind), read, limit=200)
     except (NotFound, Forbidden):
         return []
-
-
-def _paged(client: Client, path: str, size: int, read: Callable[[Json], Any], **selectors: str) -> list[Any]:
-    """``read(object)`` of all pages, from the start again when the server has compacted the list's version."""
-    for attempt in range(RESTARTS):
-        found: list[Any] = []
-        try:
-            for page in client.pages(path, limit=size, **selectors):
-                found += map(read, page.pop("items", None) or [])
-            return found
-        except Gone:
-            if attempt == RESTARTS - 1:
-                raise
-    raise AssertionError("unreachable")
 
 
 def _check(args: Mapping[str, Any], shapes: Mapping[str, Shape]) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ansible.utils.display import Display
-from ansible_collections.gpuops.rdma.plugins.module_utils import _plan
+from ansible_collections.gpuops.rdma.plugins.module_utils import _plan, _releases
 from ansible_collections.gpuops.rdma.plugins.module_utils._model import Json, to_dict
 from ansible_collections.gpuops.rdma.plugins.module_utils._spec_plan import SPEC
 from ansible_collections.gpuops.rdma.plugins.plugin_utils import _compose, _data, _run, _survey
@@ -22,20 +22,23 @@ class ActionModule(RdmaAction):
 
     def act(self, args: dict[str, Any]) -> dict[str, Any]:
         dest = Path(args.pop("dest"))
-        shapes, profile = _data.shapes(), _data.profile(args["profile"])
+        shapes = _data.shapes()
+        profile = _releases.mirrored(_data.profile(args["profile"]), args["image_registry"])
         facts, survey = _survey.nodes(self.client), _survey.survey(self.client)
         plan = _plan.decide(args, survey, facts, shapes, profile)
         _compose.complete(plan, args, survey, facts, shapes, profile, time.time())
         if args["keep_excluded"] and dest.exists():
             _keep_excluded(plan, _run.read(dest))
-        keys = ("workloads", "namespaces", "service_cidrs", "cluster_policies", "nic_cluster_policies", "denied")
-        chosen = {key: survey[key] for key in (*keys, "server_version")}
+        keys = ("server_version", "served", "workloads", "namespaces", "service_cidrs")
+        chosen = {key: survey[key] for key in (*keys, "cluster_policies", "nic_cluster_policies")}
         _run.write(dest.parent / "survey.json", {**chosen, "nodes": to_dict(facts)})
         _run.write(dest, plan)
         text = _plan.text(plan).splitlines()
         if self._asked_for_plan():
             for line in text:
                 self.progress(line)
+        if not _run.selected(self._task_vars, "preflight"):
+            _run.read_plan(str(dest))  # nobody else will tell at once what is wrong with it
         return {
             "plan": str(dest),
             "nodes": len(plan["nodes"]),

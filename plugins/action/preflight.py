@@ -5,59 +5,83 @@
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from ansible_collections.gpuops.rdma.plugins.module_utils import _preflight
+from ansible_collections.gpuops.rdma.plugins.module_utils import _permissions, _preflight
+from ansible_collections.gpuops.rdma.plugins.module_utils._errors import Forbidden
 from ansible_collections.gpuops.rdma.plugins.module_utils._model import Json, Locality, NodeFacts, to_dict
 from ansible_collections.gpuops.rdma.plugins.module_utils._spec_preflight import SPEC
-from ansible_collections.gpuops.rdma.plugins.plugin_utils import _data, _run
+from ansible_collections.gpuops.rdma.plugins.plugin_utils import _data, _helm, _run, _survey
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._action import RdmaAction
+
+LOOKED_AT = 20
+"""Nodes whose pods are counted in search of room for the controllers."""
 
 
 class ActionModule(RdmaAction):
     spec = SPEC
 
     def act(self, args: dict[str, Any]) -> dict[str, Any]:
-        plan = _run.read_plan(args["plan"])
+        plan = _run.read_plan(args["plan"], faulty=True)
         run_dir = Path(args["plan"]).parent
-        survey = _run.read(run_dir / "survey.json")
+        again = bool(args["only"])
+        look = self._look(plan, _run.read(run_dir / "survey.json"), args, again)
+        first = run_dir / "findings-preflight.json"
+        ignored = [*args["ignore"], *(_run.read(first).get("ignored", []) if again and first.exists() else [])]
+        findings = _preflight.check(look, ignored, args["only"])
+        place = run_dir / "findings-preflight-again.json" if again else first
+        _run.write(place, {"findings": findings, "ignored": ignored})
+        for item in findings:
+            if item.severity in ("warning", "unknown"):
+                self.progress(f"{item.severity}: {_preflight.line(item)}")
+        errors = [item for item in findings if item.severity == "error"]
+        result: dict[str, Any] = {"findings": to_dict(findings[:50]), "errors": len(errors)}
+        if errors:
+            when = "now that the operators run" if again else "before anything was changed"
+            result.update(failed=True, msg=_preflight.message(findings, when))
+        return result
+
+    def _look(self, plan: Json, survey: Json, args: dict[str, Any], again: bool) -> _preflight.Look:
+        nodes = [_facts(item) for item in survey.pop("nodes")]
         look = _preflight.Look(
             plan=plan,
             survey=survey,
-            nodes=[_facts(item) for item in survey.pop("nodes")],
+            nodes=_survey.nodes(self.client) if again else nodes,
             shapes=_data.shapes(),
             profile=_data.profile(plan["profile"]),
-            denied=[*survey.get("denied", []), *self._denied(plan, self.check_mode or args["read_only"])],
+            wanted_crds=_survey.WANTED_CRDS,
             vcn_cidrs=args["vcn_cidrs"],
             pod_cidrs=args["pod_cidrs"],
             service_cidrs=args["service_cidrs"],
             pf_network=args["pf_network"],
         )
-        findings = _preflight.check(look, args["ignore"])
-        _run.write(run_dir / "findings-preflight.json", {"findings": findings})
-        for item in findings:
-            if item.severity in ("warning", "unknown"):
-                self.progress(f"{item.severity}: {item.subject}: {item.found}; expected {item.expected}. {item.remedy}")
-        errors = [item for item in findings if item.severity == "error"]
-        result: dict[str, Any] = {"findings": to_dict(findings[:50]), "errors": len(errors)}
-        if errors:
-            result.update(failed=True, msg=_preflight.message(findings))
-        return result
+        if again:
+            return look
+        reading = self.check_mode or args["read_only"]
+        helm = _helm.findings() if look.installs else []
+        requested = self._requested(look) if look.installs else {}
+        return dataclasses.replace(look, denied=self._denied(plan, reading), helm=helm, requested=requested)
 
     def _denied(self, plan: Json, reading: bool) -> list[str]:
         """All missing permissions at once. Check mode and verify write nothing, so only reading is asked for there."""
         rules = [rule for rule in plan["permissions"] if not reading or rule["verb"] in ("get", "list", "watch")]
         with ThreadPoolExecutor(max_workers=8) as workers:
             answers = list(workers.map(lambda rule: self.client.allowed(**rule), rules))
-        return [_rule_text(rule) for rule, allowed in zip(rules, answers) if not allowed]
+        return _permissions.texts(rule for rule, allowed in zip(rules, answers) if not allowed)
 
-
-def _rule_text(rule: Json) -> str:
-    group = f".{rule['group']}" if rule["group"] else ""
-    where = f" in namespace {rule['namespace']}" if rule["namespace"] else ""
-    return f"{rule['verb']} {rule['resource']}{group}{where}"
+    def _requested(self, look: _preflight.Look) -> dict[str, tuple[float, float]]:
+        """Of the largest open nodes, until one has room: pods are only read where it matters."""
+        found: dict[str, tuple[float, float]] = {}
+        for node in _preflight.candidates(look.nodes, look.shapes)[:LOOKED_AT]:
+            with contextlib.suppress(Forbidden):  # told as a missing permission
+                found[node.name] = _survey.requested(self.client, node.name)
+                if _preflight.has_room(node, found[node.name]):
+                    break
+        return found
 
 
 def _facts(item: Json) -> NodeFacts:

@@ -8,14 +8,9 @@ Helm is never told to wait for what a chart makes: that is gpuops.rdma.wait's, w
 
 from __future__ import annotations
 
-import importlib
-import json
 import os
 import re
-import shutil
-import subprocess
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Optional
 
@@ -23,14 +18,13 @@ import yaml
 from ansible.module_utils.urls import open_url
 from ansible_collections.gpuops.rdma.plugins.module_utils import _objects, _releases
 from ansible_collections.gpuops.rdma.plugins.module_utils._argspec import AUTH
-from ansible_collections.gpuops.rdma.plugins.module_utils._errors import ClusterError, InputError, RdmaError
-from ansible_collections.gpuops.rdma.plugins.module_utils._model import Json
+from ansible_collections.gpuops.rdma.plugins.module_utils._errors import Forbidden, InputError, RdmaError
+from ansible_collections.gpuops.rdma.plugins.module_utils._model import Json, masked
 from ansible_collections.gpuops.rdma.plugins.module_utils._spec_release import SPEC
-from ansible_collections.gpuops.rdma.plugins.plugin_utils import _data, _run
+from ansible_collections.gpuops.rdma.plugins.plugin_utils import _data, _helm, _run, _survey
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._action import RdmaAction
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._writer import Writer
 
-HELM_MIN, HELM_4, HELM_MAX = (3, 10), (4,), (5,)
-CORE_FOR_HELM_4 = (6, 4)
 ATTEMPTS = 3
 _PULL = re.compile(r"valid chart repository|looks like \"http|failed to (download|fetch)")
 """A registry that cannot be reached is no restarting API server."""
@@ -44,6 +38,8 @@ class ActionModule(RdmaAction):
     spec = SPEC
 
     def act(self, args: dict[str, Any]) -> dict[str, Any]:
+        if args["state"] == "absent":
+            return self._absent(args)
         want = self._wanted(args)
         operator = str(want.get("operator") or args.get("operator") or want["chart"].replace("-", "_"))
         decision = self._decide(want, args)
@@ -85,13 +81,18 @@ class ActionModule(RdmaAction):
 
     def _decide(self, want: Json, args: dict[str, Any]) -> _releases.Decision:
         """From what is there now: the plan may be older than what another run has done since."""
-        releases = self._installed(want)
-        same = any(item["chart"] == want["chart"] for item in releases)
         install = _run.read_plan(args["plan"])["install"] if args.get("plan") else args["install"]
+        try:
+            releases = self._installed(want)
+        except Forbidden:
+            if install != "existing":
+                raise
+            releases = []  # to verify what is there its Deployment will do: no right to read Secrets is needed
+        same = any(item["chart"] == want["chart"] for item in releases)
         return _releases.decide(
             want,
             releases,
-            [] if same else list(self._deployments()),
+            [] if same else _survey.workloads(self.client, ("deployments",)),
             install=install,
             now=time.time(),
             resume=args["resume"],
@@ -99,28 +100,7 @@ class ActionModule(RdmaAction):
         )
 
     def _installed(self, want: Json) -> list[Json]:
-        pages = self.client.pages(
-            "/api/v1/secrets",
-            label_selector=_releases.RELEASE_SELECTOR,
-            field_selector="type=helm.sh/release.v1",
-            limit=50,
-        )
-        secrets = (item for page in pages for item in page.get("items") or [])
-        return _releases.installed(secrets, (want["chart"],))
-
-    def _deployments(self) -> Iterator[Json]:
-        for page in self.client.pages("/apis/apps/v1/deployments"):
-            for item in page.get("items") or []:
-                meta = item["metadata"]
-                yield {
-                    "kind": "deployment",
-                    "namespace": meta["namespace"],
-                    "name": meta["name"],
-                    "images": [
-                        part.get("image", "") for part in item["spec"]["template"]["spec"].get("containers", [])
-                    ],
-                    "release": meta.get("annotations", {}).get("meta.helm.sh/release-name", ""),
-                }
+        return _survey.releases(self.client, (want["chart"],))
 
     def _result(self, decision: _releases.Decision, want: Json) -> dict[str, Any]:
         result: dict[str, Any] = {
@@ -153,7 +133,7 @@ class ActionModule(RdmaAction):
     # ---- Helm ------------------------------------------------------------------------------------------------------
 
     def _run_helm(self, operator: str, want: Json, decision: _releases.Decision, args: dict[str, Any]) -> None:
-        binary = _helm(args.get("helm_binary"))
+        binary = _helm.path(args.get("helm_binary"))
         for attempt in range(ATTEMPTS):
             for secret in decision.clear:
                 self.client.delete(self.client.path("v1", "Secret", decision.namespace, secret))
@@ -206,18 +186,56 @@ class ActionModule(RdmaAction):
 
     def _apply_manifest(self, operator: str, want: Json) -> dict[str, Any]:
         objects = _manifest(operator, want["manifest"])
+        objects = _releases.with_images(objects, want.get("image_registry", ""), want.get("pull_secrets", ()))
         self.progress(f"{operator}: applying {len(objects)} objects of {want['manifest']}")
-        changed = [_objects.reference(obj) for obj in objects if self._apply(_objects.owned(obj))]
-        return {"changed": bool(changed), "objects": len(objects), "values_changed": []}
+        writer = Writer(self.client, False, self.progress)
+        changed = [writer.apply(_objects.owned(obj, want["chart"]), takeover=True) for obj in objects]
+        return {"changed": any(changed), "objects": len(objects), "values_changed": []}
 
-    def _apply(self, obj: Json) -> bool:
-        before = self.client.find(self.client.path_of(obj))
-        if before is not None and _objects.contained(obj, before):
-            return False
-        try:
-            return not _objects.same(before, self.client.apply(obj))
-        except ClusterError as error:
-            raise type(error)(f"Cannot apply {_objects.reference(obj)}: {error}", error.status, error.reason) from None
+    # ---- away ------------------------------------------------------------------------------------------------------
+
+    def _absent(self, args: dict[str, Any]) -> dict[str, Any]:
+        """Uninstalls the one release of a chart, or what was applied of an operator's manifest; CRDs stay."""
+        chart = args.get("chart") or str(args.get("operator") or "").replace("_", "-")
+        if not chart:
+            raise InputError("gpuops.rdma.release state=absent needs operator or chart.")
+        found = [item for item in self._installed({"chart": chart}) if item["chart"] == chart]
+        chosen = [item for item in found if all(item[key] == args[key] for key in ("name", "namespace") if args[key])]
+        if len(chosen) > 1:
+            places = ", ".join(f"{item['namespace']}/{item['name']}" for item in chosen)
+            raise InputError(
+                f"Cannot uninstall {chart}: there are {len(chosen)} releases: {places}. Give name and namespace."
+            )
+        result: dict[str, Any] = {"action": "uninstall" if chosen else "none", "chart": chart, "changed": bool(chosen)}
+        if chosen:
+            result.update({key: chosen[0][key] for key in ("name", "namespace", "version")})
+            self._uninstall(chart, chosen[0], args)
+            return result
+        writer = Writer(self.client, self.check_mode, self.progress)
+        selector = f"{_objects.OWNED_LABEL}={_objects.OWNER},{_objects.RELEASE}={chart}"
+        changes = writer.sweep(_objects.RELEASE_KINDS, selector, args["timeout"])
+        return {**result, "changed": bool(changes), "action": "remove" if changes else "none", "objects": len(changes)}
+
+    def _uninstall(self, chart: str, release: Json, args: dict[str, Any]) -> None:
+        if self.check_mode:
+            return
+        place = f"{release['namespace']}/{release['name']}"
+        self.progress(f"{chart}: helm uninstall {place} ({release['version']})")
+        module_args = {
+            "binary_path": _helm.path(args.get("helm_binary")),
+            "release_name": release["name"],
+            "release_namespace": release["namespace"],
+            "release_state": "absent",
+            "wait": True,
+            "timeout": f"{args['timeout']}s",
+            **_auth(args),
+        }
+        answer = self._execute_module(
+            module_name="kubernetes.core.helm", module_args=module_args, task_vars=self._task_vars
+        )
+        if answer.get("failed"):
+            text = f"{answer.get('msg', '')} {answer.get('module_stderr', '')}".strip()
+            raise RdmaError(f"Helm could not uninstall {place}: {text[:400]}")
 
 
 def _auth(args: dict[str, Any]) -> dict[str, Any]:
@@ -233,43 +251,6 @@ def _auth(args: dict[str, Any]) -> dict[str, Any]:
             )
         given["kubeconfig"] = present[0]
     return given
-
-
-def _helm(option: Optional[str]) -> str:
-    """Path of a Helm whose version is supported."""
-    binary = shutil.which(str(Path(option).expanduser()) if option else "helm")
-    if not binary:
-        raise InputError(
-            f"There is no Helm on this machine ({option or 'helm in PATH'}). Install Helm 3.10 or newer, give its path "
-            "as helm_binary, or run the role control_node with control_node_install=true."
-        )
-    try:
-        done = subprocess.run(
-            [binary, "version", "--template", "{{.Version}}"], capture_output=True, text=True, timeout=60
-        )
-    except (OSError, subprocess.SubprocessError) as error:
-        raise InputError(f"Cannot run {binary}: {error}.") from None
-    version = _releases.parse_version(done.stdout.strip())
-    if not HELM_MIN <= version < HELM_MAX:
-        found = done.stdout.strip() or done.stderr.strip()[:200] or "no version"
-        raise InputError(f"{binary} is {found}; supported are Helm 3.10 and newer, and Helm 4.")
-    core = _kubernetes_core()
-    if version >= HELM_4 and core < CORE_FOR_HELM_4:
-        shown = ".".join(map(str, core)) or "not installed"
-        raise InputError(
-            f"{binary} is Helm {done.stdout.strip()}, which kubernetes.core drives from 6.4 on only; here it is "
-            f"{shown}. Use Helm 3, or ansible-galaxy collection install --upgrade kubernetes.core."
-        )
-    return binary
-
-
-def _kubernetes_core() -> tuple[int, ...]:
-    try:
-        package = importlib.import_module("ansible_collections.kubernetes.core")
-        manifest = json.loads((Path(next(iter(package.__path__))) / "MANIFEST.json").read_text(encoding="utf-8"))
-        return _releases.parse_version(manifest["collection_info"]["version"])
-    except (ImportError, OSError, ValueError, KeyError, StopIteration):
-        return ()
 
 
 def _manifest(operator: str, source: str) -> list[Json]:
@@ -295,7 +276,7 @@ def _diff(decision: _releases.Decision, want: Json) -> dict[str, str]:
     header = f"{want['chart']} {decision.namespace}/{decision.name}"
 
     def text(version: str, values: Json) -> str:
-        return str(yaml.safe_dump({"version": version, "values": _releases.masked(values)}, sort_keys=True))
+        return str(yaml.safe_dump({"version": version, "values": masked(values)}, sort_keys=True))
 
     before = text(present["version"], present["values"]) if present else ""
     after = text(decision.version, decision.values)

@@ -5,20 +5,26 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
+import os
 import platform
+import re
+import shlex
 from pathlib import Path
 from typing import Any, Optional
 
+from ansible import context
 from ansible.release import __version__ as ansible_version
-from ansible_collections.gpuops.rdma.plugins.module_utils import _report
+from ansible_collections.gpuops.rdma.plugins.module_utils import _prometheus, _report
 from ansible_collections.gpuops.rdma.plugins.module_utils._errors import InputError, RdmaError
-from ansible_collections.gpuops.rdma.plugins.module_utils._model import Finding, Json, to_dict
+from ansible_collections.gpuops.rdma.plugins.module_utils._model import Finding, Json, speaks_of_secret, to_dict
 from ansible_collections.gpuops.rdma.plugins.module_utils._spec_report import SPEC
 from ansible_collections.gpuops.rdma.plugins.plugin_utils import _data, _html, _run, _survey
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._action import RdmaAction
 
-TEST_STAGE = "nccl_test"
+LOOKING = re.compile(r"\b(?:verify|host_checks|nccl_scan)(\.ya?ml)?$")
+"""Playbooks that set up nothing: what they find is mended by site.yml beside them."""
 EMPTY_PLAN: Json = {
     "nodes": [],
     "shapes": {},
@@ -40,18 +46,22 @@ class ActionModule(RdmaAction):
             raise InputError(f"{run_dir} has no stage's record: nothing ran that could be reported.")
         found, unread = _documents(run_dir, "findings-*.json")
         nccl, torn = _documents(run_dir, "nccl-*.json")
+        scans, cut = _scans(run_dir)
         plan, missing = self._plan(run_dir)
-        nodes, unasked = self._nodes(plan)
+        end = self._end(run_dir, plan, args)
         findings = [item for document in found for item in document["findings"]]
-        deselected = args["without_test"] or self._deselected()
         report = _report.build(
             plan=plan,
             stages=stages,
-            nodes=nodes,
-            findings=[*findings, *damaged, *unread, *torn, *missing, *unasked],
+            nodes=end["nodes"],
+            findings=[*findings, *damaged, *unread, *torn, *cut, *missing, *end["findings"]],
             nccl=nccl,
             versions=self._versions(plan),
-            deselected=deselected,
+            deselected=end["deselected"],
+            command=end["command"],
+            hosts=_hosts(run_dir),
+            scans=scans,
+            previous=_previous(folder, again=args["again"]),
         )
         self._write(folder, report)
         for line in _report.text(report):
@@ -70,7 +80,7 @@ class ActionModule(RdmaAction):
         }
         # Check mode has made nothing, so counts fall short there; a stage that failed is a failure all the same.
         judged = not self.check_mode or any(stage["status"] == "failed" for stage in stages)
-        if args["fail_on_verdict"] and judged and _report.exit_failed(report, deselected):
+        if args["fail_on_verdict"] and judged and _report.exit_failed(report, end["deselected"]):
             result.update(
                 failed=True, msg=f"{report['verdict'].upper()}: {report['reason']} See {folder / 'report.html'}."
             )
@@ -80,9 +90,24 @@ class ActionModule(RdmaAction):
         """The plan, or an empty one when its stage failed: the report then says so."""
         path = run_dir / "plan.json"
         try:
-            return (_run.read_plan(str(path)) if path.exists() else EMPTY_PLAN), []
+            return (_run.read_plan(str(path), faulty=True) if path.exists() else EMPTY_PLAN), []
         except InputError as error:
             return EMPTY_PLAN, [_unknown("report.plan", "cluster", str(error), "the plan of this run")]
+
+    def _end(self, run_dir: Path, plan: Json, args: dict[str, Any]) -> Json:
+        """What only the run's end can tell; kept, so that the report can be made again from the folder alone."""
+        path = run_dir / "end.json"
+        if args["again"] and path.exists():
+            return _run.read(path)
+        nodes, unasked = self._nodes(plan)
+        end: Json = {
+            "nodes": nodes,
+            "findings": unasked,
+            "deselected": args["without_test"] or not _run.selected(self._task_vars, _run.TEST_STAGE),
+            "command": _command(),
+        }
+        _run.write(path, end)
+        return end
 
     def _nodes(self, plan: Json) -> tuple[Optional[list[Json]], list[Json]]:
         """What the nodes offer at the end. A cluster that cannot be asked any more is a finding, not a crash."""
@@ -97,11 +122,6 @@ class ActionModule(RdmaAction):
             {"name": n.name, "ready": n.ready, "ready_reason": n.ready_reason, "allocatable": n.allocatable}
             for n in facts
         ], []
-
-    def _deselected(self) -> bool:
-        skipped = self._task_vars.get("ansible_skip_tags") or []
-        wanted = self._task_vars.get("ansible_run_tags") or ["all"]
-        return TEST_STAGE in skipped or not {"all", TEST_STAGE} & set(wanted)
 
     def _versions(self, plan: Json) -> Json:
         releases = {name: release.get("version", "") for name, release in plan.get("releases", {}).items()}
@@ -120,9 +140,44 @@ class ActionModule(RdmaAction):
         (folder / "report.json").chmod(0o644)
         try:
             (folder / "junit.xml").write_text(_report.junit(report), encoding="utf-8")
+            cluster = str(self._task_vars.get("inventory_hostname", ""))
+            (folder / "report.prom").write_text(_prometheus.text(report, cluster), encoding="utf-8")
             (folder / "report.html").write_text(_html.render(report), encoding="utf-8")
         except OSError as error:
             raise InputError(f"Cannot write the report into {folder}: {error.strerror}.") from None
+
+
+def _hosts(run_dir: Path) -> Json:
+    """Summaries of the host checks by node; {} when they were left out."""
+    try:
+        return dict(_run.read(run_dir / "host.json")["hosts"])
+    except (InputError, KeyError):
+        return {}
+
+
+def _scans(run_dir: Path) -> tuple[list[Json], list[Json]]:
+    """This run's scans, their rails with the names of the devices. One without its findings is of an earlier run:
+    those go when a run begins."""
+    documents, findings = _documents(run_dir, "scan-*.json")
+    scans = []
+    for scan in documents:
+        if (run_dir / f"findings-{scan.get('name')}.json").exists():
+            shape = _data.shapes().get(scan.get("shape", ""))
+            ports = {n: {"netdev": port.netdev, "hca": port.hca} for n, port in enumerate(shape.pfs)} if shape else {}
+            scans.append({**scan, "rails": [{**row, **ports.get(row["rail"], {})} for row in scan.get("rails") or ()]})
+    return scans, findings
+
+
+def _previous(folder: Path, *, again: bool) -> Optional[Json]:
+    """The report of the last earlier run that has a test's result. It is kept as previous.json, beside the new one; a
+    report that is made ``again`` has the same earlier run."""
+    now, before = folder / "report.json", folder / "previous.json"
+    with contextlib.suppress(InputError, OSError):
+        if not again and _run.read(now).get("nccl"):
+            now.replace(before)
+    with contextlib.suppress(InputError):
+        return _run.read(before)
+    return None
 
 
 def _documents(run_dir: Path, pattern: str) -> tuple[list[Json], list[Json]]:
@@ -134,6 +189,25 @@ def _documents(run_dir: Path, pattern: str) -> tuple[list[Json], list[Json]]:
         except InputError as error:
             findings.append(_unknown("report.document", path.name, str(error), "a whole document"))
     return documents, findings
+
+
+def _command() -> str:
+    """The command line that runs site.yml with this run's inventory and inputs, from the folder that it began in."""
+    options = context.CLIARGS
+    playbook = str(next(iter(options.get("args") or ()), ""))
+    if not playbook.endswith((".yml", ".yaml")) and not playbook.startswith("gpuops.rdma."):
+        return _report.COMMAND
+    words = [part for source in options.get("inventory") or () for part in ("-i", _near(source))]
+    given = (_near(text) for text in options.get("extra_vars") or () if not speaks_of_secret(text))
+    words += [part for text in given for part in ("-e", text)]
+    return shlex.join(["ansible-playbook", re.sub(LOOKING, r"site\1", playbook), *words])
+
+
+def _near(text: str) -> str:
+    """A path as short as on the command line: Ansible has made it absolute."""
+    mark = "@" if text.startswith("@") else ""
+    path = text[len(mark) :]
+    return mark + os.path.relpath(path) if path.startswith("/") and "," not in path else text
 
 
 def _unknown(name: str, subject: str, found: str, expected: str) -> Json:

@@ -1,7 +1,7 @@
 # Copyright: gpuops.rdma contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Notes in the run folder that a stage of site.yml began, ended or failed."""
+"""Notes in the run folder that a run, or a stage of it, began, ended or failed."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import datetime
 from pathlib import Path
 from typing import Any
 
+from ansible_collections.gpuops.rdma.plugins.module_utils._errors import InputError
 from ansible_collections.gpuops.rdma.plugins.module_utils._model import Json
 from ansible_collections.gpuops.rdma.plugins.module_utils._spec_stage import SPEC
 from ansible_collections.gpuops.rdma.plugins.plugin_utils import _run
@@ -24,22 +25,29 @@ class ActionModule(RdmaAction):
 
     def act(self, args: dict[str, Any]) -> dict[str, Any]:
         run_dir = Path(args["run_dir"])
+        if args["state"] == "begun":
+            keep = args["keep_test"] or not _run.selected(self._task_vars, _run.TEST_STAGE)
+            _run.clear(run_dir, keep=_run.RESULTS if keep else ())
+            return {}
+        if not args["name"]:
+            raise InputError(f"gpuops.rdma.stage state={args['state']} needs name.")
         if args["state"] == "started":
             return self._start(run_dir, args)
         return self._end(run_dir, args)
 
     def _start(self, run_dir: Path, args: dict[str, Any]) -> dict[str, Any]:
-        if args["first"] and run_dir.exists():
-            _run.clear(run_dir)
         stages = [_run.read(path) for path in sorted(run_dir.glob("stage-*.json"))]
         # A stage that is still "running" here belongs to a run that was killed in the middle of it.
-        blocker = next((stage["name"] for stage in stages if stage["status"] == "failed"), "")
+        # One that is needed and was itself skipped is as missing as one that failed.
+        failed = [stage for stage in stages if stage["status"] in ("failed", "skipped")]
+        stops = [stage for stage in failed if not args["needs"] or stage["name"] in args["needs"]]
+        blocker = stops[0]["name"] if stops else ""
         record: Json = {
             "name": args["name"],
             "status": "skipped" if blocker else "running",
             "changed": False,
             "seconds": 0.0,
-            "error": f"not run: stage {blocker} failed" if blocker else "",
+            "error": f"not run: stage {blocker} {stops[0]['status']}" if blocker else "",
             "task": "",
             "requests": 0,
             "started": _now(),

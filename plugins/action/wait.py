@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import re
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -18,7 +19,7 @@ from typing import Any, Callable, Optional
 from ansible_collections.gpuops.rdma.plugins.module_utils import _facts, _readiness, _wait
 from ansible_collections.gpuops.rdma.plugins.module_utils._client import Client
 from ansible_collections.gpuops.rdma.plugins.module_utils._errors import Hopeless, InputError, WaitFailed
-from ansible_collections.gpuops.rdma.plugins.module_utils._model import Finding, Json, NodeFacts, Shape
+from ansible_collections.gpuops.rdma.plugins.module_utils._model import Finding, Json, NodeFacts, Shape, image_name
 from ansible_collections.gpuops.rdma.plugins.module_utils._readiness import Status
 from ansible_collections.gpuops.rdma.plugins.module_utils._spec_wait import SPEC
 from ansible_collections.gpuops.rdma.plugins.plugin_utils import _data, _run
@@ -33,6 +34,8 @@ DEFAULT_VF = "nvidia.com/sriov_rdma_vf"
 VF_POD_LABEL = "app.kubernetes.io/name=gpuops-vf-config"
 STATE_LABEL = "nvidia.network-operator.state"
 CONFIG_DAEMON = "sriov-network-config-daemon"
+NFD_IMAGE = "node-feature-discovery"
+_VF_NAME = re.compile(r"/.*(rdma|sriov)")
 Statuses = dict[str, Status]
 
 # (name in progress lines, label app of the DaemonSet and its pods, key in ClusterPolicy.spec that may turn it off)
@@ -62,7 +65,12 @@ EXPECTED = {
     "vf_config": "all VFs made",
     "vfs": "all VFs allocatable",
 }
-STAGE = {"vf_config": "sriov", "vfs": "sriov", "ip_pool": "sriov"}
+NO_VF_CONFIG = (
+    "no VF configuration of this collection runs here: VFs that are there were made by something else",
+    "DaemonSet gpuops-vf-config, which makes them again after a reboot",
+    "ansible-playbook site.yml --tags sriov",
+)
+STAGE = {"crds": "network_operator", "vf_config": "sriov", "vfs": "sriov", "ip_pool": "sriov"}
 SUMS = {"policy"}
 """Parts that sum up the nodes: late whenever a node is."""
 
@@ -72,14 +80,16 @@ class ActionModule(RdmaAction):
 
     def act(self, args: dict[str, Any]) -> dict[str, Any]:
         show = self._show if args["progress"] == "lines" else _silent
-        return wait(self.client, args, show, once=self.check_mode)
+        return wait(self.client, args, show, once=self.check_mode or args["once"], keep=args["once"])
 
     def _show(self, line: str) -> None:
         self.progress(f"[{time.strftime('%H:%M:%S')}] {line}")
 
 
-def wait(client: Client, args: Mapping[str, Any], show: Callable[[str], None], once: bool = False) -> dict[str, Any]:
-    """The action without Ansible; ``once`` looks and does not wait."""
+def wait(
+    client: Client, args: Mapping[str, Any], show: Callable[[str], None], once: bool = False, keep: bool = False
+) -> dict[str, Any]:
+    """The action without Ansible; ``once`` looks and does not wait, ``keep`` makes findings of what it sees then."""
     if args["tolerate"] and not args["plan"]:
         raise InputError("wait tolerate=true needs plan: the nodes that are late are left out of it.")
     plan = _run.read_plan(args["plan"]) if args["plan"] else {}
@@ -87,8 +97,13 @@ def wait(client: Client, args: Mapping[str, Any], show: Callable[[str], None], o
     with Watcher(client) as watcher:
         view = View(watcher, args, plan)
         if once:
-            return _result(_wait.look(view.read()))
+            looked = _wait.look(view.read())
+            if keep and plan:
+                _run.write(_findings_file(args), {"findings": _seen(view, looked)})
+            return _result(looked)
         view.refuse_nobody()
+        if view.note():
+            show(f"{args['for']:<16} {view.note()}")
         try:
             result = _wait.await_state(
                 view.read,
@@ -109,6 +124,25 @@ def wait(client: Client, args: Mapping[str, Any], show: Callable[[str], None], o
     if plan:
         _findings_file(args).unlink(missing_ok=True)
     return _result(result)
+
+
+def _seen(view: View, looked: _wait.Result) -> list[Finding]:
+    """One finding for everything that one look found late; nodes go to the report's table, parts to its list."""
+    target, planned = view.args["for"], set(view.planned())
+    if target == "vf_config" and len(looked.late) == looked.total and not view.has_vf_pods():
+        return [Finding("vf_config.absent", "warning", "cluster", *NO_VF_CONFIG, STAGE[target])] if planned else []
+    return [
+        Finding(
+            f"{target}.late",
+            "error",
+            name if name in planned else f"{target}/{name}",
+            why,
+            EXPECTED.get(target, "ready") if name in planned else "ready",
+            view.remedy(name if name in planned else "NODE"),
+            STAGE.get(target, target),
+        )
+        for name, why in looked.late.items()
+    ]
 
 
 def _bad_nodes(view: View, error: WaitFailed) -> dict[str, str]:
@@ -188,10 +222,19 @@ class View:
             first = "; ".join(f"{name}: {why}" for name, why in list(reasons.items())[:5])
             raise Hopeless(f"{self.args['for']}: no node of the plan is left to wait for. {first}.", reasons)
 
+    def note(self) -> str:
+        """What is not waited for here, and why; "" when nothing is left out."""
+        if self.args["for"] == "nodes" and self.plan and not self._device_labels():
+            return "no NFD here yet, so no device labels are awaited: it comes with the GPU Operator, whose stage waits"
+        return ""
+
+    def has_vf_pods(self) -> bool:
+        return bool(self._vf_pods())
+
     # Targets.
 
     def nodes(self) -> Statuses:
-        facts, labels = self._seen_nodes(), self.args["labels"]
+        facts, labels = self._seen_nodes(), [*self.args["labels"], *self._device_labels()]
         wanted = self.planned()
         count = self.args["count"] or self.plan.get("expected_nodes") or None
         names = list(wanted)
@@ -253,6 +296,8 @@ class View:
         policy = next((item for item in policies if _name(item) == "nic-cluster-policy"), next(iter(policies), None))
         nodes = self._targets()
         result: Statuses = {"policy": _readiness.nic_cluster_policy(policy, daemonsets)}
+        offered = self._plugin_config(policy)
+        result.update({"vf-resource": offered} if offered else {})
         for item in sorted(daemonsets, key=_name):
             if STATE_LABEL in (item["metadata"].get("labels") or {}):
                 result.update(self._rollout(_name(item), namespace, item, nodes))
@@ -275,7 +320,7 @@ class View:
         deployments = self.watcher.store(self._in("", "apps/v1", "Deployment"), _workload).items()
         result = self._crds(["jobs.batch.volcano.sh" if launcher == "volcano" else "mpijobs.kubeflow.org"])
         for image in images:
-            mine = [item for item in deployments if any(_image_name(used) == image for used in item["images"])]
+            mine = [item for item in deployments if any(image_name(used) == image for used in item["images"])]
             readings = [_readiness.deployment(item) for item in mine] or [_readiness.deployment(None)]
             result[image] = next((reading for reading in readings if reading.ready), readings[0])
         return result
@@ -292,7 +337,10 @@ class View:
         for name, facts in self._targets().items():
             shape = self._shape(facts, name)
             status = _readiness.resource(facts, self.vf_resource, shape.vf_count if shape else self._planned_vfs(name))
-            result[f"VFs/{name}"] = status if status.ready else self._short_vfs(status, name)
+            if not status.ready:
+                status = self._short_vfs(status, name)
+                status = dataclasses.replace(status, why=f"{status.why}{_others(facts, self.vf_resource)}")
+            result[f"VFs/{name}"] = status
         return result
 
     def ip_pool(self) -> Statuses:
@@ -305,6 +353,19 @@ class View:
             return result
         events = self._events(namespace, "involvedObject.kind=IPPool")
         return {name: _readiness.ip_pool(pools.get(name), nodes, events) for name in names}
+
+    def _device_labels(self) -> list[str]:
+        """Labels that NFD gives a node once its devices are seen. Without an NFD they come later: nothing to wait for.
+
+        A plan is needed: it says whether the run needs the NICs.
+        """
+        if not self.plan or not self._has_nfd():
+            return []
+        return [_readiness.GPU_LABEL, *([_readiness.NIC_LABEL] if self.plan.get("mode") == "sriov" else [])]
+
+    def _has_nfd(self) -> bool:
+        workloads = self.watcher.store(self._in("", "apps/v1", "DaemonSet"), _workload).items()
+        return any(NFD_IMAGE in image_name(image) for item in workloads for image in item["images"])
 
     # Which nodes.
 
@@ -405,6 +466,14 @@ class View:
         name = key.rpartition("/")[2]
         return _readiness.failed_create(self._events(namespace, "reason=FailedCreate"), name) or status
 
+    def _plugin_config(self, policy: Optional[Json]) -> Optional[Status]:
+        """Only with a plan: it says under which name the VFs are asked for."""
+        if not self.plan or not ((policy or {}).get("spec") or {}).get("sriovDevicePlugin"):
+            return None
+        path = self._in(self.namespaces["network_operator"], "v1", "ConfigMap")
+        store = self.watcher.store(path, _config_map, label_selector=_readiness.PLUGIN_CONFIG)
+        return _readiness.plugin_config(policy, next(iter(store.items()), None), self.vf_resource)
+
     def _expects_config_daemon(self) -> bool:
         values = ((self.plan.get("releases") or {}).get("network_operator") or {}).get("values") or {}
         return bool((values.get("sriovNetworkOperator") or {}).get("enabled"))
@@ -473,9 +542,8 @@ def _workload(obj: Json) -> Json:
     return {"metadata": meta, "spec": {**kept, "template": template}, "status": status, "images": images}
 
 
-def _image_name(reference: str) -> str:
-    """``vc-scheduler`` of ``docker.io/volcanosh/vc-scheduler:v1.15.1@sha256:...``."""
-    return reference.partition("@")[0].rpartition("/")[2].partition(":")[0]
+def _config_map(obj: Json) -> Json:
+    return {"metadata": _meta(obj), "data": obj.get("data")}
 
 
 def _small_pod(obj: Json) -> Json:
@@ -528,6 +596,13 @@ def _pod_of(pod: Optional[Json], generation: str) -> Status:
     if status.ready and made_for and generation and made_for != generation:
         return Status(_readiness.WAITING, "its pod is of an older spec and has not been replaced yet")
     return status
+
+
+def _others(facts: Optional[NodeFacts], resource: str) -> str:
+    """VFs that the node offers under another name: somebody else's configuration."""
+    offered = sorted((facts.allocatable if facts else {}).items())
+    others = [f"{count} {name}" for name, count in offered if count and name != resource and _VF_NAME.search(name)]
+    return f"; it offers {', '.join(others)} instead (rdma_resource)" if others else ""
 
 
 def _oldest(policies: Iterable[Json]) -> Optional[Json]:

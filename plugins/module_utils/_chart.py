@@ -17,8 +17,13 @@ _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 MAX_X_TICKS = 9
 
 
-def curve(rows: Sequence[Json], lines: Sequence[tuple[str, str, Optional[float]]]) -> Optional[Json]:
+def curve(
+    rows: Sequence[Json],
+    lines: Sequence[tuple[str, str, Optional[float]]],
+    before: Sequence[Sequence[float]] = (),
+) -> Optional[Json]:
     """busbw (GB/s) over size (bytes, log2). ``lines`` are horizontal marks ``(class, label, GB/s)``; None is left out.
+    ``before``: ``[size, busbw]`` of an earlier run; sizes that this one did not test are left out.
 
     None when there are fewer than two rows with a bandwidth.
     """
@@ -26,6 +31,8 @@ def curve(rows: Sequence[Json], lines: Sequence[tuple[str, str, Optional[float]]
     sizes = sorted({size for pairs in points.values() for size, _value in pairs})
     if len(sizes) < 2:
         return None
+    earlier = [(int(size), float(value)) for size, value in before if sizes[0] <= size <= sizes[-1]]
+    points = {"before": earlier, **points}
     marks = [(kind, label, value) for kind, label, value in lines if value]
     highest = max([value for pairs in points.values() for _size, value in pairs] + [value for _k, _l, value in marks])
     step = _step(highest)

@@ -14,9 +14,11 @@ import json
 import os
 import re
 import socket
+import ssl
+import tempfile
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Optional
@@ -43,10 +45,14 @@ except ImportError as error:  # reported by connect(), so that documentation ren
     MISSING_LIBRARY = str(error)
 
 Json = dict[str, Any]
+Items = list[Any]
 
 FIELD_MANAGER = "gpuops-rdma"
 PATIENCE = 40.0
 """Seconds for which a request is tried again while the server does not answer: an API server restart takes ~10 s."""
+RESTARTS = 5
+"""How often a list begins anew when the server has compacted its version away between two pages."""
+_CONNECTING = threading.Lock()
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 _RETRY_STATUS = (429, 500, 502, 503, 504)
 _CONTINUE = re.compile(rb'"continue"\s*:\s*"([^"]+)"')
@@ -107,6 +113,11 @@ class Client:
                 f"Cannot import a library of the control node: {MISSING_LIBRARY}. "
                 "Install the collection's requirements.txt into the Python that runs ansible-playbook."
             )
+        with _CONNECTING, tempfile.TemporaryDirectory(prefix="gpuops-") as folder:
+            return cls._connect(auth, folder)
+
+    @classmethod
+    def _connect(cls, auth: Mapping[str, Any], folder: str) -> Client:
         configuration = kubernetes_client.Configuration()
         # A kubeconfig that was asked for wins over the environment's host, which AWX's credentials set.
         asked = auth.get("kubeconfig") or auth.get("context")
@@ -114,10 +125,12 @@ class Client:
         if host:
             _configure_token(configuration, str(host), auth)
         else:
-            _configure_kubeconfig(configuration, auth)
+            _configure_kubeconfig(configuration, auth, folder)
         configuration.connection_pool_maxsize = 16
         configuration.retries = False
-        return cls(kubernetes_client.ApiClient(configuration), str(configuration.host))
+        api = kubernetes_client.ApiClient(configuration)
+        _read_certificates(api.rest_client.pool_manager.connection_pool_kw)
+        return cls(api, str(configuration.host))
 
     # ---- paths -------------------------------------------------------------------------------------------------
 
@@ -198,6 +211,19 @@ class Client:
                     raise
         raise AssertionError("unreachable")
 
+    def projected(self, path: str, read: Callable[[Json], Any], *, limit: int = 500, **selectors: str) -> Items:
+        """``read(item)`` of all items, page by page, so that no full object outlives its page; anew on Gone."""
+        for attempt in range(RESTARTS):
+            found: Items = []
+            try:
+                for page in self.pages(path, limit=limit, **selectors):
+                    found += map(read, page.pop("items", None) or [])
+                return found
+            except Gone:
+                if attempt == RESTARTS - 1:
+                    raise
+        raise AssertionError("unreachable")
+
     def list(self, path: str, *, label_selector: str = "", field_selector: str = "", limit: int = 500) -> list[Json]:
         return self.list_at(path, label_selector=label_selector, field_selector=field_selector, limit=limit)[0]
 
@@ -245,9 +271,10 @@ class Client:
 
     def delete(self, path: str, *, propagation: str = "Background", dry_run: bool = False) -> bool:
         """False when it was not there."""
-        body = json.dumps({"propagationPolicy": propagation}).encode()
+        # The server does not read a DELETE's query when there is a body.
+        body = {"propagationPolicy": propagation, **({"dryRun": ["All"]} if dry_run else {})}
         try:
-            self._request("DELETE", path, _dry({}, dry_run), body)
+            self._request("DELETE", path, None, json.dumps(body).encode())
         except NotFound:
             return False
         return True
@@ -263,9 +290,8 @@ class Client:
             "kind": "SelfSubjectAccessReview",
             "spec": {"resourceAttributes": {key: value for key, value in attributes.items() if value}},
         }
-        answer = _document(
-            self._request("POST", self.path(review["apiVersion"], review["kind"]), {}, json.dumps(review).encode())
-        )
+        path, body = self.path(review["apiVersion"], review["kind"]), json.dumps(review).encode()
+        answer = _document(self._request("POST", path, {}, body, idempotent=True))
         return bool(answer.get("status", {}).get("allowed"))
 
     # ---- the wire ----------------------------------------------------------------------------------------------
@@ -284,7 +310,10 @@ class Client:
         query: Optional[Mapping[str, str]] = None,
         body: Optional[bytes] = None,
         content_type: str = "application/json",
+        idempotent: Optional[bool] = None,
     ) -> bytes:
+        """``idempotent``: may be sent again when the answer is lost; by default, all but POST."""
+        again = method != "POST" if idempotent is None else idempotent
         url = f"{self.host}{path}" + (f"?{urlencode(query)}" if query else "")
         deadline = time.monotonic() + PATIENCE
         pause = 0.2
@@ -304,7 +333,7 @@ class Client:
                 failure = Unreachable(f"Failed to {_verb(method)} {path} at {self.host}: {_cause(error)}.")
                 if _hopeless(error):
                     raise failure from None
-            if time.monotonic() + pause > deadline or not _worth_retrying(method, status, data):
+            if time.monotonic() + pause > deadline or not _worth_retrying(again, status, data):
                 raise failure from None
             time.sleep(pause)
             pause = min(pause * 2, 3.0)
@@ -359,7 +388,12 @@ def _verify(auth: Mapping[str, Any]) -> bool:
     return os.environ.get("K8S_AUTH_VERIFY_SSL", "true").lower() not in ("false", "no", "0")
 
 
-def _configure_kubeconfig(configuration: Any, auth: Mapping[str, Any]) -> None:
+def _configure_kubeconfig(configuration: Any, auth: Mapping[str, Any], folder: str) -> None:
+    """``folder``: where the kubernetes package may write the kubeconfig's certificates and keys for us to read.
+
+    Left to itself it keeps them until Python exits, and Ansible's workers do not exit that way: every task would leave
+    a private key behind. It also remembers where it wrote which, beyond the folder's end.
+    """
     given = auth.get("kubeconfig") or os.environ.get("K8S_AUTH_KUBECONFIG") or os.environ.get("KUBECONFIG")
     context = auth.get("context") or os.environ.get("K8S_AUTH_CONTEXT") or None
     paths = (
@@ -374,8 +408,12 @@ def _configure_kubeconfig(configuration: Any, auth: Mapping[str, Any]) -> None:
         )
     try:
         if present:
+            kubernetes_config.kube_config._temp_files = {}
             kubernetes_config.load_kube_config(
-                os.pathsep.join(map(str, present)), context=context, client_configuration=configuration
+                os.pathsep.join(map(str, present)),
+                context=context,
+                client_configuration=configuration,
+                temp_file_path=folder,
             )
         else:
             kubernetes_config.load_incluster_config(client_configuration=configuration)
@@ -390,6 +428,26 @@ def _configure_kubeconfig(configuration: Any, auth: Mapping[str, Any]) -> None:
         raise InputError(f"Cannot use the kubeconfig {given}: {_first_line(error)}.") from None
     if auth.get("validate_certs") is False:
         configuration.verify_ssl = False
+
+
+def _read_certificates(options: dict[str, Any]) -> None:
+    """Takes them into memory, once for all connections of the pool."""
+    context = urllib3.util.ssl_.create_urllib3_context(cert_reqs=options["cert_reqs"])
+    ca_file, ca_data = options.pop("ca_certs"), options.pop("ca_cert_data")
+    cert_file, key_file = options.pop("cert_file"), options.pop("key_file")
+    try:
+        if ca_file or ca_data:
+            context.load_verify_locations(ca_file, cadata=ca_data)
+        else:
+            context.load_default_certs()
+        if cert_file:
+            context.load_cert_chain(cert_file, key_file)
+    except (OSError, ssl.SSLError) as error:
+        raise InputError(
+            f"Cannot use the certificates that the kubeconfig or the options name: {_first_line(error)}. "
+            "Check the certificate authority, the client certificate and its key."
+        ) from None
+    options["ssl_context"] = context
 
 
 def _dry(query: dict[str, str], dry_run: bool) -> dict[str, str]:
@@ -421,11 +479,11 @@ def _error(method: str, path: str, status: int, data: bytes) -> ClusterError:
     return kind(f"Failed to {_verb(method)} {path}: {message or reason} (HTTP {status}).{hint}", status, reason)
 
 
-def _worth_retrying(method: str, status: int, data: bytes) -> bool:
+def _worth_retrying(again: bool, status: int, data: bytes) -> bool:
     if status == 0:
-        return method != "POST"
+        return again
     # A webhook that cannot be reached answers 500 as well as a restarting server does; its text tells them apart.
-    return status in _RETRY_STATUS and b"webhook" not in data and (method != "POST" or status in (429, 503))
+    return status in _RETRY_STATUS and b"webhook" not in data and (again or status in (429, 503))
 
 
 def _hopeless(error: Exception) -> bool:

@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from ansible_collections.gpuops.rdma.plugins.module_utils._errors import InputError
 from ansible_collections.gpuops.rdma.plugins.module_utils._model import Finding, Json
 
-HELM = "helm"
 _MACHINES = {"x86_64": "amd64", "amd64": "amd64", "aarch64": "arm64", "arm64": "arm64"}
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 
@@ -41,7 +40,7 @@ def check(look: Look, table: Json, packages: Mapping[str, str], collections: Map
             "Python package", look.packages, packages, "pip install -r requirements.txt into the Python of Ansible"
         ),
         *_least("collection", look.collections, collections, "ansible-galaxy collection install -r requirements.yml"),
-        *_helm(look, table["helm"]),
+        *helm(look, table["helm"]),
         *_server(look),
     ]
 
@@ -72,10 +71,11 @@ def _least(what: str, have: Mapping[str, str], wanted: Mapping[str, str], remedy
 
 def helm_fits(look: Look, table: Json) -> bool:
     """``table`` is the entry ``helm`` of files/control_node.yml."""
-    return not any(item.severity == "error" for item in _helm(look, table))
+    return not any(item.severity == "error" for item in helm(look, table))
 
 
-def _helm(look: Look, table: Json) -> Iterator[Finding]:
+def helm(look: Look, table: Json) -> Iterator[Finding]:
+    """What is wrong with Helm alone. ``table`` is the entry ``helm`` of files/control_node.yml."""
     expected = f">= {table['min']}, < {table['below']}"
     remedy = f"install Helm {table['install']['version']}, or run the role control_node with control_node_install=true"
     if look.helm_installed and look.helm_installed != look.helm_path:

@@ -25,7 +25,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Optional
 
 from ansible_collections.gpuops.rdma.plugins.module_utils._errors import DataError
-from ansible_collections.gpuops.rdma.plugins.module_utils._model import Finding, Json, Locality, NodeFacts, Shape
+from ansible_collections.gpuops.rdma.plugins.module_utils._model import (
+    VF_RESOURCES,
+    Finding,
+    Json,
+    Locality,
+    NodeFacts,
+    Shape,
+)
 
 OUR_CORDON = "gpuops.rdma/cordoned-for-reboot"
 LABEL_PREFIXES = (
@@ -33,6 +40,7 @@ LABEL_PREFIXES = (
     "feature.node.kubernetes.io/kernel-version",
     "feature.node.kubernetes.io/pci-",
     "feature.node.kubernetes.io/system-os_release",
+    "gpuops.rdma/",
     "kubernetes.io/os",
     "network.nvidia.com/",
     "node-role.kubernetes.io/",
@@ -45,10 +53,10 @@ LABEL_PREFIXES = (
 )
 SHAPE_LABELS = ("node.kubernetes.io/instance-type", "beta.kubernetes.io/instance-type")
 NIC_LABEL = "feature.node.kubernetes.io/pci-15b3.present"
+POOL_LABELS = ("nvidia.com/gpu", "nvidia.com/gpu.present", "amd.com/gpu")
+"""Labels of a GPU pool: OKE's own, and the GPU Operator's."""
 GPU_LABELS = tuple(f"feature.node.kubernetes.io/pci-{key}.present" for key in ("10de", "0302_10de", "0300_10de"))
 POOL_KEYS = ("oke.oraclecloud.com/pool.name", "oci.oraclecloud.com/node-pool-id", "oci.oraclecloud.com/node.pool")
-VF_RESOURCES = ("nvidia.com/sriov_rdma_vf", "nvidia.com/rdma-vf", "nvidia.com/sriov-rdma-vf")
-"""Names under which the guide's generations publish VFs."""
 SHARED_RESOURCE = "nvidia.com/gpu.shared"
 MELLANOX = "15b3"
 
@@ -275,7 +283,7 @@ def _without_shape(facts: NodeFacts, shape: Optional[Shape]) -> list[Finding]:
 def has_gpu(facts: NodeFacts) -> bool:
     gpus = ("nvidia.com/gpu", "nvidia.com/mig-", "amd.com/gpu")
     resources = {**facts.capacity, **facts.allocatable}
-    labelled = any(facts.labels.get(key) == "true" for key in (*GPU_LABELS, "nvidia.com/gpu.present"))
+    labelled = any(facts.labels.get(key) == "true" for key in (*GPU_LABELS, *POOL_LABELS))
     return labelled or any(key.startswith(gpus) and count for key, count in resources.items())
 
 

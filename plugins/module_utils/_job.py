@@ -15,25 +15,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ansible_collections.gpuops.rdma.plugins.module_utils._errors import InputError
-from ansible_collections.gpuops.rdma.plugins.module_utils._model import Json
+from ansible_collections.gpuops.rdma.plugins.module_utils._model import COLLECTIVES, Json
 
 LAUNCHERS = ("volcano", "mpi")
 MODES = ("sriov", "host")
-PROGRAMS = {
-    name: f"{name}_perf"
-    for name in (
-        "all_reduce",
-        "all_gather",
-        "reduce_scatter",
-        "broadcast",
-        "reduce",
-        "alltoall",
-        "gather",
-        "scatter",
-        "sendrecv",
-        "hypercube",
-    )
-}
+PROGRAMS = {name: f"{name}_perf" for name in COLLECTIVES}
 NETWORKS = "k8s.v1.cni.cncf.io/networks"
 GROUP = "scheduling.k8s.io/group-name"
 TEST_LABEL = "gpuops.rdma/test"
@@ -85,7 +71,7 @@ class Test:
     """ConfigMap with a topology file, in the job's namespace; "" = none."""
     topology_key: str = "topo.xml"
     tolerations: tuple[Json, ...] = ({"key": "nvidia.com/gpu", "operator": "Exists"},)
-    pull_secret: str = ""
+    pull_secrets: tuple[str, ...] = ()
     queue: str = "default"
     """Volcano queue."""
     gang: bool = False
@@ -271,8 +257,8 @@ def _pod_base(test: Test) -> Json:
         "terminationGracePeriodSeconds": 5,
         "tolerations": [dict(item) for item in test.tolerations],
     }
-    if test.pull_secret:
-        spec["imagePullSecrets"] = [{"name": test.pull_secret}]
+    if test.pull_secrets:
+        spec["imagePullSecrets"] = [{"name": name} for name in test.pull_secrets]
     return spec
 
 
@@ -478,6 +464,8 @@ def of_plan(plan: Json, entry: Json, nodes: Sequence[str], **more: Any) -> Test:
         "algo": entry["algo"],
         "interface": entry["interface"],
         "deadline": int(entry["deadline"]),
+        "gang": bool(entry.get("gang")),
+        "pull_secrets": tuple(entry.get("pull_secrets", ())),
     }
     return Test(**{**values, **more})
 

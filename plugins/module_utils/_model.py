@@ -9,12 +9,33 @@ All are frozen; ``to_dict`` gives plain JSON data. Units: GB = 1e9 bytes, Gb/s =
 from __future__ import annotations
 
 import dataclasses
+import re
 from dataclasses import dataclass, field
 from typing import Any, Optional
 
 Json = dict[str, Any]
 
 SEVERITIES = ("error", "unknown", "warning", "info")
+COLLECTIVES = (
+    "all_reduce",
+    "all_gather",
+    "reduce_scatter",
+    "broadcast",
+    "reduce",
+    "alltoall",
+    "gather",
+    "scatter",
+    "sendrecv",
+    "hypercube",
+)
+"""The programs of nccl-tests, without their ending ``_perf``."""
+VF_RESOURCES = ("nvidia.com/sriov_rdma_vf", "nvidia.com/rdma-vf", "nvidia.com/sriov-rdma-vf")
+"""Names under which the guide's generations publish VFs."""
+
+
+def image_name(image: str) -> str:
+    """``nvcr.io/nvidia/gpu-operator:v26.7.0@sha256:...`` -> ``gpu-operator``."""
+    return image.split("@", maxsplit=1)[0].rsplit("/", 1)[-1].split(":", maxsplit=1)[0]
 
 
 def to_dict(value: Any) -> Any:
@@ -26,6 +47,31 @@ def to_dict(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: to_dict(item) for key, item in value.items()}
     return value
+
+
+_SECRET = re.compile(r"passw|token|secret|credential|api_?key|private_?key|tls_?key", re.IGNORECASE)
+HIDDEN = "(hidden)"
+
+
+def speaks_of_secret(text: str) -> bool:
+    return _SECRET.search(text) is not None
+
+
+def masked(value: Any, key: str = "") -> Any:
+    """JSON data without what must not be shown, for reports and diffs: texts under keys that speak of a secret, also as
+    ``{name, value}`` of an environment. Names of Secrets (``secretName``, ``imagePullSecrets``) are no secrets."""
+    if isinstance(value, dict):
+        told = value.get("name") if isinstance(value.get("name"), str) and "value" in value else None
+        return {name: masked(item, told if told and name == "value" else str(name)) for name, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [masked(item, key) for item in value]
+    reference = key.lower().endswith(("name", "names", "secret", "secrets"))
+    return HIDDEN if value and isinstance(value, str) and speaks_of_secret(key) and not reference else value
+
+
+EXCLUDE_LABEL = "gpuops.rdma/exclude"
+"""A node with this label ("true") is left out of the next runs' tests."""
+UNHEALTHY_TAINT = "gpuops.rdma/unhealthy"
 
 
 @dataclass(frozen=True)
@@ -268,5 +314,9 @@ class NcclVerdict:
     bound_ring: Optional[float] = None
     bound_hierarchical: Optional[float] = None
     percent_of_line: Optional[float] = None
+    percent_of_bound: Optional[float] = None
+    """Of ``bound_ring``, the collective's own limit; that of alltoall and sendrecv is far below the NIC line."""
+    baseline: Optional[float] = None
+    """Median of this site's own good runs of this kind; None without enough of them."""
     source: str = ""
     findings: tuple[Finding, ...] = ()

@@ -13,6 +13,50 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._model import Json
 
 OWNED_LABEL = "app.kubernetes.io/managed-by"
 OWNER = "gpuops-rdma"
+RELEASE = "gpuops.rdma/release"
+"""Label on objects of an operator that comes from a manifest: they go when the operator goes, not with the rest."""
+SELECTOR = f"{OWNED_LABEL}={OWNER},!{RELEASE}"
+_RBAC = "rbac.authorization.k8s.io/v1"
+KINDS = (
+    ("kubeflow.org/v2beta1", "MPIJob"),
+    ("batch.volcano.sh/v1alpha1", "Job"),
+    ("scheduling.volcano.sh/v1beta1", "PodGroup"),
+    ("k8s.cni.cncf.io/v1", "NetworkAttachmentDefinition"),
+    ("nv-ipam.nvidia.com/v1alpha1", "IPPool"),
+    ("apps/v1", "DaemonSet"),
+    ("mellanox.com/v1alpha1", "NicClusterPolicy"),
+    ("v1", "ConfigMap"),
+    (_RBAC, "RoleBinding"),
+    (_RBAC, "Role"),
+    ("v1", "ServiceAccount"),
+    ("v1", "Namespace"),
+)
+"""All kinds that we make, in the order in which they are removed: first what uses, then what is used."""
+RELEASE_KINDS = (
+    ("apps/v1", "Deployment"),
+    ("v1", "Service"),
+    (_RBAC, "ClusterRoleBinding"),
+    (_RBAC, "ClusterRole"),
+    *KINDS,
+)
+"""Those of an operator's manifest. Its definitions stay, as Helm leaves those of a chart: all users' objects hang on
+them."""
+OCCUPANTS = (
+    ("v1", "Pod"),
+    ("v1", "ConfigMap"),
+    ("v1", "Secret"),
+    ("v1", "Service"),
+    ("v1", "PersistentVolumeClaim"),
+    ("apps/v1", "Deployment"),
+    ("apps/v1", "DaemonSet"),
+    ("apps/v1", "StatefulSet"),
+    ("batch/v1", "Job"),
+    ("kubeflow.org/v2beta1", "MPIJob"),
+    ("batch.volcano.sh/v1alpha1", "Job"),
+    ("k8s.cni.cncf.io/v1", "NetworkAttachmentDefinition"),
+)
+"""What somebody may have put into a namespace of ours."""
+_EVERYWHERE = ("kube-root-ca.crt", "openshift-service-ca.crt")
 APPLIED = "gpuops.rdma/applied"
 """Annotation with a digest of what was last applied: a key that we no longer ask for changes it."""
 _SERVER_FIELDS = ("managedFields", "resourceVersion", "uid", "creationTimestamp", "generation", "selfLink")
@@ -27,12 +71,16 @@ def reference(obj: Json) -> str:
     return f"{obj['kind']} {place}{meta['name']}"
 
 
-def owned(obj: Json) -> Json:
-    """The object with the label that says it is ours, and the digest of its content."""
+def owned(obj: Json, release: str = "") -> Json:
+    """The object with the labels that say it is ours (and of which operator), and the digest of its content."""
     digest = hashlib.sha256(json.dumps(obj, sort_keys=True).encode()).hexdigest()[:16]
     meta = {
         **obj["metadata"],
-        "labels": {**obj["metadata"].get("labels", {}), OWNED_LABEL: OWNER},
+        "labels": {
+            **obj["metadata"].get("labels", {}),
+            OWNED_LABEL: OWNER,
+            **({RELEASE: release} if release else {}),
+        },
         "annotations": {**obj["metadata"].get("annotations", {}), APPLIED: digest},
     }
     return {**obj, "metadata": meta}
@@ -40,6 +88,14 @@ def owned(obj: Json) -> Json:
 
 def is_ours(obj: Json) -> bool:
     return bool((obj["metadata"].get("labels") or {}).get(OWNED_LABEL) == OWNER)
+
+
+def is_somebodys(obj: Json) -> bool:
+    """Put into a namespace by somebody else: not by us, by no controller, and not found in every namespace."""
+    meta = obj["metadata"]
+    made_for_it = meta.get("ownerReferences") or meta.get("name") in _EVERYWHERE or meta.get("deletionTimestamp")
+    token = str(obj.get("type", "")).startswith(("kubernetes.io/service-account-token", "kubernetes.io/dockercfg"))
+    return not (is_ours(obj) or made_for_it or token)
 
 
 def visible(obj: Optional[Json]) -> Json:

@@ -3,39 +3,49 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Facts and wishes meet here once, and every decision gets its reason. PRIVATE to the collection.
 
-``decide`` makes the plan but for releases and objects, which the plan action adds from the parts that know them.
-docs/architecture.md lists the plan's keys.
+``decide`` makes the plan but for releases, objects and permissions, which ``_compose`` adds from the parts that know
+them. docs/architecture.md lists the plan's keys. What cannot be accepted of the wishes is a finding ``plan.input``:
+preflight tells all of it at once, and no later stage takes such a plan.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Optional
 
-from ansible_collections.gpuops.rdma.plugins.module_utils._errors import InputError
-from ansible_collections.gpuops.rdma.plugins.module_utils._facts import expected_gpus
-from ansible_collections.gpuops.rdma.plugins.module_utils._model import Finding, Json, NodeFacts, Shape, to_dict
+from ansible_collections.gpuops.rdma.plugins.module_utils._facts import expected_gpus, has_gpu
+from ansible_collections.gpuops.rdma.plugins.module_utils._model import (
+    EXCLUDE_LABEL,
+    UNHEALTHY_TAINT,
+    Finding,
+    Json,
+    NodeFacts,
+    Shape,
+    image_name,
+    to_dict,
+)
 
 SCHEMA_VERSION = 1
+POD_GROUP = ("podgroups.scheduling.volcano.sh", "v1beta1")
 COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce", "alltoall", "sendrecv")
 KNOWN_KEYS = {
     "charts": ("gpu_operator", "network_operator", "volcano", "mpi_operator"),
     "images": ("nccl_test", "vf_config", "sriov_cni", "rdma_cni"),
 }
-GPU_LABELS = ("nvidia.com/gpu", "amd.com/gpu")
 
 
 def decide(wishes: Json, survey: Json, facts: Sequence[NodeFacts], shapes: dict[str, Shape], profile: Json) -> Json:
-    """The plan without ``releases`` and ``objects``. InputError lists everything that is wrong with the wishes."""
-    _check_wishes(wishes, facts, shapes)
+    """The plan without ``releases``, ``objects`` and ``permissions``."""
     decisions: list[Json] = []
 
     def decided(what: str, value: Any, why: str) -> Any:
         decisions.append({"what": what, "value": value, "why": why})
         return value
 
-    nodes, findings = _nodes(wishes, facts, shapes)
+    findings = list(_wish_faults(wishes, facts, shapes))
+    nodes, node_findings = _nodes(wishes, facts, shapes)
+    findings += node_findings
     findings += [
         _untestable(shapes[name])
         for name in dict.fromkeys(node["shape"] for node in nodes)
@@ -43,8 +53,9 @@ def decide(wishes: Json, survey: Json, facts: Sequence[NodeFacts], shapes: dict[
     ]
     platform = decided("platform", *_platform(wishes, survey, facts))
     launcher = decided("launcher", *_launcher(wishes, survey))
+    gang = launcher == "mpi" and decided("gang", *_gang(survey))
     mode = decided("mode", wishes["mode"], _mode_reason(wishes["mode"]))
-    decided("profile", wishes["profile"], "asked for" if wishes["profile"] != "current" else "the default")
+    decided("profile", wishes["profile"], profile["title"])
     counts: dict[str, int] = {}
     for node in nodes:
         counts[node["shape"]] = counts.get(node["shape"], 0) + 1
@@ -59,8 +70,9 @@ def decide(wishes: Json, survey: Json, facts: Sequence[NodeFacts], shapes: dict[
         "mode": mode,
         "launcher": launcher,
         "install": decided("install", wishes["install"], "asked for" if wishes["install"] != "helm" else "the default"),
-        "expected_nodes": wishes["expected_nodes"],
-        "wanted_shapes": wishes["shapes"] or sorted(counts),
+        # Named nodes are themselves what is expected: others of the shape must not make up their number.
+        "expected_nodes": 0 if wishes["nodes"] else wishes["expected_nodes"],
+        "wanted_shapes": [name for name in wishes["shapes"] if name in shapes] or sorted(counts),
         "shapes": {name: _shape_facts(shapes[name], number) for name, number in counts.items()},
         "nodes": nodes,
         "namespaces": {
@@ -73,10 +85,14 @@ def decide(wishes: Json, survey: Json, facts: Sequence[NodeFacts], shapes: dict[
         "ip_pool": {"name": "gpuops-rdma", "subnet": wishes["ip_pool_subnet"]},
         "network_attachment": f"{wishes['job_namespace']}/rdma-vf",
         "set_netns": bool(wishes["set_netns"]),
+        "restart_plugin": profile["network_operator"].get("plugin_restart", "") if mode == "sriov" else "",
     }
-    use_file = decided("topology", *_topology(wishes, [shapes[name] for name in counts]))
-    plan["tests"] = _tests(wishes, plan, shapes, profile, use_file)
-    plan["permissions"] = _permissions(plan)
+    use_file = decided("topology", *_topology(wishes))
+    findings += _topology_faults(use_file, [shapes[name] for name in counts])
+    plan["tests"] = [
+        _test(wishes, plan, shapes[name], profile, use_file, gang) for name in counts if shapes[name].nccl_env
+    ]
+    findings += _hca_faults(plan["tests"])
     plan["findings"] = to_dict(findings)
     plan["decisions"] = decisions
     return plan
@@ -85,7 +101,10 @@ def decide(wishes: Json, survey: Json, facts: Sequence[NodeFacts], shapes: dict[
 def text(plan: Json) -> str:
     """The plan for a reader."""
     lines = [f"plan: {len(plan['nodes'])} GPU nodes, API server {plan['server_version']}"]
-    lines += [f"  {item['what']}: {item['value']} ({item['why']})" for item in plan["decisions"]]
+    words = {True: "yes", False: "no"}
+    lines += [
+        f"  {item['what']}: {words.get(item['value'], item['value'])} ({item['why']})" for item in plan["decisions"]
+    ]
     for name, release in sorted(plan.get("releases", {}).items()):
         lines.append(
             f"  release {name}: {release['action']} {release['chart']} {release.get('version', '')}".rstrip()
@@ -94,6 +113,9 @@ def text(plan: Json) -> str:
     for group, objects in plan.get("objects", {}).items():
         names = ", ".join(f"{item['kind']} {item['metadata']['name']}" for item in objects)
         lines.append(f"  objects of {group}: {names or 'none'}")
+    for item in plan["findings"]:
+        if item["severity"] == "error":
+            lines.append(f"  error: {item['subject']}: {item['found']}")
     excluded = [f"{node['name']} ({node['excluded']})" for node in plan["nodes"] if node["excluded"]]
     if excluded:
         lines.append(f"  left out of the test: {', '.join(excluded[:10])}" + (" ..." if len(excluded) > 10 else ""))
@@ -103,25 +125,46 @@ def text(plan: Json) -> str:
 # ---- wishes --------------------------------------------------------------------------------------------------------
 
 
-def _check_wishes(wishes: Json, facts: Sequence[NodeFacts], shapes: dict[str, Shape]) -> None:
-    faults = [fault for name in wishes["shapes"] if (fault := _shape_fault(name, shapes))]
+def input_fault(subject: str, found: str) -> Finding:
+    """Something that the user gave and that cannot be accepted."""
+    return Finding("plan.input", "error", subject, found, "", "", "plan")
+
+
+def _wish_faults(wishes: Json, facts: Sequence[NodeFacts], shapes: dict[str, Shape]) -> Iterator[Finding]:
+    for name in wishes["shapes"]:
+        if fault := _shape_fault(name, shapes):
+            yield input_fault("rdma_shape", fault)
     if wishes["collective"] not in COLLECTIVES:
-        faults.append(f"rdma_collective {wishes['collective']!r} is unknown; known: {', '.join(COLLECTIVES)}")
+        yield input_fault("rdma_collective", f"{wishes['collective']!r} is unknown; known: {', '.join(COLLECTIVES)}")
     if "/" not in wishes["resource"]:
-        faults.append(f"rdma_resource {wishes['resource']!r} has no domain; write it like nvidia.com/sriov_rdma_vf")
-    present = {fact.name for fact in facts}
-    strangers = [name for name in wishes["nodes"] if name not in present]
-    if strangers:
-        faults.append(f"rdma_nodes names nodes that the cluster does not have: {', '.join(strangers[:5])}")
+        text = f"{wishes['resource']!r} has no domain; write it like nvidia.com/sriov_rdma_vf"
+        yield input_fault("rdma_resource", text)
+    yield from _node_faults(wishes, facts)
     for key, known in KNOWN_KEYS.items():
         strange = sorted(set(wishes[key]) - set(known))
         if strange:
-            faults.append(f"rdma_{key} has unknown keys {', '.join(strange)}; known: {', '.join(known)}")
+            yield input_fault(f"rdma_{key}", f"unknown keys {', '.join(strange)}; known: {', '.join(known)}")
     for key in ("expected_nodes", "test_nodes"):
         if int(wishes[key]) < 0:
-            faults.append(f"rdma_{key} is negative")
-    if faults:
-        raise InputError("Cannot plan: " + "; ".join(faults) + ".")
+            yield input_fault(f"rdma_{key}", f"{wishes[key]} is negative")
+
+
+def _node_faults(wishes: Json, facts: Sequence[NodeFacts]) -> Iterator[Finding]:
+    named, of = wishes["nodes"], {fact.name: fact.shape for fact in facts}
+    strangers = [name for name in named if name not in of]
+    if strangers:
+        yield input_fault("rdma_nodes", f"the cluster does not have {_some(strangers)}")
+    other = [f"{name} ({of[name] or 'no shape'})" for name in named if name in of and of[name] not in wishes["shapes"]]
+    if wishes["shapes"] and other:
+        yield input_fault("rdma_nodes", f"not of rdma_shape {', '.join(wishes['shapes'])}: {_some(other)}")
+    if named and wishes["expected_nodes"] > len(named):
+        yield input_fault(
+            "rdma_expected_nodes", f"{wishes['expected_nodes']} are expected, but rdma_nodes names {len(named)}"
+        )
+
+
+def _some(names: Sequence[str]) -> str:
+    return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
 
 
 def _shape_fault(name: str, shapes: dict[str, Shape]) -> str:
@@ -141,6 +184,8 @@ def _nodes(wishes: Json, facts: Sequence[NodeFacts], shapes: dict[str, Shape]) -
         if not _wanted(wishes, fact, shapes):
             continue
         fault = _shape_fault(fact.shape, shapes)
+        if fault and fact.shape in wishes["shapes"]:
+            continue  # told already
         if fault:
             findings.append(
                 Finding("plan.shape", "error", fact.name, fault, "a supported shape", "narrow with rdma_shape", "plan")
@@ -167,13 +212,15 @@ def _wanted(wishes: Json, fact: NodeFacts, shapes: dict[str, Shape]) -> bool:
         return fact.name in wishes["nodes"]
     if wishes["shapes"]:
         return fact.shape in wishes["shapes"]
-    return fact.shape in shapes or any(fact.labels.get(label) == "true" for label in GPU_LABELS)
+    return fact.shape in shapes or has_gpu(fact)
 
 
 def _node(fact: NodeFacts, shape: Shape) -> Json:
     excluded = ""
     if fact.sharing:
         excluded = f"its GPUs are shared ({fact.sharing}, {fact.replicas} replicas)"
+    elif mark := _marked(fact):
+        excluded = f"marked by an earlier run ({mark})"
     elif fact.cordoned:
         excluded = "cordoned"
     gpu_resource, gpus, _why = expected_gpus(fact, shape)
@@ -187,6 +234,13 @@ def _node(fact: NodeFacts, shape: Shape) -> Json:
         "locality": to_dict(fact.locality),
         "excluded": excluded,
     }
+
+
+def _marked(fact: NodeFacts) -> str:
+    """What gpuops.rdma.node_mark left on a node that it convicted; "" when nothing."""
+    if fact.labels.get(EXCLUDE_LABEL) == "true":
+        return f"label {EXCLUDE_LABEL}=true"
+    return f"taint {UNHEALTHY_TAINT}" if any(taint.startswith(UNHEALTHY_TAINT) for taint in fact.taints) else ""
 
 
 def _natural(name: str) -> tuple[Any, ...]:
@@ -218,6 +272,21 @@ def _launcher(wishes: Json, survey: Json) -> tuple[str, str]:
     return "mpi", "none is installed; the MPI Operator is the smaller one"
 
 
+def _gang(survey: Json) -> tuple[bool, str]:
+    """The MPI Operator knows no gang by itself: its launcher then waits for the workers, which a gang must not do."""
+    schedulers = [
+        item
+        for item in survey.get("workloads", [])
+        if item["kind"] == "deployment" and any(image_name(image) == "vc-scheduler" for image in item["images"])
+    ]
+    if not any(item.get("ready") for item in schedulers):
+        state = "is not ready" if schedulers else "is not there"
+        return False, f"Volcano's scheduler {state}; pending workers have a deadline instead"
+    if POD_GROUP[1] not in survey.get("served", {}).get(POD_GROUP[0], []):
+        return False, f"{POD_GROUP[0]}/{POD_GROUP[1]} is not served; pending workers have a deadline instead"
+    return True, "Volcano's scheduler and PodGroup are there: all pods of the job start, or none"
+
+
 def _mode_reason(mode: str) -> str:
     if mode == "host":
         return "asked for; pods use the host's network, nothing of the network is installed"
@@ -246,51 +315,49 @@ def _shape_facts(shape: Shape, nodes: int) -> Json:
     }
 
 
-def _topology(wishes: Json, shapes: Sequence[Shape]) -> tuple[bool, str]:
+def _topology(wishes: Json) -> tuple[bool, str]:
     if wishes["mode"] == "host" or wishes["topology"] == "none":
         return False, "NCCL reads the PCI tree from sysfs"
     if wishes["topology"] == "auto":
         return False, "sysfs is visible in the pods of bare-metal nodes, and NCCL finds VFs by their PF's place in it"
-    blind = [shape.name for shape in shapes if not shape.pci_tree]
-    if blind:
-        raise InputError(
-            f"Cannot render a topology file for {', '.join(blind)}: the PCI tree of that shape is unknown. "
-            "Use rdma_topology=none."
-        )
     return True, "asked for"
 
 
-def _tests(wishes: Json, plan: Json, shapes: dict[str, Shape], profile: Json, use_file: bool) -> list[Json]:
+def _topology_faults(use_file: bool, shapes: Sequence[Shape]) -> Iterator[Finding]:
+    blind = [shape.name for shape in shapes if not shape.pci_tree]
+    if use_file and blind:
+        text = f"no source states the PCI tree of {', '.join(blind)}, so no file can be rendered; use none"
+        yield input_fault("rdma_topology", text)
+
+
+def _test(wishes: Json, plan: Json, shape: Shape, profile: Json, use_file: bool, gang: bool) -> Json:
     """One test per shape: a job over two shapes would measure the slower one only."""
-    tests = []
-    for name in plan["shapes"]:
-        shape = shapes[name]
-        if not shape.nccl_env:
-            continue
-        hca = shape.host_hca if plan["mode"] == "host" else shape.vf_hca
-        if plan["mode"] == "host" and not hca:
-            raise InputError(f"Cannot plan rdma_mode=host for {name}: its HCA names on the host are unknown.")
-        tests.append(
-            {
-                "name": f"nccl-{slug(name)}",
-                "shape": name,
-                "collective": wishes["collective"],
-                "limit": wishes["test_nodes"],
-                "gpus_per_node": shape.gpu_count,
-                "vfs_per_node": shape.vf_count if plan["mode"] == "sriov" else 0,
-                "min_bytes": wishes["min_bytes"],
-                "max_bytes": wishes["max_bytes"],
-                "image": wishes["images"].get("nccl_test") or profile["test_image"]["image"],
-                "mpi": profile["test_image"]["openmpi"],
-                "env": dict(shape.nccl_env),
-                "hca": hca,
-                "algo": shape.algo,
-                "topology": use_file,
-                "interface": wishes["interface"],
-                "deadline": wishes["test_timeout"],
-            }
-        )
-    return tests
+    return {
+        "name": f"nccl-{slug(shape.name)}",
+        "shape": shape.name,
+        "collective": wishes["collective"],
+        "limit": wishes["test_nodes"],
+        "gpus_per_node": shape.gpu_count,
+        "vfs_per_node": shape.vf_count if plan["mode"] == "sriov" else 0,
+        "min_bytes": wishes["min_bytes"],
+        "max_bytes": wishes["max_bytes"],
+        "image": wishes["images"].get("nccl_test") or profile["test_image"]["image"],
+        "mpi": profile["test_image"]["openmpi"],
+        "gang": gang,
+        "pull_secrets": list(wishes["image_pull_secrets"]),
+        "env": dict(shape.nccl_env),
+        "hca": shape.host_hca if plan["mode"] == "host" else shape.vf_hca,
+        "algo": shape.algo,
+        "topology": use_file,
+        "interface": wishes["interface"],
+        "deadline": wishes["test_timeout"],
+    }
+
+
+def _hca_faults(tests: Sequence[Json]) -> Iterator[Finding]:
+    for test in tests:
+        if not test["hca"]:
+            yield input_fault("rdma_mode", f"host is not possible on {test['shape']}: its HCA names are unknown")
 
 
 def slug(shape: str) -> str:
@@ -308,60 +375,6 @@ def _untestable(shape: Shape) -> Finding:
         f"add them with their source to files/topology/{shape.name}.yml",
         "plan",
     )
-
-
-# ---- permissions ---------------------------------------------------------------------------------------------------
-
-
-def _permissions(plan: Json) -> list[Json]:
-    """What the run will do, as SelfSubjectAccessReview rules."""
-    rules = [
-        ("list watch", "", "nodes", ""),
-        ("list watch", "", "pods", ""),
-        ("list watch", "apps", "deployments", ""),
-        ("list watch", "apps", "daemonsets", ""),
-        ("list watch", "", "events", ""),
-        ("list watch", "apiextensions.k8s.io", "customresourcedefinitions", ""),
-        ("list watch", "nvidia.com", "clusterpolicies", ""),
-        ("list", "", "namespaces", ""),
-        ("list", "", "secrets", ""),
-    ]
-    job = plan["namespaces"]["job"]
-    rules += [
-        ("create patch", "", "namespaces", ""),
-        ("get create patch delete", "", "configmaps", job),
-        ("get", "", "pods/log", job),
-        ("delete", "", "pods", job),
-    ]
-    if plan["launcher"] == "volcano":
-        rules.append(("get list watch create patch delete", "batch.volcano.sh", "jobs", job))
-        rules.append(("get list watch", "scheduling.volcano.sh", "podgroups", job))
-    else:
-        rules.append(("get list watch create patch delete", "kubeflow.org", "mpijobs", job))
-        rules.append(("list watch", "batch", "jobs", job))
-    if plan["install"] == "helm":
-        rules += [
-            ("create patch", "apiextensions.k8s.io", "customresourcedefinitions", ""),
-            ("create patch", "rbac.authorization.k8s.io", "clusterroles", ""),
-            ("create patch", "rbac.authorization.k8s.io", "clusterrolebindings", ""),
-            ("create patch update delete", "", "secrets", plan["namespaces"]["gpu_operator"]),
-            ("create patch update", "apps", "deployments", plan["namespaces"]["gpu_operator"]),
-        ]
-    if plan["mode"] == "sriov":
-        own, network = plan["namespaces"]["own"], plan["namespaces"]["network_operator"]
-        rules += [
-            ("list watch create patch", "mellanox.com", "nicclusterpolicies", ""),
-            ("list watch create patch", "nv-ipam.nvidia.com", "ippools", network),
-            ("create patch", "k8s.cni.cncf.io", "network-attachment-definitions", job),
-            ("create patch", "apps", "daemonsets", own),
-            ("create patch", "rbac.authorization.k8s.io", "roles", own),
-            ("create patch", "rbac.authorization.k8s.io", "rolebindings", network),
-        ]
-    return [
-        {"verb": verb, "group": group, "resource": resource, "namespace": namespace}
-        for verbs, group, resource, namespace in rules
-        for verb in verbs.split()
-    ]
 
 
 def test_nodes(plan: Json, shape: str, limit: Optional[int] = None) -> list[Json]:

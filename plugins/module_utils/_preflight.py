@@ -11,12 +11,19 @@ from __future__ import annotations
 
 import ipaddress
 import re
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Callable, Union
 
 from ansible_collections.gpuops.rdma.plugins.module_utils._errors import InputError
-from ansible_collections.gpuops.rdma.plugins.module_utils._model import Finding, Json, NodeFacts, Shape
+from ansible_collections.gpuops.rdma.plugins.module_utils._model import (
+    VF_RESOURCES,
+    Finding,
+    Json,
+    NodeFacts,
+    Shape,
+    image_name,
+)
 
 Network = Union[ipaddress.IPv4Network, ipaddress.IPv6Network]
 
@@ -24,6 +31,18 @@ Network = Union[ipaddress.IPv4Network, ipaddress.IPv6Network]
 CONTROLLER_CPU = 1.0
 CONTROLLER_MEMORY = 2 * 1024**3
 
+
+INSTALLS = ("install", "upgrade", "adopt")
+DRIVER_LABEL = "nvidia.com/cuda.driver.major"
+PEERMEM_LABEL = "nvidia.com/peermem.capable"
+DMABUF_KERNEL = (5, 12)
+"""The first kernel with DMA-BUF for RDMA; below it GPUDirect RDMA needs the module nvidia_peermem."""
+PF_DEFAULT = "192.168.0.0/16"
+"""Where Oracle Cloud Agent numbers the PFs when the node image has no rdma_network.json."""
+BATCH_CRDS = {
+    "volcano": ("jobs.batch.volcano.sh", "podgroups.scheduling.volcano.sh"),
+    "mpi": ("mpijobs.kubeflow.org",),
+}
 
 # OKE's oldest regions label their nodes with a three-letter key instead of the region's name.
 REGION_KEYS = {"phx": "us-phoenix-1", "iad": "us-ashburn-1", "fra": "eu-frankfurt-1", "lhr": "uk-london-1"}
@@ -39,7 +58,13 @@ class Look:
     shapes: dict[str, Shape]
     profile: Json
     denied: Sequence[str] = ()
-    """Permissions that this user lacks, as ``verb resource (namespace)``."""
+    """Permissions that this user lacks, see _permissions.texts."""
+    helm: Sequence[Finding] = ()
+    """What is wrong with the Helm of this machine."""
+    wanted_crds: Mapping[str, str] = field(default_factory=dict)
+    """CRD name -> the version that this collection speaks."""
+    requested: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    """Node -> (cores, bytes) that its pods have asked for, of the nodes that were looked at."""
     vcn_cidrs: Sequence[str] = ()
     pod_cidrs: Sequence[str] = ()
     service_cidrs: Sequence[str] = ()
@@ -51,8 +76,15 @@ class Look:
         return [node for node in self.nodes if node.name in wanted]
 
     @property
-    def installs(self) -> bool:
-        return bool(self.plan["install"] == "helm")
+    def installs(self) -> list[Json]:
+        """The releases that this run will install or change."""
+        return [item for item in self.plan.get("releases", {}).values() if item["action"] in INSTALLS]
+
+    @property
+    def namespaces(self) -> set[str]:
+        """All that this run works in, those of the releases too."""
+        releases = self.plan.get("releases", {}).values()
+        return {*self.plan["namespaces"].values(), *(item["namespace"] for item in releases)}
 
     @property
     def sriov(self) -> bool:
@@ -61,7 +93,26 @@ class Look:
 
 def permissions(look: Look) -> Iterator[Finding]:
     for item in look.denied:
-        yield _error("cluster", f"not allowed: {item}", "allowed", "grant it to the user of this kubeconfig")
+        yield _error("cluster", f"not allowed {item}", "", "grant it to the user of this kubeconfig")
+
+
+def helm(look: Look) -> Iterable[Finding]:
+    """Not asked where no chart is installed: a manifest needs no Helm."""
+    return look.helm if any(not item["manifest"] for item in look.installs) else ()
+
+
+def crd_version(look: Look) -> Iterator[Finding]:
+    groups = ("gpu_operator", "network_operator", "policy") if look.sriov else ("gpu_operator",)
+    names = [name for group in groups for name in look.profile["crds"][group]]
+    for name in [*names, *BATCH_CRDS[look.plan["launcher"]]]:
+        wanted, served = look.wanted_crds.get(name, ""), look.survey.get("served", {}).get(name, [])
+        if wanted and served and wanted not in served:
+            yield _error(
+                f"CustomResourceDefinition {name}",
+                f"served as {', '.join(served)}",
+                wanted,
+                "it is of another release of that operator, or of another product: remove or update it",
+            )
 
 
 def kubernetes_version(look: Look) -> Iterator[Finding]:
@@ -104,14 +155,17 @@ def nfd_once(look: Look) -> Iterator[Finding]:
         )
 
 
-def oracle_gpu_plugin(look: Look) -> Iterator[Finding]:
+def gpu_plugin(look: Look) -> Iterator[Finding]:
     for item in look.survey["workloads"]:
-        if item["kind"] == "daemonset" and item["name"] in ("nvidia-gpu-device-plugin", "nvidia-device-plugin"):
+        if item["kind"] != "daemonset" or "ClusterPolicy" in item["owners"]:
+            continue
+        known = item["name"] in ("nvidia-gpu-device-plugin", "nvidia-device-plugin")
+        if known or any(image_name(image) == "k8s-device-plugin" for image in item["images"]):
             yield _error(
                 f"DaemonSet {item['namespace']}/{item['name']}",
-                "a second device plugin that also advertises nvidia.com/gpu (OKE add-on NvidiaGpuPlugin)",
+                "a second device plugin that also advertises nvidia.com/gpu (on OKE the add-on NvidiaGpuPlugin)",
                 "only the GPU Operator's",
-                "disable the add-on: oci ce cluster-addon disable --addon-name NvidiaGpuPlugin",
+                "disable the add-on (oci ce cluster-addon disable --addon-name NvidiaGpuPlugin), or remove it",
             )
 
 
@@ -151,11 +205,10 @@ def ip_pool(look: Look) -> Iterator[Finding]:
     pool, subnet = "IPPool gpuops-rdma", look.plan["ip_pool"]["subnet"]
     network = _network(subnet)
     if network is None:
-        yield _error(pool, subnet, "a network like 192.168.0.0/16", "set rdma_ip_pool_subnet")
-        return
+        return  # the plan has told it
     groups: list[tuple[str, Iterable[str]]] = [
         ("a pod CIDR", [*look.pod_cidrs, *(cidr for node in look.nodes for cidr in node.pod_cidrs)]),
-        ("a service CIDR", [*look.service_cidrs, *look.survey.get("service_cidrs", [])]),
+        ("a service CIDR", [*look.service_cidrs, *(look.survey["service_cidrs"] or [])]),
         ("the VCN", look.vcn_cidrs),
         ("the PFs' own RDMA network", [look.pf_network] if look.pf_network else []),
         ("a node's address", [node.internal_ip for node in look.nodes if node.internal_ip]),
@@ -166,11 +219,20 @@ def ip_pool(look: Look) -> Iterator[Finding]:
             yield _error(
                 pool, f"{subnet} overlaps {what}: {clash}", "no overlap", "set rdma_ip_pool_subnet to a free network"
             )
-    if not look.pf_network:
+    if look.survey["service_cidrs"] is None and not look.service_cidrs:
         yield _finding(
-            "warning",
+            "unknown",
             pool,
-            f"the PFs' own addresses are not known (192.168.0.0/16 without rdma_network.json); the pool is {subnet}",
+            f"{subnet}; the service CIDRs are not known: this user may not list servicecidrs.networking.k8s.io",
+            "no overlap with the services",
+            "set rdma_service_cidrs, or grant it",
+        )
+    default = _network(PF_DEFAULT)
+    if look.plan["platform"] == "oke" and not look.pf_network and default and _overlaps(network, default):
+        yield _finding(
+            "info",
+            pool,
+            f"{subnet}; the PFs' own addresses are not known, {PF_DEFAULT} on images without rdma_network.json",
             "no overlap with the PFs' own RDMA network",
             "read rdma_network.json on a node and set rdma_pf_network",
         )
@@ -181,7 +243,7 @@ def namespaces(look: Look) -> Iterator[Finding]:
     needs_privilege = {look.plan["namespaces"][key] for key in ("gpu_operator", "network_operator", "own")}
     if look.plan["mode"] == "host":
         needs_privilege = {look.plan["namespaces"]["gpu_operator"], look.plan["namespaces"]["job"]}
-    for name in sorted(set(look.plan["namespaces"].values())):
+    for name in sorted(look.namespaces):
         item = present.get(name)
         if item and item["phase"] == "Terminating":
             yield _error(
@@ -200,26 +262,37 @@ def namespaces(look: Look) -> Iterator[Finding]:
 
 
 def controller_room(look: Look) -> Iterator[Finding]:
-    if not look.installs and not look.plan.get("tests"):
+    """What runs already has its place: room is only asked for when something is installed."""
+    if look.plan["install"] != "helm":
         return
-    known = set(look.shapes)
-    room = [
+    open_nodes = candidates(look.nodes, look.shapes)
+    full = [node.name for node in open_nodes if not has_room(node, look.requested.get(node.name, (0.0, 0.0)))]
+    if len(full) < len(open_nodes) or (open_nodes and not look.installs):
+        return
+    expected = f"at least one (>= {CONTROLLER_CPU:.0f} core, >= {CONTROLLER_MEMORY // 1024**3} GiB free)"
+    remedy = "without it `helm upgrade` hangs on its hook job until it times out"
+    if full:
+        found = f"the nodes without GPUs have no room left for the operators' controllers: {', '.join(full[:5])}"
+        yield _error("cluster", found, expected, f"make the CPU node pool larger; {remedy}")
+    else:
+        found = "no Ready, untainted node without GPUs for the operators' controllers and Helm's hook jobs"
+        yield _error("cluster", found, expected, f"add a CPU node pool; {remedy}")
+
+
+def candidates(nodes: Sequence[NodeFacts], shapes: Collection[str]) -> list[NodeFacts]:
+    """Nodes on which controllers can run, the largest first."""
+    found = [
         node
-        for node in look.nodes
-        if node.ready
-        and not node.cordoned
-        and node.shape not in known
-        and not _blocking(node.taints)
-        and node.cpu_allocatable >= CONTROLLER_CPU
-        and node.memory_allocatable >= CONTROLLER_MEMORY
+        for node in nodes
+        if node.ready and not node.cordoned and node.shape not in shapes and not _blocking(node.taints)
     ]
-    if not room:
-        yield _error(
-            "cluster",
-            "no Ready, untainted node without GPUs that has room for the operators' controllers and Helm's hook jobs",
-            f"at least one (>= {CONTROLLER_CPU:.0f} core, >= {CONTROLLER_MEMORY // 1024**3} GiB)",
-            "add a CPU node pool; without it `helm upgrade` hangs on its hook job until it times out",
-        )
+    return sorted(found, key=lambda node: (-node.cpu_allocatable, -node.memory_allocatable, node.name))
+
+
+def has_room(node: NodeFacts, requested: tuple[float, float]) -> bool:
+    """``requested``: (cores, bytes) of the pods that are on it."""
+    free = (node.cpu_allocatable - requested[0], node.memory_allocatable - requested[1])
+    return free[0] >= CONTROLLER_CPU and free[1] >= CONTROLLER_MEMORY
 
 
 def node_images(look: Look) -> Iterator[Finding]:
@@ -292,8 +365,7 @@ def mode_region(look: Look) -> Iterator[Finding]:
 
 def leftovers(look: Look) -> Iterator[Finding]:
     ours = look.plan["resources"]["vf"]
-    others = ("nvidia.com/rdma-vf", "nvidia.com/sriov-rdma-vf", "nvidia.com/sriov_rdma_vf")
-    for resource in others:
+    for resource in VF_RESOURCES:
         nodes = [node.name for node in look.gpu_nodes if node.allocatable.get(resource)]
         if resource != ours and nodes and look.sriov:
             yield _error(
@@ -305,18 +377,45 @@ def leftovers(look: Look) -> Iterator[Finding]:
 
 
 def cuda_driver(look: Look) -> Iterator[Finding]:
-    needed = look.profile.get("test_image", {}).get("min_driver")
-    if not needed:
-        return
+    """Before the GPU Operator has labelled a node its driver is unknown: this check is run again after it."""
+    image = look.profile["test_image"]
+    needed, silent = str(image["min_driver"]), []
     for node in look.gpu_nodes:
-        major = node.labels.get("nvidia.com/cuda.driver.major", "")
-        if major.isdigit() and int(major) < int(str(needed).split(".")[0]):
+        major = node.labels.get(DRIVER_LABEL, "")
+        if not major.isdigit():
+            silent.append(node.name)
+        elif int(major) < int(needed.partition(".")[0]):
             yield _error(
                 node.name,
                 f"NVIDIA driver {major}",
-                f">= {needed} for the CUDA of the test image",
+                f">= {needed} for CUDA {image['cuda']} of the test image",
                 "use a newer node image or an older test image (rdma_images)",
             )
+    if silent:
+        yield _finding(
+            "info",
+            "cluster",
+            f"the NVIDIA driver of {_subjects(silent)} is not known: no label {DRIVER_LABEL}",
+            f">= {needed} for CUDA {image['cuda']} of the test image",
+            "the GPU Operator labels the nodes; it is looked at again then",
+        )
+
+
+def gpudirect(look: Look) -> Iterator[Finding]:
+    old = [
+        node.name
+        for node in look.gpu_nodes
+        if (version := _minor(node.kernel)) and version < DMABUF_KERNEL and node.labels.get(PEERMEM_LABEL) != "true"
+    ]
+    if old:
+        yield _finding(
+            "warning",
+            "cluster",
+            f"{_subjects(old)}: the kernel is older than {'.'.join(map(str, DMABUF_KERNEL))} and has no DMA-BUF for "
+            "RDMA, and with the image's own driver nothing in Kubernetes loads nvidia_peermem",
+            "nvidia_peermem loaded by the node image, after nvidia and ib_core",
+            "see lsmod on a node; without it NCCL goes through host memory",
+        )
 
 
 def expected_nodes(look: Look) -> Iterator[Finding]:
@@ -330,9 +429,11 @@ def expected_nodes(look: Look) -> Iterator[Finding]:
 
 CHECKS: dict[str, Callable[[Look], Iterable[Finding]]] = {
     "permissions": permissions,
+    "helm": helm,
+    "crd-version": crd_version,
     "kubernetes-version": kubernetes_version,
     "one-nfd": nfd_once,
-    "one-gpu-plugin": oracle_gpu_plugin,
+    "one-gpu-plugin": gpu_plugin,
     "rdma-shared-plugin": rdma_shared_plugin,
     "nic-cluster-policy-name": nic_cluster_policy,
     "one-cluster-policy": cluster_policy,
@@ -345,36 +446,41 @@ CHECKS: dict[str, Callable[[Look], Iterable[Finding]]] = {
     "mode-region": mode_region,
     "leftovers": leftovers,
     "cuda-driver": cuda_driver,
+    "gpudirect": gpudirect,
     "expected-nodes": expected_nodes,
 }
 
 
-def check(look: Look, ignore: Sequence[str] = ()) -> list[Finding]:
-    """All findings, the plan's own first. InputError when ``ignore`` names no check."""
-    strange = sorted(set(ignore) - set(CHECKS))
+def check(look: Look, ignore: Sequence[str] = (), only: Sequence[str] = ()) -> list[Finding]:
+    """All findings, the plan's own first; with ``only`` those of these checks. InputError for what is no check."""
+    strange = sorted({*ignore, *only} - set(CHECKS))
     if strange:
         raise InputError(f"Unknown preflight check(s): {', '.join(strange)}. Known: {', '.join(sorted(CHECKS))}.")
-    found = [Finding(**item) for item in look.plan.get("findings", [])]
+    found = [] if only else [Finding(**item) for item in look.plan.get("findings", [])]
     for name, run in CHECKS.items():
-        if name not in ignore:
+        if name not in ignore and (name in only or not only):
             found += [_named(finding, name) for finding in run(look)]
     return found
 
 
-def message(findings: Sequence[Finding]) -> str:
+def message(findings: Sequence[Finding], when: str = "before anything was changed") -> str:
     """All errors as one text, each on a line; nodes with the same problem share one."""
     groups: dict[tuple[str, str, str, str], list[str]] = {}
     for item in findings:
         if item.severity == "error":
             groups.setdefault((item.id, item.found, item.expected, item.remedy), []).append(item.subject)
     lines = [
-        f"- {_subjects(subjects)}: {found}"
-        + (f"; expected {expected}" if expected else "")
-        + (f". {remedy[0].upper()}{remedy[1:]}" if remedy else "")
-        + f" [{name}]"
+        f"- {line(Finding(name, 'error', _subjects(subjects), found, expected, remedy))} [{name}]"
         for (name, found, expected, remedy), subjects in groups.items()
     ]
-    return f"{len(lines)} problem(s) before anything was changed:\n" + "\n".join(lines)
+    return f"{len(lines)} problem(s) {when}:\n" + "\n".join(lines)
+
+
+def line(item: Finding) -> str:
+    """``subject: found; expected that. Do this``"""
+    expected = f"; expected {item.expected}" if item.expected else ""
+    remedy = f". {item.remedy[0].upper()}{item.remedy[1:]}" if item.remedy else ""
+    return f"{item.subject}: {item.found}{expected}{remedy}"
 
 
 def _subjects(names: Sequence[str]) -> str:

@@ -5,9 +5,10 @@
 
 Cluster stages::
 
-    cluster_policy(policy) nic_cluster_policy(policy, daemonsets=()) crd(obj) helm_release(secrets, name)
-    daemonset(obj, allow_zero=False) deployment(obj) pod(obj) failed_create(events, name)
-    node(facts, labels=()) resource(facts, name, expected) ip_pool(pool, nodes, events=()) vf_pod(pod, boot_id="")
+    cluster_policy(policy) nic_cluster_policy(policy, daemonsets=()) plugin_config(policy, config_map, resource)
+    crd(obj) helm_release(secrets, name) daemonset(obj, allow_zero=False) deployment(obj) pod(obj)
+    failed_create(events, name) node(facts, labels=()) resource(facts, name, expected)
+    ip_pool(pool, nodes, events=()) vf_pod(pod, boot_id="")
 
 Batch jobs (``ready`` = ended well, ``code`` says where the job stands, ``exit_code`` is the master's or launcher's)::
 
@@ -42,6 +43,13 @@ STUCK_REASONS = (
     "ImageInspectError",
 )
 VF_STATUS = "gpuops.rdma/vf-status"
+PLUGIN_CONFIG = "nvidia.network-operator.state=state-SRIOV-device-plugin"
+"""Label of the ConfigMap that the Network Operator makes for the SR-IOV device plugin, of both generations."""
+NFD = "feature.node.kubernetes.io/pci-"
+GPU_LABEL = "|".join(f"{NFD}{kind}10de.present=true" for kind in ("", "0302_", "0300_"))
+"""The GPU Operator takes a node for a GPU node by any of these, and by nothing else."""
+NIC_LABEL = f"{NFD}15b3.present=true"
+"""The SR-IOV device plugin's DaemonSet selects by it."""
 
 
 @dataclass(frozen=True)
@@ -286,6 +294,8 @@ def deployment(obj: Optional[Json]) -> Status:
     wanted = _spec(obj).get("replicas", 1)
     available, updated = status.get("availableReplicas") or 0, status.get("updatedReplicas") or 0
     progress = f"{min(available, updated)}/{wanted}"
+    if not wanted:
+        return _stuck("scaled to 0 replicas: nothing of it runs", "NoReplicas", progress=progress)
     if available >= wanted and updated >= wanted:
         return _ready(progress=progress)
     if _is_true(conditions.get("ReplicaFailure")):
@@ -401,6 +411,40 @@ def _children(by_state: Mapping[str, list[Json]], name: str) -> str:
     return "; ".join(reasons) or "its DaemonSets are rolled out, the operator has not noticed yet"
 
 
+def plugin_config(policy: Optional[Json], config_map: Optional[Json], resource: str) -> Optional[Status]:
+    """Does the SR-IOV device plugin offer the VFs under the name that is asked for? None: the policy runs no plugin.
+
+    ``config_map`` is what the operator makes of the policy, and what the plugin reads: key ``config.json``.
+    """
+    wanted = _json((_spec(policy).get("sriovDevicePlugin") or {}).get("config"))
+    if wanted is None:
+        return None
+    names = sorted(resource_names(wanted))
+    if resource not in names:
+        offered = ", ".join(names) or "nothing"
+        remedy = f"set rdma_resource to one of these, or correct {_name(policy)}"
+        return _stuck(f"{_name(policy)} offers VFs as {offered}, asked for is {resource}: {remedy}", "OtherResource")
+    if config_map is None:
+        return _waiting("the device plugin's ConfigMap does not exist yet")
+    if _json((config_map.get("data") or {}).get("config.json")) != wanted:
+        return _waiting(f"ConfigMap {_name(config_map)} does not hold {_name(policy)}'s configuration yet")
+    return _ready()
+
+
+def resource_names(config: Json) -> set[str]:
+    """``prefix/name`` of all resources in a configuration of the SR-IOV device plugin; its own prefix is intel.com."""
+    entries = (entry for entry in config.get("resourceList") or [] if isinstance(entry, dict))
+    return {f"{entry.get('resourcePrefix') or 'intel.com'}/{entry.get('resourceName')}" for entry in entries}
+
+
+def _json(text: Any) -> Optional[Json]:
+    try:
+        value = json.loads(text)
+    except (TypeError, ValueError):
+        return None
+    return value if isinstance(value, dict) else None
+
+
 def ip_pool(pool: Optional[Json], nodes: Sequence[str], events: Iterable[Json] = ()) -> Status:
     """Every node has a block of addresses. A pool that is refused or too small shows only in its events."""
     if pool is None:
@@ -434,7 +478,7 @@ def _ends_with_any(event: Json, names: Sequence[str]) -> bool:
 
 
 def node(facts: Optional[NodeFacts], labels: Iterable[str] = ()) -> Status:
-    """Ready, not cordoned, and with every label. ``key`` or ``key=value``."""
+    """Ready, not cordoned, and with every label: ``key`` or ``key=value``, alternatives with ``|`` between them."""
     if facts is None:
         return _waiting("no such node yet")
     if not facts.ready:
@@ -448,8 +492,8 @@ def node(facts: Optional[NodeFacts], labels: Iterable[str] = ()) -> Status:
 
 
 def _has_label(labels: Mapping[str, str], wanted: str) -> bool:
-    key, equals, value = wanted.partition("=")
-    return key in labels and (not equals or labels[key] == value)
+    pairs = (one.partition("=") for one in wanted.split("|"))
+    return any(key in labels and (not equals or labels[key] == value) for key, equals, value in pairs)
 
 
 def resource(facts: Optional[NodeFacts], name: str, expected: Optional[int]) -> Status:
@@ -469,11 +513,7 @@ def resource(facts: Optional[NodeFacts], name: str, expected: Optional[int]) -> 
 
 def vf_report(obj: Optional[Json]) -> Optional[Json]:
     """The VF configuration pod's report (see docs/architecture.md), None when there is none or it is not JSON."""
-    try:
-        report = json.loads((_meta(obj).get("annotations") or {})[VF_STATUS])
-    except (KeyError, ValueError, TypeError):
-        return None
-    return report if isinstance(report, dict) else None
+    return _json((_meta(obj).get("annotations") or {}).get(VF_STATUS))
 
 
 def vf_cause(report: Optional[Json]) -> str:

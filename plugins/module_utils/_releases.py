@@ -29,17 +29,20 @@ from dataclasses import dataclass
 from typing import Any, Optional, Union
 
 from ansible_collections.gpuops.rdma.plugins.module_utils._errors import DataError, InputError
-from ansible_collections.gpuops.rdma.plugins.module_utils._model import Json
+from ansible_collections.gpuops.rdma.plugins.module_utils._model import Json, image_name
 
 CHARTS = ("gpu-operator", "network-operator", "volcano", "mpi-operator")
 """Charts whose values are looked at; those of other releases may hold passwords and are dropped at once."""
 RELEASE_SELECTOR = "owner=helm,status!=superseded"
 """Label selector for release Secrets: without it every old revision of every release is transferred."""
+UNREADABLE = "unreadable"
 PATIENCE = 900.0
 """Seconds after which a pending release is taken for abandoned: Helm's own hooks time out after 300."""
 
 Overrides = Union[None, str, Mapping[str, Any], Sequence[Any]]
 _ABSENT = object()
+_LOCATION = re.compile(r"(nvcr\.io|ghcr\.io|quay\.io|docker\.io|registry\.k8s\.io|[a-z]+\.ocir\.io)(/[\w./:@-]+)?")
+"""An image, a repository of images, or a whole registry, that a profile or a chart names."""
 
 
 # ---- values --------------------------------------------------------------------------------------------------------
@@ -83,6 +86,78 @@ def values(
         listed = "\n".join(f"- {fault}" for fault in faults)
         raise InputError(f"Cannot accept rdma_{operator}_values for {entry['chart']} {chosen}:\n{listed}")
     return Values(merged, tuple(warnings))
+
+
+def mirrored(profile: Json, registry: str) -> Json:
+    """The profile with all images from a registry of one's own: ``nvcr.io/nvidia/x:1`` -> ``<registry>/nvidia/x:1``.
+
+    Also the charts' own defaults (``known_images``: path of a value -> location) become values.
+    """
+    if not registry:
+        return profile
+    result: Json = _relocated(profile, registry)
+    for entry in result.values():
+        for path, location in entry.get("known_images", {}).items() if isinstance(entry, Mapping) else ():
+            entry["values"] = merge(nested(path, location), entry["values"])
+    return result
+
+
+def _relocated(tree: Any, registry: str) -> Any:
+    if isinstance(tree, Mapping):
+        return {key: _relocated(value, registry) for key, value in tree.items()}
+    if isinstance(tree, (list, tuple)):
+        return [_relocated(item, registry) for item in tree]
+    if isinstance(tree, str) and _LOCATION.fullmatch(tree):
+        return f"{registry.rstrip('/')}/{tree.partition('/')[2]}".rstrip("/")
+    return tree
+
+
+def with_images(objects: Iterable[Json], registry: str, pull_secrets: Sequence[str]) -> list[Json]:
+    """The objects of a manifest, with the images of their pods from ``registry`` and the Secrets to pull them with."""
+    result = []
+    for item in objects:
+        item = copy.deepcopy(item)
+        pod = lookup(item, "spec.template.spec")
+        if isinstance(pod, dict):
+            for container in [*(pod.get("initContainers") or []), *(pod.get("containers") or [])]:
+                container["image"] = _mirror_of(str(container.get("image", "")), registry)
+            known = [secret.get("name") for secret in pod.get("imagePullSecrets") or []]
+            names = list(dict.fromkeys([*known, *pull_secrets]))
+            pod.update({"imagePullSecrets": [{"name": name} for name in names]} if names else {})
+        result.append(item)
+    return result
+
+
+def _mirror_of(image: str, registry: str) -> str:
+    """``kubeflow/x:1`` is ``docker.io/kubeflow/x:1``; what comes from another private registry stays."""
+    host, _, rest = image.partition("/")
+    if not rest:
+        whole = f"docker.io/library/{image}"
+    else:
+        whole = image if re.search(r"[.:]|^localhost$", host) else f"docker.io/{image}"
+    moved = str(_relocated(whole, registry)) if registry else whole
+    return image if moved == whole else moved
+
+
+def pull_secrets(entry: Json, names: Sequence[str]) -> Json:
+    """Chart values with these pull secrets, wherever the chart of this profile entry takes them.
+
+    A known key ``imagePullSecrets`` is a list of names; ``rules.pull_secrets`` has the others.
+    """
+    forms = {path: "names" for path in entry["known_keys"] if path.rpartition(".")[2] == "imagePullSecrets"}
+    forms.update(entry["rules"].get("pull_secrets", {}))
+    written = {"names": list(names), "objects": [{"name": name} for name in names], "name": (*names, "")[0]}
+    found: Json = {}
+    for path, form in forms.items() if names else ():
+        found = merge(found, nested(path, written[form]))
+    return found
+
+
+def nested(path: str, value: Any) -> Json:
+    """``a.b``, 1 -> ``{"a": {"b": 1}}``"""
+    for key in reversed(path.split(".")):
+        value = {key: value}
+    return dict(value)
 
 
 def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> Json:
@@ -387,7 +462,8 @@ def installed(secrets: Iterable[Json], charts: Sequence[str] = CHARTS) -> list[J
     """Helm 3 release Secrets (type helm.sh/release.v1) -> the newest revision of each release.
 
     ``{name, namespace, chart, version, app_version, status, revision, updated, description, values, secret}``;
-    ``values`` only for ``charts``. Uninstalled releases whose history was kept are left out.
+    ``values`` only for ``charts``. Uninstalled releases whose history was kept are left out. One that cannot be read
+    has status ``unreadable``, chart "" and the reason as description: it must not stop work on the others.
     """
     newest: dict[tuple[str, str], Json] = {}
     for secret in secrets:
@@ -406,7 +482,11 @@ def _revision(secret: Json) -> int:
 
 def _release(secret: Json, charts: Sequence[str]) -> Json:
     meta = secret["metadata"]
-    document = decode(secret)
+    try:
+        document = decode(secret)
+    except DataError as error:
+        about = {"name": meta.get("labels", {}).get("name", meta["name"]), "namespace": meta.get("namespace", "")}
+        document = {**about, "info": {"status": UNREADABLE, "description": str(error)}}
     chart, info = document.get("chart", {}).get("metadata", {}), document.get("info", {})
     name = str(chart.get("name", ""))
     return {
@@ -532,19 +612,14 @@ def _strangers(want: Json, same: Sequence[Json], workloads: Iterable[Json]) -> l
         item
         for item in workloads
         if item["kind"] == "deployment"
-        and any(_image_name(image) in want["images"] for image in item["images"])
+        and any(image_name(image) in want["images"] for image in item["images"])
         and (item["namespace"], item.get("release", "")) not in owned
     ]
 
 
-def _image_name(image: str) -> str:
-    """``nvcr.io/nvidia/gpu-operator:v26.7.0@sha256:...`` -> ``gpu-operator``."""
-    return image.split("@", maxsplit=1)[0].rsplit("/", 1)[-1].split(":", maxsplit=1)[0]
-
-
 def _conflict(want: Json, same: Sequence[Json], strangers: Sequence[Json]) -> str:
     found = [f"Helm release {_place(item)} ({item['version']}, {item['status']})" for item in same]
-    found += [f"Deployment {_place(item)}, installed without that release" for item in strangers]
+    found += [f"Deployment {_place(item)}, installed without {'that' if same else 'a'} release" for item in strangers]
     return (
         f"{len(found)} installations of {want['chart']} would fight over the same nodes: {'; '.join(found)}. "
         "Remove all but one (helm uninstall NAME -n NAMESPACE; OKE: disable the add-on)"
@@ -554,8 +629,13 @@ def _conflict(want: Json, same: Sequence[Json], strangers: Sequence[Json]) -> st
 def _stranger(want: Json, strangers: Sequence[Json], install: str) -> Decision:
     places = ", ".join(_place(item) for item in strangers)
     namespace = strangers[0]["namespace"]
+    if len({item["namespace"] for item in strangers}) > 1:
+        return _refuse(want, _conflict(want, (), strangers))
     if install == "existing" or want["keep"]:
-        return _decision(want, "none", f"is there: Deployment {places}, not a Helm release", namespace=namespace)
+        name = str(strangers[0].get("release") or "")
+        told = f"Helm release {name}, whose record was not found" if name else "not a Helm release"
+        seen = {"namespace": namespace, "name": name or want["name"], "version": _tag(want, strangers), "values": {}}
+        return _decision(want, "none", f"is there: Deployment {places}, {told}", **seen)
     return _refuse(
         want,
         f"{want['chart']} is already there as Deployment {places}, which is no Helm release (an OKE add-on, OLM, or "
@@ -564,9 +644,21 @@ def _stranger(want: Json, strangers: Sequence[Json], install: str) -> Decision:
     )
 
 
+def _tag(want: Json, strangers: Sequence[Json]) -> str:
+    """The version that the image of a Deployment says; "" where it says none."""
+    for item in strangers:
+        for image in item["images"]:
+            tag = image.partition("@")[0].rpartition("/")[2].partition(":")[2]
+            if image_name(image) in want["images"] and parse_version(tag):
+                return str(tag)
+    return ""
+
+
 def _fresh(want: Json, releases: Sequence[Json]) -> Decision:
     for item in releases:
         if (item["name"], item["namespace"]) == (want["name"], want["namespace"]):
+            if item["status"] == UNREADABLE:
+                return _refuse(want, item["description"])
             return _refuse(
                 want,
                 f"the release name {_place(item)} is taken by chart {item['chart']} {item['version']}; "
@@ -687,16 +779,6 @@ def changes(before: Mapping[str, Any], after: Mapping[str, Any], prefix: str = "
     return found
 
 
-def masked(tree: Any) -> Any:
-    """Values for a diff: private keys, passwords and tokens are not shown."""
-    if isinstance(tree, Mapping):
-        return {
-            key: "********" if re.search(r"(?i)(password|token|tlskey)$", str(key)) else masked(value)
-            for key, value in tree.items()
-        }
-    return [masked(item) for item in tree] if isinstance(tree, list) else tree
-
-
 # ---- Helm's words --------------------------------------------------------------------------------------------------
 
 _EXPLAINED: tuple[tuple[str, str], ...] = (
@@ -763,6 +845,7 @@ def nic_cluster_policy(
     node_affinity: Optional[Json] = None,
     multus: bool = True,
     images: Optional[Mapping[str, str]] = None,
+    pull_secrets: Sequence[str] = (),
 ) -> Optional[Json]:
     """The NicClusterPolicy of this profile, or None where the chart makes it.
 
@@ -781,6 +864,8 @@ def nic_cluster_policy(
         del spec["secondaryNetwork"]
     for name, image in (images or {}).items():
         _component(spec, name).update(_image(name, image))
+    for part in _components(spec).values():
+        part["imagePullSecrets"] = list(pull_secrets)
     if tolerations:
         spec["tolerations"] = [dict(item) for item in tolerations]
     if node_affinity:
@@ -788,14 +873,18 @@ def nic_cluster_policy(
     return {
         "apiVersion": "mellanox.com/v1alpha1",
         "kind": "NicClusterPolicy",
-        "metadata": {"name": profile["names"]["nic_cluster_policy"]},
+        "metadata": {"name": "nic-cluster-policy"},
         "spec": spec,
     }
 
 
-def _component(spec: Json, name: str) -> Json:
+def _components(spec: Json) -> dict[str, Json]:
     places: dict[str, Json] = {key: value for key, value in spec.items() if "image" in value}
-    places.update(spec.get("secondaryNetwork", {}))
+    return {**places, **spec.get("secondaryNetwork", {})}
+
+
+def _component(spec: Json, name: str) -> Json:
+    places = _components(spec)
     if name not in places:
         raise InputError(f"NicClusterPolicy has no component {name!r} here. It has: {', '.join(sorted(places))}.")
     return places[name]

@@ -8,12 +8,13 @@ docs/report.md documents the JSON; docs/report.schema.json is its schema.
 
 from __future__ import annotations
 
+import datetime
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Optional
 from xml.etree import ElementTree
 
-from ansible_collections.gpuops.rdma.plugins.module_utils._model import Json
+from ansible_collections.gpuops.rdma.plugins.module_utils._model import Json, masked
 
 SCHEMA_VERSION = 1
 VERDICTS = ("fail", "incomplete", "degraded", "pass")
@@ -24,12 +25,39 @@ NOT_PROVEN = "Not proven"
 _ORDER = {verdict: number for number, verdict in enumerate(VERDICTS)}
 _NODE_ORDER = {verdict: number for number, verdict in enumerate(NODE_VERDICTS)}
 _SEVERITIES = ("error", "unknown", "warning", "info")
-_SECRET = re.compile(r"passw|token|secret|credential|api_?key|private_?key", re.IGNORECASE)
 _UNDONE = {"skipped": "was not run", "running": "did not end"}
 _CLAIM = {"error": "fail", "unknown": "incomplete", "unjudged": "incomplete"}
 """Severity of a finding, or verdict of a test -> what it makes of the run."""
+COMMAND = "ansible-playbook site.yml"
+SCAN = "ansible-playbook playbooks/nccl_scan.yml"
+_COMMAND = re.compile(r"(?:.*(?:: | \())?((?:ansible-playbook|kubectl|helm|oci) [^;)]*)")
+"""A command in a remedy, which may say first when to give it, or stand in brackets."""
 _MANY = 8
 """More nodes than that are not named on a command line."""
+_SHOWN_ENV = re.compile(r"(NCCL|UCX|OMPI_MCA|PRTE_MCA|HCOLL|CUDA|NVIDIA)_[A-Z0-9_a-z]+")
+"""Variables of a test that a report passes on; others may hold anything."""
+_SCAN_KEYS: Json = {
+    "name": "",
+    "shape": "",
+    "simulated": False,
+    "verdict": "incomplete",
+    "reason": "",
+    "complete": False,
+    "stopped": "",
+    "nodes": [],
+    "blocks": {},
+    "good": [],
+    "pairs": [],
+    "singles": [],
+    "rails": [],
+    "gate": None,
+    "convicted": [],
+    "unresolved": {},
+    "notes": {},
+    "counts": {},
+    "seconds": 0,
+}
+"""What the report takes of a scan's document (docs/scan.md), and what stands for a key that is not there."""
 
 
 def build(
@@ -41,31 +69,44 @@ def build(
     nccl: Sequence[Json],
     versions: Json,
     deselected: bool = False,
+    command: str = COMMAND,
+    hosts: Optional[Mapping[str, Json]] = None,
+    scans: Sequence[Json] = (),
+    previous: Optional[Json] = None,
 ) -> Json:
     """The report.
 
     ``nodes``: ``{name, ready, ready_reason, allocatable{}}`` as the cluster has them at the end; None when it could not
-    be asked. ``deselected``: the user left the NCCL test out.
+    be asked. ``deselected``: the user left the NCCL test out; the results are then those of an earlier run.
+    ``command``: what runs site.yml with this run's inventory and inputs. ``hosts``: node -> summary of its host
+    checks (_host_report.summary). ``scans``: documents of nccl_scan. ``previous``: the report of an earlier run.
     """
-    findings = _unique([*plan.get("findings", []), *findings, *_count_findings(plan, stages, nodes)])
-    table = _node_table(plan, nodes, findings, nccl)
+    nccl = [_aged(item, plan) for item in nccl]
+    fresh = [item for item in nccl if not item.get("stale")]
+    judged = [item for test in fresh for item in test["verdict"].get("findings", [])]
+    findings = _unique([*plan.get("findings", []), *findings, *judged, *_count_findings(plan, stages, nodes)])
+    table = _node_table(plan, nodes, findings, fresh)
+    table = [{**row, "host": (hosts or {}).get(row["name"])} for row in table]
     names = {node["name"] for node in table}
-    judged = {_key(item) for test in nccl for item in test["verdict"].get("findings", [])}
-    cluster = [item for item in findings if item["subject"] not in names and _key(item) not in judged]
+    told = {_key(item) for item in judged}
+    cluster = [item for item in findings if item["subject"] not in names and _key(item) not in told]
     verdict, reason = _verdict(plan, stages, table, cluster, nccl, deselected)
     return {
         "schema_version": SCHEMA_VERSION,
         "verdict": verdict,
         "reason": reason,
-        "next": _next(verdict, stages, table, cluster, nccl, deselected),
+        "next": _with_inputs(_next(verdict, stages, table, cluster, fresh, deselected), command),
         "simulated": bool(plan.get("simulated")),
+        "worst": _worst(table),
         "summary": _summary(table),
         "stages": [_stage(item) for item in stages],
         "nodes": table,
         "findings": [_shown(item, ("subject",)) for item in cluster],
-        "nccl": [_nccl(item) for item in nccl],
+        "nccl": [{**_nccl(item), "previous": _earlier(item, previous)} for item in nccl],
+        "scan": [_scan(item) for item in scans],
         "plan": _provenance(plan),
         "versions": versions,
+        "began": _began(stages),
     }
 
 
@@ -87,24 +128,25 @@ def _verdict(
     deselected: bool,
 ) -> tuple[str, str]:
     """The worst claim. Among equals the first: what stopped the run, nodes, cluster, tests, what is missing."""
+    fresh = [item for item in nccl if not item.get("stale")]
     claims = [
         *_stage_claims(stages),
         *_node_claims(table),
         *_cluster_claims(cluster),
-        *_nccl_claims(nccl),
-        *_missing_claims(plan, stages, table, nccl, deselected),
+        *_nccl_claims(fresh),
+        *_missing_claims(plan, table, nccl, deselected),
     ]
     worst = min(claims, key=lambda claim: _ORDER[claim[0]], default=("incomplete", "Nothing was looked at."))
-    verdict, reason = worst if worst[0] != "pass" else ("pass", _praise(table, nccl))
+    verdict, reason = worst if worst[0] != "pass" else ("pass", _praise(table, fresh, deselected))
     return verdict, _sentence(reason)
 
 
 def _stage_claims(stages: Sequence[Json]) -> list[tuple[str, str]]:
-    """A failed plan has seen nothing of the nodes, so it says nothing against them."""
+    """A stage that failed before the nodes were looked at says nothing against them."""
     claims = []
     for stage in stages:
         if stage["status"] == "failed":
-            verdict = "incomplete" if stage["name"] == "plan" else "fail"
+            verdict = "incomplete" if stage["name"] in ("control_node", "plan") else "fail"
             claims.append((verdict, f"Stage {stage['name']} failed: {_first(stage.get('error', ''))}"))
         elif stage["status"] != "ok":
             claims.append(("incomplete", f"Stage {stage['name']} {_UNDONE.get(stage['status'], stage['status'])}."))
@@ -149,29 +191,42 @@ def _nccl_claims(nccl: Sequence[Json]) -> list[tuple[str, str]]:
     return claims
 
 
-def _missing_claims(
-    plan: Json, stages: Sequence[Json], table: Sequence[Json], nccl: Sequence[Json], deselected: bool
-) -> list[tuple[str, str]]:
+def _missing_claims(plan: Json, table: Sequence[Json], nccl: Sequence[Json], deselected: bool) -> list[tuple[str, str]]:
     if not table:
         return [("incomplete", "No GPU node was found.")]
-    untested = sorted({node["shape"] for node in table} | set(plan.get("shapes", {})))
-    untested = [shape for shape in untested if shape not in {item["shape"] for item in nccl}]
+    tested = {item["shape"] for item in nccl if not item.get("stale")}
+    untested = [
+        shape
+        for shape in sorted({node["shape"] for node in table} | set(plan.get("shapes", {})))
+        if shape not in tested
+    ]
     if not untested:
         return []
     if deselected:
-        return [("incomplete", f"{NOT_PROVEN}: the NCCL test was left out.")]
+        stale = next((item["stale"] for item in nccl if item["shape"] in untested), "")
+        earlier = f", and the result of an earlier run does not count: {stale}" if stale else ""
+        return [("incomplete", f"{NOT_PROVEN}: the NCCL test was left out{earlier}.")]
     left_out = all(node["excluded"] for node in table if node["shape"] in untested)
     why = "all its nodes are left out" if left_out else "no NCCL result"
     return [("incomplete", f"Not tested: {', '.join(untested)} ({why}).")]
 
 
-def _praise(table: Sequence[Json], nccl: Sequence[Json]) -> str:
+def _aged(item: Json, plan: Json) -> Json:
+    """A result that says nothing about the cluster as it is now says why, under ``stale``."""
+    if not item.get("stale") and item.get("mode") and plan.get("mode") and item["mode"] != plan["mode"]:
+        return {**item, "stale": f"it is of mode {item['mode']}"}
+    return item
+
+
+def _praise(table: Sequence[Json], nccl: Sequence[Json], deselected: bool) -> str:
     good = sum(node["verdict"] == "pass" for node in table)
     untested = sum(node["verdict"] == "pass" and not node["tested"] for node in table)
     out = [node for node in table if node["excluded"]]
     lesser = f" (tested together: {good - untested})" if untested else ""
     text = f"{good} of {_count(len(table))} {'passes' if good == 1 else 'pass'}{lesser}"
-    text += "".join(f"; {item['shape']}: {item['verdict']['reason'].rstrip('.')}" for item in nccl)
+    for item in nccl:
+        when = f" (tested {item['made']})" if deselected and item.get("made") else ""
+        text += f"; {item['shape']}: {item['verdict']['reason'].rstrip('.')}{when}"
     if out:
         text += f"; left out: {_listed([node['name'] + ' (' + node['excluded'] + ')' for node in out])}"
     return text
@@ -248,7 +303,7 @@ def _finding(
 
 def _again(stage: str, names: Sequence[str]) -> str:
     narrow = f" -e rdma_nodes={','.join(names)}" if len(names) <= _MANY else ""
-    return f"ansible-playbook site.yml --tags {stage}{narrow}"
+    return f"{COMMAND} --tags {stage}{narrow}"
 
 
 def _unique(findings: Sequence[Json]) -> list[Json]:
@@ -287,7 +342,12 @@ def _node_table(
         _node_row(plan, node, present.get(node["name"]), mine.get(node["name"], []), node["name"] in tested)
         for node in plan.get("nodes", [])
     ]
-    return sorted(table, key=lambda row: _NODE_ORDER[row["verdict"]])
+    return sorted(table, key=lambda row: (_NODE_ORDER[row["verdict"]], -_stages_against(row)))
+
+
+def _stages_against(row: Json) -> int:
+    """How many stages hold something against a node: their findings may be faces of one fault."""
+    return len({item["stage"] for item in row["findings"] if item["severity"] == "error"})
 
 
 def _node_row(plan: Json, node: Json, now: Optional[Json], findings: Sequence[Json], tested: bool) -> Json:
@@ -368,24 +428,64 @@ def _nccl(item: Json) -> Json:
         "reason": verdict["reason"],
         "log": item.get("log", ""),
         "seconds": item.get("seconds", 0),
+        "made": item.get("made", ""),
+        "stale": item.get("stale", ""),
+        "digest": item.get("digest", ""),
     }
+
+
+def _scan(item: Json) -> Json:
+    shown: Json = {key: item.get(key, missing) for key, missing in _SCAN_KEYS.items()}
+    return {**shown, "rails": [{"netdev": "", "hca": "", **row} for row in shown["rails"]]}
 
 
 def _provenance(plan: Json) -> Json:
     """The plan without what stands elsewhere (nodes, findings) or is large (objects stay in run/plan.json)."""
-    return {
-        key: _masked(value) for key, value in plan.items() if key not in ("objects", "nodes", "findings", "permissions")
+    shown = {
+        key: masked(value) for key, value in plan.items() if key not in ("objects", "nodes", "findings", "permissions")
     }
+    if "tests" in shown:
+        shown["tests"] = [{**test, "env": _shown_env(test.get("env") or {})} for test in shown["tests"]]
+    return shown
 
 
-def _masked(value: Any, key: str = "") -> Any:
-    """Chart values may carry credentials; a report is passed around."""
-    if isinstance(value, dict):
-        return {name: _masked(item, str(name)) for name, item in value.items()}
-    if isinstance(value, list):
-        return [_masked(item) for item in value]
-    hidden = isinstance(value, str) and value and _SECRET.search(key) and not key.lower().endswith(("name", "secret"))
-    return "(hidden)" if hidden else value
+def _shown_env(env: Mapping[str, Any]) -> Json:
+    return {name: value for name, value in env.items() if _SHOWN_ENV.fullmatch(name)}
+
+
+def _began(stages: Sequence[Json]) -> str:
+    """When the first stage began, in UTC; "" when no stage says."""
+    times = [float(stage["started"]) for stage in stages if stage.get("started")]
+    if not times:
+        return ""
+    return datetime.datetime.fromtimestamp(min(times), datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def _worst(table: Sequence[Json]) -> Optional[Json]:
+    """The node to look at first, and why; None when no node is wrong."""
+    bad = next((node for node in table if node["verdict"] in ("fail", "incomplete")), None)
+    if bad is None:
+        return None
+    remedy = next((item["remedy"] for item in bad["findings"] if item["remedy"]), "")
+    return {"name": bad["name"], "verdict": bad["verdict"], "found": _cause(bad), "remedy": remedy}
+
+
+def _earlier(item: Json, previous: Optional[Json]) -> Optional[Json]:
+    """The curve of the same test in an earlier report; None without one, or when it is this very result."""
+    collective = item["run"].get("collective", "")
+    for old in (previous or {}).get("nccl") or ():
+        same = old.get("shape") == item["shape"] and old.get("collective") == collective
+        if same and old.get("measured") is not None and (not item.get("made") or old.get("made") != item["made"]):
+            points = [[row["size"], value] for row in old.get("rows") or () if (value := _busbw(row)) is not None]
+            return {
+                "made": old.get("made") or (previous or {}).get("made", ""),
+                "verdict": old["verdict"],
+                "nodes": len(old.get("nodes") or ()),
+                "measured": old["measured"],
+                "size": old.get("size"),
+                "points": points,
+            }
+    return None
 
 
 def _next(
@@ -396,37 +496,62 @@ def _next(
     nccl: Sequence[Json],
     deselected: bool,
 ) -> str:
-    """What to do now, as one line; "" when nothing is to be done."""
+    """What to do now, as one command; "" when nothing is to be done. What cannot be a command stands in the findings.
+
+    A failed stage says itself what has to be solved first.
+    """
     if verdict == "pass":
         return ""
     if any(stage["status"] == "failed" for stage in stages):
-        return "solve that, then run it again: ansible-playbook site.yml"
+        return COMMAND
     for severity in ("error", "unknown"):
-        remedy = _node_remedy(table, severity) or next(
-            (item["remedy"] for item in cluster if item["severity"] == severity and item.get("remedy")), ""
+        command = _node_command(table, severity) or next(
+            (found for item in cluster if item["severity"] == severity and (found := _command(item))), ""
         )
-        if remedy:
-            return str(remedy)
+        if command:
+            return command
     bad = [item for item in nccl if item["verdict"]["verdict"] != "pass"]
-    if bad:
-        slow = "nccl_scan" in bad[0]["verdict"]["reason"]
-        return "run nccl_scan to find the slow node or rail" if slow else f"read {bad[0].get('log') or 'the log'}"
-    return "ansible-playbook site.yml --tags nccl_test" if deselected else "ansible-playbook site.yml"
+    if bad and "nccl_scan" in bad[0]["verdict"]["reason"]:
+        return SCAN
+    if bad and bad[0].get("log"):
+        return f"less {bad[0]['log']}"
+    return f"{COMMAND} --tags nccl_test" if deselected else COMMAND
 
 
-def _node_remedy(table: Sequence[Json], severity: str) -> str:
-    """The first node's remedy; nodes that need the same stage again share one command."""
-    found = [
-        (node["name"], item)
-        for node in table
-        for item in node["findings"]
-        if item["severity"] == severity and item["remedy"]
-    ]
+def _with_inputs(text: str, command: str) -> str:
+    """The command with this run's inventory and inputs. The scan's playbook stands beside the run's own."""
+    if not text.startswith(SCAN):
+        return text.replace(COMMAND, command, 1)
+    program, playbook, *inputs = command.split(" ", 2)
+    if re.fullmatch(r"site\.ya?ml", playbook):
+        playbook = f"playbooks/{playbook}"
+    return " ".join([program, re.sub(r"[^/.]+(\.ya?ml)?$", r"nccl_scan\1", playbook), *inputs])
+
+
+def _command(item: Json) -> str:
+    """The command in a finding's remedy; without one, its stage again; "" when there is no remedy at all."""
+    found = _COMMAND.match(item.get("remedy") or "")
+    if found:
+        return found.group(1).strip().rstrip(".")
+    if item.get("remedy") and item["stage"] == "nccl_scan":
+        return SCAN
+    again = item.get("remedy") and item["stage"] not in ("", "plan", "report")
+    return f"{COMMAND} --tags {item['stage']}" if again else ""
+
+
+def _node_command(table: Sequence[Json], severity: str) -> str:
+    """The first node's command; nodes that need the same stage again share one."""
+    found = [(node["name"], item) for node in table for item in node["findings"] if item["severity"] == severity]
+    found = [(name, item) for name, item in found if _command(item)]
     if not found:
         return ""
-    first, stage = found[0][1]["remedy"], found[0][1]["stage"]
-    names = list(dict.fromkeys(name for name, item in found if item["stage"] == stage))
-    return _again(stage, names) if first == _again(stage, [found[0][0]]) else str(first)
+    # What mends comes before what only looks again.
+    found.sort(key=lambda entry: not _COMMAND.match(entry[1]["remedy"]))
+    (name, item), stage = found[0], found[0][1]["stage"]
+    command, again = _command(item), _again(stage, [name])
+    if command not in (again, f"{COMMAND} --tags {stage}"):
+        return command
+    return _again(stage, list(dict.fromkeys(other for other, one in found if one["stage"] == stage)))
 
 
 # ---- text ----------------------------------------------------------------------------------------------------------
@@ -440,6 +565,8 @@ def text(report: Json, width: int = 200, rows: int = 12) -> list[str]:
         lines += ["", *_curve_lines(item), _nccl_line(item) + mark]
         if item["verdict"] != "pass" and item["measured"] is not None and item["reason"] not in report["reason"]:
             lines.append(f"  {item['reason']}")
+    for item in report["scan"]:
+        lines += ["", *_scan_lines(item, rows)]
     lines += _finding_lines(report, rows)
     lines += ["", f"{report['verdict'].upper()}  {report['reason']}" + ("" if report["nccl"] else mark)]
     if report["next"]:
@@ -528,7 +655,37 @@ def _nccl_line(item: Json) -> str:
     fraction = f" ({item['fraction']:.2f})" if item["fraction"] else ""
     line = f"NIC line {item['bound']['nic_line']:.0f}, " if item["bound"]["nic_line"] else ""
     threshold = f"threshold {item['threshold']:.0f}{fraction}" if item["threshold"] else "no threshold"
-    return f"{place}, {_size(item['size'])}: {item['measured']:.1f} GB/s; {line}{threshold}: {item['verdict']}"
+    measured = f"{_size(item['size'])}: {item['measured']:.1f} GB/s{_since(item)}"
+    return f"{place}, {measured}; {line}{threshold}: {item['verdict']}"
+
+
+def _since(item: Json) -> str:
+    """The change since the earlier run of the same test on as many nodes."""
+    old = item["previous"]
+    if not old or not item["measured"] or not old["measured"] or old["nodes"] != len(item["nodes"]):
+        return ""
+    percent = (item["measured"] / old["measured"] - 1) * 100
+    return f" (before: {old['measured']:.1f}, {percent:+.0f} %)"
+
+
+def _scan_lines(item: Json, rows: int) -> list[str]:
+    """What a scan concludes, and whom it convicts."""
+    counts = item["counts"]
+    runs = f"{counts.get('pair_runs', 0)} pairs in {counts.get('pair_rounds', 0)} rounds"
+    lines = [_cut(f"scan  {_count(len(item['nodes']))}, {item['shape']}, {runs}: {item['verdict']}", 400)]
+    if not item["convicted"]:
+        lines.append(_cut(f"  {_flat(item['reason'])}", 400))
+    for found in item["convicted"][:rows]:
+        lines.append(_cut(f"  {found['cause']:<6}  {culprit(found)}: {_flat(found['found'])}", 400))
+    for name, why in list(item["unresolved"].items())[:rows]:
+        lines.append(_cut(f"  unknown {name}: {_flat(why)}", 400))
+    more = max(len(item[key]) - rows for key in ("convicted", "unresolved"))
+    return [*lines, *([f"  ({more} more in the report)"] if more > 0 else [])]
+
+
+def culprit(found: Json) -> str:
+    """Whom a conviction of a scan is about: a node, or the two ends of a link."""
+    return found["node"] or " - ".join(found["between"])
 
 
 def _busbw(row: Json) -> Optional[float]:
@@ -606,8 +763,8 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def junit(report: Json) -> str:
-    """Suites: verdict, stages, nodes, cluster, NCCL. ``fail`` and ``degraded`` are failures, ``incomplete`` an error,
-    nodes that were left out are skipped. The suite ``verdict`` alone says whether the run passed."""
+    """Suites: verdict, stages, nodes, cluster, NCCL, scan. ``fail`` and ``degraded`` are failures, ``incomplete`` an
+    error, nodes that were left out are skipped. The suite ``verdict`` alone says whether the run passed."""
     suites = ElementTree.Element("testsuites", name="gpuops.rdma")
     states = {"ok": "pass", "skipped": "skipped", "running": "incomplete"}
     severities = {"error": "fail", "unknown": "incomplete"}
@@ -638,8 +795,21 @@ def junit(report: Json) -> str:
             for item in report["nccl"]
         ],
     )
+    _suite(
+        suites,
+        "scan",
+        [
+            (item["name"] or item["shape"], item["verdict"], _convictions(item), item["seconds"])
+            for item in report["scan"]
+        ],
+    )
     ElementTree.indent(suites)
     return '<?xml version="1.0" encoding="UTF-8"?>\n' + ElementTree.tostring(suites, encoding="unicode") + "\n"
+
+
+def _convictions(scan: Json) -> str:
+    named = [f"{item['cause']} {culprit(item)}: {item['found']}" for item in scan["convicted"]]
+    return "; ".join([str(scan["reason"]), *named])
 
 
 _JUNIT = {

@@ -11,5 +11,7 @@ SPEC: dict[str, Any] = {
     "state": {"type": "str", "default": "present", "choices": ["present", "absent"]},
     "plan": {"type": "path"},
     "group": {"type": "str"},
+    "everything": {"type": "bool", "default": False},
+    "timeout": {"type": "int", "default": 180},
     "objects": {"type": "list", "elements": "dict", "default": []},
 }

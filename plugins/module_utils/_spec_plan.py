@@ -27,6 +27,8 @@ SPEC: dict[str, Any] = {
     "network_operator_values": {"type": "raw", "default": {}},
     "charts": {"type": "dict", "default": {}},
     "images": {"type": "dict", "default": {}},
+    "image_registry": {"type": "str", "default": ""},
+    "image_pull_secrets": {"type": "list", "elements": "str", "default": []},
     "collective": {"type": "str", "default": "all_reduce"},
     "test_nodes": {"type": "int", "default": 0},
     "min_bytes": {"type": "str", "default": "8"},

@@ -10,6 +10,7 @@ from typing import Any
 SPEC: dict[str, Any] = {
     "plan": {"type": "path", "required": True},
     "read_only": {"type": "bool", "default": False},
+    "only": {"type": "list", "elements": "str", "default": []},
     "ignore": {"type": "list", "elements": "str", "default": []},
     "vcn_cidrs": {"type": "list", "elements": "str", "default": []},
     "pod_cidrs": {"type": "list", "elements": "str", "default": []},

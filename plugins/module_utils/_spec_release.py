@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 SPEC: dict[str, Any] = {
+    "state": {"type": "str", "default": "present", "choices": ["present", "absent"]},
     "plan": {"type": "path"},
     "operator": {"type": "str"},
     "name": {"type": "str"},

@@ -10,5 +10,6 @@ from typing import Any
 SPEC: dict[str, Any] = {
     "dir": {"type": "path", "required": True},
     "fail_on_verdict": {"type": "bool", "default": True},
+    "again": {"type": "bool", "default": False},
     "without_test": {"type": "bool", "default": False},
 }

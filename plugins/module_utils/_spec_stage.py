@@ -8,10 +8,11 @@ from __future__ import annotations
 from typing import Any
 
 SPEC: dict[str, Any] = {
-    "name": {"type": "str", "required": True},
-    "state": {"type": "str", "required": True, "choices": ["started", "finished", "failed"]},
+    "name": {"type": "str", "default": ""},
+    "state": {"type": "str", "required": True, "choices": ["begun", "started", "finished", "failed"]},
     "run_dir": {"type": "path", "required": True},
+    "needs": {"type": "list", "elements": "str", "default": []},
+    "keep_test": {"type": "bool", "default": False},
     "error": {"type": "str", "default": ""},
     "task": {"type": "str", "default": ""},
-    "first": {"type": "bool", "default": False},
 }

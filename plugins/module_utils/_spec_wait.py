@@ -24,6 +24,7 @@ SPEC: dict[str, Any] = {
     "for": {"type": "str", "required": True, "choices": TARGETS},
     "plan": {"type": "path"},
     "group": {"type": "str", "default": ""},
+    "once": {"type": "bool", "default": False},
     "tolerate": {"type": "bool", "default": False},
     "shape": {"type": "list", "elements": "str", "default": []},
     "nodes": {"type": "list", "elements": "str", "default": []},

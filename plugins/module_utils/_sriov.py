@@ -94,6 +94,20 @@ def vf_config_objects(
     ]
 
 
+def configured_shapes(daemonset: Json) -> list[str]:
+    """The shapes that a VF configuration DaemonSet stands on: the other direction of its affinity."""
+    pod = daemonset["spec"]["template"]["spec"]
+    affinity = ((pod.get("affinity") or {}).get("nodeAffinity") or {}).get(
+        "requiredDuringSchedulingIgnoredDuringExecution"
+    ) or {}
+    expressions = (
+        expression
+        for term in affinity.get("nodeSelectorTerms") or []
+        for expression in term.get("matchExpressions") or []
+    )
+    return sorted({name for one in expressions if one.get("key") == SHAPE_LABEL for name in one.get("values") or []})
+
+
 def cni_daemonset(
     namespace: str,
     shapes: Sequence[Shape],
@@ -225,13 +239,6 @@ def ip_pool(
         "metadata": _meta(name, namespace),
         "spec": spec,
     }
-
-
-def pod_networks_annotation(nad_ref: str, count: int) -> str:
-    """Value of k8s.v1.cni.cncf.io/networks: ``count`` VFs through ``nad_ref`` (``name`` or ``namespace/name``)."""
-    if count < 1:
-        raise InputError(f"network {nad_ref}: {count} VFs asked for; a pod in mode sriov needs at least one")
-    return ",".join([nad_ref] * count)
 
 
 def _usable(shapes: Iterable[Shape]) -> list[Shape]:

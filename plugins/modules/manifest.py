@@ -18,7 +18,7 @@ extends_documentation_fragment:
 - gpuops.rdma.attributes.cluster
 options:
   state:
-    description: V(absent) removes the objects that carry our label.
+    description: V(absent) removes the objects that carry our label; others are left alone.
     type: str
     choices:
     - present
@@ -30,6 +30,17 @@ options:
   group:
     description: Name of the group of objects in the plan.
     type: str
+  everything:
+    description:
+    - With O(state=absent), remove everything in the cluster that carries our label, of all kinds that this collection
+      makes, and wait until it is gone. No plan is needed. A namespace stays while somebody else's objects are in it.
+    - Operators that were installed from a manifest are not among it; see O(gpuops.rdma.release#module:state).
+    type: bool
+    default: false
+  timeout:
+    description: Seconds until everything must be gone, with O(everything).
+    type: int
+    default: 180
   objects:
     description: Objects to apply when no plan is given.
     type: list
@@ -44,6 +55,11 @@ EXAMPLES = r"""
   gpuops.rdma.manifest:
     plan: rdma-report/run/plan.json
     group: vf_config
+
+- name: Remove everything that this collection made
+  gpuops.rdma.manifest:
+    state: absent
+    everything: true
 """
 
 RETURN = r"""

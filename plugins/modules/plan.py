@@ -12,7 +12,8 @@ version_added: 0.1.0
 description:
 - 'Looks at the cluster once and writes one JSON document that every other plugin of the collection reads: which
   nodes, which shape, which releases with which values, which objects, which test, each decision with its reason.'
-- Changes nothing in the cluster. Wishes that cannot be met are refused, all at once.
+- Changes nothing in the cluster. Wishes that cannot be met are findings of the plan. M(gpuops.rdma.preflight) lists
+  them with all other problems; where it will not run, the plan fails with them. No other plugin takes such a plan.
 extends_documentation_fragment:
 - gpuops.rdma.auth
 - gpuops.rdma.attributes.cluster
@@ -119,6 +120,19 @@ options:
     description: 'Other images: C(nccl_test), C(vf_config), C(sriov_cni), C(rdma_cni).'
     type: dict
     default: {}
+  image_registry:
+    description: >-
+      Registry (with a path, if any) to take images from; the host of each image is replaced by it, and O(images) are
+      left as they are. The plan warns about images that only a chart or manifest names.
+    type: str
+    default: ''
+  image_pull_secrets:
+    description: >-
+      Names of Secrets to pull images with, for the operators, our DaemonSets and the test. They must be there in the
+      namespaces of their pods.
+    type: list
+    elements: str
+    default: []
   collective:
     description: The collective to test.
     type: str

@@ -27,6 +27,13 @@ options:
     description: Ask for permissions to read only.
     type: bool
     default: false
+  only:
+    description: >-
+      Ids of checks to run alone, on the nodes as they are now: what was not known before the operators ran. Findings
+      of the plan and permissions are left out then; what was ignored before stays ignored.
+    type: list
+    elements: str
+    default: []
   ignore:
     description: Ids of checks to leave out. An unknown id is refused.
     type: list

@@ -24,13 +24,20 @@ extends_documentation_fragment:
 - gpuops.rdma.auth
 - gpuops.rdma.attributes.cluster
 options:
+  state:
+    description:
+    - V(absent) uninstalls the one release of the chart, under whatever name, or removes what was applied of the
+      operator's manifest. Definitions (CRDs) stay, with all that users made of them. Two releases are refused.
+    type: str
+    choices: [present, absent]
+    default: present
   plan:
     description: plan.json with the release. With it come all options from O(name) to O(install).
     type: path
   operator:
     description:
     - 'Which release of the plan: V(gpu_operator), V(network_operator) or V(batch).'
-    - Without a plan a name for messages.
+    - Without a plan a name for messages; with O(state=absent) the operator, whose chart has the same name with dashes.
     type: str
   name:
     description: Name of the release.
@@ -117,6 +124,11 @@ EXAMPLES = r"""
     values:
       driver:
         enabled: false
+
+- name: Uninstall the Network Operator, whatever its release is called
+  gpuops.rdma.release:
+    state: absent
+    operator: network_operator
 """
 
 RETURN = r"""

@@ -28,11 +28,16 @@ options:
     description: Fail when the verdict is not pass.
     type: bool
     default: true
+  again:
+    description: Make the report again from the run folder as it is, without asking the cluster.
+    type: bool
+    default: false
   without_test:
     description:
     - The NCCL test was left out on purpose. The verdict is then V(incomplete) at best, which does not fail the task
       when nothing else is wrong.
     - Tags that leave out C(nccl_test) mean the same.
+    - Results of an earlier run that stand in the run folder count, unless something was changed after them.
     type: bool
     default: false
 author:

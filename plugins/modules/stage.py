@@ -7,11 +7,13 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: stage
-short_description: Note that a stage began, ended or failed
+short_description: Note that a run or a stage began, ended or failed
 version_added: 0.1.0
 description:
 - Writes the record of a stage into the run folder, from which M(gpuops.rdma.report) makes the report. A stage after
   a failed one is noted as skipped.
+- O(state=begun) begins a run; what an earlier run left in the folder goes. Results of NCCL tests stay when this run
+  makes none, that is when tags leave out the stage C(nccl_test), or with O(keep_test).
 extends_documentation_fragment:
 - gpuops.rdma.attributes
 attributes:
@@ -21,13 +23,14 @@ attributes:
     support: none
 options:
   name:
-    description: Name of the stage.
+    description: Name of the stage; needed but for O(state=begun).
     type: str
-    required: true
+    default: ''
   state:
     description: What happened.
     type: str
     choices:
+    - begun
     - started
     - finished
     - failed
@@ -44,8 +47,13 @@ options:
     description: Name of the failed task.
     type: str
     default: ''
-  first:
-    description: 'Start a new run: the folder of an earlier one is removed.'
+  needs:
+    description: Stages whose failure stops this one. Empty means any.
+    type: list
+    elements: str
+    default: []
+  keep_test:
+    description: Keep the results of earlier NCCL tests, whatever the tags say.
     type: bool
     default: false
 author:
@@ -53,6 +61,11 @@ author:
 """
 
 EXAMPLES = r"""
+- name: Begin a run
+  gpuops.rdma.stage:
+    state: begun
+    run_dir: rdma-report/run
+
 - name: Begin
   gpuops.rdma.stage:
     name: sriov
@@ -63,11 +76,11 @@ EXAMPLES = r"""
 RETURN = r"""
 run:
   description: Whether the stage is to run; false after a failed stage.
-  returned: always
+  returned: with O(state=started)
   type: bool
 blocker:
   description: The failed stage.
-  returned: always
+  returned: with O(state=started)
   type: str
 """
 

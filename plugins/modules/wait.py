@@ -22,12 +22,14 @@ options:
   for:
     description:
       - What to wait for.
-      - V(nodes), O(count) nodes of O(shape), or the nodes of the plan, are Ready, schedulable and have O(labels).
+      - V(nodes), O(count) nodes of O(shape), or the nodes of the plan, are Ready, schedulable and have O(labels). With
+        a plan, and where Node Feature Discovery runs, also its labels for the GPUs and, in mode V(sriov), for the NICs.
       - V(crds), the CustomResourceDefinitions of O(name) are established.
       - V(gpu_operator), ClusterPolicy is ready with reason Reconciled, the toolkit, device plugin and validator
         DaemonSets are rolled out, and every node has the GPUs of its shape and sharing configuration allocatable.
       - V(network_operator), NicClusterPolicy is ready and the DaemonSets and the nv-ipam Deployment that it makes are
-        rolled out; with the plan also the SR-IOV configuration daemon where it is expected.
+        rolled out; with the plan also the SR-IOV configuration daemon where it is expected, and the device plugin's
+        configuration holds the plan's VF resource.
       - V(vf_config), the VF configuration pod of every node says that all VFs are made.
       - V(vfs), the VFs of every node are allocatable as its shape says.
       - V(ip_pool), the IPPool of O(name) has a block of addresses for every node.
@@ -43,6 +45,11 @@ options:
     description: Group of the plan's CRDs, for O(for=crds).
     type: str
     default: ""
+  once:
+    description:
+      - Look once and do not wait, nor fail. With O(plan) everything that is not ready becomes a finding for the report.
+    type: bool
+    default: false
   tolerate:
     description:
       - Whether the wait may go on without some nodes of the plan. Those that are hopeless, or late at the deadline, are
@@ -65,7 +72,7 @@ options:
     description: How many nodes must be ready. Without it the plan's number, else all that are there and at least one.
     type: int
   labels:
-    description: Labels that every node must have, as C(key) or C(key=value).
+    description: Labels that every node must have, as C(key) or C(key=value), alternatives with C(|) between them.
     type: list
     elements: str
     default: []
@@ -123,6 +130,12 @@ EXAMPLES = r"""
     for: gpu_operator
     plan: rdma-report/run/plan.json
 
+- name: Say what of the Network Operator is not ready, and go on
+  gpuops.rdma.wait:
+    for: network_operator
+    plan: rdma-report/run/plan.json
+    once: true
+
 - name: Wait until all VFs are allocatable
   gpuops.rdma.wait:
     for: vfs
@@ -148,7 +161,7 @@ slowest:
   returned: success
   type: str
 late:
-  description: Name and reason of what is not ready, at most 20; after a failure, and in check mode.
+  description: Name and reason of what is not ready, at most 20; after a failure, with O(once), and in check mode.
   returned: always
   type: dict
   sample: {"10.140.0.3": "ImagePullBackOff nvcr.io/nvidia/k8s/container-toolkit:v1.19.1"}

@@ -79,6 +79,7 @@ class RdmaAction(ActionBase):
         plan = self._plan_file
         if plan and (result["changed"] or result.get("requests")):
             entry = {"task": self._task.action.rsplit(".", 1)[-1], "changed": bool(result["changed"])}
+            entry.update({"predicted": True} if self.check_mode else {})
             _run.journal(
                 str(plan),
                 {**entry, "requests": result.get("requests", 0), **({"failed": True} if result.get("failed") else {})},

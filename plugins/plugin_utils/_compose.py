@@ -1,21 +1,41 @@
 # Copyright: gpuops.rdma contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Adds releases and objects to a plan, from the parts of the core that know them. PRIVATE to the collection.
+"""Adds releases, objects and permissions to a plan, from the parts of the core that know them. PRIVATE to the
+collection.
 
-What stands once in a cluster (NicClusterPolicy, device plugin, VF configuration) covers every supported shape that is
-there, whatever a run is narrowed to: narrowing must not take VFs away from other pools.
+What stands once in a cluster (NicClusterPolicy, device plugin, VF configuration) covers the shapes of this run and
+those that an earlier run has configured: narrowing must not take VFs away from other pools, nor bring them there.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from typing import Any, Callable
 
-from ansible_collections.gpuops.rdma.plugins.module_utils import _plan, _releases, _sriov, _topology
+from ansible_collections.gpuops.rdma.plugins.module_utils import _permissions, _plan, _releases, _sriov, _topology
+from ansible_collections.gpuops.rdma.plugins.module_utils._client import KINDS
+from ansible_collections.gpuops.rdma.plugins.module_utils._errors import DataError, InputError
 from ansible_collections.gpuops.rdma.plugins.module_utils._model import Finding, Json, NodeFacts, Shape, to_dict
 from ansible_collections.gpuops.rdma.plugins.plugin_utils import _data
 
 TOPOLOGY = "gpuops-nccl-topology"
+
+
+class Faults:
+    """Inputs that cannot be accepted, for one list: the plan goes on without what they spoil."""
+
+    def __init__(self) -> None:
+        self.findings: list[Finding] = []
+
+    def attempt(self, subject: str, call: Callable[[], Any], otherwise: Any = None) -> Any:
+        try:
+            return call()
+        except (InputError, DataError) as error:
+            head, *faults = str(error).split("\n- ")
+            told = [_plan.input_fault(subject, text) for text in faults or [head]]
+            self.findings += [item for item in told if item.found not in {known.found for known in self.findings}]
+            return otherwise
 
 
 def complete(
@@ -27,48 +47,78 @@ def complete(
     profile: Json,
     now: float,
 ) -> None:
-    """Adds ``releases``, ``objects``, ``crds`` and the findings about them."""
-    present = _present(wishes, facts, shapes)
-    plan["releases"] = _all_releases(plan, wishes, survey, present, profile, now)
+    """Adds ``releases``, ``objects``, ``crds``, ``permissions`` and the findings about them."""
+    faults = Faults()
+    configured = [shapes[name] for name in _configured(plan, survey, shapes, profile)]
+    plan["releases"] = _all_releases(plan, wishes, survey, configured, profile, now, faults)
     for name, release in plan["releases"].items():
         plan["findings"] += to_dict(_release_findings(name, release))
+    plan["findings"] += to_dict([*_unreadable(survey), *_pull_secrets_left_out(plan, wishes, profile)])
     for key in ("gpu_operator", "network_operator"):
         if key in plan["releases"]:
             plan["namespaces"][key] = plan["releases"][key]["namespace"]
     plan["crds"] = profile["crds"]
-    plan["objects"] = _objects(plan, wishes, facts, present, profile) if present else _no_objects()
+    plan["objects"] = _objects(plan, wishes, facts, configured, profile, faults) if configured else _no_objects()
+    plan["findings"] += to_dict(faults.findings)
+    plan["permissions"] = _permissions.rules(plan, KINDS)
 
 
-def _present(wishes: Json, facts: Sequence[NodeFacts], shapes: dict[str, Shape]) -> list[Shape]:
-    names = {fact.shape for fact in facts if fact.shape in shapes} | set(wishes["shapes"])
-    return [shapes[name] for name in sorted(names) if shapes[name].status == "supported"]
+def _configured(plan: Json, survey: Json, shapes: dict[str, Shape], profile: Json) -> list[str]:
+    """Shapes of this run and of earlier ones, as far as they are supported and the profile covers them."""
+    names = {*plan["shapes"], *plan["wanted_shapes"], *survey.get("configured_shapes", ())}
+    covered = profile["shapes"] or names
+    return sorted(name for name in names if name in covered and name in shapes and shapes[name].status == "supported")
 
 
 # ---- releases ------------------------------------------------------------------------------------------------------
 
 
 def _all_releases(
-    plan: Json, wishes: Json, survey: Json, present: Sequence[Shape], profile: Json, now: float
+    plan: Json,
+    wishes: Json,
+    survey: Json,
+    configured: Sequence[Shape],
+    profile: Json,
+    now: float,
+    faults: Faults,
 ) -> dict[str, Json]:
     wanted: dict[str, tuple[str, Json]] = {"gpu_operator": ("gpu_operator", {})}
     if plan["mode"] == "sriov":
         extra: Json = {}
-        if present and profile["network_operator"]["policy_by"] == "chart":
-            extra = {"sriovDevicePlugin": {"resources": _sriov.chart_resources(present, plan["resources"]["vf"])}}
+        if configured and profile["network_operator"]["policy_by"] == "chart":
+            resources = faults.attempt(
+                "rdma_resource", lambda: _sriov.chart_resources(configured, plan["resources"]["vf"]), []
+            )
+            extra = {"sriovDevicePlugin": {"resources": resources}}
         wanted["network_operator"] = ("network_operator", extra)
     wanted["batch"] = ("volcano" if plan["launcher"] == "volcano" else "mpi_operator", {})
-    return {
-        key: _release(operator, plan, wishes, survey, profile, extra, now) for key, (operator, extra) in wanted.items()
+    found = {
+        key: _release(operator, plan, wishes, survey, profile, extra, now, faults)
+        for key, (operator, extra) in wanted.items()
     }
+    return {key: release for key, release in found.items() if release}
 
 
-def _release(operator: str, plan: Json, wishes: Json, survey: Json, profile: Json, extra: Json, now: float) -> Json:
-    reference = wishes["charts"].get(operator)
-    local = _data.local_chart(reference)
+def _release(
+    operator: str, plan: Json, wishes: Json, survey: Json, profile: Json, extra: Json, now: float, faults: Faults
+) -> Json:
+    reference, chart = wishes["charts"].get(operator), f"rdma_charts.{operator}"
+    local = faults.attempt(chart, lambda: _data.local_chart(reference))
     version = str((local or {}).get("version") or "")
-    overrides = wishes.get(f"{operator}_values") or {}
-    values = _releases.values(profile, operator, overrides, wishes=extra, version=version)
-    want = _releases.wanted(profile, operator, values.values, reference, local)
+
+    def values(overrides: Any) -> _releases.Values:
+        wanted = _releases.merge(_releases.pull_secrets(profile[operator], wishes["image_pull_secrets"]), extra)
+        return _releases.values(profile, operator, overrides, wishes=wanted, version=version)
+
+    given = wishes.get(f"{operator}_values") or {}
+    found = faults.attempt(f"rdma_{operator}_values", lambda: values(given)) or faults.attempt(
+        chart, lambda: values({}), _releases.Values({})
+    )
+    want = faults.attempt(chart, lambda: _releases.wanted(profile, operator, found.values, reference, local))
+    if want is None:
+        return {}
+    if want["manifest"]:
+        want.update(image_registry=wishes["image_registry"], pull_secrets=list(wishes["image_pull_secrets"]))
     release: Json = _releases.entry(
         want,
         _releases.decide(
@@ -82,7 +132,7 @@ def _release(operator: str, plan: Json, wishes: Json, survey: Json, profile: Jso
         ),
     )
     release["operator"] = operator
-    release["warnings"] = [*values.warnings, *release["warnings"]]
+    release["warnings"] = [*found.warnings, *release["warnings"]]
     return release
 
 
@@ -94,6 +144,24 @@ def _release_findings(name: str, release: Json) -> list[Finding]:
     return findings
 
 
+def _unreadable(survey: Json) -> Iterator[Finding]:
+    for item in survey["releases"]:
+        if item["status"] == _releases.UNREADABLE:
+            subject = f"release {item['namespace']}/{item['name']}"
+            yield Finding("plan.release", "warning", subject, item["description"], "", "", "plan")
+
+
+def _pull_secrets_left_out(plan: Json, wishes: Json, profile: Json) -> Iterator[Finding]:
+    """A chart that takes one Secret gets the first."""
+    names = wishes["image_pull_secrets"]
+    for release in plan["releases"].values() if len(names) > 1 else ():
+        forms = profile[release["operator"]]["rules"].get("pull_secrets", {})
+        if "name" in forms.values() and release["action"] in _permissions.INSTALLS:
+            subject = f"release {release['namespace']}/{release['name']}"
+            text = f"the chart {release['chart']} takes one pull secret: {names[0]}, without {', '.join(names[1:])}"
+            yield Finding("plan.registry", "warning", subject, text, "", "", "plan")
+
+
 # ---- objects -------------------------------------------------------------------------------------------------------
 
 
@@ -102,25 +170,34 @@ def _no_objects() -> dict[str, list[Json]]:
 
 
 def _objects(
-    plan: Json, wishes: Json, facts: Sequence[NodeFacts], present: Sequence[Shape], profile: Json
+    plan: Json, wishes: Json, facts: Sequence[NodeFacts], present: Sequence[Shape], profile: Json, faults: Faults
 ) -> dict[str, list[Json]]:
     groups = _no_objects()
     job = _sriov.privileged_namespace(plan["namespaces"]["job"])
     groups["nccl_test"] = [job]
     if plan["mode"] != "sriov":
         return groups
-    groups["network_operator"] = _network_operator(plan, wishes, present, profile)
+    groups["network_operator"] = faults.attempt(
+        "rdma_resource", lambda: _network_operator(plan, wishes, present, profile), []
+    )
     groups["vf_config"] = _sriov.vf_config_objects(
         present,
         plan["namespaces"]["own"],
         plan["namespaces"]["network_operator"],
         image=wishes["images"].get("vf_config") or profile["vf_config_image"],
-        options={"set_netns": plan["set_netns"], "oca_required": plan["platform"] == "oke"},
+        options={
+            "set_netns": plan["set_netns"],
+            "oca_required": plan["platform"] == "oke",
+            "image_pull_secrets": wishes["image_pull_secrets"],
+        },
         program_text=(_data.FILES / "vf_config" / "vf_config.py").read_text(encoding="utf-8"),
     )
-    groups["sriov"] = [job, _network(plan, present), _pool(plan, facts, present)]
+    network = faults.attempt("rdma_resource", lambda: _network(plan, present))
+    pool = faults.attempt("rdma_ip_pool_subnet", lambda: _pool(plan, facts, present))
+    groups["sriov"] = [job, *(item for item in (network, pool) if item)]
     if any(test["topology"] for test in plan["tests"]):
-        groups["nccl_topology"] = [job, _topology_map(plan, present)]
+        topology = faults.attempt("rdma_topology", lambda: _topology_map(plan, present))
+        groups["nccl_topology"] = [job, topology] if topology else []
     return groups
 
 
@@ -134,6 +211,7 @@ def _network_operator(plan: Json, wishes: Json, present: Sequence[Shape], profil
         tolerations=[{"key": "nvidia.com/gpu", "operator": "Exists"}],
         node_affinity=_affinity(present),
         multus=plan["platform"] != "openshift",
+        pull_secrets=wishes["image_pull_secrets"],
     )
     if policy:
         objects.append(policy)
@@ -146,6 +224,7 @@ def _network_operator(plan: Json, wishes: Json, present: Sequence[Shape], profil
                 present,
                 images.get("sriov_cni") or profile["cni"]["sriov_image"],
                 images.get("rdma_cni") or profile["cni"]["rdma_image"],
+                options={"image_pull_secrets": wishes["image_pull_secrets"]},
             )
         )
     return objects
@@ -183,9 +262,3 @@ def _topology_map(plan: Json, present: Sequence[Shape]) -> Json:
     }
     meta = {"name": TOPOLOGY, "namespace": plan["namespaces"]["job"]}
     return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": meta, "data": files}
-
-
-def _vf_names(shape: Shape) -> list[str]:
-    """Names that the kernel gives: after all PFs, in the order in which our program makes the VFs, which is by rail."""
-    first = len(shape.pfs) + len(shape.vcn)
-    return [f"mlx5_{first + rail}" for rail in range(shape.vf_count)]

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Optional
 
 import yaml
-from ansible_collections.gpuops.rdma.plugins.module_utils import _shape
+from ansible_collections.gpuops.rdma.plugins.module_utils import _host_rules, _shape
 from ansible_collections.gpuops.rdma.plugins.module_utils._errors import DataError, InputError
 from ansible_collections.gpuops.rdma.plugins.module_utils._model import Shape
 
@@ -47,8 +47,10 @@ def profile(name: str) -> dict[str, Any]:
     rules = load(FILES / "profiles" / "keys-rules.yml")
     for operator in ("gpu_operator", "network_operator", "volcano", "mpi_operator"):
         entry = document[operator]
-        entry["known_keys"] = _known_keys(entry)
+        known = load(FILES / "profiles" / entry["keys"]) if "keys" in entry else {}
         entry["rules"] = rules.get(operator, {})
+        entry["known_keys"] = known.get("keys", [])
+        entry["known_images"] = {**known.get("images", {}), **entry["rules"].get("images", {})}
         entry.setdefault("values", {})
     return document
 
@@ -66,15 +68,14 @@ def nccl() -> dict[str, Any]:
 
 
 @functools.lru_cache(maxsize=1)
+def host_rules() -> _host_rules.Table:
+    return _host_rules.table(load(FILES / "host_rules.yml"))
+
+
+@functools.lru_cache(maxsize=1)
 def version() -> str:
     """The collection's own version: from galaxy.yml in a checkout, from MANIFEST.json when installed."""
     manifest = FILES.parent / "MANIFEST.json"
     if manifest.exists():
         return str(load(manifest)["collection_info"]["version"])
     return str(load(FILES.parent / "galaxy.yml")["version"])
-
-
-def _known_keys(entry: dict[str, Any]) -> list[str]:
-    if "keys" not in entry:
-        return []
-    return list(load(FILES / "profiles" / entry["keys"])["keys"])

@@ -5,9 +5,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
 from typing import Optional
 
-from ansible_collections.gpuops.rdma.plugins.module_utils import _chart, _report
+from ansible_collections.gpuops.rdma.plugins.module_utils import _chart, _host_report, _report, _scan_chart
 from ansible_collections.gpuops.rdma.plugins.module_utils._model import Json
 from ansible_collections.gpuops.rdma.plugins.plugin_utils import _data
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
@@ -27,10 +29,16 @@ def render(report: Json) -> str:
     return environment.get_template("report.html.j2").render(
         report=report,
         charts=[_curve(item) for item in report["nccl"]],
+        scans=[{"maps": _scan_chart.maps(item), "rails": _scan_chart.rails(item)} for item in report["scan"]],
+        levels=_scan_chart.LEVELS,
         human=_chart.human,
         locality=_report.locality,
         verdicts=_report.NODE_VERDICTS,
         row_keys=ROW_KEYS,
+        shapes={node["shape"] for node in report["nodes"]},
+        checked=_checked(report["nodes"]),
+        rules=_rules(report["nodes"]),
+        tests=[_test(item, report["plan"].get("tests") or ()) for item in report["nccl"]],
     )
 
 
@@ -41,4 +49,33 @@ def _curve(item: Json) -> Optional[Json]:
         ("bound", "hierarchical bound", bound["hierarchical"]),
         ("threshold", "threshold", item["threshold"]),
     ]
-    return _chart.curve(item["rows"], lines)
+    return _chart.curve(item["rows"], lines, (item["previous"] or {}).get("points") or ())
+
+
+def _checked(nodes: Sequence[Json]) -> Json:
+    """Numbers of hosts by the verdict of their checks, worst first; {} when they were left out."""
+    found = Counter(node["host"]["verdict"] for node in nodes if node["host"])
+    return {verdict: found[verdict] for verdict in _host_report.VERDICTS if found[verdict]}
+
+
+def _rules(nodes: Sequence[Json]) -> list[Json]:
+    """The host checks' findings by rule, worst and most frequent first: one row a rule, however many nodes."""
+    rules: dict[tuple[str, str], Json] = {}
+    for node in nodes:
+        for item in node["findings"]:
+            if item["stage"] == "host_checks" and item["severity"] != "info":
+                rule = rules.setdefault((item["severity"], item["id"]), {**item, "nodes": []})
+                rule["nodes"] += [] if node["name"] in rule["nodes"][-1:] else [node["name"]]
+    order = ("error", "unknown", "warning")
+    return sorted(rules.values(), key=lambda rule: (order.index(rule["severity"]), -len(rule["nodes"]), rule["id"]))
+
+
+def _test(item: Json, planned: Sequence[Json]) -> Json:
+    """What was run for a result, as the plan has it."""
+    entry = next((test for test in planned if item["name"] in (test["name"], f"nccl-{test['name']}")), {})
+    keys = ("collective", "min_bytes", "max_bytes", "gpus_per_node", "vfs_per_node", "hca", "algo", "topology", "mpi")
+    return {
+        **{key: item[key] for key in ("name", "image", "digest", "made", "seconds", "nodes", "log")},
+        "arguments": " ".join(f"{key}={entry[key]}" for key in keys if entry.get(key) not in (None, "", False)),
+        "env": entry.get("env") or {},
+    }

@@ -5,9 +5,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import tempfile
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,14 +31,24 @@ def write(path: Path, document: Any) -> None:
         ) from None
 
 
-OURS = ("plan.json", "survey.json", "journal.jsonl", "stage-*.json", "findings-*.json", "nccl-*.json", "logs/*.log")
+RESULTS = ("nccl-*.json", "logs/*.log")
+HOSTS = ("host.json", "host-*.json", "perftest.json")
+OURS = ("plan.json", "survey.json", "end.json", "journal.jsonl", "stage-*.json", "findings-*.json", *HOSTS, *RESULTS)
+TEST_STAGE = "nccl_test"
 
 
-def clear(run_dir: Path) -> None:
-    """What an earlier run left, by name: the folder may be somebody's own."""
+def clear(run_dir: Path, keep: Sequence[str] = ()) -> None:
+    """What an earlier run left, by name: the folder may be somebody's own. ``keep``: patterns of OURS to leave."""
     for pattern in OURS:
-        for path in run_dir.glob(pattern):
+        for path in () if pattern in keep else run_dir.glob(pattern):
             path.unlink(missing_ok=True)
+
+
+def selected(task_vars: Mapping[str, Any], stage: str) -> bool:
+    """Do the tags of this run let the stage run?"""
+    skipped = task_vars.get("ansible_skip_tags") or []
+    wanted = task_vars.get("ansible_run_tags") or ["all"]
+    return stage not in skipped and bool({"all", stage} & set(wanted))
 
 
 def read(path: Path) -> Json:
@@ -51,10 +63,14 @@ def read(path: Path) -> Json:
     return document
 
 
-def read_plan(path: str) -> Json:
+def read_plan(path: str, *, faulty: bool = False) -> Json:
+    """A plan whose inputs cannot be accepted is for preflight and the report alone (``faulty``): they list it all."""
     plan = read(Path(path))
     if plan.get("schema_version") != 1:
         raise InputError(f"{path} is not a plan of this version of the collection (schema_version 1). Make a new plan.")
+    faults = [f"{item['subject']}: {item['found']}" for item in plan.get("findings", []) if item["id"] == "plan.input"]
+    if faults and not faulty:
+        raise InputError("\n- ".join(["This plan cannot be carried out; nothing was changed:", *faults]))
     return plan
 
 
@@ -73,6 +89,15 @@ def journal(path: str, entry: Json) -> None:
     place.parent.mkdir(parents=True, exist_ok=True)
     with place.open("a", encoding="utf-8") as out:
         out.write(json.dumps(entry) + "\n")
+    if entry["changed"] and not entry.get("predicted") and entry["task"] != TEST_STAGE:
+        outdate(place.parent, f"{entry['task']} has changed the cluster since")
+
+
+def outdate(run_dir: Path, why: str) -> None:
+    """A test says nothing about a cluster that was changed after it: its result is kept, and marked."""
+    for path in run_dir.glob("nccl-*.json"):
+        with contextlib.suppress(InputError):  # half a document is the report's to tell
+            write(path, {**read(path), "stale": why})
 
 
 def journal_size(run_dir: Path) -> int:

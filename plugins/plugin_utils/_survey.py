@@ -8,77 +8,154 @@ The number of requests does not depend on the number of nodes but for the node l
 
 from __future__ import annotations
 
-from typing import Any, Callable
+import functools
+from collections.abc import Container, Iterable, Mapping, Sequence
+from typing import Any, Callable, Optional
 
-from ansible_collections.gpuops.rdma.plugins.module_utils import _facts, _releases
-from ansible_collections.gpuops.rdma.plugins.module_utils._client import Client
-from ansible_collections.gpuops.rdma.plugins.module_utils._errors import Forbidden, NotFound
+from ansible_collections.gpuops.rdma.plugins.module_utils import _facts, _releases, _sriov
+from ansible_collections.gpuops.rdma.plugins.module_utils._client import KINDS, Client
+from ansible_collections.gpuops.rdma.plugins.module_utils._errors import DataError, Forbidden, NotFound
 from ansible_collections.gpuops.rdma.plugins.module_utils._model import Json, NodeFacts
+
+BUILT_IN = ("apiextensions.k8s.io", "apps", "authorization.k8s.io", "batch", "rbac.authorization.k8s.io")
+SECRETS = 50
+"""Release Secrets per request: one may be 1 MB."""
+WANTED_CRDS = {
+    f"{plural}.{version.partition('/')[0]}": version.partition("/")[2]
+    for (version, _kind), (plural, _namespaced) in KINDS.items()
+    if "/" in version and version.partition("/")[0] not in BUILT_IN
+}
+"""CRD name -> the version in which this collection speaks to it."""
 
 
 def nodes(client: Client) -> list[NodeFacts]:
-    return [_facts.node_facts(item) for page in client.pages("/api/v1/nodes") for item in page.get("items") or []]
+    return client.projected("/api/v1/nodes", _facts.node_facts)
 
 
 def survey(client: Client) -> Json:
-    """Everything but the nodes, as JSON; ``denied`` names what this user may not read."""
-    denied: list[str] = []
-
-    def read(what: str, call: Callable[[], Any], empty: Any) -> Any:
-        try:
-            return call()
-        except NotFound:
-            return empty
-        except Forbidden:
-            denied.append(what)
-            return empty
-
+    """Everything but the nodes, as JSON. What this user may not read is empty: preflight asks for each permission."""
     version = client.get("/version")
-    groups = {group["name"] for group in client.get("/apis").get("groups", [])}
+    groups = {
+        group["name"]: [item["version"] for item in group.get("versions", [])]
+        for group in client.get("/apis").get("groups", [])
+    }
+    seen = _readable(lambda: workloads(client, ("deployments", "daemonsets")))
     return {
         "server_version": version.get("gitVersion", ""),
         "groups": sorted(groups),
-        "releases": read("list secrets", lambda: releases(client), []),
-        "workloads": read("list deployments and daemonsets", lambda: _workloads(client), []),
-        "namespaces": read("list namespaces", lambda: _namespaces(client), []),
-        "service_cidrs": read("list servicecidrs", lambda: _service_cidrs(client, groups), []),
-        "cluster_policies": read(
-            "list clusterpolicies", lambda: _named(client, groups, "nvidia.com", "v1/clusterpolicies"), []
+        "served": served(client, groups),
+        "releases": _readable(lambda: releases(client)),
+        "workloads": seen,
+        "configured_shapes": sorted({name for item in seen for name in item.pop("shapes", ())}),
+        "namespaces": _readable(lambda: _namespaces(client)),
+        "service_cidrs": _service_cidrs(client, groups),
+        "cluster_policies": _readable(lambda: _named(client, groups, "nvidia.com", "v1/clusterpolicies")),
+        "nic_cluster_policies": _readable(
+            lambda: _named(client, groups, "mellanox.com", "v1alpha1/nicclusterpolicies")
         ),
-        "nic_cluster_policies": read(
-            "list nicclusterpolicies", lambda: _named(client, groups, "mellanox.com", "v1alpha1/nicclusterpolicies"), []
-        ),
-        "denied": denied,
     }
 
 
-def releases(client: Client) -> list[Json]:
-    """Helm releases of the cluster, newest revision each."""
-    secrets = client.list(
-        "/api/v1/secrets", label_selector=_releases.RELEASE_SELECTOR, field_selector="type=helm.sh/release.v1"
+def _readable(call: Callable[[], list[Any]]) -> list[Any]:
+    try:
+        return call()
+    except (NotFound, Forbidden):
+        return []
+
+
+def served(client: Client, groups: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
+    """CRD name -> versions in which the server serves it, of the kinds that we speak to; without those it has not.
+
+    One request per group where all is well: the other versions are asked for only when ours is missing.
+    """
+    found: dict[str, list[str]] = {}
+    resources = functools.lru_cache(maxsize=None)(lambda path: _resources(client, path))
+    for name, version in WANTED_CRDS.items():
+        plural, _, group = name.partition(".")
+        path = f"/apis/{group}"
+        if version in groups.get(group, ()) and plural in resources(f"{path}/{version}"):
+            found[name] = [version]
+            continue
+        others = [other for other in groups.get(group, ()) if plural in resources(f"{path}/{other}")]
+        found.update({name: others} if others else {})
+    return found
+
+
+def _resources(client: Client, path: str) -> set[str]:
+    try:
+        return {item["name"] for item in client.get(path).get("resources", [])}
+    except NotFound:
+        return set()
+
+
+def requested(client: Client, node: str) -> tuple[float, float]:
+    """(cores, bytes) that the pods on a node have asked for, as the scheduler counts them."""
+    path = client.path("v1", "Pod")
+    selector = f"spec.nodeName={node},status.phase!=Succeeded,status.phase!=Failed"
+    pods = client.projected(path, _requests, field_selector=selector)
+    return sum(cpu for cpu, _memory in pods), sum(memory for _cpu, memory in pods)
+
+
+def _requests(pod: Json) -> tuple[float, float]:
+    spec = pod["spec"]
+
+    def total(containers: Sequence[Json], pick: Callable[[Iterable[float]], float], resource: str) -> float:
+        asked = ((item.get("resources") or {}).get("requests") or {} for item in containers)
+        return pick([0.0, *(_amount(request.get(resource, 0)) for request in asked)])
+
+    def needs(resource: str) -> float:
+        running = total(spec.get("containers") or [], sum, resource)
+        return max(running, total(spec.get("initContainers") or [], max, resource))
+
+    return needs("cpu"), needs("memory")
+
+
+def _amount(text: Any) -> float:
+    try:
+        return _facts.quantity(text)
+    except DataError:
+        return 0.0
+
+
+def releases(client: Client, charts: Sequence[str] = _releases.CHARTS) -> list[Json]:
+    """Helm releases of the cluster, newest revision each, with the values of those of ``charts``."""
+    pages = client.pages(
+        "/api/v1/secrets",
+        label_selector=_releases.RELEASE_SELECTOR,
+        field_selector="type=helm.sh/release.v1",
+        limit=SECRETS,
     )
-    return _releases.installed(secrets)
+    return _releases.installed((item for page in pages for item in page.get("items") or []), charts)
 
 
-def _workloads(client: Client) -> list[Json]:
-    found = []
-    for kind in ("deployments", "daemonsets"):
-        for page in client.pages(f"/apis/apps/v1/{kind}"):
-            found += [_workload(kind[:-1], item) for item in page.get("items") or []]
+def workloads(client: Client, kinds: Sequence[str]) -> list[Json]:
+    """``{kind, namespace, name, images, release, ...}`` of all ``deployments``, ``daemonsets`` or both."""
+    found: list[Json] = []
+    for kind in kinds:
+        found += client.projected(f"/apis/apps/v1/{kind}", functools.partial(_workload, kind[:-1]))
     return found
 
 
 def _workload(kind: str, item: Json) -> Json:
-    meta, pod = item["metadata"], item["spec"]["template"]["spec"]
-    return {
+    meta, pod, status = item["metadata"], item["spec"]["template"]["spec"], item.get("status") or {}
+    entry = {
         "kind": kind,
         "namespace": meta["namespace"],
         "name": meta["name"],
         "images": [container.get("image", "") for container in pod.get("containers", [])],
-        "release": meta.get("annotations", {}).get("meta.helm.sh/release-name", ""),
-        "labels": {k: v for k, v in meta.get("labels", {}).items() if k.startswith(("app", "addonmanager", "k8s-app"))},
-        "owners": [owner["kind"] for owner in meta.get("ownerReferences", [])],
+        "release": (meta.get("annotations") or {}).get("meta.helm.sh/release-name", ""),
+        "labels": {
+            key: value
+            for key, value in (meta.get("labels") or {}).items()
+            if key.startswith(("app", "addonmanager", "k8s-app"))
+        },
+        "owners": [owner["kind"] for owner in meta.get("ownerReferences") or []],
+        "ready": int(status.get("availableReplicas") or status.get("numberAvailable") or 0),
     }
+    ours = all(entry["labels"].get(key) == value for key, value in _sriov.MANAGED.items())
+    if kind == "daemonset" and meta["name"] == _sriov.VF_CONFIG and ours:
+        entry["shapes"] = _sriov.configured_shapes(item)
+    return entry
 
 
 def _namespaces(client: Client) -> list[Json]:
@@ -86,7 +163,7 @@ def _namespaces(client: Client) -> list[Json]:
         {
             "name": item["metadata"]["name"],
             "phase": item.get("status", {}).get("phase", ""),
-            "enforce": item["metadata"].get("labels", {}).get("pod-security.kubernetes.io/enforce", ""),
+            "enforce": (item["metadata"].get("labels") or {}).get("pod-security.kubernetes.io/enforce", ""),
             "reason": "; ".join(
                 condition.get("message", "")
                 for condition in item.get("status", {}).get("conditions", [])
@@ -97,24 +174,21 @@ def _namespaces(client: Client) -> list[Json]:
     ]
 
 
-def _service_cidrs(client: Client, groups: set[str]) -> list[str]:
-    if "networking.k8s.io" not in groups or not _has(client, "/apis/networking.k8s.io/v1", "servicecidrs"):
+def _service_cidrs(client: Client, groups: Container[str]) -> Optional[list[str]]:
+    """None where this user may not list them; none where the server, older than 1.33, does not tell them."""
+    if "networking.k8s.io" not in groups or "servicecidrs" not in _resources(client, "/apis/networking.k8s.io/v1"):
         return []
-    items = client.list("/apis/networking.k8s.io/v1/servicecidrs")
+    try:
+        items = client.list("/apis/networking.k8s.io/v1/servicecidrs")
+    except Forbidden:
+        return None
     return [cidr for item in items for cidr in item.get("spec", {}).get("cidrs", [])]
 
 
-def _named(client: Client, groups: set[str], group: str, rest: str) -> list[Json]:
+def _named(client: Client, groups: Container[str], group: str, rest: str) -> list[Json]:
     if group not in groups:
         return []
     return [
         {"name": item["metadata"]["name"], "state": (item.get("status") or {}).get("state", "")}
         for item in client.list(f"/apis/{group}/{rest}")
     ]
-
-
-def _has(client: Client, group_version: str, plural: str) -> bool:
-    try:
-        return any(item["name"] == plural for item in client.get(group_version).get("resources", []))
-    except NotFound:
-        return False

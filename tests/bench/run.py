@@ -18,6 +18,7 @@ import tempfile
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
+WITHOUT_CLUSTER = (("bench_nccl.py",), ("bench_scan.py",))
 SANDBOX = [sys.executable, str(HERE.parent / "sandbox/sandbox")]
 
 
@@ -41,8 +42,8 @@ def main() -> int:
     args = parser.parse_args()
     print(f"machine: {os.cpu_count()} cores, {platform.machine()}, Python {platform.python_version()}", flush=True)
     codes = [node_info(args.nodes)]
-    site = [sys.executable, str(HERE / "bench_site.py"), "--large", str(args.large)]
-    codes.append(subprocess.run(site, check=False).returncode)
+    for bench in (["bench_site.py", "--large", str(args.large)], *map(list, WITHOUT_CLUSTER)):
+        codes.append(subprocess.run([sys.executable, str(HERE / bench[0]), *bench[1:]], check=False).returncode)
     return max(codes)
 
 

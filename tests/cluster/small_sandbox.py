@@ -67,11 +67,13 @@ class Cluster:
         if status is not None:
             self.client.patch(f"{path}/status", {"status": status})
 
-    def daemonset(self, namespace: str, name: str, labels: dict[str, str], shape: str = SHAPE) -> None:
+    def daemonset(
+        self, namespace: str, name: str, labels: dict[str, str], shape: str = SHAPE, image: str = "example.test/x:1"
+    ) -> None:
         pod = {
             "nodeSelector": {"node.kubernetes.io/instance-type": shape},
             "tolerations": [{"operator": "Exists"}],
-            "containers": [{"name": "main", "image": "example.test/x:1"}],
+            "containers": [{"name": "main", "image": image}],
         }
         self.client.apply(
             {

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from ansible_collections.gpuops.rdma.plugins.action import node_info
+from ansible_collections.gpuops.rdma.plugins.module_utils._client import Client
 from ansible_collections.gpuops.rdma.plugins.module_utils._errors import Gone, InputError
 from ansible_collections.gpuops.rdma.plugins.module_utils._spec_node_info import SPEC
 from small_sandbox import ROOT, SHAPE, VF, sandbox
@@ -118,8 +119,11 @@ def test_device_ids_are_unknown_until_a_node_feature_tells(cluster):
 
 
 def test_a_compacted_list_is_read_again():
-    class Compacting:
+    class Compacting(Client):
         reads = 0
+
+        def __init__(self):
+            pass
 
         def pages(self, _path, **_selectors):
             self.reads += 1
@@ -129,10 +133,10 @@ def test_a_compacted_list_is_read_again():
             yield {"items": [3]}
 
     client = Compacting()
-    assert node_info._paged(client, "/x", 2, lambda item: item * 10) == [10, 20, 30]
+    assert client.projected("/x", lambda item: item * 10, limit=2) == [10, 20, 30]
     client.reads = -10
     with pytest.raises(Gone):
-        node_info._paged(client, "/x", 2, lambda item: item)
+        client.projected("/x", lambda item: item)
 
 
 def test_the_module_as_a_task(cluster):

@@ -16,11 +16,10 @@ from typing import Any
 
 import pytest
 import yaml
+from small_sandbox import ROOT, SANDBOX, sandbox
 
 pytestmark = pytest.mark.cluster
 
-ROOT = Path(__file__).resolve().parents[2]
-SANDBOX = [sys.executable, str(ROOT / "tests/sandbox/sandbox")]
 ANSIBLE = str(Path(sys.executable).with_name("ansible"))
 
 
@@ -63,16 +62,8 @@ class Cluster:
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    name = f"release-{os.getpid()}"
-    kubeconfig = tmp_path_factory.mktemp("kube") / "config"
-    up = [*SANDBOX, "up", "--name", name, "--gpu-nodes", "0", "--cpu-nodes", "1", "--without", "all", "--small-nodes"]
-    done = subprocess.run([*up, "--kubeconfig", str(kubeconfig)], capture_output=True, text=True)
-    if done.returncode:
-        pytest.fail(f"sandbox up: {done.stdout[-500:]}{done.stderr[-500:]}")
-    try:
-        yield Cluster(name, kubeconfig)
-    finally:
-        subprocess.run([*SANDBOX, "down", name], capture_output=True)
+    with sandbox(f"release-{os.getpid()}", tmp_path_factory.mktemp("kube"), 0) as small:
+        yield Cluster(small.name, small.kubeconfig)
 
 
 def chart(folder: Path, name: str, version: str = "v26.7.0", extra: str = "") -> str:
@@ -293,6 +284,40 @@ def test_manifest_is_applied_where_it_is_absent(cluster: Cluster, tmp_path: Path
     )
     away = cluster.release(**{**given, "chart": "ninth", "manifest": str(manifest)})
     assert away["failed"] and "Cannot read the manifest" in away["msg"]
+
+
+def test_release_that_is_uninstalled(cluster: Cluster, tmp_path: Path) -> None:
+    ref = chart(tmp_path, "away-chart")
+    cluster.run("helm", "install", "any-name", ref, "-n", "away", "--create-namespace")
+    gone = {"state": "absent", "operator": "away_chart"}
+    predicted = cluster.release("--check", **gone)
+    assert (predicted["changed"], predicted["name"], predicted["namespace"]) == (True, "any-name", "away")
+    assert cluster.revision("any-name", "away") == 1
+    assert cluster.release(**gone)["action"] == "uninstall"
+    assert cluster.json("helm", "list", "-n", "away", "-a", "-o", "json") == []
+    again = cluster.release(**gone)
+    assert (again["changed"], again["action"]) == (False, "none")
+    for name in ("one", "two"):
+        cluster.run("helm", "install", name, ref, "-n", f"away-{name}", "--create-namespace")
+    both = cluster.release(**gone)
+    assert both["failed"] and "away-one/one, away-two/two" in both["msg"], both
+    assert cluster.release(**gone, name="two", namespace="away-two")["name"] == "two"
+    assert cluster.release(**gone)["name"] == "one"
+
+
+def test_an_operator_from_a_manifest_is_removed_with_what_was_applied(cluster: Cluster, tmp_path: Path) -> None:
+    objects = [
+        {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "thirteenth"}},
+        {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "op", "namespace": "thirteenth"}},
+    ]
+    manifest = tmp_path / "thirteenth.yaml"
+    manifest.write_text(yaml.safe_dump_all(objects))
+    given = {**task("thirteenth", "", manifest=str(manifest), keep=True), "namespace": "thirteenth"}
+    assert cluster.release(**given)["objects"] == 2
+    away = cluster.release(state="absent", operator="thirteenth")
+    assert (away["changed"], away["action"], away["objects"]) == (True, "remove", 2), away
+    assert cluster.run("kubectl", "get", "ns", "thirteenth", check=False).returncode != 0
+    assert not cluster.release(state="absent", operator="thirteenth")["changed"]
 
 
 def test_server_that_goes_away_in_the_middle(cluster: Cluster, tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ DEFAULTS = {key: option.get("default") for key, option in SPEC.items()}
 NODES = ["10.140.0.1", "10.140.0.2", "10.140.0.3"]
 POLICY = {"apiVersion": "nvidia.com/v1", "kind": "ClusterPolicy", "metadata": {"name": "cluster-policy"}, "spec": {}}
 RECONCILED = {"state": "ready", "conditions": [{"type": "Ready", "status": "True", "reason": "Reconciled"}]}
+STATE_LABEL = "nvidia.network-operator.state"
 GPU_PARTS = ("nvidia-container-toolkit-daemonset", "nvidia-device-plugin-daemonset", "nvidia-operator-validator")
 
 
@@ -38,6 +39,7 @@ def plan(tmp_path):
     document = {
         "schema_version": 1,
         "profile": "current",
+        "mode": "sriov",
         "launcher": "mpi",
         "nodes": nodes,
         "shapes": {SHAPE: {}},
@@ -53,10 +55,14 @@ def plan(tmp_path):
     return path
 
 
-def run(cluster, target, once=False, **args):
+def run(cluster, target, once=False, keep=False, **args):
     lines = []
-    result = wait.wait(cluster.client, {**DEFAULTS, "for": target, **args}, lines.append, once=once)
+    result = wait.wait(cluster.client, {**DEFAULTS, "for": target, **args}, lines.append, once=once, keep=keep)
     return result, lines
+
+
+def findings(plan, target):
+    return json.loads((plan.parent / f"findings-wait-{target}.json").read_text())["findings"]
 
 
 class Later:
@@ -106,6 +112,29 @@ def test_check_mode_looks_once_and_does_not_fail(cluster):
     result, lines = run(cluster, "nodes", nodes=[*NODES, "10.9.9.9"], once=True)
     assert (result["ready"], result["total"], result["late"]) == (3, 4, {"10.9.9.9": "no such node yet"})
     assert lines == []
+
+
+def test_device_labels_are_awaited_where_nfd_runs_and_explained_where_it_does_not(cluster, plan):
+    path = cluster.client.path("v1", "Node", "", NODES[2])
+    keys = ["pci-10de.present", "pci-0302_10de.present", "pci-15b3.present"]
+    missing = {"metadata": {"labels": {f"feature.node.kubernetes.io/{key}": None for key in keys}}}
+    cluster.client.patch(path, missing)
+    result, lines = run(cluster, "nodes", plan=str(plan), timeout=10)
+    assert (result["ready"], len(lines)) == (3, 1)
+    assert "no NFD here yet" in lines[0]
+    cluster.namespace("nfd")
+    cluster.daemonset("nfd", "worker", {"app": "nfd"}, image="registry.k8s.io/nfd/node-feature-discovery:v0.19.0")
+    for node in NODES[:2]:
+        labels = {f"feature.node.kubernetes.io/{key}": "true" for key in ("pci-0302_10de.present", keys[2])}
+        cluster.client.patch(cluster.client.path("v1", "Node", "", node), {"metadata": {"labels": labels}})
+    with pytest.raises(DeadlinePassed, match=r"nodes 2/3") as caught:
+        run(cluster, "nodes", plan=str(plan), timeout=1)
+    assert "pci-10de.present" in caught.value.late[NODES[2]]
+    assert "pci-15b3.present" in caught.value.late[NODES[2]]
+    labels = {"feature.node.kubernetes.io/pci-10de.present": "true", f"feature.node.kubernetes.io/{keys[2]}": "true"}
+    later = Later(1, lambda: cluster.client.patch(path, {"metadata": {"labels": labels}}))
+    assert run(cluster, "nodes", plan=str(plan), timeout=30)[0]["ready"] == 3
+    later.done()
 
 
 def test_a_crd_that_comes_later(cluster):
@@ -171,6 +200,40 @@ def test_a_node_with_seven_gpus_is_given_up_after_the_grace_and_can_be_left_out(
     assert done["ready"] == done["total"]
     assert not (plan.parent / "findings-wait-gpu_operator.json").exists()
     cluster.offer(NODES[2], gpus=8, vfs=0)
+
+
+def test_one_look_makes_findings_of_all_that_is_late_and_leaves_nobody_out(cluster, plan):
+    before = plan.read_text()
+    cluster.offer(NODES[0], gpus=6, vfs=0)
+    cluster.custom(POLICY, {"state": "ready", "conditions": [{**RECONCILED["conditions"][0], "reason": "NoGPUNodes"}]})
+    result, lines = run(cluster, "gpu_operator", plan=str(plan), once=True, keep=True)
+    assert (result["ready"], result["total"], lines) == (4 * 3 - 1, 1 + 4 * 3, [])
+    assert plan.read_text() == before
+    by_subject = {item["subject"]: item for item in findings(plan, "gpu_operator")}
+    assert set(by_subject) == {NODES[0], "gpu_operator/policy"}
+    assert {item["severity"] for item in by_subject.values()} == {"error"}
+    assert "6 of 8 nvidia.com/gpu" in by_subject[NODES[0]]["found"]
+    assert "it sees no GPU node" in by_subject["gpu_operator/policy"]["found"]
+    cluster.offer(NODES[0], gpus=8, vfs=0)
+    cluster.custom(POLICY, RECONCILED)
+    run(cluster, "gpu_operator", plan=str(plan), once=True, keep=True)
+    assert findings(plan, "gpu_operator") == []
+
+
+def test_vfs_that_something_else_made_are_told_apart_from_missing_ones(cluster, plan):
+    cluster.offer(NODES[1], gpus=8, vfs=16)
+    counts = {"nvidia.com/rdma-vf": "16"}
+    path = f"{cluster.client.path('v1', 'Node', '', NODES[0])}/status"
+    cluster.client.patch(path, {"status": {"capacity": counts, "allocatable": counts}})
+    run(cluster, "vf_config", plan=str(plan), once=True, keep=True)
+    assert [(item["severity"], item["subject"]) for item in findings(plan, "vf_config")] == [("warning", "cluster")]
+    run(cluster, "vfs", plan=str(plan), once=True, keep=True)
+    late = {item["subject"]: item["found"] for item in findings(plan, "vfs")}
+    assert set(late) == {NODES[0], NODES[2]}
+    assert "it offers 16 nvidia.com/rdma-vf instead (rdma_resource)" in late[NODES[0]]
+    assert "rdma_resource" not in late[NODES[2]]
+    gone = {"nvidia.com/rdma-vf": None}
+    cluster.client.patch(path, {"status": {"capacity": gone, "allocatable": gone}})
 
 
 def test_a_plan_that_has_left_out_all_nodes_fails_at_once(cluster, plan):
@@ -245,13 +308,31 @@ def test_the_network_operator_with_its_pool(cluster, plan):
     cluster.crd("nicclusterpolicies", "mellanox.com", "v1alpha1", "NicClusterPolicy")
     state = "state-SRIOV-device-plugin"
     cluster.custom(policy, {"state": "notReady", "appliedStates": [{"name": state, "state": "notReady"}]})
-    labels = {"app": "sriovdp", "nvidia.network-operator.state": state}
+    labels = {"app": "sriovdp", STATE_LABEL: state}
     cluster.daemonset("nvidia-network-operator", "device-plugin", labels, shape="BM.GPU4.8")
     with pytest.raises(DeadlinePassed, match=r"no node takes device-plugin: it selects .*instance-type=BM.GPU4.8"):
         run(cluster, "network_operator", plan=str(plan), timeout=2)
     cluster.daemonset("nvidia-network-operator", "device-plugin", labels)
     cluster.custom(policy, {"state": "ready", "appliedStates": [{"name": state, "state": "ready"}]})
     assert run(cluster, "network_operator", plan=str(plan), timeout=30)[0]["ready"] == 4
+
+    # The VFs' name in the device plugin's configuration, which may be somebody else's.
+    def offered(name):
+        return json.dumps({"resourceList": [{"resourcePrefix": "nvidia.com", "resourceName": name}]})
+
+    config = {"name": "any-name", "namespace": "nvidia-network-operator", "labels": {STATE_LABEL: state}}
+    cluster.client.apply({"apiVersion": "v1", "kind": "ConfigMap", "metadata": config, "data": {"config.json": "{}"}})
+    policy["spec"]["sriovDevicePlugin"] = {"config": offered("rdma_vf")}
+    cluster.custom(policy)
+    with pytest.raises(Hopeless, match=r"offers VFs as nvidia.com/rdma_vf, asked for is nvidia.com/sriov_rdma_vf"):
+        run(cluster, "network_operator", plan=str(plan), timeout=30, grace=1)
+    policy["spec"]["sriovDevicePlugin"] = {"config": offered("sriov_rdma_vf")}
+    cluster.custom(policy)
+    with pytest.raises(DeadlinePassed, match="ConfigMap any-name does not hold nic-cluster-policy's configuration yet"):
+        run(cluster, "network_operator", plan=str(plan), timeout=1)
+    data = {"config.json": offered("sriov_rdma_vf") + "\n"}
+    cluster.client.apply({"apiVersion": "v1", "kind": "ConfigMap", "metadata": config, "data": data})
+    assert run(cluster, "network_operator", plan=str(plan), timeout=30)[0]["ready"] == 5
     assert run(cluster, "crds", plan=str(plan), group="network_operator", timeout=10)[0]["ready"] == 1
 
     pool = {

@@ -59,11 +59,27 @@ class Cluster:
     name: str
     folder: Path
 
-    def play(self, playbook: str = "site.yml", *args: str, report: str = "report", **inputs: Any) -> Played:
+    def play(
+        self, playbook: str = "site.yml", *args: str, report: str = "report", path: str = "", **inputs: Any
+    ) -> Played:
+        """``path``: another PATH than the sandbox's, which has its Helm."""
         folder = self.folder / report
         values = {**FAST, "rdma_report_dir": str(folder), **{key: str(value) for key, value in inputs.items()}}
         extra = [part for key, value in values.items() for part in ("-e", f"{key}={value}")]
-        command = [*SANDBOX, "exec", self.name, "--", ANSIBLE, playbook, "-i", "inventories/sandbox", *extra, *args]
+        where = ["env", f"PATH={path}"] if path else []
+        command = [
+            *SANDBOX,
+            "exec",
+            self.name,
+            "--",
+            *where,
+            ANSIBLE,
+            playbook,
+            "-i",
+            "inventories/sandbox",
+            *extra,
+            *args,
+        ]
         environment = {**os.environ, "ANSIBLE_CONFIG": str(ROOT / "ansible.cfg"), "ANSIBLE_NOCOLOR": "1"}
         done = subprocess.run(
             command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=900, check=False

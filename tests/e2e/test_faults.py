@@ -161,3 +161,16 @@ def test_wrong_input_is_one_message(cluster: Any) -> None:
         assert played.code != 0, inputs
         assert words in played.report["reason"] + " ".join(stage["error"] for stage in played.report["stages"]), inputs
         assert played.verdict in ("fail", "incomplete")
+
+
+@pytest.mark.e2e
+def test_a_missing_helm_is_one_message_before_anything_is_changed(cluster: Any) -> None:
+    here = cluster("--gpu-nodes", "1")
+    played = here.play(path="/usr/bin:/bin")
+    assert played.code != 0
+    assert played.verdict == "incomplete"
+    assert played.stage("control_node")["status"] == "failed"
+    assert "Helm" in played.stage("control_node")["error"]
+    assert {stage["status"] for stage in played.report["stages"][1:]} == {"skipped"}
+    assert "gpu-operator" not in here.kubectl("get", "ns", "-o", "name")
+    assert here.play("site.yml", "--tags", "plan", path="/usr/bin:/bin").code == 0, "to look, no Helm is needed"

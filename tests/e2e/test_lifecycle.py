@@ -50,13 +50,37 @@ def test_killed_runs_converge_then_verify_then_teardown(cluster: Any) -> None:
     assert len(json.loads(here.kubectl("get", "clusterpolicies", "-o", "json"))["items"]) == 1
     assert not here.kubectl("get", "pods", "-n", "gpuops-nccl", "-o", "name").strip()
 
-    # Looking at it changes nothing, and needs no write permission.
+    # Looking at it changes nothing, and needs no right to write. Where a test's result stands it counts.
     before = here.kubectl("get", "ds,deploy,cm,ippools,net-attach-def", "-A", "-o", "json")
-    looked = here.play("playbooks/verify.yml", report="verify")
+    looked = here.play("playbooks/verify.yml", report="verify", rdma_kubeconfig=reader(here))
     assert looked.code == 0, looked.output[-3000:]
     assert looked.report["verdict"] == "incomplete"
     assert "Not proven" in looked.report["reason"]
+    assert looked.changed() == []
+    stages = ["plan", "preflight", "nodes", "gpu_operator", "network_operator", "sriov", "batch"]
+    assert [stage["name"] for stage in looked.report["stages"]] == stages
+    assert all(stage["status"] == "ok" for stage in looked.report["stages"]), looked.report["stages"]
+    again = here.play("playbooks/verify.yml")
+    assert (again.code, again.verdict) == (0, "pass"), again.report["reason"]
+    assert "tested 20" in again.report["reason"]
     assert specs(here.kubectl("get", "ds,deploy,cm,ippools,net-attach-def", "-A", "-o", "json")) == specs(before)
+
+    # The report can be made again from its folder, without the cluster.
+    rendered = here.play("site.yml", "--tags", "report", rdma_kubeconfig=here.folder / "none")
+    assert (rendered.code, rendered.verdict) == (0, "pass"), rendered.output[-3000:]
+
+    # What is broken is named, all of it at once.
+    names = here.nodes()
+    for fault in ("gpu-missing:0", "node-not-ready:1"):
+        here.fault("add", fault)
+    here.kubectl("scale", "deployment", "mpi-operator", "-n", "mpi-operator", "--replicas=0")
+    broken = settled(here, "playbooks/verify.yml", names[:2])
+    assert "7 of 8" in str(broken.node(names[0])["findings"])
+    assert "not Ready" in str(broken.node(names[1])["findings"])
+    assert broken.changed() == []
+    assert broken.report["next"].startswith("ansible-playbook playbooks/site.yml -i inventories/sandbox ")
+    here.fault("clear")
+    here.kubectl("scale", "deployment", "mpi-operator", "-n", "mpi-operator", "--replicas=1")
 
     # Narrowing to a node leaves the others alone.
     name = here.nodes()[2]
@@ -69,11 +93,56 @@ def test_killed_runs_converge_then_verify_then_teardown(cluster: Any) -> None:
     assert refused.code != 0
     assert "rdma_teardown=true" in refused.output
     assert "gpuops-vf-config" in here.kubectl("get", "ds", "-A", "-o", "name")
+    here.kubectl("create", "configmap", "foreign", "-n", "gpuops-nccl")
     torn = here.play("playbooks/teardown.yml", report="teardown", rdma_teardown="true")
     assert torn.code == 0, torn.output[-3000:]
     left = here.kubectl("get", "ds", "-A", "-o", "name")
     assert "gpuops-vf-config" not in left
     assert "nvidia-device-plugin-daemonset" in left
+    assert "foreign" in here.kubectl("get", "cm", "-n", "gpuops-nccl", "-o", "name")
+    assert "mpi-operator" in here.kubectl("get", "deploy", "-A", "-o", "name")
+    second = here.play("playbooks/teardown.yml", report="teardown", rdma_teardown="true")
+    assert "changed=0" in second.output, second.output[-2000:]
+
+    # Operators go when they are named.
+    here.kubectl("delete", "configmap", "foreign", "-n", "gpuops-nccl")
+    operators = "mpi_operator,network_operator,gpu_operator"
+    for number in (3, 0):
+        torn = here.play(
+            "playbooks/teardown.yml", report="teardown", rdma_teardown="true", rdma_teardown_operators=operators
+        )
+        assert torn.code == 0, torn.output[-3000:]
+        assert torn.output.count("changed: [sandbox] => ") == number, torn.output[-3000:]
+    assert "kube-system" in here.kubectl("get", "ns", "-o", "name")
+    kinds = "ds,deploy,sa,cm,role,rolebinding,clusterrole,ippools,net-attach-def,nicclusterpolicies,ns"
+    assert not here.kubectl("get", kinds, "-A", "-l", "app.kubernetes.io/managed-by=gpuops-rdma", "-o", "name").strip()
+
+
+def settled(here: Any, playbook: str, bad: list[str]) -> Any:
+    """The run that sees all these nodes fail; simulated faults take a moment to show."""
+    for _attempt in range(6):
+        played = here.play(playbook, report="broken")
+        failed = {node["name"] for node in played.report["nodes"] if node["verdict"] == "fail"}
+        if failed >= set(bad) and any("mpi-operator" in str(item) for item in played.report["findings"]):
+            assert (played.code != 0, played.verdict) == (True, "fail")
+            return played
+        time.sleep(2)
+    raise AssertionError(played.report)
+
+
+def reader(here: Any) -> str:
+    """A kubeconfig of a user who may read everything and write nothing."""
+    verbs = ["--verb=get,list,watch", "--resource=*.*"]
+    here.kubectl("create", "clusterrole", "reader", *verbs)
+    here.kubectl("create", "serviceaccount", "reader", "-n", "default")
+    here.kubectl("create", "clusterrolebinding", "reader", "--clusterrole=reader", "--serviceaccount=default:reader")
+    token = here.kubectl("create", "token", "reader", "-n", "default").strip()
+    config = json.loads(here.kubectl("config", "view", "--raw", "-o", "json"))
+    config["users"] = [{"name": item["name"], "user": {"token": token}} for item in config["users"]]
+    path = here.folder / "reader.json"
+    path.write_text(json.dumps(config))
+    path.chmod(0o600)
+    return str(path)
 
 
 def specs(text: str) -> dict[str, Any]:
@@ -100,3 +169,40 @@ def test_a_release_under_another_name_is_adopted_and_host_mode_adds_nothing(clus
     assert "my-gpus" in releases
     assert "nicclusterpolicies" not in here.kubectl("get", "crd", "-o", "name")
     assert "nvidia.com/sriov" not in json.dumps(played.report["nodes"][0].get("allocatable", {}))
+
+
+@pytest.mark.e2e
+def test_the_device_plugin_of_2024_is_restarted_when_its_configuration_changes(cluster: Any) -> None:
+    """That release of the Network Operator does not do it, and the plugin reads its configuration only at its start."""
+    here = cluster("--gpu-nodes", "2", "--profile", "guide-2024")
+    inputs = {"rdma_profile": "guide-2024", "rdma_preflight_ignore": "leftovers"}
+    assert here.play("site.yml", "--skip-tags", "nccl_test", **inputs).code == 0
+    quiet = here.play("site.yml", "--skip-tags", "nccl_test", **inputs)
+    assert quiet.changed() == []
+    changed = here.play("site.yml", "--skip-tags", "nccl_test", rdma_resource="nvidia.com/other_vf", **inputs)
+    assert "2 pods are older than their configuration" in changed.output
+    assert {node["vfs"]["allocatable"] for node in changed.report["nodes"]} == {16}
+    assert changed.node(here.nodes()[0])["vfs"]["resource"] == "nvidia.com/other_vf"
+    again = here.play("site.yml", "--skip-tags", "nccl_test", rdma_resource="nvidia.com/other_vf", **inputs)
+    assert again.changed() == []
+
+
+@pytest.mark.e2e
+def test_neither_secrets_nor_values_are_printed_at_vvv(cluster: Any) -> None:
+    here = cluster("--gpu-nodes", "1")
+    env = [{"name": "NGC_API_KEY", "value": "canary-secret"}, {"name": "PLAIN", "value": "canary-value"}]
+
+    def values() -> str:
+        return json.dumps({"rdma_gpu_operator_values": {"toolkit": {"env": env}}})
+
+    played = here.play("site.yml", "-vvv", "--skip-tags", "nccl_test", "-e", values())
+    assert "helm install gpu-operator" in played.output
+    assert "canary" not in played.output
+    assert "canary-secret" not in json.dumps(played.report)
+    for name in ("report.html", "junit.xml", "run/end.json", "run/journal.jsonl"):
+        assert "canary-secret" not in (here.folder / "report" / name).read_text(), name
+    env[0]["value"] = "canary-other"
+    del env[1]
+    shown = here.play("site.yml", "--check", "--diff", "--tags", "gpu_operator", "-e", values())
+    assert "(hidden)" in shown.output and "canary-value" in shown.output, "a diff shows what was asked for"
+    assert "canary-other" not in shown.output and "canary-secret" not in shown.output

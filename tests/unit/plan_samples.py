@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from ansible_collections.gpuops.rdma.plugins.module_utils import _plan, _shape
+from ansible_collections.gpuops.rdma.plugins.module_utils import _plan, _releases, _shape
 from ansible_collections.gpuops.rdma.plugins.module_utils._model import NodeFacts, Shape
 from ansible_collections.gpuops.rdma.plugins.module_utils._spec_plan import SPEC
+from ansible_collections.gpuops.rdma.plugins.plugin_utils import _compose, _data
 
 ROOT = Path(__file__).resolve().parents[2]
 H100, GPU4, A100 = "BM.GPU.H100.8", "BM.GPU4.8", "BM.GPU.A100-v2.8"
@@ -62,8 +63,8 @@ def cluster(number: int = 2, shape: str = H100) -> list[NodeFacts]:
 
 
 def survey(**changes: Any) -> dict[str, Any]:
-    empty = {key: [] for key in ("groups", "releases", "workloads", "namespaces", "service_cidrs", "denied")}
-    more = {"cluster_policies": [], "nic_cluster_policies": [], "mpi_jobs": False, "volcano_jobs": False}
+    empty = {key: [] for key in ("groups", "releases", "workloads", "namespaces", "service_cidrs")}
+    more = {"cluster_policies": [], "nic_cluster_policies": [], "served": {}, "configured_shapes": []}
     return {"server_version": "v1.34.1", **empty, **more, **changes}
 
 
@@ -72,6 +73,25 @@ def wishes(**changes: Any) -> dict[str, Any]:
     unknown = set(changes) - set(SPEC)
     assert not unknown, unknown
     return {**{name: option.get("default") for name, option in SPEC.items()}, **changes}
+
+
+def whole(facts: Sequence[NodeFacts], seen: Any = None, **asked: Any) -> dict[str, Any]:
+    """The plan with releases, objects and permissions, as the action writes it."""
+    chosen, seen = wishes(**asked), seen or survey()
+    data = _releases.mirrored(_data.profile(chosen["profile"]), chosen["image_registry"])
+    made = _plan.decide(chosen, seen, facts, SHAPES, data)
+    _compose.complete(made, chosen, seen, facts, SHAPES, data, now=1795230000.0)
+    return made
+
+
+def faults(made: dict[str, Any]) -> dict[str, str]:
+    """What the plan does not accept: input -> all that is said of it."""
+    found: dict[str, str] = {}
+    for item in made["findings"]:
+        if item["id"] == "plan.input":
+            assert (item["severity"], item["stage"]) == ("error", "plan")
+            found[item["subject"]] = f"{found.get(item['subject'], '')} {item['found']}".strip()
+    return found
 
 
 def plan(facts: Sequence[NodeFacts], seen: Any = None, **asked: Any) -> dict[str, Any]:

@@ -8,15 +8,32 @@ NCCL results are real where a recording exists (``recorded``), else written by t
 
 from __future__ import annotations
 
+import functools
+import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Optional
 
 import pytest
 import yaml
-from ansible_collections.gpuops.rdma.plugins.module_utils import _judge, _nccl, _nccl_render, _report, _shape
+from ansible_collections.gpuops.rdma.plugins.module_utils import (
+    _judge,
+    _nccl,
+    _nccl_render,
+    _report,
+    _scan,
+    _scan_report,
+    _shape,
+)
 from ansible_collections.gpuops.rdma.plugins.module_utils._model import NcclRun, Shape, to_dict
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._host_judge import Judge
 
 ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "tests" / "hosts"))
+
+import host_memory
+import host_trees
+
 RECORDINGS = ROOT / ".." / "shared" / "recordings" / "nccl"
 SHAPE = "BM.GPU.H100.8"
 GPU, VF = "nvidia.com/gpu", "nvidia.com/sriov_rdma_vf"
@@ -147,6 +164,73 @@ def simulated(nodes: list[str], of: str = SHAPE, slow: float = 1.0, max_bytes: i
     return _nccl.parse(_nccl_render.render(run, simulated=True))[0]
 
 
+@functools.cache
+def _checked(name: str, faults: tuple[str, ...]) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    document = host_memory.probe(host_trees.tree(host_trees.Host(SHAPE, name=name, faults=faults)))
+    judge = Judge({"mode": "sriov", "profile": "current"}, (), ())
+    summary, findings, _document = judge(name, document, shape())
+    return summary, to_dict(findings)
+
+
+def hosts(
+    nodes: Sequence[str], faults: Optional[Mapping[str, tuple[str, ...]]] = None
+) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """(node -> summary, findings) of the host checks, read from trees of files by the probe and judged by the rules."""
+    bad = {name: _checked(name, given) for name, given in (faults or {}).items()}
+    good = _checked("good", ())[0]
+    return {name: bad[name][0] if name in bad else good for name in nodes}, [
+        item for _summary, findings in bad.values() for item in findings
+    ]
+
+
+def scan(
+    nodes: Sequence[dict[str, Any]],
+    slow: Sequence[str] = (),
+    rails: Optional[Mapping[str, int]] = None,
+    link: Sequence[str] = (),
+) -> dict[str, Any]:
+    """A scan's document: planned and concluded by the scan itself, its runs answered by a model: ``slow`` nodes,
+    one port of the nodes of ``rails`` and the ``link`` between two blocks give half."""
+    names = [node["name"] for node in nodes]
+    blocks = {node["name"]: node["locality"]["local_block"] for node in nodes}
+    ports = shape().pfs
+    plan_, state = _scan.Scan(names, blocks, "sample", None, ports), _scan.begin()
+    while (now := plan_.next_round(state)) is not None:
+        answers = [_answer(trial, blocks, set(slow), dict(rails or {}), set(link)) for trial in now.trials]
+        state = _scan.record(state, [{**item, "round": now.number} for item in answers])
+    results = list(state["results"].values())
+    found = _scan_report.document("scan-h100-8", SHAPE, names, blocks, to_dict(plan_.conclude(state)), results)
+    for row in found["rails"]:
+        row.update(netdev=ports[row["rail"]].netdev, hca=ports[row["rail"]].hca)
+    return {**found, "seconds": 431.0}
+
+
+def _answer(
+    trial: _scan.Trial, blocks: dict[str, str], slow: set[str], rails: dict[str, int], link: set[str]
+) -> dict[str, Any]:
+    top, limit = {"single": (478.0, 460.0), "rail": (23.8, 22.5)}.get(trial.kind, (388.0, 360.0))
+    ends = {blocks[name] for name in trial.nodes}
+    bad = trial.kind != "single" and bool(slow & set(trial.nodes) or (len(link) == 2 and link <= ends))
+    if trial.kind == "rail":
+        bad = bad or any(rails.get(name) == trial.rail for name in trial.nodes)
+    elif trial.kind != "single":
+        bad = bad or bool(set(rails) & set(trial.nodes))
+    wobble = sum(map(ord, trial.id)) % 50 / 1000
+    value = round(top * (1 - wobble) * (0.5 if bad else 1), 1)
+    return {
+        "id": trial.id,
+        "kind": trial.kind,
+        "nodes": list(trial.nodes),
+        "rail": trial.rail,
+        "verdict": "slow" if bad else "ok",
+        "busbw": value,
+        "threshold": limit,
+        "expected": top if trial.kind == "rail" else None,
+        "why": "",
+        "simulated": True,
+    }
+
+
 def report(
     nodes: list[dict[str, Any]],
     *,
@@ -155,6 +239,10 @@ def report(
     findings: Any = (),
     results: Any = "healthy",
     deselected: bool = False,
+    command: str = _report.COMMAND,
+    hosts: Optional[dict[str, Any]] = None,
+    scans: Sequence[dict[str, Any]] = (),
+    previous: Optional[dict[str, Any]] = None,
     **changes: Any,
 ) -> dict[str, Any]:
     """A report whose parts are healthy unless told otherwise. ``seen``: what the cluster has at the end."""
@@ -168,6 +256,58 @@ def report(
             nccl=[nccl(simulated(good), good)] if results == "healthy" else results,
             versions=VERSIONS,
             deselected=deselected,
+            command=command,
+            hosts=hosts,
+            scans=scans,
+            previous=previous,
         ),
         "made": "2026-01-02T03:04:05Z",
     }
+
+
+def fault() -> dict[str, Any]:
+    """Eight nodes of which one lacks a VF and another's GPUDirect is broken, after a run in which all was well."""
+    planned_ = [planned(name, index) for index, name in enumerate(names(8))]
+    earlier = report(planned_)
+    earlier["nccl"][0]["made"] = "2026-01-01T03:04:05Z"
+    lacks, broken = planned_[6]["name"], planned_[2]["name"]
+    planned_[6]["excluded"] = "VFs: 15 of 16"
+    seen = [present(node) for node in planned_]
+    seen[6]["allocatable"][VF] = 15
+    checked, found = hosts(
+        [node["name"] for node in planned_], {lacks: ("vfs-missing",), broken: ("peermem-not-registered",)}
+    )
+    good = [node["name"] for node in planned_ if not node["excluded"]]
+    result = {**nccl(simulated(good, slow=0.94), good), "made": "2026-01-02T03:03:04Z"}
+    tests = [
+        {
+            "name": result["name"],
+            "shape": SHAPE,
+            "collective": "all_reduce",
+            "min_bytes": "8",
+            "max_bytes": "8G",
+            "gpus_per_node": 8,
+            "vfs_per_node": 16,
+            "hca": "mlx5",
+            "env": {"NCCL_IB_GID_INDEX": "3", "NCCL_CUMEM_ENABLE": "0", "UCX_TLS": "tcp", "SITE_LOGIN": "not shown"},
+        }
+    ]
+    return report(planned_, seen=seen, findings=found, hosts=checked, results=[result], previous=earlier, tests=tests)
+
+
+def scanned(number: int, size: int = 16) -> dict[str, Any]:
+    """A scan of that many nodes in blocks of ``size`` that has found a slow node, a slow rail and a slow link."""
+    planned_ = [planned(name, index) for index, name in enumerate(names(number))]
+    for index, node in enumerate(planned_):
+        node["locality"]["local_block"] = f"lb-{index // size}"
+    slow, rail = planned_[6]["name"], planned_[20]["name"]
+    last = (number - 1) // size
+    document = scan(planned_, slow=[slow], rails={rail: 5}, link=[f"lb-{last - 1}", f"lb-{last}"])
+    findings = to_dict(_scan_report.findings(document))
+    checked, found = hosts([node["name"] for node in planned_], {slow: ("pause", "iommu-on")})
+    good = sorted(set(document["good"]))
+    states = stages(only=("plan", "nccl_scan"))
+    results = [nccl(simulated(good, slow=0.52), good)]
+    return report(
+        planned_, states=states, findings=[*findings, *found], hosts=checked, scans=[document], results=results
+    )

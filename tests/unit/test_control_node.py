@@ -19,6 +19,7 @@ import yaml
 from ansible_collections.gpuops.rdma.plugins.module_utils import _control_node
 from ansible_collections.gpuops.rdma.plugins.module_utils._control_node import Look, version
 from ansible_collections.gpuops.rdma.plugins.module_utils._errors import InputError
+from ansible_collections.gpuops.rdma.plugins.plugin_utils import _helm
 
 ROOT = Path(__file__).resolve().parents[2]
 TABLE = yaml.safe_load((ROOT / "files" / "control_node.yml").read_text("utf-8"))
@@ -167,7 +168,7 @@ def test_download_unpack_and_write(tmp_path: Path, action: ModuleType) -> None:
     program = action._unpacked(action._fetched(source.as_uri(), digest), "x")
     target = tmp_path / "bin" / "helm"
     action._write(target, program)
-    assert action._helm_version(str(target)) == ("v3.19.0", "")
+    assert _helm.helm_version(str(target)) == ("v3.19.0", "")
     assert [path.name for path in target.parent.iterdir()] == ["helm"]
 
 
@@ -189,15 +190,25 @@ def test_a_place_that_does_not_answer(tmp_path: Path, action: ModuleType) -> Non
         action._fetched((tmp_path / "missing").as_uri(), "0" * 64)
 
 
-def test_a_program_that_fails_and_one_that_cannot_run(tmp_path: Path, action: ModuleType) -> None:
+def test_a_program_that_fails_and_one_that_cannot_run(tmp_path: Path) -> None:
     broken = tmp_path / "helm"
     broken.write_text("#!/bin/sh\necho no >&2; exit 3\n")
     broken.chmod(0o755)
-    assert action._helm_version(str(broken)) == ("", "helm version ends with 3: no")
+    assert _helm.helm_version(str(broken)) == ("", "helm version ends with 3: no")
     broken.write_bytes(b"\x7fELFbroken")
-    assert action._helm_version(str(broken))[1].startswith("cannot be run")
+    assert _helm.helm_version(str(broken))[1].startswith("cannot be run")
 
 
 def test_packages_and_collections_of_this_machine(action: ModuleType) -> None:
     assert action._package("PyYAML") and action._package("no-such-package") == ""
-    assert action._collection("no.such") == ""
+    assert _helm.collection("no.such") == ""
+
+
+@pytest.mark.parametrize(("version", "words"), [("v2.17.0", "is v2.17.0"), ("v3.19.0", ""), ("", "not found in PATH")])
+def test_the_helm_in_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: str, words: str) -> None:
+    if version:
+        (tmp_path / "helm").write_text(f"#!/bin/sh\necho {version}\n")
+        (tmp_path / "helm").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    told = [item.found for item in _helm.findings()]
+    assert len(told) == bool(words) and all(words in text for text in told)

@@ -68,7 +68,7 @@ def config(test: _job.Test, launcher: str) -> dict[str, str]:
 VARIANTS = [
     job(),
     host_job(),
-    job(topology="gpuops-nccl-topology", algo="RING", pull_secret="key", iterations=20),
+    job(topology="gpuops-nccl-topology", algo="RING", pull_secrets=("key",), iterations=20),
     job(gang=True),
     host_job(mpi=5, interface=""),
 ]

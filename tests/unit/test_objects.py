@@ -8,8 +8,10 @@ from __future__ import annotations
 import copy
 from typing import Any
 
+import plan_samples as samples
 import pytest
-from ansible_collections.gpuops.rdma.plugins.module_utils import _objects
+import yaml
+from ansible_collections.gpuops.rdma.plugins.module_utils import _job, _objects
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -110,3 +112,43 @@ def test_a_missing_key_is_noticed_and_an_extra_one_is_not(value: dict[str, Any],
     less = {name: item for name, item in value.items() if name != key}
     assert not _objects.contained(value, less)
     assert _objects.contained(less, value)
+
+
+def test_teardown_knows_every_kind_that_a_plan_or_a_job_makes() -> None:
+    made = []
+    for profile in ("current", "guide-2024"):
+        for launcher in ("mpi", "volcano"):
+            facts = [samples.gpu_node(f"10.140.0.{number}") for number in (1, 2)]
+            plan = samples.whole(facts, profile=profile, launcher=launcher, topology="file")
+            made += [item for group in plan["objects"].values() for item in group]
+            test = _job.of_plan(plan, plan["tests"][0], [fact.name for fact in facts], gang=launcher == "mpi")
+            made += _job.objects(test, launcher)
+    kinds = {(item["apiVersion"], item["kind"]) for item in made}
+    assert {kind for _version, kind in kinds} >= {"MPIJob", "IPPool", "NicClusterPolicy", "DaemonSet", "Namespace"}
+    assert kinds <= set(_objects.KINDS)
+
+
+def test_an_operators_manifest_goes_with_its_operator_but_for_the_definitions() -> None:
+    manifest = samples.ROOT / "tests" / "sandbox" / "charts" / "mpi-operator.yaml"
+    objects = [item for item in yaml.safe_load_all(manifest.read_text("utf-8")) if item]
+    left = {item["kind"] for item in objects if (item["apiVersion"], item["kind"]) not in _objects.RELEASE_KINDS}
+    assert left == {"CustomResourceDefinition"}
+    labels = _objects.owned(objects[0], "mpi-operator")["metadata"]["labels"]
+    assert labels[_objects.RELEASE] == "mpi-operator"
+    assert _objects.RELEASE not in _objects.owned(objects[0])["metadata"].get("labels", {})
+
+
+@pytest.mark.parametrize(
+    ("obj", "somebodys"),
+    [
+        (config_map(), True),
+        (config_map(labels={_objects.OWNED_LABEL: _objects.OWNER}), False),
+        (config_map(ownerReferences=[{"kind": "Job"}]), False),
+        (config_map(name="kube-root-ca.crt"), False),
+        (config_map(deletionTimestamp="2026-11-21T07:00:00Z"), False),
+        ({**config_map(), "kind": "Secret", "type": "kubernetes.io/service-account-token"}, False),
+        ({**config_map(), "kind": "Secret", "type": "Opaque"}, True),
+    ],
+)
+def test_what_keeps_a_namespace(obj: dict[str, Any], somebodys: bool) -> None:
+    assert _objects.is_somebodys(obj) is somebodys

@@ -11,11 +11,10 @@ from typing import Any
 import plan_samples as samples
 import pytest
 from ansible_collections.gpuops.rdma.plugins.module_utils import _plan
-from ansible_collections.gpuops.rdma.plugins.module_utils._errors import InputError
 from ansible_collections.gpuops.rdma.plugins.module_utils._model import Locality
 from hypothesis import given
 from hypothesis import strategies as st
-from plan_samples import A100, GPU4, H100, cluster, cpu_node, gpu_node, plan, survey
+from plan_samples import A100, GPU4, H100, cluster, cpu_node, faults, gpu_node, plan, survey
 
 B300 = "BM.GPU.B300.8"
 
@@ -25,10 +24,9 @@ def decision(made: dict[str, Any], what: str) -> dict[str, Any]:
 
 
 def refused(*words: str, facts: Any = None, **asked: Any) -> None:
-    with pytest.raises(InputError) as error:
-        plan(cluster() if facts is None else facts, **asked)
+    told = str(faults(plan(cluster() if facts is None else facts, **asked)))
     for word in words:
-        assert word in str(error.value)
+        assert word in told
 
 
 def test_a_usual_cluster() -> None:
@@ -60,7 +58,31 @@ def test_mode_host_asks_for_no_vf() -> None:
     made = plan(cluster(), mode="host")
     (test,) = made["tests"]
     assert (test["vfs_per_node"], test["hca"], test["topology"]) == (0, samples.SHAPES[H100].host_hca, False)
-    assert not any(rule["group"] in ("mellanox.com", "nv-ipam.nvidia.com") for rule in made["permissions"])
+
+
+def scheduler(ready: int = 1) -> dict[str, Any]:
+    images = ["docker.io/volcanosh/vc-scheduler:v1.15.1"]
+    return {"kind": "deployment", "namespace": "v", "name": "x", "images": images, "release": "", "ready": ready}
+
+
+@pytest.mark.parametrize(
+    ("workloads", "served", "gang", "why"),
+    [
+        ([scheduler()], ["v1beta1"], True, "are there"),
+        ([scheduler(0)], ["v1beta1"], False, "is not ready"),
+        ([], ["v1beta1"], False, "is not there"),
+        ([scheduler()], ["v1alpha1"], False, "v1beta1 is not served"),
+        ([scheduler()], [], False, "v1beta1 is not served"),
+    ],
+)
+def test_a_gang_needs_a_live_scheduler_and_its_kind(workloads: Any, served: Any, gang: bool, why: str) -> None:
+    seen = survey(workloads=workloads, served={"podgroups.scheduling.volcano.sh": served})
+    made = plan(cluster(), seen, launcher="mpi")
+    assert (made["tests"][0]["gang"], decision(made, "gang")["value"]) == (gang, gang)
+    assert why in decision(made, "gang")["why"]
+    volcano = plan(cluster(), seen, launcher="volcano")
+    assert volcano["tests"][0]["gang"] is False, "Volcano's own jobs are gangs anyhow"
+    assert not [item for item in volcano["decisions"] if item["what"] == "gang"]
 
 
 def test_the_launcher_is_the_one_that_is_installed() -> None:
@@ -68,7 +90,7 @@ def test_the_launcher_is_the_one_that_is_installed() -> None:
     for image, launcher in cases:
         workload = {"kind": "deployment", "namespace": "batch", "name": "x", "images": [image], "release": ""}
         assert plan(cluster(), survey(workloads=[workload]))["launcher"] == launcher
-    asked = plan(cluster(), survey(volcano_jobs=True), launcher="mpi")
+    asked = plan(cluster(), survey(workloads=[scheduler()]), launcher="mpi")
     assert (asked["launcher"], decision(asked, "launcher")["why"]) == ("mpi", "asked for")
 
 
@@ -111,6 +133,22 @@ def test_shared_and_cordoned_nodes_are_left_out_with_the_reason() -> None:
     assert "10.0.0.2 (cordoned)" in _plan.text(made)
 
 
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"labels": {"gpuops.rdma/exclude": "true"}}, "marked by an earlier run (label gpuops.rdma/exclude=true)"),
+        (
+            {"taints": ("gpuops.rdma/unhealthy=nccl:NoSchedule",)},
+            "marked by an earlier run (taint gpuops.rdma/unhealthy)",
+        ),
+        ({"labels": {"gpuops.rdma/verdict": "pass"}}, ""),
+    ],
+)
+def test_a_node_that_a_scan_marked_is_left_out(change: dict[str, Any], reason: str) -> None:
+    made = plan([gpu_node("10.140.0.1"), gpu_node("10.140.0.2", **change), cpu_node()])
+    assert [entry["excluded"] for entry in made["nodes"]] == ["", reason]
+
+
 def test_locality_is_kept() -> None:
     made = plan([gpu_node(locality=Locality(network_block="nb-2", rack="r-14"))])
     assert made["nodes"][0]["locality"]["rack"] == "r-14"
@@ -139,11 +177,29 @@ def test_a_shape_without_nccl_settings_is_unknown_and_not_tested() -> None:
 
 
 def test_bad_wishes_are_refused_all_at_once_with_what_is_known() -> None:
-    refused(
-        "shape 'BM.X' is unknown; known: ", H100, "rdma_collective 'sum'", "all_reduce", "has no domain",
-        "10.9.9.9", "rdma_test_nodes is negative",
-        shapes=["BM.X"], collective="sum", resource="vf", nodes=["10.9.9.9"], test_nodes=-1,
-    )  # fmt: skip
+    bad = {"shapes": ["BM.X"], "collective": "sum", "resource": "vf", "nodes": ["10.9.9.9"], "test_nodes": -1}
+    told = faults(plan(cluster(), **bad, images={"nccl": "x"}))
+    assert set(told) == {f"rdma_{key}" for key in ("shape", "collective", "resource", "nodes", "test_nodes", "images")}
+    assert "shape 'BM.X' is unknown; known: " in told["rdma_shape"] and H100 in told["rdma_shape"]
+    assert "'sum' is unknown; known: all_reduce" in told["rdma_collective"]
+    assert "has no domain" in told["rdma_resource"]
+    assert "10.9.9.9" in told["rdma_nodes"]
+
+
+def test_named_nodes_of_another_shape_are_refused_by_name() -> None:
+    facts = [gpu_node("10.0.0.1", H100), gpu_node("10.0.0.2", A100), cpu_node("10.0.0.3")]
+    told = faults(plan(facts, shapes=[H100], nodes=["10.0.0.1", "10.0.0.2", "10.0.0.3"]))["rdma_nodes"]
+    assert f"10.0.0.2 ({A100})" in told and "10.0.0.3 (VM" in told and "10.0.0.1" not in told
+    assert faults(plan(facts, shapes=[H100], nodes=["10.0.0.1"])) == {}
+    assert faults(plan(facts, nodes=["10.0.0.1", "10.0.0.2"])) == {}
+
+
+def test_of_named_nodes_only_these_are_expected() -> None:
+    facts = [gpu_node(f"10.0.0.{index}") for index in range(1, 5)]
+    assert plan(facts, expected_nodes=8)["expected_nodes"] == 8
+    named = plan(facts, nodes=["10.0.0.1", "10.0.0.2"], expected_nodes=2)
+    assert (faults(named), named["expected_nodes"], len(named["nodes"])) == ({}, 0, 2)
+    refused("8 are expected, but rdma_nodes names 1", facts=facts, nodes=["10.0.0.1"], expected_nodes=8)
 
 
 def test_a_refused_shape_that_is_asked_for_is_refused_with_its_reason() -> None:
@@ -158,20 +214,7 @@ def test_topology_files() -> None:
     assert plan(cluster(), topology="file", mode="host")["tests"][0]["topology"] is False
     blind = [name for name, shape in samples.SHAPES.items() if shape.status == "supported" and not shape.pci_tree]
     if blind:
-        refused("Cannot render a topology file", blind[0], facts=[gpu_node(shape=blind[0])], topology="file")
-
-
-@pytest.mark.parametrize(("mode", "launcher"), [("sriov", "mpi"), ("sriov", "volcano"), ("host", "mpi")])
-def test_permissions_cover_the_job_and_name_every_verb_once(mode: str, launcher: str) -> None:
-    rules = plan(cluster(), mode=mode, launcher=launcher)["permissions"]
-    keys = [tuple(sorted(rule.items())) for rule in rules]
-    assert len(keys) == len(set(keys))
-    group = "batch.volcano.sh" if launcher == "volcano" else "kubeflow.org"
-    assert {"create", "delete"} <= {rule["verb"] for rule in rules if rule["group"] == group}
-    assert any(rule["resource"] == "pods/log" for rule in rules)
-    existing = plan(cluster(), mode=mode, launcher=launcher, install="existing")["permissions"]
-    writes = {(rule["resource"], rule["verb"]) for rule in existing if rule["verb"] not in ("get", "list", "watch")}
-    assert not any(resource == "customresourcedefinitions" for resource, _verb in writes)
+        refused("no file can be rendered", blind[0], facts=[gpu_node(shape=blind[0])], topology="file")
 
 
 def test_the_test_nodes_of_a_shape() -> None:
@@ -202,10 +245,9 @@ def test_names_of_tests_fit_into_pod_names(name: str) -> None:
 @given(st.lists(st.sampled_from(sorted(samples.SHAPES)), max_size=12), st.sampled_from(["sriov", "host"]))
 def test_every_gpu_node_is_planned_or_has_a_finding(drawn: list[str], mode: str) -> None:
     facts = [gpu_node(f"10.0.0.{index}", shape) for index, shape in enumerate(drawn)]
-    try:
-        made = plan(facts, mode=mode)
-    except InputError as error:
-        assert mode == "host" and "HCA names on the host are unknown" in str(error)
+    made = plan(facts, mode=mode)
+    if bad := faults(made):
+        assert mode == "host" and "its HCA names are unknown" in bad["rdma_mode"]
         return
     planned = {node["name"] for node in made["nodes"]}
     told = {item["subject"] for item in made["findings"] if item["severity"] == "error"}

@@ -13,19 +13,24 @@ import pytest
 from ansible_collections.gpuops.rdma.plugins.module_utils import _preflight
 from ansible_collections.gpuops.rdma.plugins.module_utils._errors import InputError
 from ansible_collections.gpuops.rdma.plugins.module_utils._model import Finding
-from plan_samples import A100, GPU4, H100, cluster, cpu_node, gpu_node, plan, survey
+from plan_samples import A100, GPU4, H100, cluster, cpu_node, faults, gpu_node, survey, whole
+
+WANTED = {"clusterpolicies.nvidia.com": "v1", "nicclusterpolicies.mellanox.com": "v1alpha1"}
+WANTED |= {"mpijobs.kubeflow.org": "v2beta1", "jobs.batch.volcano.sh": "v1alpha1"}
 
 
 def look(facts: Any = None, seen: Any = None, *, asked: Any = None, **changes: Any) -> _preflight.Look:
+    """A look at a whole plan: nothing is installed yet, so all releases are to be installed."""
     facts = cluster() if facts is None else facts
     asked = asked or {}
-    made = plan(facts, seen, **asked)
+    made = whole(facts, seen, **asked)
     base = _preflight.Look(
         plan=made,
         survey=seen or survey(),
         nodes=facts,
         shapes=samples.SHAPES,
         profile=samples.profile(made["profile"]),
+        wanted_crds=WANTED,
         pf_network="10.224.0.0/12",
     )
     return dataclasses.replace(base, **changes)
@@ -67,8 +72,8 @@ def test_the_plans_own_findings_come_first() -> None:
 
 
 def test_every_missing_permission_is_listed() -> None:
-    view = look(denied=["create namespaces", "patch daemonsets.apps in namespace gpuops-rdma"])
-    assert [item.found for item in found(view, "permissions")] == [f"not allowed: {rule}" for rule in view.denied]
+    view = look(denied=["in the whole cluster: create namespaces", "in namespace gpuops-rdma: patch daemonsets.apps"])
+    assert [item.found for item in found(view, "permissions")] == [f"not allowed {rule}" for rule in view.denied]
 
 
 @pytest.mark.parametrize(
@@ -100,11 +105,53 @@ def test_two_nfds() -> None:
     assert "a/nfd-node" in one(look(seen=survey(workloads=[first, second])), "one-nfd").found
 
 
-def test_oracles_own_gpu_plugin() -> None:
-    seen = survey(workloads=[workload("nvidia-gpu-device-plugin", "iad.ocir.io/oke/nvidia")])
-    assert "NvidiaGpuPlugin" in one(look(seen=seen), "one-gpu-plugin").remedy
-    ours = survey(workloads=[workload("nvidia-device-plugin-daemonset", "nvcr.io/nvidia/k8s-device-plugin:v0.18")])
-    assert found(look(seen=ours), "one-gpu-plugin") == []
+@pytest.mark.parametrize(
+    ("name", "image", "owners", "trouble"),
+    [
+        ("nvidia-gpu-device-plugin", "iad.ocir.io/oke/nvidia", [], True),
+        ("nvidia-device-plugin-daemonset", "nvcr.io/nvidia/k8s-device-plugin:v0.18", ["ClusterPolicy"], False),
+        ("gpu-feature-discovery", "nvcr.io/nvidia/k8s-device-plugin:v0.18", ["ClusterPolicy"], False),
+        ("gpus", "iad.ocir.io/x/k8s-device-plugin:v0.17@sha256:00", [], True),
+        ("gpus", "iad.ocir.io/x/not-k8s-device-plugin:v0.17", [], False),
+    ],
+)
+def test_a_second_gpu_plugin_is_known_by_image_and_owner(name: str, image: str, owners: Any, trouble: bool) -> None:
+    seen = survey(workloads=[{**workload(name, image), "owners": owners}])
+    items = found(look(seen=seen), "one-gpu-plugin")
+    assert [("NvidiaGpuPlugin" in item.remedy) for item in items] == ([True] if trouble else [])
+
+
+@pytest.mark.parametrize(
+    ("name", "asked", "trouble"),
+    [
+        ("mpijobs.kubeflow.org", {}, True),
+        ("mpijobs.kubeflow.org", {"launcher": "volcano"}, False),
+        ("jobs.batch.volcano.sh", {"launcher": "volcano"}, True),
+        ("nicclusterpolicies.mellanox.com", {}, True),
+        ("nicclusterpolicies.mellanox.com", {"mode": "host"}, False),
+        ("clusterpolicies.nvidia.com", {"mode": "host"}, True),
+        ("other.example.com", {}, False),
+    ],
+)
+def test_a_definition_of_another_version(name: str, asked: Any, trouble: bool) -> None:
+    items = found(look(seen=survey(served={name: ["v1beta9"]}), asked=asked), "crd-version")
+    assert [item.found for item in items] == (["served as v1beta9"] if trouble else [])
+    assert found(look(seen=survey(served={name: ["v1beta9", WANTED.get(name)]}), asked=asked), "crd-version") == []
+
+
+HELM = Finding("control_node.helm", "error", "Helm", "not found in PATH", ">= 3.10, < 5", "install Helm")
+
+
+def test_helm_is_asked_for_only_where_a_chart_is_installed() -> None:
+    assert one(look(helm=[HELM]), "helm").found == "not found in PATH"
+    settled = look(helm=[HELM])
+    for release in settled.plan["releases"].values():
+        release["action"] = "none"
+    assert found(settled, "helm") == []
+    settled.plan["releases"]["batch"]["action"] = "install"
+    assert settled.plan["releases"]["batch"]["manifest"] and found(settled, "helm") == []
+    settled.plan["releases"]["gpu_operator"]["action"] = "upgrade"
+    assert len(found(settled, "helm")) == 1
 
 
 def test_the_shared_rdma_plugin_only_troubles_sriov() -> None:
@@ -144,10 +191,18 @@ def test_an_ip_pool_beside_everything() -> None:
     assert found(view, "ip-pool") == []
 
 
-def test_an_unknown_pf_network_is_a_warning_and_a_bad_subnet_an_error() -> None:
-    assert "rdma_network.json" in one(look(pf_network=""), "ip-pool", "warning").remedy
-    assert one(look(asked={"ip_pool_subnet": "192.168.0.0/99"}), "ip-pool").found == "192.168.0.0/99"
+def test_an_unknown_pf_network_is_no_trouble_by_itself() -> None:
+    assert "rdma_network.json" in one(look(pf_network=""), "ip-pool", "info").remedy
+    assert found(look(pf_network="", asked={"ip_pool_subnet": "10.99.0.0/16"}), "ip-pool") == []
+    assert found(look([gpu_node(provider_id="x"), cpu_node(provider_id="x")], pf_network=""), "ip-pool") == []
     assert found(look(pf_network="", asked={"mode": "host"}), "ip-pool") == []
+
+
+def test_a_subnet_that_is_none_is_told_once() -> None:
+    items = [
+        item for item in _preflight.check(look(asked={"ip_pool_subnet": "1.2.3.4/99"})) if "1.2.3.4/99" in str(item)
+    ]
+    assert [(item.id, item.subject) for item in items] == [("plan.input", "rdma_ip_pool_subnet")]
 
 
 def test_namespaces() -> None:
@@ -158,6 +213,8 @@ def test_namespaces() -> None:
     assert "privileged" in one(look(seen=strict, asked={"mode": "host"}), "namespaces").remedy
     strict = survey(namespaces=[namespace("gpu-operator", enforce="baseline")])
     assert "gpu-operator" in one(look(seen=strict), "namespaces").subject
+    batch = survey(namespaces=[namespace("mpi-operator", "Terminating")])
+    assert one(look(seen=batch), "namespaces").subject == "Namespace mpi-operator"
     other = survey(namespaces=[namespace("somewhere", "Terminating"), namespace("gpu-operator", enforce="privileged")])
     assert found(look(seen=other), "namespaces") == []
 
@@ -180,6 +237,17 @@ def test_room_for_the_controllers() -> None:
     soft = cpu_node(taints=("key=value:PreferNoSchedule",))
     assert found(look([gpu_node(), soft]), "controller-room") == []
     assert one(look([gpu_node()]), "controller-room").subject == "cluster", "GPU nodes do not count"
+
+
+@pytest.mark.parametrize(("cores", "gib", "room"), [(3.0, 14, True), (3.1, 1, False), (0.1, 14.5, False)])
+def test_room_is_what_other_pods_have_left(cores: float, gib: float, room: bool) -> None:
+    view = look([gpu_node(), cpu_node()], requested={"10.140.9.1": (cores, gib * samples.GIB)})
+    assert ([item.found[-10:] for item in found(view, "controller-room")] == []) is room
+    if not room:
+        assert "10.140.9.1" in one(view, "controller-room").found
+    for release in view.plan["releases"].values():
+        release["action"] = "none"
+    assert found(view, "controller-room") == [], "what runs already has its place"
 
 
 @pytest.mark.parametrize(
@@ -245,10 +313,31 @@ def test_leftovers_of_another_generation() -> None:
     assert found(look(ours), "leftovers") == []
 
 
-@pytest.mark.parametrize(("driver", "good"), [("580", True), ("610", True), ("570", False), ("", True)])
-def test_the_test_images_cuda_against_the_driver(driver: str, good: bool) -> None:
+@pytest.mark.parametrize(("driver", "severity"), [("580", ""), ("610", ""), ("570", "error"), ("", "info")])
+def test_the_test_images_cuda_against_the_driver(driver: str, severity: str) -> None:
     labels = {"nvidia.com/cuda.driver.major": driver} if driver else {}
-    assert (found(look([gpu_node(labels=labels), cpu_node()]), "cuda-driver") == []) is good
+    items = found(look([gpu_node(labels=labels), cpu_node()]), "cuda-driver")
+    assert [item.severity for item in items] == ([severity] if severity else [])
+    assert all("13.3" in item.expected for item in items)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "labels", "warned"),
+    [
+        ("4.18.0-553.el8_10.x86_64", {}, True),
+        ("5.4.17-2136.el8uek.x86_64", {}, True),
+        ("6.8.0-1028-oracle", {}, False),
+        ("5.12.0", {}, False),
+        ("4.18.0-553.el8_10.x86_64", {"nvidia.com/peermem.capable": "true"}, False),
+        ("", {}, False),
+    ],
+)
+def test_gpudirect_needs_a_kernel_or_a_module_that_nobody_loads(kernel: str, labels: Any, warned: bool) -> None:
+    facts = [gpu_node(kernel=kernel, labels=labels), gpu_node("10.140.0.2", kernel=kernel, labels=labels), cpu_node()]
+    items = found(look(facts), "gpudirect")
+    assert [("nvidia_peermem" in item.found, item.severity) for item in items] == (
+        [(True, "warning")] if warned else []
+    )
 
 
 def test_more_nodes_than_asked_for_is_a_warning() -> None:
@@ -264,12 +353,29 @@ def test_a_check_can_be_left_out_but_not_by_a_misspelt_id() -> None:
         _preflight.check(view, ["controller_room"])
 
 
+def test_one_check_alone_leaves_the_others_and_the_plan_out() -> None:
+    view = look([gpu_node(labels={"nvidia.com/cuda.driver.major": "535"}, os_image="Windows")])
+    assert [item.id for item in _preflight.check(view, only=["cuda-driver"])] == ["preflight.cuda-driver"]
+    with pytest.raises(InputError, match="cuda_driver"):
+        _preflight.check(view, only=["cuda_driver"])
+
+
+def test_a_wrong_value_a_small_pool_and_a_missing_permission_are_one_list() -> None:
+    asked = {"ip_pool_subnet": "192.168.0.0/27", "gpu_operator_values": {"driver": {"enbled": True}, "nope": 1}}
+    view = look(asked=asked, denied=["create namespaces"])
+    assert set(faults(view.plan)) == {"rdma_ip_pool_subnet", "rdma_gpu_operator_values"}
+    text = _preflight.message(_preflight.check(view))
+    assert text.startswith("4 problem(s) before anything was changed:")
+    for words in ("did you mean driver.enabled", "nope is not a key", "room for 0 nodes", "not allowed create names"):
+        assert words in text
+
+
 def test_the_message_has_one_line_per_problem_and_groups_nodes() -> None:
     facts = [gpu_node(f"10.140.0.{index}", os_image="Oracle Linux 7") for index in range(1, 6)]
     text = _preflight.message(_preflight.check(look(facts, denied=["create namespaces"])))
     lines = text.splitlines()
     assert lines[0] == "3 problem(s) before anything was changed:"
-    assert "- cluster: not allowed: create namespaces; expected allowed" in lines[1]
+    assert "- cluster: not allowed create namespaces. Grant it" in lines[1]
     assert any(
         line.startswith("- 10.140.0.1, 10.140.0.2, 10.140.0.3 and 2 more: osImage Oracle Linux 7") for line in lines
     )

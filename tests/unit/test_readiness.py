@@ -567,3 +567,41 @@ def test_vf_pods_without_a_readable_report_are_not_ready():
         assert "has not reported yet" in readiness.vf_pod(pod).why
     pod["status"] = {"phase": "Pending", "containerStatuses": [container("ImagePullBackOff")]}
     assert readiness.vf_pod(pod).stuck
+
+
+# ---- the device plugin's configuration -----------------------------------------------------------------------------
+
+
+@recorded
+@pytest.mark.parametrize("name", ["network-operator-v26.4.1_sriov.json", "network-operator-v23.10.x_guide.json"])
+def test_recorded_plugin_configurations_hold_what_the_policy_asks_for(name):
+    objects = load(f"operators/{name}")
+    policy = one(objects, "NicClusterPolicy")
+    label, value = readiness.PLUGIN_CONFIG.split("=")
+    maps = [item for item in of_kind(objects, "ConfigMap") if item["metadata"].get("labels", {}).get(label) == value]
+    assert len(maps) == 1
+    assert readiness.plugin_config(policy, maps[0], "nvidia.com/sriov_rdma_vf").ready
+    other = readiness.plugin_config(policy, maps[0], "nvidia.com/rdma_vf")
+    assert (other.stuck, other.code) == (True, "OtherResource")
+    assert "as nvidia.com/sriov_rdma_vf, asked for is nvidia.com/rdma_vf" in other.why
+    assert not readiness.plugin_config(policy, None, "nvidia.com/sriov_rdma_vf").ready
+    stale = {**maps[0], "data": {"config.json": '{"resourceList": []}'}}
+    assert "does not hold" in readiness.plugin_config(policy, stale, "nvidia.com/sriov_rdma_vf").why
+
+
+def test_a_policy_without_a_device_plugin_has_no_configuration_to_compare():
+    assert readiness.plugin_config({"spec": {"nvIpam": {}}}, None, "x/y") is None
+    assert readiness.plugin_config(None, None, "x/y") is None
+
+
+def test_any_of_several_labels_is_enough():
+    for label in readiness.GPU_LABEL.split("|"):
+        key, value = label.split("=")
+        assert readiness.node(facts(labels={key: value}), [readiness.GPU_LABEL]).ready
+    assert not readiness.node(facts(labels={"feature.node.kubernetes.io/pci-15b3.present": "true"}), ["a|b"]).ready
+
+
+def test_a_deployment_scaled_to_nothing_is_not_ready():
+    scaled = readiness.deployment({"metadata": {"name": "x"}, "spec": {"replicas": 0}, "status": {}})
+    assert (scaled.ready, scaled.stuck) == (False, True)
+    assert "scaled to 0 replicas" in scaled.why

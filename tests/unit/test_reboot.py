@@ -113,3 +113,21 @@ def test_when_a_node_is_back() -> None:
     assert _reboot.late(node("new", "Unknown"), "old") == "rebooted, not Ready yet"
     assert _reboot.late(node("new"), "old") == ""
     assert _reboot.late({"status": {"nodeInfo": {"bootID": "new"}}}, "old") == "rebooted, not Ready yet"
+
+
+def test_pods_that_are_older_than_their_configuration() -> None:
+    def pod(name: str, made: str, **more: Any) -> dict[str, Any]:
+        return {"metadata": {"name": name, "creationTimestamp": made, **more}}
+
+    times = [{"time": "2026-11-21T07:30:00Z"}, {"time": "2026-11-21T08:00:00Z"}, {}]
+    config = {"metadata": {"creationTimestamp": "2026-11-21T07:00:00Z", "managedFields": times}}
+    pods = [
+        pod("before", "2026-11-21T07:59:59Z"),
+        pod("same", "2026-11-21T08:00:00Z"),
+        pod("after", "2026-11-21T08:00:01Z"),
+        pod("going", "2026-11-21T07:00:00Z", deletionTimestamp="2026-11-21T08:00:02Z"),
+    ]
+    assert [item["metadata"]["name"] for item in _reboot.outdated([config], pods)] == ["before"]
+    assert _reboot.outdated([], pods) == []
+    untouched = {"metadata": {"creationTimestamp": "2026-11-21T07:00:00Z"}}
+    assert _reboot.outdated([untouched], pods[:3]) == []

@@ -300,9 +300,17 @@ def test_newest_revision_of_each_release_counts() -> None:
 
 
 @pytest.mark.parametrize("data", [{}, {"release": "%%%"}, {"release": base64.b64encode(b"x").decode()}])
-def test_broken_release_names_its_secret(data: dict[str, str]) -> None:
-    with pytest.raises(DataError, match=r"gpu-operator/sh\.helm\.release\.v1\.gpu-operator\.v1"):
-        _releases.installed([{**release(), "data": data}])
+def test_a_broken_release_is_named_and_stops_nothing_but_its_own_name(data: dict[str, str]) -> None:
+    foreign = {**release("web", "web"), "data": data}
+    with pytest.raises(DataError, match=r"web/sh\.helm\.release\.v1\.web\.v1"):
+        _releases.decode(foreign)
+    broken, whole = sorted(_releases.installed([foreign, release()]), key=lambda item: item["chart"])
+    assert (broken["status"], broken["name"], broken["namespace"]) == ("unreadable", "web", "web")
+    assert "Secret web/sh.helm.release.v1.web.v1" in broken["description"]
+    assert whole["status"] == "deployed"
+    assert decide(foreign).action == "install"
+    taken = decide({**release(), "data": data})
+    assert (taken.action, "Cannot read the Helm release" in taken.why) == ("refuse", True)
 
 
 # ---- decisions -----------------------------------------------------------------------------------------------------
@@ -452,14 +460,6 @@ def test_plan_entry_is_plain_data_without_secrets() -> None:
     assert json.loads(json.dumps(entry)) == entry
     assert entry["present"]["version"] == "v26.3.3" and "values" not in entry["present"]
     assert (entry["action"], entry["version"]) == ("upgrade", "v26.7.0")
-
-
-def test_diff_hides_keys_and_passwords() -> None:
-    shown = _releases.masked({"operator": {"certificate": {"tlsKey": "x", "tlsCrt": "y"}}, "env": [{"password": "p"}]})
-    assert shown == {
-        "operator": {"certificate": {"tlsKey": "********", "tlsCrt": "y"}},
-        "env": [{"password": "********"}],
-    }
 
 
 # ---- Helm's words --------------------------------------------------------------------------------------------------

@@ -153,16 +153,15 @@ def test_nccl_below_its_threshold() -> None:
     assert report["reason"].startswith(
         "NCCL on 4 x BM.GPU.H100.8: all_reduce 8 GiB: 265.8 GB/s; NIC line 400, threshold"
     )
-    assert report["next"] == "run nccl_scan to find the slow node or rail"
+    assert report["next"] == "ansible-playbook playbooks/nccl_scan.yml"
     assert [node["verdict"] for node in report["nodes"]] == ["pass"] * 4, "the nodes themselves are not blamed"
 
 
 def test_what_the_judge_found_is_told_once() -> None:
-    """The test's action leaves the judge's findings in the run folder too."""
     good = samples.names(4)
     result = samples.nccl(samples.simulated(good, slow=0.7), good)
     assert result["verdict"]["findings"]
-    report = checked(samples.report(nodes(4), results=[result], findings=result["verdict"]["findings"]))
+    report = checked(samples.report(nodes(4), results=[result], findings=[]))
     assert report["findings"] == []
     assert report["reason"].startswith("NCCL on 4 x BM.GPU.H100.8")
     assert lines_of(report).count("265.8 GB/s") == 2, "the result's line and the verdict's"
@@ -173,7 +172,7 @@ def test_a_judges_finding_about_a_node_is_the_nodes() -> None:
     found = samples.finding(good[1], "error", "GPUDirect RDMA is off", stage="nccl_test")
     result = samples.nccl(samples.simulated(good), good)
     result["verdict"] = {**result["verdict"], "verdict": "fail", "reason": "x", "findings": [found]}
-    report = checked(samples.report(nodes(4), results=[result], findings=[found]))
+    report = checked(samples.report(nodes(4), results=[result]))
     assert report["nodes"][0]["name"] == good[1]
     assert report["reason"] == f"1 of 4 nodes: {good[1]} (GPUDirect RDMA is off)."
 
@@ -199,7 +198,7 @@ def test_a_test_that_ended_with_an_error_says_its_words() -> None:
     report = checked(samples.report(nodes(1), results=[result]))
     assert report["verdict"] == "fail"
     assert "8 requested but only 4 were found" in report["reason"]
-    assert report["next"] == "read run/logs/nccl-bm.gpu.h100.8.log"
+    assert report["next"] == "less run/logs/nccl-bm.gpu.h100.8.log"
 
 
 def test_an_unjudged_test_is_incomplete_at_best() -> None:
@@ -222,7 +221,7 @@ def test_a_failed_preflight_names_its_first_problem_and_lists_all() -> None:
     report = checked(samples.report(planned, states=states, seen=seen, findings=found, results=[]))
     assert report["verdict"] == "fail"
     assert report["reason"].startswith("Stage preflight failed: 2 problem(s) before anything was changed: cluster: not")
-    assert report["next"] == "solve that, then run it again: ansible-playbook site.yml"
+    assert report["next"] == "ansible-playbook site.yml"
     assert report["stages"][1]["error"] == PROBLEMS, "the JSON holds the whole message"
     text = lines_of(report)
     assert "error: cluster: not allowed: create namespaces; expected allowed. Grant it" in text
@@ -334,7 +333,7 @@ def test_a_finding_of_a_node_outside_the_plan_is_kept() -> None:
     report = checked(samples.report(nodes(2), findings=[refused]))
     assert report["verdict"] == "fail"
     assert report["reason"] == "10.9.9.9: shape BM.GPU.B300.8 is refused: multi-plane."
-    assert report["next"] == "narrow"
+    assert report["next"] == "ansible-playbook site.yml --tags preflight"
 
 
 def test_findings_of_the_plan_count_without_preflight() -> None:
@@ -382,6 +381,78 @@ def test_the_test_left_out_by_tags() -> None:
         samples.report(nodes(2), results=[], deselected=True, findings=[samples.finding("cluster", "unknown", "x")])
     )
     assert _report.exit_failed(worse, True), "an unknown beside it is not excused"
+
+
+@pytest.mark.parametrize(
+    ("remedy", "stage", "command"),
+    [
+        ("kubectl uncordon n1", "plan", "kubectl uncordon n1"),
+        (
+            "disable the add-on: oci ce cluster-addon disable --addon-name X",
+            "preflight",
+            "oci ce cluster-addon disable",
+        ),
+        ("Mend the node, then: ansible-playbook site.yml --tags sriov -e rdma_nodes=a,b", "sriov", "rdma_nodes=a,b"),
+        ("kubectl describe node n1; the log is in run/logs/x.log", "nccl_test", "kubectl describe node n1"),
+        (
+            "See kubectl -n x get pods -o wide, and the log.",
+            "gpu_operator",
+            "ansible-playbook site.yml --tags gpu_operator",
+        ),
+        ("grant it", "plan", "ansible-playbook site.yml"),
+    ],
+)
+def test_next_is_a_command_and_nothing_else(remedy: str, stage: str, command: str) -> None:
+    found = samples.finding("cluster", "error", "x", remedy=remedy, stage=stage)
+    report = checked(samples.report(nodes(2), findings=[found]))
+    assert command in report["next"]
+    assert report["next"].split()[0] in ("kubectl", "oci", "ansible-playbook")
+    assert ";" not in report["next"]
+
+
+def test_next_runs_with_the_inventory_and_inputs_of_this_run() -> None:
+    command = "ansible-playbook site.yml -i inventories/sandbox -e rdma_mode=host"
+    report = checked(samples.report(nodes(2), results=[], deselected=True, command=command))
+    assert report["next"] == f"{command} --tags nccl_test"
+
+
+@pytest.mark.parametrize(
+    ("playbook", "scan"),
+    [
+        ("site.yml", "playbooks/nccl_scan.yml"),
+        ("playbooks/site.yml", "playbooks/nccl_scan.yml"),
+        ("playbooks/bm_gpu_a100_v2_8.yml", "playbooks/nccl_scan.yml"),
+        ("gpuops.rdma.site", "gpuops.rdma.nccl_scan"),
+    ],
+)
+def test_next_for_a_slow_fabric_is_the_scan_with_the_same_inputs(playbook: str, scan: str) -> None:
+    good = samples.names(2)
+    slow = samples.nccl(samples.simulated(good, slow=0.7), good)
+    report = checked(samples.report(nodes(2), results=[slow], command=f"ansible-playbook {playbook} -i hosts -e a=b"))
+    assert report["next"] == f"ansible-playbook {scan} -i hosts -e a=b"
+
+
+def earlier(**more: Any) -> dict[str, Any]:
+    good = samples.names(2)
+    return {**samples.nccl(samples.simulated(good), good), "made": "2026-11-21T07:30:46Z", **more}
+
+
+def test_the_result_of_an_earlier_run_counts_while_nothing_has_changed() -> None:
+    report = checked(samples.report(nodes(2), results=[earlier()], deselected=True))
+    assert report["verdict"] == "pass"
+    assert "(tested 2026-11-21T07:30:46Z)" in report["reason"]
+
+
+@pytest.mark.parametrize("more", [{"stale": "manifest has changed the cluster since"}, {"mode": "host"}])
+def test_the_result_of_an_earlier_run_proves_nothing_about_a_changed_cluster(more: dict[str, Any]) -> None:
+    report = checked(samples.report(nodes(2), results=[earlier(**more)], deselected=True))
+    assert report["verdict"] == "incomplete"
+    assert report["reason"].startswith(
+        "Not proven: the NCCL test was left out, and the result of an earlier run does not"
+    )
+    assert report["nccl"][0]["stale"], "it is still shown"
+    assert not any(node["tested"] for node in report["nodes"])
+    assert not _report.exit_failed(report, True)
 
 
 def test_two_shapes_need_two_results() -> None:

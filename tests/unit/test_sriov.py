@@ -269,19 +269,10 @@ def test_ip_pool_that_is_too_small_says_what_would_do() -> None:
         _sriov.ip_pool("gpuops-rdma", "netop", "192.168.0.1/16", 5, 16)
 
 
-@given(name=st.sampled_from(NAMES), namespace=st.sampled_from(["", "jobs"]))
-def test_annotation_entries_are_the_vf_request_and_the_vfs_of_the_shape(name: str, namespace: str) -> None:
-    shape = SHAPES[name]
-    ref = f"{namespace}/rdma-vf".lstrip("/")
-    entries = _sriov.pod_networks_annotation(ref, shape.vf_count).split(",")
-    table = _sriov.vf_table([shape])[name]
-    assert len(entries) == shape.vf_count == len(table["pfs"]) * table["vfs"]
-    assert set(entries) == {ref}
-
-
-def test_annotation_for_no_vf_is_refused() -> None:
-    with pytest.raises(InputError, match="0 VFs"):
-        _sriov.pod_networks_annotation("rdma-vf", 0)
+@given(name=st.sampled_from(NAMES))
+def test_the_program_makes_as_many_vfs_as_the_shape_has(name: str) -> None:
+    table = _sriov.vf_table([SHAPES[name]])[name]
+    assert SHAPES[name].vf_count == len(table["pfs"]) * table["vfs"]
 
 
 def test_cni_daemonset_leaves_the_copying_to_the_images() -> None:

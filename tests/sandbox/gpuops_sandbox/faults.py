@@ -15,13 +15,15 @@ import datetime
 import difflib
 import gzip
 import json
+import sys
+import textwrap
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from .cluster import Api, ApiError, Sandbox, SandboxError
-from .context import Fault, load_shapes, write_faults
+from .context import REPO, Fault, load_shapes, use_collection, write_faults
 from .stages import CRASH_LOOP_APP, IMAGE_PULL_APP
 
 Json = dict[str, Any]
@@ -56,7 +58,13 @@ KINDS = {
     "image-pull": Kind(f"a pod stays in ImagePullBackOff; APP defaults to {IMAGE_PULL_APP}", arg="APP", by="stages"),
     "crash-loop": Kind(f"a pod stays in CrashLoopBackOff; APP defaults to {CRASH_LOOP_APP}", arg="APP", by="stages"),
     "slow-nic": Kind("one NIC of the node runs slowly: the whole job does", arg="RAIL"),
+    "slow-rail": Kind("one rail of the node runs at half speed, and every job with it", arg="RAIL"),
     "rail-down": Kind("one rail of the node is down", arg="RAIL"),
+    "slow-cross-block": Kind(
+        "the fabric between two local blocks runs at half speed in a scan; a block by label or number",
+        node="no",
+        arg="BLOCKA:BLOCKB",
+    ),
     "netns-shared": Kind("RDMA network namespace mode is shared: VFs cannot be given to pods"),
     "no-totalvfs": Kind("sriov_totalvfs is 0: the firmware offers no VFs"),
     "reboot": Kind("the node reboots once: new boot ID, its VFs are gone, its pods restart"),
@@ -78,13 +86,31 @@ KINDS = {
 }
 
 
+def _host_kinds() -> dict[str, Kind]:
+    """host-ID for each fault of tests/hosts/host_faults.py: the node's host has it, and its probe finds it."""
+    use_collection()
+    hosts = str(REPO / "tests" / "hosts")
+    if hosts not in sys.path:
+        sys.path.append(hosts)
+    import host_faults
+
+    return {f"{HOST}{fault.id}": Kind(fault.text, arg="PLACE") for fault in host_faults.FAULTS.values()}
+
+
+HOST = "host-"
+KINDS.update(_host_kinds())
+
+
 def table() -> str:
-    """The kinds as lines of text, for help."""
+    """The kinds as lines of text, for help; those of hosts in a few lines."""
     rows = []
-    for name, kind in KINDS.items():
+    hosts = ", ".join(name[len(HOST) :] for name in KINDS if name.startswith(HOST))
+    known = {name: kind for name, kind in KINDS.items() if not name.startswith(HOST)}
+    known[f"{HOST}ID"] = Kind("the host has this fault, at PLACE (GPU, rail, VF); ID is one of:", arg="PLACE")
+    for name, kind in known.items():
         form = name + {"yes": ":NODE", "may": "[:NODE]", "no": ""}[kind.node] + (f"[:{kind.arg}]" if kind.arg else "")
         rows.append(f"  {form:<28} {kind.what}")
-    return "\n".join(rows)
+    return "\n".join([*rows, *textwrap.wrap(hosts, 112, initial_indent=" " * 6, subsequent_indent=" " * 6)])
 
 
 def parse(text: str, gpu_nodes: Sequence[str]) -> Fault:
@@ -100,9 +126,9 @@ def parse(text: str, gpu_nodes: Sequence[str]) -> Fault:
         raise SandboxError(f"fault {name} needs a node: {name}:NODE, an index from 0 or a name")
     if kind.node != "no" and rest:
         node = _node(name, rest.pop(0), gpu_nodes)
-    if len(rest) > bool(kind.arg):
+    if len(rest) > len(list(filter(None, kind.arg.split(":")))):
         raise SandboxError(f"fault {text!r}: {rest[-1]!r} is too much; {name} takes {_takes(kind)}")
-    return Fault(name, node, rest[0] if rest else "")
+    return Fault(name, node, ":".join(rest))
 
 
 def _takes(kind: Kind) -> str:

@@ -25,7 +25,8 @@ APP = '(.metadata.labels // {} | .app // ."app.kubernetes.io/name" // "")'
 
 OWNED_ELSEWHERE = (
     '((.metadata.labels // {}) + (.metadata.annotations // {}) | ."gpuops.sandbox/managed" == "true" '
-    'or ."app.kubernetes.io/name" == "gpuops-vf-config" '
+    'or (."app.kubernetes.io/name" | IN("gpuops-vf-config", "gpuops-host-probe", "gpuops-peermem", "gpuops-perftest")) '
+    'or ."gpuops.rdma/role" == "scan-round" '
     'or has("volcano.sh/job-name") or has("training.kubeflow.org/job-name"))'
 )
 """Pods whose status a simulated controller writes. They are deleted by kwok like all others."""
@@ -100,6 +101,23 @@ def _stage(name: str, kind: str, step: str, template: str | None, delay: int = 0
     if delay:
         spec["delay"] = {"durationMilliseconds": delay, **({"jitterDurationMilliseconds": jitter} if jitter else {})}
     return {"apiVersion": "kwok.x-k8s.io/v1alpha1", "kind": "Stage", "metadata": {"name": name}, "spec": spec}
+
+
+def _held(state: str, restarts: int = 0) -> str:
+    """Status of containers of which none is ready; ``state`` is their state with its key, indented by 2."""
+    return (
+        """
+containerStatuses:
+{{ range .spec.containers }}
+- image: {{ .image | Quote }}
+  name: {{ .name | Quote }}
+  ready: false
+  started: false
+"""
+        + f"  restartCount: {restarts}\n"
+        + state
+        + "{{ end }}\n"
+    )
 
 
 _NODE_CONDITIONS = """
@@ -213,18 +231,14 @@ initContainerStatuses:
       startedAt: {{ $now | Quote }}
   {{ end }}
 {{ end }}
-containerStatuses:
-{{ range .spec.containers }}
-- image: {{ .image | Quote }}
-  name: {{ .name | Quote }}
-  ready: false
-  restartCount: 0
-  started: false
-  state:
+"""
+    + _held(
+        """  state:
     waiting:
       reason: PodInitializing
-{{ end }}
-phase: Pending
+"""
+    )
+    + """phase: Pending
 startTime: {{ $now | Quote }}
 """
     + _ADDRESSES
@@ -259,7 +273,8 @@ startTime: {{ or .status.startTime $now | Quote }}
     + _ADDRESSES
 )
 
-_POD_COMPLETE = """
+_POD_COMPLETE = (
+    """
 {{ $now := Now }}
 conditions:
 - lastTransitionTime: {{ $now | Quote }}
@@ -270,42 +285,33 @@ conditions:
   status: "False"
   reason: PodCompleted
   type: ContainersReady
-containerStatuses:
-{{ range .spec.containers }}
-- image: {{ .image | Quote }}
-  name: {{ .name | Quote }}
-  ready: false
-  restartCount: 0
-  started: false
-  state:
+"""
+    + _held(
+        """  state:
     terminated:
       exitCode: 0
       finishedAt: {{ $now | Quote }}
       reason: Completed
       startedAt: {{ $now | Quote }}
-{{ end }}
-phase: Succeeded
 """
+    )
+    + """phase: Succeeded
+"""
+)
 
 _POD_IMAGE_PULL = (
     _conditions(initialized=True, ready=False)
     + _INIT_DONE
-    + """
-containerStatuses:
-{{ range .spec.containers }}
-- image: {{ .image | Quote }}
-  name: {{ .name | Quote }}
-  ready: false
-  restartCount: 0
-  started: false
-  state:
+    + _held(
+        """  state:
     waiting:
       reason: ImagePullBackOff
       message: {{ printf "Back-off pulling image \\"%s\\": ErrImagePull: initializing source docker://%s: pinging container registry: Get \\"https://%s/v2/\\": dial tcp: i/o timeout" .image .image (.image | splitList "/" | first) | Quote }}
-{{ end }}
-phase: Pending
-startTime: {{ $now | Quote }}
 """  # noqa: E501 - one template action
+    )
+    + """phase: Pending
+startTime: {{ $now | Quote }}
+"""
     + _ADDRESSES
 )
 
@@ -314,14 +320,9 @@ _POD_CRASH_LOOP = (
     + _INIT_DONE
     + """
 {{ $pod := .metadata }}
-containerStatuses:
-{{ range .spec.containers }}
-- image: {{ .image | Quote }}
-  name: {{ .name | Quote }}
-  ready: false
-  restartCount: 5
-  started: false
-  lastState:
+"""
+    + _held(
+        """  lastState:
     terminated:
       exitCode: 1
       reason: Error
@@ -331,9 +332,11 @@ containerStatuses:
     waiting:
       reason: CrashLoopBackOff
       message: back-off 2m40s restarting failed container={{ .name }} pod={{ $pod.name }}_{{ $pod.namespace }}({{ $pod.uid }})
-{{ end }}
-phase: Running
+""",  # noqa: E501 - one template action
+        restarts=5,
+    )
+    + """phase: Running
 startTime: {{ or .status.startTime $now | Quote }}
-"""  # noqa: E501 - one template action
+"""
     + _ADDRESSES
 )

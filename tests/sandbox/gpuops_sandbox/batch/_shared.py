@@ -65,6 +65,15 @@ class Batch:
         return any(one.get("status", {}).get("availableReplicas") for one in found)
 
 
+def serve_from_start(registry: kopf.OperatorRegistry, name: str, controller: Any) -> None:
+    """``controller`` has a Batch as ``batch`` and a coroutine ``serve``."""
+
+    @kopf.on.startup(registry=registry, id=name)
+    async def start(**_: Any) -> None:
+        controller.batch.start()
+        controller.batch.hub.spawn(controller.serve())
+
+
 def _labelled(label: str) -> str:
     return f"/api/v1/pods?labelSelector={label}"
 

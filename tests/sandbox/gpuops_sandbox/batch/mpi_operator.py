@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import base64
 import copy
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import kopf
 
@@ -30,6 +30,7 @@ from ._shared import (
     pod_path,
     ready,
     requests,
+    serve_from_start,
 )
 
 if TYPE_CHECKING:
@@ -252,12 +253,7 @@ def counts(pods: list[Json]) -> Json:
 
 
 def register(registry: kopf.OperatorRegistry, ctx: Context) -> None:
-    controller = MpiOperator(registry, ctx)
-
-    @kopf.on.startup(registry=registry, id=NAME)
-    async def start(**_: Any) -> None:
-        controller.batch.start()
-        controller.batch.hub.spawn(controller.serve())
+    serve_from_start(registry, NAME, MpiOperator(registry, ctx))
 
 
 class MpiOperator:

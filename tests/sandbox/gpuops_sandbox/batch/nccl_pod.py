@@ -38,7 +38,7 @@ REACH = 120.0
 """Seconds that a launcher waits for its workers."""
 LAUNCH_FAILED, LOST_DAEMON, KILLED, TERMINATED = 97, 1, 137, 143
 TASK_ROLE, MPI_ROLE = "volcano.sh/task-spec", "training.kubeflow.org/job-role"
-SLOW = {"slow-nic": 0.5, "rail-down": 0.6}
+SLOW = {"slow-nic": 0.5, "slow-rail": 0.5, "rail-down": 0.6}
 """What is left of the whole job's bandwidth: every ring goes through the slow port."""
 INFO_HOSTS = 4
 """Hosts whose ranks print NCCL's INFO lines here: enough to judge, and the log stays small."""
@@ -294,7 +294,8 @@ def is_launcher(pod: Json, batch: Batch) -> bool:
     if MPI_JOB in labels:
         return bool(labels.get(MPI_ROLE) == "launcher")
     others = batch.members(VOLCANO_JOB, pod["metadata"]["namespace"], labels[VOLCANO_JOB])
-    return "master" in labels[TASK_ROLE] or labels[TASK_ROLE] == "launcher" or len(others) == 1
+    alone = len(others) == 1 and labels[TASK_ROLE] != "worker"
+    return "master" in labels[TASK_ROLE] or labels[TASK_ROLE] == "launcher" or alone
 
 
 class Launch:
@@ -311,7 +312,7 @@ class Launch:
         order = order_of(await self._texts())
         if order is None:
             self._write(["simulated: this pod runs no nccl-tests program"])
-            await asyncio.sleep(1)
+            await asyncio.sleep(_sleep_of(self.pod))
             return 0
         workers = await self._workers()
         if not workers:
@@ -450,6 +451,12 @@ class Launch:
         stamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime()) + f".{time.time_ns() % 10**9:09d}Z"
         with self.path.open("a") as out:
             out.writelines(f"{stamp} stdout F {line}\n" for line in lines)
+
+
+def _sleep_of(pod: Json) -> float:
+    """Seconds for which a launcher that only sleeps does so; 1 for any other."""
+    command = pod["spec"]["containers"][0].get("command", [])
+    return float(command[1]) if len(command) == 2 and command[0].endswith("/sleep") else 1.0
 
 
 def _is_row(line: str) -> bool:

@@ -12,7 +12,7 @@ import base64
 import copy
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import kopf
 
@@ -36,6 +36,7 @@ from ._shared import (
     pod_path,
     quiet,
     requests,
+    serve_from_start,
 )
 
 if TYPE_CHECKING:
@@ -289,12 +290,7 @@ def happened(job: Json, pods: Sequence[Json], evicted: set[str]) -> str:
 
 
 def register(registry: kopf.OperatorRegistry, ctx: Context) -> None:
-    volcano = Volcano(registry, ctx)
-
-    @kopf.on.startup(registry=registry, id=NAME)
-    async def start(**_: Any) -> None:
-        volcano.batch.start()
-        volcano.batch.hub.spawn(volcano.serve())
+    serve_from_start(registry, NAME, Volcano(registry, ctx))
 
 
 class Volcano:

@@ -118,13 +118,14 @@ def as_pod(obj: Json) -> Pod:
 def _slim(spec: Json, meta: Json) -> Json:
     """Only pods that we run are read again; the specs of a thousand others would only take memory."""
     labels = meta.get("labels", {})
-    if labels.get("app") in PLUGIN_APPS or labels.get("app.kubernetes.io/name") == VF_APP or is_ours(meta):
+    if labels.get("app") in PLUGIN_APPS or labels.get("app.kubernetes.io/name") in OUR_APPS or is_ours(meta):
         return {key: spec[key] for key in KEPT_SPEC if key in spec}
     return {}
 
 
 PLUGIN_APPS = ("sriovdp", "sriov-device-plugin", "nvidia-device-plugin-daemonset")
 VF_APP = "gpuops-vf-config"
+OUR_APPS = (VF_APP, "gpuops-host-probe", "gpuops-peermem", "gpuops-perftest")
 RUN_BY_AGENT = {"gpuops.sandbox/managed": "true", "gpuops.sandbox/kubelet": "node-agent"}
 """Annotations of pods whose status the node agent writes, and not kwok: they wait for other pods of their node."""
 

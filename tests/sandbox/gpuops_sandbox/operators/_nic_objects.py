@@ -13,7 +13,7 @@ import base64
 import hashlib
 import json
 import zlib
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 Json = dict[str, Any]
@@ -90,6 +90,22 @@ class Component:
 IPAM_LABELS = {"app": "nv-ipam", "component": "nv-ipam-node", "name": "nv-ipam-node"}
 HOST_NETWORK = {"hostNetwork": True}
 
+_SRIOV_PLUGIN = Component(
+    "state-SRIOV-device-plugin",
+    "sriovDevicePlugin",
+    "network-operator-sriov-device-plugin",
+    "kube-sriovdp",
+    {"app": "sriovdp", "tier": "node"},
+    {"name": "network-operator-sriov-device-plugin"},
+    account="network-operator-sriov-device-plugin",
+    mellanox_only=True,
+    config_map="network-operator-sriovdp-config",
+    owner_label=True,
+    critical=True,
+    since=CURRENT,
+    extra=HOST_NETWORK,
+)
+
 COMPONENTS = (
     Component(
         "state-multus-cni",
@@ -124,34 +140,16 @@ COMPONENTS = (
         {"name": "cni-plugins"},
         extra=HOST_NETWORK,
     ),
-    Component(
-        "state-SRIOV-device-plugin",
-        "sriovDevicePlugin",
-        "network-operator-sriov-device-plugin",
-        "kube-sriovdp",
-        {"app": "sriovdp", "tier": "node"},
-        {"name": "network-operator-sriov-device-plugin"},
-        account="network-operator-sriov-device-plugin",
-        mellanox_only=True,
-        config_map="network-operator-sriovdp-config",
-        owner_label=True,
-        critical=True,
-        since=CURRENT,
-        extra=HOST_NETWORK,
-    ),
-    Component(
-        "state-SRIOV-device-plugin",
-        "sriovDevicePlugin",
-        "sriov-device-plugin",
-        "kube-sriovdp",
-        {"app": "sriovdp", "tier": "node"},
-        {"name": "sriov-device-plugin"},
+    _SRIOV_PLUGIN,
+    replace(
+        _SRIOV_PLUGIN,
+        name="sriov-device-plugin",
+        select={"name": "sriov-device-plugin"},
         account="sriov-device-plugin",
-        mellanox_only=True,
         config_map="sriovdp-config",
-        critical=True,
+        owner_label=False,
+        since=(0, 0),
         until=CURRENT,
-        extra=HOST_NETWORK,
     ),
     Component(
         "state-RDMA-device-plugin",

@@ -1,0 +1,60 @@
+# Copyright: gpuops.rdma contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Restarts the SR-IOV device plugin where it runs with an older configuration than the cluster's."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from ansible_collections.gpuops.rdma.plugins.module_utils import _readiness, _reboot, _wait
+from ansible_collections.gpuops.rdma.plugins.module_utils._model import Json
+from ansible_collections.gpuops.rdma.plugins.module_utils._readiness import Status
+from ansible_collections.gpuops.rdma.plugins.module_utils._spec_plugin_restart import SPEC
+from ansible_collections.gpuops.rdma.plugins.plugin_utils import _run
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._action import RdmaAction
+
+POLL = 0.5
+
+
+class ActionModule(RdmaAction):
+    spec = SPEC
+
+    def act(self, args: dict[str, Any]) -> dict[str, Any]:
+        plan = _run.read_plan(args["plan"])
+        selector = plan.get("restart_plugin") or ""
+        if not selector:
+            return {"restarted": [], "total": 0}
+        namespace = plan["namespaces"]["network_operator"]
+        configs = self.client.list(
+            self.client.path("v1", "ConfigMap", namespace), label_selector=_readiness.PLUGIN_CONFIG
+        )
+        pods = self.client.path("v1", "Pod", namespace)
+        old = _reboot.outdated(configs, self.client.list(pods, label_selector=selector))
+        if old and not self.check_mode:
+            self.progress(f"device plugin: {len(old)} pods are older than their configuration and are made anew")
+            for pod in old:
+                self.client.delete(f"{pods}/{pod['metadata']['name']}")
+            self._await_new(pods, selector, old, args["timeout"])
+        names = [pod["spec"].get("nodeName", "") for pod in old]
+        return {"changed": bool(old), "restarted": names[:50], "total": len(names)}
+
+    def _await_new(self, path: str, selector: str, old: list[Json], timeout: int) -> None:
+        """Until each of these nodes has a new one: what a node offers is only then what the configuration says."""
+        gone = {pod["metadata"]["uid"] for pod in old}
+        nodes = [pod["spec"].get("nodeName", "") for pod in old]
+
+        def read() -> dict[str, Status]:
+            pods = self.client.list(path, label_selector=selector)
+            new = {pod["spec"].get("nodeName"): pod for pod in pods if pod["metadata"]["uid"] not in gone}
+            return {f"device-plugin/{name}": _readiness.pod(new.get(name)) for name in nodes}
+
+        _wait.await_state(
+            read,
+            wait_change=lambda seconds: time.sleep(min(seconds, POLL)),
+            clock=time.monotonic,
+            timeout=timeout,
+            show=self.progress,
+            title="device plugin",
+        )

@@ -1,0 +1,65 @@
+# Copyright: gpuops.rdma contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Documentation of the action plugin of the same name, which does the work on the control node."""
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: plugin_restart
+short_description: Restart the SR-IOV device plugin where its configuration is newer
+version_added: 0.1.0
+description:
+- The device plugin reads its configuration only when it starts. Network Operators before 26.1 do not restart it when
+  the configuration changes; where the plan names such a release, this deletes the pods that were made before the
+  ConfigMap was last changed, and waits until their successors are ready.
+- With newer releases, and where no pod is older, nothing is done.
+extends_documentation_fragment:
+- gpuops.rdma.auth
+- gpuops.rdma.attributes.cluster
+attributes:
+  diff_mode:
+    support: none
+options:
+  plan:
+    description: plan.json of the run.
+    type: path
+    required: true
+  timeout:
+    description: Seconds for the new pods to be ready.
+    type: int
+    default: 300
+author:
+- gpuops maintainers (@gpuops)
+"""
+
+EXAMPLES = r"""
+- name: Let the device plugin read its configuration
+  gpuops.rdma.plugin_restart:
+    plan: rdma-report/run/plan.json
+"""
+
+RETURN = r"""
+restarted:
+  description: At most 50 nodes whose pod was, or in check mode would be, made anew.
+  returned: always
+  type: list
+  elements: str
+total:
+  description: How many they are.
+  returned: always
+  type: int
+"""
+
+from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.gpuops.rdma.plugins.module_utils._argspec import with_auth
+from ansible_collections.gpuops.rdma.plugins.module_utils._spec_plugin_restart import SPEC
+
+
+def main() -> None:
+    module = AnsibleModule(argument_spec=with_auth(SPEC), supports_check_mode=True)
+    module.fail_json(msg="gpuops.rdma.plugin_restart runs on the control node, through its action plugin.")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,90 @@
+# Copyright: gpuops.rdma contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Documentation of the action plugin of the same name, which does the work on the control node."""
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: report_compare
+short_description: Compare two reports
+version_added: 0.1.0
+description:
+- Tells what got slower or faster between two C(report.json) files, per test and message size, which nodes changed their
+  verdict, what scans convict now and did not then, and which versions differ.
+- Tests are compared when shape, collective, number of nodes and GPUs, and the largest message are the same.
+- No cluster is asked.
+extends_documentation_fragment:
+- gpuops.rdma.attributes
+attributes:
+  check_mode:
+    support: full
+  diff_mode:
+    support: none
+options:
+  old:
+    description: The earlier C(report.json). A run keeps that of the run before as C(previous.json).
+    type: path
+    required: true
+  new:
+    description: The later C(report.json).
+    type: path
+    required: true
+  dest:
+    description: File for the whole comparison, as JSON.
+    type: path
+  tolerance:
+    description: Percent by which the bandwidth of a healthy cluster may differ from run to run.
+    type: float
+    default: 5.0
+  fail_when:
+    description: Fail the task for RV(verdict) V(slower), or for V(slower) and V(worse).
+    type: str
+    default: never
+    choices: [never, slower, worse]
+author:
+- gpuops maintainers (@gpuops)
+"""
+
+EXAMPLES = r"""
+- name: Did it get slower?
+  gpuops.rdma.report_compare:
+    old: rdma-report/previous.json
+    new: rdma-report/report.json
+    fail_when: slower
+"""
+
+RETURN = r"""
+verdict:
+  description:
+  - V(slower) or V(faster) when the largest message of a test changed by more than O(tolerance), V(worse) or V(better)
+    when only verdicts changed, else V(same); the worst of them.
+  returned: always
+  type: str
+reason:
+  description: One sentence.
+  returned: always
+  type: str
+nodes:
+  description: At most 50 nodes that changed, with C(name), C(change), C(old), C(new) and C(found).
+  returned: always
+  type: list
+  elements: dict
+nccl:
+  description: Tests, with C(shape), C(collective), C(change), C(why), C(old), C(new) and C(percent).
+  returned: always
+  type: list
+  elements: dict
+"""
+
+from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.gpuops.rdma.plugins.module_utils._spec_report_compare import SPEC
+
+
+def main() -> None:
+    module = AnsibleModule(argument_spec=SPEC, supports_check_mode=True)
+    module.fail_json(msg="gpuops.rdma.report_compare runs on the control node, through its action plugin.")
+
+
+if __name__ == "__main__":
+    main()

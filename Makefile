@@ -23,7 +23,7 @@ export PYTHONPATH := $(CURDIR)/$(COLLECTIONS):$(CURDIR)/tests/sandbox
 export PYTHONDONTWRITEBYTECODE := 1
 export ANSIBLE_CONFIG := $(CURDIR)/ansible.cfg
 
-.PHONY: help setup demo test lint types unit cluster e2e molecule test-matrix test-scale bench sandbox-up sandbox-down docs clean
+.PHONY: help setup browser demo test lint types unit cluster e2e molecule test-matrix test-scale bench sandbox-up sandbox-down docs clean
 
 help: ## What there is
 	@grep -E '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -38,8 +38,18 @@ $(LINK):
 	@mkdir -p $(dir $@)
 	@ln -sfn ../../../.. $@
 
-setup: $(VENV)/.ready $(LINK) ## Python packages and the control plane's programs (5 min on 2 cores the first time)
+setup: $(VENV)/.ready $(LINK) browser ## Python packages and the control plane's programs (5 min on 2 cores the first time)
 	@$(SANDBOX) build
+
+# For the tests of the report's page, which are skipped by name without it.
+browser:
+	@if ! command -v chromium >/dev/null && ! command -v chromium-browser >/dev/null; then \
+	  if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+	    echo "setup: Chromium, by apt-get"; \
+	    { apt-get -qq update && apt-get -qq install -y --no-install-recommends chromium; } >/dev/null 2>&1 \
+	      || echo "setup: Chromium could not be installed; the tests in a browser will be skipped"; \
+	  else echo "setup: no Chromium; the tests in a browser will be skipped"; fi; \
+	fi
 
 sandbox-up: setup ## A sandbox: NAME=demo GPU_NODES=4 SHAPE=BM.GPU.H100.8 PROFILE=current
 	@$(SANDBOX) up --name $(NAME) --gpu-nodes $(GPU_NODES) --cpu-nodes 2 --shape $(SHAPE) --profile $(PROFILE)

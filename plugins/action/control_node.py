@@ -21,7 +21,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils import _control_node
 from ansible_collections.gpuops.rdma.plugins.module_utils._errors import InputError, RdmaError
 from ansible_collections.gpuops.rdma.plugins.module_utils._model import Json, to_dict
 from ansible_collections.gpuops.rdma.plugins.module_utils._spec_control_node import SPEC
-from ansible_collections.gpuops.rdma.plugins.plugin_utils import _data, _helm
+from ansible_collections.gpuops.rdma.plugins.plugin_utils import _data, _helm, _run
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._action import RdmaAction
 
 MAX_ARCHIVE = 200 << 20
@@ -48,6 +48,8 @@ class ActionModule(RdmaAction):
         if self.check_mode and result.get("changed"):
             findings = [item for item in findings if item.subject != "Helm"]
         result.update(findings=to_dict(findings), helm={"path": look.helm_path, "version": look.helm})
+        if args["tolerate_helm"] and not args["install"] and _run.selected(self._task_vars, "preflight"):
+            findings = [item for item in findings if item.subject != "Helm"]
         if any(item.severity == "error" for item in findings):
             result.update(failed=True, msg=_control_node.message(findings))
         return result

@@ -11,22 +11,30 @@ import signal
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Callable
+from typing import Any, Callable, Optional
 
-from ansible_collections.gpuops.rdma.plugins.module_utils import _job, _judge, _nccl, _plan
-from ansible_collections.gpuops.rdma.plugins.module_utils._client import Client
+from ansible_collections.gpuops.rdma.plugins.module_utils import _busy, _job, _judge, _nccl, _plan
 from ansible_collections.gpuops.rdma.plugins.module_utils._errors import InputError, RdmaError
-from ansible_collections.gpuops.rdma.plugins.module_utils._model import Finding, Json, NcclRun, NcclVerdict, to_dict
+from ansible_collections.gpuops.rdma.plugins.module_utils._model import (
+    Finding,
+    Json,
+    NcclRun,
+    NcclVerdict,
+    Shape,
+    to_dict,
+)
 from ansible_collections.gpuops.rdma.plugins.module_utils._spec_nccl_test import SPEC
-from ansible_collections.gpuops.rdma.plugins.plugin_utils import _data, _run
+from ansible_collections.gpuops.rdma.plugins.plugin_utils import _data, _nccl_history, _run
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._action import RdmaAction
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._nccl_run import Outcome, Run
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._busy_wait import Busy, Look
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._nccl_run import Outcome, Run, left_over
 
 TOPOLOGY = "gpuops-nccl-topology"
 ORDER = ("fail", "incomplete", "unjudged", "degraded", "pass")
 ROWS = 40
+CHUNK = 1 << 18
 NOT_STARTED = ("schedule", "start", "launch")
 
 
@@ -35,33 +43,40 @@ class ActionModule(RdmaAction):
 
     def act(self, args: dict[str, Any]) -> dict[str, Any]:
         plan = _run.read_plan(args["plan"])
-        entries = chosen(plan, args["tests"])
+        parts = [(entry, one) for entry in chosen(plan, args["tests"]) for one in collectives(entry, args)]
+        standard = Standard.of(args, Path(self._loader.path_dwim(args["history"])) if args["history"] else None)
         if self.check_mode:
-            return self._check(plan, entries, args)
-        folder = Path(args["run_dir"] or Path(args["plan"]).parent)
+            return self._check(plan, parts, args)
         with interruptible():
-            tests = [run_test(self.client, plan, entry, args, folder, self._show) for entry in entries]
+            tests = [Part(self, entry, one, args, standard).run() for entry, one in parts]
         worst = min(tests, key=lambda item: ORDER.index(item["verdict"]))
         result = {**worst, "changed": True, "tests": [_small(item) for item in tests]}
         if args["fail_on_verdict"] and worst["verdict"] != "pass":
             result.update(failed=True, msg=f"NCCL test {worst['name']}: {worst['verdict']}: {worst['reason']}")
         return result
 
-    def _show(self, line: str) -> None:
+    def show(self, line: str) -> None:
         with contextlib.suppress(OSError):  # after Ctrl-C nobody may be there to print it
             self.progress(f"[{time.strftime('%H:%M:%S')}] {line}")
 
-    def _check(self, plan: Json, entries: Sequence[Json], args: dict[str, Any]) -> dict[str, Any]:
+    def _check(self, plan: Json, parts: Sequence[tuple[Json, str]], args: dict[str, Any]) -> dict[str, Any]:
         """Dry-run apply: the server checks every field, no job is made."""
-        jobs = []
-        for entry in entries:
-            test, launcher = test_of(plan, entry, args)
-            job_run = Run(
-                self.client, test, launcher, Path(), self._show, start_timeout=0.0, grace=0.0, run_timeout=0.0
-            )
+        jobs, busy = [], []
+        for entry, one in parts:
+            test, launcher = test_of(plan, entry, args, one)
+            job_run = Run(self.client, test, launcher, Path(), self.show, start_timeout=0.0, grace=0.0, run_timeout=0.0)
             job_run.apply(dry_run=True)
             jobs.append(f"{launcher} job {test.name}: {test.collective} on {len(test.nodes)} nodes, {test.np} ranks")
-        return {"changed": True, "verdict": "unjudged", "reason": "check mode: no job was made", "jobs": jobs}
+            held = Look(self.client, plan, _job.names(entry)).once(test.nodes)
+            busy += [_busy.summary(held, len(test.nodes))] if held else []
+        told = list(dict.fromkeys(busy))
+        return {
+            "changed": True,
+            "verdict": "unjudged",
+            "reason": "check mode: no job was made",
+            "jobs": jobs,
+            "busy": told,
+        }
 
 
 class Interrupted(KeyboardInterrupt):
@@ -100,57 +115,202 @@ def chosen(plan: Json, names: Sequence[str]) -> list[Json]:
     return [known[name] for name in names] if names else list(known.values())
 
 
-def test_of(plan: Json, entry: Json, args: dict[str, Any]) -> tuple[_job.Test, str]:
-    """The job model and the launcher."""
+def collectives(entry: Json, args: dict[str, Any]) -> list[str]:
+    """Of one entry of the plan. InputError for an unknown one and for one named twice."""
+    names = args["collectives"] or entry.get("collectives") or [entry["collective"]]
+    unknown = [name for name in names if name not in _job.PROGRAMS]
+    if unknown or len(set(names)) != len(names):
+        what = f"unknown: {', '.join(unknown)}" if unknown else "one is named twice"
+        raise InputError(f"Cannot test the collectives {', '.join(names)}: {what}. Known: {', '.join(_job.PROGRAMS)}.")
+    return list(names)
+
+
+def test_of(plan: Json, entry: Json, args: dict[str, Any], collective: str = "") -> tuple[_job.Test, str]:
+    """The job model and the launcher. One of several collectives has its name in the job's."""
     nodes = [node["name"] for node in _plan.test_nodes(plan, entry["shape"], entry.get("limit") or None)]
-    more: Json = {"gang": True} if args["gang"] else {}
-    if args["collective"]:
-        more["collective"] = args["collective"]
+    names = collectives(entry, args)
+    more: Json = {"collective": collective or names[0], "pull": args["pull_timeout"]}
+    if len(names) > 1:
+        more["name"] = f"{entry['name']}-{_job.slug(more['collective'])}"
+    if args["gang"]:
+        more["gang"] = True
     if entry["topology"]:
         more.update(topology=TOPOLOGY, topology_key=f"{_plan.slug(entry['shape'])}.xml")
     launcher = plan["launcher"] if args["launcher"] == "auto" else args["launcher"]
     return _job.of_plan(plan, entry, nodes, **more), launcher
 
 
-def run_test(
-    client: Client, plan: Json, entry: Json, args: dict[str, Any], folder: Path, show: Callable[[str], None]
-) -> Json:
-    """One test from leftovers to clean-up; writes ``nccl-<name>.json`` and returns the small result."""
-    test, launcher = test_of(plan, entry, args)
-    if not test.nodes:
-        return _keep(folder, entry, test, _nothing(entry), NcclRun("empty"), "", 0.0)
-    log = folder / "logs" / f"{test.name}.log"
-    log.unlink(missing_ok=True)
-    job_run = Run(
-        client,
-        test,
-        launcher,
-        log,
-        show,
-        start_timeout=args["timeout"],
-        grace=args["grace"],
-        run_timeout=args["run_timeout"] or test.deadline,
-    )
-    _job.check(test, launcher)
-    if job_run.clean():
-        show(f"{test.name:<14} removed what an earlier run had left")
-    show(
-        f"{test.name:<14} {test.collective} on {len(test.nodes)} nodes x {test.gpus_per_node} GPUs, "
-        f"{test.min_bytes} to {test.max_bytes} bytes, mode {test.mode}, launcher {launcher}"
-    )
-    try:
-        job_run.apply()
-        outcome = job_run.follow()
-        if outcome.stage not in NOT_STARTED and outcome.exit_code != 0:
-            job_run.save_failed(log.parent)
-    finally:
-        # Also after an error and Ctrl-C: whatever happens, the GPUs are given back.
-        if not args["keep"]:
-            _clean(job_run, show)
-    parsed = parse(log)
-    verdict = judge(parsed, outcome, test, entry)
-    show(f"{test.name:<14} {verdict.verdict}: {verdict.reason}")
-    return _keep(folder, entry, test, verdict, parsed, str(log) if log.exists() else "", outcome.seconds, outcome)
+@dataclass(frozen=True)
+class Standard:
+    """What results are judged by: the table with the site's own rows, and what this site measured before."""
+
+    table: Json
+    path: Optional[Path] = None
+
+    @classmethod
+    def of(cls, args: dict[str, Any], path: Optional[Path]) -> Standard:
+        if path is not None:
+            _nccl_history.read(path)  # a file that cannot be read is told before a job is made
+        return cls(_judge.with_site(_data.nccl(), args["thresholds"]), path)
+
+    @property
+    def history(self) -> list[Json]:
+        return _nccl_history.read(self.path) if self.path else []
+
+    def record(self, run: NcclRun, verdict: NcclVerdict, test: _job.Test, shape: Shape) -> None:
+        if self.path is not None and verdict.measured is not None:
+            line = _judge.record(
+                run, verdict, shape=shape, nodes=len(test.nodes), algo=test.algo or "default", when=_now()
+            )
+            _nccl_history.append(self.path, [line])
+
+
+class Part:
+    """One test: one collective on one shape's nodes."""
+
+    def __init__(
+        self, action: ActionModule, entry: Json, collective: str, args: dict[str, Any], standard: Standard
+    ) -> None:
+        self.client, self.show = action.client, action.show
+        self.entry, self.collective, self.args, self.standard = entry, collective, args, standard
+        self.folder = Path(args["run_dir"] or Path(args["plan"]).parent)
+        self._set()
+
+    def _set(self) -> None:
+        """Anew after a node was left out."""
+        self.plan = _run.read_plan(self.args["plan"])
+        self.test, self.launcher = test_of(self.plan, self.entry, self.args, self.collective)
+        self.name = self.test.name
+
+    def say(self, line: str) -> None:
+        self.show(f"{self.name:<14} {line}")
+
+    def run(self) -> Json:
+        """From leftovers to clean-up; writes ``nccl-<name>.json`` and returns the small result."""
+        log = self.folder / "logs" / f"{self.name}.log"
+        log.unlink(missing_ok=True)
+        if self.test.nodes:
+            self._remove_leftovers(log)
+        held, left_out = self._settle()
+        if held or not self.test.nodes:
+            return self._keep(self._not_run(held, left_out), NcclRun("empty"), "", 0.0)
+        test = self.test
+        _job.check(test, self.launcher)
+        job_run = self._job_run(test, log)
+        self.say(
+            f"{test.collective} on {len(test.nodes)} nodes x {test.gpus_per_node} GPUs, {test.min_bytes} to "
+            f"{test.max_bytes} bytes, mode {test.mode}, launcher {self.launcher}"
+        )
+        try:
+            job_run.apply()
+            outcome = job_run.follow()
+            if outcome.stage == "schedule":
+                self._name_holders(outcome)
+            if outcome.stage not in NOT_STARTED and outcome.exit_code != 0:
+                job_run.save_failed(log.parent)
+        finally:
+            # Also after an error and Ctrl-C: whatever happens, the GPUs are given back.
+            if not self.args["keep"]:
+                _clean(job_run, self.show)
+        parsed = parse(log)
+        verdict = judge(parsed, outcome, test, self.entry, self.standard)
+        verdict = replace(verdict, findings=(*verdict.findings, *left_out))
+        self.standard.record(parsed, verdict, test, _data.shapes()[self.entry["shape"]])
+        self.say(f"{verdict.verdict}: {verdict.reason}")
+        return self._keep(verdict, parsed, str(log) if log.exists() else "", outcome.seconds, outcome)
+
+    def _job_run(self, test: _job.Test, log: Path) -> Run:
+        return Run(
+            self.client,
+            test,
+            self.launcher,
+            log,
+            self.show,
+            start_timeout=self.args["timeout"],
+            grace=self.args["grace"],
+            run_timeout=self.args["run_timeout"] or test.deadline,
+            pull_timeout=self.args["pull_timeout"],
+            queue_timeout=self.args["queue_timeout"],
+        )
+
+    def _remove_leftovers(self, log: Path) -> None:
+        """Of this test, and of the same shape's other collectives: all hold the same GPUs."""
+        others = left_over(self.client, self.test.namespace, _job.names(self.entry))
+        names = dict.fromkeys([self.name, *others])
+        if sum(self._job_run(replace(self.test, name=name), log).clean() for name in names):
+            self.say("removed what an earlier run had left")
+
+    def _settle(self) -> tuple[Busy, list[Finding]]:
+        """(nodes still in use that stop the test, findings about those left out). No pod is touched."""
+        look, mode = Look(self.client, self.plan, _job.names(self.entry)), self.args["busy"]
+        if mode == "skip":
+            nodes = [node["name"] for node in _plan.test_nodes(self.plan, self.entry["shape"])]
+            busy = look.once(nodes)
+            if busy:
+                self.say(f"left out: {_busy.summary(busy, len(nodes))}")
+                _run.exclude(self.args["plan"], {name: _busy.reason(held) for name, held in busy.items()})
+                self._set()
+            return {}, _busy.findings(busy, "warning", "nccl_test")
+        if mode == "wait":
+            return look.until_free(self.test.nodes, self.args["busy_timeout"], self.say), []
+        return look.once(self.test.nodes), []
+
+    def _not_run(self, held: Busy, left_out: Sequence[Finding]) -> NcclVerdict:
+        """GPUs in use say nothing about a node's network."""
+        if not held:
+            text = f"no healthy node of {self.entry['shape']} is left for the test"
+            return NcclVerdict("incomplete", text, findings=tuple(left_out))
+        waited = f" after {self.args['busy_timeout']} s" if self.args["busy"] == "wait" else ""
+        text = f"the test did not start: {_busy.summary(held, len(self.test.nodes))}{waited}"
+        self.say(f"incomplete: {text}")
+        return NcclVerdict("incomplete", text, findings=tuple(_busy.findings(held, "unknown", "nccl_test")))
+
+    def _name_holders(self, outcome: Outcome) -> None:
+        """Somebody may have been faster: the scheduler only says that there is no room."""
+        with contextlib.suppress(RdmaError):
+            held = Look(self.client, self.plan, _job.names(self.entry)).once(self.test.nodes)
+            if held:
+                outcome.why += f"; {_busy.summary(held, len(self.test.nodes))}"
+
+    def _keep(
+        self, verdict: NcclVerdict, run: NcclRun, log: str, seconds: float, outcome: Outcome | None = None
+    ) -> Json:
+        """Writes the document that the report is made of; returns the small result."""
+        test, images = self.test, outcome.images if outcome else {}
+        run = run if run.collective else replace(run, collective=test.collective)
+        document = {
+            "name": test.name,
+            "shape": self.entry["shape"],
+            "nodes": list(test.nodes),
+            "gpus": test.np,
+            "mode": test.mode,
+            "image": test.image,
+            "digest": ", ".join(sorted(set(images.values()))),
+            "places": outcome.places if outcome else {},
+            "exit_code": outcome.exit_code if outcome else None,
+            "run": to_dict(run),
+            "verdict": to_dict(verdict),
+            "log": log,
+            "seconds": seconds,
+            "made": _now(),
+        }
+        _run.write(self.folder / f"{file_stem(test.name)}.json", document)
+        rows = [{"size": row.size, "busbw": row.busbw} for row in run.rows]
+        return {
+            "name": test.name,
+            "collective": test.collective,
+            "verdict": verdict.verdict,
+            "reason": verdict.reason,
+            "measured": verdict.measured,
+            "threshold": verdict.threshold,
+            "rows": rows[-ROWS:],
+            "log": log,
+            "seconds": seconds,
+        }
+
+
+def _now() -> str:
+    return datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def _clean(job_run: Run, show: Callable[[str], None]) -> None:
@@ -160,24 +320,22 @@ def _clean(job_run: Run, show: Callable[[str], None]) -> None:
         show(f"{job_run.test.name:<14} clean-up is not complete: {error}")
 
 
-def _nothing(entry: Json) -> NcclVerdict:
-    return NcclVerdict("incomplete", f"no healthy node of {entry['shape']} is left for the test")
-
-
 # ---- the verdict ---------------------------------------------------------------------------------------------------
 
 
 def parse(log: Path) -> NcclRun:
-    """The run in a log file, read line by line; status empty when there is none."""
+    """The run in a log file; status empty when there is none. Read in pieces: a line may have no end."""
     if not log.exists():
         return NcclRun("empty")
-    with log.open(encoding="utf-8", errors="replace") as lines:
-        return _nccl.parse(lines)[-1]
+    with log.open(encoding="utf-8", errors="replace", newline="\n") as file:
+        return _nccl.parse(_nccl.split(iter(lambda: file.read(CHUNK), "")))[-1]
 
 
-def judge(run: NcclRun, outcome: Outcome, test: _job.Test, entry: Json) -> NcclVerdict:
+def judge(
+    run: NcclRun, outcome: Outcome, test: _job.Test, entry: Json, standard: Standard | None = None
+) -> NcclVerdict:
     """A test that never started says nothing about a node's bandwidth: that is incomplete, not fail."""
-    shape = _data.shapes()[entry["shape"]]
+    shape, standard = _data.shapes()[entry["shape"]], standard or Standard(_data.nccl())
     expect = {
         "collective": test.collective,
         "ranks": test.np,
@@ -189,7 +347,9 @@ def judge(run: NcclRun, outcome: Outcome, test: _job.Test, entry: Json) -> NcclV
         "transport": True,
         "checked": True,
     }
-    verdict = _judge.judge(run, shape=shape, nodes=len(test.nodes), table=_data.nccl(), expect=expect)
+    verdict = _judge.judge(
+        run, shape=shape, nodes=len(test.nodes), table=standard.table, expect=expect, history=standard.history
+    )
     findings = _findings(outcome, test)
     decided = _by_outcome(outcome, run)
     if decided is not None:
@@ -241,6 +401,7 @@ def _findings(outcome: Outcome, test: _job.Test) -> list[Finding]:
         for node, why in outcome.blamed.items()
         if node
     ]
+    found += _mixed_images(outcome, test)
     empty = sorted(set(test.nodes) - set(outcome.places.values()))
     if outcome.stage == "schedule" and len(empty) < len(test.nodes):
         found += [
@@ -252,47 +413,17 @@ def _findings(outcome: Outcome, test: _job.Test) -> list[Finding]:
     return found
 
 
+def _mixed_images(outcome: Outcome, test: _job.Test) -> list[Finding]:
+    """A tag may have moved between two pulls: the nodes then run different programs."""
+    kinds = sorted(set(outcome.images.values()))
+    if len(kinds) < 2:
+        return []
+    text = f"the pods of one test run {len(kinds)} images: {', '.join(kinds[:3])}"
+    remedy = "name the image by digest in rdma_images: nccl_test: name@sha256:..."
+    return [Finding("nccl.image", "warning", "nccl", text, f"one image, {test.image}", remedy, "nccl_test")]
+
+
 # ---- results -------------------------------------------------------------------------------------------------------
-
-
-def _keep(
-    folder: Path,
-    entry: Json,
-    test: _job.Test,
-    verdict: NcclVerdict,
-    run: NcclRun,
-    log: str,
-    seconds: float,
-    outcome: Outcome | None = None,
-) -> Json:
-    """Writes the documents that the report is made of; returns the small result."""
-    document = {
-        "name": test.name,
-        "shape": entry["shape"],
-        "nodes": list(test.nodes),
-        "gpus": test.np,
-        "mode": test.mode,
-        "image": test.image,
-        "places": outcome.places if outcome else {},
-        "exit_code": outcome.exit_code if outcome else None,
-        "run": to_dict(run),
-        "verdict": to_dict(verdict),
-        "log": log,
-        "seconds": seconds,
-        "made": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
-    }
-    _run.write(folder / f"{file_stem(test.name)}.json", document)
-    rows = [{"size": row.size, "busbw": row.busbw} for row in run.rows]
-    return {
-        "name": test.name,
-        "verdict": verdict.verdict,
-        "reason": verdict.reason,
-        "measured": verdict.measured,
-        "threshold": verdict.threshold,
-        "rows": rows[-ROWS:],
-        "log": log,
-        "seconds": seconds,
-    }
 
 
 def file_stem(name: str) -> str:
@@ -301,4 +432,6 @@ def file_stem(name: str) -> str:
 
 
 def _small(item: Json) -> Json:
-    return {key: item[key] for key in ("name", "verdict", "reason", "measured", "threshold", "log", "seconds")}
+    return {
+        key: item[key] for key in ("name", "collective", "verdict", "reason", "measured", "threshold", "log", "seconds")
+    }

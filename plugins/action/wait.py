@@ -24,15 +24,17 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._readiness import Stat
 from ansible_collections.gpuops.rdma.plugins.module_utils._spec_wait import SPEC
 from ansible_collections.gpuops.rdma.plugins.plugin_utils import _data, _run
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._action import RdmaAction
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._drivers import Drivers
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._watch import Store, Watcher
 
 LATE = 20
 SETTLE = 120.0
-PER_NODE = ("nodes", "gpu_operator", "network_operator", "vf_config", "vfs", "ip_pool")
+PER_NODE = ("nodes", "gpu_operator", "network_operator", "drivers", "vf_config", "vfs", "ip_pool")
 TIMELINE = 20
 DEFAULT_VF = "nvidia.com/sriov_rdma_vf"
 VF_POD_LABEL = "app.kubernetes.io/name=gpuops-vf-config"
 STATE_LABEL = "nvidia.network-operator.state"
+OFED_STATE = "state-OFED"
 CONFIG_DAEMON = "sriov-network-config-daemon"
 NFD_IMAGE = "node-feature-discovery"
 _VF_NAME = re.compile(r"/.*(rdma|sriov)")
@@ -50,6 +52,8 @@ REMEDY = {
     "crds": "The release that brings them is not installed, or its hook failed: helm status and the operator's log.",
     "gpu_operator": "See kubectl -n {gpu_operator} get pods -o wide, and deployment/gpu-operator's log.",
     "network_operator": "See kubectl -n {network_operator} get pods -o wide, and the operator's log.",
+    "drivers": "See the logs of nvidia-peermem-ctr and k8s-driver-manager in the pods of {gpu_operator}, and the "
+    "mofed pods in {network_operator}.",
     "vf_config": "See the log of the node's gpuops-vf-config pod in namespace {own}; then: "
     "ansible-playbook site.yml --tags sriov -e rdma_nodes={node}",
     "vfs": "Mend the node, then: ansible-playbook site.yml --tags sriov -e rdma_nodes={node}",
@@ -62,6 +66,7 @@ EXPECTED = {
     "nodes": "Ready and schedulable",
     "gpu_operator": "toolkit, device plugin and validator ready, all GPUs allocatable",
     "network_operator": "the Network Operator's pods ready",
+    "drivers": "the drivers' pods ready, nvidia_peermem loaded",
     "vf_config": "all VFs made",
     "vfs": "all VFs allocatable",
 }
@@ -70,7 +75,13 @@ NO_VF_CONFIG = (
     "DaemonSet gpuops-vf-config, which makes them again after a reboot",
     "ansible-playbook site.yml --tags sriov",
 )
-STAGE = {"crds": "network_operator", "vf_config": "sriov", "vfs": "sriov", "ip_pool": "sriov"}
+STAGE = {
+    "crds": "network_operator",
+    "drivers": "network_operator",
+    "vf_config": "sriov",
+    "vfs": "sriov",
+    "ip_pool": "sriov",
+}
 SUMS = {"policy"}
 """Parts that sum up the nodes: late whenever a node is."""
 
@@ -94,6 +105,8 @@ def wait(
         raise InputError("wait tolerate=true needs plan: the nodes that are late are left out of it.")
     plan = _run.read_plan(args["plan"]) if args["plan"] else {}
     start = time.monotonic()
+    if args["for"] == "drivers" and not Drivers.follow_ofed(plan):
+        return _result(_wait.Result(0.0, 0, 0))
     with Watcher(client) as watcher:
         view = View(watcher, args, plan)
         if once:
@@ -123,6 +136,9 @@ def wait(
             return {**_left_out(view, bad, show), "seconds": round(time.monotonic() - start, 1)}
     if plan:
         _findings_file(args).unlink(missing_ok=True)
+        unproven = view.driver_pods.unproven(STAGE.get(args["for"], args["for"]))
+        if unproven:
+            _run.write(_findings_file(args), {"findings": unproven})
     return _result(result)
 
 
@@ -195,6 +211,7 @@ class View:
     def __init__(self, watcher: Watcher, args: Mapping[str, Any], plan: Json) -> None:
         self.watcher, self.args, self.plan = watcher, args, plan
         self.shapes = _data.shapes()
+        self.driver_pods = Drivers(watcher, plan, lambda: self._list("mellanox.com/v1alpha1", "NicClusterPolicy"))
         self.namespaces = {
             "gpu_operator": "gpu-operator",
             "network_operator": "nvidia-network-operator",
@@ -224,6 +241,8 @@ class View:
 
     def note(self) -> str:
         """What is not waited for here, and why; "" when nothing is left out."""
+        if self.args["for"] == "gpu_operator" and self.driver_pods.wait_for_policy():
+            return "the drivers wait for OFED, which comes with the Network Operator: its stage waits for the rest"
         if self.args["for"] == "nodes" and self.plan and not self._device_labels():
             return "no NFD here yet, so no device labels are awaited: it comes with the GPU Operator, whose stage waits"
         return ""
@@ -277,8 +296,10 @@ class View:
         policy = _oldest(self._list("nvidia.com/v1", "ClusterPolicy"))
         spec = (policy or {}).get("spec") or {}
         nodes = self._targets()
+        if self.driver_pods.wait_for_policy():
+            return self.driver_pods.begun(nodes)
         by_app = {_app(item): item for item in self._daemonsets(namespace)}
-        result: Statuses = {"policy": _readiness.cluster_policy(policy)}
+        result: Statuses = {"policy": _readiness.cluster_policy(policy), **self.driver_pods.loaded(nodes)}
         for part, app, key in GPU_PARTS:
             if key and (spec.get(key) or {}).get("enabled") is False:
                 continue
@@ -298,8 +319,9 @@ class View:
         result: Statuses = {"policy": _readiness.nic_cluster_policy(policy, daemonsets)}
         offered = self._plugin_config(policy)
         result.update({"vf-resource": offered} if offered else {})
+        result.update(self.driver_pods.ofed(nodes))
         for item in sorted(daemonsets, key=_name):
-            if STATE_LABEL in (item["metadata"].get("labels") or {}):
+            if (item["metadata"].get("labels") or {}).get(STATE_LABEL) not in (None, OFED_STATE):
                 result.update(self._rollout(_name(item), namespace, item, nodes))
         if ((policy or {}).get("spec") or {}).get("nvIpam"):
             path = self._in(namespace, "apps/v1", "Deployment")
@@ -310,6 +332,10 @@ class View:
             result.update(self._rollout("config-daemon", namespace, daemon, nodes))
         made_by_it = self.plan.get("crds", {}).get("policy", [])
         return {**result, **(self._crds(made_by_it) if made_by_it else {})}
+
+    def drivers(self) -> Statuses:
+        """What the stage gpu_operator could not wait for: the drivers start when OFED has."""
+        return self.gpu_operator()
 
     def batch(self) -> Statuses:
         """The controllers, found by their images wherever they run, and their resource definitions."""

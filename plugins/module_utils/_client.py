@@ -50,6 +50,8 @@ Items = list[Any]
 FIELD_MANAGER = "gpuops-rdma"
 PATIENCE = 40.0
 """Seconds for which a request is tried again while the server does not answer: an API server restart takes ~10 s."""
+LONGEST_LINE = 1 << 20
+"""Bytes of a log's line that are kept in one piece: binary noise may have no line end at all."""
 RESTARTS = 5
 """How often a list begins anew when the server has compacted its version away between two pages."""
 _CONNECTING = threading.Lock()
@@ -246,12 +248,17 @@ class Client:
                 raise _error("watch", path, int(status.get("code") or 0), json.dumps(status).encode())
             yield event["type"], event["object"]
 
-    def log_lines(self, namespace: str, pod: str, *, container: str = "", follow: bool = False) -> Iterator[str]:
+    def log_lines(
+        self, namespace: str, pod: str, *, container: str = "", follow: bool = False, tail: int = 0
+    ) -> Iterator[str]:
+        """``tail``: only so many lines from the end."""
         query = {"container": container} if container else {}
         if follow:
             query["follow"] = "true"
+        if tail:
+            query["tailLines"] = str(tail)
         path = f"{self.path('v1', 'Pod', namespace, pod)}/log"
-        for line in self._stream(path, query, 120.0):
+        for line in self._stream(path, query, 120.0, longest=LONGEST_LINE):
             yield line.decode("utf-8", "replace")
 
     # ---- writing -----------------------------------------------------------------------------------------------
@@ -338,8 +345,8 @@ class Client:
             time.sleep(pause)
             pause = min(pause * 2, 3.0)
 
-    def _stream(self, path: str, query: Mapping[str, str], read_timeout: float) -> Iterator[bytes]:
-        """Lines of an answer that stays open. Unreachable when it breaks off."""
+    def _stream(self, path: str, query: Mapping[str, str], read_timeout: float, longest: int = 0) -> Iterator[bytes]:
+        """Lines of an answer that stays open, in pieces of ``longest`` bytes where one is longer. Unreachable when it breaks off."""
         url = f"{self.host}{path}?{urlencode(query)}"
         try:
             with self._count:
@@ -353,7 +360,7 @@ class Client:
             )
             if answer.status >= 400:
                 raise _error("watch", path, int(answer.status), bytes(answer.read()))
-            yield from _lines(answer)
+            yield from _lines(answer, longest)
         except (urllib3.exceptions.HTTPError, OSError) as error:
             raise Unreachable(f"The stream {path} from {self.host} broke off: {_cause(error)}.") from None
         finally:
@@ -361,11 +368,14 @@ class Client:
                 answer.close()
 
 
-def _lines(answer: Any) -> Iterator[bytes]:
+def _lines(answer: Any, longest: int = 0) -> Iterator[bytes]:
     rest = b""
     for chunk in answer.stream(65536, decode_content=True):
         *whole, rest = (rest + chunk).split(b"\n")
         yield from (line for line in whole if line)
+        if longest and len(rest) > longest:
+            yield rest
+            rest = b""
     if rest:
         yield rest
 

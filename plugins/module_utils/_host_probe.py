@@ -6,7 +6,7 @@
 docs/host_document.md has every key, its unit and the file it is read from. The file stands alone (standard library,
 Python 3.8), so that it runs as a module over SSH, from a ConfigMap and by hand:
 
-    python3 _host_probe.py [--root /host] [--interval 5] [--collect tree.tar]
+    python3 _host_probe.py [--root /host] [--interval 5] [--pci] [--collect tree.tar]
 
 It changes nothing, starts no process and never leaves the root: links are resolved inside it, also absolute ones. What
 cannot be read is ``null`` and has its reason in ``unread``; no input makes it raise except a root that is not one.
@@ -73,21 +73,27 @@ class Unread(Exception):
     """A fact cannot be had; str() is the reason."""
 
 
-def probe(root: str = "/", interval: float = 0) -> dict[str, Any]:
-    """The document of the host whose file system is at ``root``. ``interval``: seconds between two counter readings.
+def probe(root: str = "/", interval: float = 0, pci: bool = False) -> dict[str, Any]:
+    """The document of the host whose file system is at ``root``. ``interval``: seconds between two counter readings;
+    ``pci``: with the section ``pci``, the bridges above GPUs and NICs.
 
     Raises NotATree. Everything else that is missing or broken is told in the document.
     """
-    return Probe(Tree(root)).document(interval)
+    return Probe(Tree(root)).document(interval, pci)
 
 
-def collect(root: str, path: str, interval: float = 0) -> dict[str, Any]:
+def collect(root: str, path: str, interval: float = 0, pci: bool = False) -> dict[str, Any]:
     """The same, and writes what was read as a tar to ``path``: an extracted copy gives the same document.
 
-    The delta of counters is not in a saved tree. Raises NotATree, OSError where ``path`` cannot be written.
+    A saved tree always has the bridges, but not the delta of counters. Raises NotATree, OSError where ``path`` cannot
+    be written.
     """
     tree = Tree(root, record=True)
-    document = Probe(tree).document(interval)
+    reader = Probe(tree)
+    document = reader.document(interval, pci)
+    if not pci:
+        reader.at = {}
+        reader.bridges(document["gpus"], document["functions"])
     tree.save(path)
     return document
 
@@ -584,7 +590,7 @@ class Probe:
         self._devices: dict[str, str] = {}
         self._netdevs: dict[str, str] = {}
 
-    def document(self, interval: float = 0) -> dict[str, Any]:
+    def document(self, interval: float = 0, with_pci: bool = False) -> dict[str, Any]:
         begun = time.monotonic()
         out: dict[str, Any] = {"v": VERSION, "root": self.tree.root}
         out["host"] = self.first("host", ("etc/hostname", "proc/sys/kernel/hostname"))
@@ -615,6 +621,8 @@ class Probe:
         if interval > 0:
             time.sleep(interval)
             self._deltas(out["counters"]["ports"], functions)
+        if with_pci:
+            out["pci"] = self.bridges(gpus, functions)
         out["unread"] = self._unread()
         return out
 
@@ -1394,6 +1402,46 @@ class Probe:
         self.note("functions.gpu_distance", "two host bridges, and the NUMA node of one is not known", nic["pci"])
         return None
 
+    def bridges(
+        self, gpus: list[dict[str, Any]] | None, functions: list[dict[str, Any]] | None
+    ) -> list[dict[str, Any]] | None:
+        """GPUs, NICs (VFs only without their PF) and all bridges above them, by address."""
+        if gpus is None or functions is None:
+            self.note("pci", "gpus or functions are not known")
+            return None
+        queue = [f["pci"] for f in [*gpus, *functions] if f.get("of") is None]
+        parents: dict[str, str | None] = {}
+        while queue:
+            address = queue.pop()
+            if address not in parents and address in self._devices:
+                parents[address] = parent = self._parent(address)
+                queue += [parent] if parent else []
+        return [self._bridge(address, parents[address]) for address in sorted(parents)]
+
+    def _parent(self, address: str) -> str | None:
+        found = way(self._devices[address])
+        if found is None:
+            self.note("pci.parent", "the link in sys/bus/pci/devices does not lead to a PCI tree", address)
+            return None
+        self.at.setdefault("pci.parent", PCI)
+        return found[1][-2] if len(found[1]) > 1 else None
+
+    def _bridge(self, address: str, parent: str | None) -> dict[str, Any]:
+        def pair(key: str, one: str, other: str) -> str | None:
+            ids = [self._attribute("pci", address, name, hexadecimal(4), key) for name in (one, other)]
+            return None if None in ids else ":".join(ids)
+
+        return {
+            "pci": address,
+            "parent": parent,
+            "class": self._attribute("pci", address, "class", hexadecimal(6)),
+            "id": pair("id", "vendor", "device"),
+            "subsystem": pair("subsystem", "subsystem_vendor", "subsystem_device"),
+            "speed": self._attribute("pci", address, "max_link_speed", speed, "speed"),
+            "width": self._attribute("pci", address, "max_link_width", width, "width"),
+            "numa": self._attribute("pci", address, "numa_node", int, "numa"),
+        }
+
     def _other_nics(self, pci: dict[str, tuple[str, str]] | None) -> list[dict[str, Any]] | None:
         if pci is None:
             return None
@@ -2002,13 +2050,14 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="Prints the facts of a GPU host as JSON. Changes nothing.")
     parser.add_argument("--root", default="/", help="where the host's file system or a saved tree is (default: /)")
     parser.add_argument("--interval", type=float, default=0, help="seconds between two readings of the counters")
+    parser.add_argument("--pci", action="store_true", help="also the bridges above GPUs and NICs")
     parser.add_argument("--collect", metavar="TAR", help="also write what was read to this tar")
     options = parser.parse_args(arguments)
     try:
         if options.collect:
-            document = collect(options.root, options.collect, options.interval)
+            document = collect(options.root, options.collect, options.interval, options.pci)
         else:
-            document = probe(options.root, options.interval)
+            document = probe(options.root, options.interval, options.pci)
     except (NotATree, OSError) as error:
         print(f"host probe: {error}", file=sys.stderr)
         return 2

@@ -9,6 +9,7 @@ is mpirun's. No pod may use the API: who is there is known beforehand (names, ho
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -34,6 +35,11 @@ DEBUG_RANKS = 256
 """Ranks that print NCCL's INFO lines: enough to judge the transport; all ranks of a big job would overrun the log."""
 BACKSTOP = 900
 """Seconds beyond the deadline after which the kubelet itself ends a pod, should nobody clean up."""
+CPUS, MEMORY_GIB, SHM_GIB = 4, 16, 4
+"""Per GPU, what a worker asks for where the nodes have it: NCCL's proxy threads, and its buffers in host memory."""
+GIB = 1 << 30
+QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
+_DIGEST = re.compile(r"[^@\s]+@sha256:[0-9a-f]{64}")
 _FILES = "/etc/gpuops"
 _TOPOLOGY = "/etc/gpuops-topology"
 _MAX_NAME = 40
@@ -74,15 +80,21 @@ class Test:
     pull_secrets: tuple[str, ...] = ()
     queue: str = "default"
     """Volcano queue."""
+    kueue_queue: str = ""
+    """MPIJob only: Kueue LocalQueue of the job's namespace; "" = not by Kueue."""
     gang: bool = False
     """MPIJob only: place all pods or none, by a PodGroup for the Volcano scheduler, which must be installed."""
     deadline: int = 1800
     """Seconds for the run itself."""
     reach: int = 300
-    """Seconds in which all workers must answer on their sshd port."""
-    cpus_per_gpu: int = 4
-    memory_per_gpu: str = "16Gi"
-    shm: str = "32Gi"
+    """Seconds in which all workers must answer on their sshd port, once their containers run."""
+    pull: int = 1800
+    """Seconds in which the image must be pulled."""
+    cpus: int = 0
+    """Cores that a worker asks for; 0 = by its GPUs."""
+    memory_gib: int = 0
+    """GiB that a worker asks for, ``shm_gib`` of it as /dev/shm; 0 = by its GPUs."""
+    shm_gib: int = 0
 
     @property
     def np(self) -> int:
@@ -185,17 +197,24 @@ def worker_script() -> str:
     )
 
 
-def launcher_script(test: Test) -> str:
+def reach_of(test: Test, launcher: str) -> int:
+    """Seconds that the launcher waits for sshd: only an MPIJob without a gang starts it after its workers; in all
+    others they may still pull their image then."""
+    return test.reach if launcher == "mpi" and not test.gang else test.reach + test.pull
+
+
+def launcher_script(test: Test, patience: int = 0) -> str:
     """Waits for every worker's sshd at once, finds the program, then is replaced by mpirun: its exit code is ours."""
+    patience = patience or test.reach
     dirs = " ".join(f"{folder}/{test.program}" for folder in _DIRS)
     rank = ["/bin/bash", f"{_FILES}/rank.sh"] if test.np > DEBUG_RANKS else []
     return f"""set -u -o pipefail
 fail() {{ echo "gpuops: launch: $1"; exit {LAUNCH_FAILED}; }}
 reach() {{
   until said=$(timeout 5 /bin/bash -c "exec 3<>/dev/tcp/$1/{PORT}" 2>&1); do
-    if [ "$SECONDS" -ge {test.reach} ]; then
+    if [ "$SECONDS" -ge {patience} ]; then
       said=${{said:-no answer}}
-      echo "gpuops: launch: no sshd at $1 port {PORT} after {test.reach} s: ${{said##*: }}"
+      echo "gpuops: launch: no sshd at $1 port {PORT} after {patience} s: ${{said##*: }}"
       return 1
     fi
     sleep 1
@@ -227,7 +246,7 @@ def files(test: Test, launcher: str) -> Json:
     """The ConfigMap with hostfile, scripts and /etc/nccl.conf."""
     data = {
         "hostfile": hostfile(test, launcher),
-        "launcher.sh": launcher_script(test),
+        "launcher.sh": launcher_script(test, reach_of(test, launcher)),
         "worker.sh": worker_script(),
         "nccl.conf": "".join(f"{name}={value}\n" for name, value in sorted(nccl_env(test).items())),
     }
@@ -248,12 +267,17 @@ def _meta(test: Test, name: str) -> Json:
     return {"name": name, "namespace": test.namespace, "labels": _labels(test)}
 
 
+def _backstop(test: Test) -> int:
+    """The kubelet counts from the pod's placement: pulling and reaching are within."""
+    return test.pull + test.reach + test.deadline + BACKSTOP
+
+
 def _pod_base(test: Test) -> Json:
     spec: Json = {
         "restartPolicy": "Never",
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
-        "activeDeadlineSeconds": test.deadline + BACKSTOP,
+        "activeDeadlineSeconds": _backstop(test),
         "terminationGracePeriodSeconds": 5,
         "tolerations": [dict(item) for item in test.tolerations],
     }
@@ -267,7 +291,7 @@ def _worker_pod(test: Test) -> Json:
     spec = {**_pod_base(test), "affinity": _worker_affinity(test), "containers": [_worker(test)]}
     spec["volumes"] = [
         {"name": "files", "configMap": {"name": f"{test.name}-files"}},
-        {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": test.shm}},
+        {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": f"{_shm_gib(test)}Gi"}},
     ]
     if test.topology:
         spec["volumes"].append({"name": "topology", "configMap": {"name": test.topology}})
@@ -305,9 +329,21 @@ def _resources(test: Test) -> Json:
     devices = {test.gpu_resource: str(test.gpus_per_node)}
     if test.mode == "sriov":
         devices[test.vf_resource] = str(test.vfs_per_node)
-    number, unit = int(test.memory_per_gpu[:-2]), test.memory_per_gpu[-2:]
-    room = {"cpu": str(test.cpus_per_gpu * test.gpus_per_node), "memory": f"{number * test.gpus_per_node}{unit}"}
+    cpus, memory = test.cpus or CPUS * test.gpus_per_node, test.memory_gib or MEMORY_GIB * test.gpus_per_node
+    room = {"cpu": str(cpus), "memory": f"{memory}Gi", "ephemeral-storage": "1Gi"}
     return {"requests": {**room, **devices}, "limits": devices}
+
+
+def _shm_gib(test: Test) -> int:
+    return test.shm_gib or SHM_GIB * test.gpus_per_node
+
+
+def room(gpus: int, cpu: float, memory: int) -> dict[str, int]:
+    """What a worker asks for on nodes whose smallest has ``cpu`` cores and ``memory`` bytes to give: by its GPUs, but
+    at most half, since DaemonSets and system pods stand there too. /dev/shm counts as the pod's memory."""
+    gib = min(MEMORY_GIB * gpus, int(memory / GIB / 2))
+    found = {"cpus": min(CPUS * gpus, int(cpu / 2)), "memory_gib": gib, "shm_gib": min(SHM_GIB * gpus, gib // 2)}
+    return {name: max(1, value) for name, value in found.items()}
 
 
 def _worker_affinity(test: Test) -> Json:
@@ -333,7 +369,7 @@ def _launcher_pod(test: Test) -> Json:
         "name": "launcher",
         "image": test.image,
         "command": ["/bin/bash", f"{_FILES}/launcher.sh"],
-        "resources": {"requests": {"cpu": "1", "memory": "1Gi"}},
+        "resources": {"requests": {"cpu": "1", "memory": "1Gi", "ephemeral-storage": "1Gi"}},
         "volumeMounts": [{"name": "files", "mountPath": _FILES}],
     }
     spec = {
@@ -405,7 +441,7 @@ def mpi_job(test: Test) -> Json:
         for template in (launcher, worker):
             template["spec"]["schedulerName"] = "volcano"
             template["metadata"].setdefault("annotations", {})[GROUP] = _group_name(test)
-    spec = {
+    spec: Json = {
         "mpiImplementation": "OpenMPI",
         "slotsPerWorker": test.gpus_per_node,
         "sshAuthMountPath": "/root/.ssh",
@@ -413,14 +449,19 @@ def mpi_job(test: Test) -> Json:
         "runPolicy": {
             "cleanPodPolicy": "Running",
             "backoffLimit": 0,
-            "activeDeadlineSeconds": test.deadline + BACKSTOP,
+            "activeDeadlineSeconds": _backstop(test),
         },
         "mpiReplicaSpecs": {
             "Launcher": {"replicas": 1, "restartPolicy": "Never", "template": launcher},
             "Worker": {"replicas": len(test.nodes), "restartPolicy": "Never", "template": worker},
         },
     }
-    return {"apiVersion": "kubeflow.org/v2beta1", "kind": "MPIJob", "metadata": _meta(test, test.name), "spec": spec}
+    meta = _meta(test, test.name)
+    if test.kueue_queue:
+        # Kueue's webhook would suspend it, too; without it the job must not run past the queue.
+        meta["labels"][QUEUE_LABEL] = test.kueue_queue
+        spec["runPolicy"]["suspend"] = True
+    return {"apiVersion": "kubeflow.org/v2beta1", "kind": "MPIJob", "metadata": meta, "spec": spec}
 
 
 def _group_name(test: Test) -> str:
@@ -466,8 +507,29 @@ def of_plan(plan: Json, entry: Json, nodes: Sequence[str], **more: Any) -> Test:
         "deadline": int(entry["deadline"]),
         "gang": bool(entry.get("gang")),
         "pull_secrets": tuple(entry.get("pull_secrets", ())),
+        "queue": entry.get("queue") or "default",
+        "kueue_queue": entry.get("kueue_queue") or "",
+        **_measured(plan, entry, nodes),
     }
     return Test(**{**values, **more})
+
+
+def _measured(plan: Json, entry: Json, nodes: Sequence[str]) -> dict[str, int]:
+    """From what the plan saw allocatable on these nodes; {} for a plan that does not say."""
+    named = set(nodes)
+    mine = [node for node in plan.get("nodes", ()) if node["name"] in named]
+    if not mine or not all(node.get("cpu") and node.get("memory") for node in mine):
+        return {}
+    return room(entry["gpus_per_node"], min(node["cpu"] for node in mine), min(node["memory"] for node in mine))
+
+
+def names(entry: Json) -> list[str]:
+    """Of all tests that an entry of the plan may become, whatever its collectives: what a run may have left."""
+    return [entry["name"], *(f"{entry['name']}-{slug(collective)}" for collective in PROGRAMS)]
+
+
+def slug(collective: str) -> str:
+    return collective.replace("_", "-")
 
 
 def check(test: Test, launcher: str) -> None:
@@ -491,6 +553,10 @@ def check(test: Test, launcher: str) -> None:
         faults.append("NCCL_ALGO=auto is not a value that NCCL knows; leave it empty for NCCL's own choice")
     if not test.image:
         faults.append("no image is given")
+    elif "@" in test.image and not _DIGEST.fullmatch(test.image):
+        faults.append(f"the image {test.image!r} has an @, but no digest like name@sha256:<64 hex digits>")
+    if test.kueue_queue and launcher == "volcano":
+        faults.append("Kueue does not manage Volcano Jobs; use launcher mpi, or Volcano's own queue")
     if len(test.name) > _MAX_NAME:
         faults.append(f"the name is longer than {_MAX_NAME} characters, too long for its pods' names")
     if faults:

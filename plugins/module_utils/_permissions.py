@@ -41,7 +41,8 @@ def rules(plan: Json, kinds: Mapping[tuple[str, str], tuple[str, bool]]) -> list
     ``kinds``: (apiVersion, kind) -> (resource, whether it is namespaced).
     """
     found: dict[Rule, None] = {}
-    for verbs, group, resource, namespace in [*_reads(plan), *_test(plan), *_objects(plan, kinds), *_releases(plan)]:
+    every = [*_reads(plan), *_test(plan), *_hosts(plan), *_objects(plan, kinds), *_releases(plan)]
+    for verbs, group, resource, namespace in every:
         found.update({(verb, group, resource, namespace): None for verb in verbs.split()})
     return [dict(zip(("verb", "group", "resource", "namespace"), rule)) for rule in found]
 
@@ -77,6 +78,8 @@ def _reads(plan: Json) -> Iterator[Rule]:
         yield "list watch", "mellanox.com", "nicclusterpolicies", ""
         yield "list watch", "nv-ipam.nvidia.com", "ippools", plan["namespaces"]["network_operator"]
         yield "list watch", "", "configmaps", plan["namespaces"]["network_operator"]
+    if plan.get("driver") == "operator":
+        yield "get", "", "pods/log", plan["namespaces"]["gpu_operator"]
     if plan["mode"] == "sriov" and plan["set_netns"]:
         yield "get patch", "", "nodes", ""
         yield "patch", "", "pods", plan["namespaces"]["own"]
@@ -88,7 +91,7 @@ def _test(plan: Json) -> Iterator[Rule]:
     job = plan["namespaces"]["job"]
     volcano = plan["launcher"] == "volcano"
     gang = any(test.get("gang") for test in plan["tests"])
-    yield "get create patch delete", "", "configmaps", job
+    yield "get list create patch delete", "", "configmaps", job
     yield "get", "", "pods/log", job
     yield "delete", "", "pods", job
     # Leftovers of an earlier run are looked for under both launchers.
@@ -99,6 +102,24 @@ def _test(plan: Json) -> Iterator[Rule]:
     yield f"get {groups}", "scheduling.volcano.sh", "podgroups", job
     if not volcano:
         yield "list watch", "batch", "jobs", job
+    if any(test.get("queue", "default") != "default" for test in plan["tests"]) and (volcano or gang):
+        yield "get", "scheduling.volcano.sh", "queues", ""
+    if any(test.get("kueue_queue") for test in plan["tests"]):
+        yield "get", "kueue.x-k8s.io", "localqueues", job
+        yield "list watch", "kueue.x-k8s.io", "workloads", job
+
+
+def _hosts(plan: Json) -> Iterator[Rule]:
+    """The DaemonSet that checks the hosts, its documents, and what its pods may do, which only its owner can grant."""
+    if not plan.get("host_checks"):
+        return
+    own = plan["namespaces"]["own"]
+    yield APPLY, "", "namespaces", ""
+    for group, resource in (("", "serviceaccounts"), (RBAC, "roles"), (RBAC, "rolebindings"), ("apps", "daemonsets")):
+        yield f"{APPLY} delete", group, resource, own
+    yield f"{APPLY} list delete deletecollection", "", "configmaps", own
+    yield "list watch", "", "pods", own
+    yield "list watch", "", "events", own
 
 
 def _objects(plan: Json, kinds: Mapping[tuple[str, str], tuple[str, bool]]) -> Iterator[Rule]:

@@ -27,6 +27,8 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._model import (
 )
 
 SCHEMA_VERSION = 1
+SYSFS, RENDERED = "sysfs", "rendered"
+"""Where NCCL has the topology from, if not from a file of the user's own."""
 POD_GROUP = ("podgroups.scheduling.volcano.sh", "v1beta1")
 COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce", "alltoall", "sendrecv")
 KNOWN_KEYS = {
@@ -53,6 +55,7 @@ def decide(wishes: Json, survey: Json, facts: Sequence[NodeFacts], shapes: dict[
     ]
     platform = decided("platform", *_platform(wishes, survey, facts))
     launcher = decided("launcher", *_launcher(wishes, survey))
+    findings += _queue_faults(wishes, survey, launcher)
     gang = launcher == "mpi" and decided("gang", *_gang(survey))
     mode = decided("mode", wishes["mode"], _mode_reason(wishes["mode"]))
     decided("profile", wishes["profile"], profile["title"])
@@ -85,12 +88,13 @@ def decide(wishes: Json, survey: Json, facts: Sequence[NodeFacts], shapes: dict[
         "ip_pool": {"name": "gpuops-rdma", "subnet": wishes["ip_pool_subnet"]},
         "network_attachment": f"{wishes['job_namespace']}/rdma-vf",
         "set_netns": bool(wishes["set_netns"]),
+        "host_checks": bool(wishes.get("host_checks")),
         "restart_plugin": profile["network_operator"].get("plugin_restart", "") if mode == "sriov" else "",
     }
-    use_file = decided("topology", *_topology(wishes))
-    findings += _topology_faults(use_file, [shapes[name] for name in counts])
+    topology = decided("topology", *_topology(wishes))
+    findings += _topology_faults(wishes, topology, [shapes[name] for name in counts])
     plan["tests"] = [
-        _test(wishes, plan, shapes[name], profile, use_file, gang) for name in counts if shapes[name].nccl_env
+        _test(wishes, plan, shapes[name], profile, topology != SYSFS, gang) for name in counts if shapes[name].nccl_env
     ]
     findings += _hca_faults(plan["tests"])
     plan["findings"] = to_dict(findings)
@@ -134,8 +138,7 @@ def _wish_faults(wishes: Json, facts: Sequence[NodeFacts], shapes: dict[str, Sha
     for name in wishes["shapes"]:
         if fault := _shape_fault(name, shapes):
             yield input_fault("rdma_shape", fault)
-    if wishes["collective"] not in COLLECTIVES:
-        yield input_fault("rdma_collective", f"{wishes['collective']!r} is unknown; known: {', '.join(COLLECTIVES)}")
+    yield from _collective_faults(wishes["collectives"])
     if "/" not in wishes["resource"]:
         text = f"{wishes['resource']!r} has no domain; write it like nvidia.com/sriov_rdma_vf"
         yield input_fault("rdma_resource", text)
@@ -147,6 +150,24 @@ def _wish_faults(wishes: Json, facts: Sequence[NodeFacts], shapes: dict[str, Sha
     for key in ("expected_nodes", "test_nodes"):
         if int(wishes[key]) < 0:
             yield input_fault(f"rdma_{key}", f"{wishes[key]} is negative")
+
+
+def _collective_faults(names: Sequence[str]) -> Iterator[Finding]:
+    for name in names:
+        if name not in COLLECTIVES:
+            yield input_fault("rdma_collectives", f"{name!r} is unknown; known: {', '.join(COLLECTIVES)}")
+    if not names or len(set(names)) != len(names):
+        yield input_fault("rdma_collectives", f"{', '.join(names) or 'none'}: name at least one, and each once")
+
+
+def _queue_faults(wishes: Json, survey: Json, launcher: str) -> Iterator[Finding]:
+    if not wishes["kueue_queue"]:
+        return
+    if launcher == "volcano":
+        text = "Kueue does not manage Volcano Jobs; use rdma_launcher: mpi, or rdma_queue for Volcano's own queue"
+        yield input_fault("rdma_kueue_queue", text)
+    if "kueue.x-k8s.io" not in survey.get("groups", []):
+        yield input_fault("rdma_kueue_queue", "the cluster does not serve kueue.x-k8s.io: Kueue is not installed")
 
 
 def _node_faults(wishes: Json, facts: Sequence[NodeFacts]) -> Iterator[Finding]:
@@ -230,6 +251,8 @@ def _node(fact: NodeFacts, shape: Shape) -> Json:
         "gpu_resource": gpu_resource,
         "gpus": gpus,
         "vfs": shape.vf_count,
+        "cpu": fact.cpu_allocatable,
+        "memory": fact.memory_allocatable,
         "shared": fact.sharing,
         "locality": to_dict(fact.locality),
         "excluded": excluded,
@@ -315,19 +338,27 @@ def _shape_facts(shape: Shape, nodes: int) -> Json:
     }
 
 
-def _topology(wishes: Json) -> tuple[bool, str]:
+def _topology(wishes: Json) -> tuple[str, str]:
+    """SYSFS, RENDERED, or the path of the user's own file."""
+    if wishes["topology"] != "none" and wishes.get("topology_file"):
+        return str(wishes["topology_file"]), "asked for (rdma_topology_file)"
     if wishes["mode"] == "host" or wishes["topology"] == "none":
-        return False, "NCCL reads the PCI tree from sysfs"
+        return SYSFS, "NCCL reads the PCI tree from sysfs"
     if wishes["topology"] == "auto":
-        return False, "sysfs is visible in the pods of bare-metal nodes, and NCCL finds VFs by their PF's place in it"
-    return True, "asked for"
+        return SYSFS, "sysfs is visible in the pods of bare-metal nodes, and NCCL finds VFs by their PF's place in it"
+    return RENDERED, "asked for; from files/topology"
 
 
-def _topology_faults(use_file: bool, shapes: Sequence[Shape]) -> Iterator[Finding]:
+def _topology_faults(wishes: Json, topology: str, shapes: Sequence[Shape]) -> Iterator[Finding]:
     blind = [shape.name for shape in shapes if not shape.pci_tree]
-    if use_file and blind:
+    if topology == RENDERED and blind:
         text = f"no source states the PCI tree of {', '.join(blind)}, so no file can be rendered; use none"
-        yield input_fault("rdma_topology", text)
+        yield input_fault("rdma_topology", f"{text}, or give your own file (rdma_topology_file)")
+    if topology == SYSFS and wishes.get("topology_file"):
+        yield input_fault("rdma_topology_file", "a file is given, but rdma_topology is none; leave out one of both")
+    if topology not in (SYSFS, RENDERED) and len(shapes) > 1:
+        names = ", ".join(shape.name for shape in shapes)
+        yield input_fault("rdma_topology_file", f"a file is for one shape, the run has {names}; name one in rdma_shape")
 
 
 def _test(wishes: Json, plan: Json, shape: Shape, profile: Json, use_file: bool, gang: bool) -> Json:
@@ -335,7 +366,8 @@ def _test(wishes: Json, plan: Json, shape: Shape, profile: Json, use_file: bool,
     return {
         "name": f"nccl-{slug(shape.name)}",
         "shape": shape.name,
-        "collective": wishes["collective"],
+        "collective": (wishes["collectives"] or [""])[0],
+        "collectives": list(wishes["collectives"]),
         "limit": wishes["test_nodes"],
         "gpus_per_node": shape.gpu_count,
         "vfs_per_node": shape.vf_count if plan["mode"] == "sriov" else 0,
@@ -345,10 +377,12 @@ def _test(wishes: Json, plan: Json, shape: Shape, profile: Json, use_file: bool,
         "mpi": profile["test_image"]["openmpi"],
         "gang": gang,
         "pull_secrets": list(wishes["image_pull_secrets"]),
+        "queue": wishes["queue"],
+        "kueue_queue": wishes["kueue_queue"],
         "env": dict(shape.nccl_env),
         "hca": shape.host_hca if plan["mode"] == "host" else shape.vf_hca,
         "algo": shape.algo,
-        "topology": use_file,
+        "topology": f"{slug(shape.name)}.xml" if use_file else "",
         "interface": wishes["interface"],
         "deadline": wishes["test_timeout"],
     }

@@ -61,11 +61,13 @@ def values(
     *,
     wishes: Optional[Json] = None,
     version: str = "",
+    driver: str = "",
 ) -> Values:
     """The chart's values: the profile's, then the plan's ``wishes``, then the user's ``overrides``.
 
-    ``overrides`` is a mapping, or ``helm --set`` text (``a.b=c,d=e``), or a list of these. InputError lists every
-    fault: unknown keys with the nearest known one, dead keys with what replaces them, releases known as bad.
+    ``overrides`` is a mapping, or ``helm --set`` text (``a.b=c,d=e``), or a list of these. ``driver``: who brings it,
+    ``host`` or ``operator``; "" takes what the profile says of its node images. InputError lists every fault: unknown
+    keys with the nearest known one, dead keys with what replaces them, releases known as bad.
     """
     entry = profile[operator]
     chosen = version or str(entry["version"])
@@ -79,13 +81,23 @@ def values(
         faults += unknown
     else:
         warnings += [f"{text} (keys are those of {entry['version']}, the chart is {chosen})" for text in unknown]
-    if profile["nodes"]["driver"] == "image" and lookup(merged, "driver.enabled") is True:
-        faults.append("driver.enabled=true: the node images bring the driver; a second one on top breaks the node")
+    by = driver or ("host" if profile["nodes"]["driver"] == "image" else "")
+    faults += _driver(by, lookup(merged, "driver.enabled"))
     faults += bad_release(entry["rules"].get("bad", ()), chosen, merged)
     if faults:
         listed = "\n".join(f"- {fault}" for fault in faults)
         raise InputError(f"Cannot accept rdma_{operator}_values for {entry['chart']} {chosen}:\n{listed}")
     return Values(merged, tuple(warnings))
+
+
+def _driver(by: str, enabled: Any) -> Iterator[str]:
+    if by == "host" and enabled is True:
+        yield (
+            "driver.enabled=true: the node images bring the driver; a second one on top breaks the node "
+            "(rdma_driver=operator where they bring none)"
+        )
+    if by == "operator" and enabled is False:
+        yield "driver.enabled=false: rdma_driver=operator needs the operator's driver (rdma_driver=host does without)"
 
 
 def mirrored(profile: Json, registry: str) -> Json:
@@ -115,8 +127,7 @@ def _relocated(tree: Any, registry: str) -> Any:
 def with_images(objects: Iterable[Json], registry: str, pull_secrets: Sequence[str]) -> list[Json]:
     """The objects of a manifest, with the images of their pods from ``registry`` and the Secrets to pull them with."""
     result = []
-    for item in objects:
-        item = copy.deepcopy(item)
+    for item in map(copy.deepcopy, objects):
         pod = lookup(item, "spec.template.spec")
         if isinstance(pod, dict):
             for container in [*(pod.get("initContainers") or []), *(pod.get("containers") or [])]:
@@ -844,13 +855,14 @@ def nic_cluster_policy(
     tolerations: Sequence[Json] = (),
     node_affinity: Optional[Json] = None,
     multus: bool = True,
+    more: Optional[Json] = None,
     images: Optional[Mapping[str, str]] = None,
     pull_secrets: Sequence[str] = (),
 ) -> Optional[Json]:
     """The NicClusterPolicy of this profile, or None where the chart makes it.
 
     ``device_plugin_config``: ``{"resourceList": [...]}``. ``multus=False`` where the platform brings its own
-    (OpenShift). ``images``: component -> ``repository/image:version`` to use instead, for mirrors.
+    (OpenShift). ``more``: further parts of the spec, as ofedDriver. ``images``: component -> ``repository/image:version`` to use instead, for mirrors.
     """
     operator = profile["network_operator"]
     if operator["policy_by"] == "chart":
@@ -858,7 +870,7 @@ def nic_cluster_policy(
     text = json.dumps(device_plugin_config, sort_keys=True)
     if "'" in text:
         raise InputError("The device plugin's configuration holds a ', which the operator's template cannot carry.")
-    spec = copy.deepcopy(operator["policy"])
+    spec = {**copy.deepcopy(operator["policy"]), **copy.deepcopy(more or {})}
     spec["sriovDevicePlugin"]["config"] = text
     if not multus:
         del spec["secondaryNetwork"]

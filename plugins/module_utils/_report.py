@@ -671,7 +671,8 @@ def _since(item: Json) -> str:
 def _scan_lines(item: Json, rows: int) -> list[str]:
     """What a scan concludes, and whom it convicts."""
     counts = item["counts"]
-    runs = f"{counts.get('pair_runs', 0)} pairs in {counts.get('pair_rounds', 0)} rounds"
+    rounds = counts.get("pair_rounds", 0)
+    runs = f"{counts.get('pair_runs', 0)} pairs in {rounds} {'round' if rounds == 1 else 'rounds'}"
     lines = [_cut(f"scan  {_count(len(item['nodes']))}, {item['shape']}, {runs}: {item['verdict']}", 400)]
     if not item["convicted"]:
         lines.append(_cut(f"  {_flat(item['reason'])}", 400))

@@ -64,8 +64,7 @@ def findings(found: Json) -> list[Finding]:
     for item in found["convicted"]:
         remedy = _remedy(item)
         subject = item["node"] or f"fabric/{' - '.join(item['between'])}"
-        text = item["found"] if item["cause"] == "fabric" else f"{item['found']}; {'; '.join(item['evidence'][:4])}"
-        out.append(Finding(f"scan.{item['cause']}", "error", subject, text, _expected(item), remedy, STAGE))
+        out.append(Finding(f"scan.{item['cause']}", "error", subject, item["found"], _expected(item), remedy, STAGE))
     nodes = set(found["nodes"])
     for name, why in found["unresolved"].items():
         subject = name if name in nodes else f"fabric/{name}"

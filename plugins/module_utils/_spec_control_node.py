@@ -10,6 +10,7 @@ from typing import Any
 SPEC: dict[str, Any] = {
     "install": {"type": "bool", "default": False},
     "bin_dir": {"type": "path", "default": "~/.local/bin"},
+    "tolerate_helm": {"type": "bool", "default": False},
     "helm_url": {"type": "str"},
     "helm_checksum": {"type": "str"},
 }

@@ -11,4 +11,5 @@ SPEC: dict[str, Any] = {
     "host_root": {"type": "path", "default": "/", "aliases": ["root"]},
     "interval": {"type": "float", "default": 0.0},
     "collect": {"type": "path"},
+    "pci": {"type": "bool", "default": False},
 }

@@ -12,6 +12,7 @@ TARGETS = [
     "crds",
     "gpu_operator",
     "network_operator",
+    "drivers",
     "vf_config",
     "vfs",
     "ip_pool",

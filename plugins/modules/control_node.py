@@ -28,6 +28,12 @@ options:
     description: Folder for Helm. It must stand in E(PATH) before another Helm.
     type: path
     default: ~/.local/bin
+  tolerate_helm:
+    description: >-
+      Only note a Helm that is missing or out of range, where the preflight stage of this run comes after: it tells it
+      with all other problems, and only when a chart is to be installed. Without effect with O(install=true).
+    type: bool
+    default: false
   helm_url:
     description: Where Helm's archive is instead, for a mirror. Needs O(helm_checksum).
     type: str

@@ -35,6 +35,12 @@ options:
         host's name and MAC addresses.
       - Not written in check mode.
     type: path
+  pci:
+    description:
+      - With the section C(pci), the bridges above GPUs and NICs; P(gpuops.rdma.nccl_topology#module) needs it.
+      - A tree that O(collect) saves has them in any case.
+    type: bool
+    default: false
 requirements:
   - Python 3.8 on the managed node. Where there is none, use the role P(gpuops.rdma.host_checks_daemonset#role).
 attributes:
@@ -107,17 +113,17 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._spec_host_info import
 def main() -> None:
     module = AnsibleModule(argument_spec=SPEC, supports_check_mode=True)
     root, interval = module.params["host_root"], module.params["interval"]
-    target = module.params["collect"]
+    target, pci = module.params["collect"], module.params["pci"]
     if not 0 <= interval <= 3600:
         module.fail_json(msg=f"interval is {interval} s; it must be between 0 and 3600 s.")
     if target and not os.path.isdir(os.path.dirname(os.path.abspath(target))):
         module.fail_json(msg=f"Cannot write what was read to {target}: its directory does not exist.")
     try:
         if not target or module.check_mode:
-            module.exit_json(changed=False, host=probe(root, interval), collected="")
+            module.exit_json(changed=False, host=probe(root, interval, pci), collected="")
         # The tar is our own output and not the host's state, hence not "changed".
         with tempfile.NamedTemporaryFile(dir=module.tmpdir, delete=False) as file:
-            document = collect(root, file.name, interval)
+            document = collect(root, file.name, interval, pci)
         module.atomic_move(file.name, os.path.abspath(target))
     except NotATree as error:
         module.fail_json(msg=str(error))

@@ -43,16 +43,17 @@ options:
     - volcano
     - mpi
     default: auto
-  collective:
-    description: Overrides the plan's collective, for example V(all_gather).
-    type: str
-    default: ''
+  collectives:
+    description: Overrides the plan's collectives, for example V(all_gather). Each is a job of its own.
+    type: list
+    elements: str
+    default: []
   gang:
     description: Place the pods of an MPIJob all at once. Needs the Volcano scheduler.
     type: bool
     default: false
   timeout:
-    description: Seconds until all pods run, image pulls included.
+    description: Seconds until all pods run. Waiting in a queue and pulling the image do not count.
     type: int
     default: 1800
   grace:
@@ -60,9 +61,42 @@ options:
     type: int
     default: 120
   run_timeout:
-    description: Seconds for the test itself, from the start of its launcher. V(0) means the plan's.
+    description: Seconds for the test itself, from when launcher and all workers run. V(0) means the plan's.
     type: int
     default: 0
+  pull_timeout:
+    description: Seconds for pulling the image.
+    type: int
+    default: 1800
+  queue_timeout:
+    description: Seconds for which the job may wait in a queue that the plan names.
+    type: int
+    default: 3600
+  busy:
+    description: >-
+      What to do about nodes whose GPUs or VFs other pods hold. V(fail) makes no job and names the pods and their owners,
+      V(wait) waits until they are gone, V(skip) leaves the nodes out, in the plan, with the reason. No foreign pod is
+      touched.
+    type: str
+    choices:
+    - skip
+    - wait
+    - fail
+    default: fail
+  busy_timeout:
+    description: Seconds for O(busy=wait).
+    type: int
+    default: 3600
+  thresholds:
+    description: >-
+      Rows that count before those of files/nccl.yml, each a mapping with C(nodes) and C(gbytes) or C(fraction), see
+      docs/nccl.md.
+    type: list
+    elements: dict
+    default: []
+  history:
+    description: File of what this site measured. Results are compared with it and added to it.
+    type: path
   keep:
     description: Leave the job and its pods, which hold their GPUs.
     type: bool
@@ -81,17 +115,22 @@ EXAMPLES = r"""
     plan: rdma-report/run/plan.json
   register: nccl
 
-- name: Run an all-gather with Volcano and fail on a bad result
+- name: Run two collectives with Volcano on the nodes that are free, and fail on a bad result
   gpuops.rdma.nccl_test:
     plan: rdma-report/run/plan.json
     launcher: volcano
-    collective: all_gather
+    collectives: [all_reduce, all_gather]
+    busy: skip
     fail_on_verdict: true
 """
 
 RETURN = r"""
 name:
   description: The test with the worst verdict; the values beside it are that test's.
+  returned: always
+  type: str
+collective:
+  description: Its collective.
   returned: always
   type: str
 verdict:

@@ -61,6 +61,18 @@ options:
     - oke
     - openshift
     default: auto
+  driver:
+    description:
+    - Who brings the NVIDIA driver. V(host), the node images; V(operator), the GPU Operator's pods, which then also load
+      nvidia_peermem; V(auto) decides by platform.
+    type: str
+    default: auto
+  ofed:
+    description:
+    - Who brings the RDMA drivers (OFED). V(host), the node images, be they the kernel's own or OFED; V(operator), the
+      Network Operator's container, which is refused on OCI; V(auto) decides by platform.
+    type: str
+    default: auto
   shapes:
     description: 'Shapes to work on, as a list or a comma-separated text. Empty: every GPU node.'
     type: list
@@ -96,6 +108,10 @@ options:
     description: Make RDMA network namespaces exclusive where they are shared. It takes effect with the next reboot.
     type: bool
     default: false
+  host_checks:
+    description: The run will check the hosts by a DaemonSet; what that needs is then among the permissions.
+    type: bool
+    default: false
   release_resume:
     description: Go on over a Helm release that an interrupted run left pending, once it is older than 15 minutes.
     type: bool
@@ -123,7 +139,7 @@ options:
   image_registry:
     description: >-
       Registry (with a path, if any) to take images from; the host of each image is replaced by it, and O(images) are
-      left as they are. The plan warns about images that only a chart or manifest names.
+      left as they are.
     type: str
     default: ''
   image_pull_secrets:
@@ -133,10 +149,22 @@ options:
     type: list
     elements: str
     default: []
-  collective:
-    description: The collective to test.
+  collectives:
+    description: The collectives to test, each by a job of its own, one after the other.
+    type: list
+    elements: str
+    default:
+    - all_reduce
+  queue:
+    description: Queue of Volcano for the test's jobs.
     type: str
-    default: all_reduce
+    default: default
+  kueue_queue:
+    description: >-
+      LocalQueue of Kueue, in O(job_namespace), for the test's jobs; needs MPIJobs and Kueue. Kueue chooses no nodes, the
+      jobs stay on those of the plan.
+    type: str
+    default: ''
   test_nodes:
     description: 'At most that many nodes of a shape take part in the test; 0: all.'
     type: int
@@ -161,6 +189,11 @@ options:
     - file
     - none
     default: auto
+  topology_file:
+    description:
+    - NCCL topology file of your own, on the control node, for the one shape of the run. It is checked before anything is changed, and held against the hosts by the host checks.
+    type: str
+    default: ''
   interface:
     description: Network interface of the pods for MPI's and NCCL's bootstrap.
     type: str

@@ -26,10 +26,13 @@ options:
         a plan, and where Node Feature Discovery runs, also its labels for the GPUs and, in mode V(sriov), for the NICs.
       - V(crds), the CustomResourceDefinitions of O(name) are established.
       - V(gpu_operator), ClusterPolicy is ready with reason Reconciled, the toolkit, device plugin and validator
-        DaemonSets are rolled out, and every node has the GPUs of its shape and sharing configuration allocatable.
+        DaemonSets are rolled out, and every node has the GPUs of its shape and sharing configuration allocatable. Where
+        the plan's driver is the operator's, also its pods, and that they have loaded nvidia_peermem. A driver that
+        needs the Network Operator's OFED is not waited for before that is asked for; see V(drivers).
       - V(network_operator), NicClusterPolicy is ready and the DaemonSets and the nv-ipam Deployment that it makes are
         rolled out; with the plan also the SR-IOV configuration daemon where it is expected, and the device plugin's
         configuration holds the plan's VF resource.
+      - V(drivers), the rest of V(gpu_operator), where the plan's driver and OFED both are the operators'; else nothing.
       - V(vf_config), the VF configuration pod of every node says that all VFs are made.
       - V(vfs), the VFs of every node are allocatable as its shape says.
       - V(ip_pool), the IPPool of O(name) has a block of addresses for every node.
@@ -37,7 +40,8 @@ options:
       - V(deployment) and V(daemonset), those of O(namespace) and O(name) are rolled out.
     type: str
     required: true
-    choices: [nodes, crds, gpu_operator, network_operator, vf_config, vfs, ip_pool, batch, deployment, daemonset]
+    choices:
+      [nodes, crds, gpu_operator, network_operator, drivers, vf_config, vfs, ip_pool, batch, deployment, daemonset]
   plan:
     description: Path of C(plan.json). It gives nodes, shapes, resources and namespaces; excluded nodes are left out.
     type: path

@@ -10,12 +10,22 @@ those that an earlier run has configured: narrowing must not take VFs away from 
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Sequence
-from typing import Any, Callable
+from pathlib import Path
+from typing import Any, Callable, Optional
 
-from ansible_collections.gpuops.rdma.plugins.module_utils import _permissions, _plan, _releases, _sriov, _topology
+from ansible_collections.gpuops.rdma.plugins.module_utils import (
+    _gpudirect,
+    _permissions,
+    _plan,
+    _releases,
+    _sriov,
+    _topology,
+)
 from ansible_collections.gpuops.rdma.plugins.module_utils._client import KINDS
 from ansible_collections.gpuops.rdma.plugins.module_utils._errors import DataError, InputError
+from ansible_collections.gpuops.rdma.plugins.module_utils._gpudirect import Choice
 from ansible_collections.gpuops.rdma.plugins.module_utils._model import Finding, Json, NodeFacts, Shape, to_dict
 from ansible_collections.gpuops.rdma.plugins.plugin_utils import _data
 
@@ -50,7 +60,8 @@ def complete(
     """Adds ``releases``, ``objects``, ``crds``, ``permissions`` and the findings about them."""
     faults = Faults()
     configured = [shapes[name] for name in _configured(plan, survey, shapes, profile)]
-    plan["releases"] = _all_releases(plan, wishes, survey, configured, profile, now, faults)
+    choice = _drivers(plan, wishes, survey, facts, profile, faults)
+    plan["releases"] = _all_releases(plan, wishes, survey, configured, profile, choice, now, faults)
     for name, release in plan["releases"].items():
         plan["findings"] += to_dict(_release_findings(name, release))
     plan["findings"] += to_dict([*_unreadable(survey), *_pull_secrets_left_out(plan, wishes, profile)])
@@ -58,7 +69,8 @@ def complete(
         if key in plan["releases"]:
             plan["namespaces"][key] = plan["releases"][key]["namespace"]
     plan["crds"] = profile["crds"]
-    plan["objects"] = _objects(plan, wishes, facts, configured, profile, faults) if configured else _no_objects()
+    groups = _objects(plan, wishes, facts, configured, profile, choice, faults) if configured else _no_objects()
+    plan["objects"] = groups
     plan["findings"] += to_dict(faults.findings)
     plan["permissions"] = _permissions.rules(plan, KINDS)
 
@@ -70,6 +82,76 @@ def _configured(plan: Json, survey: Json, shapes: dict[str, Shape], profile: Jso
     return sorted(name for name in names if name in covered and name in shapes and shapes[name].status == "supported")
 
 
+# ---- drivers -------------------------------------------------------------------------------------------------------
+
+
+def _drivers(
+    plan: Json, wishes: Json, survey: Json, facts: Sequence[NodeFacts], profile: Json, faults: Faults
+) -> Choice:
+    """Who brings the NVIDIA driver and OFED; the plan's keys, decisions and findings about it."""
+    names = {node["name"] for node in plan["nodes"]}
+    nodes = [fact for fact in facts if fact.name in names]
+    site = _site(plan, wishes, survey, nodes, profile, faults)
+    asked = {"driver": "auto", "ofed": "auto"}
+    for name in asked:
+        words = {**asked, name: wishes[name]}
+        known = faults.attempt(f"rdma_{name}", functools.partial(_gpudirect.choose, **words, site=site))
+        asked[name] = wishes[name] if known else "auto"
+    choice = _gpudirect.choose(**asked, site=site)
+    plan.update(driver=choice.driver, ofed=choice.ofed, peermem=choice.rdma)
+    plan["decisions"] += choice.decisions()
+    multus = plan["mode"] == "sriov" and plan["install"] == "helm" and plan["platform"] != "openshift"
+    found = [*_gpudirect.refusals(choice, survey["workloads"], nodes, multus=multus), *_no_policy(plan)]
+    plan["findings"] += to_dict([_refused(item) for item in found])
+    return choice
+
+
+def _site(
+    plan: Json, wishes: Json, survey: Json, nodes: Sequence[NodeFacts], profile: Json, faults: Faults
+) -> _gpudirect.Site:
+    given = faults.attempt("rdma_gpu_operator_values", lambda: _releases.as_values(wishes["gpu_operator_values"]), {})
+    on_oci = any(node.provider_id.startswith(("ocid1.", "oci://")) for node in nodes)
+    return _gpudirect.Site(
+        platform=plan["platform"],
+        oci=plan["platform"] == "oke" or on_oci,
+        gpu_operator=_gpu_operator_version(plan, wishes, survey, profile, faults),
+        image_driver=profile["nodes"]["driver"] == "image",
+        kernels=sorted({node.kernel for node in nodes}),
+        driver_version=str(_releases.lookup(given, "driver.version") or ""),
+        host_driver=_host_driver(survey),
+    )
+
+
+def _gpu_operator_version(plan: Json, wishes: Json, survey: Json, profile: Json, faults: Faults) -> str:
+    if plan["install"] == "existing":
+        there = [item["version"] for item in survey["releases"] if item["chart"] == profile["gpu_operator"]["chart"]]
+        return str(there[0]) if there else ""
+    reference, chart = wishes["charts"].get("gpu_operator"), "rdma_charts.gpu_operator"
+    local = faults.attempt(chart, lambda: _data.local_chart(reference))
+    want = faults.attempt(chart, lambda: _releases.wanted(profile, "gpu_operator", {}, reference, local))
+    return str((want or profile["gpu_operator"])["version"])
+
+
+def _host_driver(survey: Json) -> Optional[bool]:
+    """Where the operator's driver runs the nodes have none of their own: its pods would not get ready beside one."""
+    running = [item for item in survey["workloads"] if item["name"].startswith(_gpudirect.DRIVER_DS) and item["ready"]]
+    return False if running else None
+
+
+def _no_policy(plan: Json) -> Iterator[Finding]:
+    if plan["mode"] == "host" and plan["ofed"] == "operator":
+        text = "OFED would come from the Network Operator, and with rdma_mode=host nothing of the network is installed"
+        yield _plan.input_fault("rdma_ofed", f"{text}; use rdma_mode=sriov, or rdma_ofed=host")
+
+
+def _refused(item: Finding) -> Finding:
+    """An input that must not be is one that no stage takes, whichever stages are asked for."""
+    if item.severity != "error" or not item.subject.startswith("rdma_"):
+        return item
+    more = f" (expected: {item.expected}); {item.remedy}" if item.remedy else ""
+    return _plan.input_fault(item.subject, f"{item.found}{more}")
+
+
 # ---- releases ------------------------------------------------------------------------------------------------------
 
 
@@ -79,17 +161,18 @@ def _all_releases(
     survey: Json,
     configured: Sequence[Shape],
     profile: Json,
+    choice: Choice,
     now: float,
     faults: Faults,
 ) -> dict[str, Json]:
-    wanted: dict[str, tuple[str, Json]] = {"gpu_operator": ("gpu_operator", {})}
+    wanted: dict[str, tuple[str, Json]] = {"gpu_operator": ("gpu_operator", choice.gpu_operator_values)}
     if plan["mode"] == "sriov":
         extra: Json = {}
         if configured and profile["network_operator"]["policy_by"] == "chart":
             resources = faults.attempt(
                 "rdma_resource", lambda: _sriov.chart_resources(configured, plan["resources"]["vf"]), []
             )
-            extra = {"sriovDevicePlugin": {"resources": resources}}
+            extra = {"sriovDevicePlugin": {"resources": resources}, **choice.network_operator_values}
         wanted["network_operator"] = ("network_operator", extra)
     wanted["batch"] = ("volcano" if plan["launcher"] == "volcano" else "mpi_operator", {})
     found = {
@@ -108,7 +191,7 @@ def _release(
 
     def values(overrides: Any) -> _releases.Values:
         wanted = _releases.merge(_releases.pull_secrets(profile[operator], wishes["image_pull_secrets"]), extra)
-        return _releases.values(profile, operator, overrides, wishes=wanted, version=version)
+        return _releases.values(profile, operator, overrides, wishes=wanted, version=version, driver=plan["driver"])
 
     given = wishes.get(f"{operator}_values") or {}
     found = faults.attempt(f"rdma_{operator}_values", lambda: values(given)) or faults.attempt(
@@ -170,15 +253,24 @@ def _no_objects() -> dict[str, list[Json]]:
 
 
 def _objects(
-    plan: Json, wishes: Json, facts: Sequence[NodeFacts], present: Sequence[Shape], profile: Json, faults: Faults
+    plan: Json,
+    wishes: Json,
+    facts: Sequence[NodeFacts],
+    present: Sequence[Shape],
+    profile: Json,
+    choice: Choice,
+    faults: Faults,
 ) -> dict[str, list[Json]]:
     groups = _no_objects()
     job = _sriov.privileged_namespace(plan["namespaces"]["job"])
     groups["nccl_test"] = [job]
+    if any(test["topology"] for test in plan["tests"]):
+        topology = _topology_map(plan, wishes, present, faults)
+        groups["nccl_topology"] = [job, topology] if topology["data"] else []
     if plan["mode"] != "sriov":
         return groups
     groups["network_operator"] = faults.attempt(
-        "rdma_resource", lambda: _network_operator(plan, wishes, present, profile), []
+        "rdma_resource", lambda: _network_operator(plan, wishes, present, profile, choice), []
     )
     groups["vf_config"] = _sriov.vf_config_objects(
         present,
@@ -195,13 +287,10 @@ def _objects(
     network = faults.attempt("rdma_resource", lambda: _network(plan, present))
     pool = faults.attempt("rdma_ip_pool_subnet", lambda: _pool(plan, facts, present))
     groups["sriov"] = [job, *(item for item in (network, pool) if item)]
-    if any(test["topology"] for test in plan["tests"]):
-        topology = faults.attempt("rdma_topology", lambda: _topology_map(plan, present))
-        groups["nccl_topology"] = [job, topology] if topology else []
     return groups
 
 
-def _network_operator(plan: Json, wishes: Json, present: Sequence[Shape], profile: Json) -> list[Json]:
+def _network_operator(plan: Json, wishes: Json, present: Sequence[Shape], profile: Json, choice: Choice) -> list[Json]:
     objects: list[Json] = []
     if plan["install"] == "existing":
         return objects
@@ -211,6 +300,7 @@ def _network_operator(plan: Json, wishes: Json, present: Sequence[Shape], profil
         tolerations=[{"key": "nvidia.com/gpu", "operator": "Exists"}],
         node_affinity=_affinity(present),
         multus=plan["platform"] != "openshift",
+        more=choice.policy(profile["network_operator"].get("ofed_driver", {})),
         pull_secrets=wishes["image_pull_secrets"],
     )
     if policy:
@@ -256,9 +346,34 @@ def _pool(plan: Json, facts: Sequence[NodeFacts], present: Sequence[Shape]) -> J
     )
 
 
-def _topology_map(plan: Json, present: Sequence[Shape]) -> Json:
-    files = {
-        f"{_plan.slug(shape.name)}.xml": _topology.render(shape) for shape in present if shape.name in plan["shapes"]
-    }
+def _topology_map(plan: Json, wishes: Json, present: Sequence[Shape], faults: Faults) -> Json:
+    own, files = wishes.get("topology_file"), {}
+    for shape in (shape for shape in present if shape.name in plan["shapes"]):
+        subject = "rdma_topology_file" if own else "rdma_topology"
+
+        def text(shape: Shape = shape) -> str:
+            return _own_topology(Path(own), shape, faults) if own else _topology.render(shape)
+
+        made = faults.attempt(subject, text)
+        if made:
+            files[f"{_plan.slug(shape.name)}.xml"] = made
     meta = {"name": TOPOLOGY, "namespace": plan["namespaces"]["job"]}
     return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": meta, "data": files}
+
+
+def _own_topology(path: Path, shape: Shape, faults: Faults) -> str:
+    """The user's file. DataError where NCCL would not use it; a finding for what is doubtful, or not as the table has
+    it: host checks hold the file against the hosts themselves."""
+    text = _data.topology_file(path)
+    system, problems = _topology.check(text)
+    told = [f"line {item.line}: {item.message}" for item in problems if item.status != "doubtful"]
+    if system is None or told:
+        raise DataError("\n- ".join([f"NCCL would not use {path}:", *(f"{path}, {line}" for line in told)]))
+    ports = [{"pci": pf.pci, "hca": "", "of": None, "kind": "pf"} for pf in shape.pfs]
+    misfits = _topology.fit(system, {"gpus": [{"pci": gpu.pci} for gpu in shape.gpus], "functions": ports})
+    doubts = [f"line {item.line}: {item.message}" for item in problems]
+    doubts += [f"{shape.name} in files/topology: {item.message}" for item in misfits if item.kind in ("gpu", "nic")]
+    faults.findings += [
+        Finding("plan.topology", "warning", "rdma_topology_file", f"{path}, {line}", "", "", "plan") for line in doubts
+    ]
+    return text

@@ -14,6 +14,8 @@ from ansible_collections.gpuops.rdma.plugins.module_utils import _host_rules, _s
 from ansible_collections.gpuops.rdma.plugins.module_utils._errors import DataError, InputError
 from ansible_collections.gpuops.rdma.plugins.module_utils._model import Shape
 
+MAX_TOPOLOGY = 1 << 20
+"""Bytes: what a ConfigMap can hold."""
 FILES = Path(__file__).resolve().parents[2] / "files"
 _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
@@ -60,6 +62,18 @@ def local_chart(reference: Any) -> Optional[dict[str, Any]]:
     ref = reference.get("ref", "") if isinstance(reference, dict) else str(reference or "")
     chart = Path(ref).expanduser() / "Chart.yaml" if ref else None
     return load(chart) if chart and chart.is_file() else None
+
+
+def topology_file(path: Path) -> str:
+    """A topology file of the user's own, as it is: NCCL's reader cares for every character."""
+    try:
+        with path.expanduser().open("rb") as file:
+            content = file.read(MAX_TOPOLOGY + 1)
+    except OSError as error:
+        raise InputError(f"Cannot read the NCCL topology file {path}: {error.strerror}.") from None
+    if len(content) > MAX_TOPOLOGY:
+        raise InputError(f"The NCCL topology file {path} has more than {MAX_TOPOLOGY >> 20} MiB, so it is none.")
+    return content.decode("utf-8", "replace")
 
 
 @functools.lru_cache(maxsize=1)

@@ -6,10 +6,10 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Optional
 
-from ansible_collections.gpuops.rdma.plugins.module_utils import _host_report, _host_rules
+from ansible_collections.gpuops.rdma.plugins.module_utils import _host_report, _host_rules, _topology
 from ansible_collections.gpuops.rdma.plugins.module_utils._errors import DataError
 from ansible_collections.gpuops.rdma.plugins.module_utils._model import Finding, Json, Shape
 from ansible_collections.gpuops.rdma.plugins.plugin_utils import _data
@@ -17,6 +17,8 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils import _data
 STAGE = "host_checks"
 NO_DOCUMENT = "host-document"
 NO_SHAPE = "host-shape"
+TOPOLOGY = "topology-file"
+_SEVERITY = {"fail": "error", "unknown": "unknown", "warn": "warning"}
 
 
 class Judge:
@@ -27,6 +29,7 @@ class Judge:
         """Of ``plan`` mode, profile, driver and ofed are read. InputError for rules that do not exist."""
         self.shapes, self.rules, self.mode = _data.shapes(), _data.host_rules(), str(plan["mode"])
         _host_rules.choose(self.rules, select, mute)
+        self.files = _topology_files(plan)
         self.how: Json = {
             "mode": self.mode,
             "profile": _data.profile(plan["profile"]),
@@ -41,7 +44,7 @@ class Judge:
             expected = "devices of one of the shapes in files/topology"
             return self._only(name, NO_SHAPE, "its devices are of no known shape", expected, "give its shape", document)
         try:
-            found = _host_rules.judge(self.rules, document, shape, **self.how)
+            found = [*_host_rules.judge(self.rules, document, shape, **self.how), *self._topology(document, shape)]
             findings = _host_report.telling([dataclasses.replace(item, subject=name, stage=STAGE) for item in found])
             summary = _host_report.summary(document, findings, shape, self.mode)
         except (DataError, KeyError, TypeError, ValueError, AttributeError) as error:
@@ -49,6 +52,15 @@ class Judge:
             remedy = "use one version of this collection for probe and rules"
             return self._only(name, NO_DOCUMENT, why, "a document of format 1", remedy, document)
         return summary, findings, document if findings else {}
+
+    def _topology(self, document: Json, shape: Shape) -> Iterator[Finding]:
+        """Before the test: NCCL itself drops what it does not find in silence."""
+        if shape.name in self.files:
+            remedy = "make this host's file with gpuops.rdma.nccl_topology, or leave it to NCCL (rdma_topology=none)"
+            devices = "vf" if self.mode == "sriov" else "pf"
+            for item in _topology.fit(self.files[shape.name], document, devices):
+                expected = "the GPUs and NICs of the NCCL topology file"
+                yield Finding(TOPOLOGY, _SEVERITY[item.status], "", item.message, expected, remedy)
 
     def absent(self, name: str, why: str, remedy: str) -> tuple[Json, list[Finding], Json]:
         """A host that has given no document: nothing is known, which is no pass."""
@@ -59,3 +71,11 @@ class Judge:
     ) -> tuple[Json, list[Finding], Json]:
         findings = [Finding(rule, "unknown", name, found, expected, remedy, STAGE)]
         return _host_report.summary(None, findings, None, self.mode), findings, document
+
+
+def _topology_files(plan: Json) -> dict[str, _topology.Element]:
+    """The topology files that the plan's tests use, by shape."""
+    objects = plan.get("objects", {}).get("nccl_topology", [])
+    texts = {key: text for item in objects for key, text in (item.get("data") or {}).items()}
+    tests = {test["shape"]: test["topology"] for test in plan.get("tests", [])}
+    return {shape: _topology.parse(texts[key]) for shape, key in tests.items() if key in texts}

@@ -14,13 +14,19 @@ import re
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Callable, Optional
 
 from ansible_collections.gpuops.rdma.plugins.module_utils import _job, _readiness
 from ansible_collections.gpuops.rdma.plugins.module_utils._client import Client
-from ansible_collections.gpuops.rdma.plugins.module_utils._errors import ClusterError, NotFound, RdmaError, Unreachable
+from ansible_collections.gpuops.rdma.plugins.module_utils._errors import (
+    ClusterError,
+    Forbidden,
+    NotFound,
+    RdmaError,
+    Unreachable,
+)
 from ansible_collections.gpuops.rdma.plugins.module_utils._model import Json
 from ansible_collections.gpuops.rdma.plugins.module_utils._wait import duration
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._watch import Watcher
@@ -33,6 +39,8 @@ LAST_WORDS = 10.0
 GONE = 90.0
 """Seconds to wait for all to go: the next job needs the GPUs and the name."""
 HEARTBEAT = 30.0
+QUEUES = "scheduling.volcano.sh/v1beta1"
+KUEUE_VERSIONS = ("kueue.x-k8s.io/v1beta2", "kueue.x-k8s.io/v1beta1")
 QUIET = 2.0
 """Seconds before the first line about a wait: a healthy start needs no comment."""
 SHOWN_FROM = 1 << 20
@@ -59,6 +67,8 @@ class Outcome:
     """Worker pod -> node, as far as they had one."""
     blamed: dict[str, str] = field(default_factory=dict)
     """Node -> what its worker died of."""
+    images: dict[str, str] = field(default_factory=dict)
+    """Pod -> the image that really ran, with its digest where the runtime says."""
     seconds: float = 0.0
 
 
@@ -142,10 +152,13 @@ class Run:
         start_timeout: float,
         grace: float,
         run_timeout: float,
+        pull_timeout: float = 1800.0,
+        queue_timeout: float = 3600.0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.client, self.test, self.launcher, self.log, self.show = client, test, launcher, log, show
         self.start_timeout, self.grace, self.run_timeout, self.clock = start_timeout, grace, run_timeout, clock
+        self.pull_timeout, self.queue_timeout = pull_timeout, queue_timeout
         self.tail: Optional[Tail] = None
         self._told, self._told_at = "", -HEARTBEAT
         self._stuck_since: Optional[float] = None
@@ -153,6 +166,10 @@ class Run:
         self._running_since: Optional[float] = None
         self._places: dict[str, str] = {}
         """Kept, because a controller removes the workers as soon as the launcher has ended."""
+        self._images: dict[str, str] = {}
+        self._hold, self._held_since, self._held_time = "", 0.0, 0.0
+        """What the start waits for that has a limit of its own (queue, pull), since when, and for how long so far."""
+        self._workloads = ""
         self._began = clock()
 
     # ---- before and after
@@ -214,6 +231,8 @@ class Run:
             time.sleep(0.5)
 
     def apply(self, dry_run: bool = False) -> None:
+        if not dry_run:
+            self.check_queue()
         for obj in _job.objects(self.test, self.launcher):
             try:
                 self.client.apply(obj, dry_run=dry_run)
@@ -224,6 +243,33 @@ class Run:
                         f"Cannot create {what}: {error} Run the stages batch and nccl_test first."
                     ) from None
 
+    def check_queue(self) -> None:
+        """RdmaError when the queue that was asked for is not there: nothing would ever be admitted."""
+        test = self.test
+        if test.kueue_queue:
+            self._workloads = self._kueue_version()
+            place = f"LocalQueue {test.kueue_queue} in namespace {test.namespace}"
+            path = self.client.path(self._workloads, "LocalQueue", test.namespace, test.kueue_queue)
+            if self.client.find(path) is None:
+                raise RdmaError(f"Cannot run the NCCL test {test.name} through Kueue: there is no {place}. Make it.")
+        if test.queue != _job.Test.queue and (self.launcher == "volcano" or test.gang):
+            found = self.client.find(self.client.path(QUEUES, "Queue", "", test.queue))
+            state = str((found or {}).get("status", {}).get("state") or "Open")
+            if found is None or state != "Open":
+                what = f"is {state}" if found else "does not exist"
+                raise RdmaError(f"Cannot run the NCCL test {test.name}: Volcano's queue {test.queue} {what}.")
+
+    def _kueue_version(self) -> str:
+        served = (self.client.find("/apis/kueue.x-k8s.io") or {}).get("versions") or []
+        for version in KUEUE_VERSIONS:
+            if version in {item.get("groupVersion") for item in served}:
+                return version
+        told = ", ".join(str(item.get("version")) for item in served) or "nothing"
+        raise RdmaError(
+            f"Cannot run the NCCL test {self.test.name} through Kueue: the cluster serves {told} of kueue.x-k8s.io, "
+            "not v1beta2 or v1beta1. Install Kueue, or leave out rdma_kueue_queue."
+        )
+
     # ---- the run
 
     def follow(self) -> Outcome:
@@ -233,6 +279,7 @@ class Run:
                 while True:
                     outcome = self._look(watcher)
                     if outcome is not None:
+                        outcome.images = self._images
                         outcome.seconds = round(self.clock() - self._began, 1)
                         if self.tail is not None:
                             self.tail.finish()
@@ -251,13 +298,14 @@ class Run:
         launcher = next((pod for pod in pods if _role(pod) == "launcher"), None)
         workers = [pod for pod in pods if _role(pod) == "worker"]
         self._places.update({pod["metadata"]["name"]: pod["spec"].get("nodeName", "") for pod in workers})
+        self._images.update({pod["metadata"]["name"]: image for pod in pods if (image := _image(pod))})
         if launcher is not None and self.tail is None and _began(launcher):
             shown = Shown(lambda line: self.show(f"{self.test.name:<14} {line}"))
             name = launcher["metadata"]["name"]
             self.tail = Tail(self.client, self.test.namespace, name, self.log, shown.line)
         if _readiness.exit_code(launcher) is None:
             self._tell(self._progress(workers, launcher, status))
-        return self._ended(launcher, workers, status) or self._overdue(workers, status)
+        return self._ended(launcher, workers, status) or self._overdue(workers, status, launcher)
 
     def _read(self, watcher: Watcher) -> tuple[list[Json], _readiness.Status]:
         place, name = self.test.namespace, self.test.name
@@ -280,7 +328,27 @@ class Run:
         groups = items("scheduling.volcano.sh/v1beta1", "PodGroup") if self.test.gang else []
         made = next(iter(items("batch/v1", "Job", field_selector=f"metadata.name={name}-launcher")), None)
         mine = [one for one in events if _subject(one).startswith(name)]
-        return pods, _readiness.mpi_job(job, self._group(groups), pods, made, mine)
+        status = _readiness.mpi_job(job, self._group(groups), pods, made, mine)
+        if self.test.kueue_queue and status.code == "suspended":
+            status = replace(
+                status, why=f"waits in Kueue's queue {self.test.kueue_queue}: {self._kueue_words(watcher)}"
+            )
+        return pods, status
+
+    def _kueue_words(self, watcher: Watcher) -> str:
+        """Kueue's own, of the Workload that stands for our job."""
+        nothing = "Kueue has made no Workload for it yet; its configuration may not include MPIJobs"
+        if not self._workloads:
+            return nothing
+        try:
+            found = watcher.store(self.client.path(self._workloads, "Workload", self.test.namespace)).items()
+        except Forbidden:
+            return "this user may not read Workloads"
+        owned = [item for item in found if _owned_by(item, "MPIJob", self.test.name)]
+        if not owned:
+            return nothing
+        waiting = [item for item in owned[-1].get("status", {}).get("conditions", ()) if item.get("status") == "False"]
+        return next((str(item["message"]) for item in waiting if item.get("message")), "not admitted yet")
 
     def _group(self, groups: Sequence[Json]) -> Optional[Json]:
         """Ours: Volcano's own is called after the job and its UID."""
@@ -290,6 +358,10 @@ class Run:
 
     def _progress(self, workers: Sequence[Json], launcher: Optional[Json], status: _readiness.Status) -> str:
         total = len(self.test.nodes)
+        pulling = [pod["spec"]["nodeName"] for pod in [*workers, *([launcher] if launcher else [])] if _pulls(pod)]
+        if pulling:
+            where = ", ".join(pulling[:3]) + (" ..." if len(pulling) > 3 else "")
+            return f"{len(pulling)} of {len(workers) + (launcher is not None)} pods pull {self.test.image} ({where})"
         placed = sum(1 for pod in workers if pod["spec"].get("nodeName"))
         running = sum(1 for pod in workers if pod.get("status", {}).get("phase") == "Running")
         if running == total and launcher is not None and _began(launcher):
@@ -329,24 +401,58 @@ class Run:
             return Outcome(stage, status.why, status.exit_code, places)
         return None
 
-    def _overdue(self, workers: Sequence[Json], status: Optional[_readiness.Status]) -> Optional[Outcome]:
-        """Our deadlines: for a place, for the start of all workers, for the run."""
-        now = self.clock()
-        places = self._places
-        self._stuck_since = (self._stuck_since or now) if status is not None and status.stuck else None
-        if self._running_since is None and self.tail is not None:
+    def _overdue(
+        self, workers: Sequence[Json], status: Optional[_readiness.Status], launcher: Optional[Json] = None
+    ) -> Optional[Outcome]:
+        """Our deadlines: in the queue, for a place, for the images, for the start of all workers, for the run."""
+        now, places = self.clock(), self._places
+        hold = self._holds(workers, status, launcher) if self._running_since is None else ""
+        stuck = status is not None and status.stuck and hold != "queue"
+        self._stuck_since = (self._stuck_since or now) if stuck else None
+        if self.tail is not None and self._running_since is None and status is not None and all(map(_began, workers)):
             self._running_since = now
-        why = status.why if status is not None else "the API server does not answer"
         if self._running_since is not None:
+            if status is not None and status.code == "suspended":
+                return Outcome("gone", f"{status.why}: it was suspended while it ran", None, places)
             if now - self._running_since > self.run_timeout:
                 return Outcome("deadline", f"it did not end within {duration(self.run_timeout)}", None, places)
             return None
+        why = status.why if status is not None else "the API server does not answer"
         if self._stuck_since is not None and now - self._stuck_since >= self.grace:
             return Outcome(self._held(workers), why, None, places)
-        if now - self._began > self.start_timeout:
-            spent = duration(self.start_timeout)
-            return Outcome(self._held(workers), f"its pods did not start within {spent}: {why}", None, places)
+        return self._held_up(hold, workers, why) or self._late(workers, why)
+
+    def _holds(self, workers: Sequence[Json], status: Optional[_readiness.Status], launcher: Optional[Json]) -> str:
+        """``queue``, ``pull`` or "": what is waited for with a limit of its own."""
+        if status is None:
+            return self._hold
+        if status.code == "suspended" and self.test.kueue_queue:
+            return "queue"
+        if self.launcher == "volcano" and self.test.queue != _job.Test.queue and status.stuck and not workers:
+            return "queue"
+        return "pull" if any(map(_pulls, [*workers, *([launcher] if launcher else [])])) else ""
+
+    def _held_up(self, hold: str, workers: Sequence[Json], why: str) -> Optional[Outcome]:
+        now = self.clock()
+        if hold != self._hold:
+            self._held_time += now - self._held_since if self._hold else 0.0
+            self._hold, self._held_since = hold, now
+        spent = now - self._held_since
+        if hold == "queue" and spent > self.queue_timeout:
+            return Outcome("schedule", f"not admitted within {duration(self.queue_timeout)}: {why}", None, self._places)
+        if hold == "pull" and spent > self.pull_timeout:
+            slow = [_at(pod) for pod in workers if _pulls(pod)] or ["the launcher"]
+            text = f"{self.test.image} was not pulled within {duration(self.pull_timeout)}: {', '.join(slow[:3])}"
+            return Outcome("start", text + (f" and {len(slow) - 3} more" if len(slow) > 3 else ""), None, self._places)
         return None
+
+    def _late(self, workers: Sequence[Json], why: str) -> Optional[Outcome]:
+        """Neither queueing nor pulling counts."""
+        spent = self.clock() - self._began - self._held_time
+        if self._hold or spent <= self.start_timeout:
+            return None
+        text = f"its pods did not start within {duration(self.start_timeout)}: {why}"
+        return Outcome(self._held(workers), text, None, self._places)
 
     def _held(self, workers: Sequence[Json]) -> str:
         placed = sum(1 for pod in workers if pod["spec"].get("nodeName"))
@@ -365,6 +471,13 @@ class Run:
         return saved
 
 
+def left_over(client: Client, namespace: str, names: Sequence[str]) -> list[str]:
+    """Those of these tests of which something is there: each has a ConfigMap, which goes last."""
+    selector = f"{_job.TEST_LABEL} in ({','.join(names)})"
+    found = client.list(client.path("v1", "ConfigMap", namespace), label_selector=selector)
+    return sorted({item["metadata"]["labels"][_job.TEST_LABEL] for item in found})
+
+
 def _role(pod: Json) -> str:
     return str(pod["metadata"].get("labels", {}).get(_job.ROLE_LABEL, ""))
 
@@ -373,6 +486,22 @@ def _began(pod: Json) -> bool:
     """Has the pod's container run, so that there is a log?"""
     entries = pod.get("status", {}).get("containerStatuses") or []
     return any({"running", "terminated"} & set(entry.get("state") or {}) for entry in entries)
+
+
+def _pulls(pod: Json) -> bool:
+    """It has its place, network and volumes; what is missing is the image."""
+    status = pod.get("status", {})
+    if not pod["spec"].get("nodeName") or status.get("phase") not in ("Pending", None, ""):
+        return False
+    conditions = {one.get("type"): one.get("status") for one in status.get("conditions") or ()}
+    waiting = [(entry.get("state") or {}).get("waiting") or {} for entry in status.get("containerStatuses") or ()]
+    creating = any(entry.get("reason") == "ContainerCreating" for entry in waiting)
+    return conditions.get("PodReadyToStartContainers") == "True" and creating
+
+
+def _image(pod: Json) -> str:
+    found = (pod.get("status", {}).get("containerStatuses") or [{}])[0].get("imageID") or ""
+    return str(found).rpartition("://")[2]
 
 
 def _at(pod: Json) -> str:
@@ -392,10 +521,12 @@ def _death(pod: Json) -> str:
 
 
 def _mine(group: Json, name: str) -> bool:
-    owners = group["metadata"].get("ownerReferences") or []
-    return group["metadata"]["name"] == f"{name}-gang" or any(
-        owner.get("kind") == "Job" and owner.get("name") == name for owner in owners
-    )
+    return group["metadata"]["name"] == f"{name}-gang" or _owned_by(group, "Job", name)
+
+
+def _owned_by(obj: Json, kind: str, name: str) -> bool:
+    owners = obj["metadata"].get("ownerReferences") or []
+    return any(owner.get("kind") == kind and owner.get("name") == name for owner in owners)
 
 
 def _subject(event: Json) -> str:

@@ -33,8 +33,19 @@ def write(path: Path, document: Any) -> None:
 
 RESULTS = ("nccl-*.json", "logs/*.log")
 HOSTS = ("host.json", "host-*.json", "perftest.json")
-OURS = ("plan.json", "survey.json", "end.json", "journal.jsonl", "stage-*.json", "findings-*.json", *HOSTS, *RESULTS)
+OURS = (
+    "plan.json",
+    "survey.json",
+    "end.json",
+    "journal.jsonl",
+    "stage-*.json",
+    "findings-*.json",
+    "scan-*.json",
+    *HOSTS,
+    *RESULTS,
+)
 TEST_STAGE = "nccl_test"
+TESTS = (TEST_STAGE, "nccl_scan")
 
 
 def clear(run_dir: Path, keep: Sequence[str] = ()) -> None:
@@ -89,7 +100,7 @@ def journal(path: str, entry: Json) -> None:
     place.parent.mkdir(parents=True, exist_ok=True)
     with place.open("a", encoding="utf-8") as out:
         out.write(json.dumps(entry) + "\n")
-    if entry["changed"] and not entry.get("predicted") and entry["task"] != TEST_STAGE:
+    if entry["changed"] and not entry.get("predicted") and entry["task"] not in TESTS:
         outdate(place.parent, f"{entry['task']} has changed the cluster since")
 
 

@@ -168,9 +168,11 @@ def test_a_missing_helm_is_one_message_before_anything_is_changed(cluster: Any) 
     here = cluster("--gpu-nodes", "1")
     played = here.play(path="/usr/bin:/bin")
     assert played.code != 0
-    assert played.verdict == "incomplete"
-    assert played.stage("control_node")["status"] == "failed"
-    assert "Helm" in played.stage("control_node")["error"]
-    assert {stage["status"] for stage in played.report["stages"][1:]} == {"skipped"}
+    assert played.verdict == "fail"
+    assert played.stage("control_node")["status"] == "ok", "the one list of problems is preflight's"
+    assert "- Helm: not found in PATH" in played.stage("preflight")["error"]
+    assert "[helm]" in played.stage("preflight")["error"] and "1 problem(s)" in played.stage("preflight")["error"]
+    later = played.report["stages"][[item["name"] for item in played.report["stages"]].index("preflight") + 1 :]
+    assert later and {stage["status"] for stage in later} == {"skipped"}
     assert "gpu-operator" not in here.kubectl("get", "ns", "-o", "name")
     assert here.play("site.yml", "--tags", "plan", path="/usr/bin:/bin").code == 0, "to look, no Helm is needed"

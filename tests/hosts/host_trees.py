@@ -61,8 +61,8 @@ class Host:
     ``ofed_origin`` (host or operator). ``mode``: sriov (VFs, RDMA devices in their own network namespace) or host.
     ``vfs``: idle (the host sees them) or in_pods; ``vfs_per_pf`` replaces the table's number. ``virtualisation``: none,
     kvm or vgpu (``gpus`` GPUs and ``nics`` NICs passed through), or container. ``peermem``: None loads nvidia_peermem
-    where OFED offers what it registers with. ``faults``: ids of FAULTS, or ``id=place`` for a GPU, PF or VF other than
-    the fault's own.
+    where OFED offers what it registers with. ``oci``: the machine is one of OCI's. ``faults``: ids of FAULTS, or
+    ``id=place`` for a GPU, PF or VF other than the fault's own.
     """
 
     shape: str = "BM.GPU.H100.8"
@@ -83,6 +83,7 @@ class Host:
     nics: int = 0
     vfs_per_pf: int = 0
     peermem: bool | None = None
+    oci: bool = True
     faults: tuple[str, ...] = ()
 
     @property
@@ -199,6 +200,8 @@ def _system(files: Tree) -> None:
     )
     vendor, product, bios, tag = ("QEMU", "Standard PC (Q35 + ICH9, 2009)", "SeaBIOS", "") if virtual else (
         "Oracle Corporation", "ORACLE SERVER", "American Megatrends Inc.", "OracleCloud.com")  # fmt: skip
+    if not host.oci:
+        vendor, product, tag = "Supermicro", "SYS-821GE-TNHR", "Default string"
     for name, value in (
         ("sys_vendor", vendor),
         ("product_name", product),
@@ -265,7 +268,7 @@ def _processes(files: Tree) -> None:
                   'cdiVersion: "0.5.0"\nkind: nvidia.com/gpu\n')  # fmt: skip
     files.put("run/systemd/timesync/synchronized", b"")
     files.put(".gpuops/time_sync.json", json.dumps("synchronised"))
-    if host.virtualisation == "none":
+    if host.virtualisation == "none" and host.oci:
         _service(files, "oracle-cloud-agent.service", OCA_PID, "oracle-cloud-ag")
         files.put(
             "usr/lib/systemd/system/oracle-cloud-agent.service",

@@ -23,6 +23,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / ".cache" / "collections"), str(ROOT / "tests" / "tools")]
 
 import nccl_verdicts
+import oci_tables
 from ansible_collections.gpuops.rdma.plugins.module_utils import _host_rules, _shape
 from ansible_collections.gpuops.rdma.plugins.module_utils._model import Shape
 
@@ -146,6 +147,7 @@ def outputs(shapes: Sequence[Shape]) -> dict[pathlib.Path, str]:
         ROOT / "docs" / "inputs.md": inputs_document(),
         ROOT / "docs" / "host_rules.md": rules_document(),
         nccl_verdicts.DOCUMENT: nccl_verdicts.document(),
+        oci_tables.DOCUMENT: oci_tables.document(table),
     }
     files.update(
         {ROOT / "playbooks" / playbook_name(shape): playbook(shape) for shape in shapes if has_playbook(shape)}
@@ -166,6 +168,11 @@ OTHER_INPUTS = {
         "playbooks/host_checks.yml: `ssh` (hosts are nodes) or `daemonset` (a cluster).",
     ),
     "rdma_host_become": ("bool", "true", "playbooks/host_checks.yml: become root on the hosts; root reads more."),
+    "rdma_report_old": ("path", "previous.json in rdma_report_dir", "playbooks/compare.yml: the earlier report."),
+    "rdma_report_new": ("path", "report.json in rdma_report_dir", "playbooks/compare.yml: the later report."),
+    "rdma_compare_dest": ("path", "", "playbooks/compare.yml: where the comparison goes as JSON."),
+    "rdma_compare_tolerance": ("float", "5", "playbooks/compare.yml: percent of bandwidth that count as no change."),
+    "rdma_compare_fail_when": ("str", "never", "playbooks/compare.yml: `never`, `slower` or `worse`."),
     "rdma_teardown": ("bool", "false", "playbooks/teardown.yml removes nothing without it."),
     "rdma_teardown_operators": (
         "list",

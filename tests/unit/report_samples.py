@@ -295,19 +295,28 @@ def fault() -> dict[str, Any]:
     return report(planned_, seen=seen, findings=found, hosts=checked, results=[result], previous=earlier, tests=tests)
 
 
-def scanned(number: int, size: int = 16) -> dict[str, Any]:
-    """A scan of that many nodes in blocks of ``size`` that has found a slow node, a slow rail and a slow link."""
+def parts(number: int, size: int = 16) -> dict[str, Any]:
+    """What ``_report.build`` takes: of a scan of that many nodes in blocks of ``size`` that has found a slow node, a
+    slow rail and a slow link."""
     planned_ = [planned(name, index) for index, name in enumerate(names(number))]
     for index, node in enumerate(planned_):
         node["locality"]["local_block"] = f"lb-{index // size}"
     slow, rail = planned_[6]["name"], planned_[20]["name"]
     last = (number - 1) // size
     document = scan(planned_, slow=[slow], rails={rail: 5}, link=[f"lb-{last - 1}", f"lb-{last}"])
-    findings = to_dict(_scan_report.findings(document))
     checked, found = hosts([node["name"] for node in planned_], {slow: ("pause", "iommu-on")})
     good = sorted(set(document["good"]))
-    states = stages(only=("plan", "nccl_scan"))
-    results = [nccl(simulated(good, slow=0.52), good)]
-    return report(
-        planned_, states=states, findings=[*findings, *found], hosts=checked, scans=[document], results=results
-    )
+    return {
+        "plan": plan(planned_),
+        "stages": stages(only=("plan", "nccl_scan")),
+        "nodes": [present(node) for node in planned_],
+        "findings": [*to_dict(_scan_report.findings(document)), *found],
+        "nccl": [nccl(simulated(good, slow=0.52), good)],
+        "versions": VERSIONS,
+        "hosts": checked,
+        "scans": [document],
+    }
+
+
+def scanned(number: int, size: int = 16) -> dict[str, Any]:
+    return {**_report.build(**parts(number, size)), "made": "2026-01-02T03:04:05Z"}

@@ -87,9 +87,9 @@ def test_a_resource_that_the_charts_refuse(profile: str) -> None:
 
 def test_a_faulty_plan_is_read_by_preflight_and_the_report_only(tmp_path: Path) -> None:
     path = tmp_path / "plan.json"
-    _run.write(path, whole(cluster(), collective="sum", ip_pool_subnet="192.168.0.0/27"))
+    _run.write(path, whole(cluster(), collectives=["sum"], ip_pool_subnet="192.168.0.0/27"))
     assert _run.read_plan(str(path), faulty=True)["nodes"]
-    with pytest.raises(InputError, match=r"nothing was changed:\n- rdma_collective: .*\n- rdma_ip_pool_subnet: "):
+    with pytest.raises(InputError, match=r"nothing was changed:\n- rdma_collectives: .*\n- rdma_ip_pool_subnet: "):
         _run.read_plan(str(path))
     _run.write(path, whole(cluster()))
     assert _run.read_plan(str(path))["nodes"]
@@ -153,6 +153,12 @@ def test_mode_host_needs_nothing_of_the_network() -> None:
 def test_nodes_are_patched_only_for_a_reboot() -> None:
     assert "patch nodes" not in rules(whole(cluster()))
     assert {"patch nodes", "patch pods gpuops-rdma"} <= rules(whole(cluster(), set_netns=True))
+
+
+def test_the_host_checks_need_rights_in_our_namespace_in_both_modes() -> None:
+    told = rules(whole(cluster(), mode="host", host_checks=True))
+    assert {"deletecollection configmaps gpuops-rdma", "create daemonsets.apps gpuops-rdma"} <= told
+    assert "create rolebindings.rbac.authorization.k8s.io gpuops-rdma" in told
 
 
 def test_helm_needs_rights_where_its_releases_are() -> None:
@@ -222,6 +228,8 @@ def test_pull_secrets_reach_every_pod_that_we_decide_on(profile: str) -> None:
     names, pods = ["one", "two"], [{"name": "one"}, {"name": "two"}]
     values = made["releases"]["gpu_operator"]["values"]
     assert values["operator"]["imagePullSecrets"] == values["toolkit"]["imagePullSecrets"] == names
+    assert values["node-feature-discovery"]["imagePullSecrets"] == pods
+    assert made["releases"]["batch"]["pull_secrets"] == names
     network = made["releases"]["network_operator"]["values"]
     assert network["imagePullSecrets"] == network["operator"]["imagePullSecrets"] == names
     daemonsets = [item for group in made["objects"].values() for item in group if item["kind"] == "DaemonSet"]
@@ -242,7 +250,8 @@ def images(tree: Any) -> set[str]:
         return set().union(*map(images, tree))
     found: set[str] = set()
     for key, value in tree.items() if isinstance(tree, dict) else ():
-        found |= {value} if key in ("image", "repository") and "/" in str(value) else images(value)
+        named = key in ("image", "repository") and isinstance(value, str) and "/" in value
+        found |= {value} if named else images(value)
     return found
 
 
@@ -256,8 +265,17 @@ def test_a_registry_of_ones_own(profile: str) -> None:
     found |= images(made["releases"]["gpu_operator"]["values"])
     assert found and all(image.startswith("mirror.example/x/") for image in found), found
     assert made["tests"][0]["image"] == "a.example/nccl:1", "what was asked for stays"
-    told = {item["found"].split(":")[0] for item in made["findings"] if item["id"] == "plan.registry"}
-    assert any("Node Feature Discovery" in text for text in told) and any("MPI Operator" in text for text in told)
-    plain = whole(cluster(), profile=profile)
-    assert "mirror" not in json.dumps(plain)
-    assert [item for item in plain["findings"] if item["id"] == "plan.registry"] == []
+    nfd = made["releases"]["gpu_operator"]["values"]["node-feature-discovery"]
+    assert nfd == {"image": {"repository": "mirror.example/x/nfd/node-feature-discovery"}}
+    assert made["releases"]["batch"]["image_registry"] == "mirror.example/x/"
+    volcano = whole(cluster(), **asked, launcher="volcano")["releases"]["batch"]
+    assert volcano["values"] == {"basic": {"image_registry": "mirror.example/x"}}
+    assert "mirror" not in json.dumps(whole(cluster(), profile=profile))
+
+
+@pytest.mark.parametrize(("names", "warnings"), [(["one"], 0), (["one", "two"], 1)])
+def test_volcano_takes_one_pull_secret(names: list[str], warnings: int) -> None:
+    made = whole(cluster(), launcher="volcano", image_pull_secrets=names)
+    assert made["releases"]["batch"]["values"] == {"basic": {"image_pull_secret": "one"}}
+    told = [item["found"] for item in made["findings"] if item["id"] == "plan.registry"]
+    assert len(told) == warnings and all("one, without two" in text for text in told)

@@ -18,7 +18,7 @@ from xml.etree import ElementTree
 
 import pytest
 import yaml
-from ansible_collections.gpuops.rdma.plugins.module_utils import _host_probe
+from ansible_collections.gpuops.rdma.plugins.module_utils import _host_probe, _host_rules
 from ansible_collections.gpuops.rdma.plugins.plugin_utils import _data
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -207,6 +207,18 @@ def form(value: bytes | Link) -> set[str]:
     """The lines of a file, numbers replaced; words, blanks and units as they are."""
     words = str(value) if isinstance(value, Link) else value.decode()
     return {re.sub(r"\(.*", "", re.sub(r"\d+", "9", line)) for line in words.split("\n")}
+
+
+@needs_real
+def test_a_real_machine_without_rdma_nics_fails_and_what_it_hides_is_unknown() -> None:
+    """docs/host_document.md shows this answer."""
+    table, profile = _data.host_rules(), _data.profile("current")
+    shape = _data.shapes()["BM.GPU.H200.8"]
+    answers = _host_rules.results(table, document(real_tree()), shape, mode="sriov", profile=profile)
+    failed = {one.rule.id for one in answers if one.status == "fail"}
+    assert failed == {"gpu-count", "nic-count", "nic-modules", "rdma-devices", "gpudirect-path", "netns-mode"}
+    unknown = {one.rule.id for one in answers if one.status == "unknown"}
+    assert unknown == {"lockdown", "runtime", "oca", "memlock-ssh", "iommu", "governor"}
 
 
 @needs_real

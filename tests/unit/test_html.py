@@ -9,19 +9,23 @@ import re
 import shutil
 import subprocess
 import time
+from collections import Counter
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any, Optional
 
 import pytest
 import report_samples as samples
+from ansible_collections.gpuops.rdma.plugins.module_utils import _scan_chart
 from ansible_collections.gpuops.rdma.plugins.plugin_utils import _html
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
-VOID = {"meta", "link", "input", "br", "hr", "img", "line", "circle", "polyline"}
+VOID = {"meta", "link", "input", "br", "hr", "img", "line", "circle", "polyline", "path"}
 EVIL = "<script>alert(1)</script><img src=x onerror=alert(2)> \" ' & {{ 7*7 }}"
 PROBE = """<script>addEventListener("load", () => {
   document.body.dataset.width = document.documentElement.scrollWidth;
+  const wide = Array.from(document.querySelectorAll(".wide"));
+  document.body.dataset.cut = wide.filter(part => part.scrollWidth > part.clientWidth).length;
   document.body.dataset.paper = getComputedStyle(document.body).backgroundColor;
   const filter = document.getElementById("filter");
   if (filter) {
@@ -41,6 +45,8 @@ class Page(HTMLParser):
         self.tables: dict[str, list[list[str]]] = {}
         self.scripts: list[str] = []
         self.loads: list[str] = []
+        self.links: list[str] = []
+        self.rects: dict[str, int] = {}
         self.handlers: list[str] = []
         self.body: dict[str, Optional[str]] = {}
         self.unbalanced: list[str] = []
@@ -50,6 +56,10 @@ class Page(HTMLParser):
         values = dict(attrs)
         if tag == "body":
             self.body = values
+        if tag == "a":
+            self.links.append(str(values.pop("href", "")))
+        if tag == "rect":
+            self.rects[str(values.get("class"))] = self.rects.get(str(values.get("class")), 0) + 1
         self.loads += [str(values[key]) for key in ("src", "href", "action", "data") if key in values]
         self.handlers += [key for key in values if key.startswith("on")]
         if tag == "table":
@@ -98,8 +108,17 @@ def evil() -> dict[str, Any]:
     result = samples.nccl(samples.simulated(["10.140.0.2"]), ["10.140.0.2"])
     result["run"]["errors"] = [{"kind": "other", "text": EVIL, "host": EVIL, "rank": None, "hca": ""}]
     result["run"]["nccl_version"] = result["log"] = EVIL
+    result["stale"] = result["made"] = EVIL
+    old = samples.report(planned)
+    old["nccl"][0]["made"] = EVIL
+    scan = samples.scan([samples.planned(f"{EVIL}{index}") for index in range(9)], rails={f"{EVIL}3": 2})
+    scan["unresolved"] = scan["notes"] = {EVIL: EVIL}
+    host = dict.fromkeys(("shape", "driver", "ofed", "gpudirect", "vfs", "links", "rule", "remedy", "boot_id"), EVIL)
     return samples.report(
         planned,
+        hosts={"10.140.0.2": {**host, "verdict": "fail", "seconds": 0}},
+        scans=[scan],
+        previous=old,
         states=samples.stages("sriov", EVIL),
         findings=found,
         results=[result],
@@ -115,21 +134,31 @@ def check_numbers(page: Page, report: dict[str, Any]) -> None:
     for verdict in ("pass", "fail"):
         assert int(page.ids.get(f"count-{verdict}", 0)) == report["summary"][verdict]
     assert ("simulated" in page.ids) == report["simulated"]
-    shown = [row[:4] + row[5:6] for row in page.tables["nodes"][1:]]
-    wanted = [
-        [
-            node["name"],
-            node["shape"],
-            *(f"{node[key]['allocatable']}/{node[key]['expected']}" for key in ("gpus", "vfs")),
-        ]
-        + [node["verdict"]]
-        for node in report["nodes"]
-    ]
-    assert shown == wanted
+    shown = [[row[0].split("nb-")[0], *row[1:-1]] for row in page.tables["nodes"][1:]]
+    assert shown == [_cells(node) for node in report["nodes"]]
+    _check_scan(page, report)
     assert [row[:2] for row in page.tables["stages"][1:]] == [[s["name"], s["status"]] for s in report["stages"]]
     rows = page.tables["rows"][1:]
     assert [int(row[0]) for row in rows] == [row["size"] for row in report["nccl"][0]["rows"]]
     assert [float(row[5]) for row in rows] == [float(f"{row['out_busbw']:g}") for row in report["nccl"][0]["rows"]]
+
+
+def _cells(node: dict[str, Any]) -> list[str]:
+    """What the page must show of a node, from the JSON."""
+    counts = [f"{node[key]['allocatable']}/{node[key]['expected']}" for key in ("gpus", "vfs")]
+    host = [node["host"][key] or "?" for key in ("driver", "ofed", "gpudirect", "vfs", "links")] if node["host"] else []
+    return [node["name"], node["verdict"], *counts, *host]
+
+
+def _check_scan(page: Page, report: dict[str, Any]) -> None:
+    for scan in report["scan"]:
+        shown = [(row[0], row[2], row[3]) for row in page.tables["convicted"][1:]]
+        assert shown == [
+            (item["cause"], f"{item['measured']:.1f}", f"{item['expected'] or item['threshold']:.1f}")
+            for item in scan["convicted"]
+        ]
+    hosts = Counter(node["host"]["verdict"] for node in report["nodes"] if node["host"])
+    assert {key[6:]: int(text) for key, text in page.ids.items() if key.startswith("hosts-")} == hosts
 
 
 # ---- without a browser ---------------------------------------------------------------------------------------------
@@ -140,6 +169,7 @@ def test_the_page_loads_nothing() -> None:
     page = Page(text)
     assert page.unbalanced == [] and page.stack == []
     assert page.loads == ["data:,"], "the empty icon only"
+    assert set(page.links) == {"run/logs/nccl-bm.gpu.h100.8.log"}, "beside the page, opened by a click"
     assert page.handlers == []
     assert not re.search(r"https?:|@import|url\(", text)
 
@@ -158,17 +188,54 @@ def test_the_page_has_the_reports_numbers() -> None:
     assert f"{result['reason']}</p>" in text
 
 
+def test_the_page_shows_a_scan() -> None:
+    report = samples.scanned(64)
+    text = _html.render(report)
+    page = Page(text)
+    assert page.unbalanced == []
+    check_numbers(page, report)
+    scan = report["scan"][0]
+    cells = Counter(_scan_chart.level(pair) for pair in {(p["a"], p["b"]): p for p in scan["pairs"]}.values())
+    bars = Counter(_scan_chart.level(row) for row in scan["rails"])
+    for kind in ("ok", "lower"):
+        alone = 64 if kind == "ok" else 0
+        assert page.rects[kind] == 2 * cells[kind] + bars[kind] + alone + 1, "and one in the legend"
+    for convicted in scan["convicted"]:
+        assert all(line in text for line in convicted["evidence"])
+
+
+def test_the_page_shows_what_the_host_checks_found() -> None:
+    report = samples.fault()
+    page = Page(_html.render(report))
+    check_numbers(page, report)
+    rules = {row[1]: row for row in page.tables["rules"][1:]}
+    assert rules["vf-count"][0] == "error" and rules["vf-count"][3] == "10.140.0.7"
+    assert "sriov again" in rules["vf-count"][5]
+    assert list(rules) == sorted(rules, key=lambda name: ("error", "unknown", "warning").index(rules[name][0]))
+
+
+def test_the_page_shows_what_was_run() -> None:
+    text = _html.render(samples.fault())
+    page = Page(text)
+    told = "\n".join(" ".join(row) for row in page.tables["key tests"])
+    assert "NCCL_IB_GID_INDEX=3" in told and "SITE_LOGIN" not in text
+    assert "collective=all_reduce min_bytes=8 max_bytes=8G" in told and "10.140.0.1 10.140.0.2" in told
+    assert '<polyline class="before"' in text and "379.3 GB/s on 8 nodes" in text
+
+
 def test_everything_is_escaped() -> None:
     page = Page(_html.render(evil()))
     assert page.unbalanced == []
     assert len(page.scripts) == 1 and "alert" not in page.scripts[0]
     assert page.handlers == [] and page.loads == ["data:,"]
-    assert "<script>alert(1)</script>" in page.tables["nodes"][1][6], "shown as text"
-    assert "{{ 7*7 }}" in page.tables["nodes"][1][6]
+    assert page.links == [], "a log's path is a link only below run/logs"
+    assert "<script>alert(1)</script>" in page.tables["nodes"][1][-1], "shown as text"
+    assert "{{ 7*7 }}" in page.tables["nodes"][1][-1]
 
 
-def test_a_thousand_nodes_are_small_and_quick() -> None:
-    report = many(1000)
+@pytest.mark.parametrize("make", [lambda: many(1000), lambda: samples.scanned(1000, 50)], ids=["faults", "scan"])
+def test_a_thousand_nodes_are_small_and_quick(make: Any) -> None:
+    report = make()
     start = time.perf_counter()
     text = _html.render(report)
     seconds = time.perf_counter() - start
@@ -216,16 +283,39 @@ def chromium(folder: Path, text: str, *flags: str, width: int = 1280) -> tuple[s
     return done.stdout, [line for line in done.stderr.splitlines() if ":CONSOLE" in line]
 
 
+def theme(scheme: int) -> str:
+    return f"--blink-settings=preferredColorScheme={scheme}"
+
+
+THEMES = pytest.mark.parametrize(
+    ("scheme", "paper"), [(0, "rgb(20, 23, 27)"), (1, "rgb(255, 255, 255)")], ids=["dark", "light"]
+)
+
+
 @browser
-def test_in_a_browser_with_a_thousand_nodes(tmp_path: Path) -> None:
-    report = many(1000)
-    dom, console = chromium(tmp_path, _html.render(report).replace("</body>", f"{PROBE}</body>"), "--dump-dom")
+@THEMES
+@pytest.mark.parametrize(
+    ("make", "failing"),
+    [
+        (lambda: many(1000), 31),
+        (lambda: samples.scanned(1000, 50), 2),
+        (lambda: samples.scanned(64), 2),
+        (samples.fault, 2),
+    ],
+    ids=["1000 nodes", "scan of 1000", "scan of 64", "host faults"],
+)
+def test_in_a_browser(tmp_path: Path, make: Any, failing: int, scheme: int, paper: str) -> None:
+    report = make()
+    text = _html.render(report).replace("</body>", f"{PROBE}</body>")
+    dom, console = chromium(tmp_path, text, "--dump-dom", theme(scheme))
     page = Page(dom)
     assert console == []
+    assert page.body["data-paper"] == paper
     check_numbers(page, report)
     assert int(page.body["data-width"] or 0) <= 1280, "no horizontal scroll"
-    assert int(page.body["data-shown"] or 0) == report["summary"]["fail"] == 31
-    assert page.ids["count"] == "31 of 1000 nodes"
+    assert page.body["data-cut"] == "0", "no table needs one of its own"
+    assert int(page.body["data-shown"] or 0) == report["summary"]["fail"] == failing
+    assert page.ids["count"] == f"{failing} of {len(report['nodes'])} nodes"
 
 
 @browser
@@ -235,15 +325,6 @@ def test_in_a_browser_nothing_that_a_log_says_runs(tmp_path: Path) -> None:
     assert console == []
     assert int(page.body["data-width"] or 0) <= 1280
     assert page.handlers == []
-
-
-@browser
-@pytest.mark.parametrize(("scheme", "paper"), [(0, "rgb(20, 23, 27)"), (1, "rgb(255, 255, 255)")])
-def test_in_a_browser_both_themes(tmp_path: Path, scheme: int, paper: str) -> None:
-    text = _html.render(many(4)).replace("</body>", f"{PROBE}</body>")
-    dom, console = chromium(tmp_path, text, "--dump-dom", f"--blink-settings=preferredColorScheme={scheme}")
-    assert console == []
-    assert Page(dom).body["data-paper"] == paper
 
 
 @browser

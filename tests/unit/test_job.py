@@ -70,6 +70,7 @@ VARIANTS = [
     host_job(),
     job(topology="gpuops-nccl-topology", algo="RING", pull_secrets=("key",), iterations=20),
     job(gang=True),
+    job(cpus=16, memory_gib=64, shm_gib=8),
     host_job(mpi=5, interface=""),
 ]
 
@@ -321,6 +322,7 @@ def test_only_the_first_ranks_of_a_big_job_print_info(tmp_path: Path) -> None:
         ({"mpi": 3}, "known: 4, 5"),
         ({"vfs_per_node": 0}, "at least one VF"),
         ({"image": ""}, "no image"),
+        ({"image": "nccl-tests@sha256:12"}, "no digest"),
     ],
 )
 def test_refused(change: Json, words: str) -> None:
@@ -331,6 +333,60 @@ def test_refused(change: Json, words: str) -> None:
 def test_unknown_launcher_is_refused_with_the_known_ones() -> None:
     with pytest.raises(InputError, match="known: volcano, mpi"):
         _job.objects(job(), "slurm")
+
+
+@pytest.mark.parametrize("launcher", _job.LAUNCHERS)
+def test_workers_ask_for_what_the_nodes_have(launcher: str) -> None:
+    small = job(**_job.room(8, 30.0, 100 * _job.GIB))
+    worker = pods(small, launcher)[1]["spec"]
+    asked = worker["containers"][0]["resources"]["requests"]
+    assert (asked["cpu"], asked["memory"], asked["ephemeral-storage"]) == ("15", "50Gi", "1Gi")
+    assert {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": "25Gi"}} in worker["volumes"]
+    assert _job.room(8, 220.0, 1900 * _job.GIB) == {"cpus": 32, "memory_gib": 128, "shm_gib": 32}
+    assert _job.room(8, 0.5, 0) == {"cpus": 1, "memory_gib": 1, "shm_gib": 1}
+
+
+def test_the_room_is_the_smallest_nodes() -> None:
+    plan = {
+        "namespaces": {"job": "j"},
+        "resources": {"gpu": "nvidia.com/gpu", "vf": "nvidia.com/sriov_rdma_vf"},
+        "mode": "sriov",
+        "nodes": [{"name": n, "cpu": cpu, "memory": 1 << 40} for n, cpu in (("a", 200.0), ("b", 40.0), ("c", 8.0))],
+    }
+    names = "name gpus_per_node vfs_per_node min_bytes max_bytes image mpi env hca algo interface deadline collective"
+    entry = {name: getattr(job(), name) for name in names.split()}
+    assert _job.of_plan(plan, entry, ["a", "b"]).cpus == 20
+    assert _job.of_plan({**plan, "nodes": [{"name": "a"}]}, entry, ["a"]).cpus == 0
+
+
+def test_a_kueue_queue_is_a_label_and_a_suspended_job() -> None:
+    made = main_object(job(kueue_queue="gpus"), "mpi")
+    assert made["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] == "gpus"
+    assert made["spec"]["runPolicy"]["suspend"] is True
+    assert crd_schema.faults(made, crd_schema.upstream(*CRDS["MPIJob"])) == []
+    assert "suspend" not in str(main_object(job(), "mpi")) and "kueue" not in str(main_object(job(), "mpi"))
+    with pytest.raises(InputError, match="Kueue does not manage Volcano Jobs"):
+        _job.objects(job(kueue_queue="gpus"), "volcano")
+
+
+def test_volcanos_queue_is_the_jobs_and_the_gangs() -> None:
+    assert main_object(job(queue="gold"), "volcano")["spec"]["queue"] == "gold"
+    group = next(obj for obj in _job.objects(job(queue="gold", gang=True), "mpi") if obj["kind"] == "PodGroup")
+    assert group["spec"]["queue"] == "gold"
+
+
+@pytest.mark.parametrize("launcher", _job.LAUNCHERS)
+def test_an_image_by_digest_from_a_private_registry(launcher: str) -> None:
+    image = f"registry.test/nccl-tests:1@sha256:{'a' * 64}"
+    for template in pods(job(image=image, pull_secrets=("key", "other")), launcher):
+        assert template["spec"]["containers"][0]["image"] == image
+        assert template["spec"]["imagePullSecrets"] == [{"name": "key"}, {"name": "other"}]
+
+
+def test_an_entrys_jobs_have_names_that_pods_can_bear() -> None:
+    for slug in ("a100-v2-8", "h100-8"):
+        for name in _job.names({"name": f"nccl-{slug}"}):
+            _job.check(job(name=name), "volcano")
 
 
 def test_plan_entry_becomes_the_job() -> None:

@@ -186,6 +186,110 @@ def test_a_dead_worker_waits_for_the_launchers_last_words(tmp_path: Path) -> Non
     assert running._ended(None, pods, FINE) is not None, "no launcher, no last words"
 
 
+def pulling(name: str, node: str = "a") -> Json:
+    """As the kubelet of 1.29 and newer says it: place, volumes and network are there, the image is not."""
+    pod = worker(name, node)
+    pod["status"]["conditions"] = [{"type": "PodReadyToStartContainers", "status": "True"}]
+    pod["status"]["containerStatuses"] = [{"state": {"waiting": {"reason": "ContainerCreating"}}}]
+    return pod
+
+
+def test_pulling_has_a_limit_of_its_own_and_does_not_count_for_the_start(tmp_path: Path) -> None:
+    clock, slow = Clock(), [pulling("nccl-worker-0"), pulling("nccl-worker-1", "b")]
+    running = run_of(clock, tmp_path)
+    running.pull_timeout = 400.0
+    assert running._overdue(slow, FINE) is None
+    assert "2 of 2 pods pull i (a, b)" in running._progress(slow, None, FINE)
+    clock.now = 390.0
+    assert running._overdue(slow, FINE) is None, "beyond the 100 s of the start"
+    clock.now = 401.0
+    outcome = running._overdue(slow, FINE)
+    assert outcome is not None and outcome.stage == "start"
+    assert outcome.why == "i was not pulled within 6m40s: nccl-worker-0 on a, nccl-worker-1 on b"
+
+
+def test_the_start_has_its_time_after_the_pull(tmp_path: Path) -> None:
+    clock = Clock()
+    running = run_of(clock, tmp_path)
+    assert running._overdue([pulling("nccl-worker-0")], FINE) is None
+    clock.now = 300.0
+    placed = [worker("nccl-worker-0", "a")]
+    assert running._overdue(placed, FINE) is None
+    clock.now = 399.0
+    assert running._overdue(placed, FINE) is None
+    clock.now = 401.0
+    outcome = running._overdue(placed, FINE)
+    assert outcome is not None and "did not start within 1m40s" in outcome.why
+
+
+def test_the_runs_deadline_starts_when_the_last_worker_has_its_image(tmp_path: Path) -> None:
+    clock = Clock()
+    running = run_of(clock, tmp_path)
+    running.tail = object()  # type: ignore[assignment]
+    begun = worker("nccl-worker-0", "a", "Running")
+    begun["status"]["containerStatuses"] = [{"state": {"running": {}}}]
+    clock.now = 90.0
+    assert running._overdue([begun, pulling("nccl-worker-1", "b")], FINE) is None
+    clock.now = 200.0
+    assert running._overdue([begun, begun], FINE) is None
+    clock.now = 249.0
+    assert running._overdue([begun, begun], FINE) is None
+    clock.now = 251.0
+    outcome = running._overdue([begun, begun], FINE)
+    assert outcome is not None and outcome.stage == "deadline"
+
+
+def test_a_job_that_kueue_stops_while_it_runs_is_no_verdict(tmp_path: Path) -> None:
+    clock = Clock()
+    running = run_of(clock, tmp_path)
+    running.tail = object()  # type: ignore[assignment]
+    assert running._overdue([], FINE) is None
+    halted = _readiness.Status("waiting", "the MPIJob is suspended", "suspended", True)
+    outcome = running._overdue([], halted)
+    assert outcome is not None and outcome.stage == "gone" and "while it ran" in outcome.why
+
+
+# ---- the log -------------------------------------------------------------------------------------------------------
+
+
+def test_a_line_without_an_end_is_read_in_pieces(tmp_path: Path) -> None:
+    import tracemalloc
+
+    log = tmp_path / "endless.log"
+    with log.open("w") as out:
+        for _ in range(24):
+            out.write("x" * (1 << 20))
+    tracemalloc.start()
+    try:
+        run = nccl_test.parse(log)
+        _now, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert run.status in ("foreign", "empty") and peak < 8 << 20
+
+
+def test_the_client_cuts_a_log_line_without_an_end_but_no_watched_object() -> None:
+    from ansible_collections.gpuops.rdma.plugins.module_utils import _client
+
+    class Answer:
+        def stream(self, size: int, decode_content: bool) -> Iterator[bytes]:
+            yield from [b"a\nb" * 1, *[b"x" * size] * 40, b"\nend"]
+
+    assert max(map(len, _client._lines(Answer(), 1 << 20))) < (1 << 20) + 65537
+    assert [len(line) for line in _client._lines(Answer())] == [1, 40 * 65536 + 1, 3]
+
+
+def test_two_images_in_one_test_are_told() -> None:
+    images = {"nccl-worker-0": "n@sha256:1", "nccl-worker-1": "n@sha256:2"}
+    outcome = Outcome("run", "", 3, {}, images=images)
+    found = nccl_test.judge(NcclRun("empty"), outcome, job(vfs_per_node=16), ENTRY).findings
+    assert [(item.severity, "2 images" in item.found) for item in found if item.id == "nccl.image"] == [
+        ("warning", True)
+    ]
+    pod = {"status": {"containerStatuses": [{"imageID": "docker-pullable://n@sha256:1"}]}}
+    assert _nccl_run._image(pod) == "n@sha256:1"
+
+
 # ---- what an end means ---------------------------------------------------------------------------------------------
 
 ENTRY = {"name": "nccl", "shape": SHAPE}
@@ -302,6 +406,25 @@ def test_tests_are_chosen_by_name() -> None:
         nccl_test.chosen(plan, ["three"])
     with pytest.raises(InputError, match="no NCCL test"):
         nccl_test.chosen({"tests": []}, [])
+
+
+def test_collectives_come_from_the_task_the_plan_or_the_entry() -> None:
+    entry = {"name": "nccl", "collective": "all_reduce"}
+    assert nccl_test.collectives(entry, {"collectives": []}) == ["all_reduce"]
+    both = {**entry, "collectives": ["all_gather", "all_reduce"]}
+    assert nccl_test.collectives(both, {"collectives": []}) == ["all_gather", "all_reduce"]
+    assert nccl_test.collectives(both, {"collectives": ["alltoall"]}) == ["alltoall"]
+    for names in (["allreduce"], ["all_reduce", "all_reduce"]):
+        with pytest.raises(InputError, match="Known: all_reduce"):
+            nccl_test.collectives(entry, {"collectives": names})
+
+
+def test_a_sites_thresholds_and_history_reach_the_judge(tmp_path: Path) -> None:
+    given = {"thresholds": [{"nodes": "2", "gbytes": 450}]}
+    standard = nccl_test.Standard.of(given, tmp_path / "site.jsonl")
+    assert standard.table["thresholds"][0]["gbytes"] == 450 and standard.history == []
+    with pytest.raises(InputError, match="thresholds"):
+        nccl_test.Standard.of({"thresholds": [{"nodes": "many", "gbytes": 450}]}, None)
 
 
 @pytest.mark.parametrize(("name", "stem"), [("nccl-h100-8", "nccl-h100-8"), ("gate", "nccl-gate")])

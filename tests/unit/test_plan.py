@@ -57,7 +57,7 @@ def test_names_of_any_form_can_stand_side_by_side() -> None:
 def test_mode_host_asks_for_no_vf() -> None:
     made = plan(cluster(), mode="host")
     (test,) = made["tests"]
-    assert (test["vfs_per_node"], test["hca"], test["topology"]) == (0, samples.SHAPES[H100].host_hca, False)
+    assert (test["vfs_per_node"], test["hca"], test["topology"]) == (0, samples.SHAPES[H100].host_hca, "")
 
 
 def scheduler(ready: int = 1) -> dict[str, Any]:
@@ -177,11 +177,11 @@ def test_a_shape_without_nccl_settings_is_unknown_and_not_tested() -> None:
 
 
 def test_bad_wishes_are_refused_all_at_once_with_what_is_known() -> None:
-    bad = {"shapes": ["BM.X"], "collective": "sum", "resource": "vf", "nodes": ["10.9.9.9"], "test_nodes": -1}
+    bad = {"shapes": ["BM.X"], "collectives": ["sum"], "resource": "vf", "nodes": ["10.9.9.9"], "test_nodes": -1}
     told = faults(plan(cluster(), **bad, images={"nccl": "x"}))
-    assert set(told) == {f"rdma_{key}" for key in ("shape", "collective", "resource", "nodes", "test_nodes", "images")}
+    assert set(told) == {f"rdma_{key}" for key in ("shape", "collectives", "resource", "nodes", "test_nodes", "images")}
     assert "shape 'BM.X' is unknown; known: " in told["rdma_shape"] and H100 in told["rdma_shape"]
-    assert "'sum' is unknown; known: all_reduce" in told["rdma_collective"]
+    assert "'sum' is unknown; known: all_reduce" in told["rdma_collectives"]
     assert "has no domain" in told["rdma_resource"]
     assert "10.9.9.9" in told["rdma_nodes"]
 
@@ -207,11 +207,11 @@ def test_a_refused_shape_that_is_asked_for_is_refused_with_its_reason() -> None:
 
 
 def test_topology_files() -> None:
-    for asked, used in (("auto", False), ("none", False), ("file", True)):
+    for asked, used in (("auto", ""), ("none", ""), ("file", "h100-8.xml")):
         made = plan(cluster(), topology=asked)
-        assert made["tests"][0]["topology"] is used
+        assert made["tests"][0]["topology"] == used
         assert decision(made, "topology")["why"]
-    assert plan(cluster(), topology="file", mode="host")["tests"][0]["topology"] is False
+    assert plan(cluster(), topology="file", mode="host")["tests"][0]["topology"] == ""
     blind = [name for name, shape in samples.SHAPES.items() if shape.status == "supported" and not shape.pci_tree]
     if blind:
         refused("no file can be rendered", blind[0], facts=[gpu_node(shape=blind[0])], topology="file")

@@ -191,6 +191,12 @@ def test_an_ip_pool_beside_everything() -> None:
     assert found(view, "ip-pool") == []
 
 
+def test_service_cidrs_that_may_not_be_read_are_unknown() -> None:
+    item = one(look(survey=survey(service_cidrs=None)), "ip-pool", "unknown")
+    assert "servicecidrs" in item.found and "rdma_service_cidrs" in item.remedy
+    assert found(look(survey=survey(service_cidrs=None), service_cidrs=["10.96.0.0/16"]), "ip-pool") == []
+
+
 def test_an_unknown_pf_network_is_no_trouble_by_itself() -> None:
     assert "rdma_network.json" in one(look(pf_network=""), "ip-pool", "info").remedy
     assert found(look(pf_network="", asked={"ip_pool_subnet": "10.99.0.0/16"}), "ip-pool") == []
@@ -209,8 +215,8 @@ def test_namespaces() -> None:
     seen = survey(namespaces=[namespace("gpu-operator", "Terminating", reason="finalizers remain")])
     assert one(look(seen=seen), "namespaces").found == "Terminating: finalizers remain"
     strict = survey(namespaces=[namespace("gpuops-nccl", enforce="restricted")])
-    assert found(look(seen=strict), "namespaces") == [], "VFs need no privilege in the job's namespace"
-    assert "privileged" in one(look(seen=strict, asked={"mode": "host"}), "namespaces").remedy
+    for mode in ("sriov", "host"):  # IPC_LOCK is beyond baseline, too
+        assert "privileged" in one(look(seen=strict, asked={"mode": mode}), "namespaces").remedy
     strict = survey(namespaces=[namespace("gpu-operator", enforce="baseline")])
     assert "gpu-operator" in one(look(seen=strict), "namespaces").subject
     batch = survey(namespaces=[namespace("mpi-operator", "Terminating")])

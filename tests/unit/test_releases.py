@@ -399,6 +399,32 @@ def test_existing_installs_nothing() -> None:
     assert decide(install="existing").action == "refuse"
 
 
+def test_existing_without_the_right_to_read_releases() -> None:
+    own = deployment("nvcr.io/nvidia/gpu-operator:v26.3.3@sha256:ab", "gpus", "gpu-operator-17")
+    made = decide(workloads=[own], install="existing")
+    assert (made.action, made.name, made.namespace, made.version) == ("none", "gpu-operator-17", "gpus", "v26.3.3")
+    assert made.values == {}, "what it was installed with is not known"
+    both = decide(workloads=[own, deployment("x/gpu-operator:v1", "kube-system")], install="existing")
+    assert both.action == "refuse" and "2 installations" in both.why
+
+
+def test_the_pods_of_a_manifest_get_registry_and_pull_secrets() -> None:
+    images = ["mpioperator/mpi-operator:0.8.2", "busybox", "quay.io/a/b@sha256:1", "own.example:5000/c:1"]
+    pod = {"containers": [{"image": image} for image in images], "imagePullSecrets": [{"name": "theirs"}]}
+    objects = [{"kind": "Namespace"}, {"kind": "Deployment", "spec": {"template": {"spec": pod}}}]
+    made = _releases.with_images(objects, "mirror.example/x/", ["theirs", "ours"])
+    assert made[0] == objects[0]
+    spec = made[1]["spec"]["template"]["spec"]
+    assert [item["image"] for item in spec["containers"]] == [
+        "mirror.example/x/mpioperator/mpi-operator:0.8.2",
+        "mirror.example/x/library/busybox",
+        "mirror.example/x/a/b@sha256:1",
+        "own.example:5000/c:1",
+    ]
+    assert spec["imagePullSecrets"] == [{"name": "theirs"}, {"name": "ours"}]
+    assert _releases.with_images(objects, "", []) == objects
+
+
 def test_name_taken_by_another_chart() -> None:
     made = decide(release(chart="nginx"))
     assert made.action == "refuse" and "taken by chart nginx" in made.why

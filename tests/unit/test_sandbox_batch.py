@@ -177,7 +177,8 @@ def cluster(gpu_nodes: int = 4) -> list[_placing.Room]:
     def node(name: str, gpus: int) -> Json:
         taint = [{"key": "nvidia.com/gpu", "value": "present", "effect": "NoSchedule"}] if gpus else []
         devices = {"nvidia.com/gpu": str(gpus), "nvidia.com/sriov_rdma_vf": str(2 * gpus)} if gpus else {}
-        room = {"cpu": "128" if gpus else "8", "memory": "2048Gi" if gpus else "32Gi", "pods": "110", **devices}
+        room = {"cpu": "128" if gpus else "8", "memory": "2048Gi" if gpus else "32Gi", "pods": "110"}
+        room.update(devices, **{"ephemeral-storage": "90Gi"})
         conditions = [{"type": "Ready", "status": "True"}]
         spec = {"taints": taint}
         return {"metadata": {"name": name}, "spec": spec, "status": {"allocatable": room, "conditions": conditions}}

@@ -248,6 +248,84 @@ def test_no_text_breaks_the_reader(data: st.DataObject) -> None:
         assert system.tag == "system" and system.attributes["version"] == "1"
 
 
+def damaged(data: st.DataObject, text: str) -> str:
+    """A piece cut out, put in or exchanged."""
+    one, other = sorted(data.draw(st.integers(0, len(text))) for _ in range(2))
+    piece = data.draw(
+        st.text(max_size=6) | st.just(text[one:other]) | st.sampled_from(["<pci>", "</pci>", "\0", "\ud800"])
+    )
+    return text[:one] + piece + text[data.draw(st.sampled_from([one, other])) :]
+
+
+@given(st.data())
+@settings(max_examples=300, deadline=None)
+def test_no_damage_of_a_real_file_breaks_it(data: st.DataObject) -> None:
+    text = damaged(data, topology.render(load("BM.GPU.H100.8")))
+    system, problems = topology.check(text)
+    assert {item.status for item in problems} <= {"refused", "ignored", "doubtful"}
+    assert all(1 <= item.line <= text.count("\n") + 1 and item.message for item in problems)
+    if system is None:
+        assert len(problems) == 1
+        with pytest.raises(DataError):
+            topology.parse(text)
+    else:
+        topology.compare(system, topology.parse(GOOD))
+        topology.fit(system, {"gpus": [], "functions": []})
+
+
+@given(st.text(max_size=300) | st.text(alphabet="<>/= \"'!-\n\tcpusystemvrion1", max_size=300))
+@settings(max_examples=300, deadline=None)
+def test_no_text_at_all_breaks_it(text: str) -> None:
+    system, problems = topology.check(text)
+    assert (system is None) == any(item.status == "ignored" or item.line for item in problems if system is None)
+
+
+def test_a_large_text_is_read_in_one_go() -> None:
+    text = '<system version="1">\n' + "<new/>\n" * 140_000 + "</system>\n"
+    assert [problem.status for problem in topology.check(text)[1]] == ["doubtful"]
+
+
+# --- what NCCL reads, but hardly as meant ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("old", "new", "status", "message"), [
+    ('numaid="1" ', "", "refused", "<cpu> has no numaid"),
+    ('numaid="1"', 'numaid="0"', "doubtful", 'numaid="0" again, as in line 2'),
+    ('busid="0000:82:00.0" ', "", "refused", "<pci> has no busid"),
+    ('busid="0000:0f:00.0"', 'busid="0000:0F:00.0"', "doubtful", 'busid="0000:0F:00.0" finds no device'),
+    ('busid="0000:0f:00.0"', 'busid="0000:0d:00.0"', "doubtful", 'busid="0000:0d:00.0" again, as in line'),
+    ('name="mlx5_19"', 'name="mlx5_18"', "doubtful", 'name="mlx5_18" again, as in line 6'),
+    ('name="mlx5_19" ', "", "doubtful", "<net> has no name"),
+    ('version="1"', 'version="1" name="x"', "", ""),
+    ('numaid="1"', 'numaid="1" host_hash="0x1"', "doubtful", "<cpu> states host_hash: it is that of the machine"),
+])  # fmt: skip
+def test_doubts(old: str, new: str, status: str, message: str) -> None:
+    text = topology.render(load("BM.GPU.H100.8"))
+    assert text.count(old) >= 1
+    system, problems = topology.check(text.replace(old, new, 1))
+    assert system is not None
+    if not status:
+        assert problems == []
+        return
+    line = text.count("\n", 0, text.index(old)) + 1
+    assert (problems[0].status, problems[0].line) == (status, line)
+    assert problems[0].message.startswith(message)
+
+
+def test_a_link_speed_that_nccl_does_not_know() -> None:
+    _system, problems = topology.check(topology.render(load("BM.GPU.H100.8")).replace("32.0 GT/s PCIe", "32.0 GT/s"))
+    assert problems[0].message == 'link_speed="32.0 GT/s" is unknown to NCCL, which takes 8 GT/s for it'
+
+
+def test_what_is_not_a_topology_of_gpus() -> None:
+    assert topology.check(GOOD)[1][0].message == "it has no GPU: NCCL takes all GPUs from sysfs"
+
+
+def test_statuses_of_a_text_that_is_not_used() -> None:
+    assert topology.check(" ") == (None, [topology.Problem("ignored", 1, topology.check("")[1][0].message)])
+    assert topology.check(GOOD + GOOD)[1] == [topology.Problem("refused", 6, "the file has more than one <system>")]
+
+
 # --- comparing ---------------------------------------------------------------------------------------------------
 
 
@@ -275,6 +353,20 @@ def test_a_difference_is_seen(old: str, new: str, lines: list[str]) -> None:
     found = topology.compare(topology.parse(text), topology.parse(text.replace(old, new)))
     for line in lines:
         assert any(each.startswith(line) for each in found), found
+
+
+def test_what_only_one_states_is_told_apart() -> None:
+    text = topology.render(load("BM.GPU.H100.8"))
+    bare = re.sub(r' (sm|arch|vendor|subsystem_vendor|link_speed)="[^"]*"', "", text)
+    differing, detected = topology.contrast(topology.parse(text), topology.parse(bare))
+    assert differing == [] and "gpu 0000:0f:00.0 sm: 90 | absent" in detected
+    fewer = re.sub(r'<net name="mlx5_19"[^>]*>', "", text)
+    assert topology.contrast(topology.parse(text), topology.parse(fewer))[0] == ["net 0000:0c:00.0 2: present | absent"]
+
+
+def test_a_width_of_0_is_16() -> None:
+    text = topology.render(load("BM.GPU.H100.8"))
+    assert topology.compare(topology.parse(text), topology.parse(text.replace('width="16"', 'width="0"'))) == []
 
 
 def test_link_speeds_as_nccl_reads_them() -> None:

@@ -22,7 +22,7 @@ from .context import Fault, load_shapes
 from .nodes import CPU_NODES, GPU_NODES, SYSTEMS
 
 DEFAULT_NAME, DEFAULT_SHAPE = "default", "BM.GPU.H100.8"
-PLATFORMS = ("oke",)
+PLATFORMS = ("oke", "kubernetes")
 
 ABOUT = f"""\
 A real Kubernetes control plane with simulated GPU nodes, on 127.0.0.1.
@@ -135,7 +135,10 @@ def _add_up_options(up: argparse.ArgumentParser) -> None:
         "--profile", default="current", choices=SYSTEMS, help="what the node image is (default: %(default)s)"
     )
     up.add_argument(
-        "--platform", default="oke", choices=PLATFORMS, help="whose nodes these look like (default: %(default)s)"
+        "--platform",
+        default="oke",
+        choices=PLATFORMS,
+        help="whose nodes these look like; kubernetes: not OCI's, and images without a driver (default: %(default)s)",
     )
     up.add_argument(
         "--region", default="phx", metavar="R", help="region as the node label says it (default: %(default)s)"

@@ -88,6 +88,7 @@ class Spec:
             pools=tuple(Pool(shape, count) for shape, count in self.pools),
             cpu_nodes=self.cpu_nodes,
             profile=self.profile,
+            platform=self.platform,
             region=self.region,
             kubelet=build.version("k8s.io/kubernetes"),
             small=self.small,
@@ -338,7 +339,7 @@ class Sandbox:
         (self.state / READY_FILE).unlink(missing_ok=True)
         here = Path(__file__).resolve().parents[1]
         command = [sys.executable, "-m", "gpuops_sandbox.controllers", "--state", str(self.state)]
-        command += ["--profile", spec.profile, "--without", ",".join(spec.without)]
+        command += ["--profile", spec.profile, "--platform", spec.platform, "--without", ",".join(spec.without)]
         environment = {**os.environ, **self.environment(), "PYTHONPATH": str(here), "PYTHONUNBUFFERED": "1"}
         with self.log_file(CONTROLLERS).open("ab") as log:
             process = subprocess.Popen(

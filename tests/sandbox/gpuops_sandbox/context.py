@@ -79,6 +79,7 @@ class Context:
     state: Path
     shapes: Mapping[str, Shape]
     profile: str = "current"
+    platform: str = "oke"
     _faults: list[Fault] = field(default_factory=list, repr=False)
     _stamp: int = field(default=-1, repr=False)
 

@@ -143,6 +143,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="gpuops_sandbox.controllers", description=__doc__)
     parser.add_argument("--state", type=Path, required=True, help="the sandbox's folder")
     parser.add_argument("--profile", default="current")
+    parser.add_argument("--platform", default="oke")
     parser.add_argument("--without", default="", help="names to leave out, comma separated")
     arguments = parser.parse_args()
     logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s", level=logging.INFO)
@@ -152,7 +153,7 @@ def main() -> int:
     os.environ["KUBECONFIG"] = str(arguments.state / "kubeconfig")
     os.environ["GPUOPS_SANDBOX_HOME"] = str(arguments.state.parent)
     use_collection()
-    ctx = Context(arguments.state / "kubeconfig", arguments.state, load_shapes(), arguments.profile)
+    ctx = Context(arguments.state / "kubeconfig", arguments.state, load_shapes(), arguments.profile, arguments.platform)
     serve(ctx, set(filter(None, arguments.without.split(","))))
     return 0
 

@@ -57,6 +57,8 @@ KINDS = {
     "plugin-before-vfs": Kind("the device plugin started before the VFs and is not restarted: no VF allocatable"),
     "image-pull": Kind(f"a pod stays in ImagePullBackOff; APP defaults to {IMAGE_PULL_APP}", arg="APP", by="stages"),
     "crash-loop": Kind(f"a pod stays in CrashLoopBackOff; APP defaults to {CRASH_LOOP_APP}", arg="APP", by="stages"),
+    "ofed-stuck": Kind("the operator's OFED container does not get ready; the driver and nvidia_peermem wait for it"),
+    "peermem-fails": Kind("the driver's pod cannot load nvidia_peermem: it was built for another OFED"),
     "slow-nic": Kind("one NIC of the node runs slowly: the whole job does", arg="RAIL"),
     "slow-rail": Kind("one rail of the node runs at half speed, and every job with it", arg="RAIL"),
     "rail-down": Kind("one rail of the node is down", arg="RAIL"),

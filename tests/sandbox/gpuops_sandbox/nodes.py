@@ -1,7 +1,11 @@
 # Copyright: gpuops.rdma contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Node objects as OKE's look before any operator is installed: no GPUs and no VFs are allocatable yet."""
+"""Node objects as OKE's look before any operator is installed: no GPUs and no VFs are allocatable yet.
+
+With ``platform`` kubernetes they are those of a cluster elsewhere: the same machines, nothing of OCI in labels, names
+or addresses.
+"""
 
 from __future__ import annotations
 
@@ -68,6 +72,7 @@ class Fleet:
     pools: tuple[Pool, ...]
     cpu_nodes: int = 1
     profile: str = "current"
+    platform: str = "oke"
     region: str = "phx"
     kubelet: str = "v1.36.3"
     small: bool = False
@@ -104,7 +109,8 @@ class Fleet:
 
     def _gpu_node(self, number: int, shape: str, pool: str) -> Json:
         node = self._node(GPU_NODES[0] + number, shape, pool, number)
-        node["metadata"]["labels"].update({"nvidia.com/gpu": "true", **_locality(number)})
+        places = _locality(number) if self.platform == "oke" else {}
+        node["metadata"]["labels"].update({"nvidia.com/gpu": "true", **places})
         node["spec"]["taints"] = [{"key": "nvidia.com/gpu", "value": "present", "effect": "NoSchedule"}]
         return node
 
@@ -112,16 +118,19 @@ class Fleet:
         address = _address(host)
         cpus, memory = MACHINES.get(shape, BIG)
         resources, allocatable = _resources(cpus, memory)
+        oke = self.platform == "oke"
+        labels = _labels(address, shape, pool, self.region, number, self.kubelet)
+        annotations = _annotations(address, self.region, pool)
         return {
             "apiVersion": "v1",
             "kind": "Node",
             "metadata": {
                 "name": address,
-                "labels": _labels(address, shape, pool, self.region, number, self.kubelet),
-                "annotations": _annotations(address, self.region, pool),
+                "labels": labels if oke else {key: labels[key] for key in PLAIN_LABELS},
+                "annotations": annotations if oke else {key: annotations[key] for key in PLAIN_ANNOTATIONS},
             },
             "spec": {
-                "providerID": _ocid("instance", self.region, address),
+                **({"providerID": _ocid("instance", self.region, address)} if oke else {}),
                 "podCIDR": _pod_cidr(number),
                 "podCIDRs": [_pod_cidr(number)],
             },
@@ -154,10 +163,28 @@ class Fleet:
     def _conditions(self, address: str, gpu: bool) -> list[Json]:
         """A node is made Ready, as a kubelet that joins soon is: a later patch of every node would cost far more."""
         well = dict(PRESSURE)
-        if gpu and not self.small:
+        if gpu and not self.small and self.platform == "oke":
             well.update({kind: (f"{kind}HasNoIssues", message) for kind, message in HEALTH.items()})
         conditions = [_condition(kind, "False", *why) for kind, why in well.items()]
         return [*conditions, _condition("Ready", *(NOT_READY if address in self.broken else READY))]
+
+
+PLAIN_LABELS = tuple(
+    f"{prefix}kubernetes.io/{name}"
+    for prefix, names in (
+        ("beta.", ("arch", "os", "instance-type")),
+        ("", ("arch", "os", "hostname")),
+        ("node.", ("instance-type",)),
+    )
+    for name in names
+)
+PLAIN_ANNOTATIONS = (
+    "kwok.x-k8s.io/node",
+    "node.alpha.kubernetes.io/ttl",
+    "alpha.kubernetes.io/provided-node-ip",
+    "volumes.kubernetes.io/controller-managed-attach-detach",
+)
+"""What every kubelet writes, wherever it runs."""
 
 
 def _condition(kind: str, status: str, reason: str, message: str) -> Json:

@@ -179,6 +179,10 @@ def pod_group(job: Json) -> Json:
     }
 
 
+def suspended(job: Json) -> bool:
+    return bool(job["spec"].get("runPolicy", {}).get("suspend"))
+
+
 def faults(job: Json) -> list[str]:
     """What the operator says of a spec that the CRD let through."""
     found, spec = [], job["spec"]
@@ -294,9 +298,30 @@ class MpiOperator:
         if not status:
             status = with_condition({"startTime": now()}, "Created", "MPIJobCreated", f"MPIJob {_key(job)} is created.")
             await self._say(job, "Normal", "MPIJobCreated", f"MPIJob {_key(job)} is created.")
+        if suspended(job):
+            await self._suspend(job, status, workers)
+            return
+        if holds(status, "Suspended"):
+            status = with_condition(status, "Suspended", "MPIJobResumed", "MPIJob resumed", "False")
+            status = {**status, "startTime": now()}
         if not await self._make(job, workers):
             return
         await self._set(job, await self._status(job, status, workers, launchers))
+
+    async def _suspend(self, job: Json, status: Json, workers: list[Json]) -> None:
+        """Without the Service, Secret, ConfigMap and suspended Job that the real one makes; no pods, as there."""
+        for pod in workers:
+            if "deletionTimestamp" not in pod["metadata"]:
+                await self.api.delete(pod_path(pod))
+        namespace, name = job["metadata"]["namespace"], job["metadata"]["name"]
+        if self.launchers.get(f"{namespace}/{name}-launcher") is not None:
+            path = f"/apis/batch/v1/namespaces/{namespace}/jobs/{name}-launcher"
+            await self.api.delete(f"{path}?propagationPolicy=Background")
+        status = with_condition(status, "Suspended", "MPIJobSuspended", "MPIJob suspended")
+        text = f"MPIJob {_key(job)} is suspended."
+        status = with_condition(status, "Running", "MPIJobSuspended", text, "False")
+        rest = {key: value for key, value in status.items() if key != "startTime"}
+        await self._set(job, {**rest, "replicaStatuses": {"Launcher": {}, "Worker": {}}})
 
     def _gang(self) -> bool:
         for one in self.batch.hub.deployments:

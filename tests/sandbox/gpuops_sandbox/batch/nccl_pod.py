@@ -10,6 +10,7 @@ written bandwidth model: the nodes where the workers really run, their shape, an
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import re
 import time
 from collections.abc import Iterable, Iterator, Sequence
@@ -173,7 +174,7 @@ def container_status(pod: Json, state: Json, is_ready: bool) -> list[Json]:
         {
             "name": one["name"],
             "image": one["image"],
-            "imageID": "",
+            "imageID": image_id(one["image"]),
             "ready": is_ready,
             "started": is_ready,
             "restartCount": 0,
@@ -184,8 +185,14 @@ def container_status(pod: Json, state: Json, is_ready: bool) -> list[Json]:
     ]
 
 
+def image_id(image: str) -> str:
+    """A made-up digest, the same for the same name."""
+    name, _, digest = image.partition("@")
+    return f"{name.rpartition(':')[0] or name}@{digest or 'sha256:' + hashlib.sha256(image.encode()).hexdigest()}"
+
+
 def conditions(is_ready: bool, reason: str = "") -> list[Json]:
-    values = {"Initialized": True, "Ready": is_ready, "ContainersReady": is_ready, "PodScheduled": True}
+    values = {"PodReadyToStartContainers": True, "Initialized": True, "Ready": is_ready, "ContainersReady": is_ready, "PodScheduled": True}
     found = []
     for kind, value in values.items():
         entry = {"type": kind, "status": str(value), "lastTransitionTime": now(), "message": ""}

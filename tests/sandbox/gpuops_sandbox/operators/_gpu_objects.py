@@ -202,7 +202,7 @@ def daemonset(operand: Operand, spec: Json, version: Version, namespace: str) ->
         "priorityClassName": common.get("priorityClassName", "system-node-critical"),
         "nodeSelector": {f"{DEPLOY}{operand.deploy}": "true", **({operand.needs: "true"} if operand.needs else {})},
         "tolerations": common.get("tolerations", []),
-        "initContainers": [{"name": name, "image": image(spec, component)} for name, component in operand.inits],
+        "initContainers": [_init(name, image(spec, part), spec) for name, part in inits(operand, spec, version)],
         "containers": [{"name": name, "image": image(spec, operand.component)} for name in containers(operand, spec)],
     }
     if version >= operand.nvidia_runtime:
@@ -220,7 +220,7 @@ def daemonset(operand: Operand, spec: Json, version: Version, namespace: str) ->
         "updateStrategy": {"type": "OnDelete"} if operand.on_delete else strategy,
         "template": {"metadata": {"labels": labels}, "spec": pod},
     }
-    if "toolkit-validation" in dict(operand.inits):
+    if "toolkit-validation" in dict(operand.inits) or spec.get("driver", {}).get("enabled", True):
         body["template"]["metadata"]["annotations"] = dict(RUN_BY_AGENT)
     digest = str(zlib.crc32(json.dumps(body, sort_keys=True).encode()))
     return {
@@ -236,10 +236,28 @@ def daemonset(operand: Operand, spec: Json, version: Version, namespace: str) ->
     }
 
 
+def inits(operand: Operand, spec: Json, version: Version) -> list[tuple[str, str]]:
+    """Before 24.3 an init container of its own waited for OFED; since then the driver manager does."""
+    own = operand.component == "driver" and version < (24, 3) and rdma(spec).get("enabled")
+    return [*([("mofed-validation", "validator")] if own else []), *operand.inits]
+
+
+def rdma(spec: Json) -> Json:
+    return dict(spec.get("driver", {}).get("rdma", {}))
+
+
+def _init(name: str, picture: str, spec: Json) -> Json:
+    if name not in ("k8s-driver-manager", "mofed-validation"):
+        return {"name": name, "image": picture}
+    asked = {"GPU_DIRECT_RDMA_ENABLED": "enabled", "USE_HOST_MOFED": "useHostMofed"}
+    env = [{"name": key, "value": str(bool(rdma(spec).get(part))).lower()} for key, part in asked.items()]
+    return {"name": name, "image": picture, "env": env}
+
+
 def containers(operand: Operand, spec: Json) -> list[str]:
     """nvidia-peermem is loaded by a second container of the driver's pods, and only there."""
-    rdma = operand.component == "driver" and spec.get("driver", {}).get("rdma", {}).get("enabled")
-    return [operand.container, "nvidia-peermem-ctr"] if rdma else [operand.container]
+    peermem = operand.component == "driver" and rdma(spec).get("enabled")
+    return [operand.container, "nvidia-peermem-ctr"] if peermem else [operand.container]
 
 
 def companions(spec: Json, version: Version, namespace: str) -> list[Json]:

@@ -66,6 +66,8 @@ class Pod:
     ready: bool
     inits: int
     """Init containers that are done; -1 before the pod has a status."""
+    held: dict[str, str]
+    """Containers that are not ready -> the reason why they do not run, "" when they do."""
     ip: str
     leaving: bool
     spec: Json
@@ -108,6 +110,11 @@ def as_pod(obj: Json) -> Pod:
         phase=status.get("phase", ""),
         ready=condition(status, "Ready"),
         inits=sum(one["ready"] for one in status["initContainerStatuses"]) if "initContainerStatuses" in status else -1,
+        held={
+            one["name"]: one.get("state", {}).get("waiting", {}).get("reason", "")
+            for one in status.get("containerStatuses", ())
+            if not one.get("ready")
+        },
         ip=status.get("podIP", ""),
         leaving="deletionTimestamp" in meta,
         spec=_slim(spec, meta),

@@ -63,6 +63,11 @@ class Machine:
     """What that pod found when it started: resource -> devices. It never looks again."""
     reported: str = ""
     """Daemon, boot and number of VFs for which the SriovNetworkNodeState was written last."""
+    driver: bool = False
+    """The operator's driver is loaded, as its pod says."""
+    peermem: bool = False
+    ofed: str = ""
+    """The operator's OFED: "" where its pod does not run here, waiting, or loaded."""
     claims: dict[str, list[tuple[str, str]]] = field(default_factory=dict)
     """Pod uid -> its (PF, VF) addresses."""
 
@@ -118,6 +123,7 @@ class Machine:
         self.host.reboot(boot)
         self.claims.clear()
         self.keeper, self.keeper_of, self.gpu_plugin, self.plugin = None, "", "", ""
+        self.driver, self.peermem, self.ofed = False, False, ""
         self.offered = dict.fromkeys(self.offered, 0)
 
     def restore(self, status: Json) -> None:

@@ -13,8 +13,11 @@ import base64
 import hashlib
 import json
 import zlib
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
+
+from ._hub import RUN_BY_AGENT
 
 Json = dict[str, Any]
 Version = tuple[int, int]
@@ -185,7 +188,16 @@ WITHOUT_OBJECTS = {
     "state-nic-configuration-operator": "nicConfigurationOperator",
     "state-spectrum-x-operator": "spectrumXOperator",
 }
-"""States whose objects are not simulated: asked for, they stay notReady, which is what a policy without pods says."""
+"""States without a component above: asked for, they stay notReady, which is what a policy without pods says. OFED's
+DaemonSets follow the nodes' systems, see ofed_objects."""
+
+OFED_STATE, OFED_SECTION, OFED_POD = "state-OFED", "ofedDriver", "nvidia.com/ofed-driver"
+OFED_ACCOUNT, OFED_INIT_CONFIG = "ofed-driver", "ofed-init-container-config"
+NFD_OS = tuple(
+    f"feature.node.kubernetes.io/{name}"
+    for name in ("kernel-version.full", "system-os_release.ID", "system-os_release.VERSION_ID")
+)
+"""Without these three labels of a node the operator makes no OFED container for it."""
 
 GPU_TOLERATION = {"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}
 
@@ -309,8 +321,61 @@ def companions(spec: Json, version: Version, namespace: str) -> list[Json]:
     return found + [config_map(one, spec, version, namespace) for one in parts if one.config_map]
 
 
+def ofed_systems(nodes: Iterable[Mapping[str, str]]) -> list[tuple[str, ...]]:
+    """(kernel, OS, its version) of the nodes with Mellanox NICs, each once; ``nodes``: their labels."""
+    found = {tuple(labels[name] for name in NFD_OS) for labels in nodes if ofed_node(labels)}
+    return sorted(found)
+
+
+def ofed_node(labels: Mapping[str, str]) -> bool:
+    return labels.get(MELLANOX) == "true" and all(name in labels for name in NFD_OS)
+
+
+def ofed_objects(spec: Json, version: Version, namespace: str, nodes: Iterable[Mapping[str, str]]) -> list[Json]:
+    """OFED's container is built for a kernel and an OS: a DaemonSet for each that the nodes have."""
+    part = section(spec, OFED_SECTION)
+    if part is None:
+        return []
+    owner = {"ds-owner": "NicClusterPolicy"} if version >= CURRENT else {}
+    meta = {"name": OFED_ACCOUNT, "namespace": namespace}
+    found: list[Json] = [{"apiVersion": "v1", "kind": "ServiceAccount", "metadata": meta}]
+    if version >= CURRENT:
+        meta = {"name": OFED_INIT_CONFIG, "namespace": namespace, "labels": {STATE_LABEL: OFED_STATE, **owner}}
+        data = {"config.json": json.dumps({"safeDriverLoad": {"enable": False}})}
+        found.append({"apiVersion": "v1", "kind": "ConfigMap", "metadata": meta, "data": data})
+    return found + [_ofed_daemonset(spec, part, version, namespace, system, owner) for system in ofed_systems(nodes)]
+
+
+def _ofed_daemonset(
+    spec: Json, part: Json, version: Version, namespace: str, system: tuple[str, ...], owner: dict[str, str]
+) -> Json:
+    kernel, name, release = system
+    app = f"mofed-{name}{release}-{hashlib.sha256(kernel.encode()).hexdigest()[:10]}"
+    pod: Json = {
+        "serviceAccountName": OFED_ACCOUNT,
+        "priorityClassName": "system-node-critical",
+        "hostNetwork": True,
+        "nodeSelector": {MELLANOX: "true", **dict(zip(NFD_OS, system))},
+        "tolerations": [*spec.get("tolerations", []), GPU_TOLERATION],
+        "initContainers": [{"name": "network-operator-init-container", "image": "x"}],
+        "containers": [{"name": "mofed-container", "image": f"{image(spec, part)}-{name}{release}-amd64"}],
+    }
+    if spec.get("nodeAffinity"):
+        pod["affinity"] = {"nodeAffinity": spec["nodeAffinity"]}
+    common = {"app": app, **owner, OFED_POD: ""}
+    labels = {**common, "mofed-ds-format-version": "1"}
+    template = {"labels": {**common, "kernel": kernel}, "annotations": dict(RUN_BY_AGENT)}
+    return _workload("DaemonSet", f"{app}-ds", namespace, labels, OFED_STATE, version) | {
+        "spec": {
+            "selector": {"matchLabels": {"app": app}},
+            "updateStrategy": {"type": "OnDelete"},
+            "template": {"metadata": template, "spec": pod},
+        }
+    }
+
+
 def objects(spec: Json, version: Version, namespace: str) -> list[Json]:
-    """All that a policy leads to, without the owner and the nv-ipam CRDs."""
+    """All that a policy leads to, without the owner, OFED and the nv-ipam CRDs."""
     parts = components(spec, version)
     found = companions(spec, version, namespace)
     found += [daemonset(one, spec, version, namespace) for one in parts]

@@ -6,7 +6,8 @@
 from __future__ import annotations
 
 import ipaddress
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from ._hub import Node, Pod
@@ -16,11 +17,15 @@ Json = dict[str, Any]
 
 @dataclass(frozen=True)
 class Step:
-    """How far a pod is: ``inits`` init containers are done; ``waiting`` is the reason why its containers do not run."""
+    """How far a pod is: ``inits`` init containers are done; ``waiting`` is the reason why its containers do not run.
+
+    ``held``: the containers that are not ready, beside others that are -> why they do not run, "" when they run.
+    """
 
     inits: int
     ready: bool = False
     waiting: str = ""
+    held: Mapping[str, str] = field(default_factory=dict)
 
     def reached_by(self, pod: Pod) -> bool:
         return (
@@ -28,6 +33,7 @@ class Step:
             and pod.ready == self.ready
             and max(pod.inits, 0) == self.inits
             and bool(pod.ip)
+            and (not self.held or pod.held == self.held)
         )
 
 
@@ -87,14 +93,17 @@ def _container(container: Json, step: Step, initialized: bool, now: str) -> Json
     found: Json = {"name": container["name"], "image": container["image"], "imageID": "", "ready": step.ready}
     if not initialized:
         return {**found, "restartCount": 0, "started": False, "state": {"waiting": {"reason": "PodInitializing"}}}
-    if step.waiting == "CrashLoopBackOff":
+    waiting = step.held.get(container["name"], step.waiting)
+    if step.held:
+        found["ready"] = container["name"] not in step.held
+    if waiting == "CrashLoopBackOff":
         ended = {"terminated": {"exitCode": 1, "reason": "Error", "startedAt": now, "finishedAt": now}}
         message = f"back-off 2m40s restarting failed container={container['name']}"
-        state = {"waiting": {"reason": step.waiting, "message": message}}
+        state = {"waiting": {"reason": waiting, "message": message}}
         return {**found, "restartCount": 5, "started": False, "state": state, "lastState": ended}
-    if step.waiting:
+    if waiting:
         message = f'Back-off pulling image "{container["image"]}"'
-        state = {"waiting": {"reason": step.waiting, "message": message}}
+        state = {"waiting": {"reason": waiting, "message": message}}
         return {**found, "restartCount": 0, "started": False, "state": state}
     return {**found, "restartCount": 0, "started": True, "state": {"running": {"startedAt": now}}}
 

@@ -94,7 +94,7 @@ class Hosts:
 
 
 def describe(
-    machine: Machine, kept: list[Any], cured: set[str], apps: set[str], profile: str
+    machine: Machine, kept: list[Any], cured: set[str], apps: set[str], profile: str, platform: str = "oke"
 ) -> tuple[tuple[str, ...], Json]:
     """(faults, description) of a node's host for tests/hosts. ``kept``: the sandbox's faults of this node; ``apps``:
     the operators' pods on it; ``cured``: faults that something of ours has cured."""
@@ -124,7 +124,17 @@ def describe(
         description["driver"] = "operator"
     if OFED_APP in apps:
         description["ofed_origin"] = "operator"
+    if platform != "oke":
+        description.update(elsewhere(machine))
     return tuple(dict.fromkeys(faults)), {**description, **change}
+
+
+def elsewhere(machine: Machine) -> Json:
+    """A host that is not OCI's: its image has OFED and no NVIDIA driver, or neither where the operator brings OFED."""
+    ofed = {"ofed": "inbox"} if machine.ofed == "waiting" else {"ofed": "doca_ofed"}
+    if machine.ofed == "loaded":
+        ofed["ofed_origin"] = "operator"
+    return {"oci": False, "driver": "operator" if machine.driver else "none", "peermem": machine.peermem, **ofed}
 
 
 class Writer:
@@ -211,7 +221,7 @@ class Writer:
         apps = {_app(pod) for pod in self.hub.pods_on(node.name) if pod.ready}
         apps |= {OFED_APP for app in apps if app.startswith("mofed")}
         cured = self.cured.get(node.name, set())
-        faults, description = describe(machine, kept, cured, apps, self.hub.ctx.profile)
+        faults, description = describe(machine, kept, cured, apps, self.hub.ctx.profile, self.hub.ctx.platform)
         document = self.hosts.document(machine.shape.name, faults, description)
         return {**document, "root": "/host", "host": node.name, "boot_id": machine.host.boot}
 

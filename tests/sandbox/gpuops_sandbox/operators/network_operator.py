@@ -99,19 +99,26 @@ class NetworkOperator:
         """Says on each node with Mellanox NICs whether it waits for a driver container."""
         if policy is None and version < (26, 4):
             return
-        wait = "true" if policy and objects.section(policy["spec"], "ofedDriver") is not None else "false"
-        labels = {objects.MOFED_WAIT: wait}
-        if version >= (26, 0):
-            labels[objects.NIC_CONFIGURATION_WAIT] = "false"
+        asked = policy is not None and objects.section(policy["spec"], objects.OFED_SECTION) is not None
         for node in self.hub.nodes:
-            if node.labels.get(objects.MELLANOX) == "true":
-                self.hub.writer.want(node.name, labels=labels)
+            if node.labels.get(objects.MELLANOX) != "true":
+                continue
+            waits = asked and objects.ofed_node(node.labels) and not self._has_ofed(node.name)
+            labels = {objects.MOFED_WAIT: str(waits).lower()}
+            if version >= (26, 0):
+                labels[objects.NIC_CONFIGURATION_WAIT] = "false"
+            self.hub.writer.want(node.name, labels=labels)
+
+    def _has_ofed(self, node: str) -> bool:
+        return any(pod.ready and objects.OFED_POD in pod.labels for pod in self.hub.pods_on(node))
 
     async def _apply(self, policy: Json, version: objects.Version, namespace: str) -> None:
         wanted = {}
         if objects.section(policy["spec"], "nvIpam") is not None:
             wanted.update({path_of(crd): crd for crd in objects.ipam_crds(version)})
-        for obj in objects.objects(policy["spec"], version, namespace):
+        nodes = [node.labels for node in self.hub.nodes]
+        made = objects.objects(policy["spec"], version, namespace)
+        for obj in [*made, *objects.ofed_objects(policy["spec"], version, namespace, nodes)]:
             obj["metadata"]["ownerReferences"] = [controller_ref(policy)]
             wanted[path_of(obj)] = obj
         for path, obj in wanted.items():
@@ -127,6 +134,9 @@ class NetworkOperator:
         ready = dict.fromkeys(objects.asked_without_objects(spec, version), False)
         for one in objects.components(spec, version):
             ready[one.state] = objects.is_ready(self.hub.daemonsets.get(f"{namespace}/{one.name}"))
+        if objects.section(spec, objects.OFED_SECTION) is not None:
+            drivers = [one for one in self.hub.daemonsets if objects.OFED_POD in one["metadata"].get("labels", {})]
+            ready[objects.OFED_STATE] = bool(drivers) and all(map(objects.is_ready, drivers))
         return objects.status(spec, version, ready)
 
     async def _set_status(self, policy: Json, status: Json) -> None:

@@ -22,6 +22,7 @@ import yaml
 
 from ..vfhost import MemoryHost, program
 from ._api import STRATEGIC, Json
+from ._driver_pods import DRIVER, DriverPods, is_ofed
 from ._hub import (
     PLUGIN_APPS,
     SHAPE_LABEL,
@@ -158,6 +159,7 @@ class Agent:
         self.faults: list[Fault] = []
         self.rebooted: dict[str, str] | None = None
         self.configs: dict[tuple[str, str], tuple[float, Json]] = {}
+        self.drivers = DriverPods(hub, self._write)
         hub.pods.listeners.append(self._on_pod)
         hub.nodes.listeners.append(self._on_node)
         hub.daemonsets.listeners.append(self._on_daemonset)
@@ -178,7 +180,7 @@ class Agent:
     def _on_daemonset(self, new: Json | None, old: Json | None) -> None:
         """Without a toolkit DaemonSet nothing waits for its pods."""
         meta = (new or old or {})["metadata"]
-        if meta["name"] == TOOLKIT and (new is None or old is None):
+        if meta["name"] in (TOOLKIT, DRIVER) and (new is None or old is None):
             for node in self.hub.nodes:
                 self.mark(node.name)
 
@@ -214,7 +216,8 @@ class Agent:
         if node is None or machine is None or machine.down or self.hub.ctx.fault("node-not-ready", name):
             return
         pods = {pod.labels.get("app") or pod.labels.get("app.kubernetes.io/name", ""): pod for pod in self._alive(name)}
-        await self._operands(node, pods)
+        await self.drivers.visit(node, machine, pods)
+        await self._operands(node, machine, pods)
         await self._gpus(node, machine, pods)
         await self._vf_config(node, machine, pods.get(VF_APP))
         await self._vfs(node, machine, next((pods[app] for app in SRIOV_PLUGINS if app in pods), None))
@@ -227,20 +230,29 @@ class Agent:
 
     # Pods that wait for others.
 
-    async def _operands(self, node: Node, pods: Mapping[str, Pod]) -> None:
+    async def _operands(self, node: Node, machine: Machine, pods: Mapping[str, Pod]) -> None:
+        driver = self._driver_there(machine, pods.get(DRIVER))
         toolkit = pods[TOOLKIT].ready if TOOLKIT in pods else not self._toolkit_wanted()
         for app, pod in pods.items():
-            if is_ours({"annotations": pod.annotations}):
+            if is_ours({"annotations": pod.annotations}) and app != DRIVER and not is_ofed(pod):
                 plugin = pods[GPU_PLUGIN].ready if GPU_PLUGIN in pods else False
-                await self._write(pod, node, self._step(app, pod, toolkit, plugin, node.name))
+                await self._write(pod, node, self._step(app, pod, driver, toolkit, plugin, node.name))
+
+    def _driver_there(self, machine: Machine, pod: Pod | None) -> bool:
+        """As the validator sees it: the operator's driver with all that it was asked to load, or the host's own."""
+        if pod is not None:
+            return pod.ready and machine.driver
+        return not any(one["metadata"]["name"] == DRIVER for one in self.hub.daemonsets)
 
     def _toolkit_wanted(self) -> bool:
         return any(one["metadata"]["name"] == TOOLKIT for one in self.hub.daemonsets)
 
-    def _step(self, app: str, pod: Pod, toolkit: bool, plugin: bool, node: str) -> Step:
+    def _step(self, app: str, pod: Pod, driver: bool, toolkit: bool, plugin: bool, node: str) -> Step:
         inits = [one["name"] for one in pod.spec.get("initContainers", ())]
-        waits = {"toolkit-validation": toolkit, "cuda-validation": toolkit, "plugin-validation": plugin}
-        done = next((index for index, name in enumerate(inits) if not waits.get(name, True)), len(inits))
+        waits = {"driver": driver, "toolkit": toolkit, "cuda": toolkit, "plugin": plugin}
+        done = next(
+            (index for index, name in enumerate(inits) if not waits.get(name.partition("-")[0], True)), len(inits)
+        )
         if done < len(inits):
             return Step(done)
         reason = self._broken(app, node)

@@ -1,0 +1,38 @@
+# Copyright: gpuops.rdma contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Does a pod ask for GPUs as the API server and the scheduler want it? Touches the cluster only to read taints."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ansible_collections.gpuops.rdma.plugins.module_utils import _pod_gpu
+from ansible_collections.gpuops.rdma.plugins.module_utils._errors import InputError
+from ansible_collections.gpuops.rdma.plugins.module_utils._model import Json, to_dict
+from ansible_collections.gpuops.rdma.plugins.module_utils._spec_pod_gpu_check import SPEC
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._action import RdmaAction
+
+
+class ActionModule(RdmaAction):
+    spec = SPEC
+
+    def act(self, args: dict[str, Any]) -> dict[str, Any]:
+        pool = [*args["taints"], *(self._taints(args["selector"]) if args["selector"] else [])]
+        findings = _pod_gpu.check(args["pod"], pool, args["single"])
+        result: dict[str, Any] = {"changed": False, "findings": to_dict(findings), "taints": _pod_gpu.taints(pool)}
+        if findings and args["fail"]:
+            result.update(failed=True, msg="; ".join(f"{one.subject}: {one.found}" for one in findings))
+        return result
+
+    def _taints(self, selector: str) -> list[Json]:
+        """All that stand on some node of the pool; those of Kubernetes itself come and go with a node's health."""
+        nodes = self.client.projected("/api/v1/nodes", lambda node: node, label_selector=selector)
+        if not nodes:
+            raise InputError(f"No node has the labels {selector}: there is no pool whose taints could be read.")
+        found: dict[tuple[str, str], Json] = {}
+        for node in nodes:
+            for one in node["spec"].get("taints") or []:
+                if not one["key"].startswith("node.kubernetes.io/"):
+                    found.setdefault((one["key"], one["effect"]), one)
+        return list(found.values())

@@ -1,0 +1,163 @@
+#!/usr/bin/python
+# Copyright: gpuops.rdma contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Documentation of the action plugin of the same name, which does the work on the control node."""
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: gpu_sharing_config
+short_description: Render and check the device plugin's configuration for shared GPUs
+version_added: 0.3.0
+description:
+- Checks configurations of NVIDIA's device plugin by all its rules, with the path of every fault and the nearest known
+  key, renders them as one ConfigMap, and says what each node will offer with them.
+- Refuses what the plugin or the MIG manager would only reject on the node, and what they would accept without effect.
+- Touches no cluster; M(gpuops.rdma.gpu_sharing) puts it into effect.
+extends_documentation_fragment:
+- gpuops.rdma.auth
+- gpuops.rdma.attributes
+attributes:
+  check_mode:
+    support: full
+  diff_mode:
+    support: none
+options:
+  share:
+    description: Configurations that share GPUs, one per key.
+    type: list
+    elements: dict
+    default: []
+    suboptions:
+      key:
+        description: The key in the ConfigMap, and the value of the node label C(nvidia.com/device-plugin.config).
+        type: str
+        required: true
+      strategy:
+        description: How a GPU is shared. V(mps) does not work with MIG.
+        type: str
+        required: true
+        choices:
+        - time-slicing
+        - mps
+      replicas:
+        description: How many pods share one device; at least 2.
+        type: int
+        required: true
+      resources:
+        description: C(nvidia.com/gpu), the default, or C(nvidia.com/mig-<profile>).
+        type: list
+        elements: str
+        default: []
+      rename:
+        description: Publish C(nvidia.com/gpu.shared) instead, so that nobody takes a replica for a GPU.
+        type: bool
+        default: false
+      fail_requests_greater_than_one:
+        description: Refuse pods that ask for more than one replica. The plugin's default is V(false), with MPS V(true).
+        type: bool
+  configs:
+    description: More configurations by key, each a document of the device plugin, or its YAML text.
+    type: dict
+    default: {}
+  default:
+    description: Key for nodes without the label; V("") leaves these whole.
+    type: str
+    default: ""
+  mig_strategy:
+    description: Strategy of the whole cluster. V(single) needs one profile on every GPU of a node.
+    type: str
+    choices:
+    - none
+    - single
+    - mixed
+  mig_configs:
+    description: Own layouts in the MIG manager's form, C(mig-configs) by name. They replace its own file.
+    type: dict
+    default: {}
+  name:
+    description: Name of the ConfigMap; that of the MIG manager has C(-mig) behind it.
+    type: str
+    default: gpuops-gpu-sharing
+  namespace:
+    description: Namespace of the GPU Operator.
+    type: str
+    default: gpu-operator
+  nodes:
+    description: Nodes, or examples of a pool, to say what they will offer.
+    type: list
+    elements: dict
+    default: []
+    suboptions:
+      name:
+        description: Any name.
+        type: str
+        required: true
+      shape:
+        description: Shape of C(files/topology).
+        type: str
+        required: true
+      config:
+        description: Key of the sharing configuration; V("") takes the default.
+        type: str
+        default: ""
+      mig:
+        description: Name of the MIG layout; V("") means whole GPUs.
+        type: str
+        default: ""
+author:
+- gpuops maintainers (@gpuops)
+"""
+
+EXAMPLES = r"""
+- name: Four pods per GPU on one pool, two per MIG device on another
+  gpuops.rdma.gpu_sharing_config:
+    share:
+    - {key: sliced-4, strategy: time-slicing, replicas: 4}
+    - {key: mig-2, strategy: time-slicing, replicas: 2, resources: [nvidia.com/mig-3g.40gb]}
+    mig_strategy: mixed
+    nodes:
+    - {name: pool-a, shape: BM.GPU.H100.8, config: sliced-4}
+    - {name: pool-b, shape: BM.GPU.H100.8, config: mig-2, mig: all-3g.40gb}
+"""
+
+RETURN = r"""
+configs:
+  description: The checked documents by key.
+  returned: always
+  type: dict
+objects:
+  description: The ConfigMaps.
+  returned: always
+  type: list
+  elements: dict
+policy:
+  description: What C(spec) of the ClusterPolicy must say.
+  returned: always
+  type: dict
+nodes:
+  description:
+  - Per node C(sharing), C(resources), C(labels), C(isolation), and C(memory_gb) of one replica or MIG device (1e9
+    bytes).
+  returned: always
+  type: dict
+notes:
+  description: What the device plugin would ignore.
+  returned: always
+  type: list
+  elements: str
+"""
+
+from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.gpuops.rdma.plugins.module_utils._argspec import with_auth
+from ansible_collections.gpuops.rdma.plugins.module_utils._spec_gpu_sharing_config import SPEC
+
+
+def main() -> None:
+    module = AnsibleModule(argument_spec=with_auth(SPEC), supports_check_mode=True)
+    module.fail_json(msg="gpuops.rdma.gpu_sharing_config runs on the control node, through its action plugin.")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,81 @@
+#!/usr/bin/python
+# Copyright: gpuops.rdma contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Documentation of the action plugin of the same name, which does the work on the control node."""
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: pod_gpu_check
+short_description: Check how a pod asks for GPUs
+version_added: 0.3.0
+description:
+- GPUs are asked for in whole numbers, under limits, and requests equal limits where both are given.
+- A pod must tolerate every taint of the pool that it is meant for, or it stays Pending.
+- The filter P(gpuops.rdma.pod_gpu_findings#filter) does the same without a cluster.
+extends_documentation_fragment:
+- gpuops.rdma.auth
+- gpuops.rdma.attributes.cluster
+attributes:
+  diff_mode:
+    support: none
+options:
+  pod:
+    description: A Pod, a workload with a pod template (Deployment, Job, CronJob, ...), or a pod's spec.
+    type: dict
+    required: true
+  taints:
+    description: Taints of the pool, as V(key=value:effect) or mappings.
+    type: list
+    elements: raw
+    default: []
+  selector:
+    description: Label selector of the pool's nodes, whose taints are read from the cluster.
+    type: str
+    default: ""
+  single:
+    description: Shared resources of which a container may ask for one only (C(failRequestsGreaterThanOne)).
+    type: list
+    elements: str
+    default: []
+  fail:
+    description: Fail when there is a finding.
+    type: bool
+    default: true
+author:
+- gpuops maintainers (@gpuops)
+"""
+
+EXAMPLES = r"""
+- name: Would this Job run on the pool?
+  gpuops.rdma.pod_gpu_check:
+    pod: "{{ lookup('ansible.builtin.file', 'job.yml') | from_yaml }}"
+    selector: nvidia.com/gpu.present=true
+"""
+
+RETURN = r"""
+findings:
+  description: What is wrong, each with C(id), C(subject) (the path), C(found), C(expected) and C(remedy).
+  returned: always
+  type: list
+  elements: dict
+taints:
+  description: The taints that the pod was measured by.
+  returned: always
+  type: list
+  elements: dict
+"""
+
+from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.gpuops.rdma.plugins.module_utils._argspec import with_auth
+from ansible_collections.gpuops.rdma.plugins.module_utils._spec_pod_gpu_check import SPEC
+
+
+def main() -> None:
+    module = AnsibleModule(argument_spec=with_auth(SPEC), supports_check_mode=True)
+    module.fail_json(msg="gpuops.rdma.pod_gpu_check runs on the control node, through its action plugin.")
+
+
+if __name__ == "__main__":
+    main()

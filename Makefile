@@ -23,7 +23,7 @@ export PYTHONPATH := $(CURDIR)/$(COLLECTIONS):$(CURDIR)/tests/sandbox
 export PYTHONDONTWRITEBYTECODE := 1
 export ANSIBLE_CONFIG := $(CURDIR)/ansible.cfg
 
-.PHONY: help setup browser demo test lint types unit cluster e2e molecule test-matrix test-scale bench sandbox-up sandbox-down docs clean
+.PHONY: help setup packages demo test lint types unit cluster e2e molecule test-matrix test-scale bench sandbox-up sandbox-down docs clean
 
 help: ## What there is
 	@grep -E '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -38,18 +38,19 @@ $(LINK):
 	@mkdir -p $(dir $@)
 	@ln -sfn ../../../.. $@
 
-setup: $(VENV)/.ready $(LINK) browser ## Python packages and the control plane's programs (5 min on 2 cores the first time)
+setup: $(VENV)/.ready $(LINK) ## Python packages and the control plane's programs (5 min on 2 cores the first time)
 	@$(SANDBOX) build
 
-# For the tests of the report's page, which are skipped by name without it.
-browser:
-	@if ! command -v chromium >/dev/null && ! command -v chromium-browser >/dev/null; then \
-	  if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
-	    echo "setup: Chromium, by apt-get"; \
-	    { apt-get -qq update && apt-get -qq install -y --no-install-recommends chromium; } >/dev/null 2>&1 \
-	      || echo "setup: Chromium could not be installed; the tests in a browser will be skipped"; \
-	  else echo "setup: no Chromium; the tests in a browser will be skipped"; fi; \
-	fi
+# What only the tests need, of the distribution: a browser for the report's page, an sshd for the host checks.
+packages:
+	@missing=; \
+	command -v chromium >/dev/null || command -v chromium-browser >/dev/null || missing="chromium"; \
+	PATH="$$PATH:/usr/sbin" command -v sshd >/dev/null || missing="$$missing openssh-server"; \
+	if [ -n "$$missing" ] && [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+	  echo "setup: $$missing, by apt-get"; \
+	  { apt-get -qq update && apt-get -qq install -y --no-install-recommends $$missing; } >/dev/null 2>&1 && missing=; \
+	fi; \
+	[ -z "$$missing" ] || echo "setup: without $$missing; the tests that need it will be skipped by name"
 
 sandbox-up: setup ## A sandbox: NAME=demo GPU_NODES=4 SHAPE=BM.GPU.H100.8 PROFILE=current
 	@$(SANDBOX) up --name $(NAME) --gpu-nodes $(GPU_NODES) --cpu-nodes 2 --shape $(SHAPE) --profile $(PROFILE)
@@ -62,7 +63,7 @@ demo: sandbox-up ## The main job on simulated GPUs, from nothing to a verdict an
 	  -e rdma_profile=$(PROFILE) -e rdma_shape=$(SHAPE)
 	@echo "GPUs, NICs and bandwidths above are simulated; the control plane is real. make sandbox-down removes it."
 
-test: setup lint types unit cluster molecule e2e ## Everything but scale
+test: packages setup lint types unit cluster molecule e2e ## Everything but scale
 
 lint: $(VENV)/.ready $(LINK) ## ruff, yamllint, ansible-lint, documentation of all plugins and roles
 	@$(BIN)/ruff check .

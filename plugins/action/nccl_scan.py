@@ -148,9 +148,16 @@ class Part:
         return _scan.Scan(self.nodes, self.blocks, self.args["seed"], limits, rails)
 
     def _test(self) -> _job.Test:
-        more: Json = {"name": self.name, "gang": False, "collective": "all_reduce", "deadline": self.settings.deadline}
+        # Kueue would count the kept workers as one long job; a scan places its own.
+        more: Json = {
+            "name": self.name,
+            "gang": False,
+            "kueue_queue": "",
+            "collective": "all_reduce",
+            "deadline": self.settings.deadline,
+        }
         if self.entry["topology"]:
-            more.update(topology=TOPOLOGY, topology_key=f"{_plan.slug(self.entry['shape'])}.xml")
+            more.update(topology=TOPOLOGY, topology_key=str(self.entry["topology"]))
         if self.args["include_marked"]:
             more["tolerations"] = (*_job.Test.tolerations, *_node_mark.TOLERATIONS)
         test = _job.of_plan(self.plan, self.entry, self.nodes, **more)

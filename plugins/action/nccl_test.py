@@ -44,7 +44,7 @@ class ActionModule(RdmaAction):
     def act(self, args: dict[str, Any]) -> dict[str, Any]:
         plan = _run.read_plan(args["plan"])
         parts = [(entry, one) for entry in chosen(plan, args["tests"]) for one in collectives(entry, args)]
-        standard = Standard.of(args, Path(self._loader.path_dwim(args["history"])) if args["history"] else None)
+        standard = Standard.of(args, Path(args["history"]) if args["history"] else None)
         if self.check_mode:
             return self._check(plan, parts, args)
         with interruptible():

@@ -15,7 +15,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils import _host_probe, _t
 from ansible_collections.gpuops.rdma.plugins.module_utils._errors import DataError, InputError
 from ansible_collections.gpuops.rdma.plugins.module_utils._model import Json, Shape, to_dict
 from ansible_collections.gpuops.rdma.plugins.module_utils._spec_nccl_topology import SPEC
-from ansible_collections.gpuops.rdma.plugins.plugin_utils import _data, _run
+from ansible_collections.gpuops.rdma.plugins.plugin_utils import _data, _host_judge, _run
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._action import RdmaAction
 
 TOLD = 50
@@ -26,9 +26,11 @@ class ActionModule(RdmaAction):
     spec = SPEC
 
     def act(self, args: dict[str, Any]) -> dict[str, Any]:
+        if args["plan"]:
+            return _gate(Path(args["plan"]))
         given = [key for key in ("src", "content", "tree", "host") if args[key] is not None]
         if len(given) > 1 or not (given or args["shape"]):
-            raise InputError("nccl_topology needs one of src, content, tree, host, or shape alone.")
+            raise InputError("nccl_topology needs plan, or one of src, content, tree, host, or shape alone.")
         made = not given or given[0] in ("tree", "host")
         text = self._made(args) if made else self._read(args)
         system, problems = _topology.check(text)
@@ -100,6 +102,32 @@ class ActionModule(RdmaAction):
         if result["changed"] and not self.check_mode:
             _replace(path, text)
         return result
+
+
+def _gate(plan_file: Path) -> dict[str, Any]:
+    """What the host checks of this run found about the plan's files; NCCL itself would say nothing."""
+    plan = _run.read_plan(str(plan_file))
+    result: dict[str, Any] = {
+        "changed": False,
+        "files": sorted({t["topology"] for t in plan["tests"] if t["topology"]}),
+    }
+    found = plan_file.parent / f"findings-{_host_judge.STAGE}.json"
+    if not result["files"] or not found.exists():
+        return result
+    out = {node["name"] for node in plan["nodes"] if node["excluded"]}
+    bad: dict[str, str] = {}
+    for item in _run.read(found)["findings"]:
+        if item["id"] == _host_judge.TOPOLOGY and item["severity"] == "error" and item["subject"] not in out:
+            bad.setdefault(item["subject"], item["found"])
+    if bad:
+        names = list(bad)
+        more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+        why = f"{', '.join(names[:3])}{more}: {bad[names[0]]}"
+        remedy = "Make the file of these hosts with gpuops.rdma.nccl_topology, leave it to NCCL (rdma_topology=none), "
+        remedy += "or leave the nodes out (rdma_nodes)."
+        result.update(failed=True, msg=f"The NCCL topology file does not fit {len(names)} nodes: {why}. {remedy}")
+        result["unfit"] = names[:TOLD]
+    return result
 
 
 def _counted(lines: Sequence[str]) -> list[str]:

@@ -335,7 +335,10 @@ class View:
 
     def drivers(self) -> Statuses:
         """What the stage gpu_operator could not wait for: the drivers start when OFED has."""
-        return self.gpu_operator()
+        found = self.gpu_operator()
+        if any(item.get("excluded") for item in self.plan.get("nodes", [])):
+            found.pop("policy", None)  # it sums up the nodes, those too that were left out
+        return found
 
     def batch(self) -> Statuses:
         """The controllers, found by their images wherever they run, and their resource definitions."""

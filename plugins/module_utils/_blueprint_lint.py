@@ -91,7 +91,7 @@ def _unpack(document: Any, facts: Json, payloads: list[Json]) -> Findings:
     elif "deployment_group" in document:
         yield from _group(document["deployment_group"], facts, payloads)
     elif isinstance(document.get("pre_filled_samples"), list):
-        payloads += [item for item in document["pre_filled_samples"] if isinstance(item, Mapping)]
+        payloads += [dict(item) for item in document["pre_filled_samples"] if isinstance(item, Mapping)]
     else:
         payloads.append(dict(document))
 
@@ -108,9 +108,9 @@ def _group(group: Any, facts: Json, payloads: list[Json]) -> Findings:
         if not isinstance(name, str) or not isinstance(recipe, Mapping):
             yield _error("document", subject, "a deployment without name or recipe", "{name, recipe}")
             continue
-        wants[name] = [str(other) for other in item.get("depends_on") or []]
+        wants[name] = [str(other) for other in _listed(item.get("depends_on"))]
         payloads.append(dict(recipe))
-        for export in item.get("exports") or []:
+        for export in _listed(item.get("exports")):
             if export not in facts["group"]["exports"]:
                 yield _error("schema", name, f"exports {export!r}", f"one of {', '.join(facts['group']['exports'])}")
     for name, others in wants.items():
@@ -119,6 +119,10 @@ def _group(group: Any, facts: Json, payloads: list[Json]) -> Findings:
                 yield _error("depends-on", name, f"depends on {other!r}", f"one of {', '.join(wants)}")
     for name in _circle(wants):
         yield _error("depends-on", name, "depends on itself through others", "an order without a circle")
+
+
+def _listed(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [] if value is None else [value]
 
 
 def _circle(wants: Mapping[str, Sequence[str]]) -> list[str]:
@@ -136,7 +140,7 @@ def _pools(payloads: Sequence[Json]) -> dict[str, int]:
     return {
         str(item.get("deployment_name")): item["shared_node_pool_size"]
         for item in payloads
-        if item.get("recipe_mode") == "shared_node_pool" and isinstance(item.get("shared_node_pool_size"), int)
+        if item.get("recipe_mode") == "shared_node_pool" and type(item.get("shared_node_pool_size")) is int
     }
 
 
@@ -195,7 +199,7 @@ def _typed(path: str, value: Any, kind: Any, subject: str) -> Findings:
         for index, item in enumerate(value):
             yield from _typed(f"{path}[{index}]", item, kind["list"], subject)
     elif isinstance(kind, Mapping):
-        yield from _object(path, value, kind, subject)
+        yield from _object(path, value, dict(kind), subject)
     elif kind == "labels":
         if not isinstance(value, Mapping):
             yield _error("schema", subject, f"{path} is {_told(value)}", "an object")
@@ -371,12 +375,10 @@ class _Rules:
         largest = max(self.pools.values(), default=None)
         if largest is not None and count > largest:
             yield self.error("nodes", f"{count} nodes asked for", f"at most {largest}, the size of the largest pool")
-        image = self.payload.get("recipe_image_uri", "")
-        if on and image and not any(tag in image for tag in self.facts["multinode_images"]):
-            yield _warning(
-                "image", self.subject, f"recipe_image_uri {image}", f"a tag {', '.join(self.facts['multinode_images'])}",
-                "the only one documented for several nodes",
-            )  # fmt: skip
+        image, tags = self.payload.get("recipe_image_uri", ""), self.facts["multinode_images"]
+        if on and image and not any(tag in image for tag in tags):
+            why = "the only image documented for several nodes"
+            yield _warning("image", self.subject, f"recipe_image_uri {image}", f"a tag {', '.join(tags)}", why)
 
     def node_gpus(self, shape: str) -> Findings:
         count, most = self.gpu_count(), self.around.gpus.get(shape)

@@ -346,7 +346,7 @@ class Client:
             pause = min(pause * 2, 3.0)
 
     def _stream(self, path: str, query: Mapping[str, str], read_timeout: float, longest: int = 0) -> Iterator[bytes]:
-        """Lines of an answer that stays open, in pieces of ``longest`` bytes where one is longer. Unreachable when it breaks off."""
+        """Lines of an answer that stays open, cut at ``longest`` bytes (0: never). Unreachable when it breaks off."""
         url = f"{self.host}{path}?{urlencode(query)}"
         try:
             with self._count:

@@ -40,6 +40,8 @@ CPUS, MEMORY_GIB, SHM_GIB = 4, 16, 4
 GIB = 1 << 30
 QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
 _DIGEST = re.compile(r"[^@\s]+@sha256:[0-9a-f]{64}")
+REACHED = re.compile(r"gpuops: \d+ workers reached after ")
+"""The launcher's line before it becomes mpirun."""
 _FILES = "/etc/gpuops"
 _TOPOLOGY = "/etc/gpuops-topology"
 _MAX_NAME = 40

@@ -7,6 +7,7 @@
 
     taint(value) -> {key, value, effect}              "nvidia.com/gpu=present:NoSchedule" or a mapping; InputError
     tolerates(toleration, taint) -> bool              as the scheduler decides
+    with_taints(present, wanted) -> [taint]           what is there, and what is wanted
     merged(tolerations, taints) -> [toleration]       what is there, and one more for every taint that nothing tolerates
     pod_spec(document) -> (path, spec)                of a Pod, a workload with a template, or a bare spec; InputError
     check(document, taints, single) -> [Finding]      subject = path in the document; [] = it will be accepted
@@ -88,6 +89,21 @@ def taints(values: Iterable[Any]) -> list[Json]:
                 f"{one['value']!r}."
             )
     return list(found.values())
+
+
+def with_taints(present: Sequence[Json], wanted: Sequence[Json]) -> list[Json]:
+    """What stands there stays; a taint of the same key and effect is replaced only by another value, not by none."""
+    found = list(present)
+    for one in wanted:
+        place = next(
+            (i for i, it in enumerate(found) if (it["key"], it["effect"]) == (one["key"], one["effect"])), None
+        )
+        clean = {key: value for key, value in one.items() if value}
+        if place is None:
+            found.append(clean)
+        elif one["value"] and found[place].get("value", "") != one["value"]:
+            found[place] = clean
+    return found
 
 
 def tolerates(toleration: Mapping[str, Any], one: Mapping[str, Any]) -> bool:

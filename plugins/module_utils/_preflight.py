@@ -241,7 +241,9 @@ def ip_pool(look: Look) -> Iterator[Finding]:
 def namespaces(look: Look) -> Iterator[Finding]:
     present = {item["name"]: item for item in look.survey["namespaces"]}
     # The test's workers, too: IPC_LOCK, all that mode sriov needs, is not among baseline's capabilities.
-    keys = ("gpu_operator", "job") if look.plan["mode"] == "host" else ("gpu_operator", "network_operator", "own", "job")
+    keys = (
+        ("gpu_operator", "job") if look.plan["mode"] == "host" else ("gpu_operator", "network_operator", "own", "job")
+    )
     needs_privilege = {look.plan["namespaces"][key] for key in keys}
     for name in sorted(look.namespaces):
         item = present.get(name)

@@ -392,7 +392,7 @@ def _put(tree: Any, path: Sequence[Union[str, int]], value: Any, text: str) -> N
             tree = _grow(tree, key, fresh)
         _grow(tree, path[-1], _ABSENT)
         tree[path[-1]] = value
-    except (TypeError, IndexError):
+    except (TypeError, IndexError, AttributeError):
         raise InputError(f"Cannot read {text!r} as helm --set values: two of its keys contradict each other.") from None
 
 
@@ -862,7 +862,8 @@ def nic_cluster_policy(
     """The NicClusterPolicy of this profile, or None where the chart makes it.
 
     ``device_plugin_config``: ``{"resourceList": [...]}``. ``multus=False`` where the platform brings its own
-    (OpenShift). ``more``: further parts of the spec, as ofedDriver. ``images``: component -> ``repository/image:version`` to use instead, for mirrors.
+    (OpenShift). ``more``: further parts of the spec, as ofedDriver. ``images``: component ->
+    ``repository/image:version`` to use instead, for mirrors.
     """
     operator = profile["network_operator"]
     if operator["policy_by"] == "chart":

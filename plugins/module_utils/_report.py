@@ -334,7 +334,7 @@ def _node_table(
 ) -> list[Json]:
     """One entry per node of the plan, worst first."""
     present = {node["name"]: node for node in nodes or ()}
-    tested = {name for item in nccl for name in item.get("nodes", [])}
+    tested = {name for item in nccl if item["run"].get("rows") for name in item.get("nodes", [])}
     mine: dict[str, list[Json]] = {}
     for item in findings:
         mine.setdefault(item["subject"], []).append(item)

@@ -18,4 +18,5 @@ SPEC: dict[str, Any] = {
     "against": {"type": "path"},
     "hosts": {"type": "raw"},
     "dest": {"type": "path"},
+    "plan": {"type": "path"},
 }

@@ -488,9 +488,11 @@ def fit(system: Element, document: Json, devices: str = "auto") -> list[Misfit]:
 def _gpu_misfits(elements: Sequence[Element], have: set[str]) -> Iterator[Misfit]:
     wanted = {element.attributes.get("busid", "") for element in elements}
     if lost := tuple(sorted(wanted - have)):
-        yield Misfit("fail", "gpu", lost, f"the file has GPUs at {_some(lost, _SHOWN)}, where the host has none")
+        yield Misfit(
+            "fail", "gpu", lost, f"the topology file has GPUs at {_some(lost, _SHOWN)}, where the host has none"
+        )
     if wanted and (more := tuple(sorted(have - wanted))):
-        text = f"the file lacks the host's GPUs at {_some(more, _SHOWN)}; NCCL places them as sysfs says"
+        text = f"the topology file lacks the host's GPUs at {_some(more, _SHOWN)}; NCCL places them as sysfs says"
         yield Misfit("warn", "gpu", more, text)
 
 
@@ -505,20 +507,22 @@ def _nic_misfits(elements: Sequence[Element], functions: Sequence[Json], devices
     # An address that the host has not does no harm as long as the names are right: so files for VMs are written.
     dead = tuple(bus for bus in lost if not any(name in card_of for name in wanted[bus]))
     if dead:
-        text = f"the file has NICs at {_some(dead, _SHOWN)}, where the host has none, and no NIC of their names"
+        text = (
+            f"the topology file has NICs at {_some(dead, _SHOWN)}, where the host has none, and no NIC of their names"
+        )
         yield Misfit("unknown" if blind else "fail", "nic", dead, text)
     elif lost:
-        text = f"the file has NICs at {_some(lost, _SHOWN)}, where the host has none; NCCL goes by their names"
+        text = f"the topology file has NICs at {_some(lost, _SHOWN)}, where the host has none; NCCL goes by their names"
         yield Misfit("warn", "nic", lost, text)
     moved = tuple(n for n, bus in names.items() if n in card_of and bus[:-2] in cards and card_of[n] != bus[:-2])
     if moved:
-        text = f"the file has {moved[0]} at {names[moved[0]]}, on the host it is at {card_of[moved[0]]}"
+        text = f"the topology file has {moved[0]} at {names[moved[0]]}, on the host it is at {card_of[moved[0]]}"
         more = f" ({len(moved)} such NICs)" if len(moved) > 1 else ""
-        yield Misfit("fail", "place", moved, f"{text}{more}; NCCL believes the file and pairs GPUs with far NICs")
+        yield Misfit("fail", "place", moved, f"{text}{more}; NCCL believes it and pairs GPUs with far NICs")
     unnamed = tuple(n for n, bus in names.items() if n not in card_of and bus not in dead)
     if unnamed and not blind:
         text = f"the host has no RDMA device {_some(unnamed, _SHOWN)}; NCCL goes by their PCI addresses"
-        yield Misfit("warn", "name", unnamed, f"{text} and does not take the file's speed")
+        yield Misfit("warn", "name", unnamed, f"{text} and does not take the speed in the topology file")
     elif unnamed:
         text = f"whether the RDMA devices of VFs in pods are {_some(unnamed, _SHOWN)} cannot be seen from the host"
         yield Misfit("unknown", "name", unnamed, text)

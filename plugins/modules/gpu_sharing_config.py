@@ -16,7 +16,6 @@ description:
 - Refuses what the plugin or the MIG manager would only reject on the node, and what they would accept without effect.
 - Touches no cluster; M(gpuops.rdma.gpu_sharing) puts it into effect.
 extends_documentation_fragment:
-- gpuops.rdma.auth
 - gpuops.rdma.attributes
 attributes:
   check_mode:
@@ -114,12 +113,12 @@ EXAMPLES = r"""
 - name: Four pods per GPU on one pool, two per MIG device on another
   gpuops.rdma.gpu_sharing_config:
     share:
-    - {key: sliced-4, strategy: time-slicing, replicas: 4}
-    - {key: mig-2, strategy: time-slicing, replicas: 2, resources: [nvidia.com/mig-3g.40gb]}
+      - {key: sliced-4, strategy: time-slicing, replicas: 4}
+      - {key: mig-2, strategy: time-slicing, replicas: 2, resources: [nvidia.com/mig-3g.40gb]}
     mig_strategy: mixed
     nodes:
-    - {name: pool-a, shape: BM.GPU.H100.8, config: sliced-4}
-    - {name: pool-b, shape: BM.GPU.H100.8, config: mig-2, mig: all-3g.40gb}
+      - {name: pool-a, shape: BM.GPU.H100.8, config: sliced-4}
+      - {name: pool-b, shape: BM.GPU.H100.8, config: mig-2, mig: all-3g.40gb}
 """
 
 RETURN = r"""
@@ -150,12 +149,11 @@ notes:
 """
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.gpuops.rdma.plugins.module_utils._argspec import with_auth
 from ansible_collections.gpuops.rdma.plugins.module_utils._spec_gpu_sharing_config import SPEC
 
 
 def main() -> None:
-    module = AnsibleModule(argument_spec=with_auth(SPEC), supports_check_mode=True)
+    module = AnsibleModule(argument_spec=SPEC, supports_check_mode=True)
     module.fail_json(msg="gpuops.rdma.gpu_sharing_config runs on the control node, through its action plugin.")
 
 

@@ -74,8 +74,8 @@ options:
     default: 3600
   busy:
     description: >-
-      What to do about nodes whose GPUs or VFs other pods hold. V(fail) makes no job and names the pods and their owners,
-      V(wait) waits until they are gone, V(skip) leaves the nodes out, in the plan, with the reason. No foreign pod is
+      What to do about nodes whose GPUs or VFs other pods hold. V(fail) makes no job and names pods and owners.
+      V(wait) waits until they are gone. V(skip) leaves the nodes out, in the plan, with the reason. No foreign pod is
       touched.
     type: str
     choices:
@@ -158,6 +158,16 @@ log:
   description: File with the launcher's log.
   returned: always
   type: str
+jobs:
+  description: The jobs that would be made.
+  returned: in check mode
+  type: list
+  elements: str
+busy:
+  description: Which nodes are in use, and by whose pods.
+  returned: in check mode
+  type: list
+  elements: str
 tests:
   description: Every test with its verdict.
   returned: always

@@ -15,6 +15,7 @@ description:
   - Checks it by the rules of NCCL's own reader, which is no XML parser and ignores some files in silence.
   - Tells what differs in meaning from another (O(against)), and what of it is not on given hosts (O(hosts)).
   - No cluster is asked. The task does not fail when something is wrong with the file; look at RV(valid) and RV(fits).
+  - With O(plan) alone it fails when the plan's files do not fit the hosts, as the host checks of the same run found.
 author:
   - gpuops.rdma contributors (@gpuops)
 extends_documentation_fragment:
@@ -66,6 +67,11 @@ options:
   dest:
     description: Where to write the file. It is written only when it differs, and never when NCCL would not use it.
     type: path
+  plan:
+    description:
+      - The plan of a run, in the run folder with the results of its host checks. No other option is looked at.
+      - Passes when the host checks have not run.
+    type: path
 """
 
 EXAMPLES = r"""
@@ -94,13 +100,17 @@ EXAMPLES = r"""
     hosts: "{{ ansible_play_hosts | map('extract', hostvars, 'read') | list }}"
   register: topology
   failed_when: not topology.fits
+
+- name: Stop a run whose file does not fit its nodes
+  gpuops.rdma.nccl_topology:
+    plan: rdma-report/run/plan.json
 """
 
 RETURN = r"""
 valid:
   description: NCCL reads it.
   type: bool
-  returned: success
+  returned: without O(plan)
 problems:
   description:
     - What is wrong with it, with C(line) and C(message).
@@ -108,7 +118,7 @@ problems:
       V(doubtful) (read, but hardly as meant).
   type: list
   elements: dict
-  returned: success
+  returned: without O(plan)
   sample:
     - {status: refused, line: 1, message: "expected '>' in <?xml>, found '?'"}
 differences:
@@ -134,7 +144,12 @@ unfit:
   description: Names of the hosts that it does not fit, or for which that is not known. At most 50.
   type: list
   elements: str
-  returned: with O(hosts), when NCCL would use the file
+  returned: with O(hosts), when NCCL would use the file; with O(plan) when it fails
+files:
+  description: Keys of the ConfigMap that the plan's tests use.
+  type: list
+  elements: str
+  returned: with O(plan)
 missing:
   description:
     - By host, what does not fit. C(kind) is V(gpu), V(nic), V(name) or V(place); C(items) the addresses or names.
@@ -146,7 +161,7 @@ missing:
       - status: fail
         kind: gpu
         items: ["0000:0f:00.0"]
-        message: the file has GPUs at 0000:0f:00.0, where the host has none
+        message: the topology file has GPUs at 0000:0f:00.0, where the host has none
 xml:
   description: The text, when it was made and not written to O(dest).
   type: str

@@ -161,8 +161,8 @@ options:
     default: default
   kueue_queue:
     description: >-
-      LocalQueue of Kueue, in O(job_namespace), for the test's jobs; needs MPIJobs and Kueue. Kueue chooses no nodes, the
-      jobs stay on those of the plan.
+      LocalQueue of Kueue, in O(job_namespace), for the test's jobs; needs MPIJobs and Kueue. Kueue chooses no nodes,
+      the jobs stay on those of the plan.
     type: str
     default: ''
   test_nodes:
@@ -190,8 +190,9 @@ options:
     - none
     default: auto
   topology_file:
-    description:
-    - NCCL topology file of your own, on the control node, for the one shape of the run. It is checked before anything is changed, and held against the hosts by the host checks.
+    description: >-
+      NCCL topology file of your own, on the control node, for the one shape of the run. It is checked before anything
+      is changed, and held against the hosts by the host checks.
     type: str
     default: ''
   interface:

@@ -164,6 +164,7 @@ class Run:
         self._stuck_since: Optional[float] = None
         self._dead_since: Optional[float] = None
         self._running_since: Optional[float] = None
+        self._reached = False
         self._places: dict[str, str] = {}
         """Kept, because a controller removes the workers as soon as the launcher has ended."""
         self._images: dict[str, str] = {}
@@ -300,12 +301,16 @@ class Run:
         self._places.update({pod["metadata"]["name"]: pod["spec"].get("nodeName", "") for pod in workers})
         self._images.update({pod["metadata"]["name"]: image for pod in pods if (image := _image(pod))})
         if launcher is not None and self.tail is None and _began(launcher):
-            shown = Shown(lambda line: self.show(f"{self.test.name:<14} {line}"))
+            shown = Shown(self._say)
             name = launcher["metadata"]["name"]
             self.tail = Tail(self.client, self.test.namespace, name, self.log, shown.line)
         if _readiness.exit_code(launcher) is None:
             self._tell(self._progress(workers, launcher, status))
         return self._ended(launcher, workers, status) or self._overdue(workers, status, launcher)
+
+    def _say(self, line: str) -> None:
+        self._reached = self._reached or bool(_job.REACHED.match(line))
+        self.show(f"{self.test.name:<14} {line}")
 
     def _read(self, watcher: Watcher) -> tuple[list[Json], _readiness.Status]:
         place, name = self.test.namespace, self.test.name
@@ -414,6 +419,9 @@ class Run:
         if self._running_since is not None:
             if status is not None and status.code == "suspended":
                 return Outcome("gone", f"{status.why}: it was suspended while it ran", None, places)
+            if not self._reached and now - self._running_since > self.test.reach + LAST_WORDS:
+                text = f"all workers run, but their sshd did not answer the launcher within {duration(self.test.reach)}"
+                return Outcome("launch", text, None, places)
             if now - self._running_since > self.run_timeout:
                 return Outcome("deadline", f"it did not end within {duration(self.run_timeout)}", None, places)
             return None

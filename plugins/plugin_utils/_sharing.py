@@ -78,7 +78,8 @@ def _from_share(one: Json) -> Json:
 def _parsed(key: str, document: Any) -> Json:
     """A text is YAML, as it stands in a ConfigMap."""
     if not isinstance(document, str):
-        return _plain(document)
+        plain: Json = _plain(document)
+        return plain
     try:
         return yaml.safe_load(document) or {}
     except yaml.YAMLError as error:
@@ -90,7 +91,8 @@ def _parsed(key: str, document: Any) -> Json:
 
 def _plain(value: Any) -> Any:
     """Without Ansible's own types, which PyYAML does not write."""
-    return json.loads(json.dumps(value))
+    plain: Any = json.loads(json.dumps(value))
+    return plain
 
 
 def text(document: Json) -> str:

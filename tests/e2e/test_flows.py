@@ -42,11 +42,12 @@ def test_images_of_oci_bring_both_and_each_path_is_judged(cluster: Any) -> None:
     here = cluster("--gpu-nodes", "3", *faults)
     names = here.nodes()
 
-    refused(here, "management NIC", "use rdma_ofed=host", rdma_ofed="operator")
-    refused(here, "a second one on top breaks the node", rdma_driver="operator", rdma_ofed="host")
-    refused(here, "rdma_driver='image' is unknown", "rdma_ofed='none' is unknown", rdma_driver="image", rdma_ofed="none")
-    alone = here.play("site.yml", "--tags", "gpu_operator", report="alone", rdma_ofed="operator")
-    assert alone.code != 0 and "management NIC" in alone.output, "not by leaving out preflight either"
+    words = ("management NIC", "use rdma_ofed=host", "a second one on top breaks the node", "use rdma_driver=host")
+    refused(here, *words, rdma_driver="operator", rdma_ofed="operator")
+    strange = {"rdma_driver": "image", "rdma_ofed": "none"}
+    alone = here.play("site.yml", "--tags", "gpu_operator", report="alone", **strange)
+    assert alone.code != 0 and "rdma_driver='image' is unknown" in alone.output, "not by leaving out preflight either"
+    assert "rdma_ofed='none' is unknown" in alone.output
     assert "gpu-operator" not in here.kubectl("get", "namespaces", "-o", "name")
 
     played = here.play(*QUICK)
@@ -127,3 +128,17 @@ def test_driver_and_ofed_of_the_operators(cluster: Any) -> None:
     changed = here.play(*QUICK, report="changed", rdma_driver="operator")
     assert "an OFED container" in changed.stage("preflight")["error"]
     assert changed.changed() == []
+
+
+@pytest.mark.e2e
+def test_the_guides_releases_with_drivers_of_the_operators(cluster: Any) -> None:
+    """Kernel 4.18 has no DMA-BUF: all depends on the nvidia_peermem that the driver's pods load."""
+    here = cluster("--gpu-nodes", "1", "--platform", "kubernetes", "--profile", "guide-2024")
+    played = here.play(*QUICK, rdma_profile="guide-2024", rdma_driver="operator", rdma_ofed="operator")
+    (node,) = played.report["nodes"]
+    assert node["host"]["gpudirect"] == "peermem", played.output[-3000:]
+    assert node["findings"] == []
+    (pod,) = driver_pods(here).values()
+    assert [one["name"] for one in pod["spec"]["initContainers"]] == ["mofed-validation", "k8s-driver-manager"]
+    policy = json.loads(here.kubectl("get", "nicclusterpolicy", "nic-cluster-policy", "-o", "json"))
+    assert policy["spec"]["ofedDriver"]["image"] == "mofed", "the chart makes the policy, and with it this part"

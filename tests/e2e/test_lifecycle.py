@@ -157,8 +157,9 @@ def specs(text: str) -> dict[str, Any]:
 def test_a_release_under_another_name_is_adopted_and_host_mode_adds_nothing(cluster: Any) -> None:
     here = cluster("--gpu-nodes", "2")
     chart = str(ROOT / "tests/sandbox/charts/current/gpu-operator")
+    theirs = ["helm", "install", "my-gpus", chart, "-n", "gpus", "--create-namespace", "--set", "driver.enabled=false"]
     subprocess.run(
-        [*SANDBOX, "exec", here.name, "--", "helm", "install", "my-gpus", chart, "-n", "gpus", "--create-namespace"],
+        [*SANDBOX, "exec", here.name, "--", *theirs],
         check=True,
         capture_output=True,
     )

@@ -22,6 +22,7 @@ import yaml
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / ".cache" / "collections"), str(ROOT / "tests" / "tools")]
 
+import blueprint_table
 import nccl_verdicts
 import oci_tables
 from ansible_collections.gpuops.rdma.plugins.module_utils import _host_rules, _shape
@@ -147,6 +148,7 @@ def outputs(shapes: Sequence[Shape]) -> dict[pathlib.Path, str]:
         ROOT / "docs" / "inputs.md": inputs_document(),
         ROOT / "docs" / "host_rules.md": rules_document(),
         nccl_verdicts.DOCUMENT: nccl_verdicts.document(),
+        blueprint_table.DOCUMENT: blueprint_table.document(table),
         oci_tables.DOCUMENT: oci_tables.document(table),
     }
     files.update(

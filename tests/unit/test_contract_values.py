@@ -217,6 +217,20 @@ def test_policy_fits_the_real_crd(multus: bool) -> None:
     assert "enableWebhok" in crd_schema.faults(policy, crd)[0]
 
 
+def test_the_ofed_driver_of_the_profile_fits_the_definition_and_the_release() -> None:
+    driver = profile("current")["network_operator"]["ofed_driver"]
+    policy = _releases.nic_cluster_policy(profile("current"), CONFIG, more={"ofedDriver": driver})
+    assert policy is not None
+    crd = crd_schema.upstream("crds", "network-operator", "v26.4.1", "mellanox.com_nicclusterpolicies.yaml")
+    assert crd_schema.faults(policy, crd) == []
+    policy["spec"]["ofedDriver"]["startUpProbe"] = {}
+    assert "startUpProbe" in crd_schema.faults(policy, crd)[0]
+    release = load(UPSTREAM / "values" / "network-operator" / "v26.4.1.release.yaml")["Mofed"]
+    assert {key: driver[key] for key in ("image", "repository", "version")} == {
+        key: release[key] for key in ("image", "repository", "version")
+    }
+
+
 @pytest.mark.parametrize("release", ["v23.10.x", "v26.4.1"])
 def test_device_plugin_configuration_fits_the_webhooks_schemas(release: str) -> None:
     policy = _releases.nic_cluster_policy(profile("current"), CONFIG)

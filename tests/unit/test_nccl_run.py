@@ -173,6 +173,19 @@ def test_the_run_itself_has_its_own_deadline(tmp_path: Path) -> None:
     assert outcome is not None and outcome.stage == "deadline"
 
 
+def test_workers_that_run_but_cannot_be_reached_are_no_hung_test(tmp_path: Path) -> None:
+    clock = Clock()
+    running = run_of(clock, tmp_path)
+    running.run_timeout = 1800.0
+    running.tail = object()  # type: ignore[assignment]
+    assert running._overdue([], FINE) is None
+    clock.now = running.test.reach + 11.0
+    outcome = running._overdue([], FINE)
+    assert outcome is not None and outcome.stage == "launch" and "sshd did not answer" in outcome.why
+    running._say("gpuops: 2 workers reached after 3 s")
+    assert running._overdue([], FINE) is None, "from then on the run has its own limit"
+
+
 def test_a_dead_worker_waits_for_the_launchers_last_words(tmp_path: Path) -> None:
     clock = Clock()
     running = run_of(clock, tmp_path)

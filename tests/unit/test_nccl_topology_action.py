@@ -136,6 +136,39 @@ def test_many_hosts_give_a_small_result(document: dict[str, Any]) -> None:
     assert len(json.dumps(made)) < 64 * 1024
 
 
+# --- in a run --------------------------------------------------------------------------------------------------------
+
+
+def run_folder(folder: Path, topology: str, findings: list[dict[str, str]] | None, excluded: str = "") -> str:
+    nodes = [{"name": f"gpu-{number}", "excluded": excluded if number == 1 else ""} for number in range(3)]
+    plan = {"schema_version": 1, "findings": [], "nodes": nodes, "tests": [{"topology": topology}]}
+    (folder / "plan.json").write_text(json.dumps(plan), encoding="utf-8")
+    if findings is not None:
+        (folder / "findings-host_checks.json").write_text(json.dumps({"findings": findings}), encoding="utf-8")
+    return str(folder / "plan.json")
+
+
+def finding(subject: str, severity: str = "error", id_: str = "topology-file") -> dict[str, str]:
+    return {"id": id_, "severity": severity, "subject": subject, "found": f"no GPU at {subject}"}
+
+
+@pytest.mark.parametrize(("topology", "findings"), [
+    ("", [finding("gpu-1")]), ("h100-8.xml", None), ("h100-8.xml", []),
+    ("h100-8.xml", [finding("gpu-1", "warning"), finding("gpu-1", "unknown"), finding("gpu-1", id_="gpu-count")]),
+])  # fmt: skip
+def test_a_run_goes_on(tmp_path: Path, topology: str, findings: Any) -> None:
+    made = answer(plan=run_folder(tmp_path, topology, findings))
+    assert made == {"changed": False, "files": [topology] if topology else []}
+
+
+def test_a_run_stops_at_a_node_that_the_file_does_not_fit(tmp_path: Path) -> None:
+    found = [finding("gpu-0", id_="nic-link"), finding("gpu-1"), finding("gpu-2"), finding("gpu-1")]
+    made = answer(plan=run_folder(tmp_path, "h100-8.xml", found))
+    assert (made["failed"], made["unfit"]) == (True, ["gpu-1", "gpu-2"])
+    assert made["msg"].startswith("The NCCL topology file does not fit 2 nodes: gpu-1, gpu-2: no GPU at gpu-1. Make")
+    assert answer(plan=run_folder(tmp_path, "h100-8.xml", found[:2], "left out")).get("failed") is None
+
+
 # --- writing ---------------------------------------------------------------------------------------------------------
 
 
@@ -158,5 +191,5 @@ def test_what_nccl_would_not_use_is_not_written(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="NCCL would not use it: line 1"):
         answer(content="<system/>", dest=str(tmp_path / "topo.xml"))
     assert not list(tmp_path.iterdir())
-    with pytest.raises(InputError, match="Cannot write .*No such file"):
+    with pytest.raises(InputError, match=r"Cannot write .*No such file"):
         answer(shape=SHAPE, dest=str(tmp_path / "no" / "topo.xml"))

@@ -132,6 +132,14 @@ def test_taints_once_each() -> None:
         _pod_gpu.taints([PRESENT, f"{GPU}=absent:NoSchedule"])
 
 
+def test_taints_are_merged_too() -> None:
+    there = [{"key": GPU, "value": "present", "effect": "NoSchedule"}, {"key": "x", "effect": "NoExecute"}]
+    assert _pod_gpu.with_taints(there, _pod_gpu.taints([f"{GPU}:NoSchedule"])) == there
+    found = _pod_gpu.with_taints(there, _pod_gpu.taints([f"{GPU}=own:NoSchedule", "team=a:NoSchedule"]))
+    assert [one.get("value") for one in found] == ["own", None, "a"]
+    assert _pod_gpu.with_taints(found, _pod_gpu.taints(["team=a:NoSchedule"])) == found
+
+
 def test_tolerations_are_merged_not_replaced() -> None:
     there = [EXISTS, {"key": "x", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 5}]
     wanted = _pod_gpu.taints([PRESENT, "team=a:NoSchedule", "x:NoExecute", "soft:PreferNoSchedule"])

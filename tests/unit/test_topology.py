@@ -294,7 +294,7 @@ def test_a_large_text_is_read_in_one_go() -> None:
     ('busid="0000:82:00.0" ', "", "refused", "<pci> has no busid"),
     ('busid="0000:0f:00.0"', 'busid="0000:0F:00.0"', "doubtful", 'busid="0000:0F:00.0" finds no device'),
     ('busid="0000:0f:00.0"', 'busid="0000:0d:00.0"', "doubtful", 'busid="0000:0d:00.0" again, as in line'),
-    ('name="mlx5_19"', 'name="mlx5_18"', "doubtful", 'name="mlx5_18" again, as in line 6'),
+    ('name="mlx5_19"', 'name="mlx5_18"', "doubtful", 'name="mlx5_18" again, as in line 17'),
     ('name="mlx5_19" ', "", "doubtful", "<net> has no name"),
     ('version="1"', 'version="1" name="x"', "", ""),
     ('numaid="1"', 'numaid="1" host_hash="0x1"', "doubtful", "<cpu> states host_hash: it is that of the machine"),

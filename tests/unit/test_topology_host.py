@@ -157,12 +157,12 @@ def test_documents_that_are_not_enough() -> None:
     found = document()
     with pytest.raises(InputError, match="no section pci; read it with pci: true"):
         _topology.of_host({key: value for key, value in found.items() if key != "pci"}, H100)
-    with pytest.raises(InputError, match="has 8 GPUs, BM.GPU.L40S.4 has 4"):
+    with pytest.raises(InputError, match=r"has 8 GPUs, BM\.GPU\.L40S\.4 has 4"):
         _topology.of_host(found, SHAPES["BM.GPU.L40S.4"])
     fewer = {**found, "functions": [item for item in found["functions"] if item["pci"] != H100.pfs[3].pci]}
     with pytest.raises(InputError, match=f"no RDMA port at {H100.pfs[3].pci}"):
         _topology.of_host(fewer, H100)
-    with pytest.raises(InputError, match=f"lacks {H100.gpus[0].pci}"):
+    with pytest.raises(InputError, match=r"the section pci of gpu-0 lacks 0000:0c:00\.0"):
         _topology.of_host({**found, "pci": found["pci"][-1:]})
 
 
@@ -223,7 +223,7 @@ def test_a_gpu_at_another_address() -> None:
     system = changed(rendered(found), busid=(H100.gpus[0].pci, "0000:77:00.0"))
     first, second = _topology.fit(system, found, "vf")
     assert (first.status, first.kind, first.items) == ("fail", "gpu", ("0000:77:00.0",))
-    assert first.message == "the file has GPUs at 0000:77:00.0, where the host has none"
+    assert first.message == "the topology file has GPUs at 0000:77:00.0, where the host has none"
     assert (second.status, second.items) == ("warn", (H100.gpus[0].pci,))
 
 

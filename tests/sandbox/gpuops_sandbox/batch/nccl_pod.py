@@ -192,7 +192,8 @@ def image_id(image: str) -> str:
 
 
 def conditions(is_ready: bool, reason: str = "") -> list[Json]:
-    values = {"PodReadyToStartContainers": True, "Initialized": True, "Ready": is_ready, "ContainersReady": is_ready, "PodScheduled": True}
+    values = {"PodReadyToStartContainers": True, "Initialized": True, "PodScheduled": True}
+    values.update(Ready=is_ready, ContainersReady=is_ready)
     found = []
     for kind, value in values.items():
         entry = {"type": kind, "status": str(value), "lastTransitionTime": now(), "message": ""}

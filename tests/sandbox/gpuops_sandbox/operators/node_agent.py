@@ -21,6 +21,7 @@ import kopf
 import yaml
 
 from ..vfhost import MemoryHost, program
+from . import _sharing
 from ._api import STRATEGIC, Json
 from ._driver_pods import DRIVER, DriverPods, is_ofed
 from ._hub import (
@@ -40,6 +41,7 @@ from ._hub import (
 from ._machines import Machine, discover
 from ._pods import Step, status
 from ._selectors import labels_match
+from .mig_manager import settings_of
 
 if TYPE_CHECKING:
     from ..context import Context, Fault
@@ -152,7 +154,7 @@ class Edge:
 class Agent:
     def __init__(self, hub: Hub) -> None:
         self.hub = hub
-        self.machines = machines_of(hub)
+        self.machines, self.settings = machines_of(hub), settings_of(hub)
         self.loop = Loop(NAME, self._visit_due, pause=0.1)
         self.due: set[str] = set()
         self.busy: set[str] = set()
@@ -174,7 +176,7 @@ class Agent:
             self.machines.by_name[old.node].release(old.uid)
 
     def _on_node(self, new: Node | None, old: Node | None) -> None:
-        if new is not None and (old is None or old.ready != new.ready or old.labels.get(SHAPE_LABEL) != new.shape):
+        if new is not None and (old is None or old.ready != new.ready or _told(old) != _told(new)):
             self.mark(new.name)
 
     def _on_daemonset(self, new: Json | None, old: Json | None) -> None:
@@ -281,33 +283,45 @@ class Agent:
     # GPUs.
 
     async def _gpus(self, node: Node, machine: Machine, pods: Mapping[str, Pod]) -> None:
-        resource, plugin = machine.shape.gpu_resource, pods.get(GPU_PLUGIN)
-        if plugin is not None and plugin.ready:
-            machine.gpu_plugin = plugin.uid
-            replicas, strategy = await self._sharing(node, plugin)
-            count = machine.shape.gpu_count
-            healthy = count - bool(self.hub.ctx.fault("gpu-missing", node.name))
-            self.hub.writer.want(
-                node.name,
-                capacity={resource: str(count * replicas)},
-                allocatable={resource: str(healthy * replicas)},
-            )
-            if GFD in pods and pods[GFD].ready:
-                self.hub.writer.want(node.name, labels=gpu_labels(machine, replicas, strategy, self.hub.ctx.profile))
-        elif resource in node.allocatable:
-            self.hub.writer.want(node.name, allocatable={resource: "0"})
+        plugin = pods.get(GPU_PLUGIN)
+        document = await self._document(node, plugin) if plugin is not None and plugin.ready else None
+        gone = {name: "0" for name in node.allocatable if _sharing.is_gpu(name) or name == machine.shape.gpu_resource}
+        if plugin is None or document is None:
+            self.hub.writer.want(node.name, allocatable=gone)
+            return
+        machine.gpu_plugin = plugin.uid
+        lost = bool(self.hub.ctx.fault("gpu-missing", node.name))
+        offer = self._offer(node, machine, document, lost)
+        for kind in ("capacity", "allocatable"):
+            self.hub.writer.want(node.name, **{kind: {**gone, **{key: str(n) for key, n in offer[kind].items()}}})
+        if GFD in pods and pods[GFD].ready:
+            labels = {**gpu_labels(machine, 1, "none", self.hub.ctx.profile), **offer["labels"]}
+            stale = _sharing.outdated(node.labels, labels)
+            self.hub.writer.want(node.name, labels={**stale, **labels})
 
-    async def _sharing(self, node: Node, plugin: Pod) -> tuple[int, str]:
-        """(replicas, strategy) from the device plugin's configuration; (1, "none") without one."""
-        config = await self._config_of(plugin, "config")
+    def _offer(self, node: Node, machine: Machine, document: Json, lost: bool) -> Json:
+        shape = machine.shape
+        if shape.gpu_resource != _sharing.GPU:
+            count = {shape.gpu_resource: shape.gpu_count}
+            return {"capacity": count, "allocatable": {shape.gpu_resource: shape.gpu_count - lost}, "labels": {}}
+        parts = self.settings.parts.get(node.name, [])
+        return _sharing.offered(
+            shape.gpu_model, shape.gpu_count, document, parts, self.settings.strategy or "single", int(lost)
+        )
+
+    async def _document(self, node: Node, plugin: Pod) -> Json | None:
+        """The document that this plugin's process has read: at its start and when the node's label changes, never when
+        the ConfigMap changes. None without the key that was asked for: it does not start."""
         env = {one["name"]: one.get("value", "") for one in plugin.spec["containers"][0].get("env", ())}
-        key = node.labels.get("nvidia.com/device-plugin.config") or env.get("DEFAULT_CONFIG", "")
-        sharing = (yaml.safe_load(config.get(key, "") or "{}") or {}).get("sharing") or {}
-        for kind, strategy in (("mps", "mps"), ("timeSlicing", "time-slicing")):
-            for one in (sharing.get(kind) or {}).get("resources") or ():
-                if one.get("name") == "nvidia.com/gpu":
-                    return int(one["replicas"]), strategy
-        return 1, "none"
+        key = node.labels.get(_sharing.CONFIG) or env.get("DEFAULT_CONFIG", "")
+        known = self.settings.loaded.get(node.name)
+        if known is None or (known.uid, known.key) != (plugin.uid, key):
+            if known is not None:
+                self.configs.clear()  # a pod that starts mounts the ConfigMap as it is now
+            config = await self._config_of(plugin, "config") if key else {}
+            document = (yaml.safe_load(config[key]) or {}) if key in config else ({} if not key else None)
+            known = self.settings.loaded[node.name] = _sharing.Loaded(plugin.uid, key, document)
+        return known.document
 
     async def _config_of(self, pod: Pod, volume: str) -> Json:
         """Data of the ConfigMap behind a volume; {} without either. Read at most once in 2 s for all nodes."""
@@ -476,6 +490,11 @@ class Agent:
         finally:
             machine.down = False
             self.mark(node.name)
+
+
+def _told(node: Node) -> tuple[str, ...]:
+    """Labels that a process of the node reads."""
+    return tuple(node.labels.get(key, "") for key in (SHAPE_LABEL, _sharing.CONFIG, _sharing.MIG_STATE))
 
 
 def _ready_condition(state: str, reason: str, message: str) -> Json:

@@ -1,0 +1,49 @@
+# Copyright: gpuops.rdma contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Judges blueprints of OCI AI Blueprints before they are sent. Asks no server."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from ansible_collections.gpuops.rdma.plugins.module_utils import _blueprint_lint
+from ansible_collections.gpuops.rdma.plugins.module_utils._errors import InputError
+from ansible_collections.gpuops.rdma.plugins.module_utils._model import to_dict
+from ansible_collections.gpuops.rdma.plugins.module_utils._spec_blueprint_lint import SPEC
+from ansible_collections.gpuops.rdma.plugins.plugin_utils import _blueprints
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._action import RdmaAction
+
+SHOWN = 50
+
+
+class ActionModule(RdmaAction):
+    spec = SPEC
+
+    def act(self, args: dict[str, Any]) -> dict[str, Any]:
+        documents = [*args["blueprints"], *(_read(Path(path)) for path in args["src"])]
+        if not documents:
+            raise InputError("Nothing to lint: give blueprints or src.")
+        found = _blueprints.lint(documents, {key: args[key] for key in _blueprints.KNOWN})
+        errors = [item for item in found if item.severity == "error"]
+        result: dict[str, Any] = {
+            "changed": False,
+            "documents": len(documents),
+            "accepted": _blueprint_lint.accepted(found),
+            "findings": [to_dict(item) for item in found[:SHOWN]],
+        }
+        if errors:
+            lines = "\n".join(f"- {_blueprints.sentence(item)}" for item in errors[:SHOWN])
+            result.update(failed=True, msg=f"{len(errors)} faults in {len(documents)} blueprints:\n{lines}")
+        return result
+
+
+def _read(path: Path) -> Any:
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InputError(f"Cannot read the blueprint {path}: {error.strerror}.") from None
+    except ValueError as error:
+        raise InputError(f"Cannot read the blueprint {path}: no JSON ({error}).") from None

@@ -1,0 +1,349 @@
+# Copyright: gpuops.rdma contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Puts GPU sharing into effect on nodes, waits until they offer what they must, and proves it; or takes it back."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from typing import Any, Optional
+
+from ansible_collections.gpuops.rdma.plugins.module_utils import _gpu_sharing, _objects, _pod_gpu, _reboot, _wait
+from ansible_collections.gpuops.rdma.plugins.module_utils._errors import InputError
+from ansible_collections.gpuops.rdma.plugins.module_utils._gpu_sharing import Expected
+from ansible_collections.gpuops.rdma.plugins.module_utils._model import Json
+from ansible_collections.gpuops.rdma.plugins.module_utils._readiness import BROKEN, READY, WAITING, Status
+from ansible_collections.gpuops.rdma.plugins.module_utils._spec_gpu_sharing import SPEC
+from ansible_collections.gpuops.rdma.plugins.plugin_utils import _gpu_nodes, _sharing
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._action import RdmaAction
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._gpu_nodes import Member
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._proof import Proof, pod
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._writer import Writer
+
+IN_EFFECT = "gpuops.rdma/sharing-config"
+"""Annotation of a node: digest of the configuration that its device plugin was started with."""
+VGPU = "nvidia.com/vgpu.present"
+POLL, PER_SECOND = 1.0, 250
+"""Seconds between two looks at few nodes, and nodes for which a second more is waited."""
+PROOFS = 16
+
+
+class ActionModule(RdmaAction):
+    spec = SPEC
+
+    def act(self, args: dict[str, Any]) -> dict[str, Any]:
+        self.args, self.absent = args, args["state"] == "absent"
+        self.changes: list[Json] = []
+        self.readers: Optional[dict[str, list[Json]]] = None
+        self.namespace = _gpu_nodes.operator_namespace(self.client)
+        self.policy = _gpu_nodes.policy(self.client)
+        self.members = _gpu_nodes.members(self.client, args["nodes"], args["selector"])
+        self.config_map = self._find(args["name"])
+        self.plan = self._plan()
+        self._refuse_conflicts()
+        wanted = {one.name: self._expected(one) for one in self.members}
+        self._tell(wanted)
+        busy = self._busy()
+        self._write_config()
+        restarted = [one.name for one in self.members if self._write_node(one, busy.get(one.name, []))]
+        proof: Json = {}
+        if not self.check_mode:
+            self._await(wanted)
+            if self.absent and self._remove_config():
+                self._await(wanted)
+            elif args["prove"] == "always" or (self.changes and args["prove"] == "changed"):
+                proof = {} if self.absent else self._prove(wanted)
+        result: dict[str, Any] = {
+            "changed": bool(self.changes),
+            "changes": [one["what"] for one in self.changes][: _gpu_nodes.SHOWN],
+            "nodes": {one.name: self._row(one, wanted[one.name]) for one in self.members[: _gpu_nodes.SHOWN]},
+            "count": len(self.members),
+            "restarted": len(restarted),
+            "notes": self.plan.notes,
+            "proof": proof,
+        }
+        if self.diff_mode and self.changes:
+            result["diff"] = [one["diff"] for one in self.changes][: _gpu_nodes.SHOWN]
+        return result
+
+    # ---- what is to be ---------------------------------------------------------------------------------------------
+
+    def _find(self, name: str) -> Optional[Json]:
+        return self.client.find(self.client.path("v1", "ConfigMap", self.namespace, name))
+
+    def _plan(self) -> _sharing.Plan:
+        """The keys of this task, and those that the ConfigMap has already: pools share one."""
+        args = self.args
+        strategy = args["mig_strategy"] or (self.policy["spec"].get("mig") or {}).get("strategy") or "single"
+        mine = _sharing.plan(args["share"], args["configs"], "", args["mig_configs"], strategy)
+        self.mine = dict(mine.configs)
+        there = {
+            key: text for key, text in ((self.config_map or {}).get("data") or {}).items() if key not in mine.configs
+        }
+        live = (self.policy["spec"].get("devicePlugin") or {}).get("config") or {}
+        if live.get("name") not in (None, "", args["name"]):
+            raise InputError(
+                f"The ClusterPolicy reads the ConfigMap {live['name']}, and this task writes {args['name']}. Set name "
+                f"to {live['name']} (and label it as ours), or take it out of the policy."
+            )
+        default = args["default"] if args["default"] is not None else str(live.get("default") or "")
+        if self.absent and default in self.mine:
+            default = ""
+        configs = {**mine.configs, **there}
+        found = _sharing.plan([], configs, default, args["mig_configs"], strategy)
+        self._layouts(found)
+        return found
+
+    def _layouts(self, plan: _sharing.Plan) -> None:
+        """Own layouts replace the MIG manager's file: those that are asked for by name must be in it too."""
+        name = self.args["mig"]
+        if plan.mig_configs and name and name not in plan.mig_configs and name != _gpu_sharing.DISABLED:
+            raise InputError(f"The layout {name!r} is not in mig_configs, which replaces the MIG manager's own file.")
+
+    def _key(self, one: Member) -> str:
+        """The configuration that the node is to choose; "" = its label goes."""
+        if self.absent:
+            present = one.labels.get(_gpu_sharing.CONFIG_LABEL, "")
+            return "" if not self.mine or present in self.mine else present
+        if self.args["config"] is not None:
+            return str(self.args["config"])
+        return one.labels.get(_gpu_sharing.CONFIG_LABEL, "")
+
+    def _mig(self, one: Member) -> str:
+        if self.absent and self.args["mig"] is not None:
+            return _gpu_sharing.DISABLED if one.labels.get(_gpu_sharing.MIG_LABEL) else ""
+        if not self.absent and self.args["mig"] is not None:
+            return str(self.args["mig"])
+        return one.labels.get(_gpu_sharing.MIG_LABEL, "")
+
+    def _refuse_conflicts(self) -> None:
+        """Two ways of sharing that exclude each other on one node are two tasks' mistake: the later must not win."""
+        wanted = self.args["config"]
+        for one in self.members:
+            present = one.labels.get(_gpu_sharing.CONFIG_LABEL, "")
+            if not self.absent and one.labels.get(VGPU) == "true":
+                raise InputError(
+                    f"{one.name} is a vGPU node: it offers exactly one GPU, which cannot be shared or parted."
+                )
+            if not self.absent and wanted and present and present != wanted and not self.args["replace"]:
+                raise InputError(
+                    f"{one.name} chooses the sharing configuration {present} already, and this task wants {wanted}. "
+                    "Take the other back first (state absent), leave the node out, or set replace."
+                )
+
+    def _tell(self, wanted: dict[str, Expected]) -> None:
+        kinds: dict[str, list[str]] = {}
+        for name, one in wanted.items():
+            offers = ", ".join(f"{n} {key} of {one.memory_gb[key]:g} GB" for key, n in one.resources.items())
+            kinds.setdefault(f"{offers}; {one.isolation}", []).append(name)
+        for words, names in kinds.items():
+            self.progress(f"{_gpu_nodes.told(names, 3)}: {words}")
+
+    def _expected(self, one: Member) -> Expected:
+        node = _sharing.node_of(one.name, one.shape, one.memory_mib)
+        return self.plan.of(node, one.shape.gpu_id, self._key(one), self._mig(one))
+
+    def _row(self, one: Member, expected: Expected) -> Json:
+        return _sharing.row(expected, self._key(one) or self.plan.default, self._mig(one))
+
+    # ---- writing ---------------------------------------------------------------------------------------------------
+
+    def _busy(self) -> dict[str, list[str]]:
+        """Pods that hold GPUs where MIG devices change: the MIG manager would fail on them."""
+        nodes = [one.name for one in self.members if one.labels.get(_gpu_sharing.MIG_LABEL, "") != self._mig(one)]
+        found = _gpu_nodes.gpu_pods(self.client, nodes) if nodes else {}
+        if found and not self.args["drain"]:
+            node, pods = next(iter(sorted(found.items())))
+            raise InputError(
+                f"Cannot change the MIG devices of {_gpu_nodes.told(sorted(found))}: their GPUs are in use, on {node} "
+                f"by {_gpu_nodes.told(pods)}. End these pods, or set drain."
+            )
+        return found
+
+    def _writer(self) -> Writer:
+        return Writer(self.client, self.check_mode, self.progress)
+
+    def _write_config(self) -> None:
+        if self.absent:
+            return
+        spec = _sharing.policy_spec(self.plan, self.args["name"])
+        if self.args["mig"] is None and self.args["mig_strategy"] is None:
+            spec.pop("mig", None)
+        for obj in _sharing.objects(self.plan, self.args["name"], self.namespace):
+            self._note(self._writer().apply(_objects.owned(obj)))
+        self.config_map = self._find(self.args["name"]) or self.config_map
+        self._note(_gpu_nodes.patch_policy(self.client, self.policy, spec, self.check_mode))
+
+    def _note(self, change: Optional[Json]) -> None:
+        if change:
+            self.changes.append(change)
+
+    def _write_node(self, one: Member, pods: list[str]) -> bool:
+        """Its plugin is made anew first, then labels and digest are written at once: a run that is cut short between
+        does both again. Returns whether the plugin was."""
+        key, mig = self._key(one), self._mig(one)
+        labels = {_gpu_sharing.CONFIG_LABEL: key or None, _gpu_sharing.MIG_LABEL: mig or None}
+        digest = self._digest(key)
+        lacking = {name: value for name, value in labels.items() if one.labels.get(name) != value}
+        stale = one.annotations.get(IN_EFFECT) != digest
+        restart = stale and (digest is not None or one.annotations.get(IN_EFFECT) is not None)
+        if not lacking and not stale:
+            return False
+        body: Json = {"labels": lacking} if lacking else {}
+        body.update({"annotations": {IN_EFFECT: digest}} if stale else {})
+        before = {name: one.labels.get(name) for name in lacking}
+        self._note(_gpu_nodes.change(f"Node {one.name}", before, {**lacking, **({IN_EFFECT: digest} if stale else {})}))
+        if not self.check_mode:
+            if pods and _gpu_sharing.MIG_LABEL in lacking:
+                self._drain(one.name, pods)
+            if restart:
+                self._restart(one.name)
+        self.client.patch(self.client.path("v1", "Node", "", one.name), {"metadata": body}, dry_run=self.check_mode)
+        return restart
+
+    def _digest(self, key: str) -> Optional[str]:
+        key = key or self.plan.default
+        if not key:
+            return None
+        text = json.dumps([self.args["name"], key, self.plan.configs.get(key)], sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+    def _drain(self, node: str, pods: list[str]) -> None:
+        self.progress(f"{node}: ends {len(pods)} pods that hold GPUs: {_gpu_nodes.told(pods)}")
+        for name in pods:
+            namespace, _, pod_name = name.partition("/")
+            self.client.delete(self.client.path("v1", "Pod", namespace, pod_name))
+        deadline = time.monotonic() + self.args["timeout"]
+        while _gpu_nodes.gpu_pods(self.client, [node]) and time.monotonic() < deadline:
+            time.sleep(POLL)
+
+    def _restart(self, node: str) -> None:
+        """The device plugin and GPU Feature Discovery read their configuration when they start."""
+        if self.readers is None:
+            self.readers = self._pods(f"app in ({_gpu_nodes.PLUGIN},{_gpu_nodes.FEATURES})")
+        for one in self.readers.get(node, []):
+            self.client.delete(f"{self.client.path('v1', 'Pod', self.namespace)}/{one['metadata']['name']}")
+
+    def _pods(self, selector: str) -> dict[str, list[Json]]:
+        """By node; one list for all of them."""
+        found: dict[str, list[Json]] = {}
+        for meta, node in self.client.projected(
+            self.client.path("v1", "Pod", self.namespace),
+            lambda pod: (pod["metadata"], pod["spec"].get("nodeName", "")),
+            label_selector=selector,
+        ):
+            found.setdefault(node, []).append({"metadata": meta})
+        return found
+
+    def _remove_config(self) -> bool:
+        """What no node chooses any more. The policy forgets a ConfigMap before it goes."""
+        before = len(self.changes)
+        if self.args["mig_configs"]:
+            self._remove_layouts()
+        if self.config_map is not None and _objects.is_ours(self.config_map):
+            self._remove_keys(self.config_map)
+        return len(self.changes) > before
+
+    def _remove_layouts(self) -> None:
+        used = set(self._labels(_gpu_sharing.MIG_LABEL)) & set(self.plan.mig_configs)
+        mine = _sharing.config_map(f"{self.args['name']}-mig", self.namespace, {})
+        if not used:
+            spec = {"migManager": {"config": {"name": None}}}
+            self._note(_gpu_nodes.patch_policy(self.client, self.policy, spec, self.check_mode))
+            self._note(self._writer().remove(mine))
+
+    def _labels(self, key: str) -> list[str]:
+        """Values of a label on all nodes."""
+        return self.client.projected(
+            "/api/v1/nodes", lambda node: (node["metadata"].get("labels") or {}).get(key, ""), label_selector=key
+        )
+
+    def _remove_keys(self, config_map: Json) -> None:
+        used = self._labels(_gpu_sharing.CONFIG_LABEL)
+        gone = set(self.mine or self.plan.configs) - set(used) - {self.plan.default}
+        left = {key: document for key, document in self.plan.configs.items() if key not in gone}
+        config: Any = {"name": self.args["name"], "default": self.plan.default} if left else None
+        self._note(
+            _gpu_nodes.patch_policy(self.client, self.policy, {"devicePlugin": {"config": config}}, self.check_mode)
+        )
+        if left:
+            data = {key: _sharing.text({"version": "v1", **document}) for key, document in left.items()}
+            obj = _objects.owned(_sharing.config_map(self.args["name"], self.namespace, data))
+            self._note(self._writer().apply(obj))
+        else:
+            self._note(self._writer().remove({**config_map, "apiVersion": "v1", "kind": "ConfigMap"}))
+
+    # ---- evidence --------------------------------------------------------------------------------------------------
+
+    def _await(self, wanted: dict[str, Expected]) -> None:
+        """Every node offers what it must. A plugin that is older than the ConfigMap is made anew once: somebody may
+        have edited it."""
+        again: set[str] = set()
+
+        def read() -> dict[str, Status]:
+            found = {one.name: one for one in _gpu_nodes.members(self.client, list(wanted), self.args["selector"])}
+            late = {name: self._state(found[name], wanted[name]) for name in wanted}
+            if not again and self.config_map is not None and any(status.state != READY for status in late.values()):
+                again.add("")
+                self.readers = None
+                pods = self._pods(f"app={_gpu_nodes.PLUGIN}")
+                for name in (name for name, status in late.items() if status.state != READY):
+                    if _reboot.outdated([self.config_map], pods.get(name, [])):
+                        self._restart(name)
+            return {f"nodes/{name}": status for name, status in late.items()}
+
+        _wait.await_state(
+            read,
+            wait_change=lambda seconds: time.sleep(min(seconds, POLL + len(wanted) / PER_SECOND)),
+            clock=time.monotonic,
+            timeout=self.args["timeout"],
+            show=self.progress,
+            title="gpu sharing",
+            remedy=f"See the node's pods in namespace {self.namespace}: device plugin, feature discovery, MIG manager.",
+        )
+
+    def _state(self, one: Member, wanted: Expected) -> Status:
+        mig = self._mig(one)
+        if mig:
+            state = one.labels.get(_gpu_sharing.MIG_STATE, "")
+            if state == "failed" and one.labels.get(_gpu_sharing.MIG_LABEL) == mig:
+                return Status(BROKEN, f"the MIG manager failed to make {mig}: see its pod's log on the node")
+            if state != "success":
+                return Status(WAITING, f"the MIG manager has not made {mig} yet: {state or 'no state'}")
+        late = _gpu_sharing.differences(wanted, one.facts.allocatable, one.labels)
+        return Status(WAITING, "; ".join(late[:3])) if late else Status(READY)
+
+    def _prove(self, wanted: dict[str, Expected]) -> Json:
+        """On one node of each kind, more pods at once than it has devices: some share one. Pods of one node run side by
+        side, so that each kind costs one start."""
+        proof: Json = {}
+        kinds: dict[str, Member] = {}
+        for one in self.members:
+            kinds.setdefault(json.dumps(wanted[one.name].resources, sort_keys=True), one)
+        with Proof(self.client, self.namespace, self.progress) as running:
+            for number, one in enumerate(kinds.values()):
+                tolerations = _pod_gpu.merged([], _pod_gpu.taints(_own(one.taints)))
+                host = one.labels.get("kubernetes.io/hostname", one.name)
+                for resource, count in wanted[one.name].resources.items():
+                    pods = min(count, one.shape.gpu_count + 1, PROOFS)
+                    names = [f"gpuops-proof-{number}-{_short(resource)}-{index}" for index in range(pods)]
+                    running.start(
+                        [
+                            pod(name, self.namespace, host, self.args["image"], {resource: "1"}, tolerations)
+                            for name in names
+                        ]
+                    )
+                    proof.setdefault(one.name, {})[resource] = pods
+            running.await_running("sharing proof", self.args["timeout"], self.args["grace"])
+        return proof
+
+
+def _short(resource: str) -> str:
+    return resource.rpartition("/")[2].replace(".", "-")
+
+
+def _own(taints: list[Json]) -> list[Json]:
+    """A node that is not ready must not run the proof."""
+    return [one for one in taints if not one["key"].startswith("node.kubernetes.io/")]

@@ -1,0 +1,57 @@
+# Copyright: gpuops.rdma contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Whether an RDMA pool may be made on OCI: everything that speaks against it, at once. Reads only."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from ansible_collections.gpuops.rdma.plugins.module_utils import _oci_preflight
+from ansible_collections.gpuops.rdma.plugins.module_utils._model import Finding, to_dict
+from ansible_collections.gpuops.rdma.plugins.module_utils._spec_oci_rdma_preflight import SPEC
+from ansible_collections.gpuops.rdma.plugins.plugin_utils import _oci, _oci_look
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._action import RdmaAction
+
+SHOWN = 50
+OCIDS = {"compartment": "compartment", "cluster": "cluster", "image": "image", "subnet": "subnet"}
+
+
+class ActionModule(RdmaAction):
+    spec = SPEC
+
+    def act(self, args: dict[str, Any]) -> dict[str, Any]:
+        for option, kind in OCIDS.items():
+            if args[option]:
+                _oci.of_kind(args[option], kind, option)
+        session = _oci.Session(args)
+        pool = _oci_preflight.Pool(
+            **{field.name: args[field.name] for field in dataclasses.fields(_oci_preflight.Pool)}
+        )
+        asker = _oci_look.Asker(session, pool, args["compartment"], args["security_groups"])
+        found = _oci_look.findings(asker)
+        if args["policies"]:
+            sets = args["policy_sets"] or [_oci_look.SETS[pool.kind]]
+            found += asker.policies(args["group"], args["user_groups"], args["policy_options"], sets)
+        return self._told([self._severity(item, args["ignore"]) for item in found], session.requests)
+
+    def _severity(self, item: Finding, ignore: list[str]) -> Finding:
+        ignored = item.severity == "error" and item.id in ignore
+        return dataclasses.replace(item, severity="warning") if ignored else item
+
+    def _told(self, found: list[Finding], calls: int) -> dict[str, Any]:
+        errors = [item for item in found if item.severity == "error"]
+        for item in found:
+            if item.severity != "error":
+                self.progress(f"{item.severity}: {_oci_preflight.line(item)}")
+        result: dict[str, Any] = {
+            "changed": False,
+            "findings": to_dict(found[:SHOWN]),
+            "missing_policies": [item.subject for item in errors if item.id == "oci.policy"],
+            "calls": calls,
+        }
+        if errors:
+            lines = "\n".join(f"- {_oci_preflight.line(item)}" for item in errors[:SHOWN])
+            result.update(failed=True, msg=f"{len(errors)} reasons against this pool; nothing was changed:\n{lines}")
+        return result

@@ -1,0 +1,44 @@
+# Copyright: gpuops.rdma contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Imports a node image into a compartment of OCI, once."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from ansible_collections.gpuops.rdma.plugins.module_utils import _oci_image
+from ansible_collections.gpuops.rdma.plugins.module_utils._errors import InputError
+from ansible_collections.gpuops.rdma.plugins.module_utils._spec_oci_worker_image import SPEC
+from ansible_collections.gpuops.rdma.plugins.plugin_utils import _oci, _oci_import
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._action import RdmaAction
+
+
+class ActionModule(RdmaAction):
+    spec = SPEC
+
+    def act(self, args: dict[str, Any]) -> dict[str, Any]:
+        _oci.of_kind(args["compartment"], "compartment", "compartment")
+        if bool(args["url"]) == bool(args["index"]):
+            raise InputError("Which image? Give url, or index with what to pick from it.")
+        options = dict(args)
+        url = args["url"]
+        if args["index"]:
+            image = _oci_image.pick(_index(Path(args["index"])), {key: args[key] for key in _oci_image.FIELDS})
+            url = str(image["url"])
+            version = args["operating_system_version"] or str(image.get("os_version", ""))
+            shapes = args["shapes"] or list(image["shapes"])
+            options.update({"operating_system": image["os"], "operating_system_version": version, "shapes": shapes})
+            self.progress(f"picked {image['name']} of {image.get('release_date')}")
+        return _oci_import.Import(_oci.Session(args), options, url, self.progress).run(self.check_mode)
+
+
+def _index(path: Path) -> Any:
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InputError(f"Cannot read the image index {path}: {error.strerror}.") from None
+    except ValueError as error:
+        raise InputError(f"Cannot read the image index {path}: no JSON ({error}).") from None

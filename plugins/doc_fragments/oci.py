@@ -1,0 +1,41 @@
+# Copyright: gpuops.rdma contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""How OCI is reached: options of all OCI plugins."""
+
+from __future__ import annotations
+
+
+class ModuleDocFragment:
+    DOCUMENTATION = r"""
+options:
+  auth_type:
+    description:
+    - V(config) uses a profile of the config file, V(security_token) the session token of one.
+    - V(environment) uses the variables C(OCI_CLI_TENANCY), C(OCI_CLI_USER), C(OCI_CLI_FINGERPRINT), C(OCI_CLI_REGION)
+      and C(OCI_CLI_KEY_FILE) or C(OCI_CLI_KEY_CONTENT).
+    - The others use what the instance, the resource or the pod is given by OCI.
+    - E(OCI_CLI_AUTH) is the default, else V(config).
+    type: str
+    choices:
+    - config
+    - environment
+    - security_token
+    - instance_principal
+    - resource_principal
+    - workload_identity
+  config_file:
+    description: E(OCI_CLI_CONFIG_FILE) is the default, else C(~/.oci/config).
+    type: path
+  profile:
+    description: E(OCI_CLI_PROFILE) is the default, else V(DEFAULT).
+    type: str
+  region:
+    description: Instead of that of the profile, e.g. V(eu-frankfurt-1).
+    type: str
+  service_endpoint:
+    description: URL that all services are asked at, instead of those of the region.
+    type: str
+requirements:
+- oci >= 2.179 on the machine that runs Ansible
+"""

@@ -1,0 +1,279 @@
+# Copyright: gpuops.rdma contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""OKE clusters of a compartment, or the GPU nodes of a cluster, as inventory."""
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+name: oke
+short_description: OKE clusters, or the GPU nodes of one, as hosts
+version_added: 0.2.0
+description:
+- With O(hosts=clusters) every cluster of a compartment is a host, for the main job. With O(hosts=nodes) the nodes of a
+  cluster are hosts, for checks over SSH, with their place in the RDMA network and their health.
+- The number of calls depends on pools, subnets and pages, not on the number of nodes. Lists are read in pages of 1,000.
+- The file's name ends with C(oke.yml) or C(oke.yaml). docs/oci.md shows what comes out.
+extends_documentation_fragment:
+- gpuops.rdma.oci
+- constructed
+- inventory_cache
+options:
+  plugin:
+    description: Always V(gpuops.rdma.oke).
+    type: str
+    required: true
+    choices: [gpuops.rdma.oke]
+  hosts:
+    description: What a host is.
+    type: str
+    choices: [clusters, nodes]
+    default: clusters
+  compartment:
+    description: OCID of the compartment of clusters, pools and subnets.
+    type: str
+    required: true
+  subcompartments:
+    description: With O(hosts=clusters), look into the compartments inside too.
+    type: bool
+    default: false
+  cluster:
+    description: With O(hosts=nodes), OCID or name of the cluster. May be left out when O(cluster_networks) are given.
+    type: str
+  cluster_networks:
+    description: OCIDs of cluster networks whose instances are nodes too. OCI does not tell which cluster they joined.
+    type: list
+    elements: str
+    default: []
+  topology:
+    description: Read island, block and health of each node's host. Needs C(inspect dedicated-vm-hosts in tenancy).
+    type: bool
+    default: true
+  gpu_only:
+    description: Leave out nodes of shapes without GPUs that this collection knows.
+    type: bool
+    default: true
+  remote_user:
+    description: User on the nodes; V(ubuntu) on Oracle's GPU images, V(opc) on Oracle Linux.
+    type: str
+    default: ubuntu
+  bastion:
+    description: Hosts to jump over on the way to the nodes, in order, as V(user@host).
+    type: list
+    elements: str
+    default: []
+"""
+
+EXAMPLES = r"""
+# clusters.oke.yml: the main job on all clusters of a compartment
+plugin: gpuops.rdma.oke
+compartment: ocid1.compartment.oc1..aaaa
+profile: DEFAULT
+
+# nodes.oke.yml: host checks on the GPU nodes of one cluster, through a bastion
+# plugin: gpuops.rdma.oke
+# hosts: nodes
+# compartment: ocid1.compartment.oc1..aaaa
+# cluster: train
+# bastion: [opc@203.0.113.5]
+# keyed_groups:
+#   - key: oci_availability_domain
+#     prefix: ad
+# cache: true
+# cache_plugin: jsonfile
+# cache_connection: .cache/inventory
+"""
+
+from typing import Any
+
+from ansible.errors import AnsibleParserError
+from ansible.plugins.inventory import BaseInventoryPlugin, Cacheable, Constructable
+from ansible_collections.gpuops.rdma.plugins.module_utils import _oke_inventory
+from ansible_collections.gpuops.rdma.plugins.module_utils._errors import InputError, NotFound, RdmaError
+from ansible_collections.gpuops.rdma.plugins.module_utils._model import Json
+from ansible_collections.gpuops.rdma.plugins.plugin_utils import _data, _oci
+
+POOL = ("id", "name", "node_shape", "nodes")
+NODE = ("id", "name", "private_ip", "availability_domain", "fault_domain", "lifecycle_state")
+MEMBER = ("id", "display_name", "shape", "availability_domain", "fault_domain", "state")
+ATTACHMENT = ("instance_id", "vnic_id", "subnet_id", "lifecycle_state", "nic_index")
+ADDRESS = ("vnic_id", "ip_address", "is_primary")
+PLACE = ("instance_id", "health", *_oke_inventory.TOPOLOGY)
+CLUSTER = ("id", "name", "compartment_id", "kubernetes_version", "lifecycle_state", "type", "vcn_id")
+ENDPOINTS = ("public_endpoint", "private_endpoint")
+
+
+class InventoryModule(BaseInventoryPlugin, Constructable, Cacheable):
+    NAME = "gpuops.rdma.oke"
+
+    def verify_file(self, path: str) -> bool:
+        return bool(super().verify_file(path)) and path.endswith(("oke.yml", "oke.yaml"))
+
+    def parse(self, inventory: Any, loader: Any, path: str, cache: bool = True) -> None:
+        super().parse(inventory, loader, path, cache)
+        self._read_config_data(path)
+        try:
+            hosts = self._hosts(self.get_cache_key(path), cache)
+        except RdmaError as error:
+            raise AnsibleParserError(f"{path}: {error}") from None
+        for host in hosts:
+            self._add(host)
+
+    def _hosts(self, key: str, cache: bool) -> list[Json]:
+        """From the cache, where it is asked for and not to be refreshed."""
+        asked = self.get_option("cache")
+        if asked and cache:
+            try:
+                return list(self._cache[key]["hosts"])
+            except (KeyError, TypeError):
+                pass  # not there, or expired
+        hosts = self._read()
+        if asked:
+            self._cache[key] = {"hosts": hosts}
+        return hosts
+
+    def _add(self, host: Json) -> None:
+        name, strict = host["name"], self.get_option("strict")
+        self.inventory.add_host(name)
+        for key, value in host["vars"].items():
+            self.inventory.set_variable(name, key, value)
+        for group in host["groups"]:
+            self.inventory.add_child(self.inventory.add_group(self._sanitize_group_name(group)), name)
+        self._set_composite_vars(self.get_option("compose"), host["vars"], name, strict=strict)
+        known = self.inventory.get_host(name).get_vars()
+        self._add_host_to_composed_groups(self.get_option("groups"), known, name, strict=strict)
+        self._add_host_to_keyed_groups(self.get_option("keyed_groups"), known, name, strict=strict)
+
+    # ---- OCI
+
+    def _read(self) -> list[Json]:
+        _oci.of_kind(self.get_option("compartment"), "compartment", "compartment")
+        for network in self.get_option("cluster_networks"):
+            _oci.of_kind(network, "clusternetwork", "cluster_networks")
+        session = _oci.Session({key: self.get_option(key) for key in _oci.OPTIONS})
+        hosts = self._clusters(session) if self.get_option("hosts") == "clusters" else self._nodes(session)
+        self.display.vvv(f"gpuops.rdma.oke: {len(hosts)} hosts by {session.requests} calls")
+        return hosts
+
+    def _clusters(self, session: _oci.Session) -> list[Json]:
+        top = self.get_option("compartment")
+        names = {top: top}
+        if self.get_option("subcompartments"):
+            names.update(_inside(session, top))
+        found = []
+        for compartment, name in names.items():
+            listed = session.all(f"list clusters of {name}", "oke", "list_clusters", compartment)
+            found += [{**_plain(item, CLUSTER), "endpoints": _plain(item.endpoints, ENDPOINTS)} for item in listed]
+        return _oke_inventory.clusters(found, names, session.region)
+
+    def _nodes(self, session: _oci.Session) -> list[Json]:
+        if not self.get_option("cluster") and not self.get_option("cluster_networks"):
+            raise InputError("hosts=nodes needs cluster or cluster_networks.")
+        managed = self._managed(session) if self.get_option("cluster") else []
+        members, sizes = self._members(session)
+        attachments, addresses = self._addresses(session) if members else ([], [])
+        places = self._places(session) if self.get_option("topology") else []
+        listed = _oke_inventory.Listed(managed, members, attachments, addresses, places, sizes)
+        hosts, faults = _oke_inventory.nodes(listed, _shapes())
+        self._tell(faults)
+        if self.get_option("gpu_only"):
+            hosts = [host for host in hosts if host["vars"]["oci_gpus"]]
+        common = {"ansible_user": self.get_option("remote_user")}
+        jump = _oke_inventory.proxy(self.get_option("bastion"))
+        common.update({"ansible_ssh_common_args": jump} if jump else {})
+        return [{**host, "vars": {**host["vars"], **common}} for host in hosts]
+
+    def _tell(self, faults: list[str]) -> None:
+        """With strict a host that cannot be resolved is an error; else it is named and left out."""
+        if faults and self.get_option("strict"):
+            raise InputError(f"{len(faults)} nodes cannot be resolved (strict): {'; '.join(faults[:5])}.")
+        for fault in faults[:5]:
+            self.display.warning(f"gpuops.rdma.oke: {fault}")
+
+    def _managed(self, session: _oci.Session) -> list[Json]:
+        """Pools of the cluster; only a single pool tells its nodes, so one call a pool."""
+        compartment, cluster = self.get_option("compartment"), self._cluster(session)
+        what = f"list node pools of {cluster}"
+        pools = session.all(what, "oke", "list_node_pools", compartment, cluster_id=cluster, limit=_oci.PAGE)
+        found = []
+        for pool in pools:
+            whole = session.call(f"read node pool {pool.name}", "oke", "get_node_pool", pool.id).data
+            found.append({**_plain(whole, POOL), "nodes": [_plain(node, NODE) for node in whole.nodes or []]})
+        return found
+
+    def _cluster(self, session: _oci.Session) -> str:
+        """OCID of the cluster; names are not unique."""
+        given, compartment = self.get_option("cluster"), self.get_option("compartment")
+        if given.startswith("ocid1."):
+            return _oci.of_kind(given, "cluster", "cluster")
+        listed = session.all(f"list clusters of {compartment}", "oke", "list_clusters", compartment)
+        there = [item for item in listed if item.lifecycle_state not in _oke_inventory.GONE]
+        found = [item.id for item in there if item.name == given]
+        if len(found) != 1:
+            known = ", ".join(sorted({item.name for item in there})) or "none"
+            many = f"{len(found)} clusters are named {given!r}; give the OCID"
+            raise InputError(f"{many if found else f'No cluster is named {given!r}'}. Clusters there: {known}.")
+        return str(found[0])
+
+    def _members(self, session: _oci.Session) -> tuple[dict[str, list[Json]], dict[str, int]]:
+        members, sizes = {}, {}
+        for key in self.get_option("cluster_networks"):
+            network = session.call(f"read cluster network {key}", "management", "get_cluster_network", key).data
+            name = network.display_name or key[-_oke_inventory.SUFFIX :]
+            what = f"list instances of cluster network {name}"
+            listed = session.all(
+                what, "management", "list_cluster_network_instances", network.compartment_id, key, limit=_oci.PAGE
+            )
+            members[name] = [_plain(item, MEMBER) for item in listed]
+            sizes[name] = sum(pool.size or 0 for pool in network.instance_pools or [])
+        return members, sizes
+
+    def _addresses(self, session: _oci.Session) -> tuple[list[Json], list[Json]]:
+        """VNICs of the compartment and private addresses by subnet: pages, no call an instance."""
+        compartment = self.get_option("compartment")
+        what = f"list VNICs of {compartment}"
+        attached = session.all(what, "compute", "list_vnic_attachments", compartment, limit=_oci.PAGE)
+        attachments = [_plain(item, ATTACHMENT) for item in attached]
+        addresses = []
+        for subnet in sorted({item["subnet_id"] for item in attachments if item["subnet_id"]}):
+            what = f"list private addresses of {subnet}"
+            listed = session.all(what, "network", "list_private_ips", subnet_id=subnet, limit=_oci.PAGE)
+            addresses += [_plain(item, ADDRESS) for item in listed]
+        return attachments, addresses
+
+    def _places(self, session: _oci.Session) -> list[Json]:
+        """Hosts with their place and health; without the right to see them the nodes come without these."""
+        where = session.tenancy or self.get_option("compartment")
+        more = {"compute_host_in_subtree": True} if session.tenancy else {}
+        try:
+            listed = session.all("list compute hosts", "compute", "list_compute_hosts", where, limit=_oci.PAGE, **more)
+        except NotFound as error:
+            if self.get_option("strict"):
+                raise
+            self.display.warning(f"gpuops.rdma.oke: nodes come without block and health: {error}")
+            return []
+        return [_plain(item, PLACE) for item in listed]
+
+
+def _plain(item: Any, names: tuple[str, ...]) -> Json:
+    return {name: getattr(item, name, None) for name in names}
+
+
+def _inside(session: _oci.Session, top: str) -> dict[str, str]:
+    """OCID -> name of all compartments inside, level by level: OCI lists a whole tree only from the root."""
+    found: dict[str, str] = {}
+    ahead = [top]
+    while ahead:
+        parent = ahead.pop()
+        listed = session.all(f"list compartments of {parent}", "identity", "list_compartments", parent, limit=_oci.PAGE)
+        for item in listed:
+            if item.lifecycle_state == "ACTIVE" and item.id not in found and item.id != top:
+                found[item.id] = item.name
+                ahead.append(item.id)
+    return found
+
+
+def _shapes() -> dict[str, dict[str, Any]]:
+    return {
+        shape.name: {"gpus": shape.gpu_count, "vfs": shape.vf_count} for shape in _data.shapes().values() if shape.gpus
+    }

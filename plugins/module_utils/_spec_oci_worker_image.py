@@ -1,0 +1,41 @@
+# Copyright: gpuops.rdma contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Options of gpuops.rdma.oci_worker_image. PRIVATE to the collection."""
+
+from __future__ import annotations
+
+from typing import Any
+
+SPEC: dict[str, Any] = {
+    "auth_type": {
+        "type": "str",
+        "choices": [
+            "config",
+            "environment",
+            "security_token",
+            "instance_principal",
+            "resource_principal",
+            "workload_identity",
+        ],
+    },
+    "config_file": {"type": "path"},
+    "profile": {"type": "str"},
+    "region": {"type": "str"},
+    "service_endpoint": {"type": "str"},
+    "compartment": {"type": "str", "required": True},
+    "url": {"type": "str", "default": "", "no_log": True},
+    "index": {"type": "path"},
+    "shape": {"type": "str", "default": ""},
+    "os": {"type": "str", "default": ""},
+    "os_version": {"type": "str", "default": ""},
+    "kernel": {"type": "str", "default": ""},
+    "gpu_driver": {"type": "str", "default": ""},
+    "cuda": {"type": "str", "default": ""},
+    "name": {"type": "str", "default": ""},
+    "operating_system": {"type": "str", "default": "Ubuntu"},
+    "operating_system_version": {"type": "str", "default": ""},
+    "shapes": {"type": "list", "elements": "str", "default": []},
+    "tags": {"type": "dict", "default": {}},
+    "timeout": {"type": "int", "default": 90},
+}

@@ -1,0 +1,109 @@
+# Copyright: gpuops.rdma contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Documentation of the action plugin of the same name, which does the work on the control node."""
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: blueprint_lint
+short_description: Judge blueprints of OCI AI Blueprints before they are sent
+version_added: 0.2.0
+description:
+- Checks fields and types against the schema, and the rules that the schema misses (docs/blueprint_lint.md), above all a
+  pool without its RDMA flag, which the server accepts and makes without RDMA.
+- Options about what is known are optional; nothing is demanded of what is not given. No server is asked.
+- Fails when a blueprint has an error, with all of them.
+extends_documentation_fragment:
+- gpuops.rdma.attributes
+attributes:
+  check_mode:
+    support: full
+  diff_mode:
+    support: none
+options:
+  blueprints:
+    description: Blueprints, or groups of them, that are to be sent together.
+    type: list
+    elements: dict
+    default: []
+  src:
+    description: JSON files with blueprints.
+    type: list
+    elements: path
+    default: []
+  rdma:
+    description: V(false) accepts pools of RDMA shapes without RDMA.
+    type: bool
+    default: true
+  region:
+    description: Region of the pool, e.g. V(eu-frankfurt-1).
+    type: str
+    default: ''
+  compartment:
+    description: OCID of the pool's compartment.
+    type: str
+    default: ''
+  availability_domains:
+    description: Full names of the availability domains that there are.
+    type: list
+    elements: str
+    default: []
+  images:
+    description: Images that there are, by OCID, with C(compartment).
+    type: dict
+    default: {}
+  pools:
+    description: Shared pools that there are, with their number of nodes.
+    type: dict
+    default: {}
+  names:
+    description: Names of deployments that there are.
+    type: list
+    elements: str
+    default: []
+  nodes:
+    description: Names of the cluster's nodes.
+    type: list
+    elements: str
+    default: []
+author:
+- gpuops maintainers (@gpuops)
+"""
+
+EXAMPLES = r"""
+- name: Judge a pool and its user together
+  gpuops.rdma.blueprint_lint:
+    src:
+      - rdma_shared_node_pool.json
+      - rdma_distributed_inference.json
+    region: eu-frankfurt-1
+"""
+
+RETURN = r"""
+accepted:
+  description: No blueprint has an error.
+  returned: always
+  type: bool
+documents:
+  description: Number of documents read.
+  returned: always
+  type: int
+findings:
+  description: The first 50, with C(id), C(severity), C(subject), C(found), C(expected) and C(remedy).
+  returned: always
+  type: list
+  elements: dict
+"""
+
+from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.gpuops.rdma.plugins.module_utils._spec_blueprint_lint import SPEC
+
+
+def main() -> None:
+    module = AnsibleModule(argument_spec=SPEC, supports_check_mode=True)
+    module.fail_json(msg="gpuops.rdma.blueprint_lint runs on the control node, through its action plugin.")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,189 @@
+#!/usr/bin/python
+# Copyright: gpuops.rdma contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Documentation of the action plugin of the same name, which does the work on the control node."""
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: gpu_sharing
+short_description: Share the GPUs of nodes by time slicing, MPS or MIG
+version_added: 0.3.0
+description:
+- Writes the configurations into one ConfigMap beside those of other pools, tells the GPU Operator to read it,
+  lets each node choose its key and its MIG layout, and restarts device plugins that run with another one.
+- Waits until each node offers exactly what the configuration says, by allocatable and labels, and proves it by more
+  pods at once than the node has devices.
+- Refuses what cannot work before anything is written; see M(gpuops.rdma.gpu_sharing_config).
+extends_documentation_fragment:
+- gpuops.rdma.auth
+- gpuops.rdma.attributes.cluster
+options:
+  share:
+    description: Configurations that share GPUs, one per key.
+    type: list
+    elements: dict
+    default: []
+    suboptions:
+      key:
+        description: The key in the ConfigMap, and the value of the node label C(nvidia.com/device-plugin.config).
+        type: str
+        required: true
+      strategy:
+        description: How a GPU is shared. V(mps) does not work with MIG.
+        type: str
+        required: true
+        choices:
+        - time-slicing
+        - mps
+      replicas:
+        description: How many pods share one device; at least 2.
+        type: int
+        required: true
+      resources:
+        description: C(nvidia.com/gpu), the default, or C(nvidia.com/mig-<profile>).
+        type: list
+        elements: str
+        default: []
+      rename:
+        description: Publish C(nvidia.com/gpu.shared) instead, so that nobody takes a replica for a GPU.
+        type: bool
+        default: false
+      fail_requests_greater_than_one:
+        description: Refuse pods that ask for more than one replica.
+        type: bool
+  configs:
+    description: More configurations by key, each a document of the device plugin, or its YAML text.
+    type: dict
+    default: {}
+  default:
+    description: Key for nodes without the label. Left out, the ClusterPolicy's stays.
+    type: str
+  mig_strategy:
+    description: Strategy of the whole cluster. Left out, the ClusterPolicy's stays.
+    type: str
+    choices:
+    - none
+    - single
+    - mixed
+  mig_configs:
+    description: Own layouts in the MIG manager's form, C(mig-configs) by name. They replace its own file.
+    type: dict
+    default: {}
+  name:
+    description: Name of the ConfigMap in the GPU Operator's namespace.
+    type: str
+    default: gpuops-gpu-sharing
+  nodes:
+    description: Only these nodes.
+    type: list
+    elements: str
+    default: []
+  selector:
+    description: Only nodes with these labels. Without it and O(nodes), all NVIDIA GPU nodes of known shapes.
+    type: str
+    default: ""
+  config:
+    description: Key that these nodes choose; V("") takes the label away. Left out, it stays.
+    type: str
+  mig:
+    description: MIG layout of these nodes, like V(all-1g.10gb). Left out, it stays.
+    type: str
+  state:
+    description: With V(absent) the nodes go back to whole GPUs, and keys that no node chooses any more are removed.
+    type: str
+    choices:
+    - present
+    - absent
+    default: present
+  replace:
+    description: Let nodes that choose another key choose this one. Refused without.
+    type: bool
+    default: false
+  drain:
+    description: Delete pods that hold GPUs where MIG devices change. Refused without, as the MIG manager would fail.
+    type: bool
+    default: false
+  prove:
+    description: When to start pods that share devices; they are removed again.
+    type: str
+    choices:
+    - changed
+    - always
+    - never
+    default: changed
+  image:
+    description: Image of these pods; it must stay alive.
+    type: str
+    default: registry.k8s.io/pause:3.10
+  timeout:
+    description: Seconds for the nodes, and again for the proof.
+    type: int
+    default: 600
+  grace:
+    description: Seconds that a pod of the proof may be unschedulable or without image.
+    type: int
+    default: 60
+author:
+- gpuops maintainers (@gpuops)
+"""
+
+EXAMPLES = r"""
+- name: Four pods per GPU on one pool
+  gpuops.rdma.gpu_sharing:
+    share:
+    - {key: sliced-4, strategy: time-slicing, replicas: 4}
+    config: sliced-4
+    selector: oke.oraclecloud.com/pool.name=small-jobs
+
+- name: MIG devices on another
+  gpuops.rdma.gpu_sharing:
+    mig: all-3g.40gb
+    mig_strategy: mixed
+    selector: oke.oraclecloud.com/pool.name=notebooks
+"""
+
+RETURN = r"""
+changes:
+  description: What was written; the first 50.
+  returned: always
+  type: list
+  elements: str
+nodes:
+  description:
+  - Per node C(config), C(mig), C(sharing), C(resources), C(labels), C(isolation), and C(memory_gb) of one replica or
+    MIG device (1e9 bytes); the first 50.
+  returned: always
+  type: dict
+count:
+  description: Number of nodes.
+  returned: always
+  type: int
+restarted:
+  description: Nodes whose device plugin was made anew.
+  returned: always
+  type: int
+proof:
+  description: Per node that was tried, resources and how many pods with one of each ran at once.
+  returned: always
+  type: dict
+notes:
+  description: What the device plugin ignores.
+  returned: always
+  type: list
+  elements: str
+"""
+
+from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.gpuops.rdma.plugins.module_utils._argspec import with_auth
+from ansible_collections.gpuops.rdma.plugins.module_utils._spec_gpu_sharing import SPEC
+
+
+def main() -> None:
+    module = AnsibleModule(argument_spec=with_auth(SPEC), supports_check_mode=True)
+    module.fail_json(msg="gpuops.rdma.gpu_sharing runs on the control node, through its action plugin.")
+
+
+if __name__ == "__main__":
+    main()

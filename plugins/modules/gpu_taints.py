@@ -1,0 +1,118 @@
+#!/usr/bin/python
+# Copyright: gpuops.rdma contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Documentation of the action plugin of the same name, which does the work on the control node."""
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: gpu_taints
+short_description: Keep other pods off GPU nodes
+version_added: 0.3.0
+description:
+- Taints existing nodes and, on OpenShift, the MachineSets that make new ones. A taint that stands there stays.
+- Merges tolerations into the ClusterPolicy first, so that the GPU Operator's pods stay; refuses a taint that NFD's
+  workers do not tolerate, because no new node would get drivers then.
+- Proves it - every DaemonSet of the GPU Operator is ready on all its nodes, a pod without toleration stays Pending, and
+  one with it runs.
+extends_documentation_fragment:
+- gpuops.rdma.auth
+- gpuops.rdma.attributes.cluster
+options:
+  taints:
+    description: As V(key=value:effect) or mappings. Without a value, a taint of that key and effect is taken as it is.
+    type: list
+    elements: raw
+    default:
+    - nvidia.com/gpu:NoSchedule
+  nodes:
+    description: Only these nodes.
+    type: list
+    elements: str
+    default: []
+  selector:
+    description: Only nodes with these labels. Without it and O(nodes), all NVIDIA GPU nodes of known shapes.
+    type: str
+    default: ""
+  machine_sets:
+    description: MachineSets whose new machines get the taints too.
+    type: list
+    elements: str
+    default: []
+  state:
+    description: With V(absent) the taints and tolerations that this module added are removed.
+    type: str
+    choices:
+    - present
+    - absent
+    default: present
+  prove:
+    description: When to start the two pods; they are removed again.
+    type: str
+    choices:
+    - changed
+    - always
+    - never
+    default: changed
+  image:
+    description: Image of these pods; it must stay alive.
+    type: str
+    default: registry.k8s.io/pause:3.10
+  timeout:
+    description: Seconds for the DaemonSets, and again for the proof.
+    type: int
+    default: 600
+  grace:
+    description: Seconds that a pod of the proof may be unschedulable or without image.
+    type: int
+    default: 60
+author:
+- gpuops maintainers (@gpuops)
+"""
+
+EXAMPLES = r"""
+- name: Only GPU pods of team a on this pool
+  gpuops.rdma.gpu_taints:
+    taints: [nvidia.com/gpu=present:NoSchedule, team=a:NoSchedule]
+    selector: oke.oraclecloud.com/pool.name=team-a
+"""
+
+RETURN = r"""
+changes:
+  description: What was written; the first 50.
+  returned: always
+  type: list
+  elements: str
+taints:
+  description: The taints, checked.
+  returned: always
+  type: list
+  elements: dict
+count:
+  description: Number of nodes.
+  returned: always
+  type: int
+notes:
+  description: DaemonSets of others that do not tolerate the taints, and will not come to new nodes.
+  returned: always
+  type: list
+  elements: str
+proof:
+  description: C(pending), the reason why the pod without toleration waits, and C(running), the node of the other.
+  returned: always
+  type: dict
+"""
+
+from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.gpuops.rdma.plugins.module_utils._argspec import with_auth
+from ansible_collections.gpuops.rdma.plugins.module_utils._spec_gpu_taints import SPEC
+
+
+def main() -> None:
+    module = AnsibleModule(argument_spec=with_auth(SPEC), supports_check_mode=True)
+    module.fail_json(msg="gpuops.rdma.gpu_taints runs on the control node, through its action plugin.")
+
+
+if __name__ == "__main__":
+    main()

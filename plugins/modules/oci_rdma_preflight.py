@@ -1,0 +1,136 @@
+# Copyright: gpuops.rdma contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Documentation of the action plugin of the same name, which does the work on the control node."""
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: oci_rdma_preflight
+short_description: Tell what speaks against an RDMA pool on OCI, before it is made
+version_added: 0.2.0
+description:
+- Judges shape, availability domain, limits, capacity, cluster, add-ons, node image, security rules and policies.
+- Reads only, in parallel; the number of calls does not depend on the number of nodes.
+- Fails with all errors. What could not be read is V(unknown), neither fine nor an error.
+- A missing policy is printed ready to paste. OCI cannot be asked what a principal may do; statements are read as text.
+extends_documentation_fragment:
+- gpuops.rdma.oci
+- gpuops.rdma.attributes
+attributes:
+  check_mode:
+    support: full
+  diff_mode:
+    support: none
+options:
+  compartment:
+    description: OCID of the pool's compartment.
+    type: str
+    required: true
+  availability_domain:
+    description: Full name, e.g. V(AbCd:EU-FRANKFURT-1-AD-1).
+    type: str
+    required: true
+  shape:
+    description: Shape of the nodes.
+    type: str
+    required: true
+  nodes:
+    description: Number of nodes.
+    type: int
+    required: true
+  kind:
+    description: A managed node pool with a compute cluster, or self-managed nodes of a cluster network.
+    type: str
+    choices: [managed_compute_cluster, cluster_network]
+    default: managed_compute_cluster
+  cluster:
+    description: OCID of the cluster.
+    type: str
+    default: ''
+  image:
+    description: OCID of the node image.
+    type: str
+    default: ''
+  subnet:
+    description: OCID of the nodes' subnet.
+    type: str
+    default: ''
+  security_groups:
+    description: OCIDs of the nodes' network security groups.
+    type: list
+    elements: str
+    default: []
+  policies:
+    description: Judge policies too.
+    type: bool
+    default: true
+  policy_sets:
+    description: Sets of files/oci/policies.yml; by default the one of O(kind).
+    type: list
+    elements: str
+    default: []
+  policy_options:
+    description: Statements that are needed only with these.
+    type: list
+    elements: str
+    choices: [create_policies, host_group]
+    default: []
+  group:
+    description: Group or dynamic group that missing statements are written for, as C(name) or C(domain/name).
+    type: str
+    default: ''
+  user_groups:
+    description: Groups of the user, as C(name) or C(domain/name), for sets that are about users.
+    type: list
+    elements: str
+    default: []
+  ignore:
+    description: Ids of findings that are no errors, e.g. V(oci.capacity).
+    type: list
+    elements: str
+    default: []
+author:
+- gpuops maintainers (@gpuops)
+"""
+
+EXAMPLES = r"""
+- name: May we have four H100 nodes?
+  gpuops.rdma.oci_rdma_preflight:
+    compartment: ocid1.compartment.oc1..aaaa
+    cluster: ocid1.cluster.oc1.eu-frankfurt-1.aaaa
+    availability_domain: AbCd:EU-FRANKFURT-1-AD-1
+    shape: BM.GPU.H100.8
+    nodes: 4
+    image: ocid1.image.oc1.eu-frankfurt-1.aaaa
+    subnet: ocid1.subnet.oc1.eu-frankfurt-1.aaaa
+"""
+
+RETURN = r"""
+findings:
+  description: The first 50, with C(id), C(severity), C(subject), C(found), C(expected) and C(remedy).
+  returned: always
+  type: list
+  elements: dict
+missing_policies:
+  description: Statements ready to paste.
+  returned: always
+  type: list
+  elements: str
+calls:
+  description: Number of calls to OCI.
+  returned: always
+  type: int
+"""
+
+from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.gpuops.rdma.plugins.module_utils._spec_oci_rdma_preflight import SPEC
+
+
+def main() -> None:
+    module = AnsibleModule(argument_spec=SPEC, supports_check_mode=True)
+    module.fail_json(msg="gpuops.rdma.oci_rdma_preflight runs on the control node, through its action plugin.")
+
+
+if __name__ == "__main__":
+    main()

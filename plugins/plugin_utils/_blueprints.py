@@ -1,0 +1,41 @@
+# Copyright: gpuops.rdma contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""blueprint_lint with the collection's own facts, for the action and the filter. PRIVATE to the collection."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping, Sequence
+from typing import Any, Union
+
+from ansible_collections.gpuops.rdma.plugins.module_utils import _blueprint_lint
+from ansible_collections.gpuops.rdma.plugins.module_utils._errors import InputError
+from ansible_collections.gpuops.rdma.plugins.module_utils._model import Finding, Json
+from ansible_collections.gpuops.rdma.plugins.plugin_utils import _data
+
+KNOWN = ("rdma", "region", "compartment", "availability_domains", "images", "pools", "names", "nodes")
+
+
+@functools.lru_cache(maxsize=1)
+def facts() -> Json:
+    return _data.load(_data.FILES / "oci" / "blueprints.yml")
+
+
+def lint(documents: Union[Json, Sequence[Json]], known: Mapping[str, Any]) -> list[Finding]:
+    """``known``: options of the module by name. Raises InputError for others."""
+    unknown = sorted(set(known) - set(KNOWN))
+    if unknown:
+        raise InputError(f"blueprint_lint does not take {', '.join(unknown)}. Known: {', '.join(KNOWN)}.")
+    values = {key: tuple(value) if isinstance(value, list) else value for key, value in known.items()}
+    try:
+        values["pools"] = {name: int(size) for name, size in (values.get("pools") or {}).items()}
+    except (TypeError, ValueError):
+        raise InputError("Cannot lint: pools must be {name of the pool: number of nodes}.") from None
+    gpus = {name: shape.gpu_count for name, shape in _data.shapes().items() if shape.gpu_count}
+    return _blueprint_lint.lint(documents, facts(), _blueprint_lint.Around(**values, gpus=gpus))
+
+
+def sentence(item: Finding) -> str:
+    parts = (item.found, f"expected {item.expected}" if item.expected else "", item.remedy)
+    return f"{item.subject}: {'; '.join(part for part in parts if part)} ({item.id})"

@@ -1,0 +1,764 @@
+# Copyright: gpuops.rdma contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""A fake OCI over HTTP on the loopback, for the real `oci` SDK (its clients take ``service_endpoint``).
+
+It verifies signatures as the service does (RSA over the signed headers, digest of the body, clock skew of 5 minutes),
+keeps state, pages its lists (``opc-next-page``), runs work requests on a clock that tests may advance, and fails on
+demand: 429 without Retry-After, 500, capacity, not (yet) there. Standard library only.
+
+    fake = FakeOci(); fake.trust(key_id, n, e); url = fake.start(); ...; fake.stop()
+
+What is not public is marked "not public" and chosen freely; callers must not depend on it. docs/oci.md lists it.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import http.server
+import itertools
+import json
+import re
+import threading
+import time
+import urllib.parse
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from email.utils import parsedate_to_datetime
+from typing import Any, Optional
+
+Json = dict[str, Any]
+SKEW = 300
+"""Seconds by which the service accepts a Date to differ."""
+_SHA256 = bytes.fromhex("3031300d060960864801650304020105000420")
+"""DER prefix of a SHA-256 digest in PKCS#1 v1.5."""
+_BODY = ("content-length", "content-type", "x-content-sha256")
+
+
+class Clock:
+    """Real time, plus what a test adds; ``speed`` lets waits pass quickly."""
+
+    def __init__(self, speed: float = 1.0) -> None:
+        self._start, self._added, self.speed = time.time(), 0.0, speed
+
+    def now(self) -> float:
+        return self._start + (time.time() - self._start) * self.speed + self._added
+
+    def advance(self, seconds: float) -> None:
+        self._added += seconds
+
+
+class Refused(Exception):
+    """An error answer of the service."""
+
+    def __init__(self, status: int, code: str, message: str) -> None:
+        super().__init__(message)
+        self.status, self.code, self.message = status, code, message
+
+
+def not_found() -> Refused:
+    return Refused(404, "NotAuthorizedOrNotFound", "Authorization failed or requested resource not found.")
+
+
+@dataclass
+class Fault:
+    """The next ``times`` requests whose ``METHOD path`` matches get this answer instead."""
+
+    pattern: str
+    status: int
+    code: str
+    message: str
+    times: int = 1
+
+
+@dataclass
+class Work:
+    """A work request. ``finish`` runs once when it is over; what it raises as Refused makes the request fail."""
+
+    id: str
+    kind: str
+    compartment: str
+    started: float
+    seconds: float
+    finish: Callable[[], None]
+    resources: list[Json] = field(default_factory=list)
+    status: str = "IN_PROGRESS"
+    errors: list[Json] = field(default_factory=list)
+    ended: float = 0.0
+
+
+@dataclass(frozen=True)
+class Request:
+    method: str
+    path: str
+    query: Mapping[str, str]
+    body: Json
+    headers: Mapping[str, str]
+    key_id: str
+
+
+@dataclass(frozen=True)
+class Answer:
+    body: Any = None
+    headers: Mapping[str, str] = field(default_factory=dict)
+    status: int = 200
+
+
+Handler = Callable[..., Any]
+ROUTES: list[tuple[str, re.Pattern[str], Handler]] = []
+
+
+def route(method: str, path: str) -> Callable[[Handler], Handler]:
+    pattern = re.compile("/" + re.sub(r"{(\w+)}", r"(?P<\1>[^/]+)", path.lstrip("/")) + "/?")
+
+    def keep(handler: Handler) -> Handler:
+        ROUTES.append((method, pattern, handler))
+        return handler
+
+    return keep
+
+
+CORE, OKE, LIMITS = "/20160918", "/20180222", "/20190729"
+# Query parameter -> field of the object that it must equal.
+FILTERS = {
+    "compartmentId": "compartmentId",
+    "availabilityDomain": "availabilityDomain",
+    "displayName": "displayName",
+    "name": "name",
+    "lifecycleState": "lifecycleState",
+    "subnetId": "subnetId",
+    "vnicId": "vnicId",
+    "instanceId": "instanceId",
+    "clusterId": "clusterId",
+    "computeClusterId": "computeClusterId",
+    "vcnId": "vcnId",
+}
+LISTED = {
+    "compartments": CORE,
+    "availabilityDomains": CORE,
+    "policies": CORE,
+    "dynamicGroups": CORE,
+    "images": CORE,
+    "instances": CORE,
+    "vnicAttachments": CORE,
+    "vnics": CORE,
+    "privateIps": CORE,
+    "vcns": CORE,
+    "subnets": CORE,
+    "securityLists": CORE,
+    "networkSecurityGroups": CORE,
+    "routeTables": CORE,
+    "clusterNetworks": CORE,
+    "instancePools": CORE,
+    "instanceConfigurations": CORE,
+    "clusters": OKE,
+    "nodePools": OKE,
+}
+COLLECTIONS = {"computeClusters": CORE, "computeCapacityTopologies": CORE, "computeHosts": CORE}
+"""Lists that come as {"items": [...]}."""
+
+
+class FakeOci:
+    """``lag``: seconds before a new object can be read. ``page``: entries of a page where the caller gives no limit.
+    ``capacity``: (availability domain, shape) -> hosts left; absent = enough. ``durations``: seconds by operation."""
+
+    def __init__(
+        self, tenancy: str = "ocid1.tenancy.oc1..root", region: str = "eu-frankfurt-1", page: int = 100
+    ) -> None:
+        self.tenancy, self.region, self.page, self.lag = tenancy, region, page, 0.0
+        self.clock = Clock()
+        self.tables: dict[str, dict[str, Json]] = {name: {} for name in (*LISTED, *COLLECTIONS)}
+        self.shapes: dict[str, Json] = {}
+        self.limits: dict[str, Json] = {}
+        """Limit name -> {scopeType, used, available}, of the service compute."""
+        self.addons: dict[str, list[Json]] = {}
+        self.rules: dict[str, list[Json]] = {}
+        """NSG -> security rules."""
+        self.compatible: dict[str, set[str]] = {}
+        """Image -> shapes that were added."""
+        self.sources: dict[str, str] = {}
+        """URL of an image -> "" (good) or the message that its import fails with."""
+        self.capacity: dict[tuple[str, str], int] = {}
+        self.durations = {"CreateImage": 2700.0, "CreateClusterNetwork": 600.0, "NODEPOOL_CREATE": 600.0}
+        self.works: dict[str, Work] = {}
+        self.faults: list[Fault] = []
+        self.calls: Counter[str] = Counter()
+        self._keys: dict[str, tuple[int, int]] = {}
+        self._retry: dict[str, Answer] = {}
+        self._seen: dict[str, float] = {}
+        self._ids = itertools.count(1)
+        self._lock = threading.RLock()
+        self._server: Optional[http.server.ThreadingHTTPServer] = None
+
+    # ---- life
+
+    def start(self) -> str:
+        """The URL for ``service_endpoint``."""
+        fake = self
+
+        class Bound(_Http):
+            oci = fake
+
+        self._server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Bound)
+        self._server.daemon_threads = True
+        threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
+        return f"http://127.0.0.1:{self._server.server_address[1]}"
+
+    def stop(self) -> None:
+        if self._server:
+            self._server.shutdown()
+            self._server.server_close()
+
+    def trust(self, key_id: str, n: int, e: int) -> None:
+        """A public key (modulus, exponent); ``key_id`` is tenancy/user/fingerprint or ``ST$<token>``."""
+        self._keys[key_id] = (n, e)
+
+    def fail(self, pattern: str, status: int, code: str, message: str = "", times: int = 1) -> None:
+        self.faults.append(Fault(pattern, status, code, message or code, times))
+
+    # ---- state
+
+    def ocid(self, kind: str) -> str:
+        return f"ocid1.{kind}.oc1.{self.region}.{next(self._ids):060d}"
+
+    def add(self, table: str, item: Json, lag: float = 0.0) -> Json:
+        item.setdefault("id", self.ocid(re.sub(r"s$", "", table).lower()))
+        item.setdefault("timeCreated", self.stamp())
+        item.setdefault("freeformTags", {})
+        item.setdefault("definedTags", {})
+        self.tables[table][item["id"]] = item
+        if lag:
+            self._seen[item["id"]] = self.clock.now() + lag
+        return item
+
+    def get(self, table: str, key: str) -> Json:
+        item = self.tables[table].get(key)
+        if item is None or not self.visible(item):
+            raise not_found()
+        return item
+
+    def visible(self, item: Json) -> bool:
+        return self._seen.get(item["id"], 0.0) <= self.clock.now()
+
+    def stamp(self, at: Optional[float] = None) -> str:
+        return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(at or self.clock.now())) + ".000Z"
+
+    def work(self, kind: str, compartment: str, finish: Callable[[], None], resources: list[Json]) -> Work:
+        work = Work(
+            self.ocid("coreservicesworkrequest"),
+            kind,
+            compartment,
+            self.clock.now(),
+            self.durations.get(kind, 0.0),
+            finish,
+            resources,
+        )
+        self.works[work.id] = work
+        self.settle()
+        return work
+
+    def settle(self) -> None:
+        """Finishes work requests whose time is over."""
+        for work in [item for item in self.works.values() if item.status == "IN_PROGRESS"]:
+            if self.clock.now() < work.started + work.seconds:
+                continue
+            work.ended = work.started + work.seconds
+            try:
+                work.finish()
+                work.status = "SUCCEEDED"
+            except Refused as error:
+                work.status = "FAILED"
+                work.errors.append({"code": error.code, "message": error.message, "timestamp": self.stamp()})
+
+    # ---- requests
+
+    def handle(self, request: Request) -> Answer:
+        with self._lock:
+            self.settle()
+            self.calls[f"{request.method} {request.path}"] += 1
+            for fault in self.faults:
+                if fault.times and re.search(fault.pattern, f"{request.method} {request.path}"):
+                    fault.times -= 1
+                    raise Refused(fault.status, fault.code, fault.message)
+            token = request.headers.get("opc-retry-token", "")
+            if token and token in self._retry:
+                return self._retry[token]
+            answer = self._answer(request)
+            if token and request.method == "POST":
+                self._retry[token] = answer
+            return answer
+
+    def _answer(self, request: Request) -> Answer:
+        for method, pattern, handler in ROUTES:
+            match = pattern.fullmatch(request.path)
+            if match and method == request.method:
+                parts = {key: urllib.parse.unquote(value) for key, value in match.groupdict().items()}
+                found = handler(self, request, **parts)
+                return found if isinstance(found, Answer) else Answer(found)
+        for table, base in (*LISTED.items(), *COLLECTIONS.items()):
+            if request.method == "GET" and request.path == f"{base}/{table}":
+                return self.listed(list(self.tables[table].values()), request, table in COLLECTIONS)
+            match = re.fullmatch(f"{base}/{table}/([^/]+)", request.path)
+            if match and request.method in ("GET", "PUT"):
+                return self._one(table, urllib.parse.unquote(match[1]), request)
+        raise Refused(404, "NotAuthorizedOrNotFound", f"The fake has no {request.method} {request.path}.")
+
+    def _one(self, table: str, key: str, request: Request) -> Answer:
+        item = self.get(table, key)
+        if request.method == "PUT":
+            if request.headers.get("if-match", etag(item)) != etag(item):
+                raise Refused(412, "NoEtagMatch", "The etag does not match.")
+            item.update(request.body)
+        return Answer(item, {"etag": etag(item)})
+
+    def listed(self, items: list[Json], request: Request, collection: bool = False) -> Answer:
+        """Filtered and paged."""
+        query = request.query
+        wanted = {FILTERS[key]: value for key, value in query.items() if key in FILTERS}
+        if query.get("computeHostInSubtree") == "true":
+            wanted.pop("compartmentId", None)
+        found = [
+            item
+            for item in items
+            if self.visible(item) and all(str(item.get(key, value)) == value for key, value in wanted.items())
+        ]
+        start = _page_start(query.get("page", ""))
+        size = min(int(query.get("limit", self.page)), 1000)
+        part = found[start : start + size]
+        more = start + size < len(found)
+        headers = {"opc-next-page": base64.b64encode(str(start + size).encode()).decode()} if more else {}
+        return Answer({"items": part} if collection else part, headers)
+
+    # ---- signatures
+
+    def verify(self, method: str, target: str, headers: Mapping[str, str], body: bytes) -> str:
+        """The key id. Raises Refused(401) as the service does: it does not tell which part is wrong."""
+        given = dict(re.findall(r'(\w+)="([^"]*)"', headers.get("authorization", "")))
+        key = self._keys.get(given.get("keyId", ""))
+        refused = Refused(
+            401, "NotAuthenticated", "The required information to complete authentication was not provided."
+        )
+        if not key or given.get("algorithm") != "rsa-sha256" or not headers["authorization"].startswith("Signature "):
+            raise refused
+        signed = given["headers"].split()
+        wanted = {"date", "(request-target)", "host"} | (set(_BODY) if method in ("POST", "PUT", "PATCH") else set())
+        if not wanted <= set(signed):
+            raise refused
+        if abs(parsedate_to_datetime(headers["date"]).timestamp() - time.time()) > SKEW:
+            raise refused
+        digest = base64.b64encode(hashlib.sha256(body).digest()).decode()
+        if "x-content-sha256" in signed and headers.get("x-content-sha256") != digest:
+            raise refused
+        lines = [
+            f"{name}: {f'{method.lower()} {target}' if name == '(request-target)' else headers.get(name, '')}"
+            for name in signed
+        ]
+        if not _rsa(base64.b64decode(given["signature"]), "\n".join(lines).encode(), *key):
+            raise refused
+        return given["keyId"]
+
+
+def etag(item: Json) -> str:
+    return hashlib.sha256(json.dumps(item, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def _page_start(token: str) -> int:
+    try:
+        return int(base64.b64decode(token)) if token else 0
+    except ValueError:
+        raise Refused(400, "InvalidParameter", "page is no token of this list") from None
+
+
+def _rsa(signature: bytes, message: bytes, n: int, e: int) -> bool:
+    """PKCS#1 v1.5 with SHA-256."""
+    size = (n.bit_length() + 7) // 8
+    found = pow(int.from_bytes(signature, "big"), e, n).to_bytes(size, "big")
+    digest = _SHA256 + hashlib.sha256(message).digest()
+    return found == b"\x00\x01" + b"\xff" * (size - len(digest) - 3) + b"\x00" + digest
+
+
+class _Http(http.server.BaseHTTPRequestHandler):
+    oci: FakeOci
+    protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
+
+    def log_message(self, format: str, *args: Any) -> None:
+        pass
+
+    def _serve(self) -> None:
+        body = self.rfile.read(int(self.headers.get("content-length") or 0))
+        headers = {key.lower(): value for key, value in self.headers.items()}
+        path, _mark, query = self.path.partition("?")
+        try:
+            key_id = self.oci.verify(self.command, self.path, headers, body)
+            known = dict(urllib.parse.parse_qsl(query))
+            request = Request(self.command, path, known, json.loads(body or b"{}"), headers, key_id)
+            answer = self.oci.handle(request)
+        except Refused as error:
+            answer = Answer({"code": error.code, "message": error.message}, {}, error.status)
+        except Exception as error:
+            answer = Answer({"code": "InternalError", "message": f"fake_oci: {error!r}"}, {}, 500)
+        data = b"" if answer.body is None else json.dumps(answer.body).encode()
+        self.send_response(204 if answer.body is None and answer.status == 200 else answer.status)
+        for key, value in {"opc-request-id": f"fake/{id(answer):x}", **answer.headers}.items():
+            self.send_header(key, value)
+        self.send_header("content-type", "application/json")
+        self.send_header("content-length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+    do_GET = do_POST = do_PUT = do_DELETE = _serve
+
+
+# ---- identity --------------------------------------------------------------------------------------------------------
+
+
+@route("GET", f"{CORE}/availabilityDomains")
+def _domains(oci: FakeOci, request: Request) -> Any:
+    return list(oci.tables["availabilityDomains"].values())
+
+
+@route("GET", f"{CORE}/compartments")
+def _compartments(oci: FakeOci, request: Request) -> Any:
+    items = list(oci.tables["compartments"].values())
+    if request.query.get("compartmentIdInSubtree") == "true":
+        rest = {key: value for key, value in request.query.items() if key != "compartmentId"}
+        request = Request(request.method, request.path, rest, request.body, request.headers, request.key_id)
+    return oci.listed(items, request)
+
+
+@route("POST", f"{CORE}/policies")
+def _make_policy(oci: FakeOci, request: Request) -> Any:
+    return _identity(oci, request, "policies")
+
+
+@route("POST", f"{CORE}/dynamicGroups")
+def _make_group(oci: FakeOci, request: Request) -> Any:
+    return _identity(oci, request, "dynamicGroups")
+
+
+def _identity(oci: FakeOci, request: Request, table: str) -> Json:
+    if any(item["name"] == request.body["name"] for item in oci.tables[table].values()):
+        code = "PolicyAlreadyExists" if table == "policies" else "DynamicGroupAlreadyExists"
+        raise Refused(409, code, f"{request.body['name']} already exists")
+    return oci.add(table, {**request.body, "lifecycleState": "ACTIVE"}, oci.lag)
+
+
+# ---- images ----------------------------------------------------------------------------------------------------------
+
+
+@route("POST", f"{CORE}/images")
+def _import(oci: FakeOci, request: Request) -> Any:
+    body = dict(request.body)
+    source = body.pop("imageSourceDetails", {})
+    if source.get("sourceImageType") not in (None, "QCOW2", "VMDK"):
+        raise Refused(400, "InvalidParameter", "sourceImageType")
+    if source.get("sourceType") == "objectStorageUri" and source.get("sourceUri") not in oci.sources:
+        raise Refused(400, "InvalidParameter", "The object storage URI cannot be read.")
+    image = oci.add("images", {**body, "lifecycleState": "IMPORTING"}, oci.lag)
+    image.update({key: source[key] for key in ("operatingSystem", "operatingSystemVersion") if source.get(key)})
+
+    def finish() -> None:
+        why = oci.sources.get(source.get("sourceUri", ""), "")
+        if why:
+            # not public: what the image itself shows after a failed import
+            image["lifecycleState"] = "DELETED"
+            raise Refused(400, "ImageImportFailed", why)
+        image.update({"lifecycleState": "AVAILABLE", "sizeInMBs": 51200})
+
+    work = oci.work("CreateImage", body["compartmentId"], finish, [_resource("image", image["id"], "CREATED")])
+    return Answer(image, {"opc-work-request-id": work.id, "etag": etag(image)})
+
+
+@route("GET", f"{CORE}/images/{{image}}/shapes")
+def _image_shapes(oci: FakeOci, request: Request, image: str) -> Any:
+    oci.get("images", image)
+    return [{"imageId": image, "shape": name} for name in sorted(oci.compatible.get(image, ()))]
+
+
+@route("PUT", f"{CORE}/images/{{image}}/shapes/{{shape}}")
+def _add_shape(oci: FakeOci, request: Request, image: str, shape: str) -> Any:
+    oci.get("images", image)
+    if shape not in oci.shapes:
+        raise Refused(400, "InvalidParameter", f"{shape} is no shape")
+    oci.compatible.setdefault(image, set()).add(shape)
+    return {"imageId": image, "shape": shape}
+
+
+@route("DELETE", f"{CORE}/images/{{image}}")
+def _delete_image(oci: FakeOci, request: Request, image: str) -> Any:
+    oci.get("images", image)["lifecycleState"] = "DELETED"
+
+
+# ---- shapes, capacity, limits ----------------------------------------------------------------------------------------
+
+
+@route("GET", f"{CORE}/shapes")
+def _shapes(oci: FakeOci, request: Request) -> Any:
+    items = [
+        {key: value for key, value in item.items() if key != "domains"}
+        for item in oci.shapes.values()
+        if request.query.get("availabilityDomain", "") in ("", *item.get("domains", oci.tables["availabilityDomains"]))
+    ]
+    for item in items:
+        item.setdefault("id", item["shape"])
+    return oci.listed(items, request)
+
+
+@route("POST", f"{CORE}/computeCapacityReports")
+def _report(oci: FakeOci, request: Request) -> Any:
+    body = request.body
+    if body["compartmentId"] != oci.tenancy:
+        raise not_found()
+    found = []
+    for asked in body["shapeAvailabilities"]:
+        shape = asked["instanceShape"]
+        if shape.startswith("BM.") and asked.get("faultDomain"):
+            raise Refused(400, "CannotParseRequest", "Incorrectly formatted request.")
+        left = oci.capacity.get((body["availabilityDomain"], shape), 100)
+        status = "AVAILABLE" if left else "OUT_OF_HOST_CAPACITY"
+        status = status if shape in oci.shapes else "HARDWARE_NOT_SUPPORTED"
+        found.append({"instanceShape": shape, "availabilityStatus": status, "availableCount": left})
+    return {**body, "shapeAvailabilities": found, "timeCreated": oci.stamp()}
+
+
+@route("GET", f"{LIMITS}/limitDefinitions")
+def _definitions(oci: FakeOci, request: Request) -> Any:
+    wanted = request.query.get("name")
+    return [
+        {
+            "name": name,
+            "serviceName": "compute",
+            "scopeType": item["scopeType"],
+            "isResourceAvailabilitySupported": True,
+        }
+        for name, item in oci.limits.items()
+        if wanted in (None, name)
+    ]
+
+
+@route("GET", f"{LIMITS}/services/compute/limits/{{name}}/resourceAvailability")
+def _available(oci: FakeOci, request: Request, name: str) -> Any:
+    item = oci.limits.get(name)
+    if item is None:
+        raise not_found()
+    if (item["scopeType"] == "AD") != ("availabilityDomain" in request.query):
+        raise Refused(400, "InvalidParameter", "availabilityDomain does not fit the scope of the limit")
+    return {"used": item["used"], "available": item["available"], "effectiveQuotaValue": item.get("quota")}
+
+
+# ---- pools -----------------------------------------------------------------------------------------------------------
+
+
+@route("POST", f"{CORE}/computeClusters")
+def _compute_cluster(oci: FakeOci, request: Request) -> Any:
+    return oci.add("computeClusters", {**request.body, "lifecycleState": "ACTIVE"}, oci.lag)
+
+
+@route("POST", f"{CORE}/instanceConfigurations")
+def _configuration(oci: FakeOci, request: Request) -> Any:
+    return oci.add("instanceConfigurations", dict(request.body), oci.lag)
+
+
+@route("POST", f"{CORE}/clusterNetworks")
+def _cluster_network(oci: FakeOci, request: Request) -> Any:
+    body = request.body
+    network = oci.add("clusterNetworks", {**body, "lifecycleState": "PROVISIONING"}, oci.lag)
+    place = body["placementConfiguration"]
+    pools = []
+    for asked in body["instancePools"]:
+        oci.get("instanceConfigurations", asked["instanceConfigurationId"])
+        made = {"compartmentId": body["compartmentId"], "lifecycleState": "PROVISIONING", **asked}
+        pools.append(oci.add("instancePools", {**made, "placementConfigurations": [place]}, oci.lag))
+    network["instancePools"] = pools
+
+    def finish() -> None:
+        try:
+            for pool in pools:
+                _launch(oci, pool)
+        finally:
+            network["lifecycleState"] = "RUNNING"
+        network["lifecycleState"] = "RUNNING"
+
+    resources = [_resource("clusterNetwork", network["id"], "CREATED")]
+    work = oci.work("CreateClusterNetwork", body["compartmentId"], finish, resources)
+    return Answer(network, {"opc-work-request-id": work.id, "etag": etag(network)})
+
+
+def _launch(oci: FakeOci, pool: Json) -> None:
+    """Instances up to the pool's size, or "Out of host capacity" as a work request's error."""
+    details = oci.get("instanceConfigurations", pool["instanceConfigurationId"])["instanceDetails"]["launchDetails"]
+    domain = pool["placementConfigurations"][0]["availabilityDomain"]
+    subnet = pool["placementConfigurations"][0].get("primarySubnetId", "")
+    have = [item for item in oci.tables["instances"].values() if item.get("poolId") == pool["id"]]
+    missing = pool["size"] - len(have)
+    key = (domain, details["shape"])
+    if oci.capacity.get(key, missing) < missing:
+        raise Refused(500, "InternalError", "Out of host capacity.")
+    oci.capacity[key] = oci.capacity.get(key, missing + 1000) - missing
+    for _index in range(missing):
+        made = launch(
+            oci, pool["compartmentId"], details["shape"], domain, subnet, metadata=details.get("metadata", {})
+        )
+        made["poolId"] = pool["id"]
+    pool["lifecycleState"] = "RUNNING"
+
+
+def launch(oci: FakeOci, compartment: str, shape: str, domain: str, subnet: str, **more: Any) -> Json:
+    """A running instance with its VNIC and private address."""
+    number = next(oci._ids)
+    address = more.pop("address", f"10.{number >> 16 & 255}.{number >> 8 & 255}.{number & 255}")
+    item = {"compartmentId": compartment, "shape": shape, "availabilityDomain": domain, "region": oci.region}
+    item.update({"lifecycleState": "RUNNING", "faultDomain": f"FAULT-DOMAIN-{number % 3 + 1}"})
+    item.setdefault("displayName", f"inst-{number}")
+    made = oci.add("instances", {**item, **more})
+    vnic = oci.ocid("vnic")
+    place = {"compartmentId": compartment, "availabilityDomain": domain, "subnetId": subnet, "vnicId": vnic}
+    oci.add("vnicAttachments", {**place, "instanceId": made["id"], "lifecycleState": "ATTACHED", "nicIndex": 0})
+    shown = {"privateIp": address, "isPrimary": True, "lifecycleState": "AVAILABLE"}
+    oci.add("vnics", {"id": vnic, **place, **shown})
+    oci.add("privateIps", {**place, "ipAddress": address, "isPrimary": True})
+    return made
+
+
+@route("GET", f"{CORE}/instancePools/{{pool}}/instances")
+def _pool_instances(oci: FakeOci, request: Request, pool: str) -> Any:
+    oci.get("instancePools", pool)
+    return oci.listed(
+        [_summary(item) for item in oci.tables["instances"].values() if item.get("poolId") == pool], request
+    )
+
+
+@route("GET", f"{CORE}/clusterNetworks/{{network}}/instances")
+def _network_instances(oci: FakeOci, request: Request, network: str) -> Any:
+    pools = {item["id"] for item in oci.get("clusterNetworks", network).get("instancePools", [])}
+    items = [_summary(item) for item in oci.tables["instances"].values() if item.get("poolId") in pools]
+    return oci.listed(items, request)
+
+
+def _summary(item: Json) -> Json:
+    """The state is a free text here, unlike an instance's lifecycleState."""
+    kept = ("id", "availabilityDomain", "compartmentId", "displayName", "faultDomain", "region", "shape", "timeCreated")
+    return {**{key: item.get(key) for key in kept}, "state": item["lifecycleState"].capitalize()}
+
+
+@route("GET", f"{CORE}/computeCapacityTopologies/{{topology}}/computeBareMetalHosts")
+def _bare_metal(oci: FakeOci, request: Request, topology: str) -> Any:
+    return oci.listed(oci.get("computeCapacityTopologies", topology).get("hosts", []), request, True)
+
+
+@route("GET", f"{CORE}/networkSecurityGroups/{{group}}/securityRules")
+def _rules(oci: FakeOci, request: Request, group: str) -> Any:
+    oci.get("networkSecurityGroups", group)
+    return oci.rules.get(group, [])
+
+
+# ---- work requests ---------------------------------------------------------------------------------------------------
+
+
+def _resource(kind: str, key: str, action: str) -> Json:
+    return {"entityType": kind, "identifier": key, "actionType": action, "entityUri": f"/{kind}/{key}"}
+
+
+def _work(oci: FakeOci, key: str) -> Work:
+    if key not in oci.works:
+        raise not_found()
+    return oci.works[key]
+
+
+def _shown(oci: FakeOci, work: Work) -> Json:
+    share = 1.0 if work.status != "IN_PROGRESS" else (oci.clock.now() - work.started) / max(work.seconds, 1e-9)
+    told = {"id": work.id, "operationType": work.kind, "status": work.status, "compartmentId": work.compartment}
+    told.update({"resources": work.resources, "timeAccepted": oci.stamp(work.started), "percentComplete": share * 100})
+    return {**told, **({"timeFinished": oci.stamp(work.ended)} if work.ended else {})}
+
+
+@route("GET", f"{CORE}/workRequests")
+def _works(oci: FakeOci, request: Request) -> Any:
+    wanted = request.query.get("resourceId")
+    found = [work for work in oci.works.values() if wanted in (None, *(item["identifier"] for item in work.resources))]
+    return oci.listed([_shown(oci, work) for work in found], request)
+
+
+@route("GET", f"{CORE}/workRequests/{{key}}")
+def _core_work(oci: FakeOci, request: Request, key: str) -> Any:
+    return _shown(oci, _work(oci, key))
+
+
+@route("GET", f"{OKE}/workRequests/{{key}}")
+def _oke_work(oci: FakeOci, request: Request, key: str) -> Any:
+    """OKE's have no percentComplete."""
+    return {name: value for name, value in _shown(oci, _work(oci, key)).items() if name != "percentComplete"}
+
+
+@route("GET", f"{CORE}/workRequests/{{key}}/errors")
+@route("GET", f"{OKE}/workRequests/{{key}}/errors")
+def _work_errors(oci: FakeOci, request: Request, key: str) -> Any:
+    return _work(oci, key).errors
+
+
+@route("GET", f"{CORE}/workRequests/{{key}}/logs")
+@route("GET", f"{OKE}/workRequests/{{key}}/logs")
+def _work_logs(oci: FakeOci, request: Request, key: str) -> Any:
+    work = _work(oci, key)
+    return [{"message": f"{work.kind} {work.status}", "timestamp": oci.stamp()}]
+
+
+# ---- OKE -------------------------------------------------------------------------------------------------------------
+
+
+@route("POST", f"{OKE}/nodePools")
+def _node_pool(oci: FakeOci, request: Request) -> Any:
+    body = request.body
+    oci.get("clusters", body["clusterId"])
+    config = body["nodeConfigDetails"]
+    place = config["placementConfigs"][0]
+    compute = config.get("computeClusterId")
+    if compute and oci.get("computeClusters", compute)["availabilityDomain"] != place["availabilityDomain"]:
+        raise Refused(400, "InvalidParameter", "the compute cluster is in another availability domain")
+    pool = oci.add("nodePools", {**body, "lifecycleState": "CREATING", "nodes": []}, oci.lag)
+
+    def finish() -> None:
+        key = (place["availabilityDomain"], body["nodeShape"])
+        if oci.capacity.get(key, config["size"]) < config["size"]:
+            pool["lifecycleState"] = "NEEDS_ATTENTION"
+            raise Refused(500, "InternalError", "Out of host capacity.")
+        for _index in range(config["size"]):
+            made = launch(oci, body["compartmentId"], body["nodeShape"], key[0], place["subnetId"])
+            address = next(ip for ip in reversed(oci.tables["privateIps"].values()))["ipAddress"]
+            node = {"id": made["id"], "name": made["displayName"], "privateIp": address, "lifecycleState": "ACTIVE"}
+            pool["nodes"].append({**node, "nodePoolId": pool["id"], "availabilityDomain": key[0]})
+        pool["lifecycleState"] = "ACTIVE"
+
+    resources = [_resource("nodepool", pool["id"], "CREATED")]
+    work = oci.work("NODEPOOL_CREATE", body["compartmentId"], finish, resources)
+    return Answer(None, {"opc-work-request-id": work.id}, 202)
+
+
+@route("GET", f"{OKE}/nodePools")
+def _node_pools(oci: FakeOci, request: Request) -> Any:
+    """The list has no nodes; only a single pool has."""
+    items = [{key: value for key, value in item.items() if key != "nodes"} for item in oci.tables["nodePools"].values()]
+    return oci.listed(items, request)
+
+
+@route("GET", f"{OKE}/clusters/{{cluster}}/addons")
+def _addons(oci: FakeOci, request: Request, cluster: str) -> Any:
+    oci.get("clusters", cluster)
+    return oci.addons.get(cluster, [])
+
+
+@route("GET", f"{OKE}/nodePoolOptions/{{key}}")
+def _options(oci: FakeOci, request: Request, key: str) -> Any:
+    sources = [
+        {"sourceType": "IMAGE", "imageId": item["id"], "sourceName": item.get("displayName", "")}
+        for item in oci.tables["images"].values()
+    ]
+    return {"kubernetesVersions": ["v1.33.1", "v1.34.1"], "shapes": sorted(oci.shapes), "sources": sources}
+
+
+@route("GET", f"{OKE}/clusterOptions/{{key}}")
+def _cluster_options(oci: FakeOci, request: Request, key: str) -> Any:
+    return {"kubernetesVersions": ["v1.33.1", "v1.34.1"]}

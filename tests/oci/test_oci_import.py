@@ -1,0 +1,134 @@
+# Copyright: gpuops.rdma contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""oci_worker_image against the fake OCI: an import of 45 minutes on a faked clock, killed, repeated, refused."""
+
+from __future__ import annotations
+
+import pytest
+
+oci = pytest.importorskip("oci", reason="the oci SDK is not installed (docs/oci.md)")
+
+import http.server
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import oci_site
+from ansible_collections.gpuops.rdma.plugins.module_utils._errors import DeadlinePassed, Hopeless, InputError
+from ansible_collections.gpuops.rdma.plugins.plugin_utils import _oci, _oci_import
+from fake_oci import FakeOci
+
+GPU, SECRET = "ocid1.compartment.oc1..gpu", "s3cr3t"
+
+
+class _Storage(http.server.BaseHTTPRequestHandler):
+    def do_HEAD(self) -> None:
+        self.send_response(404 if "expired" in self.path else 200)
+        self.send_header("content-length", "20000000000")
+        self.end_headers()
+
+    def log_message(self, format: str, *args: Any) -> None:
+        pass
+
+
+@pytest.fixture(scope="module")
+def storage() -> Iterator[str]:
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), _Storage)
+    threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_address[1]}"
+    server.shutdown()
+    server.server_close()
+
+
+class Site:
+    def __init__(self, fake: FakeOci, url: str, config: dict[str, Any], folder: Path, storage: str) -> None:
+        self.fake, self.lines = fake, []
+        self.options = {"service_endpoint": url, "config_file": str(oci_site.config_file(config, folder))}
+        self.link = f"{storage}/p/{SECRET}/n/space/b/images/o/2026/{oci_site.IMAGE}.oci"
+        fake.sources[self.link] = ""
+
+    def run(self, link: str = "", check_mode: bool = False, **changes: Any) -> dict[str, Any]:
+        options = {"compartment": GPU, "name": "", "operating_system": "Ubuntu", "operating_system_version": "24.04"}
+        options.update({"shapes": [oci_site.H100], "tags": {"team": "ml"}, "timeout": 90, **changes})
+        session = _oci.Session(self.options, oci.retry.NoneRetryStrategy())
+        clocks = {"clock": self.fake.clock.now, "sleep": self.fake.clock.advance}
+        made = _oci_import.Import(session, options, link or self.link, self.lines.append, **clocks)
+        return made.run(check_mode)
+
+    def images(self) -> list[dict[str, Any]]:
+        return list(self.fake.tables["images"].values())
+
+
+@pytest.fixture
+def site(fake: FakeOci, url: str, config: dict[str, Any], tmp_path: Path, storage: str) -> Site:
+    return Site(fake, url, config, tmp_path, storage)
+
+
+def test_an_import_of_45_minutes_and_again(site: Site) -> None:
+    before = site.fake.clock.now()
+    first = site.run()
+    assert site.fake.clock.now() - before >= 2700
+    assert first["changed"] and first["added_shapes"] == [oci_site.H100]
+    image = site.images()[0]
+    assert (image["id"], image["lifecycleState"]) == (first["image_ocid"], "AVAILABLE")
+    assert image["displayName"] == oci_site.IMAGE and image["freeformTags"]["team"] == "ml"
+    assert sum("IN_PROGRESS" in line for line in site.lines) >= 40, "the progress is shown every minute"
+    assert any(f"IN_PROGRESS, {half} %" in line for line in site.lines for half in (49, 50, 51))
+    assert "20.0 GB" in site.lines[0] and "done after 45 min" in site.lines[-1]
+    again = site.run(site.link.replace(SECRET, "another"))
+    assert not again["changed"] and again["image_ocid"] == first["image_ocid"], "a new link to the same object"
+    assert len(site.images()) == 1
+    assert SECRET not in str(site.lines) and SECRET not in str(image["freeformTags"])
+
+
+def test_a_run_that_was_killed_is_adopted(site: Site) -> None:
+    with pytest.raises(DeadlinePassed, match=r"not done after 10 min \(IN_PROGRESS, 22 %\).*run again"):
+        site.run(timeout=10)
+    found = site.run()
+    assert len(site.images()) == 1 and found["added_shapes"] == [oci_site.H100]
+    assert site.images()[0]["lifecycleState"] == "AVAILABLE"
+
+
+def test_a_new_image_that_is_not_listed_yet_is_not_made_twice(site: Site) -> None:
+    site.fake.lag = 10_000
+    with pytest.raises(DeadlinePassed):
+        site.run(timeout=1, shapes=[])
+    with pytest.raises(DeadlinePassed):
+        site.run(timeout=1, shapes=[])
+    assert len(site.images()) == 1, "the retry token makes it the same request"
+
+
+def test_a_truncated_image_is_told(site: Site) -> None:
+    site.fake.sources[site.link] = "The image file is truncated."
+    assert _oci.clean(f"x {site.link} y") == f"x {site.link} y".replace(SECRET, "(hidden)")
+    with pytest.raises(
+        Hopeless, match=r"ended as FAILED after 45 min: ImageImportFailed: The image file is truncated\."
+    ):
+        site.run()
+
+
+def test_check_mode_makes_nothing(site: Site) -> None:
+    assert site.run(check_mode=True) == {
+        "changed": True,
+        "image_ocid": "",
+        "state": "",
+        "added_shapes": [oci_site.H100],
+    }
+    assert not site.images()
+
+
+@pytest.mark.parametrize(
+    ("link", "message"),
+    [("/p/expired-s3cr3t/n/a/b/c/o/d", "is refused"), ("/p/s3cr3t/n/a/b/c", "is no link to an object"), ("", "")],
+)
+def test_bad_links(site: Site, storage: str, link: str, message: str) -> None:
+    if not link:
+        with pytest.raises(InputError, match="is no link"):
+            site.run("not a link")
+        return
+    with pytest.raises(InputError, match=message) as error:
+        site.run(storage + link)
+    assert SECRET not in str(error.value)
+    assert not site.images()

@@ -1,0 +1,221 @@
+# Copyright: gpuops.rdma contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Bad input on OpenShift and for shared GPUs (the reference's table 6.2), one case per entry, with what we say to it.
+
+Entries that only a cluster shows (a NoExecute taint that NFD does not tolerate, MIG under running pods) are in
+tests/e2e/test_sharing.py.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Callable
+
+import pytest
+import yaml
+from ansible_collections.gpuops.rdma.plugins.module_utils import _autoscaler, _gpu_sharing, _olm, _pod_gpu
+from ansible_collections.gpuops.rdma.plugins.module_utils._errors import RdmaError
+from ansible_collections.gpuops.rdma.plugins.plugin_utils import _data, _sharing
+from crd_schema import faults, upstream
+
+ROOT = Path(__file__).resolve().parents[2]
+TABLE = _autoscaler.tables(yaml.safe_load((ROOT / "files/autoscaler.yml").read_text()))
+SHAPES = _data.shapes()
+GPU = "nvidia.com/gpu"
+PACKAGE = {
+    "metadata": {"name": "gpu-operator-certified"},
+    "status": {"defaultChannel": "v26.7", "channels": [{"name": "v26.7", "currentCSV": "x.v26.7.0"}]},
+}
+BROKEN_YAML = "version: v1\nsharing:\n  timeSlicing:\n   resources:\n  - name: nvidia.com/gpu"
+
+
+def subscribe(**more: str) -> Any:
+    given = {"namespace": "n", "channel_name": "v26.7", "source": "certified-operators"}
+    return _olm.subscribe("gpu-operator-certified", **{**given, **more})
+
+
+def pod(limits: Any = None, requests: Any = None) -> Any:
+    return _pod_gpu.check({"containers": [{"resources": {"limits": limits or {}, "requests": requests or {}}}]})
+
+
+def machines(notes: dict[str, str], labels: dict[str, str] | None = None, machine: dict[str, str] | None = None) -> Any:
+    inner = {"metadata": {"labels": labels or {}}}
+    meta = {"name": "gpu", "annotations": notes}
+    return {"metadata": meta, "spec": {"template": {"metadata": {"labels": machine or {}}, "spec": inner}}}
+
+
+ZONED = machines({}, {_autoscaler.ZONE: "b", "topology.ebs.csi.aws.com/zone": "b"})
+ZONED["spec"]["template"]["spec"]["providerSpec"] = {
+    "value": {"kind": "AWSMachineProviderConfig", "placement": {"availabilityZone": "a"}}
+}
+
+
+def checked(machine_set: Any, **more: Any) -> Any:
+    return _autoscaler.check_machine_set(TABLE, machine_set, **more)
+
+
+def autoscaler(**spec: Any) -> Any:
+    return _autoscaler.cluster_autoscaler(TABLE, spec)
+
+
+def capacity(gpus: Any) -> dict[str, str]:
+    return _autoscaler.capacity_annotations(TABLE, cpu=8, memory_mib=1024, gpus=gpus)
+
+
+def shared(*, default: str = "", mig_strategy: str = "", **configs: Any) -> _sharing.Plan:
+    return _sharing.plan([], configs, default, {}, mig_strategy)
+
+
+def sliced(replicas: Any = 4, name: str = GPU, how: str = "timeSlicing") -> dict[str, Any]:
+    return {"version": "v1", "sharing": {how: {"resources": [{"name": name, "replicas": replicas}]}}}
+
+
+def node(shape: str, plan: _sharing.Plan, config: str, mig: str) -> Any:
+    return plan.of(_sharing.node_of("n", SHAPES[shape]), SHAPES[shape].gpu_id, config, mig)
+
+
+def machine_autoscaler(name: str, target: str, kind: str = "MachineSet") -> Any:
+    built = _autoscaler.machine_autoscaler(name, target, 0, 1)
+    built["spec"]["scaleTargetRef"]["kind"] = kind
+    return built
+
+
+def predicted(version: str, notes: dict[str, str]) -> str:
+    sizes = {_autoscaler.MIN_SIZE: "0", _autoscaler.MAX_SIZE: "1"}
+    pods = [{"spec": {"containers": [{"resources": {"limits": {GPU: "1"}}}]}}]
+    return _autoscaler.predict(TABLE, TABLE.behaviour(version), machines({**notes, **sizes}), pods).why
+
+
+NEW = {key: value for key, value in capacity(1).items() if key.startswith("capacity.")}
+BOTH = capacity(8)
+H100, L40S = "BM.GPU.H100.8", "BM.GPU.L40S.4"
+CASES: list[tuple[str, Callable[[], Any], str]] = [
+    ("olm: missing source", lambda: subscribe(source=""), "no source"),
+    (
+        "olm: second OperatorGroup",
+        lambda: _olm.check_groups([{"metadata": {"name": "b"}}], "n", "a"),
+        "OperatorGroup b",
+    ),
+    ("olm: channel not in the manifest", lambda: _olm.channel(PACKAGE, "v26.8"), "did you mean v26.7?"),
+    ("olm: approval auto", lambda: subscribe(approval="auto"), "known: Automatic, Manual"),
+    ("pod: request is not limit", lambda: pod({GPU: 1}, {GPU: 2}), "requests 2, limits 1"),
+    ("pod: fraction", lambda: pod({GPU: "0.5"}), "0.5 is no whole number"),
+    ("pod: no limit", lambda: pod(None, {GPU: 1}), "no limit"),
+    ("taint: effect NoSched", lambda: _pod_gpu.taint("a=b:NoSched"), "did you mean NoSchedule?"),
+    ("taint: no key", lambda: _pod_gpu.taint({"effect": "NoSchedule"}), "has no key"),
+    (
+        "accelerator: wrong level",
+        lambda: checked(machines({}, {}, {_autoscaler.ACCELERATOR: "h100"})),
+        "labels the Machine, not the Node",
+    ),
+    ("accelerator: slash", lambda: _autoscaler.accelerator(GPU), "cannot be an accelerator's name"),
+    (
+        "accelerator: not a type",
+        lambda: checked(machines(BOTH, {_autoscaler.ACCELERATOR: "h100"}), gpu_types=["nvidia-h100"]),
+        "known: nvidia-h100",
+    ),
+    ("autoscaler: uneededTime", lambda: autoscaler(scaleDown={"uneededTime": "5m"}), "did you mean unneededTime?"),
+    ("autoscaler: 20 minutes", lambda: autoscaler(scaleDown={"delayAfterAdd": "20 minutes"}), "a duration like 20m"),
+    (
+        "autoscaler: gpus max 0",
+        lambda: autoscaler(resourceLimits={"gpus": [{"type": "h100", "min": 0, "max": 0}]}),
+        "max at least 1",
+    ),
+    (
+        "autoscaler: type nvidia.com/gpu",
+        lambda: autoscaler(resourceLimits={"gpus": [{"type": GPU, "min": 0, "max": 1}]}),
+        "it is the value of the label",
+    ),
+    ("machine autoscaler: min > max", lambda: _autoscaler.machine_autoscaler("a", "gpu", 2, 1), "not more than max"),
+    ("machine autoscaler: max 0", lambda: _autoscaler.machine_autoscaler("a", "gpu", 0, 0), "max at least 1"),
+    (
+        "machine autoscaler: no such set",
+        lambda: _autoscaler.check_owners([machine_autoscaler("a", "gpus")], ["gpu"]),
+        "did you mean gpu?",
+    ),
+    (
+        "machine autoscaler: two owners",
+        lambda: _autoscaler.check_owners([machine_autoscaler(name, "gpu") for name in "ab"], ["gpu"]),
+        "belongs to MachineAutoscaler/a already",
+    ),
+    (
+        "machine autoscaler: kind Machine",
+        lambda: _autoscaler.check_owners([machine_autoscaler("a", "gpu", "Machine")], ["gpu"]),
+        "scaleTargetRef.kind Machine",
+    ),
+    ("from zero: one", lambda: checked(machines({**BOTH, "machine.openshift.io/GPU": "one"})), "panics on it"),
+    (
+        "from zero: GPU alone",
+        lambda: checked(machines({"machine.openshift.io/GPU": "8"})),
+        "cpu and memory are both needed",
+    ),
+    ("from zero: new keys on 4.18", lambda: predicted("4.18", NEW), "no annotation machine.openshift.io/vCPU"),
+    ("from zero: slices left out", lambda: checked(machines(BOTH), gpus=32), "its nodes advertise 32"),
+    ("zone: not the provider's", lambda: checked(ZONED), "a, as in its providerSpec"),
+    ("zone: EBS label elsewhere", lambda: checked(_elsewhere()), "is not this platform's (GCPMachineProviderSpec)"),
+    ("slicing: replicas 1", lambda: shared(a=sliced(1)), "at least 2"),
+    ("slicing: replicas 0", lambda: shared(a=sliced(0)), "at least 2"),
+    ("slicing: default key absent", lambda: shared(default="b", a=sliced()), "the default asks for"),
+    ("slicing: broken YAML", lambda: shared(a=BROKEN_YAML), "in line 5"),
+    ("slicing: unknown resource", lambda: shared(a=sliced(2, "nvidia.com/gpus")), "'nvidia.com/gpus'"),
+    ("mig: unknown profile", lambda: node(H100, shared(), "", "all-1g.5gb"), "does not fit a100-h100-80gb"),
+    ("mig: Single", lambda: shared(a={"flags": {"migStrategy": "Single"}}), "did you mean single?"),
+    ("mig: no such GPU", lambda: node(L40S, shared(), "", "all-1g.10gb"), "which has no MIG"),
+    ("mps: with MIG", lambda: node(H100, shared(a=sliced(how="mps")), "a", "all-1g.10gb"), "does not work on MIG"),
+    (
+        "mps: with time slicing",
+        lambda: shared(a={"sharing": {**sliced()["sharing"], **sliced(how="mps")["sharing"]}}),
+        "exclude each other",
+    ),
+]
+
+
+def _elsewhere() -> Any:
+    built = machines({}, {"topology.ebs.csi.aws.com/zone": "a"})
+    built["spec"]["template"]["spec"]["providerSpec"] = {"value": {"kind": "GCPMachineProviderSpec", "zone": "a"}}
+    return built
+
+
+@pytest.mark.parametrize(("bad", "words"), [case[1:] for case in CASES], ids=[case[0] for case in CASES])
+def test_bad_input_is_named(bad: Callable[[], Any], words: str) -> None:
+    try:
+        found = bad()
+    except RdmaError as error:
+        found = str(error)
+    told = found if isinstance(found, str) else " ".join(f"{one.found} {one.expected} {one.remedy}" for one in found)
+    assert words in told
+
+
+def test_a_cluster_autoscaler_of_another_name_cannot_be_written() -> None:
+    assert autoscaler()["metadata"]["name"] == "default"
+
+
+def test_tolerations_replaced_instead_of_merged() -> None:
+    there = [{"key": "team", "operator": "Exists"}]
+    assert _pod_gpu.merged(there, _pod_gpu.taints(["nvidia.com/gpu:NoSchedule"]))[:1] == there
+
+
+def test_an_empty_cluster_policy_is_no_cluster_policy() -> None:
+    """The definition itself refuses it; we write the example of the version with our values over it."""
+    empty = {"apiVersion": "nvidia.com/v1", "kind": "ClusterPolicy", "metadata": {"name": "x"}, "spec": {}}
+    path = upstream("crds/gpu-operator/v26.7.0/nvidia.com_clusterpolicies.yaml")
+    assert "'operator' is a required property" in " ".join(faults(empty, path))
+
+
+@pytest.mark.parametrize("version", ["v23.9.1", "v25.10.1", "v26.3.3", "v26.7.0"])
+def test_what_we_patch_into_a_cluster_policy_exists_in_every_version(version: str) -> None:
+    name = "nvidia.com_clusterpolicies_crd.yaml" if version == "v23.9.1" else "nvidia.com_clusterpolicies.yaml"
+    crd = yaml.load(upstream(f"crds/gpu-operator/{version}/{name}").read_text(), Loader=yaml.CSafeLoader)
+    schema = crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]
+    layouts = {"mine": [{"devices": "all", "mig-enabled": True, "mig-devices": {"1g.10gb": 7}}]}
+    plan = _sharing.plan([], {"a": sliced()}, "a", layouts, "mixed")
+    tolerations = {"daemonsets": {"tolerations": _pod_gpu.merged([], _pod_gpu.taints(["a=b:NoExecute"]))}}
+    assert _olm.unknown_fields({**_sharing.policy_spec(plan, "x"), **tolerations}, schema) == []
+
+
+def test_the_text_in_the_config_map_is_read_as_it_was_meant() -> None:
+    plan = _sharing.plan([], {"a": sliced(), "b": _gpu_sharing.shared("mps", 2)}, "a", {}, "")
+    data = _sharing.objects(plan, "x", "n")[0]["data"]
+    assert {key: yaml.safe_load(text) for key, text in data.items()} == plan.configs
+    assert shared(**data).configs == plan.configs

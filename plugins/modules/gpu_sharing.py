@@ -133,7 +133,7 @@ EXAMPLES = r"""
 - name: Four pods per GPU on one pool
   gpuops.rdma.gpu_sharing:
     share:
-    - {key: sliced-4, strategy: time-slicing, replicas: 4}
+      - {key: sliced-4, strategy: time-slicing, replicas: 4}
     config: sliced-4
     selector: oke.oraclecloud.com/pool.name=small-jobs
 

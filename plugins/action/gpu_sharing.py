@@ -24,7 +24,13 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils._writer import Writer
 
 IN_EFFECT = "gpuops.rdma/sharing-config"
 """Annotation of a node: digest of the configuration that its device plugin was started with."""
+CORDONED = "gpuops.rdma/cordoned-for-mig"
+"""Annotation of a node: the cordon is ours, so that no pod takes a GPU that is being parted."""
 VGPU = "nvidia.com/vgpu.present"
+OPENSHIFT = "/apis/config.openshift.io"
+EXPERIMENTAL = (
+    "MPS on OpenShift is experimental: see that two processes compute at once on one GPU before relying on it."
+)
 POLL, PER_SECOND = 1.0, 250
 """Seconds between two looks at few nodes, and nodes for which a second more is waited."""
 PROOFS = 16
@@ -36,6 +42,7 @@ class ActionModule(RdmaAction):
     def act(self, args: dict[str, Any]) -> dict[str, Any]:
         self.args, self.absent = args, args["state"] == "absent"
         self.changes: list[Json] = []
+        self.restarted: set[str] = set()
         self.readers: Optional[dict[str, list[Json]]] = None
         self.namespace = _gpu_nodes.operator_namespace(self.client)
         self.policy = _gpu_nodes.policy(self.client)
@@ -47,10 +54,16 @@ class ActionModule(RdmaAction):
         self._tell(wanted)
         busy = self._busy()
         self._write_config()
-        restarted = [one.name for one in self.members if self._write_node(one, busy.get(one.name, []))]
+        for name in args["machine_sets"]:
+            self._write_machine_set(name)
+        for one in self.members:
+            self._write_node(one, busy.get(one.name, []))
         proof: Json = {}
         if not self.check_mode:
             self._await(wanted)
+            for one in self.members:
+                if CORDONED in one.annotations:
+                    self._cordon(one.name, False)
             if self.absent and self._remove_config():
                 self._await(wanted)
             elif args["prove"] == "always" or (self.changes and args["prove"] == "changed"):
@@ -60,7 +73,7 @@ class ActionModule(RdmaAction):
             "changes": [one["what"] for one in self.changes][: _gpu_nodes.SHOWN],
             "nodes": {one.name: self._row(one, wanted[one.name]) for one in self.members[: _gpu_nodes.SHOWN]},
             "count": len(self.members),
-            "restarted": len(restarted),
+            "restarted": len(self.restarted),
             "notes": self.plan.notes,
             "proof": proof,
         }
@@ -77,7 +90,7 @@ class ActionModule(RdmaAction):
         """The keys of this task, and those that the ConfigMap has already: pools share one."""
         args = self.args
         strategy = args["mig_strategy"] or (self.policy["spec"].get("mig") or {}).get("strategy") or "single"
-        mine = _sharing.plan(args["share"], args["configs"], "", args["mig_configs"], strategy)
+        mine = _sharing.plan(args["share"], args["configs"], "", {}, strategy)
         self.mine = dict(mine.configs)
         there = {
             key: text for key, text in ((self.config_map or {}).get("data") or {}).items() if key not in mine.configs
@@ -92,15 +105,17 @@ class ActionModule(RdmaAction):
         if self.absent and default in self.mine:
             default = ""
         configs = {**mine.configs, **there}
-        found = _sharing.plan([], configs, default, args["mig_configs"], strategy)
-        self._layouts(found)
-        return found
+        return _sharing.plan([], configs, default, self._layouts(), strategy)
 
-    def _layouts(self, plan: _sharing.Plan) -> None:
-        """Own layouts replace the MIG manager's file: those that are asked for by name must be in it too."""
+    def _layouts(self) -> Json:
+        """Own layouts, of this task and of earlier ones. They replace the MIG manager's file, so a layout of that file
+        that is asked for is written beside them."""
         name = self.args["mig"]
-        if plan.mig_configs and name and name not in plan.mig_configs and name != _gpu_sharing.DISABLED:
-            raise InputError(f"The layout {name!r} is not in mig_configs, which replaces the MIG manager's own file.")
+        found = {**_sharing.layouts_in(self._find(f"{self.args['name']}-mig")), **self.args["mig_configs"]}
+        if found and name and name not in found:
+            entries = [_sharing.layout_entry(gpu, name) for gpu in sorted({one.shape.gpu_id for one in self.members})]
+            found.update({name: [one for one in entries if one]} if any(entries) else {})
+        return found
 
     def _key(self, one: Member) -> str:
         """The configuration that the node is to choose; "" = its label goes."""
@@ -140,6 +155,9 @@ class ActionModule(RdmaAction):
             kinds.setdefault(f"{offers}; {one.isolation}", []).append(name)
         for words, names in kinds.items():
             self.progress(f"{_gpu_nodes.told(names, 3)}: {words}")
+        if any(one.sharing == "mps" for one in wanted.values()) and self.client.find(OPENSHIFT) is not None:
+            self.plan.notes.append(EXPERIMENTAL)
+            self.progress(EXPERIMENTAL)
 
     def _expected(self, one: Member) -> Expected:
         node = _sharing.node_of(one.name, one.shape, one.memory_mib)
@@ -180,9 +198,9 @@ class ActionModule(RdmaAction):
         if change:
             self.changes.append(change)
 
-    def _write_node(self, one: Member, pods: list[str]) -> bool:
+    def _write_node(self, one: Member, pods: list[str]) -> None:
         """Its plugin is made anew first, then labels and digest are written at once: a run that is cut short between
-        does both again. Returns whether the plugin was."""
+        does both again."""
         key, mig = self._key(one), self._mig(one)
         labels = {_gpu_sharing.CONFIG_LABEL: key or None, _gpu_sharing.MIG_LABEL: mig or None}
         digest = self._digest(key)
@@ -190,18 +208,34 @@ class ActionModule(RdmaAction):
         stale = one.annotations.get(IN_EFFECT) != digest
         restart = stale and (digest is not None or one.annotations.get(IN_EFFECT) is not None)
         if not lacking and not stale:
-            return False
+            return
         body: Json = {"labels": lacking} if lacking else {}
         body.update({"annotations": {IN_EFFECT: digest}} if stale else {})
         before = {name: one.labels.get(name) for name in lacking}
         self._note(_gpu_nodes.change(f"Node {one.name}", before, {**lacking, **({IN_EFFECT: digest} if stale else {})}))
         if not self.check_mode:
             if pods and _gpu_sharing.MIG_LABEL in lacking:
-                self._drain(one.name, pods)
+                self._drain(one, pods)
             if restart:
                 self._restart(one.name)
         self.client.patch(self.client.path("v1", "Node", "", one.name), {"metadata": body}, dry_run=self.check_mode)
-        return restart
+
+    def _write_machine_set(self, name: str) -> None:
+        """Labels of the nodes that it makes from now on."""
+        path, found = _gpu_nodes.machine_set(self.client, name)
+        spec = found["spec"]["template"]["spec"]
+        present = dict((spec.get("metadata") or {}).get("labels") or {})
+        labels = {}
+        if self.absent or self.args["config"] is not None:
+            labels[_gpu_sharing.CONFIG_LABEL] = None if self.absent else self.args["config"] or None
+        if self.args["mig"] is not None:
+            labels[_gpu_sharing.MIG_LABEL] = None if self.absent else self.args["mig"]
+        lacking = {key: value for key, value in labels.items() if present.get(key) != value}
+        if lacking:
+            body = {"spec": {"template": {"spec": {"metadata": {"labels": lacking}}}}}
+            self.client.patch(path, body, dry_run=self.check_mode)
+            before = {key: present.get(key) for key in lacking}
+            self._note(_gpu_nodes.change(f"MachineSet {name}", before, lacking))
 
     def _digest(self, key: str) -> Optional[str]:
         key = key or self.plan.default
@@ -210,7 +244,17 @@ class ActionModule(RdmaAction):
         text = json.dumps([self.args["name"], key, self.plan.configs.get(key)], sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
-    def _drain(self, node: str, pods: list[str]) -> None:
+    def _cordon(self, node: str, on: bool) -> None:
+        """By a note of ours, so that a run that was cut short is taken up, and nobody else's cordon is taken away."""
+        meta = {"annotations": {CORDONED: "true" if on else None}}
+        body = {"metadata": meta, "spec": {"unschedulable": True if on else None}}
+        self.client.patch(self.client.path("v1", "Node", "", node), body)
+
+    def _drain(self, one: Member, pods: list[str]) -> None:
+        node = one.name
+        if not one.facts.cordoned:
+            self._cordon(node, True)
+            one.annotations[CORDONED] = "true"
         self.progress(f"{node}: ends {len(pods)} pods that hold GPUs: {_gpu_nodes.told(pods)}")
         for name in pods:
             namespace, _, pod_name = name.partition("/")
@@ -221,6 +265,7 @@ class ActionModule(RdmaAction):
 
     def _restart(self, node: str) -> None:
         """The device plugin and GPU Feature Discovery read their configuration when they start."""
+        self.restarted.add(node)
         if self.readers is None:
             self.readers = self._pods(f"app in ({_gpu_nodes.PLUGIN},{_gpu_nodes.FEATURES})")
         for one in self.readers.get(node, []):
@@ -240,7 +285,7 @@ class ActionModule(RdmaAction):
     def _remove_config(self) -> bool:
         """What no node chooses any more. The policy forgets a ConfigMap before it goes."""
         before = len(self.changes)
-        if self.args["mig_configs"]:
+        if self.plan.mig_configs and self.args["mig"] is not None:
             self._remove_layouts()
         if self.config_map is not None and _objects.is_ours(self.config_map):
             self._remove_keys(self.config_map)
@@ -279,8 +324,9 @@ class ActionModule(RdmaAction):
 
     def _await(self, wanted: dict[str, Expected]) -> None:
         """Every node offers what it must. A plugin that is older than the ConfigMap is made anew once: somebody may
-        have edited it."""
+        have edited it. Where this run has put it right, all that are late are; times have whole seconds."""
         again: set[str] = set()
+        edited = any(f"update ConfigMap {self.namespace}/{self.args['name']}" == one["what"] for one in self.changes)
 
         def read() -> dict[str, Status]:
             found = {one.name: one for one in _gpu_nodes.members(self.client, list(wanted), self.args["selector"])}
@@ -289,8 +335,10 @@ class ActionModule(RdmaAction):
                 again.add("")
                 self.readers = None
                 pods = self._pods(f"app={_gpu_nodes.PLUGIN}")
-                for name in (name for name, status in late.items() if status.state != READY):
-                    if _reboot.outdated([self.config_map], pods.get(name, [])):
+                for name, status in late.items():
+                    if status.state == READY or name in self.restarted:
+                        continue
+                    if edited or _reboot.outdated([self.config_map], pods.get(name, [])):
                         self._restart(name)
             return {f"nodes/{name}": status for name, status in late.items()}
 

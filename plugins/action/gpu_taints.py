@@ -10,7 +10,7 @@ import time
 from typing import Any, Optional
 
 from ansible_collections.gpuops.rdma.plugins.module_utils import _pod_gpu, _readiness, _wait
-from ansible_collections.gpuops.rdma.plugins.module_utils._errors import InputError, NotFound, RdmaError
+from ansible_collections.gpuops.rdma.plugins.module_utils._errors import InputError, RdmaError
 from ansible_collections.gpuops.rdma.plugins.module_utils._model import Json
 from ansible_collections.gpuops.rdma.plugins.module_utils._readiness import READY, WAITING, Status
 from ansible_collections.gpuops.rdma.plugins.module_utils._spec_gpu_taints import SPEC
@@ -20,8 +20,6 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils._proof import Proof, p
 
 ADDED_TAINTS, ADDED_TOLERATIONS = "gpuops.rdma/taints-added", "gpuops.rdma/tolerations-added"
 """Annotations of a node or MachineSet, and of the ClusterPolicy: what is ours, as JSON."""
-MACHINE_SET = ("machine.openshift.io/v1beta1", "MachineSet")
-MACHINES = "openshift-machine-api"
 NFD_WORKER = "node-feature-discovery-worker"
 POLL = 1.0
 
@@ -152,13 +150,7 @@ class ActionModule(RdmaAction):
         self.changes.append(_gpu_nodes.change(f"Node {one.name}", one.taints, taints))
 
     def _taint_machine_set(self, name: str) -> None:
-        try:
-            path = self.client.path(*MACHINE_SET, MACHINES, name)
-            found = self.client.get(path)
-        except NotFound:
-            raise InputError(
-                f"There is no MachineSet {name} in {MACHINES}: leave machine_sets out, or correct it."
-            ) from None
+        path, found = _gpu_nodes.machine_set(self.client, name)
         present = list(found["spec"]["template"]["spec"].get("taints") or [])
         noted = _noted(found, ADDED_TAINTS)
         taints, mine = self._wanted(present, noted)

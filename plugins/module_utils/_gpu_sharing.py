@@ -94,6 +94,10 @@ class Family:
         names = {f"all-{profile.replace('+', '.')}": {profile: count} for profile, count in self.profiles.items()}
         return {DISABLED: {}, **names, "all-balanced": dict(self.balanced)}
 
+    def filters(self) -> list[str]:
+        """Its ids as the MIG manager writes them."""
+        return [_filter(one) for one in self.ids]
+
     @property
     def slices(self) -> int:
         return max((_slices(profile)[0] for profile in self.profiles), default=0)
@@ -150,6 +154,12 @@ def family_of(families: Mapping[str, Family], gpu_id: str) -> Family:
         f"No MIG table for GPU {gpu_id or '(no id)'}: files/gpu_sharing.yml lists no family with this id. Add it, "
         "from the GPU's own list (nvidia-smi mig -lgip)."
     )
+
+
+def _filter(gpu_id: str) -> str:
+    """10de:2330 -> 0x233010DE"""
+    vendor, _, device = gpu_id.upper().partition(":")
+    return f"0x{device}{vendor}"
 
 
 def _slices(profile: str) -> tuple[int, int]:
@@ -337,6 +347,8 @@ def _custom(name: str, entries: Sequence[Json], gpus: int, family: Family) -> li
         known = {"devices": object, "mig-enabled": bool, "mig-devices": dict, "device-filter": object}
         if not _keys(path, entry, known, faults) or faults:
             raise InputError(f"Cannot use the MIG layout {name!r}: {'; '.join(faults)}.")
+        if not _concerns(entry, family):
+            continue
         parts = dict(entry.get("mig-devices") or {}) if entry.get("mig-enabled") else {}
         _check_parts(path, parts, family)
         for index in _devices(path, entry.get("devices", "all"), gpus):
@@ -347,6 +359,12 @@ def _custom(name: str, entries: Sequence[Json], gpus: int, family: Family) -> li
     if missing:
         raise InputError(f"Cannot use the MIG layout {name!r}: it says nothing of GPU {', '.join(missing)}.")
     return [dict(parts or {}) for parts in found]
+
+
+def _concerns(entry: Json, family: Family) -> bool:
+    given = entry.get("device-filter")
+    wanted = [given] if isinstance(given, str) else list(given or [])
+    return not wanted or bool({one.upper() for one in wanted} & {one.upper() for one in family.filters()})
 
 
 def _devices(path: str, value: Any, gpus: int) -> list[int]:

@@ -24,6 +24,7 @@ SPEC: dict[str, Any] = {
     "name": {"type": "str", "default": "gpuops-gpu-sharing"},
     "nodes": {"type": "list", "elements": "str", "default": []},
     "selector": {"type": "str", "default": ""},
+    "machine_sets": {"type": "list", "elements": "str", "default": []},
     "config": {"type": "str"},
     "mig": {"type": "str"},
     "state": {"type": "str", "default": "present", "choices": ["present", "absent"]},

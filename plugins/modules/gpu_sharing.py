@@ -84,6 +84,11 @@ options:
     description: Only nodes with these labels. Without it and O(nodes), all NVIDIA GPU nodes of known shapes.
     type: str
     default: ""
+  machine_sets:
+    description: MachineSets of OpenShift whose new nodes are to choose the same.
+    type: list
+    elements: str
+    default: []
   config:
     description: Key that these nodes choose; V("") takes the label away. Left out, it stays.
     type: str

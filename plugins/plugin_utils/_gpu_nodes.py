@@ -87,6 +87,20 @@ def _with(selector: str) -> str:
     return f" with the labels {selector}" if selector else ""
 
 
+MACHINE_SET, MACHINES = ("machine.openshift.io/v1beta1", "MachineSet"), "openshift-machine-api"
+
+
+def machine_set(client: Client, name: str) -> tuple[str, Json]:
+    """(its path, the object)"""
+    try:
+        path = client.path(*MACHINE_SET, MACHINES, name)
+        return path, client.get(path)
+    except NotFound:
+        raise InputError(
+            f"There is no MachineSet {name} in {MACHINES}: leave machine_sets out, or correct it."
+        ) from None
+
+
 def daemonsets(client: Client, labels: str = "") -> list[Json]:
     return client.list(client.path("apps/v1", "DaemonSet"), label_selector=labels)
 

@@ -10,7 +10,7 @@ import functools
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Optional
 
 import yaml
 from ansible_collections.gpuops.rdma.plugins.module_utils import _gpu_sharing
@@ -119,6 +119,23 @@ def objects(plan: Plan, name: str, namespace: str) -> list[Json]:
         layouts = {_gpu_sharing.DISABLED: [{"devices": "all", "mig-enabled": False}], **plan.mig_configs}
         found.append(config_map(f"{name}-mig", namespace, {MIG_FILE: text({"version": "v1", "mig-configs": layouts})}))
     return found
+
+
+def layouts_in(config_map: Optional[Json]) -> Json:
+    """Of a MIG manager's ConfigMap of ours, but for the one that every such file has."""
+    text_of = ((config_map or {}).get("data") or {}).get(MIG_FILE, "")
+    found = dict((yaml.safe_load(text_of) or {}).get("mig-configs") or {})
+    found.pop(_gpu_sharing.DISABLED, None)
+    return found
+
+
+def layout_entry(gpu_id: str, name: str) -> Optional[Json]:
+    """A layout of the MIG manager's own file for one family of GPUs; None where it has none of that name."""
+    family = _gpu_sharing.family_of(families(), gpu_id)
+    parts = family.layouts().get(name)
+    if not parts:
+        return None
+    return {"device-filter": family.filters(), "devices": "all", "mig-enabled": True, "mig-devices": dict(parts)}
 
 
 def policy_spec(plan: Plan, name: str) -> Json:

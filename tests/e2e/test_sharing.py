@@ -102,6 +102,7 @@ def _refusals(here: Any, mps: str, whole: str) -> None:
     assert "default/somebodys" in share(here, **busy).output
     assert here.kubectl("get", "node", mps, whole, "-o", "jsonpath={.items[*].metadata.labels}") == version
     assert share(here, **busy, rdma_mig_drain="true").code == 0
+    assert not here.kubectl("get", "node", whole, "-o", "jsonpath={.spec.unschedulable}")
     assert offers(here, whole) == {"nvidia.com/mig-7g.80gb": "8"}
     own = [
         {"devices": [0, 1, 2, 3], "mig-enabled": False},

@@ -163,6 +163,17 @@ def test_a_custom_layout_that_cannot_be(entries: list[Any], words: str) -> None:
     assert words in str(error.value)
 
 
+def test_an_entry_for_another_gpu_does_not_count() -> None:
+    entries = [
+        {"device-filter": ["0x20B710DE"], "devices": "all", "mig-enabled": True, "mig-devices": {"1g.6gb": 4}},
+        {"device-filter": "0x233010de", "devices": "all", "mig-enabled": True, "mig-devices": {"3g.40gb": 2}},
+    ]
+    assert _gpu_sharing.layout("mine", 2, FAMILY, {"mine": entries}) == [{"3g.40gb": 2}] * 2
+    assert "0x233010DE" in FAMILY.filters()
+    with pytest.raises(InputError, match="says nothing of GPU 0"):
+        _gpu_sharing.layout("mine", 2, FAMILIES["h200-141gb"], {"mine": entries})
+
+
 # ---- what a node offers --------------------------------------------------------------------------------------------
 
 

@@ -63,7 +63,13 @@ def layout(name: str, gpu_id: str, gpus: int, custom: Mapping[str, Any]) -> Part
     if name == "all-disabled":
         return [{} for _ in range(gpus)]
     if custom:
-        return _custom(custom.get(name), gpus, family["profiles"])
+        vendor, _, device = gpu_id.upper().partition(":")
+        mine = [
+            one
+            for one in custom.get(name) or ()
+            if f"0x{device}{vendor}" in one.get("device-filter", f"0x{device}{vendor}")
+        ]
+        return _custom(mine, gpus, family["profiles"])
     if name == "all-balanced" and family["balanced"]:
         return [dict(family["balanced"]) for _ in range(gpus)]
     for profile, count in family["profiles"].items():

@@ -14,7 +14,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils import _gpu_sharing, _
 from ansible_collections.gpuops.rdma.plugins.module_utils._errors import InputError
 from ansible_collections.gpuops.rdma.plugins.module_utils._gpu_sharing import Expected
 from ansible_collections.gpuops.rdma.plugins.module_utils._model import Json
-from ansible_collections.gpuops.rdma.plugins.module_utils._readiness import BROKEN, READY, WAITING, Status
+from ansible_collections.gpuops.rdma.plugins.module_utils._readiness import READY, WAITING, Status
 from ansible_collections.gpuops.rdma.plugins.module_utils._spec_gpu_sharing import SPEC
 from ansible_collections.gpuops.rdma.plugins.plugin_utils import _gpu_nodes, _sharing
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._action import RdmaAction
@@ -170,7 +170,7 @@ class ActionModule(RdmaAction):
 
     def _busy(self) -> dict[str, list[str]]:
         """Pods that hold GPUs where MIG devices change: the MIG manager would fail on them."""
-        nodes = [one.name for one in self.members if one.labels.get(_gpu_sharing.MIG_LABEL, "") != self._mig(one)]
+        nodes = [one.name for one in self.members if self._parts_anew(one)]
         found = _gpu_nodes.gpu_pods(self.client, nodes) if nodes else {}
         if found and not self.args["drain"]:
             node, pods = next(iter(sorted(found.items())))
@@ -179,6 +179,12 @@ class ActionModule(RdmaAction):
                 f"by {_gpu_nodes.told(pods)}. End these pods, or set drain."
             )
         return found
+
+    def _parts_anew(self, one: Member) -> bool:
+        mig = self._mig(one)
+        return one.labels.get(_gpu_sharing.MIG_LABEL, "") != mig or (
+            bool(mig) and one.labels.get(_gpu_sharing.MIG_STATE) == "failed"
+        )
 
     def _writer(self) -> Writer:
         return Writer(self.client, self.check_mode, self.progress)
@@ -205,6 +211,9 @@ class ActionModule(RdmaAction):
         labels = {_gpu_sharing.CONFIG_LABEL: key or None, _gpu_sharing.MIG_LABEL: mig or None}
         digest = self._digest(key)
         lacking = {name: value for name, value in labels.items() if one.labels.get(name) != value}
+        failed = bool(mig) and one.labels.get(_gpu_sharing.MIG_STATE) == "failed"
+        if failed:
+            lacking[_gpu_sharing.MIG_LABEL] = mig
         stale = one.annotations.get(IN_EFFECT) != digest
         restart = stale and (digest is not None or one.annotations.get(IN_EFFECT) is not None)
         if not lacking and not stale:
@@ -214,11 +223,15 @@ class ActionModule(RdmaAction):
         before = {name: one.labels.get(name) for name in lacking}
         self._note(_gpu_nodes.change(f"Node {one.name}", before, {**lacking, **({IN_EFFECT: digest} if stale else {})}))
         if not self.check_mode:
-            if pods and _gpu_sharing.MIG_LABEL in lacking:
+            if pods:
                 self._drain(one, pods)
             if restart:
                 self._restart(one.name)
-        self.client.patch(self.client.path("v1", "Node", "", one.name), {"metadata": body}, dry_run=self.check_mode)
+        path = self.client.path("v1", "Node", "", one.name)
+        if failed and not self.check_mode:
+            # The MIG manager tries again only when the label changes.
+            self.client.patch(path, {"metadata": {"labels": {_gpu_sharing.MIG_LABEL: None}}})
+        self.client.patch(path, {"metadata": body}, dry_run=self.check_mode)
 
     def _write_machine_set(self, name: str) -> None:
         """Labels of the nodes that it makes from now on."""
@@ -347,6 +360,7 @@ class ActionModule(RdmaAction):
             wait_change=lambda seconds: time.sleep(min(seconds, POLL + len(wanted) / PER_SECOND)),
             clock=time.monotonic,
             timeout=self.args["timeout"],
+            grace=self.args["grace"],
             show=self.progress,
             title="gpu sharing",
             remedy=f"See the node's pods in namespace {self.namespace}: device plugin, feature discovery, MIG manager.",
@@ -357,7 +371,10 @@ class ActionModule(RdmaAction):
         if mig:
             state = one.labels.get(_gpu_sharing.MIG_STATE, "")
             if state == "failed" and one.labels.get(_gpu_sharing.MIG_LABEL) == mig:
-                return Status(BROKEN, f"the MIG manager failed to make {mig}: see its pod's log on the node")
+                # It may still be the answer to the layout before: a while later it is not.
+                return Status(
+                    WAITING, f"the MIG manager failed to make {mig}: see its pod's log on the node", stuck=True
+                )
             if state != "success":
                 return Status(WAITING, f"the MIG manager has not made {mig} yet: {state or 'no state'}")
         late = _gpu_sharing.differences(wanted, one.facts.allocatable, one.labels)

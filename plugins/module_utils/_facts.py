@@ -218,8 +218,12 @@ def _expected_mig(facts: NodeFacts) -> tuple[str, Optional[int], str]:
     resource = max(sorted(parts), key=lambda key: parts[key]) if parts else "nvidia.com/gpu"
     label = f"{resource}.count" if parts else "nvidia.com/gpu.count"
     count = facts.labels.get(label, "")
-    why = f"MIG devices by the label {label}" if count else f"MIG is on, and the label {label} is absent"
-    return resource, int(_number(count)) if count else None, why
+    if not count:
+        return resource, None, f"MIG is on, and the label {label} is absent"
+    # The devices themselves may be shared too; without sharing the label is absent or 1.
+    replicas = int(_number(facts.labels.get(f"{resource}.replicas", "1")) or 1)
+    why = f"MIG devices by the label {label}" + (f", {replicas} replicas each" if replicas > 1 else "")
+    return resource, int(_number(count)) * replicas, why
 
 
 # ---- what is wrong -------------------------------------------------------------------------------------------------

@@ -62,7 +62,7 @@ def plan(
         found[key] = _parsed(key, document)
         notes += _gpu_sharing.check(key, found[key])
     _gpu_sharing.check_keys(found, default, {})
-    return Plan(found, default, _plain(dict(mig_configs)), mig_strategy, notes)
+    return Plan(found, default, plain(dict(mig_configs)), mig_strategy, notes)
 
 
 def _from_share(one: Json) -> Json:
@@ -78,8 +78,8 @@ def _from_share(one: Json) -> Json:
 def _parsed(key: str, document: Any) -> Json:
     """A text is YAML, as it stands in a ConfigMap."""
     if not isinstance(document, str):
-        plain: Json = _plain(document)
-        return plain
+        found: Json = plain(document)
+        return found
     try:
         return yaml.safe_load(document) or {}
     except yaml.YAMLError as error:
@@ -89,10 +89,10 @@ def _parsed(key: str, document: Any) -> Json:
         raise InputError(f"Cannot read the sharing configuration {key!r}{place}: {why}.") from None
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
     """Without Ansible's own types, which PyYAML does not write."""
-    plain: Any = json.loads(json.dumps(value))
-    return plain
+    found: Any = json.loads(json.dumps(value))
+    return found
 
 
 def text(document: Json) -> str:

@@ -111,6 +111,24 @@ def _refusals(here: Any, mps: str, whole: str) -> None:
     played = share(here, "-e", json.dumps({"rdma_mig_configs": {"mine": own}}), **{**busy, "rdma_mig_layout": "mine"})
     assert played.code == 0, played.output[-3000:]
     assert offers(here, whole) == {GPU: "4", "nvidia.com/mig-3g.40gb": "8"}
+    _tried_again(here, whole, {**busy, "rdma_mig_layout": "mine"})
+
+
+def _tried_again(here: Any, node: str, rows: dict[str, str]) -> None:
+    """The MIG manager does not by itself: it has failed on somebody's layout, and then on GPUs in use."""
+    here.kubectl("label", "node", node, "--overwrite", "nvidia.com/mig.config=all-9g.99gb")
+    here.kubectl("wait", f"node/{node}", "--for=jsonpath={.metadata.labels.nvidia\\.com/mig\\.config\\.state}=failed")
+    played = share(here, **rows)
+    assert played.code == 0, played.output[-3000:]
+    pod(here, "late", node, **{GPU: "1"})
+    here.kubectl("label", "node", node, "--overwrite", "nvidia.com/mig.config=all-7g.80gb")
+    here.kubectl("wait", f"node/{node}", "--for=jsonpath={.metadata.labels.nvidia\\.com/mig\\.config\\.state}=failed")
+    same = {**rows, "rdma_mig_layout": "all-7g.80gb"}
+    assert "default/late" in share(here, **same).output
+    here.kubectl("delete", "pod", "late", "--now")
+    played = share(here, **same)
+    assert played.code == 0, played.output[-3000:]
+    assert offers(here, node) == {"nvidia.com/mig-7g.80gb": "8"}
 
 
 def _by_hand(here: Any, rows: dict[str, str], sliced: str) -> None:

@@ -227,7 +227,6 @@ def test_the_facts_agree(document: Any, layout: Any, strategy: str, resources: d
     ]
 
 
-@pytest.mark.xfail(strict=True, reason="_facts._expected_mig takes the label .count and leaves out .replicas")
 @pytest.mark.parametrize(("resource", "strategy"), [(GPU, "single"), ("nvidia.com/mig-1g.10gb", "mixed")])
 def test_the_facts_agree_on_replicas_of_mig_devices(resource: str, strategy: str) -> None:
     document = _gpu_sharing.shared("time-slicing", 2, [resource])
@@ -295,6 +294,21 @@ def test_differences_name_what_is_left_of_before() -> None:
     found = _gpu_sharing.differences(wanted, {GPU: 8}, {})
     assert found[0] == "0 of 56 nvidia.com/mig-1g.10gb allocatable"
     assert "8 nvidia.com/gpu are still allocatable" in found
+
+
+def test_labels_as_other_releases_and_drivers_write_them() -> None:
+    """Device plugin 0.14 has no strategy; the driver may call the GPU otherwise than our table."""
+    wanted = _gpu_sharing.expected(NODE, SLICED)
+    old = {key: value for key, value in wanted.labels.items() if not key.endswith(("strategy", "capable"))}
+    old[f"{GPU}.product"] = "NVIDIA-H100-80GB-SHARED"
+    assert _gpu_sharing.differences(wanted, wanted.resources, old) == []
+    assert len(_gpu_sharing.differences(wanted, wanted.resources, {**old, f"{GPU}.product": "NVIDIA-H100"})) == 1
+    assert len(_gpu_sharing.differences(wanted, wanted.resources, {**old, f"{GPU}.replicas": "1"})) == 1
+    by_mps = _gpu_sharing.expected(NODE, MPS)
+    assert len(_gpu_sharing.differences(by_mps, by_mps.resources, old)) == 2
+    whole = _gpu_sharing.expected(NODE, {}, parts("all-1g.10gb.me"), "mixed")
+    wrong = {**whole.labels, "nvidia.com/mig-1g.10gb.me.product": "X-MIG-1g.10gb"}
+    assert len(_gpu_sharing.differences(whole, whole.resources, wrong)) == 1
 
 
 def test_a_broken_table_is_told() -> None:

@@ -82,9 +82,11 @@ class MigManager:
         for node in self.hub.nodes:
             wanted, state = node.labels.get(_sharing.MIG, ""), node.labels.get(_sharing.MIG_STATE, "")
             done = self.settings.applied.get(node.name)
-            if done is None and state == "success" and wanted:
+            if not wanted:
+                self.settings.applied.pop(node.name, None)
+            elif done is None and state == "success":
                 await self._restore(node, wanted)  # these controllers were restarted: the GPUs are as they were
-            elif wanted and wanted != done and self._runs(node):
+            elif wanted != done and self._runs(node):
                 self.settings.applied[node.name] = wanted
                 self.hub.spawn(self._apply(node, wanted))
         return None

@@ -1,0 +1,169 @@
+#!/usr/bin/python
+# Copyright: gpuops.rdma contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Documentation of the action plugin of the same name, which does the work on the control node."""
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: autoscaler_config
+short_description: Render and check OpenShift's autoscaling of GPU pools
+version_added: 0.3.0
+description:
+- Renders the ClusterAutoscaler, a MachineAutoscaler per pool, and the merge patch of each MachineSet, with the capacity
+  annotations of both families and the number of GPUs that its nodes will I(advertise).
+- Checks what the API server accepts and no autoscaler uses - names, durations, sizes, labels; says what a version of
+  OpenShift does when a GPU pod waits for an empty pool.
+- Touches no cluster.
+extends_documentation_fragment:
+- gpuops.rdma.attributes
+attributes:
+  check_mode:
+    support: full
+  diff_mode:
+    support: none
+options:
+  cluster:
+    description: C(spec) of the ClusterAutoscaler, any field of its CRD. Left empty, none is rendered.
+    type: dict
+    default: {}
+  crd:
+    description: The cluster's own CustomResourceDefinition of ClusterAutoscaler, so that fields it lacks are refused.
+    type: dict
+    default: {}
+  rollout_seconds:
+    description: How long the GPU stack takes on a new node; C(scaleDown.delayAfterAdd) must be longer.
+    type: int
+    default: 0
+  boot_seconds:
+    description: How long a machine takes to become a node; C(maxNodeProvisionTime) must be longer.
+    type: int
+    default: 0
+  version:
+    description: Version of OpenShift to predict for, like V(4.18). Left empty, nothing is predicted.
+    type: str
+    default: ""
+  provider:
+    description: Provider of the autoscaler.
+    type: str
+    choices:
+    - openshift
+    - clusterapi
+    default: openshift
+  pools:
+    description: One per MachineSet.
+    type: list
+    elements: dict
+    default: []
+    suboptions:
+      machine_set:
+        description: Its name, and that of its MachineAutoscaler.
+        type: str
+        required: true
+      min_replicas:
+        description: V(0) lets it go to zero.
+        type: int
+        default: 0
+      max_replicas:
+        description: At least 1.
+        type: int
+        required: true
+      accelerator:
+        description: Value of the label C(cluster-api/accelerator), the same as C(resourceLimits.gpus[].type).
+        type: str
+        required: true
+      shape:
+        description: Shape of C(files/topology).
+        type: str
+        required: true
+      cpu:
+        description: CPUs of a node.
+        type: int
+        required: true
+      memory_mib:
+        description: Memory of a node in MiB.
+        type: int
+        required: true
+      config:
+        description: The device plugin's configuration of its nodes, as M(gpuops.rdma.gpu_sharing_config) takes it.
+        type: dict
+        default: {}
+      mig:
+        description: MIG layout of its nodes.
+        type: str
+        default: ""
+      mig_strategy:
+        description: Strategy of the cluster. With V(mixed) a pool cannot grow from zero.
+        type: str
+        choices:
+        - none
+        - single
+        - mixed
+      labels:
+        description: Labels of its nodes, such as the zone's.
+        type: dict
+        default: {}
+      node_labels:
+        description: Labels that only a running node gets (GPU Feature Discovery's), for pods that select by them.
+        type: dict
+        default: {}
+      taints:
+        description: Taints of its nodes.
+        type: list
+        elements: raw
+        default: []
+author:
+- gpuops maintainers (@gpuops)
+"""
+
+EXAMPLES = r"""
+- name: A pool of shared H100 that goes to zero
+  gpuops.rdma.autoscaler_config:
+    cluster:
+      resourceLimits:
+        gpus:
+          - {type: nvidia-h100, min: 0, max: 64}
+      scaleDown: {enabled: true, delayAfterAdd: 25m}
+    rollout_seconds: 1200
+    version: "4.18"
+    pools:
+      - machine_set: gpu-h100
+        max_replicas: 2
+        accelerator: nvidia-h100
+        shape: BM.GPU.H100.8
+        cpu: 224
+        memory_mib: 2097152
+        config: {version: v1, sharing: {timeSlicing: {resources: [{name: nvidia.com/gpu, replicas: 4}]}}}
+        taints: [nvidia.com/gpu=present:NoSchedule]
+"""
+
+RETURN = r"""
+objects:
+  description: ClusterAutoscaler and MachineAutoscalers.
+  returned: always
+  type: list
+  elements: dict
+patches:
+  description: Merge patch per MachineSet.
+  returned: always
+  type: dict
+pools:
+  description:
+  - Per MachineSet C(resources) and C(isolation) of its nodes and, with O(version), C(from_zero) - C(grouped),
+    C(replicas), C(reason) and C(message) of the event, and C(why).
+  returned: always
+  type: dict
+"""
+
+from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.gpuops.rdma.plugins.module_utils._spec_autoscaler_config import SPEC
+
+
+def main() -> None:
+    module = AnsibleModule(argument_spec=SPEC, supports_check_mode=True)
+    module.fail_json(msg="gpuops.rdma.autoscaler_config runs on the control node, through its action plugin.")
+
+
+if __name__ == "__main__":
+    main()

@@ -54,6 +54,9 @@ def test_a_run_that_does_not_test_keeps_the_last_result(folder: Path, given: dic
 @pytest.mark.parametrize(
     ("entry", "stale"),
     [
+        ({"task": "nccl_scan", "changed": True}, False),
+        ({"task": "node_mark", "changed": True}, False),
+        ({"task": "peermem", "changed": True}, True),
         ({"task": "manifest", "changed": True}, True),
         ({"task": "manifest", "changed": False}, False),
         ({"task": "manifest", "changed": True, "predicted": True}, False),

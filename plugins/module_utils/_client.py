@@ -441,10 +441,11 @@ def _configure_kubeconfig(configuration: Any, auth: Mapping[str, Any], folder: s
 
 
 def _read_certificates(options: dict[str, Any]) -> None:
-    """Takes them into memory, once for all connections of the pool."""
+    """Takes them into memory, once for all connections of the pool. Which keys there are is the kubernetes package's
+    release: ``ca_cert_data`` came with 37."""
     context = urllib3.util.ssl_.create_urllib3_context(cert_reqs=options["cert_reqs"])
-    ca_file, ca_data = options.pop("ca_certs"), options.pop("ca_cert_data")
-    cert_file, key_file = options.pop("cert_file"), options.pop("key_file")
+    ca_file, ca_data = options.pop("ca_certs", None), options.pop("ca_cert_data", None)
+    cert_file, key_file = options.pop("cert_file", None), options.pop("key_file", None)
     try:
         if ca_file or ca_data:
             context.load_verify_locations(ca_file, cadata=ca_data)

@@ -23,7 +23,7 @@ export PYTHONPATH := $(CURDIR)/$(COLLECTIONS):$(CURDIR)/tests/sandbox
 export PYTHONDONTWRITEBYTECODE := 1
 export ANSIBLE_CONFIG := $(CURDIR)/ansible.cfg
 
-.PHONY: help setup packages demo test lint types unit cluster e2e molecule test-matrix test-scale bench sandbox-up sandbox-down docs clean
+.PHONY: help setup packages demo test lint types unit cluster oci e2e molecule test-matrix test-scale bench sandbox-up sandbox-down docs clean
 
 help: ## What there is
 	@grep -E '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -63,7 +63,9 @@ demo: sandbox-up ## The main job on simulated GPUs, from nothing to a verdict an
 	  -e rdma_profile=$(PROFILE) -e rdma_shape=$(SHAPE)
 	@echo "GPUs, NICs and bandwidths above are simulated; the control plane is real. make sandbox-down removes it."
 
-test: packages setup lint types unit cluster molecule e2e ## Everything but scale
+# Two at a time: a playbook waits for its cluster more than it computes. Each prints when it is done.
+test: packages setup lint types ## Everything but scale
+	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target e2e unit cluster oci molecule
 
 lint: $(VENV)/.ready $(LINK) ## ruff, yamllint, ansible-lint, documentation of all plugins and roles
 	@$(BIN)/ruff check .
@@ -81,6 +83,9 @@ unit: $(VENV)/.ready $(LINK) ## The core, without Ansible and without a cluster
 cluster: setup ## Plugins against the sandbox's API server
 	@$(PYTHON) -m pytest tests/cluster -q
 
+oci: setup ## OCI modules and playbooks, with the real SDK against a fake OCI
+	@$(PYTHON) -m pytest tests/oci -q
+
 e2e: setup ## Whole playbooks against sandboxes: shapes, faults, second runs
 	@$(PYTHON) -m pytest tests/e2e -q
 
@@ -93,6 +98,7 @@ molecule: setup ## A Molecule scenario per role, each on what the ones before it
 
 test-matrix: setup ## Every shape, mode, profile and launcher, every fault
 	@GPUOPS_MATRIX=all $(PYTHON) -m pytest tests/e2e -q
+	@GPUOPS_MATRIX=all $(PYTHON) -m pytest tests/oci -q
 
 test-scale: setup ## 1,000 nodes
 	@$(PYTHON) -m pytest tests/scale -q -s

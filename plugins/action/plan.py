@@ -6,15 +6,17 @@
 from __future__ import annotations
 
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 from ansible.utils.display import Display
 from ansible_collections.gpuops.rdma.plugins.module_utils import _plan, _releases
-from ansible_collections.gpuops.rdma.plugins.module_utils._model import Json, to_dict
+from ansible_collections.gpuops.rdma.plugins.module_utils._model import Json
 from ansible_collections.gpuops.rdma.plugins.module_utils._spec_plan import SPEC
 from ansible_collections.gpuops.rdma.plugins.plugin_utils import _compose, _data, _run, _survey
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._action import RdmaAction
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._nodes import NodeBook
 
 
 class ActionModule(RdmaAction):
@@ -24,14 +26,17 @@ class ActionModule(RdmaAction):
         dest = Path(args.pop("dest"))
         shapes = _data.shapes()
         profile = _releases.mirrored(_data.profile(args["profile"]), args["image_registry"])
-        facts, survey = _survey.nodes(self.client), _survey.survey(self.client)
+        with ThreadPoolExecutor(max_workers=1) as beside:
+            reading = beside.submit(_survey.survey, self.client)
+            facts = NodeBook(self.client, dest.parent).facts()
+            survey = reading.result()
         plan = _plan.decide(args, survey, facts, shapes, profile)
         _compose.complete(plan, args, survey, facts, shapes, profile, time.time())
         if args["keep_excluded"] and dest.exists():
             _keep_excluded(plan, _run.read(dest))
         keys = ("server_version", "served", "workloads", "namespaces", "service_cidrs")
         chosen = {key: survey[key] for key in (*keys, "cluster_policies", "nic_cluster_policies")}
-        _run.write(dest.parent / "survey.json", {**chosen, "nodes": to_dict(facts)})
+        _run.write(dest.parent / "survey.json", chosen)
         _run.write(dest, plan)
         text = _plan.text(plan).splitlines()
         if self._asked_for_plan():

@@ -13,10 +13,11 @@ from typing import Any
 
 from ansible_collections.gpuops.rdma.plugins.module_utils import _permissions, _preflight
 from ansible_collections.gpuops.rdma.plugins.module_utils._errors import Forbidden
-from ansible_collections.gpuops.rdma.plugins.module_utils._model import Json, Locality, NodeFacts, to_dict
+from ansible_collections.gpuops.rdma.plugins.module_utils._model import Json, to_dict
 from ansible_collections.gpuops.rdma.plugins.module_utils._spec_preflight import SPEC
 from ansible_collections.gpuops.rdma.plugins.plugin_utils import _data, _helm, _run, _survey
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._action import RdmaAction
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._nodes import NodeBook
 
 LOOKED_AT = 20
 """Nodes whose pods are counted in search of room for the controllers."""
@@ -46,11 +47,11 @@ class ActionModule(RdmaAction):
         return result
 
     def _look(self, plan: Json, survey: Json, args: dict[str, Any], again: bool) -> _preflight.Look:
-        nodes = [_facts(item) for item in survey.pop("nodes")]
+        book = NodeBook(self.client, Path(args["plan"]).parent)
         look = _preflight.Look(
             plan=plan,
             survey=survey,
-            nodes=_survey.nodes(self.client) if again else nodes,
+            nodes=book.facts() if again else book.kept(),
             shapes=_data.shapes(),
             profile=_data.profile(plan["profile"]),
             wanted_crds=_survey.WANTED_CRDS,
@@ -82,10 +83,3 @@ class ActionModule(RdmaAction):
                 if _preflight.has_room(node, found[node.name]):
                     break
         return found
-
-
-def _facts(item: Json) -> NodeFacts:
-    values = {**item, "locality": Locality(**item["locality"])}
-    for key in ("taints", "pod_cidrs"):
-        values[key] = tuple(values[key])
-    return NodeFacts(**values)

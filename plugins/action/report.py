@@ -20,8 +20,9 @@ from ansible_collections.gpuops.rdma.plugins.module_utils import _prometheus, _r
 from ansible_collections.gpuops.rdma.plugins.module_utils._errors import InputError, RdmaError
 from ansible_collections.gpuops.rdma.plugins.module_utils._model import Finding, Json, speaks_of_secret, to_dict
 from ansible_collections.gpuops.rdma.plugins.module_utils._spec_report import SPEC
-from ansible_collections.gpuops.rdma.plugins.plugin_utils import _data, _html, _run, _survey
+from ansible_collections.gpuops.rdma.plugins.plugin_utils import _data, _html, _run
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._action import RdmaAction
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._nodes import NodeBook
 
 LOOKING = re.compile(r"\b(?:verify|host_checks|nccl_scan)(\.ya?ml)?$")
 """Playbooks that set up nothing: what they find is mended by site.yml beside them."""
@@ -99,7 +100,7 @@ class ActionModule(RdmaAction):
         path = run_dir / "end.json"
         if args["again"] and path.exists():
             return _run.read(path)
-        nodes, unasked = self._nodes(plan)
+        nodes, unasked = self._nodes(plan, run_dir)
         end: Json = {
             "nodes": nodes,
             "findings": unasked,
@@ -109,13 +110,13 @@ class ActionModule(RdmaAction):
         _run.write(path, end)
         return end
 
-    def _nodes(self, plan: Json) -> tuple[Optional[list[Json]], list[Json]]:
+    def _nodes(self, plan: Json, run_dir: Path) -> tuple[Optional[list[Json]], list[Json]]:
         """What the nodes offer at the end. A cluster that cannot be asked any more is a finding, not a crash."""
         if not plan["nodes"]:
             return [], []
         wanted = {node["name"] for node in plan["nodes"]}
         try:
-            facts = [node for node in _survey.nodes(self.client) if node.name in wanted]
+            facts = [node for node in NodeBook(self.client, run_dir).facts() if node.name in wanted]
         except RdmaError as error:
             return None, [_unknown("report.nodes", "cluster", str(error), "the nodes' state at the end")]
         return [

@@ -25,6 +25,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._spec_wait import SPEC
 from ansible_collections.gpuops.rdma.plugins.plugin_utils import _data, _run
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._action import RdmaAction
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._drivers import Drivers
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._nodes import NODES, NodeBook
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._watch import Store, Watcher
 
 LATE = 20
@@ -32,7 +33,8 @@ SETTLE = 120.0
 PER_NODE = ("nodes", "gpu_operator", "network_operator", "drivers", "vf_config", "vfs", "ip_pool")
 TIMELINE = 20
 DEFAULT_VF = "nvidia.com/sriov_rdma_vf"
-VF_POD_LABEL = "app.kubernetes.io/name=gpuops-vf-config"
+VF_CONFIG = "gpuops-vf-config"
+VF_POD_LABEL = f"app.kubernetes.io/name={VF_CONFIG}"
 STATE_LABEL = "nvidia.network-operator.state"
 OFED_STATE = "state-OFED"
 CONFIG_DAEMON = "sriov-network-config-daemon"
@@ -211,6 +213,7 @@ class View:
     def __init__(self, watcher: Watcher, args: Mapping[str, Any], plan: Json) -> None:
         self.watcher, self.args, self.plan = watcher, args, plan
         self.shapes = _data.shapes()
+        self._in_plan = {item["name"]: item for item in plan.get("nodes", [])}
         self.driver_pods = Drivers(watcher, plan, lambda: self._list("mellanox.com/v1alpha1", "NicClusterPolicy"))
         self.namespaces = {
             "gpu_operator": "gpu-operator",
@@ -304,10 +307,13 @@ class View:
             if key and (spec.get(key) or {}).get("enabled") is False:
                 continue
             result.update(self._rollout(part, namespace, by_app.get(app), nodes, f"app={app}"))
+        late = {key.partition("/")[2] for key, status in result.items() if not status.ready}
         for name, facts in nodes.items():
             resource, count, _why = self._expected_gpus(facts, name)
             status = _readiness.resource(facts, resource, count)
-            result[f"gpus/{name}"] = self._final(status, result, name, "the operator is ready on this node")
+            result[f"gpus/{name}"] = (
+                status if late & {"", name} else _final(status, "the operator is ready on this node")
+            )
         return result
 
     def network_operator(self) -> Statuses:
@@ -315,7 +321,7 @@ class View:
         daemonsets = self._daemonsets(namespace)
         policies = self._list("mellanox.com/v1alpha1", "NicClusterPolicy")
         policy = next((item for item in policies if _name(item) == "nic-cluster-policy"), next(iter(policies), None))
-        nodes = self._targets()
+        nodes = self._targets() if self.driver_pods.by_ofed else dict.fromkeys(self._names())
         result: Statuses = {"policy": _readiness.nic_cluster_policy(policy, daemonsets)}
         offered = self._plugin_config(policy)
         result.update({"vf-resource": offered} if offered else {})
@@ -355,6 +361,12 @@ class View:
         return result
 
     def vf_config(self) -> Statuses:
+        """The pods' readiness is their program's word that the VFs are made in this boot. While one is not ready, the
+        reports tell which node and why."""
+        daemonsets = self._daemonsets(self.namespaces["own"])
+        whole = _readiness.daemonset(next((item for item in daemonsets if _name(item) == VF_CONFIG), None))
+        if whole.ready and self._names():
+            return {f"VFs/{name}": whole for name in self._names()}
         pods = self._vf_pods()
         return {
             f"VFs/{name}": _readiness.vf_pod(pods.get(name), facts.boot_id if facts else "")
@@ -376,7 +388,7 @@ class View:
         namespace = self.args["namespace"] or self.namespaces["network_operator"]
         names = self.args["name"] or [self.plan.get("ip_pool", {}).get("name", "gpuops-rdma")]
         pools = {_name(item): item for item in self._list("nv-ipam.nvidia.com/v1alpha1", "IPPool", namespace)}
-        nodes = list(self._targets())
+        nodes = self._names()
         result = {name: _readiness.ip_pool(pools.get(name), nodes) for name in names}
         if all(status.ready for status in result.values()):
             return result
@@ -410,7 +422,7 @@ class View:
         return self.args["shape"] or self.plan.get("wanted_shapes") or sorted(self.plan.get("shapes", {}))
 
     def _planned_vfs(self, name: str) -> Optional[int]:
-        return next((item.get("vfs") for item in self.plan.get("nodes", []) if item["name"] == name), None)
+        return self._in_plan.get(name, {}).get("vfs")
 
     def _meant(self, facts: NodeFacts) -> bool:
         shape = self.shapes.get(facts.shape)
@@ -420,18 +432,21 @@ class View:
     def _seen_nodes(self) -> dict[str, NodeFacts]:
         shapes = self._shapes()
         selector = f"{_facts.SHAPE_LABELS[0]} in ({','.join(shapes)})" if shapes else ""
-        store = self.watcher.store("/api/v1/nodes", _facts.node_facts, label_selector=selector)
+        book = NodeBook(self.watcher.client, Path(self.args["plan"]).parent if self.args["plan"] else None)
+        store = self.watcher.store(NODES, _facts.node_facts, label_selector=selector, first=lambda: book.look(selector))
         return {facts.name: facts for facts in store.items()}
 
     def _targets(self) -> dict[str, Optional[NodeFacts]]:
         """The nodes of the plan, else all of the shapes asked for; None where the cluster has no such node."""
         seen = self._seen_nodes()
-        names = self.planned() or [name for name, facts in seen.items() if self._meant(facts)]
-        return {name: seen.get(name) for name in names}
+        return {name: seen.get(name) for name in self._names()}
+
+    def _names(self) -> list[str]:
+        """Without a look at the nodes where the plan names them."""
+        return self.planned() or [name for name, facts in self._seen_nodes().items() if self._meant(facts)]
 
     def _shape(self, facts: Optional[NodeFacts], name: str) -> Optional[Shape]:
-        planned = next((item.get("shape", "") for item in self.plan.get("nodes", []) if item["name"] == name), "")
-        return self.shapes.get(facts.shape if facts else planned)
+        return self.shapes.get(facts.shape if facts else self._in_plan.get(name, {}).get("shape", ""))
 
     def _expected_gpus(self, facts: Optional[NodeFacts], name: str) -> tuple[str, Optional[int], str]:
         shape = self._shape(facts, name)
@@ -466,13 +481,6 @@ class View:
             refused = _readiness.failed_create(self._events(namespace, "reason=FailedCreate"), _name(daemonset))
             result.update({f"{part}/{name}": refused for name in nodes if refused and name not in pods})
         return result
-
-    def _final(self, status: Status, done: Statuses, name: str, evidence: str) -> Status:
-        """Short although all that makes the resource is ready: nothing will change it, unless within the grace."""
-        settled = all(other.ready for key, other in done.items() if key.partition("/")[2] in ("", name))
-        if status.code != "Short" or not settled:
-            return status
-        return dataclasses.replace(status, stuck=True, why=f"{status.why}, though {evidence}")
 
     def _short_vfs(self, status: Status, name: str) -> Status:
         """Adds what the node's VF configuration says of itself."""
@@ -600,6 +608,15 @@ def _pinned(obj: Json) -> str:
 def _event(obj: Json) -> Json:
     keys = ("involvedObject", "reason", "message", "type")
     return {"metadata": _meta(obj), **{key: obj.get(key) for key in keys}}
+
+
+def _final(status: Status, evidence: str) -> Status:
+    """Short although all that makes the resource is ready: nothing will change it, unless within the grace."""
+    return (
+        dataclasses.replace(status, stuck=True, why=f"{status.why}, though {evidence}")
+        if status.code == "Short"
+        else status
+    )
 
 
 def _name(obj: Json) -> str:

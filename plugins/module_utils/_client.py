@@ -10,6 +10,7 @@ over its connection pool, because typed models refuse simulated and some real no
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
 import re
@@ -52,12 +53,20 @@ PATIENCE = 40.0
 """Seconds for which a request is tried again while the server does not answer: an API server restart takes ~10 s."""
 LONGEST_LINE = 1 << 20
 """Bytes of a log's line that are kept in one piece: binary noise may have no line end at all."""
+JSON = "application/json"
+METADATA_ONLY = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
 RESTARTS = 5
 """How often a list begins anew when the server has compacted its version away between two pages."""
 _CONNECTING = threading.Lock()
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 _RETRY_STATUS = (429, 500, 502, 503, 504)
 _CONTINUE = re.compile(rb'"continue"\s*:\s*"([^"]+)"')
+_PARTIAL = b'{"kind":"PartialObjectMetadata",'
+_VERSION = re.compile(
+    re.escape(_PARTIAL) + rb'"apiVersion":"meta\.k8s\.io/v1",'
+    rb'"metadata":\{"name":"([^"\\]+)","uid":"([^"\\]+)","resourceVersion":"([^"\\]+)"'
+)
+_LIST_VERSION = re.compile(rb'^\{"kind":"PartialObjectMetadataList",[^{]*"metadata":\{"resourceVersion":"([^"\\]+)"')
 
 KINDS: dict[tuple[str, str], tuple[str, bool]] = {
     ("v1", "ConfigMap"): ("configmaps", True),
@@ -171,21 +180,28 @@ class Client:
             return None
 
     def raw_pages(
-        self, path: str, *, label_selector: str = "", field_selector: str = "", limit: int = 500
+        self,
+        path: str,
+        *,
+        label_selector: str = "",
+        field_selector: str = "",
+        limit: int = 500,
+        metadata_only: bool = False,
     ) -> Iterator[bytes]:
         """List documents as bytes. The next page is on its way while the caller handles this one: the token for it
         stands before the items. Raises Gone when a token is too old; start again then."""
+        ask = functools.partial(self._request, "GET", path, accept=METADATA_ONLY if metadata_only else JSON)
         query = {"limit": str(limit)}
         query.update({"labelSelector": label_selector} if label_selector else {})
         query.update({"fieldSelector": field_selector} if field_selector else {})
         with ThreadPoolExecutor(max_workers=1) as ahead:
-            pending = ahead.submit(self._request, "GET", path, query)
+            pending = ahead.submit(ask, query)
             while True:
                 page = pending.result()
                 token = _CONTINUE.search(page, 0, 4096)
                 if token:
                     following = {**query, "continue": json.loads(b'"' + token.group(1) + b'"')}
-                    pending = ahead.submit(self._request, "GET", path, following)
+                    pending = ahead.submit(ask, following)
                 yield page
                 if not token:
                     return
@@ -196,35 +212,49 @@ class Client:
         for page in self.raw_pages(path, label_selector=label_selector, field_selector=field_selector, limit=limit):
             yield _document(page)
 
-    def list_at(
-        self, path: str, *, label_selector: str = "", field_selector: str = "", limit: int = 500
-    ) -> tuple[list[Json], str]:
-        """All items and the resourceVersion to watch from; begins anew when a page's token got too old."""
-        for attempt in range(3):
-            try:
-                items: list[Json] = []
-                version = ""
-                for page in self.pages(path, label_selector=label_selector, field_selector=field_selector, limit=limit):
-                    items += page.get("items") or []
-                    version = page.get("metadata", {}).get("resourceVersion", "")
-                return items, version
-            except Gone:
-                if attempt == 2:
-                    raise
-        raise AssertionError("unreachable")
-
-    def projected(self, path: str, read: Callable[[Json], Any], *, limit: int = 500, **selectors: str) -> Items:
-        """``read(item)`` of all items, page by page, so that no full object outlives its page; anew on Gone."""
+    def projected_at(
+        self, path: str, read: Callable[[Json], Any], *, limit: int = 500, **selectors: str
+    ) -> tuple[Items, str]:
+        """``read(item)`` of all items, page by page, so that no full object outlives its page, and the resourceVersion
+        to watch from; begins anew when a page's token got too old."""
         for attempt in range(RESTARTS):
             found: Items = []
+            version = ""
             try:
                 for page in self.pages(path, limit=limit, **selectors):
                     found += map(read, page.pop("items", None) or [])
-                return found
+                    version = page.get("metadata", {}).get("resourceVersion", "")
+                return found, version
             except Gone:
                 if attempt == RESTARTS - 1:
                     raise
         raise AssertionError("unreachable")
+
+    def projected(self, path: str, read: Callable[[Json], Any], *, limit: int = 500, **selectors: str) -> Items:
+        return self.projected_at(path, read, limit=limit, **selectors)[0]
+
+    def versions(self, path: str, *, label_selector: str = "") -> tuple[Items, str]:
+        """(name, uid/resourceVersion) of all objects of a cluster-wide collection, and the version to watch from.
+
+        Only metadata comes over the wire, and of it only these fields are read: parsing the labels and managed fields
+        of 1,000 nodes took 0.1 s, finding the versions in them 0.01 s.
+        """
+        for attempt in range(RESTARTS):
+            found: Items = []
+            version = ""
+            try:
+                for page in self.raw_pages(path, label_selector=label_selector, metadata_only=True):
+                    items, version = _versions(page)
+                    found += items
+                return found, version
+            except Gone:
+                if attempt == RESTARTS - 1:
+                    raise
+        raise AssertionError("unreachable")
+
+    def list_at(self, path: str, *, limit: int = 500, **selectors: str) -> tuple[Items, str]:
+        """All items, whole, and the resourceVersion to watch from."""
+        return self.projected_at(path, lambda item: item, limit=limit, **selectors)
 
     def list(self, path: str, *, label_selector: str = "", field_selector: str = "", limit: int = 500) -> list[Json]:
         return self.list_at(path, label_selector=label_selector, field_selector=field_selector, limit=limit)[0]
@@ -303,8 +333,8 @@ class Client:
 
     # ---- the wire ----------------------------------------------------------------------------------------------
 
-    def _headers(self, content_type: str = "application/json") -> dict[str, str]:
-        headers = {"Accept": "application/json", "Accept-Encoding": self._encoding, "Content-Type": content_type}
+    def _headers(self, content_type: str = JSON, accept: str = JSON) -> dict[str, str]:
+        headers = {"Accept": accept, "Accept-Encoding": self._encoding, "Content-Type": content_type}
         for setting in self._api.configuration.auth_settings().values():
             if setting["value"]:
                 headers[setting["key"]] = setting["value"]
@@ -316,8 +346,9 @@ class Client:
         path: str,
         query: Optional[Mapping[str, str]] = None,
         body: Optional[bytes] = None,
-        content_type: str = "application/json",
+        content_type: str = JSON,
         idempotent: Optional[bool] = None,
+        accept: str = JSON,
     ) -> bytes:
         """``idempotent``: may be sent again when the answer is lost; by default, all but POST."""
         again = method != "POST" if idempotent is None else idempotent
@@ -329,9 +360,8 @@ class Client:
             try:
                 with self._count:
                     self.requests += 1
-                answer = self._pool.request(
-                    method, url, body=body, headers=self._headers(content_type), timeout=urllib3.Timeout(5.0, 90.0)
-                )
+                headers = self._headers(content_type, accept)
+                answer = self._pool.request(method, url, body=body, headers=headers, timeout=urllib3.Timeout(5.0, 90.0))
                 status, data = int(answer.status), bytes(answer.data)
                 if status < 400:
                     return data
@@ -459,6 +489,19 @@ def _read_certificates(options: dict[str, Any]) -> None:
             "Check the certificate authority, the client certificate and its key."
         ) from None
     options["ssl_context"] = context
+
+
+def _versions(page: bytes) -> tuple[Items, str]:
+    """Quotes inside a JSON text are escaped, so the count of items is exact; what looks otherwise is parsed."""
+    head, found = _LIST_VERSION.match(page), _VERSION.findall(page)
+    if head and len(found) == page.count(_PARTIAL):
+        return [(name.decode(), f"{uid.decode()}/{at.decode()}") for name, uid, at in found], head[1].decode()
+    document = _document(page)
+    items = [item["metadata"] for item in document.get("items") or []]
+    return (
+        [(meta["name"], f"{meta.get('uid', '')}/{meta.get('resourceVersion', '')}") for meta in items],
+        document.get("metadata", {}).get("resourceVersion", ""),
+    )
 
 
 def _dry(query: dict[str, str], dry_run: bool) -> dict[str, str]:

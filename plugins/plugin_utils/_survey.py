@@ -15,7 +15,7 @@ from typing import Any, Callable, Optional
 from ansible_collections.gpuops.rdma.plugins.module_utils import _facts, _releases, _sriov
 from ansible_collections.gpuops.rdma.plugins.module_utils._client import KINDS, Client
 from ansible_collections.gpuops.rdma.plugins.module_utils._errors import DataError, Forbidden, NotFound
-from ansible_collections.gpuops.rdma.plugins.module_utils._model import Json, NodeFacts
+from ansible_collections.gpuops.rdma.plugins.module_utils._model import Json
 
 BUILT_IN = ("apiextensions.k8s.io", "apps", "authorization.k8s.io", "batch", "rbac.authorization.k8s.io")
 SECRETS = 50
@@ -26,10 +26,6 @@ WANTED_CRDS = {
     if "/" in version and version.partition("/")[0] not in BUILT_IN
 }
 """CRD name -> the version in which this collection speaks to it."""
-
-
-def nodes(client: Client) -> list[NodeFacts]:
-    return client.projected("/api/v1/nodes", _facts.node_facts)
 
 
 def survey(client: Client) -> Json:

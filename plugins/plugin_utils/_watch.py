@@ -41,6 +41,8 @@ COALESCE_SECONDS = 0.1
 """Changes come in swarms (a rollout); one reading serves them all."""
 
 Project = Callable[[Json], Any]
+First = Callable[[], tuple[dict[str, Any], str]]
+"""Lists a collection in another way: projected objects by name, and the resourceVersion to watch from."""
 
 
 def same(obj: Json) -> Any:
@@ -50,8 +52,10 @@ def same(obj: Json) -> Any:
 class Store:
     """What one list + watch has seen. ``absent``: the kind does not exist (yet)."""
 
-    def __init__(self, watcher: Watcher, path: str, project: Project, selectors: dict[str, Any]) -> None:
-        self.path, self.project, self.selectors = path, project, selectors
+    def __init__(
+        self, watcher: Watcher, path: str, project: Project, selectors: dict[str, Any], first: Optional[First] = None
+    ) -> None:
+        self.path, self.project, self.selectors, self.first = path, project, selectors, first
         self.synced = threading.Event()
         self.absent = False
         self.trouble = ""
@@ -97,6 +101,10 @@ class Store:
             self._watcher.closed.wait(RETRY_SECONDS)
 
     def _list(self) -> str:
+        if self.first:
+            named, version = self.first()
+            self._settle({f"/{name}": value for name, value in named.items()}, absent=False)
+            return version
         found, version = {}, ""
         for page in self._watcher.client.pages(self.path, limit=PAGE, **self.selectors):
             version = page.get("metadata", {}).get("resourceVersion", "")
@@ -157,11 +165,21 @@ class Watcher:
     ) -> None:
         self.closed.set()
 
-    def store(self, path: str, project: Project = same, *, label_selector: str = "", field_selector: str = "") -> Store:
+    def store(
+        self,
+        path: str,
+        project: Project = same,
+        *,
+        label_selector: str = "",
+        field_selector: str = "",
+        first: Optional[First] = None,
+    ) -> Store:
+        """``first``: of a cluster-wide collection."""
         key = (path, label_selector, field_selector)
         if key not in self._stores:
             given = {"label_selector": label_selector, "field_selector": field_selector}
-            self._stores[key] = Store(self, path, project, {name: value for name, value in given.items() if value})
+            selectors = {name: value for name, value in given.items() if value}
+            self._stores[key] = Store(self, path, project, selectors, first)
         return self._stores[key]
 
     def wait_change(self, seconds: float) -> None:

@@ -13,6 +13,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils import _client
 from ansible_collections.gpuops.rdma.plugins.module_utils._client import Client
 from ansible_collections.gpuops.rdma.plugins.module_utils._errors import Forbidden, Gone, NotFound, Unreachable
 from ansible_collections.gpuops.rdma.plugins.plugin_utils import _survey
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._nodes import NodeBook
 from plan_samples import A100, H100, cluster, whole
 
 
@@ -57,10 +58,10 @@ def apis(*groups: str) -> dict[str, Any]:
 
 def test_lists_begin_anew_when_their_version_is_compacted() -> None:
     server = Server({"/api/v1/nodes": {"items": [node("a"), node("b"), node("c")]}}, gone=2)
-    assert [item.name for item in _survey.nodes(server)] == ["a", "b", "c"]
+    assert [item.name for item in NodeBook(server).facts()] == ["a", "b", "c"]
     server.gone = 99
     with pytest.raises(Gone):
-        _survey.nodes(server)
+        NodeBook(server).facts()
     lists = {"/apis/apps/v1/deployments": {"items": []}, "/apis/apps/v1/daemonsets": {"items": []}}
     lists["/apis/apps/v1/daemonsets"]["items"] = [workload("a"), workload("b")]
     server = Server({"/version": {}, "/apis": apis(), **lists}, gone=1)

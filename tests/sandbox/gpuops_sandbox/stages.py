@@ -42,7 +42,7 @@ def stages(faults: Iterable[Fault], show_init: bool = True) -> list[Json]:
     step_of_node, step_of_pod = node_step(known), pod_step(known, show_init)
     return [
         _stage("node-initialize", "Node", step_of_node, _NODE_CONDITIONS),
-        _stage("node-heartbeat", "Node", step_of_node, _NODE_CONDITIONS, delay=600_000, jitter=610_000),
+        _stage("node-heartbeat", "Node", step_of_node, _NODE_CONDITIONS, delay=300_000, jitter=900_000),
         _stage("node-not-ready", "Node", step_of_node, _NODE_NOT_READY),
         _stage("pod-init", "Pod", step_of_pod, _POD_INIT),
         _stage("pod-init-done", "Pod", step_of_pod, _POD_READY, delay=600),

@@ -16,7 +16,8 @@ NAME ?= demo
 SHAPE ?= BM.GPU.H100.8
 GPU_NODES ?= 4
 PROFILE ?= current
-SCENARIOS ?= control_node plan preflight nodes gpu_operator network_operator sriov host_checks_daemonset host_checks peermem perftest nccl_topology batch nccl_test nccl_scan report
+SCENARIOS ?= control_node plan preflight nodes gpu_operator network_operator sriov host_checks_daemonset host_checks peermem perftest nccl_topology batch nccl_test nccl_scan report gpu_time_slicing gpu_mps gpu_mig gpu_taints gpu_serving gpu_metrics vgpu
+OPENSHIFT_SCENARIOS ?= nfd_gpu_operator olm_network_operator machineset cluster_autoscaler machine_autoscaler
 
 export PATH := $(BIN):$(PATH)
 export PYTHONPATH := $(CURDIR)/$(COLLECTIONS):$(CURDIR)/tests/sandbox
@@ -95,6 +96,7 @@ molecule: export MOLECULE_EPHEMERAL_DIRECTORY := $(CURDIR)/.cache/molecule-state
 molecule: setup ## A Molecule scenario per role, each on what the ones before it left: SCENARIOS="control_node plan ..."
 	@$(BIN)/molecule destroy --scenario-name default --no-report >/dev/null
 	@$(BIN)/molecule test --report $(addprefix --scenario-name ,$(SCENARIOS))
+	@GPUOPS_MOLECULE_PLATFORM=openshift $(BIN)/molecule test --report $(addprefix --scenario-name ,$(OPENSHIFT_SCENARIOS))
 
 test-matrix: setup ## Every shape, mode, profile and launcher, every fault
 	@GPUOPS_MATRIX=all $(PYTHON) -m pytest tests/e2e -q

@@ -1,4 +1,3 @@
-#!/usr/bin/env python3
 # Copyright: gpuops.rdma contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
@@ -91,7 +90,7 @@ class Host:
         return self.path(path).exists()
 
     def readlink(self, path: str) -> str:
-        folder, _, name = path.rpartition("/")
+        folder, _sep, name = path.rpartition("/")
         return os.readlink(self.path(folder) / name)  # noqa: PTH115
 
     def run(self, argv: list[str]) -> tuple[int, str]:
@@ -99,7 +98,7 @@ class Host:
         env = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:/snap/bin", "LC_ALL": "C"}
         pipes: Any = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
         try:
-            done = subprocess.run(["chroot", str(self.root), *argv], env=env, timeout=600, **pipes)
+            done = subprocess.run(["chroot", str(self.root), *argv], env=env, timeout=600, check=False, **pipes)
         except (OSError, subprocess.TimeoutExpired) as error:
             return 127, str(error)
         return done.returncode, done.stdout.decode(errors="replace").strip()
@@ -390,7 +389,7 @@ class Run:
 
     def wait_for(self, vf: str) -> None:
         """Driver and network device of a VF come a moment after it."""
-        for _ in range(40):
+        for _try in range(40):
             if self.free(vf):
                 return
             self.host.sleep(0.25)

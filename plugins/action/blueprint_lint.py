@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +22,7 @@ class ActionModule(RdmaAction):
     spec = SPEC
 
     def act(self, args: dict[str, Any]) -> dict[str, Any]:
-        documents = [*args["blueprints"], *(_read(Path(path)) for path in args["src"])]
+        documents = [*args["blueprints"], *(_blueprints.read(Path(path)) for path in args["src"])]
         if not documents:
             raise InputError("Nothing to lint: give blueprints or src.")
         found = _blueprints.lint(documents, {key: args[key] for key in _blueprints.KNOWN})
@@ -38,12 +37,3 @@ class ActionModule(RdmaAction):
             lines = "\n".join(f"- {_blueprints.sentence(item)}" for item in errors[:SHOWN])
             result.update(failed=True, msg=f"{len(errors)} faults in {len(documents)} blueprints:\n{lines}")
         return result
-
-
-def _read(path: Path) -> Any:
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise InputError(f"Cannot read the blueprint {path}: {error.strerror}.") from None
-    except ValueError as error:
-        raise InputError(f"Cannot read the blueprint {path}: no JSON ({error}).") from None

@@ -38,12 +38,12 @@ class ActionModule(RdmaAction):
             item["name"]: item["version"].lstrip(">= ") for item in _data.load(ROOT / "requirements.yml")["collections"]
         }
         own = Path(args["bin_dir"]).expanduser() / "helm"
-        look = self._look(packages, list(wanted), own)
+        look = self._look(args, packages, list(wanted), own)
         result: dict[str, Any] = {}
         if args["install"] and not _control_node.helm_fits(look, table["helm"]):
             result.update(self._install(args, table["helm"]["install"], own))
             if not self.check_mode:
-                look = self._look(packages, list(wanted), own)
+                look = self._look(args, packages, list(wanted), own)
         findings = _control_node.check(look, table, packages, wanted)
         if self.check_mode and result.get("changed"):
             findings = [item for item in findings if item.subject != "Helm"]
@@ -54,10 +54,12 @@ class ActionModule(RdmaAction):
             result.update(failed=True, msg=_control_node.message(findings))
         return result
 
-    def _look(self, packages: dict[str, str], collections: list[str], own: Path) -> _control_node.Look:
+    def _look(
+        self, args: dict[str, Any], packages: dict[str, str], collections: list[str], own: Path
+    ) -> _control_node.Look:
         path = shutil.which("helm") or ""
         helm, helm_error = _helm.helm_version(path) if path else ("", "")
-        server, server_error = self._server()
+        server, server_error = self._server() if args["cluster"] else ("", "")
         return _control_node.Look(
             python=platform.python_version(),
             packages={name: _package(name) for name in packages},
@@ -68,6 +70,7 @@ class ActionModule(RdmaAction):
             helm_installed=str(own) if own.is_file() else "",
             server=server,
             server_error=server_error,
+            cluster=args["cluster"],
         )
 
     def _server(self) -> tuple[str, str]:

@@ -196,11 +196,11 @@ class ActionModule(RdmaAction):
         if self.args["mig"] is None and self.args["mig_strategy"] is None:
             spec.pop("mig", None)
         for obj in _sharing.objects(self.plan, self.args["name"], self.namespace):
-            self._note(self._writer().apply(_objects.owned(obj)))
+            self._record(self._writer().apply(_objects.owned(obj)))
         self.config_map = self._find(self.args["name"]) or self.config_map
-        self._note(_gpu_nodes.patch_policy(self.client, self.policy, spec, self.check_mode))
+        self._record(_gpu_nodes.patch_policy(self.client, self.policy, spec, self.check_mode))
 
-    def _note(self, change: Optional[Json]) -> None:
+    def _record(self, change: Optional[Json]) -> None:
         if change:
             self.changes.append(change)
 
@@ -221,7 +221,9 @@ class ActionModule(RdmaAction):
         body: Json = {"labels": lacking} if lacking else {}
         body.update({"annotations": {IN_EFFECT: digest}} if stale else {})
         before = {name: one.labels.get(name) for name in lacking}
-        self._note(_gpu_nodes.change(f"Node {one.name}", before, {**lacking, **({IN_EFFECT: digest} if stale else {})}))
+        self._record(
+            _gpu_nodes.change(f"Node {one.name}", before, {**lacking, **({IN_EFFECT: digest} if stale else {})})
+        )
         if not self.check_mode:
             if pods:
                 self._drain(one, pods)
@@ -248,7 +250,7 @@ class ActionModule(RdmaAction):
             body = {"spec": {"template": {"spec": {"metadata": {"labels": lacking}}}}}
             self.client.patch(path, body, dry_run=self.check_mode)
             before = {key: present.get(key) for key in lacking}
-            self._note(_gpu_nodes.change(f"MachineSet {name}", before, lacking))
+            self._record(_gpu_nodes.change(f"MachineSet {name}", before, lacking))
 
     def _digest(self, key: str) -> Optional[str]:
         key = key or self.plan.default
@@ -270,7 +272,7 @@ class ActionModule(RdmaAction):
             one.annotations[CORDONED] = "true"
         self.progress(f"{node}: ends {len(pods)} pods that hold GPUs: {_gpu_nodes.told(pods)}")
         for name in pods:
-            namespace, _, pod_name = name.partition("/")
+            namespace, _sep, pod_name = name.partition("/")
             self.client.delete(self.client.path("v1", "Pod", namespace, pod_name))
         deadline = time.monotonic() + self.args["timeout"]
         while _gpu_nodes.gpu_pods(self.client, [node]) and time.monotonic() < deadline:
@@ -309,8 +311,8 @@ class ActionModule(RdmaAction):
         mine = _sharing.config_map(f"{self.args['name']}-mig", self.namespace, {})
         if not used:
             spec = {"migManager": {"config": {"name": None}}}
-            self._note(_gpu_nodes.patch_policy(self.client, self.policy, spec, self.check_mode))
-            self._note(self._writer().remove(mine))
+            self._record(_gpu_nodes.patch_policy(self.client, self.policy, spec, self.check_mode))
+            self._record(self._writer().remove(mine))
 
     def _labels(self, key: str) -> list[str]:
         """Values of a label on all nodes."""
@@ -323,15 +325,15 @@ class ActionModule(RdmaAction):
         gone = set(self.mine or self.plan.configs) - set(used) - {self.plan.default}
         left = {key: document for key, document in self.plan.configs.items() if key not in gone}
         config: Any = {"name": self.args["name"], "default": self.plan.default} if left else None
-        self._note(
+        self._record(
             _gpu_nodes.patch_policy(self.client, self.policy, {"devicePlugin": {"config": config}}, self.check_mode)
         )
         if left:
             data = {key: _sharing.text({"version": "v1", **document}) for key, document in left.items()}
             obj = _objects.owned(_sharing.config_map(self.args["name"], self.namespace, data))
-            self._note(self._writer().apply(obj))
+            self._record(self._writer().apply(obj))
         else:
-            self._note(self._writer().remove({**config_map, "apiVersion": "v1", "kind": "ConfigMap"}))
+            self._record(self._writer().remove({**config_map, "apiVersion": "v1", "kind": "ConfigMap"}))
 
     # ---- evidence --------------------------------------------------------------------------------------------------
 

@@ -28,8 +28,12 @@ class ActionModule(RdmaAction):
             changes = writer.sweep(_objects.KINDS, _objects.SELECTOR, args["timeout"])
             objects = [change["object"] for change in changes]
         else:
-            objects = [_objects.owned(obj) for obj in self._objects(args)]
-            done = [writer.remove(obj) for obj in reversed(objects)] if absent else [writer.apply(o) for o in objects]
+            asked = self._objects(args)
+            objects = [obj if _objects.is_shared(obj) else _objects.owned(obj) for obj in asked]
+            if absent:
+                done = [writer.remove(obj) for obj in reversed(objects)]
+            else:
+                done = [writer.apply(obj, takeover=_objects.is_shared(obj)) for obj in objects]
             changes = [change for change in done if change]
         result: dict[str, Any] = {
             "changed": bool(changes),

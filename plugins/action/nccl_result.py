@@ -47,7 +47,8 @@ class ActionModule(RdmaAction):
             for run in wanted
         ]
         decisive = _judge.worst(verdicts)
-        assert decisive is not None
+        if decisive is None:
+            raise InputError(f"{args['src'] or 'text'} holds no run of nccl-tests: there is nothing to judge.")
         return {
             "changed": args["record"] and self._record(path, args, wanted, verdicts),
             "verdict": decisive.verdict,

@@ -193,7 +193,7 @@ class Part:
         performer.state = _scan.record(performer.state, results)
         for log in [] if results else performer.logs.glob(f"{self.name}-round-*.log"):
             log.unlink(missing_ok=True)
-        self._greet(len(results))
+        self._greet(self.scan, len(results))
         trouble = self._perform(performer, workers)
         conclusion = self.scan.conclude(performer.state)
         if conclusion.complete:
@@ -204,16 +204,14 @@ class Part:
             raise RdmaError(f"{trouble} {len(performer.state['results'])} results are kept for the next scan.")
         return kept
 
-    def _greet(self, resumed: int) -> None:
-        assert self.scan is not None
-        for line in self.scan.outline():
+    def _greet(self, scan: _scan.Scan, resumed: int) -> None:
+        for line in scan.outline():
             self.show(line)
         if resumed:
             self.show(f"going on where an earlier scan ended: {resumed} runs are done")
 
     def _perform(self, performer: Performer, workers: Workers) -> str:
         """What ended the scan before its time; "" when nothing did."""
-        assert self.scan is not None
         try:
             if workers.clean():
                 self.show("removed what an earlier scan had left")

@@ -59,8 +59,7 @@ class ActionModule(RdmaAction):
 
     def _made(self, args: dict[str, Any]) -> str:
         shape = _shape(args["shape"]) if args["shape"] else None
-        if args["tree"] is None and args["host"] is None:
-            assert shape is not None
+        if shape is not None and args["tree"] is None and args["host"] is None:
             return _topology.render(shape, args["nic_names"])
         document = _document(args["host"]) if args["host"] is not None else self._probe(args["tree"])
         return _topology.text_of(_topology.of_host(document, shape, args["nic_names"], args["devices"]))
@@ -134,7 +133,7 @@ def _counted(lines: Sequence[str]) -> list[str]:
     """``net 0000:0c:00.0 1 guid: 0x9a | absent`` of many nets -> one line."""
     counts: dict[str, int] = {}
     for line in lines:
-        key, _, values = line.partition(": ")
+        key, _sep, values = line.partition(": ")
         side = "the other file" if values.startswith("absent | ") else "this file"
         text = f"{side} states {key.rpartition(' ')[2]} of {key.partition(' ')[0]}"
         counts[text] = counts.get(text, 0) + 1

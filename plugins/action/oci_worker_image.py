@@ -12,7 +12,7 @@ from typing import Any
 from ansible_collections.gpuops.rdma.plugins.module_utils import _oci_image
 from ansible_collections.gpuops.rdma.plugins.module_utils._errors import InputError
 from ansible_collections.gpuops.rdma.plugins.module_utils._spec_oci_worker_image import SPEC
-from ansible_collections.gpuops.rdma.plugins.plugin_utils import _oci, _oci_import
+from ansible_collections.gpuops.rdma.plugins.plugin_utils import _oci, _oci_copy, _oci_import
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._action import RdmaAction
 
 
@@ -21,8 +21,14 @@ class ActionModule(RdmaAction):
 
     def act(self, args: dict[str, Any]) -> dict[str, Any]:
         _oci.of_kind(args["compartment"], "compartment", "compartment")
-        if bool(args["url"]) == bool(args["index"]):
-            raise InputError("Which image? Give url, or index with what to pick from it.")
+        if [bool(args["url"]), bool(args["index"]), bool(args["image"])].count(True) != 1:
+            raise InputError(
+                "Which image? Give one of url, index with what to pick from it, or image with from_region and bucket."
+            )
+        if args["image"]:
+            _oci.of_kind(args["image"], "image", "image")
+            _oci_copy.needs(args)
+            return _oci_copy.Copy(_oci.Session(args), dict(args), self.progress).run(self.check_mode)
         options = dict(args)
         url = args["url"]
         if args["index"]:

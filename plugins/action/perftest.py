@@ -74,7 +74,8 @@ class ActionModule(RdmaAction):
         """The network attachment stands there in mode sriov; in mode host it may be the first thing in it."""
         path = self.client.path("v1", "Namespace", "", plan["namespaces"]["job"])
         if self.client.find(path) is None:
-            self.client.apply(_sriov.privileged_namespace(plan["namespaces"]["job"]))
+            for obj in _sriov.own_namespace(plan["namespaces"]["job"], plan.get("platform", "")):
+                self.client.apply(obj)
 
     def _test(self, plan: Json, shape: Shape, nodes: Sequence[str], args: dict[str, Any]) -> Json:
         run, table = self._run_of(plan, shape, args), _data.load(_data.FILES / "perftest.yml")
@@ -119,7 +120,7 @@ def chosen(plan: Json, names: Sequence[str]) -> list[tuple[Shape, list[str]]]:
 
 def test_of(plan: Json, shape: Shape, args: dict[str, Any]) -> _perftest.Test:
     namespace = plan["namespaces"]["job"]
-    place, _, network = str(plan.get("network_attachment") or "rdma-vf").rpartition("/")
+    place, _sep, network = str(plan.get("network_attachment") or "rdma-vf").rpartition("/")
     entry = next((test for test in plan.get("tests", []) if test["shape"] == shape.name), {})
     table = _data.load(_data.FILES / "perftest.yml")
     return _perftest.Test(

@@ -14,7 +14,7 @@ from ansible.utils.display import Display
 from ansible_collections.gpuops.rdma.plugins.module_utils import _plan, _releases
 from ansible_collections.gpuops.rdma.plugins.module_utils._model import Json
 from ansible_collections.gpuops.rdma.plugins.module_utils._spec_plan import SPEC
-from ansible_collections.gpuops.rdma.plugins.plugin_utils import _compose, _data, _run, _survey
+from ansible_collections.gpuops.rdma.plugins.plugin_utils import _compose, _compose_addon, _data, _run, _survey
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._action import RdmaAction
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._nodes import NodeBook
 
@@ -25,11 +25,14 @@ class ActionModule(RdmaAction):
     def act(self, args: dict[str, Any]) -> dict[str, Any]:
         dest = Path(args.pop("dest"))
         shapes = _data.shapes()
-        profile = _releases.mirrored(_data.profile(args["profile"]), args["image_registry"])
         with ThreadPoolExecutor(max_workers=1) as beside:
             reading = beside.submit(_survey.survey, self.client)
             facts = NodeBook(self.client, dest.parent).facts()
             survey = reading.result()
+        if args["install"] == "oke_addon":
+            survey["addons"] = _compose_addon.look(args, self.progress)
+        platform, _why = _plan.platform(args, survey, facts)
+        profile = _releases.mirrored(_data.profile(args["profile"], platform), args["image_registry"])
         plan = _plan.decide(args, survey, facts, shapes, profile)
         _compose.complete(plan, args, survey, facts, shapes, profile, time.time())
         if args["keep_excluded"] and dest.exists():

@@ -53,7 +53,7 @@ class ActionModule(RdmaAction):
             survey=survey,
             nodes=book.facts() if again else book.kept(),
             shapes=_data.shapes(),
-            profile=_data.profile(plan["profile"]),
+            profile=_data.profile(plan["profile"], plan["platform"]),
             wanted_crds=_survey.WANTED_CRDS,
             vcn_cidrs=args["vcn_cidrs"],
             pod_cidrs=args["pod_cidrs"],

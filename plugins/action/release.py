@@ -21,7 +21,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._argspec import AUTH
 from ansible_collections.gpuops.rdma.plugins.module_utils._errors import Forbidden, InputError, RdmaError
 from ansible_collections.gpuops.rdma.plugins.module_utils._model import Json, masked
 from ansible_collections.gpuops.rdma.plugins.module_utils._spec_release import SPEC
-from ansible_collections.gpuops.rdma.plugins.plugin_utils import _data, _helm, _run, _survey
+from ansible_collections.gpuops.rdma.plugins.plugin_utils import _compose_addon, _data, _helm, _oke_addon, _run, _survey
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._action import RdmaAction
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._writer import Writer
 
@@ -41,6 +41,10 @@ class ActionModule(RdmaAction):
         if args["state"] == "absent":
             return self._absent(args)
         want = self._wanted(args)
+        if want.get("addons"):
+            return self._addons(want, args)
+        if want.get("action") == "olm":  # gpuops.rdma.olm_operator's
+            return {"changed": False, **{key: want[key] for key in ("action", "why", "name", "namespace", "chart")}}
         operator = str(want.get("operator") or args.get("operator") or want["chart"].replace("-", "_"))
         decision = self._decide(want, args)
         if decision.action == "refuse":
@@ -181,6 +185,41 @@ class ActionModule(RdmaAction):
         return dict(
             self._execute_module(module_name="kubernetes.core.helm", module_args=module_args, task_vars=self._task_vars)
         )
+
+    # ---- add-ons of OKE --------------------------------------------------------------------------------------------
+
+    def _addons(self, want: Json, args: dict[str, Any]) -> dict[str, Any]:
+        """From what is there now, as with Helm; what an earlier run began is waited for."""
+        addons = _oke_addon.Addons(_run.read_plan(args["plan"])["oke"], self.progress)
+        names = [one["name"] for one in want["addons"]]
+        charts = [one["chart"] for one in want["addons"] if one["chart"]]
+        survey = {
+            "addons": {"present": addons.present(names), "options": addons.options()},
+            "releases": _survey.releases(self.client, charts),
+            "workloads": _survey.workloads(self.client, ("deployments",)),
+        }
+        told = [(one, _compose_addon.one_decision(one, survey)) for one in want["addons"]]
+        refused = [decision.why for _one, decision in told if decision.action == "refuse"]
+        if refused:
+            raise InputError(f"{want['operator']}: {'; '.join(refused)}.")
+        changing = [(one, decision) for one, decision in told if decision.action in ("enable", "configure")]
+        warnings = [text for _one, decision in told for text in decision.warnings]
+        result: dict[str, Any] = {
+            "changed": bool(changing),
+            "action": changing[-1][1].action if changing else "none",
+            "why": "; ".join(f"{one['name']}: {decision.why}" for one, decision in told),
+            "values_changed": [key for _one, decision in changing for key in decision.changes][:20],
+            **{key: want[key] for key in ("name", "namespace", "chart")},
+            "version": told[-1][1].version,
+            **({"warnings": warnings} if warnings else {}),
+        }
+        if self.check_mode:
+            return result
+        for one, decision in told:
+            if decision.action in ("enable", "configure"):
+                addons.act(one["name"], decision)
+            addons.wait([one["name"]], float(args["timeout"]))
+        return result
 
     # ---- manifests -------------------------------------------------------------------------------------------------
 

@@ -333,9 +333,10 @@ class View:
             path = self._in(namespace, "apps/v1", "Deployment")
             store = self.watcher.store(path, _workload, field_selector="metadata.name=nv-ipam-controller")
             result["nv-ipam-controller"] = _readiness.deployment(next(iter(store.items()), None))
-        if self._expects_config_daemon():
-            daemon = next((item for item in daemonsets if _name(item) == CONFIG_DAEMON), None)
-            result.update(self._rollout("config-daemon", namespace, daemon, nodes))
+        home = self._config_daemon_namespace()
+        if home:
+            daemon = next((item for item in self._daemonsets(home) if _name(item) == CONFIG_DAEMON), None)
+            result.update(self._rollout("config-daemon", home, daemon, nodes))
         made_by_it = self.plan.get("crds", {}).get("policy", [])
         return {**result, **(self._crds(made_by_it) if made_by_it else {})}
 
@@ -368,9 +369,17 @@ class View:
         if whole.ready and self._names():
             return {f"VFs/{name}": whole for name in self._names()}
         pods = self._vf_pods()
-        return {
+        result: Statuses = {
             f"VFs/{name}": _readiness.vf_pod(pods.get(name), facts.boot_id if facts else "")
             for name, facts in self._targets().items()
+        }
+        if all(name in pods for name in self._targets()):
+            return result
+        own = self.namespaces["own"]
+        missing = {key for key in result if key.partition("/")[2] not in pods}
+        return {
+            key: self._explained(one, own, "/gpuops-vf-config") if key in missing else one
+            for key, one in result.items()
         }
 
     def vfs(self) -> Statuses:
@@ -511,9 +520,14 @@ class View:
         store = self.watcher.store(path, _config_map, label_selector=_readiness.PLUGIN_CONFIG)
         return _readiness.plugin_config(policy, next(iter(store.items()), None), self.vf_resource)
 
-    def _expects_config_daemon(self) -> bool:
+    def _config_daemon_namespace(self) -> str:
+        """Where the SR-IOV operator's daemon runs, which puts the CNI plugins on the nodes; "" where there is none."""
+        olm = (self.plan.get("olm") or {}).get("network_operator") or []
+        if olm:
+            return str(olm[0]["namespace"])
         values = ((self.plan.get("releases") or {}).get("network_operator") or {}).get("values") or {}
-        return bool((values.get("sriovNetworkOperator") or {}).get("enabled"))
+        enabled = (values.get("sriovNetworkOperator") or {}).get("enabled")
+        return str(self.namespaces["network_operator"]) if enabled else ""
 
     # Collections.
 

@@ -38,4 +38,6 @@ options:
     type: str
 requirements:
 - oci >= 2.179 on the machine that runs Ansible
+notes:
+- C(module_defaults) of C(group/gpuops.rdma.oci) sets these options once for all modules.
 """

@@ -12,6 +12,8 @@
     cluster_autoscaler(tables, spec, ...) -> object          checked; InputError with every fault
     machine_autoscaler(...) -> object; check_owners(...)
     check_machine_set(tables, machine_set, ...) -> [Finding]
+    zone_hints(tables, machine_set) -> labels                the zone that its machines will be in
+    priorities(spec, ranks) -> object                        ConfigMap of the Priority expander; InputError
     predict(tables, behaviour, machine_set, pods) -> Prediction     of a set of size 0, as that version does
     explain(group, status, prediction) -> str                why NotTriggerScaleUp has no reason
 
@@ -29,7 +31,7 @@ from dataclasses import dataclass
 from typing import Any, Optional
 
 from ansible_collections.gpuops.rdma.plugins.module_utils._errors import DataError, InputError
-from ansible_collections.gpuops.rdma.plugins.module_utils._model import Finding, Json
+from ansible_collections.gpuops.rdma.plugins.module_utils._model import Finding, Json, is_int
 
 NAMESPACE = "openshift-machine-api"
 ACCELERATOR = "cluster-api/accelerator"
@@ -41,6 +43,11 @@ CAPACITY = "capacity.cluster-autoscaler.kubernetes.io"
 LABELS, TAINTS, GPU_TYPE = f"{CAPACITY}/labels", f"{CAPACITY}/taints", f"{CAPACITY}/gpu-type"
 DEFAULT_DELAY = "20m"
 DEFAULT_PODS = 110
+PROVISION_TIME = "15m"
+"""The autoscaler's own maxNodeProvisionTime."""
+EXPANDER_CONFIG = "cluster-autoscaler-priority-expander"
+SET_LABEL = "gpuops.rdma/machine-set"
+"""Label of a set's nodes with its name, so that a pod can ask for this set alone."""
 NEW_POD_SECONDS = 30
 """GPU pods wait that long before the autoscaler looks at them, without any event."""
 
@@ -167,7 +174,7 @@ def capacity_annotations(
             f"counts every GPU of an empty group as {GPU}. Keep at least one node (min_replicas 1), or use MIG single."
         )
     numbers = {"cpu": cpu, "memory": memory_mib, "gpu": gpus, **({"pods": max_pods} if max_pods is not None else {})}
-    wrong = [name for name, value in numbers.items() if type(value) is not int or value < (0 if name == "gpu" else 1)]
+    wrong = [name for name, value in numbers.items() if not is_int(value) or value < (0 if name == "gpu" else 1)]
     if wrong:
         raise InputError(
             f"Cannot write the capacity of a MachineSet: {wrong[0]} is {numbers[wrong[0]]!r}, a whole number is needed."
@@ -270,6 +277,15 @@ def _readable(family: str, part: str, value: str) -> bool:
     return quantity(value) is not None if (family, part) == ("capacity", "memory") else bool(_WHOLE.fullmatch(value))
 
 
+def zone_hints(table: Tables, machine_set: Json) -> dict[str, str]:
+    """The labels by which a pod with a zone-bound volume finds the set while it has no node; {} where its providerSpec
+    names no zone."""
+    value = _at(machine_set, ("spec", "template", "spec", "providerSpec", "value")) or {}
+    rule = table.zones.get(str(value.get("kind")))
+    zone = _at(value, rule["path"]) if rule else None
+    return {ZONE: str(zone), str(rule["label"]): str(zone)} if rule and zone else {}
+
+
 def _check_zone(table: Tables, name: str, machine_set: Json, zonal: bool, findings: list[Finding]) -> None:
     value = _at(machine_set, ("spec", "template", "spec", "providerSpec", "value")) or {}
     rule = table.zones.get(str(value.get("kind")))
@@ -301,13 +317,15 @@ def cluster_autoscaler(
 ) -> Json:
     """The one that there may be, ``default``. ``spec``: any field of the CRD. ``crd_fields``: paths that the cluster's
     own CRD has (crd_fields()), None = not looked at. ``rollout_s``: how long the GPU stack took on a new node at most;
-    ``boot_s``: how long a machine took to become a node. scaleDown.delayAfterAdd is 20m where nothing is said."""
+    ``boot_s``: how long a machine took to become a node. Where nothing is said, nodes are removed, and delayAfterAdd is
+    20m: the autoscaler's own 10m is less than a driver takes. SET_LABEL does not keep sets from being balanced."""
     faults: list[str] = []
     _walk(table, "", spec, None if crd_fields is None else set(crd_fields), faults)
     made = dict(spec)
-    if isinstance(spec.get("scaleDown"), Mapping):
-        made["scaleDown"] = {"enabled": True, "delayAfterAdd": DEFAULT_DELAY, **spec["scaleDown"]}
     if not faults:
+        made["scaleDown"] = {"enabled": True, "delayAfterAdd": DEFAULT_DELAY, **spec.get("scaleDown", {})}
+        if spec.get("balanceSimilarNodeGroups"):
+            made["balancingIgnoredLabels"] = [*spec.get("balancingIgnoredLabels", []), SET_LABEL]
         _check_limits(made.get("resourceLimits") or {}, faults)
         _check_times(made, rollout_s, boot_s, faults)
     if faults:
@@ -318,6 +336,40 @@ def cluster_autoscaler(
         "metadata": {"name": "default"},
         "spec": made,
     }
+
+
+def priorities(spec: Json, ranks: Mapping[Any, Any]) -> Optional[Json]:
+    """``ranks``: number -> patterns of group names, the highest number wins. None without the expander Priority."""
+    wanted = "Priority" in (spec.get("expanders") or [])
+    if wanted != bool(ranks):
+        found = "the expander Priority needs priorities" if wanted else "priorities are read by the expander Priority"
+        raise InputError(f"Cannot use these expanders: {found}, and spec.expanders is {spec.get('expanders') or []}.")
+    if not wanted:
+        return None
+    lines = []
+    for rank, patterns in sorted(ranks.items(), key=lambda item: str(item[0])):
+        if not _WHOLE.fullmatch(str(rank)) or not isinstance(patterns, list) or not patterns:
+            raise InputError(f"Cannot use the priority {rank!r}: a whole number and a list of patterns are needed.")
+        lines += [f"{int(rank)}:", *(f"  - {_quoted(_pattern(one))}" for one in patterns)]
+    return {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {"name": EXPANDER_CONFIG, "namespace": NAMESPACE},
+        "data": {"priorities": "".join(f"{line}\n" for line in lines)},
+    }
+
+
+def _pattern(text: Any) -> str:
+    try:
+        re.compile(str(text))
+    except re.error as error:
+        raise InputError(f"Cannot use the priority pattern {text!r}: {error}.") from None
+    return str(text)
+
+
+def _quoted(text: str) -> str:
+    """As YAML."""
+    return "'" + text.replace("'", "''") + "'"
 
 
 def crd_fields(crd: Json) -> list[str]:
@@ -358,8 +410,8 @@ def _walk(table: Tables, path: str, value: Any, served: Optional[set[str]], faul
 def _fault(table: Tables, place: str, value: Any) -> list[str]:
     kind = table.fields[place]
     words = {
-        "bool": ("true or false", type(value) is bool),
-        "int": ("a whole number", type(value) is int),
+        "bool": ("true or false", isinstance(value, bool)),
+        "int": ("a whole number", is_int(value)),
         "list": ("a list", isinstance(value, list)),
         "toggle": ("Enabled or Disabled", value in ("Enabled", "Disabled")),
         "fraction": (
@@ -400,7 +452,7 @@ def _check_limits(limits: Json, faults: list[str]) -> None:
             faults.append(
                 f"{place}.type is {gpu['type']!r}: it is the value of the label {ACCELERATOR}, like nvidia-h100"
             )
-        if type(gpu["min"]) is not int or type(gpu["max"]) is not int or gpu["min"] < 0 or gpu["max"] < 1:
+        if not is_int(gpu["min"]) or not is_int(gpu["max"]) or gpu["min"] < 0 or gpu["max"] < 1:
             faults.append(f"{place}: min is at least 0 and max at least 1, found {gpu['min']!r} and {gpu['max']!r}")
         elif gpu["min"] > gpu["max"]:
             faults.append(f"{place}: min {gpu['min']} is more than max {gpu['max']}")
@@ -413,10 +465,11 @@ def _check_times(spec: Json, rollout_s: float, boot_s: float, faults: list[str])
             f"spec.scaleDown.delayAfterAdd {down['delayAfterAdd']} is not more than the {rollout_s:.0f} s that the GPU "
             "stack takes on a new node: the node would be removed before its GPUs are there"
         )
-    limit = spec.get("maxNodeProvisionTime")
-    if limit and duration(limit) <= boot_s:
+    limit = spec.get("maxNodeProvisionTime", PROVISION_TIME)
+    if duration(limit) <= boot_s:
+        named = limit if "maxNodeProvisionTime" in spec else f"(not given: {limit})"
         faults.append(
-            f"spec.maxNodeProvisionTime {limit} is not more than the {boot_s:.0f} s that a machine takes to become a "
+            f"spec.maxNodeProvisionTime {named} is not more than the {boot_s:.0f} s that a machine takes to become a "
             "node: the group would be Unhealthy and get no more nodes"
         )
 
@@ -503,7 +556,7 @@ def template(table: Tables, behaviour: Behaviour, machine_set: Json) -> tuple[Op
         resources[GPU] = gpu
     labels = _node_labels(machine_set) if behaviour.all_labels else {}
     for pair in filter(None, notes.get(LABELS, "").split(",")):
-        key, _, value = pair.partition("=")
+        key, _sep, value = pair.partition("=")
         labels[key] = value
     taints = [*(_at(machine_set, ("spec", "template", "spec", "taints")) or []), *_noted_taints(notes)]
     return Template(resources, labels, tuple(taints)), ""
@@ -525,8 +578,8 @@ def _read(table: Tables, behaviour: Behaviour, notes: Mapping[str, str], part: s
 def _noted_taints(notes: Mapping[str, str]) -> list[Json]:
     found = []
     for text in filter(None, notes.get(TAINTS, "").split(",")):
-        left, _, effect = text.rpartition(":")
-        key, _, value = left.partition("=")
+        left, _sep, effect = text.rpartition(":")
+        key, _sep, value = left.partition("=")
         found.append({"key": key, "value": value, "effect": effect})
     return found
 
@@ -633,6 +686,10 @@ def _hint(reason: str) -> str:
         )
     if "max node group size" in reason:
         return " Raise maxReplicas of its MachineAutoscaler."
+    if "volume node affinity" in reason or "PersistentVolume" in reason:
+        return (
+            f" Its volume is in a zone that no node of the set would be in; the label {ZONE} of new nodes tells theirs."
+        )
     if "affinity/selector" in reason:
         return f" Labels of GPU Feature Discovery count only if {LABELS} lists them."
     return ""

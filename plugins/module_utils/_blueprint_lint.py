@@ -9,6 +9,7 @@ does not see that. Rules and their sources: files/oci/blueprints.yml.
 
 from __future__ import annotations
 
+import dataclasses
 import difflib
 import ipaddress
 import re
@@ -16,7 +17,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Optional, Union
 
-from ansible_collections.gpuops.rdma.plugins.module_utils._model import Finding, Json
+from ansible_collections.gpuops.rdma.plugins.module_utils._model import Finding, Json, is_int
 
 RDMA = "multinode_rdma_enabled_in_shared_pool"
 NODES = "multinode_num_nodes_to_use_from_shared_pool"
@@ -37,8 +38,8 @@ class Around:
     """What is known besides the documents; empty = unknown, and then nothing is demanded of it.
 
     ``rdma``: False accepts pools of RDMA shapes without RDMA. ``pools``: name -> nodes, of pools that are there.
-    ``names``: deployments that are there. ``images``: OCID -> ``{region, compartment}``. ``gpus``: shape -> GPUs.
-    ``nodes``: names of the cluster's nodes.
+    ``names``: deployments that are there. ``images``: OCID -> ``{compartment, os}``. ``gpus``: shape -> GPUs.
+    ``nodes``: names of the cluster's nodes. ``secrets``: names of its Secrets. ``mig``: MIG layouts of shared pools.
     """
 
     rdma: bool = True
@@ -49,6 +50,8 @@ class Around:
     pools: Mapping[str, int] = field(default_factory=dict)
     names: tuple[str, ...] = ()
     nodes: tuple[str, ...] = ()
+    secrets: tuple[str, ...] = ()
+    mig: tuple[str, ...] = ()
     gpus: Mapping[str, int] = field(default_factory=dict)
 
 
@@ -63,6 +66,7 @@ def lint(documents: Union[Json, Sequence[Json]], facts: Json, around: Optional[A
     for document in [documents] if isinstance(documents, Mapping) else documents:
         found += _unpack(document, facts, payloads)
     pools = {**around.pools, **_pools(payloads)}
+    around = dataclasses.replace(around, mig=(*around.mig, *_layouts(payloads)))
     found += _names(payloads, around)
     for payload in payloads:
         found += _one(payload, facts, around, pools)
@@ -136,11 +140,19 @@ def _circle(wants: Mapping[str, Sequence[str]]) -> list[str]:
     return sorted(name for name in left if any(name in wants[other] for other in left))
 
 
+def _layouts(payloads: Sequence[Json]) -> Iterator[str]:
+    """MIG layouts of the pools among the documents."""
+    for item in payloads:
+        layout = item.get("shared_node_pool_mig_config")
+        if item.get("recipe_mode") == "shared_node_pool" and isinstance(layout, str) and layout:
+            yield layout
+
+
 def _pools(payloads: Sequence[Json]) -> dict[str, int]:
     return {
         str(item.get("deployment_name")): item["shared_node_pool_size"]
         for item in payloads
-        if item.get("recipe_mode") == "shared_node_pool" and type(item.get("shared_node_pool_size")) is int
+        if item.get("recipe_mode") == "shared_node_pool" and is_int(item.get("shared_node_pool_size"))
     }
 
 
@@ -340,6 +352,10 @@ class _Rules:
                 "an image of another compartment",
                 "the pool's compartment, or a policy to read it",
             )
+        if known.get("os") and "Ubuntu" not in known["os"]:
+            yield self.error(
+                "image", f"an image of {known['os']}", "an Ubuntu image with OFED, the only documented kind"
+            )
 
     def domain_region(self) -> str:
         match = _AD.fullmatch(self.payload.get("recipe_availability_domain", ""))
@@ -366,6 +382,22 @@ class _Rules:
         if count is not None:
             yield from self.many(count, on, shape)
         yield from self.parallel(count or 1)
+        yield from self.secrets()
+        yield from self.mig()
+
+    def secrets(self) -> Findings:
+        named = [item.get("secret_name") for item in self.payload.get("recipe_environment_secrets") or []]
+        for name in dict.fromkeys([self.payload.get("recipe_container_secret_name"), *named]):
+            if name and self.around.secrets and name not in self.around.secrets:
+                known = _some(self.around.secrets)
+                yield self.error("secret", f"the Secret {name} is not there", f"one of {known}", "make it before")
+
+    def mig(self) -> Findings:
+        asked = self.payload.get("mig_resource_request")
+        if asked and self.payload.get(RDMA):
+            yield self.error("mig", f"{asked} with {RDMA}", "whole nodes", "RDMA is for jobs over whole nodes")
+        elif asked and self.around.mig and not any(asked in layout for layout in self.around.mig):
+            yield self.error("mig", f"no shared pool has {asked}", f"one of {_some(self.around.mig)}")
 
     def many(self, count: int, on: bool, shape: str) -> Findings:
         if count < 2 and on:

@@ -318,7 +318,7 @@ class Client:
 
     def allowed(self, verb: str, group: str, resource: str, namespace: str = "") -> bool:
         """SelfSubjectAccessReview: may this user do that?"""
-        name, _, subresource = resource.partition("/")
+        name, _sep, subresource = resource.partition("/")
         attributes = {"verb": verb, "group": group, "resource": name, "namespace": namespace}
         if subresource:
             attributes["subresource"] = subresource

@@ -30,6 +30,8 @@ class Look:
     """Path of the Helm that was put into bin_dir, now or before."""
     server: str = ""
     server_error: str = ""
+    cluster: bool = True
+    """Whether the cluster is looked at."""
 
 
 def check(look: Look, table: Json, packages: Mapping[str, str], collections: Mapping[str, str]) -> list[Finding]:
@@ -102,7 +104,7 @@ def helm(look: Look, table: Json) -> Iterator[Finding]:
 def _server(look: Look) -> Iterator[Finding]:
     if look.server_error:
         yield _error("cluster", look.server_error, "", "")
-    elif not look.server:
+    elif look.cluster and not look.server:
         yield Finding("control_node.cluster", "unknown", "cluster", "was not asked", "an answer", "", "control_node")
 
 

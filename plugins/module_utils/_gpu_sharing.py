@@ -26,7 +26,7 @@ from dataclasses import dataclass, field
 from typing import Any, Optional
 
 from ansible_collections.gpuops.rdma.plugins.module_utils._errors import DataError, InputError
-from ansible_collections.gpuops.rdma.plugins.module_utils._model import Json
+from ansible_collections.gpuops.rdma.plugins.module_utils._model import Json, is_int
 
 GPU = "nvidia.com/gpu"
 CONFIG_LABEL, MIG_LABEL, MIG_STATE = (
@@ -160,7 +160,7 @@ def family_of(families: Mapping[str, Family], gpu_id: str) -> Family:
 
 def _filter(gpu_id: str) -> str:
     """10de:2330 -> 0x233010DE"""
-    vendor, _, device = gpu_id.upper().partition(":")
+    vendor, _sep, device = gpu_id.upper().partition(":")
     return f"0x{device}{vendor}"
 
 
@@ -372,7 +372,7 @@ def _concerns(entry: Json, family: Family) -> bool:
 def _devices(path: str, value: Any, gpus: int) -> list[int]:
     if value == "all":
         return list(range(gpus))
-    if isinstance(value, list) and all(type(one) is int and 0 <= one < gpus for one in value):
+    if isinstance(value, list) and all(is_int(one) and 0 <= one < gpus for one in value):
         return list(value)
     raise InputError(f"{path}.devices is {_shown(value)}: all, or a list of GPU numbers from 0 to {gpus - 1}.")
 
@@ -385,7 +385,7 @@ def _check_parts(path: str, parts: Mapping[str, Any], family: Family) -> None:
             f"{path}.mig-devices: {unknown[0]!r} is no profile of {family.name}{_near(unknown[0], family.profiles)}."
         )
     for profile, count in parts.items():
-        if type(count) is not int or not 1 <= count <= family.profiles[profile]:
+        if not is_int(count) or not 1 <= count <= family.profiles[profile]:
             raise InputError(
                 f"{path}.mig-devices: {count} x {profile}, and one {family.name} has 1 to {family.profiles[profile]}."
             )

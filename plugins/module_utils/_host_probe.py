@@ -133,7 +133,7 @@ class Tree:
             return known
         if depth > 40:
             raise Unread(f"{path}: too many links")
-        parent, _, name = path.rpartition("/")
+        parent, _sep, name = path.rpartition("/")
         parent = self.real(parent, depth)
         here = f"{parent}/{name}" if parent else name
         try:
@@ -152,7 +152,7 @@ class Tree:
 
     def target(self, path: str) -> str | None:
         """The last part of what a link points to; None where there is no link."""
-        parent, _, name = path.rpartition("/")
+        parent, _sep, name = path.rpartition("/")
         here = f"{self.real(parent)}/{name}"
         try:
             return self._readlink(here).rstrip("/").rpartition("/")[2] or None
@@ -823,7 +823,7 @@ class Probe:
         def release() -> dict[str, str]:
             lines = self.tree.lines(path, r"^(ID|VERSION_ID|PRETTY_NAME)=")
             pairs = (line.partition("=") for line in lines)
-            return {key: value.strip().strip("\"'")[:80] for key, _, value in pairs}
+            return {key: value.strip().strip("\"'")[:80] for key, _sep, value in pairs}
 
         names = self.fact("os.id", path, release) or {}
         for key, field in (("ID", "os.id"), ("VERSION_ID", "os.version"), ("PRETTY_NAME", "os.name")):
@@ -2059,11 +2059,11 @@ def main(arguments: list[str] | None = None) -> int:
         else:
             document = probe(options.root, options.interval, options.pci)
     except (NotATree, OSError) as error:
-        print(f"host probe: {error}", file=sys.stderr)
+        sys.stderr.write(f"host probe: {error}\n")
         return 2
-    print(json.dumps(document, separators=(",", ":")))
+    sys.stdout.write(json.dumps(document, separators=(",", ":")) + "\n")
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    raise SystemExit(main())

@@ -1113,10 +1113,11 @@ def results(
     return [_told(result, found) for result in found.values()]
 
 
-def judge(rules: Table, document: Json, shape: Shape, **how: Any) -> list[Finding]:
+def judge(rules: Table, document: Json, shape: Shape, *, mode: str, profile: Json, **how: Any) -> list[Finding]:
     """What does not hold or cannot be known, worst first, causes before what follows from them. See ``results``."""
     subject = str(document.get("host") or "host")
-    told = [_finding(item, subject) for item in results(rules, document, shape, **how) if item.status in SEVERITIES]
+    found = results(rules, document, shape, mode=mode, profile=profile, **how)
+    told = [_finding(item, subject) for item in found if item.status in SEVERITIES]
     order = list(SEVERITIES.values())
     return sorted(told, key=lambda item: order.index(item.severity))
 

@@ -486,7 +486,7 @@ def _pod_group(test: Test) -> Json:
 def of_plan(plan: Json, entry: Json, nodes: Sequence[str], **more: Any) -> Test:
     """The job of one entry of the plan's ``tests`` on these nodes. ``more`` overrides fields of Test."""
     namespace = plan["namespaces"]["job"]
-    place, _, network = str(plan.get("network_attachment") or "rdma-vf").rpartition("/")
+    place, _sep, network = str(plan.get("network_attachment") or "rdma-vf").rpartition("/")
     values: Json = {
         "name": entry["name"],
         "namespace": namespace,

@@ -38,6 +38,11 @@ def image_name(image: str) -> str:
     return image.split("@", maxsplit=1)[0].rsplit("/", 1)[-1].split(":", maxsplit=1)[0]
 
 
+def is_int(value: Any) -> bool:
+    """Whether it is a whole number; true and false are none."""
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
 def to_dict(value: Any) -> Any:
     """A dataclass (nested, with tuples) as plain JSON data."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):

@@ -129,8 +129,8 @@ class _Columns:
     """The columns, as the names line of the log itself gives them."""
 
     def __init__(self, names: list[tuple[str, int]], milliseconds: bool) -> None:
-        self.names = [name for name, _ in names]
-        self.ends = [end for _, end in names]
+        self.names = [name for name, _end in names]
+        self.ends = [end for _name, end in names]
         starts = [i for i, name in enumerate(self.names) if name in _TIMES]
         self.lead = self.names[: starts[0]]
         second = starts[1] if len(starts) > 1 else len(names)
@@ -146,7 +146,7 @@ class _Columns:
         """From a names line (with its leading #), None from any other line."""
         found = [(word.group(), word.end()) for word in re.finditer(r"\S+", line) if word.group() != "#"]
         names = [(_OLD_NAMES.get(name, name), end) for name, end in found if name != "timestamp"]
-        words = [name for name, _ in names]
+        words = [name for name, _end in names]
         timed = sum(word in _TIMES for word in words)
         if words[:1] != ["size"] or timed not in (1, 2) or "algbw" not in words or "busbw" not in words:
             return None
@@ -216,14 +216,17 @@ class _Columns:
         """``tokens`` as ``full`` returns them, or fewer: what is missing stays None."""
         cells = dict(zip(self.lead, tokens))
         rest = tokens[len(self.lead) :]
+        halves = {
+            **self._half("out", self.halves[0], rest),
+            **self._half("in", self.halves[1], rest[len(self.halves[0]) :]),
+        }
         return NcclRow(
             size=int(cells["size"]),
             count=int(cells["count"]) if "count" in cells else None,
             type=cells.get("type", ""),
             redop=cells.get("redop", "").strip("-"),
             root=int(cells["root"]) if "root" in cells else None,
-            **self._half("out", self.halves[0], rest),
-            **self._half("in", self.halves[1], rest[len(self.halves[0]) :]),
+            **halves,
         )
 
     def unreal(self, tokens: list[str]) -> bool:
@@ -894,7 +897,8 @@ class _Log:
             failed = loose.finish()
             self.runs.insert(0, dataclasses.replace(failed, notes=("no test had begun",)))
         if not self.runs:
-            self.runs.append(NcclRun(status="foreign" if self.seen or loose.transport.seen else "empty"))
+            status = "foreign" if self.seen or loose.transport.seen else "empty"
+            self.runs.append(NcclRun(status=status, transport=loose.transport.finish()))
         return self.runs
 
 
@@ -978,7 +982,7 @@ class _Transport:
     def _net(self, line: str, text: str) -> None:
         if text.startswith(("NET/IB", "NET/Socket")) and ": Using " in text:
             devices = [(int(number), name) for number, name in _DEVICE.findall(text.partition("; OOB")[0])]
-            names = tuple(part for _, name in devices for part in name.split("+"))
+            names = tuple(part for _number, name in devices for part in name.split("+"))
             if text.startswith("NET/Socket"):
                 self.sockets = names
                 return

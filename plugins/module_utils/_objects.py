@@ -59,6 +59,8 @@ OCCUPANTS = (
 _EVERYWHERE = ("kube-root-ca.crt", "openshift-service-ca.crt")
 APPLIED = "gpuops.rdma/applied"
 """Annotation with a digest of what was last applied: a key that we no longer ask for changes it."""
+SHARED = "gpuops.rdma/shared"
+"""Annotation on an object of somebody else that has a part of ours."""
 _SERVER_FIELDS = ("managedFields", "resourceVersion", "uid", "creationTimestamp", "generation", "selfLink")
 _LONG = 2000
 """Longest text that a diff shows; programs and XML in ConfigMaps are named by their length instead."""
@@ -84,6 +86,16 @@ def owned(obj: Json, release: str = "") -> Json:
         "annotations": {**obj["metadata"].get("annotations", {}), APPLIED: digest},
     }
     return {**obj, "metadata": meta}
+
+
+def shared(obj: Json) -> Json:
+    """A part of somebody else's object: laid into it, and never removed with what is ours."""
+    meta = obj["metadata"]
+    return {**obj, "metadata": {**meta, "annotations": {**meta.get("annotations", {}), SHARED: "true"}}}
+
+
+def is_shared(obj: Json) -> bool:
+    return bool((obj["metadata"].get("annotations") or {}).get(SHARED) == "true")
 
 
 def is_ours(obj: Json) -> bool:

@@ -584,6 +584,28 @@ def missing(
     return [item.statement for item in found if item.status == "fail"]
 
 
+def domains(statements: Sequence[Union[str, Source]], whos: Iterable[str]) -> frozenset[str]:
+    """Identity domains other than Default whose dynamic groups matter here, in lower case."""
+    named = [name for item in _readable(statements) if item.subject == "dynamic-group" for name in item.names]
+    own = [_as_name(who) for who in whos if who]
+    return frozenset(name.domain for name in (*named, *own) if not name.ocid) - {DEFAULT_DOMAIN}
+
+
+def matches(group: DynamicGroup, statement: str, context: Context) -> Optional[bool]:
+    """Does the group's rule match the instances that the statement is for? None: it depends on tags, or the like."""
+    return _member(group, parse(statement), context)
+
+
+def named(group: DynamicGroup, who: str) -> bool:
+    """Is it the group that is written ``name``, ``domain/name`` or by its OCID?"""
+    return _named_in(group, (_as_name(who),))
+
+
+def widened(rule: str, own: str) -> str:
+    """A dynamic group's rule that matches what it did, and what ``own`` matches."""
+    return f"ANY {{{rule}, {own}}}" if rule.strip() else own
+
+
 def _readable(statements: Sequence[Union[str, Source]]) -> list[Statement]:
     found = []
     for item in statements:

@@ -38,7 +38,8 @@ Read = Union[Any, Unread]
 
 @dataclass(frozen=True)
 class Pool:
-    """What is asked for. ``image``, ``subnet``, ``cluster``: "" = not given, not judged."""
+    """What is asked for. ``image``, ``subnet``, ``cluster``: "" = not given, not judged. ``pool``: name or OCID of one
+    that may be there already."""
 
     shape: str
     nodes: int
@@ -47,12 +48,14 @@ class Pool:
     image: str = ""
     subnet: str = ""
     cluster: str = ""
+    pool: str = ""
 
 
 @dataclass(frozen=True)
 class Look:
     """``limits``: name -> {available}. ``capacity``: {status, count}. ``rules``: those of the subnet's security lists
-    and of the security groups, as {direction, protocol, cidr, group, low, high}; ``groups``: the pool's groups."""
+    and of the security groups, as {direction, protocol, cidr, group, low, high}; ``groups``: the pool's groups.
+    ``there``: size of the pool that is there already; its nodes need no further limit and no capacity."""
 
     domains: Read = ()
     shapes: Read = ()
@@ -65,17 +68,21 @@ class Look:
     subnet: Read = None
     rules: Read = ()
     groups: tuple[str, ...] = ()
+    there: Read = 0
 
 
 def judge(pool: Pool, look: Look, known: Mapping[str, Shape]) -> list[Finding]:
     """All that speaks against the pool, in the order in which to act."""
     found = [*_size(pool), *_shape(pool, look, known), *_domain(pool, look)]
-    if not any(item.severity == "error" for item in found):
+    if isinstance(look.there, Unread):
+        found.append(_unread("pool", pool.pool, look.there))
+    missing = pool.nodes - (0 if isinstance(look.there, Unread) else look.there)
+    if missing > 0 and not any(item.severity == "error" for item in found):
         gpus = _gpus(pool, look)
-        found += [*_limits(pool, look, gpus), *_capacity(pool, look)]
+        found += [*_limits(pool, look, gpus, missing), *_capacity(pool, look, missing)]
     found += _cluster(pool, look) if pool.cluster else []
     found += _image(pool, look, known) if pool.image else []
-    found += _network(look) if pool.subnet else []
+    found += network(look) if pool.subnet else []
     return found
 
 
@@ -137,14 +144,14 @@ def _gpus(pool: Pool, look: Look) -> int:
     return next((item.get("gpus") or 1 for item in look.shapes if item["shape"] == pool.shape), 1)
 
 
-def _limits(pool: Pool, look: Look, gpus: int) -> Findings:
+def _limits(pool: Pool, look: Look, gpus: int, nodes: int) -> Findings:
     if isinstance(look.limits, Unread):
         yield _unread("limit", pool.shape, look.limits)
         return
     if not look.limits:
         yield _finding("limit", "unknown", pool.shape, "OCI names no service limit for this shape")
         return
-    wanted = pool.nodes * gpus
+    wanted = nodes * gpus
     for name, limit in look.limits.items():
         if isinstance(limit, Unread):
             yield _unread("limit", name, limit)
@@ -152,11 +159,11 @@ def _limits(pool: Pool, look: Look, gpus: int) -> Findings:
             yield _finding("limit", "unknown", name, "OCI does not tell what is left")
         elif limit["available"] < wanted:
             found = f"{limit['available']} GPUs left in {pool.availability_domain}"
-            expected = f"{wanted} ({pool.nodes} nodes x {gpus} GPUs)"
+            expected = f"{wanted} ({nodes} nodes x {gpus} GPUs)"
             yield _finding("limit", "error", name, found, expected, "ask for a higher service limit, or free some")
 
 
-def _capacity(pool: Pool, look: Look) -> Findings:
+def _capacity(pool: Pool, look: Look, nodes: int) -> Findings:
     if look.capacity is None or isinstance(look.capacity, Unread):
         yield _unread("capacity", pool.shape, look.capacity or Unread("no capacity report"))
         return
@@ -165,11 +172,11 @@ def _capacity(pool: Pool, look: Look) -> Findings:
     if status == "HARDWARE_NOT_SUPPORTED":
         yield _finding("capacity", "error", where, "this hardware is not there", "", remedy)
     elif status == "OUT_OF_HOST_CAPACITY":
-        yield _finding("capacity", "error", where, "out of host capacity", f"{pool.nodes} hosts", remedy)
+        yield _finding("capacity", "error", where, "out of host capacity", f"{nodes} hosts", remedy)
     elif status != "AVAILABLE":
         yield _finding("capacity", "unknown", where, f"OCI says {status}")
-    elif count is not None and count < pool.nodes:
-        yield _finding("capacity", "error", where, f"{count} hosts", f"{pool.nodes} hosts", remedy)
+    elif count is not None and count < nodes:
+        yield _finding("capacity", "error", where, f"{count} hosts", f"{nodes} hosts", remedy)
 
 
 # ---- cluster and image -----------------------------------------------------------------------------------------------
@@ -242,7 +249,7 @@ def _carries(pool: Pool, subject: str, known: Mapping[str, Shape]) -> Findings:
 # ---- network ---------------------------------------------------------------------------------------------------------
 
 
-def _network(look: Look) -> Findings:
+def network(look: Look, only_joining: bool = False) -> Findings:
     """RDMA ports are no VNICs and no security rule is about them; joining and NCCL's start need the VNICs."""
     if isinstance(look.subnet, Unread):
         yield _unread("subnet", "subnet", look.subnet)
@@ -255,7 +262,7 @@ def _network(look: Look) -> Findings:
     address = end.partition(":")[0]
     for port in API_PORTS if address else ():
         yield from _told(look, subject, "EGRESS", f"{address}/32", port, f"the cluster's endpoint {address}:{port}")
-    for direction in ("INGRESS", "EGRESS"):
+    for direction in () if only_joining else ("INGRESS", "EGRESS"):
         yield from _told(look, subject, direction, cidr, None, f"TCP between nodes ({direction.lower()}, {cidr})")
 
 

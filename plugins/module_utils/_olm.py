@@ -7,6 +7,8 @@
 
     channel(manifest, wanted, csv) -> (channel, csv)          of a PackageManifest; InputError with the known ones
     subscribe(...) -> [Namespace, OperatorGroup, Subscription]
+    group_for(groups, namespace, mine) -> name                the OperatorGroup to use; InputError for two of them
+    catalog_source(...), mirror_sets(...)                     for a cluster without the internet
     state(subscription, plans, csvs, groups, catalogs, wanted) -> State
     custom_resource(csv, kind, values) -> object              the CSV's example (alm-examples) merged with our values
     unknown_fields(value, schema) -> [sentence]               what the API server would drop, with path and nearest name
@@ -75,8 +77,11 @@ def subscribe(
     starting_csv: str = "",
     every_namespace: bool = False,
     labels: Optional[Mapping[str, str]] = None,
+    group: str = "",
+    config: Optional[Mapping[str, Any]] = None,
 ) -> list[Json]:
-    """``every_namespace``: the operator's CSV allows only that; the GPU and Network Operators allow only their own."""
+    """``every_namespace``: the operator's CSV allows only that; the GPU and Network Operators allow only their own.
+    ``group``: name of the OperatorGroup. ``config``: of the operator's own pod (tolerations, nodeSelector, env)."""
     if approval not in APPROVALS:
         raise InputError(f"installPlanApproval {approval!r} is none{_near(approval, APPROVALS)}.")
     for what, value in (("package", package), ("namespace", namespace), ("source", source), ("channel", channel_name)):
@@ -91,6 +96,8 @@ def subscribe(
     }
     if starting_csv:
         spec["startingCSV"] = starting_csv
+    if config:
+        spec["config"] = dict(config)
     group_spec: Json = {} if every_namespace else {"targetNamespaces": [namespace]}
     meta: Json = {"name": namespace, **({"labels": dict(labels)} if labels else {})}
     return [
@@ -98,7 +105,7 @@ def subscribe(
         {
             "apiVersion": "operators.coreos.com/v1",
             "kind": "OperatorGroup",
-            "metadata": {"name": namespace, "namespace": namespace},
+            "metadata": {"name": group or namespace, "namespace": namespace},
             "spec": group_spec,
         },
         {
@@ -110,14 +117,79 @@ def subscribe(
     ]
 
 
-def check_groups(groups: Sequence[Json], namespace: str, mine: str) -> None:
-    """A second OperatorGroup makes every Subscription of the namespace silent: ours is not added to another."""
-    others = [one["metadata"]["name"] for one in groups if one["metadata"]["name"] != mine]
-    if others:
+def group_for(groups: Sequence[Json], namespace: str, mine: str, every_namespace: bool = False) -> str:
+    """Name of the namespace's OperatorGroup: one that is there and fits is used, since a second one would make every
+    Subscription there silent. ``mine``: the name of ours, where there is none. InputError for two, or another scope."""
+    names = sorted(one["metadata"]["name"] for one in groups)
+    if len(names) > 1:
         raise InputError(
-            f"Namespace {namespace} has the OperatorGroup {others[0]} already; a second one would silence OLM "
-            "there. Use that one, or another namespace."
+            f"Namespace {namespace} has {len(names)} OperatorGroups ({', '.join(names)}): OLM stays silent there "
+            "(MultipleOperatorGroup). Remove all but one."
         )
+    if not names:
+        return mine
+    spec = groups[0].get("spec") or {}
+    targets = list(spec.get("targetNamespaces") or [])
+    wanted = [] if every_namespace else [namespace]
+    if targets != wanted or spec.get("selector"):
+        scope = "every namespace" if every_namespace else f"{namespace} alone"
+        raise InputError(
+            f"Namespace {namespace} has the OperatorGroup {names[0]} already, which watches "
+            f"{', '.join(targets) or spec.get('selector') or 'every namespace'}; the operator needs {scope}, and a "
+            "second one would silence OLM there. Change that one, or use another namespace."
+        )
+    return str(names[0])
+
+
+def elsewhere(subscriptions: Iterable[Json], package: str, namespace: str) -> None:
+    """The same operator twice: its second CSV fails with InterOperatorGroupOwnerConflict."""
+    for one in subscriptions:
+        place = one["metadata"]["namespace"]
+        if one["spec"].get("name") == package and place != namespace:
+            raise InputError(
+                f"Package {package} is subscribed to in namespace {place} already (Subscription "
+                f"{one['metadata']['name']}); a second one in {namespace} would provide the same kinds twice. "
+                f"Use namespace {place}, or remove that Subscription and its ClusterServiceVersion."
+            )
+
+
+def settled(subscription: Json, channel_name: str, source: str, starting_csv: str) -> None:
+    """Somebody else's Subscription is used as it is: what is asked for must agree with it."""
+    spec, name = subscription["spec"], subscription["metadata"]["name"]
+    for what, asked, held in (
+        ("channel", channel_name, spec.get("channel")),
+        ("source", source, spec.get("source")),
+        ("startingCSV", starting_csv, spec.get("startingCSV")),
+    ):
+        if asked and held and asked != held:
+            raise InputError(
+                f"Subscription {subscription['metadata']['namespace']}/{name} is not this collection's and has {what} "
+                f"{held}, not {asked}. Change it there, or label it to hand it over."
+            )
+
+
+def catalog_source(name: str, namespace: str, image: str, *, title: str = "", pull_secrets: Sequence[str] = ()) -> Json:
+    """A catalog of one's own, as a disconnected cluster needs it. ``image``: the mirrored index."""
+    if not image:
+        raise InputError(f"CatalogSource {name} has no image: name the mirrored index.")
+    spec: Json = {"sourceType": "grpc", "image": image, "displayName": title or name, "publisher": "gpuops.rdma"}
+    if pull_secrets:
+        spec["secrets"] = list(pull_secrets)
+    meta = {"name": name, "namespace": namespace}
+    return {"apiVersion": "operators.coreos.com/v1alpha1", "kind": "CatalogSource", "metadata": meta, "spec": spec}
+
+
+def mirror_sets(name: str, mirrors: Mapping[str, Any]) -> list[Json]:
+    """Where nodes pull instead: ``{registry: mirror or [mirrors]}``, for images by digest and by tag."""
+    found = []
+    for kind, key in (("ImageDigestMirrorSet", "imageDigestMirrors"), ("ImageTagMirrorSet", "imageTagMirrors")):
+        entries = [
+            {"source": source, "mirrors": [places] if isinstance(places, str) else list(places)}
+            for source, places in sorted(mirrors.items())
+        ]
+        meta = {"name": name}
+        found.append({"apiVersion": "config.openshift.io/v1", "kind": kind, "metadata": meta, "spec": {key: entries}})
+    return found if mirrors else []
 
 
 # ---- what the objects say ------------------------------------------------------------------------------------------
@@ -209,14 +281,14 @@ def _unresolved(subscription: Json, spec: Json, groups: Sequence[Json], catalogs
     if len(groups) > 1:
         names = ", ".join(sorted(one["metadata"]["name"] for one in groups))
         return State(BROKEN, f"namespace {namespace} has {len(groups)} OperatorGroups: {names}", "Remove all but one.")
-    bad = _bad_catalog(catalogs, spec)
+    bad = bad_catalog(catalogs, spec)
     if resolution.get("status") == "True":
         words = str(resolution.get("message") or "").replace("constraints not satisfiable: ", "")
         return State(BROKEN, bad or words, _advice(words, spec))
     return State(WAITING, bad) if bad else None
 
 
-def _bad_catalog(catalogs: Iterable[Json], spec: Json) -> str:
+def bad_catalog(catalogs: Iterable[Json], spec: Json) -> str:
     found = list(catalogs)
     mine = next((one for one in found if one["metadata"]["name"] == spec.get("source")), None)
     if mine is None:
@@ -252,19 +324,49 @@ def _failed_plan(plan: Optional[Json]) -> str:
 # ---- custom resources ----------------------------------------------------------------------------------------------
 
 
+def examples(csv: Json) -> list[Json]:
+    """Of a ClusterServiceVersion; a channel's ``currentCSVDesc`` of a package manifest has them too."""
+    text = (csv["metadata"].get("annotations") or {}).get("alm-examples")
+    try:
+        found: list[Json] = json.loads(text or "[]")
+    except ValueError:
+        raise DataError(f"The alm-examples of {csv['metadata']['name']} are not JSON.") from None
+    return found
+
+
+def described(manifest: Json, channel_name: str) -> Json:
+    """The head of a channel as its package manifest shows it, in the form of a ClusterServiceVersion."""
+    channels = (manifest.get("status") or {}).get("channels") or []
+    found: Json = next((one for one in channels if one["name"] == channel_name), {})
+    description = found.get("currentCSVDesc") or {}
+    meta = {"name": str(found.get("currentCSV") or ""), "annotations": description.get("annotations") or {}}
+    return {"metadata": meta, "spec": {"installModes": description.get("installModes") or []}}
+
+
+def owned_definition(csv: Json, kind: str) -> tuple[str, str]:
+    """(name, version) of the CustomResourceDefinition of one of the operator's kinds; ("", "") when it owns none."""
+    owned = ((csv.get("spec") or {}).get("customresourcedefinitions") or {}).get("owned") or []
+    found: Json = next((one for one in owned if one.get("kind") == kind), {})
+    return str(found.get("name") or ""), str(found.get("version") or "")
+
+
+def schema_of(crd: Json, version: str) -> Json:
+    """openAPIV3Schema of ``spec``; {} where the definition does not say."""
+    versions = crd["spec"]["versions"]
+    served = next((one for one in versions if one["name"] == version), versions[0])
+    whole = (served.get("schema") or {}).get("openAPIV3Schema") or {}
+    return dict((whole.get("properties") or {}).get("spec") or {})
+
+
 def custom_resource(csv: Json, kind: str, values: Mapping[str, Any]) -> Json:
     """An empty ``spec`` is not enough for a ClusterPolicy, and OLM changes no custom resource at an upgrade: the
     example of the very version is taken, and ours is laid over it. Lists are replaced whole."""
     name = csv["metadata"]["name"]
-    text = (csv["metadata"].get("annotations") or {}).get("alm-examples")
-    try:
-        examples = json.loads(text or "[]")
-    except ValueError:
-        raise DataError(f"The alm-examples of {name} are not JSON.") from None
-    found = next((one for one in examples if one.get("kind") == kind), None)
+    known = examples(csv)
+    found = next((one for one in known if one.get("kind") == kind), None)
     if found is None:
         raise DataError(
-            f"{name} has no example of {kind}: {', '.join(str(one.get('kind')) for one in examples) or 'none at all'}."
+            f"{name} has no example of {kind}: {', '.join(str(one.get('kind')) for one in known) or 'none at all'}."
         )
     return {**found, "spec": laid_over(found.get("spec") or {}, values)}
 

@@ -141,7 +141,24 @@ def _granted(role: Json, namespace: str) -> Iterator[Rule]:
                 yield " ".join(rule["verbs"]), group, resource, namespace
 
 
+def _olm(plan: Json) -> Iterator[Rule]:
+    """OLM installs with rights of its own; what it is told, and what it makes, is written and read here."""
+    group = "operators.coreos.com"
+    for wants in (plan.get("olm") or {}).values():
+        yield APPLY, "", "namespaces", ""
+        yield "list", group, "subscriptions", ""
+        for want in wants:
+            place = want["namespace"]
+            yield f"{APPLY} list watch", group, "subscriptions", place
+            yield f"{APPLY} list watch", group, "operatorgroups", place
+            yield "list watch patch", group, "installplans", place
+            yield "get list watch", group, "clusterserviceversions", place
+            yield "list watch", group, "catalogsources", want["source_namespace"]
+            yield "get", "packages.operators.coreos.com", "packagemanifests", want["source_namespace"]
+
+
 def _releases(plan: Json) -> Iterator[Rule]:
+    yield from _olm(plan)
     for key, release in plan["releases"].items():
         if release["action"] not in INSTALLS:
             continue

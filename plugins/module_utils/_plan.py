@@ -53,7 +53,10 @@ def decide(wishes: Json, survey: Json, facts: Sequence[NodeFacts], shapes: dict[
         for name in dict.fromkeys(node["shape"] for node in nodes)
         if not shapes[name].nccl_env
     ]
-    platform = decided("platform", *_platform(wishes, survey, facts))
+    place = decided("platform", *platform(wishes, survey, facts))
+    if wishes["install"] == "olm" and place != "openshift":
+        text = f"olm is for OpenShift, and this is {place}; use helm"
+        findings.append(input_fault("rdma_install", text))
     launcher = decided("launcher", *_launcher(wishes, survey))
     findings += _queue_faults(wishes, survey, launcher)
     gang = launcher == "mpi" and decided("gang", *_gang(survey))
@@ -67,12 +70,12 @@ def decide(wishes: Json, survey: Json, facts: Sequence[NodeFacts], shapes: dict[
     plan: Json = {
         "schema_version": SCHEMA_VERSION,
         "simulated": any(fact.simulated for fact in facts),
-        "platform": platform,
+        "platform": place,
         "server_version": survey.get("server_version", ""),
         "profile": wishes["profile"],
         "mode": mode,
         "launcher": launcher,
-        "install": decided("install", wishes["install"], "asked for" if wishes["install"] != "helm" else "the default"),
+        "install": decided("install", *_install(wishes, place)),
         # Named nodes are themselves what is expected: others of the shape must not make up their number.
         "expected_nodes": 0 if wishes["nodes"] else wishes["expected_nodes"],
         "wanted_shapes": [name for name in wishes["shapes"] if name in shapes] or sorted(counts),
@@ -274,7 +277,7 @@ def _natural(name: str) -> tuple[Any, ...]:
 # ---- decisions -----------------------------------------------------------------------------------------------------
 
 
-def _platform(wishes: Json, survey: Json, facts: Sequence[NodeFacts]) -> tuple[str, str]:
+def platform(wishes: Json, survey: Json, facts: Sequence[NodeFacts]) -> tuple[str, str]:
     if wishes["platform"] != "auto":
         return str(wishes["platform"]), "asked for"
     if "config.openshift.io" in survey.get("groups", []):
@@ -282,6 +285,16 @@ def _platform(wishes: Json, survey: Json, facts: Sequence[NodeFacts]) -> tuple[s
     if any(fact.provider_id.startswith("ocid1.") or fact.provider_id.startswith("oci://") for fact in facts):
         return "oke", "nodes have OCI provider ids"
     return "kubernetes", "neither OpenShift's API groups nor OCI provider ids"
+
+
+def _install(wishes: Json, platform: str) -> tuple[str, str]:
+    if wishes["install"] == "olm" and platform != "openshift":
+        return "helm", "rdma_install=olm is not possible here"
+    if wishes["install"] != "helm":
+        return str(wishes["install"]), "asked for"
+    if platform == "openshift":
+        return "olm", "on OpenShift the operators come through the Operator Lifecycle Manager"
+    return "helm", "the default"
 
 
 def _launcher(wishes: Json, survey: Json) -> tuple[str, str]:

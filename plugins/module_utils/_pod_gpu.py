@@ -54,7 +54,7 @@ def taint(value: Any) -> Json:
         left, colon, effect = value.rpartition(":")
         if not colon:
             raise InputError(f"Taint {value!r} has no effect: write it like nvidia.com/gpu=present:NoSchedule.")
-        key, _, text = left.partition("=")
+        key, _sep, text = left.partition("=")
         value = {"key": key, "value": text, "effect": effect}
     if not isinstance(value, Mapping):
         raise InputError(f"Taint {value!r} is neither a text like nvidia.com/gpu:NoSchedule nor a mapping.")

@@ -160,6 +160,8 @@ def gpu_plugin(look: Look) -> Iterator[Finding]:
         if item["kind"] != "daemonset" or "ClusterPolicy" in item["owners"]:
             continue
         known = item["name"] in ("nvidia-gpu-device-plugin", "nvidia-device-plugin")
+        if known and _plugin_goes(look.plan):
+            continue
         if known or any(image_name(image) == "k8s-device-plugin" for image in item["images"]):
             yield _error(
                 f"DaemonSet {item['namespace']}/{item['name']}",
@@ -167,6 +169,12 @@ def gpu_plugin(look: Look) -> Iterator[Finding]:
                 "only the GPU Operator's",
                 "disable the add-on (oci ce cluster-addon disable --addon-name NvidiaGpuPlugin), or remove it",
             )
+
+
+def _plugin_goes(plan: Json) -> bool:
+    """The GPU Operator's add-on takes Oracle's own plugin away."""
+    values = ((plan.get("releases") or {}).get("gpu_operator") or {}).get("values") or {}
+    return plan.get("install") == "oke_addon" and values.get("disableNvidiaGpuPlugin") == "true"
 
 
 def rdma_shared_plugin(look: Look) -> Iterator[Finding]:

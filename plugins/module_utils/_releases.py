@@ -141,7 +141,7 @@ def with_images(objects: Iterable[Json], registry: str, pull_secrets: Sequence[s
 
 def _mirror_of(image: str, registry: str) -> str:
     """``kubeflow/x:1`` is ``docker.io/kubeflow/x:1``; what comes from another private registry stays."""
-    host, _, rest = image.partition("/")
+    host, _sep, rest = image.partition("/")
     if not rest:
         whole = f"docker.io/library/{image}"
     else:
@@ -650,7 +650,8 @@ def _stranger(want: Json, strangers: Sequence[Json], install: str) -> Decision:
     return _refuse(
         want,
         f"{want['chart']} is already there as Deployment {places}, which is no Helm release (an OKE add-on, OLM, or "
-        "plain manifests). Set rdma_install=existing to verify it as it is, or remove it (OKE: disable the add-on)",
+        "plain manifests). Set rdma_install=existing to verify it as it is, on OKE rdma_install=oke_addon to configure "
+        "the add-on, or remove it (OKE: disable the add-on)",
         namespace=namespace,
     )
 

@@ -108,7 +108,9 @@ def _block_map(order: Sequence[str], scan: Json) -> list[Json]:
             worst = max(results, key=lambda item: _RANK[level(item)])
             wrong = sum(level(item) != "ok" for item in results)
             text = f"{_ends(names, (place[one], place[other]))}: {len(results)} pairs, {wrong} not ok; {_told(worst)}"
-            cells += [(at, level(worst), text) for at in {(place[one], place[other]), (place[other], place[one])}]
+            cells += [
+                (at, level(worst), text) for at in sorted({(place[one], place[other]), (place[other], place[one])})
+            ]
     more = f", the {MOST} that matter of {len(known)}" if len(known) > MOST else ""
     return [_grid(f"Block by block{more}: the worst pair", [name or "no label" for name in names], cells, names)]
 
@@ -203,7 +205,7 @@ def _bars(node: str, rows: Sequence[Json]) -> Json:
     def y(value: Optional[float]) -> float:
         return round(bottom - (value or 0.0) / highest * (bottom - top), 1)
 
-    def bar(number: int, row: Mapping[str, Any]) -> Json:
+    def column(number: int, row: Mapping[str, Any]) -> Json:
         name = " ".join(part for part in (row["netdev"], f"({row['hca']})" if row["hca"] else "") if part)
         return {
             "x": round(left + number * step + step * 0.12, 1),
@@ -226,5 +228,5 @@ def _bars(node: str, rows: Sequence[Json]) -> Json:
         "left": left,
         "bottom": bottom,
         "threshold": None if limit is None else {"y": y(limit), "text": f"{limit:.1f}"},
-        "bars": [bar(number, row) for number, row in enumerate(rows)],
+        "bars": [column(number, row) for number, row in enumerate(rows)],
     }

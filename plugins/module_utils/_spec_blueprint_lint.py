@@ -18,4 +18,6 @@ SPEC: dict[str, Any] = {
     "pools": {"type": "dict", "default": {}},
     "names": {"type": "list", "elements": "str", "default": []},
     "nodes": {"type": "list", "elements": "str", "default": []},
+    "secrets": {"type": "list", "elements": "str", "default": [], "no_log": False},
+    "mig": {"type": "list", "elements": "str", "default": []},
 }

@@ -13,4 +13,5 @@ SPEC: dict[str, Any] = {
     "tolerate_helm": {"type": "bool", "default": False},
     "helm_url": {"type": "str"},
     "helm_checksum": {"type": "str"},
+    "cluster": {"type": "bool", "default": True},
 }

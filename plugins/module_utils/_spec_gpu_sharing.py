@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 SHARE: dict[str, Any] = {
-    "key": {"type": "str", "required": True},
+    "key": {"type": "str", "required": True, "no_log": False},
     "strategy": {"type": "str", "required": True, "choices": ["time-slicing", "mps"]},
     "replicas": {"type": "int", "required": True},
     "resources": {"type": "list", "elements": "str", "default": []},

@@ -39,6 +39,7 @@ SPEC: dict[str, Any] = {
     "image": {"type": "str", "default": ""},
     "subnet": {"type": "str", "default": ""},
     "security_groups": {"type": "list", "elements": "str", "default": []},
+    "pool": {"type": "str", "default": ""},
     "policies": {"type": "bool", "default": True},
     "policy_sets": {"type": "list", "elements": "str", "default": []},
     "policy_options": {

@@ -21,6 +21,8 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._model import Json, Sh
 
 MANAGED = {"app.kubernetes.io/managed-by": "gpuops-rdma"}
 VF_CONFIG = "gpuops-vf-config"
+SCC = "gpuops-privileged"
+"""RoleBinding that admits the pods of a namespace of ours on OpenShift; it stays as long as the namespace."""
 CNI = "gpuops-rdma-cni"
 SHAPE_LABEL = "node.kubernetes.io/instance-type"
 GPU_TAINTS = ("nvidia.com/gpu", "amd.com/gpu")
@@ -115,7 +117,7 @@ def cni_daemonset(
     rdma_image: str,
     *,
     bin_dir: str = "/opt/cni/bin",
-    options: Mapping[str, Any] = {},
+    options: Optional[Mapping[str, Any]] = None,
 ) -> Json:
     """Puts the CNI plugins ``sriov`` and ``rdma`` on the nodes, where no SR-IOV operator of the chart does.
 
@@ -138,7 +140,7 @@ def cni_daemonset(
         ],
         "volumes": [{"name": "bin", "hostPath": {"path": bin_dir, "type": "DirectoryOrCreate"}}],
     }
-    return _daemonset(_meta(CNI, namespace), shapes, _options(options), pod, _digest(pod))
+    return _daemonset(_meta(CNI, namespace), shapes, _options(options or {}), pod, _digest(pod))
 
 
 def device_plugin_config(shapes: Sequence[Shape], resource: str) -> Json:
@@ -262,7 +264,7 @@ def _options(options: Mapping[str, Any]) -> Json:
 
 
 def _resource(resource: str) -> tuple[str, str]:
-    prefix, _, name = resource.rpartition("/")
+    prefix, _sep, name = resource.rpartition("/")
     if not prefix or not re.fullmatch(r"[A-Za-z0-9_]*[A-Za-z0-9]", name):
         raise InputError(
             f"VF resource {resource}: must be <prefix>/<name>, the name of letters, digits and _ (the operators' "
@@ -326,6 +328,34 @@ def _meta(name: str, namespace: str) -> Json:
 def privileged_namespace(name: str) -> Json:
     levels = {f"pod-security.kubernetes.io/{mode}": "privileged" for mode in ("enforce", "audit", "warn")}
     return {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": {**MANAGED, **levels}}}
+
+
+def own_namespace(name: str, platform: str) -> list[Json]:
+    """A privileged namespace, and on OpenShift what its pods need beside."""
+    namespace = [privileged_namespace(name)]
+    return with_scc(namespace) if platform == "openshift" else namespace
+
+
+def with_scc(objects: Iterable[Json]) -> list[Json]:
+    """For OpenShift: after each namespace of ours the right of its ServiceAccounts to use the privileged
+    SecurityContextConstraints; without it no pod with hostPath, host network or IPC_LOCK is admitted."""
+    found = []
+    for obj in objects:
+        found.append(obj)
+        if obj["kind"] == "Namespace" and "pod-security.kubernetes.io/enforce" in obj["metadata"].get("labels", {}):
+            found.append(_scc(obj["metadata"]["name"]))
+    return found
+
+
+def _scc(namespace: str) -> Json:
+    api = "rbac.authorization.k8s.io"
+    return {
+        "apiVersion": f"{api}/v1",
+        "kind": "RoleBinding",
+        "metadata": _meta(SCC, namespace),
+        "roleRef": {"apiGroup": api, "kind": "ClusterRole", "name": "system:openshift:scc:privileged"},
+        "subjects": [{"apiGroup": api, "kind": "Group", "name": f"system:serviceaccounts:{namespace}"}],
+    }
 
 
 def _rights(where: str, account_namespace: str, verbs: Sequence[str]) -> list[Json]:

@@ -203,7 +203,7 @@ def _ids(vendor: str, device: str, both: str) -> dict[str, str]:
     """An unknown id is left out; NCCL then looks for it itself."""
     if not both:
         return {}
-    first, _, second = both.partition(":")
+    first, _sep, second = both.partition(":")
     return {vendor: f"0x{first}", device: f"0x{second}"}
 
 
@@ -646,7 +646,7 @@ class _Reader:
                 element.attributes.setdefault(key, value)
         single = end == "/"
         if single:
-            _, end = self._word()
+            _word, end = self._word()
         if end != ">":
             raise self.fail(f"expected '>' in <{name}>, found {end!r}", start)
         return element, single

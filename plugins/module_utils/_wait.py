@@ -28,13 +28,20 @@ TIMELINE = 50
 
 class Status(Protocol):
     @property
-    def state(self) -> str: ...
+    def state(self) -> str:
+        """``ready``, ``waiting`` or ``broken``."""
+
     @property
-    def why(self) -> str: ...
+    def why(self) -> str:
+        """What is missing, for the user."""
+
     @property
-    def stuck(self) -> bool: ...
+    def stuck(self) -> bool:
+        """Hopeless, if it stays like this for the time of grace."""
+
     @property
-    def progress(self) -> str: ...
+    def progress(self) -> str:
+        """How far it is; "" when that cannot be told."""
 
 
 Set = Mapping[str, Any]

@@ -28,6 +28,12 @@ options:
     description: C(spec) of the ClusterAutoscaler, any field of its CRD. Left empty, none is rendered.
     type: dict
     default: {}
+  priorities:
+    description:
+    - For the expander V(Priority), a number to a list of patterns of MachineSets; the highest number wins. Rendered as
+      its ConfigMap.
+    type: dict
+    default: {}
   crd:
     description: The cluster's own CustomResourceDefinition of ClusterAutoscaler, so that fields it lacks are refused.
     type: dict
@@ -70,21 +76,32 @@ options:
         type: int
         required: true
       accelerator:
-        description: Value of the label C(cluster-api/accelerator), the same as C(resourceLimits.gpus[].type).
+        description:
+        - Value of the label C(cluster-api/accelerator), the same as C(resourceLimits.gpus[].type). Left empty, no patch
+          is rendered.
         type: str
-        required: true
+        default: ""
       shape:
-        description: Shape of C(files/topology).
+        description: Shape of C(files/topology). Or give O(pools[].gpus).
         type: str
-        required: true
+        default: ""
+      gpus:
+        description: GPUs of a node, for a machine that is no shape of ours.
+        type: int
+        default: 0
+      gpu_id:
+        description: With O(pools[].gpus) and MIG, the GPU's PCI id, like V(10de:2330).
+        type: str
+        default: ""
       cpu:
-        description: CPUs of a node.
+        description:
+        - CPUs of a node. M(gpuops.rdma.machineset) takes what the set's annotations or nodes say when it is V(0).
         type: int
-        required: true
+        default: 0
       memory_mib:
-        description: Memory of a node in MiB.
+        description: Memory of a node in MiB, in the same way.
         type: int
-        required: true
+        default: 0
       config:
         description: The device plugin's configuration of its nodes, as M(gpuops.rdma.gpu_sharing_config) takes it.
         type: dict
@@ -113,6 +130,18 @@ options:
         type: list
         elements: raw
         default: []
+      zone_hints:
+        description: M(gpuops.rdma.machineset) labels the nodes with the zone of the set's providerSpec.
+        type: bool
+        default: true
+      copy_from:
+        description: M(gpuops.rdma.machineset) makes a set that is not there as a copy of this one.
+        type: str
+        default: ""
+      provider_spec:
+        description: Merged into C(providerSpec.value) of the copy.
+        type: dict
+        default: {}
 author:
 - gpuops maintainers (@gpuops)
 """
@@ -140,7 +169,7 @@ EXAMPLES = r"""
 
 RETURN = r"""
 objects:
-  description: ClusterAutoscaler and MachineAutoscalers.
+  description: ClusterAutoscaler, ConfigMap of the expander, and MachineAutoscalers.
   returned: always
   type: list
   elements: dict

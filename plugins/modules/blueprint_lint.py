@@ -50,7 +50,7 @@ options:
     elements: str
     default: []
   images:
-    description: Images that there are, by OCID, with C(compartment).
+    description: Images that there are, by OCID, with C(compartment) and C(os).
     type: dict
     default: {}
   pools:
@@ -64,6 +64,16 @@ options:
     default: []
   nodes:
     description: Names of the cluster's nodes.
+    type: list
+    elements: str
+    default: []
+  secrets:
+    description: Names of the Secrets that there are.
+    type: list
+    elements: str
+    default: []
+  mig:
+    description: MIG layouts of the shared pools that there are.
     type: list
     elements: str
     default: []

@@ -40,6 +40,10 @@ options:
   helm_checksum:
     description: SHA-256 of the archive of O(helm_url).
     type: str
+  cluster:
+    description: Look at the kubeconfig and the API server too; false where a container image is built.
+    type: bool
+    default: true
 author:
 - gpuops maintainers (@gpuops)
 """
@@ -51,6 +55,12 @@ EXAMPLES = r"""
 - name: Install Helm if need be
   gpuops.rdma.control_node:
     install: true
+
+- name: Complete the image of an execution environment, and check it
+  gpuops.rdma.control_node:
+    install: true
+    bin_dir: /usr/local/bin
+    cluster: false
 """
 
 RETURN = r"""

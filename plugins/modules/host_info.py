@@ -9,12 +9,13 @@ DOCUMENTATION = r"""
 module: host_info
 short_description: The facts of a GPU host that RDMA and GPUDirect depend on
 version_added: 0.1.0
-author: gpuops.rdma contributors
+author:
+  - gpuops.rdma contributors (@gpuops)
 description:
   - Reads driver, NIC stack, PCI, VFs, GPUDirect, limits and counters of a host and returns them as one document, whose
     keys, types, units and files are in C(docs/host_document.md).
   - Starts no process and changes nothing on the host, in check mode or not.
-  - What cannot be read is C(null) and has its reason in RV(host.unread); only a O(host_root) that is no host fails.
+  - What cannot be read is C(null) and has its reason in C(host.unread); only a O(host_root) that is no host fails.
   - Root sees more than other users, as PCI configuration space beyond 64 bytes (ACS, relaxed ordering).
 options:
   host_root:

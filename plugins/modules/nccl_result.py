@@ -144,7 +144,8 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._spec_nccl_result impo
 
 
 def main() -> None:
-    AnsibleModule(SPEC).fail_json(msg="gpuops.rdma.nccl_result runs on the controller, through its action plugin.")
+    module = AnsibleModule(argument_spec=SPEC, supports_check_mode=True)
+    module.fail_json(msg="gpuops.rdma.nccl_result runs on the controller, through its action plugin.")
 
 
 if __name__ == "__main__":

@@ -9,7 +9,8 @@ DOCUMENTATION = r"""
 module: node_info
 short_description: What every node offers to GPU and RDMA jobs, measured by its shape
 version_added: 0.1.0
-author: gpuops.rdma contributors
+author:
+  - gpuops.rdma contributors (@gpuops)
 description:
   - Lists nodes page by page, keeps the few fields that matter, and compares GPUs and VFs with the node's shape.
   - Expected GPUs follow the node's sharing configuration (time slicing, MPS, MIG); whole GPUs without one.

@@ -61,6 +61,11 @@ options:
     type: list
     elements: str
     default: []
+  pool:
+    description:
+    - Name or OCID of the pool, which may be there already; then only nodes that it lacks need limit and capacity.
+    type: str
+    default: ''
   policies:
     description: Judge policies too.
     type: bool

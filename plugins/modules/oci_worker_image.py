@@ -14,6 +14,7 @@ description:
   shapes.
 - An image that came from the same object is used as it is; an import that an earlier run began is waited for. Known by
   the freeform tag C(gpuops.rdma/source), the digest of the link without its secret part.
+- With O(image), brings an image from another region, by an export there and an import here.
 - A link that Object Storage refuses is told before anything is made. Its secret part is never shown.
 extends_documentation_fragment:
 - gpuops.rdma.oci
@@ -29,12 +30,28 @@ options:
     type: str
     required: true
   url:
-    description: Link to the image. Either this or O(index).
+    description: Link to the image. Either this, O(index) or O(image).
     type: str
     default: ''
   index:
     description: C(worker-node-images.json) of oci-hpc-oke, from which the one image that fits is picked.
     type: path
+  image:
+    description: OCID of an image in another region. Either this, O(url) or O(index).
+    type: str
+    default: ''
+  from_region:
+    description: With O(image), the region that it is in.
+    type: str
+    default: ''
+  bucket:
+    description: With O(image), a bucket of Object Storage in O(from_region) that it is exported to.
+    type: str
+    default: ''
+  keep_object:
+    description: With O(image), keep the exported object.
+    type: bool
+    default: false
   shape:
     description: Pick an image for this shape.
     type: str
@@ -81,7 +98,7 @@ options:
     type: dict
     default: {}
   timeout:
-    description: Minutes to wait for the import; 30 to 60 are usual.
+    description: Minutes to wait for the import, and for an export; 30 to 60 are usual.
     type: int
     default: 90
 author:
@@ -97,6 +114,14 @@ EXAMPLES = r"""
     os_version: "24.04"
     kernel: "6.8"
   register: image
+
+- name: The same image in another region
+  gpuops.rdma.oci_worker_image:
+    compartment: ocid1.compartment.oc1..aaaa
+    region: eu-frankfurt-1
+    image: ocid1.image.oc1.uk-london-1.aaaa
+    from_region: uk-london-1
+    bucket: images
 """
 
 RETURN = r"""

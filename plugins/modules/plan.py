@@ -46,11 +46,16 @@ options:
     - mpi
     default: auto
   install:
-    description: V(helm) installs or adopts releases; V(existing) installs nothing and verifies what is there.
+    description:
+    - V(helm) installs or adopts releases; V(existing) installs nothing and verifies what is there.
+    - V(olm) has the Operator Lifecycle Manager install them; on OpenShift V(helm) becomes that, see O(olm).
+    - V(oke_addon) enables and configures the add-ons of OKE that bring the operators, see O(oci).
     type: str
     choices:
     - helm
     - existing
+    - olm
+    - oke_addon
     default: helm
   platform:
     description: V(auto) tells the platform from the API groups and the nodes' provider ids.
@@ -130,6 +135,18 @@ options:
     description: >-
       Other sources of charts and manifests, by C(gpu_operator), C(network_operator), C(volcano), C(mpi_operator): a
       local directory, or a reference.
+    type: dict
+    default: {}
+  oci:
+    description: >-
+      With O(install=oke_addon), how the cluster is reached at OCI: C(cluster), its OCID, and C(auth_type),
+      C(config_file), C(profile), C(region), C(service_endpoint) as in M(gpuops.rdma.oke_stack).
+    type: dict
+    default: {}
+  olm:
+    description: >-
+      On OpenShift, what is not to be as files/olm.yml has it, by C(nfd), C(gpu_operator), C(sriov_operator),
+      C(network_operator), with the options of M(gpuops.rdma.olm_operator), such as C(channel), C(csv) or C(source).
     type: dict
     default: {}
   images:

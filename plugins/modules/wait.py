@@ -9,7 +9,8 @@ DOCUMENTATION = r"""
 module: wait
 short_description: Wait until nodes, operators, VFs or workloads are really ready
 version_added: 0.1.0
-author: gpuops.rdma contributors
+author:
+  - gpuops.rdma contributors (@gpuops)
 description:
   - Waits with one deadline for a whole set of things, by watching the API server.
   - Prints a line when something changes and every 30 seconds otherwise, also under AWX and with output to a file.

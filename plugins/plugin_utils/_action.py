@@ -72,10 +72,10 @@ class RdmaAction(ActionBase):
         result.setdefault("changed", False)
         if self._client is not None:
             result["requests"] = self._client.requests
-        self._note(result)
+        self._write_journal(result)
         return result
 
-    def _note(self, result: dict[str, Any]) -> None:
+    def _write_journal(self, result: dict[str, Any]) -> None:
         plan = self._plan_file
         if plan and (result["changed"] or result.get("requests")):
             entry = {"task": self._task.action.rsplit(".", 1)[-1], "changed": bool(result["changed"])}

@@ -6,7 +6,9 @@
 from __future__ import annotations
 
 import functools
+import json
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, Union
 
 from ansible_collections.gpuops.rdma.plugins.module_utils import _blueprint_lint
@@ -14,7 +16,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._errors import InputEr
 from ansible_collections.gpuops.rdma.plugins.module_utils._model import Finding, Json
 from ansible_collections.gpuops.rdma.plugins.plugin_utils import _data
 
-KNOWN = ("rdma", "region", "compartment", "availability_domains", "images", "pools", "names", "nodes")
+KNOWN = ("rdma", "region", "compartment", "availability_domains", "images", "pools", "names", "nodes", "secrets", "mig")
 
 
 @functools.lru_cache(maxsize=1)
@@ -39,3 +41,13 @@ def lint(documents: Union[Json, Sequence[Json]], known: Mapping[str, Any]) -> li
 def sentence(item: Finding) -> str:
     parts = (item.found, f"expected {item.expected}" if item.expected else "", item.remedy)
     return f"{item.subject}: {'; '.join(part for part in parts if part)} ({item.id})"
+
+
+def read(path: Path) -> Any:
+    """The document of a file. InputError where there is none."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InputError(f"Cannot read the blueprint {path}: {error.strerror}.") from None
+    except ValueError as error:
+        raise InputError(f"Cannot read the blueprint {path}: no JSON ({error}).") from None

@@ -27,7 +27,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._client import KINDS
 from ansible_collections.gpuops.rdma.plugins.module_utils._errors import DataError, InputError
 from ansible_collections.gpuops.rdma.plugins.module_utils._gpudirect import Choice
 from ansible_collections.gpuops.rdma.plugins.module_utils._model import Finding, Json, NodeFacts, Shape, to_dict
-from ansible_collections.gpuops.rdma.plugins.plugin_utils import _data
+from ansible_collections.gpuops.rdma.plugins.plugin_utils import _compose_addon, _compose_olm, _data
 
 TOPOLOGY = "gpuops-nccl-topology"
 
@@ -70,7 +70,8 @@ def complete(
             plan["namespaces"][key] = plan["releases"][key]["namespace"]
     plan["crds"] = profile["crds"]
     groups = _objects(plan, wishes, facts, configured, profile, choice, faults) if configured else _no_objects()
-    plan["objects"] = groups
+    on_openshift = plan["platform"] == "openshift"
+    plan["objects"] = {name: _sriov.with_scc(group) if on_openshift else group for name, group in groups.items()}
     plan["findings"] += to_dict(faults.findings)
     plan["permissions"] = _permissions.rules(plan, KINDS)
 
@@ -126,6 +127,8 @@ def _gpu_operator_version(plan: Json, wishes: Json, survey: Json, profile: Json,
     if plan["install"] == "existing":
         there = [item["version"] for item in survey["releases"] if item["chart"] == profile["gpu_operator"]["chart"]]
         return str(there[0]) if there else ""
+    if plan["install"] == "oke_addon":
+        return str(_compose_addon.table()["gpu_operator"]["addons"][-1]["version"])
     reference, chart = wishes["charts"].get("gpu_operator"), "rdma_charts.gpu_operator"
     local = faults.attempt(chart, lambda: _data.local_chart(reference))
     want = faults.attempt(chart, lambda: _releases.wanted(profile, "gpu_operator", {}, reference, local))
@@ -175,10 +178,17 @@ def _all_releases(
             extra = {"sriovDevicePlugin": {"resources": resources}, **choice.network_operator_values}
         wanted["network_operator"] = ("network_operator", extra)
     wanted["batch"] = ("volcano" if plan["launcher"] == "volcano" else "mpi_operator", {})
+    plan["olm"] = faults.attempt("rdma_olm", lambda: _compose_olm.wants(plan, wishes, profile, choice), {})
     found = {
         key: _release(operator, plan, wishes, survey, profile, extra, now, faults)
         for key, (operator, extra) in wanted.items()
+        if key not in (*_compose_olm.stages(plan), *_compose_addon.stages(plan))
     }
+    found.update({stage: _compose_olm.release(stage, plan["olm"]) for stage in plan["olm"]})
+    for stage in _compose_addon.stages(plan):
+        call = functools.partial(_compose_addon.release, stage, wishes, survey, profile)
+        found[stage] = faults.attempt(f"rdma_{stage}_values", call, {})
+        plan["oke"] = _compose_addon.oke(wishes)
     return {key: release for key, release in found.items() if release}
 
 
@@ -305,6 +315,8 @@ def _network_operator(plan: Json, wishes: Json, present: Sequence[Shape], profil
     )
     if policy:
         objects.append(policy)
+    if plan["install"] == "oke_addon":
+        return _compose_addon.policy(objects)
     if profile["cni"]["by"] == "us":
         images = wishes["images"]
         objects.append(_sriov.privileged_namespace(plan["namespaces"]["own"]))

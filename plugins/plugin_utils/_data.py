@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Optional
 
 import yaml
-from ansible_collections.gpuops.rdma.plugins.module_utils import _host_rules, _shape
+from ansible_collections.gpuops.rdma.plugins.module_utils import _host_rules, _olm, _shape
 from ansible_collections.gpuops.rdma.plugins.module_utils._errors import DataError, InputError
 from ansible_collections.gpuops.rdma.plugins.module_utils._model import Shape
 
@@ -41,8 +41,9 @@ def profile_names() -> list[str]:
     return sorted(path.stem for path in (FILES / "profiles").glob("*.yml") if not path.stem.startswith("keys-"))
 
 
-@functools.lru_cache(maxsize=4)
-def profile(name: str) -> dict[str, Any]:
+@functools.lru_cache(maxsize=8)
+def profile(name: str, platform: str = "") -> dict[str, Any]:
+    """With ``platform`` openshift, what the profile says of it is laid over the rest."""
     if name not in profile_names():
         raise InputError(f"Unknown version profile {name!r}. Known: {', '.join(profile_names())}.")
     document = load(FILES / "profiles" / f"{name}.yml")
@@ -54,7 +55,8 @@ def profile(name: str) -> dict[str, Any]:
         entry["known_keys"] = known.get("keys", [])
         entry["known_images"] = {**known.get("images", {}), **entry["rules"].get("images", {})}
         entry.setdefault("values", {})
-    return document
+    over = document.pop("openshift", {})
+    return _olm.laid_over(document, over) if platform == "openshift" else document
 
 
 def local_chart(reference: Any) -> Optional[dict[str, Any]]:

@@ -156,6 +156,14 @@ def _lacking(wanted: Mapping[str, Any], live: Mapping[str, Any]) -> Json:
     return found
 
 
+def put_back(before: Any, live: Any) -> Any:
+    """A merge patch's value that makes ``live`` what it was ``before``: keys that came since go."""
+    if not isinstance(before, Mapping) or not isinstance(live, Mapping):
+        return before
+    gone = {key: None for key in live if key not in before}
+    return {**gone, **{key: put_back(value, live.get(key)) for key, value in before.items()}}
+
+
 def _same_keys(wanted: Mapping[str, Any], live: Mapping[str, Any]) -> Json:
     return {
         key: _same_keys(value, live.get(key) or {}) if isinstance(value, Mapping) else live.get(key)

@@ -32,7 +32,7 @@ class Judge:
         self.files = _topology_files(plan)
         self.how: Json = {
             "mode": self.mode,
-            "profile": _data.profile(plan["profile"]),
+            "profile": _data.profile(plan["profile"], plan.get("platform", "")),
             "driver": plan.get("driver") or "auto",
             "ofed": plan.get("ofed") or "auto",
             "select": tuple(select),

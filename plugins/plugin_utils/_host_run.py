@@ -65,7 +65,7 @@ def for_plan(
         programs=programs(daemon),
         interval=interval,
     )
-    return HostRun(client, daemon, run, [_sriov.privileged_namespace(namespace), *objects], show)
+    return HostRun(client, daemon, run, [*_sriov.own_namespace(namespace, plan.get("platform", "")), *objects], show)
 
 
 class HostRun:
@@ -114,10 +114,13 @@ class HostRun:
         before = self._before(obj)
         if obj["kind"] == "Namespace" and before is not None:
             return  # one that somebody else made is used as it is
+        if obj["metadata"]["name"] == _sriov.SCC and before is not None:
+            return  # the other stages' pods need it too
         self._refuse_strange(obj, before)
         try:
             self.client.apply(obj)
-            self._applied.append(obj)
+            if obj["metadata"]["name"] != _sriov.SCC:
+                self._applied.append(obj)
         except ClusterError as error:
             raise type(error)(f"Cannot apply {_objects.reference(obj)}: {error}", error.status, error.reason) from None
 

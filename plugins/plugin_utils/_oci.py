@@ -44,9 +44,11 @@ CLIENTS = {
     "management": ("core", "ComputeManagementClient"),
     "network": ("core", "VirtualNetworkClient"),
     "identity": ("identity", "IdentityClient"),
+    "domains": ("identity_domains", "IdentityDomainsClient"),
     "oke": ("container_engine", "ContainerEngineClient"),
     "limits": ("limits", "LimitsClient"),
     "work": ("work_requests", "WorkRequestClient"),
+    "storage": ("object_storage", "ObjectStorageClient"),
     "resource_manager": ("resource_manager", "ResourceManagerClient"),
 }
 ENVIRONMENT = {
@@ -94,6 +96,10 @@ class Session:
         self.tenancy = self.config.get("tenancy") or getattr(self.signer, "tenancy_id", "") or ""
         if not self.endpoint:
             self._check_region()
+
+    def elsewhere(self, region: str) -> Session:
+        """The same user in another region."""
+        return Session({**self._options, "region": region}, self._retries)
 
     # ---- authentication
 
@@ -198,12 +204,13 @@ class Session:
     # ---- calls
 
     def client(self, name: str) -> Any:
-        """Made once; see CLIENTS."""
+        """Made once; see CLIENTS. ``name@URL``: at this address, as an identity domain has one of its own."""
         if name not in self._clients:
-            module, kind = CLIENTS[name]
+            service, _at, url = name.partition("@")
+            module, kind = CLIENTS[service]
             made = getattr(importlib.import_module(f"oci.{module}"), kind)
             more = {"signer": self.signer} if self.signer else {}
-            more.update({"service_endpoint": self.endpoint} if self.endpoint else {})
+            more.update({"service_endpoint": url or self.endpoint} if url or self.endpoint else {})
             try:
                 self._clients[name] = made(self.config, retry_strategy=self._retries, **more)
             except Exception as error:
@@ -286,5 +293,9 @@ def of_kind(ocid: str, kind: str, option: str) -> str:
     if len(parts) < 5 or parts[0] != "ocid1":
         raise InputError(f"{option} must be an OCID (ocid1.{kind}...), not {ocid!r}.")
     if parts[1] not in accepted:
-        raise InputError(f"{option} must be the OCID of a {kind}, not of a {parts[1]}: {ocid}.")
+        raise InputError(f"{option} must be the OCID of {_a(kind)}, not of {_a(parts[1])}: {ocid}.")
     return ocid
+
+
+def _a(kind: str) -> str:
+    return f"{'an' if kind[:1] in 'aeio' else 'a'} {kind}"

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import http.client
 import urllib.error
-import urllib.request
 from collections.abc import Callable, Sequence
 from typing import Any, Optional
 
+from ansible.module_utils.urls import open_url
 from ansible_collections.gpuops.rdma.plugins.module_utils import _oci_image
 from ansible_collections.gpuops.rdma.plugins.module_utils._errors import DeadlinePassed, InputError
 from ansible_collections.gpuops.rdma.plugins.module_utils._model import Json
@@ -23,9 +23,8 @@ Progress = Callable[[str], None]
 def check_link(url: str) -> Optional[int]:
     """Size of the object in bytes, None where the link could not be asked from here (OCI may still reach it).
     InputError when Object Storage itself refuses it."""
-    request = urllib.request.Request(url, method="HEAD")
     try:
-        with urllib.request.urlopen(request, timeout=LINK_SECONDS) as answer:
+        with open_url(url, method="HEAD", timeout=LINK_SECONDS) as answer:
             size = answer.headers.get("content-length")
             return int(size) if size else None
     except urllib.error.HTTPError as error:
@@ -47,6 +46,11 @@ class Import:
         self.compartment = options["compartment"]
         self.source = _oci_image.digest(url)
         self.name = options["name"] or _oci_image.name(url)
+
+    def known(self) -> str:
+        """State of an image of this source, "" = there is none."""
+        there = _oci_image.there(self._images(), self.source)
+        return str(there["state"]) if there else ""
 
     def run(self, check_mode: bool) -> Json:
         """{changed, image_ocid, state, added_shapes}; image_ocid is "" in check mode before an import."""

@@ -8,31 +8,25 @@ The number of calls depends on the depth of compartments and on security groups,
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import dataclasses
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Optional
 
-from ansible_collections.gpuops.rdma.plugins.module_utils import _oci_policy, _oci_preflight
-from ansible_collections.gpuops.rdma.plugins.module_utils._errors import ClusterError, Forbidden, Unreachable
+from ansible_collections.gpuops.rdma.plugins.module_utils import _oci_preflight
 from ansible_collections.gpuops.rdma.plugins.module_utils._model import Finding, Json
 from ansible_collections.gpuops.rdma.plugins.module_utils._oci_preflight import Look, Pool, Unread
-from ansible_collections.gpuops.rdma.plugins.plugin_utils import _data, _oci
+from ansible_collections.gpuops.rdma.plugins.plugin_utils import _data, _oci, _oci_iam
 
 WORKERS = 8
 SERVICE = "compute"
+GONE = ("DELETED", "DELETING", "TERMINATED", "TERMINATING")
 SEVERITY = {"fail": "error", "unknown": "unknown"}
 # What has to be allowed for which kind of pool.
 SETS = {"managed_compute_cluster": "managed_compute_cluster", "cluster_network": "self_managed_nodes"}
 
 
-def _read(call: Callable[[], Any]) -> Any:
-    """The answer, or Unread with OCI's reason. What ends every further call too is raised."""
-    try:
-        return call()
-    except (Forbidden, Unreachable):
-        raise
-    except ClusterError as error:
-        return Unread(str(error))
+_read = _oci_iam.read
 
 
 class Asker:
@@ -41,7 +35,7 @@ class Asker:
     def __init__(self, session: _oci.Session, pool: Pool, compartment: str, groups: Sequence[str]) -> None:
         self.session, self.pool, self.compartment, self.groups = session, pool, compartment, tuple(groups)
         # A client is made by the first call; made here, threads do not race for it.
-        for name in ("compute", "network", "identity", "oke", "limits"):
+        for name in ("compute", "management", "network", "identity", "oke", "limits"):
             session.client(name)
 
     def look(self) -> Look:
@@ -55,11 +49,18 @@ class Asker:
                 "image": workers.submit(_read, self._image),
                 "image_shapes": workers.submit(_read, self._image_shapes),
                 "subnet": workers.submit(_read, self._subnet),
+                "there": workers.submit(_read, self._there),
             }
             found = {name: future.result() for name, future in asked.items()}
             limits = workers.submit(_read, lambda: self._limits(found["shapes"]))
             rules = workers.submit(_read, lambda: self._rules(found["subnet"]))
             return Look(**found, limits=limits.result(), rules=rules.result(), groups=self.groups)
+
+    def joining(self) -> list[Finding]:
+        """Findings on the security rules that a node needs to join; none of them when they allow it."""
+        subnet = _read(self._subnet)
+        look = Look(cluster=_read(self._cluster), subnet=subnet, rules=_read(lambda: self._rules(subnet)))
+        return list(_oci_preflight.network(dataclasses.replace(look, groups=self.groups), only_joining=True))
 
     # ---- one question each
 
@@ -140,6 +141,22 @@ class Asker:
         method = "list_image_shape_compatibility_entries"
         return [item.shape for item in self.session.all(what, "compute", method, self.pool.image)]
 
+    def _there(self) -> int:
+        """The size of the pool of this name, which an earlier run made."""
+        name, what = self.pool.pool, f"list pools named {self.pool.pool}"
+        if not name:
+            return 0
+        if self.pool.kind == "cluster_network":
+            listed = self.session.all(what, "management", "list_cluster_networks", self.compartment, limit=_oci.PAGE)
+            mine = [
+                item for item in listed if name in (item.id, item.display_name) and item.lifecycle_state not in GONE
+            ]
+            return sum(part.size or 0 for item in mine for part in item.instance_pools or [])
+        more = {"cluster_id": self.pool.cluster} if self.pool.cluster else {}
+        listed = self.session.all(what, "oke", "list_node_pools", self.compartment, limit=_oci.PAGE, **more)
+        mine = [item for item in listed if name in (item.id, item.name) and item.lifecycle_state not in GONE]
+        return sum(item.node_config_details.size or 0 for item in mine if item.node_config_details)
+
     def _subnet(self) -> Optional[Json]:
         if not self.pool.subnet:
             return None
@@ -168,37 +185,15 @@ class Asker:
         self, who: str, user_groups: Sequence[str], options: Sequence[str], sets: Sequence[str]
     ) -> list[Finding]:
         """Findings on the statements that the sets need; one ``unknown`` where policies cannot be read."""
-        table = _data.load(_data.FILES / "oci" / "policies.yml")
-        tree = _read(self._tree)
-        if isinstance(tree, Unread):
-            return [_policy("unknown", "policies", tree.why, "")]
-        context = _oci_policy.Context(
-            self.root, self.compartment, tree, tuple(user_groups), who, self._facts(), frozenset(options)
-        )
-        chain = [*dict.fromkeys([*_oci_policy.ancestors(self.compartment, tree), self.root])]
-        with ThreadPoolExecutor(WORKERS) as workers:
-            read = list(workers.map(lambda key: _read(lambda: self._statements(key)), chain))
-        unread = next((item for item in read if isinstance(item, Unread)), None)
-        groups = _read(self._dynamic_groups)
-        if unread is None and isinstance(groups, Unread):
-            unread = groups
-        statements = [item for part in read if not isinstance(part, Unread) for item in part]
-        members = [] if isinstance(groups, Unread) else groups
-        return self._reviewed(table, sets, statements, members, context, unread)
-
-    def _reviewed(
-        self,
-        table: Json,
-        sets: Sequence[str],
-        statements: list[_oci_policy.Source],
-        members: list[_oci_policy.DynamicGroup],
-        context: _oci_policy.Context,
-        unread: Optional[Unread],
-    ) -> list[Finding]:
-        found, known = [], _oci_policy.catalogue(table)
+        iam = _oci_iam.Iam(self.session, self.compartment)
+        granted = iam.granted([who])
+        unread = granted.unread
+        if unread and not granted.tree:
+            return [_policy("unknown", "policies", unread.why, "")]
+        facts = {"target.cluster.id": self.pool.cluster} if self.pool.cluster else {}
+        found = []
         for name in sets:
-            needs = _oci_policy.needs(table, name, context)
-            for item in _oci_policy.review(needs, statements, members, context, known):
+            for item in iam.reviews(granted, name, who, user_groups, options, facts):
                 if item.status == "pass":
                     continue
                 # A statement may stand in a policy that could not be read.
@@ -206,28 +201,6 @@ class Asker:
                 why = f"{item.reason}; not all could be read: {unread.why}" if unread else item.reason
                 found.append(_policy(SEVERITY[status], item.statement, why, item.why))
         return found
-
-    def _facts(self) -> dict[str, str]:
-        known = {"request.region": self.session.region}
-        return {**known, **({"target.cluster.id": self.pool.cluster} if self.pool.cluster else {})}
-
-    def _tree(self) -> dict[str, _oci_policy.Compartment]:
-        what = "list the tenancy's compartments"
-        more = {"compartment_id_in_subtree": True, "limit": _oci.PAGE} if self.session.tenancy else {"limit": _oci.PAGE}
-        listed = self.session.all(what, "identity", "list_compartments", self.root, **more)
-        tree = {item.id: _oci_policy.Compartment(item.name, item.compartment_id or "") for item in listed}
-        tree.setdefault(self.root, _oci_policy.Compartment("", ""))
-        return tree
-
-    def _statements(self, compartment: str) -> list[_oci_policy.Source]:
-        what = f"list policies of {compartment}"
-        listed = self.session.all(what, "identity", "list_policies", compartment, limit=_oci.PAGE)
-        return [_oci_policy.Source(text, compartment, item.name) for item in listed for text in item.statements]
-
-    def _dynamic_groups(self) -> list[_oci_policy.DynamicGroup]:
-        """Those of the Default domain; OCI lists the others at each domain's own URL."""
-        listed = self.session.all("list dynamic groups", "identity", "list_dynamic_groups", self.root, limit=_oci.PAGE)
-        return [_oci_policy.DynamicGroup(item.name, item.matching_rule or "", ocid=item.id) for item in listed]
 
 
 def _rule(direction: str, rule: Any, end: Optional[str], kind: Optional[str] = "CIDR_BLOCK") -> Json:

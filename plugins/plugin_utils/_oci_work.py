@@ -15,7 +15,8 @@ from typing import Any
 from ansible_collections.gpuops.rdma.plugins.module_utils._errors import DeadlinePassed, Hopeless
 from ansible_collections.gpuops.rdma.plugins.plugin_utils import _oci
 
-POLL = 15.0
+FIRST, POLL = 1.0, 15.0
+"""Seconds between two looks: short at the beginning, a quarter of what has passed then, POLL at most."""
 SHOW_EVERY = 60.0
 OVER = ("FAILED", "CANCELED", "CANCELING")
 
@@ -43,7 +44,7 @@ def wait(
             return
         if work.status in OVER:
             raise Hopeless(
-                f"{what} ended as {work.status} after {passed / 60:.0f} min: {_errors(session, client, key)}"
+                f"{what} ended as {work.status} after {passed / 60:.0f} min: {_errors(session, client, work)}"
             )
         if passed >= seconds:
             raise DeadlinePassed(
@@ -52,9 +53,12 @@ def wait(
         if passed - shown >= SHOW_EVERY:
             progress(f"{what}: {told}, {passed / 60:.0f} of {seconds / 60:.0f} min")
             shown = passed
-        sleep(min(POLL, max(seconds - passed, 0.1)))
+        sleep(min(max(FIRST, passed / 4), POLL, max(seconds - passed, 0.1)))
 
 
-def _errors(session: _oci.Session, client: str, key: str) -> str:
-    listed: Any = session.call("read the errors of a work request", client, "list_work_request_errors", key).data
+def _errors(session: _oci.Session, client: str, work: Any) -> str:
+    """OKE's call wants the compartment too."""
+    asked = (work.compartment_id, work.id) if client == "oke" else (work.id,)
+    what, method = "read the errors of a work request", "list_work_request_errors"
+    listed: Any = session.call(what, client, method, *asked).data
     return "; ".join(f"{item.code}: {_oci.clean(str(item.message))}" for item in listed) or "OCI gives no reason"

@@ -67,7 +67,7 @@ def served(client: Client, groups: Mapping[str, Sequence[str]]) -> dict[str, lis
     found: dict[str, list[str]] = {}
     resources = functools.lru_cache(maxsize=None)(lambda path: _resources(client, path))
     for name, version in WANTED_CRDS.items():
-        plural, _, group = name.partition(".")
+        plural, _sep, group = name.partition(".")
         path = f"/apis/{group}"
         if version in groups.get(group, ()) and plural in resources(f"{path}/{version}"):
             found[name] = [version]

@@ -9,6 +9,26 @@ demand: 429 without Retry-After, 500, capacity, not (yet) there. Standard librar
 
     fake = FakeOci(); fake.trust(key_id, n, e); url = fake.start(); ...; fake.stop()
 
+Services that live in other files are mounted: ``fake.register("/20180917", handler)``; ``handler(fake, request)`` gets
+every signed request whose path begins so, and returns JSON, an ``Answer`` (bytes as body are sent as they are) or None
+(not mine), or raises ``Refused``. ``request.raw`` is the body as it came. ``fake.work(...)`` makes work requests,
+``fake.later(seconds, call)`` does something when the clock has passed; both happen at the next request.
+
+Instances of pools, as who makes nodes of them sees them:
+
+    fake.durations["NODEPOOL_CREATE"]       seconds until the pool has its instances (also CreateClusterNetwork,
+                                            NODEPOOL_UPDATE, UpdateClusterNetwork, ...)
+    fake.durations["boot"]                  seconds from then until an instance is RUNNING; 0: at once
+    fake.watchers.append(call)              call(event) when an instance is RUNNING, and when it is TERMINATED
+    fake.instance_events                    all events so far; over HTTP, unsigned: GET /fake/instances?after=<seq>
+    POST /fake/clock {"advance": seconds}   unsigned, as GET /fake/calls ({"METHOD path": times})
+
+An event: {seq, id (OCID = provider ID), state (RUNNING, TERMINATED), displayName, privateIp, shape, availabilityDomain,
+faultDomain, compartmentId, clusterId (of OKE; "" where only the metadata tell), poolKind (node_pool, cluster_network,
+""), poolId, poolName, clusterNetworkId, computeClusterId, labels (initial node labels, {}), metadata (with user_data,
+base64, of cluster networks), imageId, hpcIslandId, networkBlockId, localBlockId}. A node pool's node is CREATING until
+then, and ACTIVE from then on; the pool's work request is done when its instances are there.
+
 What is not public is marked "not public" and chosen freely; callers must not depend on it. docs/oci.md lists it.
 """
 
@@ -97,6 +117,7 @@ class Request:
     body: Json
     headers: Mapping[str, str]
     key_id: str
+    raw: bytes = b""
 
 
 @dataclass(frozen=True)
@@ -140,6 +161,7 @@ LISTED = {
     "availabilityDomains": CORE,
     "policies": CORE,
     "dynamicGroups": CORE,
+    "domains": CORE,
     "images": CORE,
     "instances": CORE,
     "vnicAttachments": CORE,
@@ -169,19 +191,31 @@ class FakeOci:
     ) -> None:
         self.tenancy, self.region, self.page, self.lag = tenancy, region, page, 0.0
         self.clock = Clock()
+        self.skew = 0.0
+        """Seconds by which the service's clock is ahead of the client's."""
         self.tables: dict[str, dict[str, Json]] = {name: {} for name in (*LISTED, *COLLECTIONS)}
         self.shapes: dict[str, Json] = {}
         self.limits: dict[str, Json] = {}
         """Limit name -> {scopeType, used, available}, of the service compute."""
         self.addons: dict[str, list[Json]] = {}
+        self.domain_groups: dict[str, list[Json]] = {}
+        """Identity domain -> dynamic groups as its SCIM endpoint shows them."""
         self.rules: dict[str, list[Json]] = {}
         """NSG -> security rules."""
         self.compatible: dict[str, set[str]] = {}
         """Image -> shapes that were added."""
+        self.objects: dict[tuple[str, str], Json] = {}
+        """(bucket, name) of Object Storage."""
+        self.links: set[str] = set()
         self.sources: dict[str, str] = {}
         """URL of an image -> "" (good) or the message that its import fails with."""
         self.capacity: dict[tuple[str, str], int] = {}
-        self.durations = {"CreateImage": 2700.0, "CreateClusterNetwork": 600.0, "NODEPOOL_CREATE": 600.0}
+        self.durations = {"CreateImage": 2700.0, "CreateClusterNetwork": 600.0, "NODEPOOL_CREATE": 600.0, "boot": 0.0}
+        self.durations["ExportImage"] = 1200.0
+        self.watchers: list[Callable[[Json], None]] = []
+        self.instance_events: list[Json] = []
+        self.mounted: list[tuple[str, Handler]] = []
+        self._timed: list[tuple[float, Callable[[], None]]] = []
         self.works: dict[str, Work] = {}
         self.faults: list[Fault] = []
         self.calls: Counter[str] = Counter()
@@ -201,7 +235,7 @@ class FakeOci:
         class Bound(_Http):
             oci = fake
 
-        self._server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Bound)
+        self._server = _Server(("127.0.0.1", 0), Bound)
         self._server.daemon_threads = True
         threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
         return f"http://127.0.0.1:{self._server.server_address[1]}"
@@ -259,8 +293,34 @@ class FakeOci:
         self.settle()
         return work
 
+    def register(self, prefix: str, handler: Handler) -> None:
+        """Mounts a service; see the head of this file. Later ones come first."""
+        self.mounted.insert(0, (prefix, handler))
+
+    def later(self, seconds: float, call: Callable[[], None]) -> None:
+        if seconds <= 0:
+            call()
+        else:
+            self._timed.append((self.clock.now() + seconds, call))
+
+    def tell(self, instance: Json, state: str) -> None:
+        """An event of an instance, to those who watch."""
+        kept = ("id", "displayName", "shape", "availabilityDomain", "faultDomain", "compartmentId", "imageId")
+        told = {key: instance.get(key, "") for key in kept}
+        for key in ("privateIp", "clusterId", "poolKind", "poolId", "poolName", "clusterNetworkId", "computeClusterId"):
+            told[key] = instance.get(key) or ""
+        for key in ("hpcIslandId", "networkBlockId", "localBlockId"):
+            told[key] = next(
+                (item[key] for item in self.tables["computeHosts"].values() if item.get("instanceId") == told["id"]), ""
+            )
+        more = {"labels": instance.get("labels") or {}, "metadata": instance.get("metadata") or {}, "state": state}
+        event = {"seq": len(self.instance_events) + 1, **told, **more}
+        self.instance_events.append(event)
+        for call in self.watchers:
+            call(event)
+
     def settle(self) -> None:
-        """Finishes work requests whose time is over."""
+        """Finishes work requests whose time is over, and what was put off."""
         for work in [item for item in self.works.values() if item.status == "IN_PROGRESS"]:
             if self.clock.now() < work.started + work.seconds:
                 continue
@@ -271,8 +331,22 @@ class FakeOci:
             except Refused as error:
                 work.status = "FAILED"
                 work.errors.append({"code": error.code, "message": error.message, "timestamp": self.stamp()})
+        due = [item for item in self._timed if item[0] <= self.clock.now()]
+        self._timed = [item for item in self._timed if item[0] > self.clock.now()]
+        for _at, call in sorted(due, key=lambda item: item[0]):
+            call()
 
     # ---- requests
+
+    def asked(self, path: str, query: Mapping[str, str], body: Json) -> Answer:
+        """What is no part of OCI: for tests in another process."""
+        with self._lock:
+            if path == "/fake/clock":
+                self.clock.advance(float(body["advance"]))
+            self.settle()
+            if path == "/fake/instances":
+                return Answer([item for item in self.instance_events if item["seq"] > int(query.get("after", 0))])
+            return Answer(dict(self.calls) if path == "/fake/calls" else {"now": self.clock.now()})
 
     def handle(self, request: Request) -> Answer:
         with self._lock:
@@ -284,13 +358,23 @@ class FakeOci:
                     raise Refused(fault.status, fault.code, fault.message)
             token = request.headers.get("opc-retry-token", "")
             if token and token in self._retry:
-                return self._retry[token]
+                made = self._retry[token]
+                body = made.body if isinstance(made.body, dict) else {}
+                listed = any(body.get("id") in table for table in self.tables.values())
+                if body and (not listed or body.get("lifecycleState") in ("DELETED", "TERMINATED")):
+                    raise Refused(409, "InvalidatedRetryToken", "What this retry token has made is gone.")
+                return made
             answer = self._answer(request)
             if token and request.method == "POST":
                 self._retry[token] = answer
             return answer
 
     def _answer(self, request: Request) -> Answer:
+        for prefix, mounted in self.mounted:
+            if request.path.startswith(prefix):
+                told = mounted(self, request)
+                if told is not None:
+                    return told if isinstance(told, Answer) else Answer(told)
         for method, pattern, handler in ROUTES:
             match = pattern.fullmatch(request.path)
             if match and method == request.method:
@@ -346,7 +430,7 @@ class FakeOci:
         wanted = {"date", "(request-target)", "host"} | (set(_BODY) if method in ("POST", "PUT", "PATCH") else set())
         if not wanted <= set(signed):
             raise refused
-        if abs(parsedate_to_datetime(headers["date"]).timestamp() - time.time()) > SKEW:
+        if abs(parsedate_to_datetime(headers["date"]).timestamp() - time.time() - self.skew) > SKEW:
             raise refused
         digest = base64.b64encode(hashlib.sha256(body).digest()).decode()
         if "x-content-sha256" in signed and headers.get("x-content-sha256") != digest:
@@ -379,6 +463,11 @@ def _rsa(signature: bytes, message: bytes, n: int, e: int) -> bool:
     return found == b"\x00\x01" + b"\xff" * (size - len(digest) - 3) + b"\x00" + digest
 
 
+class _Server(http.server.ThreadingHTTPServer):
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A client that was killed is no error of the service."""
+
+
 class _Http(http.server.BaseHTTPRequestHandler):
     oci: FakeOci
     protocol_version = "HTTP/1.1"
@@ -387,29 +476,40 @@ class _Http(http.server.BaseHTTPRequestHandler):
     def log_message(self, format: str, *args: Any) -> None:
         pass
 
+    def date_time_string(self, timestamp: Optional[float] = None) -> str:
+        return super().date_time_string((timestamp or time.time()) + self.oci.skew)
+
     def _serve(self) -> None:
         body = self.rfile.read(int(self.headers.get("content-length") or 0))
         headers = {key.lower(): value for key, value in self.headers.items()}
         path, _mark, query = self.path.partition("?")
+        known = dict(urllib.parse.parse_qsl(query))
         try:
-            key_id = self.oci.verify(self.command, self.path, headers, body)
-            known = dict(urllib.parse.parse_qsl(query))
-            request = Request(self.command, path, known, json.loads(body or b"{}"), headers, key_id)
-            answer = self.oci.handle(request)
+            if path.startswith("/p/"):
+                answer = Answer(b"", {}, 200 if path in self.oci.links else 404)
+            elif path.startswith("/fake/"):
+                answer = self.oci.asked(path, known, json.loads(body or b"{}"))
+            else:
+                key_id = self.oci.verify(self.command, self.path, headers, body)
+                parsed = json.loads(body or b"{}") if "json" in headers.get("content-type", "json") else {}
+                answer = self.oci.handle(Request(self.command, path, known, parsed, headers, key_id, body))
         except Refused as error:
             answer = Answer({"code": error.code, "message": error.message}, {}, error.status)
         except Exception as error:
             answer = Answer({"code": "InternalError", "message": f"fake_oci: {error!r}"}, {}, 500)
-        data = b"" if answer.body is None else json.dumps(answer.body).encode()
+        raw = answer.body if isinstance(answer.body, bytes) else json.dumps(answer.body).encode()
+        data = b"" if answer.body is None else raw
         self.send_response(204 if answer.body is None and answer.status == 200 else answer.status)
         for key, value in {"opc-request-id": f"fake/{id(answer):x}", **answer.headers}.items():
             self.send_header(key, value)
-        self.send_header("content-type", "application/json")
+        if "content-type" not in answer.headers:
+            self.send_header("content-type", "application/json")
         self.send_header("content-length", str(len(data)))
         self.end_headers()
-        self.wfile.write(data)
+        if self.command != "HEAD":
+            self.wfile.write(data)
 
-    do_GET = do_POST = do_PUT = do_DELETE = _serve
+    do_GET = do_HEAD = do_POST = do_PUT = do_PATCH = do_DELETE = _serve
 
 
 # ---- identity --------------------------------------------------------------------------------------------------------
@@ -444,6 +544,48 @@ def _identity(oci: FakeOci, request: Request, table: str) -> Json:
         code = "PolicyAlreadyExists" if table == "policies" else "DynamicGroupAlreadyExists"
         raise Refused(409, code, f"{request.body['name']} already exists")
     return oci.add(table, {**request.body, "lifecycleState": "ACTIVE"}, oci.lag)
+
+
+SCIM = "/admin/v1/DynamicResourceGroups"
+"""Of the identity domain whose ``url`` has the host that was asked (http://localhost:PORT beside 127.0.0.1)."""
+
+
+def _of_domain(oci: FakeOci, request: Request) -> list[Json]:
+    host = request.headers.get("host", "")
+    for item in oci.tables["domains"].values():
+        if urllib.parse.urlparse(item["url"]).netloc == host:
+            return oci.domain_groups.setdefault(item["id"], [])
+    raise not_found()
+
+
+@route("GET", SCIM)
+def _domain_groups(oci: FakeOci, request: Request) -> Any:
+    found = [item for item in _of_domain(oci, request) if oci.visible(item)]
+    first, count = int(request.query.get("startIndex", 1)), int(request.query.get("count", 50))
+    part = found[first - 1 : first - 1 + count]
+    return {"Resources": part, "totalResults": len(found), "startIndex": first, "itemsPerPage": len(part)}
+
+
+@route("POST", SCIM)
+def _make_domain_group(oci: FakeOci, request: Request) -> Any:
+    groups, name = _of_domain(oci, request), request.body["displayName"]
+    if any(item["displayName"] == name for item in groups):
+        raise Refused(409, "409", f"DynamicResourceGroup {name} already exists.")
+    made = {**request.body, "id": f"{next(oci._ids):032x}", "ocid": oci.ocid("dynamicgroup")}
+    groups.append(made)
+    if oci.lag:
+        oci._seen[made["id"]] = oci.clock.now() + oci.lag
+    return Answer(made, {}, 201)
+
+
+@route("PATCH", SCIM + "/{key}")
+def _patch_domain_group(oci: FakeOci, request: Request, key: str) -> Any:
+    found = next((item for item in _of_domain(oci, request) if item["id"] == key), None)
+    if found is None:
+        raise not_found()
+    for change in request.body["Operations"]:
+        found[change["path"]] = change["value"]
+    return found
 
 
 # ---- images ----------------------------------------------------------------------------------------------------------
@@ -490,6 +632,64 @@ def _add_shape(oci: FakeOci, request: Request, image: str, shape: str) -> Any:
 @route("DELETE", f"{CORE}/images/{{image}}")
 def _delete_image(oci: FakeOci, request: Request, image: str) -> Any:
     oci.get("images", image)["lifecycleState"] = "DELETED"
+
+
+@route("POST", f"{CORE}/images/{{image}}/actions/export")
+def _export(oci: FakeOci, request: Request, image: str) -> Any:
+    found, body = oci.get("images", image), request.body
+    if found["lifecycleState"] != "AVAILABLE":
+        raise Refused(409, "IncorrectState", f"The image is {found['lifecycleState']}.")
+    found["lifecycleState"] = "EXPORTING"
+
+    def finish() -> None:
+        found["lifecycleState"] = "AVAILABLE"
+        oci.objects[(body["bucketName"], body["objectName"])] = {}
+
+    work = oci.work("ExportImage", found["compartmentId"], finish, [_resource("image", image, "READ")])
+    return Answer(found, {"opc-work-request-id": work.id})
+
+
+# ---- Object Storage: one namespace -----------------------------------------------------------------------------------
+
+
+@route("GET", "/n")
+def _namespace(oci: FakeOci, request: Request) -> Any:
+    return "space"
+
+
+def _object(oci: FakeOci, bucket: str, name: str) -> Json:
+    if (bucket, name) not in oci.objects:
+        raise Refused(404, "ObjectNotFound", f"The object {name} was not found in the bucket {bucket}.")
+    return oci.objects[(bucket, name)]
+
+
+@route("HEAD", "/n/{space}/b/{bucket}/o/{name}")
+def _head(oci: FakeOci, request: Request, space: str, bucket: str, name: str) -> Any:
+    _object(oci, bucket, name)
+
+
+@route("DELETE", "/n/{space}/b/{bucket}/o/{name}")
+def _delete_object(oci: FakeOci, request: Request, space: str, bucket: str, name: str) -> Any:
+    _object(oci, bucket, name)
+    del oci.objects[(bucket, name)]
+
+
+@route("POST", "/n/{space}/b/{bucket}/p")
+def _link(oci: FakeOci, request: Request, space: str, bucket: str) -> Any:
+    """A pre-authenticated request: its address needs no signature, and can be imported from."""
+    name = request.body["objectName"]
+    _object(oci, bucket, name)
+    key = f"secret{next(oci._ids)}"
+    path = f"/p/{key}/n/{space}/b/{bucket}/o/{name}"
+    oci.links.add(path)
+    url = f"http://{request.headers['host']}{path}"
+    oci.sources[url] = ""
+    return {**request.body, "id": key, "accessUri": path, "fullPath": url, "timeCreated": oci.stamp()}
+
+
+@route("DELETE", "/n/{space}/b/{bucket}/p/{key}")
+def _end_link(oci: FakeOci, request: Request, space: str, bucket: str, key: str) -> Any:
+    oci.links = {path for path in oci.links if not path.startswith(f"/p/{key}/")}
 
 
 # ---- shapes, capacity, limits ----------------------------------------------------------------------------------------
@@ -557,9 +757,26 @@ def _compute_cluster(oci: FakeOci, request: Request) -> Any:
     return oci.add("computeClusters", {**request.body, "lifecycleState": "ACTIVE"}, oci.lag)
 
 
+@route("DELETE", f"{CORE}/computeClusters/{{key}}")
+def _delete_compute_cluster(oci: FakeOci, request: Request, key: str) -> Any:
+    used = [item for item in alive(oci) if item.get("computeClusterId") == key]
+    if used:
+        raise Refused(409, "IncorrectState", f"The compute cluster {key} still has {len(used)} instances.")
+    oci.get("computeClusters", key)["lifecycleState"] = "DELETED"
+
+
 @route("POST", f"{CORE}/instanceConfigurations")
 def _configuration(oci: FakeOci, request: Request) -> Any:
     return oci.add("instanceConfigurations", dict(request.body), oci.lag)
+
+
+@route("DELETE", f"{CORE}/instanceConfigurations/{{key}}")
+def _delete_configuration(oci: FakeOci, request: Request, key: str) -> Any:
+    oci.get("instanceConfigurations", key)
+    pools = [item for item in oci.tables["instancePools"].values() if item["lifecycleState"] != "TERMINATED"]
+    if any(item["instanceConfigurationId"] == key for item in pools):
+        raise Refused(409, "IncorrectState", f"The instance configuration {key} is used by an instance pool.")
+    del oci.tables["instanceConfigurations"][key]
 
 
 @route("POST", f"{CORE}/clusterNetworks")
@@ -571,48 +788,151 @@ def _cluster_network(oci: FakeOci, request: Request) -> Any:
     for asked in body["instancePools"]:
         oci.get("instanceConfigurations", asked["instanceConfigurationId"])
         made = {"compartmentId": body["compartmentId"], "lifecycleState": "PROVISIONING", **asked}
+        made["clusterNetworkId"] = network["id"]
         pools.append(oci.add("instancePools", {**made, "placementConfigurations": [place]}, oci.lag))
     network["instancePools"] = pools
-
-    def finish() -> None:
-        try:
-            for pool in pools:
-                _launch(oci, pool)
-        finally:
-            network["lifecycleState"] = "RUNNING"
-        network["lifecycleState"] = "RUNNING"
-
     resources = [_resource("clusterNetwork", network["id"], "CREATED")]
+    finish = _scaled(oci, network)
     work = oci.work("CreateClusterNetwork", body["compartmentId"], finish, resources)
     return Answer(network, {"opc-work-request-id": work.id, "etag": etag(network)})
 
 
+def _scaled(oci: FakeOci, network: Json) -> Callable[[], None]:
+    def finish() -> None:
+        try:
+            for pool in network["instancePools"]:
+                _launch(oci, pool)
+        finally:
+            network["lifecycleState"] = "RUNNING"
+
+    return finish
+
+
+@route("PUT", f"{CORE}/clusterNetworks/{{key}}")
+def _scale_network(oci: FakeOci, request: Request, key: str) -> Any:
+    network = oci.get("clusterNetworks", key)
+    if network["lifecycleState"] not in ("RUNNING", "STOPPED"):
+        raise Refused(409, "IncorrectState", f"The cluster network is {network['lifecycleState']}.")
+    body = dict(request.body)
+    for asked in body.pop("instancePools", []):
+        oci.get("instancePools", asked["id"]).update(asked)
+    network.update({**body, "lifecycleState": "SCALING"})
+    resources = [_resource("clusterNetwork", key, "UPDATED")]
+    work = oci.work("UpdateClusterNetwork", network["compartmentId"], _scaled(oci, network), resources)
+    return Answer(network, {"opc-work-request-id": work.id, "etag": etag(network)})
+
+
+@route("DELETE", f"{CORE}/clusterNetworks/{{key}}")
+def _end_network(oci: FakeOci, request: Request, key: str) -> Any:
+    network = oci.get("clusterNetworks", key)
+    network["lifecycleState"] = "TERMINATING"
+
+    def finish() -> None:
+        pools = [item["id"] for item in network["instancePools"]]
+        for item in [item for item in alive(oci) if item.get("poolId") in pools]:
+            terminate(oci, item["id"])
+        for item in (network, *network["instancePools"]):
+            item["lifecycleState"] = "TERMINATED"
+
+    resources = [_resource("clusterNetwork", key, "DELETED")]
+    work = oci.work("TerminateClusterNetwork", network["compartmentId"], finish, resources)
+    return Answer(None, {"opc-work-request-id": work.id})
+
+
+@route("POST", f"{CORE}/instancePools/{{key}}/actions/detachInstance")
+def _detach(oci: FakeOci, request: Request, key: str) -> Any:
+    pool, body = oci.get("instancePools", key), request.body
+    found = oci.get("instances", body["instanceId"])
+    if found.get("poolId") != key:
+        raise Refused(400, "InvalidParameter", "The instance is not of this pool.")
+
+    def finish() -> None:
+        found["poolId"] = ""
+        if body.get("isAutoTerminate"):
+            terminate(oci, found["id"])
+        if body.get("isDecrementSize"):
+            pool["size"] -= 1
+        else:
+            _launch(oci, pool)
+
+    resources = [_resource("instancePool", key, "UPDATED")]
+    work = oci.work("DetachInstancePoolInstance", pool["compartmentId"], finish, resources)
+    return Answer(_summary(found), {"opc-work-request-id": work.id})
+
+
+def alive(oci: FakeOci) -> list[Json]:
+    return [item for item in oci.tables["instances"].values() if item["lifecycleState"] != "TERMINATED"]
+
+
+def terminate(oci: FakeOci, key: str) -> None:
+    """Ends an instance: its VNIC goes, its host is free again, capacity that was counted comes back."""
+    found = oci.tables["instances"][key]
+    found["lifecycleState"] = "TERMINATED"
+    oci.tell(found, "TERMINATED")
+    for item in [item for item in oci.tables["vnicAttachments"].values() if item["instanceId"] == key]:
+        item["lifecycleState"] = "DETACHED"
+        for table in ("vnics", "privateIps"):
+            gone = [one for one, told in oci.tables[table].items() if item["vnicId"] in (told["id"], told["vnicId"])]
+            for one in gone:
+                del oci.tables[table][one]
+    for host in oci.tables["computeHosts"].values():
+        if host.get("instanceId") == key:
+            host.update({"instanceId": None, "lifecycleState": "AVAILABLE"})
+    place = (found["availabilityDomain"], found["shape"])
+    if place in oci.capacity:
+        oci.capacity[place] += 1
+
+
+def _taken(oci: FakeOci, domain: str, shape: str, wanted: int, whole: bool) -> int:
+    """How many of ``wanted`` hosts there are; ``whole``: none where not all. Counted down where capacity is set."""
+    left = oci.capacity.get((domain, shape), wanted)
+    given = min(left, wanted) if not whole or left >= wanted else 0
+    if (domain, shape) in oci.capacity:
+        oci.capacity[(domain, shape)] -= given
+    return given
+
+
+NO_CAPACITY = Refused(500, "InternalError", "Out of host capacity.")
+
+
 def _launch(oci: FakeOci, pool: Json) -> None:
-    """Instances up to the pool's size, or "Out of host capacity" as a work request's error."""
+    """Instances up to the pool's size, or "Out of host capacity" as a work request's error: all or none."""
     details = oci.get("instanceConfigurations", pool["instanceConfigurationId"])["instanceDetails"]["launchDetails"]
-    domain = pool["placementConfigurations"][0]["availabilityDomain"]
-    subnet = pool["placementConfigurations"][0].get("primarySubnetId", "")
-    have = [item for item in oci.tables["instances"].values() if item.get("poolId") == pool["id"]]
-    missing = pool["size"] - len(have)
-    key = (domain, details["shape"])
-    if oci.capacity.get(key, missing) < missing:
-        raise Refused(500, "InternalError", "Out of host capacity.")
-    oci.capacity[key] = oci.capacity.get(key, missing + 1000) - missing
-    for _index in range(missing):
-        made = launch(
-            oci, pool["compartmentId"], details["shape"], domain, subnet, metadata=details.get("metadata", {})
-        )
-        made["poolId"] = pool["id"]
+    place = pool["placementConfigurations"][0]
+    domain, shape = place["availabilityDomain"], details["shape"]
+    subnet = place.get("primarySubnetId") or place.get("primaryVnicSubnets", {}).get("subnetId", "")
+    have = [item for item in alive(oci) if item.get("poolId") == pool["id"]]
+    for item in have[max(pool["size"], 0) :]:
+        terminate(oci, item["id"])
+    missing = max(pool["size"] - len(have), 0)
+    given = _taken(oci, domain, shape, missing, True)
+    if given < missing:
+        raise NO_CAPACITY
+    more = {
+        "metadata": details.get("metadata", {}),
+        "imageId": (details.get("sourceDetails") or {}).get("imageId", ""),
+        "agentConfig": details.get("agentConfig"),
+        "poolId": pool["id"],
+        "poolKind": "cluster_network",
+        "poolName": pool.get("displayName", ""),
+        "clusterNetworkId": pool.get("clusterNetworkId", ""),
+    }
+    labels = details.get("metadata", {}).get("oke-initial-node-labels", "")
+    more["labels"] = dict(part.split("=", 1) for part in labels.split(",") if "=" in part)
+    for _index in range(given):
+        launch(oci, pool["compartmentId"], shape, domain, subnet, boot=oci.durations["boot"], **more)
     pool["lifecycleState"] = "RUNNING"
 
 
-def launch(oci: FakeOci, compartment: str, shape: str, domain: str, subnet: str, **more: Any) -> Json:
-    """A running instance with its VNIC and private address."""
+def launch(
+    oci: FakeOci, compartment: str, shape: str, domain: str, subnet: str, boot: float = 0.0, **more: Any
+) -> Json:
+    """An instance with its VNIC and private address, running after ``boot`` seconds."""
     number = next(oci._ids)
     address = more.pop("address", f"10.{number >> 16 & 255}.{number >> 8 & 255}.{number & 255}")
     item = {"compartmentId": compartment, "shape": shape, "availabilityDomain": domain, "region": oci.region}
     item.update({"lifecycleState": "RUNNING", "faultDomain": f"FAULT-DOMAIN-{number % 3 + 1}"})
-    item.setdefault("displayName", f"inst-{number}")
+    item.update({"displayName": f"inst-{number}", "privateIp": address})
     made = oci.add("instances", {**item, **more})
     vnic = oci.ocid("vnic")
     place = {"compartmentId": compartment, "availabilityDomain": domain, "subnetId": subnet, "vnicId": vnic}
@@ -620,21 +940,49 @@ def launch(oci: FakeOci, compartment: str, shape: str, domain: str, subnet: str,
     shown = {"privateIp": address, "isPrimary": True, "lifecycleState": "AVAILABLE"}
     oci.add("vnics", {"id": vnic, **place, **shown})
     oci.add("privateIps", {**place, "ipAddress": address, "isPrimary": True})
+    if made.get("poolId"):
+        _host(oci, made)
+    if boot > 0:
+        made["lifecycleState"] = "PROVISIONING"
+    oci.later(boot, lambda: _running(oci, made))
     return made
+
+
+def _running(oci: FakeOci, instance: Json) -> None:
+    if instance["lifecycleState"] not in ("PROVISIONING", "RUNNING"):
+        return
+    instance["lifecycleState"] = "RUNNING"
+    for pool in oci.tables["nodePools"].values():
+        for node in pool.get("nodes", ()):
+            if node["id"] == instance["id"]:
+                node["lifecycleState"] = "ACTIVE"
+    oci.tell(instance, "RUNNING")
+
+
+def _host(oci: FakeOci, instance: Json) -> None:
+    """The bare metal host below an instance of a pool: 8 hosts share a local block, 16 a network block."""
+    index = sum(1 for item in oci.tables["computeHosts"].values() if item.get("instanceId"))
+    if not instance["shape"].startswith("BM.GPU"):
+        return
+    host = {"instanceId": instance["id"], "shape": instance["shape"], "health": "HEALTHY", "platform": "GPU"}
+    host.update({"availabilityDomain": instance["availabilityDomain"], "faultDomain": instance["faultDomain"]})
+    host.update({"compartmentId": oci.tenancy, "lifecycleState": "OCCUPIED", "hasImpactedComponents": False})
+    host["hpcIslandId"] = "ocid1.hpcisland.oc1..islandaaaaa"
+    host["networkBlockId"] = f"ocid1.computenetworkblock.oc1..{index // 16:011d}"
+    host["localBlockId"] = f"ocid1.computelocalblock.oc1..{index // 8:011d}"
+    oci.add("computeHosts", host)
 
 
 @route("GET", f"{CORE}/instancePools/{{pool}}/instances")
 def _pool_instances(oci: FakeOci, request: Request, pool: str) -> Any:
     oci.get("instancePools", pool)
-    return oci.listed(
-        [_summary(item) for item in oci.tables["instances"].values() if item.get("poolId") == pool], request
-    )
+    return oci.listed([_summary(item) for item in alive(oci) if item.get("poolId") == pool], request)
 
 
 @route("GET", f"{CORE}/clusterNetworks/{{network}}/instances")
 def _network_instances(oci: FakeOci, request: Request, network: str) -> Any:
     pools = {item["id"] for item in oci.get("clusterNetworks", network).get("instancePools", [])}
-    items = [_summary(item) for item in oci.tables["instances"].values() if item.get("poolId") in pools]
+    items = [_summary(item) for item in alive(oci) if item.get("poolId") in pools]
     return oci.listed(items, request)
 
 
@@ -687,6 +1035,14 @@ def _core_work(oci: FakeOci, request: Request, key: str) -> Any:
     return _shown(oci, _work(oci, key))
 
 
+@route("GET", f"{OKE}/workRequests")
+def _oke_works(oci: FakeOci, request: Request) -> Any:
+    answer: Answer = _works(oci, request)
+    for item in answer.body:
+        item.pop("percentComplete")
+    return answer
+
+
 @route("GET", f"{OKE}/workRequests/{{key}}")
 def _oke_work(oci: FakeOci, request: Request, key: str) -> Any:
     """OKE's have no percentComplete."""
@@ -719,21 +1075,95 @@ def _node_pool(oci: FakeOci, request: Request) -> Any:
     if compute and oci.get("computeClusters", compute)["availabilityDomain"] != place["availabilityDomain"]:
         raise Refused(400, "InvalidParameter", "the compute cluster is in another availability domain")
     pool = oci.add("nodePools", {**body, "lifecycleState": "CREATING", "nodes": []}, oci.lag)
+    return _pool_work(oci, pool, "NODEPOOL_CREATE", "CREATED")
+
+
+def _pool_work(oci: FakeOci, pool: Json, kind: str, action: str) -> Answer:
+    resources = [_resource("nodepool", pool["id"], action), _resource("cluster", pool["clusterId"], "IN_PROGRESS")]
+    work = oci.work(kind, pool["compartmentId"], lambda: _fill(oci, pool), resources)
+    return Answer(None, {"opc-work-request-id": work.id}, 202)
+
+
+def _fill(oci: FakeOci, pool: Json) -> None:
+    """Nodes up to the pool's size. Each is launched by itself: some may come where not all do."""
+    config, shape = pool["nodeConfigDetails"], pool["nodeShape"]
+    place = config["placementConfigs"][0]
+    domain = place["availabilityDomain"]
+    for node in pool["nodes"][max(config["size"], 0) :]:
+        terminate(oci, node["id"])
+    del pool["nodes"][max(config["size"], 0) :]
+    missing = config["size"] - len(pool["nodes"])
+    given = _taken(oci, domain, shape, missing, False)
+    for _index in range(given):
+        pool["nodes"].append(_node(oci, pool, domain, place["subnetId"]))
+    pool["lifecycleState"] = "ACTIVE" if given == missing else "NEEDS_ATTENTION"
+    if given < missing:
+        raise NO_CAPACITY
+
+
+def _node(oci: FakeOci, pool: Json, domain: str, subnet: str) -> Json:
+    boot = oci.durations["boot"]
+    told = {"id": oci.ocid("instance"), "nodePoolId": pool["id"], "availabilityDomain": domain, "subnetId": subnet}
+    node = {**told, "lifecycleState": "CREATING"}
+    more = {
+        "metadata": {"oke-cluster-id": pool["clusterId"], "oke-pool-id": pool["id"], **pool.get("nodeMetadata", {})},
+        "imageId": (pool.get("nodeSourceDetails") or {}).get("imageId", ""),
+        "poolId": pool["id"],
+        "poolKind": "node_pool",
+        "poolName": pool["name"],
+        "clusterId": pool["clusterId"],
+        "computeClusterId": pool["nodeConfigDetails"].get("computeClusterId") or "",
+        "labels": {item["key"]: item["value"] for item in pool.get("initialNodeLabels") or []},
+        "freeformTags": pool["nodeConfigDetails"].get("freeformTags") or {},
+        "displayName": f"oke-{pool['clusterId'][-11:]}-{pool['id'][-11:]}-{next(oci._ids)}",
+    }
+    made = launch(oci, pool["compartmentId"], pool["nodeShape"], domain, subnet, boot, id=node["id"], **more)
+    state = "CREATING" if boot > 0 else "ACTIVE"
+    shown = {"name": made["displayName"], "privateIp": made["privateIp"], "faultDomain": made["faultDomain"]}
+    return {**node, **shown, "lifecycleState": state}
+
+
+@route("PUT", f"{OKE}/nodePools/{{key}}")
+def _update_pool(oci: FakeOci, request: Request, key: str) -> Any:
+    pool, body = oci.get("nodePools", key), dict(request.body)
+    if pool["lifecycleState"] not in ("ACTIVE", "NEEDS_ATTENTION"):
+        raise Refused(409, "IncorrectState", f"The node pool is {pool['lifecycleState']}.")
+    config = {**pool["nodeConfigDetails"], **body.pop("nodeConfigDetails", {})}
+    pool.update({**body, "nodeConfigDetails": config, "lifecycleState": "UPDATING"})
+    return _pool_work(oci, pool, "NODEPOOL_UPDATE", "UPDATED")
+
+
+@route("DELETE", f"{OKE}/nodePools/{{key}}/node/{{node}}")
+def _delete_node(oci: FakeOci, request: Request, key: str, node: str) -> Any:
+    pool = oci.get("nodePools", key)
+    if not any(item["id"] == node for item in pool["nodes"]):
+        raise not_found()
 
     def finish() -> None:
-        key = (place["availabilityDomain"], body["nodeShape"])
-        if oci.capacity.get(key, config["size"]) < config["size"]:
-            pool["lifecycleState"] = "NEEDS_ATTENTION"
-            raise Refused(500, "InternalError", "Out of host capacity.")
-        for _index in range(config["size"]):
-            made = launch(oci, body["compartmentId"], body["nodeShape"], key[0], place["subnetId"])
-            address = next(ip for ip in reversed(oci.tables["privateIps"].values()))["ipAddress"]
-            node = {"id": made["id"], "name": made["displayName"], "privateIp": address, "lifecycleState": "ACTIVE"}
-            pool["nodes"].append({**node, "nodePoolId": pool["id"], "availabilityDomain": key[0]})
-        pool["lifecycleState"] = "ACTIVE"
+        pool["nodes"][:] = [item for item in pool["nodes"] if item["id"] != node]
+        terminate(oci, node)
+        if request.query.get("isDecrementSize") == "true":
+            pool["nodeConfigDetails"]["size"] -= 1
+        else:
+            _fill(oci, pool)
 
-    resources = [_resource("nodepool", pool["id"], "CREATED")]
-    work = oci.work("NODEPOOL_CREATE", body["compartmentId"], finish, resources)
+    resources = [_resource("nodepool", key, "UPDATED")]
+    work = oci.work("NODEPOOL_RECONCILE", pool["compartmentId"], finish, resources)
+    return Answer(None, {"opc-work-request-id": work.id}, 202)
+
+
+@route("DELETE", f"{OKE}/nodePools/{{key}}")
+def _delete_pool(oci: FakeOci, request: Request, key: str) -> Any:
+    pool = oci.get("nodePools", key)
+    pool["lifecycleState"] = "DELETING"
+
+    def finish() -> None:
+        for node in pool["nodes"]:
+            terminate(oci, node["id"])
+        pool.update({"nodes": [], "lifecycleState": "DELETED"})
+
+    resources = [_resource("nodepool", key, "DELETED")]
+    work = oci.work("NODEPOOL_DELETE", pool["compartmentId"], finish, resources)
     return Answer(None, {"opc-work-request-id": work.id}, 202)
 
 
@@ -748,6 +1178,18 @@ def _node_pools(oci: FakeOci, request: Request) -> Any:
 def _addons(oci: FakeOci, request: Request, cluster: str) -> Any:
     oci.get("clusters", cluster)
     return oci.addons.get(cluster, [])
+
+
+@route("POST", f"{OKE}/clusters/{{cluster}}/kubeconfig/content")
+def _kubeconfig(oci: FakeOci, request: Request, cluster: str) -> Any:
+    """The certificate authority is the cluster's ``certificateAuthority`` (base64), of our own invention else."""
+    found = oci.get("clusters", cluster)
+    ends = found.get("endpoints") or {}
+    server = ends.get("publicEndpoint") or ends.get("privateEndpoint") or ""
+    authority = found.get("certificateAuthority") or base64.b64encode(f"CA of {cluster}".encode()).decode()
+    told = {"cluster": {"certificate-authority-data": authority, "server": f"https://{server}"}, "name": "cluster"}
+    text = json.dumps({"apiVersion": "v1", "kind": "Config", "clusters": [told]})
+    return Answer(text.encode(), {"content-type": "application/x-yaml"})
 
 
 @route("GET", f"{OKE}/nodePoolOptions/{{key}}")

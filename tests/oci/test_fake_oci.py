@@ -5,14 +5,14 @@
 
 from __future__ import annotations
 
-import pytest
-
-oci = pytest.importorskip("oci", reason="the oci SDK is not installed (docs/oci.md)")
-
 import http.client
+import json
+import urllib.request
 from typing import Any
 
+import oci
 import oci_site
+import pytest
 from fake_oci import FakeOci
 from oci.core import models as core
 
@@ -211,3 +211,39 @@ def test_identity_and_limits(fake: FakeOci, url: str, config: dict[str, Any]) ->
     assert refused(limits.get_resource_availability, "compute", "none", fake.tenancy).status == 404
     shapes = {item.shape: item for item in compute(config, url).list_shapes(GPU, availability_domain=AD).data}
     assert (shapes[oci_site.H100].gpus, shapes[oci_site.H100].rdma_ports) == (8, 16)
+
+
+def asked(url: str, path: str, body: Any = None) -> Any:
+    data = None if body is None else json.dumps(body).encode()
+    with urllib.request.urlopen(urllib.request.Request(url + path, data), timeout=10) as answer:
+        return json.load(answer)
+
+
+def test_who_makes_nodes_of_instances_is_told(fake: FakeOci, url: str, config: dict[str, Any]) -> None:
+    """In this process by a call, in another one by HTTP without a signature."""
+    told: list[dict[str, Any]] = []
+    fake.watchers.append(told.append)
+    fake.durations["boot"] = 60.0
+    network = cluster_network(management(config, url), 2).data
+    assert asked(url, "/fake/instances") == []
+    asked(url, "/fake/clock", {"advance": 600})
+    states = {item.state for item in management(config, url).list_cluster_network_instances(GPU, network.id).data}
+    assert states == {"Provisioning"} and told == []
+    asked(url, "/fake/clock", {"advance": 60})
+    events = asked(url, "/fake/instances")
+    assert events == told and [item["state"] for item in events] == ["RUNNING"] * 2
+    assert {item["clusterNetworkId"] for item in events} == {network.id} and events[0]["shape"] == oci_site.H100
+    assert events[0]["networkBlockId"] and events[0]["privateIp"] != events[1]["privateIp"]
+    management(config, url).terminate_cluster_network(network.id)
+    asked(url, "/fake/clock", {"advance": 600})
+    assert [item["state"] for item in asked(url, "/fake/instances?after=2")] == ["TERMINATED"] * 2
+
+
+def test_a_service_of_another_file_is_mounted(fake: FakeOci, url: str, config: dict[str, Any]) -> None:
+    def handler(oci: FakeOci, request: Any) -> Any:
+        return [{"id": "stack"}] if request.path.endswith("/stacks") else None
+
+    fake.register("/20180917", handler)
+    client = oci.resource_manager.ResourceManagerClient(config, service_endpoint=url)
+    assert [item.id for item in client.list_stacks(compartment_id=GPU).data] == ["stack"]
+    assert "The fake has no GET" in refused(client.get_job, "ocid1.ormjob.oc1..a").message

@@ -5,19 +5,17 @@
 
 from __future__ import annotations
 
-import pytest
-
-oci = pytest.importorskip("oci", reason="the oci SDK is not installed (docs/oci.md)")
-
 import http.server
 import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import oci
 import oci_site
+import pytest
 from ansible_collections.gpuops.rdma.plugins.module_utils._errors import DeadlinePassed, Hopeless, InputError
-from ansible_collections.gpuops.rdma.plugins.plugin_utils import _oci, _oci_import
+from ansible_collections.gpuops.rdma.plugins.plugin_utils import _oci, _oci_copy, _oci_import
 from fake_oci import FakeOci
 
 GPU, SECRET = "ocid1.compartment.oc1..gpu", "s3cr3t"
@@ -132,3 +130,56 @@ def test_bad_links(site: Site, storage: str, link: str, message: str) -> None:
         site.run(storage + link)
     assert SECRET not in str(error.value)
     assert not site.images()
+
+
+def copied(site: Site, image: str, check_mode: bool = False, **changes: Any) -> dict[str, Any]:
+    options = {"compartment": GPU, "name": "", "operating_system": "Ubuntu", "operating_system_version": ""}
+    options.update({"shapes": [oci_site.H100], "tags": {}, "timeout": 90, "image": image, "bucket": "images"})
+    options.update({"from_region": "uk-london-1", "keep_object": False, **changes})
+    session = _oci.Session(site.options, oci.retry.NoneRetryStrategy())
+    clocks = {"clock": site.fake.clock.now, "sleep": site.fake.clock.advance}
+    return _oci_copy.Copy(session, options, site.lines.append, **clocks).run(check_mode)
+
+
+def test_an_image_of_another_region(site: Site) -> None:
+    """Export and import with their progress; again: nothing. The link and the object are gone afterwards."""
+    source = oci_site.image(site.fake)
+    assert copied(site, source["id"], check_mode=True)["changed"] and len(site.images()) == 1
+    told = copied(site, source["id"])
+    made = site.fake.tables["images"][told["image_ocid"]]
+    assert told["changed"] and made["displayName"] == oci_site.IMAGE and made["lifecycleState"] == "AVAILABLE"
+    assert made["operatingSystem"] == "Canonical Ubuntu" and told["added_shapes"] == [oci_site.H100]
+    assert any(line.startswith(f"export of {oci_site.IMAGE}: IN_PROGRESS") for line in site.lines)
+    assert not site.fake.links and not site.fake.objects
+    assert "secret" not in " ".join(site.lines)
+    site.fake.calls.clear()
+    assert not copied(site, source["id"])["changed"] and len(site.images()) == 2
+    assert all(call.startswith("GET ") for call in site.fake.calls)
+
+
+@pytest.mark.parametrize("ended", ["export", "import"])
+def test_a_copy_that_was_killed_goes_on(site: Site, ended: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    source, count = oci_site.image(site.fake), {"export": 1, "import": 2}[ended]
+    waits: list[str] = []
+    real = _oci_import._oci_work.wait
+
+    def cut(session: Any, what: str, *args: Any, **more: Any) -> None:
+        waits.append(what)
+        if len(waits) == count:
+            raise KeyboardInterrupt
+        real(session, what, *args, **more)
+
+    monkeypatch.setattr(_oci_import._oci_work, "wait", cut)
+    with pytest.raises(KeyboardInterrupt):
+        copied(site, source["id"])
+    told = copied(site, source["id"])
+    assert told["image_ocid"] and len(site.images()) == 2, "one export, one import"
+    assert not site.fake.objects
+    assert sum(call.endswith("actions/export") for call in site.fake.calls.elements()) == 1
+
+
+def test_a_copy_asks_for_what_it_needs(site: Site) -> None:
+    with pytest.raises(InputError, match="the image is in eu-frankfurt-1 already"):
+        copied(site, "ocid1.image.oc1.eu-frankfurt-1.a", from_region="eu-frankfurt-1")
+    with pytest.raises(InputError, match="give from_region, bucket too"):
+        _oci_copy.needs({"image": "ocid1.image.oc1..a", "from_region": "", "bucket": ""})

@@ -5,10 +5,6 @@
 
 from __future__ import annotations
 
-import pytest
-
-oci = pytest.importorskip("oci", reason="the oci SDK is not installed (docs/oci.md)")
-
 import json
 import subprocess
 import sys
@@ -16,7 +12,9 @@ import time
 from pathlib import Path
 from typing import Any
 
+import oci
 import oci_site
+import pytest
 from ansible_collections.gpuops.rdma.plugins.module_utils._errors import Forbidden
 from ansible_collections.gpuops.rdma.plugins.module_utils._oci_preflight import Pool
 from ansible_collections.gpuops.rdma.plugins.plugin_utils import _oci, _oci_look
@@ -110,6 +108,21 @@ def test_capacity_and_limits(site: Site) -> None:
     assert site.told() == []
     site.fake.limits.clear()
     assert site.told() == [("limit", "unknown")]
+
+
+def test_nodes_that_the_pool_has_need_no_capacity(site: Site) -> None:
+    """A second run, when the pool has taken what there was."""
+    site.fake.capacity[(AD, H100)] = 0
+    site.fake.limits["h100-count"]["available"] = 0
+    there = {"name": "rdma", "compartmentId": GPU, "clusterId": site.cluster["id"], "lifecycleState": "ACTIVE"}
+    pool = site.fake.add("nodePools", {**there, "nodeShape": H100, "nodeConfigDetails": {"size": 4}, "nodes": []})
+    assert site.told(pool="rdma") == site.told(pool=pool["id"]) == []
+    assert site.told(pool="rdma", nodes=5) == site.told(pool="other") == [("limit", "error"), ("capacity", "error")]
+    pool["lifecycleState"] = "DELETED"
+    assert site.told(pool="rdma") == [("limit", "error"), ("capacity", "error")]
+    parts = {"instancePools": [{"id": "p", "size": 4}], "displayName": "rdma", "lifecycleState": "RUNNING"}
+    site.fake.add("clusterNetworks", {"compartmentId": GPU, **parts})
+    assert site.told(pool="rdma", kind="cluster_network") == []
 
 
 def test_clusters(site: Site) -> None:

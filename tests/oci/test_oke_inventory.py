@@ -5,14 +5,14 @@
 
 from __future__ import annotations
 
-import pytest
-
-oci = pytest.importorskip("oci", reason="the oci SDK is not installed (docs/oci.md)")
-
+import json
+import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
 
+import oci
 import oci_site
 import pytest
 import yaml
@@ -23,6 +23,7 @@ from ansible.plugins.loader import inventory_loader
 from fake_oci import FakeOci
 
 GPU = "ocid1.compartment.oc1..gpu"
+ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture
@@ -205,6 +206,34 @@ def test_no_right_to_see_hosts(fake: FakeOci, read: Any) -> None:
     assert next(iter(data.hosts.values())).get_vars()["oci_health"] == "UNKNOWN"
     with pytest.raises(AnsibleParserError, match="list compute hosts"):
         read(hosts="nodes", cluster="train", strict=True)
+
+
+def test_the_commands_show_what_the_docs_say(fake: FakeOci, url: str, config: dict[str, Any], tmp_path: Path) -> None:
+    cluster = oci_site.cluster(fake)["id"]
+    for index, made in enumerate(oci_site.nodes(fake, cluster, 2)):
+        pool = next(iter(fake.tables["nodePools"].values()))
+        pool["name"], pool["nodes"][index]["name"] = "h100", f"oke-node-{index}"
+        made["displayName"] = f"oke-node-{index}"
+    told = {"plugin": "gpuops.rdma.oke", "hosts": "nodes", "compartment": GPU, "cluster": "train"}
+    told.update({"bastion": ["opc@203.0.113.5"], "service_endpoint": url})
+    told["config_file"] = str(oci_site.config_file(config, tmp_path))
+    (tmp_path / "oke.yml").write_text(yaml.safe_dump(told), encoding="utf-8")
+
+    def shown(option: str) -> str:
+        program = str(Path(sys.executable).with_name("ansible-inventory"))
+        command = [program, "-i", str(tmp_path / "oke.yml"), option]
+        return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=True).stdout
+
+    docs = (ROOT / "docs" / "oci.md").read_text(encoding="utf-8")
+    graph = docs.split("--graph`", 1)[1].split("```\n", 2)[1]
+    assert shown("--graph") == graph
+    found = json.loads(shown("--list"))
+    listed = found["_meta"]["hostvars"]["oke-node-0"]
+    assert listed["ansible_host"] == {"__ansible_unsafe": listed["private_ip"]["__ansible_unsafe"]}
+    assert found["gpu"]["hosts"] == ["oke-node-0", "oke-node-1"]
+    table = docs.split("| variable of a node |", 1)[1].split("\n\n", 1)[0]
+    undocumented = [name for name in listed if f"`{name}`" not in table and not name.endswith("_id")]
+    assert not undocumented
 
 
 @pytest.mark.parametrize("kind", ["managed", "self_managed"])

@@ -168,6 +168,15 @@ def test_which_family_a_version_reads(version: str, provider: str, old: bool, ne
         assert (predicted.replicas, predicted.grouped) == (int(grows), grows), (prefix, predicted)
 
 
+def test_a_volume_of_another_zone_is_explained() -> None:
+    groups = [{"name": "MachineSet/openshift-machine-api/gpu", "health": {"status": "Healthy"}}]
+    message = "pod didn't trigger scale-up: 1 node(s) had volume node affinity conflict"
+    predicted = _autoscaler.Prediction(True, 0, "NotTriggerScaleUp", message, "")
+    assert "Its volume is in a zone" in _autoscaler.explain(
+        machine_set(NOTES), {"nodeGroups": groups}, message, predicted
+    )
+
+
 def test_shared_gpus_need_the_advertised_count() -> None:
     behaviour = TABLE.behaviour("4.20")
     pods = [pod(gpus=1)] * 20
@@ -285,7 +294,8 @@ def test_every_field_of_the_crd_passes() -> None:
     fields = _autoscaler.crd_fields(yaml.safe_load(path.read_text()))
     assert set(fields) == set(TABLE.fields)
     built = _autoscaler.cluster_autoscaler(TABLE, ALL_FIELDS, crd_fields=fields, rollout_s=900, boot_s=600)
-    assert built["spec"] == ALL_FIELDS
+    ignored = [*ALL_FIELDS["balancingIgnoredLabels"], _autoscaler.SET_LABEL]
+    assert built["spec"] == {**ALL_FIELDS, "balancingIgnoredLabels": ignored}
     assert faults(built, path) == []
 
 
@@ -328,6 +338,7 @@ def test_what_would_be_pruned_rejected_or_panic(spec: Any, words: str) -> None:
 def test_delays_are_longer_than_what_they_wait_for() -> None:
     made = _autoscaler.cluster_autoscaler(TABLE, {"scaleDown": {}}, rollout_s=1199)
     assert made["spec"]["scaleDown"] == {"enabled": True, "delayAfterAdd": "20m"}
+    assert _autoscaler.cluster_autoscaler(TABLE, {})["spec"] == {"scaleDown": {"enabled": True, "delayAfterAdd": "20m"}}
     assert "the node would be removed before its GPUs are there" in refused({"scaleDown": {}}, rollout_s=1200)
     assert "the group would be Unhealthy" in refused({"maxNodeProvisionTime": "15m"}, boot_s=1000)
 

@@ -94,8 +94,8 @@ CASES: list[tuple[str, Callable[[], Any], str]] = [
     ("olm: missing source", lambda: subscribe(source=""), "no source"),
     (
         "olm: second OperatorGroup",
-        lambda: _olm.check_groups([{"metadata": {"name": "b"}}], "n", "a"),
-        "OperatorGroup b",
+        lambda: _olm.group_for([{"metadata": {"name": name}} for name in "ab"], "n", "n"),
+        "2 OperatorGroups (a, b): OLM stays silent there (MultipleOperatorGroup)",
     ),
     ("olm: channel not in the manifest", lambda: _olm.channel(PACKAGE, "v26.8"), "did you mean v26.7?"),
     ("olm: approval auto", lambda: subscribe(approval="auto"), "known: Automatic, Manual"),

@@ -102,6 +102,11 @@ def test_old_packages_and_a_silent_cluster() -> None:
     assert [item.severity for item in _control_node.check(look, TABLE, PACKAGES, COLLECTIONS)] == ["unknown"]
 
 
+def test_an_image_is_checked_without_a_cluster() -> None:
+    assert found(server="") == [("cluster", "was not asked")]
+    assert found(server="", cluster=False) == []
+
+
 def test_versions_are_ordered_as_semver_says() -> None:
     rising = ["", "1.0.0-alpha", "1.0.0-alpha.1", "1.0.0-alpha.beta", "1.0.0-beta", "1.0.0-beta.2", "1.0.0-beta.11"]
     rising += ["1.0.0-rc.1", "1.0.0", "1.0.1", "1.9", "1.10", "v2", "10.0"]

@@ -75,7 +75,7 @@ def test_options_choose_statements() -> None:
     plain = policy.needs(TABLES.POLICIES, "managed_compute_cluster", TABLES.context())
     more = policy.needs(TABLES.POLICIES, "managed_compute_cluster", TABLES.context(options=frozenset({"host_group"})))
     assert len(plain) == 1 and len(more) == 2
-    with pytest.raises(InputError, match="Known: cluster_creation, self_managed_nodes"):
+    with pytest.raises(InputError, match="Known: cluster_creation, pool_operator, self_managed_nodes"):
         policy.needs(TABLES.POLICIES, "nodes", TABLES.context())
 
 

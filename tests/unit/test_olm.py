@@ -131,10 +131,43 @@ def test_what_the_api_server_would_take_in_silence(more: dict[str, Any], words: 
 
 
 def test_a_second_operator_group_is_not_made() -> None:
-    mine, other = ({"metadata": {"name": name}} for name in ("nvidia-gpu-operator", "gpu-og"))
-    _olm.check_groups([mine], "nvidia-gpu-operator", "nvidia-gpu-operator")
-    with pytest.raises(InputError, match="has the OperatorGroup gpu-og already"):
-        _olm.check_groups([mine, other], "nvidia-gpu-operator", "nvidia-gpu-operator")
+    def group(name: str, *targets: str) -> dict[str, Any]:
+        return {"metadata": {"name": name}, "spec": {"targetNamespaces": list(targets)} if targets else {}}
+
+    place = "nvidia-gpu-operator"
+    assert _olm.group_for([], place, place) == place
+    assert _olm.group_for([group("made-by-the-console", place)], place, place) == "made-by-the-console"
+    assert _olm.group_for([group("global")], place, place, every_namespace=True) == "global"
+    with pytest.raises(InputError, match="gpu-og already, which watches every namespace; the operator needs nvidia"):
+        _olm.group_for([group("gpu-og")], place, place)
+    with pytest.raises(InputError, match=r"2 OperatorGroups \(a, b\): OLM stays silent there \(MultipleOperatorGroup"):
+        _olm.group_for([group("b", place), group("a", place)], place, place)
+
+
+def test_the_same_package_is_not_subscribed_to_twice() -> None:
+    there = {"metadata": {"name": "x", "namespace": "other"}, "spec": {"name": GPU}}
+    _olm.elsewhere([there], "nfd", "openshift-nfd")
+    _olm.elsewhere([there], GPU, "other")
+    with pytest.raises(InputError, match="is subscribed to in namespace other already"):
+        _olm.elsewhere([there], GPU, "nvidia-gpu-operator")
+
+
+def test_somebody_elses_subscription_is_used_as_it_is() -> None:
+    held = {"metadata": {"name": GPU, "namespace": "n"}, "spec": {"channel": "stable", "source": "certified-operators"}}
+    _olm.settled(held, "", "certified-operators", "")
+    with pytest.raises(InputError, match=r"has channel stable, not v26\.7"):
+        _olm.settled(held, "v26.7", "", "")
+
+
+def test_a_cluster_without_the_internet() -> None:
+    catalog = _olm.catalog_source("mirrored", "openshift-marketplace", "reg/index:v4.20", pull_secrets=["s"])
+    assert faults(catalog, upstream("crds/openshift/olm_catalogsources.yaml")) == []
+    with pytest.raises(InputError, match="has no image"):
+        _olm.catalog_source("mirrored", "openshift-marketplace", "")
+    by_digest, by_tag = _olm.mirror_sets("m", {"nvcr.io/nvidia": "reg/nvidia", "quay.io": ["a", "b"]})
+    assert by_digest["spec"]["imageDigestMirrors"][0] == {"source": "nvcr.io/nvidia", "mirrors": ["reg/nvidia"]}
+    assert by_tag["spec"]["imageTagMirrors"][1]["mirrors"] == ["a", "b"]
+    assert _olm.mirror_sets("m", {}) == []
 
 
 MANIFEST = {

@@ -16,13 +16,13 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from . import build, faults
+from . import build, faults, openshift
 from .cluster import COMPONENTS, CONTROLLERS, Sandbox, SandboxError, Spec, home, names
 from .context import Fault, load_shapes
 from .nodes import CPU_NODES, GPU_NODES, SYSTEMS
 
 DEFAULT_NAME, DEFAULT_SHAPE = "default", "BM.GPU.H100.8"
-PLATFORMS = ("oke", "kubernetes")
+PLATFORMS = ("oke", "kubernetes", "openshift")
 
 ABOUT = f"""\
 A real Kubernetes control plane with simulated GPU nodes, on 127.0.0.1.
@@ -141,6 +141,12 @@ def _add_up_options(up: argparse.ArgumentParser) -> None:
         help="whose nodes these look like; kubernetes: not OCI's, and images without a driver (default: %(default)s)",
     )
     up.add_argument(
+        "--ocp",
+        default="",
+        choices=openshift.VERSIONS,
+        help=f"with --platform openshift: its version (default: {openshift.DEFAULT})",
+    )
+    up.add_argument(
         "--region", default="phx", metavar="R", help="region as the node label says it (default: %(default)s)"
     )
     up.add_argument(
@@ -239,11 +245,15 @@ def _up_again(sandbox: Sandbox, spec: Spec, wanted: Sequence[Fault]) -> int:
 
 
 def _spec(options: argparse.Namespace) -> Spec:
+    on_openshift = options.platform == "openshift"
+    if options.ocp and not on_openshift:
+        raise SandboxError(f"--ocp {options.ocp} goes with --platform openshift, not {options.platform}")
     spec = Spec(
         pools=_pools(options),
         cpu_nodes=options.cpu_nodes,
         profile=options.profile,
         platform=options.platform,
+        ocp=(options.ocp or openshift.DEFAULT) if on_openshift else "",
         region=options.region,
         without=_without(options.without),
         small=options.small_nodes,

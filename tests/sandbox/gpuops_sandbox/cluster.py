@@ -28,7 +28,7 @@ import psutil
 import urllib3
 import yaml
 
-from . import build, stages
+from . import build, openshift, stages
 from .context import FAULTS_FILE, REPO, Fault, read_faults, write_faults
 from .nodes import SERVICE_NETWORK, Fleet, Pool
 
@@ -80,6 +80,8 @@ class Spec:
     cpu_nodes: int
     profile: str = "current"
     platform: str = "oke"
+    ocp: str = ""
+    """OpenShift's version with platform openshift, else ""."""
     region: str = "phx"
     without: list[str] = field(default_factory=list)
     small: bool = False
@@ -92,6 +94,7 @@ class Spec:
             cpu_nodes=self.cpu_nodes,
             profile=self.profile,
             platform=self.platform,
+            ocp=self.ocp,
             region=self.region,
             kubelet=build.version("k8s.io/kubernetes"),
             small=self.small,
@@ -249,6 +252,8 @@ class Sandbox:
             write_faults(self.faults_file, faults)
             self._start_control_plane(binaries, download, say, _go_settings(spec))
             self._write_kubeconfig(spec.kubeconfig)
+            if spec.ocp:
+                openshift.install(self.api(), spec.ocp)
             self.start_controllers(spec)
             self.apply_stages(spec)
             self._create_nodes(spec.fleet())
@@ -345,7 +350,16 @@ class Sandbox:
         (self.state / READY_FILE).unlink(missing_ok=True)
         here = Path(__file__).resolve().parents[1]
         command = [sys.executable, "-m", "gpuops_sandbox.controllers", "--state", str(self.state)]
-        command += ["--profile", spec.profile, "--platform", spec.platform, "--without", ",".join(spec.without)]
+        command += [
+            "--profile",
+            spec.profile,
+            "--platform",
+            spec.platform,
+            "--ocp",
+            spec.ocp,
+            "--without",
+            ",".join(spec.without),
+        ]
         environment = {**os.environ, **self.environment(), "PYTHONPATH": str(here), "PYTHONUNBUFFERED": "1"}
         with self.log_file(CONTROLLERS).open("ab") as log:
             process = subprocess.Popen(

@@ -80,6 +80,8 @@ class Context:
     shapes: Mapping[str, Shape]
     profile: str = "current"
     platform: str = "oke"
+    ocp: str = ""
+    """OpenShift's version with platform openshift (``4.18``), else ""."""
     _faults: list[Fault] = field(default_factory=list, repr=False)
     _stamp: int = field(default=-1, repr=False)
 

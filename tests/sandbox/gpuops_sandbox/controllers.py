@@ -1,7 +1,8 @@
 # Copyright: gpuops.rdma contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The process of simulated controllers: one kopf operator that serves every module of operators/ and batch/.
+"""The process of simulated controllers: one kopf operator that serves every module of operators/, batch/ and, with
+``--platform openshift``, of platform_openshift/.
 
 A controller is a module with ``NAME`` and ``register(registry, ctx)``; ``--without NAME`` leaves it out, so that a real
 one can take its place; ``--without all`` leaves nodes and pods only.
@@ -23,10 +24,11 @@ from typing import Any
 
 import kopf
 
+from . import openshift
 from .cluster import READY_FILE, Sandbox
 from .context import Context, load_shapes, use_collection, write_faults
 
-GROUPS = ("operators", "batch")
+GROUPS = ("operators", "batch", openshift.GROUP)
 CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 ANNOUNCED = "gpuops.sandbox/served"
 ALL = "all"
@@ -54,7 +56,8 @@ def registry_for(ctx: Context, without: set[str]) -> kopf.OperatorRegistry:
     kopf.on.login(registry=registry)(kopf.login_with_kubeconfig)
     kopf.on.event("namespaces", id="ready", registry=registry)(lambda **_: _mark_ready(ctx))
     for name, module in ({} if ALL in without else modules()).items():
-        if name not in without:
+        elsewhere = f".{openshift.GROUP}." in module.__name__ and ctx.platform != "openshift"
+        if name not in without and not elsewhere:
             module.register(registry, ctx)
             logger.info("serving %s", name)
     _watch_for_restart(registry, ctx)
@@ -144,6 +147,7 @@ def main() -> int:
     parser.add_argument("--state", type=Path, required=True, help="the sandbox's folder")
     parser.add_argument("--profile", default="current")
     parser.add_argument("--platform", default="oke")
+    parser.add_argument("--ocp", default="", help="OpenShift's version")
     parser.add_argument("--without", default="", help="names to leave out, comma separated")
     arguments = parser.parse_args()
     logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s", level=logging.INFO)
@@ -153,7 +157,8 @@ def main() -> int:
     os.environ["KUBECONFIG"] = str(arguments.state / "kubeconfig")
     os.environ["GPUOPS_SANDBOX_HOME"] = str(arguments.state.parent)
     use_collection()
-    ctx = Context(arguments.state / "kubeconfig", arguments.state, load_shapes(), arguments.profile, arguments.platform)
+    looks = (arguments.profile, arguments.platform, arguments.ocp)
+    ctx = Context(arguments.state / "kubeconfig", arguments.state, load_shapes(), *looks)
     serve(ctx, set(filter(None, arguments.without.split(","))))
     return 0
 

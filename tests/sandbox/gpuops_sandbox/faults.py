@@ -40,7 +40,8 @@ _NAD_CRD = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/network-atta
 
 @dataclass(frozen=True)
 class Kind:
-    """``node``: ``yes`` (needed), ``may`` or ``no``. ``arg``: what may follow, "" for nothing."""
+    """``node``: ``yes`` (needed), ``any`` (needed, also one without GPUs), ``may`` or ``no``. ``arg``: what may follow,
+    "" for nothing."""
 
     what: str
     node: str = "yes"
@@ -49,6 +50,7 @@ class Kind:
     """Who carries it out: ``controllers`` (they read faults.json), ``stages``, ``object`` or ``action``."""
 
 
+FORMS = {"yes": ":NODE", "any": ":NODE", "may": "[:NODE]", "no": ""}
 KINDS = {
     "node-not-ready": Kind("the node's kubelet reports NetworkPluginNotReady", by="stages"),
     "gpu-missing": Kind("one GPU less is allocatable (7 of 8)"),
@@ -71,6 +73,12 @@ KINDS = {
     "no-totalvfs": Kind("sriov_totalvfs is 0: the firmware offers no VFs"),
     "reboot": Kind("the node reboots once: new boot ID, its VFs are gone, its pods restart"),
     "job-pod-dies": Kind("a pod of the NCCL job dies in the middle", node="may"),
+    "vgpu-unlicensed": Kind("the vGPU node gets no licence", node="any"),
+    "license-unreachable": Kind("no pod on the node reaches the licence server", node="any"),
+    "no-dcgm": Kind("the node's DCGM exporter does not answer", node="any"),
+    "serving-socket": Kind("NCCL of a served model on the node falls back to TCP"),
+    "serving-no-gdr": Kind("NCCL of a served model on the node goes through the host's memory"),
+    "serving-rank": Kind("one GPU of a served model's pod on the node does not come up"),
     "webhook-refuses": Kind("the API server refuses every write of a NicClusterPolicy", node="no", by="object"),
     "terminating-namespace": Kind(f"namespace {NAMESPACE_JOBS} hangs in Terminating", node="no", by="object"),
     "pending-install": Kind("Helm release gpu-operator is left in pending-install", node="no", by="object"),
@@ -78,6 +86,12 @@ KINDS = {
         f"an older generation's objects and resources ({', '.join(OLD_RESOURCES)}) are still there",
         node="no",
         by="object",
+    ),
+    "olm-csv-fails": Kind(
+        "with --platform openshift: the ClusterServiceVersion of PACKAGE fails", node="no", arg="PACKAGE"
+    ),
+    "catalog-unreachable": Kind(
+        "with --platform openshift: the CatalogSource NAME, or every one, cannot be reached", node="no", arg="NAME"
     ),
     "api-restart": Kind(
         "kube-apiserver restarts: at once with 'fault add', with 'up' as soon as a ClusterPolicy or NCCL job appears",
@@ -110,7 +124,7 @@ def table() -> str:
     known = {name: kind for name, kind in KINDS.items() if not name.startswith(HOST)}
     known[f"{HOST}ID"] = Kind("the host has this fault, at PLACE (GPU, rail, VF); ID is one of:", arg="PLACE")
     for name, kind in known.items():
-        form = name + {"yes": ":NODE", "may": "[:NODE]", "no": ""}[kind.node] + (f"[:{kind.arg}]" if kind.arg else "")
+        form = name + FORMS[kind.node] + (f"[:{kind.arg}]" if kind.arg else "")
         rows.append(f"  {form:<28} {kind.what}")
     return "\n".join([*rows, *textwrap.wrap(hosts, 112, initial_indent=" " * 6, subsequent_indent=" " * 6)])
 
@@ -124,10 +138,11 @@ def parse(text: str, gpu_nodes: Sequence[str]) -> Fault:
         hint = f" (did you mean {near[0]}?)" if near else ""
         raise SandboxError(f"unknown fault {name!r}{hint}; known:\n{table()}")
     node = ""
-    if kind.node == "yes" and not (rest and rest[0]):
+    if kind.node in ("yes", "any") and not (rest and rest[0]):
         raise SandboxError(f"fault {name} needs a node: {name}:NODE, an index from 0 or a name")
     if kind.node != "no" and rest:
-        node = _node(name, rest.pop(0), gpu_nodes)
+        given = rest.pop(0)
+        node = given if kind.node == "any" and not given.isdigit() else _node(name, given, gpu_nodes)
     if len(rest) > len(list(filter(None, kind.arg.split(":")))):
         raise SandboxError(f"fault {text!r}: {rest[-1]!r} is too much; {name} takes {_takes(kind)}")
     return Fault(name, node, ":".join(rest))

@@ -4,7 +4,7 @@
 """Node objects as OKE's look before any operator is installed: no GPUs and no VFs are allocatable yet.
 
 With ``platform`` kubernetes they are those of a cluster elsewhere: the same machines, nothing of OCI in labels, names
-or addresses.
+or addresses. With openshift they are OpenShift's workers on such machines: its system, roles and zones, and no taint.
 """
 
 from __future__ import annotations
@@ -42,6 +42,13 @@ SYSTEMS = {
     "guide-2024": System("Oracle Linux Server 8.9", "4.18.0-513.11.1.el8_9.x86_64", "cri-o://1.29.1"),
 }
 """Profile -> node image. guide-2024 is Oracle Linux 8 with the Red Hat compatible kernel."""
+RHCOS = {
+    "4.18": System(
+        "Red Hat Enterprise Linux CoreOS 418.94.202506121335-0", "5.14.0-427.72.1.el9_4.x86_64", "cri-o://1.31.9"
+    ),
+    "4.20": System("Red Hat Enterprise Linux CoreOS 9.6.20251015-1", "5.14.0-570.55.1.el9_6.x86_64", "cri-o://1.33.5"),
+}
+"""OpenShift's version -> node image: RHEL 9.4 and 9.6."""
 
 MACHINES = {
     "BM.GPU4.8": (128, 2048),
@@ -73,6 +80,7 @@ class Fleet:
     cpu_nodes: int = 1
     profile: str = "current"
     platform: str = "oke"
+    ocp: str = ""
     region: str = "phx"
     kubelet: str = "v1.36.3"
     small: bool = False
@@ -102,16 +110,23 @@ class Fleet:
         for pool in self.pools:
             suffix = "-" + pool.shape.lower().replace(".", "-") if len(self.pools) > 1 else ""
             for _ in range(pool.count):
-                yield self._gpu_node(number, pool.shape, "oke-rdma" + suffix)
+                yield self._gpu_node(number, pool.shape, f"{self._pool_prefix}rdma{suffix}")
                 number += 1
         for place in range(self.cpu_nodes):
-            yield self._node(CPU_NODES[0] + place, CPU_SHAPE, "oke-system", number + place)
+            yield self._node(CPU_NODES[0] + place, CPU_SHAPE, f"{self._pool_prefix}system", number + place)
+
+    @property
+    def _pool_prefix(self) -> str:
+        return "" if self.ocp else "oke-"
 
     def _gpu_node(self, number: int, shape: str, pool: str) -> Json:
         node = self._node(GPU_NODES[0] + number, shape, pool, number)
         places = _locality(number) if self.platform == "oke" else {}
         node["metadata"]["labels"].update({"nvidia.com/gpu": "true", **places})
-        node["spec"]["taints"] = [{"key": "nvidia.com/gpu", "value": "present", "effect": "NoSchedule"}]
+        if self.platform != "openshift":
+            node["spec"]["taints"] = [{"key": "nvidia.com/gpu", "value": "present", "effect": "NoSchedule"}]
+        else:
+            del node["metadata"]["labels"]["nvidia.com/gpu"]
         return node
 
     def _node(self, host: int, shape: str, pool: str, number: int) -> Json:
@@ -119,6 +134,7 @@ class Fleet:
         cpus, memory = MACHINES.get(shape, BIG)
         resources, allocatable = _resources(cpus, memory)
         oke = self.platform == "oke"
+        ours = openshift_labels(number, pool) if self.ocp else {}
         labels = _labels(address, shape, pool, self.region, number, self.kubelet)
         annotations = _annotations(address, self.region, pool)
         return {
@@ -126,7 +142,7 @@ class Fleet:
             "kind": "Node",
             "metadata": {
                 "name": address,
-                "labels": labels if oke else {key: labels[key] for key in PLAIN_LABELS},
+                "labels": labels if oke else {**{key: labels[key] for key in PLAIN_LABELS}, **ours},
                 "annotations": annotations if oke else {key: annotations[key] for key in PLAIN_ANNOTATIONS},
             },
             "spec": {
@@ -146,7 +162,7 @@ class Fleet:
         }
 
     def _info(self, address: str) -> Json:
-        system = SYSTEMS[self.profile]
+        system = RHCOS[self.ocp] if self.ocp else SYSTEMS[self.profile]
         return {
             "architecture": "amd64",
             "operatingSystem": "linux",
@@ -167,6 +183,18 @@ class Fleet:
             well.update({kind: (f"{kind}HasNoIssues", message) for kind, message in HEALTH.items()})
         conditions = [_condition(kind, "False", *why) for kind, why in well.items()]
         return [*conditions, _condition("Ready", *(NOT_READY if address in self.broken else READY))]
+
+
+def openshift_labels(number: int, pool: str) -> dict[str, str]:
+    """What OpenShift writes on a worker; the number is its place among all nodes, and gives its zone of three."""
+    region = "sandbox-1"
+    return {
+        "node-role.kubernetes.io/worker": "",
+        "node.openshift.io/os_id": "rhel",
+        "topology.kubernetes.io/region": region,
+        "topology.kubernetes.io/zone": f"{region}{'abc'[number % 3]}",
+        "sandbox.gpuops/pool": pool,
+    }
 
 
 PLAIN_LABELS = tuple(

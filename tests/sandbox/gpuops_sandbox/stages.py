@@ -25,7 +25,8 @@ APP = '(.metadata.labels // {} | .app // ."app.kubernetes.io/name" // "")'
 
 OWNED_ELSEWHERE = (
     '((.metadata.labels // {}) + (.metadata.annotations // {}) | ."gpuops.sandbox/managed" == "true" '
-    'or (."app.kubernetes.io/name" | IN("gpuops-vf-config", "gpuops-host-probe", "gpuops-peermem", "gpuops-perftest")) '
+    'or (."app.kubernetes.io/name" | IN("gpuops-vf-config", "gpuops-host-probe", "gpuops-peermem", "gpuops-perftest", '
+    '"gpuops-probe")) '
     'or ."gpuops.rdma/role" == "scan-round" '
     'or has("volcano.sh/job-name") or has("training.kubeflow.org/job-name"))'
 )

@@ -151,12 +151,18 @@ NODE_DEPLOYS = (
 
 READY_MESSAGE = "ClusterPolicy is ready as all resources have been successfully reconciled"
 NO_NODES_MESSAGE = "No GPU node found, watching for new nodes to join the cluster."
+OWN_TOLERATIONS = [{"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}]
+"""In the operator's own manifests; those of the ClusterPolicy replace them."""
+BUNDLED = {"driver": "driver:580.105.08-rhcos", "toolkit": "container-toolkit:v1.18.1", "dcgm": "dcgm:4.4.2"}
+"""Images that a ClusterPolicy of OLM leaves out come from the operator's environment; these and others by their key."""
 NO_NFD_MESSAGE = "No NFD labels found"
 
 
 def image(spec: Json, component: str) -> str:
     for key in component.split("."):
         spec = spec.get(key, {})
+    if not any(spec.get(key) for key in ("repository", "image", "version")):
+        return f"nvcr.io/nvidia/{BUNDLED.get(component, f'{component.lower()}:bundled')}"
     name = "/".join(part for part in (spec.get("repository", ""), spec.get("image", "")) if part)
     version = spec.get("version", "")
     return f"{name}{'@' if version.startswith('sha256:') else ':'}{version}"
@@ -201,7 +207,7 @@ def daemonset(operand: Operand, spec: Json, version: Version, namespace: str) ->
         "serviceAccountName": operand.account,
         "priorityClassName": common.get("priorityClassName", "system-node-critical"),
         "nodeSelector": {f"{DEPLOY}{operand.deploy}": "true", **({operand.needs: "true"} if operand.needs else {})},
-        "tolerations": common.get("tolerations", []),
+        "tolerations": common.get("tolerations") or OWN_TOLERATIONS,
         "initContainers": [_init(name, image(spec, part), spec) for name, part in inits(operand, spec, version)],
         "containers": [{"name": name, "image": image(spec, operand.component)} for name in containers(operand, spec)],
     }

@@ -132,7 +132,7 @@ def _slim(spec: Json, meta: Json) -> Json:
 
 PLUGIN_APPS = ("sriovdp", "sriov-device-plugin", "nvidia-device-plugin-daemonset")
 VF_APP = "gpuops-vf-config"
-OUR_APPS = (VF_APP, "gpuops-host-probe", "gpuops-peermem", "gpuops-perftest")
+OUR_APPS = (VF_APP, "gpuops-host-probe", "gpuops-peermem", "gpuops-perftest", "gpuops-probe")
 RUN_BY_AGENT = {"gpuops.sandbox/managed": "true", "gpuops.sandbox/kubelet": "node-agent"}
 """Annotations of pods whose status the node agent writes, and not kwok: they wait for other pods of their node."""
 

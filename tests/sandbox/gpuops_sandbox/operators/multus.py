@@ -81,8 +81,10 @@ class Multus:
             self.due.setdefault(key, now)
 
     def _serves(self, node: str) -> bool:
-        """Without multus on the node the annotation is only an annotation."""
-        return any(pod.labels.get("app") == "multus" and pod.ready for pod in self.hub.pods_on(node))
+        """Without multus on the node the annotation is only an annotation. OpenShift has its own everywhere."""
+        return self.hub.ctx.platform == "openshift" or any(
+            pod.labels.get("app") == "multus" and pod.ready for pod in self.hub.pods_on(node)
+        )
 
     async def _write(self, pod: Pod, body: Json) -> None:
         async with self.hub.room:
@@ -91,6 +93,8 @@ class Multus:
     def _problem(self, pod: Pod, attachments: Mapping[tuple[str, str], Json | None]) -> str:
         """Why the pod's sandbox cannot be made; "" when it can."""
         installed = plugins_on(self.hub, pod.node)
+        if self.hub.ctx.platform == "openshift":
+            installed.add(INSTALLED_BY["plugins"])
         for (namespace, name), attachment in attachments.items():
             if attachment is None:
                 return (

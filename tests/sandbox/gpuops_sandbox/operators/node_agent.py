@@ -233,17 +233,19 @@ class Agent:
     # Pods that wait for others.
 
     async def _operands(self, node: Node, machine: Machine, pods: Mapping[str, Pod]) -> None:
-        driver = self._driver_there(machine, pods.get(DRIVER))
+        driver = self._driver_there(node, machine, pods.get(DRIVER))
         toolkit = pods[TOOLKIT].ready if TOOLKIT in pods else not self._toolkit_wanted()
         for app, pod in pods.items():
             if is_ours({"annotations": pod.annotations}) and app != DRIVER and not is_ofed(pod):
                 plugin = pods[GPU_PLUGIN].ready if GPU_PLUGIN in pods else False
                 await self._write(pod, node, self._step(app, pod, driver, toolkit, plugin, node.name))
 
-    def _driver_there(self, machine: Machine, pod: Pod | None) -> bool:
+    def _driver_there(self, node: Node, machine: Machine, pod: Pod | None) -> bool:
         """As the validator sees it: the operator's driver with all that it was asked to load, or the host's own."""
         if pod is not None:
             return pod.ready and machine.driver
+        if node.labels.get("nvidia.com/gpu.deploy.driver") in ("false", "pre-installed"):
+            return True
         return not any(one["metadata"]["name"] == DRIVER for one in self.hub.daemonsets)
 
     def _toolkit_wanted(self) -> bool:

@@ -1,0 +1,88 @@
+# Copyright: gpuops.rdma contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Looks at the network from inside the cluster, and prints one line of JSON per request; then ends.
+
+    probe.py '[{"do": "tcp", "to": "host:443", "proxy": "host:3128"},
+               {"do": "get", "to": "http://...", "only": "DCGM_"},
+               {"do": "post", "to": "http://...", "body": {...}}]'
+
+An answer: ``{"n": 0, "ok": true, "status": 200, "text": "..."}`` or ``{"n": 0, "ok": false, "error": "..."}``, in any
+order. "only": lines of the answer that start with this, or one of these; "seconds": patience of one request; "tries":
+how often.
+Python 3.8 or newer, standard library.
+"""
+
+import concurrent.futures
+import json
+import socket
+import sys
+import time
+import urllib.error
+import urllib.request
+
+LONGEST = 65536
+"""Characters of an answer that are printed."""
+WIDTH = 32
+"""Requests at once."""
+
+
+def tcp(request, seconds):
+    host, _sep, port = request["to"].rpartition(":")
+    proxy = request.get("proxy") or ""
+    first = proxy.rpartition(":") if proxy else (host, "", port)
+    with socket.create_connection((first[0], int(first[2])), timeout=seconds) as connection:
+        if not proxy:
+            return {"ok": True}
+        connection.sendall(f"CONNECT {host}:{port} HTTP/1.1\r\nHost: {host}:{port}\r\n\r\n".encode())
+        said = connection.recv(1024).decode("latin-1").split("\r\n")[0]
+        if said.split(" ")[1:2] == ["200"]:
+            return {"ok": True}
+        return {"ok": False, "error": "the proxy says: " + (said or "nothing")}
+
+
+def http(request, seconds):
+    body = request.get("body")
+    data = None if body is None else json.dumps(body).encode()
+    asked = urllib.request.Request(request["to"], data, {"Content-Type": "application/json"} if data else {})
+    # Not through the proxy of the image's environment: all of this is inside the cluster.
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    with opener.open(asked, timeout=seconds) as answer:
+        text = answer.read().decode("utf-8", "replace")
+        only = request.get("only")
+        if only:
+            starts = tuple([only] if isinstance(only, str) else only)
+            text = "".join(line + "\n" for line in text.splitlines() if line.startswith(starts))
+        return {"ok": True, "status": answer.status, "text": text[:LONGEST]}
+
+
+def once(request):
+    seconds = float(request.get("seconds", 10))
+    try:
+        return tcp(request, seconds) if request["do"] == "tcp" else http(request, seconds)
+    except urllib.error.HTTPError as error:
+        return {"ok": False, "status": error.code, "error": f"HTTP {error.code} {error.reason}"}
+    except urllib.error.URLError as error:
+        return {"ok": False, "error": str(error.reason)}
+    except Exception as error:
+        return {"ok": False, "error": str(error) or type(error).__name__}
+
+
+def answer(number, request):
+    for left in range(int(request.get("tries", 1)) - 1, -1, -1):
+        found = once(request)
+        if found["ok"] or not left:
+            break
+        time.sleep(float(request.get("pause", 2)))
+    print(json.dumps(dict(found, n=number)), flush=True)
+
+
+def main():
+    requests = json.loads(sys.argv[1])
+    with concurrent.futures.ThreadPoolExecutor(max_workers=WIDTH) as pool:
+        list(pool.map(answer, range(len(requests)), requests))
+    print("gpuops: probe done", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,96 @@
+# Copyright: gpuops.rdma contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Applies ClusterAutoscaler and MachineAutoscalers, checked against what this cluster has, owns, and took so far."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ansible_collections.gpuops.rdma.plugins.module_utils import _autoscaler, _objects, _scale_watch
+from ansible_collections.gpuops.rdma.plugins.module_utils._model import Json
+from ansible_collections.gpuops.rdma.plugins.module_utils._scale_watch import Took
+from ansible_collections.gpuops.rdma.plugins.module_utils._spec_autoscaler import SPEC
+from ansible_collections.gpuops.rdma.plugins.module_utils._spec_autoscaler_config import POOL
+from ansible_collections.gpuops.rdma.plugins.plugin_utils import _autoscaling, _sharing
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._action import RdmaAction
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._writer import Writer
+
+STACK = "app in (nvidia-device-plugin-daemonset,nvidia-operator-validator)"
+"""Pods of the GPU stack that wait for all others: driver, toolkit, CUDA."""
+
+
+class ActionModule(RdmaAction):
+    spec = {**SPEC, "pools": {**SPEC["pools"], "options": POOL}}
+
+    def act(self, args: dict[str, Any]) -> dict[str, Any]:
+        args = _sharing.plain(args)
+        sets = _autoscaling.machine_sets(self.client)
+        boot, rollout = self._boot(), self._rollout()
+        objects = self._objects(args, sets, boot, rollout)
+        writer = Writer(self.client, self.check_mode, self.progress)
+        owned = [_objects.owned(one) for one in objects]
+        absent = args["state"] == "absent"
+        done = [writer.remove(one) for one in reversed(owned)] if absent else [writer.apply(one) for one in owned]
+        changes = [change for change in done if change]
+        result: dict[str, Any] = {
+            "changed": bool(changes),
+            "changes": [change["what"] for change in changes],
+            "version": _autoscaling.version(self.client),
+            "boot_seconds": round(boot.seconds),
+            "rollout_seconds": round(rollout.seconds),
+            "notes": _notes(boot, rollout),
+        }
+        if self.diff_mode and changes:
+            result["diff"] = [change["diff"] for change in changes]
+        return result
+
+    def _objects(self, args: dict[str, Any], sets: dict[str, Json], boot: Took, rollout: Took) -> list[Json]:
+        found: list[Json] = []
+        spec = args["cluster"]
+        if args["state"] == "absent":
+            pools = args["pools"] if args["machine_autoscalers"] else []
+            return [*_autoscaling.removable(spec is not None), *_autoscaling.machine_autoscalers(pools, ())]
+        if spec is not None:
+            fields = _autoscaling.crd_fields(self.client)
+            times = (args["rollout_seconds"] or rollout.seconds, args["boot_seconds"] or boot.seconds)
+            found += _autoscaling.cluster_objects(_autoscaling.tables(), args, fields, *times)
+        live = _autoscaling.cluster_autoscaler(self.client) or {"spec": {}}
+        types = _autoscaling.gpu_types(live["spec"] if spec is None else spec)
+        mine = _autoscaling.machine_autoscalers(args["pools"], types)
+        if args["machine_autoscalers"]:
+            _autoscaling.refuse(_autoscaler.check_owners([*self._others(mine), *mine], sets))
+            found += mine
+        return found
+
+    def _others(self, mine: list[Json]) -> list[Json]:
+        """MachineAutoscalers of the cluster that this task does not write."""
+        names = {one["metadata"]["name"] for one in mine}
+        targets = {one["spec"]["scaleTargetRef"]["name"] for one in mine}
+        live = _autoscaling.listed(self.client, _autoscaling.MACHINE_AUTOSCALERS)
+        others = [one for one in live if one["metadata"]["name"] not in names]
+        return [one for one in others if (one["spec"].get("scaleTargetRef") or {}).get("name") in targets]
+
+    def _boot(self) -> Took:
+        machines = _autoscaling.listed(self.client, _autoscaling.MACHINES)
+        if not machines:
+            return Took(0.0, 0)
+        created = dict(self.client.projected(self.client.path("v1", "Node"), _created))
+        return _scale_watch.boot(machines, created)
+
+    def _rollout(self) -> Took:
+        path = self.client.path("v1", "Pod")
+        return _scale_watch.longest(self.client.projected(path, _scale_watch.ready_after, label_selector=STACK))
+
+
+def _created(node: Json) -> tuple[str, str]:
+    return str(node["metadata"]["name"]), str(node["metadata"].get("creationTimestamp") or "")
+
+
+def _notes(boot: Took, rollout: Took) -> list[str]:
+    found = []
+    if not rollout.count:
+        found.append("no pod of the GPU stack is ready here: how long its roll-out takes is not known")
+    if not boot.count:
+        found.append("no machine became a node here: how long that takes is not known")
+    return found

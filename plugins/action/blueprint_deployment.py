@@ -1,0 +1,70 @@
+# Copyright: gpuops.rdma contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Deploys blueprints by OCI AI Blueprints, once, and undeploys them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from ansible_collections.gpuops.rdma.plugins.module_utils import _blueprint_api, _blueprint_nodes
+from ansible_collections.gpuops.rdma.plugins.module_utils._blueprint_lint import RDMA
+from ansible_collections.gpuops.rdma.plugins.module_utils._errors import InputError
+from ansible_collections.gpuops.rdma.plugins.module_utils._model import Json
+from ansible_collections.gpuops.rdma.plugins.module_utils._spec_blueprint_deployment import SPEC
+from ansible_collections.gpuops.rdma.plugins.plugin_utils import _blueprints, _sharing
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._action import RdmaAction
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._blueprint_client import Api
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._blueprint_deploy import Site
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._blueprint_record import ConfigMapRecord
+
+
+class ActionModule(RdmaAction):
+    spec = SPEC
+
+    def act(self, args: dict[str, Any]) -> dict[str, Any]:
+        documents = _documents(args)
+        state = args["state"]
+        if state == "present" and not documents:
+            return {"changed": False, "deployments": [], "posts": 0}  # a list that is empty on a second run
+        if state in ("absent", "logged") and not args["name"] and not documents:
+            raise InputError(f"Which deployment? state={state} needs name.")
+        connection = Api(args)
+        site = Site(
+            connection,
+            lambda line: self.progress(_blueprint_api.without(line, connection.secrets)),
+            known={**(self._around(documents) if args["record"] else {}), **args["known"]},
+            timeout=args["timeout"],
+            recreate=args["recreate"],
+            again=args["again"],
+            record=ConfigMapRecord(self.client, args["record"]) if args["record"] else None,
+            check_mode=self.check_mode,
+        )
+        found = self._done(site, state, documents, args["name"])
+        more = {"posts": site.posts, "api_requests": connection.requests}
+        return {"changed": any(one.get("changed") for one in found), "deployments": found, **more}
+
+    def _around(self, documents: list[Json]) -> Json:
+        """What the lint can know of the cluster: its nodes, and how many each shared pool has for these blueprints."""
+        rdma = any(one.get(RDMA) is True for one in documents)
+        nodes = self.client.projected("/api/v1/nodes", _blueprint_nodes.node)
+        return {"nodes": [item.name for item in nodes], "pools": _blueprint_nodes.pools(nodes, rdma)}
+
+    def _done(self, site: Site, state: str, documents: list[Json], name: str) -> list[Json]:
+        if state == "present":
+            return site.present(documents)
+        if state == "listed":
+            return site.listed()
+        names = [name] if name else [str(one.get("deployment_name")) for one in documents]
+        return [site.absent(one) if state == "absent" else site.log(one) for one in names]
+
+
+def _documents(args: dict[str, Any]) -> list[Json]:
+    found: list[Json] = [_sharing.plain(dict(one)) for one in args["blueprints"]]
+    for path in args["src"]:
+        document = _blueprints.read(Path(path))
+        found += document if isinstance(document, list) else [document]
+    if args["fields"]:
+        found.append(_blueprint_api.typed(_sharing.plain(dict(args["fields"])), _blueprints.facts()["fields"]))
+    return found

@@ -1,0 +1,110 @@
+# Copyright: gpuops.rdma contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Nodes of shared pools of OCI AI Blueprints: which have RDMA behind them, and which are still to be added."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from ansible_collections.gpuops.rdma.plugins.module_utils import _blueprint_nodes as core
+from ansible_collections.gpuops.rdma.plugins.module_utils._blueprint_nodes import Backing, Node
+from ansible_collections.gpuops.rdma.plugins.module_utils._errors import ClusterError, DeadlinePassed, InputError
+from ansible_collections.gpuops.rdma.plugins.module_utils._spec_blueprint_nodes import SPEC
+from ansible_collections.gpuops.rdma.plugins.plugin_utils import _data, _oci, _oci_backing
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._action import RdmaAction
+
+SHOWN = 100
+FIRST_POLL, LAST_POLL = 1.0, 15.0
+LABELS = 30.0
+"""Seconds."""
+
+
+class ActionModule(RdmaAction):
+    spec = SPEC
+
+    def act(self, args: dict[str, Any]) -> dict[str, Any]:
+        for compartment in args["compartments"]:
+            _oci.of_kind(compartment, "compartment", "compartments")
+        session = _oci.Session(args)
+        nodes = self._await(args)
+        backing = _oci_backing.read(session, args["compartments"])
+        if args["must_be"] == "added":
+            nodes = self._await_labels(args, backing)
+        if not args["pool"] and not args["names"]:
+            nodes = [item for item in nodes if _has_rdma_ports(item)]
+        result = self._told(args, nodes, backing)
+        return {**result, "calls": session.requests}
+
+    def _told(self, args: dict[str, Any], nodes: list[Node], backing: dict[str, Backing]) -> dict[str, Any]:
+        with_rdma, without = core.backed(nodes, backing)
+        missing = [item.name for item in with_rdma if not item.added]
+        why = core.no_rdma(args["pool"], without)
+        result: dict[str, Any] = {
+            "changed": False,
+            "rdma": bool(with_rdma) and not without,
+            "nodes": [core.row(item, backing.get(item.instance)) for item in nodes[:SHOWN]],
+            "count": {"nodes": len(nodes), "rdma": len(with_rdma), "added": len(with_rdma) - len(missing)},
+            "names": [item.name for item in with_rdma],
+            "updates": core.updates(nodes, backing, args["label"]),
+            "why": why,
+        }
+        if args["must_be"] == "rdma" and not result["rdma"]:
+            result.update(failed=True, msg=f"{why or 'There is no node with RDMA'}.")
+        if args["must_be"] == "addable" and args["names"] and without:
+            said = f"{core.some([item.name for item in without])} ({len(without)} nodes)"
+            result.update(
+                failed=True, msg=f"{said} are of no cluster network and no compute cluster: they have no RDMA."
+            )
+        if args["must_be"] == "added" and missing:
+            said = f"{core.some(missing)} ({len(missing)} nodes) have not the labels of Blueprints"
+            remedy = "add them with blueprint_recreate=true, which undeploys an earlier update of the same node"
+            result.update(failed=True, msg=f"{said}, though their updates have ended; {remedy}.")
+        return result
+
+    def _await(self, args: dict[str, Any]) -> list[Node]:
+        """Until as many nodes of the pool are ready; in check mode one look is enough."""
+        started, pause, last = time.monotonic(), FIRST_POLL, ""
+        while True:
+            nodes = self._nodes(args)
+            ready = [item for item in nodes if item.ready]
+            wanted = args["size"] or len(args["names"])
+            if len(ready) >= wanted or self.check_mode:
+                return nodes
+            told = f"{len(ready)} of {wanted} nodes ready"
+            if told != last:
+                self.progress(f"{args['pool'] or 'nodes'}: {told}")
+                last = told
+            if time.monotonic() - started >= args["timeout"]:
+                raise DeadlinePassed(
+                    f"{args['pool'] or 'The nodes'}: {told} after {args['timeout'] / 60:.0f} min. A node that runs in "
+                    "OCI and does not join has no policy to (CLUSTER_JOIN), or an image without OKE's bootstrap: see "
+                    "docs/oci_policies.md."
+                )
+            time.sleep(pause)
+            pause = min(pause * 1.5, LAST_POLL)
+
+    def _await_labels(self, args: dict[str, Any], backing: dict[str, Backing]) -> list[Node]:
+        """A label may come a moment after its update has ended."""
+        deadline = time.monotonic() + min(LABELS, args["timeout"])
+        while True:
+            nodes = self._nodes(args)
+            late = [item for item in core.backed(nodes, backing)[0] if not item.added]
+            if not late or self.check_mode or time.monotonic() >= deadline:
+                return nodes
+            time.sleep(FIRST_POLL)
+
+    def _nodes(self, args: dict[str, Any]) -> list[Node]:
+        try:
+            nodes = self.client.projected("/api/v1/nodes", core.node)
+        except ClusterError as error:
+            raise InputError(f"Cannot read the nodes of the cluster: {error}") from None
+        if args["pool"]:
+            return core.of_pool(nodes, args["pool"], args["shape"])
+        return core.chosen(nodes, args["names"])
+
+
+def _has_rdma_ports(item: Node) -> bool:
+    shape = _data.shapes().get(item.shape)
+    return shape is not None and bool(shape.pfs)

@@ -1,0 +1,86 @@
+# Copyright: gpuops.rdma contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Installs OCI AI Blueprints on an existing cluster, by its Terraform stack."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ansible_collections.gpuops.rdma.plugins.module_utils import _blueprints_stack
+from ansible_collections.gpuops.rdma.plugins.module_utils._errors import InputError
+from ansible_collections.gpuops.rdma.plugins.module_utils._model import Json
+from ansible_collections.gpuops.rdma.plugins.module_utils._spec_blueprints_install import SPEC
+from ansible_collections.gpuops.rdma.plugins.plugin_utils import _blueprints_stack as _edge
+from ansible_collections.gpuops.rdma.plugins.plugin_utils import _oci, _oci_stack, _survey
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._action import RdmaAction
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._sharing import plain
+
+
+class ActionModule(RdmaAction):
+    spec = SPEC
+
+    def act(self, args: dict[str, Any]) -> dict[str, Any]:
+        args = plain(args)
+        _oci.of_kind(args["compartment"], "compartment", "compartment")
+        session = _oci.Session(args)
+        stack = _oci_stack.Stack(session, args, self.progress)
+        if args["state"] == "absent":
+            return stack.absent(self.check_mode)
+        if args["state"] == "login":
+            return self._login(stack)
+        chosen = self._choose(session, stack, args)
+        result = stack.present(self.check_mode, args["state"] == "planned")
+        result.update({"tools": chosen.told, **self._shown(result["outputs"])})
+        if chosen.warnings:
+            result["warnings"] = chosen.warnings
+        if result["job"] and args["certificate_timeout"] and not self.check_mode:
+            minutes, ca_path = args["certificate_timeout"], args["ca_path"] or ""
+            _edge.wait_for_certificate(result["api_url"], minutes, ca_path, self.progress)
+        return result
+
+    def _shown(self, outputs: Json) -> Json:
+        found = _edge.named(outputs)
+        return {"api_url": found["api"], "portal_url": found["portal"]}
+
+    def _choose(self, session: _oci.Session, stack: _oci_stack.Stack, args: dict[str, Any]) -> _blueprints_stack.Chosen:
+        """Completes the stack's variables from the cluster and from what runs in it."""
+        found, table = stack.find(), _edge.table()
+        given = {**args["variables"], **args["secret_variables"]}
+        there = found["variables"] if found else None
+        workloads = _survey.workloads(self.client, ("deployments",))
+        chosen = _blueprints_stack.choose(table, workloads, given, there)
+        for line in chosen.told:
+            self.progress(line)
+        values = dict(chosen.variables)
+        if args["cluster"]:
+            values.update(_edge.place(session, args["cluster"], args))
+        elif found is None:
+            raise InputError("On which cluster? Give its OCID in cluster.")
+        version = stack.file(table["version_file"]).strip()
+        values.update({table["version"]: version} if version else {})
+        admin, password = table["admin"], args["admin_password"]
+        if found is None or password:
+            values.update({admin["username"]: args["admin_username"], admin["email"]: args["admin_email"]})
+        missing = [name for name in ("admin_password", "admin_email") if not args[name]]
+        if found is None and missing and not set(admin.values()) <= set(given):
+            raise InputError(f"A new installation needs {' and '.join(missing)}.")
+        known = stack.known()
+        stack.options["variables"] = {
+            **{k: v for k, v in values.items() if known is None or k in known},
+            **args["variables"],
+        }
+        if password:
+            stack.options["secret_variables"] = {admin["password"]: password, **args["secret_variables"]}
+        return chosen
+
+    def _login(self, stack: _oci_stack.Stack) -> dict[str, Any]:
+        """Address and login; the result is not shown by Ansible."""
+        told = _edge.named(stack.last_outputs())
+        if not (told["api"] and told["username"] and told["password"]):
+            raise InputError(
+                f"The stack {stack.name} has no outputs yet that tell address and login: install it first."
+            )
+        shown = {"api_url": told["api"], "portal_url": told["portal"]}
+        login = {"admin_username": told["username"], "admin_password": told["password"]}
+        return {"changed": False, **shown, **login, "_ansible_no_log": True}

@@ -1,0 +1,217 @@
+# Copyright: gpuops.rdma contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Lets MachineSets grow from zero: capacity, labels and taints at their right places, and back to what stood there."""
+
+from __future__ import annotations
+
+import difflib
+from typing import Any
+
+from ansible_collections.gpuops.rdma.plugins.module_utils import _autoscaler, _machine_set, _objects, _scale_watch
+from ansible_collections.gpuops.rdma.plugins.module_utils._errors import InputError
+from ansible_collections.gpuops.rdma.plugins.module_utils._model import Json
+from ansible_collections.gpuops.rdma.plugins.module_utils._spec_autoscaler_config import POOL
+from ansible_collections.gpuops.rdma.plugins.module_utils._spec_machineset import SPEC
+from ansible_collections.gpuops.rdma.plugins.plugin_utils import _autoscaling, _data, _gpu_nodes, _sharing
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._action import RdmaAction
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._writer import Writer
+
+
+class ActionModule(RdmaAction):
+    spec = {**SPEC, "pools": {**SPEC["pools"], "options": POOL}}
+
+    def act(self, args: dict[str, Any]) -> dict[str, Any]:
+        self.args = _sharing.plain(args)
+        self.changes: list[Json] = []
+        self.sets = _autoscaling.machine_sets(self.client)
+        self.table = _autoscaling.tables()
+        live = _autoscaling.cluster_autoscaler(self.client) or {}
+        self.types = self.args["gpu_types"] or _autoscaling.gpu_types(live.get("spec") or {})
+        self.version = _autoscaling.version(self.client)
+        pools = {}
+        # Each pool is looked at before the first one is written.
+        steps = [self._undo(one) if args["state"] == "absent" else self._pool(one) for one in self.args["pools"]]
+        for name, told, write in steps:
+            write()
+            pools[name] = told
+        result: dict[str, Any] = {
+            "changed": bool(self.changes),
+            "changes": [one["what"] for one in self.changes][: _gpu_nodes.SHOWN],
+            "pools": pools,
+            "version": self.version,
+        }
+        if self.diff_mode and self.changes:
+            result["diff"] = [one["diff"] for one in self.changes][: _gpu_nodes.SHOWN]
+        return result
+
+    # ---- present ---------------------------------------------------------------------------------------------------
+
+    def _pool(self, pool: Json) -> tuple[str, Json, Any]:
+        name = pool["machine_set"]
+        _autoscaling.refuse_type(pool, self.types)
+        found, created = self._found(pool)
+        cpu, memory = self._sizes(pool, found)
+        notes, expected = _autoscaling.capacity(self.table, pool, cpu, memory)
+        zones = _autoscaler.zone_hints(self.table, found) if pool["zone_hints"] else {}
+        labels = {_autoscaler.ACCELERATOR: _autoscaler.accelerator(pool["accelerator"]), _autoscaler.SET_LABEL: name}
+        labels = {**zones, **{key: str(value) for key, value in pool["labels"].items()}, **labels}
+        taints = _autoscaling.taints(pool, _machine_set.node_taints(found))
+        change = _machine_set.change(found, notes, labels, taints)
+        after = _machine_set.merged(found, change.patch)
+        self._check(pool, after, expected.resources.get(_autoscaler.GPU), bool(notes))
+        told: Json = {"resources": expected.resources, "isolation": expected.isolation, "created": created}
+        if self.version and pool["min_replicas"] == 0:
+            told["from_zero"] = self._from_zero(pool, after)
+        told["notes"] = self._notes(pool, after)
+
+        def write() -> None:
+            if created:
+                self._create(after)
+            elif change.patch:
+                self._patch(name, found, change)
+            if self.args["label_nodes"] and not created:
+                self._label_nodes(name, labels)
+
+        return name, told, write
+
+    def _found(self, pool: Json) -> tuple[Json, bool]:
+        """(the set, or the one that is to be made; is it to be made?)"""
+        name, source = pool["machine_set"], pool["copy_from"]
+        if name in self.sets:
+            self._refuse_other_machine(pool)
+            return self.sets[name], False
+        if not source:
+            raise InputError(
+                f"There is no MachineSet {name} in {_autoscaling.NAMESPACE}{self._near(name)}. Correct the name, or "
+                "give copy_from: the set of which it is to be a copy."
+            )
+        if source not in self.sets:
+            raise InputError(f"There is no MachineSet {source} to copy for {name}{self._near(source)}.")
+        return _machine_set.copy(self.sets[source], name, pool["provider_spec"], pool["min_replicas"]), True
+
+    def _refuse_other_machine(self, pool: Json) -> None:
+        """Only new Machines would be of the other kind: the set would be of two kinds."""
+        value = _machine_set.provider(self.sets[pool["machine_set"]])
+        if _machine_set.merged(value, pool["provider_spec"]) != value:
+            raise InputError(
+                f"MachineSet {pool['machine_set']} is there with another providerSpec.value than provider_spec asks "
+                "for. Its Machines would stay as they are: use another name, or remove it first."
+            )
+
+    def _near(self, name: str) -> str:
+        near = difflib.get_close_matches(name, sorted(self.sets), 1)
+        return f"; did you mean {near[0]}?" if near else f"; there are: {', '.join(sorted(self.sets)) or 'none'}"
+
+    def _sizes(self, pool: Json, found: Json) -> tuple[int, int]:
+        """CPUs and MiB: given, or what the platform wrote on the set, or what a node of it has."""
+        cpu, memory = pool["cpu"], pool["memory_mib"]
+        if not (cpu and memory):
+            there = found["metadata"].get("annotations") or {}
+            keys = self.table.families["machine"]
+            noted = [there.get(keys[part], "") for part in ("cpu", "memory")]
+            sizes = tuple(int(one) if one.isdigit() else 0 for one in noted)
+            if not all(sizes):
+                sizes = _autoscaling.node_sizes(self.client, pool["machine_set"])
+            cpu, memory = cpu or sizes[0], memory or sizes[1]
+        if not (cpu and memory):
+            raise InputError(
+                f"MachineSet {pool['machine_set']} needs cpu and memory_mib of a node: neither its annotations nor a "
+                "node of it tell them, and without them it is no group of the autoscaler."
+            )
+        return cpu, memory
+
+    def _check(self, pool: Json, after: Json, gpus: Any, counted: bool) -> None:
+        if not counted:
+            return  # keeps a node; nothing of it is simulated
+        zonal = bool(pool["zone_hints"])
+        _autoscaling.refuse(
+            _autoscaler.check_machine_set(self.table, after, gpu_types=self.types, gpus=gpus, zonal=zonal)
+        )
+
+    def _from_zero(self, pool: Json, after: Json) -> Json:
+        found = _autoscaling.grows(self.table, after, pool, self.version, self.args["provider"])
+        if found["reason"] != _scale_watch.TRIGGERED:
+            raise InputError(
+                f"MachineSet {pool['machine_set']} would not grow from zero on OpenShift {self.version}: "
+                f"{found['why']}."
+            )
+        return found
+
+    def _notes(self, pool: Json, after: Json) -> list[str]:
+        name, found = pool["machine_set"], []
+        if _vfs(pool):
+            found.append(
+                "pods that ask for VFs never scale it from zero: warm it first (machine_autoscaler_warm), which asks "
+                "for GPUs alone"
+            )
+        nodes = len(_autoscaling.machines(self.client, name)) if name in self.sets else 0
+        if nodes and _machine_set.node_taints(after) != _machine_set.node_taints(self.sets[name]):
+            found.append(f"its {nodes} existing machines keep their taints: the role gpu_taints reaches their nodes")
+        return found
+
+    # ---- writing ---------------------------------------------------------------------------------------------------
+
+    def _create(self, wanted: Json) -> None:
+        change = Writer(self.client, self.check_mode, self.progress).apply(_objects.owned(wanted))
+        self.changes += [change] if change else []
+
+    def _patch(self, name: str, found: Json, change: _machine_set.Change) -> None:
+        # With the resource version: what somebody wrote meanwhile must not be lost.
+        meta = {**change.patch["metadata"], "resourceVersion": found["metadata"]["resourceVersion"]}
+        path = self.client.path(*_autoscaling.MACHINE_SETS, _autoscaling.NAMESPACE, name)
+        self.client.patch(path, {**change.patch, "metadata": meta}, dry_run=self.check_mode)
+        self.changes.append(_gpu_nodes.change(f"MachineSet {name}", change.before, change.after))
+
+    def _label_nodes(self, name: str, labels: dict[str, Any]) -> None:
+        """Existing nodes of the set; a value of None removes the label where it is ours, that is the set's own."""
+        for machine in _autoscaling.machines(self.client, name):
+            node = _scale_watch.node_of(machine)
+            path = self.client.path("v1", "Node", "", node)
+            live = self.client.find(path) if node else None
+            if live is None:
+                continue
+            there = live["metadata"].get("labels") or {}
+            lacking = {key: value for key, value in labels.items() if there.get(key) != value}
+            if lacking:
+                self.client.patch(path, {"metadata": {"labels": lacking}}, dry_run=self.check_mode)
+                before = {key: there.get(key) for key in lacking}
+                self.changes.append(_gpu_nodes.change(f"Node {node}", before, lacking))
+
+    # ---- absent ----------------------------------------------------------------------------------------------------
+
+    def _undo(self, pool: Json) -> tuple[str, Json, Any]:
+        name = pool["machine_set"]
+        found = self.sets.get(name)
+        if found is None:
+            return name, {}, lambda: None
+        writer = Writer(self.client, self.check_mode, self.progress)
+        machines = len(_autoscaling.machines(self.client, name))
+        ours = pool["copy_from"] and _objects.is_ours(found)
+        if ours and machines:
+            raise InputError(
+                f"MachineSet {name} still has {machines} machines, whose nodes would go with it: scale it to 0 first "
+                f"(its pods gone, the autoscaler does that; or oc scale machineset -n {_autoscaling.NAMESPACE} {name} "
+                "--replicas=0)."
+            )
+        change = _machine_set.undo(found)
+        earlier = dict(_machine_set.noted(found).get("labels") or {})
+
+        def write() -> None:
+            if ours:
+                gone = writer.remove({**found, "apiVersion": _machine_set.API_VERSION, "kind": _machine_set.KIND})
+                self.changes.extend([gone] if gone else [])
+                return
+            if change.patch:
+                self._patch(name, found, change)
+            if self.args["label_nodes"] and earlier:
+                zones = _autoscaler.zone_hints(self.table, found)
+                # The zone of a node is the platform's to tell.
+                self._label_nodes(name, {key: value for key, value in earlier.items() if key not in zones})
+
+        return name, {}, write
+
+
+def _vfs(pool: Json) -> bool:
+    shape = _data.shapes().get(pool["shape"])
+    return bool(shape and shape.vf_count)

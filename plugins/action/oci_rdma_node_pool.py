@@ -1,0 +1,62 @@
+# Copyright: gpuops.rdma contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""An RDMA pool of an OKE cluster: made, adopted, changed or ended."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from typing import Any
+
+from ansible_collections.gpuops.rdma.plugins.module_utils import _oci_pool
+from ansible_collections.gpuops.rdma.plugins.module_utils._spec_oci_rdma_node_pool import SPEC
+from ansible_collections.gpuops.rdma.plugins.plugin_utils import _oci, _oci_pool_run, _sharing
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._action import RdmaAction
+
+OCIDS = {
+    "compartment": "compartment",
+    "cluster": "cluster",
+    "subnet": "subnet",
+    "pod_subnet": "subnet",
+    "image": "image",
+    "compute_cluster": "computecluster",
+}
+POOL = {"managed_compute_cluster": "nodepool", "cluster_network": "clusternetwork"}
+
+
+class ActionModule(RdmaAction):
+    spec = SPEC
+
+    def act(self, args: dict[str, Any]) -> dict[str, Any]:
+        for option, kind in {**OCIDS, "pool": POOL[args["kind"]]}.items():
+            if args[option]:
+                _oci.of_kind(args[option], kind, option)
+        plain = _sharing.plain(args)
+        wanted = _oci_pool.Wanted(**{field.name: plain[field.name] for field in dataclasses.fields(_oci_pool.Wanted)})
+        if args["state"] == "present":
+            _oci_pool.check(wanted)
+        session = _oci.Session(args)
+        pool = _oci_pool_run.POOLS[args["kind"]](session, wanted, self.progress, args["timeout"])
+        if args["state"] == "absent":
+            told = pool.absent(self.check_mode, args["confirm"])
+        else:
+            told = pool.present(self.check_mode, args["wait"], args["ignore"])
+        for line in told.get("warnings", ()):
+            self.progress(f"warning: {line}")
+        if self.diff_mode:
+            told["diff"] = _diff(told)
+        return {**told, "calls": session.requests}
+
+
+def _diff(told: dict[str, Any]) -> dict[str, str]:
+    """The pool's fields that change, one a line."""
+    if told["created"]:
+        kept = ("kind", "name", "shape", "size", "availability_domain")
+        made = {key: told["pool"].get(key) for key in kept}
+        return {"before": "", "after": json.dumps(made, indent=2) + "\n"}
+    sides = {}
+    for side in ("before", "after"):
+        lines = [f"{item['what']}: {json.dumps(item[side], sort_keys=True)}\n" for item in told["changes"]]
+        sides[side] = "".join(lines)
+    return sides

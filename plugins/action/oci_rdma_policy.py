@@ -1,0 +1,37 @@
+# Copyright: gpuops.rdma contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Writes the policy statements that RDMA pools need and that nothing grants yet."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ansible_collections.gpuops.rdma.plugins.module_utils._spec_oci_rdma_policy import SPEC
+from ansible_collections.gpuops.rdma.plugins.plugin_utils import _oci, _oci_policy_run, _sharing
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._action import RdmaAction
+
+OCIDS = {"compartment": "compartment", "policy_compartment": "compartment", "cluster": "cluster"}
+
+
+class ActionModule(RdmaAction):
+    spec = SPEC
+
+    def act(self, args: dict[str, Any]) -> dict[str, Any]:
+        for option, kind in OCIDS.items():
+            if args[option]:
+                _oci.of_kind(args[option], kind, option)
+        session = _oci.Session(args)
+        told = _oci_policy_run.Writer(session, _sharing.plain(args), self.progress).run(self.check_mode)
+        for item in told["unknown"]:
+            self.progress(f"unknown: {item['statement']}: {item['reason']}")
+        if self.diff_mode:
+            told["diff"] = _diff(told)
+        return {**told, "calls": session.requests}
+
+
+def _diff(told: dict[str, Any]) -> dict[str, str]:
+    group = told["dynamic_group"]
+    before = f"{group['name']}: {group['before']}\n" if group and group["before"] else ""
+    after = f"{group['name']}: {group['rule']}\n" if group else ""
+    return {"before": before, "after": after + "".join(f"{line}\n" for line in told["added"])}

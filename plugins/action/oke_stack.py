@@ -1,0 +1,96 @@
+# Copyright: gpuops.rdma contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Makes an OKE cluster by a Terraform stack of Resource Manager, or takes one as it is, and writes its inventory."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import yaml
+from ansible_collections.gpuops.rdma.plugins.module_utils import _stack
+from ansible_collections.gpuops.rdma.plugins.module_utils._errors import InputError
+from ansible_collections.gpuops.rdma.plugins.module_utils._model import Json
+from ansible_collections.gpuops.rdma.plugins.module_utils._spec_oke_stack import SPEC
+from ansible_collections.gpuops.rdma.plugins.plugin_utils import _oci, _oci_stack
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._action import RdmaAction
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._sharing import plain
+
+
+class ActionModule(RdmaAction):
+    spec = SPEC
+
+    def act(self, args: dict[str, Any]) -> dict[str, Any]:
+        args = plain(args)
+        _oci.of_kind(args["compartment"], "compartment", "compartment")
+        session = _oci.Session(args)
+        if args["cluster"]:
+            result = self._as_it_is(session, args)
+        else:
+            stack = _oci_stack.Stack(session, args, self.progress)
+            if args["state"] == "absent":
+                return stack.absent(self.check_mode)
+            result = stack.present(self.check_mode, args["state"] == "planned")
+        if result["outputs"]:
+            result["changed"] = self._files(session, args, result["outputs"]) or result["changed"]
+        result["calls"] = session.requests
+        return result
+
+    def _as_it_is(self, session: _oci.Session, args: dict[str, Any]) -> dict[str, Any]:
+        """A cluster that is there, in the words of the stack's outputs."""
+        if args["state"] != "present" or args["stack"] or args["zip"]:
+            raise InputError("cluster takes a cluster as it is: leave out stack and zip, and use state=present.")
+        key = _oci.of_kind(args["cluster"], "cluster", "cluster")
+        found = session.call(f"read the cluster {key}", "oke", "get_cluster", key).data
+        if found.lifecycle_state not in ("ACTIVE", "UPDATING"):
+            raise InputError(f"The cluster {found.name} ({key}) is {found.lifecycle_state}, not ACTIVE.")
+        ends = found.endpoints
+        outputs = {
+            "cluster_id": found.id,
+            "cluster_name": found.name,
+            "cluster_public_endpoint": (ends.public_endpoint or "") if ends else "",
+            "cluster_private_endpoint": (ends.private_endpoint or "") if ends else "",
+            "vcn_id": found.vcn_id or "",
+            "kubernetes_version": found.kubernetes_version or "",
+        }
+        told = {"stack_id": "", "name": found.name, "state": found.lifecycle_state, "job": "", "plan": {}}
+        return {**told, "changed": False, "did": [], "outputs": outputs, "secret_outputs": [], "variables_changed": []}
+
+    def _files(self, session: _oci.Session, args: dict[str, Any], outputs: Json) -> bool:
+        changed = False
+        if args["inventory"]:
+            place = {"region": session.region, "compartment": args["compartment"]}
+            document = _stack.inventory(outputs, place, args["ssh_key"] or "", args["jump"])
+            text = "# Written by gpuops.rdma.oke_stack\n" + yaml.safe_dump(document, sort_keys=False, width=200)
+            changed = self._write(Path(args["inventory"]), text, 0o644)
+        if args["kubeconfig_dest"]:
+            changed = self._kubeconfig(session, args, outputs["cluster_id"]) or changed
+        return changed
+
+    def _kubeconfig(self, session: _oci.Session, args: dict[str, Any], cluster: str) -> bool:
+        models = session.oci.container_engine.models
+        details = models.CreateClusterKubeconfigContentDetails(
+            token_version="2.0.0", endpoint=args["kubeconfig_endpoint"]
+        )
+        what = f"make a kubeconfig of {cluster}"
+        more = {"create_cluster_kubeconfig_content_details": details}
+        answer = session.call(what, "oke", "create_kubeconfig", cluster, **more)
+        return self._write(Path(args["kubeconfig_dest"]), answer.data.content.decode("utf-8"), 0o600)
+
+    def _write(self, path: Path, text: str, mode: int) -> bool:
+        """Whether there was something to write."""
+        try:
+            if path.is_file() and path.read_text(encoding="utf-8") == text:
+                return False
+            if not self.check_mode:
+                part = path.with_name(f".{path.name}.part")
+                with os.fdopen(
+                    os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode), "w", encoding="utf-8"
+                ) as out:
+                    out.write(text)
+                part.replace(path)
+        except OSError as error:
+            raise InputError(f"Cannot write {path}: {error.strerror}.") from None
+        return True

@@ -1,0 +1,54 @@
+# Copyright: gpuops.rdma contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Installs operators through the Operator Lifecycle Manager, and takes them away again."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ansible_collections.gpuops.rdma.plugins.module_utils._errors import InputError
+from ansible_collections.gpuops.rdma.plugins.module_utils._model import Json
+from ansible_collections.gpuops.rdma.plugins.module_utils._spec_olm_operator import SPEC
+from ansible_collections.gpuops.rdma.plugins.plugin_utils import _olm_run, _run, _sharing
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._action import RdmaAction
+
+SHOWN = 20
+
+
+class ActionModule(RdmaAction):
+    spec = SPEC
+
+    def act(self, args: dict[str, Any]) -> dict[str, Any]:
+        args = {key: _sharing.plain(value) for key, value in args.items()}
+        wants = self._wants(args)
+        changes: list[Json] = []
+        found: list[Json] = []
+        for want in wants if args["state"] == "present" else reversed(wants):
+            operator = _olm_run.Operator(
+                self.client,
+                want,
+                check=self.check_mode,
+                say=self.progress,
+                timeout=args["timeout"],
+                grace=args["grace"],
+            )
+            found.append(operator.present() if args["state"] == "present" else operator.absent())
+            changes += operator.changes
+        result: dict[str, Any] = {
+            "changed": bool(changes),
+            "changes": [one["what"] for one in changes][:SHOWN],
+            "operators": found,
+        }
+        if self.diff_mode and changes:
+            result["diff"] = [one["diff"] for one in changes][:SHOWN]
+        return result
+
+    def _wants(self, args: dict[str, Any]) -> list[Json]:
+        """Those of a stage of the plan (none where the plan does not install through OLM), or the one of the task."""
+        if not args.get("plan"):
+            return [_olm_run.complete(args)]
+        if not args.get("stage"):
+            raise InputError("gpuops.rdma.olm_operator with plan needs stage: gpu_operator or network_operator.")
+        entries = (_run.read_plan(args["plan"]).get("olm") or {}).get(args["stage"]) or []
+        return [dict(one) for one in entries]

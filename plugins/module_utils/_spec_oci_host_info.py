@@ -1,0 +1,36 @@
+# Copyright: gpuops.rdma contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Options of gpuops.rdma.oci_host_info. PRIVATE to the collection."""
+
+from __future__ import annotations
+
+from typing import Any
+
+OCI: dict[str, Any] = {
+    "auth_type": {
+        "type": "str",
+        "choices": [
+            "config",
+            "environment",
+            "security_token",
+            "instance_principal",
+            "resource_principal",
+            "workload_identity",
+        ],
+    },
+    "config_file": {"type": "path"},
+    "profile": {"type": "str"},
+    "region": {"type": "str"},
+    "service_endpoint": {"type": "str"},
+}
+SPEC: dict[str, Any] = {
+    **OCI,
+    "compartment": {"type": "str", "default": ""},
+    "availability_domain": {"type": "str", "default": ""},
+    "shape": {"type": "str", "default": ""},
+    "join": {"type": "bool", "default": True},
+    "only_nodes": {"type": "bool", "default": True},
+    "faults": {"type": "int", "default": 50},
+    "limit": {"type": "int", "default": 500},
+}

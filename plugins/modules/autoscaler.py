@@ -1,0 +1,110 @@
+#!/usr/bin/python
+# Copyright: gpuops.rdma contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Documentation of the action plugin of the same name, which does the work on the control node."""
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: autoscaler
+short_description: Let OpenShift's autoscaler run, and own GPU pools
+version_added: 0.3.0
+description:
+- Applies the ClusterAutoscaler, the ConfigMap of its Priority expander, and a MachineAutoscaler per pool, strictly
+  validated.
+- Checks them against this cluster first - the fields that its definition has, MachineSets and who owns them, how long
+  machines took to become nodes here, and how long the GPU stack took on a node.
+- Objects carry the label C(app.kubernetes.io/managed-by=gpuops-rdma); only such are ever changed or removed.
+extends_documentation_fragment:
+- gpuops.rdma.auth
+- gpuops.rdma.attributes.cluster
+options:
+  cluster:
+    description:
+    - C(spec) of the ClusterAutoscaler, any field of its definition. Left out, it is not touched; an empty one removes
+      unneeded nodes, with our C(delayAfterAdd) of 20m.
+    type: dict
+  priorities:
+    description: For the expander V(Priority), a number to a list of patterns of MachineSets; the highest number wins.
+    type: dict
+    default: {}
+  pools:
+    description: One per MachineSet, as M(gpuops.rdma.autoscaler_config) takes them. Their accelerators must be counted.
+    type: list
+    elements: dict
+    default: []
+  machine_autoscalers:
+    description: Apply those of O(pools). With V(false) the pools are only compared with O(cluster).
+    type: bool
+    default: true
+  rollout_seconds:
+    description: How long the GPU stack takes on a new node. V(0) for what was measured in this cluster.
+    type: int
+    default: 0
+  boot_seconds:
+    description: How long a machine takes to become a node. V(0) for what was measured in this cluster.
+    type: int
+    default: 0
+  state:
+    description: With V(absent) the objects are removed.
+    type: str
+    choices:
+    - present
+    - absent
+    default: present
+author:
+- gpuops maintainers (@gpuops)
+"""
+
+EXAMPLES = r"""
+- name: Nodes come for GPU pods, and go 25 minutes later
+  gpuops.rdma.autoscaler:
+    cluster:
+      resourceLimits:
+        gpus:
+          - {type: nvidia-h100, min: 0, max: 64}
+      scaleDown: {enabled: true, delayAfterAdd: 25m}
+    pools:
+      - {machine_set: gpu-h100-a, min_replicas: 0, max_replicas: 2, accelerator: nvidia-h100}
+"""
+
+RETURN = r"""
+changes:
+  description: What was, or in check mode would be, changed.
+  returned: always
+  type: list
+  elements: str
+version:
+  description: Of OpenShift, empty where nothing tells it.
+  returned: always
+  type: str
+boot_seconds:
+  description: The longest time that a machine took to become a node here; 0 when no machine tells it.
+  returned: always
+  type: int
+rollout_seconds:
+  description:
+  - The longest time from a pod of the GPU stack to its readiness, of pods whose containers were never started again; 0
+    when none is ready.
+  returned: always
+  type: int
+notes:
+  description: What could not be measured.
+  returned: always
+  type: list
+  elements: str
+"""
+
+from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.gpuops.rdma.plugins.module_utils._argspec import with_auth
+from ansible_collections.gpuops.rdma.plugins.module_utils._spec_autoscaler import SPEC
+
+
+def main() -> None:
+    module = AnsibleModule(argument_spec=with_auth(SPEC), supports_check_mode=True)
+    module.fail_json(msg="gpuops.rdma.autoscaler runs on the control node, through its action plugin.")
+
+
+if __name__ == "__main__":
+    main()

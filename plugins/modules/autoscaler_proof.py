@@ -1,0 +1,131 @@
+#!/usr/bin/python
+# Copyright: gpuops.rdma contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Documentation of the action plugin of the same name, which does the work on the control node."""
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: autoscaler_proof
+short_description: Prove that GPU pools grow from zero and shrink again
+version_added: 0.3.0
+description:
+- Waits until the cluster autoscaler runs with the arguments of its ClusterAutoscaler, and until its operator has taken
+  up the MachineAutoscaler of each set.
+- With O(scale=always) a pod that asks for one GPU makes each set grow from zero. Waits for the machine, the node, its
+  label and its GPUs, measures what that took, removes the pod, and waits until the node is gone.
+- With O(scale=warm) pods that ask for all GPUs of a node, and for nothing else, bring up nodes, and go when the nodes
+  offer all O(resources). Pods that ask for VFs never make a set grow from zero, and find their nodes this way.
+- When nothing happens it says why, from the events, the autoscaler's status ConfigMap, and what this version reads.
+extends_documentation_fragment:
+- gpuops.rdma.auth
+- gpuops.rdma.attributes.cluster
+options:
+  cluster:
+    description: Look at the cluster autoscaler.
+    type: bool
+    default: true
+  machine_sets:
+    description: MachineSets with a MachineAutoscaler.
+    type: list
+    elements: str
+    default: []
+  scale:
+    description:
+    - Whether pods are started; with V(changed) only if one of O(changed) changed something. A proof leaves out sets
+      that are not at zero, or never go there.
+    type: str
+    choices:
+    - never
+    - changed
+    - always
+    - warm
+    default: never
+  changed:
+    description: Results of earlier tasks, or truth values.
+    type: list
+    elements: raw
+    default: []
+  nodes:
+    description: With O(scale=warm), nodes per MachineSet; 1 where nothing is said.
+    type: dict
+    default: {}
+  resources:
+    description: What new nodes must offer.
+    type: list
+    elements: str
+    default:
+    - nvidia.com/gpu
+  volume:
+    description:
+    - Let the pods of sets with a zone use a volume of that zone, and choose by nothing else between sets of the same
+      accelerator.
+    type: bool
+    default: false
+  namespace:
+    description: Where the pods run.
+    type: str
+    default: default
+  image:
+    description: Image of the pods; it must stay alive.
+    type: str
+    default: registry.k8s.io/pause:3.10
+  timeout:
+    description: Seconds for each wait but the last.
+    type: int
+    default: 3600
+  removal_timeout:
+    description: Seconds until new nodes must be gone. V(0) for C(delayAfterAdd) + C(unneededTime) + 10 minutes.
+    type: int
+    default: 0
+  grace:
+    description: Seconds that something may be wrong before the wait is given up.
+    type: int
+    default: 60
+author:
+- gpuops maintainers (@gpuops)
+"""
+
+EXAMPLES = r"""
+- name: Does it grow, and shrink?
+  gpuops.rdma.autoscaler_proof:
+    machine_sets: [gpu-h100-a]
+    scale: always
+
+- name: Two nodes for an RDMA job
+  gpuops.rdma.autoscaler_proof:
+    machine_sets: [gpu-h100-a]
+    scale: warm
+    nodes: {gpu-h100-a: 2}
+    resources: [nvidia.com/gpu, nvidia.com/sriov_rdma_vf]
+"""
+
+RETURN = r"""
+scaled:
+  description: Per MachineSet C(nodes), C(boot_seconds) and C(rollout_seconds) of the slowest.
+  returned: always
+  type: dict
+skipped_sets:
+  description: MachineSets that proved nothing, with the reason.
+  returned: always
+  type: dict
+notes:
+  description: What else is to be known.
+  returned: always
+  type: list
+  elements: str
+"""
+
+from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.gpuops.rdma.plugins.module_utils._argspec import with_auth
+from ansible_collections.gpuops.rdma.plugins.module_utils._spec_autoscaler_proof import SPEC
+
+
+def main() -> None:
+    module = AnsibleModule(argument_spec=with_auth(SPEC), supports_check_mode=True)
+    module.fail_json(msg="gpuops.rdma.autoscaler_proof runs on the control node, through its action plugin.")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,130 @@
+# Copyright: gpuops.rdma contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Documentation of the action plugin of the same name, which does the work on the control node."""
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: blueprint_deployment
+short_description: Deploy blueprints by OCI AI Blueprints, once
+version_added: 0.2.0
+description:
+- Judges blueprints as M(gpuops.rdma.blueprint_lint) does, sends those whose name is not deployed, one after the other,
+  and waits until each has what it asked for. A deployment of this name and content is left as it is; the server would
+  refuse the name, or deploy it twice.
+- A request whose answer was lost is never sent again; the deployment is looked for.
+- There is no published list of statuses. Those that were seen count; one that is not known is waited for until the time
+  is over, and the error ends with the deployment's log. See docs/blueprints.md.
+- Passwords, tokens, links and secrets of blueprints are kept out of results and errors.
+extends_documentation_fragment:
+- gpuops.rdma.blueprints
+- gpuops.rdma.auth
+- gpuops.rdma.attributes.cluster
+attributes:
+  diff_mode:
+    support: none
+options:
+  state:
+    description:
+    - V(present) deploys, V(absent) undeploys and waits until it is gone; undeploying a shared pool deletes its nodes.
+    - V(listed) lists all deployments, V(logged) returns the log of one.
+    type: str
+    choices: [present, absent, listed, logged]
+    default: present
+  blueprints:
+    description: Blueprints as they are sent. An empty list does nothing, and logs in nowhere.
+    type: list
+    elements: dict
+    default: []
+  src:
+    description: JSON files with blueprints.
+    type: list
+    elements: path
+    default: []
+  fields:
+    description:
+    - One more blueprint, of values as inventories and command lines give them; texts become the numbers and booleans
+      that the schema wants, and empty values are left out.
+    type: dict
+    default: {}
+  name:
+    description: Name of the deployment, for V(absent) and V(logged).
+    type: str
+    default: ''
+  recreate:
+    description:
+    - Blueprints cannot change a deployment. Undeploy it and make it anew where its content differs, else fail.
+    type: bool
+    default: false
+  again:
+    description: Undeploy it and make it anew in every case.
+    type: bool
+    default: false
+  record:
+    description:
+    - C(namespace/name) of a ConfigMap in which digests of what was sent are kept, because the server may not tell a
+      deployment's content. Without it, a deployment whose content is not told is taken for the one asked for.
+    - With it, the sizes of shared pools and the names of nodes are read from the cluster for the judgement.
+    type: str
+    default: ''
+  known:
+    description: What M(gpuops.rdma.blueprint_lint) is told besides, by the names of its options.
+    type: dict
+    default: {}
+  timeout:
+    description: Seconds to wait for each deployment. A bare metal node takes up to 30 min, a model of 405B longer.
+    type: int
+    default: 3600
+author:
+- gpuops maintainers (@gpuops)
+"""
+
+EXAMPLES = r"""
+- name: Deploy Oracle's sample
+  gpuops.rdma.blueprint_deployment:
+    url: https://api.198-51-100-7.nip.io
+    username: admin
+    password: "{{ blueprints_password }}"
+    src: [rdma_shared_node_pool.json]
+
+- name: Undeploy it
+  gpuops.rdma.blueprint_deployment:
+    url: https://api.198-51-100-7.nip.io
+    username: admin
+    password: "{{ blueprints_password }}"
+    state: absent
+    name: H100_rdma_pool
+"""
+
+RETURN = r"""
+deployments:
+  description:
+  - Each with C(uuid), C(name), C(mode), C(status), C(directive), C(created) and C(changed).
+  - C(different) names fields that differ; C(content) says how they are known (V(server), V(record), V(sent),
+    V(unknown)); C(duplicates) are other deployments of the same name; C(log) are up to 200 lines with O(state=logged).
+  returned: always
+  type: list
+  elements: dict
+posts:
+  description: Requests that deployed or undeployed something.
+  returned: success
+  type: int
+api_requests:
+  description: All requests to the API.
+  returned: success
+  type: int
+"""
+
+from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.gpuops.rdma.plugins.module_utils._argspec import with_auth
+from ansible_collections.gpuops.rdma.plugins.module_utils._spec_blueprint_deployment import SPEC
+
+
+def main() -> None:
+    module = AnsibleModule(argument_spec=with_auth(SPEC), supports_check_mode=True)
+    module.fail_json(msg="gpuops.rdma.blueprint_deployment runs on the control node, through its action plugin.")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,120 @@
+# Copyright: gpuops.rdma contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Documentation of the action plugin of the same name, which does the work on the control node."""
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: blueprint_nodes
+short_description: Nodes of shared pools of OCI AI Blueprints, and what backs them
+version_added: 0.2.0
+description:
+- Tells which nodes are instances of a cluster network or compute cluster of OCI, hence have RDMA between them, and
+  which of these Blueprints does not know yet. A pool that was asked for without its RDMA flag is made without RDMA,
+  and only this shows it.
+- Reads only. Calls to OCI follow the number of networks and clusters, not that of nodes.
+extends_documentation_fragment:
+- gpuops.rdma.oci
+- gpuops.rdma.auth
+- gpuops.rdma.attributes.cluster
+attributes:
+  diff_mode:
+    support: none
+options:
+  compartments:
+    description: OCIDs of the compartments of cluster networks and compute clusters.
+    type: list
+    elements: str
+    required: true
+  pool:
+    description: Only nodes of this shared pool, by their label C(corrino).
+    type: str
+    default: ''
+  shape:
+    description: Where no label has the pool's name, nodes of shared pools of this shape are its nodes.
+    type: str
+    default: ''
+  size:
+    description: Wait until so many of them are ready.
+    type: int
+    default: 0
+  names:
+    description: Only these nodes. Without it and O(pool), all whose shape has RDMA ports.
+    type: list
+    elements: str
+    default: []
+  label:
+    description: Label C(corrino) that the nodes get that are to be added, the name of their pool.
+    type: str
+    default: rdma-pool
+  must_be:
+    description:
+    - Fail unless all have RDMA (V(rdma)), all of O(names) have it (V(addable)), or all that have it are added
+      (V(added)).
+    type: str
+    choices: [any, rdma, addable, added]
+    default: any
+  timeout:
+    description: Seconds to wait for O(size).
+    type: int
+    default: 1800
+author:
+- gpuops maintainers (@gpuops)
+"""
+
+EXAMPLES = r"""
+- name: Has the pool RDMA?
+  gpuops.rdma.blueprint_nodes:
+    compartments: [ocid1.compartment.oc1..aaaa]
+    pool: H100_rdma_pool
+    size: 2
+    must_be: rdma
+"""
+
+RETURN = r"""
+rdma:
+  description: There are nodes, and all are backed.
+  returned: always
+  type: bool
+nodes:
+  description: The first 100, with C(name), C(shape), C(pool), C(ready), C(added), C(rdma) and C(backing).
+  returned: always
+  type: list
+  elements: dict
+names:
+  description: Names of all nodes with RDMA.
+  returned: always
+  type: list
+  elements: str
+updates:
+  description: Blueprints that add the nodes that have RDMA and are not added, one each.
+  returned: always
+  type: list
+  elements: dict
+count:
+  description: Number of C(nodes), of those with C(rdma), and of those C(added).
+  returned: always
+  type: dict
+why:
+  description: What speaks against RDMA; empty where nothing does.
+  returned: always
+  type: str
+calls:
+  description: Requests to OCI.
+  returned: always
+  type: int
+"""
+
+from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.gpuops.rdma.plugins.module_utils._argspec import with_auth
+from ansible_collections.gpuops.rdma.plugins.module_utils._spec_blueprint_nodes import SPEC
+
+
+def main() -> None:
+    module = AnsibleModule(argument_spec=with_auth(SPEC), supports_check_mode=True)
+    module.fail_json(msg="gpuops.rdma.blueprint_nodes runs on the control node, through its action plugin.")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,115 @@
+# Copyright: gpuops.rdma contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Documentation of the action plugin of the same name, which does the work on the control node."""
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: blueprint_proof
+short_description: Prove that a deployment of OCI AI Blueprints uses RDMA, and answers
+version_added: 0.2.0
+description:
+- Looks at the pods of a deployment (whole nodes with RDMA, and a way to their NICs) and at what NCCL logged in them. It
+  is proven when every node's lines show C(NET/IB) with C(GDRDMA), and none shows sockets or a way without GPUDirect
+  RDMA.
+- How Blueprints gives pods the network is not public, so nothing of it is assumed.
+- With O(completion), also asks C(/health) of its endpoint and has one prompt completed (OpenAI API of vLLM).
+- Reads only; goes on until it is proven or O(timeout) is over.
+extends_documentation_fragment:
+- gpuops.rdma.blueprints
+- gpuops.rdma.auth
+- gpuops.rdma.attributes.cluster
+attributes:
+  diff_mode:
+    support: none
+options:
+  name:
+    description: Name of the deployment.
+    type: str
+    required: true
+  nodes:
+    description: Number of nodes that it runs on.
+    type: int
+    required: true
+  gpus:
+    description: GPUs of each pod; V(0) means any number.
+    type: int
+    default: 0
+  namespace:
+    description: Namespace of its pods; all by default.
+    type: str
+    default: ''
+  nccl_log:
+    description: V(false) leaves out NCCL's lines, for a deployment without C(NCCL_DEBUG); nothing is proven then.
+    type: bool
+    default: true
+  completion:
+    description: Ask its endpoint.
+    type: bool
+    default: false
+  endpoint:
+    description: URL of its endpoint, where Blueprints does not tell it.
+    type: str
+    default: ''
+  prompt:
+    description: What is to be completed.
+    type: str
+    default: RDMA is
+  timeout:
+    description: Seconds to wait for health, pods and NCCL's lines.
+    type: int
+    default: 1800
+author:
+- gpuops maintainers (@gpuops)
+"""
+
+EXAMPLES = r"""
+- name: Prove it
+  gpuops.rdma.blueprint_proof:
+    url: https://api.198-51-100-7.nip.io
+    username: admin
+    password: "{{ blueprints_password }}"
+    name: 405b
+    nodes: 2
+    gpus: 8
+    completion: true
+"""
+
+RETURN = r"""
+verdict:
+  description: V(proven), V(failed) or V(unknown).
+  returned: always
+  type: str
+findings:
+  description: What speaks against it, with C(id), C(severity), C(subject), C(found), C(expected) and C(remedy).
+  returned: always
+  type: list
+  elements: dict
+pods:
+  description: Its pods, with C(node), C(gpus), C(ready), C(debug) and C(ways) to the NICs.
+  returned: always
+  type: list
+  elements: dict
+transport:
+  description: What NCCL logged, C(net), C(channels) by way, C(hcas) and C(hosts).
+  returned: always
+  type: dict
+completion:
+  description: The text that was completed, with C(endpoint), C(model) and C(completion_seconds) beside.
+  returned: with completion
+  type: str
+"""
+
+from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.gpuops.rdma.plugins.module_utils._argspec import with_auth
+from ansible_collections.gpuops.rdma.plugins.module_utils._spec_blueprint_proof import SPEC
+
+
+def main() -> None:
+    module = AnsibleModule(argument_spec=with_auth(SPEC), supports_check_mode=True)
+    module.fail_json(msg="gpuops.rdma.blueprint_proof runs on the control node, through its action plugin.")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,201 @@
+#!/usr/bin/python
+# Copyright: gpuops.rdma contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Documentation of the action plugin of the same name, which does the work on the control node."""
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: gpu_serving
+short_description: Serve a large model on several GPUs
+version_added: 0.4.0
+description:
+- One model on several GPUs of one node (tensor parallel) or of several nodes (pipeline parallel between them), by
+  KServe (ServingRuntime and InferenceService) or LeaderWorkerSet, with vLLM.
+- Computes whether weights and cache fit on the GPUs, and refuses what cannot work - see docs/serving.md.
+- With a plan, pods on several nodes get VFs, networks and variables as the plan's NCCL job has them.
+- Proves it - every pod is Ready, the model answers, every GPU has taken part, and the way between nodes is NET/IB with
+  GDRDMA, read from NCCL's own log.
+extends_documentation_fragment:
+- gpuops.rdma.auth
+- gpuops.rdma.attributes.cluster
+options:
+  name:
+    description: Name of the service.
+    type: str
+    required: true
+  namespace:
+    description: Namespace of the claim and of all objects; it must exist.
+    type: str
+    default: gpuops-serving
+  engine:
+    description: V(auto) takes KServe where the cluster has it, else LeaderWorkerSet.
+    type: str
+    choices:
+    - auto
+    - kserve
+    - lws
+    default: auto
+  model:
+    description: Name of the model, by which it is asked for. Sizes of common models are known (files/models.yml).
+    type: str
+    default: ""
+  sizes:
+    description: Sizes of another model, C(parameters), C(bytes), C(layers), C(heads), C(kv_heads), C(head_dim) and
+      C(context), all from its config.json.
+    type: dict
+    default: {}
+  image:
+    description: Image with vLLM and, for several nodes, Ray.
+    type: str
+    default: ""
+  claim:
+    description: PersistentVolumeClaim with the model; for several nodes ReadWriteMany or ReadOnlyMany.
+    type: str
+    default: ""
+  path:
+    description: Folder of the model in the claim.
+    type: str
+    default: ""
+  nodes:
+    description: Number of nodes, with one pod each.
+    type: int
+    default: 1
+  gpus:
+    description: GPUs of each pod.
+    type: int
+    default: 8
+  tensor:
+    description: Tensor parallel size; 0 is all GPUs of a pod.
+    type: int
+    default: 0
+  pipeline:
+    description: Pipeline parallel size; 0 is the number of nodes.
+    type: int
+    default: 0
+  context_length:
+    description: Longest sequence in tokens; 0 is the model's own.
+    type: int
+    default: 0
+  rdma:
+    description: Whether several nodes must talk over RDMA. V(false) takes TCP as it is.
+    type: bool
+    default: true
+  plan:
+    description: A plan.json, from which several nodes take VFs, networks and NCCL's variables.
+    type: path
+  hosts:
+    description: Only these nodes.
+    type: list
+    elements: str
+    default: []
+  selector:
+    description: Only nodes with these labels.
+    type: str
+    default: ""
+  memory_gb:
+    description: Memory of one GPU in GB (1e9 bytes); 0 is what the nodes tell, or the GPU's nameplate.
+    type: float
+    default: 0.0
+  shm_gib:
+    description: Size of /dev/shm in GiB.
+    type: int
+    default: 16
+  env:
+    description: More environment. Sizes and NCCL's debug variables are refused.
+    type: dict
+    default: {}
+  args:
+    description: More arguments for vLLM. Sizes are refused.
+    type: list
+    elements: str
+    default: []
+  pull_secrets:
+    description: Secrets in the namespace with which the image is pulled.
+    type: list
+    elements: str
+    default: []
+  state:
+    description: With V(absent) all objects of this name that are ours are removed; the claim stays.
+    type: str
+    choices:
+    - present
+    - absent
+    default: present
+  prove:
+    description: When to ask the model and read the logs.
+    type: str
+    choices:
+    - changed
+    - always
+    - never
+    default: changed
+  probe_image:
+    description: Image with Python 3.8 or newer for the pod that asks; by default that of the VF configuration.
+    type: str
+    default: ""
+  timeout:
+    description: Seconds until all pods are Ready; loading hundreds of GB takes long.
+    type: int
+    default: 3600
+  grace:
+    description: Seconds that a pod may be unschedulable or without image.
+    type: int
+    default: 300
+author:
+- gpuops maintainers (@gpuops)
+"""
+
+EXAMPLES = r"""
+- name: A model on two nodes over RDMA
+  gpuops.rdma.gpu_serving:
+    name: llama-405b
+    model: llama-3.1-405b
+    image: registry.example.com/vllm-openai:v0.11.0
+    claim: models
+    path: llama-3.1-405b
+    nodes: 2
+    plan: "{{ rdma_report_dir }}/run/plan.json"
+"""
+
+RETURN = r"""
+changes:
+  description: What was written.
+  returned: always
+  type: list
+  elements: str
+engine:
+  description: V(kserve) or V(lws).
+  returned: always
+  type: str
+parallel:
+  description: C(tensor), C(pipeline) and C(gpus).
+  returned: always
+  type: dict
+fit:
+  description: Per GPU in GB, C(weights_gb), C(cache_gb) of one sequence, C(usable_gb); C(sequences) that fit at once.
+  returned: always
+  type: dict
+endpoint:
+  description: Where it answers inside the cluster.
+  returned: always
+  type: str
+proof:
+  description: C(ranks) that took part, C(transport), C(nodes) and the start of the C(answer).
+  returned: always
+  type: dict
+"""
+
+from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.gpuops.rdma.plugins.module_utils._argspec import with_auth
+from ansible_collections.gpuops.rdma.plugins.module_utils._spec_gpu_serving import SPEC
+
+
+def main() -> None:
+    module = AnsibleModule(argument_spec=with_auth(SPEC), supports_check_mode=True)
+    module.fail_json(msg="gpuops.rdma.gpu_serving runs on the control node, through its action plugin.")
+
+
+if __name__ == "__main__":
+    main()

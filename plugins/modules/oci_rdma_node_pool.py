@@ -1,0 +1,261 @@
+# Copyright: gpuops.rdma contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Documentation of the action plugin of the same name, which does the work on the control node."""
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: oci_rdma_node_pool
+short_description: RDMA pool of an OKE cluster
+version_added: 0.2.0
+description:
+- Makes a pool whose nodes are in one RDMA network, adopts one that is there, changes its size and
+  settings.
+- Before a pool is made, everything that speaks against it is told at once, as by
+  M(gpuops.rdma.oci_rdma_preflight). A shape without RDMA, a pool of one node and GPU memory clusters are refused.
+- A run that was killed is gone on with by the next one; no pool is made twice. A lack of capacity is
+  told by availability domain.
+- Changes of image, labels or other settings reach new nodes only. Shape, availability domain, subnet
+  and cluster cannot be changed.
+- Enables the plugins of Oracle's agent without which the RDMA network lets no node in.
+extends_documentation_fragment:
+- gpuops.rdma.oci
+- gpuops.rdma.attributes
+attributes:
+  check_mode:
+    support: full
+  diff_mode:
+    support: full
+options:
+  name:
+    description: Name of the pool, and of what is made for it.
+    type: str
+    required: true
+  compartment:
+    description: OCID of the compartment of the pool.
+    type: str
+    required: true
+  state:
+    description: V(absent) ends the pool with its nodes, their boot volumes, and what was made for it; see
+      O(confirm).
+    type: str
+    choices:
+    - present
+    - absent
+    default: present
+  kind:
+    description:
+    - V(managed_compute_cluster) is a node pool of OKE with a compute cluster.
+    - V(cluster_network) is a cluster network whose instances join the cluster by themselves.
+    type: str
+    choices:
+    - managed_compute_cluster
+    - cluster_network
+    default: managed_compute_cluster
+  pool:
+    description: OCID of a pool that is there, instead of finding it by name.
+    type: str
+    default: ''
+  cluster:
+    description: OCID of the OKE cluster.
+    type: str
+    default: ''
+  shape:
+    description: Shape of the nodes, with RDMA.
+    type: str
+    default: ''
+  nodes:
+    description: Number of nodes, two or more.
+    type: int
+    default: 0
+  availability_domain:
+    description: Full name, e.g. V(AbCd:EU-FRANKFURT-1-AD-1).
+    type: str
+    default: ''
+  subnet:
+    description: OCID of the subnet of the nodes.
+    type: str
+    default: ''
+  security_groups:
+    description: OCIDs of network security groups of the nodes.
+    type: list
+    elements: str
+    default: []
+  image:
+    description: OCID of the node image; M(gpuops.rdma.oci_worker_image) returns it.
+    type: str
+    default: ''
+  boot_volume_gb:
+    description: Size of the boot volume in GB; V(0) is that of the image.
+    type: int
+    default: 0
+  kubernetes_version:
+    description: Of the nodes; that of the cluster by default.
+    type: str
+    default: ''
+  compute_cluster:
+    description: OCID of a compute cluster to use instead of one that is made.
+    type: str
+    default: ''
+  host_group:
+    description: OCID of a host group that the nodes are placed on.
+    type: str
+    default: ''
+  placement_constraint:
+    description: How near to each other the nodes of a cluster network must be.
+    type: str
+    choices:
+    - ''
+    - SINGLE_TIER
+    - SINGLE_BLOCK
+    - PACKED_DISTRIBUTION_MULTI_BLOCK
+    default: ''
+  pod_subnet:
+    description: OCID of the subnet of pods with VCN-native networking; O(subnet) by default.
+    type: str
+    default: ''
+  pod_security_groups:
+    description: OCIDs of network security groups of pods.
+    type: list
+    elements: str
+    default: []
+  max_pods:
+    description: Pods of a node with VCN-native networking; V(0) is OCI's default.
+    type: int
+    default: 0
+  ssh_public_key:
+    description: For the nodes.
+    type: str
+    default: ''
+  labels:
+    description: Labels of the nodes when they join.
+    type: dict
+    default: {}
+  disable_gpu_device_plugin:
+    description: Label the nodes so that OKE's own device plugin stays away; the GPU Operator brings one.
+    type: bool
+    default: true
+  taints:
+    description: Taints of the nodes when they join, as V(nvidia.com/gpu=present:NoSchedule).
+    type: list
+    elements: str
+    default: []
+  tags:
+    description: Freeform tags.
+    type: dict
+    default: {}
+  before_join:
+    description: Shell commands on each node before it joins.
+    type: str
+    default: ''
+  after_join:
+    description: Shell commands on each node after it has joined.
+    type: str
+    default: ''
+  package_repository:
+    description: Base URL of Oracle's package repository for Ubuntu nodes, for images without the OKE packages.
+    type: str
+    default: ''
+  remove_nodes:
+    description:
+    - Nodes that go, by OCID, private address or name. Needed to make a pool smaller.
+    - A node that is named without the pool getting smaller is replaced.
+    type: list
+    elements: str
+    default: []
+  ignore:
+    description: Ids of findings against a new pool that are no errors, e.g. V(oci.capacity).
+    type: list
+    elements: str
+    default: []
+  confirm:
+    description: Name of the pool; without it O(state=absent) deletes nothing.
+    type: str
+    default: ''
+  wait:
+    description: Wait until all nodes run.
+    type: bool
+    default: true
+  timeout:
+    description: Minutes to wait for each request and for the nodes.
+    type: int
+    default: 60
+author:
+- gpuops maintainers (@gpuops)
+"""
+
+EXAMPLES = r"""
+- name: Four H100 nodes in one RDMA network
+  gpuops.rdma.oci_rdma_node_pool:
+    name: rdma
+    compartment: ocid1.compartment.oc1..aaaa
+    cluster: ocid1.cluster.oc1.eu-frankfurt-1.aaaa
+    shape: BM.GPU.H100.8
+    nodes: 4
+    availability_domain: AbCd:EU-FRANKFURT-1-AD-1
+    subnet: ocid1.subnet.oc1.eu-frankfurt-1.aaaa
+    image: "{{ image.image_ocid }}"
+    boot_volume_gb: 1000
+
+- name: Replace a node that NCCL proved bad
+  gpuops.rdma.oci_rdma_node_pool:
+    name: rdma
+    compartment: ocid1.compartment.oc1..aaaa
+    nodes: 4
+    remove_nodes: [10.0.10.7]
+"""
+
+RETURN = r"""
+pool:
+  description:
+  - The pool as it is; C(rdma) is what backs its RDMA network, C(parts) what it is made of.
+  - In check mode before a pool is made, as it would be, with an empty C(id).
+  returned: success
+  type: dict
+  sample:
+    kind: managed_compute_cluster
+    id: ocid1.nodepool.oc1.eu-frankfurt-1.aaaa
+    name: rdma
+    state: ACTIVE
+    size: 4
+    shape: BM.GPU.H100.8
+    availability_domain: AbCd:EU-FRANKFURT-1-AD-1
+    rdma: ocid1.computecluster.oc1.eu-frankfurt-1.aaaa
+    nodes:
+    - id: ocid1.instance.oc1.eu-frankfurt-1.aaaa
+      name: oke-rdma-0
+      private_ip: 10.0.10.2
+      fault_domain: FAULT-DOMAIN-1
+      state: ACTIVE
+created:
+  description: Whether this run made it.
+  returned: success
+  type: bool
+changes:
+  description: What was changed of a pool that was there, as C(what), C(before), C(after).
+  returned: success
+  type: list
+  elements: dict
+warnings:
+  description: What could not be tidied away.
+  returned: success
+  type: list
+  elements: str
+calls:
+  description: Calls to OCI.
+  returned: success
+  type: int
+"""
+
+from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.gpuops.rdma.plugins.module_utils._spec_oci_rdma_node_pool import SPEC
+
+
+def main() -> None:
+    module = AnsibleModule(argument_spec=SPEC, supports_check_mode=True)
+    module.fail_json(msg="gpuops.rdma.oci_rdma_node_pool runs on the control node, through its action plugin.")
+
+
+if __name__ == "__main__":
+    main()

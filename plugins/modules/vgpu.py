@@ -1,0 +1,219 @@
+#!/usr/bin/python
+# Copyright: gpuops.rdma contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Documentation of the action plugin of the same name, which does the work on the control node."""
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: vgpu
+short_description: Drive and license nodes with one vGPU each
+version_added: 0.4.0
+description:
+- Sets the guest driver in the ClusterPolicy, or in an NVIDIADriver where the ClusterPolicy leaves drivers to those, and
+  gives it the licence - as a Secret where the operator knows one, else as a ConfigMap.
+- Refuses a guest driver that is newer than the host's or of another branch, a system that is not the nodes', a missing
+  pull secret, nodes that share their GPUs, and nodes with whole GPUs that would get the guest driver too.
+- Sees that the licence server can be reached from each node before the driver is rolled out.
+- Proves it - the driver's pod is Ready, one GPU is allocatable, and the licence metric of the node's DCGM exporter
+  is 1.
+- On vSphere, makes one MachineSet per vGPU profile, a copy of a given one with another template.
+extends_documentation_fragment:
+- gpuops.rdma.auth
+- gpuops.rdma.attributes.cluster
+options:
+  driver:
+    description: The guest driver; required with O(state=present).
+    type: dict
+    suboptions:
+      repository:
+        description: Registry and path, such as V(registry.example.com/vgpu).
+        type: str
+        required: true
+      image:
+        description: Name of the image.
+        type: str
+        default: vgpu-guest-driver
+      version:
+        description: The guest driver's version. The operator adds the nodes' system to the tag; where it is given
+          (V(550.163.01-rhcos4.18)) it must be theirs.
+        type: str
+        required: true
+      host_version:
+        description: Version of the vGPU manager on the hosts, which the guest's must not exceed. Nodes that run a
+          driver already tell it themselves.
+        type: str
+        default: ""
+      pull_secrets:
+        description: Secrets in the operator's namespace with which the image is pulled.
+        type: list
+        elements: str
+        default: []
+  license:
+    description: How a node takes its licence; required with O(state=present).
+    type: dict
+    suboptions:
+      token:
+        description: The client configuration token, whole. It is never shown.
+        type: str
+      feature_type:
+        description: 0 unlicensed, 1 vGPU, 2 RTX virtual workstation, 4 virtual compute server.
+        type: int
+        default: 1
+      server:
+        description: Legacy licence server; not needed with a token.
+        type: str
+        default: ""
+      server_port:
+        description: Its port; 0 is the driver's own default.
+        type: int
+        default: 0
+      proxy:
+        description: Host of the proxy through which the licence server is reached, without scheme and user.
+        type: str
+        default: ""
+      proxy_port:
+        description: Its port.
+        type: int
+        default: 0
+      reach:
+        description: Licence servers as V(host:port) that the nodes must reach. Without it, those that the token names.
+        type: list
+        elements: str
+        default: []
+  name:
+    description: Name of the Secret or ConfigMap with the licence, in the operator's namespace.
+    type: str
+    default: gpuops-vgpu-licensing
+  nodes:
+    description: The vGPU nodes.
+    type: list
+    elements: str
+    default: []
+  selector:
+    description: Labels of the vGPU nodes, instead of their names.
+    type: str
+    default: ""
+  machine_set:
+    description: MachineSet of OpenShift whose copies the profiles' become.
+    type: str
+    default: ""
+  profiles:
+    description: One MachineSet each. Without O(nodes) and O(selector), their nodes are the vGPU nodes.
+    type: list
+    elements: dict
+    default: []
+    suboptions:
+      name:
+        description: Name of the MachineSet, and value of its nodes' label C(gpuops.rdma/vgpu-profile).
+        type: str
+        required: true
+      template:
+        description: RHCOS template in vSphere with this profile's vGPU device.
+        type: str
+        required: true
+      replicas:
+        description: Machines; left out, what stands there stays, and a new one begins with 0.
+        type: int
+  drain:
+    description: Delete pods that hold GPUs where a running driver must change; refused without.
+    type: bool
+    default: false
+  state:
+    description: With V(absent) the licence, the driver settings and the MachineSets of O(profiles) with their machines
+      are removed, and the ClusterPolicy says again what it said before.
+    type: str
+    choices:
+    - present
+    - absent
+    default: present
+  prove:
+    description: When to read the licence metrics.
+    type: str
+    choices:
+    - changed
+    - always
+    - never
+    default: changed
+  image:
+    description: Image with Python 3.8 or newer for the pods that look at the network; by default that of the VF
+      configuration.
+    type: str
+    default: ""
+  image_pull_secrets:
+    description: Secrets in the operator's namespace for this image.
+    type: list
+    elements: str
+    default: []
+  timeout:
+    description: Seconds for nodes, drivers and licences each.
+    type: int
+    default: 1800
+  grace:
+    description: Seconds that a pod may be unschedulable or without image.
+    type: int
+    default: 120
+author:
+- gpuops maintainers (@gpuops)
+"""
+
+EXAMPLES = r"""
+- name: vGPU nodes of two profiles
+  gpuops.rdma.vgpu:
+    machine_set: cluster-worker
+    profiles:
+      - {name: vgpu-l40s-48q, template: rhcos-l40s-48q, replicas: 2}
+      - {name: vgpu-l40s-8q, template: rhcos-l40s-8q, replicas: 4}
+    driver:
+      repository: nvcr.io/nvidia/vgpu
+      image: vgpu-guest-driver-5
+      version: 550.163.01
+      host_version: 550.163.02
+      pull_secrets: [ngc-secret]
+    license:
+      token: "{{ lookup('ansible.builtin.file', 'client_configuration_token.tok') }}"
+"""
+
+RETURN = r"""
+changes:
+  description: What was written; the first 50.
+  returned: always
+  type: list
+  elements: str
+count:
+  description: Number of vGPU nodes.
+  returned: always
+  type: int
+images:
+  description: The driver's images as the nodes pull them.
+  returned: always
+  type: list
+  elements: str
+license_kind:
+  description: Kind of object that has the licence, V(Secret) or V(ConfigMap).
+  returned: always
+  type: str
+notes:
+  description: What should be known.
+  returned: always
+  type: list
+  elements: str
+proof:
+  description: C(licensed), the number of nodes, and C(metric).
+  returned: always
+  type: dict
+"""
+
+from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.gpuops.rdma.plugins.module_utils._argspec import with_auth
+from ansible_collections.gpuops.rdma.plugins.module_utils._spec_vgpu import SPEC
+
+
+def main() -> None:
+    module = AnsibleModule(argument_spec=with_auth(SPEC), supports_check_mode=True)
+    module.fail_json(msg="gpuops.rdma.vgpu runs on the control node, through its action plugin.")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,181 @@
+# Copyright: gpuops.rdma contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""playbooks/workloads.yml: a vGPU node, a model over two nodes, metrics; proven, repeated, broken by faults, undone."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+CRDS = Path(__file__).resolve().parents[1] / "sandbox" / "openshift" / "crds"
+CANARY = "CANARY-4711-token"
+SERVERS = {"service_instance_configuration": {"node_url_list": [{"url": "dls.example.com"}]}}
+TOKEN = f"head.{base64.urlsafe_b64encode(json.dumps(SERVERS).encode()).decode()}.{CANARY}"
+VFS = "nvidia.com/sriov_rdma_vf"
+GPU = "nvidia.com/gpu"
+VM = "10.140.200.2"
+OBJECTS = """
+apiVersion: v1
+kind: Secret
+metadata: {name: ngc-secret, namespace: gpu-operator}
+type: kubernetes.io/dockerconfigjson
+stringData: {.dockerconfigjson: '{"auths": {}}'}
+---
+apiVersion: monitoring.coreos.com/v1
+kind: Prometheus
+metadata: {name: stack, namespace: default}
+spec: {serviceMonitorSelector: {matchLabels: {release: stack}}, serviceMonitorNamespaceSelector: {}}
+---
+apiVersion: v1
+kind: Namespace
+metadata: {name: gpuops-serving}
+---
+apiVersion: v1
+kind: PersistentVolumeClaim
+metadata: {name: models, namespace: gpuops-serving}
+spec: {accessModes: [ReadWriteMany], storageClassName: "", volumeName: models, resources: {requests: {storage: 1Ti}}}
+---
+apiVersion: v1
+kind: PersistentVolume
+metadata: {name: models}
+spec:
+  accessModes: [ReadWriteMany]
+  capacity: {storage: 1Ti}
+  claimRef: {name: models, namespace: gpuops-serving}
+  storageClassName: ""
+  nfs: {server: 192.0.2.1, path: /models}
+"""
+VGPU = {
+    "rdma_vgpu_nodes": VM,
+    "rdma_vgpu_repository": "registry.example.com/vgpu",
+    "rdma_vgpu_image": "vgpu-guest-driver-5",
+    "rdma_vgpu_version": "550.163.01",
+    "rdma_vgpu_host_version": "550.163.02",
+    "rdma_vgpu_pull_secrets": "ngc-secret",
+    "rdma_vgpu_token": TOKEN,
+}
+SERVING = {
+    "rdma_serving_model": "llama-3.1-405b",
+    "rdma_serving_image": "registry.example.com/vllm:1",
+    "rdma_serving_claim": "models",
+    "rdma_serving_path": "llama-3.1-405b",
+    "rdma_serving_nodes": "2",
+}
+METRICS = {"rdma_metrics": "true", "rdma_metrics_dashboard_namespace": "default"}
+MATRIX = os.environ.get("GPUOPS_MATRIX") == "all"
+
+
+def run(here: Any, *rows: dict[str, str], args: tuple[str, ...] = (), **inputs: Any) -> Any:
+    values = {"rdma_workloads_timeout": 30, **{key: value for row in rows for key, value in row.items()}, **inputs}
+    labels = ("-e", json.dumps({"rdma_metrics_labels": {"release": "stack"}}))
+    played = here.play("playbooks/workloads.yml", *labels, *args, report="workloads", **values)
+    assert CANARY not in played.output
+    return played
+
+
+def changed(played: Any) -> int:
+    assert played.code == 0, played.output[-4000:]
+    return int(re.search(r"changed=(\d+)", played.output).group(1))
+
+
+def words(played: Any) -> str:
+    assert played.code != 0, played.output[-3000:]
+    return " ".join(played.output.split())
+
+
+def prepared(cluster: Any) -> tuple[Any, dict[str, str]]:
+    """A cluster with a GPU Operator, a virtual machine with a vGPU, and VFs as if its network had been set up."""
+    here = cluster("--gpu-nodes", "2", "--cpu-nodes", "2")
+    here.play("site.yml", "--tags", "plan,gpu_operator", report="site")
+    here.kubectl("annotate", "node", VM, "gpuops.sandbox/vgpu=L40S-48Q")
+    for name in ("monitoring", "serving"):
+        here.kubectl("apply", "-f", str(CRDS / f"{name}.yaml"))
+    here.kubectl("wait", "--for=condition=Established", "crd", "--all", "--timeout=30s")
+    path = here.folder / "objects.yaml"
+    path.write_text(OBJECTS)
+    here.kubectl("apply", "-f", str(path))
+    vfs = json.dumps({"status": {part: {VFS: "16"} for part in ("allocatable", "capacity")}})
+    for node in here.nodes():
+        here.kubectl("label", "node", node, "nvidia.com/gpu.deploy.driver=false", "--overwrite")
+        here.kubectl("patch", "node", node, "--subresource=status", "--type=merge", "-p", vfs)
+    return here, {**SERVING, "rdma_serving_plan": str(here.folder / "site" / "run" / "plan.json")}
+
+
+@pytest.mark.e2e
+def test_rows_are_proven_repeated_broken_and_undone(cluster: Any) -> None:
+    here, serving = prepared(cluster)
+    predicted = run(here, VGPU, serving, METRICS, args=("--check", "--diff", "-vvv"))
+    assert changed(predicted) == 3
+    assert "(hidden)" not in predicted.output or CANARY not in predicted.output
+
+    done = run(here, VGPU, serving, METRICS, args=("--diff", "-vvv"))
+    assert changed(done) == 3
+    flat = " ".join(done.output.split())
+    assert re.search(r'"?licensed"?: 1', flat)
+    assert "NET/IB/GDRDMA" in flat
+    assert re.search(r'"?ranks"?: 16', flat)
+    node = json.loads(here.kubectl("get", "node", VM, "-o", "json"))
+    assert node["status"]["allocatable"][GPU] == "1"
+    pods = json.loads(here.kubectl("get", "pods", "-n", "gpuops-serving", "-o", "json"))["items"]
+    assert sorted(pod["spec"]["nodeName"] for pod in pods) == here.nodes()
+    assert all(pod["spec"]["containers"][0]["resources"]["limits"][VFS] == "16" for pod in pods)
+    assert changed(run(here, VGPU, serving, METRICS)) == 0
+    assert not here.kubectl("get", "pods", "-A", "-l", "app.kubernetes.io/name=gpuops-probe", "-o", "name")
+
+    _faults(here, serving)
+    _refusals(here, serving)
+    assert changed(run(here, VGPU, serving, METRICS, rdma_workloads_state="absent")) == 3
+    assert changed(run(here, VGPU, serving, METRICS, rdma_workloads_state="absent")) == 0
+    policy = json.loads(here.kubectl("get", "clusterpolicies", "-o", "json"))["items"][0]["spec"]
+    assert policy["driver"]["enabled"] is False
+    assert policy["driver"]["image"] == "driver"
+    assert "release" not in (policy["dcgmExporter"]["serviceMonitor"].get("additionalLabels") or {})
+    assert not here.kubectl("get", "leaderworkersets,inferenceservices,servingruntimes", "-A", "-o", "name").strip()
+    assert not here.kubectl("get", "configmaps", "-n", "default", "gpuops-gpu-nodes", "--ignore-not-found").strip()
+
+
+def _faults(here: Any, serving: dict[str, str]) -> None:
+    """Each makes its row fail, and names the cause."""
+    short = {"rdma_workloads_prove": "always", "rdma_workloads_timeout": 6}
+    cases = [
+        ("no-dcgm", "1", METRICS, f"{here.nodes()[1]}: no sample of DCGM_FI_DEV_GPU_TEMP"),
+        ("vgpu-unlicensed", VM, VGPU, f"{VM}: DCGM_FI_DEV_VGPU_LICENSE_STATUS is 0, expected 1"),
+    ]
+    if MATRIX:
+        cases.append(("no-dcgm", VM, VGPU, f"{VM}: no sample of DCGM_FI_DEV_VGPU_LICENSE_STATUS"))
+        cases.append(("gpu-missing", "0", METRICS, "the exporter tells of 7 GPUs, expected 8"))
+    for kind, node, row, text in cases:
+        here.fault("add", f"{kind}:{node}")
+        assert text in words(run(here, row, **short))
+        here.fault("clear")
+    logs = [("serving-socket", "the way is NET/Socket, expected NET/IB with GDRDMA")]
+    if MATRIX:
+        logs.append(("serving-no-gdr", "go over NET/IB without GDRDMA"))
+        logs.append(("serving-rank", "NCCL came up on 7 GPUs"))
+    for number, (kind, text) in enumerate(logs):
+        here.fault("add", f"{kind}:1")
+        assert text in words(
+            run(here, serving, rdma_serving_args=f"--seed={number}", **{**short, "rdma_workloads_timeout": 30})
+        )
+        here.fault("clear")
+    here.fault("add", f"license-unreachable:{VM}")
+    text = f"The licence server cannot be reached from {VM}: dls.example.com:443: timed out"
+    assert text in words(run(here, VGPU, rdma_vgpu_feature_type=2))
+    here.fault("clear")
+    assert changed(run(here, VGPU, serving)) == 1
+
+
+def _refusals(here: Any, serving: dict[str, str]) -> None:
+    """Of the cluster's state; those of inputs alone are unit tests."""
+    here.kubectl("label", "node", VM, "nvidia.com/device-plugin.config=time-slicing")
+    assert "a vGPU cannot be shared or parted" in words(run(here, VGPU))
+    here.kubectl("label", "node", VM, "nvidia.com/device-plugin.config-")
+    assert "the pull secret nowhere does not exist" in words(run(here, VGPU, rdma_vgpu_pull_secrets="nowhere"))
+    assert "there is no PersistentVolumeClaim other" in words(run(here, serving, rdma_serving_claim="other"))

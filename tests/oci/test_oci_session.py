@@ -1,0 +1,117 @@
+# Copyright: gpuops.rdma contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What a user may have wrong about himself or the way to OCI: one clear message each, and no key in it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import oci
+import oci_site
+import pytest
+from ansible_collections.gpuops.rdma.plugins.module_utils._errors import (
+    ClusterError,
+    Forbidden,
+    InputError,
+    NotFound,
+    RdmaError,
+    Unreachable,
+)
+from ansible_collections.gpuops.rdma.plugins.plugin_utils import _oci
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import rsa
+from fake_oci import FakeOci
+
+GPU = "ocid1.compartment.oc1..gpu"
+Reach = Callable[..., _oci.Session]
+
+
+@pytest.fixture
+def reach(url: str, config: dict[str, Any], tmp_path: Path) -> Reach:
+    def one(more: Any = None, **changes: Any) -> _oci.Session:
+        path = oci_site.config_file({**config, **(more or {})}, tmp_path)
+        options = {"service_endpoint": url, "config_file": str(path), **changes}
+        return _oci.Session(options, oci.retry.NoneRetryStrategy())
+
+    return one
+
+
+def asked(session: _oci.Session) -> list[Any]:
+    return session.all(f"list instances of {GPU}", "compute", "list_instances", GPU)
+
+
+def other_key(folder: Path) -> str:
+    key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+    text = key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.TraditionalOpenSSL, serialization.NoEncryption()
+    )
+    path = folder / "other.pem"
+    path.write_bytes(text)
+    return str(path)
+
+
+def test_all_right(reach: Reach) -> None:
+    assert asked(reach()) == []
+
+
+WHO = "Check user, tenancy, fingerprint and key of the profile"
+
+
+def test_a_wrong_key_or_fingerprint(reach: Reach, tmp_path: Path) -> None:
+    for more in ({"key_file": other_key(tmp_path)}, {"fingerprint": ":".join(["ab"] * 16)}):
+        with pytest.raises(Forbidden, match=f"Cannot list instances of .*401 NotAuthenticated.*{WHO}") as told:
+            asked(reach(more))
+        assert "PRIVATE KEY" not in str(told.value)
+
+
+@pytest.mark.parametrize(
+    ("more", "changes", "words"),
+    [
+        ({}, {"profile": "TRAIN"}, "has no profile 'TRAIN'. Known: DEFAULT"),
+        ({}, {"region": "eu-frankfrt-1", "service_endpoint": None}, "Unknown OCI region 'eu-frankfrt-1'"),
+        ({"key_file": "none.pem"}, {}, "Cannot authenticate to OCI by config: .*key_file"),
+        ({"fingerprint": "12:34"}, {}, "the config is not valid .fingerprint: malformed"),
+        ({}, {"config_file": "none"}, "there is no config file none"),
+        ({}, {"auth_type": "password"}, "Unknown auth_type 'password'. Known: config, environment"),
+        (
+            {},
+            {"auth_type": "security_token"},
+            "profile DEFAULT has no security_token_file. Run oci session authenticate",
+        ),
+    ],
+)
+def test_a_wrong_profile_or_region(reach: Reach, more: Any, changes: Any, words: str) -> None:
+    with pytest.raises(RdmaError, match=words):
+        reach(more, **changes)
+
+
+@pytest.mark.parametrize(("skew", "words"), [(1000.0, "1000 s behind|999 s behind"), (-1000.0, "100[01] s ahead")])
+def test_a_wrong_clock(reach: Reach, fake: FakeOci, skew: float, words: str) -> None:
+    fake.skew = skew
+    with pytest.raises(Forbidden, match=f"This machine's clock is ({words}); OCI accepts 300 s"):
+        asked(reach())
+
+
+def test_no_right_looks_like_nothing_there(reach: Reach, fake: FakeOci) -> None:
+    fake.fail("GET .*/instances", 404, "NotAuthorizedOrNotFound")
+    with pytest.raises(NotFound, match=r"not there, or this user may not see it; OCI does not tell which.*policies"):
+        asked(reach())
+
+
+def test_the_service_is_down(reach: Reach, fake: FakeOci) -> None:
+    session = reach()
+    fake.fail("GET .*/instances", 503, "ServiceUnavailable", "try later")
+    with pytest.raises(ClusterError, match="OCI answered 503 ServiceUnavailable: try later"):
+        asked(session)
+    with pytest.raises(Unreachable, match=r"Cannot list instances of .*: no answer from http://127.0.0.1:1 "):
+        asked(reach(service_endpoint="http://127.0.0.1:1"))
+
+
+def test_an_ocid_of_another_type() -> None:
+    with pytest.raises(InputError, match=r"image must be the OCID of an image, not of a subnet: ocid1.subnet.oc1"):
+        _oci.of_kind("ocid1.subnet.oc1.a.b", "image", "image")
+    with pytest.raises(InputError, match=r"cluster must be an OCID \(ocid1.cluster\.\.\.\), not 'train'"):
+        _oci.of_kind("train", "cluster", "cluster")

@@ -1,0 +1,198 @@
+# Copyright: gpuops.rdma contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Every kind of custom resource that we render for OpenShift, and the real definitions that it may meet: one table, for
+test_contract_openshift.py and for docs/openshift.md (tests/tools/generate.py)."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import yaml
+from ansible_collections.gpuops.rdma.plugins.module_utils import (
+    _autoscaler,
+    _gpudirect,
+    _olm,
+    _releases,
+    _serving,
+    _shape,
+    _sriov,
+)
+from ansible_collections.gpuops.rdma.plugins.plugin_utils import _data, _olm_run
+
+Json = dict[str, Any]
+ROOT = Path(__file__).resolve().parents[2]
+CATALOG = ROOT / "tests" / "sandbox" / "openshift" / "catalog.yaml"
+GPU_OPERATORS = ("v25.10.1", "v26.3.3", "v26.7.0")
+NETWORK_OPERATORS = ("v25.10.0", "v26.1.2", "v26.4.1")
+
+
+@dataclasses.dataclass(frozen=True)
+class Entry:
+    """``definitions``: files below ../shared/upstream/crds, each of which must take every object of ``render()``."""
+
+    kind: str
+    role: str
+    definitions: tuple[str, ...]
+    render: Callable[[], list[Json]]
+
+
+def _shapes() -> list[Any]:
+    return [_shape.parse(_data.load(ROOT / "files" / "topology" / f"{name}.yml")) for name in ("BM.GPU.H100.8",)]
+
+
+def _profile() -> Json:
+    return _data.profile("current", "openshift")
+
+
+def _choice() -> _gpudirect.Choice:
+    site = _gpudirect.Site(platform="openshift", oci=False, gpu_operator="v26.7.0", kernels=("5.14.0-570",))
+    return _gpudirect.choose("auto", "auto", site)
+
+
+def _subscribed(kind: str) -> Callable[[], list[Json]]:
+    def render() -> list[Json]:
+        made = []
+        for every in (False, True):
+            made += _olm.subscribe(
+                "gpu-operator-certified",
+                namespace="nvidia-gpu-operator",
+                channel_name="v26.7",
+                source="certified-operators",
+                starting_csv="gpu-operator-certified.v26.7.0",
+                every_namespace=every,
+                config={"tolerations": [{"operator": "Exists"}], "env": [{"name": "A", "value": "b"}]},
+            )
+        return [one for one in made if one["kind"] == kind]
+
+    return render
+
+
+def _example(operator: str, values: Json) -> list[Json]:
+    """As gpuops.rdma.olm_operator makes it, from the sandbox's example of the package."""
+    want = _olm_run.known(operator)
+    text = CATALOG.read_text().replace("$ocp", "4.20")
+    package = yaml.safe_load(text)[want["package"]]
+    csv = {"metadata": {"name": "x", "annotations": {"alm-examples": json.dumps(package["examples"])}}}
+    found = []
+    for one in want["resources"]:
+        found.append(_olm.custom_resource(csv, one["kind"], _olm.laid_over(one["values"], values)))
+    return found
+
+
+def _cluster_policies() -> list[Json]:
+    """With the plan's values, and with what sharing, taints and metrics write into it."""
+    values = _releases.merge(_profile()["gpu_operator"]["values"], _choice().gpu_operator_values)
+    shared = {
+        "devicePlugin": {"config": {"name": "gpuops-gpu-sharing", "default": "whole"}},
+        "mig": {"strategy": "mixed"},
+        "migManager": {"config": {"name": "gpuops-gpu-sharing-mig"}},
+        "daemonsets": {"tolerations": [{"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}]},
+    }
+    return [*_example("gpu_operator", values), *_example("gpu_operator", _olm.laid_over(values, shared))]
+
+
+def _nic_cluster_policy() -> list[Json]:
+    profile, shapes = _profile(), _shapes()
+    config = _sriov.device_plugin_config(shapes, "nvidia.com/sriov_rdma_vf")
+    more = _choice().policy(profile["network_operator"]["ofed_driver"])
+    tolerations = [{"key": "nvidia.com/gpu", "operator": "Exists"}]
+    made = _releases.nic_cluster_policy(profile, config, tolerations=tolerations, multus=False, more=more)
+    return [made] if made else []
+
+
+def _network() -> list[Json]:
+    return [_sriov.network_attachment("rdma-vf", "gpuops-nccl", "nvidia.com/sriov_rdma_vf", "gpuops-rdma", 4220)]
+
+
+def _pool() -> list[Json]:
+    return [_sriov.ip_pool("gpuops-rdma", "nvidia-network-operator", "192.168.0.0/16", 4, 16, shapes=_shapes())]
+
+
+def _cluster_autoscaler() -> list[Json]:
+    table = _autoscaler.tables(_data.load(ROOT / "files" / "autoscaler.yml"))
+    spec = {
+        "resourceLimits": {"gpus": [{"type": "nvidia-h100", "min": 0, "max": 16}]},
+        "scaleDown": {"enabled": True, "unneededTime": "5m"},
+        "expanders": ["LeastWaste"],
+    }
+    return [_autoscaler.cluster_autoscaler(table, spec, rollout_s=900, boot_s=600)]
+
+
+def _machine_autoscaler() -> list[Json]:
+    return [_autoscaler.machine_autoscaler("gpu-h100-a", "gpu-h100-a", 0, 4)]
+
+
+def _serve(kind: str) -> Callable[[], list[Json]]:
+    def render() -> list[Json]:
+        common: Json = {"name": "m", "namespace": "s", "model": "llama-3.1-70b", "image": "r/vllm:1", "claim": "c"}
+        found = []
+        for engine in _serving.ENGINES:
+            for nodes, vfs in ((1, 0), (2, 16)):
+                network = "gpuops-nccl/rdma-vf" if vfs else ""
+                serving = _serving.Serving(
+                    **common, path="p", nodes=nodes, gpus=8, vfs=vfs, network=network, engine=engine
+                )
+                found += _serving.objects(serving)
+        return [one for one in found if one["kind"] == kind]
+
+    return render
+
+
+def _gpu(name: str = "clusterpolicies") -> tuple[str, ...]:
+    return tuple(f"gpu-operator/{version}/nvidia.com_{name}.yaml" for version in GPU_OPERATORS)
+
+
+MATRIX = (
+    Entry("OperatorGroup", "nfd_gpu_operator", ("openshift/olm_operatorgroups.yaml",), _subscribed("OperatorGroup")),
+    Entry("Subscription", "nfd_gpu_operator", ("openshift/olm_subscriptions.yaml",), _subscribed("Subscription")),
+    Entry(
+        "CatalogSource",
+        "nfd_gpu_operator",
+        ("openshift/olm_catalogsources.yaml",),
+        lambda: [_olm.catalog_source("mirrored", "openshift-marketplace", "r/index:1", pull_secrets=["s"])],
+    ),
+    Entry(
+        "NodeFeatureDiscovery",
+        "nfd_gpu_operator",
+        ("openshift/nodefeaturediscoveries.yaml",),
+        lambda: _example("nfd", {"operand": {"workerTolerations": [{"operator": "Exists", "effect": "NoExecute"}]}}),
+    ),
+    Entry("ClusterPolicy", "nfd_gpu_operator, gpu_*", _gpu(), _cluster_policies),
+    Entry(
+        "SriovOperatorConfig",
+        "olm_network_operator",
+        ("network-operator/v26.4.1/sub/sriovnetwork.openshift.io_sriovoperatorconfigs.yaml",),
+        lambda: _example("sriov_operator", {}),
+    ),
+    Entry(
+        "NicClusterPolicy",
+        "network_operator",
+        tuple(f"network-operator/{version}/mellanox.com_nicclusterpolicies.yaml" for version in NETWORK_OPERATORS),
+        _nic_cluster_policy,
+    ),
+    Entry(
+        "NetworkAttachmentDefinition",
+        "sriov",
+        tuple(
+            f"network-operator/{version}/k8s.cni.cncf.io_networkattachmentdefinitions_crd.yaml"
+            for version in NETWORK_OPERATORS
+        ),
+        _network,
+    ),
+    Entry("IPPool", "sriov", ("nv-ipam/005-nv-ipam.nvidia.com_ippools.yaml",), _pool),
+    Entry("ClusterAutoscaler", "cluster_autoscaler", ("openshift/clusterautoscaler.yaml",), _cluster_autoscaler),
+    Entry("MachineAutoscaler", "machine_autoscaler", ("openshift/machineautoscaler.yaml",), _machine_autoscaler),
+    Entry(
+        "LeaderWorkerSet",
+        "gpu_serving",
+        ("lws/leaderworkerset.x-k8s.io_leaderworkersets.yaml",),
+        _serve("LeaderWorkerSet"),
+    ),
+    Entry("ServingRuntime", "gpu_serving", ("kserve/servingruntimes.yaml",), _serve("ServingRuntime")),
+    Entry("InferenceService", "gpu_serving", ("kserve/inferenceservices.yaml",), _serve("InferenceService")),
+)

@@ -1,0 +1,148 @@
+# Copyright: gpuops.rdma contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""GPU metrics: who selects a ServiceMonitor, the dashboard, the report's server, and samples as evidence."""
+
+from __future__ import annotations
+
+import json
+import re
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from ansible_collections.gpuops.rdma.plugins.module_utils import _metrics, _prometheus
+from ansible_collections.gpuops.rdma.plugins.module_utils._errors import InputError
+from crd_schema import faults, upstream
+
+ROOT = Path(__file__).resolve().parents[2]
+BOARD = _metrics.dashboard(yaml.safe_load((ROOT / "files/dashboard.yml").read_text()))
+SPACE = {"metadata": {"name": "gpu", "labels": {"openshift.io/cluster-monitoring": "true"}}}
+
+
+def prometheus(monitors: Any, namespaces: Any) -> dict[str, Any]:
+    spec = {"serviceMonitorSelector": monitors, "serviceMonitorNamespaceSelector": namespaces}
+    return {"metadata": {"name": "k8s", "namespace": "mon"}, "spec": {k: v for k, v in spec.items() if v is not None}}
+
+
+@pytest.mark.parametrize(
+    ("monitors", "namespaces", "labels", "words"),
+    [
+        ({}, {}, {}, ""),
+        ({"matchLabels": {"release": "stack"}}, {}, {"release": "stack"}, ""),
+        ({"matchLabels": {"release": "stack"}}, {}, {}, "and ours has no label"),
+        ({}, {"matchLabels": {"openshift.io/cluster-monitoring": "true"}}, {}, ""),
+        ({}, {"matchLabels": {"team": "a"}}, {}, "and gpu is none"),
+        ({}, None, {}, "of its own namespace mon alone"),
+        (None, {}, {}, "takes ServiceMonitors with null"),
+        ({"matchExpressions": [{"key": "release", "operator": "In", "values": ["a"]}]}, {}, {"release": "b"}, "takes"),
+        ({"matchExpressions": [{"key": "release", "operator": "Exists"}]}, {}, {"release": "b"}, ""),
+        ({"matchExpressions": [{"key": "release", "operator": "DoesNotExist"}]}, {}, {"release": "b"}, "takes"),
+        ({"matchExpressions": [{"key": "x", "operator": "NotIn", "values": ["a"]}]}, {}, {}, ""),
+    ],
+)
+def test_a_prometheus_takes_what_its_selectors_say(monitors: Any, namespaces: Any, labels: Any, words: str) -> None:
+    found = _metrics.why_not_selected(prometheus(monitors, namespaces), labels, SPACE)
+    assert (words in found) if words else found == ""
+
+
+@pytest.mark.parametrize("version", ["v25.10.1", "v26.3.3", "v26.7.0"])
+def test_the_policy_is_valid_for_each_operator(version: str) -> None:
+    spec = _metrics.policy_spec("15s", {"release": "stack"})
+    obj = {"apiVersion": "nvidia.com/v1", "kind": "ClusterPolicy", "metadata": {"name": "p"}, "spec": spec}
+    path = upstream("crds", "gpu-operator", version, "nvidia.com_clusterpolicies.yaml")
+    assert [one for one in faults(obj, path) if "is a required property" not in one] == []
+    with pytest.raises(InputError, match="no duration"):
+        _metrics.policy_spec("15 seconds", {})
+
+
+def test_the_dashboard_reads_metrics_that_exist() -> None:
+    """Ours are written by _prometheus, DCGM's are among the exporter's default counters."""
+    names = _metrics.queried(BOARD)
+    ours = {one for one in names if one.startswith("gpuops_rdma_")}
+    source = Path(_prometheus.__file__).read_text()
+    assert ours
+    assert all(f'"{one[len("gpuops_rdma_") :]}"' in source for one in ours)
+    assert len(names - ours) >= 6
+    assert all(re.fullmatch(r"DCGM_FI_DEV_[A-Z_]+", one) for one in names - ours)
+    assert len(BOARD["panels"]) == len(names)
+    assert sum(len(row["panels"]) for row in BOARD["rows"]) == len(BOARD["panels"])
+
+
+def test_a_dashboard_without_its_label_is_refused() -> None:
+    obj = _metrics.dashboard_object(BOARD, True)
+    assert obj["metadata"]["labels"] == {"console.openshift.io/dashboard": "true"}
+    assert obj["metadata"]["namespace"] == "openshift-config-managed"
+    assert json.loads(next(iter(obj["data"].values())))["uid"] == BOARD["uid"]
+    for labels in ({}, {"console.openshift.io/dashboard": "yes"}, {"app": "x"}):
+        with pytest.raises(InputError, match=r"has no label console\.openshift\.io/dashboard=true"):
+            _metrics.dashboard_object(BOARD, True, labels=labels)
+    assert _metrics.dashboard_object(BOARD, False, "grafana")["metadata"]["labels"] == {"grafana_dashboard": "1"}
+    with pytest.raises(InputError, match="needs the namespace"):
+        _metrics.dashboard_object(BOARD, False)
+
+
+def test_the_reports_pod_has_no_rights_and_openshift_chooses_its_user() -> None:
+    for openshift in (True, False):
+        objects = _metrics.report_objects("x 1\n", "ns", "image", "30s", {"release": "s"}, ["pull"], openshift)
+        deployment = next(one for one in objects if one["kind"] == "Deployment")["spec"]["template"]["spec"]
+        security = deployment["containers"][0]["securityContext"]
+        assert security["runAsNonRoot"] is True
+        assert ("runAsUser" in security) is not openshift
+        assert deployment["automountServiceAccountToken"] is False
+        monitor = next(one for one in objects if one["kind"] == "ServiceMonitor")
+        assert monitor["metadata"]["labels"]["release"] == "s"
+    with pytest.raises(InputError, match="no gauge"):
+        _metrics.report_objects("# nothing\n", "ns", "image", "30s", {})
+    with pytest.raises(InputError, match="a ConfigMap takes"):
+        _metrics.report_objects("x 1\n" * 300_000, "ns", "image", "30s", {})
+
+
+def test_the_reports_server_answers_as_prometheus_wants(tmp_path: Path) -> None:
+    """The program itself, on another port and folder."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    (tmp_path / "metrics.prom").write_text("gpuops_rdma_nodes 4\n")
+    program = _metrics.SERVER.replace('("", 9401)', f'("127.0.0.1", {port})').replace("/report/", f"{tmp_path}/")
+    server = subprocess.Popen([sys.executable, "-c", program])
+    try:
+        for _attempt in range(50):
+            try:
+                with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5) as answer:
+                    assert answer.headers["Content-Type"].startswith("text/plain; version=0.0.4")
+                    assert answer.read() == b"gpuops_rdma_nodes 4\n"
+                    return
+            except OSError:
+                time.sleep(0.1)
+        pytest.fail("the server did not answer")
+    finally:
+        server.kill()
+        server.wait()
+
+
+def exported(gpus: int, *more: str) -> str:
+    lines = [f'DCGM_FI_DEV_GPU_TEMP{{gpu="{n}",UUID="GPU-{n}",Hostname="h"}} 30' for n in range(gpus)]
+    return "\n".join(["# HELP x", *lines, *(f'{name}{{gpu="0"}} 0' for name in more), 'DCGM_X{gpu="0"} NaN']) + "\n"
+
+
+def test_each_node_must_tell_of_each_gpu() -> None:
+    nodes = {"a": 8, "b": 8, "c": 0}
+    good = dict.fromkeys(nodes, exported(8, "DCGM_FI_DEV_GPU_UTIL"))
+    wanted = ["DCGM_FI_DEV_GPU_UTIL", "gpuops_rdma_nodes"]
+    assert _metrics.judge(nodes, good, wanted) == []
+    found = _metrics.judge(nodes, {**good, "b": exported(7), "c": ""}, wanted)
+    assert [(one.id, one.subject) for one in found] == [("metrics.gpus", "b"), ("metrics.no-sample", "c")]
+    assert [one.id for one in _metrics.judge(nodes, {}, [])] == ["metrics.no-sample"] * 3
+    panel = _metrics.judge(nodes, good, ["DCGM_X"])
+    assert [one.id for one in panel] == ["metrics.panel"]
+    assert "DCGM_X" in panel[0].found
+
+
+def test_the_reports_own_gauges_are_read_as_such() -> None:
+    assert _metrics.names('# x\na_b 1\na_b{c="d"} 2\ne NaN\n\nf{} 3 170\n') == {"a_b": 2, "f": 1}

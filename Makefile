@@ -24,7 +24,7 @@ export PYTHONPATH := $(CURDIR)/$(COLLECTIONS):$(CURDIR)/tests/sandbox
 export PYTHONDONTWRITEBYTECODE := 1
 export ANSIBLE_CONFIG := $(CURDIR)/ansible.cfg
 
-.PHONY: help setup packages demo test lint types unit cluster oci e2e molecule test-matrix test-scale bench sandbox-up sandbox-down docs clean
+.PHONY: help setup packages demo test lint types unit cluster oci e2e molecule consumer gates ee-check test-matrix test-scale bench sandbox-up sandbox-down docs clean
 
 help: ## What there is
 	@grep -E '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -66,7 +66,7 @@ demo: sandbox-up ## The main job on simulated GPUs, from nothing to a verdict an
 
 # Two at a time: a playbook waits for its cluster more than it computes. Each prints when it is done.
 test: packages setup lint types ## Everything but scale
-	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target e2e unit cluster oci molecule
+	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target e2e unit cluster oci molecule consumer gates
 
 lint: $(VENV)/.ready $(LINK) ## ruff, yamllint, ansible-lint, documentation of all plugins and roles
 	@$(BIN)/ruff check .
@@ -98,9 +98,19 @@ molecule: setup ## A Molecule scenario per role, each on what the ones before it
 	@$(BIN)/molecule test --report $(addprefix --scenario-name ,$(SCENARIOS))
 	@GPUOPS_MOLECULE_PLATFORM=openshift $(BIN)/molecule test --report $(addprefix --scenario-name ,$(OPENSHIFT_SCENARIOS))
 
-test-matrix: setup ## Every shape, mode, profile and launcher, every fault
+consumer: setup ## Roles from the built artefact, in a project that is not this one
+	@$(PYTHON) tests/tools/consumer
+
+gates: setup ## What a collection must pass: artefact, documentation, changelog, sanity on one ansible-core
+	@$(PYTHON) tests/tools/gates --quick
+
+ee-check: setup ## site.yml from the artefact, through ansible-runner, in an empty environment of the EE's requirements
+	@$(PYTHON) tests/tools/ee_check
+
+test-matrix: setup ## Every shape, mode, profile, launcher and fault; every kill; every ansible-core
 	@GPUOPS_MATRIX=all $(PYTHON) -m pytest tests/e2e -q
 	@GPUOPS_MATRIX=all $(PYTHON) -m pytest tests/oci -q
+	@$(PYTHON) tests/tools/gates --write
 
 test-scale: setup ## 1,000 nodes
 	@$(PYTHON) -m pytest tests/scale -q -s

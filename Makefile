@@ -24,7 +24,7 @@ export PYTHONPATH := $(CURDIR)/$(COLLECTIONS):$(CURDIR)/tests/sandbox
 export PYTHONDONTWRITEBYTECODE := 1
 export ANSIBLE_CONFIG := $(CURDIR)/ansible.cfg
 
-.PHONY: help setup packages demo test lint types unit cluster oci e2e molecule consumer gates ee-check test-matrix test-scale bench sandbox-up sandbox-down docs clean
+.PHONY: help setup packages demo test lint types unit cluster oci awx e2e molecule consumer gates ee-check test-matrix test-scale bench sandbox-up sandbox-down docs docs-site linkcheck update clean
 
 help: ## What there is
 	@grep -E '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -66,13 +66,14 @@ demo: sandbox-up ## The main job on simulated GPUs, from nothing to a verdict an
 
 # Two at a time: a playbook waits for its cluster more than it computes. Each prints when it is done.
 test: packages setup lint types ## Everything but scale
-	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target e2e unit cluster oci molecule consumer gates
+	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target e2e unit cluster oci awx molecule consumer gates
 
 lint: $(VENV)/.ready $(LINK) ## ruff, yamllint, ansible-lint, documentation of all plugins and roles
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/yamllint --strict .
 	@tests/tools/check_docs
+	@$(PYTHON) tests/tools/site_pages.py
 	@$(BIN)/ansible-lint --offline -q
 
 types: $(VENV)/.ready $(LINK) ## mypy, strict, on the core
@@ -86,6 +87,9 @@ cluster: setup ## Plugins against the sandbox's API server
 
 oci: setup ## OCI modules and playbooks, with the real SDK against a fake OCI
 	@$(PYTHON) -m pytest tests/oci -q
+
+awx: setup ## The AWX data set, applied twice to a stand-in of AWX's API by the real awx.awx modules
+	@$(PYTHON) -m pytest tests/awx -q
 
 e2e: setup ## Whole playbooks against sandboxes: shapes, faults, second runs
 	@$(PYTHON) -m pytest tests/e2e -q
@@ -120,6 +124,15 @@ bench: setup ## The figures of docs/performance.md
 
 docs: $(VENV)/.ready $(LINK) ## Files that are generated from data
 	@$(PYTHON) tests/tools/generate.py
+
+docs-site: $(VENV)/.ready $(LINK) ## The documentation as a site, without warnings
+	@$(PYTHON) tests/tools/docs_site
+
+linkcheck: $(VENV)/.ready $(LINK) ## Asks every external address of the documentation
+	@$(PYTHON) tests/tools/docs_site --linkcheck
+
+update: $(VENV)/.ready ## Newer versions of what is pinned
+	@$(PYTHON) tests/tools/updates
 
 clean: ## Caches of this checkout
 	@rm -rf .cache .ansible .pytest_cache .mypy_cache .ruff_cache

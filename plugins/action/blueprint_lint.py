@@ -34,6 +34,6 @@ class ActionModule(RdmaAction):
             "findings": [to_dict(item) for item in found[:SHOWN]],
         }
         if errors:
-            lines = "\n".join(f"- {_blueprints.sentence(item)}" for item in errors[:SHOWN])
+            lines = "\n".join(f"- {item.line()}" for item in errors[:SHOWN])
             result.update(failed=True, msg=f"{len(errors)} faults in {len(documents)} blueprints:\n{lines}")
         return result

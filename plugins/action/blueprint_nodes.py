@@ -52,6 +52,8 @@ class ActionModule(RdmaAction):
         }
         if args["must_be"] == "rdma" and not result["rdma"]:
             result.update(failed=True, msg=f"{why or 'There is no node with RDMA'}.")
+        if args["must_be"] in ("addable", "added") and not with_rdma:
+            result.update(failed=True, msg=core.nothing(nodes, args["compartments"]))
         if args["must_be"] == "addable" and args["names"] and without:
             said = f"{core.some([item.name for item in without])} ({len(without)} nodes)"
             result.update(

@@ -46,7 +46,7 @@ class ActionModule(RdmaAction):
             **answer,
         }
         if verdict == "failed" or (verdict == "unknown" and expected.logged):
-            lines = "\n".join(f"- {_sentence(item)}" for item in found[:SHOWN])
+            lines = "\n".join(f"- {item.line()}" for item in found[:SHOWN])
             told = "does not use RDMA as asked for" if verdict == "failed" else "is not proven to use RDMA"
             result.update(failed=True, msg=f"{here.name} {told}:\n{lines}")
         return result
@@ -86,7 +86,7 @@ class ActionModule(RdmaAction):
             errors = any(item.severity == "error" and item.id.endswith(("-net", "-gdr", "-device")) for item in found)
             if not found or errors or self.check_mode or time.monotonic() - started >= args["timeout"]:
                 return pods, transports, found
-            self.progress(f"{args['name']}: {_sentence(found[0])}")
+            self.progress(f"{args['name']}: {found[0].line()}")
             time.sleep(pause)
             pause = min(pause * 1.5, LAST_POLL)
 
@@ -140,8 +140,3 @@ def _name(obj: Json) -> str:
 def _row(item: Pod) -> Json:
     fields = ("name", "namespace", "node", "gpus", "ready", "debug")
     return {**{key: getattr(item, key) for key in fields}, "ways": list(item.ways)}
-
-
-def _sentence(item: Finding) -> str:
-    parts = (item.found, f"expected {item.expected}" if item.expected else "", item.remedy)
-    return f"{item.subject}: {'; '.join(part for part in parts if part)}"

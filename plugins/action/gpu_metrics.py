@@ -64,7 +64,7 @@ class ActionModule(RdmaAction):
             result["diff"] = [one["diff"] for one in self.changes]
         return result
 
-    def _note(self, change: Optional[Json]) -> None:
+    def _keep(self, change: Optional[Json]) -> None:
         if change:
             self.changes.append(change)
 
@@ -115,12 +115,12 @@ class ActionModule(RdmaAction):
         self._mark(self.namespace)
         live = self.policy["spec"].get("dcgmExporter") or {}
         change = _gpu_nodes.patch_policy(self.client, self.policy, spec, self.check_mode)
-        self._note(change)
+        self._keep(change)
         if change and not self.check_mode and BEFORE not in (self.policy["metadata"].get("annotations") or {}):
             before = {key: live.get(key) for key in spec["dcgmExporter"]}
             self._annotate_policy(json.dumps(before, sort_keys=True))
         for obj in objects:
-            self._note(self._writer().apply(_objects.owned(obj)))
+            self._keep(self._writer().apply(_objects.owned(obj)))
 
     def _report_objects(self, report: str) -> list[Json]:
         place = self.args["report_namespace"]
@@ -142,7 +142,7 @@ class ActionModule(RdmaAction):
         body = {"labels": {_metrics.CLUSTER_MONITORING: "true"}, "annotations": {BEFORE: "label"}}
         self.client.patch(path, {"metadata": body}, dry_run=self.check_mode)
         before = {_metrics.CLUSTER_MONITORING: (meta.get("labels") or {}).get(_metrics.CLUSTER_MONITORING)}
-        self._note(_gpu_nodes.change(f"Namespace {namespace}", before, body["labels"]))
+        self._keep(_gpu_nodes.change(f"Namespace {namespace}", before, body["labels"]))
 
     def _annotate_policy(self, text: Optional[str]) -> None:
         path = self.client.path(*_gpu_nodes.POLICY, "", self.policy["metadata"]["name"])
@@ -155,18 +155,18 @@ class ActionModule(RdmaAction):
             before = json.loads(text)
             mine = {key: live[key] for key in before if key in live}
             spec = {"dcgmExporter": _gpu_nodes.put_back(before, mine)}
-            self._note(_gpu_nodes.patch_policy(self.client, self.policy, spec, self.check_mode))
+            self._keep(_gpu_nodes.patch_policy(self.client, self.policy, spec, self.check_mode))
             if not self.check_mode:
                 self._annotate_policy(None)
         board = _metrics.dashboard(_data.load(_data.FILES / "dashboard.yml"))
         for openshift, place in ((True, ""), (False, self.args["dashboard_namespace"])):
             if openshift == self.openshift and (openshift or place):
-                self._note(self._writer().remove(_metrics.dashboard_object(board, openshift, place)))
+                self._keep(self._writer().remove(_metrics.dashboard_object(board, openshift, place)))
         place = self.args["report_namespace"]
-        blank = _metrics.report_objects("x 1", place, "none", "15s", {})
+        blank = _metrics.report_objects("x 1", place, "none", "15s", {}, openshift=self.openshift)
         if self.client.find(self.client.path("v1", "Namespace", "", place)) is not None:
             for obj in [*reversed(blank), {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": place}}]:
-                self._note(self._writer().remove(obj))
+                self._keep(self._writer().remove(obj))
         self._unmark()
 
     def _unmark(self) -> None:
@@ -176,7 +176,7 @@ class ActionModule(RdmaAction):
             return
         body = {"labels": {_metrics.CLUSTER_MONITORING: None}, "annotations": {BEFORE: None}}
         self.client.patch(path, {"metadata": body}, dry_run=self.check_mode)
-        self._note(_gpu_nodes.change(f"Namespace {self.namespace}", {"label": "true"}, body["labels"]))
+        self._keep(_gpu_nodes.change(f"Namespace {self.namespace}", {"label": "true"}, body["labels"]))
 
     # ---- evidence --------------------------------------------------------------------------------------------------
 

@@ -10,6 +10,7 @@ from collections import Counter
 from typing import Any, Optional
 
 from ansible_collections.gpuops.rdma.plugins.module_utils import (
+    _busy,
     _job,
     _nccl,
     _objects,
@@ -61,7 +62,7 @@ class ActionModule(RdmaAction):
             "engine": serving.engine if serving else "",
             "parallel": {"tensor": serving.tp, "pipeline": serving.pp, "gpus": serving.total} if serving else {},
             "fit": vars(fit) if fit else {},
-            "endpoint": f"http://{_serving.service_host(serving)}:{_serving.port(serving)}" if serving else "",
+            "endpoint": self._endpoint(serving) if serving else "",
             "proof": proof,
         }
         if self.diff_mode and self.changes:
@@ -139,9 +140,14 @@ class ActionModule(RdmaAction):
         return Serving(**fields), members
 
     def _with_rdma(self, fields: Json, members: list[Member]) -> list[Member]:
-        """VFs, network and variables as the NCCL job of the plan has them; on nodes of the plan alone."""
+        """VFs, network and variables as the NCCL job of the plan has them; on nodes of the plan alone. One that was
+        left out because it is in use may be in use by this very model."""
         plan = _run.read_plan(self.args["plan"])
-        tested = {node["name"]: node for node in plan["nodes"] if not node.get("excluded")}
+        tested = {
+            node["name"]: node
+            for node in plan["nodes"]
+            if not node.get("excluded") or node["excluded"].startswith(_busy.IN_USE)
+        }
         members = [one for one in members if one.name in tested]
         shapes = Counter(tested[one.name]["shape"] for one in members)
         entries = {one["shape"]: one for one in plan["tests"] if one["shape"] in shapes}
@@ -229,9 +235,15 @@ class ActionModule(RdmaAction):
                 self.changes += [change] if change else []
         deadline = time.monotonic() + self.args["timeout"]
         pods = self.client.path("v1", "Pod", place)
-        while self.changes and not self.check_mode and time.monotonic() < deadline:
-            if not self.client.list(pods, label_selector=f"{_serving.SERVING_LABEL}={self.args['name']}"):
+        while self.changes and not self.check_mode:
+            left = self.client.list(pods, label_selector=f"{_serving.SERVING_LABEL}={self.args['name']}")
+            if not left:
                 return
+            if time.monotonic() > deadline:
+                raise RdmaError(
+                    f"{self.args['name']} is deleted, and {len(left)} of its pods are still there after "
+                    f"{self.args['timeout']} s, {left[0]['metadata']['name']} among them: see its node and finalizers."
+                )
             time.sleep(POLL)
 
     def _mine(self, version: str, kind: str, namespace: str, selector: str) -> list[Json]:
@@ -316,8 +328,15 @@ class ActionModule(RdmaAction):
                 break
         return found
 
+    def _endpoint(self, serving: Serving) -> str:
+        """KServe's Service may be headless, as OpenShift AI sets it: then the pods' own port answers."""
+        host, port = _serving.service_host(serving), _serving.port(serving)
+        service = self.client.find(self.client.path("v1", "Service", serving.namespace, host.partition(".")[0])) or {}
+        headless = (service.get("spec") or {}).get("clusterIP") == "None"
+        return f"http://{host}:{_serving.PORT if headless else port}"
+
     def _ask(self, serving: Serving) -> str:
-        root = f"http://{_serving.service_host(serving)}:{_serving.port(serving)}"
+        root = self._endpoint(serving)
         body = {"model": serving.model, "prompt": "1, 2, 3,", "max_tokens": 1, "temperature": 0}
         requests = [
             {"do": "get", "to": f"{root}/health", "tries": 5},

@@ -17,6 +17,8 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils import _autoscaling, _
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._action import RdmaAction
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._writer import Writer
 
+WRITTEN = "as the platform's controller writes it; OpenShift before 4.19 counts a new node's GPUs by that alone"
+
 
 class ActionModule(RdmaAction):
     spec = {**SPEC, "pools": {**SPEC["pools"], "options": POOL}}
@@ -53,17 +55,18 @@ class ActionModule(RdmaAction):
         found, created = self._found(pool)
         cpu, memory = self._sizes(pool, found)
         notes, expected = _autoscaling.capacity(self.table, pool, cpu, memory)
+        kept = self._kept(found, notes)
         zones = _autoscaler.zone_hints(self.table, found) if pool["zone_hints"] else {}
         labels = {_autoscaler.ACCELERATOR: _autoscaler.accelerator(pool["accelerator"]), _autoscaler.SET_LABEL: name}
         labels = {**zones, **{key: str(value) for key, value in pool["labels"].items()}, **labels}
         taints = _autoscaling.taints(pool, _machine_set.node_taints(found))
-        change = _machine_set.change(found, notes, labels, taints)
+        change = _machine_set.change(found, {**notes, **kept}, labels, taints)
         after = _machine_set.merged(found, change.patch)
         self._check(pool, after, expected.resources.get(_autoscaler.GPU), bool(notes))
         told: Json = {"resources": expected.resources, "isolation": expected.isolation, "created": created}
         if self.version and pool["min_replicas"] == 0:
             told["from_zero"] = self._from_zero(pool, after)
-        told["notes"] = self._notes(pool, after)
+        told["notes"] = [*self._notes(pool, after), *(f"{key}={value}: {WRITTEN}" for key, value in kept.items())]
 
         def write() -> None:
             if created:
@@ -71,9 +74,20 @@ class ActionModule(RdmaAction):
             elif change.patch:
                 self._patch(name, found, change)
             if self.args["label_nodes"] and not created:
-                self._label_nodes(name, labels)
+                # The zone of a node that is there is the platform's to tell.
+                self._label_nodes(name, {key: value for key, value in labels.items() if key not in zones})
 
         return name, told, write
+
+    def _kept(self, found: Json, notes: Json) -> Json:
+        """The GPU count that the platform's controller put back after us: to write it again would be in vain."""
+        machine, capacity = (self.table.families[family]["gpu"] for family in ("machine", "capacity"))
+        live = found["metadata"].get("annotations") or {}
+        wrote = machine in (_machine_set.noted(found).get("annotations") or {})
+        value = live.get(machine)
+        if not (wrote and machine in notes and value and value != live.get(capacity)):
+            return {}
+        return {machine: value}
 
     def _found(self, pool: Json) -> tuple[Json, bool]:
         """(the set, or the one that is to be made; is it to be made?)"""
@@ -165,13 +179,13 @@ class ActionModule(RdmaAction):
 
     def _label_nodes(self, name: str, labels: dict[str, Any]) -> None:
         """Existing nodes of the set; a value of None removes the label where it is ours, that is the set's own."""
-        for machine in _autoscaling.machines(self.client, name):
-            node = _scale_watch.node_of(machine)
-            path = self.client.path("v1", "Node", "", node)
-            live = self.client.find(path) if node else None
-            if live is None:
+        mine = {_scale_watch.node_of(one) for one in _autoscaling.machines(self.client, name)} - {""}
+        if not mine:
+            return
+        for node, there in self.client.projected(self.client.path("v1", "Node"), _labelled):
+            if node not in mine:
                 continue
-            there = live["metadata"].get("labels") or {}
+            path = self.client.path("v1", "Node", "", node)
             lacking = {key: value for key, value in labels.items() if there.get(key) != value}
             if lacking:
                 self.client.patch(path, {"metadata": {"labels": lacking}}, dry_run=self.check_mode)
@@ -210,6 +224,10 @@ class ActionModule(RdmaAction):
                 self._label_nodes(name, {key: value for key, value in earlier.items() if key not in zones})
 
         return name, {}, write
+
+
+def _labelled(node: Json) -> tuple[str, dict[str, str]]:
+    return str(node["metadata"]["name"]), dict(node["metadata"].get("labels") or {})
 
 
 def _vfs(pool: Json) -> bool:

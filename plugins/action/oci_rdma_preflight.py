@@ -44,7 +44,7 @@ class ActionModule(RdmaAction):
         errors = [item for item in found if item.severity == "error"]
         for item in found:
             if item.severity != "error":
-                self.progress(f"{item.severity}: {_oci_preflight.line(item)}")
+                self.progress(f"{item.severity}: {item.line()}")
         result: dict[str, Any] = {
             "changed": False,
             "findings": to_dict(found[:SHOWN]),
@@ -52,6 +52,6 @@ class ActionModule(RdmaAction):
             "calls": calls,
         }
         if errors:
-            lines = "\n".join(f"- {_oci_preflight.line(item)}" for item in errors[:SHOWN])
+            lines = "\n".join(f"- {item.line()}" for item in errors[:SHOWN])
             result.update(failed=True, msg=f"{len(errors)} reasons against this pool; nothing was changed:\n{lines}")
         return result

@@ -73,11 +73,6 @@ class ActionModule(RdmaAction):
             "reason": report["reason"],
             "report": str(folder / "report.json"),
             "bad_nodes": [node["name"] for node in report["nodes"] if node["verdict"] == "fail"][:50],
-            "ansible_stats": {
-                "data": {"rdma_verdict": report["verdict"], "rdma_reason": report["reason"]},
-                "per_host": True,
-                "aggregate": False,
-            },
         }
         # Check mode has made nothing, so counts fall short there; a stage that failed is a failure all the same.
         judged = not self.check_mode or any(stage["status"] == "failed" for stage in stages)

@@ -13,6 +13,7 @@ from typing import Any, Optional
 
 from ansible_collections.gpuops.rdma.plugins.module_utils import (
     _facts,
+    _machine_set,
     _objects,
     _pod_gpu,
     _readiness,
@@ -50,7 +51,7 @@ class ActionModule(RdmaAction):
         self.stamps: dict[str, str] = {}
         self.taints: dict[str, list[Json]] = {}
         self.deleted: set[str] = set()
-        self.namespace = _gpu_nodes.operator_namespace(self.client)
+        self.namespace = _gpu_nodes.operator_namespace(self.client, bool(args["profiles"]))
         self.policy = _gpu_nodes.policy(self.client)
         self.as_secret = _vgpu.knows_secret(self.client.get(CRD), self._version())
         notes: list[str] = []
@@ -68,8 +69,9 @@ class ActionModule(RdmaAction):
         if stale and not self.check_mode:
             self._reach(nodes)
         self._write(driver, license)
+        drivers = self._drivers() if stale and not self.check_mode else {}
         for one in stale:
-            self._restart(one)
+            self._restart(one, drivers.get(one.name, []))
         if not self.check_mode:
             self._await(nodes)
             if args["prove"] == "always" or (self.changes and args["prove"] == "changed"):
@@ -90,7 +92,7 @@ class ActionModule(RdmaAction):
             found["diff"] = [one["diff"] for one in self.changes][: _gpu_nodes.SHOWN]
         return found
 
-    def _note(self, change: Optional[Json]) -> None:
+    def _keep(self, change: Optional[Json]) -> None:
         if change:
             self.changes.append(change)
 
@@ -121,12 +123,13 @@ class ActionModule(RdmaAction):
             return
         profiles = [{k: v for k, v in one.items() if v is not None} for one in self.args["profiles"]]
         _path, base = _gpu_nodes.machine_set(self.client, self.args["machine_set"])
-        base = {**base, "apiVersion": _gpu_nodes.MACHINE_SET[0], "kind": _gpu_nodes.MACHINE_SET[1]}
-        for profile, obj in zip(profiles, _vgpu.machine_sets(base, profiles)):
+        _vgpu.check_profiles(base, profiles)
+        for profile in profiles:
+            obj = _copied(base, profile)
             live = self.client.find(self.client.path_of(obj))
             if live is not None and "replicas" not in profile:
                 obj["spec"]["replicas"] = (live.get("spec") or {}).get("replicas", 0)  # an autoscaler's, it may be
-            self._note(self._writer().apply(_objects.owned(obj)))
+            self._keep(self._writer().apply(_objects.owned(obj)))
 
     def _wanted(self) -> int:
         """Nodes that the MachineSets of the profiles are to have."""
@@ -298,18 +301,18 @@ class ActionModule(RdmaAction):
         return Writer(self.client, self.check_mode, self.progress)
 
     def _write(self, driver: Driver, license: Json) -> None:
-        self._note(_hidden(self._writer().apply(_objects.owned(license))))
+        self._keep(_hidden(self._writer().apply(_objects.owned(license))))
         other = "ConfigMap" if self.as_secret else "Secret"
-        self._note(_hidden(self._writer().remove({**license, "apiVersion": "v1", "kind": other})))
+        self._keep(_hidden(self._writer().remove({**license, "apiVersion": "v1", "kind": other})))
         if self._by_crd():
             selector = {_vgpu.VGPU_LABEL: "true"}
-            obj = _vgpu.nvidia_driver(driver, NVIDIA_DRIVER, self.as_secret, selector)
-            self._note(self._writer().apply(_objects.owned(obj)))
+            obj = _vgpu.nvidia_driver(driver, NVIDIA_DRIVER, self.args["name"], self.as_secret, selector)
+            self._keep(self._writer().apply(_objects.owned(obj)))
             return
         spec = _vgpu.policy_spec(driver, self.args["name"], self.as_secret)
         live = self.policy["spec"].get("driver") or {}
         change = _gpu_nodes.patch_policy(self.client, self.policy, spec, self.check_mode)
-        self._note(change)
+        self._keep(change)
         if change and not self.check_mode and BEFORE not in (self.policy["metadata"].get("annotations") or {}):
             before = {key: live.get(key) for key in spec["driver"]}
             self._annotate_policy(json.dumps(before, sort_keys=True))
@@ -318,16 +321,16 @@ class ActionModule(RdmaAction):
         path = self.client.path(*_gpu_nodes.POLICY, "", self.policy["metadata"]["name"])
         self.client.patch(path, {"metadata": {"annotations": {BEFORE: text}}})
 
-    def _restart(self, one: Node) -> None:
+    def _restart(self, one: Node, drivers: list[Json]) -> None:
         """gridd and the driver read their files when they start. The label is for an NVIDIADriver."""
         labels = {_vgpu.VGPU_LABEL: "true"}
         before = {"label": one.labels.get(_vgpu.VGPU_LABEL), "config": self.stamps.get(one.name) or None}
-        self._note(_gpu_nodes.change(f"Node {one.name}", before, {"label": "true", "config": self.digest}))
+        self._keep(_gpu_nodes.change(f"Node {one.name}", before, {"label": "true", "config": self.digest}))
         if not self.check_mode:
             for name in self.busy.get(one.name, []):
                 namespace, _sep, pod = name.partition("/")
                 self.client.delete(self.client.path("v1", "Pod", namespace, pod))
-            for found in self._drivers().get(one.name, []):
+            for found in drivers:
                 self._end(found)
         body = {"metadata": {"labels": labels, "annotations": {IN_EFFECT: self.digest}}}
         self.client.patch(self.client.path("v1", "Node", "", one.name), body, dry_run=self.check_mode)
@@ -341,31 +344,42 @@ class ActionModule(RdmaAction):
         return found
 
     def _take_back(self) -> None:
-        """What we made, and the ClusterPolicy's driver as it was. The machines of our MachineSets go with them."""
+        """What we made, and the ClusterPolicy's driver as it was. The machines of our MachineSets go with them, unless
+        pods still use their GPUs."""
+        names = {one["name"] for one in self.args["profiles"]}
+        nodes = [one.name for one in self._all() if one.labels.get(_vgpu.PROFILE_LABEL) in names]
+        busy = _gpu_nodes.gpu_pods(self.client, nodes) if nodes else {}
+        if busy and not self.args["drain"]:
+            node, pods = next(iter(sorted(busy.items())))
+            raise InputError(
+                f"Cannot remove the MachineSets of the vGPU profiles: GPUs of {_gpu_nodes.told(sorted(busy))} are in "
+                f"use, on {node} by {_gpu_nodes.told(pods)}, and the machines would go with them. End these pods, or "
+                "set drain."
+            )
         for one in self.args["profiles"]:
             meta = {"name": one["name"], "namespace": _gpu_nodes.MACHINES}
             kind = {"apiVersion": _gpu_nodes.MACHINE_SET[0], "kind": _gpu_nodes.MACHINE_SET[1]}
-            self._note(self._writer().remove({**kind, "metadata": meta}))
+            self._keep(self._writer().remove({**kind, "metadata": meta}))
         mine = {"apiVersion": "nvidia.com/v1alpha1", "kind": "NVIDIADriver", "metadata": {"name": NVIDIA_DRIVER}}
-        self._note(self._writer().remove(mine))
+        self._keep(self._writer().remove(mine))
         text = (self.policy["metadata"].get("annotations") or {}).get(BEFORE)
         if text:
             live = self.policy["spec"].get("driver") or {}
             before = json.loads(text)
             mine = {key: live[key] for key in before if key in live}
             spec = {"driver": _gpu_nodes.put_back(before, mine)}
-            self._note(_gpu_nodes.patch_policy(self.client, self.policy, spec, self.check_mode))
+            self._keep(_gpu_nodes.patch_policy(self.client, self.policy, spec, self.check_mode))
             if not self.check_mode:
                 self._annotate_policy(None)
         for version, kind in (("v1", "Secret"), ("v1", "ConfigMap")):
             meta = {"name": self.args["name"], "namespace": self.namespace}
-            self._note(_hidden(self._writer().remove({"apiVersion": version, "kind": kind, "metadata": meta})))
+            self._keep(_hidden(self._writer().remove({"apiVersion": version, "kind": kind, "metadata": meta})))
         for one in self._all():
             if self.stamps.get(one.name):
                 body = {"metadata": {"labels": {_vgpu.VGPU_LABEL: None}, "annotations": {IN_EFFECT: None}}}
                 self.client.patch(self.client.path("v1", "Node", "", one.name), body, dry_run=self.check_mode)
                 before = {"label": one.labels.get(_vgpu.VGPU_LABEL)}
-                self._note(_gpu_nodes.change(f"Node {one.name}", before, {"label": None}))
+                self._keep(_gpu_nodes.change(f"Node {one.name}", before, {"label": None}))
 
     # ---- evidence --------------------------------------------------------------------------------------------------
 
@@ -439,6 +453,15 @@ class ActionModule(RdmaAction):
         asks = _probe.spread(requests, "gpuops-vgpu-license")
         answers = [answer for found in self._ask(asks, "licence metric").values() for answer in found] if asks else []
         return {name: _vgpu.samples(str(a.get("text") or "")) for (name, _url), a in zip(targets, answers) if a["ok"]}
+
+
+def _copied(base: Json, profile: Json) -> Json:
+    """Only the RHCOS template with the vGPU device differs, and the labels that tell the nodes apart."""
+    name, template = profile["name"], {"template": profile["template"]}
+    found = _machine_set.copy(base, name, template, profile.get("replicas") or 0)
+    labels = found["spec"]["template"]["spec"]["metadata"]["labels"]
+    labels.update({_vgpu.VGPU_LABEL: "true", _vgpu.PROFILE_LABEL: name})
+    return found
 
 
 def _has_gpu(one: Node) -> bool:

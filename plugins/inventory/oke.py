@@ -33,6 +33,8 @@ options:
     description: OCID of the compartment of clusters, pools and subnets.
     type: str
     required: true
+    env:
+    - name: OCI_COMPARTMENT
   subcompartments:
     description: With O(hosts=clusters), look into the compartments inside too.
     type: bool

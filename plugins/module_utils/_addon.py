@@ -18,7 +18,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Optional
 
-from ansible_collections.gpuops.rdma.plugins.module_utils._model import Json, image_name
+from ansible_collections.gpuops.rdma.plugins.module_utils._model import Json, as_text, image_name
 
 GONE = ("DELETED",)
 SETTLING = ("CREATING", "UPDATING")
@@ -52,12 +52,6 @@ def _flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, An
             yield from _flat(value, f"{path}.")
         elif value is not None:
             yield path, value
-
-
-def as_text(value: Any) -> str:
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    return str(value) if isinstance(value, (str, int, float)) else json.dumps(value, sort_keys=True)
 
 
 def equal(one: Optional[str], other: str) -> bool:

@@ -265,7 +265,10 @@ def _check_capacity(table: Tables, name: str, machine_set: Json, gpus: Optional[
                 findings.append(_error("capacity", name, f"annotation {key}={value} is no number{panics}", "a number"))
     counts = {notes[keys["gpu"]] for keys in table.families.values() if keys["gpu"] in notes}
     if len(counts) > 1:
-        findings.append(_error("capacity", name, f"the two GPU counts differ: {', '.join(sorted(counts))}", "the same"))
+        found, severity = f"the two GPU counts differ: {', '.join(sorted(counts))}", "error"
+        if str(_provider(machine_set).get("kind")) in table.zones:
+            found, severity = f"{found}. The controllers of this platform write machine.openshift.io/GPU", "warning"
+        findings.append(Finding("autoscaler.capacity", severity, name, found, "the same"))
     elif gpus is not None and counts and counts != {str(gpus)}:
         found = f"GPU count {counts.pop()}, and its nodes advertise {gpus} {GPU}"
         findings.append(
@@ -280,16 +283,24 @@ def _readable(family: str, part: str, value: str) -> bool:
 def zone_hints(table: Tables, machine_set: Json) -> dict[str, str]:
     """The labels by which a pod with a zone-bound volume finds the set while it has no node; {} where its providerSpec
     names no zone."""
-    value = _at(machine_set, ("spec", "template", "spec", "providerSpec", "value")) or {}
-    rule = table.zones.get(str(value.get("kind")))
-    zone = _at(value, rule["path"]) if rule else None
-    return {ZONE: str(zone), str(rule["label"]): str(zone)} if rule and zone else {}
+    rule, zone = _zone(table, machine_set)
+    return {ZONE: zone, str(rule["label"]): zone} if zone else {}
+
+
+def _provider(machine_set: Json) -> Json:
+    return _at(machine_set, ("spec", "template", "spec", "providerSpec", "value")) or {}
+
+
+def _zone(table: Tables, machine_set: Json) -> tuple[Json, str]:
+    """(how its platform tells, the zone as its nodes are labelled); ({}, "") on others, and "" where it names none."""
+    value = _provider(machine_set)
+    rule: Json = table.zones.get(str(value.get("kind"))) or {}
+    parts = [_at(value, rule[key]) for key in ("region", "path") if key in rule]
+    return rule, "-".join(map(str, parts)).lower() if parts and all(parts) else ""
 
 
 def _check_zone(table: Tables, name: str, machine_set: Json, zonal: bool, findings: list[Finding]) -> None:
-    value = _at(machine_set, ("spec", "template", "spec", "providerSpec", "value")) or {}
-    rule = table.zones.get(str(value.get("kind")))
-    zone = _at(value, rule["path"]) if rule else None
+    rule, zone = _zone(table, machine_set)
     labels = _node_labels(machine_set)
     for key in (ZONE, *(one["label"] for one in table.zones.values())):
         if key not in labels:
@@ -298,7 +309,12 @@ def _check_zone(table: Tables, name: str, machine_set: Json, zonal: bool, findin
                 findings.append(_error("zone", name, f"label {key} is absent", str(zone), remedy))
         elif key != ZONE and rule and key != rule["label"]:
             findings.append(
-                _error("zone", name, f"label {key} is not this platform's ({value.get('kind')})", rule["label"])
+                _error(
+                    "zone",
+                    name,
+                    f"label {key} is not this platform's ({_provider(machine_set).get('kind')})",
+                    rule["label"],
+                )
             )
         elif zone and labels[key] != zone:
             findings.append(_error("zone", name, f"label {key}={labels[key]}", f"{zone}, as in its providerSpec"))
@@ -463,14 +479,15 @@ def _check_times(spec: Json, rollout_s: float, boot_s: float, faults: list[str])
     if down.get("enabled") and duration(down["delayAfterAdd"]) <= rollout_s:
         faults.append(
             f"spec.scaleDown.delayAfterAdd {down['delayAfterAdd']} is not more than the {rollout_s:.0f} s that the GPU "
-            "stack takes on a new node: the node would be removed before its GPUs are there"
+            "stack takes on a new node: the node would be removed before its GPUs are there (rollout_seconds, where "
+            "the measure is no guide)"
         )
     limit = spec.get("maxNodeProvisionTime", PROVISION_TIME)
     if duration(limit) <= boot_s:
         named = limit if "maxNodeProvisionTime" in spec else f"(not given: {limit})"
         faults.append(
             f"spec.maxNodeProvisionTime {named} is not more than the {boot_s:.0f} s that a machine takes to become a "
-            "node: the group would be Unhealthy and get no more nodes"
+            "node: the group would be Unhealthy and get no more nodes (boot_seconds, where the measure is no guide)"
         )
 
 

@@ -115,6 +115,17 @@ def no_rdma(pool: str, without: Sequence[Node]) -> str:
     )
 
 
+def nothing(nodes: Sequence[Node], compartments: Sequence[str]) -> str:
+    """What to say where no node can be added."""
+    if not nodes:
+        return "No node of the cluster has a shape with RDMA: there is none to add."
+    return (
+        f"None of {some([item.name for item in nodes])} ({len(nodes)} nodes) is an instance of a cluster network or "
+        f"compute cluster in {', '.join(compartments)}: there is none to add. Are these their compartments, and may "
+        "this user see them?"
+    )
+
+
 def updates(nodes: Iterable[Node], backing: Mapping[str, Backing], label: str) -> list[Json]:
     """A blueprint for each node that has RDMA and is not yet added: the server takes one node each. The name is of this
     node's very object: a node that joined anew is another one."""

@@ -15,6 +15,8 @@ _ENDED = ("Succeeded", "Failed")
 _PARTS = "nvidia.com/mig-"
 """A node that shares its GPUs by MIG offers them under other names."""
 SHOWN = 3
+IN_USE = "in use: "
+"""Begins the reason why a node was left out of a test for its holders."""
 
 
 @dataclass(frozen=True)
@@ -76,7 +78,7 @@ def by_node(holders: Iterable[Holder], nodes: Sequence[str]) -> dict[str, list[H
 def reason(held: Sequence[Holder]) -> str:
     """Why one node is left out."""
     more = f" and {len(held) - SHOWN} more" if len(held) > SHOWN else ""
-    return f"in use: {', '.join(one.text for one in held[:SHOWN])}{more}"
+    return f"{IN_USE}{', '.join(one.text for one in held[:SHOWN])}{more}"
 
 
 def summary(busy: Mapping[str, Sequence[Holder]], total: int) -> str:

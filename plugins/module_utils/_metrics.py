@@ -223,6 +223,7 @@ def report_objects(
     if pull_secrets:
         pod["imagePullSecrets"] = [{"name": name} for name in pull_secrets]
     return [
+        *(_rights(meta) if openshift else []),
         {"apiVersion": "v1", "kind": "ConfigMap", "metadata": meta, "data": {REPORT_KEY: text}},
         {
             "apiVersion": "apps/v1",
@@ -248,6 +249,27 @@ def report_objects(
             "kind": "ServiceMonitor",
             "metadata": {**meta, "labels": {**own, **labels}},
             "spec": {"selector": {"matchLabels": own}, "endpoints": [{"port": "metrics", "interval": interval}]},
+        },
+    ]
+
+
+def _rights(meta: Json) -> list[Json]:
+    """OpenShift's Prometheus may look only into namespaces that let it: without this it finds no target there."""
+    api = "rbac.authorization.k8s.io"
+    look = ["get", "list", "watch"]
+    rules = [
+        {"apiGroups": [""], "resources": ["services", "endpoints", "pods"], "verbs": look},
+        {"apiGroups": ["discovery.k8s.io"], "resources": ["endpointslices"], "verbs": look},
+    ]
+    subject = {"kind": "ServiceAccount", "name": "prometheus-k8s", "namespace": "openshift-monitoring"}
+    return [
+        {"apiVersion": f"{api}/v1", "kind": "Role", "metadata": meta, "rules": rules},
+        {
+            "apiVersion": f"{api}/v1",
+            "kind": "RoleBinding",
+            "metadata": meta,
+            "roleRef": {"apiGroup": api, "kind": "Role", "name": meta["name"]},
+            "subjects": [subject],
         },
     ]
 

@@ -9,6 +9,7 @@ All are frozen; ``to_dict`` gives plain JSON data. Units: GB = 1e9 bytes, Gb/s =
 from __future__ import annotations
 
 import dataclasses
+import json
 import re
 from dataclasses import dataclass, field
 from typing import Any, Optional
@@ -36,6 +37,13 @@ VF_RESOURCES = ("nvidia.com/sriov_rdma_vf", "nvidia.com/rdma-vf", "nvidia.com/sr
 def image_name(image: str) -> str:
     """``nvcr.io/nvidia/gpu-operator:v26.7.0@sha256:...`` -> ``gpu-operator``."""
     return image.split("@", maxsplit=1)[0].rsplit("/", 1)[-1].split(":", maxsplit=1)[0]
+
+
+def as_text(value: Any) -> str:
+    """As services of OCI take values: all are texts, lists and objects in JSON."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return str(value) if isinstance(value, (str, int, float)) else json.dumps(value, sort_keys=True)
 
 
 def is_int(value: Any) -> bool:
@@ -94,6 +102,11 @@ class Finding:
     expected: str = ""
     remedy: str = ""
     stage: str = ""
+
+    def line(self) -> str:
+        """All of it in one line, for a message."""
+        parts = (self.found, f"expected {self.expected}" if self.expected else "", self.remedy)
+        return f"{self.subject}: {'; '.join(part for part in parts if part)} ({self.id})"
 
 
 @dataclass(frozen=True)

@@ -246,6 +246,7 @@ def _nodes(there: Json, wanted: Wanted) -> list[Change]:
     """Size and nodes that go. Fewer nodes: those that go are named, nothing is deleted unasked."""
     size, nodes = there["size"], there["nodes"]
     going = [item for item in nodes if {item["id"], item["name"], item["private_ip"]} & set(wanted.remove_nodes)]
+    launched = [item for item in nodes if not item.get("error") or item["state"] == "ACTIVE"]
     less = size - wanted.nodes
     if less > 0 and len(going) != less:
         listed = ", ".join(f"{item['name']} ({item['private_ip'] or item['id']})" for item in nodes[:SHOWN])
@@ -259,9 +260,9 @@ def _nodes(there: Json, wanted: Wanted) -> list[Change]:
     found = [Change("nodes", item["id"], None, "replace") for item in going]
     if less < 0:
         found.append(Change("size", size, wanted.nodes, "size"))
-    elif len(nodes) < size and there["state"] not in ("CREATING", "UPDATING", "PROVISIONING", "SCALING"):
+    elif len(launched) < size and there["state"] not in ("CREATING", "UPDATING", "PROVISIONING", "SCALING"):
         # a request that failed half-way: OCI fills the pool when its size is written again
-        found.append(Change("size", len(nodes), size, "size"))
+        found.append(Change("size", len(launched), size, "size"))
     return found
 
 

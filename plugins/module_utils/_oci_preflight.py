@@ -307,8 +307,3 @@ def _inside(cidr: str, wide: str) -> bool:
     if isinstance(one, ipaddress.IPv4Network) and isinstance(other, ipaddress.IPv4Network):
         return one.subnet_of(other)
     return False
-
-
-def line(item: Finding) -> str:
-    parts = (item.found, f"expected {item.expected}" if item.expected else "", item.remedy)
-    return f"{item.subject}: {'; '.join(part for part in parts if part)} ({item.id})"

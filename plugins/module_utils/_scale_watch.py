@@ -162,7 +162,13 @@ def ready_after(pod: Json) -> float:
     entries = [*(status.get("containerStatuses") or []), *(status.get("initContainerStatuses") or [])]
     if any(one.get("restartCount") for one in entries):
         return 0.0
+    # A node that was away for a while makes its pods Ready anew, days later; their containers run since the first time.
+    started = [
+        ((one.get("state") or {}).get("running") or {}).get("startedAt")
+        for one in status.get("containerStatuses") or []
+    ]
     for one in status.get("conditions") or []:
         if one.get("type") == "Ready" and one.get("status") == "True":
-            return seconds(pod["metadata"].get("creationTimestamp"), one.get("lastTransitionTime"))
+            when = max(map(str, started)) if started and all(started) else one.get("lastTransitionTime")
+            return seconds(pod["metadata"].get("creationTimestamp"), when)
     return 0.0

@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from typing import Any, Optional
 
 from ansible_collections.gpuops.rdma.plugins.module_utils._errors import DataError, InputError
-from ansible_collections.gpuops.rdma.plugins.module_utils._model import HIDDEN, Json, speaks_of_secret
+from ansible_collections.gpuops.rdma.plugins.module_utils._model import HIDDEN, Json, as_text, speaks_of_secret
 
 CHANGING = ("APPLY", "DESTROY", "APPLY_ROLLBACK", "IMPORT_TF_STATE")
 RUNNING = ("ACCEPTED", "IN_PROGRESS", "CANCELING")
@@ -120,13 +120,6 @@ def _check(own: Mapping[str, str], values: Mapping[str, str], known: Mapping[str
         raise InputError("\n- ".join(["Cannot accept the variables of the Terraform configuration:", *faults]))
 
 
-def as_text(value: Any) -> str:
-    """As Resource Manager takes variables: all are texts, lists and objects in JSON."""
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    return str(value) if isinstance(value, (str, int, float)) else json.dumps(value, sort_keys=True)
-
-
 def is_secret(name: str, known: Optional[Mapping[str, Variable]] = None) -> bool:
     item = (known or {}).get(name)
     return bool(item and item.sensitive) or speaks_of_secret(name) or "nonce" in name.lower()
@@ -145,11 +138,18 @@ def same(name: str, present: Optional[str], wanted: str) -> bool:
 
 
 def without_secrets(text: str, secrets: Sequence[str]) -> str:
-    """``secrets``: longest first."""
+    """``secrets``: longest first. Also what stands behind ``name =`` with a name that speaks of a secret."""
     for value in secrets:
         if len(value) >= SHORTEST_SECRET:
             text = text.replace(value, HIDDEN)
-    return text
+    found = _ASSIGNED.match(text)
+    return f"{text[: found.end()]}{HIDDEN}" if found and is_secret(found["name"]) else text
+
+
+def begins_outputs(line: str) -> bool:
+    """Whether outputs follow in a job's log: a secret that Terraform was not told of stands there in clear, over many
+    lines where it is a key."""
+    return _OUTPUTS.match(_STAMP.sub("", line)) is not None
 
 
 # ---- configurations ------------------------------------------------------------------------------------------------
@@ -213,6 +213,8 @@ def read_plan(data: bytes) -> Json:
     return document
 
 
+_ASSIGNED = re.compile(r"[^\w\"]*\"?(?P<name>[\w.-]+)\"? *= *(?!\(|<)(?=\S)")
+_OUTPUTS = re.compile(r"\W*(Changes to )?Outputs:")
 _FRAME = re.compile(r"^[\s│╷╵|]+")
 _STAMP = re.compile(r"^\d{4}[/-]\d\d[/-]\d\d[T ]\d\d:\d\d:\d\d\S*\s*(\[(TERRAFORM_CONSOLE|INFO|ERROR)\]\s*)*")
 

@@ -12,7 +12,7 @@
     driver(settings, nodes) -> Driver                 checked against the nodes' system and host driver; InputError
     policy_spec(driver, name, secret, nls) -> Json    what ClusterPolicy.spec must say
     nvidia_driver(...) -> Json                        the same as an NVIDIADriver, for one pool beside others
-    machine_sets(base, profiles) -> [MachineSet]      one per profile, by providerSpec.value.template; InputError
+    check_profiles(base, profiles)                    MachineSets by providerSpec.value.template; InputError
     node_faults(nodes) -> [str]                       a vGPU node offers one GPU and shares nothing
     samples(text) -> [Sample]                         of the licence metric in an exporter's text
     judge(nodes, {node: [Sample]}) -> [Finding]       1 on every node; no sample is an error
@@ -286,8 +286,11 @@ def policy_spec(found: Driver, name: str, as_secret: bool, nls: bool = True) -> 
     }
 
 
-def nvidia_driver(found: Driver, name: str, as_secret: bool, selector: Mapping[str, str], nls: bool = True) -> Json:
-    """Its driverType cannot be changed later; image and repository are given apart, as in the ClusterPolicy."""
+def nvidia_driver(
+    found: Driver, name: str, license: str, as_secret: bool, selector: Mapping[str, str], nls: bool = True
+) -> Json:
+    """``license``: name of the Secret or ConfigMap. Its driverType cannot be changed later; image and repository are
+    given apart, as in the ClusterPolicy."""
     spec: Json = {
         "driverType": "vgpu",
         "repository": found.repository,
@@ -295,7 +298,7 @@ def nvidia_driver(found: Driver, name: str, as_secret: bool, selector: Mapping[s
         "version": found.version,
         "imagePullSecrets": list(found.pull_secrets),
         "licensingConfig": {
-            key: value for key, value in licensing(name, as_secret, nls, "name").items() if value is not None
+            key: value for key, value in licensing(license, as_secret, nls, "name").items() if value is not None
         },
         "nodeSelector": dict(selector),
     }
@@ -327,9 +330,8 @@ def pull_secret_faults(found: Driver, secrets: Mapping[str, Optional[str]]) -> l
 _PROFILE_KEYS = ("name", "template", "replicas")
 
 
-def machine_sets(base: Json, profiles: Sequence[Mapping[str, Any]]) -> list[Json]:
-    """Copies of ``base``, one per profile ``{name, template, replicas}``: only the RHCOS template with the vGPU device
-    differs, and the labels that tell them apart."""
+def check_profiles(base: Json, profiles: Sequence[Mapping[str, Any]]) -> None:
+    """``base``: the MachineSet that is copied, one copy per profile ``{name, template, replicas}``."""
     faults = _profile_faults(profiles)
     spec = base.get("spec") or {}
     provider = ((((spec.get("template") or {}).get("spec") or {}).get("providerSpec") or {}).get("value")) or {}
@@ -340,7 +342,6 @@ def machine_sets(base: Json, profiles: Sequence[Mapping[str, Any]]) -> list[Json
         )
     if faults:
         raise InputError(f"Cannot make MachineSets for vGPU profiles: {'; '.join(faults)}.")
-    return [_machine_set(base, one) for one in profiles]
 
 
 def _profile_faults(profiles: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -364,37 +365,6 @@ def _profile_faults(profiles: Sequence[Mapping[str, Any]]) -> list[str]:
         if twice:
             faults.append(f"{key} {', '.join(twice)} stands twice: a MachineSet has one profile, and a profile one")
     return faults
-
-
-def _machine_set(base: Json, profile: Mapping[str, Any]) -> Json:
-    name, cluster = str(profile["name"]), "machine.openshift.io/cluster-api-cluster"
-    key = "machine.openshift.io/cluster-api-machineset"
-    spec = base["spec"]
-    template = spec["template"]
-    labels = {**((template.get("metadata") or {}).get("labels") or {}), key: name}
-    inner = template["spec"]
-    meta = inner.get("metadata") or {}
-    provider = {**inner["providerSpec"]["value"], "template": profile["template"]}
-    made: Json = {
-        "replicas": profile.get("replicas") or 0,
-        "selector": {"matchLabels": {**(spec["selector"].get("matchLabels") or {}), key: name}},
-        "template": {
-            "metadata": {"labels": labels},
-            "spec": {
-                **{field: value for field, value in inner.items() if field not in ("metadata", "providerSpec")},
-                "metadata": {**meta, "labels": {**(meta.get("labels") or {}), VGPU_LABEL: "true", PROFILE_LABEL: name}},
-                "providerSpec": {"value": provider},
-            },
-        },
-    }
-    base_labels = base["metadata"].get("labels") or {}
-    kept = {cluster: base_labels[cluster]} if cluster in base_labels else {}
-    return {
-        "apiVersion": base["apiVersion"],
-        "kind": base["kind"],
-        "metadata": {"name": name, "namespace": base["metadata"]["namespace"], "labels": kept},
-        "spec": made,
-    }
 
 
 # ---- evidence ------------------------------------------------------------------------------------------------------

@@ -51,7 +51,7 @@ options:
   must_be:
     description:
     - Fail unless all have RDMA (V(rdma)), all of O(names) have it (V(addable)), or all that have it are added
-      (V(added)).
+      (V(added)). Each fails where there is no node with RDMA.
     type: str
     choices: [any, rdma, addable, added]
     default: any

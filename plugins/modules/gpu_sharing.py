@@ -19,44 +19,8 @@ description:
 extends_documentation_fragment:
 - gpuops.rdma.auth
 - gpuops.rdma.attributes.cluster
+- gpuops.rdma.sharing
 options:
-  share:
-    description: Configurations that share GPUs, one per key.
-    type: list
-    elements: dict
-    default: []
-    suboptions:
-      key:
-        description: The key in the ConfigMap, and the value of the node label C(nvidia.com/device-plugin.config).
-        type: str
-        required: true
-      strategy:
-        description: How a GPU is shared. V(mps) does not work with MIG.
-        type: str
-        required: true
-        choices:
-        - time-slicing
-        - mps
-      replicas:
-        description: How many pods share one device; at least 2.
-        type: int
-        required: true
-      resources:
-        description: C(nvidia.com/gpu), the default, or C(nvidia.com/mig-<profile>).
-        type: list
-        elements: str
-        default: []
-      rename:
-        description: Publish C(nvidia.com/gpu.shared) instead, so that nobody takes a replica for a GPU.
-        type: bool
-        default: false
-      fail_requests_greater_than_one:
-        description: Refuse pods that ask for more than one replica.
-        type: bool
-  configs:
-    description: More configurations by key, each a document of the device plugin, or its YAML text.
-    type: dict
-    default: {}
   default:
     description: Key for nodes without the label. Left out, the ClusterPolicy's stays.
     type: str
@@ -67,14 +31,6 @@ options:
     - none
     - single
     - mixed
-  mig_configs:
-    description: Own layouts in the MIG manager's form, C(mig-configs) by name. They replace its own file.
-    type: dict
-    default: {}
-  name:
-    description: Name of the ConfigMap in the GPU Operator's namespace.
-    type: str
-    default: gpuops-gpu-sharing
   nodes:
     description: Only these nodes.
     type: list

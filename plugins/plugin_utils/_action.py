@@ -88,6 +88,7 @@ class RdmaAction(ActionBase):
     def arguments(self) -> dict[str, Any]:
         """The task's arguments, coerced and checked by the plugin's spec."""
         spec = _argspec.with_auth(self.spec)
+        self._task.args = _argspec.with_lists(spec, self._task.args)
         _result, args = self.validate_argument_spec(argument_spec=spec)
         return dict(args)
 

@@ -84,10 +84,10 @@ class Site:
             if "deployment_group" in one:
                 raise InputError("A deployment_group cannot be kept as it is; send its recipes one by one.")
         judged = _blueprints.lint([dict(one) for one in blueprints], self.known)
-        errors = [_blueprints.sentence(item) for item in judged if item.severity == "error"]
+        errors = [item.line() for item in judged if item.severity == "error"]
         for item in judged:
             if item.severity != "error":
-                self.say(f"[WARNING] {_blueprints.sentence(item)}")
+                self.say(f"[WARNING] {item.line()}")
         if errors:
             raise InputError("Nothing was sent: " + "; ".join(api.without(line, self.api.secrets) for line in errors))
 

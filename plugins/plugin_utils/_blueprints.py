@@ -38,11 +38,6 @@ def lint(documents: Union[Json, Sequence[Json]], known: Mapping[str, Any]) -> li
     return _blueprint_lint.lint(documents, facts(), _blueprint_lint.Around(**values, gpus=gpus))
 
 
-def sentence(item: Finding) -> str:
-    parts = (item.found, f"expected {item.expected}" if item.expected else "", item.remedy)
-    return f"{item.subject}: {'; '.join(part for part in parts if part)} ({item.id})"
-
-
 def read(path: Path) -> Any:
     """The document of a file. InputError where there is none."""
     try:

@@ -17,6 +17,8 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._model import Json, No
 from ansible_collections.gpuops.rdma.plugins.plugin_utils import _data
 
 PLUGIN, FEATURES = "nvidia-device-plugin-daemonset", "gpu-feature-discovery"
+OPERATOR = "gpu-operator"
+"""Its Deployment, by OLM as by the chart."""
 POLICY = ("nvidia.com/v1", "ClusterPolicy")
 MEMORY_LABEL = "nvidia.com/gpu.memory"
 SHOWN = 50
@@ -105,9 +107,12 @@ def daemonsets(client: Client, labels: str = "") -> list[Json]:
     return client.list(client.path("apps/v1", "DaemonSet"), label_selector=labels)
 
 
-def operator_namespace(client: Client) -> str:
-    """Where the GPU Operator's device plugin runs."""
+def operator_namespace(client: Client, before_nodes: bool = False) -> str:
+    """Where the GPU Operator's device plugin runs. ``before_nodes``: also of an operator that has made no DaemonSet
+    yet, as there is no GPU node."""
     found = daemonsets(client, f"app={PLUGIN}")
+    if not found and before_nodes:
+        found = client.list(client.path("apps/v1", "Deployment"), field_selector=f"metadata.name={OPERATOR}")
     if not found:
         raise InputError(
             f"No DaemonSet {PLUGIN} in this cluster: no GPU Operator, or its device plugin is off. Run the role "

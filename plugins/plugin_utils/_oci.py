@@ -85,6 +85,8 @@ class Session:
         if self.auth_type not in AUTH_TYPES:
             raise InputError(f"Unknown auth_type {self.auth_type!r}. Known: {', '.join(AUTH_TYPES)}.")
         self.oci = sdk()
+        self._tripped = importlib.import_module("circuitbreaker").CircuitBreakerError
+        """Raised by the SDK instead of a call, after many that failed."""
         self.endpoint = options.get("service_endpoint") or ""
         self.requests = 0
         self._counting = threading.Lock()
@@ -93,7 +95,7 @@ class Session:
         self._retries = retries or self.oci.retry.DEFAULT_RETRY_STRATEGY
         self.config, self.signer = self._authenticate()
         self.region = self.config.get("region") or getattr(self.signer, "region", "") or ""
-        self.tenancy = self.config.get("tenancy") or getattr(self.signer, "tenancy_id", "") or ""
+        self.tenancy = self.config.get("tenancy") or getattr(self.signer, "tenancy_id", "") or self._claimed() or ""
         if not self.endpoint:
             self._check_region()
 
@@ -161,6 +163,12 @@ class Session:
     def _by_workload_identity(self) -> tuple[dict[str, Any], Any]:
         return {}, self.oci.auth.signers.get_oke_workload_identity_resource_principal_signer()
 
+    def _claimed(self) -> str:
+        """The tenancy in a workload's token: its signer does not tell it."""
+        token = getattr(self.signer, "security_token", None)
+        claims = token.get_jwt() if hasattr(token, "get_jwt") else {}
+        return str(claims.get("res_tenant") or claims.get("tenant") or os.environ.get(ENVIRONMENT["tenancy"]) or "")
+
     def _profile(self) -> str:
         return str(self._options.get("profile") or os.environ.get("OCI_CLI_PROFILE") or "DEFAULT")
 
@@ -226,7 +234,7 @@ class Session:
             return call(*args, **more)
         except self.oci.exceptions.ServiceError as error:
             raise self._refused(what, error) from None
-        except (self.oci.exceptions.RequestException, self.oci.exceptions.ConnectTimeout) as error:
+        except (self.oci.exceptions.RequestException, self.oci.exceptions.ConnectTimeout, self._tripped) as error:
             raise Unreachable(
                 f"Cannot {what}: no answer from {self.endpoint or f'OCI in {self.region}'} "
                 f"({str(error).splitlines()[0][:160]})."

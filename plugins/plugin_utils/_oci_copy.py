@@ -70,7 +70,7 @@ class Copy:
         if self._exported(space):
             self.progress(f"{source.display_name}: exported already to {self.bucket} in {self.there.region}")
             return
-        work = self._work() if source.lifecycle_state == "EXPORTING" else ""
+        work = self._work(source) if source.lifecycle_state == "EXPORTING" else ""
         if not work:
             details = self.session.oci.core.models.ExportImageViaObjectStorageTupleDetails(
                 export_format=FORMAT, namespace_name=space, bucket_name=self.bucket, object_name=self.object
@@ -80,7 +80,7 @@ class Copy:
             work = made.headers.get("opc-work-request-id") or ""
         seconds = self.options["timeout"] * 60
         what = f"export of {source.display_name}"
-        _oci_work.wait(self.there, what, work or self._work(), seconds, self.progress, **self.clocks)
+        _oci_work.wait(self.there, what, work or self._work(source), seconds, self.progress, **self.clocks)
 
     def _exported(self, space: str) -> bool:
         """The object is there when the export is done, not before."""
@@ -90,11 +90,9 @@ class Copy:
             return False
         return True
 
-    def _work(self) -> str:
-        what, compartment = f"list work requests of {self.image}", self.options["compartment"]
-        listed = self.there.all(what, "work", "list_work_requests", compartment, resource_id=self.image)
-        running = [item for item in listed if item.status in ("ACCEPTED", "IN_PROGRESS")]
-        return str(max(running, key=lambda item: str(item.time_accepted)).id) if running else ""
+    def _work(self, source: Any) -> str:
+        compartment = source.compartment_id or self.options["compartment"]
+        return _oci_work.running(self.there, self.image, compartment, self.image)
 
     def _link(self, space: str) -> tuple[str, str]:
         """(id, URL) of a link that reads the object."""

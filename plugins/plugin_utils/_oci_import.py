@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import http.client
 import urllib.error
 from collections.abc import Callable, Sequence
@@ -12,11 +13,12 @@ from typing import Any, Optional
 
 from ansible.module_utils.urls import open_url
 from ansible_collections.gpuops.rdma.plugins.module_utils import _oci_image
-from ansible_collections.gpuops.rdma.plugins.module_utils._errors import DeadlinePassed, InputError
+from ansible_collections.gpuops.rdma.plugins.module_utils._errors import Conflict, DeadlinePassed, InputError
 from ansible_collections.gpuops.rdma.plugins.module_utils._model import Json
 from ansible_collections.gpuops.rdma.plugins.plugin_utils import _oci, _oci_work
 
 LINK_SECONDS = 20
+TRIES = 9
 Progress = Callable[[str], None]
 
 
@@ -85,7 +87,8 @@ class Import:
         ]
 
     def _create(self) -> tuple[str, str]:
-        """The retry token makes a second request within a day, of a killed run, the same one."""
+        """The retry token makes a second request within a day, of a killed run, the same one. Where what it began has
+        failed or is gone, OCI would only tell that again: then it is a new request."""
         models = self.session.oci.core.models
         source = models.ImageSourceViaObjectStorageUriDetails(
             source_uri=self.url,
@@ -98,10 +101,26 @@ class Import:
             freeform_tags={**self.options["tags"], _oci_image.TAG: self.source},
             image_source_details=source,
         )
-        token = f"{self.source[:32]}-{self.compartment[-20:]}"
+        text = "|".join([self.url, self.compartment, self.name, str(sorted(self.options["tags"].items()))])
+        token = hashlib.sha256(text.encode()).hexdigest()[:40]
         what = f"import {_oci_image.hidden(self.url)} into {self.compartment}"
-        made = self.session.call(what, "compute", "create_image", details, opc_retry_token=token)
-        return made.data.id, made.headers.get("opc-work-request-id") or ""
+        for number in range(1, TRIES + 1):
+            try:
+                made = self.session.call(what, "compute", "create_image", details, opc_retry_token=f"{token}-{number}")
+            except Conflict as error:
+                if error.reason != "InvalidatedRetryToken" or number == TRIES:
+                    raise
+                continue
+            key, work = str(made.data.id), str(made.headers.get("opc-work-request-id") or "")
+            if number == TRIES or not self._ended_badly(work):
+                return key, work
+        raise AssertionError("unreachable")
+
+    def _ended_badly(self, work: str) -> bool:
+        if not work:
+            return False
+        found = self.session.call(f"read the work request of {self.name}", "work", "get_work_request", work).data
+        return found.status in _oci_work.OVER
 
     def _work(self, image: str) -> str:
         """Of an import that an earlier run began."""

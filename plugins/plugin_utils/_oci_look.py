@@ -95,16 +95,7 @@ class Asker:
         return {"available": answer.data.available}
 
     def _capacity(self) -> Json:
-        """Without fault domain: OCI refuses one for BM shapes."""
-        models = self.session.oci.core.models
-        asked = models.CreateCapacityReportShapeAvailabilityDetails(instance_shape=self.pool.shape)
-        details = models.CreateComputeCapacityReportDetails(
-            compartment_id=self.root, availability_domain=self.pool.availability_domain, shape_availabilities=[asked]
-        )
-        what = f"ask for capacity of {self.pool.shape}"
-        report = self.session.call(what, "compute", "create_compute_capacity_report", details).data
-        found = report.shape_availabilities[0]
-        return {"status": found.availability_status, "count": found.available_count}
+        return capacity(self.session, self.root, self.pool.shape, self.pool.availability_domain)
 
     def _cluster(self) -> Optional[Json]:
         if not self.pool.cluster:
@@ -201,6 +192,19 @@ class Asker:
                 why = f"{item.reason}; not all could be read: {unread.why}" if unread else item.reason
                 found.append(_policy(SEVERITY[status], item.statement, why, item.why))
         return found
+
+
+def capacity(session: _oci.Session, root: str, shape: str, domain: str) -> Json:
+    """{status, count} now. Without fault domain: OCI refuses one for BM shapes. ``root``: OCID of the tenancy."""
+    models = session.oci.core.models
+    asked = models.CreateCapacityReportShapeAvailabilityDetails(instance_shape=shape)
+    details = models.CreateComputeCapacityReportDetails(
+        compartment_id=root, availability_domain=domain, shape_availabilities=[asked]
+    )
+    what = f"ask for capacity of {shape} in {domain}"
+    report = session.call(what, "compute", "create_compute_capacity_report", details).data
+    found = report.shape_availabilities[0]
+    return {"status": found.availability_status, "count": found.available_count}
 
 
 def _rule(direction: str, rule: Any, end: Optional[str], kind: Optional[str] = "CIDR_BLOCK") -> Json:

@@ -141,7 +141,7 @@ class Pool(abc.ABC):
         """Only where ``confirmed`` is the pool's name. {changed, pool}."""
         found = _oci_pool.adopted(self.listed(), self.wanted) if not self.wanted.pool else self._by_id()
         if found is None:
-            return {"changed": False, "pool": {}, "changes": [], "created": False}
+            return {"changed": False, "pool": {}, "changes": [], "created": False, "warnings": self.warnings}
         if confirmed != found["name"]:
             raise InputError(
                 f"The {self.what} {found['name']} ({found['id']}) and its nodes, with their boot volumes, would be "
@@ -150,13 +150,17 @@ class Pool(abc.ABC):
         there = self.read(found["id"])
         if not check_mode:
             self._done(self.end(there), there["id"], "end")
+            self._ended(there)
             self.tidy(there)
         return self._told(True, there, [Change("pool", there["id"], None, "remove")])
 
     def _by_id(self) -> Optional[Json]:
         try:
             return _oci_pool.adopted(self.listed(), self.wanted)
-        except (NotFound, InputError):
+        except InputError:
+            return None
+        except NotFound as error:
+            self.warnings.append(f"Whether the {self.what} is gone or only cannot be seen is not known. {error}")
             return None
 
     # ---- before
@@ -172,9 +176,9 @@ class Pool(abc.ABC):
         against = [item for item in found if item.severity == "error"]
         for item in found:
             if item.severity != "error":
-                self.progress(f"{item.severity}: {_oci_preflight.line(item)}")
+                self.progress(f"{item.severity}: {item.line()}")
         if against:
-            lines = "\n".join(f"- {_oci_preflight.line(item)}" for item in against)
+            lines = "\n".join(f"- {item.line()}" for item in against)
             raise InputError(f"The {self.what} {asked.name} cannot be made; nothing was changed:\n{lines}")
 
     def _predicted(self) -> Json:
@@ -229,17 +233,10 @@ class Pool(abc.ABC):
         return {domain: self._report(shape, domain, root) for domain in domains}
 
     def _report(self, shape: str, domain: str, root: str) -> Any:
-        asked = self.models.CreateCapacityReportShapeAvailabilityDetails(instance_shape=shape)
-        details = self.models.CreateComputeCapacityReportDetails(
-            compartment_id=root, availability_domain=domain, shape_availabilities=[asked]
-        )
-        what = f"ask for capacity of {shape} in {domain}"
         try:
-            told = self.session.call(what, "compute", "create_compute_capacity_report", details).data
+            return _oci_look.capacity(self.session, root, shape, domain)
         except ClusterError as error:
             return str(error)
-        found = told.shape_availabilities[0]
-        return {"status": found.availability_status, "count": found.available_count}
 
     def _full(self, key: str, there: Optional[Json] = None) -> Json:
         """The pool when all its nodes run; ``there``: as it was read just now."""
@@ -249,9 +246,10 @@ class Pool(abc.ABC):
             there = there or self.read(key, addresses=False)
             running = [item for item in there["nodes"] if item["state"].upper() in ("ACTIVE", "RUNNING")]
             passed = self.clock() - started
-            have = f"{len(running)} of {there['size']} nodes run"
+            size = self.wanted.nodes  # the pool's own may still be that of before
+            have = f"{len(running)} of {size} nodes run"
             wrong = _oci_pool.errors(there["nodes"])
-            if len(running) == there["size"]:
+            if len(running) == size == there["size"]:
                 return there if last else self.read(key)
             if wrong and there["state"] not in ("CREATING", "UPDATING"):
                 text = f"The {self.what} {there['name']}: {have}. OCI says: {'; '.join(wrong[: _oci_pool.SHOWN])}."
@@ -268,16 +266,25 @@ class Pool(abc.ABC):
             self.sleep(min(max(_oci_work.FIRST, passed / 4), POLL, max(self.seconds - passed, 0.1)))
             there = None
 
+    def _ended(self, there: Json) -> None:
+        """Seen to be gone: OCI may give no work request for an end."""
+        started = self.clock()
+        while True:
+            try:
+                state = self.read(there["id"], addresses=False)["state"]
+            except NotFound:
+                return
+            if state in ("DELETED", "TERMINATED"):
+                return
+            if self.clock() - started >= self.seconds:
+                raise DeadlinePassed(f"The {self.what} {there['name']} is still {state}. OCI goes on with it.")
+            self.sleep(POLL)
+
     def _running_work(self, there: Json) -> str:
         """The work request that is under way for the pool, "" = none."""
         if there["state"] not in ("CREATING", "UPDATING", "PROVISIONING", "SCALING"):
             return ""
-        what = f"list work requests of {there['name']}"
-        more = {"resource_id": there["id"]}
-        listed = self.session.all(what, self.client, "list_work_requests", self.wanted.compartment, **more)
-        open_ = [item for item in listed if item.status in ("ACCEPTED", "IN_PROGRESS")]
-        newest = max(open_, key=lambda item: str(item.time_accepted), default=None)
-        return str(newest.id) if newest else ""
+        return _oci_work.running(self.session, there["name"], there["compartment"], there["id"], self.client)
 
     # ---- shared
 
@@ -632,7 +639,7 @@ class Network(Pool):
 
     def _make_configuration(self) -> str:
         """That of an earlier run with the same content, or a new one."""
-        asked, models, about = self.wanted, self.models, None
+        asked, models = self.wanted, self.models
         wanted = _oci_pool.digest(asked)
         what, method = "list instance configurations", "list_instance_configurations"
         listed = self.session.all(what, "management", method, asked.compartment, limit=_oci.PAGE)
@@ -641,6 +648,8 @@ class Network(Pool):
             if own.get(_oci_pool.TAG) == asked.name and own.get(_oci_pool.DIGEST) == wanted:
                 self.progress(f"instance configuration {asked.name}: {item.id} is there, used")
                 return str(item.id)
+        if not self.session.tenancy:
+            raise InputError("Which tenancy? Nodes must be told to join; set OCI_CLI_TENANCY to its OCID.")
         about = self._cluster()
         data = _oci_pool.metadata(
             asked,

@@ -15,7 +15,7 @@ import io
 import json
 import time
 import zipfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Optional
 
@@ -27,7 +27,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._errors import (
     InputError,
     NotFound,
 )
-from ansible_collections.gpuops.rdma.plugins.module_utils._model import Json
+from ansible_collections.gpuops.rdma.plugins.module_utils._model import Json, as_text
 from ansible_collections.gpuops.rdma.plugins.plugin_utils import _oci, _oci_work
 
 POLL = 10.0
@@ -310,7 +310,7 @@ class Stack:
         if job is None:
             return None
         full = self.session.call(f"read the job {job['id']}", RM, "get_job", job["id"]).data
-        used = {name: _stack.as_text(value) for name, value in (full.variables or {}).items() if value is not None}
+        used = {name: as_text(value) for name, value in (full.variables or {}).items() if value is not None}
         if any(not _stack.same(name, used.get(name), value) for name, value in values.items()):
             return None
         if self.data and not _stack.same_files(_digests(self.files), self._config("get_job_tf_config", job["id"])):
@@ -358,7 +358,7 @@ class Stack:
         seconds = self.options["timeout"] * 60
         while True:
             job = self.session.call(f"read the job {key}", RM, "get_job", key).data
-            for line in log.new():
+            for line in _shown(log):
                 self.progress(f"  {self._clean(line)}")
                 shown = self.clock()
             passed = self.clock() - started
@@ -452,6 +452,8 @@ class _Log:
     def __init__(self, session: _oci.Session, job: str) -> None:
         self.session, self.job = session, job
         self.lines: list[str] = []
+        self.outputs = False
+        """Whether the outputs have begun: they end a log, and are read by a call of their own."""
         self._since: Any = None
         self._last: set[tuple[str, str]] = set()
 
@@ -472,6 +474,13 @@ class _Log:
         found = [line for item in fresh for line in str(item.message).splitlines()]
         self.lines += found
         return found
+
+
+def _shown(log: _Log) -> Iterator[str]:
+    for line in log.new():
+        log.outputs = log.outputs or _stack.begins_outputs(line)
+        if not log.outputs:
+            yield line
 
 
 def _floor(stamp: Any) -> Any:

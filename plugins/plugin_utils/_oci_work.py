@@ -56,6 +56,15 @@ def wait(
         sleep(min(max(FIRST, passed / 4), POLL, max(seconds - passed, 0.1)))
 
 
+def running(session: _oci.Session, what: str, compartment: str, resource: str, client: str = "work") -> str:
+    """The newest work request on a resource that is not over; "" where there is none. ``what``: the resource."""
+    told, more = f"list work requests of {what}", {"resource_id": resource}
+    listed = session.all(told, client, "list_work_requests", compartment, **more)
+    alive = [item for item in listed if item.status in ("ACCEPTED", "IN_PROGRESS")]
+    newest = max(alive, key=lambda item: str(item.time_accepted), default=None)
+    return str(newest.id) if newest else ""
+
+
 def _errors(session: _oci.Session, client: str, work: Any) -> str:
     """OKE's call wants the compartment too."""
     asked = (work.compartment_id, work.id) if client == "oke" else (work.id,)

@@ -15,7 +15,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any, Callable, Optional
 
-from ansible_collections.gpuops.rdma.plugins.module_utils import _objects, _olm, _readiness, _wait
+from ansible_collections.gpuops.rdma.plugins.module_utils import _objects, _olm, _pod_gpu, _readiness, _wait
 from ansible_collections.gpuops.rdma.plugins.module_utils._client import Client
 from ansible_collections.gpuops.rdma.plugins.module_utils._errors import Forbidden, InputError, NotFound
 from ansible_collections.gpuops.rdma.plugins.module_utils._model import Json
@@ -399,8 +399,9 @@ class Operator:
 
     def _nodes(self, watcher: Watcher, evidence: Json) -> list[Json]:
         def small(node: Json) -> Json:
-            count = ((node.get("status") or {}).get("allocatable") or {}).get(evidence["resource"], "0")
-            return {"name": node["metadata"]["name"], "count": int(count) if str(count).isdigit() else 0}
+            there = (node.get("status") or {}).get("allocatable") or {}
+            counts = [str(count) for name, count in there.items() if _offers(name, evidence["resource"])]
+            return {"name": node["metadata"]["name"], "count": sum(int(one) for one in counts if one.isdigit())}
 
         path = self.client.path("v1", "Node")
         found: list[Json] = watcher.store(path, small, label_selector=evidence["selector"]).items()
@@ -463,6 +464,11 @@ def _done(obj: Optional[Json], kind: str, how: str) -> Status:
     if (conditions.get("Available") or {}).get("status") == "True":
         return Status(READY)
     return Status(WAITING, f"{kind} is not available yet")
+
+
+def _offers(name: str, wanted: str) -> bool:
+    """A node whose GPUs are parted or shared under another name offers them, too."""
+    return name == wanted or (_pod_gpu.is_gpu(wanted) and _pod_gpu.is_gpu(name))
 
 
 def _is(subscription: Json, want: Json) -> bool:

@@ -42,7 +42,12 @@ def main() -> int:
     args = parser.parse_args()
     print(f"machine: {os.cpu_count()} cores, {platform.machine()}, Python {platform.python_version()}", flush=True)
     codes = [node_info(args.nodes)]
-    sized = (["bench_site.py", "--large", str(args.large)], ["bench_hosts.py", "--nodes", str(args.large)])
+    large = str(args.large)
+    sized = (
+        ["bench_site.py", "--large", large],
+        ["bench_sharing.py", "--large", large],
+        ["bench_hosts.py", "--nodes", large],
+    )
     for bench in (*sized, *map(list, WITHOUT_CLUSTER)):
         codes.append(subprocess.run([sys.executable, str(HERE / bench[0]), *bench[1:]], check=False).returncode)
     return max(codes)

@@ -113,12 +113,22 @@ class Cluster:
 
 
 @pytest.fixture
-def cluster(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Any]:
+def cluster(tmp_path: Path) -> Iterator[Any]:
     """``cluster("--pool", "BM.GPU.H100.8=2", ...)`` brings one up; it goes away with the test."""
+    yield from _clusters(tmp_path, "e2e")
+
+
+@pytest.fixture(scope="module")
+def shared_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """The same for all tests of a file."""
+    yield from _clusters(tmp_path_factory.mktemp("shared"), "e2e-all")
+
+
+def _clusters(folder: Path, lead: str) -> Iterator[Any]:
     made: list[Cluster] = []
 
     def make(*args: str) -> Cluster:
-        name = f"e2e-{os.getpid()}-{len(made)}"
+        name = f"{lead}-{os.getpid()}-{len(made)}"
         done = subprocess.run(
             [*SANDBOX, "up", "--name", name, "--small-nodes", *args],
             capture_output=True,
@@ -126,7 +136,7 @@ def cluster(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Any]:
             timeout=600,
             check=False,
         )
-        made.append(Cluster(name, tmp_path))
+        made.append(Cluster(name, folder))
         assert done.returncode == 0, done.stdout + done.stderr
         return made[-1]
 

@@ -1,23 +1,45 @@
 # Copyright: gpuops.rdma contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""playbooks/openshift_site.yml in a sandbox: through OLM to an NCCL verdict with a pool that shares its GPUs,
-again without a change; and for each fault of the operators' row the cause."""
+"""playbooks/openshift_site.yml in a sandbox: through OLM to an NCCL verdict with a pool that shares its GPUs.
+With GPUOPS_MATRIX=all every row in one run, again without a change; and for a fault in each row its cause."""
 
 from __future__ import annotations
 
 import json
 import os
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from test_autoscaling import machine_set, pool
+from test_workloads import CANARY, OBJECTS, SERVING, VGPU
 
 FAST = {"rdma_grace": 6, "rdma_sharing_timeout": 60, "rdma_host_checks": "false"}
 INVENTORY = ("-i", "inventories/sandbox_openshift")
 GROUP = "operatorgroups.operators.coreos.com"
 PLACE = "nvidia-gpu-operator"
 ALL = os.environ.get("GPUOPS_MATRIX") == "all"
+CHARTS = Path(__file__).resolve().parents[1] / "sandbox" / "charts"
+AUTOSCALER = {
+    "resourceLimits": {"gpus": [{"type": "nvidia-h100", "min": 0, "max": 32}]},
+    "scaleDown": {"enabled": True, "unneededTime": "5m"},
+}
+WHOLE_DRIVER = {
+    "apiVersion": "nvidia.com/v1alpha1",
+    "kind": "NVIDIADriver",
+    "metadata": {"name": "whole"},
+    "spec": {
+        "driverType": "gpu",
+        "repository": "nvcr.io/nvidia",
+        "image": "driver",
+        "version": "580.105.08",
+        "rdma": {"enabled": True},
+        "nodeSelector": {"node.kubernetes.io/instance-type": "BM.GPU.H100.8"},
+    },
+}
 
 
 def play(here: Any, *args: str, **inputs: Any) -> Any:
@@ -64,10 +86,6 @@ def test_through_olm_to_a_verdict(cluster: Any) -> None:
     assert all(played.node(name)["verdict"] == "pass" for name in whole)
     csvs = here.kubectl("get", "csv", "-A", "-o", "jsonpath={.items[*].status.phase}").split()
     assert csvs == ["Succeeded"] * 4
-    again = play(here, **rows)
-    assert (again.code, again.verdict) == (0, "pass"), again.output[-4000:]
-    assert again.changed() in ([], ["nccl_test"])  # the test itself
-    assert again.output.count("changed: [sandbox]") == len(again.changed()), again.output[-4000:]
 
 
 @pytest.mark.e2e
@@ -111,34 +129,163 @@ def test_faults_of_the_operators(cluster: Any) -> None:
     assert "changed=0" in operators(here).output
 
 
-@pytest.mark.e2e
-@pytest.mark.skipif(not ALL, reason="all pools at once: GPUOPS_MATRIX=all")
-def test_a_pool_for_each_row(cluster: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("GPUOPS_SANDBOX_HASTE", "300")
-    here = cluster("--platform", "openshift", "--gpu-nodes", "5", "--cpu-nodes", "2")
-    sliced, mps, parted, *_whole = names(here)
-    apply(here, machine_set("gpu-a", "a"))
-    rows = {
+@pytest.fixture(scope="module")
+def all_rows(shared_cluster: Any) -> Any:
+    """A bed for all rows at once, each that shares on a pool of its own, and their inputs."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("GPUOPS_SANDBOX_HASTE", "300")
+        here = shared_cluster("--platform", "openshift", "--gpu-nodes", "7", "--cpu-nodes", "1")
+    virtual = machine_set("vm", "a")
+    vsphere = {"kind": "VSphereMachineProviderSpec", "template": "rhcos", "shape": "VM.Standard.E5.Flex"}
+    virtual["spec"]["template"]["spec"]["providerSpec"]["value"] = vsphere
+    for obj in (machine_set("gpu-a", "a"), machine_set("gpu-b", "b"), virtual):
+        apply(here, obj)
+    for text in OBJECTS.split("---\n"):
+        if "kind: Prometheus" not in text:
+            apply(here, yaml.safe_load(text.replace("namespace: gpu-operator", f"namespace: {PLACE}")))
+    # A ClusterPolicy has one driver: beside vGPU nodes, those with whole GPUs have an NVIDIADriver of their own.
+    definitions = yaml.safe_load_all((CHARTS / "current/gpu-operator/crds/crds.yaml").read_text("utf-8"))
+    crd = next(one for one in definitions if one["metadata"]["name"] == "nvidiadrivers.nvidia.com")
+    apply(here, crd)
+    here.kubectl("wait", "--for=condition=Established", "crd/nvidiadrivers.nvidia.com", "--timeout=30s")
+    apply(here, WHOLE_DRIVER)
+    return here, inputs_of(names(here))
+
+
+def inputs_of(nodes: list[str]) -> dict[str, Any]:
+    sliced, mps, parted, *serving = nodes[:5]
+    return {
+        **SERVING,
+        **{key: value for key, value in VGPU.items() if key != "rdma_vgpu_nodes"},
+        "rdma_vgpu_pull_secrets": ["ngc-secret"],
+        "rdma_nodes": nodes,
+        "rdma_gpu_operator_values": {"driver": {"useNvidiaDriverCRD": True}},
         "rdma_taints_selector": "feature.node.kubernetes.io/pci-10de.present=true",
         "rdma_time_slicing_nodes": [sliced],
         "rdma_mps_nodes": [mps],
         "rdma_mig_nodes": [parted],
         "rdma_mig_layout": "all-balanced",
         "rdma_mig_strategy": "mixed",
+        "rdma_serving_hosts": serving,
+        "rdma_busy": "skip",
         "rdma_metrics": True,
-        "rdma_nodes": names(here),
-        "rdma_autoscaling_cluster": {
-            "resourceLimits": {"gpus": [{"type": "nvidia-h100", "min": 0, "max": 32}]},
-            "scaleDown": {"enabled": True, "unneededTime": "5m"},
-        },
+        "rdma_workloads_timeout": 60,
+        "rdma_vgpu_machine_set": "vm",
+        "rdma_vgpu_profiles": [{"name": "vgpu-48q", "template": "rhcos-l40s-48q", "replicas": 1}],
+        "rdma_autoscaling_cluster": AUTOSCALER,
         "rdma_autoscaling_pools": [pool("gpu-a")],
         "rdma_autoscaling_timeout": 60,
         "rdma_autoscaling_ready_timeout": 60,
         "rdma_autoscaling_removal_timeout": 60,
     }
-    played = play(here, "-e", json.dumps(rows))
+
+
+@pytest.mark.e2e
+@pytest.mark.skipif(not ALL, reason="all rows at once: GPUOPS_MATRIX=all")
+def test_all_rows_at_once(all_rows: Any) -> None:
+    here, rows = all_rows
+    played = play(here, "-e", json.dumps(rows), "-vv")
+    assert CANARY not in played.output
     assert (played.code, played.verdict) == (0, "pass"), played.output[-4000:]
-    assert {played.node(name)["verdict"] for name in (sliced, mps, parted)} == {"shared"}
+    shared = {*rows["rdma_time_slicing_nodes"], *rows["rdma_mps_nodes"], *rows["rdma_mig_nodes"]}
+    assert {name: played.node(name)["verdict"] for name in names(here)} == {
+        name: "shared" if name in shared else "pass" for name in names(here)
+    }
+    pods = json.loads(here.kubectl("get", "pods", "-n", "gpuops-serving", "-o", "json"))["items"]
+    assert sorted(pod["spec"]["nodeName"] for pod in pods) == rows["rdma_serving_hosts"]
+    virtual = "jsonpath={.items[*].status.allocatable.nvidia\\.com/gpu}"
+    assert here.kubectl("get", "nodes", "-l", "gpuops.rdma/vgpu-profile=vgpu-48q", "-o", virtual) == "1"
+    # The test itself is made again, on the nodes that the model has left.
     again = play(here, "-e", json.dumps(rows))
     assert (again.code, again.verdict) == (0, "pass"), again.output[-4000:]
-    assert again.output.count("changed: [sandbox]") == len(again.changed()) <= 1, again.output[-4000:]
+    assert again.changed() in ([], ["nccl_test"])
+    assert again.output.count("changed: [sandbox]") == len(again.changed()), again.output[-4000:]
+
+
+@dataclass
+class Broken:
+    """``fault`` of the bed, tag and inputs of the row, and the words of its cause."""
+
+    row: str
+    tag: str
+    words: str
+    fault: str = ""
+    more: dict[str, Any] = field(default_factory=dict)
+
+
+SEED = {"rdma_workloads_timeout": 30}
+BROKEN = [
+    Broken("gpu_taints", "taints", "nvidia-dcgm-exporter", "image-pull:5:nvidia-dcgm-exporter"),
+    Broken("machineset", "autoscaling", "gpu-z", more={"rdma_autoscaling_pools": [pool("gpu-z")]}),
+    Broken(
+        "cluster_autoscaler",
+        "autoscaling",
+        "did you mean scaleDown?",
+        more={"rdma_autoscaling_cluster": {"scaleDwn": {"enabled": True}}},
+    ),
+    Broken(
+        "machine_autoscaler",
+        "autoscaling",
+        "InsufficientInstanceCapacity",
+        more={"rdma_autoscaling_pools": [pool("gpu-b")]},
+    ),
+    Broken("gpu_time_slicing", "sharing", "28 of 32 nvidia.com/gpu allocatable", "gpu-missing:0"),
+    Broken("gpu_mps", "sharing", "28 of 32 nvidia.com/gpu allocatable", "gpu-missing:1"),
+    Broken("gpu_mig", "sharing", "nvidia.com/mig-", "gpu-missing:2"),
+    Broken("vgpu", "vgpu", "DCGM_FI_DEV_VGPU_LICENSE_STATUS is 0, expected 1", "vgpu-unlicensed:{vm}"),
+    Broken(
+        "gpu_serving",
+        "serving",
+        "the way is NET/Socket, expected NET/IB with GDRDMA",
+        "serving-socket:3",
+        {"rdma_serving_args": ["--seed=1"], **SEED},
+    ),
+    Broken(
+        "gpu_serving",
+        "serving",
+        "go over NET/IB without GDRDMA",
+        "serving-no-gdr:4",
+        {"rdma_serving_args": ["--seed=2"], **SEED},
+    ),
+    Broken(
+        "gpu_serving",
+        "serving",
+        "NCCL came up on 7 GPUs",
+        "serving-rank:4",
+        {"rdma_serving_args": ["--seed=3"], **SEED},
+    ),
+    Broken("vgpu", "vgpu", "no sample of DCGM_FI_DEV_VGPU_LICENSE_STATUS", "no-dcgm:{vm}"),
+    Broken("gpu_metrics", "metrics", "the exporter tells of 7 GPUs, expected 8", "gpu-missing:5"),
+    Broken("gpu_metrics", "metrics", "no sample of DCGM_FI_DEV_GPU_TEMP", "no-dcgm:5"),
+]
+
+
+@pytest.mark.e2e
+@pytest.mark.skipif(not ALL, reason="a fault for each row: GPUOPS_MATRIX=all")
+@pytest.mark.parametrize("case", BROKEN, ids=lambda case: f"{case.row}-{case.fault.partition(':')[0] or 'input'}")
+def test_a_fault_fails_its_row_with_the_cause(all_rows: Any, case: Broken) -> None:
+    """In the bed that test_all_rows_at_once has made."""
+    here, rows = all_rows
+    if case.row == "machine_autoscaler":
+        apply(here, machine_set("gpu-b", "b", {"gpuops.sandbox/no-capacity": "true"}))
+    virtual = here.kubectl("get", "nodes", "-l", "gpuops.rdma/vgpu-profile", "-o", "jsonpath={.items[*].metadata.name}")
+    short = {
+        "rdma_site": False,
+        "rdma_serving_plan": str(here.folder / "report" / "run" / "plan.json"),
+        "rdma_sharing_prove": "always",
+        "rdma_workloads_prove": "always",
+        "rdma_sharing_timeout": 8,
+        "rdma_workloads_timeout": 10,
+    }
+    values = json.dumps({**rows, **short, **case.more})
+    if case.fault:
+        here.fault("add", case.fault.format(vm=virtual))
+    try:
+        played = here.play(
+            "playbooks/openshift_site.yml", *INVENTORY, "--tags", case.tag, "-e", values, report=case.row
+        )
+    finally:
+        if case.fault:
+            here.fault("clear")
+    assert played.code != 0, played.output[-3000:]
+    assert case.words in said(played), played.output[-3000:]

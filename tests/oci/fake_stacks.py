@@ -223,7 +223,11 @@ class Stacks:
             lines += [f"{name}: {verb} complete after 1m0s" for name in (done[: world.made] if failing else done)]
         if failing:
             return [("INFO", line) for line in lines] + [("ERROR", line) for line in world.fail]
-        return [("INFO", line) for line in [*lines, f"{operation.capitalize()} complete!"]]
+        lines.append(f"{operation.capitalize()} complete!")
+        if operation == "APPLY":
+            told = {name: "<sensitive>" if isinstance(it, tuple) else f'"{it}"' for name, it in world.outputs.items()}
+            lines += ["", "Outputs:", "", *(f"{name} = {value}" for name, value in told.items())]
+        return [("INFO", line) for line in lines]
 
     def settle(self) -> None:
         now = self.fake.clock.now()

@@ -107,6 +107,26 @@ def test_a_truncated_image_is_told(site: Site) -> None:
         site.run()
 
 
+def test_an_import_that_failed_is_begun_anew(site: Site) -> None:
+    """Within the life of the retry token, with the same link and with a new one."""
+    site.fake.sources[site.link] = "The link has expired."
+    with pytest.raises(Hopeless, match="The link has expired"):
+        site.run()
+    site.fake.sources[site.link] = ""
+    assert site.run()["changed"] and site.images()[-1]["lifecycleState"] == "AVAILABLE"
+
+
+def test_a_replayed_answer_of_a_failed_import_is_not_believed(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether OCI refuses the token or answers as before is not public."""
+    site.fake.sources[site.link] = "The image file is truncated."
+    with pytest.raises(Hopeless):
+        site.run()
+    for item in site.images():
+        item["lifecycleState"] = "DISABLED"
+    site.fake.sources[site.link] = ""
+    assert site.run()["changed"] and site.images()[-1]["lifecycleState"] == "AVAILABLE"
+
+
 def test_check_mode_makes_nothing(site: Site) -> None:
     assert site.run(check_mode=True) == {
         "changed": True,

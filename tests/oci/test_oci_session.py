@@ -7,8 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, NoReturn
 
+import circuitbreaker
 import oci
 import oci_site
 import pytest
@@ -41,6 +43,13 @@ def reach(url: str, config: dict[str, Any], tmp_path: Path) -> Reach:
 
 def asked(session: _oci.Session) -> list[Any]:
     return session.all(f"list instances of {GPU}", "compute", "list_instances", GPU)
+
+
+def raising(error: Exception) -> Callable[..., NoReturn]:
+    def call(*_args: Any, **_more: Any) -> NoReturn:
+        raise error
+
+    return call
 
 
 def other_key(folder: Path) -> str:
@@ -108,6 +117,25 @@ def test_the_service_is_down(reach: Reach, fake: FakeOci) -> None:
         asked(session)
     with pytest.raises(Unreachable, match=r"Cannot list instances of .*: no answer from http://127.0.0.1:1 "):
         asked(reach(service_endpoint="http://127.0.0.1:1"))
+
+
+def test_the_sdk_gives_up_after_many_failures(reach: Reach, monkeypatch: pytest.MonkeyPatch) -> None:
+    session = reach()
+    broken = session._tripped(circuitbreaker.CircuitBreaker(name="compute"))
+    monkeypatch.setattr(session.client("compute"), "list_instances", raising(broken))
+    with pytest.raises(Unreachable, match=r"Cannot list instances of .*no answer"):
+        asked(session)
+
+
+def test_the_tenancy_of_a_workload_is_in_its_token(reach: Reach, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nodes that join by themselves are told it."""
+    token = SimpleNamespace(get_jwt=lambda: {"res_tenant": "ocid1.tenancy.oc1..work"})
+    signer = SimpleNamespace(security_token=token, region="eu-frankfurt-1")
+    monkeypatch.setattr(_oci.Session, "_by_workload_identity", lambda _self: ({}, signer))
+    assert reach(auth_type="workload_identity").tenancy == "ocid1.tenancy.oc1..work"
+    signer.security_token = "ST$x"
+    monkeypatch.setenv("OCI_CLI_TENANCY", "ocid1.tenancy.oc1..told")
+    assert reach(auth_type="workload_identity").tenancy == "ocid1.tenancy.oc1..told"
 
 
 def test_an_ocid_of_another_type() -> None:

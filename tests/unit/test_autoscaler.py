@@ -259,6 +259,23 @@ def test_zone_hints_agree_with_the_machines(built: Any, words: str) -> None:
     assert words in " ".join(one.found for one in _autoscaler.check_machine_set(TABLE, built, zonal=True))
 
 
+def test_azure_labels_zones_with_their_region() -> None:
+    built = aws({}, "AzureMachineProviderSpec", "2")
+    assert _autoscaler.zone_hints(TABLE, built) == {}
+    built["spec"]["template"]["spec"]["providerSpec"]["value"]["location"] = "eastus"
+    hints = {_autoscaler.ZONE: "eastus-2", "topology.disk.csi.azure.com/zone": "eastus-2"}
+    assert _autoscaler.zone_hints(TABLE, built) == hints
+
+
+def test_a_count_that_the_platform_writes_is_a_warning() -> None:
+    notes = {**NOTES, "machine.openshift.io/GPU": "8"}
+    own, platforms = machine_set(notes), aws({})
+    platforms["metadata"]["annotations"] = notes
+    for built, severity in ((own, "error"), (platforms, "warning")):
+        (found,) = [one for one in _autoscaler.check_machine_set(TABLE, built) if one.id == "autoscaler.capacity"]
+        assert found.severity == severity
+
+
 def test_a_zone_bound_pod_scales_the_set_of_its_zone() -> None:
     here, there = ({_autoscaler.ZONE: f"us-east-1{one}"} for one in "ab")
     wanted = pod(gpus=1)

@@ -140,6 +140,9 @@ def pool(name: str = "gpu-a", **more: Any) -> Any:
     return {**defaults, "machine_set": name, "max_replicas": 2, "accelerator": "h100", "gpus": 8, **more}
 
 
+SLICED = {"name": "nvidia.com/gpu", "replicas": 4}
+
+
 def act(plugin: Any, api: Api, check: bool = False, **args: Any) -> Any:
     made = plugin.ActionModule.__new__(plugin.ActionModule)
     made._client = api
@@ -171,6 +174,30 @@ def test_a_set_is_changed_once_and_brought_back() -> None:
     assert back["spec"] == before["spec"]
     assert back["metadata"]["annotations"] == before["metadata"]["annotations"]
     assert not act(machineset, api, pools=[pool()], state="absent")["changed"]
+
+
+def test_a_count_that_the_platform_puts_back_is_left_to_it() -> None:
+    """The machine controllers of AWS, Azure and GCP write the GPUs of the instance type at every look."""
+    gpu, other = "machine.openshift.io/GPU", "capacity.cluster-autoscaler.kubernetes.io/gpu-count"
+    sliced = pool(cpu=8, memory_mib=1024, gpus=1, config={"sharing": {"timeSlicing": {"resources": [SLICED]}}})
+    api = Api(machine_set(notes={gpu: "1"}), openshift())
+    act(machineset, api, pools=[sliced])
+    notes = api.objects[f"MachineSet/{API}/gpu-a"]["metadata"]["annotations"]
+    assert notes[gpu] == notes[other] == "4"
+    notes[gpu] = "1"
+    again = act(machineset, api, pools=[sliced])
+    assert (
+        not again["changed"] and "machine.openshift.io/GPU=1: as the platform" in again["pools"]["gpu-a"]["notes"][-1]
+    )
+    assert not act(machineset, api, pools=[sliced])["changed"]
+
+
+def test_the_zone_of_a_node_is_not_ours_to_write() -> None:
+    node = thing("Node", "n1", "", metadata={"labels": {"topology.kubernetes.io/zone": "1z"}})
+    api = Api(machine_set(replicas=1), machine("m1", "gpu-a", "n1"), node, openshift())
+    act(machineset, api, pools=[pool(cpu=8, memory_mib=1024)])
+    labels = api.objects["Node//n1"]["metadata"]["labels"]
+    assert labels["topology.kubernetes.io/zone"] == "1z" and labels["cluster-api/accelerator"] == "h100"
 
 
 def test_check_mode_writes_nothing() -> None:

@@ -14,7 +14,16 @@ from typing import Any, Callable
 
 import pytest
 import yaml
-from ansible_collections.gpuops.rdma.plugins.module_utils import _autoscaler, _gpu_sharing, _olm, _pod_gpu
+from ansible_collections.gpuops.rdma.plugins.module_utils import (
+    _autoscaler,
+    _gpu_sharing,
+    _metrics,
+    _olm,
+    _pod_gpu,
+    _rows,
+    _serving,
+    _vgpu,
+)
 from ansible_collections.gpuops.rdma.plugins.module_utils._errors import RdmaError
 from ansible_collections.gpuops.rdma.plugins.plugin_utils import _data, _sharing
 from crd_schema import faults, upstream
@@ -168,7 +177,56 @@ CASES: list[tuple[str, Callable[[], Any], str]] = [
         lambda: shared(a={"sharing": {**sliced()["sharing"], **sliced(how="mps")["sharing"]}}),
         "exclude each other",
     ),
+    ("serving: more GPUs than a node has", lambda: served(gpus=16), "16 GPUs per node, and the nodes offer 8"),
+    ("serving: no shm", lambda: served(shm_gib=0), "no /dev/shm"),
+    ("serving: heads", lambda: served(gpus=7), "does not divide the 64 attention heads"),
+    ("multi-node: RWO claim", lambda: served(nodes=2, modes=["ReadWriteOnce"]), "ReadWriteMany or ReadOnlyMany"),
+    (
+        "multi-node: env of tensor parallel",
+        lambda: served(nodes=2, env={"TENSOR_PARALLEL_SIZE": "8"}),
+        "env TENSOR_PARALLEL_SIZE: the sizes follow",
+    ),
+    ("multi-node: size 0", lambda: served(nodes=0), "both must be at least 1"),
+    ("vgpu: guest newer than host", lambda: driven(host_version="550.90.05"), "is newer than the host's"),
+    ("vgpu: RHCOS of another suffix", lambda: driven(version="550.163.01-rhcos4.17"), "run rhcos4.18"),
+    (
+        "vgpu: no pull secret",
+        lambda: "; ".join(_vgpu.pull_secret_faults(_vgpu.driver(DRIVER, [VGPU]), {"ngc": None})),
+        "the pull secret ngc does not exist",
+    ),
+    ("vgpu: FeatureType 3", lambda: _vgpu.gridd({"feature_type": 3}), "feature type 3 is unknown"),
+    (
+        "vgpu: proxy line",
+        lambda: _vgpu.gridd({"proxy": "http://proxy:3128", "proxy_port": 3128}),
+        "must be a host name or address alone",
+    ),
+    (
+        "vgpu: label of time slicing",
+        lambda: "; ".join(_vgpu.node_faults([_vgpu.Node("n", {_gpu_sharing.CONFIG_LABEL: "a"}, "", 1)])),
+        "a vGPU cannot be shared or parted",
+    ),
+    (
+        "vgpu: time slicing on its nodes",
+        lambda: _rows.check({"time_slicing": ["n"], "vgpu": ["n"]}, {}),
+        "exactly one GPU, which is not shared",
+    ),
+    ("dashboard: no label", lambda: _metrics.dashboard_object({}, True, labels={}), "the console would not show it"),
 ]
+DRIVER = {"repository": "nvcr.io/nvidia/vgpu", "image": "vgpu-guest-driver", "version": "550.163.01"}
+DRIVER["pull_secrets"] = ["ngc"]  # type: ignore[assignment]
+VGPU = _vgpu.Node("n", {"feature.node.kubernetes.io/system-os_release.OPENSHIFT_VERSION": "4.18"}, "", 1)
+MODELS = _serving.models(yaml.safe_load((ROOT / "files/models.yml").read_text()))
+
+
+def served(modes: Any = (), **change: Any) -> Any:
+    given = {"name": "m", "namespace": "n", "model": "llama-3.1-70b", "image": "i", "claim": "c", "gpus": 8}
+    several = {"vfs": 16, "network": "n/rdma"} if change.get("nodes", 1) > 1 else {}
+    serving = _serving.Serving(**{**given, **several, **change})
+    return _serving.check(serving, MODELS["llama-3.1-70b"], 80.0, 8, modes)
+
+
+def driven(**change: Any) -> Any:
+    return _vgpu.driver({**DRIVER, **change}, [VGPU])
 
 
 def _elsewhere() -> Any:
@@ -189,6 +247,22 @@ def test_bad_input_is_named(bad: Callable[[], Any], words: str) -> None:
 
 def test_a_cluster_autoscaler_of_another_name_cannot_be_written() -> None:
     assert autoscaler()["metadata"]["name"] == "default"
+
+
+def test_a_licence_is_a_secret_with_metadata_not_a_config_map() -> None:
+    for version in ("v25.10.1", "v26.7.0"):
+        crd = yaml.load(
+            upstream(f"crds/gpu-operator/{version}/nvidia.com_clusterpolicies.yaml").read_text(),
+            Loader=yaml.CSafeLoader,
+        )
+        made = _vgpu.license_object("a", "n", "FeatureType=1\n", "a.b.c", _vgpu.knows_secret(crd, version))
+        assert (made["kind"], set(made)) == ("Secret", {"apiVersion", "kind", "metadata", "type", "data"})
+
+
+def test_several_nodes_are_never_served_by_knative() -> None:
+    given = {"name": "m", "namespace": "n", "model": "llama-3.1-70b", "image": "i", "claim": "c", "nodes": 2}
+    made = _serving.objects(_serving.Serving(**given, gpus=8, engine="kserve"))[-1]  # type: ignore[arg-type]
+    assert made["metadata"]["annotations"]["serving.kserve.io/deploymentMode"] == "RawDeployment"
 
 
 def test_tolerations_replaced_instead_of_merged() -> None:

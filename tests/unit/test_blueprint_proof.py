@@ -10,6 +10,7 @@ import pathlib
 from typing import Any
 
 import pytest
+from ansible_collections.gpuops.rdma.plugins.action import blueprint_nodes
 from ansible_collections.gpuops.rdma.plugins.module_utils import _blueprint_nodes as nodes
 from ansible_collections.gpuops.rdma.plugins.module_utils import _blueprint_proof as proof
 from ansible_collections.gpuops.rdma.plugins.module_utils import _nccl, _nccl_render
@@ -195,6 +196,17 @@ def test_a_pool_without_rdma() -> None:
     assert nodes.no_rdma("p", bad).startswith("p: 10.0.0.3, 10.0.0.4 (2 nodes) are instances of no cluster network")
     assert nodes.no_rdma("p", bad).endswith("not RDMA; recreate with blueprint_recreate=true")
     assert nodes.no_rdma("p", []) == ""
+
+
+@pytest.mark.parametrize("must_be", ["addable", "added"])
+def test_no_node_with_rdma_is_no_success(must_be: str) -> None:
+    """A wrong compartment shows no cluster network: nothing would be added, and nothing would say so."""
+    action = object.__new__(blueprint_nodes.ActionModule)
+    args = {"pool": "", "names": [], "label": "h100pool", "must_be": must_be, "compartments": ["ocid1.compartment.x"]}
+    told = action._told(args, ALL, {})
+    assert told["failed"] and "in ocid1.compartment.x: there is none to add" in told["msg"]
+    assert action._told(args, [], {})["msg"].startswith("No node of the cluster has a shape with RDMA")
+    assert "failed" not in action._told({**args, "must_be": "addable"}, ALL, BACKING)
 
 
 def test_nodes_of_a_pool_however_it_is_written() -> None:

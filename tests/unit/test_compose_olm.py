@@ -88,6 +88,12 @@ def test_rights_of_a_run_through_olm() -> None:
     assert not [rule for rule in asked if rule[1] == "secrets" and rule[0] == "list"]
 
 
+def test_a_node_whose_gpus_are_parted_offers_them() -> None:
+    for name in ("nvidia.com/gpu", "nvidia.com/gpu.shared", "nvidia.com/mig-1g.10gb"):
+        assert _olm_run._offers(name, "nvidia.com/gpu")
+    assert not _olm_run._offers("nvidia.com/sriov_rdma_vf", "nvidia.com/gpu")
+
+
 def test_the_profile_knows_openshifts_nodes() -> None:
     there, elsewhere = _data.profile("current", "openshift"), _data.profile("current")
     assert there["nodes"]["os"] != elsewhere["nodes"]["os"]

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import ast
+import importlib
 from pathlib import Path
 
 import pytest
@@ -76,3 +77,17 @@ def test_roles_read_only_their_own_variables(path: Path) -> None:
         for name in re.findall(r"[a-z_][a-z0-9_]+", expression.split("|")[0]):
             assert name.startswith(f"{role}_") or name in ("item", "omit", "inventory_hostname"), (name, expression)
     assert not re.search(r"\brdma_", path.read_text(encoding="utf-8"))
+
+
+MEANT = {"act"}
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "plugins/action").glob("*.py")), ids=lambda path: path.stem)
+def test_actions_hide_nothing_of_their_base(path: Path) -> None:
+    """A helper of the name of one of the base's, such as its journal's, would be called in its place."""
+    action = importlib.import_module(f"{CORE.rpartition('.')[0]}.action.{path.stem}").ActionModule
+    base = action.__mro__[1]
+    assert base.__name__ == "RdmaAction"
+    helpers = {name for name, one in vars(action).items() if callable(one) or isinstance(one, property)}
+    own = {name for name in helpers if not name.startswith("__")} - MEANT
+    assert not own & set(dir(base))

@@ -193,6 +193,10 @@ def test_what_boot_and_rollout_took() -> None:
     pods = [pod("2026-11-21T10:11:00Z"), pod("2026-11-21T10:02:00Z"), pod("2026-11-24T10:00:00Z", restarts=1), {}]
     times = [_scale_watch.ready_after(one) for one in [*pods[:3], {"metadata": {}}]]
     assert _scale_watch.longest(times) == Took(660.0, 2)
+    # Ready anew after its node was away: the container has run since the first time.
+    again = pod("2026-11-24T10:00:00Z")
+    again["status"]["containerStatuses"][0]["state"] = {"running": {"startedAt": "2026-11-21T10:09:00Z"}}
+    assert _scale_watch.ready_after(again) == 540.0
 
 
 def test_a_machine_in_words() -> None:

@@ -54,6 +54,9 @@ def test_only_what_is_given_is_compared() -> None:
 def test_nodes_that_are_missing_are_asked_for_once() -> None:
     assert changed(there(nodes=NODES[:1])) == [("size", "size")]
     assert changed(there(nodes=NODES[:1], state="UPDATING")) == [], "OCI is at it"
+    lost = {**NODES[1], "state": "FAILING", "error": "LimitExceeded: Out of host capacity."}
+    assert changed(there(nodes=[NODES[0], lost])) == [("size", "size")], "a node that was never launched"
+    assert changed(there(nodes=[NODES[0], {**lost, "state": "ACTIVE"}])) == []
     assert changed(there(), remove_nodes=["10.0.0.1"]) == [("nodes", "replace")]
     assert changed(there(), nodes=3, remove_nodes=["n2"]) == [("nodes", "replace"), ("size", "size")]
 

@@ -270,3 +270,23 @@ def test_the_fits_grow_with_every_gpu() -> None:
     for model, memory in itertools.product(TABLE.values(), (40, 80, 141, 180)):
         rooms = [_serving.fit(model, 8, stages, memory, 4096).sequences for stages in (1, 2, 4, 8)]
         assert rooms == sorted(rooms)
+
+
+@pytest.mark.parametrize(("address", "port"), [("172.30.0.9", 80), ("None", 8000)])
+def test_a_headless_service_is_asked_at_the_pods_own_port(address: str, port: int) -> None:
+    """OpenShift AI makes KServe's Services headless."""
+    from ansible_collections.gpuops.rdma.plugins.action import gpu_serving
+
+    class Client:
+        @staticmethod
+        def path(*place: str) -> str:
+            return "/".join(place)
+
+        @staticmethod
+        def find(path: str) -> Any:
+            return {"spec": {"clusterIP": address}} if path == "v1/Service/serving/llama-70b-predictor" else None
+
+    made: Any = gpu_serving.ActionModule.__new__(gpu_serving.ActionModule)
+    made._client = Client()
+    served = dataclasses.replace(ONE, engine="kserve")
+    assert made._endpoint(served) == f"http://llama-70b-predictor.serving.svc:{port}"

@@ -159,6 +159,12 @@ def test_outputs() -> None:
     assert shown == {"cluster_id": "x", "pools": ["a"]}
     assert secret == {"grafana_admin_password": "y", "corrino_admin_nonce_output": "z", "plain": ""}
     assert _stack.without_secrets("a y b secretive c", ("secretive", "y")) == "a y b (hidden) c"
+    for line in ('grafana_admin_password = "x1"', '  + "api_token"  = "x1"', "var.admin_password = x1"):
+        assert "x1" not in _stack.without_secrets(line, ()) and "= (hidden)" in _stack.without_secrets(line, ())
+    for line in ("  + password = (sensitive value)", "Error: the token expired = no", "cluster_name = x1"):
+        assert _stack.without_secrets(line, ()) == line
+    assert _stack.begins_outputs("2026/08/20 10:00:00[TERRAFORM_CONSOLE] [INFO] Outputs:")
+    assert _stack.begins_outputs("Changes to Outputs:") and not _stack.begins_outputs("Reading the Outputs: of x")
 
 
 OUTPUTS = {

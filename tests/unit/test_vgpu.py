@@ -187,7 +187,8 @@ def test_the_policy_is_valid_for_each_operator(version: str) -> None:
     found = [one for one in faults(obj, crd_file(version)) if "is a required property" not in one]
     assert found == []
     if version != "v23.9.1":
-        own = _vgpu.nvidia_driver(driver, "gpuops-vgpu", True, {_vgpu.VGPU_LABEL: "true"})
+        own = _vgpu.nvidia_driver(driver, "gpuops-vgpu", "licences", True, {_vgpu.VGPU_LABEL: "true"})
+        assert own["spec"]["licensingConfig"]["secretName"] == "licences"
         assert [one for one in faults(own, crd_file(version, "nvidiadrivers")) if "required" not in one] == []
 
 
@@ -225,7 +226,10 @@ PROFILES = [{"name": "q48", "template": "rhcos-48q", "replicas": 2}, {"name": "q
 
 
 def test_each_profile_is_a_copy_with_its_template() -> None:
-    first, second = _vgpu.machine_sets(BASE, PROFILES)
+    from ansible_collections.gpuops.rdma.plugins.action import vgpu
+
+    _vgpu.check_profiles(BASE, PROFILES)
+    first, second = (vgpu._copied(BASE, one) for one in PROFILES)
     value = first["spec"]["template"]["spec"]["providerSpec"]["value"]
     assert value == {"kind": _vgpu.VSPHERE, "template": "rhcos-48q", "numCPUs": 16}
     assert "template" not in {key for key in first["spec"]["template"]["spec"] if key != "providerSpec"}
@@ -253,7 +257,7 @@ def test_each_profile_is_a_copy_with_its_template() -> None:
 )
 def test_wrong_profiles_are_refused_with_their_place(profiles: Any, words: str) -> None:
     with pytest.raises(InputError) as refused:
-        _vgpu.machine_sets(BASE, profiles)
+        _vgpu.check_profiles(BASE, profiles)
     assert words in str(refused.value)
 
 
@@ -261,7 +265,7 @@ def test_only_vsphere_has_vgpu_templates() -> None:
     other = json.loads(json.dumps(BASE))
     other["spec"]["template"]["spec"]["providerSpec"]["value"]["kind"] = "AWSMachineProviderConfig"
     with pytest.raises(InputError, match="must be VSphereMachineProviderSpec"):
-        _vgpu.machine_sets(other, PROFILES)
+        _vgpu.check_profiles(other, PROFILES)
 
 
 # ---- evidence ------------------------------------------------------------------------------------------------------
@@ -335,3 +339,45 @@ def test_the_policy_gets_back_what_it_said() -> None:
         "licensingConfig": {"configMapName": "mine", "secretName": None, "nlsEnabled": None}
     }
     assert _gpu_nodes.put_back({"labels": {}}, {"labels": {"release": "x"}}) == {"labels": {"release": None}}
+
+
+class Cluster:
+    """An operator without a GPU node, or a node of a profile whose GPU is in use."""
+
+    def __init__(self, pods: list[Any]) -> None:
+        self.pods = pods
+
+    @staticmethod
+    def path(_version: str, kind: str, *_: str) -> str:
+        return kind
+
+    def list(self, path: str, label_selector: str = "", field_selector: str = "") -> list[Any]:
+        found = [{"metadata": {"namespace": "nvidia-gpu-operator"}}]
+        return found if (path, field_selector) == ("Deployment", "metadata.name=gpu-operator") else []
+
+    def projected(self, _path: str, read: Any, **_: Any) -> list[Any]:
+        return [read(one) for one in self.pods]
+
+
+def test_the_first_gpu_nodes_of_a_cluster_may_be_vgpu_nodes() -> None:
+    from ansible_collections.gpuops.rdma.plugins.plugin_utils import _gpu_nodes
+
+    client: Any = Cluster([])
+    assert _gpu_nodes.operator_namespace(client, before_nodes=True) == "nvidia-gpu-operator"
+    with pytest.raises(InputError, match="no GPU Operator, or its device plugin is off"):
+        _gpu_nodes.operator_namespace(client)
+
+
+def test_machines_whose_gpus_are_in_use_do_not_go() -> None:
+    from ansible_collections.gpuops.rdma.plugins.action import vgpu
+
+    limits = {"limits": {"nvidia.com/gpu": "1"}}
+    pod = {
+        "metadata": {"namespace": "a", "name": "b"},
+        "spec": {"nodeName": "n", "containers": [{"resources": limits}]},
+    }
+    made: Any = vgpu.ActionModule.__new__(vgpu.ActionModule)
+    made._client, made.args = Cluster([pod]), {"profiles": [{"name": "q8"}], "drain": False}
+    made._all = lambda: [Node("n", {_vgpu.PROFILE_LABEL: "q8"}, "", 1)]
+    with pytest.raises(InputError, match="in use, on n by a/b, and the machines would go with them"):
+        made._take_back()

@@ -99,6 +99,8 @@ def kserve_pods(service: Json, runtime: Json) -> Iterator[Json]:
             "metadata": {"labels": source.get("labels", {}), "annotations": source.get("annotations", {})},
             "spec": {key: source[key] for key in keep if key in source},
         }
+        account = (worker if index else predictor).get("serviceAccountName")
+        part["spec"].update({"serviceAccountName": account} if account else {})
         labels = {"serving.kserve.io/inferenceservice": name}
         yield _pod(service, part, f"{name}-predictor-worker-{index}" if index else f"{name}-predictor-0", labels)
 

@@ -46,9 +46,10 @@ class Operand:
 
 VALIDATIONS = tuple((f"{what}-validation", "validator") for what in ("driver", "toolkit", "cuda", "plugin"))
 
+DRIVER = "nvidia-driver-daemonset"
 OPERANDS = (
     Operand(
-        "nvidia-driver-daemonset",
+        DRIVER,
         "state-driver",
         "driver",
         "nvidia-driver-ctr",
@@ -172,6 +173,8 @@ def wanted(operand: Operand, spec: Json, version: Version) -> bool:
     """Is this operand switched on, and known to this release?"""
     if version < operand.since:
         return False
+    if operand.component == "driver" and spec.get("driver", {}).get("useNvidiaDriverCRD"):
+        return False
     default = operand.component not in ("dcgm", "nodeStatusExporter")
     return bool(spec.get(operand.component, {}).get("enabled", default))
 
@@ -242,6 +245,26 @@ def daemonset(operand: Operand, spec: Json, version: Version, namespace: str) ->
     }
 
 
+def own_drivers(spec: Json, drivers: dict[str, Json], version: Version, namespace: str) -> list[Json]:
+    """A DaemonSet of the driver for the nodes of each NVIDIADriver."""
+    policy = spec.get("driver", {})
+    if not policy.get("useNvidiaDriverCRD") or not policy.get("enabled", True):
+        return []
+    operand = next(one for one in OPERANDS if one.component == "driver")
+    found = []
+    for name, own in sorted(drivers.items()):
+        part = {**{key: own.get(key, "") for key in ("repository", "image", "version")}, "rdma": own.get("rdma", {})}
+        obj = daemonset(operand, {**spec, "driver": {**policy, **part}}, version, namespace)
+        mark = {"nvidia.com/driver-cr": name}
+        template = obj["spec"]["template"]
+        template["spec"]["nodeSelector"].update(own.get("nodeSelector") or {})
+        template["metadata"]["labels"] = {**template["metadata"]["labels"], **mark}
+        obj["spec"]["selector"]["matchLabels"] = {**obj["spec"]["selector"]["matchLabels"], **mark}
+        obj["metadata"]["name"] = f"{DRIVER}-{name}"
+        found.append(obj)
+    return found
+
+
 def inits(operand: Operand, spec: Json, version: Version) -> list[tuple[str, str]]:
     """Before 24.3 an init container of its own waited for OFED; since then the driver manager does."""
     own = operand.component == "driver" and version < (24, 3) and rdma(spec).get("enabled")
@@ -270,7 +293,7 @@ def companions(spec: Json, version: Version, namespace: str) -> list[Json]:
     """ServiceAccounts, ConfigMaps and RuntimeClasses beside the DaemonSets."""
     found = [
         {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": name, "namespace": namespace}}
-        for name in sorted({operand.account for operand in operands(spec, version)})
+        for name in sorted({one.account for one in OPERANDS if one.component == "driver" or wanted(one, spec, version)})
     ]
     for name, (app, since) in CONFIG_MAPS.items():
         if version >= since:

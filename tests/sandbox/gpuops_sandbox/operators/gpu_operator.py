@@ -34,6 +34,13 @@ def register(registry: kopf.OperatorRegistry, ctx: Context) -> None:
         operator.see(str(name), None if type == "DELETED" else dict(body))
         loop.kick()
 
+    @kopf.on.event("nvidia.com", "v1alpha1", "nvidiadrivers", registry=registry, id=f"{NAME}-drivers")
+    async def driver_event(type: str | None, name: str | None, body: kopf.Body, **_: Any) -> None:
+        operator.drivers.pop(str(name), None)
+        if type != "DELETED":
+            operator.drivers[str(name)] = dict(body.get("spec", {}))
+        loop.kick()
+
     hub.daemonsets.listeners.append(operator.forget)
     for informer in (hub.nodes, hub.daemonsets, hub.deployments):
         informer.listeners.append(loop.kick)
@@ -44,6 +51,8 @@ class GpuOperator:
     def __init__(self, hub: Hub) -> None:
         self.hub = hub
         self.policies: dict[str, Json] = {}
+        self.drivers: dict[str, Json] = {}
+        """Specs of the NVIDIADrivers; each has a DaemonSet where the ClusterPolicy leaves drivers to them."""
         self.applied: dict[str, Json] = {}
         """What was applied last, so that a round without news costs no request."""
 
@@ -78,7 +87,8 @@ class GpuOperator:
         spec = policy["spec"]
         wanted = objects.companions(spec, version, namespace)
         wanted += [objects.daemonset(one, spec, version, namespace) for one in objects.operands(spec, version)]
-        for obj in wanted:
+        own = objects.own_drivers(spec, self.drivers, version, namespace)
+        for obj in [*wanted, *own]:
             obj["metadata"]["ownerReferences"] = [controller_ref(policy)]
             key = f"{obj['kind']}/{obj['metadata']['name']}"
             if self.applied.get(key) != obj:
@@ -88,6 +98,12 @@ class GpuOperator:
             key = f"DaemonSet/{operand.name}"
             if key in self.applied and not objects.wanted(operand, spec, version):
                 await self.hub.api.delete(f"/apis/apps/v1/namespaces/{namespace}/daemonsets/{operand.name}")
+                del self.applied[key]
+        keep = {one["metadata"]["name"] for one in own}
+        for key in [key for key in self.applied if key.startswith(f"DaemonSet/{objects.DRIVER}-")]:
+            name = key.partition("/")[2]
+            if name not in keep:
+                await self.hub.api.delete(f"/apis/apps/v1/namespaces/{namespace}/daemonsets/{name}")
                 del self.applied[key]
 
     def _status(self, policy: Json, version: objects.Version, namespace: str, gpus: bool) -> Json:

@@ -182,7 +182,7 @@ class Agent:
     def _on_daemonset(self, new: Json | None, old: Json | None) -> None:
         """Without a toolkit DaemonSet nothing waits for its pods."""
         meta = (new or old or {})["metadata"]
-        if meta["name"] in (TOOLKIT, DRIVER) and (new is None or old is None):
+        if meta["name"].startswith((TOOLKIT, DRIVER)) and (new is None or old is None):
             for node in self.hub.nodes:
                 self.mark(node.name)
 
@@ -246,7 +246,7 @@ class Agent:
             return pod.ready and machine.driver
         if node.labels.get("nvidia.com/gpu.deploy.driver") in ("false", "pre-installed"):
             return True
-        return not any(one["metadata"]["name"] == DRIVER for one in self.hub.daemonsets)
+        return not any(one["metadata"]["name"].startswith(DRIVER) for one in self.hub.daemonsets)
 
     def _toolkit_wanted(self) -> bool:
         return any(one["metadata"]["name"] == TOOLKIT for one in self.hub.daemonsets)

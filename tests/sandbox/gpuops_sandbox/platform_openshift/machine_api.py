@@ -115,7 +115,7 @@ class MachineApi:
             await asyncio.sleep(hasty(BOOT_SECONDS))
             if self.kinds.machines.get(f"{NAMESPACE}/{meta['name']}") is None:
                 return
-            node = self._node(machine)
+            node = self._node(machine, await self._port())
             await self.hub.api.create("/api/v1/nodes", node)
             ref = {"kind": "Node", "name": node["metadata"]["name"]}
             await self._status(meta["name"], phase="Running", nodeRef=ref, errorReason=None, errorMessage=None)
@@ -127,12 +127,19 @@ class MachineApi:
         if answer:
             self.kinds.machines.put(answer)
 
-    def _node(self, machine: Json) -> Json:
+    async def _port(self) -> int:
+        """Where the nodes' kubelets listen, as those say that are there from the beginning."""
+        first = next((one.name for one in self.hub.nodes), "")
+        node = await self.hub.api.find(f"/api/v1/nodes/{first}") or {}
+        found = (((node.get("status") or {}).get("daemonEndpoints") or {}).get("kubeletEndpoint") or {}).get("Port")
+        return int(found or Fleet.port)
+
+    def _node(self, machine: Json, port: int) -> Json:
         value = (machine["spec"].get("providerSpec") or {}).get("value") or {}
         host = next(self.hosts)
         while self.hub.nodes.get(_address(host)):
             host = next(self.hosts)
-        fleet = Fleet((), platform="openshift", ocp=self.hub.ctx.ocp, small=True)
+        fleet = Fleet((), platform="openshift", ocp=self.hub.ctx.ocp, small=True, port=port)
         node = fleet._node(host, shape_of(value) or CPU_SHAPE, "machine-api", host)
         labels, zone = node["metadata"]["labels"], zone_of(value)
         labels.update({"topology.kubernetes.io/zone": zone} if zone else {})

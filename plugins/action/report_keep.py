@@ -1,0 +1,96 @@
+# Copyright: gpuops.rdma contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Keeps report.html where it outlives the machine that made it, and tells AWX the verdict."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from pathlib import Path
+from typing import Any, Optional
+
+from ansible_collections.gpuops.rdma.plugins.module_utils import _report_keep
+from ansible_collections.gpuops.rdma.plugins.module_utils._errors import InputError, NotFound
+from ansible_collections.gpuops.rdma.plugins.module_utils._model import Json
+from ansible_collections.gpuops.rdma.plugins.module_utils._spec_report_keep import SPEC
+from ansible_collections.gpuops.rdma.plugins.plugin_utils import _oci, _run
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._action import RdmaAction
+
+
+class ActionModule(RdmaAction):
+    spec = SPEC
+
+    def act(self, args: dict[str, Any]) -> dict[str, Any]:
+        keep, folder = args["keep"], Path(args["dir"])
+        report = _run.read(folder / "report.json")
+        page = b"" if keep == "none" else _read(folder / _report_keep.PAGE)
+        kept: Json = {"changed": False, "place": "", "get": ""}
+        data: Json = {}
+        if keep == "artifact":
+            data["rdma_report_html"] = {self._cluster: _report_keep.artifact(page)}
+            kept.update(
+                place=f"artifact rdma_report_html.{self._cluster}", get=f"base64 -d | gunzip > {_report_keep.PAGE}"
+            )
+        elif keep != "none":
+            kept = self._store(args, page, report) if keep == "object_storage" else self._object(args, page, report)
+        data["rdma_report"] = {self._cluster: _report_keep.told(report, str(folder / "report.json"), kept["place"])}
+        if keep != "none":
+            self.progress(f"report kept: {kept['place']}; get it: {kept['get']}")
+        # AWX takes a job's artifacts from the statistics of the run, not of a host, and of tasks that did not fail:
+        # the task that gives the verdict cannot tell it.
+        return {**kept, "ansible_stats": {"data": data, "per_host": False, "aggregate": True}}
+
+    @property
+    def _cluster(self) -> str:
+        return str(self._task_vars.get("inventory_hostname", ""))
+
+    def _object(self, args: dict[str, Any], page: bytes, report: Json) -> Json:
+        keep, name, namespace = args["keep"], args["name"], args["namespace"]
+        obj = _report_keep.kept_object(keep, name, namespace, page, report)
+        path = self.client.path_of(obj)
+        old = self.client.find(path)
+        try:
+            new = self.client.apply(obj, dry_run=self.check_mode)
+        except NotFound:
+            raise InputError(
+                f"Cannot keep {_report_keep.PAGE} as {keep} {namespace}/{name}: the namespace {namespace} is not "
+                "there. Make it, or name another by namespace (rdma_report_keep_namespace)."
+            ) from None
+        return {
+            "changed": old is None or any(old.get(part) != new.get(part) for part in ("data", "binaryData")),
+            "place": f"{keep} {namespace}/{name}",
+            "get": _report_keep.how_to_get(keep, name, namespace, obj),
+        }
+
+    def _store(self, args: dict[str, Any], page: bytes, report: Json) -> Json:
+        bucket = args["bucket"]
+        if not bucket:
+            raise InputError("Which bucket? object_storage needs bucket (rdma_report_keep_bucket).")
+        session = _oci.Session(args)
+        namespace = session.call("ask for the namespace of Object Storage", "storage", "get_namespace").data
+        name = _report_keep.object_name(args["prefix"], self._cluster, str(report.get("made", "")))
+        where = (namespace, bucket, name)
+        digest = base64.b64encode(hashlib.md5(page, usedforsecurity=False).digest()).decode("ascii")
+        changed = _digest(session, where) != digest
+        if changed and not self.check_mode:
+            more = {"content_type": "text/html; charset=utf-8", "content_md5": digest}
+            session.call(f"write {name} into the bucket {bucket}", "storage", "put_object", *where, page, **more)
+        get = f"oci os object get -ns {namespace} -bn {bucket} --name {name} --file {_report_keep.PAGE}"
+        return {"changed": changed, "place": f"bucket {bucket}: {name}", "get": get}
+
+
+def _digest(session: _oci.Session, where: tuple[str, str, str]) -> Optional[str]:
+    """Content-MD5 of an object; None where there is none."""
+    try:
+        answer = session.call(f"look at {where[2]} in the bucket {where[1]}", "storage", "head_object", *where)
+    except NotFound:
+        return None
+    return str(answer.headers.get("content-md5", ""))
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise InputError(f"Cannot read {path}: {error.strerror}. The role report writes it.") from None

@@ -1,0 +1,97 @@
+# Copyright: gpuops.rdma contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Documentation of the action plugin of the same name, which does the work on the control node."""
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: report_keep
+short_description: Keep report.html where it outlives the machine that made it
+version_added: 0.2.0
+description:
+- A pod of AWX is thrown away with the folder of the report. This puts C(report.html) into the cluster that it tells of,
+  into a bucket of OCI Object Storage, or into the job's artifacts.
+- With every O(keep) the job's artifacts get C(rdma_report). It has by cluster the verdict, its reason, the report's
+  path, where it is kept, and the bad nodes, for a later job of a workflow.
+- A page of more than 1,000 KiB goes packed, as C(report.html.gz), into a ConfigMap or Secret.
+extends_documentation_fragment:
+- gpuops.rdma.auth
+- gpuops.rdma.oci
+- gpuops.rdma.attributes.cluster
+attributes:
+  diff_mode:
+    support: none
+options:
+  dir:
+    description: Folder of the report; the module P(gpuops.rdma.report#module) has written it.
+    type: path
+    required: true
+  keep:
+    description:
+    - V(none) keeps no page.
+    - V(configmap) and V(secret) are objects of the cluster; one is overwritten by the next report.
+    - V(object_storage) writes C(PREFIX/CLUSTER/TIME-report.html) into a bucket; earlier ones stay.
+    - V(artifact) is the page as gzip in base64 in C(rdma_report_html) of the job's artifacts, by cluster, of at most
+      256 KiB.
+    type: str
+    required: true
+    choices: [none, configmap, secret, object_storage, artifact]
+  name:
+    description: Name of the ConfigMap or Secret.
+    type: str
+    default: gpuops-report
+  namespace:
+    description: Namespace of the ConfigMap or Secret. It must be there.
+    type: str
+    default: gpuops-nccl
+  bucket:
+    description: Bucket of Object Storage, for V(object_storage).
+    type: str
+    default: ''
+  prefix:
+    description: What the object's name begins with.
+    type: str
+    default: ''
+author:
+- gpuops maintainers (@gpuops)
+"""
+
+EXAMPLES = r"""
+- name: Keep the report in the cluster
+  gpuops.rdma.report_keep:
+    dir: rdma-report
+    keep: configmap
+
+- name: Keep each report in a bucket
+  gpuops.rdma.report_keep:
+    dir: rdma-report
+    keep: object_storage
+    bucket: rdma-reports
+    auth_type: instance_principal
+"""
+
+RETURN = r"""
+place:
+  description: Where the report is.
+  returned: always
+  type: str
+  sample: configmap gpuops-nccl/gpuops-report
+get:
+  description: The command that fetches it.
+  returned: always
+  type: str
+"""
+
+from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.gpuops.rdma.plugins.module_utils._argspec import with_auth
+from ansible_collections.gpuops.rdma.plugins.module_utils._spec_report_keep import SPEC
+
+
+def main() -> None:
+    module = AnsibleModule(argument_spec=with_auth(SPEC), supports_check_mode=True)
+    module.fail_json(msg="gpuops.rdma.report_keep runs on the control node, through its action plugin.")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,3 @@
+---
+minor_changes:
+  - Module NAME - SAY WHAT USERS GET.

@@ -1,0 +1,3 @@
+---
+minor_changes:
+  - Role NAME - SAY WHAT USERS GET.

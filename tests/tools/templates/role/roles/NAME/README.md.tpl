@@ -1,0 +1,17 @@
+# gpuops.rdma.NAME
+
+SAY IN TWO LINES WHAT IT DOES, WHEN IT ENDS, AND BY WHAT IT IS PROVEN.
+
+```yaml
+- ansible.builtin.include_role:
+    name: gpuops.rdma.NAME
+  vars:
+    NAME_selector: oke.oraclecloud.com/pool.name=gpu
+```
+
+| variable | type | default | meaning |
+|---|---|---|---|
+| `NAME_nodes` | list | `[]` | Only these nodes. |
+| `NAME_selector` | str | `""` | Only nodes with these labels. |
+
+Result: NAME_result: `summary`, `nodes`.

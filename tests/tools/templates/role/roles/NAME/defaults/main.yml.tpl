@@ -1,0 +1,3 @@
+---
+NAME_nodes: []
+NAME_selector: ""

@@ -140,6 +140,7 @@ def all_rows(shared_cluster: Any) -> Any:
     virtual["spec"]["template"]["spec"]["providerSpec"]["value"] = vsphere
     for obj in (machine_set("gpu-a", "a"), machine_set("gpu-b", "b"), virtual):
         apply(here, obj)
+    apply(here, {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": PLACE}})
     for text in OBJECTS.split("---\n"):
         if "kind: Prometheus" not in text:
             apply(here, yaml.safe_load(text.replace("namespace: gpu-operator", f"namespace: {PLACE}")))
@@ -213,8 +214,12 @@ class Broken:
     more: dict[str, Any] = field(default_factory=dict)
 
 
+FAILED_CSV = "is Failed: InstallComponentFailed"
 SEED = {"rdma_workloads_timeout": 30}
+SITE = {"rdma_site": True, "rdma_gpu_operator_timeout": 20, "rdma_network_operator_timeout": 20}
 BROKEN = [
+    Broken("gpu_operator", "operators", FAILED_CSV, "olm-csv-fails:gpu-operator-certified", SITE),
+    Broken("olm_network_operator", "operators", FAILED_CSV, "olm-csv-fails:nvidia-network-operator", SITE),
     Broken("gpu_taints", "taints", "nvidia-dcgm-exporter", "image-pull:5:nvidia-dcgm-exporter"),
     Broken("machineset", "autoscaling", "gpu-z", more={"rdma_autoscaling_pools": [pool("gpu-z")]}),
     Broken(
@@ -231,7 +236,13 @@ BROKEN = [
     ),
     Broken("gpu_time_slicing", "sharing", "28 of 32 nvidia.com/gpu allocatable", "gpu-missing:0"),
     Broken("gpu_mps", "sharing", "28 of 32 nvidia.com/gpu allocatable", "gpu-missing:1"),
-    Broken("gpu_mig", "sharing", "nvidia.com/mig-", "gpu-missing:2"),
+    Broken(
+        "gpu_mig",
+        "sharing",
+        "16 of 56 nvidia.com/mig-1g.10gb allocatable",
+        "crash-loop:2:nvidia-mig-manager",
+        {"rdma_mig_layout": "all-1g.10gb"},
+    ),
     Broken("vgpu", "vgpu", "DCGM_FI_DEV_VGPU_LICENSE_STATUS is 0, expected 1", "vgpu-unlicensed:{vm}"),
     Broken(
         "gpu_serving",

@@ -19,6 +19,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._spec_gpu_metrics impo
 from ansible_collections.gpuops.rdma.plugins.plugin_utils import _data, _gpu_nodes, _probe, _sharing
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._action import RdmaAction
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._probe import Ask
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._proven import Proven
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._writer import Writer
 
 BEFORE = "gpuops.rdma/metrics-before"
@@ -52,8 +53,11 @@ class ActionModule(RdmaAction):
             self._write(board, report)
             if not self.check_mode:
                 self._await(report)
-                if args["prove"] == "always" or (self.changes and args["prove"] == "changed"):
+                path = _gpu_nodes.policy_path(self.client, self.policy)
+                proven = Proven(self.client, path, "metrics", [board, bool(report), self.labels])
+                if proven.due(args["prove"], bool(self.changes)):
                     proof = self._prove(board, report)
+                    proven.note()
         result: dict[str, Any] = {
             "changed": bool(self.changes),
             "changes": [one["what"] for one in self.changes],

@@ -28,6 +28,7 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils import _data, _gpu_nod
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._action import RdmaAction
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._gpu_nodes import Member
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._probe import Ask
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._proven import Proven
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._writer import Writer
 
 OPENSHIFT = "/apis/config.openshift.io"
@@ -51,8 +52,10 @@ class ActionModule(RdmaAction):
         self._write(serving)
         if not self.check_mode:
             self._await(serving)
-            if args["prove"] == "always" or (self.changes and args["prove"] == "changed"):
+            proven = Proven(self.client, self._workload(serving), "serving", _serving.digest(serving))
+            if proven.due(args["prove"], bool(self.changes)):
                 proof = self._prove(serving)
+                proven.note()
         return self._result(serving, fit, proof)
 
     def _result(self, serving: Optional[Serving], fit: Optional[Fit], proof: Json) -> Json:
@@ -295,6 +298,11 @@ class ActionModule(RdmaAction):
             if one.get("status") == "False" and one.get("message")
         ]
         return f": {words[0]}" if words else ""
+
+    def _workload(self, serving: Serving) -> str:
+        """Path of what makes the pods."""
+        kinds = ("LeaderWorkerSet", "InferenceService")
+        return next(self.client.path_of(one) for one in _serving.objects(serving) if one["kind"] in kinds)
 
     def _prove(self, serving: Serving) -> Json:
         """The model answers, then the logs tell who took part and over what: NCCL opens its ways on first use."""

@@ -20,6 +20,7 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils import _gpu_nodes, _sh
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._action import RdmaAction
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._gpu_nodes import Member
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._proof import Proof, pod
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._proven import Proven
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._writer import Writer
 
 IN_EFFECT = "gpuops.rdma/sharing-config"
@@ -66,8 +67,12 @@ class ActionModule(RdmaAction):
                     self._cordon(one.name, False)
             if self.absent and self._remove_config():
                 self._await(wanted)
-            elif args["prove"] == "always" or (self.changes and args["prove"] == "changed"):
-                proof = {} if self.absent else self._prove(wanted)
+            elif not self.absent:
+                path = _gpu_nodes.policy_path(self.client, self.policy)
+                proven = Proven(self.client, path, f"sharing {sorted(self.mine)} of {self._whose()}", wanted)
+                if proven.due(args["prove"], bool(self.changes)):
+                    proof = self._prove(wanted)
+                    proven.note()
         result: dict[str, Any] = {
             "changed": bool(self.changes),
             "changes": [one["what"] for one in self.changes][: _gpu_nodes.SHOWN],
@@ -80,6 +85,9 @@ class ActionModule(RdmaAction):
         if self.diff_mode and self.changes:
             result["diff"] = [one["diff"] for one in self.changes][: _gpu_nodes.SHOWN]
         return result
+
+    def _whose(self) -> str:
+        return f"{self.args['nodes']} {self.args['selector']}"
 
     # ---- what is to be ---------------------------------------------------------------------------------------------
 

@@ -17,6 +17,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._spec_gpu_taints impor
 from ansible_collections.gpuops.rdma.plugins.plugin_utils import _gpu_nodes
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._action import RdmaAction
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._proof import Proof, pod
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._proven import Proven
 
 ADDED_TAINTS, ADDED_TOLERATIONS = "gpuops.rdma/taints-added", "gpuops.rdma/tolerations-added"
 """Annotations of a node or MachineSet, and of the ClusterPolicy: what is ours, as JSON."""
@@ -56,8 +57,13 @@ class ActionModule(RdmaAction):
             result["diff"] = [one["diff"] for one in self.changes][: _gpu_nodes.SHOWN]
         if not self.check_mode:
             self._await_operands()
-            if not self.absent and (args["prove"] == "always" or (changed and args["prove"] == "changed")):
-                result["proof"] = self._prove()
+            if not self.absent:
+                what = f"taints of {args['nodes']} {args['selector']}"
+                state = [self.taints, sorted(one.name for one in self.members)]
+                proven = Proven(self.client, _gpu_nodes.policy_path(self.client, policy), what, state)
+                if proven.due(args["prove"], changed):
+                    result["proof"] = self._prove()
+                    proven.note()
         return result
 
     # ---- who has to tolerate ---------------------------------------------------------------------------------------

@@ -28,6 +28,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._vgpu import Driver, N
 from ansible_collections.gpuops.rdma.plugins.plugin_utils import _gpu_nodes, _probe
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._action import RdmaAction
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._probe import Ask
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._proven import Proven
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._writer import Writer
 
 BEFORE = "gpuops.rdma/driver-before-vgpu"
@@ -74,8 +75,11 @@ class ActionModule(RdmaAction):
             self._restart(one, drivers.get(one.name, []))
         if not self.check_mode:
             self._await(nodes)
-            if args["prove"] == "always" or (self.changes and args["prove"] == "changed"):
+            state = {one.name: self.digest for one in nodes}
+            proven = Proven(self.client, _gpu_nodes.policy_path(self.client, self.policy), "vgpu", state)
+            if proven.due(args["prove"], bool(self.changes)):
                 proof = self._prove(nodes)
+                proven.note()
         return self._result(nodes, notes, proof, list(driver.tags))
 
     def _result(self, nodes: list[Node], notes: list[str], proof: Json, tags: Optional[list[str]] = None) -> Json:

@@ -134,6 +134,10 @@ def policy(client: Client) -> Json:
     return min(found, key=lambda one: (one["metadata"].get("creationTimestamp", ""), one["metadata"]["name"]))
 
 
+def policy_path(client: Client, found: Json) -> str:
+    return client.path(*POLICY, "", found["metadata"]["name"])
+
+
 def patch_policy(client: Client, found: Json, spec: Json, dry_run: bool) -> Optional[Json]:
     """A change as {what, diff}; None when it says so already."""
     changed = _lacking(spec, found.get("spec") or {})

@@ -91,14 +91,16 @@ def guide_script(plan: dict[str, Any], folder: Path) -> Path:
 
 
 class Sandbox:
-    """One sandbox with a finished first run, for runs that change nothing."""
+    """One sandbox; with a finished first run, for runs that change nothing."""
 
     def __init__(self, nodes: int, folder: Path) -> None:
         self.nodes, self.folder = nodes, folder
         self.name = f"bench-site-{nodes}-{os.getpid()}"
         self.ours: list[float] = []
         self.guide: list[float] = []
-        run([*SANDBOX, "up", "--name", self.name, "--gpu-nodes", str(nodes), "--cpu-nodes", "2", "--shape", SHAPE])
+
+    def up(self) -> None:
+        run([*SANDBOX, "up", "--name", self.name, "--gpu-nodes", str(self.nodes), "--cpu-nodes", "2", "--shape", SHAPE])
         self.first = run(self.play())
 
     def play(self) -> list[str]:
@@ -140,6 +142,7 @@ def measure(nodes: int, repeat: int) -> tuple[dict[str, Any], dict[str, Any]]:
             folder.mkdir()
             both.append(Sandbox(count, folder))
             stack.callback(both[-1].down)
+            both[-1].up()
         for _attempt in range(repeat):
             for sandbox in both:
                 sandbox.again()

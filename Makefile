@@ -66,7 +66,7 @@ demo: sandbox-up ## The main job on simulated GPUs, from nothing to a verdict an
 
 # Two at a time: a playbook waits for its cluster more than it computes. Each prints when it is done.
 test: packages setup lint types ## Everything but scale
-	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target e2e unit cluster oci awx molecule consumer gates
+	@$(MAKE) --no-print-directory --jobs=2 --keep-going --output-sync=target e2e unit cluster oci awx molecule consumer gates
 
 lint: $(VENV)/.ready $(LINK) ## ruff, yamllint, ansible-lint, documentation of all plugins and roles
 	@$(BIN)/ruff check .

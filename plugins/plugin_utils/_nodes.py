@@ -27,8 +27,8 @@ NODES = "/api/v1/nodes"
 FILE = "nodes.json"
 FEW = 16
 SHARE = 25
-"""Of so many changed nodes, or of every 25th, each is read by itself; more are read with a list of all. Kubelets write
-their node every five minutes, changed or not."""
+"""Of so many changed nodes, or of every 25th, each is read by itself; more, or most of all, are read with a list. Kubelets
+write their node every five minutes, changed or not."""
 Entry = tuple[str, NodeFacts]
 """uid/resourceVersion and facts"""
 
@@ -47,7 +47,7 @@ class NodeBook:
             return self._whole(selector, known)
         listed, at = self.client.versions(NODES, label_selector=selector)
         changed = [name for name, version in listed if known.get(name, ("",))[0] != version]
-        if len(changed) > max(FEW, len(listed) // SHARE):
+        if len(changed) > max(FEW, len(listed) // SHARE) or 2 * len(changed) > len(listed):
             return self._whole(selector, known)
         with ThreadPoolExecutor(max_workers=FEW) as workers:
             again = dict(zip(changed, workers.map(self._one, changed)))

@@ -179,7 +179,7 @@ def test_the_gpu_operator_from_nothing_to_ready(cluster, plan):
     before = cluster.client.requests
     again, quiet = run(cluster, "gpu_operator", plan=str(plan), timeout=60)
     assert (again["ready"], quiet) == (result["total"], [])
-    assert cluster.client.requests - before <= 6, "a list and a watch of policies, DaemonSets and nodes"
+    assert cluster.client.requests - before <= 7, "a list and a watch of policies, DaemonSets and nodes; their versions"
 
 
 def test_a_node_with_seven_gpus_is_given_up_after_the_grace_and_can_be_left_out(cluster, plan):

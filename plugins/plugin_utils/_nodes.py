@@ -27,8 +27,8 @@ NODES = "/api/v1/nodes"
 FILE = "nodes.json"
 FEW = 16
 SHARE = 25
-"""Of so many changed nodes, or of every 25th, each is read by itself; more, or most of all, are read with a list. Kubelets
-write their node every five minutes, changed or not."""
+"""Of so many changed nodes, or of every 25th, each is read by itself; more, or most of all, are read with a list.
+Kubelets write their node every five minutes, changed or not."""
 Entry = tuple[str, NodeFacts]
 """uid/resourceVersion and facts"""
 

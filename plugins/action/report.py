@@ -57,7 +57,7 @@ class ActionModule(RdmaAction):
             nodes=end["nodes"],
             findings=[*findings, *damaged, *unread, *torn, *cut, *missing, *end["findings"]],
             nccl=nccl,
-            versions=self._versions(plan),
+            versions={**self._versions(plan), **end.get("installed", {})},
             deselected=end["deselected"],
             command=end["command"],
             hosts=_hosts(run_dir),
@@ -99,6 +99,7 @@ class ActionModule(RdmaAction):
         end: Json = {
             "nodes": nodes,
             "findings": unasked,
+            "installed": self._installed(plan),
             "deselected": args["without_test"] or not _run.selected(self._task_vars, _run.TEST_STAGE),
             "command": _command(),
         }
@@ -128,6 +129,20 @@ class ActionModule(RdmaAction):
             "kubernetes": plan.get("server_version", ""),
             **releases,
         }
+
+    def _installed(self, plan: Json) -> Json:
+        """Stage -> ClusterServiceVersion, of operators that came through OLM: the plan knows only what is pinned."""
+        found: Json = {}
+        for stage, wants in (plan.get("olm") or {}).items():
+            own = wants[-1]
+            try:
+                path = self.client.path("operators.coreos.com/v1alpha1", "Subscription", own["namespace"])
+                held = [one for one in self.client.list(path) if one["spec"].get("name") == own["package"]]
+            except RdmaError:
+                continue  # a version that is not known is left out; the cluster's silence is a finding of _nodes
+            if held and (held[0].get("status") or {}).get("installedCSV"):
+                found[stage] = str(held[0]["status"]["installedCSV"])
+        return found
 
     def _write(self, folder: Path, report: Json) -> None:
         """report.json first: it must be there even when a later one cannot be made."""

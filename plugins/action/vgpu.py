@@ -61,11 +61,12 @@ class ActionModule(RdmaAction):
             self._take_back()
             return self._result([], notes, proof)
         self._require()
+        license = self._license()
+        self._check_first(notes)
         self._write_machine_sets()
         nodes = self._nodes(await_all=not self.check_mode)
-        driver = self._checked(nodes, notes)
+        driver = self._checked(nodes)
         self.image = f"/{driver.image}:{driver.version}"
-        license = self._license()
         stale = self._stale(nodes, driver, license)
         if stale and not self.check_mode:
             self._reach(nodes)
@@ -193,23 +194,29 @@ class ActionModule(RdmaAction):
 
         return [one for one, _version in self.client.projected("/api/v1/nodes", read, label_selector=selector)]
 
-    def _checked(self, nodes: list[Node], notes: list[str]) -> Driver:
-        faults = _vgpu.node_faults([one for one in nodes if not self.stamps.get(one.name)])
-        faults += _vgpu.node_faults([dataclasses.replace(one, gpus=0) for one in nodes if self.stamps.get(one.name)])
-        driver = _vgpu.driver({**self.args["driver"]}, nodes)
+    def _check_first(self, notes: list[str]) -> None:
+        """What would leave new machines without a driver is refused before they are made."""
+        driver = _vgpu.driver({**self.args["driver"]}, [])
         kinds = {name: self._secret_type(name) for name in driver.pull_secrets}
-        faults += _vgpu.pull_secret_faults(driver, kinds)
-        if not driver.pull_secrets:
-            notes.append(
-                f"no pull secret: {driver.repository} must let the nodes pull without, or by the cluster's own"
-            )
+        faults = _vgpu.pull_secret_faults(driver, kinds)
         if not self._by_crd():
-            others = _vgpu.bystanders(filter(_has_gpu, self._all()), [one.name for one in nodes])
+            others = _vgpu.bystanders(filter(_has_gpu, self._all()), [one.name for one in self._choose()])
             if others:
                 faults.append(
                     f"{_gpu_nodes.told(others)} would get the guest driver too: label them {_vgpu.DRIVER_LABEL}=false "
                     "if their image brings the driver, or set driver.useNvidiaDriverCRD in the ClusterPolicy"
                 )
+        if faults:
+            raise InputError(f"Cannot set up vGPU: {'; '.join(faults)}.")
+        if not driver.pull_secrets:
+            notes.append(
+                f"no pull secret: {driver.repository} must let the nodes pull without, or by the cluster's own"
+            )
+
+    def _checked(self, nodes: list[Node]) -> Driver:
+        faults = _vgpu.node_faults([one for one in nodes if not self.stamps.get(one.name)])
+        faults += _vgpu.node_faults([dataclasses.replace(one, gpus=0) for one in nodes if self.stamps.get(one.name)])
+        driver = _vgpu.driver({**self.args["driver"]}, nodes)
         if faults:
             raise InputError(f"Cannot set up vGPU: {'; '.join(faults)}.")
         return driver

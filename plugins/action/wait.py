@@ -114,7 +114,7 @@ def wait(
         if once:
             looked = _wait.look(view.read())
             if keep and plan:
-                _run.write(_findings_file(args), {"findings": _seen(view, looked)})
+                _run.write(_findings_file(args), {"findings": [*_seen(view, looked), *view.elsewhere]})
             return _result(looked)
         view.refuse_nobody()
         if view.note():
@@ -138,9 +138,9 @@ def wait(
             return {**_left_out(view, bad, show), "seconds": round(time.monotonic() - start, 1)}
     if plan:
         _findings_file(args).unlink(missing_ok=True)
-        unproven = view.driver_pods.unproven(STAGE.get(args["for"], args["for"]))
-        if unproven:
-            _run.write(_findings_file(args), {"findings": unproven})
+        noted = view.noted()
+        if noted:
+            _run.write(_findings_file(args), {"findings": noted})
     return _result(result)
 
 
@@ -223,6 +223,7 @@ class View:
         }
         resources = plan.get("resources", {})
         self.vf_resource = args["resource"] or resources.get("vf") or DEFAULT_VF
+        self.elsewhere: list[Finding] = []
         unknown = [name for name in args["shape"] if name not in self.shapes]
         if unknown:
             raise InputError(f"Unknown shape {', '.join(unknown)}. Known: {', '.join(sorted(self.shapes))}.")
@@ -249,6 +250,10 @@ class View:
         if self.args["for"] == "nodes" and self.plan and not self._device_labels():
             return "no NFD here yet, so no device labels are awaited: it comes with the GPU Operator, whose stage waits"
         return ""
+
+    def noted(self) -> list[Finding]:
+        """What is no reason to wait, and for the report to tell."""
+        return [*self.driver_pods.unproven(STAGE.get(self.args["for"], self.args["for"])), *self.elsewhere]
 
     def has_vf_pods(self) -> bool:
         return bool(self._vf_pods())
@@ -314,7 +319,7 @@ class View:
             result[f"gpus/{name}"] = (
                 status if late & {"", name} else _final(status, "the operator is ready on this node")
             )
-        return result
+        return self._held_elsewhere(result, by_app.values())
 
     def network_operator(self) -> Statuses:
         namespace = self.namespaces["network_operator"]
@@ -338,7 +343,8 @@ class View:
             daemon = next((item for item in self._daemonsets(home) if _name(item) == CONFIG_DAEMON), None)
             result.update(self._rollout("config-daemon", home, daemon, nodes))
         made_by_it = self.plan.get("crds", {}).get("policy", [])
-        return {**result, **(self._crds(made_by_it) if made_by_it else {})}
+        result.update(self._crds(made_by_it) if made_by_it else {})
+        return self._held_elsewhere(result, daemonsets)
 
     def drivers(self) -> Statuses:
         """What the stage gpu_operator could not wait for: the drivers start when OFED has."""
@@ -490,6 +496,45 @@ class View:
             refused = _readiness.failed_create(self._events(namespace, "reason=FailedCreate"), _name(daemonset))
             result.update({f"{part}/{name}": refused for name in nodes if refused and name not in pods})
         return result
+
+    def _held_elsewhere(self, result: Statuses, daemonsets: Iterable[Json]) -> Statuses:
+        """The policy sums up all nodes of the cluster. Where each node of this run has what it needs, and all pods that
+        are not ready are on other nodes, those do not hold the run; they are told."""
+        self.elsewhere.clear()
+        policy, planned = result["policy"], set(self.planned())
+        others = {key for key, status in result.items() if not status.ready} - {"policy"}
+        if policy.state != _readiness.WAITING or policy.stuck or others or not planned:
+            return result
+        late: dict[str, str] = {}
+        for item in daemonsets:
+            whole = _readiness.daemonset(item)
+            if whole.ready or whole.code == "NoNode":
+                continue
+            found = self._late_pods(item)
+            if not found or set(found) & (planned | {""}):
+                return result
+            late.update({name: f"{_name(item)} {why}" for name, why in found.items() if name not in late})
+        if not late:
+            return result
+        shown = "; ".join(f"{name}: {why}" for name, why in sorted(late.items())[:5])
+        words = f"{policy.why}, because of {len(late)} outside of this run: {shown}"
+        remedy = "Mend them, or remove them from the cluster; this run does not need them."
+        target = self.args["for"]
+        note = Finding(f"{target}.elsewhere", "warning", "cluster", words, "ready", remedy, STAGE.get(target, target))
+        self.elsewhere.append(note)
+        return {**result, "policy": Status(_readiness.READY)}
+
+    def _late_pods(self, daemonset: Json) -> dict[str, str]:
+        """Node -> why, of a DaemonSet's pods that are not ready."""
+        pods = self.watcher.store(
+            self._in(daemonset["metadata"]["namespace"], "v1", "Pod"),
+            _small_pod,
+            label_selector=_selector(daemonset),
+        ).items()
+        generation = str(daemonset["metadata"].get("generation", ""))
+        mine = [pod for pod in pods if _owner(pod) == _name(daemonset)]
+        statuses = {pod["spec"]["nodeName"]: _pod_of(pod, generation) for pod in mine}
+        return {name: status.why for name, status in statuses.items() if not status.ready}
 
     def _short_vfs(self, status: Status, name: str) -> Status:
         """Adds what the node's VF configuration says of itself."""

@@ -220,6 +220,30 @@ def test_one_look_makes_findings_of_all_that_is_late_and_leaves_nobody_out(clust
     assert findings(plan, "gpu_operator") == []
 
 
+def test_a_node_outside_of_the_run_does_not_hold_it_and_is_told(cluster, plan):
+    document = json.loads(plan.read_text())
+    document["nodes"] = document["nodes"][:2]
+    plan.write_text(json.dumps(document))
+    cluster.custom(POLICY, {"state": "notReady", "conditions": [{"type": "Ready", "status": "False", "reason": "X"}]})
+    with pytest.raises(DeadlinePassed, match="policy: ClusterPolicy is notReady"):
+        run(cluster, "gpu_operator", plan=str(plan), timeout=2)  # nothing tells that it is another node's
+    fault = f"image-pull:{NODES[2]}:{GPU_PARTS[2]}"
+    try:
+        cluster.sandbox("fault", "add", fault)
+        pods = cluster.client.path("v1", "Pod", "gpu-operator")
+        for pod in cluster.client.list(pods, label_selector=f"app={GPU_PARTS[2]}"):
+            if pod["spec"]["nodeName"] == NODES[2]:
+                cluster.client.delete(f"{pods}/{pod['metadata']['name']}")
+        result, _lines = run(cluster, "gpu_operator", plan=str(plan), timeout=60)
+        assert result["ready"] == result["total"] == 1 + 4 * 2
+        (told,) = findings(plan, "gpu_operator")
+        assert (told["id"], told["severity"]) == ("gpu_operator.elsewhere", "warning")
+        assert f"because of 1 outside of this run: {NODES[2]}: nvidia-operator-validator" in told["found"]
+    finally:
+        cluster.sandbox("fault", "clear")
+        cluster.custom(POLICY, RECONCILED)
+
+
 def test_vfs_that_something_else_made_are_told_apart_from_missing_ones(cluster, plan):
     cluster.offer(NODES[1], gpus=8, vfs=16)
     counts = {"nvidia.com/rdma-vf": "16"}

@@ -86,6 +86,15 @@ def test_through_olm_to_a_verdict(cluster: Any) -> None:
     assert all(played.node(name)["verdict"] == "pass" for name in whole)
     csvs = here.kubectl("get", "csv", "-A", "-o", "jsonpath={.items[*].status.phase}").split()
     assert csvs == ["Succeeded"] * 4
+    assert played.report["versions"]["gpu_operator"].startswith("gpu-operator-certified.v")
+
+    undo = {"rdma_teardown": True, "rdma_teardown_operators": ["gpu_operator", "network_operator"]}
+    torn = here.play("playbooks/teardown.yml", *INVENTORY, "-e", json.dumps(undo), report="teardown")
+    assert torn.code == 0, torn.output[-3000:]
+    left = here.kubectl("get", "subscriptions.operators.coreos.com,csv,clusterpolicies", "-A", "-o", "name")
+    assert left == "", torn.output[-3000:]
+    again = here.play("playbooks/teardown.yml", *INVENTORY, "-e", json.dumps(undo), report="teardown")
+    assert "changed=0" in again.output, again.output[-3000:]
 
 
 @pytest.mark.e2e

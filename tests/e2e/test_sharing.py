@@ -163,7 +163,30 @@ def _undo(here: Any, rows: dict[str, str]) -> None:
         assert offers(here, node) == {GPU: "8"}
     assert "gpuops-gpu-sharing" not in here.kubectl("get", "configmap", "-n", "gpu-operator", "-o", "name")
     assert changed(share(here, **rows, rdma_sharing_state="absent")) == 0
+    _sliced_devices(here, here.nodes()[2])
     _taints(here)
+
+
+def _sliced_devices(here: Any, node: str) -> None:
+    """Time slicing of MIG devices, both rows on one node; of whole GPUs they exclude each other."""
+    rows = {
+        "rdma_mig_nodes": node,
+        "rdma_mig_layout": "all-balanced",
+        "rdma_mig_strategy": "mixed",
+        "rdma_time_slicing_nodes": node,
+        "rdma_time_slicing_replicas": 2,
+    }
+    assert "slice nvidia.com/mig-<profile> instead" in " ".join(share(here, **rows).output.split())
+    rows["rdma_time_slicing_resources"] = ",".join(BALANCED)
+    done = share(here, **rows)
+    assert done.code == 0, done.output[-3000:]
+    assert offers(here, node) == {key: str(2 * int(count)) for key, count in BALANCED.items()}
+    again = share(here, **rows)
+    assert (again.code, changed(again)) == (0, 0), again.output[-3000:]
+    assert share(here, **rows, rdma_sharing_state="absent").code == 0
+    assert offers(here, node) == {GPU: "8"}
+    again = share(here, **rows, rdma_sharing_state="absent")
+    assert (again.code, changed(again)) == (0, 0), again.output[-3000:]
 
 
 def _taints(here: Any) -> None:

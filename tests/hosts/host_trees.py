@@ -39,6 +39,20 @@ IMAGES = {
     "ol8-uek": ("ol", "8.10", "Oracle Linux Server 8.10", "5.15.0-309.180.4.el8uek.x86_64", "extra"),
     "ol9-uek": ("ol", "9.6", "Oracle Linux Server 9.6", "6.12.0-104.43.4.el9uek.x86_64", "extra"),
     "ol9-rhck": ("ol", "9.6", "Oracle Linux Server 9.6", "5.14.0-570.42.2.el9_6.x86_64", "extra"),
+    "rhcos4.18": (
+        "rhcos",
+        "4.18",
+        "Red Hat Enterprise Linux CoreOS 418.94.202506121335-0",
+        "5.14.0-427.72.1.el9_4.x86_64",
+        "extra",
+    ),
+    "rhcos4.20": (
+        "rhel",
+        "9.6",
+        "Red Hat Enterprise Linux CoreOS 9.6.20251015-1",
+        "5.14.0-570.55.1.el9_6.x86_64",
+        "extra",
+    ),
 }
 # kind -> what ofed_info prints; a version of that package family.
 OFED = {"mlnx_ofed": "MLNX_OFED_LINUX-24.10-3.2.5.0", "doca_ofed": "OFED-internal-25.10-1.7.1"}

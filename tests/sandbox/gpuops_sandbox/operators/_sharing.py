@@ -100,7 +100,7 @@ def _sharing(document: Json) -> tuple[str, Json]:
 def offered(
     model: str, gpus: int, document: Json, parts: Sequence[Mapping[str, int]], strategy: str, lost: int = 0
 ) -> Json:
-    """``{capacity, allocatable, labels}``; ``lost``: GPUs that are unhealthy."""
+    """``{capacity, allocatable, labels}``; ``lost``: GPUs that are unhealthy, the last ones, with their MIG devices."""
     strategy = (document.get("flags") or {}).get("migStrategy") or strategy
     how, section = _sharing(document)
     capacity: dict[str, int] = {}
@@ -123,10 +123,11 @@ def offered(
         labels.update({f"{resource}.{key}": value for key, value in zip(SUFFIXES, values)})
 
     kinds = Counter(profile for one in parts for profile in one)
+    sick = Counter({profile: n for one in list(parts)[gpus - lost :] for profile, n in one.items()})
     if not any(parts) or strategy == "none":
         publish(GPU, gpus, sick=lost)
     elif strategy == "single":
-        _single(publish, parts, labels, model)
+        _single(publish, parts, labels, model, sick)
     else:
         whole = sum(not one for one in parts)
         if whole:
@@ -138,18 +139,21 @@ def offered(
         labels[f"{GPU}.count"] = str(gpus)
         for profile in kinds:
             name = profile.replace("+", ".")
-            publish(f"nvidia.com/mig-{name}", sum(one.get(profile, 0) for one in parts), "MIG", name)
+            count = sum(one.get(profile, 0) for one in parts)
+            publish(f"nvidia.com/mig-{name}", count, "MIG", name, sick=sick[profile])
     labels["nvidia.com/mps.capable"] = "true" if how == "mps" else "false"
     labels["nvidia.com/mig.strategy"] = strategy
     return {"capacity": capacity, "allocatable": allocatable, "labels": labels}
 
 
-def _single(publish: Any, parts: Sequence[Mapping[str, int]], labels: dict[str, str], model: str) -> None:
+def _single(
+    publish: Any, parts: Sequence[Mapping[str, int]], labels: dict[str, str], model: str, sick: Mapping[str, int]
+) -> None:
     """One profile on every GPU, or nothing is offered."""
     profiles = {tuple(one) for one in parts}
     if len(profiles) == 1 and len(next(iter(profiles))) == 1:
         profile = next(iter(parts[0]))
-        publish(GPU, sum(one[profile] for one in parts), "MIG", profile.replace("+", "."))
+        publish(GPU, sum(one[profile] for one in parts), "MIG", profile.replace("+", "."), sick=sick[profile])
     else:
         values = ("-".join([*model.split(), "MIG", "INVALID"]), "0", "0", "")
         labels.update({f"{GPU}.{key}": value for key, value in zip(SUFFIXES, values)})

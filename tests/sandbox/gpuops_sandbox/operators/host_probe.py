@@ -38,6 +38,7 @@ NAME = "host-probe"
 PROBE_APP, PEERMEM_APP = "gpuops-host-probe", "gpuops-peermem"
 MANAGER = "gpuops-host-probe"
 IMAGES = {"current": "ubuntu24.04", "guide-2024": "ol8-rhck"}
+COREOS = "Red Hat Enterprise Linux CoreOS "
 PREFIX = "host-"
 """Of faults that are those of tests/hosts: host-gpu-link-width:NODE[:PLACE]."""
 SAME = {"gpu-missing": "gpu-missing", "netns-shared": "netns-shared"}
@@ -94,7 +95,13 @@ class Hosts:
 
 
 def describe(
-    machine: Machine, kept: list[Any], cured: set[str], apps: set[str], profile: str, platform: str = "oke"
+    machine: Machine,
+    kept: list[Any],
+    cured: set[str],
+    apps: set[str],
+    profile: str,
+    platform: str = "oke",
+    os_image: str = "",
 ) -> tuple[tuple[str, ...], Json]:
     """(faults, description) of a node's host for tests/hosts. ``kept``: the sandbox's faults of this node; ``apps``:
     the operators' pods on it; ``cured``: faults that something of ours has cured."""
@@ -115,7 +122,7 @@ def describe(
         if machine.host.faults.get("vf-config-fails") == "oca":
             faults.append("oca-pending")
     description: Json = {
-        "image": IMAGES.get(profile, IMAGES["current"]),
+        "image": _image(profile, os_image),
         "driver_version": DRIVERS.get(profile, DRIVERS["current"])[0],
         "mode": "sriov" if configured else "host",
         "vfs": "in_pods" if machine.host.used else "idle",
@@ -127,6 +134,12 @@ def describe(
     if platform != "oke":
         description.update(elsewhere(machine))
     return tuple(dict.fromkeys(faults)), {**description, **change}
+
+
+def _image(profile: str, os_image: str) -> str:
+    if os_image.startswith(COREOS):
+        return "rhcos4.18" if os_image[len(COREOS) :].startswith("4") else "rhcos4.20"
+    return IMAGES.get(profile, IMAGES["current"])
 
 
 def elsewhere(machine: Machine) -> Json:
@@ -221,7 +234,9 @@ class Writer:
         apps = {_app(pod) for pod in self.hub.pods_on(node.name) if pod.ready}
         apps |= {OFED_APP for app in apps if app.startswith("mofed")}
         cured = self.cured.get(node.name, set())
-        faults, description = describe(machine, kept, cured, apps, self.hub.ctx.profile, self.hub.ctx.platform)
+        faults, description = describe(
+            machine, kept, cured, apps, self.hub.ctx.profile, self.hub.ctx.platform, node.info.get("osImage", "")
+        )
         document = self.hosts.document(machine.shape.name, faults, description)
         return {**document, "root": "/host", "host": node.name, "boot_id": machine.host.boot}
 

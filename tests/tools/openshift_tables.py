@@ -50,8 +50,10 @@ rdma_olm:
   nfd: {values: {operand: {workerTolerations: [{operator: Exists, effect: NoExecute}]}}}
 ```
 
-`playbooks/teardown.yml` removes what is ours and leaves the operators; `nfd_gpu_operator_state: absent` and
-`olm_network_operator_state: absent` take them back, custom resources first. Definitions stay.
+`playbooks/teardown.yml` removes what is ours and leaves the operators, unless
+`rdma_teardown_operators=gpu_operator,network_operator` names them: what this collection subscribed to goes then, custom
+resources first. The roles do the same with `nfd_gpu_operator_state` and `olm_network_operator_state: absent`.
+Definitions stay.
 
 ## Try it
 

@@ -83,16 +83,16 @@ unit: $(VENV)/.ready $(LINK) ## The core, without Ansible and without a cluster
 	@$(PYTHON) -m pytest tests/unit -q -n 2 --cov=plugins --cov-report=term:skip-covered
 
 cluster: setup ## Plugins against the sandbox's API server
-	@$(PYTHON) -m pytest tests/cluster -q
+	@$(PYTHON) -m pytest tests/cluster -q --durations=10 --durations-min=20
 
 oci: setup ## OCI modules and playbooks, with the real SDK against a fake OCI
-	@$(PYTHON) -m pytest tests/oci -q
+	@$(PYTHON) -m pytest tests/oci -q --durations=10 --durations-min=20
 
 awx: setup ## The AWX data set, applied twice to a stand-in of AWX's API by the real awx.awx modules
 	@$(PYTHON) -m pytest tests/awx -q
 
 e2e: setup ## Whole playbooks against sandboxes: shapes, faults, second runs
-	@$(PYTHON) -m pytest tests/e2e -q
+	@$(PYTHON) -m pytest tests/e2e -q --durations=10 --durations-min=20
 
 # What a killed run left goes first. Molecule's own state stays in this checkout: elsewhere it would be shared by all
 # folders of the same name.
@@ -111,10 +111,12 @@ gates: setup ## What a collection must pass: artefact, documentation, changelog,
 ee-check: setup ## site.yml from the artefact, through ansible-runner, in an empty environment of the EE's requirements
 	@$(PYTHON) tests/tools/ee_check
 
-test-matrix: setup ## Every shape, mode, profile, launcher and fault; every kill; every ansible-core
+test-matrix: setup ## Every shape, mode, profile, launcher and fault; every kill; every ansible-core; site, EE from nothing
 	@GPUOPS_MATRIX=all $(PYTHON) -m pytest tests/e2e -q
 	@GPUOPS_MATRIX=all $(PYTHON) -m pytest tests/oci -q
 	@$(PYTHON) tests/tools/gates --write
+	@$(PYTHON) tests/tools/docs_site
+	@$(PYTHON) tests/tools/ee_check --fresh
 
 test-scale: setup ## 1,000 nodes
 	@$(PYTHON) -m pytest tests/scale -q -s

@@ -9,13 +9,17 @@
 
 An answer: ``{"n": 0, "ok": true, "status": 200, "text": "..."}`` or ``{"n": 0, "ok": false, "error": "..."}``, in any
 order. "only": lines of the answer that start with this, or one of these; "seconds": patience of one request; "tries":
-how often.
+how often; "token", "ca": files in the pod, with a token that is shown to the server and never printed, and with the
+authority that has signed the server's certificate.
 Python 3.8 or newer, standard library.
 """
 
 import concurrent.futures
 import json
+import pathlib
+import re
 import socket
+import ssl
 import sys
 import time
 import urllib.error
@@ -41,12 +45,24 @@ def tcp(request, seconds):
         return {"ok": False, "error": "the proxy says: " + (said or "nothing")}
 
 
+def token(path):
+    found = pathlib.Path(path).read_text(encoding="utf-8").strip()
+    if not re.fullmatch(r"[A-Za-z0-9._~+/=-]+", found):  # the library would print a header that it refuses
+        raise ValueError(f"what {path} holds is no token")
+    return found
+
+
 def http(request, seconds):
     body = request.get("body")
     data = None if body is None else json.dumps(body).encode()
     asked = urllib.request.Request(request["to"], data, {"Content-Type": "application/json"} if data else {})
+    if request.get("token"):
+        asked.add_unredirected_header("Authorization", "Bearer " + token(request["token"]))
     # Not through the proxy of the image's environment: all of this is inside the cluster.
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    handlers = [urllib.request.ProxyHandler({})]
+    if request.get("ca"):
+        handlers.append(urllib.request.HTTPSHandler(context=ssl.create_default_context(cafile=request["ca"])))
+    opener = urllib.request.build_opener(*handlers)
     with opener.open(asked, timeout=seconds) as answer:
         text = answer.read().decode("utf-8", "replace")
         only = request.get("only")

@@ -59,9 +59,14 @@ class ActionModule(RdmaAction):
         types = _autoscaling.gpu_types(live["spec"] if spec is None else spec)
         mine = _autoscaling.machine_autoscalers(args["pools"], types)
         if args["machine_autoscalers"]:
-            _autoscaling.refuse(_autoscaler.check_owners([*self._others(mine), *mine], sets))
+            _autoscaling.refuse(_autoscaler.check_owners([*self._others(mine), *mine], self._known(args, sets)))
             found += mine
         return found
+
+    def _known(self, args: dict[str, Any], sets: dict[str, Json]) -> list[str]:
+        """In check mode the role machineset has not made its copies."""
+        made = [one["machine_set"] for one in args["pools"] if self.check_mode and one["copy_from"] in sets]
+        return [*sets, *made]
 
     def _others(self, mine: list[Json]) -> list[Json]:
         """MachineAutoscalers of the cluster that this task does not write."""

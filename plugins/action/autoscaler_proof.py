@@ -28,6 +28,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._spec_autoscaler_proof
 from ansible_collections.gpuops.rdma.plugins.plugin_utils import _autoscaling
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._action import RdmaAction
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._proof import Proof, pod
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._proven import Proven
 
 POLL = 1.0
 OWN_DELAY, OWN_UNNEEDED = "10m", "10m"
@@ -53,9 +54,31 @@ class ActionModule(RdmaAction):
         if self.names:
             self._check_sets()
             self._await("machine autoscalers", lambda: {f"set/{name}": self._owned(name) for name in self.names})
-        if args["scale"] in ("always", "warm") or (args["scale"] == "changed" and any(map(_changed, args["changed"]))):
-            result.update(self._scale())
+        due = self.names if args["scale"] == "warm" else self._due()
+        if due:
+            result.update(self._scale(due))
         return result
+
+    # ---- what was proven -------------------------------------------------------------------------------------------
+
+    def _due(self) -> list[str]:
+        """A run that failed before its proof leaves nothing to write: its sets are proven by the next."""
+        changed = any(map(_changed, self.args["changed"]))
+        self.proven = {name: one for name in self.names if (one := self._proven(name))}
+        return [name for name, one in self.proven.items() if one.due(self.args["scale"], changed)]
+
+    def _proven(self, name: str) -> Optional[Proven]:
+        """Noted on its MachineAutoscaler: what decides of a new node of the set, and its autoscaler's settings."""
+        owner = next((one for one in self._autoscalers() if one["spec"]["scaleTargetRef"].get("name") == name), None)
+        if owner is None:
+            return None
+        live = self._set(name)
+        notes = live["metadata"].get("annotations") or {}
+        keys = {key for family in self.table.families.values() for key in family.values()}
+        capacity = {key: notes[key] for key in keys & set(notes)}
+        state = [capacity, live["spec"]["template"]["spec"], owner["spec"], self.live.get("spec")]
+        path = self.client.path(*_autoscaling.MACHINE_AUTOSCALERS, _autoscaling.NAMESPACE, owner["metadata"]["name"])
+        return Proven(self.client, path, f"from zero {name}", state)
 
     def _await(
         self, title: str, read: Callable[[], Mapping[str, Status]], timeout: float = 0.0, remedy: str = ""
@@ -127,9 +150,9 @@ class ActionModule(RdmaAction):
 
     # ---- from zero and back ----------------------------------------------------------------------------------------
 
-    def _scale(self) -> dict[str, Any]:
+    def _scale(self, names: list[str]) -> dict[str, Any]:
         warm = self.args["scale"] == "warm"
-        sets = {name: self._set(name) for name in self.names}
+        sets = {name: self._set(name) for name in names}
         skipped = {} if warm else {name: why for name, one in sets.items() if (why := self._not_at_zero(one))}
         wanted = {name: one for name, one in sets.items() if name not in skipped}
         if not wanted:
@@ -145,6 +168,8 @@ class ActionModule(RdmaAction):
         self._check_delay(scaled)
         if not warm:
             self._await_removal(wanted)
+            for name in wanted:
+                self.proven[name].note()
         return {"scaled": scaled, "skipped_sets": skipped, "notes": self._notes()}
 
     def _not_at_zero(self, machine_set: Json) -> str:

@@ -9,6 +9,7 @@ import time
 from typing import Any
 
 from ansible_collections.gpuops.rdma.plugins.module_utils import _blueprint_nodes as core
+from ansible_collections.gpuops.rdma.plugins.module_utils._argspec import with_oci
 from ansible_collections.gpuops.rdma.plugins.module_utils._blueprint_nodes import Backing, Node
 from ansible_collections.gpuops.rdma.plugins.module_utils._errors import ClusterError, DeadlinePassed, InputError
 from ansible_collections.gpuops.rdma.plugins.module_utils._spec_blueprint_nodes import SPEC
@@ -22,7 +23,7 @@ LABELS = 30.0
 
 
 class ActionModule(RdmaAction):
-    spec = SPEC
+    spec = with_oci(SPEC)
 
     def act(self, args: dict[str, Any]) -> dict[str, Any]:
         for compartment in args["compartments"]:

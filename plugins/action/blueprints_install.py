@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from ansible_collections.gpuops.rdma.plugins.module_utils import _blueprints_stack
+from ansible_collections.gpuops.rdma.plugins.module_utils._argspec import with_oci
 from ansible_collections.gpuops.rdma.plugins.module_utils._errors import InputError
 from ansible_collections.gpuops.rdma.plugins.module_utils._model import Json
 from ansible_collections.gpuops.rdma.plugins.module_utils._spec_blueprints_install import SPEC
@@ -18,7 +19,7 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils._sharing import plain
 
 
 class ActionModule(RdmaAction):
-    spec = SPEC
+    spec = with_oci(SPEC)
 
     def act(self, args: dict[str, Any]) -> dict[str, Any]:
         args = plain(args)

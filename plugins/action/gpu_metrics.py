@@ -5,8 +5,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Optional
 from urllib.parse import quote
@@ -28,6 +30,11 @@ OPENSHIFT = "/apis/config.openshift.io"
 EXPORTED = "nvidia.com/gpu.deploy.dcgm-exporter"
 SHAPE = "node.kubernetes.io/instance-type"
 POLL, AGAIN = 1.0, 5.0
+REMEDY = {
+    "gauges": "",
+    "series": "The exporters are well: see Prometheus' targets (Observe > Targets in OpenShift's console) and its log. "
+    f"After HTTP 401 or 403 see the ClusterRole {_metrics.VIEW}: ServiceAccount {_metrics.READER} is bound to it.",
+}
 SAMPLED = 3
 """Nodes whose exporters are asked for all that the dashboard reads."""
 
@@ -41,6 +48,7 @@ class ActionModule(RdmaAction):
         self.namespace = _gpu_nodes.operator_namespace(self.client)
         self.policy = _gpu_nodes.policy(self.client)
         self.openshift = self.client.find(OPENSHIFT) is not None
+        self.querier, self.guarded = _metrics.querier(args["prometheus_url"], self.openshift)
         self.labels = {key: str(value) for key, value in args["labels"].items()}
         notes: list[str] = []
         proof: Json = {}
@@ -54,7 +62,7 @@ class ActionModule(RdmaAction):
             if not self.check_mode:
                 self._await(report)
                 path = _gpu_nodes.policy_path(self.client, self.policy)
-                proven = Proven(self.client, path, "metrics", [board, bool(report), self.labels])
+                proven = Proven(self.client, path, "metrics", [board, bool(report), self.labels, self.querier])
                 if proven.due(args["prove"], bool(self.changes)):
                     proof = self._prove(board, report)
                     proven.note()
@@ -171,6 +179,8 @@ class ActionModule(RdmaAction):
         if self.client.find(self.client.path("v1", "Namespace", "", place)) is not None:
             for obj in [*reversed(blank), {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": place}}]:
                 self._keep(self._writer().remove(obj))
+        for obj in _metrics.reader_objects(self.namespace) if self.openshift else []:
+            self._keep(self._writer().remove(obj))
         self._unmark()
 
     def _unmark(self) -> None:
@@ -224,6 +234,22 @@ class ActionModule(RdmaAction):
 
     def _prove(self, board: Optional[Json], report: str) -> Json:
         """Somebody scrapes them, every node tells of its GPUs, and the dashboard's metrics are among what they tell."""
+        with self._reader():
+            return self._proven(board, report)
+
+    @contextlib.contextmanager
+    def _reader(self) -> Iterator[None]:
+        """The right to ask the platform's Prometheus: for the proof alone."""
+        objects = _metrics.reader_objects(self.namespace) if self.guarded else []
+        try:
+            for obj in objects:
+                self.client.apply(_objects.owned(obj))
+            yield
+        finally:
+            for obj in reversed(objects):
+                self.client.delete(self.client.path_of(obj))
+
+    def _proven(self, board: Optional[Json], report: str) -> Json:
         scraped = {_metrics.EXPORTER: self._scraper(self.namespace, _metrics.EXPORTER)}
         if report:
             scraped[_metrics.REPORT] = self._scraper(self.args["report_namespace"], _metrics.REPORT)
@@ -231,11 +257,12 @@ class ActionModule(RdmaAction):
         wanted = _metrics.queried(board) if board else set()
         deadline = time.monotonic() + self.args["timeout"]
         while True:
-            findings = _metrics.judge(nodes, self._read(nodes, wanted), wanted) + self._others(report)
+            findings = _metrics.judge(nodes, self._read(nodes, wanted), wanted) + self._others(report, len(nodes))
             if not nodes:
                 findings.append(Finding("metrics.nodes", "error", "cluster", "no node runs the exporter", "GPU nodes"))
             if not findings:
-                return {"scraped_by": scraped, "nodes": len(nodes), "metrics": sorted(wanted)}
+                asked = {"arrived_at": self.querier} if self.querier else {}
+                return {"scraped_by": scraped, "nodes": len(nodes), "metrics": sorted(wanted), **asked}
             if time.monotonic() + AGAIN > deadline:
                 raise RdmaError(_words(findings))
             time.sleep(AGAIN)
@@ -299,26 +326,32 @@ class ActionModule(RdmaAction):
         answers = [one for found in self._ask(self.namespace, asks).values() for one in found] if asks else []
         return {name: str(answer.get("text") or "") for (name, _url), answer in zip(targets, answers) if answer["ok"]}
 
-    def _others(self, report: str) -> list[Finding]:
-        """Our own gauges where Prometheus finds them, and Prometheus itself where its address is known."""
+    def _others(self, report: str, nodes: int) -> list[Finding]:
+        """Our own gauges where Prometheus finds them, and what has arrived at Prometheus where its address is known."""
         requests: list[tuple[str, Json]] = []
         if report:
             url = f"http://{_metrics.REPORT}.{self.args['report_namespace']}.svc:{_metrics.REPORT_PORT}/metrics"
             requests.append(("gauges", {"do": "get", "to": url, "tries": 5}))
-        if self.args["prometheus_url"]:
-            url = f"{self.args['prometheus_url'].rstrip('/')}/api/v1/query?query={quote(f'count({_metrics.PRESENCE})')}"
-            requests.append(("series", {"do": "get", "to": url, "tries": 3}))
+        if self.querier:
+            url = f"{self.querier}/api/v1/query?query={quote(_metrics.ARRIVED)}"
+            request: Json = {"do": "get", "to": url, "tries": 3}
+            requests.append(("series", _probe.as_account(request) if self.guarded else request))
         if not requests:
             return []
-        ask = Ask("", [request for _name, request in requests])
+        ask = Ask("", [request for _name, request in requests], account=_metrics.READER if self.guarded else "")
         found = self._ask(self.namespace, {"gpuops-metrics-others": ask})["gpuops-metrics-others"]
         findings = []
         for (what, request), answer in zip(requests, found):
             text = str(answer.get("text") or "")
-            good = answer["ok"] and (bool(_metrics.names(text)) if what == "gauges" else '"value":[' in text)
-            if not good:
-                why = str(answer.get("error") or "no sample is in the answer")
-                findings.append(Finding(f"metrics.{what}", "error", request["to"].partition("?")[0], why, "samples"))
+            why = "" if answer["ok"] else str(answer.get("error"))
+            if what == "gauges":
+                why = why or ("" if _metrics.names(text) else "no sample is in the answer")
+            else:
+                why = why or _metrics.arrived(text, nodes)
+            if why:
+                findings.append(
+                    Finding(f"metrics.{what}", "error", request["to"].partition("?")[0], why, "samples", REMEDY[what])
+                )
         return findings
 
     def _ask(self, namespace: str, asks: dict[str, Ask]) -> dict[str, list[Json]]:

@@ -17,14 +17,14 @@ class ActionModule(RdmaAction):
     spec = SPEC
 
     def act(self, args: dict[str, Any]) -> dict[str, Any]:
-        asked = [one for one in args["rows"] if one["nodes"] or one["selector"]]
+        asked = [one for one in args["rows"] if one["nodes"] or one["selector"].strip()]
         members = {one["row"]: self._members(one) for one in asked}
         _rows.check(members, {one["row"]: one["resources"] for one in asked})
         return {"changed": False, "rows": {row: len(names) for row, names in members.items()}}
 
     def _members(self, row: Json) -> list[str]:
         """Names alone; that they are GPU nodes is the row's own business."""
-        if not row["selector"]:
+        if not row["selector"].strip():
             return list(row["nodes"])
         path = self.client.path("v1", "Node")
         found = self.client.projected(path, lambda node: str(node["metadata"]["name"]), label_selector=row["selector"])

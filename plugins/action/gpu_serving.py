@@ -19,7 +19,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils import (
     _serving,
     _wait,
 )
-from ansible_collections.gpuops.rdma.plugins.module_utils._errors import InputError, NotFound, RdmaError
+from ansible_collections.gpuops.rdma.plugins.module_utils._errors import InputError, NotFound, NotYet, RdmaError
 from ansible_collections.gpuops.rdma.plugins.module_utils._model import Finding, Json
 from ansible_collections.gpuops.rdma.plugins.module_utils._readiness import WAITING, Status
 from ansible_collections.gpuops.rdma.plugins.module_utils._serving import Evidence, Fit, Model, Serving
@@ -40,6 +40,7 @@ MIB = 1 << 20
 
 class ActionModule(RdmaAction):
     spec = SPEC
+    selects = ("hosts", "selector")
 
     def act(self, args: dict[str, Any]) -> dict[str, Any]:
         self.args, self._plan_file = args, ""  # it is no stage of that plan, and outdates no test
@@ -78,7 +79,16 @@ class ActionModule(RdmaAction):
         args = self.args
         table = _serving.models(_data.load(_data.FILES / "models.yml"))
         model = _serving.model_of(table, args["model"], _sharing.plain(args["sizes"]))
-        serving, members = self._serving(self._engine())
+        engine = self._engine()
+        serving, members = self._serving(engine)
+        if self.check_mode and not self._gpus(members):
+            raise NotYet(
+                f"None of the {len(members)} nodes for {serving.name} offers a GPU. Run the role gpu_operator first."
+            )
+        if engine == "kserve":
+            version, kind = _serving.kinds(engine)[0]
+            path = self.client.path(version, kind, serving.namespace, serving.name)
+            _serving.refuse_serverless(serving, self.client.find(path) or {})
         claim = self._claim(serving)
         fit = _serving.check(serving, model, self._memory(members), self._gpus(members), claim)
         self._room(serving, model, members)

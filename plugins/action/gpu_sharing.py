@@ -5,18 +5,26 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
 import time
 from typing import Any, Optional
 
-from ansible_collections.gpuops.rdma.plugins.module_utils import _gpu_sharing, _objects, _pod_gpu, _reboot, _wait
-from ansible_collections.gpuops.rdma.plugins.module_utils._errors import InputError
+from ansible_collections.gpuops.rdma.plugins.module_utils import (
+    _gpu_sharing,
+    _objects,
+    _pod_gpu,
+    _readiness,
+    _reboot,
+    _wait,
+)
+from ansible_collections.gpuops.rdma.plugins.module_utils._errors import ClusterError, InputError, RdmaError
 from ansible_collections.gpuops.rdma.plugins.module_utils._gpu_sharing import Expected
 from ansible_collections.gpuops.rdma.plugins.module_utils._model import Json
 from ansible_collections.gpuops.rdma.plugins.module_utils._readiness import READY, WAITING, Status
 from ansible_collections.gpuops.rdma.plugins.module_utils._spec_gpu_sharing import SPEC
-from ansible_collections.gpuops.rdma.plugins.plugin_utils import _gpu_nodes, _sharing
+from ansible_collections.gpuops.rdma.plugins.plugin_utils import _gpu_nodes, _mps_proof, _sharing
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._action import RdmaAction
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._gpu_nodes import Member
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._proof import Proof, pod
@@ -25,20 +33,34 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils._writer import Writer
 
 IN_EFFECT = "gpuops.rdma/sharing-config"
 """Annotation of a node: digest of the configuration that its device plugin was started with."""
+STRATEGY_BEFORE = "gpuops.rdma/mig-strategy-before"
+"""Annotation of the ClusterPolicy, JSON {before, set}: its mig.strategy before us, and what we made it."""
 CORDONED = "gpuops.rdma/cordoned-for-mig"
 """Annotation of a node: the cordon is ours, so that no pod takes a GPU that is being parted."""
 VGPU = "nvidia.com/vgpu.present"
-OPENSHIFT = "/apis/config.openshift.io"
-EXPERIMENTAL = (
-    "MPS on OpenShift is experimental: see that two processes compute at once on one GPU before relying on it."
+MIG_CAPABLE = "nvidia.com/mig.capable"
+MIG_FAILED = (
+    "see its pod's log on the node. Machines of a cloud often need a reboot for it: env WITH_REBOOT=true in the "
+    "ClusterPolicy's spec.migManager.env"
 )
+MIG_UNSEEN = (
+    "With SELinux enforcing, GPU Operator 25.10.1 sets it only with env USE_NODE_FEATURE_API=true in the "
+    "ClusterPolicy's spec.gfd.env"
+)
+MPS_DAEMON = "nvidia-device-plugin-mps-control-daemon"
+NO_DAEMON = Status(WAITING, "no pod; the GPU Operator has it since 24.3, on nodes with nvidia.com/mps.capable=true")
+OPENSHIFT = "/apis/config.openshift.io"
+EXPERIMENTAL = "MPS on OpenShift is experimental: it passes only where two processes compute at once on one GPU."
+UNPROVEN = f"{EXPERIMENTAL} With prove never nothing shows that."
 POLL, PER_SECOND = 1.0, 250
 """Seconds between two looks at few nodes, and nodes for which a second more is waited."""
 PROOFS = 16
+READERS = f"app in ({_gpu_nodes.PLUGIN},{_gpu_nodes.FEATURES})"
 
 
 class ActionModule(RdmaAction):
     spec = SPEC
+    selects = ("nodes", "selector")
 
     def act(self, args: dict[str, Any]) -> dict[str, Any]:
         self.args, self.absent = args, args["state"] == "absent"
@@ -52,11 +74,15 @@ class ActionModule(RdmaAction):
         self.plan = self._plan()
         self._refuse_conflicts()
         wanted = {one.name: self._expected(one) for one in self.members}
+        if not self.absent:
+            self._refuse_for_others()
         self._tell(wanted)
         busy = self._busy()
         self._write_config()
         for name in args["machine_sets"]:
             self._write_machine_set(name)
+        if not self.check_mode and not busy:
+            self._restart_together()
         for one in self.members:
             self._write_node(one, busy.get(one.name, []))
         proof: Json = {}
@@ -97,12 +123,10 @@ class ActionModule(RdmaAction):
     def _plan(self) -> _sharing.Plan:
         """The keys of this task, and those that the ConfigMap has already: pools share one."""
         args = self.args
-        strategy = args["mig_strategy"] or (self.policy["spec"].get("mig") or {}).get("strategy") or "single"
+        strategy = args["mig_strategy"] or self._strategy()
         mine = _sharing.plan(args["share"], args["configs"], "", {}, strategy)
         self.mine = dict(mine.configs)
-        there = {
-            key: text for key, text in ((self.config_map or {}).get("data") or {}).items() if key not in mine.configs
-        }
+        there = {key: text for key, text in self._data().items() if key not in mine.configs}
         live = (self.policy["spec"].get("devicePlugin") or {}).get("config") or {}
         if live.get("name") not in (None, "", args["name"]):
             raise InputError(
@@ -114,6 +138,13 @@ class ActionModule(RdmaAction):
             default = ""
         configs = {**mine.configs, **there}
         return _sharing.plan([], configs, default, self._layouts(), strategy)
+
+    def _data(self) -> dict[str, str]:
+        return dict((self.config_map or {}).get("data") or {})
+
+    def _strategy(self) -> str:
+        """In effect now; single is the operator's default."""
+        return str((self.policy["spec"].get("mig") or {}).get("strategy") or "single")
 
     def _layouts(self) -> Json:
         """Own layouts, of this task and of earlier ones. They replace the MIG manager's file, so a layout of that file
@@ -129,10 +160,20 @@ class ActionModule(RdmaAction):
         """The configuration that the node is to choose; "" = its label goes."""
         if self.absent:
             present = one.labels.get(_gpu_sharing.CONFIG_LABEL, "")
-            return "" if not self.mine or present in self.mine else present
+            return "" if self._takes(present) else present
         if self.args["config"] is not None:
             return str(self.args["config"])
         return one.labels.get(_gpu_sharing.CONFIG_LABEL, "")
+
+    def _own_keys(self) -> set[str]:
+        """Keys that this task takes back: its own, or all when it names neither a key nor MIG."""
+        return set(self.mine) or (set() if self.args["mig"] is not None else set(self.plan.configs))
+
+    def _takes(self, key: str) -> bool:
+        """From a node: also a key that is not in the ConfigMap, and with MIG one that slices only its devices."""
+        if self.args["mig"] is not None and _gpu_sharing.slices_devices(self.plan.configs.get(key, {})):
+            return True
+        return key in self.mine if self.mine else self.args["mig"] is None
 
     def _mig(self, one: Member) -> str:
         if self.absent and self.args["mig"] is not None:
@@ -150,11 +191,46 @@ class ActionModule(RdmaAction):
                 raise InputError(
                     f"{one.name} is a vGPU node: it offers exactly one GPU, which cannot be shared or parted."
                 )
+            if not self.absent and self.args["mig"] not in (None, "", _gpu_sharing.DISABLED) and not one.mig_capable:
+                raise InputError(
+                    f"{one.name} cannot be parted: GPU Feature Discovery tells of its GPUs that they have no MIG "
+                    f"({one.shape.gpu_model}). Leave the node out."
+                )
             if not self.absent and wanted and present and present != wanted and not self.args["replace"]:
                 raise InputError(
                     f"{one.name} chooses the sharing configuration {present} already, and this task wants {wanted}. "
                     "Take the other back first (state absent), leave the node out, or set replace."
                 )
+
+    def _refuse_for_others(self) -> None:
+        """All pools share one ConfigMap and one MIG strategy: what this task changes of them is not to reach others."""
+        edited = _sharing.changed_keys(self._data(), self.mine)
+        strategy = self.args["mig_strategy"]
+        turned = strategy not in (None, self._strategy())
+        others = self._others() if edited or turned else []
+        for key in edited:
+            names = [one.name for one in others if self._key_now(one) == key]
+            if names:
+                raise InputError(
+                    f"Cannot change the sharing configuration {key}: {_gpu_nodes.told(names)} outside of this task "
+                    f"chooses it too, and would change with it. Give this pool a key of its own (rdma_time_slicing_key "
+                    "or rdma_mps_key of the playbook), or name all nodes that choose this one."
+                )
+        names = [f"{one.name} ({one.labels[_gpu_sharing.MIG_LABEL]})" for one in others if turned and _parted(one)]
+        if names:
+            raise InputError(
+                f"Cannot set mig.strategy to {strategy}: it is {self._strategy()}, is one for the whole cluster, and "
+                f"{_gpu_nodes.told(names)} outside of this task would offer its MIG devices otherwise. Set "
+                f"mig_strategy to {self._strategy()} (rdma_mig_strategy), or take that MIG back first."
+            )
+
+    def _others(self) -> list[Member]:
+        mine = {one.name for one in self.members}
+        return [one for one in _gpu_nodes.members(self.client, [], "", described=False) if one.name not in mine]
+
+    def _key_now(self, one: Member) -> str:
+        live = (self.policy["spec"].get("devicePlugin") or {}).get("config") or {}
+        return one.labels.get(_gpu_sharing.CONFIG_LABEL) or str(live.get("default") or "")
 
     def _tell(self, wanted: dict[str, Expected]) -> None:
         kinds: dict[str, list[str]] = {}
@@ -164,8 +240,8 @@ class ActionModule(RdmaAction):
         for words, names in kinds.items():
             self.progress(f"{_gpu_nodes.told(names, 3)}: {words}")
         if any(one.sharing == "mps" for one in wanted.values()) and self.client.find(OPENSHIFT) is not None:
-            self.plan.notes.append(EXPERIMENTAL)
-            self.progress(EXPERIMENTAL)
+            self.plan.notes.append(UNPROVEN if self.args["prove"] == "never" else EXPERIMENTAL)
+            self.progress(self.plan.notes[-1])
 
     def _expected(self, one: Member) -> Expected:
         node = _sharing.node_of(one.name, one.shape, one.memory_mib)
@@ -199,6 +275,7 @@ class ActionModule(RdmaAction):
 
     def _write_config(self) -> None:
         if self.absent:
+            self._restore_strategy()
             return
         spec = _sharing.policy_spec(self.plan, self.args["name"])
         if self.args["mig"] is None and self.args["mig_strategy"] is None:
@@ -206,7 +283,31 @@ class ActionModule(RdmaAction):
         for obj in _sharing.objects(self.plan, self.args["name"], self.namespace):
             self._record(self._writer().apply(_objects.owned(obj)))
         self.config_map = self._find(self.args["name"]) or self.config_map
-        self._record(_gpu_nodes.patch_policy(self.client, self.policy, spec, self.check_mode))
+        note = self._strategy_note(spec.get("mig"))
+        self._record(_gpu_nodes.patch_policy(self.client, self.policy, spec, self.check_mode, note))
+
+    def _strategy_note(self, wanted: Optional[Json]) -> Optional[Json]:
+        """Where the strategy changes: what it was before the first of our changes."""
+        live = (self.policy["spec"].get("mig") or {}).get("strategy")
+        if not wanted or wanted["strategy"] == live:
+            return None
+        noted = self._noted_strategy()
+        before = noted["before"] if noted and noted["set"] == live else live
+        return {STRATEGY_BEFORE: json.dumps({"before": before, "set": wanted["strategy"]}, sort_keys=True)}
+
+    def _noted_strategy(self) -> Optional[Json]:
+        text = (self.policy["metadata"].get("annotations") or {}).get(STRATEGY_BEFORE)
+        return json.loads(text) if text else None
+
+    def _restore_strategy(self) -> None:
+        """When the last MIG goes. A strategy that somebody has set since stays."""
+        noted = self._noted_strategy() if self.args["mig"] is not None else None
+        if not noted or any(_parted(one) for one in self._others()):
+            return
+        if self._strategy() == noted["set"]:
+            spec = {"mig": {"strategy": noted["before"]}}
+            gone = {STRATEGY_BEFORE: None}
+            self._record(_gpu_nodes.patch_policy(self.client, self.policy, spec, self.check_mode, gone))
 
     def _record(self, change: Optional[Json]) -> None:
         if change:
@@ -223,7 +324,6 @@ class ActionModule(RdmaAction):
         if failed:
             lacking[_gpu_sharing.MIG_LABEL] = mig
         stale = one.annotations.get(IN_EFFECT) != digest
-        restart = stale and (digest is not None or one.annotations.get(IN_EFFECT) is not None)
         if not lacking and not stale:
             return
         body: Json = {"labels": lacking} if lacking else {}
@@ -235,7 +335,7 @@ class ActionModule(RdmaAction):
         if not self.check_mode:
             if pods:
                 self._drain(one, pods)
-            if restart:
+            if self._is_stale(one) and one.name not in self.restarted:
                 self._restart(one.name)
         path = self.client.path("v1", "Node", "", one.name)
         if failed and not self.check_mode:
@@ -248,17 +348,32 @@ class ActionModule(RdmaAction):
         path, found = _gpu_nodes.machine_set(self.client, name)
         spec = found["spec"]["template"]["spec"]
         present = dict((spec.get("metadata") or {}).get("labels") or {})
-        labels = {}
-        if self.absent or self.args["config"] is not None:
-            labels[_gpu_sharing.CONFIG_LABEL] = None if self.absent else self.args["config"] or None
-        if self.args["mig"] is not None:
-            labels[_gpu_sharing.MIG_LABEL] = None if self.absent else self.args["mig"]
+        labels = self._taken_labels(name, present) if self.absent else self._given_labels()
         lacking = {key: value for key, value in labels.items() if present.get(key) != value}
         if lacking:
             body = {"spec": {"template": {"spec": {"metadata": {"labels": lacking}}}}}
             self.client.patch(path, body, dry_run=self.check_mode)
             before = {key: present.get(key) for key in lacking}
             self._record(_gpu_nodes.change(f"MachineSet {name}", before, lacking))
+
+    def _given_labels(self) -> dict[str, Optional[str]]:
+        labels: dict[str, Optional[str]] = {}
+        if self.args["config"] is not None:
+            labels[_gpu_sharing.CONFIG_LABEL] = self.args["config"] or None
+        if self.args["mig"] is not None:
+            labels[_gpu_sharing.MIG_LABEL] = self.args["mig"]
+        return labels
+
+    def _taken_labels(self, name: str, present: dict[str, str]) -> dict[str, Optional[str]]:
+        """Those of this task; with another value a label is another's, or of a layout that this task does not name."""
+        own = {_gpu_sharing.CONFIG_LABEL: self._own_keys()}
+        if self.args["mig"] is not None:
+            own[_gpu_sharing.MIG_LABEL] = {self.args["mig"], _gpu_sharing.DISABLED, *self.plan.mig_configs}
+        for label, values in own.items():
+            if values and present.get(label) and present[label] not in values:
+                self.plan.notes.append(f"MachineSet {name} keeps its label {label}={present[label]}: not of this task.")
+                self.progress(self.plan.notes[-1])
+        return {label: None for label, values in own.items() if present.get(label) in values}
 
     def _digest(self, key: str) -> Optional[str]:
         key = key or self.plan.default
@@ -278,19 +393,53 @@ class ActionModule(RdmaAction):
         if not one.facts.cordoned:
             self._cordon(node, True)
             one.annotations[CORDONED] = "true"
-        self.progress(f"{node}: ends {len(pods)} pods that hold GPUs: {_gpu_nodes.told(pods)}")
-        for name in pods:
-            namespace, _sep, pod_name = name.partition("/")
-            self.client.delete(self.client.path("v1", "Pod", namespace, pod_name))
+        self.progress(f"{node}: evicts {len(pods)} pods that hold GPUs: {_gpu_nodes.told(pods)}")
+        try:
+            _gpu_nodes.evict(self.client, pods, self.args["timeout"], self.progress)
+            self._await_free(node)
+        except RdmaError:
+            # Nothing was parted: who comes next may use it.
+            if CORDONED in one.annotations:
+                self._cordon(node, False)
+            raise
+
+    def _await_free(self, node: str) -> None:
         deadline = time.monotonic() + self.args["timeout"]
-        while _gpu_nodes.gpu_pods(self.client, [node]) and time.monotonic() < deadline:
+        while True:
+            left = _gpu_nodes.gpu_pods(self.client, [node]).get(node, [])
+            if not left:
+                return
+            if time.monotonic() + POLL > deadline:
+                raise RdmaError(
+                    f"Cannot change the MIG devices of {node}: {_gpu_nodes.told(left)} were evicted and still hold its "
+                    f"GPUs after {self.args['timeout']} s. See what keeps them from ending (finalizers, a DaemonSet)."
+                )
             time.sleep(POLL)
+
+    def _is_stale(self, one: Member) -> bool:
+        """Whether its plugin was started with another configuration than it is to have."""
+        before, digest = one.annotations.get(IN_EFFECT), self._digest(self._key(one))
+        return before != digest and not (before is None and digest is None)
+
+    def _restart_together(self) -> None:
+        """One request for all nodes, instead of two for each, where no other node has such pods."""
+        nodes = {one.name for one in self.members if self._is_stale(one)}
+        if not nodes:
+            return
+        self.readers = self._pods(READERS)
+        if self.readers and set(self.readers) <= nodes:
+            try:
+                self.client.delete_all(self.client.path("v1", "Pod", self.namespace), READERS)
+            except ClusterError:  # a server ends a request after 60 s: the rest goes one by one
+                self.readers = None
+                return
+            self.restarted |= nodes
 
     def _restart(self, node: str) -> None:
         """The device plugin and GPU Feature Discovery read their configuration when they start."""
         self.restarted.add(node)
         if self.readers is None:
-            self.readers = self._pods(f"app in ({_gpu_nodes.PLUGIN},{_gpu_nodes.FEATURES})")
+            self.readers = self._pods(READERS)
         for one in self.readers.get(node, []):
             self.client.delete(f"{self.client.path('v1', 'Pod', self.namespace)}/{one['metadata']['name']}")
 
@@ -330,15 +479,16 @@ class ActionModule(RdmaAction):
 
     def _remove_keys(self, config_map: Json) -> None:
         used = self._labels(_gpu_sharing.CONFIG_LABEL)
-        gone = set(self.mine or self.plan.configs) - set(used) - {self.plan.default}
-        left = {key: document for key, document in self.plan.configs.items() if key not in gone}
+        gone = self._own_keys() - set(used) - {self.plan.default}
+        left = {key: text for key, text in self._data().items() if key not in gone}
+        if left and len(left) == len(self._data()):
+            return
         config: Any = {"name": self.args["name"], "default": self.plan.default} if left else None
         self._record(
             _gpu_nodes.patch_policy(self.client, self.policy, {"devicePlugin": {"config": config}}, self.check_mode)
         )
         if left:
-            data = {key: _sharing.text({"version": "v1", **document}) for key, document in left.items()}
-            obj = _objects.owned(_sharing.config_map(self.args["name"], self.namespace, data))
+            obj = _objects.owned(_sharing.config_map(self.args["name"], self.namespace, left))
             self._record(self._writer().apply(obj))
         else:
             self._record(self._writer().remove({**config_map, "apiVersion": "v1", "kind": "ConfigMap"}))
@@ -351,9 +501,15 @@ class ActionModule(RdmaAction):
         again: set[str] = set()
         edited = any(f"update ConfigMap {self.namespace}/{self.args['name']}" == one["what"] for one in self.changes)
 
+        # What is taken back may be the very label by which the nodes were chosen.
+        selector = "" if self.absent else self.args["selector"]
+
         def read() -> dict[str, Status]:
-            found = {one.name: one for one in _gpu_nodes.members(self.client, list(wanted), self.args["selector"])}
-            late = {name: self._state(found[name], wanted[name]) for name in wanted}
+            # While GPU Feature Discovery starts anew its labels are gone.
+            listed = _gpu_nodes.members(self.client, list(wanted), selector, described=False)
+            found = {one.name: one for one in listed}
+            daemons = self._daemons() if any(one.sharing == "mps" for one in wanted.values()) else {}
+            late = {name: self._state(found[name], wanted[name], daemons.get(name, NO_DAEMON)) for name in wanted}
             if not again and self.config_map is not None and any(status.state != READY for status in late.values()):
                 again.add("")
                 self.readers = None
@@ -376,14 +532,29 @@ class ActionModule(RdmaAction):
             remedy=f"See the node's pods in namespace {self.namespace}: device plugin, feature discovery, MIG manager.",
         )
 
-    def _state(self, one: Member, wanted: Expected) -> Status:
+    def _daemons(self) -> dict[str, Status]:
+        """Node -> its MPS control daemon; without one no pod reaches the GPU."""
+        path = self.client.path("v1", "Pod", self.namespace)
+        return dict(
+            self.client.projected(
+                path,
+                lambda pod: (pod["spec"].get("nodeName", ""), _readiness.pod(pod)),
+                label_selector=f"app={MPS_DAEMON}",
+            )
+        )
+
+    def _state(self, one: Member, wanted: Expected, daemon: Status) -> Status:
         mig = self._mig(one)
+        if wanted.sharing == "mps" and daemon.state != READY:
+            return dataclasses.replace(daemon, why=f"its MPS control daemon ({MPS_DAEMON}): {daemon.why}")
         if mig:
             state = one.labels.get(_gpu_sharing.MIG_STATE, "")
             if state == "failed" and one.labels.get(_gpu_sharing.MIG_LABEL) == mig:
                 # It may still be the answer to the layout before: a while later it is not.
+                return Status(WAITING, f"the MIG manager failed to make {mig}: {MIG_FAILED}", stuck=True)
+            if not state and one.labels.get(MIG_CAPABLE) != "true":
                 return Status(
-                    WAITING, f"the MIG manager failed to make {mig}: see its pod's log on the node", stuck=True
+                    WAITING, f"the MIG manager does not run there: label {MIG_CAPABLE} is absent. {MIG_UNSEEN}"
                 )
             if state != "success":
                 return Status(WAITING, f"the MIG manager has not made {mig} yet: {state or 'no state'}")
@@ -396,23 +567,51 @@ class ActionModule(RdmaAction):
         proof: Json = {}
         kinds: dict[str, Member] = {}
         for one in self.members:
-            kinds.setdefault(json.dumps(wanted[one.name].resources, sort_keys=True), one)
+            kinds.setdefault(json.dumps([wanted[one.name].sharing, wanted[one.name].resources], sort_keys=True), one)
+        computing = [one for one in kinds.values() if wanted[one.name].sharing == "mps"]
+        sleeping = [one for one in kinds.values() if one not in computing]
         with Proof(self.client, self.namespace, self.progress) as running:
-            for number, one in enumerate(kinds.values()):
-                tolerations = _pod_gpu.merged([], _pod_gpu.taints(_own(one.taints)))
-                host = one.labels.get("kubernetes.io/hostname", one.name)
+            for number, one in enumerate(sleeping):
                 for resource, count in wanted[one.name].resources.items():
                     pods = min(count, one.shape.gpu_count + 1, PROOFS)
                     names = [f"gpuops-proof-{number}-{_short(resource)}-{index}" for index in range(pods)]
-                    running.start(
-                        [
-                            pod(name, self.namespace, host, self.args["image"], {resource: "1"}, tolerations)
-                            for name in names
-                        ]
-                    )
+                    where = (self.namespace, _host(one), self.args["image"], {resource: "1"}, _tolerations(one))
+                    running.start([pod(name, *where) for name in names])
                     proof.setdefault(one.name, {})[resource] = pods
-            running.await_running("sharing proof", self.args["timeout"], self.args["grace"])
+            if sleeping:
+                running.await_running("sharing proof", self.args["timeout"], self.args["grace"])
+        for one in computing:
+            proof[one.name] = self._compute(one, wanted[one.name])
         return proof
+
+    def _compute(self, one: Member, wanted: Expected) -> Json:
+        """By MPS processes compute at once, which a pod that sleeps does not show."""
+        ((resource, count),) = wanted.resources.items()
+        pods = min(count, one.shape.gpu_count + 1)
+        where = (self.namespace, _host(one), self.args["compute_image"], resource, _tolerations(one))
+        found = [_mps_proof.compute_pod(f"gpuops-compute-{at}", *where, self.args["timeout"]) for at in range(pods)]
+        evidence = _mps_proof.prove(
+            self.client,
+            self.namespace,
+            found,
+            wanted.memory_gb[resource],
+            self.progress,
+            timeout=self.args["timeout"],
+            grace=self.args["grace"],
+        )
+        return {resource: pods, "at_once": evidence}
+
+
+def _parted(one: Member) -> bool:
+    return one.labels.get(_gpu_sharing.MIG_LABEL, _gpu_sharing.DISABLED) not in ("", _gpu_sharing.DISABLED)
+
+
+def _host(one: Member) -> str:
+    return one.labels.get("kubernetes.io/hostname", one.name)
+
+
+def _tolerations(one: Member) -> list[Json]:
+    return _pod_gpu.merged([], _pod_gpu.taints(_own(one.taints)))
 
 
 def _short(resource: str) -> str:

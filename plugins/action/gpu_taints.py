@@ -5,28 +5,46 @@
 
 from __future__ import annotations
 
-import json
 import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import Any, Optional
 
-from ansible_collections.gpuops.rdma.plugins.module_utils import _pod_gpu, _readiness, _wait
-from ansible_collections.gpuops.rdma.plugins.module_utils._errors import InputError, RdmaError
+from ansible_collections.gpuops.rdma.plugins.module_utils import _facts, _pod_gpu, _readiness, _wait
+from ansible_collections.gpuops.rdma.plugins.module_utils._errors import Conflict, InputError, RdmaError
 from ansible_collections.gpuops.rdma.plugins.module_utils._model import Json
 from ansible_collections.gpuops.rdma.plugins.module_utils._readiness import READY, WAITING, Status
 from ansible_collections.gpuops.rdma.plugins.module_utils._spec_gpu_taints import SPEC
-from ansible_collections.gpuops.rdma.plugins.plugin_utils import _gpu_nodes
+from ansible_collections.gpuops.rdma.plugins.plugin_utils import _gpu_nodes, _tolerations
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._action import RdmaAction
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._proof import Proof, pod
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._proven import Proven
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._tolerations import Holder
 
-ADDED_TAINTS, ADDED_TOLERATIONS = "gpuops.rdma/taints-added", "gpuops.rdma/tolerations-added"
-"""Annotations of a node or MachineSet, and of the ClusterPolicy: what is ours, as JSON."""
-NFD_WORKER = "node-feature-discovery-worker"
-POLL = 1.0
+ADDED_TAINTS, ADDED_TOLERATIONS = "gpuops.rdma/taints-added", _tolerations.ADDED
+"""Annotations of a node or MachineSet, and of what holds tolerations: what is ours, as JSON."""
+IN_POLICY, IN_NFD = ("spec", "daemonsets", "tolerations"), ("spec", "operand", "workerTolerations")
+NFD = "NodeFeatureDiscovery"
+NFD_WORKER = {"app.kubernetes.io/name": "node-feature-discovery", "role": "worker"}
+"""Labels of the pods that NFD's chart makes; those of OpenShift's operator belong to a NodeFeatureDiscovery."""
+PRESENT, DEPLOY = "nvidia.com/gpu.present=true", "nvidia.com/gpu.deploy."
+OF_KUBERNETES = "node.kubernetes.io/"
+POLL, ATTEMPTS = 1.0, 5
+"""Seconds between two looks; and how often one node's taints are written anew."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """A Ready node with GPUs, as the operator's DaemonSets choose it."""
+
+    name: str
+    labels: Json
+    taints: list[Json]
 
 
 class ActionModule(RdmaAction):
     spec = SPEC
+    selects = ("nodes", "selector")
 
     def act(self, args: dict[str, Any]) -> dict[str, Any]:
         self.args, self.absent = args, args["state"] == "absent"
@@ -34,16 +52,22 @@ class ActionModule(RdmaAction):
         self.taints = _pod_gpu.taints(args["taints"])
         self.namespace = _gpu_nodes.operator_namespace(self.client)
         self.members = _gpu_nodes.members(self.client, args["nodes"], args["selector"])
-        policy = _gpu_nodes.policy(self.client)
-        notes = [] if self.absent else self._check_daemonsets()
+        policy = self._policy()
+        daemonsets = _gpu_nodes.daemonsets(self.client)
+        notes: list[str] = []
         if not self.absent:
+            profiles, notes = _tolerations.profiles(self.client, args["profiles"])
+            notes += self._check_daemonsets(daemonsets)
             self._tolerate(policy)
+            self._tolerate_nfd(daemonsets)
+            for holder in profiles:
+                self._add(holder, holder.present, self.taints)
         for one in self.members:
             self._taint_node(one)
         for name in args["machine_sets"]:
             self._taint_machine_set(name)
         if self.absent:
-            self._forget_tolerations(policy)
+            self._forget_tolerations([policy, *self._features(daemonsets), *_tolerations.noting_profiles(self.client)])
         changed = bool(self.changes)
         result: dict[str, Any] = {
             "changed": changed,
@@ -56,11 +80,11 @@ class ActionModule(RdmaAction):
         if self.diff_mode and changed:
             result["diff"] = [one["diff"] for one in self.changes][: _gpu_nodes.SHOWN]
         if not self.check_mode:
-            self._await_operands()
+            self._wait(self._operands, f"See kubectl -n {self.namespace} get pods -o wide.")
             if not self.absent:
                 what = f"taints of {args['nodes']} {args['selector']}"
                 state = [self.taints, sorted(one.name for one in self.members)]
-                proven = Proven(self.client, _gpu_nodes.policy_path(self.client, policy), what, state)
+                proven = Proven(self.client, policy.path, what, state)
                 if proven.due(args["prove"], changed):
                     result["proof"] = self._prove()
                     proven.note()
@@ -68,69 +92,105 @@ class ActionModule(RdmaAction):
 
     # ---- who has to tolerate ---------------------------------------------------------------------------------------
 
-    def _check_daemonsets(self) -> list[str]:
-        """Of others: those of the ClusterPolicy get theirs from it. A NoExecute taint would evict what runs."""
+    def _policy(self) -> Holder:
+        found = _gpu_nodes.policy(self.client)
+        name = found["metadata"]["name"]
+        return Holder(f"ClusterPolicy {name}", _gpu_nodes.policy_path(self.client, found), found, IN_POLICY)
+
+    def _check_daemonsets(self, daemonsets: list[Json]) -> list[str]:
+        """Of others: those of the ClusterPolicy get theirs from it, NFD's from a NodeFeatureDiscovery. A NoExecute
+        taint would evict what runs."""
         notes = []
-        for one in _gpu_nodes.daemonsets(self.client):
+        for one in daemonsets:
             if _of_policy(one) or not (one.get("status") or {}).get("desiredNumberScheduled"):
                 continue
             spec = one["spec"]["template"]["spec"]
-            lacking = [taint for taint in self.taints if not _tolerated(spec, taint)]
+            lacking = self._lacking(spec)
+            if not lacking or _of_operator(one):
+                continue
             name = f"{one['metadata']['namespace']}/{one['metadata']['name']}"
-            if lacking and NFD_WORKER in name:
+            if _of_chart(one):
                 raise InputError(
                     f"DaemonSet {name} does not tolerate {_words(lacking)}: without NFD's labels a new node gets no "
-                    "driver. Give it one first (GPU Operator value node-feature-discovery.worker.tolerations, "
-                    "on OpenShift spec.operand.workerTolerations of the NodeFeatureDiscovery)."
+                    "driver. Give it one first: GPU Operator value node-feature-discovery.worker.tolerations."
                 )
             evicts = [taint for taint in lacking if taint["effect"] == "NoExecute"]
             if evicts and self._runs_here(spec):
                 raise InputError(
                     f"DaemonSet {name} does not tolerate {_words(evicts)}, and would be evicted from the nodes."
                 )
-            if lacking and self._runs_here(spec):
+            if self._runs_here(spec):
                 notes.append(f"DaemonSet {name} does not tolerate {_words(lacking)}: it will not come to new nodes")
         return notes
+
+    def _lacking(self, spec: Json) -> list[Json]:
+        return [taint for taint in self.taints if not _tolerated(spec, taint)]
 
     def _runs_here(self, spec: Json) -> bool:
         """By its node selector; affinities are not looked at, and count as yes."""
         wanted = (spec.get("nodeSelector") or {}).items()
         return any(wanted <= one.labels.items() for one in self.members)
 
-    def _tolerate(self, policy: Json) -> None:
+    def _tolerate(self, policy: Holder) -> None:
         """The list is a whole: what stands there stays. nvidia.com/gpu is in the operator's own manifests."""
-        present = (policy["spec"].get("daemonsets") or {}).get("tolerations") or []
         builtin = [{"key": _pod_gpu.GPU_TAINT["key"], "operator": "Exists", "effect": "NoSchedule"}]
-        needed = [one for one in self.taints if present or not _pod_gpu.tolerates(builtin[0], one)]
-        base = present or (builtin if needed else [])
+        needed = [one for one in self.taints if policy.present or not _pod_gpu.tolerates(builtin[0], one)]
+        self._add(policy, policy.present or (builtin if needed else []), needed)
+
+    def _tolerate_nfd(self, daemonsets: list[Json]) -> None:
+        """Before the taints: NoExecute would evict the workers, and their operator tolerates every NoSchedule."""
+        late = [one for one in daemonsets if _of_operator(one) and self._lacking(one["spec"]["template"]["spec"])]
+        for one in late:
+            for holder in self._features([one]):
+                self._add(holder, holder.present, self._lacking(one["spec"]["template"]["spec"]))
+        if not late or self.check_mode:
+            return
+        self._wait(
+            lambda: {f"daemonset/{one['metadata']['name']}": self._rolled_out(one) for one in late},
+            "See the pods of NFD's operator, and the status of the NodeFeatureDiscovery.",
+        )
+
+    def _features(self, daemonsets: list[Json]) -> list[Holder]:
+        """The NodeFeatureDiscoveries whose workers are among these DaemonSets."""
+        found = []
+        for one in daemonsets:
+            owner = _owner(one, NFD)
+            if owner and _of_operator(one):
+                path = self.client.path(owner["apiVersion"], NFD, one["metadata"]["namespace"], owner["name"])
+                found.append(Holder(f"{NFD} {owner['name']}", path, self.client.get(path), IN_NFD))
+        return found
+
+    def _rolled_out(self, daemonset: Json) -> Status:
+        meta = daemonset["metadata"]
+        live = self.client.get(self.client.path("apps/v1", "DaemonSet", meta["namespace"], meta["name"]))
+        lacking = self._lacking(live["spec"]["template"]["spec"])
+        if lacking:
+            return Status(WAITING, f"does not tolerate {_words(lacking)} yet")
+        return _readiness.daemonset(live, allow_zero=True)
+
+    def _add(self, holder: Holder, base: list[Json], needed: list[Json]) -> None:
         merged = _pod_gpu.merged(base, needed)
-        if merged == present:
-            return
-        added = [one for one in merged if one not in present]
-        noted = [*_noted(policy, ADDED_TOLERATIONS), *added]
-        self._write_policy(policy, merged, noted)
+        if merged != holder.present:
+            added = [one for one in merged if one not in holder.present]
+            self._write(holder, merged, [*holder.noted, *added])
 
-    def _forget_tolerations(self, policy: Json) -> None:
-        """Those that some node's taint still needs stay."""
-        noted = _noted(policy, ADDED_TOLERATIONS)
-        if not noted:
+    def _forget_tolerations(self, holders: list[Holder]) -> None:
+        """Those that a node outside of this task still needs stay."""
+        noting = [one for one in holders if one.noted]
+        if not noting:
             return
-        gone = {(taint["key"], taint["effect"]) for taint in self.taints}
-        kept = [one for one in noted if (one.get("key"), one.get("effect")) not in gone]
-        present = (policy["spec"].get("daemonsets") or {}).get("tolerations") or []
-        left = [one for one in present if one not in noted or one in kept]
-        if left != present or kept != noted:
-            self._write_policy(policy, left, kept)
+        mine = {one.name for one in self.members}
+        others = self.client.projected("/api/v1/nodes", lambda node: _elsewhere(node, mine))
+        gone = _places(self.taints).difference(*others)
+        for holder in noting:
+            kept = [one for one in holder.noted if (one.get("key"), one.get("effect")) not in gone]
+            left = [one for one in holder.present if one not in holder.noted or one in kept]
+            if left != holder.present or kept != holder.noted:
+                self._write(holder, left, kept)
 
-    def _write_policy(self, policy: Json, tolerations: list[Json], noted: list[Json]) -> None:
-        name = policy["metadata"]["name"]
-        before = (policy["spec"].get("daemonsets") or {}).get("tolerations") or []
-        body = {
-            "metadata": {"annotations": {ADDED_TOLERATIONS: _text(noted)}},
-            "spec": {"daemonsets": {"tolerations": tolerations}},
-        }
-        self.client.patch(self.client.path(*_gpu_nodes.POLICY, "", name), body, dry_run=self.check_mode)
-        self.changes.append(_gpu_nodes.change(f"ClusterPolicy {name}", before, tolerations))
+    def _write(self, holder: Holder, tolerations: list[Json], noted: list[Json]) -> None:
+        self.client.patch(holder.path, holder.body(tolerations, noted), dry_run=self.check_mode)
+        self.changes.append(_gpu_nodes.change(holder.title, holder.present, tolerations))
 
     # ---- taints ----------------------------------------------------------------------------------------------------
 
@@ -139,18 +199,29 @@ class ActionModule(RdmaAction):
         if not self.absent:
             found = _pod_gpu.with_taints(present, self.taints)
             return found, [*noted, *(one for one in found if one not in present and one not in noted)]
-        places = {(one["key"], one["effect"]) for one in self.taints}
-        mine = {(one["key"], one["effect"]) for one in noted} & places
+        places = _places(self.taints)
+        mine = _places(noted) & places
         left = [one for one in present if (one["key"], one["effect"]) not in mine]
         return left, [one for one in noted if (one["key"], one["effect"]) not in places]
 
     def _taint_node(self, one: _gpu_nodes.Member) -> None:
-        noted = _read(one.annotations.get(ADDED_TAINTS))
+        """Its kubelet may write between our look and our change."""
+        for attempt in range(1, ATTEMPTS + 1):
+            try:
+                return self._write_taints(one)
+            except Conflict:
+                if attempt == ATTEMPTS:
+                    raise
+            one = _gpu_nodes.members(self.client, [one.name], "", described=False)[0]
+        return None
+
+    def _write_taints(self, one: _gpu_nodes.Member) -> None:
+        noted = _tolerations.read(one.annotations.get(ADDED_TAINTS))
         taints, mine = self._wanted(one.taints, noted)
         if (taints, mine) == (one.taints, noted):
             return
         # With the resource version: a taint that came meanwhile must not be lost.
-        meta = {"annotations": {ADDED_TAINTS: _text(mine)}, "resourceVersion": one.version}
+        meta = {"annotations": {ADDED_TAINTS: _tolerations.text(mine)}, "resourceVersion": one.version}
         path = self.client.path("v1", "Node", "", one.name)
         self.client.patch(path, {"metadata": meta, "spec": {"taints": taints}}, dry_run=self.check_mode)
         self.changes.append(_gpu_nodes.change(f"Node {one.name}", one.taints, taints))
@@ -158,12 +229,12 @@ class ActionModule(RdmaAction):
     def _taint_machine_set(self, name: str) -> None:
         path, found = _gpu_nodes.machine_set(self.client, name)
         present = list(found["spec"]["template"]["spec"].get("taints") or [])
-        noted = _noted(found, ADDED_TAINTS)
+        noted = _tolerations.noted(found, ADDED_TAINTS)
         taints, mine = self._wanted(present, noted)
         if (taints, mine) == (present, noted):
             return
         meta = {
-            "annotations": {ADDED_TAINTS: _text(mine)},
+            "annotations": {ADDED_TAINTS: _tolerations.text(mine)},
             "resourceVersion": found["metadata"]["resourceVersion"],
         }
         body = {"metadata": meta, "spec": {"template": {"spec": {"taints": taints}}}}
@@ -172,40 +243,60 @@ class ActionModule(RdmaAction):
 
     # ---- evidence --------------------------------------------------------------------------------------------------
 
-    def _await_operands(self) -> None:
-        """Each of the operator's DaemonSets is ready on all nodes that it wants, and the device plugin wants all."""
+    def _wait(self, state: Callable[[], dict[str, Status]], remedy: str) -> None:
         _wait.await_state(
-            self._operands,
+            state,
             wait_change=lambda seconds: time.sleep(min(seconds, POLL)),
             clock=time.monotonic,
             timeout=self.args["timeout"],
             show=self.progress,
             title="gpu taints",
-            remedy=f"See kubectl -n {self.namespace} get pods -o wide.",
+            remedy=remedy,
         )
 
     def _operands(self) -> dict[str, Status]:
-        found = {one["metadata"]["name"]: one for one in _gpu_nodes.daemonsets(self.client) if _of_policy(one)}
-        states = {f"daemonset/{name}": _readiness.daemonset(one, allow_zero=True) for name, one in found.items()}
-        plugin = found.get(_gpu_nodes.PLUGIN) or {}
-        wanted = int((plugin.get("status") or {}).get("desiredNumberScheduled") or 0)
-        nodes = len([one for one in self._all() if _ready(one)])
-        key = f"daemonset/{_gpu_nodes.PLUGIN}"
-        if wanted < nodes and states.get(key, Status(READY)).state == READY:
-            states[key] = Status(WAITING, f"wants {wanted} nodes of {nodes} Ready GPU nodes")
-        return states
+        """Each of the operator's DaemonSets is ready on all nodes that it wants, and wants all that are labelled for
+        it."""
+        places = [one for one in self.client.projected("/api/v1/nodes", _place, label_selector=PRESENT) if one]
+        found = [one for one in _gpu_nodes.daemonsets(self.client) if _of_policy(one)]
+        return {f"daemonset/{one['metadata']['name']}": self._operand(one, places) for one in found}
 
-    def _all(self) -> list[_gpu_nodes.Member]:
-        return _gpu_nodes.members(self.client, [], "nvidia.com/gpu.deploy.device-plugin=true")
+    def _operand(self, daemonset: Json, places: list[Place]) -> Status:
+        """What others' taints keep off nodes outside of this task is theirs."""
+        status = _readiness.daemonset(_with_old_pods(daemonset), allow_zero=True)
+        spec = daemonset["spec"]["template"]["spec"]
+        chosen = spec.get("nodeSelector") or {}
+        label = next((key for key in chosen if key.startswith(DEPLOY)), "")
+        if status.state != READY or not label or (spec.get("affinity") or {}).get("nodeAffinity"):
+            return status
+        mine = {one.name for one in self.members}
+        held = {one.name: [it for it in one.taints if not _tolerated(spec, it)] for one in places}
+        due = [
+            one for one in places if chosen.items() <= one.labels.items() and (one.name in mine or not held[one.name])
+        ]
+        wanted = int((daemonset.get("status") or {}).get("desiredNumberScheduled") or 0)
+        if wanted >= len(due):
+            return status
+        why = next(
+            (f"; it does not tolerate {_words(held[one.name])} of {one.name}" for one in due if held[one.name]), ""
+        )
+        return Status(WAITING, f"wants {wanted} of {len(due)} Ready nodes with {label}={chosen[label]}{why}")
 
     def _prove(self) -> Json:
         hard = [one for one in self.taints if one["effect"] in _pod_gpu.HARD]
         node = next((one for one in self.members if _ready(one)), None)
-        if not hard or node is None:
+        if not hard:
             return {}
+        if node is None:
+            states = [f"{one.name} is {'cordoned' if one.facts.ready else 'not Ready'}" for one in self.members]
+            raise RdmaError(
+                f"Cannot prove that {_words(hard)} keeps pods off: no node can take a pod now "
+                f"({_gpu_nodes.told(states)}). "
+                "Uncordon or mend one and run this again; with prove=never the taints stay unproven."
+            )
         host = node.labels.get("kubernetes.io/hostname", node.name)
-        live = next(one for one in _gpu_nodes.members(self.client, [node.name], "")).taints
-        own = [one for one in live if not one["key"].startswith("node.kubernetes.io/")]
+        live = _gpu_nodes.members(self.client, [node.name], "", described=False)[0].taints
+        own = [one for one in live if not one["key"].startswith(OF_KUBERNETES)]
         others = [one for one in own if (one["key"], one["effect"]) not in {(h["key"], h["effect"]) for h in hard}]
         with Proof(self.client, self.namespace, self.progress) as refused:
             # It tolerates what is not ours, so that only our taints hold it.
@@ -225,13 +316,52 @@ class ActionModule(RdmaAction):
         return {"pending": why, "running": node.name}
 
 
+def _owner(daemonset: Json, kind: str) -> Optional[Json]:
+    owners = daemonset["metadata"].get("ownerReferences") or []
+    return next((ref for ref in owners if ref.get("kind") == kind), None)
+
+
 def _of_policy(daemonset: Json) -> bool:
-    return any(ref.get("kind") == "ClusterPolicy" for ref in daemonset["metadata"].get("ownerReferences") or [])
+    return _owner(daemonset, _gpu_nodes.POLICY[1]) is not None
+
+
+def _of_operator(daemonset: Json) -> bool:
+    """NFD's workers on OpenShift; its operator has DaemonSets beside them, whose tolerations nobody can set."""
+    return _owner(daemonset, NFD) is not None and "worker" in daemonset["metadata"]["name"]
+
+
+def _of_chart(daemonset: Json) -> bool:
+    labels = daemonset["spec"]["template"].get("metadata", {}).get("labels") or {}
+    return bool(labels.items() >= NFD_WORKER.items())
+
+
+def _with_old_pods(daemonset: Json) -> Json:
+    """With OnDelete (the driver) pods of an older spec stay, and do: what evicts them makes new ones."""
+    if (daemonset["spec"].get("updateStrategy") or {}).get("type") != "OnDelete":
+        return daemonset
+    status = daemonset.get("status") or {}
+    return {**daemonset, "status": {**status, "updatedNumberScheduled": status.get("desiredNumberScheduled")}}
+
+
+def _place(node: Json) -> Optional[Place]:
+    facts = _facts.node_facts(node)
+    if not facts.ready or facts.cordoned:
+        return None
+    taints = [one for one in node["spec"].get("taints") or [] if not one["key"].startswith(OF_KUBERNETES)]
+    return Place(facts.name, node["metadata"].get("labels") or {}, taints)
+
+
+def _places(taints: Iterable[Json]) -> set[tuple[str, str]]:
+    return {(one["key"], one["effect"]) for one in taints}
+
+
+def _elsewhere(node: Json, mine: set[str]) -> set[tuple[str, str]]:
+    return set() if node["metadata"]["name"] in mine else _places(node["spec"].get("taints") or [])
 
 
 def _tolerated(spec: Json, taint: Json) -> bool:
     return taint["effect"] not in _pod_gpu.HARD or any(
-        _pod_gpu.tolerates(one, taint) for one in spec.get("tolerations") or []
+        _pod_gpu.tolerates(one, taint) and one.get("tolerationSeconds") is None for one in spec.get("tolerations") or []
     )
 
 
@@ -239,21 +369,5 @@ def _ready(one: _gpu_nodes.Member) -> bool:
     return one.facts.ready and not one.facts.cordoned
 
 
-def _noted(obj: Json, key: str) -> list[Json]:
-    return _read((obj["metadata"].get("annotations") or {}).get(key))
-
-
-def _read(text: Optional[str]) -> list[Json]:
-    try:
-        found = json.loads(text or "[]")
-    except ValueError:
-        return []
-    return [one for one in found if isinstance(one, dict)] if isinstance(found, list) else []
-
-
-def _text(items: list[Json]) -> Optional[str]:
-    return json.dumps(items, sort_keys=True) if items else None
-
-
 def _words(taints: list[Json]) -> str:
-    return ", ".join(f"{one['key']}{'=' + one['value'] if one['value'] else ''}:{one['effect']}" for one in taints)
+    return ", ".join(f"{one['key']}{'=' + one['value'] if one.get('value') else ''}:{one['effect']}" for one in taints)

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Optional
@@ -37,9 +36,6 @@ class ActionModule(RdmaAction):
             raise InputError("host_checks source=daemonset needs plan: it says which nodes there are.")
         return self._daemonset(plan, args)
 
-    def _show(self, line: str) -> None:
-        self.progress(f"[{time.strftime('%H:%M:%S')}] {line}")
-
     # ---- in the cluster --------------------------------------------------------------------------------------------
 
     def _daemonset(self, plan: Json, args: dict[str, Any]) -> dict[str, Any]:
@@ -47,7 +43,7 @@ class ActionModule(RdmaAction):
         if not nodes:
             raise InputError("The plan has no node of a supported shape, so there is no host to check.")
         judge = _host_judge.Judge(plan, args["select"], args["mute"])
-        run = for_plan(self.client, plan, PROBE, self._show, image=args["image"], interval=args["interval"])
+        run = for_plan(self.client, plan, PROBE, self.show, image=args["image"], interval=args["interval"])
         if self.check_mode:
             return {"changed": False, "would": run.predict(), "hosts": {}, "counts": {}, "findings": []}
         with run.applied(args["keep"]):
@@ -90,7 +86,7 @@ class ActionModule(RdmaAction):
         hosts = {name: judged[name][0] for name in names}
         findings = [item for name in names for item in _host_report.telling(judged[name][1])]
         for line in _host_report.lines(hosts, findings):
-            self._show(line)
+            self.show(line)
         if args["run_dir"]:
             _keep(Path(args["run_dir"]), judged, names, findings, run)
         bad = [name for name in names if hosts[name]["verdict"] == "fail"]

@@ -6,10 +6,12 @@
 from __future__ import annotations
 
 import difflib
+import time
 from typing import Any
 
 from ansible_collections.gpuops.rdma.plugins.module_utils import _autoscaler, _machine_set, _objects, _scale_watch
-from ansible_collections.gpuops.rdma.plugins.module_utils._errors import InputError
+from ansible_collections.gpuops.rdma.plugins.module_utils._client import FIELD_MANAGER
+from ansible_collections.gpuops.rdma.plugins.module_utils._errors import InputError, RdmaError
 from ansible_collections.gpuops.rdma.plugins.module_utils._model import Json
 from ansible_collections.gpuops.rdma.plugins.module_utils._spec_autoscaler_config import POOL
 from ansible_collections.gpuops.rdma.plugins.module_utils._spec_machineset import SPEC
@@ -17,6 +19,8 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils import _autoscaling, _
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._action import RdmaAction
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._writer import Writer
 
+SETTLE = 5.0
+"""Seconds after which what was written is looked at again."""
 WRITTEN = "as the platform's controller writes it; OpenShift before 4.19 counts a new node's GPUs by that alone"
 
 
@@ -26,6 +30,7 @@ class ActionModule(RdmaAction):
     def act(self, args: dict[str, Any]) -> dict[str, Any]:
         self.args = _sharing.plain(args)
         self.changes: list[Json] = []
+        self.wrote: dict[str, Json] = {}
         self.sets = _autoscaling.machine_sets(self.client)
         self.table = _autoscaling.tables()
         live = _autoscaling.cluster_autoscaler(self.client) or {}
@@ -37,6 +42,8 @@ class ActionModule(RdmaAction):
         for name, told, write in steps:
             write()
             pools[name] = told
+        if self.wrote and not self.check_mode and args["state"] == "present":
+            self._check_settled()
         result: dict[str, Any] = {
             "changed": bool(self.changes),
             "changes": [one["what"] for one in self.changes][: _gpu_nodes.SHOWN],
@@ -176,6 +183,24 @@ class ActionModule(RdmaAction):
         path = self.client.path(*_autoscaling.MACHINE_SETS, _autoscaling.NAMESPACE, name)
         self.client.patch(path, {**change.patch, "metadata": meta}, dry_run=self.check_mode)
         self.changes.append(_gpu_nodes.change(f"MachineSet {name}", change.before, change.after))
+        self.wrote[name] = change.after
+
+    def _check_settled(self) -> None:
+        """Who keeps the sets as he has them (GitOps, another operator) does it at once: the next run would write the
+        same again, and the pool would not grow."""
+        time.sleep(SETTLE)
+        live = _autoscaling.machine_sets(self.client)
+        platform = list(self.table.families["machine"].values())
+        for name, wrote in self.wrote.items():
+            found = _machine_set.lost(wrote, live[name], platform) if name in live else ["the set itself is gone"]
+            if found:
+                who = _machine_set.last_writer(live.get(name, {"metadata": {}}), FIELD_MANAGER)
+                raise RdmaError(
+                    f"MachineSet {name} did not stay as it was written, {SETTLE:.0f} s ago: "
+                    f"{_gpu_nodes.told(found, 3)}. Somebody keeps it as he has it"
+                    f"{f'; {who} wrote it last' if who else ''}. Change it at its source, or take it out of his hands, "
+                    "and run this again."
+                )
 
     def _label_nodes(self, name: str, labels: dict[str, Any]) -> None:
         """Existing nodes of the set; a value of None removes the label where it is ours, that is the set's own."""

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from ansible_collections.gpuops.rdma.plugins.module_utils import _objects
+from ansible_collections.gpuops.rdma.plugins.module_utils import _objects, _standing
 from ansible_collections.gpuops.rdma.plugins.module_utils._errors import InputError
 from ansible_collections.gpuops.rdma.plugins.module_utils._model import Json
 from ansible_collections.gpuops.rdma.plugins.module_utils._spec_manifest import SPEC
-from ansible_collections.gpuops.rdma.plugins.plugin_utils import _run
+from ansible_collections.gpuops.rdma.plugins.plugin_utils import _autoscaling, _run, _take_back
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._action import RdmaAction
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._writer import Writer
 
@@ -20,12 +20,15 @@ class ActionModule(RdmaAction):
     spec = SPEC
 
     def act(self, args: dict[str, Any]) -> dict[str, Any]:
+        self.args = args
         writer = Writer(self.client, self.check_mode, self.progress)
         absent = args["state"] == "absent"
         if args["everything"]:
             if not absent:
                 raise InputError("gpuops.rdma.manifest everything=true removes: it needs state=absent.")
-            changes = writer.sweep(_objects.KINDS, _objects.SELECTOR, args["timeout"])
+            left = self._standing()
+            changes = writer.sweep(_objects.KINDS, _objects.SELECTOR, args["timeout"], self._stays)
+            left += writer.left
             objects = [change["object"] for change in changes]
         else:
             asked = self._objects(args)
@@ -40,9 +43,39 @@ class ActionModule(RdmaAction):
             "objects": len(objects),
             "changes": [change["what"] for change in changes],
         }
+        if args["everything"]:
+            result["left"] = left
         if self.diff_mode and changes:
             result["diff"] = [change["diff"] for change in changes]
         return result
+
+    def _standing(self) -> list[str]:
+        """What stays of rows; InputError while one stands that needs what would go."""
+        found = _take_back.look(self.client)
+        commands = _standing.take_back(found)
+        if commands:
+            for line in commands:
+                self.progress(line)
+            raise InputError(
+                "Nothing was removed. Roles of this collection changed objects of others here (ClusterPolicy, nodes, "
+                "MachineSets): these would stay so, and fail without what they use of ours. Take these rows back "
+                f"first, with this inventory: {'; then '.join(commands)}"
+            )
+        told = _standing.staying(found)
+        for line in told:
+            self.progress(f"left alone: {line}")
+        return told
+
+    def _stays(self, obj: Json) -> str:
+        """Machines go with their set, and so do their nodes."""
+        if obj["kind"] != "MachineSet" or self.args["machine_sets"]:
+            return ""
+        machines = max(
+            len(_autoscaling.machines(self.client, obj["metadata"]["name"])), obj["spec"].get("replicas") or 0
+        )
+        if not machines:
+            return ""
+        return f"its {machines} machines would go with it, and their nodes; rdma_teardown_machine_sets=true allows it"
 
     def _objects(self, args: dict[str, Any]) -> list[Json]:
         if args.get("plan"):

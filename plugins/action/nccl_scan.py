@@ -5,26 +5,19 @@
 
 from __future__ import annotations
 
-import contextlib
 import datetime
 import time
 from collections.abc import Container, Sequence
 from pathlib import Path
 from typing import Any
 
-from ansible_collections.gpuops.rdma.plugins.action.nccl_test import (
-    ORDER,
-    TOPOLOGY,
-    chosen,
-    file_stem,
-    interruptible,
-)
 from ansible_collections.gpuops.rdma.plugins.module_utils import _job, _node_mark, _plan, _scan, _scan_report
 from ansible_collections.gpuops.rdma.plugins.module_utils._errors import RdmaError
 from ansible_collections.gpuops.rdma.plugins.module_utils._model import Json, to_dict
 from ansible_collections.gpuops.rdma.plugins.module_utils._spec_nccl_scan import SPEC
 from ansible_collections.gpuops.rdma.plugins.plugin_utils import _data, _run
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._action import RdmaAction
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._nccl_run import ORDER, chosen, file_stem, interruptible
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._scan_run import (
     Bench,
     Journal,
@@ -57,10 +50,6 @@ class ActionModule(RdmaAction):
         if args["fail_on_verdict"] and worst["verdict"] != "pass":
             result.update(failed=True, msg=f"NCCL scan {worst['name']}: {worst['verdict']}: {worst['reason']}")
         return result
-
-    def show(self, line: str) -> None:
-        with contextlib.suppress(OSError):  # after Ctrl-C nobody may be there to print it
-            self.progress(f"[{time.strftime('%H:%M:%S')}] {line}")
 
     def _outline(self, plan: Json, entry: Json, args: dict[str, Any]) -> Json:
         """The plan alone: no cluster is asked."""
@@ -157,7 +146,7 @@ class Part:
             "deadline": self.settings.deadline,
         }
         if self.entry["topology"]:
-            more.update(topology=TOPOLOGY, topology_key=str(self.entry["topology"]))
+            more.update(topology=_job.TOPOLOGY_MAP, topology_key=str(self.entry["topology"]))
         if self.args["include_marked"]:
             more["tolerations"] = (*_job.Test.tolerations, *_node_mark.TOLERATIONS)
         test = _job.of_plan(self.plan, self.entry, self.nodes, **more)

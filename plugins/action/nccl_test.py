@@ -7,10 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime
-import signal
-import threading
-import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Callable, Optional
@@ -29,10 +26,16 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._spec_nccl_test import
 from ansible_collections.gpuops.rdma.plugins.plugin_utils import _data, _nccl_history, _run
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._action import RdmaAction
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._busy_wait import Busy, Look
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._nccl_run import Outcome, Run, left_over
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._nccl_run import (
+    ORDER,
+    Outcome,
+    Run,
+    chosen,
+    file_stem,
+    interruptible,
+    left_over,
+)
 
-TOPOLOGY = "gpuops-nccl-topology"
-ORDER = ("fail", "incomplete", "unjudged", "degraded", "pass")
 ROWS = 40
 CHUNK = 1 << 18
 NOT_STARTED = ("schedule", "start", "launch")
@@ -55,10 +58,6 @@ class ActionModule(RdmaAction):
             result.update(failed=True, msg=f"NCCL test {worst['name']}: {worst['verdict']}: {worst['reason']}")
         return result
 
-    def show(self, line: str) -> None:
-        with contextlib.suppress(OSError):  # after Ctrl-C nobody may be there to print it
-            self.progress(f"[{time.strftime('%H:%M:%S')}] {line}")
-
     def _check(self, plan: Json, parts: Sequence[tuple[Json, str]], args: dict[str, Any]) -> dict[str, Any]:
         """Dry-run apply: the server checks every field, no job is made."""
         jobs, busy = [], []
@@ -77,42 +76,6 @@ class ActionModule(RdmaAction):
             "jobs": jobs,
             "busy": told,
         }
-
-
-class Interrupted(KeyboardInterrupt):
-    """Ansible passes a signal on to its workers, which then die at once; without this no clean-up would run."""
-
-
-@contextlib.contextmanager
-def interruptible() -> Iterator[None]:
-    """The first SIGINT or SIGTERM raises Interrupted, so that the clean-up behind a ``finally`` runs to its end."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    numbers = (signal.SIGINT, signal.SIGTERM)
-
-    def stop(_number: int, _frame: Any) -> None:
-        for number in numbers:
-            signal.signal(number, signal.SIG_IGN)
-        raise Interrupted
-
-    before = {number: signal.signal(number, stop) for number in numbers}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
-def chosen(plan: Json, names: Sequence[str]) -> list[Json]:
-    """The plan's tests of these names, or all. InputError for unknown names and for a plan without tests."""
-    known = {entry["name"]: entry for entry in plan.get("tests", [])}
-    unknown = [name for name in names if name not in known]
-    if unknown:
-        raise InputError(f"The plan has no test {', '.join(unknown)}. It has: {', '.join(known) or 'none'}.")
-    if not known:
-        raise InputError("The plan has no NCCL test: no GPU node of a supported shape is in it.")
-    return [known[name] for name in names] if names else list(known.values())
 
 
 def collectives(entry: Json, args: dict[str, Any]) -> list[str]:
@@ -135,7 +98,7 @@ def test_of(plan: Json, entry: Json, args: dict[str, Any], collective: str = "")
     if args["gang"]:
         more["gang"] = True
     if entry["topology"]:
-        more.update(topology=TOPOLOGY, topology_key=f"{_plan.slug(entry['shape'])}.xml")
+        more.update(topology=_job.TOPOLOGY_MAP, topology_key=f"{_plan.slug(entry['shape'])}.xml")
     launcher = plan["launcher"] if args["launcher"] == "auto" else args["launcher"]
     return _job.of_plan(plan, entry, nodes, **more), launcher
 
@@ -424,11 +387,6 @@ def _mixed_images(outcome: Outcome, test: _job.Test) -> list[Finding]:
 
 
 # ---- results -------------------------------------------------------------------------------------------------------
-
-
-def file_stem(name: str) -> str:
-    """``nccl-<name>``, once."""
-    return name if name.startswith("nccl-") else f"nccl-{name}"
 
 
 def _small(item: Json) -> Json:

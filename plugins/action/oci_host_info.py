@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from ansible_collections.gpuops.rdma.plugins.module_utils import _facts, _oci_hosts
+from ansible_collections.gpuops.rdma.plugins.module_utils._argspec import with_oci
 from ansible_collections.gpuops.rdma.plugins.module_utils._model import to_dict
 from ansible_collections.gpuops.rdma.plugins.module_utils._spec_oci_host_info import SPEC
 from ansible_collections.gpuops.rdma.plugins.plugin_utils import _oci, _oci_host_look
@@ -19,7 +20,7 @@ RANK = ("error", "unknown", "warning")
 
 
 class ActionModule(RdmaAction):
-    spec = SPEC
+    spec = with_oci(SPEC)
 
     def act(self, args: dict[str, Any]) -> dict[str, Any]:
         if args["compartment"]:

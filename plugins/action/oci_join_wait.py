@@ -9,6 +9,7 @@ import time
 from typing import Any
 
 from ansible_collections.gpuops.rdma.plugins.module_utils import _wait
+from ansible_collections.gpuops.rdma.plugins.module_utils._argspec import with_oci
 from ansible_collections.gpuops.rdma.plugins.module_utils._errors import DeadlinePassed
 from ansible_collections.gpuops.rdma.plugins.module_utils._spec_oci_join_wait import SPEC
 from ansible_collections.gpuops.rdma.plugins.plugin_utils import _oci, _oci_join_look
@@ -22,7 +23,7 @@ REMEDY = "Mend the cause and run again: the pool is used as it is, nothing is re
 
 
 class ActionModule(RdmaAction):
-    spec = SPEC
+    spec = with_oci(SPEC)
 
     def act(self, args: dict[str, Any]) -> dict[str, Any]:
         for option in ("compartment", "cluster"):
@@ -52,7 +53,7 @@ class ActionModule(RdmaAction):
                 wait_change=lambda seconds: watcher.wait_change(min(seconds, joining.pause(time.monotonic()))),
                 clock=time.monotonic,
                 timeout=args["timeout"],
-                show=self._show if args["progress"] == "lines" else lambda _line: None,
+                show=self.show if args["progress"] == "lines" else lambda _line: None,
                 title="oci_join",
                 settle=SETTLE,
                 remedy=REMEDY,
@@ -64,6 +65,3 @@ class ActionModule(RdmaAction):
                 texts.setdefault(text, []).append(name)
             told = "".join(f"\n- {', '.join(names)}: {text}" for text, names in texts.items())
             raise DeadlinePassed(f"{error}{told}", {**error.late, **found}) from None
-
-    def _show(self, line: str) -> None:
-        self.progress(f"[{time.strftime('%H:%M:%S')}] {line}")

@@ -10,6 +10,7 @@ import json
 from typing import Any
 
 from ansible_collections.gpuops.rdma.plugins.module_utils import _oci_pool
+from ansible_collections.gpuops.rdma.plugins.module_utils._argspec import with_oci
 from ansible_collections.gpuops.rdma.plugins.module_utils._spec_oci_rdma_node_pool import SPEC
 from ansible_collections.gpuops.rdma.plugins.plugin_utils import _oci, _oci_pool_run, _sharing
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._action import RdmaAction
@@ -26,7 +27,7 @@ POOL = {"managed_compute_cluster": "nodepool", "cluster_network": "clusternetwor
 
 
 class ActionModule(RdmaAction):
-    spec = SPEC
+    spec = with_oci(SPEC)
 
     def act(self, args: dict[str, Any]) -> dict[str, Any]:
         for option, kind in {**OCIDS, "pool": POOL[args["kind"]]}.items():

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from ansible_collections.gpuops.rdma.plugins.module_utils._argspec import with_oci
 from ansible_collections.gpuops.rdma.plugins.module_utils._spec_oci_rdma_policy import SPEC
 from ansible_collections.gpuops.rdma.plugins.plugin_utils import _oci, _oci_policy_run, _sharing
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._action import RdmaAction
@@ -15,7 +16,7 @@ OCIDS = {"compartment": "compartment", "policy_compartment": "compartment", "clu
 
 
 class ActionModule(RdmaAction):
-    spec = SPEC
+    spec = with_oci(SPEC)
 
     def act(self, args: dict[str, Any]) -> dict[str, Any]:
         for option, kind in OCIDS.items():

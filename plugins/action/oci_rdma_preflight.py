@@ -9,6 +9,7 @@ import dataclasses
 from typing import Any
 
 from ansible_collections.gpuops.rdma.plugins.module_utils import _oci_preflight
+from ansible_collections.gpuops.rdma.plugins.module_utils._argspec import with_oci
 from ansible_collections.gpuops.rdma.plugins.module_utils._model import Finding, to_dict
 from ansible_collections.gpuops.rdma.plugins.module_utils._spec_oci_rdma_preflight import SPEC
 from ansible_collections.gpuops.rdma.plugins.plugin_utils import _oci, _oci_look
@@ -19,7 +20,7 @@ OCIDS = {"compartment": "compartment", "cluster": "cluster", "image": "image", "
 
 
 class ActionModule(RdmaAction):
-    spec = SPEC
+    spec = with_oci(SPEC)
 
     def act(self, args: dict[str, Any]) -> dict[str, Any]:
         for option, kind in OCIDS.items():

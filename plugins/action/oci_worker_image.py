@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ansible_collections.gpuops.rdma.plugins.module_utils import _oci_image
+from ansible_collections.gpuops.rdma.plugins.module_utils._argspec import with_oci
 from ansible_collections.gpuops.rdma.plugins.module_utils._errors import InputError
 from ansible_collections.gpuops.rdma.plugins.module_utils._spec_oci_worker_image import SPEC
 from ansible_collections.gpuops.rdma.plugins.plugin_utils import _oci, _oci_copy, _oci_import
@@ -17,7 +18,7 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils._action import RdmaAct
 
 
 class ActionModule(RdmaAction):
-    spec = SPEC
+    spec = with_oci(SPEC)
 
     def act(self, args: dict[str, Any]) -> dict[str, Any]:
         _oci.of_kind(args["compartment"], "compartment", "compartment")

@@ -11,6 +11,7 @@ from typing import Any
 
 import yaml
 from ansible_collections.gpuops.rdma.plugins.module_utils import _stack
+from ansible_collections.gpuops.rdma.plugins.module_utils._argspec import with_oci
 from ansible_collections.gpuops.rdma.plugins.module_utils._errors import InputError
 from ansible_collections.gpuops.rdma.plugins.module_utils._model import Json
 from ansible_collections.gpuops.rdma.plugins.module_utils._spec_oke_stack import SPEC
@@ -20,7 +21,7 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils._sharing import plain
 
 
 class ActionModule(RdmaAction):
-    spec = SPEC
+    spec = with_oci(SPEC)
 
     def act(self, args: dict[str, Any]) -> dict[str, Any]:
         args = plain(args)

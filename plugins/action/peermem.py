@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -59,7 +58,7 @@ class ActionModule(RdmaAction):
     def _cluster(self, args: dict[str, Any]) -> dict[str, Any]:
         plan = self._narrowed(_run.read_plan(args["plan"]), args["nodes"])
         names = [node["name"] for node in plan["nodes"]]
-        run = for_plan(self.client, plan, PEERMEM, self._show, image=args["image"])
+        run = for_plan(self.client, plan, PEERMEM, self.show, image=args["image"])
         if self.check_mode:
             what = "nvidia_peermem would be loaded, and named in modules-load.d, where the host can have it"
             return {"changed": True, "would": run.predict(), "nodes": dict.fromkeys(names[:TOLD], what), "counts": {}}
@@ -77,9 +76,6 @@ class ActionModule(RdmaAction):
             raise InputError("The plan has no node of a supported shape.")
         return {**plan, "nodes": [node for node in plan["nodes"] if not wanted or node["name"] in wanted]}
 
-    def _show(self, line: str) -> None:
-        self.progress(f"[{time.strftime('%H:%M:%S')}] {line}")
-
     def _result(
         self, names: list[str], taken: Mapping[str, Json], missing: Mapping[str, str], strict: bool
     ) -> dict[str, Any]:
@@ -87,7 +83,7 @@ class ActionModule(RdmaAction):
         order = (FAILED, REFUSED, LOADED, RIGHT)
         shown = sorted(names, key=lambda name: order.index(states[name][0]))
         for name in [name for name in shown if states[name][0] != RIGHT][:10]:
-            self._show(f"peermem          {name} {states[name][0]}: {states[name][1]}")
+            self.show(f"peermem          {name} {states[name][0]}: {states[name][1]}")
         result: dict[str, Any] = {
             "changed": any(outcome["changed"] for outcome in taken.values()),
             "counts": {state: sum(found[0] == state for found in states.values()) for state in order},

@@ -52,15 +52,12 @@ class ActionModule(RdmaAction):
             result.update(failed=True, msg=f"ib_write_bw: {worst['verdict']}: {result['reason']}")
         return result
 
-    def _show(self, line: str) -> None:
-        self.progress(f"[{time.strftime('%H:%M:%S')}] {line}")
-
     def _run_of(self, plan: Json, shape: Shape, args: dict[str, Any]) -> PerftestRun:
         logs = Path(args["run_dir"]) / "logs" if args["run_dir"] else None
         return PerftestRun(
             self.client,
             test_of(plan, shape, args),
-            self._show,
+            self.show,
             start_timeout=args["timeout"],
             grace=args["grace"],
             logs=logs,
@@ -87,10 +84,10 @@ class ActionModule(RdmaAction):
                 pairs = _perftest.again(outcomes, limit)
                 if not pairs:
                     break
-                self._show(f"perftest         {len(pairs)} nodes once more, each with one that has passed")
+                self.show(f"perftest         {len(pairs)} nodes once more, each with one that has passed")
                 outcomes += run.round(pairs)
         found = _perftest.judge(outcomes, shape, table)
-        self._show(f"perftest         {shape.name}: {found['verdict']}: {found['reason']}")
+        self.show(f"perftest         {shape.name}: {found['verdict']}: {found['reason']}")
         return {
             "shape": shape.name,
             "nodes": list(nodes),

@@ -59,17 +59,19 @@ class ActionModule(RdmaAction):
             pod_cidrs=args["pod_cidrs"],
             service_cidrs=args["service_cidrs"],
             pf_network=args["pf_network"],
+            read_only=args["read_only"],
         )
         if again:
             return look
-        reading = self.check_mode or args["read_only"]
         helm = _helm.findings() if look.installs else []
         requested = self._requested(look) if look.installs else {}
-        return dataclasses.replace(look, denied=self._denied(plan, reading), helm=helm, requested=requested)
+        return dataclasses.replace(look, denied=self._denied(plan, args["read_only"]), helm=helm, requested=requested)
 
-    def _denied(self, plan: Json, reading: bool) -> list[str]:
-        """All missing permissions at once. Check mode and verify write nothing, so only reading is asked for there."""
-        rules = [rule for rule in plan["permissions"] if not reading or rule["verb"] in ("get", "list", "watch")]
+    def _denied(self, plan: Json, read_only: bool) -> list[str]:
+        """All missing permissions at once. Check mode and verify change nothing, so only reading is asked for there."""
+        rules = plan["permissions"]
+        if self.check_mode or read_only:
+            rules = _permissions.reading(plan, keeps=not self.check_mode)
         with ThreadPoolExecutor(max_workers=8) as workers:
             answers = list(workers.map(lambda rule: self.client.allowed(**rule), rules))
         return _permissions.texts(rule for rule, allowed in zip(rules, answers) if not allowed)

@@ -252,7 +252,7 @@ class ActionModule(RdmaAction):
             return result
         writer = Writer(self.client, self.check_mode, self.progress)
         selector = f"{_objects.OWNED_LABEL}={_objects.OWNER},{_objects.RELEASE}={chart}"
-        changes = writer.sweep(_objects.RELEASE_KINDS, selector, args["timeout"])
+        changes = writer.sweep(_objects.KINDS, selector, args["timeout"])
         return {**result, "changed": bool(changes), "action": "remove" if changes else "none", "objects": len(changes)}
 
     def _uninstall(self, chart: str, release: Json, args: dict[str, Any]) -> None:

@@ -24,6 +24,8 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils import _data, _html, _
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._action import RdmaAction
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._nodes import NodeBook
 
+NO_SECRET = re.compile(r"rdma_report_keep[\"']?\s*[=:]\s*[\"']?secret\b|rdma_image_pull_secrets\b")
+"""Inputs that name a kind or objects, and hold no secret."""
 LOOKING = re.compile(r"\b(?:verify|host_checks|nccl_scan)(\.ya?ml)?$")
 """Playbooks that set up nothing: what they find is mended by site.yml beside them."""
 EMPTY_PLAN: Json = {
@@ -209,7 +211,7 @@ def _command() -> str:
     if not playbook.endswith((".yml", ".yaml")) and not playbook.startswith("gpuops.rdma."):
         return _report.COMMAND
     words = [part for source in options.get("inventory") or () for part in ("-i", _near(source))]
-    given = (_near(text) for text in options.get("extra_vars") or () if not speaks_of_secret(text))
+    given = (_near(text) for text in options.get("extra_vars") or () if not speaks_of_secret(NO_SECRET.sub("", text)))
     words += [part for text in given for part in ("-e", text)]
     return shlex.join(["ansible-playbook", re.sub(LOOKING, r"site\1", playbook), *words])
 

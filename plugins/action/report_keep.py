@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any, Optional
 
 from ansible_collections.gpuops.rdma.plugins.module_utils import _report_keep
-from ansible_collections.gpuops.rdma.plugins.module_utils._errors import InputError, NotFound
+from ansible_collections.gpuops.rdma.plugins.module_utils._argspec import with_oci
+from ansible_collections.gpuops.rdma.plugins.module_utils._errors import Forbidden, InputError, NotFound
 from ansible_collections.gpuops.rdma.plugins.module_utils._model import Json
 from ansible_collections.gpuops.rdma.plugins.module_utils._spec_report_keep import SPEC
 from ansible_collections.gpuops.rdma.plugins.plugin_utils import _oci, _run
@@ -19,7 +20,7 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils._action import RdmaAct
 
 
 class ActionModule(RdmaAction):
-    spec = SPEC
+    spec = with_oci(SPEC)
 
     def act(self, args: dict[str, Any]) -> dict[str, Any]:
         keep, folder = args["keep"], Path(args["dir"])
@@ -34,7 +35,9 @@ class ActionModule(RdmaAction):
             )
         elif keep != "none":
             kept = self._store(args, page, report) if keep == "object_storage" else self._object(args, page, report)
-        data["rdma_report"] = {self._cluster: _report_keep.told(report, str(folder / "report.json"), kept["place"])}
+        data["rdma_report"] = {
+            self._cluster: _report_keep.told(report, str(folder / "report.json"), kept["place"], args["failed"])
+        }
         if keep != "none":
             self.progress(f"report kept: {kept['place']}; get it: {kept['get']}")
         # AWX takes a job's artifacts from the statistics of the run, not of a host, and of tasks that did not fail:
@@ -48,20 +51,29 @@ class ActionModule(RdmaAction):
     def _object(self, args: dict[str, Any], page: bytes, report: Json) -> Json:
         keep, name, namespace = args["keep"], args["name"], args["namespace"]
         obj = _report_keep.kept_object(keep, name, namespace, page, report)
-        path = self.client.path_of(obj)
-        old = self.client.find(path)
-        try:
-            new = self.client.apply(obj, dry_run=self.check_mode)
-        except NotFound:
-            raise InputError(
-                f"Cannot keep {_report_keep.PAGE} as {keep} {namespace}/{name}: the namespace {namespace} is not "
-                "there. Make it, or name another by namespace (rdma_report_keep_namespace)."
-            ) from None
+        old = self.client.find(self.client.path_of(obj))
+        _report_keep.refuse_somebodys(obj, old)
+        new = self._applied(obj)
         return {
             "changed": old is None or any(old.get(part) != new.get(part) for part in ("data", "binaryData")),
             "place": f"{keep} {namespace}/{name}",
             "get": _report_keep.how_to_get(keep, name, namespace, obj),
         }
+
+    def _applied(self, obj: Json) -> Json:
+        try:
+            return self.client.apply(obj, dry_run=self.check_mode)
+        except (NotFound, Forbidden) as error:
+            if self.check_mode:
+                # The namespace may be one that the run would make, and check mode needs no right to write.
+                return obj
+            if isinstance(error, Forbidden):
+                raise
+        namespace = obj["metadata"]["namespace"]
+        raise InputError(
+            f"Cannot keep {_report_keep.PAGE} as {_report_keep.reference(obj)}: the namespace {namespace} is not "
+            "there. Make it, or name another by namespace (rdma_report_keep_namespace)."
+        )
 
     def _store(self, args: dict[str, Any], page: bytes, report: Json) -> Json:
         bucket = args["bucket"]

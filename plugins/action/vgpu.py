@@ -45,6 +45,7 @@ POLL, AGAIN = 1.0, 5.0
 
 class ActionModule(RdmaAction):
     spec = SPEC
+    selects = ("nodes", "selector")
 
     def act(self, args: dict[str, Any]) -> dict[str, Any]:
         self.args = args
@@ -102,7 +103,6 @@ class ActionModule(RdmaAction):
             self.changes.append(change)
 
     def _version(self) -> str:
-        """Of the GPU Operator, as its Deployment says."""
         path = self.client.path("apps/v1", "Deployment", self.namespace)
         found = self.client.list(path, label_selector="app.kubernetes.io/component=gpu-operator")
         return str((found[0]["metadata"].get("labels") or {}).get("app.kubernetes.io/version", "")) if found else ""
@@ -338,9 +338,7 @@ class ActionModule(RdmaAction):
         before = {"label": one.labels.get(_vgpu.VGPU_LABEL), "config": self.stamps.get(one.name) or None}
         self._keep(_gpu_nodes.change(f"Node {one.name}", before, {"label": "true", "config": self.digest}))
         if not self.check_mode:
-            for name in self.busy.get(one.name, []):
-                namespace, _sep, pod = name.partition("/")
-                self.client.delete(self.client.path("v1", "Pod", namespace, pod))
+            _gpu_nodes.evict(self.client, self.busy.get(one.name, []), self.args["timeout"], self.progress)
             for found in drivers:
                 self._end(found)
         body = {"metadata": {"labels": labels, "annotations": {IN_EFFECT: self.digest}}}

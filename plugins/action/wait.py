@@ -22,7 +22,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._errors import Hopeles
 from ansible_collections.gpuops.rdma.plugins.module_utils._model import Finding, Json, NodeFacts, Shape, image_name
 from ansible_collections.gpuops.rdma.plugins.module_utils._readiness import Status
 from ansible_collections.gpuops.rdma.plugins.module_utils._spec_wait import SPEC
-from ansible_collections.gpuops.rdma.plugins.plugin_utils import _data, _run
+from ansible_collections.gpuops.rdma.plugins.plugin_utils import _data, _rollout, _run
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._action import RdmaAction
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._drivers import Drivers
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._nodes import NODES, NodeBook
@@ -57,8 +57,8 @@ REMEDY = {
     "drivers": "See the logs of nvidia-peermem-ctr and k8s-driver-manager in the pods of {gpu_operator}, and the "
     "mofed pods in {network_operator}.",
     "vf_config": "See the log of the node's gpuops-vf-config pod in namespace {own}; then: "
-    "ansible-playbook site.yml --tags sriov -e rdma_nodes={node}",
-    "vfs": "Mend the node, then: ansible-playbook site.yml --tags sriov -e rdma_nodes={node}",
+    "ansible-playbook gpuops.rdma.site --tags sriov -e rdma_nodes={node}",
+    "vfs": "Mend the node, then: ansible-playbook gpuops.rdma.site --tags sriov -e rdma_nodes={node}",
     "ip_pool": "See kubectl -n {network_operator} get events; a pool that is full has to be made bigger.",
     "batch": "See the controller's pods and their log.",
     "deployment": "",
@@ -75,7 +75,7 @@ EXPECTED = {
 NO_VF_CONFIG = (
     "no VF configuration of this collection runs here: VFs that are there were made by something else",
     "DaemonSet gpuops-vf-config, which makes them again after a reboot",
-    "ansible-playbook site.yml --tags sriov",
+    "ansible-playbook gpuops.rdma.site --tags sriov",
 )
 STAGE = {
     "crds": "network_operator",
@@ -92,11 +92,8 @@ class ActionModule(RdmaAction):
     spec = SPEC
 
     def act(self, args: dict[str, Any]) -> dict[str, Any]:
-        show = self._show if args["progress"] == "lines" else _silent
+        show = self.show if args["progress"] == "lines" else _silent
         return wait(self.client, args, show, once=self.check_mode or args["once"], keep=args["once"])
-
-    def _show(self, line: str) -> None:
-        self.progress(f"[{time.strftime('%H:%M:%S')}] {line}")
 
 
 def wait(
@@ -290,13 +287,13 @@ class View:
 
     def deployment(self) -> Statuses:
         path = self._in(self._namespace(), "apps/v1", "Deployment")
-        return self._named(path, self.args["name"], _readiness.deployment, _workload)
+        return self._named(path, self.args["name"], _readiness.deployment, _rollout.workload)
 
     def daemonset(self) -> Statuses:
         namespace = self._namespace()
         path = self._in(namespace, "apps/v1", "DaemonSet")
         zero = self.args["allow_zero"]
-        found = self._named(path, self.args["name"], lambda obj: _readiness.daemonset(obj, zero), _workload)
+        found = self._named(path, self.args["name"], lambda obj: _readiness.daemonset(obj, zero), _rollout.workload)
         return {key: self._explained(status, namespace, key) for key, status in found.items()}
 
     def gpu_operator(self) -> Statuses:
@@ -311,7 +308,11 @@ class View:
         for part, app, key in GPU_PARTS:
             if key and (spec.get(key) or {}).get("enabled") is False:
                 continue
-            result.update(self._rollout(part, namespace, by_app.get(app), nodes, f"app={app}"))
+            result.update(
+                _rollout.states(
+                    self.watcher, part, namespace, by_app.get(app), nodes, pod_selector=f"app={app}", each=True
+                )
+            )
         late = {key.partition("/")[2] for key, status in result.items() if not status.ready}
         for name, facts in nodes.items():
             resource, count, _why = self._expected_gpus(facts, name)
@@ -333,15 +334,15 @@ class View:
         result.update(self.driver_pods.ofed(nodes))
         for item in sorted(daemonsets, key=_name):
             if (item["metadata"].get("labels") or {}).get(STATE_LABEL) not in (None, OFED_STATE):
-                result.update(self._rollout(_name(item), namespace, item, nodes))
+                result.update(_rollout.states(self.watcher, _name(item), namespace, item, nodes))
         if ((policy or {}).get("spec") or {}).get("nvIpam"):
             path = self._in(namespace, "apps/v1", "Deployment")
-            store = self.watcher.store(path, _workload, field_selector="metadata.name=nv-ipam-controller")
+            store = self.watcher.store(path, _rollout.workload, field_selector="metadata.name=nv-ipam-controller")
             result["nv-ipam-controller"] = _readiness.deployment(next(iter(store.items()), None))
         home = self._config_daemon_namespace()
         if home:
             daemon = next((item for item in self._daemonsets(home) if _name(item) == CONFIG_DAEMON), None)
-            result.update(self._rollout("config-daemon", home, daemon, nodes))
+            result.update(_rollout.states(self.watcher, "config-daemon", home, daemon, nodes))
         made_by_it = self.plan.get("crds", {}).get("policy", [])
         result.update(self._crds(made_by_it) if made_by_it else {})
         return self._held_elsewhere(result, daemonsets)
@@ -359,7 +360,7 @@ class View:
             raise InputError("wait for=batch needs plan.")
         launcher = "volcano" if self.plan["launcher"] == "volcano" else "mpi_operator"
         images = _data.profile(self.plan["profile"])[launcher]["images"]
-        deployments = self.watcher.store(self._in("", "apps/v1", "Deployment"), _workload).items()
+        deployments = self.watcher.store(self._in("", "apps/v1", "Deployment"), _rollout.workload).items()
         result = self._crds(["jobs.batch.volcano.sh" if launcher == "volcano" else "mpijobs.kubeflow.org"])
         for image in images:
             mine = [item for item in deployments if any(image_name(used) == image for used in item["images"])]
@@ -407,7 +408,8 @@ class View:
         result = {name: _readiness.ip_pool(pools.get(name), nodes) for name in names}
         if all(status.ready for status in result.values()):
             return result
-        events = self._events(namespace, "involvedObject.kind=IPPool")
+        selector = "involvedObject.kind=IPPool"
+        events = self.watcher.store(self._in(namespace, "v1", "Event"), _rollout.event, field_selector=selector).items()
         return {name: _readiness.ip_pool(pools.get(name), nodes, events) for name in names}
 
     def _device_labels(self) -> list[str]:
@@ -420,7 +422,7 @@ class View:
         return [_readiness.GPU_LABEL, *([_readiness.NIC_LABEL] if self.plan.get("mode") == "sriov" else [])]
 
     def _has_nfd(self) -> bool:
-        workloads = self.watcher.store(self._in("", "apps/v1", "DaemonSet"), _workload).items()
+        workloads = self._daemonsets("")
         return any(NFD_IMAGE in image_name(image) for item in workloads for image in item["images"])
 
     # Which nodes.
@@ -471,32 +473,6 @@ class View:
 
     # Parts of a set.
 
-    def _rollout(
-        self,
-        part: str,
-        namespace: str,
-        daemonset: Optional[Json],
-        nodes: Mapping[str, Optional[NodeFacts]],
-        pod_selector: str = "",
-    ) -> Statuses:
-        """One status per node. Pods are only looked at while the DaemonSet's own counters are not complete: then nodes
-        that are not ours may hold the counters, and only pods tell which node is late and why."""
-        whole = _readiness.daemonset(daemonset)
-        if whole.ready and nodes:
-            return {f"{part}/{name}": whole for name in nodes}
-        if daemonset is None or not nodes or whole.code == "NoNode" or not whole.progress:
-            return {part: whole}
-        store = self.watcher.store(
-            self._in(namespace, "v1", "Pod"), _small_pod, label_selector=pod_selector or _selector(daemonset)
-        )
-        pods = {item["spec"].get("nodeName", ""): item for item in store.items() if _owner(item) == _name(daemonset)}
-        generation = str(daemonset["metadata"].get("generation", ""))
-        result = {f"{part}/{name}": _pod_of(pods.get(name), generation) for name in nodes}
-        if any(name not in pods for name in nodes):
-            refused = _readiness.failed_create(self._events(namespace, "reason=FailedCreate"), _name(daemonset))
-            result.update({f"{part}/{name}": refused for name in nodes if refused and name not in pods})
-        return result
-
     def _held_elsewhere(self, result: Statuses, daemonsets: Iterable[Json]) -> Statuses:
         """The policy sums up all nodes of the cluster. Where each node of this run has what it needs, and all pods that
         are not ready are on other nodes, those do not hold the run; they are told."""
@@ -510,7 +486,7 @@ class View:
             whole = _readiness.daemonset(item)
             if whole.ready or whole.code == "NoNode":
                 continue
-            found = self._late_pods(item)
+            found = _rollout.late_pods(self.watcher, item)
             if not found or set(found) & (planned | {""}):
                 return result
             late.update({name: f"{_name(item)} {why}" for name, why in found.items() if name not in late})
@@ -523,18 +499,6 @@ class View:
         note = Finding(f"{target}.elsewhere", "warning", "cluster", words, "ready", remedy, STAGE.get(target, target))
         self.elsewhere.append(note)
         return {**result, "policy": Status(_readiness.READY)}
-
-    def _late_pods(self, daemonset: Json) -> dict[str, str]:
-        """Node -> why, of a DaemonSet's pods that are not ready."""
-        pods = self.watcher.store(
-            self._in(daemonset["metadata"]["namespace"], "v1", "Pod"),
-            _small_pod,
-            label_selector=_selector(daemonset),
-        ).items()
-        generation = str(daemonset["metadata"].get("generation", ""))
-        mine = [pod for pod in pods if _owner(pod) == _name(daemonset)]
-        statuses = {pod["spec"]["nodeName"]: _pod_of(pod, generation) for pod in mine}
-        return {name: status.why for name, status in statuses.items() if not status.ready}
 
     def _short_vfs(self, status: Status, name: str) -> Status:
         """Adds what the node's VF configuration says of itself."""
@@ -555,7 +519,7 @@ class View:
         if status.ready or status.state == _readiness.BROKEN or status.code == "NoNode":
             return status
         name = key.rpartition("/")[2]
-        return _readiness.failed_create(self._events(namespace, "reason=FailedCreate"), name) or status
+        return _rollout.refused(self.watcher, namespace, name) or status
 
     def _plugin_config(self, policy: Optional[Json]) -> Optional[Status]:
         """Only with a plan: it says under which name the VFs are asked for."""
@@ -584,14 +548,11 @@ class View:
         return store.items()
 
     def _daemonsets(self, namespace: str) -> list[Json]:
-        return self.watcher.store(self._in(namespace, "apps/v1", "DaemonSet"), _workload).items()
-
-    def _events(self, namespace: str, selector: str) -> list[Json]:
-        return self.watcher.store(self._in(namespace, "v1", "Event"), _event, field_selector=selector).items()
+        return _rollout.daemonsets(self.watcher, namespace)
 
     def _vf_pods(self) -> dict[str, Json]:
         path = self._in(self.namespaces["own"], "v1", "Pod")
-        pods = self.watcher.store(path, _small_pod, label_selector=VF_POD_LABEL).items()
+        pods = self.watcher.store(path, _rollout.small_pod, label_selector=VF_POD_LABEL).items()
         living = (pod for pod in pods if not pod["metadata"].get("deletionTimestamp"))
         return {pod["spec"].get("nodeName", ""): pod for pod in living}
 
@@ -618,55 +579,12 @@ class View:
 # Projections: the few fields that predicates read.
 
 
-def _meta(obj: Json) -> Json:
-    meta = obj["metadata"]
-    keys = ("name", "namespace", "generation", "labels", "creationTimestamp", "deletionTimestamp", "ownerReferences")
-    return {key: meta[key] for key in keys if key in meta}
-
-
 def _small(obj: Json) -> Json:
-    return {"metadata": _meta(obj), "spec": obj.get("spec"), "status": obj.get("status")}
-
-
-def _workload(obj: Json) -> Json:
-    spec = obj.get("spec") or {}
-    pod = (spec.get("template") or {}).get("spec") or {}
-    kept = {key: spec[key] for key in ("replicas", "selector", "updateStrategy") if key in spec}
-    template = {"spec": {"nodeSelector": pod.get("nodeSelector") or {}}}
-    images = [str(container.get("image", "")) for container in pod.get("containers") or []]
-    meta, status = _meta(obj), obj.get("status")
-    return {"metadata": meta, "spec": {**kept, "template": template}, "status": status, "images": images}
+    return {"metadata": _rollout.meta(obj), "spec": obj.get("spec"), "status": obj.get("status")}
 
 
 def _config_map(obj: Json) -> Json:
-    return {"metadata": _meta(obj), "data": obj.get("data")}
-
-
-def _small_pod(obj: Json) -> Json:
-    status = obj.get("status") or {}
-    keys = ("phase", "reason", "message", "startTime", "conditions", "initContainerStatuses", "containerStatuses")
-    report = (obj["metadata"].get("annotations") or {}).get(_readiness.VF_STATUS)
-    return {
-        "metadata": {**_meta(obj), "annotations": {_readiness.VF_STATUS: report} if report else {}},
-        "spec": {"nodeName": (obj.get("spec") or {}).get("nodeName") or _pinned(obj)},
-        "status": {key: status[key] for key in keys if key in status},
-    }
-
-
-def _pinned(obj: Json) -> str:
-    """The node that a DaemonSet's pod is meant for, which it names by affinity until it is scheduled."""
-    affinity = ((obj.get("spec") or {}).get("affinity") or {}).get("nodeAffinity") or {}
-    required = affinity.get("requiredDuringSchedulingIgnoredDuringExecution") or {}
-    for term in required.get("nodeSelectorTerms") or []:
-        for field in term.get("matchFields") or []:
-            if field.get("key") == "metadata.name" and field.get("values"):
-                return str(field["values"][0])
-    return ""
-
-
-def _event(obj: Json) -> Json:
-    keys = ("involvedObject", "reason", "message", "type")
-    return {"metadata": _meta(obj), **{key: obj.get(key) for key in keys}}
+    return {"metadata": _rollout.meta(obj), "data": obj.get("data")}
 
 
 def _final(status: Status, evidence: str) -> Status:
@@ -684,23 +602,6 @@ def _name(obj: Json) -> str:
 
 def _app(obj: Json) -> str:
     return str((obj["metadata"].get("labels") or {}).get("app", ""))
-
-
-def _owner(pod: Json) -> str:
-    return next((str(ref.get("name")) for ref in pod["metadata"].get("ownerReferences") or []), "")
-
-
-def _selector(daemonset: Json) -> str:
-    labels = ((daemonset["spec"].get("selector") or {}).get("matchLabels")) or {}
-    return ",".join(f"{key}={value}" for key, value in sorted(labels.items()))
-
-
-def _pod_of(pod: Optional[Json], generation: str) -> Status:
-    status = _readiness.pod(pod)
-    made_for = ((pod or {}).get("metadata", {}).get("labels") or {}).get("pod-template-generation", "")
-    if status.ready and made_for and generation and made_for != generation:
-        return Status(_readiness.WAITING, "its pod is of an older spec and has not been replaced yet")
-    return status
 
 
 def _others(facts: Optional[NodeFacts], resource: str) -> str:

@@ -15,7 +15,8 @@ options:
     - V(environment) uses the variables C(OCI_CLI_TENANCY), C(OCI_CLI_USER), C(OCI_CLI_FINGERPRINT), C(OCI_CLI_REGION)
       and C(OCI_CLI_KEY_FILE) or C(OCI_CLI_KEY_CONTENT).
     - The others use what the instance, the resource or the pod is given by OCI.
-    - E(OCI_CLI_AUTH) is the default, else V(config).
+    - E(OCI_CLI_AUTH) is the default, else V(config). It may have the values of the OCI CLI too, of which C(api_key) is
+      V(environment) where the environment has a key, else V(config).
     type: str
     choices:
     - config

@@ -16,7 +16,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._model import to_dict
 DOCUMENTATION = r"""
 name: pod_gpu_findings
 short_description: What is wrong with the way a pod asks for GPUs
-version_added: 0.3.0
+version_added: 0.1.0
 description:
 - The rules of M(gpuops.rdma.pod_gpu_check), without a cluster.
 positional: taints, single

@@ -8,10 +8,12 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 name: oke
 short_description: OKE clusters, or the GPU nodes of one, as hosts
-version_added: 0.2.0
+version_added: 0.1.0
 description:
 - With O(hosts=clusters) every cluster of a compartment is a host, for the main job. With O(hosts=nodes) the nodes of a
   cluster are hosts, for checks over SSH, with their place in the RDMA network and their health.
+- A kubeconfig is not part of it. With several clusters the kubeconfig has a context for each, and C(compose) says which
+  is the host's, as in the example. A job on a host refuses a kubeconfig that leads to another cluster.
 - The number of calls depends on pools, subnets and pages, not on the number of nodes. Lists are read in pages of 1,000.
 - The file's name ends with C(oke.yml) or C(oke.yaml). docs/oci.md shows what comes out.
 extends_documentation_fragment:
@@ -67,10 +69,13 @@ options:
 """
 
 EXAMPLES = r"""
-# clusters.oke.yml: the main job on all clusters of a compartment
+# clusters.oke.yml: the main job on all clusters of a compartment, by the contexts that
+# oci ce cluster create-kubeconfig has written
 plugin: gpuops.rdma.oke
 compartment: ocid1.compartment.oc1..aaaa
 profile: DEFAULT
+compose:
+  rdma_context: oci_context
 
 # nodes.oke.yml: host checks on the GPU nodes of one cluster, through a bastion
 # plugin: gpuops.rdma.oke
@@ -102,7 +107,6 @@ ATTACHMENT = ("instance_id", "vnic_id", "subnet_id", "lifecycle_state", "nic_ind
 ADDRESS = ("vnic_id", "ip_address", "is_primary")
 PLACE = ("instance_id", "health", *_oke_inventory.TOPOLOGY)
 CLUSTER = ("id", "name", "compartment_id", "kubernetes_version", "lifecycle_state", "type", "vcn_id")
-ENDPOINTS = ("public_endpoint", "private_endpoint")
 
 
 class InventoryModule(BaseInventoryPlugin, Constructable, Cacheable):
@@ -165,7 +169,10 @@ class InventoryModule(BaseInventoryPlugin, Constructable, Cacheable):
         found = []
         for compartment, name in names.items():
             listed = session.all(f"list clusters of {name}", "oke", "list_clusters", compartment)
-            found += [{**_plain(item, CLUSTER), "endpoints": _plain(item.endpoints, ENDPOINTS)} for item in listed]
+            found += [
+                {**_plain(item, CLUSTER), "endpoints": _plain(item.endpoints, _oke_inventory.ENDPOINTS)}
+                for item in listed
+            ]
         return _oke_inventory.clusters(found, names, session.region)
 
     def _nodes(self, session: _oci.Session) -> list[Json]:

@@ -710,20 +710,3 @@ def _hint(reason: str) -> str:
     if "affinity/selector" in reason:
         return f" Labels of GPU Feature Discovery count only if {LABELS} lists them."
     return ""
-
-
-def placeholder(pod_spec: Json, accelerator_name: str) -> Json:
-    """A copy of what the pod asks for without the resources that no empty group has (VFs): it warms the pool, and its
-    owner then waits until the node offers them."""
-    containers = [
-        {
-            "name": "warm",
-            "image": (pod_spec.get("containers") or [{}])[0].get("image", ""),
-            "command": ["sleep", "infinity"],
-            "resources": {"limits": {GPU: str(int(_requests({"spec": pod_spec}).get(GPU, 1.0)))}},
-        }
-    ]
-    found: Json = {"containers": containers, "nodeSelector": {ACCELERATOR: accelerator(accelerator_name)}}
-    if pod_spec.get("tolerations"):
-        found["tolerations"] = pod_spec["tolerations"]
-    return found

@@ -26,6 +26,7 @@ from typing import Any, Optional
 from urllib.parse import urlencode, urlsplit
 
 from ansible_collections.gpuops.rdma.plugins.module_utils._errors import (
+    Busy,
     ClusterError,
     Conflict,
     Forbidden,
@@ -51,6 +52,8 @@ Items = list[Any]
 FIELD_MANAGER = "gpuops-rdma"
 PATIENCE = 40.0
 """Seconds for which a request is tried again while the server does not answer: an API server restart takes ~10 s."""
+CONNECT, ANSWER = 5.0, 90.0
+"""Seconds for a connection, and between two pieces of an answer: a server ends requests of its own after 60."""
 LONGEST_LINE = 1 << 20
 """Bytes of a log's line that are kept in one piece: binary noise may have no line end at all."""
 JSON = "application/json"
@@ -60,12 +63,17 @@ RESTARTS = 5
 _CONNECTING = threading.Lock()
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 _RETRY_STATUS = (429, 500, 502, 503, 504)
+_BUDGET = b'"DisruptionBudget"'
+"""Reason in the answer to an eviction that a PodDisruptionBudget forbids."""
 _CONTINUE = re.compile(rb'"continue"\s*:\s*"([^"]+)"')
 _PARTIAL = b'{"kind":"PartialObjectMetadata",'
 _VERSION = re.compile(
     re.escape(_PARTIAL) + rb'"apiVersion":"meta\.k8s\.io/v1",'
     rb'"metadata":\{"name":"([^"\\]+)","uid":"([^"\\]+)","resourceVersion":"([^"\\]+)"'
 )
+_WHOLE = re.compile(r'^.*: Invalid value: "\{.*\}": (?=strict decoding error: )', re.DOTALL)
+"""A patch that is refused for its fields is answered with the whole object, whatever is in it."""
+_SURROGATES = re.compile(r"\\ud[89ab]..\\ud[c-f]..")
 _LIST_VERSION = re.compile(rb'^\{"kind":"PartialObjectMetadataList",[^{]*"metadata":\{"resourceVersion":"([^"\\]+)"')
 
 KINDS: dict[tuple[str, str], tuple[str, bool]] = {
@@ -281,14 +289,13 @@ class Client:
     def apply(self, obj: Json, *, dry_run: bool = False, force: bool = True) -> Json:
         """Server-side apply as field manager gpuops-rdma; unknown fields are refused by the server."""
         query = {"fieldManager": FIELD_MANAGER, "fieldValidation": "Strict", "force": "true" if force else "false"}
-        body = json.dumps(obj).encode()
-        return _document(
-            self._request("PATCH", self.path_of(obj), _dry(query, dry_run), body, "application/apply-patch+yaml")
-        )
+        content = "application/apply-patch+yaml"
+        return _document(self._request("PATCH", self.path_of(obj), _dry(query, dry_run), _yaml(obj), content))
 
     def patch(self, path: str, body: Any, *, kind: str = "merge", dry_run: bool = False) -> Json:
+        """``kind`` merge or json; unknown fields are refused by the server, as in apply()."""
         content = {"merge": "application/merge-patch+json", "json": "application/json-patch+json"}[kind]
-        query = _dry({"fieldManager": FIELD_MANAGER}, dry_run)
+        query = _dry({"fieldManager": FIELD_MANAGER, "fieldValidation": "Strict"}, dry_run)
         return _document(self._request("PATCH", path, query, json.dumps(body).encode(), content))
 
     def delete(self, path: str, *, propagation: str = "Background", dry_run: bool = False) -> bool:
@@ -297,6 +304,20 @@ class Client:
         body = {"propagationPolicy": propagation, **({"dryRun": ["All"]} if dry_run else {})}
         try:
             self._request("DELETE", path, None, json.dumps(body).encode())
+        except NotFound:
+            return False
+        return True
+
+    def delete_all(self, path: str, label_selector: str) -> None:
+        """Those of a collection with these labels, in one request."""
+        self._request("DELETE", path, {"labelSelector": label_selector})
+
+    def evict(self, namespace: str, pod: str) -> bool:
+        """False when it was not there. Busy when a PodDisruptionBudget forbids it now; its text names the budget."""
+        meta = {"name": pod, "namespace": namespace}
+        body = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": meta}
+        try:
+            self._request("POST", f"{self.path('v1', 'Pod', namespace, pod)}/eviction", {}, json.dumps(body).encode())
         except NotFound:
             return False
         return True
@@ -346,7 +367,9 @@ class Client:
                 with self._count:
                     self.requests += 1
                 headers = self._headers(content_type, accept)
-                answer = self._pool.request(method, url, body=body, headers=headers, timeout=urllib3.Timeout(5.0, 90.0))
+                answer = self._pool.request(
+                    method, url, body=body, headers=headers, timeout=urllib3.Timeout(connect=CONNECT, read=ANSWER)
+                )
                 status, data = int(answer.status), bytes(answer.data)
                 if status < 400:
                     return data
@@ -371,7 +394,7 @@ class Client:
                 url,
                 headers={**self._headers(), "Accept-Encoding": "identity"},
                 preload_content=False,
-                timeout=urllib3.Timeout(5.0, read_timeout),
+                timeout=urllib3.Timeout(connect=CONNECT, read=read_timeout),
             )
             if answer.status >= 400:
                 raise _error("watch", path, int(answer.status), bytes(answer.read()))
@@ -513,6 +536,11 @@ def _dry(query: dict[str, str], dry_run: bool) -> dict[str, str]:
     return {**query, "dryRun": "All"} if dry_run else query
 
 
+def _yaml(obj: Json) -> bytes:
+    """JSON that is YAML too: the server's parser refuses a character beyond U+FFFF escaped as two surrogates."""
+    return _SURROGATES.sub(lambda pair: str(json.loads(f'"{pair[0]}"')), json.dumps(obj)).encode()
+
+
 def _document(data: bytes) -> Json:
     try:
         value = json.loads(data)
@@ -528,12 +556,15 @@ def _verb(method: str) -> str:
 def _error(method: str, path: str, status: int, data: bytes) -> ClusterError:
     try:
         document = json.loads(data)
-        message, reason = str(document.get("message") or ""), str(document.get("reason") or "")
+        message, reason = _WHOLE.sub("", str(document.get("message") or "")), str(document.get("reason") or "")
     except (ValueError, AttributeError):
         message, reason = data[:200].decode("utf-8", "replace"), ""
     kind: type[ClusterError] = {401: Forbidden, 403: Forbidden, 404: NotFound, 409: Conflict, 410: Gone}.get(
         status, ClusterError
     )
+    if status == 429 and _BUDGET in data:
+        kind, causes = Busy, (document.get("details") or {}).get("causes") or []
+        message = " ".join(str(one.get("message")) for one in causes) or message
     hint = " The credentials are expired or wrong: log in again." if status == 401 else ""
     return kind(f"Failed to {_verb(method)} {path}: {message or reason} (HTTP {status}).{hint}", status, reason)
 
@@ -541,8 +572,10 @@ def _error(method: str, path: str, status: int, data: bytes) -> ClusterError:
 def _worth_retrying(again: bool, status: int, data: bytes) -> bool:
     if status == 0:
         return again
-    # A webhook that cannot be reached answers 500 as well as a restarting server does; its text tells them apart.
-    return status in _RETRY_STATUS and b"webhook" not in data and (again or status in (429, 503))
+    # A webhook that cannot be reached answers 500 as well as a restarting server does, and a PodDisruptionBudget 429 as
+    # a busy one does; their text tells them apart.
+    lasting = b"webhook" in data or _BUDGET in data
+    return status in _RETRY_STATUS and not lasting and (again or status in (429, 503))
 
 
 def _hopeless(error: Exception) -> bool:

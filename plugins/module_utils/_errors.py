@@ -5,12 +5,14 @@
 
     RdmaError                 every error that a user may see
     +-- InputError            what the user gave: unknown shape, bad value, wrong key
+    |   +-- NotYet            what another step has to make first; a run that only predicts goes on
     +-- DataError             a data file of ours, or an object of the cluster, is not what it must be
     +-- ClusterError          the API server refused or could not be reached
     |   +-- NotFound          404
     |   +-- Forbidden         401, 403
     |   +-- Conflict          409
     |   +-- Gone              410, a list or watch has to start again
+    |   +-- Busy              429, a PodDisruptionBudget forbids an eviction now
     |   +-- Unreachable       no answer; the same call may work later
     +-- WaitFailed            a wait ended without the state that was awaited
         +-- Hopeless          it cannot come any more (ImagePullBackOff, ...)
@@ -28,6 +30,11 @@ class RdmaError(Exception):
 
 class InputError(RdmaError):
     """The user's input cannot be accepted."""
+
+
+class NotYet(InputError):
+    """Another step has to make it first. In check mode that step may be an earlier one of the same run, so what fails a
+    real run is a predicted change there."""
 
 
 class DataError(RdmaError):
@@ -57,6 +64,10 @@ class Conflict(ClusterError):
 
 class Gone(ClusterError):
     """410: the resource version is too old."""
+
+
+class Busy(ClusterError):
+    """429 to an eviction: a PodDisruptionBudget forbids it now."""
 
 
 class Unreachable(ClusterError):

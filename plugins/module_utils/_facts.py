@@ -8,6 +8,7 @@
     quantity("128Gi") -> float                        DataError on what is none
     node_facts(node) -> NodeFacts                     never raises, whatever the object looks like
     expected_gpus(facts, shape) -> (resource, count, why)
+    shared_parts(facts) -> (isolation, {resource: GB})
     judge_node(facts, shape, vf_resource="", ids=None) -> [Finding]
     judge_nodes(facts, shapes, vf_resource="", ids=None, expected=None) -> [Finding]
     feature_ids(node_feature) / state_ids(node_state) -> (node, {"15b3:1021": 16})
@@ -32,6 +33,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._model import (
     Locality,
     NodeFacts,
     Shape,
+    isolation,
 )
 
 OUR_CORDON = "gpuops.rdma/cordoned-for-reboot"
@@ -53,11 +55,12 @@ LABEL_PREFIXES = (
 )
 SHAPE_LABELS = ("node.kubernetes.io/instance-type", "beta.kubernetes.io/instance-type")
 NIC_LABEL = "feature.node.kubernetes.io/pci-15b3.present"
-POOL_LABELS = ("nvidia.com/gpu", "nvidia.com/gpu.present", "amd.com/gpu")
+NVIDIA_POOL, AMD_POOL = ("nvidia.com/gpu", "nvidia.com/gpu.present"), "amd.com/gpu"
 """Labels of a GPU pool: OKE's own, and the GPU Operator's."""
 GPU_LABELS = tuple(f"feature.node.kubernetes.io/pci-{key}.present" for key in ("10de", "0302_10de", "0300_10de"))
 POOL_KEYS = ("oke.oraclecloud.com/pool.name", "oci.oraclecloud.com/node-pool-id", "oci.oraclecloud.com/node.pool")
 SHARED_RESOURCE = "nvidia.com/gpu.shared"
+_MIG_MEMORY = re.compile(r"mig-[1-9]g\.([0-9]+)gb", re.IGNORECASE)
 MELLANOX = "15b3"
 
 _SUFFIX = {
@@ -226,6 +229,27 @@ def _expected_mig(facts: NodeFacts) -> tuple[str, Optional[int], str]:
     return resource, int(_number(count)) * replicas, why
 
 
+def shared_parts(facts: NodeFacts) -> tuple[str, dict[str, float]]:
+    """(isolation in words, resource -> GB (1e9 bytes) of one replica or MIG device); ("", {}) for whole GPUs. A
+    resource is left out where the node does not tell its memory."""
+    if not facts.sharing:
+        return "", {}
+    if facts.sharing != "mig":
+        mib = _number(facts.labels.get("nvidia.com/gpu.memory", "0"))
+        resource = SHARED_RESOURCE if facts.allocatable.get(SHARED_RESOURCE) else "nvidia.com/gpu"
+        sizes = {resource: round(mib * 2**20 / 1e9 / facts.replicas, 1)} if mib else {}
+        return isolation(facts.sharing, True), sizes
+    product = facts.labels.get("nvidia.com/gpu.product", "")
+    names = {name: name for name, count in facts.allocatable.items() if "/mig-" in name and count}
+    replicated, sizes = False, {}
+    for resource, text in (names or {"nvidia.com/gpu": product}).items():
+        replicas = _number(facts.labels.get(f"{resource.removesuffix('.shared')}.replicas", "1")) or 1
+        replicated = replicated or replicas > 1
+        size = _MIG_MEMORY.search(text)
+        sizes.update({resource: round(int(size[1]) / replicas, 1)} if size else {})
+    return isolation("mig", replicated), sizes
+
+
 # ---- what is wrong -------------------------------------------------------------------------------------------------
 
 
@@ -285,10 +309,16 @@ def _without_shape(facts: NodeFacts, shape: Optional[Shape]) -> list[Finding]:
 
 
 def has_gpu(facts: NodeFacts) -> bool:
-    gpus = ("nvidia.com/gpu", "nvidia.com/mig-", "amd.com/gpu")
-    resources = {**facts.capacity, **facts.allocatable}
-    labelled = any(facts.labels.get(key) == "true" for key in (*GPU_LABELS, *POOL_LABELS))
-    return labelled or any(key.startswith(gpus) and count for key, count in resources.items())
+    return has_nvidia_gpu(facts) or facts.labels.get(AMD_POOL) == "true" or _offers(facts, "amd.com/gpu")
+
+
+def has_nvidia_gpu(facts: NodeFacts) -> bool:
+    labelled = any(facts.labels.get(key) == "true" for key in (*GPU_LABELS, *NVIDIA_POOL))
+    return labelled or _offers(facts, "nvidia.com/gpu", "nvidia.com/mig-")
+
+
+def _offers(facts: NodeFacts, *prefixes: str) -> bool:
+    return any(key.startswith(prefixes) and count for key, count in {**facts.capacity, **facts.allocatable}.items())
 
 
 def _judge_state(facts: NodeFacts) -> list[Finding]:
@@ -354,7 +384,7 @@ def _judge_vfs(facts: NodeFacts, shape: Shape, resource: str) -> list[Finding]:
                 facts.name,
                 f"{found} of {count} {resource} allocatable{_unhealthy(facts, resource)}{other}",
                 f"{count} ({len(shape.pfs)} PFs x {shape.vfs_per_pf} of {shape.name})",
-                f"ansible-playbook site.yml --tags sriov -e rdma_nodes={facts.name}; "
+                f"ansible-playbook gpuops.rdma.site --tags sriov -e rdma_nodes={facts.name}; "
                 f"the node's gpuops-vf-config pod says what each PF lacks.",
             )
         )

@@ -26,7 +26,7 @@ from dataclasses import dataclass, field
 from typing import Any, Optional
 
 from ansible_collections.gpuops.rdma.plugins.module_utils._errors import DataError, InputError
-from ansible_collections.gpuops.rdma.plugins.module_utils._model import Json, is_int
+from ansible_collections.gpuops.rdma.plugins.module_utils._model import Json, is_int, isolation
 
 GPU = "nvidia.com/gpu"
 CONFIG_LABEL, MIG_LABEL, MIG_STATE = (
@@ -152,9 +152,14 @@ def family_of(families: Mapping[str, Family], gpu_id: str) -> Family:
     for family in families.values():
         if gpu_id.lower() in family.ids:
             return family
+    if not gpu_id:
+        raise InputError(
+            "MIG layouts go by the GPU's PCI id, and neither a table of the node's instance type nor NFD tells it: see "
+            "that the node has a NodeFeature with its PCI devices, that it may be listed, and that its GPUs are alike."
+        )
     raise InputError(
-        f"No MIG table for GPU {gpu_id or '(no id)'}: files/gpu_sharing.yml lists no family with this id. Add it, "
-        "from the GPU's own list (nvidia-smi mig -lgip)."
+        f"No MIG table for GPU {gpu_id}: files/gpu_sharing.yml lists no family with this id. Add it, from the GPU's "
+        "own list (nvidia-smi mig -lgip)."
     )
 
 
@@ -447,6 +452,13 @@ def strategy_of(document: Json) -> str:
     return "mps" if sharing.get("mps") else "time-slicing" if sharing.get("timeSlicing") else ""
 
 
+def slices_devices(document: Json) -> bool:
+    """Does it share MIG devices, and nothing with whole GPUs?"""
+    part = (document.get("sharing") or {}).get(SECTION.get(strategy_of(document), ""), {})
+    names = [str(entry["name"]) for entry in part.get("resources") or []]
+    return bool(names) and all(name.startswith("nvidia.com/mig-") for name in names)
+
+
 def replicas_of(document: Json, resource: str) -> tuple[int, bool]:
     """(replicas of one device, published as <resource>.shared?)"""
     part = (document.get("sharing") or {}).get(SECTION.get(strategy_of(document), ""), {})
@@ -484,7 +496,8 @@ def expected(
     _refuse_idle(node, document, offer.resources)
     offer.labels["nvidia.com/mps.capable"] = "true" if strategy_of(document) == "mps" else "false"
     kind = "mig" if parted else strategy_of(document)
-    return Expected(kind, offer.resources, offer.labels, offer.memory, _isolation(kind, document))
+    told = isolation(kind, bool(strategy_of(document)))
+    return Expected(kind, offer.resources, offer.labels, offer.memory, told)
 
 
 def _refuse_unseen(node: Node, parts: Sequence[Mapping[str, int]], strategy: str) -> None:
@@ -533,18 +546,6 @@ def _refuse_idle(node: Node, document: Json, resources: Mapping[str, int]) -> No
 def _told(parts: Sequence[Mapping[str, int]]) -> str:
     kinds = Counter(" + ".join(f"{count} x {name}" for name, count in one.items()) or "no MIG" for one in parts)
     return ", ".join(f"{kind} on {count} GPUs" for kind, count in kinds.items())
-
-
-def _isolation(kind: str, document: Json) -> str:
-    if not kind:
-        return "whole GPUs"
-    replicated = bool(strategy_of(document))
-    if kind == "mig":
-        own = "each MIG device has its own memory and faults"
-        return f"{own}; its replicas have no memory or fault isolation from each other" if replicated else own
-    if kind == "mps":
-        return "memory limit by MPS, no fault isolation: one crash ends all processes of the GPU"
-    return "no memory or fault isolation: one pod can take all memory of the GPU from its neighbours"
 
 
 def advertised(gpus: int, document: Json, parts: Sequence[Mapping[str, int]] = (), strategy: str = "") -> Optional[int]:

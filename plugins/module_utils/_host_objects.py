@@ -73,6 +73,7 @@ def objects(
     programs: Mapping[str, str],
     interval: float = 0,
     tolerations: Sequence[Json] = (),
+    pull_secrets: Sequence[str] = (),
 ) -> list[Json]:
     """Account, rights, programs and DaemonSet, in the order in which to apply them; the namespace is there already.
 
@@ -86,11 +87,14 @@ def objects(
     if not image:
         raise InputError(f"{daemon.name}: no image is given; it needs one with Python 3.8 or newer")
     meta = {"name": daemon.name, "namespace": namespace, "labels": {NAME_LABEL: daemon.name, **MANAGED}}
+    pod = _pod(daemon, image, run, interval, programs)
+    if pull_secrets:
+        pod["imagePullSecrets"] = [{"name": name} for name in pull_secrets]
     return [
         {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": meta},
         *_rights(daemon, meta, nodes),
         {"apiVersion": "v1", "kind": "ConfigMap", "metadata": meta, "data": dict(programs)},
-        _daemonset(meta, _where(daemon, known, nodes), _pod(daemon, image, run, interval, programs), tolerations),
+        _daemonset(meta, _where(daemon, known, nodes), pod, tolerations),
     ]
 
 

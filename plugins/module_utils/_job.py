@@ -42,6 +42,8 @@ QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
 _DIGEST = re.compile(r"[^@\s]+@sha256:[0-9a-f]{64}")
 REACHED = re.compile(r"gpuops: \d+ workers reached after ")
 """The launcher's line before it becomes mpirun."""
+TOPOLOGY_MAP = "gpuops-nccl-topology"
+"""ConfigMap of the shapes' topology files."""
 _FILES = "/etc/gpuops"
 _TOPOLOGY = "/etc/gpuops-topology"
 _MAX_NAME = 40

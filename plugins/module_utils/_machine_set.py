@@ -91,6 +91,31 @@ def undo(machine_set: Json) -> Change:
     return change(machine_set, {}, {}, [one for one in node_taints(machine_set) if one not in _ours(machine_set)])
 
 
+def lost(wrote: Json, live: Json, spared: Sequence[str] = ()) -> list[str]:
+    """What a task wrote, as its Change's ``after``, and somebody has put back or changed since; in words.
+    ``spared``: annotations whose value is the platform's to tell."""
+    now: dict[str, dict[str, Any]] = {"annotations": _annotations(live), "labels": node_labels(live)}
+    found = [
+        f"{key} is {now[part].get(key) or 'absent'} again instead of {value or 'absent'}"
+        for part in ("annotations", "labels")
+        for key, value in (wrote.get(part) or {}).items()
+        if now[part].get(key) != value and not (key in spared and key in now[part])
+    ]
+    gone = [one for one in wrote.get("taints") or [] if one not in node_taints(live)]
+    return found + [f"its taint {one['key']}:{one['effect']} is gone again" for one in gone]
+
+
+def last_writer(machine_set: Json, own: str) -> str:
+    """Field manager of the last write that was not ours and not of its status; "" where nothing tells."""
+    entries = [
+        one
+        for one in machine_set["metadata"].get("managedFields") or []
+        if one.get("manager") != own and one.get("subresource") != "status"
+    ]
+    last: Json = max(entries, key=lambda one: str(one.get("time")), default={})
+    return str(last.get("manager") or "")
+
+
 def _ours(machine_set: Json) -> list[Json]:
     return list(noted(machine_set).get("taints") or [])
 

@@ -13,6 +13,9 @@
     report_objects(text, ns, image, ...) -> [object]  a small server of the report's gauges, and its ServiceMonitor
     names(text) -> {metric: samples}                  of an exporter's text
     judge(nodes, {node: text}, wanted) -> [Finding]   each node tells of each of its GPUs; no sample is an error
+    querier(url, openshift) -> (url, guarded)         who is asked for the series, and whether it wants a token
+    reader_objects(ns) -> [object]                    a ServiceAccount that may read the platform's series
+    arrived(text, nodes) -> str                       "" when the series of all nodes are in its answer
 
 Sources: gpu-operator assets/state-dcgm-exporter (Service, port gpu-metrics), dcgm-exporter etc/default-counters.csv,
 prometheus-operator's selectors (an empty selector takes everything, an absent one nothing).
@@ -24,6 +27,7 @@ import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Optional
+from urllib.parse import urlsplit
 
 from ansible_collections.gpuops.rdma.plugins.module_utils._errors import InputError
 from ansible_collections.gpuops.rdma.plugins.module_utils._model import Finding, Json
@@ -38,6 +42,10 @@ REPORT_PORT = 9401
 REPORT_KEY = "metrics.prom"
 PRESENCE = "DCGM_FI_DEV_GPU_TEMP"
 """Every GPU has it, also a shared or idle one."""
+THANOS = "https://thanos-querier.openshift-monitoring.svc:9091"
+READER, VIEW = "gpuops-metrics-reader", "cluster-monitoring-view"
+ARRIVED = f"count(count by (Hostname) ({PRESENCE}))"
+"""How many nodes' series there are: one number, however many nodes."""
 LONGEST = 900_000
 """Characters that a ConfigMap takes, with room for the rest."""
 _INTERVAL = re.compile(r"(0|([0-9]+(ms|[smhdwy]))+)")
@@ -317,6 +325,39 @@ def judge(nodes: Mapping[str, int], read: Mapping[str, str], wanted: Iterable[st
         remedy = "Add them to the exporter's counters (ClusterPolicy dcgmExporter.config), or take the panel out."
         findings.append(_error("panel", "dashboard", f"no node has {', '.join(missing)}", "samples", remedy))
     return findings
+
+
+def querier(url: str, openshift: bool) -> tuple[str, bool]:
+    """(address or "", whether it is asked as ``READER``). OpenShift's own wants a token always; it is shown to no other
+    than Services of the cluster, whose certificates its CA has signed."""
+    url = (url or (THANOS if openshift else "")).rstrip("/")
+    parts = urlsplit(url)
+    inside = (parts.hostname or "").endswith((".svc", ".svc.cluster.local"))
+    return url, openshift and parts.scheme == "https" and inside
+
+
+def reader_objects(namespace: str) -> list[Json]:
+    meta, api = {"name": READER}, "rbac.authorization.k8s.io"
+    return [
+        {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {**meta, "namespace": namespace}},
+        {
+            "apiVersion": f"{api}/v1",
+            "kind": "ClusterRoleBinding",
+            "metadata": meta,
+            "roleRef": {"apiGroup": api, "kind": "ClusterRole", "name": VIEW},
+            "subjects": [{"kind": "ServiceAccount", "name": READER, "namespace": namespace}],
+        },
+    ]
+
+
+def arrived(text: str, nodes: int) -> str:
+    """``text``: answer to the query ``ARRIVED``."""
+    try:
+        result = json.loads(text)["data"]["result"]
+        count = int(result[0]["value"][1]) if result else 0
+    except (ValueError, LookupError, TypeError):
+        return "its answer is none of Prometheus"
+    return "" if count >= nodes else f"it has the series of {count} of {nodes} nodes"
 
 
 def _error(rule: str, subject: str, found: str, expected: str, remedy: str = "") -> Finding:

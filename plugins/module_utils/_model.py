@@ -51,6 +51,18 @@ def is_int(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
+def isolation(sharing: str, replicated: bool) -> str:
+    """What pods on a node have of their own, in words. ``sharing``: time-slicing, mps, mig, or "" for whole GPUs."""
+    if not sharing:
+        return "whole GPUs"
+    if sharing == "mig":
+        own = "each MIG device has its own memory and faults"
+        return f"{own}; its replicas have no memory or fault isolation from each other" if replicated else own
+    if sharing == "mps":
+        return "memory limit by MPS, no fault isolation: one crash ends all processes of the GPU"
+    return "no memory or fault isolation: one pod can take all memory of the GPU from its neighbours"
+
+
 def to_dict(value: Any) -> Any:
     """A dataclass (nested, with tuples) as plain JSON data."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):

@@ -21,26 +21,34 @@ KINDS = (
     ("kubeflow.org/v2beta1", "MPIJob"),
     ("batch.volcano.sh/v1alpha1", "Job"),
     ("scheduling.volcano.sh/v1beta1", "PodGroup"),
+    ("serving.kserve.io/v1beta1", "InferenceService"),
+    ("serving.kserve.io/v1alpha1", "ServingRuntime"),
+    ("leaderworkerset.x-k8s.io/v1", "LeaderWorkerSet"),
+    ("autoscaling.openshift.io/v1beta1", "MachineAutoscaler"),
+    ("autoscaling.openshift.io/v1", "ClusterAutoscaler"),
+    ("machine.openshift.io/v1beta1", "MachineSet"),
+    ("monitoring.coreos.com/v1", "ServiceMonitor"),
+    ("apps/v1", "Deployment"),
+    ("v1", "Service"),
+    ("apps/v1", "DaemonSet"),
+    ("v1", "Pod"),
+    ("v1", "PersistentVolumeClaim"),
+    ("v1", "PersistentVolume"),
     ("k8s.cni.cncf.io/v1", "NetworkAttachmentDefinition"),
     ("nv-ipam.nvidia.com/v1alpha1", "IPPool"),
-    ("apps/v1", "DaemonSet"),
+    ("nvidia.com/v1alpha1", "NVIDIADriver"),
     ("mellanox.com/v1alpha1", "NicClusterPolicy"),
     ("v1", "ConfigMap"),
+    ("v1", "Secret"),
     (_RBAC, "RoleBinding"),
+    (_RBAC, "ClusterRoleBinding"),
     (_RBAC, "Role"),
+    (_RBAC, "ClusterRole"),
     ("v1", "ServiceAccount"),
     ("v1", "Namespace"),
 )
-"""All kinds that we make, in the order in which they are removed: first what uses, then what is used."""
-RELEASE_KINDS = (
-    ("apps/v1", "Deployment"),
-    ("v1", "Service"),
-    (_RBAC, "ClusterRoleBinding"),
-    (_RBAC, "ClusterRole"),
-    *KINDS,
-)
-"""Those of an operator's manifest. Its definitions stay, as Helm leaves those of a chart: all users' objects hang on
-them."""
+"""All kinds that we make, or an operator's manifest has, in the order in which they are removed: first what uses, then
+what is used. Definitions stay, as Helm leaves those of a chart: all users' objects hang on them."""
 OCCUPANTS = (
     ("v1", "Pod"),
     ("v1", "ConfigMap"),

@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
+from urllib.parse import urlsplit
 
 from ansible_collections.gpuops.rdma.plugins.module_utils._model import Json
 
@@ -139,6 +140,30 @@ def _counts(listed: Listed) -> list[str]:
     ]
 
 
+ENDPOINTS = ("public_endpoint", "private_endpoint", "vcn_hostname_endpoint", "ipv6_endpoint", "kubernetes")
+"""Addresses of a cluster as OKE tells them, HOST:PORT; ``kubernetes`` is that of the oldest clusters."""
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
+
+
+def context(cluster: str) -> str:
+    """The name that OKE gives the context in a kubeconfig: it writes the file, `oci ce cluster create-kubeconfig` only
+    merges it."""
+    return f"context-{cluster[-SUFFIX:]}"
+
+
+def elsewhere(server: str, endpoints: Iterable[str]) -> bool:
+    """Whether ``server``, the URL of a kubeconfig, is none of a cluster's endpoints. Of a tunnel's near end, and of a
+    cluster whose endpoints are not known, nobody can tell: no."""
+    known = {_address(f"//{one}") for one in endpoints if one}
+    found = _address(server)
+    return bool(known) and found[0] not in LOOPBACK and found not in known
+
+
+def _address(url: str) -> tuple[str, int]:
+    parts = urlsplit(url)
+    return (parts.hostname or "").lower(), parts.port or 443
+
+
 def clusters(items: Iterable[Json], compartments: Mapping[str, str], region: str) -> list[Json]:
     """Clusters as hosts of the main job: {name, groups, vars}, sorted; those going away are left out."""
     found = []
@@ -166,6 +191,8 @@ def clusters(items: Iterable[Json], compartments: Mapping[str, str], region: str
                     "oci_vcn_id": item.get("vcn_id") or "",
                     "oci_public_endpoint": ends.get("public_endpoint") or "",
                     "oci_private_endpoint": ends.get("private_endpoint") or "",
+                    "oci_endpoints": [ends[name] for name in ENDPOINTS if ends.get(name)],
+                    "oci_context": context(item["id"]),
                 },
             }
         )

@@ -12,6 +12,7 @@
     state(subscription, plans, csvs, groups, catalogs, wanted) -> State
     custom_resource(csv, kind, values) -> object              the CSV's example (alm-examples) merged with our values
     unknown_fields(value, schema) -> [sentence]               what the API server would drop, with path and nearest name
+    left_behind(live, example, schema, values) -> [sentence]  what an upgrade by OLM did not change
 
 Only the phase of the ClusterServiceVersion tells success: Subscription and InstallPlan look finished while it fails.
 Without an OperatorGroup, or with two, the Subscription stays silent. Replayed from recordings of OLM 0.46.0 by
@@ -394,6 +395,23 @@ def unknown_fields(value: Any, schema: Mapping[str, Any], path: str = "spec") ->
         else:
             found += unknown_fields(item, known[key], f"{path}.{key}")
     return found
+
+
+def left_behind(live: Json, example: Json, schema: Mapping[str, Any], values: Mapping[str, Any]) -> list[str]:
+    """OLM changes no custom resource at an upgrade: CDI is on since GPU Operator 25.10, and a ClusterPolicy from before
+    keeps it off. Nothing to say where ``values`` decide, or where neither example nor schema has it on."""
+    if live.get("kind") != "ClusterPolicy" or "enabled" in (values.get("cdi") or {}):
+        return []
+    found = (live["spec"].get("cdi") or {}).get("enabled")
+    field = (((schema.get("properties") or {}).get("cdi") or {}).get("properties") or {}).get("enabled") or {}
+    shown = (example["spec"].get("cdi") or {}).get("enabled")
+    if found is True or not (shown or (found is False and field.get("default"))):
+        return []
+    is_now = "false" if found is False else "unset"
+    return [
+        f"ClusterPolicy {live['metadata']['name']} has cdi.enabled {is_now}: this version has it on, and OLM does not "
+        "change it at an upgrade. Give values {cdi: {enabled: true}}, or false to keep it off."
+    ]
 
 
 def _near(name: str, known: Iterable[str]) -> str:

@@ -16,6 +16,7 @@ Rule = tuple[str, str, str, str]
 """verbs, API group, resource, namespace ("" = the whole cluster)"""
 
 APPLY = "get create patch"
+KEPT = {"configmap": "configmaps", "secret": "secrets"}
 INSTALLS = ("install", "upgrade", "adopt")
 RBAC = "rbac.authorization.k8s.io"
 # The kinds in the charts of the operators and of Volcano; Helm writes by create and patch.
@@ -40,9 +41,18 @@ def rules(plan: Json, kinds: Mapping[tuple[str, str], tuple[str, bool]]) -> list
 
     ``kinds``: (apiVersion, kind) -> (resource, whether it is namespaced).
     """
+    return _once([*_reads(plan), *_test(plan), *_hosts(plan), *_objects(plan, kinds), *_releases(plan), *_kept(plan)])
+
+
+def reading(plan: Json, keeps: bool) -> list[Json]:
+    """Of ``plan["permissions"]``, those to look; with ``keeps`` also those to keep the report where that was asked."""
+    kept = _once(_kept(plan)) if keeps else []
+    return [rule for rule in plan["permissions"] if rule["verb"] in ("get", "list", "watch") or rule in kept]
+
+
+def _once(rules: Iterable[Rule]) -> list[Json]:
     found: dict[Rule, None] = {}
-    every = [*_reads(plan), *_test(plan), *_hosts(plan), *_objects(plan, kinds), *_releases(plan)]
-    for verbs, group, resource, namespace in every:
+    for verbs, group, resource, namespace in rules:
         found.update({(verb, group, resource, namespace): None for verb in verbs.split()})
     return [dict(zip(("verb", "group", "resource", "namespace"), rule)) for rule in found]
 
@@ -120,6 +130,13 @@ def _hosts(plan: Json) -> Iterator[Rule]:
     yield f"{APPLY} list delete deletecollection", "", "configmaps", own
     yield "list watch", "", "pods", own
     yield "list watch", "", "events", own
+
+
+def _kept(plan: Json) -> Iterator[Rule]:
+    """report.html in a ConfigMap or Secret, see _report_keep."""
+    kept = plan.get("report_keep") or {}
+    if kept.get("keep") in KEPT:
+        yield APPLY, "", KEPT[kept["keep"]], kept["namespace"]
 
 
 def _objects(plan: Json, kinds: Mapping[tuple[str, str], tuple[str, bool]]) -> Iterator[Rule]:

@@ -14,7 +14,7 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any, Optional
 
-from ansible_collections.gpuops.rdma.plugins.module_utils._facts import expected_gpus, has_gpu
+from ansible_collections.gpuops.rdma.plugins.module_utils._facts import expected_gpus, has_gpu, shared_parts
 from ansible_collections.gpuops.rdma.plugins.module_utils._model import (
     EXCLUDE_LABEL,
     UNHEALTHY_TAINT,
@@ -92,6 +92,11 @@ def decide(wishes: Json, survey: Json, facts: Sequence[NodeFacts], shapes: dict[
         "network_attachment": f"{wishes['job_namespace']}/rdma-vf",
         "set_netns": bool(wishes["set_netns"]),
         "host_checks": bool(wishes.get("host_checks")),
+        "report_keep": {"keep": "none", "namespace": "gpuops-nccl", **(wishes.get("report_keep") or {})},
+        "probe": {
+            "image": wishes["images"].get("vf_config") or profile["vf_config_image"],
+            "pull_secrets": list(wishes["image_pull_secrets"]),
+        },
         "restart_plugin": profile["network_operator"].get("plugin_restart", "") if mode == "sriov" else "",
     }
     topology = decided("topology", *_topology(wishes))
@@ -248,6 +253,7 @@ def _node(fact: NodeFacts, shape: Shape) -> Json:
     elif fact.cordoned:
         excluded = "cordoned"
     gpu_resource, gpus, _why = expected_gpus(fact, shape)
+    isolation, memory_gb = shared_parts(fact)
     return {
         "name": fact.name,
         "shape": shape.name,
@@ -257,6 +263,8 @@ def _node(fact: NodeFacts, shape: Shape) -> Json:
         "cpu": fact.cpu_allocatable,
         "memory": fact.memory_allocatable,
         "shared": fact.sharing,
+        "isolation": isolation,
+        "memory_gb": memory_gb,
         "locality": to_dict(fact.locality),
         "excluded": excluded,
     }

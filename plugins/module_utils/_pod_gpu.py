@@ -133,6 +133,18 @@ def merged(present: Sequence[Json], wanted: Iterable[Mapping[str, Any]]) -> list
     return found
 
 
+def tolerations_in(schema: Mapping[str, Any], path: tuple[str, ...] = ()) -> list[tuple[str, ...]]:
+    """Where an object of this openAPIV3Schema has a list of tolerations; lists inside of lists are left out."""
+    found = []
+    for key, value in (schema.get("properties") or {}).items():
+        here = (*path, str(key))
+        if key == "tolerations" and value.get("type") == "array":
+            found.append(here)
+        else:
+            found += tolerations_in(value, here)
+    return found
+
+
 def _told(value: Mapping[str, Any]) -> str:
     text = f"={value.get('value')}" if value.get("value") else ""
     return f"{value.get('key') or ''}{text}:{value.get('effect') or ''}"

@@ -63,6 +63,8 @@ class Look:
     """What is wrong with the Helm of this machine."""
     wanted_crds: Mapping[str, str] = field(default_factory=dict)
     """CRD name -> the version that this collection speaks."""
+    read_only: bool = False
+    """The run makes nothing."""
     requested: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     """Node -> (cores, bytes) that its pods have asked for, of the nodes that were looked at."""
     vcn_cidrs: Sequence[str] = ()
@@ -269,6 +271,22 @@ def namespaces(look: Look) -> Iterator[Finding]:
                 "privileged",
                 f"kubectl label ns {name} pod-security.kubernetes.io/enforce=privileged --overwrite",
             )
+    yield from _report_namespace(look, set(present))
+
+
+def _report_namespace(look: Look, present: set[str]) -> Iterator[Finding]:
+    """Without this the run would end, after its test, with a report that has no place."""
+    kept = look.plan.get("report_keep") or {}
+    groups = [] if look.read_only else look.plan.get("objects", {}).values()
+    planned = [item for group in groups for item in group]
+    made = {item["metadata"]["name"] for item in planned if item["kind"] == "Namespace"}
+    if kept.get("keep") in ("configmap", "secret") and present and kept["namespace"] not in present | made:
+        yield _error(
+            f"Namespace {kept['namespace']}",
+            f"absent, and rdma_report_keep is {kept['keep']}",
+            "a namespace for report.html",
+            f"kubectl create ns {kept['namespace']}, or name another by rdma_report_keep_namespace",
+        )
 
 
 def controller_room(look: Look) -> Iterator[Finding]:

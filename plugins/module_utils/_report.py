@@ -28,8 +28,8 @@ _SEVERITIES = ("error", "unknown", "warning", "info")
 _UNDONE = {"skipped": "was not run", "running": "did not end"}
 _CLAIM = {"error": "fail", "unknown": "incomplete", "unjudged": "incomplete"}
 """Severity of a finding, or verdict of a test -> what it makes of the run."""
-COMMAND = "ansible-playbook site.yml"
-SCAN = "ansible-playbook playbooks/nccl_scan.yml"
+COMMAND = "ansible-playbook gpuops.rdma.site"
+SCAN = "ansible-playbook gpuops.rdma.nccl_scan"
 _COMMAND = re.compile(r"(?:.*(?:: | \())?((?:ansible-playbook|kubectl|helm|oci) [^;)]*)")
 """A command in a remedy, which may say first when to give it, or stand in brackets."""
 _MANY = 8
@@ -366,6 +366,8 @@ def _node_row(plan: Json, node: Json, now: Optional[Json], findings: Sequence[Js
         "vfs": {"resource": vf, "expected": wanted_vfs, "allocatable": offered(vf) if wanted_vfs else 0},
         "locality": node["locality"],
         "shared": node["shared"],
+        "isolation": node.get("isolation", ""),
+        "memory_gb": node.get("memory_gb") or {},
         "excluded": node["excluded"],
         "findings": [_shown(item) for item in sorted(findings, key=_severity)],
     }

@@ -8,6 +8,7 @@ from __future__ import annotations
 import base64
 import gzip
 import re
+from typing import Optional
 
 from ansible_collections.gpuops.rdma.plugins.module_utils._errors import InputError
 from ansible_collections.gpuops.rdma.plugins.module_utils._model import Json
@@ -19,6 +20,7 @@ ARTIFACT_BYTES = 256 * 1024
 BAD_NODES = 50
 KINDS = {"configmap": "ConfigMap", "secret": "Secret"}
 PAGE, PACKED = "report.html", "report.html.gz"
+PART_OF, OURS = "app.kubernetes.io/part-of", "gpuops-rdma"
 
 
 def kept_object(keep: str, name: str, namespace: str, page: bytes, report: Json) -> Json:
@@ -35,10 +37,24 @@ def kept_object(keep: str, name: str, namespace: str, page: bytes, report: Json)
         "name": name,
         "namespace": namespace,
         # Not managed-by: what a stage or a teardown owns by that label is removed.
-        "labels": {"app.kubernetes.io/part-of": "gpuops-rdma", "gpuops.rdma/verdict": str(report["verdict"])},
+        "labels": {PART_OF: OURS, "gpuops.rdma/verdict": str(report["verdict"])},
         "annotations": {"gpuops.rdma/made": str(report.get("made", "")), "gpuops.rdma/reason": str(report["reason"])},
     }
     return {"apiVersion": "v1", "kind": KINDS[keep], "metadata": meta, **data}
+
+
+def reference(obj: Json) -> str:
+    return f"{obj['kind']} {obj['metadata']['namespace']}/{obj['metadata']['name']}"
+
+
+def refuse_somebodys(obj: Json, old: Optional[Json]) -> None:
+    """``old``: what stands in the cluster under that name."""
+    labels = (old or {}).get("metadata", {}).get("labels") or {}
+    if old is not None and labels.get(PART_OF) != OURS:
+        raise InputError(
+            f"Cannot keep {PAGE} as {reference(obj)}: it is there without the label {PART_OF}={OURS}, so it is "
+            "somebody else's. Choose another name (rdma_report_keep_name)."
+        )
 
 
 def how_to_get(keep: str, name: str, namespace: str, obj: Json) -> str:
@@ -50,11 +66,13 @@ def how_to_get(keep: str, name: str, namespace: str, obj: Json) -> str:
     return f"kubectl -n {namespace} get {keep} {name} -o jsonpath='{{.{part}.{key}}}'{unpack} > {PAGE}"
 
 
-def told(report: Json, path: str, place: str) -> Json:
-    """What set_stats says of a cluster: verdict, reason, report, place, and at most 50 bad nodes."""
+def told(report: Json, path: str, place: str, failed: Optional[bool] = None) -> Json:
+    """What set_stats says of a cluster: verdict, whether it fails the job (by default all but pass), reason, report,
+    place, and at most 50 bad nodes."""
     bad = [node["name"] for node in report.get("nodes", ()) if node.get("verdict") == "fail"]
     return {
         "verdict": report["verdict"],
+        "failed": report["verdict"] != "pass" if failed is None else failed,
         "reason": report["reason"],
         "report": path,
         "place": place,

@@ -9,6 +9,7 @@
     model_of(table, name, sizes) -> Model                InputError with the known names; ``sizes`` replaces the table
     fit(model, gpus..., memory_gb, context) -> Fit       weights and KV cache per GPU, in GB = 1e9 bytes
     check(serving, model, memory_gb, node_gpus) -> Fit   InputError with everything that cannot be; the fit otherwise
+    refuse_serverless(serving, live) -> None             InputError for an InferenceService that Knative runs
     objects(serving) -> [object]                         LeaderWorkerSet + Service, or ServingRuntime + InferenceService
     selector(serving) -> str                             labels of its pods
     ranks(lines) -> [bus id]                             GPUs of a pod whose NCCL communicators are complete
@@ -316,6 +317,27 @@ def _volume_faults(serving: Serving, access_modes: Sequence[str]) -> list[str]:
     return []
 
 
+MODE = "serving.kserve.io/deploymentMode"
+SERVERLESS = ("Serverless", "Knative")
+"""The names of one mode: KServe's newer releases say Knative."""
+
+
+def refuse_serverless(serving: Serving, live: Json) -> None:
+    """``live``: the InferenceService of this name. Its mode stands in the status, of older releases in the annotation
+    or nowhere; then revisions of the predictor are Knative's. KServe's webhook refuses to change it."""
+    meta, status = live.get("metadata") or {}, live.get("status") or {}
+    predictor = (status.get("components") or {}).get("predictor") or {}
+    mode = status.get("deploymentMode") or (meta.get("annotations") or {}).get(MODE)
+    mode = mode or (SERVERLESS[0] if predictor.get("latestCreatedRevision") else "")
+    if mode in SERVERLESS:
+        raise InputError(
+            f"Cannot serve {serving.model} as {serving.name}: InferenceService {serving.namespace}/{serving.name} is "
+            f"there in deployment mode {mode}, which has no workers for a model on several nodes, and KServe does not "
+            f"change it. Delete it (kubectl -n {serving.namespace} delete inferenceservice {serving.name}), or choose "
+            "another name."
+        )
+
+
 # ---- the objects ---------------------------------------------------------------------------------------------------
 
 
@@ -588,7 +610,7 @@ def _inference_service(serving: Serving) -> Json:
             predictor["workerSpec"]["serviceAccountName"] = serving.account
     if serving.host:
         predictor["hostNetwork"] = True
-    annotations = {"serving.kserve.io/deploymentMode": "RawDeployment", "serving.kserve.io/autoscalerClass": "external"}
+    annotations = {MODE: "RawDeployment", "serving.kserve.io/autoscalerClass": "external"}
     return {
         "apiVersion": "serving.kserve.io/v1beta1",
         "kind": "InferenceService",

@@ -32,6 +32,7 @@ SPEC: dict[str, Any] = {
     "drain": {"type": "bool", "default": False},
     "prove": {"type": "str", "default": "changed", "choices": ["changed", "always", "never"]},
     "image": {"type": "str", "default": "registry.k8s.io/pause:3.10"},
+    "compute_image": {"type": "str", "default": ""},
     "timeout": {"type": "int", "default": 600},
     "grace": {"type": "int", "default": 60},
 }

@@ -12,6 +12,16 @@ SPEC: dict[str, Any] = {
     "nodes": {"type": "list", "elements": "str", "default": []},
     "selector": {"type": "str", "default": ""},
     "machine_sets": {"type": "list", "elements": "str", "default": []},
+    "profiles": {
+        "type": "list",
+        "elements": "dict",
+        "default": [],
+        "options": {
+            "kind": {"type": "str", "required": True, "choices": ["AcceleratorProfile", "HardwareProfile"]},
+            "namespace": {"type": "str", "required": True},
+            "name": {"type": "str", "required": True},
+        },
+    },
     "state": {"type": "str", "default": "present", "choices": ["present", "absent"]},
     "prove": {"type": "str", "default": "changed", "choices": ["changed", "always", "never"]},
     "image": {"type": "str", "default": "registry.k8s.io/pause:3.10"},

@@ -12,6 +12,7 @@ SPEC: dict[str, Any] = {
     "plan": {"type": "path"},
     "group": {"type": "str"},
     "everything": {"type": "bool", "default": False},
+    "machine_sets": {"type": "bool", "default": False},
     "timeout": {"type": "int", "default": 180},
     "objects": {"type": "list", "elements": "dict", "default": []},
 }

@@ -7,25 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-OCI: dict[str, Any] = {
-    "auth_type": {
-        "type": "str",
-        "choices": [
-            "config",
-            "environment",
-            "security_token",
-            "instance_principal",
-            "resource_principal",
-            "workload_identity",
-        ],
-    },
-    "config_file": {"type": "path"},
-    "profile": {"type": "str"},
-    "region": {"type": "str"},
-    "service_endpoint": {"type": "str"},
-}
 SPEC: dict[str, Any] = {
-    **OCI,
     "compartment": {"type": "str", "required": True},
     "availability_domain": {"type": "str", "required": True},
     "shape": {"type": "str", "required": True},

@@ -8,21 +8,6 @@ from __future__ import annotations
 from typing import Any
 
 SPEC: dict[str, Any] = {
-    "auth_type": {
-        "type": "str",
-        "choices": [
-            "config",
-            "environment",
-            "security_token",
-            "instance_principal",
-            "resource_principal",
-            "workload_identity",
-        ],
-    },
-    "config_file": {"type": "path"},
-    "profile": {"type": "str"},
-    "region": {"type": "str"},
-    "service_endpoint": {"type": "str"},
     "compartment": {"type": "str", "required": True},
     "url": {"type": "str", "default": "", "no_log": True},
     "index": {"type": "path"},

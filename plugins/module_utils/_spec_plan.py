@@ -25,6 +25,18 @@ SPEC: dict[str, Any] = {
     "ip_pool_subnet": {"type": "str", "default": "192.168.0.0/16"},
     "set_netns": {"type": "bool", "default": False},
     "host_checks": {"type": "bool", "default": False},
+    "report_keep": {
+        "type": "dict",
+        "default": {},
+        "options": {
+            "keep": {
+                "type": "str",
+                "default": "none",
+                "choices": ["none", "configmap", "secret", "object_storage", "artifact"],
+            },
+            "namespace": {"type": "str", "default": "gpuops-nccl"},
+        },
+    },
     "release_resume": {"type": "bool", "default": False},
     "gpu_operator_values": {"type": "raw", "default": {}},
     "network_operator_values": {"type": "raw", "default": {}},

@@ -18,19 +18,5 @@ SPEC: dict[str, Any] = {
     "namespace": {"type": "str", "default": "gpuops-nccl"},
     "bucket": {"type": "str", "default": ""},
     "prefix": {"type": "str", "default": ""},
-    "auth_type": {
-        "type": "str",
-        "choices": [
-            "config",
-            "environment",
-            "security_token",
-            "instance_principal",
-            "resource_principal",
-            "workload_identity",
-        ],
-    },
-    "config_file": {"type": "path"},
-    "profile": {"type": "str"},
-    "region": {"type": "str"},
-    "service_endpoint": {"type": "str"},
+    "failed": {"type": "bool"},
 }

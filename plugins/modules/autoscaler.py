@@ -9,7 +9,7 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 module: autoscaler
 short_description: Let OpenShift's autoscaler run, and own GPU pools
-version_added: 0.3.0
+version_added: 0.1.0
 description:
 - Applies the ClusterAutoscaler, the ConfigMap of its Priority expander, and a MachineAutoscaler per pool, strictly
   validated.

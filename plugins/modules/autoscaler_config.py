@@ -9,7 +9,7 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 module: autoscaler_config
 short_description: Render and check OpenShift's autoscaling of GPU pools
-version_added: 0.3.0
+version_added: 0.1.0
 description:
 - Renders the ClusterAutoscaler, a MachineAutoscaler per pool, and the merge patch of each MachineSet, with the capacity
   annotations of both families and the number of GPUs that its nodes will I(advertise).

@@ -9,7 +9,7 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 module: autoscaler_proof
 short_description: Prove that GPU pools grow from zero and shrink again
-version_added: 0.3.0
+version_added: 0.1.0
 description:
 - Waits until the cluster autoscaler runs with the arguments of its ClusterAutoscaler, and until its operator has taken
   up the MachineAutoscaler of each set.

@@ -8,7 +8,7 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 module: blueprint_deployment
 short_description: Deploy blueprints by OCI AI Blueprints, once
-version_added: 0.2.0
+version_added: 0.1.0
 description:
 - Judges blueprints as M(gpuops.rdma.blueprint_lint) does, sends those whose name is not deployed, one after the other,
   and waits until each has what it asked for. A deployment of this name and content is left as it is; the server would

@@ -8,7 +8,7 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 module: blueprint_lint
 short_description: Judge blueprints of OCI AI Blueprints before they are sent
-version_added: 0.2.0
+version_added: 0.1.0
 description:
 - Checks fields and types against the schema, and the rules that the schema misses (docs/blueprint_lint.md), above all a
   pool without its RDMA flag, which the server accepts and makes without RDMA.

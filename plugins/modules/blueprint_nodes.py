@@ -8,7 +8,7 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 module: blueprint_nodes
 short_description: Nodes of shared pools of OCI AI Blueprints, and what backs them
-version_added: 0.2.0
+version_added: 0.1.0
 description:
 - Tells which nodes are instances of a cluster network or compute cluster of OCI, hence have RDMA between them, and
   which of these Blueprints does not know yet. A pool that was asked for without its RDMA flag is made without RDMA,
@@ -107,12 +107,12 @@ calls:
 """
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.gpuops.rdma.plugins.module_utils._argspec import with_auth
+from ansible_collections.gpuops.rdma.plugins.module_utils._argspec import with_auth, with_oci
 from ansible_collections.gpuops.rdma.plugins.module_utils._spec_blueprint_nodes import SPEC
 
 
 def main() -> None:
-    module = AnsibleModule(argument_spec=with_auth(SPEC), supports_check_mode=True)
+    module = AnsibleModule(argument_spec=with_auth(with_oci(SPEC)), supports_check_mode=True)
     module.fail_json(msg="gpuops.rdma.blueprint_nodes runs on the control node, through its action plugin.")
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 module: blueprint_proof
 short_description: Prove that a deployment of OCI AI Blueprints uses RDMA, and answers
-version_added: 0.2.0
+version_added: 0.1.0
 description:
 - Looks at the pods of a deployment (whole nodes with RDMA, and a way to their NICs) and at what NCCL logged in them. It
   is proven when every node's lines show C(NET/IB) with C(GDRDMA), and none shows sockets or a way without GPUDirect

@@ -8,7 +8,7 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 module: blueprints_install
 short_description: Install OCI AI Blueprints on an existing cluster
-version_added: 0.3.0
+version_added: 0.1.0
 description:
 - Applies the Terraform stack of OCI AI Blueprints (oracle-quickstart/oci-ai-blueprints) through Resource Manager, as
   M(gpuops.rdma.oke_stack) does with the stack of a cluster.
@@ -218,12 +218,12 @@ calls:
 """
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.gpuops.rdma.plugins.module_utils._argspec import with_auth
+from ansible_collections.gpuops.rdma.plugins.module_utils._argspec import with_auth, with_oci
 from ansible_collections.gpuops.rdma.plugins.module_utils._spec_blueprints_install import SPEC
 
 
 def main() -> None:
-    module = AnsibleModule(argument_spec=with_auth(SPEC), supports_check_mode=True)
+    module = AnsibleModule(argument_spec=with_auth(with_oci(SPEC)), supports_check_mode=True)
     module.fail_json(msg="gpuops.rdma.blueprints_install runs on the control node, through its action plugin.")
 
 

@@ -9,13 +9,13 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 module: gpu_metrics
 short_description: GPU metrics and a dashboard in the cluster's Prometheus
-version_added: 0.4.0
+version_added: 0.1.0
 description:
 - Lets the GPU Operator make the ServiceMonitor of its DCGM exporter, in a namespace that the platform's Prometheus
   reads.
 - Adds a dashboard to OpenShift's console, or to Grafana elsewhere, and serves the gauges of a run's report.prom.
 - Proves it - a Prometheus selects each ServiceMonitor, every node tells of each of its GPUs, the dashboard's metrics
-  are among what the exporters tell, and the report's gauges answer.
+  are among what the exporters tell, the report's gauges answer, and on OpenShift the series of all nodes have arrived.
 extends_documentation_fragment:
 - gpuops.rdma.auth
 - gpuops.rdma.attributes.cluster
@@ -47,7 +47,10 @@ options:
     type: str
     default: gpuops-metrics
   prometheus_url:
-    description: Prometheus as pods reach it without a token; then the proof asks it for the GPUs' series as well.
+    description:
+    - Prometheus as pods reach it; the proof asks it for the series of all GPU nodes as well.
+    - By default OpenShift's own, which is asked with the token of a ServiceAccount that may read metrics. Other than
+      HTTPS Services of OpenShift are asked without a token, and elsewhere nobody is asked by default.
     type: str
     default: ""
   state:
@@ -104,7 +107,8 @@ notes:
   type: list
   elements: str
 proof:
-  description: C(scraped_by), the Prometheus of each ServiceMonitor, C(nodes) and C(metrics).
+  description:
+  - C(scraped_by), the Prometheus of each ServiceMonitor, C(nodes), C(metrics), and C(arrived_at), who has the series.
   returned: always
   type: dict
 """

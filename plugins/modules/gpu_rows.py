@@ -9,7 +9,7 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 module: gpu_rows
 short_description: Refuse uses of GPUs that exclude each other on one node
-version_added: 0.4.0
+version_added: 0.1.0
 description:
 - Compares the nodes of each use (time slicing, MPS, MIG, vGPU, serving), and fails with all pairs that do not go
   together, before anything is written. Writes nothing.

@@ -9,7 +9,7 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 module: gpu_serving
 short_description: Serve a large model on several GPUs
-version_added: 0.4.0
+version_added: 0.1.0
 description:
 - One model on several GPUs of one node (tensor parallel) or of several nodes (pipeline parallel between them), by
   KServe (ServingRuntime and InferenceService) or LeaderWorkerSet, with vLLM.

@@ -9,12 +9,14 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 module: gpu_sharing
 short_description: Share the GPUs of nodes by time slicing, MPS or MIG
-version_added: 0.3.0
+version_added: 0.1.0
 description:
 - Writes the configurations into one ConfigMap beside those of other pools, tells the GPU Operator to read it,
   lets each node choose its key and its MIG layout, and restarts device plugins that run with another one.
 - Waits until each node offers exactly what the configuration says, by allocatable and labels, and proves it by more
-  pods at once than the node has devices.
+  pods at once than the node has devices; with MPS by processes that compute at once on one GPU.
+- All pools share one ConfigMap and one MIG strategy. What this task would change for nodes that it does not name is
+  refused; the MIG strategy from before is put back with the last MIG.
 - Refuses what cannot work before anything is written; see M(gpuops.rdma.gpu_sharing_config).
 extends_documentation_fragment:
 - gpuops.rdma.auth
@@ -25,7 +27,7 @@ options:
     description: Key for nodes without the label. Left out, the ClusterPolicy's stays.
     type: str
   mig_strategy:
-    description: Strategy of the whole cluster. Left out, the ClusterPolicy's stays.
+    description: Strategy of the whole cluster. Left out, the ClusterPolicy's stays. Refused when others need another.
     type: str
     choices:
     - none
@@ -37,11 +39,13 @@ options:
     elements: str
     default: []
   selector:
-    description: Only nodes with these labels. Without it and O(nodes), all NVIDIA GPU nodes of known shapes.
+    description: Only nodes with these labels. Without it and O(nodes), all NVIDIA GPU nodes but vGPU guests.
     type: str
     default: ""
   machine_sets:
-    description: MachineSets of OpenShift whose new nodes are to choose the same.
+    description:
+    - MachineSets of OpenShift whose new nodes are to choose the same.
+    - With O(state=absent) only labels with the key and the layout of this task are taken from them.
     type: list
     elements: str
     default: []
@@ -63,7 +67,9 @@ options:
     type: bool
     default: false
   drain:
-    description: Delete pods that hold GPUs where MIG devices change. Refused without, as the MIG manager would fail.
+    description:
+    - Evict pods that hold GPUs where MIG devices change. Refused without, as the MIG manager would fail.
+    - A PodDisruptionBudget that forbids it is waited for until O(timeout), and then named.
     type: bool
     default: false
   prove:
@@ -78,6 +84,12 @@ options:
     description: Image of these pods; it must stay alive.
     type: str
     default: registry.k8s.io/pause:3.10
+  compute_image:
+    description:
+    - Image of the pods that compute on GPUs shared by MPS; any with Python 3.8. Left empty, that of the other probes.
+    - They print when they compute by the GPU's own clock, which tells computing at once from taking turns.
+    type: str
+    default: ""
   timeout:
     description: Seconds for the nodes, and again for the proof.
     type: int
@@ -126,7 +138,10 @@ restarted:
   returned: always
   type: int
 proof:
-  description: Per node that was tried, resources and how many pods with one of each ran at once.
+  description:
+  - Per node that was tried, resources and how many pods with one of each ran at once.
+  - With MPS C(at_once) too, C(gpus) on which several C(processes) computed at once, and for how long one stood still
+    meanwhile (C(standstill_us)).
   returned: always
   type: dict
 notes:

@@ -9,7 +9,7 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 module: gpu_sharing_config
 short_description: Render and check the device plugin's configuration for shared GPUs
-version_added: 0.3.0
+version_added: 0.1.0
 description:
 - Checks configurations of NVIDIA's device plugin by all its rules, with the path of every fault and the nearest known
   key, renders them as one ConfigMap, and says what each node will offer with them.

@@ -9,13 +9,14 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 module: gpu_taints
 short_description: Keep other pods off GPU nodes
-version_added: 0.3.0
+version_added: 0.1.0
 description:
 - Taints existing nodes and, on OpenShift, the MachineSets that make new ones. A taint that stands there stays.
-- Merges tolerations into the ClusterPolicy first, so that the GPU Operator's pods stay; refuses a taint that NFD's
-  workers do not tolerate, because no new node would get drivers then.
-- Proves it - every DaemonSet of the GPU Operator is ready on all its nodes, a pod without toleration stays Pending, and
-  one with it runs.
+- Merges tolerations into the ClusterPolicy first, so that the GPU Operator's pods stay, and on OpenShift into the
+  NodeFeatureDiscovery. Refuses a taint that the workers of NFD's chart do not tolerate, because no new node would get
+  drivers then.
+- Proves it - every DaemonSet of the GPU Operator is ready on all nodes that are labelled for it, a pod without
+  toleration stays Pending, and one with it runs.
 extends_documentation_fragment:
 - gpuops.rdma.auth
 - gpuops.rdma.attributes.cluster
@@ -32,7 +33,7 @@ options:
     elements: str
     default: []
   selector:
-    description: Only nodes with these labels. Without it and O(nodes), all NVIDIA GPU nodes of known shapes.
+    description: Only nodes with these labels. Without it and O(nodes), all NVIDIA GPU nodes but vGPU guests.
     type: str
     default: ""
   machine_sets:
@@ -40,6 +41,30 @@ options:
     type: list
     elements: str
     default: []
+  profiles:
+    description:
+    - Profiles of OpenShift AI, made in its dashboard, that get tolerations for the taints too. Where the list stands in
+      them is read from the cluster's definition.
+    - A cluster without their API gets a note in RV(notes).
+    type: list
+    elements: dict
+    default: []
+    suboptions:
+      kind:
+        description: Kind of the profile.
+        type: str
+        required: true
+        choices:
+        - AcceleratorProfile
+        - HardwareProfile
+      namespace:
+        description: Its namespace.
+        type: str
+        required: true
+      name:
+        description: Its name.
+        type: str
+        required: true
   state:
     description: With V(absent) the taints and tolerations that this module added are removed.
     type: str
@@ -94,7 +119,7 @@ count:
   returned: always
   type: int
 notes:
-  description: DaemonSets of others that do not tolerate the taints, and will not come to new nodes.
+  description: DaemonSets of others that do not tolerate the taints and will not come to new nodes, profiles left out.
   returned: always
   type: list
   elements: str

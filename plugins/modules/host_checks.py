@@ -69,7 +69,7 @@ options:
     elements: str
     default: []
   image:
-    description: Image of the DaemonSet, with Python 3.8 or newer. Empty takes that of the version profile.
+    description: Image of the DaemonSet, with Python 3.8 or newer. Empty takes the plan's, that of the VF configuration.
     type: str
     default: ''
   interval:

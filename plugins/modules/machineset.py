@@ -9,7 +9,7 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 module: machineset
 short_description: Let MachineSets grow from zero
-version_added: 0.3.0
+version_added: 0.1.0
 description:
 - Writes both families of capacity annotations with the number of GPUs that nodes will I(advertise), the accelerator's
   and the zone's labels where new nodes get them, and taints merged with those that stand there. Labels existing nodes

@@ -34,7 +34,15 @@ options:
     description:
     - With O(state=absent), remove everything in the cluster that carries our label, of all kinds that this collection
       makes, and wait until it is gone. No plan is needed. A namespace stays while somebody else's objects are in it.
+    - Refused, with the commands that take them back, while a row stands whose role changed objects of others, as
+      taints, shared GPUs, vGPU and metrics do in the ClusterPolicy, and machine sets in those of the platform.
     - Operators that were installed from a manifest are not among it; see O(gpuops.rdma.release#module:state).
+    type: bool
+    default: false
+  machine_sets:
+    description:
+    - With O(everything), remove MachineSets that this collection made although they have machines. These are deleted
+      with them, and so are their nodes. Sets without machines go in every case.
     type: bool
     default: false
   timeout:
@@ -67,6 +75,11 @@ objects:
   description: Number of objects.
   returned: always
   type: int
+left:
+  description: What stays, and why.
+  returned: with everything
+  type: list
+  elements: str
 changes:
   description: What was, or in check mode would be, changed.
   returned: always

@@ -9,7 +9,7 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 module: nccl_scan
 short_description: Find the bad node, rail or link by small NCCL runs in rounds
-version_added: 0.2.0
+version_added: 0.1.0
 description:
 - Starts one worker per node of a shape and keeps them. A small pod without GPUs runs each round's mpiruns side by side.
 - Each node alone (NVLink), then disjoint pairs inside a block with C(NCCL_ALGO=RING). Nodes that no pair has cleared

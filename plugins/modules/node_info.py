@@ -146,7 +146,7 @@ problems:
       subject: 10.140.0.7
       found: 15 of 16 nvidia.com/sriov_rdma_vf allocatable
       expected: 16 (16 PFs x 1 of BM.GPU.H100.8)
-      remedy: ansible-playbook site.yml --tags sriov -e rdma_nodes=10.140.0.7
+      remedy: ansible-playbook gpuops.rdma.site --tags sriov -e rdma_nodes=10.140.0.7
       stage: ""
 truncated:
   description: Whether O(max_nodes) or O(max_problems) cut something off.

@@ -9,7 +9,7 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 module: node_mark
 short_description: Write a scan's verdicts to the nodes, and take bad ones out
-version_added: 0.2.0
+version_added: 0.1.0
 description:
 - Reads the C(scan-*.json) of a run folder. A node that failed gets the measures asked for; a node that passed loses
   those that this module took; a node that could not be judged keeps what it has.

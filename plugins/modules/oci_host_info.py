@@ -8,7 +8,7 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 module: oci_host_info
 short_description: Hosts of OCI below the nodes of a cluster
-version_added: 0.2.0
+version_added: 0.1.0
 description:
 - Tells where each host stands in the RDMA network (island, network block, local block), its health,
   what the topology of dedicated capacity says of it, and its fault report, beside the node that runs on it.
@@ -112,12 +112,12 @@ calls:
 """
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.gpuops.rdma.plugins.module_utils._argspec import with_auth
+from ansible_collections.gpuops.rdma.plugins.module_utils._argspec import with_auth, with_oci
 from ansible_collections.gpuops.rdma.plugins.module_utils._spec_oci_host_info import SPEC
 
 
 def main() -> None:
-    module = AnsibleModule(argument_spec=with_auth(SPEC), supports_check_mode=True)
+    module = AnsibleModule(argument_spec=with_auth(with_oci(SPEC)), supports_check_mode=True)
     module.fail_json(msg="gpuops.rdma.oci_host_info runs on the control node, through its action plugin.")
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 module: oci_join_wait
 short_description: Wait until the instances of a pool on OCI are nodes of the cluster
-version_added: 0.2.0
+version_added: 0.1.0
 description:
 - Waits until as many instances of the pool run as it should have, and each is a Ready node. An instance is known by the
   node's provider ID. Shows how many there are, changes nothing, and removes nothing.
@@ -114,12 +114,12 @@ calls:
 """
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.gpuops.rdma.plugins.module_utils._argspec import with_auth
+from ansible_collections.gpuops.rdma.plugins.module_utils._argspec import with_auth, with_oci
 from ansible_collections.gpuops.rdma.plugins.module_utils._spec_oci_join_wait import SPEC
 
 
 def main() -> None:
-    module = AnsibleModule(argument_spec=with_auth(SPEC), supports_check_mode=True)
+    module = AnsibleModule(argument_spec=with_auth(with_oci(SPEC)), supports_check_mode=True)
     module.fail_json(msg="gpuops.rdma.oci_join_wait runs on the control node, through its action plugin.")
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 module: oci_rdma_node_pool
 short_description: RDMA pool of an OKE cluster
-version_added: 0.2.0
+version_added: 0.1.0
 description:
 - Makes a pool whose nodes are in one RDMA network, adopts one that is there, changes its size and
   settings.
@@ -249,11 +249,12 @@ calls:
 """
 
 from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.gpuops.rdma.plugins.module_utils._argspec import with_oci
 from ansible_collections.gpuops.rdma.plugins.module_utils._spec_oci_rdma_node_pool import SPEC
 
 
 def main() -> None:
-    module = AnsibleModule(argument_spec=SPEC, supports_check_mode=True)
+    module = AnsibleModule(argument_spec=with_oci(SPEC), supports_check_mode=True)
     module.fail_json(msg="gpuops.rdma.oci_rdma_node_pool runs on the control node, through its action plugin.")
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 module: oci_rdma_policy
 short_description: Write the policies that RDMA pools need
-version_added: 0.2.0
+version_added: 0.1.0
 description:
 - Reads the statements of the tenancy by their meaning, and writes those that nothing grants yet,
   into one policy. What is there is never taken away.
@@ -119,11 +119,12 @@ calls:
 """
 
 from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.gpuops.rdma.plugins.module_utils._argspec import with_oci
 from ansible_collections.gpuops.rdma.plugins.module_utils._spec_oci_rdma_policy import SPEC
 
 
 def main() -> None:
-    module = AnsibleModule(argument_spec=SPEC, supports_check_mode=True)
+    module = AnsibleModule(argument_spec=with_oci(SPEC), supports_check_mode=True)
     module.fail_json(msg="gpuops.rdma.oci_rdma_policy runs on the control node, through its action plugin.")
 
 

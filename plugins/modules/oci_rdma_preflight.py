@@ -8,7 +8,7 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 module: oci_rdma_preflight
 short_description: Tell what speaks against an RDMA pool on OCI, before it is made
-version_added: 0.2.0
+version_added: 0.1.0
 description:
 - Judges shape, availability domain, limits, capacity, cluster, add-ons, node image, security rules and policies.
 - Reads only, in parallel; the number of calls does not depend on the number of nodes.
@@ -129,11 +129,12 @@ calls:
 """
 
 from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.gpuops.rdma.plugins.module_utils._argspec import with_oci
 from ansible_collections.gpuops.rdma.plugins.module_utils._spec_oci_rdma_preflight import SPEC
 
 
 def main() -> None:
-    module = AnsibleModule(argument_spec=SPEC, supports_check_mode=True)
+    module = AnsibleModule(argument_spec=with_oci(SPEC), supports_check_mode=True)
     module.fail_json(msg="gpuops.rdma.oci_rdma_preflight runs on the control node, through its action plugin.")
 
 

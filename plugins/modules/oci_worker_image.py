@@ -8,7 +8,7 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 module: oci_worker_image
 short_description: Import a node image into a compartment of OCI, once
-version_added: 0.2.0
+version_added: 0.1.0
 description:
 - Imports from a pre-authenticated request of Object Storage, waits with the progress shown, and opens the image for its
   shapes.
@@ -141,11 +141,12 @@ added_shapes:
 """
 
 from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.gpuops.rdma.plugins.module_utils._argspec import with_oci
 from ansible_collections.gpuops.rdma.plugins.module_utils._spec_oci_worker_image import SPEC
 
 
 def main() -> None:
-    module = AnsibleModule(argument_spec=SPEC, supports_check_mode=True)
+    module = AnsibleModule(argument_spec=with_oci(SPEC), supports_check_mode=True)
     module.fail_json(msg="gpuops.rdma.oci_worker_image runs on the control node, through its action plugin.")
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 module: oke_stack
 short_description: Make an OKE cluster by a Terraform stack of OCI Resource Manager
-version_added: 0.3.0
+version_added: 0.1.0
 description:
 - Makes a stack from a zip file of Terraform, plans, applies exactly that plan with the job's log shown live, and reads
   the outputs. Made for C(oke-gpu-rdma-quickstart.zip) of oracle-quickstart/oci-hpc-oke; any other configuration works.
@@ -203,11 +203,12 @@ calls:
 """
 
 from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.gpuops.rdma.plugins.module_utils._argspec import with_oci
 from ansible_collections.gpuops.rdma.plugins.module_utils._spec_oke_stack import SPEC
 
 
 def main() -> None:
-    module = AnsibleModule(argument_spec=SPEC, supports_check_mode=True)
+    module = AnsibleModule(argument_spec=with_oci(SPEC), supports_check_mode=True)
     module.fail_json(msg="gpuops.rdma.oke_stack runs on the control node, through its action plugin.")
 
 

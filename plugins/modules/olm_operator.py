@@ -9,7 +9,7 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 module: olm_operator
 short_description: Install an operator through the Operator Lifecycle Manager
-version_added: 0.4.0
+version_added: 0.1.0
 description:
 - Makes namespace, OperatorGroup and Subscription, approves exactly the InstallPlan of the wanted version, and waits for
   the phase of the ClusterServiceVersion, which alone tells success.
@@ -186,8 +186,12 @@ operators:
       type: list
       elements: str
     evidence:
-      description: How many C(nodes) offer which C(resource).
+      description: How many C(nodes) offer which C(resource), and on how many the operator has C(validated) its work.
       type: dict
+    notes:
+      description: What an upgrade by OLM has left as it was.
+      type: list
+      elements: str
 changes:
   description: What was written, at most 20 lines.
   returned: always

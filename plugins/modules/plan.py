@@ -117,6 +117,20 @@ options:
     description: The run will check the hosts by a DaemonSet; what that needs is then among the permissions.
     type: bool
     default: false
+  report_keep:
+    description: Where the run will keep report.html; what that needs is then among the permissions.
+    type: dict
+    default: {}
+    suboptions:
+      keep:
+        description: As in M(gpuops.rdma.report_keep).
+        type: str
+        default: none
+        choices: [none, configmap, secret, object_storage, artifact]
+      namespace:
+        description: Of the ConfigMap or Secret.
+        type: str
+        default: gpuops-nccl
   release_resume:
     description: Go on over a Helm release that an interrupted run left pending, once it is older than 15 minutes.
     type: bool

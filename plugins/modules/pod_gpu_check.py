@@ -9,7 +9,7 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 module: pod_gpu_check
 short_description: Check how a pod asks for GPUs
-version_added: 0.3.0
+version_added: 0.1.0
 description:
 - GPUs are asked for in whole numbers, under limits, and requests equal limits where both are given.
 - A pod must tolerate every taint of the pool that it is meant for, or it stays Pending.

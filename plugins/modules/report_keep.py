@@ -8,12 +8,12 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 module: report_keep
 short_description: Keep report.html where it outlives the machine that made it
-version_added: 0.2.0
+version_added: 0.1.0
 description:
 - A pod of AWX is thrown away with the folder of the report. This puts C(report.html) into the cluster that it tells of,
   into a bucket of OCI Object Storage, or into the job's artifacts.
-- With every O(keep) the job's artifacts get C(rdma_report). It has by cluster the verdict, its reason, the report's
-  path, where it is kept, and the bad nodes, for a later job of a workflow.
+- With every O(keep) the job's artifacts get C(rdma_report). It has by cluster the verdict, whether it fails the job,
+  its reason, the report's path, where it is kept, and the bad nodes, for a later job of a workflow.
 - A page of more than 1,000 KiB goes packed, as C(report.html.gz), into a ConfigMap or Secret.
 extends_documentation_fragment:
 - gpuops.rdma.auth
@@ -53,6 +53,9 @@ options:
     description: What the object's name begins with.
     type: str
     default: ''
+  failed:
+    description: Whether the report's verdict fails the job; by default every verdict but pass does.
+    type: bool
 author:
 - gpuops maintainers (@gpuops)
 """
@@ -84,12 +87,12 @@ get:
 """
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.gpuops.rdma.plugins.module_utils._argspec import with_auth
+from ansible_collections.gpuops.rdma.plugins.module_utils._argspec import with_auth, with_oci
 from ansible_collections.gpuops.rdma.plugins.module_utils._spec_report_keep import SPEC
 
 
 def main() -> None:
-    module = AnsibleModule(argument_spec=with_auth(SPEC), supports_check_mode=True)
+    module = AnsibleModule(argument_spec=with_auth(with_oci(SPEC)), supports_check_mode=True)
     module.fail_json(msg="gpuops.rdma.report_keep runs on the control node, through its action plugin.")
 
 

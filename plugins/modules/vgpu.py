@@ -9,7 +9,7 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 module: vgpu
 short_description: Drive and license nodes with one vGPU each
-version_added: 0.4.0
+version_added: 0.1.0
 description:
 - Sets the guest driver in the ClusterPolicy, or in an NVIDIADriver where the ClusterPolicy leaves drivers to those, and
   gives it the licence - as a Secret where the operator knows one, else as a ConfigMap.

@@ -8,16 +8,18 @@ They run in the controller's process: a module could neither read files/ nor pri
 
 from __future__ import annotations
 
+import contextlib
 import re
+import time
 import traceback
 from typing import Any, Optional
 
 from ansible.errors import AnsibleError
 from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
-from ansible_collections.gpuops.rdma.plugins.module_utils import _argspec
+from ansible_collections.gpuops.rdma.plugins.module_utils import _argspec, _oke_inventory
 from ansible_collections.gpuops.rdma.plugins.module_utils._client import Client
-from ansible_collections.gpuops.rdma.plugins.module_utils._errors import RdmaError, WaitFailed
+from ansible_collections.gpuops.rdma.plugins.module_utils._errors import InputError, NotYet, RdmaError, WaitFailed
 from ansible_collections.gpuops.rdma.plugins.plugin_utils import _run
 
 # A pod's log must not steer the terminal.
@@ -29,6 +31,8 @@ class RdmaAction(ActionBase):
     """Checks arguments, connects on first use, turns errors into one message."""
 
     spec: dict[str, Any] = {}
+    selects: tuple[str, ...] = ()
+    """Options that choose what is changed: one that is given, and blank, is refused."""
     TRANSFERS_FILES = False
     _client: Optional[Client] = None
     _plan_file: str = ""
@@ -39,8 +43,27 @@ class RdmaAction(ActionBase):
     @property
     def client(self) -> Client:
         if self._client is None:
-            self._client = Client.connect(self._auth)
+            client = Client.connect(self._auth)
+            self._refuse_elsewhere(client.host)
+            self._client = client
         return self._client
+
+    def _refuse_elsewhere(self, server: str) -> None:
+        """One kubeconfig for an inventory of clusters leads every host's task to the same cluster, unless each has its
+        context. Only where the inventory tells its clusters' addresses can that be seen."""
+        told = getattr(self, "_task_vars", {})
+        ends = told.get("oci_endpoints") or [told.get("oci_public_endpoint"), told.get("oci_private_endpoint")]
+        known = [str(one) for one in self._templar.template(ends) if one] if any(ends) else []
+        if not _oke_inventory.elsewhere(server, known):
+            return
+        name, cluster = told.get("inventory_hostname", "this host"), str(told.get("oci_cluster_id") or "")
+        called = f" (OKE calls it {_oke_inventory.context(cluster)})" if cluster else ""
+        raise InputError(
+            f"The kubeconfig leads to {server}, but by the inventory {name} is at {' or '.join(known)}: nothing was "
+            f"asked of that cluster. Give {name} its context of the kubeconfig by the variable rdma_context{called}, "
+            "or a kubeconfig of its own by rdma_kubeconfig. If this is another way to the same cluster, set its "
+            "variable oci_endpoints to a list with that HOST:PORT."
+        )
 
     @property
     def check_mode(self) -> bool:
@@ -53,6 +76,11 @@ class RdmaAction(ActionBase):
     def progress(self, line: str) -> None:
         Display().display(_CONTROL.sub("", line))
 
+    def show(self, line: str) -> None:
+        """Progress of what takes long: with the time of day."""
+        with contextlib.suppress(OSError):  # after Ctrl-C nobody may be there to print it
+            self.progress(f"[{time.strftime('%H:%M:%S')}] {line}")
+
     def run(self, tmp: Any = None, task_vars: Any = None) -> dict[str, Any]:
         result = super().run(tmp, task_vars)
         self._task_vars = task_vars or {}
@@ -63,6 +91,8 @@ class RdmaAction(ActionBase):
             result.update(self.act(args))
         except WaitFailed as error:
             result.update(failed=True, msg=str(error), late=dict(list(error.late.items())[:20]))
+        except NotYet as error:
+            result.update(self._predicted(error))
         except RdmaError as error:
             result.update(failed=True, msg=str(error))
         except AnsibleError:
@@ -74,6 +104,14 @@ class RdmaAction(ActionBase):
             result["requests"] = self._client.requests
         self._write_journal(result)
         return result
+
+    def _predicted(self, error: NotYet) -> dict[str, Any]:
+        """There is nothing to compare with yet, so all that is asked for is a change; nothing can be taken back."""
+        if not self.check_mode or self._task.args.get("state") == "absent":
+            return {"failed": True, "msg": str(error)}
+        line = f"predicted without details, as it is not there yet: {error}"
+        self.progress(line)
+        return {"changed": True, "changes": [line], "notes": [line]}
 
     def _write_journal(self, result: dict[str, Any]) -> None:
         plan = self._plan_file
@@ -88,6 +126,7 @@ class RdmaAction(ActionBase):
     def arguments(self) -> dict[str, Any]:
         """The task's arguments, coerced and checked by the plugin's spec."""
         spec = _argspec.with_auth(self.spec)
+        _argspec.refuse_blank(self.selects, self._task.args)
         self._task.args = _argspec.with_lists(spec, self._task.args)
         _result, args = self.validate_argument_spec(argument_spec=spec)
         return dict(args)

@@ -17,6 +17,7 @@ from typing import Any, Callable, Optional
 
 from ansible_collections.gpuops.rdma.plugins.module_utils import (
     _gpudirect,
+    _job,
     _permissions,
     _plan,
     _releases,
@@ -28,8 +29,6 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._errors import DataErr
 from ansible_collections.gpuops.rdma.plugins.module_utils._gpudirect import Choice
 from ansible_collections.gpuops.rdma.plugins.module_utils._model import Finding, Json, NodeFacts, Shape, to_dict
 from ansible_collections.gpuops.rdma.plugins.plugin_utils import _compose_addon, _compose_olm, _data
-
-TOPOLOGY = "gpuops-nccl-topology"
 
 
 class Faults:
@@ -369,7 +368,7 @@ def _topology_map(plan: Json, wishes: Json, present: Sequence[Shape], faults: Fa
         made = faults.attempt(subject, text)
         if made:
             files[f"{_plan.slug(shape.name)}.xml"] = made
-    meta = {"name": TOPOLOGY, "namespace": plan["namespaces"]["job"]}
+    meta = {"name": _job.TOPOLOGY_MAP, "namespace": plan["namespaces"]["job"]}
     return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": meta, "data": files}
 
 

@@ -5,14 +5,24 @@
 
 from __future__ import annotations
 
+import dataclasses
 import difflib
+import functools
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Optional
 
-from ansible_collections.gpuops.rdma.plugins.module_utils import _facts, _pod_gpu
+from ansible_collections.gpuops.rdma.plugins.module_utils import _facts, _gpu_labels, _pod_gpu
 from ansible_collections.gpuops.rdma.plugins.module_utils._client import Client
-from ansible_collections.gpuops.rdma.plugins.module_utils._errors import InputError, NotFound
+from ansible_collections.gpuops.rdma.plugins.module_utils._errors import (
+    Busy,
+    Forbidden,
+    InputError,
+    NotFound,
+    NotYet,
+    RdmaError,
+)
 from ansible_collections.gpuops.rdma.plugins.module_utils._model import Json, NodeFacts, Shape
 from ansible_collections.gpuops.rdma.plugins.plugin_utils import _data
 
@@ -21,7 +31,10 @@ OPERATOR = "gpu-operator"
 """Its Deployment, by OLM as by the chart."""
 POLICY = ("nvidia.com/v1", "ClusterPolicy")
 MEMORY_LABEL = "nvidia.com/gpu.memory"
+Say = Callable[[str], None]
 SHOWN = 50
+EVICT_AGAIN = 1.0
+"""Seconds between two attempts to evict a pod."""
 
 
 @dataclass(frozen=True)
@@ -45,29 +58,18 @@ class Member:
         text = self.labels.get(MEMORY_LABEL, "")
         return int(text) if text.isdigit() and self.facts.sharing != "mig" else 0
 
+    @property
+    def mig_capable(self) -> bool:
+        """Unless GPU Feature Discovery says no."""
+        return self.labels.get(_gpu_labels.MIG_CAPABLE) != "false"
 
-def members(client: Client, names: Sequence[str], selector: str) -> list[Member]:
-    """NVIDIA GPU nodes of known shapes: those named, those with the labels, or all. InputError for a name that is none,
-    and when there is no node at all."""
-    shapes = _data.shapes()
 
-    def read(node: Json) -> Optional[Member]:
-        facts = _facts.node_facts(node)
-        shape = shapes.get(facts.shape)
-        if shape is None or shape.vendor != "nvidia" or not shape.gpu_count:
-            return None
-        meta = node["metadata"]
-        return Member(
-            facts,
-            shape,
-            dict(meta.get("labels") or {}),
-            dict(meta.get("annotations") or {}),
-            list(node.get("spec", {}).get("taints") or []),
-            meta.get("resourceVersion", ""),
-        )
-
+def members(client: Client, names: Sequence[str], selector: str, *, described: bool = True) -> list[Member]:
+    """NVIDIA GPU nodes: those named, those with the labels, or all; vGPU guests by name alone. Their GPUs are those of
+    their shape's table, else what GPU Feature Discovery tells. InputError for a name that is none, when there is no
+    node at all, and for a node of which neither tells, unless nobody chose it or it need not be ``described``."""
     only = f"metadata.name={names[0]}" if len(names) == 1 else ""
-    listed = client.projected("/api/v1/nodes", read, label_selector=selector, field_selector=only)
+    listed = client.projected("/api/v1/nodes", _candidate, label_selector=selector, field_selector=only)
     found = [one for one in listed if one is not None]
     if names:
         by_name = {one.name: one for one in found}
@@ -76,13 +78,66 @@ def members(client: Client, names: Sequence[str], selector: str) -> list[Member]
             known = client.projected("/api/v1/nodes", lambda node: str(node["metadata"]["name"]))
             near = difflib.get_close_matches(missing[0], [one for one in known if one != missing[0]], 1)
             hint = f" Did you mean {near[0]}?" if near else ""
-            raise InputError(f"{missing[0]} is no NVIDIA GPU node of a known shape{_with(selector)}.{hint}")
+            raise InputError(f"{missing[0]} is no NVIDIA GPU node{_with(selector)}.{hint}")
         found = [by_name[name] for name in dict.fromkeys(names)]
+    else:
+        found = [one for one in found if one.shape.gpu_count or one.labels.get(_gpu_labels.VGPU) != "true"]
     if not found:
+        raise InputError(f"There is no NVIDIA GPU node{_with(selector)}: nothing can be shared or tainted.")
+    return _described(client, found, chosen=bool(names or selector)) if described else found
+
+
+def _candidate(node: Json) -> Optional[Member]:
+    """A GPU node; of an unknown shape it has no GPUs yet."""
+    facts = _facts.node_facts(node)
+    shape = _data.shapes().get(facts.shape)
+    if not (_facts.has_nvidia_gpu(facts) if shape is None else shape.vendor == "nvidia"):
+        return None
+    meta = node["metadata"]
+    return Member(
+        facts,
+        shape or Shape(facts.shape, _gpu_labels.DESCRIBED),
+        dict(meta.get("labels") or {}),
+        dict(meta.get("annotations") or {}),
+        list(node.get("spec", {}).get("taints") or []),
+        meta.get("resourceVersion", ""),
+    )
+
+
+def _described(client: Client, found: list[Member], chosen: bool) -> list[Member]:
+    """A table may also say only that a shape has no RDMA with us: its GPUs are as good."""
+    done: list[Member] = []
+    lacking: list[tuple[Member, str]] = []
+    for one in found:
+        shape: Optional[Shape] = one.shape
+        why = ""
+        if not one.shape.gpu_count:
+            shape, why = _gpu_labels.described(one.facts, _devices(client).get(one.name, {}))
+        if shape is None:
+            lacking.append((one, why))
+        else:
+            done.append(dataclasses.replace(one, shape=shape))
+    if lacking and (chosen or not done):
+        one, why = lacking[0]
+        more = f" Nor of {len(lacking) - 1} more." if len(lacking) > 1 else ""
         raise InputError(
-            f"There is no NVIDIA GPU node of a known shape{_with(selector)}: nothing can be shared or tainted."
+            f"Cannot tell the GPUs of node {one.name}: its instance type {one.facts.shape or '(none)'} has no table "
+            f"(files/topology), and it {why}.{more} See that the pods of DaemonSet {FEATURES} and of NFD run there, or "
+            "choose other nodes."
         )
-    return found
+    return done
+
+
+@functools.lru_cache(maxsize=1)
+def _devices(client: Client) -> dict[str, dict[str, int]]:
+    """Node -> its GPUs by PCI id, as NFD tells: read once for a task, as no machine changes its GPUs meanwhile."""
+    try:
+        path = client.path("nfd.k8s-sigs.io/v1alpha1", "NodeFeature")
+        read = client.projected(path, _gpu_labels.gpu_devices, limit=200)
+    except (NotFound, Forbidden):
+        return {}
+    # A node may have several: GPU Feature Discovery writes one too.
+    return {name: devices for name, devices in read if devices}
 
 
 def _with(selector: str) -> str:
@@ -114,7 +169,7 @@ def operator_namespace(client: Client, before_nodes: bool = False) -> str:
     if not found and before_nodes:
         found = client.list(client.path("apps/v1", "Deployment"), field_selector=f"metadata.name={OPERATOR}")
     if not found:
-        raise InputError(
+        raise NotYet(
             f"No DaemonSet {PLUGIN} in this cluster: no GPU Operator, or its device plugin is off. Run the role "
             "gpu_operator first."
         )
@@ -128,9 +183,7 @@ def policy(client: Client) -> Json:
     except NotFound:
         found = []
     if not found:
-        raise InputError(
-            "There is no ClusterPolicy in this cluster: the GPU Operator is not installed, or not set up yet."
-        )
+        raise NotYet("There is no ClusterPolicy in this cluster: the GPU Operator is not installed, or not set up yet.")
     return min(found, key=lambda one: (one["metadata"].get("creationTimestamp", ""), one["metadata"]["name"]))
 
 
@@ -138,13 +191,16 @@ def policy_path(client: Client, found: Json) -> str:
     return client.path(*POLICY, "", found["metadata"]["name"])
 
 
-def patch_policy(client: Client, found: Json, spec: Json, dry_run: bool) -> Optional[Json]:
-    """A change as {what, diff}; None when it says so already."""
+def patch_policy(
+    client: Client, found: Json, spec: Json, dry_run: bool, annotations: Optional[Json] = None
+) -> Optional[Json]:
+    """A change as {what, diff}; None when it says so already. ``annotations`` go with it, and only with it."""
     changed = _lacking(spec, found.get("spec") or {})
     if not changed:
         return None
     name = found["metadata"]["name"]
-    client.patch(client.path(*POLICY, "", name), {"spec": changed}, dry_run=dry_run)
+    body: Json = {"spec": changed, **({"metadata": {"annotations": annotations}} if annotations else {})}
+    client.patch(client.path(*POLICY, "", name), body, dry_run=dry_run)
     return change(f"ClusterPolicy {name}", _same_keys(changed, found.get("spec") or {}), changed)
 
 
@@ -192,10 +248,38 @@ def gpu_pods(client: Client, nodes: Iterable[str]) -> dict[str, list[str]]:
         node = spec.get("nodeName", "")
         return (node, f"{meta['namespace']}/{meta['name']}") if holds and not over and node in wanted else ("", "")
 
-    for node, pod in client.projected(client.path("v1", "Pod"), read):
+    only = f"spec.nodeName={next(iter(wanted))}" if len(wanted) == 1 else ""
+    for node, pod in client.projected(client.path("v1", "Pod"), read, field_selector=only):
         if node:
             found.setdefault(node, []).append(pod)
     return found
+
+
+def evict(client: Client, pods: Iterable[str], timeout: float, say: Say) -> None:
+    """Pods by path, as gpu_pods gives them, by the eviction API: one that its PodDisruptionBudget holds is asked for
+    again until ``timeout``, for all of them. RdmaError names the budget then. It does not wait until they are gone."""
+    deadline, told = time.monotonic() + timeout, False
+    for pod in pods:
+        namespace, _sep, name = pod.partition("/")
+        while True:
+            try:
+                client.evict(namespace, name)
+                break
+            except Busy as busy:
+                if time.monotonic() + EVICT_AGAIN > deadline:
+                    raise RdmaError(
+                        f"Cannot evict pod {pod}: {_budget(busy)}, and so it was for {timeout:g} s. See that its other "
+                        "replicas run, or end it yourself."
+                    ) from None
+                if not told:
+                    say(f"waits for a PodDisruptionBudget: {pod}: {_budget(busy)}")
+                told = True
+                time.sleep(EVICT_AGAIN)
+
+
+def _budget(busy: Busy) -> str:
+    """The server's own words of the budget."""
+    return str(busy).partition("eviction: ")[2].partition(" (HTTP")[0]
 
 
 def _limits(container: Json) -> Json:
@@ -205,6 +289,3 @@ def _limits(container: Json) -> Json:
 def told(names: Sequence[str], count: int = 5) -> str:
     more = f" and {len(names) - count} more" if len(names) > count else ""
     return ", ".join(names[:count]) + more
-
-
-Say = Callable[[str], None]

@@ -53,14 +53,16 @@ def programs(daemon: Daemon) -> dict[str, str]:
 def for_plan(
     client: Client, plan: Json, daemon: Daemon, show: Callable[[str], None], *, image: str = "", interval: float = 0
 ) -> HostRun:
-    """A run over the plan's nodes. ``image`` "": that of the profile, which the VF configuration uses too."""
+    """A run over the plan's nodes. ``image`` "": the plan's, which the VF configuration uses too."""
+    probe = plan.get("probe") or {"image": _data.profile(plan["profile"])["vf_config_image"], "pull_secrets": []}
     namespace, shapes, run = plan["namespaces"]["own"], _data.shapes(), uuid.uuid4().hex[:12]
     objects = _host_objects.objects(
         daemon,
         [shapes[name] for name in plan["shapes"]],
         [node["name"] for node in plan["nodes"]],
         namespace,
-        image=image or _data.profile(plan["profile"])["vf_config_image"],
+        image=image or probe["image"],
+        pull_secrets=probe["pull_secrets"],
         run=run,
         programs=programs(daemon),
         interval=interval,

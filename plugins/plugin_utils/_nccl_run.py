@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+import signal
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -23,6 +24,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._client import Client
 from ansible_collections.gpuops.rdma.plugins.module_utils._errors import (
     ClusterError,
     Forbidden,
+    InputError,
     NotFound,
     RdmaError,
     Unreachable,
@@ -31,6 +33,8 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._model import Json
 from ansible_collections.gpuops.rdma.plugins.module_utils._wait import duration
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._watch import Watcher
 
+ORDER = ("fail", "incomplete", "unjudged", "degraded", "pass")
+"""Verdicts, the worst first."""
 OWNED = ("app.kubernetes.io/managed-by", "gpuops-rdma")
 DRAIN = 1.0
 """Seconds of silence after the container's end before its log is read once more, whole."""
@@ -477,6 +481,47 @@ class Run:
                 (folder / f"{name}.log").write_text("\n".join(lines) + "\n", encoding="utf-8")
                 saved.append(name)
         return saved
+
+
+class Interrupted(KeyboardInterrupt):
+    """Ansible passes a signal on to its workers, which then die at once; without this no clean-up would run."""
+
+
+@contextlib.contextmanager
+def interruptible() -> Iterator[None]:
+    """The first SIGINT or SIGTERM raises Interrupted, so that the clean-up behind a ``finally`` runs to its end."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    numbers = (signal.SIGINT, signal.SIGTERM)
+
+    def stop(_number: int, _frame: Any) -> None:
+        for number in numbers:
+            signal.signal(number, signal.SIG_IGN)
+        raise Interrupted
+
+    before = {number: signal.signal(number, stop) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def chosen(plan: Json, names: Sequence[str]) -> list[Json]:
+    """The plan's tests of these names, or all. InputError for unknown names and for a plan without tests."""
+    known = {entry["name"]: entry for entry in plan.get("tests", [])}
+    unknown = [name for name in names if name not in known]
+    if unknown:
+        raise InputError(f"The plan has no test {', '.join(unknown)}. It has: {', '.join(known) or 'none'}.")
+    if not known:
+        raise InputError("The plan has no NCCL test: no GPU node of a supported shape is in it.")
+    return [known[name] for name in names] if names else list(known.values())
+
+
+def file_stem(name: str) -> str:
+    """``nccl-<name>``, once."""
+    return name if name.startswith("nccl-") else f"nccl-{name}"
 
 
 def left_over(client: Client, namespace: str, names: Sequence[str]) -> list[str]:

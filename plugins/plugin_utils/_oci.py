@@ -20,6 +20,7 @@ from email.utils import parsedate_to_datetime
 from pathlib import Path
 from typing import Any, Optional
 
+from ansible_collections.gpuops.rdma.plugins.module_utils._argspec import OCI
 from ansible_collections.gpuops.rdma.plugins.module_utils._errors import (
     ClusterError,
     Conflict,
@@ -30,15 +31,8 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._errors import (
 )
 from ansible_collections.gpuops.rdma.plugins.module_utils._model import HIDDEN
 
-AUTH_TYPES = (
-    "config",
-    "environment",
-    "security_token",
-    "instance_principal",
-    "resource_principal",
-    "workload_identity",
-)
-OPTIONS = ("auth_type", "config_file", "profile", "region", "service_endpoint")
+AUTH_TYPES = tuple(OCI["auth_type"]["choices"])
+OPTIONS = tuple(OCI)
 CLIENTS = {
     "compute": ("core", "ComputeClient"),
     "management": ("core", "ComputeManagementClient"),
@@ -61,6 +55,8 @@ ENVIRONMENT = {
     "region": "OCI_CLI_REGION",
 }
 """Names of the OCI CLI."""
+CLI_AUTH = {"oke_workload_identity": "workload_identity"}
+"""Values of OCI_CLI_AUTH that the OCI CLI knows by another name than we do; for api_key see ``auth_of_environment``."""
 PAGE = 1000
 _PAR = re.compile(r"/p/[^/\s]+/n/")
 SKEW = 240
@@ -81,7 +77,7 @@ class Session:
     """``options``: those of OPTIONS, missing or None = default. Raises InputError for what the user gave."""
 
     def __init__(self, options: Mapping[str, Any], retries: Optional[Any] = None) -> None:
-        self.auth_type = options.get("auth_type") or os.environ.get("OCI_CLI_AUTH") or "config"
+        self.auth_type = options.get("auth_type") or auth_of_environment()
         if self.auth_type not in AUTH_TYPES:
             raise InputError(f"Unknown auth_type {self.auth_type!r}. Known: {', '.join(AUTH_TYPES)}.")
         self.oci = sdk()
@@ -287,6 +283,16 @@ class Session:
         if self.auth_type not in ("config", "environment"):
             return "The token has expired or is of another region or tenancy."
         return "Check user, tenancy, fingerprint and key of the profile: one of them does not belong to the others."
+
+
+def auth_of_environment() -> str:
+    """What OCI_CLI_AUTH asks for. The CLI, which kubeconfigs of OKE run, knows no `environment`; told `api_key`
+    it takes the key from the environment where there is one, else from the config file."""
+    asked = os.environ.get("OCI_CLI_AUTH") or "config"
+    if asked == "api_key":
+        keys = ("OCI_CLI_KEY_CONTENT", "OCI_CLI_KEY_FILE")
+        return "environment" if any(os.environ.get(name) for name in keys) else "config"
+    return CLI_AUTH.get(asked, asked)
 
 
 def clean(text: str) -> str:

@@ -6,7 +6,7 @@ for what they lead to. PRIVATE to the collection.
 
 ``want`` is complete(...): ``{package, namespace, source, source_namespace, channel, csv, approval, every_namespace,
 config, labels, catalog_image, catalog_pull_secrets, mirrors, resources[{kind, name, values, await}],
-evidence{selector, resource}, expected_nodes}``.
+evidence{selector, resource, validator}, expected_nodes}``.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._client import Client
 from ansible_collections.gpuops.rdma.plugins.module_utils._errors import Forbidden, InputError, NotFound
 from ansible_collections.gpuops.rdma.plugins.module_utils._model import Json
 from ansible_collections.gpuops.rdma.plugins.module_utils._readiness import READY, WAITING, Status
-from ansible_collections.gpuops.rdma.plugins.plugin_utils import _data
+from ansible_collections.gpuops.rdma.plugins.plugin_utils import _data, _rollout, _tolerations
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._watch import Watcher
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._writer import Writer
 
@@ -84,12 +84,13 @@ class Operator:
         self.timeout, self.grace = timeout, grace
         self.writer = Writer(client, check, say)
         self.changes: list[Json] = []
+        self.notes: list[str] = []
         self.approved = ""
 
     # ---- there -------------------------------------------------------------------------------------------------
 
     def present(self) -> Json:
-        """``{package, namespace, channel, csv, phase, approved, resources, evidence}``."""
+        """``{package, namespace, channel, csv, phase, approved, resources, evidence, notes}``."""
         want = self.want
         subscriptions = self._subscriptions()
         _olm.elsewhere(subscriptions, want["package"], want["namespace"])
@@ -119,6 +120,7 @@ class Operator:
             "approved": self.approved,
             "resources": [f"{one['kind']} {one['name']}" for one in self.want["resources"]],
             "evidence": {},
+            "notes": self.notes,
         }
 
     def _subscriptions(self) -> list[Json]:
@@ -292,17 +294,19 @@ class Operator:
 
     def _resources(self, csv: Json) -> None:
         prepared = [(one, *self._rendered(csv, one)) for one in self.want["resources"]]
-        for one, obj, namespaced in prepared:
-            self._resource(one, obj, namespaced)
+        for one, obj, schema in prepared:
+            self._resource(one, obj, schema)
 
-    def _rendered(self, csv: Json, one: Json) -> tuple[Json, bool]:
-        """(object, whether it is namespaced). Every unknown field of the values is named before anything is written."""
+    def _rendered(self, csv: Json, one: Json) -> tuple[Json, Json]:
+        """(object, its schema). Every unknown field of the values is named before anything is written."""
         values = one.get("values") or {}
         obj = _olm.custom_resource(csv, one["kind"], values)
         crd_name, version = _olm.owned_definition(csv, one["kind"])
         crd = self._definition(crd_name) if crd_name else None
+        schema: Json = {}
         if crd is not None:
-            faults = _olm.unknown_fields(values, _olm.schema_of(crd, version))
+            schema = _olm.schema_of(crd, version)
+            faults = _olm.unknown_fields(values, schema)
             if faults:
                 kind = one["kind"]
                 raise InputError(
@@ -311,7 +315,7 @@ class Operator:
         namespaced = crd is not None and crd["spec"]["scope"] == "Namespaced"
         one["name"], one["apiVersion"] = one.get("name") or obj["metadata"]["name"], obj["apiVersion"]
         meta = {"name": one["name"], **({"namespace": self.want["namespace"]} if namespaced else {})}
-        return {**obj, "metadata": meta}, namespaced
+        return {**obj, "metadata": meta}, schema
 
     def _definition(self, name: str) -> Optional[Json]:
         try:
@@ -319,7 +323,7 @@ class Operator:
         except Forbidden:
             return None  # the server's own validation refuses them then
 
-    def _resource(self, one: Json, obj: Json, namespaced: bool) -> None:
+    def _resource(self, one: Json, obj: Json, schema: Json) -> None:
         """Made from the example; later only our values are held: what other roles write into it stays."""
         live = self._live(obj)
         if live is None:
@@ -327,6 +331,10 @@ class Operator:
             self._write(obj)
             return
         values = {"spec": one.get("values") or {}}
+        for note in _olm.left_behind(live, obj, schema, values["spec"]):
+            self.notes.append(note)
+            self.say(f"{self.want['package']}: {note}")
+        values = _tolerations.with_noted(values, live, _tolerations.noted(live, _tolerations.ADDED))
         if _objects.contained(values, live):
             return
         name = _objects.reference(obj)
@@ -376,8 +384,12 @@ class Operator:
                 title=self.want["package"],
                 remedy=f"See kubectl -n {self.want['namespace']} get pods -o wide.",
             )
-            offering = [one for one in self._nodes(watcher, evidence) if one["count"]] if evidence else []
-        return {"nodes": len(offering), "resource": evidence["resource"]} if evidence else {}
+            if not evidence:
+                return {}
+            offering = [one["name"] for one in self._nodes(watcher, evidence) if one["count"]]
+            tried = self._validated(watcher, evidence, offering)
+        found = {"nodes": len(offering), "resource": evidence["resource"]}
+        return {**found, "validated": sum(one.ready for one in tried.values())} if evidence.get("validator") else found
 
     def _effects(self, watcher: Watcher, awaited: Sequence[Json], evidence: Json) -> dict[str, Status]:
         found: dict[str, Status] = {}
@@ -395,7 +407,17 @@ class Operator:
             for node in nodes:
                 words = f"offers no {evidence['resource']}"
                 found[f"GPUs/{node['name']}"] = Status(READY if node["count"] else WAITING, words)
+            found.update(self._validated(watcher, evidence, [node["name"] for node in nodes]))
         return found
+
+    def _validated(self, watcher: Watcher, evidence: Json, nodes: Sequence[str]) -> dict[str, Status]:
+        """The operator's own trial of each node. A node that only offers GPUs has not run anything on them yet."""
+        name, namespace = evidence.get("validator"), self.want["namespace"]
+        if not name or not nodes:
+            return {}
+        found = _rollout.daemonsets(watcher, namespace)
+        daemonset = next((one for one in found if one["metadata"]["name"] == name), None)
+        return _rollout.states(watcher, "validator", namespace, daemonset, nodes, each=True)
 
     def _nodes(self, watcher: Watcher, evidence: Json) -> list[Json]:
         def small(node: Json) -> Json:

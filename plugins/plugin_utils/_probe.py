@@ -32,16 +32,21 @@ APP = "gpuops-probe"
 PER_POD = 200
 """Requests that one pod makes: they stand in its command line."""
 POLL = 0.5
+CREDENTIALS = "/var/run/gpuops"
+SERVICE_CA = "openshift-service-ca.crt"
+"""ConfigMap in each namespace of OpenShift: who signs its Services' certificates."""
 DONE = "gpuops: probe done"
 
 
 @dataclass(frozen=True)
 class Ask:
-    """``node``: value of the label kubernetes.io/hostname, "" for any node."""
+    """``node``: value of the label kubernetes.io/hostname, "" for any node. ``account``: a ServiceAccount whose token
+    the requests of as_account() show."""
 
     node: str
     requests: Sequence[Json]
     tolerations: Sequence[Json] = field(default_factory=list)
+    account: str = ""
 
 
 @functools.lru_cache(maxsize=1)
@@ -67,9 +72,22 @@ def probe_pod(name: str, namespace: str, ask: Ask, image: str, pull_secrets: Seq
         "seccompProfile": {"type": "RuntimeDefault"},
     }
     spec.update({"automountServiceAccountToken": False, "enableServiceLinks": False})
+    if ask.account:
+        sources = [
+            {"serviceAccountToken": {"path": "token", "expirationSeconds": 600}},
+            {"configMap": {"name": SERVICE_CA, "items": [{"key": "service-ca.crt", "path": "ca.crt"}]}},
+        ]
+        spec["serviceAccountName"] = ask.account
+        spec["volumes"] = [{"name": "credentials", "projected": {"sources": sources}}]
+        container["volumeMounts"] = [{"name": "credentials", "mountPath": CREDENTIALS, "readOnly": True}]
     if pull_secrets:
         spec["imagePullSecrets"] = [{"name": one} for one in pull_secrets]
     return found
+
+
+def as_account(request: Json) -> Json:
+    """With the token of the pod's ServiceAccount, to a Service of OpenShift's; the token stays in the pod."""
+    return {**request, "token": f"{CREDENTIALS}/token", "ca": f"{CREDENTIALS}/ca.crt"}
 
 
 def spread(requests: Sequence[Json], prefix: str, node: str = "", per_pod: int = PER_POD) -> dict[str, Ask]:

@@ -121,6 +121,19 @@ def objects(plan: Plan, name: str, namespace: str) -> list[Json]:
     return found
 
 
+def changed_keys(data: Mapping[str, str], documents: Mapping[str, Json]) -> list[str]:
+    """Keys of a ConfigMap that say otherwise than ``documents``; those that are not there change nobody."""
+    return [key for key, document in documents.items() if key in data and not _same(data[key], document)]
+
+
+def _same(there: str, document: Json) -> bool:
+    try:
+        found = yaml.safe_load(there)
+    except yaml.YAMLError:
+        return False
+    return isinstance(found, dict) and {"version": "v1", **found} == {"version": "v1", **document}
+
+
 def layouts_in(config_map: Optional[Json]) -> Json:
     """Of a MIG manager's ConfigMap of ours, but for the one that every such file has."""
     text_of = ((config_map or {}).get("data") or {}).get(MIG_FILE, "")

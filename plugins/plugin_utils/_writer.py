@@ -29,6 +29,7 @@ class Writer:
 
     def __init__(self, client: Client, dry_run: bool, say: Callable[[str], None]) -> None:
         self.client, self.dry_run, self.say = client, dry_run, say
+        self.left: list[str] = []
 
     def apply(self, obj: Json, takeover: bool = False) -> Optional[Json]:
         """None when nothing is to be changed. Somebody else's object is refused, unless ``takeover``."""
@@ -64,17 +65,25 @@ class Writer:
             return None
         return None if before is None else self._delete({**obj, "metadata": before["metadata"]})
 
-    def sweep(self, kinds: Sequence[tuple[str, str]], selector: str, timeout: float) -> list[Json]:
+    def sweep(
+        self,
+        kinds: Sequence[tuple[str, str]],
+        selector: str,
+        timeout: float,
+        stays: Callable[[Json], str] = lambda obj: "",
+    ) -> list[Json]:
         """Removes everything of these kinds with these labels, in this order, and waits until it is gone.
 
-        A namespace stays while something of somebody else is in it.
+        A namespace stays while something of somebody else is in it, and so does what ``stays`` has a reason for.
+        ``left`` is what stayed.
         """
         changes = []
         for version, kind in kinds:
             for obj in self._labelled(version, kind, selector):
-                stranger = self._stranger(obj) if kind == "Namespace" else ""
-                if stranger:
-                    self.say(f"left alone: Namespace {obj['metadata']['name']}: {stranger} in it is not ours")
+                why = self._stranger(obj) if kind == "Namespace" else stays(obj)
+                if why:
+                    self.left.append(f"{_objects.reference(obj)}: {why}")
+                    self.say(f"left alone: {self.left[-1]}")
                     continue
                 change = self._delete(obj)
                 changes += [change] if change else []
@@ -83,11 +92,13 @@ class Writer:
         return changes
 
     def _labelled(self, version: str, kind: str, selector: str) -> list[Json]:
-        """None where the server does not know the kind: then there is nothing of it."""
+        """Nothing where the server does not know the kind. Pods of a controller go with it."""
         try:
             items = self.client.list(self.client.path(version, kind), label_selector=selector)
         except NotFound:
             return []
+        if kind == "Pod":
+            items = [item for item in items if not item["metadata"].get("ownerReferences")]
         return [{**item, "apiVersion": version, "kind": kind} for item in items]
 
     def _stranger(self, namespace: Json) -> str:
@@ -99,7 +110,7 @@ class Writer:
                 continue
             for item in items:
                 if _objects.is_somebodys({**item, "kind": kind}):
-                    return _objects.reference({**item, "kind": kind})
+                    return f"{_objects.reference({**item, 'kind': kind})} in it is not ours"
         return ""
 
     def _delete(self, obj: Json) -> Optional[Json]:

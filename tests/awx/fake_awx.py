@@ -3,10 +3,11 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """A stand-in for the API of AWX 24.6.1: as much of it as awx.awx needs to make what playbooks/awx.yml makes.
 
-It refuses what AWX refuses. Two sources: the documentation of awx.awx's own modules (which fields an object has, their
-types and choices), and AWX's serializers and views (unique names, references, surveys, credential types, schedules,
-loops in workflows). Secrets are shown as $encrypted$. Lists have pages. It runs no job; a project's update succeeds at
-once. Where AWX derives a field (the organisation of a job template is its project's), so does this.
+It refuses what AWX refuses, as far as that was read; no AWX has confirmed it. Two sources: the documentation of
+awx.awx's own modules (which fields an object has, their types and choices), and AWX's serializers and views as of
+October 2024 (unique names, references, surveys, credential types, schedules, loops in workflows). Secrets are shown as
+$encrypted$. Lists have pages. It runs no job; a project's update succeeds at once. Where AWX derives a field (the
+organisation of a job template is its project's), so does this.
 """
 
 from __future__ import annotations
@@ -23,7 +24,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Optional
 
+import jinja2
 import yaml
+from jinja2 import sandbox
 
 Json = dict[str, Any]
 ENCRYPTED = "$encrypted$"
@@ -412,6 +415,23 @@ class Awx:
         given = new.get("notification_configuration")
         if needed and (not isinstance(given, dict) or set(given) != needed):
             raise bad(notification_configuration=f"fields must be {sorted(needed)}")
+        for event, told in (new.get("messages") or {}).items():
+            if event not in ("started", "success", "error", "workflow_approval"):
+                raise bad(messages=f"Event '{event}' invalid")
+            for text in (told or {}).values():
+                self._check_message(text)
+
+    @staticmethod
+    def _check_message(text: Any) -> None:
+        """AWX renders it with a job that has no artifacts, and refuses what is not defined then."""
+        if text is None:
+            return
+        if not isinstance(text, str):
+            raise bad(messages=f"Expected string, found {type(text)}")
+        try:
+            rendered(text, {}, jinja2.StrictUndefined)
+        except jinja2.TemplateError as error:
+            raise bad(messages=f"Unable to render message: {error}") from None
 
     def _check_schedules(self, new: Json) -> None:
         rule = str(new["rrule"])
@@ -540,6 +560,13 @@ class Awx:
             item["inputs"] = {k: ENCRYPTED if k in secrets and v else v for k, v in item["inputs"].items()}
         shown = {"id": number, "type": KINDS[end].type, "url": url, "related": related, "summary_fields": summary}
         return json.loads(json.dumps({**item, **shown}))
+
+
+def rendered(text: str, artifacts: Json, undefined: Any = jinja2.Undefined) -> str:
+    """A notification's message as AWX makes it: of the job, these fields among others may be named."""
+    job = {"id": 42, "name": 'RDMA "scan"', "status": "failed", "artifacts": artifacts}
+    told = {"job": job, "url": "https://awx.example.com/#/jobs/playbook/42?a&b", "job_friendly_name": "Job"}
+    return str(sandbox.ImmutableSandboxedEnvironment(undefined=undefined).from_string(text).render(told))
 
 
 def survey(spec: Any) -> Json:

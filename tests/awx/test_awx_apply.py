@@ -6,8 +6,10 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -28,6 +30,7 @@ GIVEN: dict[str, Any] = {
     "rdma_awx_compartment": "ocid1.compartment.oc1..aaaa",
     "rdma_awx_notify_url": "https://hooks.example.com/rdma",
     "rdma_awx_galaxy_credentials": ["Ansible Galaxy"],
+    "rdma_awx_report_keep": "configmap",
     "rdma_awx_clusters": [{"name": "lab", "inventory": "GPU clusters", "variables": {"rdma_context": "lab"}}],
     "rdma_awx_credentials": {
         "kubeconfig": {"kubeconfig": "apiVersion: v1\nkind: Config\n", "context": "lab"},
@@ -107,14 +110,53 @@ def _check(awx: fake_awx.Awx) -> None:
     assert awx.links[("workflow_job_template_nodes", nodes["verify"], "failure_nodes")] == [nodes["scan"]]
     hook = numbers[id(awx.named("notification_templates", "gpuops webhook"))]
     assert awx.links[("job_templates", numbers[id(scan)], "notification_templates_error")] == [hook]
-    assert (
-        len(awx.links[("job_templates", numbers[id(awx.named("job_templates", "RDMA Blueprints"))], "credentials")])
-        == 3
-    )
+    held = {
+        one["name"]: {
+            awx.objects["credentials"][key]["name"].removeprefix("gpuops ")
+            for key in awx.links[("job_templates", number, "credentials")]
+        }
+        for number, one in awx.objects["job_templates"].items()
+    }
+    # A kubeconfig of OKE asks the OCI CLI for each token, so that every job on a cluster needs the key.
+    wanted = {name: {"kubeconfig", "OCI"} for name in held if name != "RDMA Blueprints"}
+    assert held == {**wanted, "RDMA Blueprints": {"kubeconfig", "OCI", "Blueprints"}}
+    asked = {one["variable"]: one for one in verify["survey_spec"]["spec"]}
+    assert asked["rdma_report_keep"]["default"] == "configmap"
+    assert project["scm_branch"] == yaml.safe_load((ROOT / "galaxy.yml").read_text("utf-8"))["version"]
+    _check_webhook(awx.named("notification_templates", "gpuops webhook")["messages"])
     assert {one["name"] for one in awx.objects["schedules"].values() if one["enabled"]} == {
         "RDMA verify every night",
         "RDMA host checks every week",
     }
+
+
+def _check_webhook(messages: dict[str, Any]) -> None:
+    """It learns which nodes are bad. AWX sends a body that is no JSON of a mapping as {}."""
+    told = {"lab": {"verdict": "fail", "reason": 'n3 is "slow" & <late>.', "bad_nodes": ["n3"], "failed": True}}
+    for event in ("success", "error"):
+        body = json.loads(fake_awx.rendered(messages[event]["body"], {"rdma_report": told, "rdma_report_html": {}}))
+        assert body["clusters"] == told and body["name"] == 'RDMA "scan"'
+        assert body["url"].endswith("/42?a&b") and set(body) == {"job", "name", "status", "url", "clusters"}
+        assert json.loads(fake_awx.rendered(messages[event]["body"], {}))["clusters"] == {}
+
+
+# Of oci-cli 3.95.1 (OCI_CLI_AUTH_CHOICES): what OCI_CLI_AUTH may be, else the CLI refuses every command.
+CLI_AUTH = "api_key instance_principal security_token instance_obo_user resource_principal oke_workload_identity pkcs11"
+
+
+def test_the_oci_cli_takes_the_credential(tmp_path: Path) -> None:
+    """A kubeconfig of OKE runs it for each token. With the CLI that is installed, where one is."""
+    data = yaml.safe_load((ROOT / "playbooks/vars/awx/objects.yml").read_text("utf-8").replace("!unsafe ", ""))
+    (kind,) = [one for one in data["controller_credential_types"] if one["name"] == "gpuops OCI"]
+    env = kind["injectors"]["env"]
+    assert env["OCI_CLI_AUTH"] in CLI_AUTH.split()
+    cli = shutil.which("oci")
+    if cli:
+        given = {name: "x" for name in env if name != "OCI_CLI_AUTH"}
+        words = [cli, "ce", "cluster", "generate-token", "--cluster-id", "ocid1.cluster.oc1..a", "--region", "x"]
+        run = {**os.environ, **given, "OCI_CLI_AUTH": env["OCI_CLI_AUTH"], "HOME": str(tmp_path)}
+        done = subprocess.run(words, env=run, text=True, capture_output=True, timeout=60, check=False)
+        assert "OCI_CLI_AUTH" not in done.stderr, done.stderr
 
 
 def test_without_an_image_nothing_is_asked_of_awx(awx: fake_awx.Awx, address: str, tmp_path: Path) -> None:
@@ -166,6 +208,23 @@ def test_refused(awx: fake_awx.Awx, end: str, body: dict[str, Any], said: str) -
     with pytest.raises(fake_awx.Refused, match=said) as caught:
         awx.handle("POST", f"/api/v2/{end}/", [], body)
     assert caught.value.status == 400
+
+
+@pytest.mark.parametrize(
+    ("messages", "said"),
+    [
+        ({"error": {"body": "{{ job.artifacts.bad.x }}"}}, "no attribute 'bad'"),
+        ({"error": {"body": "{{ job.id "}}, "Unable to render"),
+        ({"later": {}}, "Event 'later' invalid"),
+    ],
+)
+def test_messages_that_awx_cannot_render(awx: fake_awx.Awx, messages: dict[str, Any], said: str) -> None:
+    of = awx.handle("POST", "/api/v2/organizations/", [], {"name": "o"})[1]["id"]
+    hook = {"url": "https://x", "http_method": "POST", "headers": {}, "username": "", "password": ""}
+    body = {"name": "x", "organization": of, "notification_type": "webhook", "messages": messages}
+    body["notification_configuration"] = {**hook, "disable_ssl_verification": False}
+    with pytest.raises(fake_awx.Refused, match=said):
+        awx.handle("POST", "/api/v2/notification_templates/", [], body)
 
 
 @pytest.mark.parametrize("rule", ["FREQ=DAILY", "DTSTART:20260101T000000Z RRULE:FREQ=DAILY"])

@@ -14,6 +14,9 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+import yaml
+
+ROOT = Path(__file__).resolve().parents[2]
 LONGEST = 1024
 """AWX shows so many bytes of an event (EVENT_STDOUT_MAX_BYTES_DISPLAY)."""
 PLAY = """
@@ -64,7 +67,7 @@ def test_artifacts_of_a_failed_job(tmp_path: Path) -> None:
     stats = run_statistics(done.stdout)
     assert set(stats["rdma_report"]) == {"east", "west"}
     told = stats["rdma_report"]["east"]
-    assert told["verdict"] == "fail"
+    assert (told["verdict"], told["failed"]) == ("fail", True)
     assert told["bad_nodes"] == []
     page = gzip.decompress(base64.b64decode(stats["rdma_report_html"]["west"]))
     assert page == (tmp_path / "west" / "report.html").read_bytes()
@@ -73,3 +76,21 @@ def test_artifacts_of_a_failed_job(tmp_path: Path) -> None:
     assert "\r" not in before_recap
     lines = [line for line in before_recap.splitlines() if "ansible_stats" not in line]
     assert max(map(len, lines)) < LONGEST
+
+
+def test_the_scan_of_a_workflow_leaves_out_clusters_that_did_not_fail(tmp_path: Path) -> None:
+    """AWX hands artifacts on as extra variables. A cluster of which nothing is told is scanned."""
+    (task,) = [
+        task
+        for task in yaml.safe_load((ROOT / "playbooks" / "nccl_scan.yml").read_text("utf-8"))[0]["tasks"]
+        if task.get("ansible.builtin.meta") == "end_host"
+    ]
+    here = {"name": "Here", "ansible.builtin.debug": {"msg": "scans {{ inventory_hostname }}"}}
+    play = {"hosts": "all", "gather_facts": False, "connection": "local", "tasks": [task, here]}
+    (tmp_path / "play.yml").write_text(yaml.safe_dump([play]), encoding="utf-8")
+    told = {"bad": {"verdict": "fail", "failed": True}, "well": {"verdict": "incomplete", "failed": False}}
+    (tmp_path / "extra.json").write_text(json.dumps({"rdma_report": told}), encoding="utf-8")
+    words = ["ansible-playbook", "-i", "bad,well,untold,", str(tmp_path / "play.yml")]
+    for more, scanned in (["-e", f"@{tmp_path / 'extra.json'}"], {"bad", "untold"}), ([], {"bad", "well", "untold"}):
+        done = subprocess.run([*words, *more], text=True, capture_output=True, timeout=120, check=True)
+        assert set(re.findall(r"scans (\w+)", done.stdout)) == scanned

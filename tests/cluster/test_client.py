@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import base64
 import tempfile
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 from ansible_collections.gpuops.rdma.plugins.module_utils._client import Client
-from ansible_collections.gpuops.rdma.plugins.module_utils._errors import InputError
+from ansible_collections.gpuops.rdma.plugins.module_utils._errors import ClusterError, InputError
 
 pytestmark = pytest.mark.cluster
 
@@ -46,3 +47,31 @@ def test_a_broken_certificate_is_one_message(embedded: dict[str, Any], tmp_path:
     embedded["users"][0]["user"]["client-key-data"] = base64.b64encode(b"not a key").decode()
     with pytest.raises(InputError, match="Cannot use the certificates"):
         Client.connect(written(embedded, tmp_path))
+
+
+def test_a_misspelt_patch_is_refused(sandbox: Any) -> None:
+    """By the server, for a kind of its own and a custom one, and told without the object; patches of a status go on."""
+    client = Client.connect({"kubeconfig": str(sandbox.kubeconfig)})
+    paths = [client.path("v1", "Node"), client.path("kwok.x-k8s.io/v1alpha1", "Stage")]
+    node, stage = (f"{path}/{client.list(path)[0]['metadata']['name']}" for path in paths)
+    for path, body, kind in (
+        (node, {"spec": {"misspelt": True}}, "merge"),
+        (node, [{"op": "add", "path": "/spec/misspelt", "value": True}], "json"),
+        (stage, {"spec": {"misspelt": True}}, "merge"),
+    ):
+        with pytest.raises(ClusterError, match=r'strict decoding error: unknown field "spec\.misspelt"') as refused:
+            client.patch(path, body, kind=kind)
+        assert len(str(refused.value)) < 200
+    body = {"status": {"capacity": {"example.com/patched": "1"}}}
+    status = client.patch(f"{node}/status", body, dry_run=True)["status"]
+    assert status["capacity"]["example.com/patched"] == "1"
+
+
+def test_a_quiet_watch_lasts_as_long_as_was_asked(sandbox: Any) -> None:
+    """One that breaks off lists again: on a large cluster every few seconds, for nothing."""
+    client = Client.connect({"kubeconfig": str(sandbox.kubeconfig)})
+    path = client.path("v1", "PersistentVolume")
+    version = client.get(path)["metadata"]["resourceVersion"]
+    began = time.monotonic()
+    assert [kind for kind, _obj in client.watch(path, resource_version=version, timeout=7) if kind != "BOOKMARK"] == []
+    assert time.monotonic() - began > 6

@@ -15,7 +15,7 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils._writer import Writer
 from small_sandbox import Cluster, sandbox
 
 pytestmark = pytest.mark.cluster
-KEEP = "ConfigMap shared/theirs"
+CLAIM = {"spec": {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Mi"}}}}
 
 
 @pytest.fixture(scope="module")
@@ -38,9 +38,15 @@ def ours(cluster: Cluster) -> None:
         writer(cluster).apply(_objects.owned(item))
     writer(cluster).apply(_objects.owned(obj("ConfigMap", "a", "default")))
     writer(cluster).apply(_objects.owned(obj("ServiceAccount", "b", "default")))
+    writer(cluster).apply(_objects.owned(obj("Secret", "token", "default")))
+    writer(cluster).apply(_objects.owned(obj("PersistentVolumeClaim", "kept", "default", **CLAIM)))
     writer(cluster).apply(_objects.owned(obj("ConfigMap", "operator", "default"), "mpi-operator"), takeover=True)
     cluster.client.apply(obj("ConfigMap", "theirs", "shared"))
     cluster.client.apply(obj("ConfigMap", "theirs", "default"))
+
+
+def claims_stay(item: dict[str, Any]) -> str:
+    return "it has data" if item["kind"] == "PersistentVolumeClaim" else ""
 
 
 def there(cluster: Cluster, kind: str, name: str, namespace: str = "") -> bool:
@@ -61,23 +67,29 @@ def test_somebody_elses_object_is_neither_changed_nor_removed(cluster: Cluster) 
 
 def test_everything_of_ours_goes_and_nothing_else(cluster: Cluster) -> None:
     ours(cluster)
-    predicted = writer(cluster, dry_run=True).sweep(_objects.KINDS, _objects.SELECTOR, 60)
+    predicted = writer(cluster, dry_run=True).sweep(_objects.KINDS, _objects.SELECTOR, 60, claims_stay)
     assert there(cluster, "Namespace", "own")
     said: list[str] = []
-    done = writer(cluster, said).sweep(_objects.KINDS, _objects.SELECTOR, 60)
+    done = writer(cluster, said).sweep(_objects.KINDS, _objects.SELECTOR, 60, claims_stay)
     whats = {change["what"] for change in done}
     assert whats == {change["what"] for change in predicted}
     assert whats == {
         "delete ConfigMap own/a",
         "delete ConfigMap default/a",
+        "delete Secret default/token",
         "delete ServiceAccount default/b",
         "delete Namespace own",
     }
-    assert said == ["left alone: Namespace shared: ConfigMap shared/theirs in it is not ours"]
+    assert said == [
+        "left alone: PersistentVolumeClaim default/kept: it has data",
+        "left alone: Namespace shared: ConfigMap shared/theirs in it is not ours",
+    ]
     assert cluster.client.find("/api/v1/namespaces/own") is None, "it waits until all is gone"
     for namespace in ("shared", "default"):
         assert there(cluster, "ConfigMap", "theirs", namespace)
     assert there(cluster, "ConfigMap", "operator", "default"), "an operator's objects go with the operator"
+    (last,) = writer(cluster).sweep(_objects.KINDS, _objects.SELECTOR, 60)
+    assert last["what"] == "delete PersistentVolumeClaim default/kept"
     assert writer(cluster).sweep(_objects.KINDS, _objects.SELECTOR, 60) == []
 
 

@@ -9,141 +9,31 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
+from nccl_cluster import BLOCK, ROOT, Cluster, argv_of, nccl_cluster, plan_file
+from nccl_cluster import act as task
 
 pytestmark = pytest.mark.cluster
 
-ROOT = Path(__file__).resolve().parents[2]
-SANDBOX = [sys.executable, str(ROOT / "tests/sandbox/sandbox")]
-CHARTS = ROOT / "tests" / "sandbox" / "charts"
-ANSIBLE = str(Path(sys.executable).with_name("ansible"))
-WITHOUT = "gpu-operator,network-operator,nfd,nv-ipam,node-agent,multus"
-LAUNCHERS = ("mpi", "volcano")
 NODES = 8
-BLOCK = 4
-"""Nodes in a block here, so that there are two."""
-SHAPE = "BM.GPU.H100.8"
 LABEL = "oci.oraclecloud.com/rdma.local_block_id"
-GPUS = {"nvidia.com/gpu": "8", "nvidia.com/sriov_rdma_vf": "16"}
-
-
-@dataclass
-class Cluster:
-    name: str
-    kubeconfig: Path
-    nodes: list[str]
-
-    def run(self, *command: str) -> str:
-        argv = [*SANDBOX, "exec", self.name, "--", *command]
-        return subprocess.run(argv, check=True, capture_output=True, text=True).stdout
-
-    def node(self, name: str) -> Any:
-        return json.loads(self.run("kubectl", "get", "node", name, "-o", "json"))
-
-    def fault(self, verb: str, *faults: str) -> None:
-        subprocess.run([*SANDBOX, "fault", verb, "--name", self.name, *faults], check=True, capture_output=True)
-
-    def devices(self, node: str, **more: str) -> None:
-        values = {**GPUS, **more}
-        body = json.dumps({"status": {"capacity": values, "allocatable": values}})
-        self.run("kubectl", "patch", "node", node, "--subresource=status", "--type=merge", "-p", body)
-
-    def left(self) -> list[str]:
-        """What a scan must not leave behind."""
-        found = self.run("kubectl", "get", "pods,configmaps,mpijobs,vcjob,podgroups", "-n", "gpuops-nccl", "-o", "name")
-        return [name for name in found.split() if not name.endswith("/kube-root-ca.crt")]
 
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    name = f"scan-{os.getpid()}"
-    kubeconfig = tmp_path_factory.mktemp("kube") / "config"
-    up = [*SANDBOX, "up", "--name", name, "--gpu-nodes", str(NODES), "--without", WITHOUT, "--small-nodes"]
-    done = subprocess.run([*up, "--kubeconfig", str(kubeconfig)], capture_output=True, text=True)
-    if done.returncode:
-        pytest.fail(f"sandbox up: {done.stdout[-500:]}{done.stderr[-500:]}")
-    try:
-        made = Cluster(name, kubeconfig, [])
-        made.run("kubectl", "apply", "--server-side", "-f", str(CHARTS / "mpi-operator.yaml"))
-        place = ("-n", "volcano-system", "--create-namespace", "--wait")
-        made.run("helm", "install", "volcano", str(CHARTS / "volcano"), *place)
-        made.run("kubectl", "create", "namespace", "gpuops-nccl")
-        found = made.run("kubectl", "get", "nodes", "-l", f"node.kubernetes.io/instance-type={SHAPE}", "-o", "name")
-        names = [line.rpartition("/")[2] for line in found.split()]
-        made.nodes = sorted(names, key=lambda one: tuple(int(part) for part in one.split(".")))
+    with nccl_cluster("scan", tmp_path_factory.mktemp("kube"), NODES) as made:
         for i, node in enumerate(made.nodes):
-            made.devices(node)
             made.run("kubectl", "label", "node", node, f"{LABEL}=block{i // BLOCK}", "--overwrite")
         yield made
-    finally:
-        subprocess.run([*SANDBOX, "down", name], capture_output=True)
 
 
-def plan_file(cluster: Cluster, folder: Path, mode: str = "sriov", **more: Any) -> Path:
-    shape = yaml.safe_load((ROOT / "files" / "topology" / f"{SHAPE}.yml").read_text())
-    entry = {
-        "name": "nccl-h100-8",
-        "shape": SHAPE,
-        "collective": "all_reduce",
-        "limit": 0,
-        "gpus_per_node": 8,
-        "vfs_per_node": 16 if mode == "sriov" else 0,
-        "min_bytes": "8",
-        "max_bytes": "8G",
-        "image": "example.test/nccl-tests:1",
-        "mpi": 5,
-        "env": shape["nccl"]["env"],
-        "hca": "mlx5",
-        "algo": "",
-        "topology": False,
-        "interface": "eth0",
-        "deadline": 300,
-        **more,
-    }
-    nodes = [
-        {"name": name, "shape": SHAPE, "excluded": "", "locality": {"local_block": f"block{i // BLOCK}"}}
-        for i, name in enumerate(cluster.nodes)
-    ]
-    plan = {
-        "schema_version": 1,
-        "mode": mode,
-        "launcher": "mpi",
-        "namespaces": {"job": "gpuops-nccl"},
-        "resources": {"gpu": "nvidia.com/gpu", "vf": "nvidia.com/sriov_rdma_vf"},
-        "network_attachment": "gpuops-nccl/rdma-vf",
-        "nodes": nodes,
-        "tests": [entry],
-    }
-    path = folder / "run" / "plan.json"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(plan))
-    return path
-
-
-def argv_of(cluster: Cluster, module: str, check: bool = False, **args: Any) -> tuple[list[str], dict[str, str]]:
-    given = {"kubeconfig": str(cluster.kubeconfig), **args}
-    argv = [ANSIBLE, "localhost", "-m", f"gpuops.rdma.{module}", "-a", json.dumps(given)]
-    argv += ["-e", f"ansible_python_interpreter={sys.executable}", *(["--check"] if check else [])]
-    env = {**os.environ, "ANSIBLE_NOCOLOR": "1", "ANSIBLE_CALLBACK_RESULT_FORMAT": "json"}
-    return argv, {**env, "ANSIBLE_COLLECTIONS_PATH": str(ROOT / ".cache" / "collections")}
-
-
-def act(cluster: Cluster, module: str, plan: Path, check: bool = False, **args: Any) -> dict[str, Any]:
-    argv, env = argv_of(cluster, module, check, plan=str(plan), **args)
-    done = subprocess.run(argv, capture_output=True, text=True, env=env, cwd=ROOT, timeout=240)
-    assert "=> {" in done.stdout and "Traceback" not in done.stderr, done.stdout[-3000:] + done.stderr[-3000:]
-    output, _, answer = done.stdout.partition("=> {")
-    result, _ = json.JSONDecoder().raw_decode("{" + answer)
-    document = plan.parent / "scan-h100-8.json"
-    return {**result, "output": output, "document": json.loads(document.read_text()) if document.exists() else None}
+def act(cluster: Cluster, module: str, plan: Path, **args: Any) -> dict[str, Any]:
+    return task(cluster, module, plan, "scan-h100-8.json", **args)
 
 
 def scan(cluster: Cluster, plan: Path, **args: Any) -> dict[str, Any]:

@@ -9,140 +9,32 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
+from nccl_cluster import LAUNCHERS, ROOT, Cluster, act, nccl_cluster, plan_file
+from nccl_cluster import argv_of as command
 
 pytestmark = pytest.mark.cluster
 
-ROOT = Path(__file__).resolve().parents[2]
-SANDBOX = [sys.executable, str(ROOT / "tests/sandbox/sandbox")]
-CHARTS = ROOT / "tests" / "sandbox" / "charts"
-ANSIBLE = str(Path(sys.executable).with_name("ansible"))
-WITHOUT = "gpu-operator,network-operator,nfd,nv-ipam,node-agent,multus"
-LAUNCHERS = ("mpi", "volcano")
 NODES = 4
-SHAPE = "BM.GPU.H100.8"
-GPUS = {"nvidia.com/gpu": "8", "nvidia.com/sriov_rdma_vf": "16"}
-
-
-@dataclass
-class Cluster:
-    name: str
-    kubeconfig: Path
-
-    def run(self, *command: str, check: bool = True) -> subprocess.CompletedProcess[str]:
-        argv = [*SANDBOX, "exec", self.name, "--", *command]
-        return subprocess.run(argv, check=check, capture_output=True, text=True)
-
-    def json(self, *command: str) -> Any:
-        return json.loads(self.run(*command, "-o", "json").stdout)
-
-    def apply(self, *objects: dict[str, Any]) -> None:
-        argv = [*SANDBOX, "exec", self.name, "--", "kubectl", "apply", "-f", "-"]
-        subprocess.run(argv, check=True, input=yaml.safe_dump_all(objects), text=True, capture_output=True)
-
-    def fault(self, verb: str, fault: str) -> None:
-        subprocess.run([*SANDBOX, "fault", verb, "--name", self.name, fault], check=True, capture_output=True)
-
-    def devices(self, node: str, **more: str) -> None:
-        values = {**GPUS, **more}
-        body = json.dumps({"status": {"capacity": values, "allocatable": values}})
-        self.run("kubectl", "patch", "node", node, "--subresource=status", "--type=merge", "-p", body)
-
-    def left(self) -> list[str]:
-        """What a test must not leave behind."""
-        found = self.run("kubectl", "get", "pods,configmaps,mpijobs,vcjob,podgroups", "-n", "gpuops-nccl", "-o", "name")
-        return [name for name in found.stdout.split() if not name.endswith("/kube-root-ca.crt")]
 
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    name = f"nccl-{os.getpid()}"
-    kubeconfig = tmp_path_factory.mktemp("kube") / "config"
-    up = [*SANDBOX, "up", "--name", name, "--gpu-nodes", str(NODES), "--without", WITHOUT, "--small-nodes"]
-    done = subprocess.run([*up, "--kubeconfig", str(kubeconfig)], capture_output=True, text=True)
-    if done.returncode:
-        pytest.fail(f"sandbox up: {done.stdout[-500:]}{done.stderr[-500:]}")
-    try:
-        made = Cluster(name, kubeconfig)
-        made.run("kubectl", "apply", "--server-side", "-f", str(CHARTS / "mpi-operator.yaml"))
-        place = ("-n", "volcano-system", "--create-namespace", "--wait")
-        made.run("helm", "install", "volcano", str(CHARTS / "volcano"), *place)
-        made.run("kubectl", "create", "namespace", "gpuops-nccl")
-        for node in gpu_nodes(made):
-            made.devices(node)
+    with nccl_cluster("nccl", tmp_path_factory.mktemp("kube"), NODES) as made:
         yield made
-    finally:
-        subprocess.run([*SANDBOX, "down", name], capture_output=True)
-
-
-def gpu_nodes(cluster: Cluster) -> list[str]:
-    found = cluster.json("kubectl", "get", "nodes", "-l", f"node.kubernetes.io/instance-type={SHAPE}")
-    return [item["metadata"]["name"] for item in found["items"]]
-
-
-def plan_file(cluster: Cluster, folder: Path, mode: str = "sriov", **more: Any) -> Path:
-    shape = yaml.safe_load((ROOT / "files" / "topology" / f"{SHAPE}.yml").read_text())
-    entry = {
-        "name": "nccl-h100-8",
-        "shape": SHAPE,
-        "collective": "all_reduce",
-        "limit": 0,
-        "gpus_per_node": 8,
-        "vfs_per_node": 16 if mode == "sriov" else 0,
-        "min_bytes": "8",
-        "max_bytes": "8G",
-        "image": "example.test/nccl-tests:1",
-        "mpi": 5,
-        "env": shape["nccl"]["env"],
-        "hca": "mlx5",
-        "algo": "",
-        "topology": False,
-        "interface": "eth0",
-        "deadline": 300,
-        **more,
-    }
-    plan = {
-        "schema_version": 1,
-        "mode": mode,
-        "launcher": "mpi",
-        "namespaces": {"job": "gpuops-nccl"},
-        "resources": {"gpu": "nvidia.com/gpu", "vf": "nvidia.com/sriov_rdma_vf"},
-        "network_attachment": "gpuops-nccl/rdma-vf",
-        "nodes": [{"name": name, "shape": SHAPE, "excluded": ""} for name in gpu_nodes(cluster)],
-        "tests": [entry],
-    }
-    path = folder / "run" / "plan.json"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(plan))
-    return path
 
 
 def argv_of(cluster: Cluster, plan: Path, **args: Any) -> tuple[list[str], dict[str, str]]:
-    env = {**os.environ, "ANSIBLE_NOCOLOR": "1", "ANSIBLE_CALLBACK_RESULT_FORMAT": "json"}
-    env["ANSIBLE_COLLECTIONS_PATH"] = str(ROOT / ".cache" / "collections")
-    check = ["--check"] if args.pop("check", False) else []
-    given = {"kubeconfig": str(cluster.kubeconfig), "plan": str(plan), "grace": 4, **args}
-    argv = [ANSIBLE, "localhost", "-m", "gpuops.rdma.nccl_test", "-a", json.dumps(given), *check]
-    return [*argv, "-e", f"ansible_python_interpreter={sys.executable}"], env
+    return command(cluster, "nccl_test", plan=str(plan), **{"grace": 4, **args})
 
 
 def nccl_test(cluster: Cluster, plan: Path, **args: Any) -> dict[str, Any]:
-    """One task; its result with the display's text as ``output`` and the written document as ``document``."""
-    argv, env = argv_of(cluster, plan, **args)
-    done = subprocess.run(argv, capture_output=True, text=True, env=env, cwd=ROOT, timeout=180)
-    assert "=> {" in done.stdout, done.stdout + done.stderr
-    output, _, answer = done.stdout.partition("=> {")
-    result, _ = json.JSONDecoder().raw_decode("{" + answer)
-    document = plan.parent / "nccl-h100-8.json"
-    return {**result, "output": output, "document": json.loads(document.read_text()) if document.exists() else None}
+    return act(cluster, "nccl_test", plan, "nccl-h100-8.json", **{"grace": 4, **args})
 
 
 @pytest.mark.parametrize("mode", ["sriov", "host"])
@@ -163,7 +55,7 @@ def test_healthy_nodes_pass_and_nothing_is_left(cluster: Cluster, tmp_path: Path
 
 @pytest.mark.parametrize("launcher", LAUNCHERS)
 def test_a_worker_that_dies_is_named_with_its_node(cluster: Cluster, tmp_path: Path, launcher: str) -> None:
-    node = gpu_nodes(cluster)[1]
+    node = cluster.nodes[1]
     cluster.fault("add", f"job-pod-dies:{node}")
     try:
         result = nccl_test(cluster, plan_file(cluster, tmp_path), launcher=launcher)
@@ -180,7 +72,7 @@ def test_a_worker_that_dies_is_named_with_its_node(cluster: Cluster, tmp_path: P
 
 
 def test_a_slow_nic_fails_and_says_what_to_do(cluster: Cluster, tmp_path: Path) -> None:
-    node, kind = gpu_nodes(cluster)[0], "slow-nic"
+    node, kind = cluster.nodes[0], "slow-nic"
     cluster.fault("add", f"{kind}:{node}")
     try:
         result = nccl_test(cluster, plan_file(cluster, tmp_path))
@@ -194,7 +86,7 @@ def test_a_slow_nic_fails_and_says_what_to_do(cluster: Cluster, tmp_path: Path) 
 def test_a_worker_without_a_place_is_incomplete_and_frees_the_others(
     cluster: Cluster, tmp_path: Path, launcher: str
 ) -> None:
-    node = gpu_nodes(cluster)[2]
+    node = cluster.nodes[2]
     cluster.devices(node, **{"nvidia.com/gpu": "7"})
     try:
         result = nccl_test(cluster, plan_file(cluster, tmp_path), launcher=launcher)
@@ -206,12 +98,12 @@ def test_a_worker_without_a_place_is_incomplete_and_frees_the_others(
 
 
 def test_volcano_says_why_a_gang_is_not_admitted(cluster: Cluster, tmp_path: Path) -> None:
-    for node in gpu_nodes(cluster)[:3]:
+    for node in cluster.nodes[:3]:
         cluster.devices(node, **{"nvidia.com/gpu": "4"})
     try:
         result = nccl_test(cluster, plan_file(cluster, tmp_path), launcher="volcano")
     finally:
-        for node in gpu_nodes(cluster):
+        for node in cluster.nodes:
             cluster.devices(node)
     assert result["verdict"] == "incomplete" and "overused nvidia.com/gpu" in result["reason"], result
 
@@ -351,7 +243,7 @@ def foreign(node: str) -> list[dict[str, Any]]:
 
 @pytest.fixture
 def busy_node(cluster: Cluster) -> Iterator[str]:
-    node = gpu_nodes(cluster)[1]
+    node = cluster.nodes[1]
     cluster.apply(*foreign(node))
     deadline = time.monotonic() + 30
     while time.monotonic() < deadline and not foreign_pods(cluster):
@@ -400,11 +292,12 @@ def test_wait_has_a_deadline(cluster: Cluster, tmp_path: Path, busy_node: str) -
 def test_wait_goes_on_when_the_owner_has_ended_it(cluster: Cluster, tmp_path: Path, busy_node: str) -> None:
     argv, env = argv_of(cluster, plan_file(cluster, tmp_path), busy="wait", busy_timeout=120)
     running = subprocess.Popen(argv, stdout=subprocess.PIPE, text=True, env=env, cwd=ROOT)
-    time.sleep(6)
+    assert running.stdout is not None
+    waits = next((line for line in running.stdout if "waits:" in line), "")
     assert cluster.left() == [], "nothing is made while it waits"
     cluster.run("kubectl", "delete", "statefulset", "train", "-n", "team-a")
     output, _ = running.communicate(timeout=150)
-    assert f"waits: 1 of 4 nodes is in use: {busy_node}" in output and '"verdict": "pass"' in output, output[-3000:]
+    assert f"1 of 4 nodes is in use: {busy_node}" in waits and '"verdict": "pass"' in output, waits + output[-3000:]
 
 
 # ---- queues --------------------------------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import time
 from typing import Any
 
@@ -157,7 +158,9 @@ def test_from_zero_and_back_on_4_18(bed: Any) -> None:
     assert labels["topology.ebs.csi.aws.com/zone"] == labels[ZONE] == "sandbox-1a"
     assert found(here, "machines.machine.openshift.io")["items"] == []
     assert found(here, "persistentvolumes")["items"] == found(here, "pods", namespace="default")["items"] == []
-    assert changed(autoscale(here)) == 0
+    again = autoscale(here)
+    assert changed(again) == 0
+    assert "from zero        pod" not in again.output, "it is noted that it was proven"
 
     _rdma(here)
     _refused(here)
@@ -226,3 +229,34 @@ def test_from_zero_on_4_20(bed: Any) -> None:
     assert played.code
     assert "InsufficientInstanceCapacity" in played.output, played.output[-3000:]
     assert "is Unhealthy" in played.output
+
+    # The same run again has nothing to write, and makes the proof that is lacking.
+    apply(here, machine_set("gpu-b", "b"))
+    again = autoscale(here, rdma_autoscaling_pools=[pool("gpu-b")])
+    assert again.code == 0, again.output[-3000:]
+    assert changed(again) == 0
+    assert "from zero        pod 1/1" in again.output
+    _torn_down(here)
+
+
+def _torn_down(here: Any) -> None:
+    """Sets that were changed come first, by the command that is printed; machines stay unless they are named."""
+    copy = pool("gpu-c", copy_from="gpu-b", min_replicas=1)
+    predicted = autoscale(here, "--check", rdma_autoscaling_pools=[copy])
+    assert predicted.code == 0, predicted.output[-3000:]
+    made = autoscale(here, rdma_autoscaling_pools=[copy], rdma_autoscaling_prove="never")
+    assert made.code == 0, made.output[-3000:]
+    held = here.play("playbooks/teardown.yml", report="held", rdma_teardown="true")
+    (line,) = [line for line in held.output.splitlines() if line.startswith("ansible-playbook ")]
+    assert "Nothing was removed" in held.output
+    _program, playbook, *inputs = shlex.split(line)
+    assert here.play(playbook, *inputs, report="back").code == 0
+
+    torn = here.play("playbooks/teardown.yml", report="torn", rdma_teardown="true")
+    assert torn.code == 0, torn.output[-3000:]
+    assert f"MachineSet {API}/gpu-c: its 1 machines would go with it" in " ".join(torn.output.split())
+    assert changed(here.play("playbooks/teardown.yml", report="torn", rdma_teardown="true")) == 0
+    allowed = {"rdma_teardown": "true", "rdma_teardown_machine_sets": "true"}
+    assert changed(here.play("playbooks/teardown.yml", report="torn", **allowed)) == 1
+    left = found(here, "machinesets.machine.openshift.io")["items"]
+    assert {one["metadata"]["name"] for one in left} == {"gpu-a", "gpu-b", "old", "new"}

@@ -14,6 +14,7 @@ import pytest
 GPU = "nvidia.com/gpu"
 BALANCED = {"nvidia.com/mig-1g.10gb": "16", "nvidia.com/mig-2g.20gb": "8", "nvidia.com/mig-3g.40gb": "8"}
 FAST = {"rdma_sharing_timeout": 40}
+CHOSEN = "jsonpath={.metadata.labels.nvidia\\.com/device-plugin\\.config}"
 
 
 def offers(here: Any, node: str) -> dict[str, str]:
@@ -36,7 +37,7 @@ def pod(here: Any, name: str, node: str, **limits: str) -> None:
         "containers": [{"name": "c", "image": "x", "resources": {"limits": limits}}],
         "terminationGracePeriodSeconds": 0,
     }
-    body = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": spec}
+    body = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "labels": {"app": name}}, "spec": spec}
     path = here.folder / f"{name}.json"
     path.write_text(json.dumps(body))
     here.kubectl("apply", "-f", str(path))
@@ -45,7 +46,8 @@ def pod(here: Any, name: str, node: str, **limits: str) -> None:
 
 @pytest.mark.e2e
 def test_pools_that_share_their_gpus_each_in_its_way(cluster: Any) -> None:
-    here = cluster("--gpu-nodes", "4", "--small-nodes")
+    # Most of them are of another provider: their GPUs are known by labels and NFD's devices alone.
+    here = cluster("--pool", "BM.GPU.H100.8:p5.48xlarge=3", "--pool", "BM.GPU.H100.8=1", "--small-nodes")
     here.play("site.yml", "--tags", "plan,gpu_operator")
     sliced, mps, parted, whole = here.nodes()
     rows = {
@@ -77,13 +79,14 @@ def test_pools_that_share_their_gpus_each_in_its_way(cluster: Any) -> None:
     )
     assert changed(share(here, **rows)) == 0
 
-    _refusals(here, mps, whole)
+    _refusals(here, sliced, mps, whole)
+    _mps_of_one_process(here, mps)
     _by_hand(here, rows, sliced)
     _gpu_lost(here, sliced)
     _undo(here, rows)
 
 
-def _refusals(here: Any, mps: str, whole: str) -> None:
+def _refusals(here: Any, sliced: str, mps: str, whole: str) -> None:
     """Before anything is written, with the reason."""
     version = here.kubectl("get", "node", mps, whole, "-o", "jsonpath={.items[*].metadata.labels}")
     for inputs, words in (
@@ -92,6 +95,11 @@ def _refusals(here: Any, mps: str, whole: str) -> None:
         ({"rdma_mig_nodes": whole, "rdma_mig_layout": "all-1g.5gb"}, "does not fit a100-h100-80gb"),
         ({"rdma_mig_nodes": whole, "rdma_mig_layout": "all-balanced"}, "needs one profile on every GPU"),
         ({"rdma_time_slicing_nodes": whole, "rdma_time_slicing_replicas": 1}, "at least 2"),
+        (
+            {"rdma_time_slicing_nodes": whole, "rdma_time_slicing_replicas": 2},
+            f"{sliced} outside of this task chooses it too",
+        ),
+        ({"rdma_mig_nodes": whole, "rdma_mig_layout": "all-1g.10gb"}, "it is mixed, is one for the whole cluster"),
         ({"rdma_time_slicing_nodes": "10.140.0.77"}, "10.140.0.77 is no NVIDIA GPU node"),
     ):
         played = share(here, **inputs)
@@ -99,8 +107,16 @@ def _refusals(here: Any, mps: str, whole: str) -> None:
         assert words in " ".join(played.output.split()), played.output[-2000:]
     pod(here, "somebodys", whole, **{GPU: "1"})
     busy = {"rdma_mig_nodes": whole, "rdma_mig_layout": "all-7g.80gb", "rdma_mig_strategy": "mixed"}
-    assert "default/somebodys" in share(here, **busy).output
+    sentence = f"Cannot change the MIG devices of {whole}: their GPUs are in use, on {whole} by default/somebodys. End "
+    assert f"{sentence}these pods, or set drain." in " ".join(share(here, **busy).output.split())
     assert here.kubectl("get", "node", mps, whole, "-o", "jsonpath={.items[*].metadata.labels}") == version
+    here.kubectl("create", "poddisruptionbudget", "budget", "--selector=app=somebodys", "--min-available=1")
+    here.kubectl("wait", "pdb/budget", "--for=jsonpath={.status.currentHealthy}=1", "--timeout=30s")
+    held = share(here, **{**busy, "rdma_sharing_timeout": 4}, rdma_mig_drain="true")
+    words = "Cannot evict pod default/somebodys: The disruption budget budget needs 1 healthy pods and has 1 currently"
+    assert words in " ".join(held.output.split()), held.output[-3000:]
+    assert not here.kubectl("get", "node", whole, "-o", "jsonpath={.spec.unschedulable}")
+    here.kubectl("delete", "pdb", "budget")
     assert share(here, **busy, rdma_mig_drain="true").code == 0
     assert not here.kubectl("get", "node", whole, "-o", "jsonpath={.spec.unschedulable}")
     assert offers(here, whole) == {"nvidia.com/mig-7g.80gb": "8"}
@@ -112,6 +128,16 @@ def _refusals(here: Any, mps: str, whole: str) -> None:
     assert played.code == 0, played.output[-3000:]
     assert offers(here, whole) == {GPU: "4", "nvidia.com/mig-3g.40gb": "8"}
     _tried_again(here, whole, {**busy, "rdma_mig_layout": "mine"})
+
+
+def _mps_of_one_process(here: Any, mps: str) -> None:
+    """Allocatable and labels are as they must be, and only computing shows it."""
+    here.fault("add", f"mps-one-process:{mps}")
+    played = share(here, rdma_mps_nodes=mps, rdma_sharing_prove="always")
+    here.fault("clear", f"mps-one-process:{mps}")
+    assert played.code != 0
+    words = "MPS does not let processes compute at once on one GPU: gpuops-compute-8: cuCtxCreate_v2: CUDA_ERROR_"
+    assert words in " ".join(played.output.split()), played.output[-3000:]
 
 
 def _tried_again(here: Any, node: str, rows: dict[str, str]) -> None:
@@ -162,6 +188,7 @@ def _undo(here: Any, rows: dict[str, str]) -> None:
     for node in here.nodes():
         assert offers(here, node) == {GPU: "8"}
     assert "gpuops-gpu-sharing" not in here.kubectl("get", "configmap", "-n", "gpu-operator", "-o", "name")
+    assert here.kubectl("get", "clusterpolicies", "-o", "jsonpath={.items[*].spec.mig.strategy}") == "single"
     assert changed(share(here, **rows, rdma_sharing_state="absent")) == 0
     _sliced_devices(here, here.nodes()[2])
     _taints(here)
@@ -175,12 +202,14 @@ def _sliced_devices(here: Any, node: str) -> None:
         "rdma_mig_strategy": "mixed",
         "rdma_time_slicing_nodes": node,
         "rdma_time_slicing_replicas": 2,
+        "rdma_time_slicing_key": "devices",
     }
     assert "slice nvidia.com/mig-<profile> instead" in " ".join(share(here, **rows).output.split())
     rows["rdma_time_slicing_resources"] = ",".join(BALANCED)
     done = share(here, **rows)
     assert done.code == 0, done.output[-3000:]
     assert offers(here, node) == {key: str(2 * int(count)) for key, count in BALANCED.items()}
+    assert here.kubectl("get", "node", node, "-o", CHOSEN) == "devices"
     again = share(here, **rows)
     assert (again.code, changed(again)) == (0, 0), again.output[-3000:]
     assert share(here, **rows, rdma_sharing_state="absent").code == 0

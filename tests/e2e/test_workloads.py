@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import base64
 import json
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -51,6 +52,15 @@ spec:
   storageClassName: ""
   nfs: {server: 192.0.2.1, path: /models}
 """
+KNATIVE = """
+apiVersion: serving.kserve.io/v1beta1
+kind: InferenceService
+metadata:
+  name: knative
+  namespace: gpuops-serving
+  annotations: {serving.kserve.io/deploymentMode: Serverless}
+spec: {predictor: {model: {modelFormat: {name: vllm}, storageUri: "pvc://models/small"}}}
+"""
 VGPU = {
     "rdma_vgpu_nodes": VM,
     "rdma_vgpu_repository": "registry.example.com/vgpu",
@@ -89,8 +99,9 @@ def words(played: Any) -> str:
 
 
 def prepared(cluster: Any) -> tuple[Any, dict[str, str]]:
-    """A cluster with a GPU Operator, a virtual machine with a vGPU, and VFs as if its network had been set up."""
-    here = cluster("--gpu-nodes", "2", "--cpu-nodes", "2")
+    """With a GPU Operator, a virtual machine with a vGPU, VFs as if the network had been set up, and a GPU node of
+    another provider."""
+    here = cluster("--gpu-nodes", "2", "--pool", "BM.GPU.H100.8:p5.48xlarge=1", "--cpu-nodes", "2")
     here.play("site.yml", "--tags", "plan,gpu_operator", report="site")
     here.kubectl("annotate", "node", VM, "gpuops.sandbox/vgpu=L40S-48Q")
     for name in ("monitoring", "serving"):
@@ -122,7 +133,7 @@ def test_rows_are_proven_repeated_broken_and_undone(cluster: Any) -> None:
     node = json.loads(here.kubectl("get", "node", VM, "-o", "json"))
     assert node["status"]["allocatable"][GPU] == "1"
     pods = json.loads(here.kubectl("get", "pods", "-n", "gpuops-serving", "-o", "json"))["items"]
-    assert sorted(pod["spec"]["nodeName"] for pod in pods) == here.nodes()
+    assert sorted(pod["spec"]["nodeName"] for pod in pods) == here.nodes()[:2], "the plan has no other"
     assert all(pod["spec"]["containers"][0]["resources"]["limits"][VFS] == "16" for pod in pods)
     assert changed(run(here, VGPU, serving, METRICS)) == 0
     assert not here.kubectl("get", "pods", "-A", "-l", "app.kubernetes.io/name=gpuops-probe", "-o", "name")
@@ -135,8 +146,29 @@ def test_rows_are_proven_repeated_broken_and_undone(cluster: Any) -> None:
     assert policy["driver"]["enabled"] is False
     assert policy["driver"]["image"] == "driver"
     assert "release" not in (policy["dcgmExporter"]["serviceMonitor"].get("additionalLabels") or {})
-    assert not here.kubectl("get", "leaderworkersets,inferenceservices,servingruntimes", "-A", "-o", "name").strip()
     assert not here.kubectl("get", "configmaps", "-n", "default", "gpuops-gpu-nodes", "--ignore-not-found").strip()
+
+    _by_leader_worker_set(here, serving)
+    assert not here.kubectl("get", "leaderworkersets,inferenceservices,servingruntimes", "-A", "-o", "name").strip()
+
+
+def _by_leader_worker_set(here: Any, serving: dict[str, str]) -> None:
+    """The other engine, over the same nodes; and on one node that no table knows."""
+    rows = [serving]
+    if os.environ.get("GPUOPS_MATRIX") == "all":
+        plain = {"rdma_serving_model": "llama-3.1-70b", "rdma_serving_nodes": "1", "rdma_serving_plan": ""}
+        rows.append({**serving, **plain, "rdma_serving_hosts": here.nodes()[2]})
+    for row in rows:
+        done = run(here, row, args=("-v",), rdma_serving_engine="lws")
+        assert changed(done) == 1
+        flat = " ".join(done.output.split())
+        nodes = int(row["rdma_serving_nodes"])
+        assert re.search(rf'"?ranks"?: {8 * nodes}', flat)
+        assert ("NET/IB/GDRDMA" in flat) is (nodes > 1)
+        kinds = here.kubectl("get", "leaderworkersets,inferenceservices,services", "-n", "gpuops-serving", "-o", "name")
+        assert "leaderworkerset.leaderworkerset.x-k8s.io/model" in kinds
+        assert "inferenceservice" not in kinds
+        assert changed(run(here, row, rdma_serving_engine="lws", rdma_workloads_state="absent")) == 1
 
 
 def _faults(here: Any, serving: dict[str, str]) -> None:
@@ -168,3 +200,9 @@ def _refusals(here: Any, serving: dict[str, str]) -> None:
     here.kubectl("label", "node", VM, "nvidia.com/device-plugin.config-")
     assert "the pull secret nowhere does not exist" in words(run(here, VGPU, rdma_vgpu_pull_secrets="nowhere"))
     assert "there is no PersistentVolumeClaim other" in words(run(here, serving, rdma_serving_claim="other"))
+    path = here.folder / "knative.yaml"
+    path.write_text(KNATIVE)
+    here.kubectl("apply", "-f", str(path))
+    refused = words(run(here, serving, rdma_serving_name="knative"))
+    assert "InferenceService gpuops-serving/knative is there in deployment mode Serverless" in refused
+    here.kubectl("delete", "-f", str(path))

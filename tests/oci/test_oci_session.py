@@ -143,3 +143,36 @@ def test_an_ocid_of_another_type() -> None:
         _oci.of_kind("ocid1.subnet.oc1.a.b", "image", "image")
     with pytest.raises(InputError, match=r"cluster must be an OCID \(ocid1.cluster\.\.\.\), not 'train'"):
         _oci.of_kind("train", "cluster", "cluster")
+
+
+def test_the_clis_name_for_a_key_in_the_environment(
+    fake: FakeOci, url: str, config: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As the credential of AWX sets it: the CLI, which a kubeconfig of OKE runs, refuses `environment`."""
+    told = {"TENANCY": "tenancy", "USER": "user", "FINGERPRINT": "fingerprint", "REGION": "region"}
+    for name, key in told.items():
+        monkeypatch.setenv(f"OCI_CLI_{name}", config[key])
+    monkeypatch.setenv("OCI_CLI_KEY_CONTENT", Path(config["key_file"]).read_text("utf-8"))
+    monkeypatch.setenv("OCI_CLI_AUTH", "api_key")
+    session = _oci.Session({"service_endpoint": url})
+    assert session.auth_type == "environment"
+    assert asked(session) == []
+
+
+@pytest.mark.parametrize(
+    ("told", "ours"),
+    [
+        (None, "config"),
+        ("api_key", "config"),
+        ("oke_workload_identity", "workload_identity"),
+        ("security_token", "security_token"),
+        ("environment", "environment"),
+        ("pkcs11", "pkcs11"),
+    ],
+)
+def test_names_of_the_cli(told: str | None, ours: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("AUTH", "KEY_CONTENT", "KEY_FILE"):
+        monkeypatch.delenv(f"OCI_CLI_{name}", raising=False)
+    if told:
+        monkeypatch.setenv("OCI_CLI_AUTH", told)
+    assert _oci.auth_of_environment() == ours

@@ -63,6 +63,17 @@ def test_clusters_are_hosts(fake: FakeOci, read: Any) -> None:
     assert members(data, "version_v1_34_1") == ["infer", "train"]
 
 
+def test_every_cluster_has_its_context_of_one_kubeconfig(fake: FakeOci, read: Any) -> None:
+    """By the source that AWX reads; its kubeconfig has the contexts that OKE names."""
+    made = {name: oci_site.cluster(fake, name)["id"] for name in ("train", "infer")}
+    given = yaml.safe_load((ROOT / "inventories" / "awx" / "clusters.oke.yml").read_text("utf-8"))
+    data = read(**given)
+    for name, key in made.items():
+        found = data.hosts[name].get_vars()
+        assert found["rdma_context"] == f"context-{key[-11:]}"
+        assert found["oci_endpoints"] == ["203.0.113.10:6443", "10.0.0.10:6443"]
+
+
 def test_clusters_of_compartments_inside(fake: FakeOci, read: Any) -> None:
     fake.add(
         "compartments",

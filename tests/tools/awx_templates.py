@@ -12,9 +12,10 @@ import json
 import pathlib
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+import input_meanings
 import yaml
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -31,6 +32,10 @@ CHOICES = {
 }
 # Texts that open something, such as a pre-authenticated request.
 SECRETS = {"rdma_blueprint_model"}
+# Asked with a default of rdma_awx_* instead of the playbook's own: what a job leaves in its pod is lost.
+DEFAULTS = {"rdma_report_keep": "{{ awx_report_keep }}"}
+LEAST = {"rdma_oci_nodes": 2}
+WORDS = {"mig": "MIG", "mps": "MPS", "nccl": "NCCL", "oci": "OCI", "url": "URL", "vgpu": "vGPU"}
 # Lists whose items are known -> where: a constant of the core, or an option of a module.
 ITEMS = {
     "rdma_collectives": lambda: list(_constant("_plan", "COLLECTIVES")),
@@ -47,7 +52,7 @@ class Template:
     playbook: str
     description: str
     asks: tuple[str, ...]
-    needs: tuple[str, ...] = ("gpuops kubeconfig",)
+    needs: tuple[str, ...] = ("gpuops kubeconfig", "gpuops OCI")
     extra_vars: Mapping[str, Any] = field(default_factory=dict)
     notifies: bool = False
     check: bool = True
@@ -132,7 +137,7 @@ JOBS = (
         (
             "rdma_oci_pool*",
             "rdma_oci_shape*",
-            "rdma_oci_nodes",
+            "rdma_oci_nodes*",
             "rdma_oci_availability_domain*",
             "rdma_oci_kind",
             "rdma_oci_compartment",
@@ -145,7 +150,6 @@ JOBS = (
             "rdma_site",
             *_KEEP,
         ),
-        needs=("gpuops kubeconfig", "gpuops OCI"),
     ),
     Template(
         "RDMA GPU sharing",
@@ -168,6 +172,7 @@ JOBS = (
             "rdma_vgpu_token",
             "rdma_metrics",
             "rdma_sharing_prove",
+            *_KEEP,
         ),
     ),
     Template(
@@ -234,6 +239,10 @@ def inputs(template: Template, others: Mapping[str, tuple[str, str, str]]) -> di
                 default = _literal(told[1] if told else match["default"])
                 first = old or Input(match["input"], options()[match["role"]], default)
                 found[match["input"]] = Input(first.name, first.spec, first.default, roles)
+    for name, one in found.items():
+        texts = [options()[role]["description"] for role in one.roles]
+        text = others[name][2] if name in others else input_meanings.meaning(name, texts)
+        found[name] = replace(one, spec={**one.spec, "description": text})
     found.update(_direct(template))
     for name, (kind, default, text) in others.items():
         choices = options()[ALIASES[name]].get("choices") if name in ALIASES else None
@@ -259,8 +268,8 @@ def question(given: Input, *, required: bool = False) -> Json:
     spec, kind = given.spec, str(given.spec.get("type", "str"))
     choices = [str(choice) for choice in CHOICES.get(given.name) or spec.get("choices") or ()]
     made: Json = {
-        "question_name": given.name.removeprefix("rdma_").replace("_", " ").capitalize(),
-        "question_description": _plain(spec.get("description", "")),
+        "question_name": _title(given.name),
+        "question_description": input_meanings.plain(spec.get("description", "")),
         "required": required,
         "variable": given.name,
     }
@@ -272,7 +281,9 @@ def question(given: Input, *, required: bool = False) -> Json:
             "default": str(bool(given.default)).lower(),
         }
     if kind in ("int", "float"):
-        return {**made, "type": {"int": "integer"}.get(kind, kind), "default": given.default}
+        least = {"min": LEAST[given.name]} if given.name in LEAST else {}
+        default = "" if required else given.default
+        return {**made, "type": {"int": "integer"}.get(kind, kind), **least, "default": default}
     if kind == "list" and given.name in ITEMS:
         return {**made, "type": "multiselect", "choices": ITEMS[given.name](), "default": "\n".join(given.default)}
     if kind == "list" and spec.get("elements", "str") in ("str", "int", "path"):
@@ -284,7 +295,12 @@ def question(given: Input, *, required: bool = False) -> Json:
     if spec.get("no_log") or given.name in SECRETS:
         return {**made, "type": "password"}
     if choices:
-        return {**made, "type": "multiplechoice", "choices": choices, "default": str(given.default)}
+        return {
+            **made,
+            "type": "multiplechoice",
+            "choices": choices,
+            "default": DEFAULTS.get(given.name, str(given.default)),
+        }
     default = str(given.default or "")
     return {**made, "type": "text", **({"required": True, "min": 1} if default or required else {}), "default": default}
 
@@ -310,7 +326,9 @@ def templates(
 def text(tables: Mapping[str, tuple[str, Mapping[str, tuple[str, str, str]]]]) -> str:
     """playbooks/vars/awx/templates.yml."""
     made = [_template(template, given) for template, given in templates(tables)]
-    body = yaml.dump({"controller_templates": made}, Dumper=_Indented, sort_keys=False, width=110, allow_unicode=True)
+    version = yaml.safe_load((ROOT / "galaxy.yml").read_text("utf-8"))["version"]
+    told = {"awx_version": version, "controller_templates": made}
+    body = yaml.dump(told, Dumper=_Indented, sort_keys=False, width=110, allow_unicode=True)
     return (
         "---\n# Generated by tests/tools/generate.py from the playbooks' inputs and the roles' argument specs.\n" + body
     )
@@ -343,6 +361,11 @@ def _template(template: Template, given: list[Input]) -> Json:
     return {**told, "survey_enabled": True, "survey_spec": {"name": "", "description": "", "spec": spec}}
 
 
+def _title(name: str) -> str:
+    words = [WORDS.get(word, word) for word in name.removeprefix("rdma_").split("_")]
+    return " ".join([words[0] if words[0] in WORDS.values() else words[0].capitalize(), *words[1:]])
+
+
 class _Indented(yaml.SafeDumper):
     """Sequences indented, as everywhere in this repository."""
 
@@ -361,11 +384,6 @@ def _literal(text: str) -> Any:
         return ast.literal_eval(text)
     except (ValueError, SyntaxError):
         return text if re.fullmatch(r"[\w.-]*", text) else ""
-
-
-def _plain(description: Any) -> str:
-    words = " ".join(description) if isinstance(description, list) else str(description)
-    return re.sub(r"`|[A-Z]\(([^)]*)\)", lambda found: found[1] or "", words)
 
 
 def _constant(module: str, name: str) -> Any:

@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parents[2]
 SECTIONS = ROOT / "tests/tools/site/sections.yml"
 BROUGHT = {"contributing": "CONTRIBUTING.md"}
 """Pages that stand elsewhere in the repository."""
-MADE = {"findings", "messages", "reference/index"}
+MADE = {"reference/index"}
 LINK = re.compile(r"(!?\[[^\]]*\]\()([^)\s]+)(\))")
 FENCE = re.compile(r"^(```|~~~).*?^\1\s*$|`[^`\n]*`", re.MULTILINE | re.DOTALL)
 HEAD = """\
@@ -111,7 +111,7 @@ def rewritten(text: str, folder: str, repository: str) -> str:
 # ---- pages ---------------------------------------------------------------------------------------------------------
 
 
-def write(target: Path, made: Mapping[str, str]) -> None:
+def write(target: Path) -> None:
     repository = yaml.safe_load((ROOT / "galaxy.yml").read_text("utf-8"))["repository"]
     for path in (ROOT / "docs").iterdir():
         if path.suffix == ".md":
@@ -120,8 +120,6 @@ def write(target: Path, made: Mapping[str, str]) -> None:
             shutil.copy(path, target)
     for page, name in BROUGHT.items():
         (target / f"{page}.md").write_text(rewritten((ROOT / name).read_text("utf-8"), "", repository), "utf-8")
-    for name, text in made.items():
-        (target / name).write_text(text, "utf-8")
     (target / "index.md").write_text(HEAD + "\n".join(tree(one) for one in sections()), "utf-8")
 
 

@@ -16,6 +16,13 @@ import yaml
 UPSTREAM = Path(__file__).resolve().parents[2] / ".." / "shared" / "upstream"
 
 
+def cluster_policy(spec: dict[str, Any]) -> dict[str, Any]:
+    """A ClusterPolicy of ``spec`` and of the parts that each must have."""
+    parts = ("daemonsets", "dcgm", "dcgmExporter", "devicePlugin", "driver", "gfd", "nodeStatusExporter", "toolkit")
+    whole = {"operator": {"defaultRuntime": "crio"}, **{part: {} for part in parts}, **spec}
+    return {"apiVersion": "nvidia.com/v1", "kind": "ClusterPolicy", "metadata": {"name": "p"}, "spec": whole}
+
+
 def upstream(*parts: str) -> Path:
     """A file of ../shared/upstream; the test is skipped where there is none."""
     path = UPSTREAM.joinpath(*parts)
@@ -36,6 +43,9 @@ def strict(schema: Any, name: str = "") -> Any:
     out = {key: strict(value) for key, value in schema.items() if key not in ("properties", "description", "default")}
     if "properties" in schema:
         out["properties"] = {key: strict(value, key) for key, value in schema["properties"].items()}
+        # The API server fills in what has a default before it looks for what is required.
+        filled = {key for key, value in schema["properties"].items() if "default" in value}
+        out["required"] = [key for key in schema.get("required", []) if key not in filled]
     if schema.get("x-kubernetes-int-or-string"):
         return {"type": ["integer", "string"]}
     if schema.get("type") == "object":
@@ -62,6 +72,8 @@ def faults(obj: dict[str, Any], crd_file: Path) -> list[str]:
             schemas = {v["name"]: v["schema"]["openAPIV3Schema"] for v in crd["spec"]["versions"] if v["served"]}
             if version not in schemas:
                 return [f"version {version} is not served, only {', '.join(schemas)}"]
-            validator = jsonschema.Draft202012Validator(strict(schemas[version]))
+            known = strict(schemas[version])
+            known["properties"] = {"apiVersion": {}, "kind": {}, "metadata": {}, **known.get("properties", {})}
+            validator = jsonschema.Draft202012Validator(known)
             return [f"{error.json_path}: {error.message}" for error in validator.iter_errors(obj)]
     return [f"{crd_file.name} does not define {group} {obj['kind']}"]

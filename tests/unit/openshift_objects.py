@@ -2,7 +2,8 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Every kind of custom resource that we render for OpenShift, and the real definitions that it may meet: one table, for
-test_contract_openshift.py and for docs/openshift.md (tests/tools/generate.py)."""
+test_contract_openshift.py and for docs/openshift.md (tests/tools/generate.py). Where ../shared/upstream has no
+definition of a kind, it is the sandbox's own, of the fields of the real one that are written."""
 
 from __future__ import annotations
 
@@ -16,11 +17,14 @@ import yaml
 from ansible_collections.gpuops.rdma.plugins.module_utils import (
     _autoscaler,
     _gpudirect,
+    _machine_set,
+    _metrics,
     _olm,
     _releases,
     _serving,
     _shape,
     _sriov,
+    _vgpu,
 )
 from ansible_collections.gpuops.rdma.plugins.plugin_utils import _data, _olm_run
 
@@ -29,11 +33,13 @@ ROOT = Path(__file__).resolve().parents[2]
 CATALOG = ROOT / "tests" / "sandbox" / "openshift" / "catalog.yaml"
 GPU_OPERATORS = ("v25.10.1", "v26.3.3", "v26.7.0")
 NETWORK_OPERATORS = ("v25.10.0", "v26.1.2", "v26.4.1")
+OWN = "tests/sandbox/openshift/crds/"
 
 
 @dataclasses.dataclass(frozen=True)
 class Entry:
-    """``definitions``: files below ../shared/upstream/crds, each of which must take every object of ``render()``."""
+    """``definitions``: files below ../shared/upstream/crds, or of ``OWN``, each of which must take every object of
+    ``render()``."""
 
     kind: str
     role: str
@@ -84,8 +90,15 @@ def _example(operator: str, values: Json) -> list[Json]:
     return found
 
 
+def _guest_driver() -> _vgpu.Driver:
+    given = {"repository": "nvcr.io/nvidia/vgpu", "image": "vgpu-guest-driver-5", "version": "550.163.01"}
+    given.update({"host_version": "550.163.02", "pull_secrets": ["ngc-secret"]})
+    image = "Red Hat Enterprise Linux CoreOS 418.94.202506121335-0"
+    return _vgpu.driver(given, [_vgpu.Node("n1", {}, image, 1)])
+
+
 def _cluster_policies() -> list[Json]:
-    """With the plan's values, and with what sharing, taints and metrics write into it."""
+    """With the plan's values, and with what sharing, taints, metrics and vGPU write into it."""
     values = _releases.merge(_profile()["gpu_operator"]["values"], _choice().gpu_operator_values)
     shared = {
         "devicePlugin": {"config": {"name": "gpuops-gpu-sharing", "default": "whole"}},
@@ -93,7 +106,43 @@ def _cluster_policies() -> list[Json]:
         "migManager": {"config": {"name": "gpuops-gpu-sharing-mig"}},
         "daemonsets": {"tolerations": [{"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}]},
     }
-    return [*_example("gpu_operator", values), *_example("gpu_operator", _olm.laid_over(values, shared))]
+    driver = _vgpu.policy_spec(_guest_driver(), "licences", as_secret=True)["driver"]
+    licensing = {key: value for key, value in driver["licensingConfig"].items() if value is not None}
+    virtual = {"driver": {**driver, "licensingConfig": licensing}}
+    written = ({}, shared, _metrics.policy_spec("15s", {"release": "stack"}), virtual)
+    return [one for more in written for one in _example("gpu_operator", _olm.laid_over(values, more))]
+
+
+def _nvidia_driver() -> list[Json]:
+    return [_vgpu.nvidia_driver(_guest_driver(), "gpuops-vgpu", "licences", True, {_vgpu.VGPU_LABEL: "true"})]
+
+
+def _mirrors(kind: str) -> Callable[[], list[Json]]:
+    places = {"registry.redhat.io": "mirror.example.com:5000/redhat", "nvcr.io/nvidia": ["a.example.com/n", "b/n"]}
+    return lambda: [one for one in _olm.mirror_sets("gpuops-nfd", places) if one["kind"] == kind]
+
+
+def _service_monitor() -> list[Json]:
+    made = _metrics.report_objects("x 1", "gpuops-metrics", "python:3", "15s", {"release": "stack"}, openshift=True)
+    return [one for one in made if one["kind"] == "ServiceMonitor"]
+
+
+def _machine_sets() -> list[Json]:
+    """A copy for another kind of machine, and what the pool's annotations, labels and taints make of it."""
+    own = {"machine.openshift.io/cluster-api-machineset": "worker", "machine.openshift.io/cluster-api-cluster": "c"}
+    inner = {"providerSpec": {"value": {"kind": "AWSMachineProviderConfig", "instanceType": "m5.large"}}}
+    template = {"metadata": {"labels": own}, "spec": inner}
+    there = {
+        "apiVersion": _machine_set.API_VERSION,
+        "kind": _machine_set.KIND,
+        "metadata": {"name": "worker", "namespace": "openshift-machine-api"},
+        "spec": {"replicas": 3, "selector": {"matchLabels": own}, "template": template},
+    }
+    made = _machine_set.copy(there, "gpu", {"instanceType": "p5.48xlarge"}, 0)
+    notes = {"machine.openshift.io/vCPU": "192", "capacity.cluster-autoscaler.kubernetes.io/gpu-count": "8"}
+    taint = {"key": "nvidia.com/gpu", "value": "present", "effect": "NoSchedule"}
+    change = _machine_set.change(made, notes, {"cluster-api/accelerator": "nvidia-h100"}, [taint])
+    return [made, _machine_set.merged(made, change.patch)]
 
 
 def _nic_cluster_policy() -> list[Json]:
@@ -156,13 +205,17 @@ MATRIX = (
         ("openshift/olm_catalogsources.yaml",),
         lambda: [_olm.catalog_source("mirrored", "openshift-marketplace", "r/index:1", pull_secrets=["s"])],
     ),
+    Entry("ImageDigestMirrorSet", "nfd_gpu_operator", (f"{OWN}mirrors.yaml",), _mirrors("ImageDigestMirrorSet")),
+    Entry("ImageTagMirrorSet", "nfd_gpu_operator", (f"{OWN}mirrors.yaml",), _mirrors("ImageTagMirrorSet")),
     Entry(
         "NodeFeatureDiscovery",
         "nfd_gpu_operator",
         ("openshift/nodefeaturediscoveries.yaml",),
         lambda: _example("nfd", {"operand": {"workerTolerations": [{"operator": "Exists", "effect": "NoExecute"}]}}),
     ),
-    Entry("ClusterPolicy", "nfd_gpu_operator, gpu_*", _gpu(), _cluster_policies),
+    Entry("ClusterPolicy", "nfd_gpu_operator, gpu_*, vgpu", _gpu(), _cluster_policies),
+    Entry("NVIDIADriver", "vgpu", _gpu("nvidiadrivers"), _nvidia_driver),
+    Entry("MachineSet", "machineset, vgpu", ("openshift/machinesets.yaml",), _machine_sets),
     Entry(
         "SriovOperatorConfig",
         "olm_network_operator",
@@ -195,4 +248,5 @@ MATRIX = (
     ),
     Entry("ServingRuntime", "gpu_serving", ("kserve/servingruntimes.yaml",), _serve("ServingRuntime")),
     Entry("InferenceService", "gpu_serving", ("kserve/inferenceservices.yaml",), _serve("InferenceService")),
+    Entry("ServiceMonitor", "gpu_metrics", (f"{OWN}monitoring.yaml",), _service_monitor),
 )

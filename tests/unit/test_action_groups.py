@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import yaml
+from ansible_collections.gpuops.rdma.plugins.module_utils._argspec import with_oci
 
 ROOT = Path(__file__).resolve().parents[2]
 UTILS = "ansible_collections.gpuops.rdma.plugins.module_utils"
@@ -62,6 +63,13 @@ def test_a_group_has_every_module_that_takes_its_options(group: str) -> None:
     modules = {path.stem for path in (ROOT / "plugins/modules").glob("*.py") if not path.stem.startswith("_")}
     wanted = {name for name in modules if takes(name, *MARKS[group])}
     assert set(GROUPS[group]) == wanted
+
+
+def test_what_documents_how_oci_is_reached_takes_it() -> None:
+    actions = {path.stem for path in (ROOT / "plugins/action").glob("*.py") if not path.stem.startswith("_")}
+    for name in sorted(actions):
+        spec = importlib.import_module(f"ansible_collections.gpuops.rdma.plugins.action.{name}").ActionModule.spec
+        assert (with_oci(spec) == spec) is (name in GROUPS["oci"]), name
 
 
 def test_groups_are_sorted_and_complete() -> None:

@@ -195,16 +195,14 @@ def test_what_cannot_be_simulated_is_refused() -> None:
             _autoscaler.capacity_annotations(TABLE, cpu=1, memory_mib=1, gpus=wrong)  # type: ignore[arg-type]
 
 
-def test_vfs_never_scale_from_zero_and_a_placeholder_does() -> None:
+def test_vfs_never_scale_from_zero_and_gpus_alone_do() -> None:
     behaviour, wanted = TABLE.behaviour("4.20"), pod(gpus=8, vfs=16)
     predicted = _autoscaler.predict(TABLE, behaviour, machine_set(NOTES), [wanted])
     assert predicted.message == "1 Insufficient nvidia.com/sriov_rdma_vf"
     status = {"nodeGroups": [{"name": "MachineSet/openshift-machine-api/gpu", "health": {"status": "Healthy"}}]}
     told = _autoscaler.explain(machine_set(NOTES), status, predicted.message, predicted)
     assert "pods that ask for VFs never scale a group from zero" in told
-    warm = {"spec": _autoscaler.placeholder(wanted["spec"], "nvidia-h100")}
-    assert warm["spec"]["containers"][0]["resources"]["limits"] == {"nvidia.com/gpu": "8"}
-    assert _autoscaler.predict(TABLE, behaviour, machine_set(NOTES), [warm]).replicas == 1
+    assert _autoscaler.predict(TABLE, behaviour, machine_set(NOTES), [pod(gpus=8)]).replicas == 1
 
 
 @pytest.mark.parametrize(

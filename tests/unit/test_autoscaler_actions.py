@@ -152,6 +152,11 @@ def act(plugin: Any, api: Api, check: bool = False, **args: Any) -> Any:
     return made.act({**given, **args})
 
 
+@pytest.fixture(autouse=True)
+def no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machineset, "SETTLE", 0.0)
+
+
 # ---- machineset ----------------------------------------------------------------------------------------------------
 
 
@@ -190,6 +195,28 @@ def test_a_count_that_the_platform_puts_back_is_left_to_it() -> None:
         not again["changed"] and "machine.openshift.io/GPU=1: as the platform" in again["pools"]["gpu-a"]["notes"][-1]
     )
     assert not act(machineset, api, pools=[sliced])["changed"]
+
+
+class Reverting(Api):
+    """Somebody writes a MachineSet back as he has it."""
+
+    def patch(self, path: str, body: Any, dry_run: bool = False) -> Any:
+        before = self.find(path)
+        before["metadata"]["managedFields"] = [
+            {"manager": "machine-api", "time": "2026-11-21T11:00:00Z", "subresource": "status"},
+            {"manager": "argocd-controller", "time": "2026-11-21T10:00:00Z"},
+            {"manager": "gpuops-rdma", "time": "2026-11-21T10:00:01Z"},
+        ]
+        super().patch(path, body, dry_run)
+        self.objects[path] = before
+
+
+def test_a_set_that_somebody_puts_back_fails_with_his_name() -> None:
+    api = Reverting(machine_set(), openshift())
+    words = r"MachineSet gpu-a did not stay.*vCPU is absent again instead of 8.*argocd-controller wrote it last"
+    with pytest.raises(RdmaError, match=words):
+        act(machineset, api, pools=[pool(cpu=8, memory_mib=1024, taints=[TAINT])])
+    assert act(machineset, api, check=True, pools=[pool(cpu=8, memory_mib=1024)])["changed"]
 
 
 def test_the_zone_of_a_node_is_not_ours_to_write() -> None:
@@ -449,6 +476,31 @@ def test_what_stands_on_a_set_is_looked_at() -> None:
         proof(api, machine_sets=["gpu-a"])._check_sets()
     with pytest.raises(InputError, match="There is no MachineSet gpu-c"):
         proof(api, machine_sets=["gpu-c"])._check_sets()
+
+
+def test_a_set_whose_proof_failed_is_proven_by_the_next_run() -> None:
+    """The first run wrote and failed before its proof; the second writes nothing."""
+    api = Api(machine_set(), machine_set("gpu-b"), owner("gpu-a", "gpu-a"), owner("gpu-b", "gpu-b"), cluster())
+    names = ["gpu-a", "gpu-b"]
+    quiet = proof(api, machine_sets=names, scale="changed", changed=[{"changed": False}])
+    assert quiet._due() == names
+    quiet.proven["gpu-a"].note()
+    assert quiet._due() == ["gpu-b"]
+    assert proof(api, machine_sets=names, scale="changed", changed=[{"changed": True}])._due() == names
+    assert proof(api, machine_sets=names, scale="never", changed=[True])._due() == []
+    taints = [{"key": "a", "effect": "NoSchedule"}]
+    api.objects[f"MachineSet/{API}/gpu-a"]["spec"]["template"]["spec"]["taints"] = taints
+    assert quiet._due() == names, "another node than the one that was proven"
+
+
+def test_check_mode_knows_the_sets_that_the_same_run_would_copy() -> None:
+    api = Api(machine_set("worker"), crd(), openshift())
+    wanted = pool("gpu-a", copy_from="worker")
+    assert act(autoscaler, api, check=True, pools=[wanted])["changes"] == [f"create MachineAutoscaler {API}/gpu-a"]
+    with pytest.raises(InputError, match="no MachineSet gpu-a"):
+        act(autoscaler, api, pools=[wanted])
+    with pytest.raises(InputError, match="no MachineSet gpu-a"):
+        act(autoscaler, api, check=True, pools=[{**wanted, "copy_from": "elsewhere"}])
 
 
 def test_a_roll_out_that_is_longer_than_the_delay() -> None:

@@ -3,8 +3,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Bad input on OpenShift and for shared GPUs (the reference's table 6.2), one case per entry, with what we say to it.
 
-Entries that only a cluster shows (a NoExecute taint that NFD does not tolerate, MIG under running pods) are in
-tests/e2e/test_sharing.py.
+NoExecute taints that NFD does not tolerate are in test_gpu_taints.py; MIG under running pods,
+which only a cluster shows, is in tests/e2e/test_sharing.py.
 """
 
 from __future__ import annotations

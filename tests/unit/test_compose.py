@@ -161,6 +161,26 @@ def test_the_host_checks_need_rights_in_our_namespace_in_both_modes() -> None:
     assert "create rolebindings.rbac.authorization.k8s.io gpuops-rdma" in told
 
 
+@pytest.mark.parametrize(("keep", "resource"), [("configmap", "configmaps"), ("secret", "secrets")])
+def test_a_report_that_is_kept_needs_the_right_to_write_it_even_where_nothing_else_is_written(
+    keep: str, resource: str
+) -> None:
+    made = whole(cluster(), report_keep={"keep": keep, "namespace": "reports"})
+    wanted = {f"{verb} {resource} reports" for verb in ("get", "create", "patch")}
+    assert wanted <= rules(made)
+    verify = _permissions.reading(made, keeps=True)
+    writes = {(rule["verb"], rule["resource"], rule["namespace"]) for rule in verify} - {
+        (rule["verb"], rule["resource"], rule["namespace"]) for rule in _permissions.reading(made, keeps=False)
+    }
+    assert writes == {("create", resource, "reports"), ("patch", resource, "reports")}
+
+
+def test_a_report_that_is_kept_elsewhere_needs_no_right_in_the_cluster() -> None:
+    plain = rules(whole(cluster()))
+    for keep in ("none", "artifact", "object_storage"):
+        assert rules(whole(cluster(), report_keep={"keep": keep, "namespace": "reports"})) == plain
+
+
 def test_helm_needs_rights_where_its_releases_are() -> None:
     adopted = release("my-gpus", "gpus", "gpu-operator", "v25.10.1")
     told = rules(whole(cluster(), survey(releases=[adopted])))
@@ -265,6 +285,7 @@ def test_a_registry_of_ones_own(profile: str) -> None:
     found |= images(made["releases"]["gpu_operator"]["values"])
     assert found and all(image.startswith("mirror.example/x/") for image in found), found
     assert made["tests"][0]["image"] == "a.example/nccl:1", "what was asked for stays"
+    assert made["probe"] == {"image": "mirror.example/x/library/python:3.12-slim", "pull_secrets": []}
     nfd = made["releases"]["gpu_operator"]["values"]["node-feature-discovery"]
     assert nfd == {"image": {"repository": "mirror.example/x/nfd/node-feature-discovery"}}
     assert made["releases"]["batch"]["image_registry"] == "mirror.example/x/"

@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 import importlib.machinery
 import importlib.util
+import json
 import os
 import re
 import shutil
@@ -24,6 +25,7 @@ ROOT = Path(__file__).resolve().parents[2]
 TOOLS = ROOT / "tests" / "tools"
 sys.path.insert(0, str(TOOLS))
 
+import addresses
 import catalogue
 import picture
 import site_pages
@@ -82,6 +84,18 @@ def test_links_of_the_site_lead_to_its_pages_or_to_the_repository():
 
 def test_the_picture_is_up_to_date():
     assert picture.TARGET.read_text("utf-8") == picture.drawing(), "run tests/tools/picture.py"
+
+
+def test_every_input_of_the_playbooks_is_documented():
+    pages = "".join((ROOT / "docs" / name).read_text("utf-8") for name in ("inputs.md", "awx.md"))
+    used = {
+        name
+        for path in (ROOT / "playbooks").rglob("*.yml")
+        for name in re.findall(r"\brdma_[a-z0-9_]*[a-z0-9]\b", path.read_text("utf-8"))
+    }
+    assert len(used) > 200
+    own = {"rdma_run_dir", "rdma_verify_stages", "rdma_dir", "rdma_plan_file", "rdma_report_again", "rdma_awx"}
+    assert {name for name in used if f"`{name}`" not in pages} <= own, "set by the playbooks themselves"
 
 
 # ---- what goes wrong -----------------------------------------------------------------------------------------------
@@ -227,6 +241,33 @@ def test_what_cannot_be_new_is_refused(checkout, capsys, words, told):
     assert told in capsys.readouterr().err
 
 
+def test_a_host_that_cannot_be_reached_says_nothing_of_its_addresses():
+    def line(uri: str, status: str = "broken", info: str = "") -> str:
+        return json.dumps({"filename": "a.md", "lineno": 3, "status": status, "code": 0, "uri": uri, "info": info})
+
+    away = "HTTPSConnectionPool(host='a.example.com', port=443): ... (Caused by NameResolutionError(...))"
+    lines = [
+        line("https://a.example.com/1", info=away),
+        line("https://a.example.com/2", info=away),
+        line("https://b.example.com/", "working"),
+        line("https://b.example.com/gone", info="404 Client Error: Not Found"),
+        line("https://b.example.com/x.", "working"),
+        line("mailto:user@host", "unchecked"),
+        line("#heading", "unchecked"),
+        line("http://localhost:8000/", "ignored"),
+    ]
+    faults, answered = addresses.told("\n".join(lines))
+    assert faults == [
+        "a.md:3: https://b.example.com/x. is badly written",
+        "a.md:3: https://b.example.com/gone: 404 Client Error: Not Found",
+        "not checked: a.example.com cannot be reached from here; addresses there: 2",
+    ]
+    assert answered == 2
+    bad = ("https://a.b/c d", "http://ab/", "https://a.b:x/", "https://a.b/[x]", "ftp://a.b/", "https://a.b/%zz")
+    assert not any(map(addresses.well_formed, bad))
+    assert addresses.well_formed("https://a.example.com:8443/a/b.yml?c=d#e")
+
+
 # ---- releases ------------------------------------------------------------------------------------------------------
 
 
@@ -234,14 +275,22 @@ def test_a_release_is_held_up_by_what_is_in_its_way(monkeypatch):
     release = tool("release")
     monkeypatch.setattr(release, "current", lambda: "0.2.0")
     monkeypatch.setattr(release, "recorded", lambda: {"0.2.0"})
+    monkeypatch.setattr(release, "added", lambda: {"0.2.0": ["modules/old.py"], "0.10.0": ["modules/new.py"]})
     assert list(release.written("0.10.0", ["a.yml"])) == []
-    assert list(release.written("0.2", ["a.yml"])) == ["0.2 is no version; write it as 0.2.0"]
-    assert list(release.written("0.2.0", ["a.yml"])) == ["0.2.0 is released already"]
+    assert next(release.written("0.2", ["a.yml"])) == "0.2 is no version; write it as 0.2.0"
+    assert next(release.written("0.2.0", ["a.yml"])) == "0.2.0 is released already"
     assert "older than 0.2.0" in next(release.written("0.1.9", ["a.yml"]))
-    assert list(release.written("0.3.0", [])) == ["changelogs/fragments is empty: nothing to release"]
+    assert list(release.written("0.10.0", [])) == ["changelogs/fragments is empty: nothing to release"]
+    (early,) = release.written("0.3.0", ["a.yml"])
+    assert early == "version_added: 0.10.0 is no release, and 0.3.0 is to be one: modules/new.py"
     assert list(release.built("0.2.0", [])) == []
     assert list(release.built("0.2.0", ["a.yml"])) == ["fragments that are in no release: a.yml"]
     assert len(list(release.built("0.3.0", []))) == 2
+
+
+def test_every_plugin_names_a_release_or_the_next_one():
+    release = tool("release")
+    assert set(release.added()) <= {release.current(), *release.recorded()}
 
 
 def test_newer_versions_are_told_and_nothing_is_asked_twice(monkeypatch):
@@ -252,3 +301,5 @@ def test_newer_versions_are_told_and_nothing_is_asked_twice(monkeypatch):
     assert any(re.fullmatch(r"requirements-dev\.txt: ruff \S+ -> 9\.9", line) for line in told)
     assert any("has no answer" in line for line in told)
     assert len(asked) == len(set(asked))
+    go_mod = (ROOT / "tests/sandbox/controlplane/go.mod").read_text("utf-8")
+    assert {"k8s.io/kubernetes", "helm.sh/helm/v3", "sigs.k8s.io/kwok"} <= set(updates.of_tools(go_mod))

@@ -5,14 +5,16 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
-from ansible_collections.gpuops.rdma.plugins.module_utils import _facts, _gpu_sharing, _shape
+from ansible_collections.gpuops.rdma.plugins.module_utils import _facts, _gpu_sharing, _plan, _shape
 from ansible_collections.gpuops.rdma.plugins.module_utils._errors import DataError, InputError
 from ansible_collections.gpuops.rdma.plugins.module_utils._gpu_sharing import GPU, Node
+from ansible_collections.gpuops.rdma.plugins.module_utils._model import NodeFacts
 
 ROOT = Path(__file__).resolve().parents[2]
 FAMILIES = _gpu_sharing.tables(yaml.safe_load((ROOT / "files/gpu_sharing.yml").read_text()))
@@ -317,3 +319,40 @@ def test_a_broken_table_is_told() -> None:
     broken = {"ids": [], "memory_gb": 1, "profiles": {"big": 1}, "balanced": {}}
     with pytest.raises(DataError, match="'big' is no MIG profile"):
         _gpu_sharing.tables({"families": {"x": broken}})
+
+
+DEVICES = ["nvidia.com/mig-1g.10gb", "nvidia.com/mig-3g.40gb"]
+
+
+@pytest.mark.parametrize(
+    ("document", "layout", "strategy"),
+    [
+        ({}, "", ""),
+        (SLICED, "", ""),
+        (_gpu_sharing.shared("time-slicing", 4, rename=True), "", ""),
+        (MPS, "", ""),
+        ({}, "all-1g.10gb", "single"),
+        (SLICED, "all-1g.10gb", "single"),
+        ({}, "all-balanced", "mixed"),
+        (_gpu_sharing.shared("time-slicing", 2, DEVICES), "all-balanced", "mixed"),
+        (_gpu_sharing.shared("time-slicing", 2, DEVICES, rename=True), "all-balanced", "mixed"),
+    ],
+)
+def test_plan_and_report_tell_of_a_node_what_its_configuration_says(document: Any, layout: str, strategy: str) -> None:
+    """They know only the node's labels."""
+    parts = _gpu_sharing.layout(layout, 8, FAMILY) if layout else []
+    wanted = _gpu_sharing.expected(NODE, document, parts, strategy, FAMILY)
+    labels = {**wanted.labels, "nvidia.com/gpu.memory": str(NODE.memory_mib)}
+    facts = NodeFacts("n1", "BM.GPU.H100.8", True, allocatable=wanted.resources, labels=labels, sharing=wanted.sharing)
+    facts = dataclasses.replace(facts, replicas=int(labels.get("nvidia.com/gpu.replicas", "1") or 1))
+    shared = wanted.sharing != ""
+    assert _facts.shared_parts(facts) == ((wanted.isolation, wanted.memory_gb) if shared else ("", {}))
+    row = _plan._node(facts, H100)
+    assert (row["isolation"], row["memory_gb"]) == _facts.shared_parts(facts)
+
+
+def test_a_node_that_does_not_tell_its_memory_has_none_in_the_plan() -> None:
+    facts = NodeFacts("n1", "BM.GPU.H100.8", True, sharing="time-slicing", replicas=4)
+    isolation, memory = _facts.shared_parts(facts)
+    assert isolation.startswith("no memory or fault isolation")
+    assert memory == {}

@@ -43,6 +43,12 @@ def made(daemon: Daemon = PROBE, **more: Any) -> dict[str, dict[str, Any]]:
     return {obj["kind"]: obj for obj in objects}
 
 
+def test_pull_secrets_are_the_pods() -> None:
+    assert "imagePullSecrets" not in pod_spec(PROBE)
+    spec = made(pull_secrets=["mirror"])["DaemonSet"]["spec"]["template"]["spec"]
+    assert spec["imagePullSecrets"] == [{"name": "mirror"}]
+
+
 def pod_spec(daemon: Daemon) -> dict[str, Any]:
     spec: dict[str, Any] = made(daemon)["DaemonSet"]["spec"]["template"]["spec"]
     return spec

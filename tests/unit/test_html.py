@@ -214,6 +214,15 @@ def test_the_page_shows_what_the_host_checks_found() -> None:
     assert list(rules) == sorted(rules, key=lambda name: ("error", "unknown", "warning").index(rules[name][0]))
 
 
+def test_the_page_tells_what_pods_on_a_shared_node_have_of_their_own() -> None:
+    own = {"isolation": "no fault isolation", "memory_gb": {"nvidia.com/gpu": 21.4}}
+    shared = samples.planned("10.140.0.1", shared="mps", excluded="shared", **own)
+    report = samples.report([shared, *map(samples.planned, ("10.140.0.2", "10.140.0.3"))])
+    assert {key: report["nodes"][0][key] for key in own} == own
+    words = Page(_html.render(report)).tables["nodes"][1][-1]
+    assert "one nvidia.com/gpu has 21.4 GB; no fault isolation" in words
+
+
 def test_the_page_shows_what_was_run() -> None:
     text = _html.render(samples.fault())
     page = Page(text)

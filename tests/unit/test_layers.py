@@ -79,6 +79,11 @@ def test_roles_read_only_their_own_variables(path: Path) -> None:
     assert not re.search(r"\brdma_", path.read_text(encoding="utf-8"))
 
 
+@pytest.mark.parametrize("path", sorted((ROOT / "plugins/action").glob("*.py")), ids=lambda path: path.stem)
+def test_no_action_imports_another(path: Path) -> None:
+    assert not [name for name in imported(path) if name.startswith("ansible_collections.") and ".action" in name]
+
+
 MEANT = {"act"}
 
 

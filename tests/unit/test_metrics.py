@@ -19,7 +19,7 @@ import pytest
 import yaml
 from ansible_collections.gpuops.rdma.plugins.module_utils import _metrics, _prometheus
 from ansible_collections.gpuops.rdma.plugins.module_utils._errors import InputError
-from crd_schema import faults, upstream
+from crd_schema import cluster_policy, faults, upstream
 
 ROOT = Path(__file__).resolve().parents[2]
 BOARD = _metrics.dashboard(yaml.safe_load((ROOT / "files/dashboard.yml").read_text()))
@@ -54,10 +54,8 @@ def test_a_prometheus_takes_what_its_selectors_say(monitors: Any, namespaces: An
 
 @pytest.mark.parametrize("version", ["v25.10.1", "v26.3.3", "v26.7.0"])
 def test_the_policy_is_valid_for_each_operator(version: str) -> None:
-    spec = _metrics.policy_spec("15s", {"release": "stack"})
-    obj = {"apiVersion": "nvidia.com/v1", "kind": "ClusterPolicy", "metadata": {"name": "p"}, "spec": spec}
-    path = upstream("crds", "gpu-operator", version, "nvidia.com_clusterpolicies.yaml")
-    assert [one for one in faults(obj, path) if "is a required property" not in one] == []
+    obj = cluster_policy(_metrics.policy_spec("15s", {"release": "stack"}))
+    assert faults(obj, upstream("crds", "gpu-operator", version, "nvidia.com_clusterpolicies.yaml")) == []
     with pytest.raises(InputError, match="no duration"):
         _metrics.policy_spec("15 seconds", {})
 
@@ -148,3 +146,52 @@ def test_each_node_must_tell_of_each_gpu() -> None:
 
 def test_the_reports_own_gauges_are_read_as_such() -> None:
     assert _metrics.names('# x\na_b 1\na_b{c="d"} 2\ne NaN\n\nf{} 3 170\n') == {"a_b": 2, "f": 1}
+
+
+# ---- what arrives --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("given", "openshift", "asked", "guarded"),
+    [
+        ("", False, "", False),
+        ("", True, _metrics.THANOS, True),
+        ("http://p.mon.svc:9090/", False, "http://p.mon.svc:9090", False),
+        ("http://p.mon.svc:9090", True, "http://p.mon.svc:9090", False),
+        ("https://p.mon.svc.cluster.local:9091", True, "https://p.mon.svc.cluster.local:9091", True),
+        ("https://p.mon.svc:9090", False, "https://p.mon.svc:9090", False),
+        ("https://thanos.example.com", True, "https://thanos.example.com", False),
+        ("https://evil.example.com/x.svc", True, "https://evil.example.com/x.svc", False),
+    ],
+)
+def test_a_token_is_for_services_of_openshift_alone(given: str, openshift: bool, asked: str, guarded: bool) -> None:
+    assert _metrics.querier(given, openshift) == (asked, guarded)
+
+
+def test_whoever_reads_the_series_may_do_nothing_else() -> None:
+    account, binding = _metrics.reader_objects("ns")
+    assert binding["roleRef"]["name"] == "cluster-monitoring-view"
+    assert binding["subjects"] == [{"kind": "ServiceAccount", **account["metadata"]}]
+
+
+def answer(*values: str) -> str:
+    result = [{"metric": {}, "value": [1763730000.1, one]} for one in values]
+    return json.dumps({"status": "success", "data": {"resultType": "vector", "result": result}})
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (answer("3"), ""),
+        (answer("4"), ""),
+        (answer("2"), "it has the series of 2 of 3 nodes"),
+        (answer(), "it has the series of 0 of 3 nodes"),
+        ('{"status":"error","error":"x"}', "none of Prometheus"),
+        ("<html>", "none of Prometheus"),
+        ("[]", "none of Prometheus"),
+        (answer("NaN"), "none of Prometheus"),
+    ],
+)
+def test_series_of_fewer_nodes_have_not_arrived(text: str, words: str) -> None:
+    found = _metrics.arrived(text, 3)
+    assert (words in found) if words else found == ""

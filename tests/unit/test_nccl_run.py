@@ -413,12 +413,12 @@ def test_a_foreign_object_of_our_name_stops_everything(tmp_path: Path) -> None:
 
 def test_tests_are_chosen_by_name() -> None:
     plan = {"tests": [{"name": "one"}, {"name": "two"}]}
-    assert [item["name"] for item in nccl_test.chosen(plan, [])] == ["one", "two"]
-    assert [item["name"] for item in nccl_test.chosen(plan, ["two"])] == ["two"]
+    assert [item["name"] for item in _nccl_run.chosen(plan, [])] == ["one", "two"]
+    assert [item["name"] for item in _nccl_run.chosen(plan, ["two"])] == ["two"]
     with pytest.raises(InputError, match="It has: one, two"):
-        nccl_test.chosen(plan, ["three"])
+        _nccl_run.chosen(plan, ["three"])
     with pytest.raises(InputError, match="no NCCL test"):
-        nccl_test.chosen({"tests": []}, [])
+        _nccl_run.chosen({"tests": []}, [])
 
 
 def test_collectives_come_from_the_task_the_plan_or_the_entry() -> None:
@@ -442,4 +442,4 @@ def test_a_sites_thresholds_and_history_reach_the_judge(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("name", "stem"), [("nccl-h100-8", "nccl-h100-8"), ("gate", "nccl-gate")])
 def test_result_files_start_with_nccl(name: str, stem: str) -> None:
-    assert nccl_test.file_stem(name) == stem
+    assert _nccl_run.file_stem(name) == stem

@@ -11,7 +11,8 @@ from typing import Any
 import plan_samples as samples
 import pytest
 import yaml
-from ansible_collections.gpuops.rdma.plugins.module_utils import _job, _objects
+from ansible_collections.gpuops.rdma.plugins.module_utils import _job, _metrics, _objects, _serving, _vgpu
+from ansible_collections.gpuops.rdma.plugins.plugin_utils import _autoscaling, _take_back
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -128,10 +129,25 @@ def test_teardown_knows_every_kind_that_a_plan_or_a_job_makes() -> None:
     assert kinds <= set(_objects.KINDS)
 
 
+def test_teardown_knows_every_kind_that_a_row_makes() -> None:
+    made = _metrics.report_objects("x 1", "gpuops", "image", "15s", {}, openshift=True)
+    made += [_vgpu.license_object("a", "b", "", "", as_secret) for as_secret in (True, False)]
+    made += _autoscaling.removable(True)
+    made += _autoscaling.machine_autoscalers(
+        [{"machine_set": "a", "min_replicas": 0, "max_replicas": 1, "accelerator": ""}], []
+    )
+    kinds = {(item["apiVersion"], item["kind"]) for item in made}
+    kinds |= {*_serving.kinds("kserve"), *_serving.kinds("lws"), *_serving.ACCOUNT_KINDS, _autoscaling.MACHINE_SETS}
+    assert kinds | {_take_back.DRIVER} <= set(_objects.KINDS)
+    order = [kind for _version, kind in _objects.KINDS]
+    assert order.index("ClusterAutoscaler") < order.index("ConfigMap"), "its priorities go after it"
+    assert order.index("NVIDIADriver") < order.index("Secret") < order.index("Namespace") == len(order) - 1
+
+
 def test_an_operators_manifest_goes_with_its_operator_but_for_the_definitions() -> None:
     manifest = samples.ROOT / "tests" / "sandbox" / "charts" / "mpi-operator.yaml"
     objects = [item for item in yaml.safe_load_all(manifest.read_text("utf-8")) if item]
-    left = {item["kind"] for item in objects if (item["apiVersion"], item["kind"]) not in _objects.RELEASE_KINDS}
+    left = {item["kind"] for item in objects if (item["apiVersion"], item["kind"]) not in _objects.KINDS}
     assert left == {"CustomResourceDefinition"}
     labels = _objects.owned(objects[0], "mpi-operator")["metadata"]["labels"]
     assert labels[_objects.RELEASE] == "mpi-operator"

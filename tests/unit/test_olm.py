@@ -232,3 +232,24 @@ def test_fields_that_the_api_server_would_drop() -> None:
     ]
     good = {"mig": {"strategy": "mixed"}, "devicePlugin": {"config": {"name": "x", "default": ""}}}
     assert _olm.unknown_fields(good, spec) == []
+
+
+@pytest.mark.parametrize(
+    ("version", "cdi", "example", "values", "told"),
+    [
+        ("v25.10.1", {"enabled": False}, {}, {}, "cdi.enabled false"),
+        ("v25.10.1", {"enabled": False}, {}, {"cdi": {"enabled": False}}, ""),
+        ("v25.10.1", {"enabled": True}, {"enabled": True}, {}, ""),
+        ("v25.10.1", None, {"enabled": True}, {}, "cdi.enabled unset"),
+        ("v25.10.1", None, {}, {}, ""),
+        ("v23.9.1", {"enabled": False}, {}, {}, ""),
+    ],
+)
+def test_what_an_upgrade_left_behind_is_told(version: str, cdi: Any, example: Any, values: Any, told: str) -> None:
+    folder = upstream("crds", "gpu-operator", version)
+    path = next(folder.glob("nvidia.com_clusterpolicies*.yaml"))
+    crd = yaml.load(path.read_text(), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+    live = {"kind": "ClusterPolicy", "metadata": {"name": "p"}, "spec": {"cdi": cdi} if cdi else {}}
+    found = _olm.left_behind(live, {"spec": {"cdi": example}}, _olm.schema_of(crd, "v1"), values)
+    assert len(found) == bool(told)
+    assert told in "".join(found)

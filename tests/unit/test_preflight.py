@@ -225,6 +225,19 @@ def test_namespaces() -> None:
     assert found(look(seen=other), "namespaces") == []
 
 
+def test_the_reports_namespace_is_there_or_is_made_by_the_run() -> None:
+    asked = {"report_keep": {"keep": "secret", "namespace": "reports"}}
+    seen = survey(namespaces=[namespace("default")])
+    missing = one(look(seen=seen, asked=asked), "namespaces")
+    assert (missing.subject, missing.found) == ("Namespace reports", "absent, and rdma_report_keep is secret")
+    assert found(look(seen=survey(namespaces=[namespace("reports")]), asked=asked), "namespaces") == []
+    assert found(look(seen=survey(), asked=asked), "namespaces") == [], "namespaces may not be listed"
+    by_default = {"report_keep": {"keep": "configmap", "namespace": "gpuops-nccl"}}
+    assert one(look(seen=seen, asked=by_default, read_only=True), "namespaces").subject == "Namespace gpuops-nccl"
+    for keep, place in (("configmap", "gpuops-nccl"), ("artifact", "reports")):
+        assert found(look(seen=seen, asked={"report_keep": {"keep": keep, "namespace": place}}), "namespaces") == []
+
+
 @pytest.mark.parametrize(
     "changes",
     [

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import http.server
 import json
+import shutil
 import socket
+import ssl
 import subprocess
 import sys
 import threading
@@ -19,12 +21,21 @@ import pytest
 from ansible_collections.gpuops.rdma.plugins.plugin_utils import _probe
 
 PROGRAM = Path(__file__).resolve().parents[2] / "files" / "probe" / "probe.py"
+TOKEN = "eyJCANARY0815.abc-_def"
 METRICS = '# HELP\nDCGM_A{gpu="0"} 1\nDCGM_B 2\nother 3\n'
 
 
 class Handler(http.server.BaseHTTPRequestHandler):
     def do_GET(self) -> None:
-        found = {"/metrics": METRICS, "/health": ""}.get(self.path)
+        if self.path == "/guarded" and self.headers.get("Authorization") != f"Bearer {TOKEN}":
+            self.send_error(401)
+            return
+        if self.path == "/moved":
+            self.send_response(302)
+            self.send_header("Location", "/guarded")
+            self.end_headers()
+            return
+        found = {"/metrics": METRICS, "/health": "", "/guarded": METRICS}.get(self.path)
         self.send_response(200 if found is not None else 503)
         self.end_headers()
         self.wfile.write((found or "").encode())
@@ -97,6 +108,60 @@ def test_what_does_not_is_told_with_the_reason(server: str) -> None:
     assert "refused" in found[1]["error"]
     assert "refused" in found[2]["error"]
     assert "the proxy says: HTTP/1.0 403" in found[3]["error"]
+
+
+@pytest.fixture
+def guarded(tmp_path: Path) -> Iterator[tuple[str, Path]]:
+    """A server with a certificate, and the folder where that lies."""
+    tool = shutil.which("openssl")
+    if tool is None:
+        pytest.skip("openssl is not installed: it makes the server's certificate")
+    made = ["-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "2", "-subj", "/CN=us"]
+    names = ["-addext", "subjectAltName=IP:127.0.0.1", "-keyout", "key.pem", "-out", "ca.pem"]
+    subprocess.run([tool, "req", *made, *names], cwd=tmp_path, check=True, capture_output=True)
+    running = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(tmp_path / "ca.pem", tmp_path / "key.pem")
+    running.socket = context.wrap_socket(running.socket, server_side=True)
+    threading.Thread(target=running.serve_forever, daemon=True).start()
+    (tmp_path / "token").write_text(f"{TOKEN}\n")
+    (tmp_path / "broken").write_text(f"{TOKEN}\r\nX: y")
+    yield f"https://127.0.0.1:{running.server_address[1]}", tmp_path
+    running.shutdown()
+    running.server_close()
+
+
+def test_a_token_is_shown_to_whom_the_authority_has_signed_and_never_printed(guarded: tuple[str, Path]) -> None:
+    server, folder = guarded
+    ca, token = str(folder / "ca.pem"), str(folder / "token")
+    found = answers(
+        {"do": "get", "to": f"{server}/guarded", "ca": ca, "token": token, "only": "DCGM_B"},
+        {"do": "get", "to": f"{server}/guarded", "ca": ca},
+        {"do": "get", "to": f"{server}/guarded", "token": token},
+        {"do": "get", "to": f"{server}/guarded", "ca": ca, "token": str(folder / "broken")},
+        {"do": "get", "to": f"{server}/guarded", "ca": ca, "token": str(folder / "nothing")},
+        {"do": "get", "to": f"{server}/moved", "ca": ca, "token": token},
+    )
+    assert [one["ok"] for one in found] == [True, False, False, False, False, False]
+    assert found[0]["text"] == "DCGM_B 2\n"
+    assert found[1]["status"] == 401
+    assert "CERTIFICATE_VERIFY_FAILED" in found[2]["error"]
+    assert "holds is no token" in found[3]["error"]
+    assert "No such file" in found[4]["error"]
+    assert found[5]["status"] == 401, "where a server sends us on to, the token does not go"
+    assert "CANARY" not in json.dumps(found)
+
+
+def test_the_pod_has_a_token_only_where_it_asks_as_an_account() -> None:
+    plain = _probe.probe_pod("p", "ns", _probe.Ask("", []), "image", [])["spec"]
+    assert not {"volumes", "serviceAccountName"} & set(plain)
+    request = _probe.as_account({"do": "get", "to": "https://s.ns.svc"})
+    spec = _probe.probe_pod("p", "ns", _probe.Ask("", [request], account="reader"), "image", [])["spec"]
+    assert (spec["serviceAccountName"], spec["automountServiceAccountToken"]) == ("reader", False)
+    token, authority = spec["volumes"][0]["projected"]["sources"]
+    place = spec["containers"][0]["volumeMounts"][0]["mountPath"]
+    assert request["token"] == f"{place}/{token['serviceAccountToken']['path']}"
+    assert request["ca"] == f"{place}/{authority['configMap']['items'][0]['path']}"
 
 
 def test_the_pod_may_do_nothing_and_holds_all_requests() -> None:

@@ -108,7 +108,7 @@ def test_a_node_that_lacks_a_vf_is_named_with_its_cause() -> None:
     planned[6]["excluded"] = "VFs: 15 of 16"
     seen = [samples.present(node) for node in planned]
     seen[6]["allocatable"][VF] = 15
-    remedy = f"ansible-playbook site.yml --tags sriov -e rdma_nodes={BAD}"
+    remedy = f"ansible-playbook gpuops.rdma.site --tags sriov -e rdma_nodes={BAD}"
     found = samples.finding(BAD, "error", VF_WORDS, stage="sriov", remedy=remedy)
     report = checked(samples.report(planned, seen=seen, findings=[found]))
     assert report["verdict"] == "fail"
@@ -131,7 +131,7 @@ def test_a_missing_vf_that_no_stage_saw_is_seen_at_the_end() -> None:
     report = checked(samples.report(planned, seen=seen))
     assert report["verdict"] == "fail"
     assert report["reason"] == f"2 of 4 nodes: 10.140.0.2, 10.140.0.3 (15 of 16 {VF} allocatable)."
-    assert report["next"] == "ansible-playbook site.yml --tags sriov -e rdma_nodes=10.140.0.2,10.140.0.3"
+    assert report["next"] == "ansible-playbook gpuops.rdma.site --tags sriov -e rdma_nodes=10.140.0.2,10.140.0.3"
 
 
 def test_a_node_that_is_not_ready() -> None:
@@ -153,7 +153,7 @@ def test_nccl_below_its_threshold() -> None:
     assert report["reason"].startswith(
         "NCCL on 4 x BM.GPU.H100.8: all_reduce 8 GiB: 265.8 GB/s; NIC line 400, threshold"
     )
-    assert report["next"] == "ansible-playbook playbooks/nccl_scan.yml"
+    assert report["next"] == "ansible-playbook gpuops.rdma.nccl_scan"
     assert [node["verdict"] for node in report["nodes"]] == ["pass"] * 4, "the nodes themselves are not blamed"
 
 
@@ -221,7 +221,7 @@ def test_a_failed_preflight_names_its_first_problem_and_lists_all() -> None:
     report = checked(samples.report(planned, states=states, seen=seen, findings=found, results=[]))
     assert report["verdict"] == "fail"
     assert report["reason"].startswith("Stage preflight failed: 2 problem(s) before anything was changed: cluster: not")
-    assert report["next"] == "ansible-playbook site.yml"
+    assert report["next"] == "ansible-playbook gpuops.rdma.site"
     assert report["stages"][1]["error"] == PROBLEMS, "the JSON holds the whole message"
     text = lines_of(report)
     assert "error: cluster: not allowed: create namespaces; expected allowed. Grant it" in text
@@ -333,7 +333,7 @@ def test_a_finding_of_a_node_outside_the_plan_is_kept() -> None:
     report = checked(samples.report(nodes(2), findings=[refused]))
     assert report["verdict"] == "fail"
     assert report["reason"] == "10.9.9.9: shape BM.GPU.B300.8 is refused: multi-plane."
-    assert report["next"] == "ansible-playbook site.yml --tags preflight"
+    assert report["next"] == "ansible-playbook gpuops.rdma.site --tags preflight"
 
 
 def test_findings_of_the_plan_count_without_preflight() -> None:
@@ -374,7 +374,7 @@ def test_a_cluster_that_cannot_be_asked_blames_no_node() -> None:
 def test_the_test_left_out_by_tags() -> None:
     report = checked(samples.report(nodes(2), results=[], deselected=True))
     assert report["verdict"] == "incomplete"
-    assert report["next"] == "ansible-playbook site.yml --tags nccl_test"
+    assert report["next"] == "ansible-playbook gpuops.rdma.site --tags nccl_test"
     assert not _report.exit_failed(report, True)
     assert _report.exit_failed(report, False)
     worse = checked(
@@ -392,14 +392,18 @@ def test_the_test_left_out_by_tags() -> None:
             "preflight",
             "oci ce cluster-addon disable",
         ),
-        ("Mend the node, then: ansible-playbook site.yml --tags sriov -e rdma_nodes=a,b", "sriov", "rdma_nodes=a,b"),
+        (
+            "Mend the node, then: ansible-playbook gpuops.rdma.site --tags sriov -e rdma_nodes=a,b",
+            "sriov",
+            "rdma_nodes=a,b",
+        ),
         ("kubectl describe node n1; the log is in run/logs/x.log", "nccl_test", "kubectl describe node n1"),
         (
             "See kubectl -n x get pods -o wide, and the log.",
             "gpu_operator",
-            "ansible-playbook site.yml --tags gpu_operator",
+            "ansible-playbook gpuops.rdma.site --tags gpu_operator",
         ),
-        ("grant it", "plan", "ansible-playbook site.yml"),
+        ("grant it", "plan", "ansible-playbook gpuops.rdma.site"),
     ],
 )
 def test_next_is_a_command_and_nothing_else(remedy: str, stage: str, command: str) -> None:
@@ -488,7 +492,7 @@ def test_a_thousand_nodes() -> None:
     report = checked(samples.report(planned, seen=seen))
     assert report["verdict"] == "fail"
     assert report["reason"].startswith("31 of 1000 nodes: 10.140.0.1, 10.140.0.34, 10.140.0.67 and 28 more (")
-    assert report["next"] == "ansible-playbook site.yml --tags sriov", "31 addresses are no command line"
+    assert report["next"] == "ansible-playbook gpuops.rdma.site --tags sriov", "31 addresses are no command line"
     lines = _report.text(report)
     assert len(lines) < 40
     assert "(19 more nodes fail, 969 more nodes pass)" in lines

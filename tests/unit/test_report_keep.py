@@ -15,6 +15,7 @@ from typing import Any, Optional
 import pytest
 from ansible_collections.gpuops.rdma.plugins.action import report_keep as action_file
 from ansible_collections.gpuops.rdma.plugins.module_utils import _report_keep
+from ansible_collections.gpuops.rdma.plugins.module_utils._argspec import OCI
 from ansible_collections.gpuops.rdma.plugins.module_utils._errors import InputError, NotFound
 
 PAGE = "<html>ä</html>".encode()
@@ -24,7 +25,7 @@ REPORT = {
     "made": "2026-01-31T12:00:00Z",
     "nodes": [{"name": f"n{number}", "verdict": "fail" if number < 60 else "pass"} for number in range(70)],
 }
-AUTH = dict.fromkeys(("auth_type", "config_file", "profile", "region", "service_endpoint"))
+AUTH = dict.fromkeys(OCI)
 
 
 def noise(size: int) -> bytes:
@@ -102,7 +103,7 @@ class Keeper(action_file.ActionModule):
         self.lines.append(line)
 
     def keep(self, folder: Path, how: str, **more: Any) -> dict[str, Any]:
-        names = {"name": "r", "namespace": "ns", "bucket": "", "prefix": "", **AUTH}
+        names = {"name": "r", "namespace": "ns", "bucket": "", "prefix": "", "failed": None, **AUTH}
         return self.act({"dir": str(folder), "keep": how, **names, **more})
 
 
@@ -132,6 +133,17 @@ def test_a_second_time_nothing_changes(folder: Path) -> None:
 def test_a_namespace_that_is_not_there(folder: Path) -> None:
     with pytest.raises(InputError, match="rdma_report_keep_namespace"):
         Keeper(Cluster(namespace=False)).keep(folder, "secret")
+    planning = Keeper(Cluster(namespace=False))
+    planning.check_mode = True  # type: ignore[misc]
+    assert planning.keep(folder, "secret")["changed"], "the run that is predicted would have made it"
+
+
+def test_somebody_elses_object_is_left_alone(folder: Path) -> None:
+    cluster = Cluster()
+    cluster.there["ConfigMap/r"] = {"metadata": {"name": "r", "labels": {"app": "x"}}, "data": {"a": "1"}}
+    with pytest.raises(InputError, match=r"ConfigMap ns/r: it is there without the label .* somebody else's"):
+        Keeper(cluster).keep(folder, "configmap")
+    assert cluster.dry == []
 
 
 class Bucket:

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +52,7 @@ def test_the_scan_names_node_rail_and_link(found: Json) -> None:
         "2 of 64 nodes: 10.140.0.7, 10.140.0.21 (slow with"
     )
     assert found["worst"]["name"] == "10.140.0.7" and "node_mark" in found["worst"]["remedy"]
-    assert found["next"] == "ansible-playbook playbooks/nccl_scan.yml"
+    assert found["next"] == "ansible-playbook gpuops.rdma.nccl_scan"
 
 
 def test_the_terminal_and_junit_tell_it(found: Json) -> None:
@@ -74,7 +75,7 @@ def test_host_checks_are_with_their_node() -> None:
     assert by_name["10.140.0.7"]["host"]["vfs"] == "15/16"
     assert by_name["10.140.0.3"]["host"]["rule"] == "peermem-not-registered"
     assert by_name["10.140.0.1"]["host"]["verdict"] == "pass"
-    assert report["next"] == "ansible-playbook site.yml --tags sriov"
+    assert report["next"] == "ansible-playbook gpuops.rdma.site --tags sriov"
 
 
 def test_only_variables_of_the_libraries_are_shown() -> None:
@@ -216,3 +217,21 @@ def test_bars_of_the_suspects(found: Json) -> None:
     assert bar["text"] == "rail 5 rdma5 (mlx5_6): 11.9 GB/s, slow" and bar["value"] == "11.9"
     assert bar["y"] > second["threshold"]["y"] > second["bars"][4]["y"] - 3
     assert bar["y"] + bar["height"] == pytest.approx(second["bottom"])
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ("rdma_report_keep=secret rdma_report_keep_namespace=reports", True),
+        ('{"rdma_report_keep": "secret", "rdma_image_pull_secrets": ["registry"]}', True),
+        ("rdma_report_keep=secret rdma_vgpu_token=t", False),
+        ("rdma_gpu_operator_values={secret: s}", False),
+    ],
+)
+def test_the_next_command_has_the_inputs_but_for_those_with_secrets(
+    given: str, told: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        action.context, "CLIARGS", {"args": ["site.yml"], "inventory": ["hosts,"], "extra_vars": [given]}
+    )
+    assert action._command() == shlex.join(["ansible-playbook", "site.yml", "-i", "hosts,", *(["-e", given] * told)])

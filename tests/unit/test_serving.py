@@ -290,3 +290,34 @@ def test_a_headless_service_is_asked_at_the_pods_own_port(address: str, port: in
     made._client = Client()
     served = dataclasses.replace(ONE, engine="kserve")
     assert made._endpoint(served) == f"http://llama-70b-predictor.serving.svc:{port}"
+
+
+@pytest.mark.parametrize(
+    ("live", "mode"),
+    [
+        ({"status": {"deploymentMode": "Serverless"}}, "Serverless"),
+        (
+            {"status": {"deploymentMode": "Knative"}, "metadata": {"annotations": {_serving.MODE: "Standard"}}},
+            "Knative",
+        ),
+        ({"metadata": {"annotations": {_serving.MODE: "Serverless"}}}, "Serverless"),
+        ({"status": {"components": {"predictor": {"latestCreatedRevision": "x-00001"}}}}, "Serverless"),
+    ],
+)
+def test_a_living_serverless_service_of_that_name_is_refused(live: Any, mode: str) -> None:
+    with pytest.raises(InputError) as caught:
+        _serving.refuse_serverless(TWO, live)
+    assert f"InferenceService serving/llama-70b is there in deployment mode {mode}" in str(caught.value)
+    assert "kubectl -n serving delete inferenceservice llama-70b" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "live",
+    [
+        {},
+        {"metadata": {"annotations": {_serving.MODE: "RawDeployment"}}},
+        {"status": {"deploymentMode": "Standard", "components": {"predictor": {"url": "http://x"}}}},
+    ],
+)
+def test_one_that_is_not_serverless_is_taken_over_or_made(live: Any) -> None:
+    _serving.refuse_serverless(TWO, live)

@@ -23,6 +23,7 @@ from .nodes import CPU_NODES, GPU_NODES, SYSTEMS
 
 DEFAULT_NAME, DEFAULT_SHAPE = "default", "BM.GPU.H100.8"
 PLATFORMS = ("oke", "kubernetes", "openshift")
+POOL_HELP = "one more pool; :TYPE is what another provider calls the machine, as its nodes then say (repeatable)"
 
 ABOUT = f"""\
 A real Kubernetes control plane with simulated GPU nodes, on 127.0.0.1.
@@ -130,7 +131,7 @@ def _add_up_options(up: argparse.ArgumentParser) -> None:
     up.add_argument(
         "--shape", default=DEFAULT_SHAPE, metavar="S", help="a shape of files/topology (default: %(default)s)"
     )
-    up.add_argument("--pool", action="append", default=[], metavar="SHAPE=N", help="one more pool (repeatable)")
+    up.add_argument("--pool", action="append", default=[], metavar="SHAPE[:TYPE]=N", help=POOL_HELP)
     up.add_argument(
         "--profile", default="current", choices=SYSTEMS, help="what the node image is (default: %(default)s)"
     )
@@ -275,19 +276,22 @@ def _spec(options: argparse.Namespace) -> Spec:
 
 def _pools(options: argparse.Namespace) -> list[list[object]]:
     count = options.gpu_nodes if options.gpu_nodes is not None else (0 if options.pool else 4)
-    pools = [(options.shape, count)] if count else []
+    pools: list[list[object]] = [[options.shape, count]] if count else []
     for text in options.pool:
-        shape, equals, number = text.partition("=")
-        if not equals or not number.isdigit():
-            raise SandboxError(f"--pool {text!r}: write SHAPE=N, e.g. {DEFAULT_SHAPE}=4")
-        pools.append((shape, int(number)))
+        name, equals, number = text.partition("=")
+        shape, colon, kind = name.partition(":")
+        if not equals or not number.isdigit() or bool(colon) != bool(kind):
+            raise SandboxError(
+                f"--pool {text!r}: write SHAPE=N or SHAPE:TYPE=N, e.g. {DEFAULT_SHAPE}=4 or BM.GPU.H100.8:p5.48xlarge=4"
+            )
+        pools.append([shape, int(number), *([kind] if kind else [])])
     shapes = load_shapes()
-    for shape in dict.fromkeys([options.shape, *(name for name, _ in pools)]):
+    for shape in dict.fromkeys([options.shape, *(str(pool[0]) for pool in pools)]):
         if shape not in shapes:
             near = difflib.get_close_matches(shape, shapes, 1)
             hint = f" (did you mean {near[0]}?)" if near else ""
             raise SandboxError(f"unknown shape {shape!r}{hint}; known: {', '.join(shapes)}")
-    return [list(pool) for pool in pools]
+    return pools
 
 
 def _without(given: Sequence[str]) -> list[str]:
@@ -305,7 +309,7 @@ def _without(given: Sequence[str]) -> list[str]:
 
 
 def _nodes_line(spec: Spec) -> str:
-    pools = " + ".join(f"{count} x {shape}" for shape, count in spec.pools) or "no GPU node"
+    pools = " + ".join(f"{pool[1]} x {':'.join([pool[0], *pool[2:]])}" for pool in spec.pools) or "no GPU node"
     without = f", without {', '.join(spec.without)}" if spec.without else ""
     return f"{pools}, {spec.cpu_nodes} without GPU, profile {spec.profile}{without} (all nodes simulated)"
 

@@ -90,7 +90,7 @@ class Spec:
 
     def fleet(self) -> Fleet:
         return Fleet(
-            pools=tuple(Pool(shape, count) for shape, count in self.pools),
+            pools=tuple(Pool(*pool) for pool in self.pools),
             cpu_nodes=self.cpu_nodes,
             profile=self.profile,
             platform=self.platform,

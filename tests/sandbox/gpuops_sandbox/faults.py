@@ -75,6 +75,9 @@ KINDS = {
     "job-pod-dies": Kind("a pod of the NCCL job dies in the middle", node="may"),
     "vgpu-unlicensed": Kind("the vGPU node gets no licence", node="any"),
     "license-unreachable": Kind("no pod on the node reaches the licence server", node="any"),
+    "mps-one-process": Kind("MPS lets one process on each GPU of the node, and refuses a second"),
+    "mps-turns": Kind("MPS does nothing on the node: processes on one GPU take turns"),
+    "no-series": Kind("no sample of the GPUs arrives at Prometheus", node="no"),
     "no-dcgm": Kind("the node's DCGM exporter does not answer", node="any"),
     "serving-socket": Kind("NCCL of a served model on the node falls back to TCP"),
     "serving-no-gdr": Kind("NCCL of a served model on the node goes through the host's memory"),
@@ -92,6 +95,12 @@ KINDS = {
     ),
     "catalog-unreachable": Kind(
         "with --platform openshift: the CatalogSource NAME, or every one, cannot be reached", node="no", arg="NAME"
+    ),
+    "cao-silent": Kind("with --platform openshift: nobody acts on the ClusterAutoscaler", node="no"),
+    "machineset-reverted": Kind(
+        "with --platform openshift: the MachineSet NAME, or every one, is kept without capacity annotations",
+        node="no",
+        arg="NAME",
     ),
     "api-restart": Kind(
         "kube-apiserver restarts: at once with 'fault add', with 'up' as soon as a ClusterPolicy or NCCL job appears",

@@ -20,6 +20,8 @@ from typing import Any
 Json = dict[str, Any]
 
 CPU_SHAPE = "VM.Standard.E5.Flex"
+SHAPE_ANNOTATION = "gpuops.sandbox/shape"
+"""What the machine of a node is, where its instance type does not say it."""
 POD_NETWORK, POD_PREFIX = IPv4Address("10.244.0.0"), 25
 """OKE gives a node of the flannel kind a /25."""
 SERVICE_NETWORK = "10.96.0.0/16"
@@ -66,10 +68,11 @@ BIG = (128, 1024)
 
 @dataclass(frozen=True)
 class Pool:
-    """So many nodes of one shape."""
+    """So many nodes of one shape. ``instance_type``: what another provider calls such a machine; "" = the shape."""
 
     shape: str
     count: int
+    instance_type: str = ""
 
 
 @dataclass(frozen=True)
@@ -110,7 +113,7 @@ class Fleet:
         for pool in self.pools:
             suffix = "-" + pool.shape.lower().replace(".", "-") if len(self.pools) > 1 else ""
             for _ in range(pool.count):
-                yield self._gpu_node(number, pool.shape, f"{self._pool_prefix}rdma{suffix}")
+                yield self._gpu_node(number, pool.shape, f"{self._pool_prefix}rdma{suffix}", pool.instance_type)
                 number += 1
         for place in range(self.cpu_nodes):
             yield self._node(CPU_NODES[0] + place, CPU_SHAPE, f"{self._pool_prefix}system", number + place)
@@ -119,8 +122,11 @@ class Fleet:
     def _pool_prefix(self) -> str:
         return "" if self.ocp else "oke-"
 
-    def _gpu_node(self, number: int, shape: str, pool: str) -> Json:
+    def _gpu_node(self, number: int, shape: str, pool: str, instance_type: str = "") -> Json:
         node = self._node(GPU_NODES[0] + number, shape, pool, number)
+        if instance_type:
+            node["metadata"]["labels"].update(dict.fromkeys(TYPE_LABELS, instance_type))
+            node["metadata"]["annotations"][SHAPE_ANNOTATION] = shape
         places = _locality(number) if self.platform == "oke" else {}
         node["metadata"]["labels"].update({"nvidia.com/gpu": "true", **places})
         if self.platform != "openshift":
@@ -206,6 +212,7 @@ PLAIN_LABELS = tuple(
     )
     for name in names
 )
+TYPE_LABELS = ("node.kubernetes.io/instance-type", "beta.kubernetes.io/instance-type")
 PLAIN_ANNOTATIONS = (
     "kwok.x-k8s.io/node",
     "node.alpha.kubernetes.io/ttl",

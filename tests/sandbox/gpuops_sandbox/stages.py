@@ -26,7 +26,7 @@ APP = '(.metadata.labels // {} | .app // ."app.kubernetes.io/name" // "")'
 OWNED_ELSEWHERE = (
     '((.metadata.labels // {}) + (.metadata.annotations // {}) | ."gpuops.sandbox/managed" == "true" '
     'or (."app.kubernetes.io/name" | IN("gpuops-vf-config", "gpuops-host-probe", "gpuops-peermem", "gpuops-perftest", '
-    '"gpuops-probe")) '
+    '"gpuops-probe", "gpuops-compute")) '
     'or ."gpuops.rdma/role" == "scan-round" '
     'or has("volcano.sh/job-name") or has("training.kubeflow.org/job-name"))'
 )

@@ -15,7 +15,6 @@ import re
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import kopf
@@ -24,13 +23,13 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._model import NcclRun,
 
 from ..operators._api import LOST, STRATEGIC, Json, Refused
 from ..operators._hub import SHAPE_LABEL, Loop
+from ..operators._logs import Log
 from ._shared import FINISHED, MPI_JOB, VOLCANO_JOB, Batch, batch_of, exit_code, now, phase, pod_path, ready
 
 if TYPE_CHECKING:
     from ..context import Context
 
 NAME = "nccl-pod"
-LOGS = "/apis/kwok.x-k8s.io/v1alpha1/namespaces/{}/logs"
 PULL, START = 0.4, 0.3
 """Seconds in ContainerCreating, and from Running to Ready."""
 HEAD, ROW = 0.4, 0.06
@@ -207,7 +206,6 @@ class Kubelet:
     def __init__(self, registry: kopf.OperatorRegistry, ctx: Context) -> None:
         self.ctx, self.batch = ctx, batch_of(ctx, registry)
         self.api = self.batch.api
-        self.folder = ctx.state / "pod-logs"
         self.tasks: dict[str, asyncio.Task[None]] = {}
         self.loop = Loop(NAME, self._sweep)
         self.batch.listen(self._seen)
@@ -222,7 +220,7 @@ class Kubelet:
             task = self.tasks.pop(old["metadata"]["uid"], None)
             if task:
                 task.cancel()
-            self.batch.hub.spawn(self._forget(old))
+            self.batch.hub.spawn(Log(self.batch.hub, old["metadata"], old["spec"]).forget())
         self.loop.kick()
 
     async def _sweep(self) -> float | None:
@@ -285,17 +283,6 @@ class Kubelet:
             status.update(hostIP=node.name, hostIPs=[{"ip": node.name}])
         await self.api.patch(f"{pod_path(pod)}/status", {"status": status}, STRATEGIC)
 
-    async def _forget(self, pod: Json) -> None:
-        meta = pod["metadata"]
-        try:
-            await self.api.delete(f"{LOGS.format(meta['namespace'])}/{meta['name']}")
-        except (*LOST, Refused):
-            return
-
-    def log_file(self, pod: Json) -> Path:
-        meta = pod["metadata"]
-        return self.folder / f"{meta['namespace']}_{meta['name']}_{meta['uid']}.log"
-
 
 def is_launcher(pod: Json, batch: Batch) -> bool:
     labels = pod["metadata"]["labels"]
@@ -312,14 +299,14 @@ class Launch:
     def __init__(self, kubelet: Kubelet, pod: Json) -> None:
         self.kubelet, self.pod = kubelet, pod
         self.api, self.batch, self.ctx = kubelet.api, kubelet.batch, kubelet.ctx
-        self.path = kubelet.log_file(pod)
+        self.log = Log(self.batch.hub, pod["metadata"], pod["spec"])
 
     async def run(self) -> int:
         """The exit code of the launcher's container."""
-        await self._open()
+        await self.log.open()
         order = order_of(await self._texts())
         if order is None:
-            self._write(["simulated: this pod runs no nccl-tests program"])
+            self.log.write(["simulated: this pod runs no nccl-tests program"])
             await asyncio.sleep(_sleep_of(self.pod))
             return 0
         workers = await self._workers()
@@ -328,7 +315,7 @@ class Launch:
         names = [self._shape_of(one) for one in workers]
         shape = self.ctx.shapes.get(names[0])
         if shape is None or len(set(names)) != 1:
-            self._write([f"simulated: no bandwidth model for nodes of {', '.join(sorted(set(names)))}"])
+            self.log.write([f"simulated: no bandwidth model for nodes of {', '.join(sorted(set(names)))}"])
             return 2
         on_host = bool(workers[0]["spec"].get("hostNetwork"))
         hosts = tuple(one["spec"]["nodeName"] if on_host else one["metadata"]["name"] for one in workers)
@@ -347,18 +334,18 @@ class Launch:
         lines = list(text_of(order, fleet, run))
         first = next((n for n, line in enumerate(lines) if _is_row(line)), len(lines))
         last = first + len(run.rows)
-        self._write([f"gpuops: {len(workers)} workers reached after 1 s", *lines[:first]])
+        self.log.write([f"gpuops: {len(workers)} workers reached after 1 s", *lines[:first]])
         await asyncio.sleep(HEAD)
         for number, line in enumerate(lines[first:last]):
             dead = self._victim(workers) if number == len(run.rows) // 2 else self._dead(workers)
             if dead is not None:
                 if self._dead(workers) is None:
                     await self.kubelet.end(workers[dead], KILLED)
-                self._write(death_of(order, fleet, run, fleet.hosts[dead]))
+                self.log.write(death_of(order, fleet, run, fleet.hosts[dead]))
                 return LOST_DAEMON
-            self._write([line])
+            self.log.write([line])
             await asyncio.sleep(ROW)
-        self._write(lines[last:])
+        self.log.write(lines[last:])
         return 0
 
     def _victim(self, workers: list[Json]) -> int | None:
@@ -397,8 +384,10 @@ class Launch:
         missing = [one["metadata"]["name"] for one in self._listed() if not ready(one)] or [
             "a worker that was not made"
         ]
-        self._write([f"gpuops: launch: no sshd at {name} port 2222 after {REACH:.0f} s: no answer" for name in missing])
-        self._write([f"gpuops: launch: {len(missing)} workers cannot be reached"])
+        self.log.write(
+            [f"gpuops: launch: no sshd at {name} port 2222 after {REACH:.0f} s: no answer" for name in missing]
+        )
+        self.log.write([f"gpuops: launch: {len(missing)} workers cannot be reached"])
         return []
 
     def _listed(self) -> list[Json]:
@@ -437,28 +426,6 @@ class Launch:
                 found = await self.api.find(f"/api/v1/namespaces/{place}/configmaps/{name}")
                 texts += list(((found or {}).get("data") or {}).values())
         return texts
-
-    async def _open(self) -> None:
-        """An empty log, and the object by which kwok finds it."""
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        self.path.write_text("")
-        meta = self.pod["metadata"]
-        names = [one["name"] for one in self.pod["spec"]["containers"]]
-        spec = {"logs": [{"containers": names, "logsFile": str(self.path), "follow": True}]}
-        path = LOGS.format(meta["namespace"])
-        body = {
-            "apiVersion": "kwok.x-k8s.io/v1alpha1",
-            "kind": "Logs",
-            "metadata": {"name": meta["name"]},
-            "spec": spec,
-        }
-        if await self.api.create(path, body) is None:
-            await self.api.patch(f"{path}/{meta['name']}", {"spec": spec})
-
-    def _write(self, lines: Iterable[str]) -> None:
-        stamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime()) + f".{time.time_ns() % 10**9:09d}Z"
-        with self.path.open("a") as out:
-            out.writelines(f"{stamp} stdout F {line}\n" for line in lines)
 
 
 def _sleep_of(pod: Json) -> float:

@@ -9,25 +9,21 @@ slow-nic:NODE:RAIL halves a port's bandwidth, rail-down:NODE:RAIL breaks its tra
 
 from __future__ import annotations
 
-import asyncio
-import time
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import kopf
 from ansible_collections.gpuops.rdma.plugins.module_utils._model import Shape
 from ansible_collections.gpuops.rdma.plugins.module_utils._perftest import MIB
 
-from ..operators._api import STRATEGIC, Json
-from ..operators._hub import Hub, Loop, Node, Pod, hub_of, run_loop, timestamp
-from ..operators._pods import Step, status
+from ..operators._hub import Hub, Node, Pod, hub_of, run_loop
+from ..operators._once_pods import OncePods
 
 if TYPE_CHECKING:
     from ..context import Context, Fault
 
 NAME = "perftest-pod"
 APP = "gpuops-perftest"
-LOGS = "/apis/kwok.x-k8s.io/v1alpha1/namespaces/{}/logs"
 RUNS = 0.5
 """Seconds of a client's run, whatever it was asked for."""
 HEALTHY = 0.985
@@ -104,68 +100,25 @@ def speeds(shape: Shape, faults: list[Fault], nodes: tuple[str, str]) -> dict[in
     return found
 
 
-class Pods:
+class Pods(OncePods):
+    """A server has no PEER."""
+
     def __init__(self, hub: Hub) -> None:
-        self.hub, self.folder = hub, hub.ctx.state / "pod-logs"
-        self.loop = Loop(NAME, self._visit)
-        self.pods: dict[str, Pod] = {}
-        self.begun: set[str] = set()
-        hub.pods.listeners.append(self._on_pod)
+        super().__init__(hub, NAME, APP, RUNS)
 
-    def _on_pod(self, new: Pod | None, old: Pod | None) -> None:
-        pod = new or old
-        if pod is None or pod.labels.get("app.kubernetes.io/name") != APP:
-            return
-        if new is None:
-            self.pods.pop(pod.uid, None)
-            self.begun.discard(pod.uid)
-            self.hub.spawn(self._forget(pod))
-        else:
-            self.pods[pod.uid] = new
-            self.loop.kick()
+    def held(self, pod: Pod) -> str:
+        broken = self.hub.ctx.fault("image-pull", pod.node)
+        return "ImagePullBackOff" if broken is not None and broken.arg == APP else ""
 
-    async def _visit(self) -> float | None:
-        for pod in [pod for pod in self.pods.values() if pod.node and not pod.leaving]:
-            if pod.uid not in self.begun and not self.hub.ctx.fault("node-not-ready", pod.node):
-                self.begun.add(pod.uid)
-                self.hub.spawn(self._run(pod))
-        return None
-
-    async def _run(self, pod: Pod) -> None:
-        try:
-            node = self.hub.nodes.get(pod.node)
-            if node is None:
-                return
-            broken = self.hub.ctx.fault("image-pull", pod.node)
-            if broken is not None and broken.arg == APP:
-                await self._status(pod, status(pod, node, Step(0, False, "ImagePullBackOff"), timestamp()))
-                return
-            peer = self._peer(pod)
-            if peer:
-                await self._open(pod)
-            await self._status(pod, status(pod, node, Step(0, True), timestamp()))
-            if peer:
-                await asyncio.sleep(RUNS)
-                code = self._print(pod, node, peer)
-                await self._status(pod, _ended(pod, code))
-        except Exception as error:
-            self.hub.complain(f"{NAME} {pod.name}", error)
-            self.begun.discard(pod.uid)
-
-    async def _status(self, pod: Pod, body: Json) -> None:
-        answer = await self.hub.api.patch(f"{pod.path}/status", {"status": body}, STRATEGIC)
-        if answer is not None:
-            self.hub.pods.put(answer)
+    def ends(self, pod: Pod) -> bool:
+        return bool(self._env(pod).get("PEER"))
 
     def _env(self, pod: Pod) -> dict[str, str]:
         return {one["name"]: one.get("value", "") for one in pod.spec["containers"][0].get("env", ())}
 
-    def _peer(self, pod: Pod) -> str:
-        return self._env(pod).get("PEER", "")
-
-    def _print(self, pod: Pod, node: Node, peer: str) -> int:
-        """Writes the log; the exit code of the script's last command is that of cat."""
-        server = next((other for other in self.pods.values() if other.ip == peer and not self._peer(other)), None)
+    async def output(self, pod: Pod, node: Node) -> list[str]:
+        peer = self._env(pod)["PEER"]
+        server = next((other for other in self.pods.values() if other.ip == peer and not self.ends(other)), None)
         shape = self.hub.ctx.shapes[node.shape]
         first = len(shape.pfs) + len(shape.vcn)
         found = speeds(shape, self.hub.ctx.faults(), (pod.node, server.node if server else ""))
@@ -183,41 +136,4 @@ class Pods:
                 lines += output(shape, hca, int(gpu), found[int(rail)])
             bad = server is None or found[int(rail)] is None
             lines.append(f"gpuops: rail {rail} exit {int(bad)}")
-        stamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime()) + f".{time.time_ns() % 10**9:09d}Z"
-        with self._file(pod).open("a") as out:
-            out.writelines(f"{stamp} stdout F {line}\n" for line in lines)
-        return 0
-
-    def _file(self, pod: Pod) -> Any:
-        return self.folder / f"{pod.namespace}_{pod.name}_{pod.uid}.log"
-
-    async def _open(self, pod: Pod) -> None:
-        """An empty log, and the object by which kwok finds it."""
-        self.folder.mkdir(parents=True, exist_ok=True)
-        self._file(pod).write_text("")
-        names = [one["name"] for one in pod.spec["containers"]]
-        spec = {"logs": [{"containers": names, "logsFile": str(self._file(pod)), "follow": True}]}
-        body = {"apiVersion": "kwok.x-k8s.io/v1alpha1", "kind": "Logs", "metadata": {"name": pod.name}, "spec": spec}
-        await self.hub.api.create(LOGS.format(pod.namespace), body)
-
-    async def _forget(self, pod: Pod) -> None:
-        try:
-            await self.hub.api.delete(f"{LOGS.format(pod.namespace)}/{pod.name}")
-        except Exception as error:
-            self.hub.complain(f"{NAME} {pod.name}", error)
-
-
-def _ended(pod: Pod, code: int) -> Json:
-    now = timestamp()
-    ended = {"exitCode": code, "reason": "Completed" if code == 0 else "Error", "startedAt": now, "finishedAt": now}
-    one = pod.spec["containers"][0]
-    state: Json = {"name": one["name"], "image": one["image"], "imageID": "", "ready": False, "restartCount": 0}
-    conditions = [
-        {"type": kind, "status": "False", "reason": "PodCompleted", "lastTransitionTime": now}
-        for kind in ("Ready", "ContainersReady")
-    ]
-    return {
-        "phase": "Succeeded" if code == 0 else "Failed",
-        "conditions": conditions,
-        "containerStatuses": [{**state, "started": False, "state": {"terminated": ended}}],
-    }
+        return lines

@@ -10,10 +10,8 @@ from __future__ import annotations
 
 import asyncio
 import re
-import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import kopf
@@ -23,8 +21,9 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._model import NcclRun,
 from ..context import Fault
 from ..operators._api import LOST, STRATEGIC, Json, Refused
 from ..operators._hub import SHAPE_LABEL, Informer, Loop
+from ..operators._logs import Log
 from ._shared import FINISHED, batch_of, now, phase, pod_path
-from .nccl_pod import LOGS, SLOW, conditions, container_status, hcas_of, order_of
+from .nccl_pod import SLOW, conditions, container_status, hcas_of, order_of
 from .nccl_pod import Fleet as Workers
 
 if TYPE_CHECKING:
@@ -161,14 +160,8 @@ class Rounds:
             task = self.tasks.pop(old["metadata"]["uid"], None)
             if task:
                 task.cancel()
-            self.batch.hub.spawn(self._forget(old))
+            self.batch.hub.spawn(Log(self.batch.hub, old["metadata"], old["spec"]).forget())
         self.loop.kick()
-
-    async def _forget(self, pod: Json) -> None:
-        try:
-            await self.api.delete(f"{LOGS.format(pod['metadata']['namespace'])}/{pod['metadata']['name']}")
-        except (*LOST, Refused):
-            return
 
     async def _sweep(self) -> float | None:
         for pod in self.pods:
@@ -202,22 +195,21 @@ class Play:
     def __init__(self, rounds: Rounds, pod: Json) -> None:
         self.rounds, self.pod = rounds, pod
         self.api, self.batch, self.ctx = rounds.api, rounds.batch, rounds.ctx
-        meta = pod["metadata"]
-        self.path: Path = self.ctx.state / "pod-logs" / f"{meta['namespace']}_{meta['name']}_{meta['uid']}.log"
+        self.log = Log(self.batch.hub, pod["metadata"], pod["spec"])
         self.hosts: list[str] = []
         self.workers: dict[str, Json] = {}
 
     async def run(self) -> None:
         await asyncio.sleep(START)
         data = await self._files()
-        await self._open()
+        await self.log.open()
         await self.rounds.set(self.pod, "Running", {"running": {"startedAt": now()}}, True)
         self.hosts = [line.split(".")[0] for line in data["hosts"].split()]
         self.workers = {one["metadata"]["name"]: one for one in self._members()}
         commands, room = functions(data["round.sh"]), asyncio.Semaphore(parallel_of(data["round.sh"]))
         lanes = [[trial_of(word) for word in line.split()] for line in data["lanes"].splitlines()]
         await asyncio.gather(*(self._lane(lane, commands, room) for lane in lanes))
-        self._write(["gpuops: round ended"])
+        self.log.write(["gpuops: round ended"])
         state = {"terminated": {"exitCode": 0, "reason": "Completed", "startedAt": now(), "finishedAt": now()}}
         await self.rounds.set(self.pod, "Succeeded", state, False)
 
@@ -235,7 +227,7 @@ class Play:
             for trial in lane:
                 await asyncio.sleep(TRIAL)
                 lines, code = await self._trial(trial, commands.get(trial.kind, ""))
-                self._write([f"{trial.id}> {line}" for line in [*lines, f"gpuops: exit {code} after 1 s"]])
+                self.log.write([f"{trial.id}> {line}" for line in [*lines, f"gpuops: exit {code} after 1 s"]])
 
     async def _trial(self, trial: Trial, command: str) -> tuple[list[str], int]:
         names = [self.hosts[number] for number in trial.nodes]
@@ -292,20 +284,3 @@ class Play:
             if name:
                 return dict((await self.api.get(f"/api/v1/namespaces/{place}/configmaps/{name}"))["data"])
         return {"hosts": "", "lanes": "", "round.sh": ""}
-
-    async def _open(self) -> None:
-        """An empty log, and the object by which kwok finds it."""
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        self.path.write_text("")
-        meta = self.pod["metadata"]
-        names = [one["name"] for one in self.pod["spec"]["containers"]]
-        spec = {"logs": [{"containers": names, "logsFile": str(self.path), "follow": True}]}
-        path = LOGS.format(meta["namespace"])
-        body = {"apiVersion": "kwok.x-k8s.io/v1alpha1", "kind": "Logs", "metadata": {"name": meta["name"]}}
-        if await self.api.create(path, {**body, "spec": spec}) is None:
-            await self.api.patch(f"{path}/{meta['name']}", {"spec": spec})
-
-    def _write(self, lines: Iterable[str]) -> None:
-        stamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime()) + f".{time.time_ns() % 10**9:09d}Z"
-        with self.path.open("a") as out:
-            out.writelines(f"{stamp} stdout F {line}\n" for line in lines)

@@ -15,9 +15,7 @@ import asyncio
 import copy
 import hashlib
 import json
-import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import kopf
@@ -25,6 +23,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils import _nccl_render
 
 from ..operators._api import STRATEGIC, Json
 from ..operators._hub import Hub, Informer, Loop, hub_of, run_loop, timestamp
+from ..operators._logs import Log
 from ._shared import owner, phase, pod_path
 
 if TYPE_CHECKING:
@@ -33,7 +32,6 @@ if TYPE_CHECKING:
 NAME = "serving"
 GROUP = "gpuops.sandbox/serving-group"
 LWS = "leaderworkerset.sigs.k8s.io"
-LOGS = "/apis/kwok.x-k8s.io/v1alpha1/namespaces/{}/logs"
 HASH = "gpuops.sandbox/template"
 PULL, LOAD = 0.4, 0.5
 """Seconds in ContainerCreating, and until the model is loaded."""
@@ -164,7 +162,7 @@ def log_lines(ctx: Context, pods: list[Json], index: int, shapes: list[Any]) -> 
 
 class Serving:
     def __init__(self, hub: Hub) -> None:
-        self.hub, self.folder = hub, hub.ctx.state / "pod-logs"
+        self.hub = hub
         self.loop = Loop(NAME, self._visit, pause=0.2)
         self.objects: dict[tuple[str, str, str], Json] = {}
         self.pods: Informer[Json] = Informer(hub.api, f"/api/v1/pods?labelSelector={GROUP}", dict)
@@ -178,7 +176,7 @@ class Serving:
         if new is None and old is not None:
             self.since.pop(old["metadata"]["uid"], None)
             self.logged.discard(old["metadata"]["uid"])
-            self.hub.spawn(self._forget(old))
+            self.hub.spawn(Log(self.hub, old["metadata"], old["spec"]).forget())
         self.loop.kick()
 
     async def _visit(self) -> float | None:
@@ -257,26 +255,9 @@ class Serving:
         for pod in pods:
             node = self.hub.nodes.get(pod["spec"]["nodeName"])
             shapes.append(self.hub.ctx.shapes[node.shape] if node else None)
-        stamp = time.strftime("%Y-%m-%dT%H:%M:%S.000000000Z", time.gmtime())
-        path, meta = self._file(pods[index]), pods[index]["metadata"]
-        self.folder.mkdir(parents=True, exist_ok=True)
+        pod = pods[index]
         lines = log_lines(self.hub.ctx, pods, index, shapes)
-        path.write_text("".join(f"{stamp} stdout F {line}\n" for line in lines))
-        names = [one["name"] for one in pods[index]["spec"]["containers"]]
-        spec = {"logs": [{"containers": names, "logsFile": str(path), "follow": False}]}
-        folder = LOGS.format(meta["namespace"])
-        body = {
-            "apiVersion": "kwok.x-k8s.io/v1alpha1",
-            "kind": "Logs",
-            "metadata": {"name": meta["name"]},
-            "spec": spec,
-        }
-        if await self.hub.api.create(folder, body) is None:
-            await self.hub.api.patch(f"{folder}/{meta['name']}", {"spec": spec})
-
-    def _file(self, pod: Json) -> Path:
-        meta = pod["metadata"]
-        return self.folder / f"{meta['namespace']}_{meta['name']}_{meta['uid']}.log"
+        await Log(self.hub, pod["metadata"], pod["spec"]).open(lines, follow=False)
 
     async def _status(self, pod: Json, is_ready: bool) -> None:
         if phase(pod) == "Running" and _ready(pod) == is_ready:
@@ -322,13 +303,6 @@ class Serving:
         group = "leaderworkerset.x-k8s.io/v1" if key[0] == "leaderworkersets" else "serving.kserve.io/v1beta1"
         path = f"/apis/{group}/namespaces/{key[1]}/{key[0]}/{key[2]}/status"
         await self.hub.api.patch(path, {"status": _stamped(status)})
-
-    async def _forget(self, pod: Json) -> None:
-        meta = pod["metadata"]
-        try:
-            await self.hub.api.delete(f"{LOGS.format(meta['namespace'])}/{meta['name']}")
-        except Exception as error:
-            self.hub.complain(f"log of {meta['name']}", error)
 
 
 def _ready(pod: Json) -> bool:

@@ -16,13 +16,13 @@ from typing import Any, Protocol
 
 from ._api import Json
 from ._hub import Hub, Node, Pod
+from ._logs import LOGS
 from ._machines import Machine
 from ._nic_objects import OFED_POD
 from ._pods import Step
 
 DRIVER, PEERMEM = "nvidia-driver-daemonset", "nvidia-peermem-ctr"
 WAITS = ("k8s-driver-manager", "mofed-validation")
-LOGS = "/apis/kwok.x-k8s.io/v1alpha1/namespaces/{}/logs"
 OFED_STUCK, PEERMEM_FAILS = "ofed-stuck", "peermem-fails"
 MANAGER_WAITS = ("GPUDirectRDMA is enabled, validating MOFED driver installation", "Waiting for MOFED to be installed")
 MANAGER_DONE = ("Uninstalling NVIDIA driver kernel modules...", "Successfully uninstalled nvidia driver components")

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import kopf
 
+from ..nodes import SHAPE_ANNOTATION
 from ._api import LOST, STRATEGIC, Api, Json, Refused
 
 if TYPE_CHECKING:
@@ -48,7 +49,8 @@ class Node:
 
     @property
     def shape(self) -> str:
-        return self.labels.get(SHAPE_LABEL, "")
+        """What its machine is, whatever its provider calls it."""
+        return self.annotations.get(SHAPE_ANNOTATION) or self.labels.get(SHAPE_LABEL, "")
 
 
 @dataclass(slots=True)
@@ -132,7 +134,7 @@ def _slim(spec: Json, meta: Json) -> Json:
 
 PLUGIN_APPS = ("sriovdp", "sriov-device-plugin", "nvidia-device-plugin-daemonset")
 VF_APP = "gpuops-vf-config"
-OUR_APPS = (VF_APP, "gpuops-host-probe", "gpuops-peermem", "gpuops-perftest", "gpuops-probe")
+OUR_APPS = (VF_APP, "gpuops-host-probe", "gpuops-peermem", "gpuops-perftest", "gpuops-probe", "gpuops-compute")
 RUN_BY_AGENT = {"gpuops.sandbox/managed": "true", "gpuops.sandbox/kubelet": "node-agent"}
 """Annotations of pods whose status the node agent writes, and not kwok: they wait for other pods of their node."""
 

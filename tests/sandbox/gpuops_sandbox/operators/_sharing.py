@@ -57,6 +57,11 @@ def _families() -> dict[str, Json]:
     return {gpu: family for family in document["families"].values() for gpu in family["ids"]}
 
 
+def memory_mib(gpu_id: str) -> int:
+    """Of one GPU; 0 = not in the table."""
+    return int(_families().get(gpu_id, {}).get("memory_gb", 0) * 1e9 / 2**20)
+
+
 def layout(name: str, gpu_id: str, gpus: int, custom: Mapping[str, Any]) -> Parts | None:
     """None: the MIG manager fails on it."""
     family = _families().get(gpu_id, {"profiles": {}, "balanced": {}})

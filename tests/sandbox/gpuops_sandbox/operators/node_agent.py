@@ -531,6 +531,8 @@ def gpu_labels(machine: Machine, replicas: int, strategy: str, profile: str) -> 
         "cuda.runtime.major": runtime[0],
         "cuda.runtime.minor": runtime[1],
     }
+    if memory := _sharing.memory_mib(machine.shape.gpu_id):
+        found["gpu.memory"] = str(memory)
     if profile != "guide-2024":
         found.update({"cuda.driver-version.full": driver, "cuda.runtime-version.full": cuda})
     return {f"nvidia.com/{key}": value for key, value in found.items()}

@@ -9,17 +9,15 @@ that serve a model, the ConfigMap of the report. Faults: license-unreachable:NOD
 
 from __future__ import annotations
 
-import asyncio
 import json
 import re
-import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import kopf
 
-from ._api import STRATEGIC, Json
-from ._hub import Hub, Loop, Node, Pod, hub_of, run_loop, timestamp
-from ._pods import Step, status
+from ._api import Json
+from ._hub import Hub, Node, Pod, hub_of, run_loop
+from ._once_pods import OncePods
 
 if TYPE_CHECKING:
     from ..context import Context
@@ -29,7 +27,6 @@ APP, EXPORTER = "gpuops-probe", "nvidia-dcgm-exporter"
 SERVING, REPORT = "gpuops.rdma/serving", "gpuops-report-metrics"
 VGPU, LICENSE = "gpuops.sandbox/vgpu", "gpuops.sandbox/vgpu-license"
 PROFILE = "gpuops.rdma/vgpu-profile"
-LOGS = "/apis/kwok.x-k8s.io/v1alpha1/namespaces/{}/logs"
 RUNS = 0.3
 """Seconds of a pod's run."""
 GAUGES = {
@@ -66,56 +63,23 @@ def profile_of(node: Node) -> str:
     return node.annotations.get(VGPU) or node.labels.get(PROFILE, "")
 
 
-class Probes:
+class Probes(OncePods):
     def __init__(self, hub: Hub) -> None:
-        self.hub, self.folder = hub, hub.ctx.state / "pod-logs"
-        self.loop = Loop(NAME, self._visit)
-        self.pods: dict[str, Pod] = {}
-        self.begun: set[str] = set()
-        hub.pods.listeners.append(self._on_pod)
+        super().__init__(hub, NAME, APP, RUNS)
 
-    def _on_pod(self, new: Pod | None, old: Pod | None) -> None:
-        pod = new or old
-        if pod is None or pod.labels.get("app.kubernetes.io/name") != APP:
-            return
-        if new is None:
-            self.pods.pop(pod.uid, None)
-            self.begun.discard(pod.uid)
-            self.hub.spawn(self._forget(pod))
-        else:
-            self.pods[pod.uid] = new
-            self.loop.kick()
-
-    async def _visit(self) -> float | None:
-        for pod in [pod for pod in self.pods.values() if pod.node and not pod.leaving]:
-            if pod.uid not in self.begun and not self.hub.ctx.fault("node-not-ready", pod.node):
-                self.begun.add(pod.uid)
-                self.hub.spawn(self._run(pod))
-        return None
-
-    async def _run(self, pod: Pod) -> None:
-        try:
-            node = self.hub.nodes.get(pod.node)
-            if node is None:
-                return
-            await self._open(pod)
-            await self._status(pod, status(pod, node, Step(0, True), timestamp()))
-            await asyncio.sleep(RUNS)
-            requests = json.loads(pod.spec["containers"][0]["command"][-1])
-            found = [await self._answer(pod, number, request) for number, request in enumerate(requests)]
-            self._print(pod, [*map(json.dumps, found), "gpuops: probe done"])
-            await self._status(pod, _ended(pod))
-        except Exception as error:
-            self.hub.complain(f"{NAME} {pod.name}", error)
-            self.begun.discard(pod.uid)
-
-    # ---- what it finds ---------------------------------------------------------------------------------------------
+    async def output(self, pod: Pod, node: Node) -> list[str]:
+        requests = json.loads(pod.spec["containers"][0]["command"][-1])
+        found = [await self._answer(pod, number, request) for number, request in enumerate(requests)]
+        return [*map(json.dumps, found), "gpuops: probe done"]
 
     async def _answer(self, pod: Pod, number: int, request: Json) -> Json:
         if request["do"] == "tcp":
             if self.hub.ctx.fault("license-unreachable", pod.node):
                 return {"n": number, "ok": False, "error": "timed out"}
             return {"n": number, "ok": True}
+        refused = await self._guarded(pod, request)
+        if refused:
+            return {"n": number, "ok": False, "error": refused}
         text = await self._text(request)
         if text is None:
             return {"n": number, "ok": False, "error": "[Errno 111] Connection refused"}
@@ -125,13 +89,40 @@ class Probes:
             text = "".join(f"{line}\n" for line in text.splitlines() if line.startswith(starts))
         return {"n": number, "ok": True, "status": 200, "text": text}
 
+    async def _guarded(self, pod: Pod, request: Json) -> str:
+        """OpenShift's querier: TLS by the cluster's CA, and a token of an account that may see its metrics."""
+        if not request["to"].startswith("https://thanos-querier.openshift-monitoring.svc:9091/"):
+            return ""
+        mounts = pod.spec["containers"][0].get("volumeMounts") or []
+        volumes = {one["name"]: one.get("projected", {}).get("sources", []) for one in pod.spec.get("volumes") or []}
+        files = set()
+        for mount in mounts:
+            for source in volumes.get(mount["name"], []):
+                if source.get("configMap", {}).get("name") == "openshift-service-ca.crt":
+                    files |= {("ca", f"{mount['mountPath']}/{one['path']}") for one in source["configMap"]["items"]}
+                if "serviceAccountToken" in source:
+                    files.add(("token", f"{mount['mountPath']}/{source['serviceAccountToken']['path']}"))
+        if ("ca", request.get("ca")) not in files:
+            return "[SSL: CERTIFICATE_VERIFY_FAILED] certificate verify failed: self-signed certificate in chain"
+        if ("token", request.get("token")) not in files:
+            return "HTTP 401 Unauthorized"
+        name = (await self.hub.api.get(pod.path))["spec"]["serviceAccountName"]
+        account = {"kind": "ServiceAccount", "name": name, "namespace": pod.namespace}
+        bindings = (await self.hub.api.get("/apis/rbac.authorization.k8s.io/v1/clusterrolebindings"))["items"]
+        viewers = [one for one in bindings if one["roleRef"]["name"] == "cluster-monitoring-view"]
+        allowed = any(account == subject for one in viewers for subject in one.get("subjects") or [])
+        return "" if allowed else "HTTP 403 Forbidden"
+
     async def _text(self, request: Json) -> str | None:
-        found = re.match(r"http://([^/:]+)(?::(\d+))?(/\S*)", request["to"])
+        found = re.match(r"https?://([^/:]+)(?::(\d+))?(/\S*)", request["to"])
         if found is None:
             return None
         host, path = found[1], found[3]
         if "/api/v1/query" in path:
-            return '{"status":"success","data":{"resultType":"vector","result":[{"metric":{},"value":[1,"8"]}]}}'
+            exporters = [pod for pod in self.hub.pods if pod.labels.get("app") == EXPORTER and pod.ready]
+            count = 0 if self.hub.ctx.fault("no-series") else sum(self._exported(pod) is not None for pod in exporters)
+            result = [{"metric": {}, "value": [1, str(count)]}] if count else []
+            return json.dumps({"status": "success", "data": {"resultType": "vector", "result": result}})
         if host.endswith(".svc"):
             name, _, place = host[: -len(".svc")].partition(".")
             return await self._service(name, place, request, path)
@@ -161,52 +152,3 @@ class Probes:
             return ""
         body = {"object": "text_completion", "model": request.get("body", {}).get("model"), "choices": [{"text": " 4"}]}
         return json.dumps(body)
-
-    # ---- the pod ---------------------------------------------------------------------------------------------------
-
-    async def _status(self, pod: Pod, body: Json) -> None:
-        answer = await self.hub.api.patch(f"{pod.path}/status", {"status": body}, STRATEGIC)
-        if answer is not None:
-            self.hub.pods.put(answer)
-
-    def _file(self, pod: Pod) -> Any:
-        return self.folder / f"{pod.namespace}_{pod.name}_{pod.uid}.log"
-
-    def _print(self, pod: Pod, lines: list[str]) -> None:
-        stamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime()) + f".{time.time_ns() % 10**9:09d}Z"
-        with self._file(pod).open("a") as out:
-            out.writelines(f"{stamp} stdout F {line}\n" for line in lines)
-
-    async def _open(self, pod: Pod) -> None:
-        self.folder.mkdir(parents=True, exist_ok=True)
-        self._file(pod).write_text("")
-        names = [one["name"] for one in pod.spec["containers"]]
-        spec = {"logs": [{"containers": names, "logsFile": str(self._file(pod)), "follow": True}]}
-        body = {"apiVersion": "kwok.x-k8s.io/v1alpha1", "kind": "Logs", "metadata": {"name": pod.name}, "spec": spec}
-        path = LOGS.format(pod.namespace)
-        if await self.hub.api.create(path, body) is None:
-            await self.hub.api.patch(f"{path}/{pod.name}", {"spec": spec})
-
-    async def _forget(self, pod: Pod) -> None:
-        same = any(one.name == pod.name and one.namespace == pod.namespace for one in self.pods.values())
-        try:
-            if not same:
-                await self.hub.api.delete(f"{LOGS.format(pod.namespace)}/{pod.name}")
-        except Exception as error:
-            self.hub.complain(f"{NAME} {pod.name}", error)
-
-
-def _ended(pod: Pod) -> Json:
-    now = timestamp()
-    ended = {"exitCode": 0, "reason": "Completed", "startedAt": now, "finishedAt": now}
-    one = pod.spec["containers"][0]
-    state: Json = {"name": one["name"], "image": one["image"], "imageID": "", "ready": False, "restartCount": 0}
-    conditions = [
-        {"type": kind, "status": "False", "reason": "PodCompleted", "lastTransitionTime": now}
-        for kind in ("Ready", "ContainersReady")
-    ]
-    return {
-        "phase": "Succeeded",
-        "conditions": conditions,
-        "containerStatuses": [{**state, "started": False, "state": {"terminated": ended}}],
-    }

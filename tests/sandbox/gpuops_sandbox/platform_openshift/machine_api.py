@@ -5,7 +5,8 @@
 
 A node gets the labels and taints of the template, its zone from providerSpec, and is the machine whose shape
 providerSpec names (instanceType, vmSize, machineType or shape); one of no known shape has no GPU. With annotation
-``gpuops.sandbox/no-capacity`` a set's Machines never become nodes, as where the cloud has none.
+``gpuops.sandbox/no-capacity`` a set's Machines never become nodes, as where the cloud has none; with the fault
+machineset-reverted its capacity annotations go again.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ import kopf
 from ..nodes import Fleet
 from ..operators._hub import Hub, Loop, controller_ref, run_loop
 from ._machines import MACHINE_API, NAMESPACE, PLACE, SET_LABEL, Json, Kinds, hasty, kinds_of
+from ._scaling import NEW, OLD
 
 if TYPE_CHECKING:
     from ..context import Context
@@ -71,12 +73,23 @@ class MachineApi:
             return 0.5
         for one in self.kinds.sets:
             await self._scale(one)
+            await self._revert(one)
         for machine in self.kinds.machines:
             name = machine["metadata"]["name"]
             if name not in self.booting and not (machine.get("status") or {}).get("nodeRef"):
                 self.booting.add(name)
                 self.hub.spawn(self._boot(machine))
         return None
+
+    async def _revert(self, one: Json) -> None:
+        """With fault machineset-reverted: as GitOps that knows nothing of autoscaling."""
+        fault, meta = self.hub.ctx.fault("machineset-reverted"), one["metadata"]
+        known = set(meta.get("annotations") or {}) & {*OLD.values(), *NEW.values()}
+        if fault and fault.arg in ("", meta["name"]) and known:
+            body = {"metadata": {"annotations": dict.fromkeys(known)}}
+            answer = await self.hub.api.patch(f"{PLACE}/machinesets/{meta['name']}", body)
+            if answer:
+                self.kinds.sets.put(answer)
 
     async def _scale(self, one: Json) -> None:
         name, wanted = one["metadata"]["name"], int(one["spec"].get("replicas") or 0)

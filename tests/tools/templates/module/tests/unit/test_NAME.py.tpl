@@ -1,7 +1,7 @@
 # Copyright: gpuops.rdma contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""NAME: what it says about nodes that are made up here. Take recorded ones for anything that a controller writes."""
+"""NAME, on nodes that are made up here. Take recorded ones for anything that a controller writes."""
 
 from __future__ import annotations
 

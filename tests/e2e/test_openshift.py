@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import shlex
+import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -355,6 +356,8 @@ def test_a_fault_fails_its_row_with_the_cause(all_rows: Any, case: Broken) -> No
     values = json.dumps({**rows, **short, **case.more})
     if case.fault:
         here.fault("add", case.fault.format(vm=virtual))
+    if case.fault.startswith("olm-csv-fails"):
+        _await_failed(here, case.fault.partition(":")[2])
     try:
         played = here.play(
             "playbooks/openshift_site.yml", *INVENTORY, "--tags", case.tag, "-e", values, report=case.row
@@ -364,3 +367,14 @@ def test_a_fault_fails_its_row_with_the_cause(all_rows: Any, case: Broken) -> No
             here.fault("clear")
     assert played.code != 0, played.output[-3000:]
     assert case.words in said(played), played.output[-3000:]
+
+
+def _await_failed(here: Any, package: str) -> None:
+    """A version that was installed well fails a moment after the fault: the run must not be faster."""
+    phases = "jsonpath={range .items[*]}{.metadata.name} {.status.phase}{'\\n'}{end}"
+    for _attempt in range(60):
+        lines = here.kubectl("get", "csv", "-A", "-o", phases).splitlines()
+        if any(line.startswith(package) and line.endswith(" Failed") for line in lines):
+            return
+        time.sleep(0.5)
+    pytest.fail(f"{package} did not fail: {lines}")

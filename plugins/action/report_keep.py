@@ -26,7 +26,7 @@ class ActionModule(RdmaAction):
         keep, folder = args["keep"], Path(args["dir"])
         report = _run.read(folder / "report.json")
         page = b"" if keep == "none" else _read(folder / _report_keep.PAGE)
-        kept: Json = {"changed": False, "place": "", "get": ""}
+        kept: Json = {"changed": False, "place": "", "fetch": ""}
         data: Json = {}
         if keep == "artifact":
             data["rdma_report_html"] = {self._cluster: _report_keep.artifact(page)}
@@ -39,7 +39,7 @@ class ActionModule(RdmaAction):
             self._cluster: _report_keep.told(report, str(folder / "report.json"), kept["place"], args["failed"])
         }
         if keep != "none":
-            self.progress(f"report kept: {kept['place']}; get it: {kept['get']}")
+            self.progress(f"report kept: {kept['place']}; get it: {kept['fetch']}")
         # AWX takes a job's artifacts from the statistics of the run, not of a host, and of tasks that did not fail:
         # the task that gives the verdict cannot tell it.
         return {**kept, "ansible_stats": {"data": data, "per_host": False, "aggregate": True}}
@@ -57,7 +57,7 @@ class ActionModule(RdmaAction):
         return {
             "changed": old is None or any(old.get(part) != new.get(part) for part in ("data", "binaryData")),
             "place": f"{keep} {namespace}/{name}",
-            "get": _report_keep.how_to_get(keep, name, namespace, obj),
+            "fetch": _report_keep.how_to_get(keep, name, namespace, obj),
         }
 
     def _applied(self, obj: Json) -> Json:
@@ -89,7 +89,7 @@ class ActionModule(RdmaAction):
             more = {"content_type": "text/html; charset=utf-8", "content_md5": digest}
             session.call(f"write {name} into the bucket {bucket}", "storage", "put_object", *where, page, **more)
         get = f"oci os object get -ns {namespace} -bn {bucket} --name {name} --file {_report_keep.PAGE}"
-        return {"changed": changed, "place": f"bucket {bucket}: {name}", "get": get}
+        return {"changed": changed, "place": f"bucket {bucket}: {name}", "fetch": get}
 
 
 def _digest(session: _oci.Session, where: tuple[str, str, str]) -> Optional[str]:

@@ -80,7 +80,7 @@ place:
   returned: always
   type: str
   sample: configmap gpuops-nccl/gpuops-report
-get:
+fetch:
   description: The command that fetches it.
   returned: always
   type: str

@@ -75,9 +75,9 @@ def test_what_is_kept_is_the_page(sandbox: Any, tmp_path: Path, keep: str, page:
     keeper = Keeper(sandbox, tmp_path)
     done, again = keeper.keep(keep, page), keeper.keep(keep, page)
     assert (planned["changed"], done["changed"], again["changed"]) == (True, True, False)
-    assert planned["get"] == done["get"] == again["get"]
+    assert planned["fetch"] == done["fetch"] == again["fetch"]
     (tmp_path / "report.html").unlink()
-    assert read_back(sandbox, done["get"], tmp_path) == page
+    assert read_back(sandbox, done["fetch"], tmp_path) == page
 
 
 def test_check_mode_writes_nothing(sandbox: Any, tmp_path: Path) -> None:

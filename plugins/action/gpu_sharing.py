@@ -430,8 +430,12 @@ class ActionModule(RdmaAction):
         if self.readers and set(self.readers) <= nodes:
             try:
                 self.client.delete_all(self.client.path("v1", "Pod", self.namespace), READERS)
-            except ClusterError:  # a server ends a request after 60 s: the rest goes one by one
-                self.readers = None
+            except ClusterError:  # a server ends a request after 60 s: what is left of them goes one by one
+                old = {one["metadata"]["uid"] for pods in self.readers.values() for one in pods}
+                now = self._pods(READERS)
+                self.readers = {
+                    node: [one for one in pods if one["metadata"]["uid"] in old] for node, pods in now.items()
+                }
                 return
             self.restarted |= nodes
 

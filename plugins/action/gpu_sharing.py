@@ -323,7 +323,7 @@ class ActionModule(RdmaAction):
         failed = bool(mig) and one.labels.get(_gpu_sharing.MIG_STATE) == "failed"
         if failed:
             lacking[_gpu_sharing.MIG_LABEL] = mig
-        stale = one.annotations.get(IN_EFFECT) != digest
+        stale = self._is_stale(one)
         if not lacking and not stale:
             return
         body: Json = {"labels": lacking} if lacking else {}
@@ -335,7 +335,7 @@ class ActionModule(RdmaAction):
         if not self.check_mode:
             if pods:
                 self._drain(one, pods)
-            if self._is_stale(one) and one.name not in self.restarted:
+            if stale and one.name not in self.restarted:
                 self._restart(one.name)
         path = self.client.path("v1", "Node", "", one.name)
         if failed and not self.check_mode:
@@ -418,8 +418,7 @@ class ActionModule(RdmaAction):
 
     def _is_stale(self, one: Member) -> bool:
         """Whether its plugin was started with another configuration than it is to have."""
-        before, digest = one.annotations.get(IN_EFFECT), self._digest(self._key(one))
-        return before != digest and not (before is None and digest is None)
+        return one.annotations.get(IN_EFFECT) != self._digest(self._key(one))
 
     def _restart_together(self) -> None:
         """One request for all nodes, instead of two for each, where no other node has such pods."""

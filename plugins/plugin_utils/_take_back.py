@@ -5,9 +5,8 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
-from typing import Any, Optional
+from typing import Optional
 
 import yaml
 from ansible_collections.gpuops.rdma.plugins.module_utils import _gpu_sharing, _machine_set, _objects, _standing
@@ -15,9 +14,9 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._client import Client
 from ansible_collections.gpuops.rdma.plugins.module_utils._errors import InputError
 from ansible_collections.gpuops.rdma.plugins.module_utils._model import Json
 from ansible_collections.gpuops.rdma.plugins.module_utils._standing import Standing
-from ansible_collections.gpuops.rdma.plugins.plugin_utils import _autoscaling, _gpu_nodes, _sharing
+from ansible_collections.gpuops.rdma.plugins.plugin_utils import _autoscaling, _gpu_nodes, _sharing, _tolerations
 
-TAINTS, TOLERATIONS = "gpuops.rdma/taints-added", "gpuops.rdma/tolerations-added"
+TAINTS, TOLERATIONS = "gpuops.rdma/taints-added", _tolerations.ADDED
 VGPU_BEFORE, VGPU_NODE = "gpuops.rdma/driver-before-vgpu", "gpuops.rdma/vgpu-config"
 METRICS_BEFORE, STRATEGY_BEFORE = "gpuops.rdma/metrics-before", "gpuops.rdma/mig-strategy-before"
 """Annotations of gpu_taints, vgpu, gpu_metrics and gpu_sharing; tests/unit/test_standing.py holds them equal."""
@@ -128,18 +127,10 @@ def _taints(texts: Iterable[Optional[str]]) -> list[str]:
     """Each key and effect once, as inputs write them."""
     found: dict[tuple[str, str], str] = {}
     for text in filter(None, texts):
-        for one in _read(text):
+        for one in _tolerations.read(text):
             key, value, effect = one.get("key"), one.get("value"), one.get("effect")
             found.setdefault((key, effect), f"{key}{f'={value}' if value else ''}:{effect}")
     return sorted(found.values())
-
-
-def _read(text: str) -> list[Any]:
-    try:
-        found = json.loads(text)
-    except ValueError:
-        return []
-    return [one for one in found if isinstance(one, dict)] if isinstance(found, list) else []
 
 
 def _vgpu(client: Client, policy: Optional[Json]) -> bool:

@@ -4,16 +4,14 @@
 """What the fake Blueprints API does to a sandbox and to the fake OCI.
 
 A shared node pool labels free nodes of its shape; with its RDMA flag they are instances of a cluster network or
-compute cluster of the fake OCI, without it plain ones. An update labels its node. A service makes a LeaderWorkerSet and
-its pods as recordings/batch has them (their names and labels), scheduled by the real scheduler; their logs hold NCCL's
-lines from the sandbox's generator, behind Ray's prefixes. Not public, so chosen freely: names and labels of pods, and
-whether they have VFs or the host's network (``network``).
+compute cluster of the fake OCI, without it plain ones. An update labels its node. A service makes a LeaderWorkerSet;
+its pods are made, run and deleted by the sandbox's controller alone (serving_pods.py), and scheduled by the real
+scheduler. Their logs hold NCCL's lines from the sandbox's generator, behind Ray's prefixes. Not public, so chosen
+freely: names of pods, and whether they have VFs or the host's network (``network``).
 """
 
 from __future__ import annotations
 
-import threading
-import time
 from pathlib import Path
 from typing import Any
 
@@ -28,22 +26,23 @@ from fake_oci import FakeOci
 Json = dict[str, Any]
 ROOT = Path(__file__).resolve().parents[2]
 LWS_CRD = ROOT / ".." / "shared/upstream/crds/lws/leaderworkerset.x-k8s.io_leaderworkersets.yaml"
-LOGS = "/apis/kwok.x-k8s.io/v1alpha1/namespaces/{}/logs"
+SMALL_CRDS = ROOT / "tests/sandbox/openshift/crds/serving.yaml"
 NAMESPACE = "default"
-GROUP = "leaderworkerset.sigs.k8s.io"
+GROUPS = f"/apis/leaderworkerset.x-k8s.io/v1/namespaces/{NAMESPACE}/leaderworkersets"
 
 
 class SandboxSite:
-    """``folder`` takes the pods' logs. ``rdma``: False makes pools without RDMA whatever was asked. ``net``, ``gdr``:
-    what NCCL finds. ``network``: ``vf`` or ``host``."""
+    """``folder`` takes what the pods print. ``rdma``: False makes pools without RDMA whatever was asked. ``net``,
+    ``gdr``: what NCCL finds. ``network``: ``vf`` or ``host``."""
 
     def __init__(self, kubeconfig: str, oci: FakeOci, compartment: str, folder: Path) -> None:
         self.client = Client.connect({"kubeconfig": kubeconfig})
         self.oci, self.compartment, self.folder = oci, compartment, folder
         self.rdma, self.net, self.gdr, self.network, self.backing = True, "IB", True, "vf", "clusterNetworks"
-        self._threads: list[threading.Thread] = []
-        if LWS_CRD.is_file():
-            self.client.apply(yaml.safe_load(LWS_CRD.read_text(encoding="utf-8")))
+        source = LWS_CRD if LWS_CRD.is_file() else SMALL_CRDS
+        for one in yaml.safe_load_all(source.read_text(encoding="utf-8")):
+            if one["spec"]["names"]["kind"] == "LeaderWorkerSet":
+                self.client.apply(one)
 
     # ---- the fake's side
 
@@ -60,13 +59,7 @@ class SandboxSite:
 
     def undeploy(self, item: Deployment) -> None:
         if item.mode == "service":
-            for index in range(int(item.blueprint.get("multinode_num_nodes_to_use_from_shared_pool", 1))):
-                self.client.delete(self.client.path("v1", "Pod", NAMESPACE, _pod_name(item.canonical, index)))
-                self.client.delete(f"{LOGS.format(NAMESPACE)}/{_pod_name(item.canonical, index)}")
-            if LWS_CRD.is_file():
-                self.client.delete(
-                    f"/apis/leaderworkerset.x-k8s.io/v1/namespaces/{NAMESPACE}/leaderworkersets/{item.canonical}"
-                )
+            self.client.delete(f"{GROUPS}/{item.canonical}")
         if item.mode == "shared_node_pool":
             for node in self.client.list("/api/v1/nodes", label_selector=f"corrino={item.name}"):
                 self._label(
@@ -119,15 +112,13 @@ class SandboxSite:
     # ---- services
 
     def _service(self, item: Deployment) -> None:
+        """What its pods will print is there before they are: their controller shows it once all of them run."""
         count = int(item.blueprint.get("multinode_num_nodes_to_use_from_shared_pool", 1))
-        template = self._template(item.blueprint)
-        if LWS_CRD.is_file():
-            self.client.apply(_group(item.canonical, count, template))
-        for index in range(count):
-            self.client.apply(_pod(item.canonical, index, template))
-        thread = threading.Thread(target=self._log, args=(item, count), daemon=True)
-        thread.start()
-        self._threads.append(thread)
+        names = [_pod_name(item.canonical, index) for index in range(count)]
+        for index, name in enumerate(names):
+            lines = self._lines(item.blueprint, names, leader=index == 0)
+            (self.folder / f"{name}.log").write_text("\n".join(lines), encoding="utf-8")
+        self.client.apply(_group(item.canonical, count, self._template(item.blueprint), self.folder))
 
     def _template(self, asked: Json) -> Json:
         gpus, on = int(asked["recipe_nvidia_gpu_count"]), asked.get("multinode_rdma_enabled_in_shared_pool")
@@ -146,22 +137,8 @@ class SandboxSite:
         container["resources"] = {"limits": limits}
         return {**spec, "containers": [container]}
 
-    def _log(self, item: Deployment, count: int) -> None:
-        """NCCL's lines come once all pods run; Ray shows those of all workers in the leader's log."""
-        names = [_pod_name(item.canonical, index) for index in range(count)]
-        nodes: list[str] = []
-        deadline = time.monotonic() + 60
-        while time.monotonic() < deadline:
-            pods = [self.client.find(self.client.path("v1", "Pod", NAMESPACE, name)) or {} for name in names]
-            nodes = [pod.get("spec", {}).get("nodeName", "") for pod in pods]
-            if all(nodes) and all(pod.get("status", {}).get("phase") == "Running" for pod in pods):
-                break
-            time.sleep(0.2)
-        for index, name in enumerate(names):
-            lines = self._lines(item.blueprint, names, leader=index == 0)
-            self._publish(name, lines)
-
     def _lines(self, asked: Json, hosts: list[str], leader: bool) -> list[str]:
+        """Ray shows the lines of all workers in the leader's log."""
         lines = ["INFO 03-28 11:12:13 api_server.py:1] vLLM API server version 0.8.3"] if leader else ["ray start"]
         debug = {one["key"]: one["value"] for one in asked.get("recipe_container_env") or []}.get("NCCL_DEBUG")
         if not leader or debug != "INFO":
@@ -181,15 +158,6 @@ class SandboxSite:
             lines.append(f"\x1b[36m(RayWorkerWrapper pid=1203{where})\x1b[0m {line}")
         return lines
 
-    def _publish(self, name: str, lines: list[str]) -> None:
-        path = self.folder / f"{name}.log"
-        stamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime()) + ".000000000Z"
-        path.write_text("".join(f"{stamp} stdout F {line}\n" for line in lines), encoding="utf-8")
-        spec = {"logs": [{"containers": ["vllm"], "logsFile": str(path), "follow": False}]}
-        body = {"apiVersion": "kwok.x-k8s.io/v1alpha1", "kind": "Logs", "metadata": {"name": name}}
-        body["metadata"] = {"name": name, "namespace": NAMESPACE}
-        self.client.apply({**body, "spec": spec})
-
 
 def _instance(node: Json) -> str:
     return str(node["spec"].get("providerID", "")).rpartition("/")[2]
@@ -199,19 +167,9 @@ def _pod_name(group: str, index: int) -> str:
     return f"{group}-0-{index}" if index else f"{group}-0"
 
 
-def _pod(group: str, index: int, template: Json) -> Json:
-    labels = {f"{GROUP}/name": group, f"{GROUP}/group-index": "0", f"{GROUP}/worker-index": str(index)}
-    meta = {"name": _pod_name(group, index), "namespace": NAMESPACE, "labels": labels}
-    return {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": template}
-
-
-def _group(name: str, size: int, template: Json) -> Json:
-    both = {"size": size, "leaderTemplate": {"spec": template}, "workerTemplate": {"spec": template}}
+def _group(name: str, size: int, template: Json, prints: Path) -> Json:
+    part = {"metadata": {"annotations": {"gpuops.sandbox/prints": str(prints)}}, "spec": template}
+    both = {"size": size, "leaderTemplate": part, "workerTemplate": part}
     meta = {"name": name, "namespace": NAMESPACE}
     spec = {"replicas": 1, "leaderWorkerTemplate": both}
-    return {
-        "apiVersion": f"{GROUP.replace('sigs.k8s.io', 'x-k8s.io')}/v1",
-        "kind": "LeaderWorkerSet",
-        "metadata": meta,
-        "spec": spec,
-    }
+    return {"apiVersion": "leaderworkerset.x-k8s.io/v1", "kind": "LeaderWorkerSet", "metadata": meta, "spec": spec}

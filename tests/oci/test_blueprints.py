@@ -36,7 +36,7 @@ POOL = {
 }
 SITE = {"rdma_grace": 4, "rdma_mode": "host", "rdma_gpu_operator_timeout": 60}
 ADD = {"rdma_blueprint_add_label": "h100pool"}
-MODEL = {"rdma_blueprint_model": LINK, "rdma_blueprint_inference_timeout": 30}
+MODEL = {"rdma_blueprint_model": LINK, "rdma_blueprint_inference_timeout": 120}
 PROVEN = ("verdict: proven", "completion: remote direct memory access", "NET/IB/GDRDMA: 64")
 ALL = os.environ.get("GPUOPS_MATRIX") == "all"
 """Also what only repeats, through a playbook, what test_blueprint_api.py and the unit tests hold."""
@@ -212,7 +212,7 @@ def test_a_blueprint_of_ones_own_uses_rdma(here: Here) -> None:
     path = here.folder / "training.json"
     path.write_text(json.dumps(blueprint))
     row = {"rdma_blueprint_service": str(path), "rdma_blueprint_service_name": "training"}
-    row["rdma_blueprint_service_timeout"] = "30"
+    row["rdma_blueprint_service_timeout"] = "120"
     if ALL:
         here.site.net = "Socket"
         here.refused("service", "training: NCCL used TCP sockets (NET/Socket); expected NET/IB", **row)

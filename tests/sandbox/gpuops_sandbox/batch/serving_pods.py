@@ -4,7 +4,8 @@
 """LeaderWorkerSet and KServe, and the kubelet of their pods: a leader and workers per object, as recorded from LWS
 v0.10.0, without the StatefulSets between.
 
-Pods are placed by the real scheduler; their logs have NCCL's lines of a group of that many ranks. Faults:
+Pods are placed by the real scheduler; their logs have NCCL's lines of a group of that many ranks, or, where a template
+has the annotation gpuops.sandbox/prints, what the file <pod>.log of that folder holds. Faults:
 serving-socket:NODE (TCP instead of RDMA), serving-no-gdr:NODE (through the host's memory), serving-rank:NODE (one GPU
 of the node does not come up).
 """
@@ -15,14 +16,15 @@ import asyncio
 import copy
 import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import kopf
 from ansible_collections.gpuops.rdma.plugins.module_utils import _nccl_render
 
 from ..operators._api import STRATEGIC, Json
-from ..operators._hub import Hub, Informer, Loop, hub_of, run_loop, timestamp
+from ..operators._hub import Hub, Informer, Loop, has, hub_of, run_loop, timestamp
 from ..operators._logs import Log
 from ._shared import owner, phase, pod_path
 
@@ -33,6 +35,7 @@ NAME = "serving"
 GROUP = "gpuops.sandbox/serving-group"
 LWS = "leaderworkerset.sigs.k8s.io"
 HASH = "gpuops.sandbox/template"
+PRINTS = "gpuops.sandbox/prints"
 PULL, LOAD = 0.4, 0.5
 """Seconds in ContainerCreating, and until the model is loaded."""
 MANAGED = {"gpuops.sandbox/managed": "true"}
@@ -55,7 +58,9 @@ def _follow(registry: kopf.OperatorRegistry, controller: Serving, group: str, ve
     async def event(type: str | None, name: str | None, namespace: str | None, body: kopf.Body, **_: Any) -> None:
         key = (plural, str(namespace), str(name))
         controller.objects.pop(key, None)
-        if type != "DELETED":
+        if type == "DELETED":
+            controller.told.pop(key, None)
+        else:
             controller.objects[key] = json.loads(json.dumps(dict(body)))
         controller.loop.kick()
 
@@ -170,6 +175,8 @@ class Serving:
         self.since: dict[str, float] = {}
         self.logged: set[str] = set()
         self.told: dict[tuple[str, str, str], Json] = {}
+        self.refused: set[tuple[str, str]] = set()
+        """(UID, pod) whose name is another's, and told so."""
         self.watching = False
 
     def _on_pod(self, new: Json | None, old: Json | None) -> None:
@@ -226,8 +233,30 @@ class Serving:
             return []
         for name, pod in names.items():
             if name not in mine:
-                await self.hub.api.create(f"/api/v1/namespaces/{pod['metadata']['namespace']}/pods", pod)
+                await self._create(obj, pod)
         return [mine[name] for name in names if name in mine]
+
+    async def _create(self, obj: Json, pod: Json) -> None:
+        """A name that is taken, as a StatefulSet takes it: a pod with its labels and without a controller is adopted
+        and, being of no revision, replaced; another's stays, and is told."""
+        if await self.hub.api.create(f"/api/v1/namespaces/{pod['metadata']['namespace']}/pods", pod) is not None:
+            return
+        there = await self.hub.api.find(pod_path(pod))
+        if there is None or "deletionTimestamp" in there["metadata"]:
+            return
+        holder = next((ref for ref in there["metadata"].get("ownerReferences", ()) if ref.get("controller")), None)
+        labels = {key: value for key, value in pod["metadata"]["labels"].items() if key.startswith(f"{LWS}/")}
+        if holder is None and labels and has(there["metadata"], labels):
+            await self.hub.api.delete(pod_path(pod))
+            return
+        key = (obj["metadata"]["uid"], pod["metadata"]["name"])
+        if (holder or {}).get("uid") == key[0] or key in self.refused:
+            return
+        self.refused.add(key)
+        about = {field: obj["metadata"][field] for field in ("name", "namespace", "uid")}
+        about.update({"apiVersion": obj["apiVersion"], "kind": obj["kind"]})
+        said = f'create Pod {key[1]} failed error: pods "{key[1]}" already exists'
+        await self.hub.event(about, "Warning", "FailedCreate", said, "statefulset-controller")
 
     async def _run(self, pods: list[Json], size: int) -> bool:
         """Steps of each pod; the leader is Ready when all run, as its model needs them."""
@@ -256,7 +285,10 @@ class Serving:
             node = self.hub.nodes.get(pod["spec"]["nodeName"])
             shapes.append(self.hub.ctx.shapes[node.shape] if node else None)
         pod = pods[index]
-        lines = log_lines(self.hub.ctx, pods, index, shapes)
+        folder = pod["metadata"]["annotations"].get(PRINTS)
+        lines: Iterable[str] = log_lines(self.hub.ctx, pods, index, shapes)
+        if folder:
+            lines = (Path(folder) / f"{pod['metadata']['name']}.log").read_text(encoding="utf-8").splitlines()
         await Log(self.hub, pod["metadata"], pod["spec"]).open(lines, follow=False)
 
     async def _status(self, pod: Json, is_ready: bool) -> None:

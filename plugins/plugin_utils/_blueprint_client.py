@@ -86,8 +86,11 @@ class Http:
             ) as answer:
                 return int(answer.status), str(answer.headers.get("content-type", "")), _text(answer.read())
         except HTTPError as error:
-            with error:
-                return int(error.code), str(error.headers.get("content-type", "")), _text(error.read())
+            try:
+                with error:
+                    return int(error.code), str(error.headers.get("content-type", "")), _text(error.read())
+            except (OSError, http.client.HTTPException) as cut:
+                raise self._unreachable(what, cut) from None
         except (URLError, UrlError, OSError, http.client.HTTPException, ssl.SSLError) as error:
             raise self._unreachable(what, error) from None
 

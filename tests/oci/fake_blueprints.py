@@ -18,6 +18,7 @@ import http.server
 import itertools
 import json
 import re
+import socket
 import ssl
 import threading
 import time
@@ -83,7 +84,7 @@ class Deployment:
 @dataclass
 class Fault:
     """The next ``times`` requests whose ``METHOD path`` matches are answered otherwise: ``status`` 0 drops the
-    connection, after the request was handled where ``after``."""
+    connection, after the request was handled where ``after``; ``cut`` drops it within the body."""
 
     pattern: str
     status: int
@@ -91,6 +92,7 @@ class Fault:
     kind: str = "application/json"
     times: int = 1
     after: bool = False
+    cut: bool = False
 
 
 @dataclass
@@ -99,6 +101,7 @@ class Answer:
     body: Any
     kind: str = "application/json"
     headers: dict[str, str] = field(default_factory=dict)
+    cut: bool = False
 
 
 class FakeBlueprints:
@@ -118,7 +121,7 @@ class FakeBlueprints:
         self._ids = itertools.count(1)
         self._lock = threading.RLock()
         self._server: Optional[http.server.ThreadingHTTPServer] = None
-        self._port = 0
+        self._held: Optional[socket.socket] = None
         self.url = ""
 
     # ---- life
@@ -129,17 +132,20 @@ class FakeBlueprints:
         class Bound(_Http):
             blueprints = fake
 
-        self._server = http.server.ThreadingHTTPServer(("127.0.0.1", self._port), Bound)
+        if self._held is None:
+            self._held = socket.socket()
+            self._held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            self._held.bind(("127.0.0.1", 0))
+        self._server = http.server.ThreadingHTTPServer(self._held.getsockname(), Bound)
         self._server.daemon_threads = True
-        self._port = self._server.server_address[1]
         if tls:
             self._server.socket = tls.wrap_socket(self._server.socket, server_side=True)
         threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
-        self.url = f"{'https' if tls else 'http'}://127.0.0.1:{self._port}"
+        self.url = f"{'https' if tls else 'http'}://127.0.0.1:{self._server.server_address[1]}"
         return self.url
 
     def stop(self) -> None:
-        """It may be started again, on the same port."""
+        """It may be started again, on the same port: bound all the while, so that no one else gets it."""
         if self._server:
             self._server.shutdown()
             self._server.server_close()
@@ -159,7 +165,7 @@ class FakeBlueprints:
                     fault.times -= 1
                     if fault.after:
                         self._answer(method, path, headers, data)
-                    return Answer(fault.status, fault.body, fault.kind) if fault.status else None
+                    return Answer(fault.status, fault.body, fault.kind, cut=fault.cut) if fault.status else None
             return self._answer(method, path, headers, data)
 
     def _answer(self, method: str, path: str, headers: Json, data: bytes) -> Answer:
@@ -312,9 +318,10 @@ class _Http(http.server.BaseHTTPRequestHandler):
         self.send_response(answer.status)
         for key, value in {"content-type": answer.kind, **answer.headers}.items():
             self.send_header(key, value)
-        self.send_header("content-length", str(len(body.encode())))
+        self.send_header("content-length", str(len(body.encode()) + answer.cut))
         self.end_headers()
         self.wfile.write(body.encode())
+        self.close_connection = self.close_connection or answer.cut
 
     do_GET = do_POST = _serve
 

@@ -8,9 +8,8 @@ from __future__ import annotations
 import datetime
 import json
 import ssl
-import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +23,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._errors import (
     NotFound,
     Unreachable,
 )
-from ansible_collections.gpuops.rdma.plugins.plugin_utils import _blueprint_deploy
+from ansible_collections.gpuops.rdma.plugins.plugin_utils import _blueprint_client, _blueprint_deploy
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._blueprint_client import Api
 from fake_blueprints import PAGE, FakeBlueprints
 
@@ -85,10 +84,29 @@ class Here:
         self.api = Api({"url": server.url, "username": "admin", "password": PASSWORD, **options})
 
     def site(self, **more: Any) -> _blueprint_deploy.Site:
-        return _blueprint_deploy.Site(self.api, self.said.append, **{"timeout": 5.0, **more})
+        return _blueprint_deploy.Site(self.api, self.said.append, **{"timeout": 60.0, **more})
 
     def present(self, *blueprints: dict[str, Any], **more: Any) -> list[dict[str, Any]]:
         return self.site(**more).present(blueprints or (POOL,))
+
+    def at_pauses(self, *actions: Callable[[], object]) -> list[float]:
+        """Does these one by one at the pauses of the wait, which has then seen what was before; the pauses."""
+        pauses: list[float] = []
+
+        def sleep(seconds: float) -> None:
+            pauses.append(seconds)
+            if len(pauses) <= len(actions):
+                actions[len(pauses) - 1]()
+            else:
+                time.sleep(seconds)
+
+        self.api.sleep = sleep
+        return pauses
+
+    def go_on(self) -> None:
+        """Deployments leave the state in which they stay."""
+        for item in self.server.deployments.values():
+            item.stuck = ""
 
     def deployed(self) -> list[str]:
         return [item.name for item in self.server.deployments.values() if item.directive == "commission"]
@@ -100,7 +118,8 @@ def here(server: FakeBlueprints) -> Here:
 
 
 def test_a_pool_is_made_once(here: Here) -> None:
-    here.server.pace = 0.2
+    here.server.stuck["h100-rdma"] = "creating"
+    here.at_pauses(here.go_on)
     first = here.present()[0]
     assert first["changed"] and first["ready"] and first["status"] in ("active", "monitoring")
     assert first["created"] == "2025-03-28T11:12:00Z"
@@ -189,19 +208,27 @@ def test_a_request_that_was_not_taken_is_told(here: Here, monkeypatch: pytest.Mo
     assert not here.server.posted
 
 
-def test_the_api_goes_away_in_the_middle_and_comes_back(here: Here) -> None:
-    here.server.pace = 0.4
+@pytest.mark.parametrize("lost", ["refused", "dropped", "cut", "cut error"])
+def test_the_api_goes_away_in_the_middle_and_comes_back(here: Here, lost: str) -> None:
+    """The deployment is not ready before the API was missed, however slow this machine is."""
+    here.server.stuck["h100-rdma"] = "creating"
+    status = {"dropped": 0, "cut": 200, "cut error": 500}.get(lost, 0)
 
-    def pause() -> None:
-        time.sleep(0.3)
-        here.server.stop()
-        time.sleep(0.5)
-        here.server.start()
+    def away() -> None:
+        assert any("creating" in line for line in here.said), "the wait has begun"
+        if lost == "refused":
+            here.server.stop()
+        else:
+            here.server.fail("GET /deployment/", status, "[", cut=status > 0)
 
-    thread = threading.Thread(target=pause)
-    thread.start()
-    assert here.present(timeout=20.0)[0]["ready"]
-    thread.join()
+    def back() -> None:
+        if lost == "refused":
+            here.server.start()
+        here.go_on()
+
+    pauses = here.at_pauses(away, back)
+    assert here.present()[0]["ready"]
+    assert pauses[:2] == [_blueprint_deploy.FIRST_POLL, _blueprint_client.PAUSE], "nothing answered once"
     assert len(here.server.posted) == 1
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +16,7 @@ from typing import Any
 
 import pytest
 from ansible_collections.gpuops.rdma.plugins.module_utils._client import Client
+from ansible_collections.gpuops.rdma.plugins.module_utils._errors import NotFound
 
 ROOT = Path(__file__).resolve().parents[2]
 SANDBOX = [sys.executable, str(ROOT / "tests/sandbox/sandbox")]
@@ -58,11 +60,15 @@ class Cluster:
 
     def custom(self, obj: dict[str, Any], status: dict[str, Any] | None = None) -> None:
         """Applies an object of a CRD that may be seconds old, and its status."""
-        path = self.client.path_of(obj)
-        for _attempt in range(50):
-            with contextlib.suppress(Exception):
+        deadline = time.monotonic() + 60
+        while True:
+            try:
+                path = self.client.path_of(obj)
                 self.client.get(path.rsplit("/", 1)[0])
                 break
+            except NotFound as error:
+                assert time.monotonic() < deadline, error
+                time.sleep(0.1)
         self.client.apply(obj)
         if status is not None:
             self.client.patch(f"{path}/status", {"status": status})

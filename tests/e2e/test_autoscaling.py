@@ -123,7 +123,8 @@ def pending(here: Any, name: str, **limits: str) -> str:
 
 def word(here: Any, name: str) -> str:
     """The autoscaler's about a pod."""
-    for _ in range(100):
+    deadline = time.monotonic() + 120
+    while time.monotonic() < deadline:
         time.sleep(0.3)
         for one in found(here, "events", namespace="default")["items"]:
             if one["involvedObject"]["name"] == name and one["reportingComponent"] == "cluster-autoscaler":

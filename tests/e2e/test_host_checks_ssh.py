@@ -31,10 +31,12 @@ FAULTS = {"h03": "port-down", "h07": "peermem-not-registered", "h11": "gpu-missi
 SSHD = shutil.which("sshd", path=f"{os.environ['PATH']}:/usr/sbin:/usr/local/sbin")
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+def held_port() -> socket.socket:
+    """Bound and not listening: sshd may take its port too, no one else does."""
+    held = socket.socket()
+    held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    held.bind(("127.0.0.1", 0))
+    return held
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +48,8 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]
     for name in ("host", "user"):
         subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(folder / name)], check=True)
     shutil.copy(folder / "user.pub", folder / "authorized")
-    port = free_port()
+    held = held_port()
+    port = held.getsockname()[1]
     options = {
         "ListenAddress": "127.0.0.1",
         "Port": port,
@@ -67,7 +70,8 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]
     log = (folder / "log").open("w")
     process = subprocess.Popen([SSHD, "-D", "-e", "-f", str(config)], stdout=log, stderr=subprocess.STDOUT)
     try:
-        for _attempt in range(100):
+        deadline = time.monotonic() + 60
+        while process.poll() is None and time.monotonic() < deadline:
             with socket.socket() as probe:
                 if probe.connect_ex(("127.0.0.1", port)) == 0:
                     break
@@ -78,6 +82,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]
     finally:
         process.terminate()
         process.wait()
+        held.close()
         log.close()
 
 
@@ -105,20 +110,21 @@ def play(folder: Path, server: dict[str, Any], trees: dict[str, Path], *args: st
         "ansible_python_interpreter": sys.executable,
     }
     hosts: dict[str, Any] = {name: {"host_checks_root": str(path)} for name, path in trees.items()}
-    hosts["gone"] = {"ansible_port": free_port()}
     inventory = folder / "hosts.yml"
-    inventory.write_text(yaml.safe_dump({"all": {"hosts": hosts, "vars": common}}))
     extra = {"rdma_report_dir": str(folder / "report"), "rdma_host_become": "false", **inputs}
     given = [part for key, value in extra.items() for part in ("-e", f"{key}={value}")]
-    return subprocess.run(
-        [ANSIBLE, "playbooks/host_checks.yml", "-i", str(inventory), "-f", "10", *given, *args],
-        cwd=ROOT,
-        env={**os.environ, "ANSIBLE_CONFIG": str(ROOT / "ansible.cfg"), "ANSIBLE_NOCOLOR": "1"},
-        capture_output=True,
-        text=True,
-        timeout=500,
-        check=False,
-    )
+    with held_port() as nobody:
+        hosts["gone"] = {"ansible_port": nobody.getsockname()[1]}
+        inventory.write_text(yaml.safe_dump({"all": {"hosts": hosts, "vars": common}}))
+        return subprocess.run(
+            [ANSIBLE, "playbooks/host_checks.yml", "-i", str(inventory), "-f", "10", *given, *args],
+            cwd=ROOT,
+            env={**os.environ, "ANSIBLE_CONFIG": str(ROOT / "ansible.cfg"), "ANSIBLE_NOCOLOR": "1"},
+            capture_output=True,
+            text=True,
+            timeout=500,
+            check=False,
+        )
 
 
 @pytest.mark.e2e

@@ -19,6 +19,7 @@ import json
 import queue
 import threading
 import time
+from collections.abc import Callable
 from typing import Any
 
 from fake_oci import Answer, FakeOci, Request, not_found
@@ -34,12 +35,13 @@ PLACES = {"hpc_island_id": "hpcIslandId", "network_block_id": "networkBlockId", 
 
 
 class Joiner:
-    """``delay``: seconds from RUNNING to the node. ``consoles``: instance -> what its console shows. ``open_ports``:
-    False as if rules kept nodes from the endpoint. ``readable``: False as if nobody may capture consoles. ``hindered``:
-    another reason, which the console tells."""
+    """``delay``: seconds from RUNNING to the node; ``gate``: until it tells True none joins. ``consoles``: instance ->
+    what its console shows. ``open_ports``: False as if rules kept nodes from the endpoint. ``readable``: False as if
+    nobody may capture consoles. ``hindered``: another reason, which the console tells."""
 
     def __init__(self, fake: FakeOci, sandbox: Sandbox, cluster: Json, delay: float = 0.5) -> None:
         self.fake, self.cluster, self.delay = fake, cluster, delay
+        self.gate: Callable[[], bool] = lambda: True
         self.consoles: dict[str, str] = {}
         self.open_ports = self.readable = True
         self.hindered = ""
@@ -51,10 +53,13 @@ class Joiner:
         self._ended = threading.Event()
         fake.watchers.append(lambda event: self._events.put((time.monotonic() + self.delay, event)))
         fake.register(HISTORIES, self._history)
-        threading.Thread(target=self._run, daemon=True).start()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
 
     def stop(self) -> None:
+        """No node comes after it."""
         self._ended.set()
+        self._thread.join()
 
     def _run(self) -> None:
         while not self._ended.is_set():
@@ -62,7 +67,11 @@ class Joiner:
                 due, event = self._events.get(timeout=0.1)
             except queue.Empty:
                 continue
-            time.sleep(max(0.0, due - time.monotonic()))
+            if self._ended.wait(max(0.0, due - time.monotonic())):
+                return
+            while not self.gate():
+                if self._ended.wait(0.1):
+                    return
             if event["state"] == "RUNNING":
                 self._boot(event)
             else:
@@ -70,10 +79,10 @@ class Joiner:
 
     def _boot(self, event: Json) -> None:
         why = self._hindered(event)
-        self.consoles[event["id"]] = BOOT + (why or "gpuops-join: joined in attempt 1\n") + DONE
         if not why:
             self._number += 1
             self._api.create("/api/v1/nodes", self.node(event))
+        self.consoles[event["id"]] = BOOT + (why or "gpuops-join: joined in attempt 1\n") + DONE
 
     def _hindered(self, event: Json) -> str:
         """What the console shows when the instance cannot join; "" when it can."""

@@ -116,9 +116,10 @@ def test_a_certificate(tls: Tls) -> None:
     assert "its certificate is not valid: unable to get local" in _blueprints_stack.certificate("127.0.0.1", tls.port)
     tls.shown = "fake"
     assert "certificate is not valid: self" in _blueprints_stack.certificate("127.0.0.1", tls.port, ca)
-    with socket.create_server(("127.0.0.1", 0)) as free:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))  # and does not listen
         nobody = free.getsockname()[1]
-    assert "does not answer: Connection refused" in _blueprints_stack.certificate("127.0.0.1", nobody, ca)
+        assert "does not answer: Connection refused" in _blueprints_stack.certificate("127.0.0.1", nobody, ca)
     assert "nip.io is blocked" in _blueprints_stack.certificate("api.gpuops.invalid", 443)
     assert "does not answer" in _blueprints_stack.certificate("127.0.0.1", tls.port, "/nowhere.pem")
 

@@ -126,10 +126,11 @@ def servers(tmp_path: Path) -> Iterator[dict[str, Any]]:
     shutil.copy(tmp_path / "user.pub", tmp_path / "authorized")
     if os.geteuid() == 0:
         Path("/run/sshd").mkdir(exist_ok=True)
-    processes, ports = [], {}
+    processes, ports, held = [], {}, []
     try:
         for name in ("bastion", "operator"):
-            ports[name] = _free_port()
+            held.append(_held_port())
+            ports[name] = held[-1].getsockname()[1]
             options = {
                 "ListenAddress": "127.0.0.1",
                 "Port": ports[name],
@@ -145,23 +146,28 @@ def servers(tmp_path: Path) -> Iterator[dict[str, Any]]:
             config.write_text("".join(f"{key} {value}\n" for key, value in options.items()))
             with (tmp_path / f"{name}.log").open("w") as log:
                 processes.append(subprocess.Popen([SSHD, "-D", "-e", "-f", str(config)], stdout=log, stderr=log))
-        for port in ports.values():
-            _listens(port)
+        for port, process in zip(ports.values(), processes, strict=True):
+            _listens(port, process)
         yield {**ports, "key": tmp_path / "user", "log": tmp_path / "bastion.log"}
     finally:
         for process in processes:
             process.terminate()
             process.wait()
+        for one in held:
+            one.close()
 
 
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+def _held_port() -> socket.socket:
+    """Bound and not listening: sshd may take its port too, no one else does."""
+    held = socket.socket()
+    held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    held.bind(("127.0.0.1", 0))
+    return held
 
 
-def _listens(port: int) -> None:
-    for _attempt in range(100):
+def _listens(port: int, process: subprocess.Popen[bytes]) -> None:
+    deadline = time.monotonic() + 60
+    while process.poll() is None and time.monotonic() < deadline:
         with socket.socket() as probe:
             if probe.connect_ex(("127.0.0.1", port)) == 0:
                 return

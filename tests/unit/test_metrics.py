@@ -106,13 +106,16 @@ def test_the_reports_pod_has_no_rights_and_openshift_chooses_its_user() -> None:
 
 def test_the_reports_server_answers_as_prometheus_wants(tmp_path: Path) -> None:
     """The program itself, on another port and folder."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    held = socket.socket()  # bound all the while, so that no one else gets the port
+    held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    held.bind(("127.0.0.1", 0))
+    port = held.getsockname()[1]
     (tmp_path / "metrics.prom").write_text("gpuops_rdma_nodes 4\n")
     program = _metrics.SERVER.replace('("", 9401)', f'("127.0.0.1", {port})').replace("/report/", f"{tmp_path}/")
     server = subprocess.Popen([sys.executable, "-c", program])
     try:
-        for _attempt in range(50):
+        deadline = time.monotonic() + 60
+        while server.poll() is None and time.monotonic() < deadline:
             try:
                 with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5) as answer:
                     assert answer.headers["Content-Type"].startswith("text/plain; version=0.0.4")
@@ -124,6 +127,7 @@ def test_the_reports_server_answers_as_prometheus_wants(tmp_path: Path) -> None:
     finally:
         server.kill()
         server.wait()
+        held.close()
 
 
 def exported(gpus: int, *more: str) -> str:

@@ -94,15 +94,16 @@ def test_what_answers_is_told(server: str) -> None:
 
 
 def test_what_does_not_is_told_with_the_reason(server: str) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as free:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))  # and does not listen
         closed = f"127.0.0.1:{free.getsockname()[1]}"
-    found = answers(
-        {"do": "get", "to": f"http://{server}/nothing"},
-        {"do": "get", "to": f"http://{closed}/metrics", "tries": 2, "pause": 0.1},
-        {"do": "tcp", "to": closed},
-        {"do": "tcp", "to": "bad.example.com:443", "proxy": server},
-        {"do": "get", "to": "nonsense"},
-    )
+        found = answers(
+            {"do": "get", "to": f"http://{server}/nothing"},
+            {"do": "get", "to": f"http://{closed}/metrics", "tries": 2, "pause": 0.1},
+            {"do": "tcp", "to": closed},
+            {"do": "tcp", "to": "bad.example.com:443", "proxy": server},
+            {"do": "get", "to": "nonsense"},
+        )
     assert [one["ok"] for one in found] == [False] * 5
     assert found[0]["status"] == 503
     assert "refused" in found[1]["error"]

@@ -208,9 +208,9 @@ def test_exit_codes_come_through(tmp_path: Path, listening: int) -> None:
 
 def test_a_worker_that_cannot_be_reached_is_told(tmp_path: Path) -> None:
     with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
+        free.bind(("127.0.0.1", 0))  # and does not listen
         port = free.getsockname()[1]
-    lines = of_trial(play(tmp_path, "p1-0-1|pair||0,1\n", "localhost\n127.0.0.1\n", port, pair=pair()), "p1-0-1")
+        lines = of_trial(play(tmp_path, "p1-0-1|pair||0,1\n", "localhost\n127.0.0.1\n", port, pair=pair()), "p1-0-1")
     assert lines[0] == f"gpuops: launch: no sshd at localhost port {port} after 2 s: Connection refused"
     assert _scan_job.exit_of(lines[-1])[0] == _scan_job.NOT_REACHED  # type: ignore[index]
 

@@ -55,9 +55,16 @@ def plan(tmp_path):
     return path
 
 
-def run(cluster, target, once=False, keep=False, **args):
+def run(cluster, target, once=False, keep=False, later=None, **args):
+    """``later`` begins when the wait has told for the first time what it waits for."""
     lines = []
-    result = wait.wait(cluster.client, {**DEFAULTS, "for": target, **args}, lines.append, once=once, keep=keep)
+
+    def say(line):
+        lines.append(line)
+        if later and len(lines) == 1:
+            later.thread.start()
+
+    result = wait.wait(cluster.client, {**DEFAULTS, "for": target, **args}, say, once=once, keep=keep)
     return result, lines
 
 
@@ -71,7 +78,6 @@ class Later:
     def __init__(self, seconds, action):
         self.error = None
         self.thread = threading.Thread(target=self._run, args=(seconds, action))
-        self.thread.start()
 
     def _run(self, seconds, action):
         time.sleep(seconds)
@@ -100,7 +106,7 @@ def test_a_cordoned_node_holds_the_wait_until_it_is_uncordoned(cluster):
     path = cluster.client.path("v1", "Node", "", NODES[1])
     cluster.client.patch(path, {"spec": {"unschedulable": True}})
     later = Later(1.5, lambda: cluster.client.patch(path, {"spec": {"unschedulable": None}}))
-    result, lines = run(cluster, "nodes", shape=[SHAPE], timeout=30)
+    result, lines = run(cluster, "nodes", later=later, shape=[SHAPE], timeout=30)
     later.done()
     assert 1 < result["seconds"] < 15
     assert result["slowest"] == f"nodes/{NODES[1]}"
@@ -133,13 +139,13 @@ def test_device_labels_are_awaited_where_nfd_runs_and_explained_where_it_does_no
     assert "pci-15b3.present" in caught.value.late[NODES[2]]
     labels = {"feature.node.kubernetes.io/pci-10de.present": "true", f"feature.node.kubernetes.io/{keys[2]}": "true"}
     later = Later(1, lambda: cluster.client.patch(path, {"metadata": {"labels": labels}}))
-    assert run(cluster, "nodes", plan=str(plan), timeout=30)[0]["ready"] == 3
+    assert run(cluster, "nodes", later=later, plan=str(plan), timeout=30)[0]["ready"] == 3
     later.done()
 
 
 def test_a_crd_that_comes_later(cluster):
     later = Later(1, lambda: cluster.crd("widgets", "example.test", "v1", "Widget"))
-    result, _lines = run(cluster, "crds", name=["widgets.example.test"], timeout=20)
+    result, _lines = run(cluster, "crds", later=later, name=["widgets.example.test"], timeout=20)
     later.done()
     assert result["ready"] == 1
 
@@ -172,7 +178,7 @@ def test_the_gpu_operator_from_nothing_to_ready(cluster, plan):
         cluster.custom(POLICY, RECONCILED)
 
     later = Later(0.5, operate)
-    result, lines = run(cluster, "gpu_operator", plan=str(plan), timeout=60)
+    result, lines = run(cluster, "gpu_operator", later=later, plan=str(plan), timeout=60)
     later.done()
     assert result["total"] == 1 + 4 * len(NODES)
     assert "policy ready  toolkit 3/3  device-plugin 3/3  validator 3/3  gpus 3/3" in lines[-1]
@@ -297,7 +303,7 @@ def test_vf_configuration_and_vfs(cluster, plan):
 
     later = Later(0.5, configure)
     with pytest.raises(Hopeless) as caught:
-        run(cluster, "vf_config", plan=str(plan), timeout=60, grace=2)
+        run(cluster, "vf_config", later=later, plan=str(plan), timeout=60, grace=2)
     later.done()
     assert list(caught.value.late) == [NODES[2]]
     assert "15 of 16 VFs: 0000:41:00.1: sriov_numvfs is 0: EIO" in caught.value.late[NODES[2]]
@@ -404,7 +410,7 @@ def test_an_api_server_that_restarts_in_the_middle_is_survived(cluster, plan):
         cluster.offer(NODES[0], gpus=8, vfs=16)
 
     later = Later(1, restart_and_mend)
-    result, _lines = run(cluster, "vfs", plan=str(plan), timeout=120, grace=100)
+    result, _lines = run(cluster, "vfs", later=later, plan=str(plan), timeout=120, grace=100)
     later.done()
     assert result["ready"] == 3
     assert result["seconds"] > 2

@@ -20,7 +20,7 @@ SCENARIOS ?= control_node plan preflight nodes gpu_operator network_operator sri
 OPENSHIFT_SCENARIOS ?= nfd_gpu_operator olm_network_operator machineset cluster_autoscaler machine_autoscaler
 
 export PATH := $(BIN):$(PATH)
-export PYTHONPATH := $(CURDIR)/$(COLLECTIONS):$(CURDIR)/tests/sandbox
+export PYTHONPATH := $(CURDIR)/$(COLLECTIONS):$(CURDIR)/tests:$(CURDIR)/tests/sandbox
 export PYTHONDONTWRITEBYTECODE := 1
 export ANSIBLE_CONFIG := $(CURDIR)/ansible.cfg
 
@@ -72,8 +72,8 @@ lint: $(VENV)/.ready $(LINK) ## ruff, yamllint, ansible-lint, documentation of a
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/yamllint --strict .
-	@tests/tools/check_docs
-	@$(PYTHON) tests/tools/site_pages.py
+	@tools/check_docs
+	@$(PYTHON) tools/site_pages.py
 	@$(BIN)/ansible-lint --offline -q
 
 types: $(VENV)/.ready $(LINK) ## mypy, strict, on the core
@@ -83,16 +83,16 @@ unit: $(VENV)/.ready $(LINK) ## The core, without Ansible and without a cluster
 	@$(PYTHON) -m pytest tests/unit -q -n 2 --cov=plugins --cov-report=term:skip-covered
 
 cluster: setup ## Plugins against the sandbox's API server
-	@$(PYTHON) -m pytest tests/cluster -q --durations=10 --durations-min=20
+	@$(PYTHON) -m pytest tests/integration/cluster -q --durations=10 --durations-min=20
 
 oci: setup ## OCI modules and playbooks, with the real SDK against a fake OCI
-	@$(PYTHON) -m pytest tests/oci -q --durations=10 --durations-min=20
+	@$(PYTHON) -m pytest tests/integration/oci -q --durations=10 --durations-min=20
 
 awx: setup ## The AWX data set, applied twice to a stand-in of AWX's API by the real awx.awx modules
-	@$(PYTHON) -m pytest tests/awx -q
+	@$(PYTHON) -m pytest tests/integration/awx -q
 
 e2e: setup ## Whole playbooks against sandboxes: shapes, faults, second runs
-	@$(PYTHON) -m pytest tests/e2e -q --durations=10 --durations-min=20
+	@$(PYTHON) -m pytest tests/integration/e2e -q --durations=10 --durations-min=20
 
 # What a killed run left goes first. Molecule's own state stays in this checkout: elsewhere it would be shared by all
 # folders of the same name.
@@ -103,38 +103,38 @@ molecule: setup ## A Molecule scenario per role, each on what the ones before it
 	@GPUOPS_MOLECULE_PLATFORM=openshift $(BIN)/molecule test --report $(addprefix --scenario-name ,$(OPENSHIFT_SCENARIOS))
 
 consumer: setup ## Roles from the built artefact, in a project that is not this one
-	@$(PYTHON) tests/tools/consumer
+	@$(PYTHON) tools/consumer
 
 gates: setup ## What a collection must pass: artefact, documentation, changelog, sanity on one ansible-core
-	@$(PYTHON) tests/tools/gates --quick
+	@$(PYTHON) tools/gates --quick
 
 ee-check: setup ## site.yml from the artefact, through ansible-runner, in an empty environment of the EE's requirements
-	@$(PYTHON) tests/tools/ee_check
+	@$(PYTHON) tools/ee_check
 
 test-matrix: setup ## Every shape, mode, profile, launcher and fault; every kill; every ansible-core; site, EE from nothing
-	@GPUOPS_MATRIX=all $(PYTHON) -m pytest tests/e2e -q
-	@GPUOPS_MATRIX=all $(PYTHON) -m pytest tests/oci -q
-	@$(PYTHON) tests/tools/gates --write
-	@$(PYTHON) tests/tools/docs_site
-	@$(PYTHON) tests/tools/ee_check --fresh
+	@GPUOPS_MATRIX=all $(PYTHON) -m pytest tests/integration/e2e -q
+	@GPUOPS_MATRIX=all $(PYTHON) -m pytest tests/integration/oci -q
+	@$(PYTHON) tools/gates --write
+	@$(PYTHON) tools/docs_site
+	@$(PYTHON) tools/ee_check --fresh
 
 test-scale: setup ## 1,000 nodes
-	@$(PYTHON) -m pytest tests/scale -q -s
+	@$(PYTHON) -m pytest tests/integration/scale -q -s
 
 bench: setup ## The figures of docs/performance.md
 	@$(PYTHON) tests/bench/run.py
 
 docs: $(VENV)/.ready $(LINK) ## Files that are generated from data
-	@$(PYTHON) tests/tools/generate.py
+	@$(PYTHON) tools/generate.py
 
 docs-site: $(VENV)/.ready $(LINK) ## The documentation as a site, without warnings
-	@$(PYTHON) tests/tools/docs_site
+	@$(PYTHON) tools/docs_site
 
 linkcheck: $(VENV)/.ready $(LINK) ## Asks every external address of the documentation
-	@$(PYTHON) tests/tools/docs_site --linkcheck
+	@$(PYTHON) tools/docs_site --linkcheck
 
 update: $(VENV)/.ready ## Newer versions of what is pinned
-	@$(PYTHON) tests/tools/updates
+	@$(PYTHON) tools/updates
 
 clean: ## Caches of this checkout
 	@rm -rf .cache .ansible .pytest_cache .mypy_cache .ruff_cache

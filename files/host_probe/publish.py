@@ -4,8 +4,9 @@
 """Looks at one node and hands the result to the API server as one ConfigMap, then sleeps until it is told to end.
 
 Runs in the pods of the DaemonSets gpuops-host-probe and gpuops-peermem: Python 3.8 or newer, standard library only, the
-host's root at /host. Beside it stand host_probe.py (plugins/module_utils/_host_probe.py) and, for ``--peermem``,
-peermem.py (plugins/module_utils/_peermem.py). The pod's account may create and patch the ConfigMaps of its DaemonSet in
+host's root at /host. Beside it stand host_probe.py (plugins/module_utils/_host/probe.py) and, for ``--peermem``,
+peermem.py (plugins/module_utils/_host/peermem.py). The pod's account may
+create and patch the ConfigMaps of its DaemonSet in
 its own namespace, by name, and nothing else.
 """
 

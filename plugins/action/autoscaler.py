@@ -7,14 +7,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from ansible_collections.gpuops.rdma.plugins.module_utils import _autoscaler, _objects, _scale_watch
-from ansible_collections.gpuops.rdma.plugins.module_utils._model import Json
-from ansible_collections.gpuops.rdma.plugins.module_utils._scale_watch import Took
-from ansible_collections.gpuops.rdma.plugins.module_utils._spec_autoscaler import SPEC
-from ansible_collections.gpuops.rdma.plugins.module_utils._spec_autoscaler_config import POOL
-from ansible_collections.gpuops.rdma.plugins.plugin_utils import _autoscaling, _sharing
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._action import RdmaAction
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._writer import Writer
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json
+from ansible_collections.gpuops.rdma.plugins.module_utils._kube import objects as kube_objects
+from ansible_collections.gpuops.rdma.plugins.module_utils._openshift import autoscaler, scale_watch
+from ansible_collections.gpuops.rdma.plugins.module_utils._openshift.scale_watch import Took
+from ansible_collections.gpuops.rdma.plugins.module_utils._specs.autoscaler import SPEC
+from ansible_collections.gpuops.rdma.plugins.module_utils._specs.autoscaler_config import POOL
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._base.action import RdmaAction
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._gpu_uses import configs
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._kube.writer import Writer
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._openshift import autoscaling
 
 STACK = "app in (nvidia-device-plugin-daemonset,nvidia-operator-validator)"
 """Pods of the GPU stack that wait for all others: driver, toolkit, CUDA."""
@@ -24,19 +26,19 @@ class ActionModule(RdmaAction):
     spec = {**SPEC, "pools": {**SPEC["pools"], "options": POOL}}
 
     def act(self, args: dict[str, Any]) -> dict[str, Any]:
-        args = _sharing.plain(args)
-        sets = _autoscaling.machine_sets(self.client)
+        args = configs.plain(args)
+        sets = autoscaling.machine_sets(self.client)
         boot, rollout = self._boot(), self._rollout()
         objects = self._objects(args, sets, boot, rollout)
         writer = Writer(self.client, self.check_mode, self.progress)
-        owned = [_objects.owned(one) for one in objects]
+        owned = [kube_objects.owned(one) for one in objects]
         absent = args["state"] == "absent"
         done = [writer.remove(one) for one in reversed(owned)] if absent else [writer.apply(one) for one in owned]
         changes = [change for change in done if change]
         result: dict[str, Any] = {
             "changed": bool(changes),
             "changes": [change["what"] for change in changes],
-            "version": _autoscaling.version(self.client),
+            "version": autoscaling.version(self.client),
             "boot_seconds": round(boot.seconds),
             "rollout_seconds": round(rollout.seconds),
             "notes": _notes(boot, rollout),
@@ -50,16 +52,16 @@ class ActionModule(RdmaAction):
         spec = args["cluster"]
         if args["state"] == "absent":
             pools = args["pools"] if args["machine_autoscalers"] else []
-            return [*_autoscaling.removable(spec is not None), *_autoscaling.machine_autoscalers(pools, ())]
+            return [*autoscaling.removable(spec is not None), *autoscaling.machine_autoscalers(pools, ())]
         if spec is not None:
-            fields = _autoscaling.crd_fields(self.client)
+            fields = autoscaling.crd_fields(self.client)
             times = (args["rollout_seconds"] or rollout.seconds, args["boot_seconds"] or boot.seconds)
-            found += _autoscaling.cluster_objects(_autoscaling.tables(), args, fields, *times)
-        live = _autoscaling.cluster_autoscaler(self.client) or {"spec": {}}
-        types = _autoscaling.gpu_types(live["spec"] if spec is None else spec)
-        mine = _autoscaling.machine_autoscalers(args["pools"], types)
+            found += autoscaling.cluster_objects(autoscaling.tables(), args, fields, *times)
+        live = autoscaling.cluster_autoscaler(self.client) or {"spec": {}}
+        types = autoscaling.gpu_types(live["spec"] if spec is None else spec)
+        mine = autoscaling.machine_autoscalers(args["pools"], types)
         if args["machine_autoscalers"]:
-            _autoscaling.refuse(_autoscaler.check_owners([*self._others(mine), *mine], self._known(args, sets)))
+            autoscaling.refuse(autoscaler.check_owners([*self._others(mine), *mine], self._known(args, sets)))
             found += mine
         return found
 
@@ -72,20 +74,20 @@ class ActionModule(RdmaAction):
         """MachineAutoscalers of the cluster that this task does not write."""
         names = {one["metadata"]["name"] for one in mine}
         targets = {one["spec"]["scaleTargetRef"]["name"] for one in mine}
-        live = _autoscaling.listed(self.client, _autoscaling.MACHINE_AUTOSCALERS)
+        live = autoscaling.listed(self.client, autoscaling.MACHINE_AUTOSCALERS)
         others = [one for one in live if one["metadata"]["name"] not in names]
         return [one for one in others if (one["spec"].get("scaleTargetRef") or {}).get("name") in targets]
 
     def _boot(self) -> Took:
-        machines = _autoscaling.listed(self.client, _autoscaling.MACHINES)
+        machines = autoscaling.listed(self.client, autoscaling.MACHINES)
         if not machines:
             return Took(0.0, 0)
         created = dict(self.client.projected(self.client.path("v1", "Node"), _created))
-        return _scale_watch.boot(machines, created)
+        return scale_watch.boot(machines, created)
 
     def _rollout(self) -> Took:
         path = self.client.path("v1", "Pod")
-        return _scale_watch.longest(self.client.projected(path, _scale_watch.ready_after, label_selector=STACK))
+        return scale_watch.longest(self.client.projected(path, scale_watch.ready_after, label_selector=STACK))
 
 
 def _created(node: Json) -> tuple[str, str]:

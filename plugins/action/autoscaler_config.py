@@ -7,25 +7,26 @@ from __future__ import annotations
 
 from typing import Any
 
-from ansible_collections.gpuops.rdma.plugins.module_utils import _autoscaler
-from ansible_collections.gpuops.rdma.plugins.module_utils._autoscaler import Tables
-from ansible_collections.gpuops.rdma.plugins.module_utils._model import Json
-from ansible_collections.gpuops.rdma.plugins.module_utils._spec_autoscaler_config import SPEC
-from ansible_collections.gpuops.rdma.plugins.plugin_utils import _autoscaling, _sharing
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._action import RdmaAction
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json
+from ansible_collections.gpuops.rdma.plugins.module_utils._openshift import autoscaler
+from ansible_collections.gpuops.rdma.plugins.module_utils._openshift.autoscaler import Tables
+from ansible_collections.gpuops.rdma.plugins.module_utils._specs.autoscaler_config import SPEC
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._base.action import RdmaAction
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._gpu_uses import configs
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._openshift import autoscaling
 
 
 class ActionModule(RdmaAction):
     spec = SPEC
 
     def act(self, args: dict[str, Any]) -> dict[str, Any]:
-        args = _sharing.plain(args)
-        table = _autoscaling.tables()
-        fields = _autoscaler.crd_fields(args["crd"]) if args["crd"] else None
-        objects = _autoscaling.cluster_objects(table, args, fields, args["rollout_seconds"], args["boot_seconds"])
-        autoscalers = _autoscaling.machine_autoscalers(args["pools"], _autoscaling.gpu_types(args["cluster"]))
-        found = _autoscaler.check_owners(autoscalers, [one["machine_set"] for one in args["pools"]])
-        _autoscaling.refuse(found)
+        args = configs.plain(args)
+        table = autoscaling.tables()
+        fields = autoscaler.crd_fields(args["crd"]) if args["crd"] else None
+        objects = autoscaling.cluster_objects(table, args, fields, args["rollout_seconds"], args["boot_seconds"])
+        autoscalers = autoscaling.machine_autoscalers(args["pools"], autoscaling.gpu_types(args["cluster"]))
+        found = autoscaler.check_owners(autoscalers, [one["machine_set"] for one in args["pools"]])
+        autoscaling.refuse(found)
         patches, pools = {}, {}
         for pool in args["pools"]:
             if pool["accelerator"]:
@@ -35,15 +36,15 @@ class ActionModule(RdmaAction):
     @staticmethod
     def _pool(table: Tables, pool: Json, args: dict[str, Any]) -> tuple[Json, Json]:
         """(merge patch of the MachineSet, what its nodes offer and how it grows from zero)"""
-        notes, expected = _autoscaling.capacity(table, pool, pool["cpu"], pool["memory_mib"])
-        patch = _autoscaler.machine_set_patch(
+        notes, expected = autoscaling.capacity(table, pool, pool["cpu"], pool["memory_mib"])
+        patch = autoscaler.machine_set_patch(
             notes,
             accelerator_name=pool["accelerator"],
             labels=dict(pool["labels"]),
-            taints=_autoscaling.taints(pool),
+            taints=autoscaling.taints(pool),
         )
         told: Json = {"resources": expected.resources, "isolation": expected.isolation}
         if args["version"]:
             named = {**patch, "metadata": {**patch["metadata"], "name": pool["machine_set"]}}
-            told["from_zero"] = _autoscaling.grows(table, named, pool, args["version"], args["provider"])
+            told["from_zero"] = autoscaling.grows(table, named, pool, args["version"], args["provider"])
         return patch, told

@@ -12,23 +12,18 @@ from typing import Any, Callable, Optional
 
 import yaml
 from ansible.module_utils.parsing.convert_bool import boolean
-from ansible_collections.gpuops.rdma.plugins.module_utils import (
-    _autoscaler,
-    _machine_set,
-    _objects,
-    _pod_gpu,
-    _readiness,
-    _scale_watch,
-    _wait,
-)
-from ansible_collections.gpuops.rdma.plugins.module_utils._errors import InputError, RdmaError
-from ansible_collections.gpuops.rdma.plugins.module_utils._model import Json
-from ansible_collections.gpuops.rdma.plugins.module_utils._readiness import BROKEN, READY, WAITING, Status
-from ansible_collections.gpuops.rdma.plugins.module_utils._spec_autoscaler_proof import SPEC
-from ansible_collections.gpuops.rdma.plugins.plugin_utils import _autoscaling
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._action import RdmaAction
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._proof import Proof, pod
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._proven import Proven
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError, RdmaError
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json
+from ansible_collections.gpuops.rdma.plugins.module_utils._kube import objects, readiness, wait
+from ansible_collections.gpuops.rdma.plugins.module_utils._kube.readiness import BROKEN, READY, WAITING, Status
+from ansible_collections.gpuops.rdma.plugins.module_utils._nodes import pod_gpu
+from ansible_collections.gpuops.rdma.plugins.module_utils._openshift import autoscaler, scale_watch
+from ansible_collections.gpuops.rdma.plugins.module_utils._openshift import machine_set as openshift_machine_set
+from ansible_collections.gpuops.rdma.plugins.module_utils._specs.autoscaler_proof import SPEC
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._base.action import RdmaAction
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._kube.proof import Proof, pod
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._kube.proven import Proven
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._openshift import autoscaling
 
 POLL = 1.0
 OWN_DELAY, OWN_UNNEEDED = "10m", "10m"
@@ -47,8 +42,8 @@ class ActionModule(RdmaAction):
         result: dict[str, Any] = {"changed": False, "scaled": {}, "skipped_sets": {}, "notes": []}
         if self.check_mode:
             return result
-        self.table = _autoscaling.tables()
-        self.live = _autoscaling.cluster_autoscaler(self.client) or {}
+        self.table = autoscaling.tables()
+        self.live = autoscaling.cluster_autoscaler(self.client) or {}
         if args["cluster"]:
             self._await("cluster autoscaler", self._cluster_state)
         if self.names:
@@ -77,13 +72,13 @@ class ActionModule(RdmaAction):
         keys = {key for family in self.table.families.values() for key in family.values()}
         capacity = {key: notes[key] for key in keys & set(notes)}
         state = [capacity, live["spec"]["template"]["spec"], owner["spec"], self.live.get("spec")]
-        path = self.client.path(*_autoscaling.MACHINE_AUTOSCALERS, _autoscaling.NAMESPACE, owner["metadata"]["name"])
+        path = self.client.path(*autoscaling.MACHINE_AUTOSCALERS, autoscaling.NAMESPACE, owner["metadata"]["name"])
         return Proven(self.client, path, f"from zero {name}", state)
 
     def _await(
         self, title: str, read: Callable[[], Mapping[str, Status]], timeout: float = 0.0, remedy: str = ""
     ) -> None:
-        _wait.await_state(
+        wait.await_state(
             read,
             wait_change=lambda seconds: time.sleep(min(seconds, POLL)),
             clock=time.monotonic,
@@ -99,29 +94,29 @@ class ActionModule(RdmaAction):
     def _cluster_state(self) -> Mapping[str, Status]:
         if not self.live:
             return {"autoscaler": Status(BROKEN, "there is no ClusterAutoscaler default")}
-        path = self.client.path("apps/v1", "Deployment", _autoscaling.NAMESPACE, _autoscaling.DEPLOYMENT)
+        path = self.client.path("apps/v1", "Deployment", autoscaling.NAMESPACE, autoscaling.DEPLOYMENT)
         deployment = self.client.find(path)
-        faults = _scale_watch.argument_faults(self.live["spec"], deployment)
+        faults = scale_watch.argument_faults(self.live["spec"], deployment)
         if faults:
             why = f"{faults[0]}; see the log of the cluster-autoscaler-operator"
             return {"autoscaler": Status(WAITING, why, stuck=True)}
-        return {"autoscaler": _readiness.deployment(deployment)}
+        return {"autoscaler": readiness.deployment(deployment)}
 
     def _check_sets(self) -> None:
         """What the API server accepts and no autoscaler uses, on what really stands there."""
-        sets = _autoscaling.machine_sets(self.client)
+        sets = autoscaling.machine_sets(self.client)
         missing = [name for name in self.names if name not in sets]
         if missing:
             raise InputError(f"There is no MachineSet {missing[0]}; there are: {', '.join(sorted(sets)) or 'none'}.")
-        types = _autoscaling.gpu_types(self.live.get("spec") or {})
+        types = autoscaling.gpu_types(self.live.get("spec") or {})
         owners = {one["spec"]["scaleTargetRef"]["name"]: one for one in self._autoscalers()}
         for name in self.names:
             if (owners.get(name) or {"spec": {}})["spec"].get("minReplicas") == 0:
-                found = _autoscaler.check_machine_set(self.table, sets[name], gpu_types=types)
-                _autoscaling.refuse(found)
+                found = autoscaler.check_machine_set(self.table, sets[name], gpu_types=types)
+                autoscaling.refuse(found)
 
     def _autoscalers(self) -> list[Json]:
-        return _autoscaling.listed(self.client, _autoscaling.MACHINE_AUTOSCALERS)
+        return autoscaling.listed(self.client, autoscaling.MACHINE_AUTOSCALERS)
 
     def _owned(self, name: str) -> Status:
         mine = [one for one in self._autoscalers() if one["spec"]["scaleTargetRef"].get("name") == name]
@@ -131,13 +126,13 @@ class ActionModule(RdmaAction):
         for one in mine:
             spec, target = one["spec"], (one.get("status") or {}).get("lastTargetRef") or {}
             sizes = (str(spec["minReplicas"]), str(spec["maxReplicas"]))
-            there = (notes.get(_autoscaler.MIN_SIZE), notes.get(_autoscaler.MAX_SIZE))
+            there = (notes.get(autoscaler.MIN_SIZE), notes.get(autoscaler.MAX_SIZE))
             if target.get("name") == name and there == sizes:
                 return Status(READY)
         return Status(WAITING, self._complaint(mine[0]) or "the operator has not taken it up yet", stuck=True)
 
     def _complaint(self, one: Json) -> str:
-        events = self._events(_autoscaling.NAMESPACE, one["metadata"]["name"])
+        events = self._events(autoscaling.NAMESPACE, one["metadata"]["name"])
         said = [event for event in events if event.get("type") == "Warning"]
         return f"{said[-1].get('reason')}: {said[-1].get('message')}" if said else ""
 
@@ -146,7 +141,7 @@ class ActionModule(RdmaAction):
         return self.client.list(path, field_selector=f"involvedObject.name={name}")
 
     def _set(self, name: str) -> Json:
-        return self.client.get(self.client.path(*_autoscaling.MACHINE_SETS, _autoscaling.NAMESPACE, name))
+        return self.client.get(self.client.path(*autoscaling.MACHINE_SETS, autoscaling.NAMESPACE, name))
 
     # ---- from zero and back ----------------------------------------------------------------------------------------
 
@@ -173,7 +168,7 @@ class ActionModule(RdmaAction):
         return {"scaled": scaled, "skipped_sets": skipped, "notes": self._notes()}
 
     def _not_at_zero(self, machine_set: Json) -> str:
-        low = (machine_set["metadata"].get("annotations") or {}).get(_autoscaler.MIN_SIZE)
+        low = (machine_set["metadata"].get("annotations") or {}).get(autoscaler.MIN_SIZE)
         if low != "0":
             return f"its minimum is {low}: it never goes to zero"
         replicas = machine_set["spec"].get("replicas") or 0
@@ -181,11 +176,11 @@ class ActionModule(RdmaAction):
 
     def _pods(self, machine_set: Json, claims: Mapping[str, str]) -> Iterator[Json]:
         """One for a GPU; to warm, one for all GPUs of each node."""
-        name, labels = machine_set["metadata"]["name"], _machine_set.node_labels(machine_set)
+        name, labels = machine_set["metadata"]["name"], openshift_machine_set.node_labels(machine_set)
         warm, claim = self.args["scale"] == "warm", claims.get(machine_set["metadata"]["name"])
-        chosen = _autoscaler.ACCELERATOR if claim or _autoscaler.SET_LABEL not in labels else _autoscaler.SET_LABEL
+        chosen = autoscaler.ACCELERATOR if claim or autoscaler.SET_LABEL not in labels else autoscaler.SET_LABEL
         gpus = self._count(machine_set) if warm else 1
-        tolerations = _pod_gpu.merged([], _machine_set.node_taints(machine_set))
+        tolerations = pod_gpu.merged([], openshift_machine_set.node_taints(machine_set))
         for number in range(int(self.args["nodes"].get(name, 1)) if warm else 1):
             suffix = f"-{number}" if number else ""
             made = pod(
@@ -193,7 +188,7 @@ class ActionModule(RdmaAction):
                 self.args["namespace"],
                 "",
                 self.args["image"],
-                {_autoscaler.GPU: str(gpus)},
+                {autoscaler.GPU: str(gpus)},
                 tolerations,
             )
             made["spec"]["nodeSelector"] = {chosen: labels[chosen]} if chosen in labels else {}
@@ -220,12 +215,12 @@ class ActionModule(RdmaAction):
         made: list[str] = []
         try:
             for name, one in sets.items() if self.args["volume"] else ():
-                zone = _machine_set.node_labels(one).get(_autoscaler.ZONE)
+                zone = openshift_machine_set.node_labels(one).get(autoscaler.ZONE)
                 if zone:
                     claims[name] = f"{PREFIX}{name}"
                     for obj in _zone_bound(claims[name], self.args["namespace"], zone):
                         made.append(self.client.path_of(obj))
-                        self.client.apply(_objects.owned(obj))
+                        self.client.apply(objects.owned(obj))
             yield claims
         finally:
             for path in reversed(made):
@@ -239,43 +234,43 @@ class ActionModule(RdmaAction):
         node = found["spec"].get("nodeName")
         if node:
             return self._on_node(found, node)
-        reason, message = _scale_watch.said(self._events(meta["namespace"], meta["name"]), found)
+        reason, message = scale_watch.said(self._events(meta["namespace"], meta["name"]), found)
         live, status = self._set(name), self._status()
-        why = _autoscaler.explain(live, status, message, self._prediction(live, wanted))
+        why = autoscaler.explain(live, status, message, self._prediction(live, wanted))
         unhealthy = "is Unhealthy" in why
-        if reason == _scale_watch.TRIGGERED:
-            grown, group = _scale_watch.grown(message), _autoscaler.group_name(live)
+        if reason == scale_watch.TRIGGERED:
+            grown, group = scale_watch.grown(message), autoscaler.group_name(live)
             if group not in grown:
                 return Status(BROKEN, f"made {', '.join(grown) or message} grow instead of {group}")
             return self._machine_state(name, why if unhealthy else "")
-        if reason == _scale_watch.NOT_TRIGGERED or unhealthy:
+        if reason == scale_watch.NOT_TRIGGERED or unhealthy:
             return Status(WAITING, f"did not make the set grow. {why}", stuck=True)
-        return Status(WAITING, f"no event yet: GPU pods wait about {_autoscaler.NEW_POD_SECONDS} s")
+        return Status(WAITING, f"no event yet: GPU pods wait about {autoscaler.NEW_POD_SECONDS} s")
 
     def _on_node(self, found: Optional[Json], node: str) -> Status:
-        state = _readiness.pod(found)
+        state = readiness.pod(found)
         live = self.client.find(self.client.path("v1", "Node", "", node)) or {}
         there = (live.get("status") or {}).get("allocatable") or {}
-        lacking = [one for one in self.args["resources"] if not _autoscaler.quantity(there.get(one))]
+        lacking = [one for one in self.args["resources"] if not autoscaler.quantity(there.get(one))]
         if lacking:
             return Status(WAITING, f"{node} offers no {', '.join(lacking)} yet")
         return state
 
     def _machine_state(self, name: str, trouble: str) -> Status:
         """It was asked for: how far is the newest machine?"""
-        machines = _autoscaling.machines(self.client, name)
+        machines = autoscaling.machines(self.client, name)
         newest = max(machines, key=lambda one: str(one["metadata"].get("creationTimestamp")), default=None)
         if newest is None:
             return Status(WAITING, trouble or "triggered; no Machine yet", stuck=bool(trouble))
-        words, node = _scale_watch.machine(newest), _scale_watch.node_of(newest)
-        if _scale_watch.machine_failed(newest):
+        words, node = scale_watch.machine(newest), scale_watch.node_of(newest)
+        if scale_watch.machine_failed(newest):
             return Status(BROKEN, words)
         if trouble:
             return Status(WAITING, f"{words}; {trouble}", stuck=True)
         return Status(WAITING, f"node {node} is there; it offers no GPU yet" if node else words)
 
     def _status(self) -> Optional[Json]:
-        found = self.client.find(self.client.path("v1", "ConfigMap", _autoscaling.NAMESPACE, STATUS))
+        found = self.client.find(self.client.path("v1", "ConfigMap", autoscaling.NAMESPACE, STATUS))
         text = ((found or {}).get("data") or {}).get("status")
         try:
             document = yaml.safe_load(text) if text else None
@@ -283,28 +278,28 @@ class ActionModule(RdmaAction):
             return None
         return document if isinstance(document, dict) else None
 
-    def _prediction(self, live: Json, wanted: Json) -> _autoscaler.Prediction:
+    def _prediction(self, live: Json, wanted: Json) -> autoscaler.Prediction:
         try:
-            behaviour = self.table.behaviour(_autoscaling.version(self.client) or "main")
+            behaviour = self.table.behaviour(autoscaling.version(self.client) or "main")
         except InputError:
             behaviour = self.table.behaviour("main")
-        return _autoscaler.predict(self.table, behaviour, live, [wanted])
+        return autoscaler.predict(self.table, behaviour, live, [wanted])
 
     # ---- what it took, and the way back ----------------------------------------------------------------------------
 
     def _took(self, name: str, pods: list[str]) -> Json:
         """The slowest of its nodes, and whether they carry the set's label."""
-        machines = {_scale_watch.node_of(one): one for one in _autoscaling.machines(self.client, name)}
-        accelerator = _machine_set.node_labels(self._set(name)).get(_autoscaler.ACCELERATOR)
+        machines = {scale_watch.node_of(one): one for one in autoscaling.machines(self.client, name)}
+        accelerator = openshift_machine_set.node_labels(self._set(name)).get(autoscaler.ACCELERATOR)
         nodes: list[str] = []
         boot = rollout = 0.0
         for key in pods:
             found = self.client.get(self.client.path("v1", "Pod", self.args["namespace"], key))
             node = self.client.get(self.client.path("v1", "Node", "", found["spec"]["nodeName"]))
             meta = node["metadata"]
-            if accelerator and (meta.get("labels") or {}).get(_autoscaler.ACCELERATOR) != accelerator:
+            if accelerator and (meta.get("labels") or {}).get(autoscaler.ACCELERATOR) != accelerator:
                 raise RdmaError(
-                    f"Node {meta['name']} of MachineSet {name} does not carry {_autoscaler.ACCELERATOR}={accelerator}: "
+                    f"Node {meta['name']} of MachineSet {name} does not carry {autoscaler.ACCELERATOR}={accelerator}: "
                     "the label must stand at spec.template.spec.metadata.labels of the set."
                 )
             machine = machines.get(meta["name"])
@@ -313,15 +308,15 @@ class ActionModule(RdmaAction):
             nodes.append(meta["name"])
             if meta["creationTimestamp"] < found["metadata"]["creationTimestamp"]:
                 continue  # it was there before
-            boot = max(boot, _scale_watch.seconds(machine["metadata"]["creationTimestamp"], meta["creationTimestamp"]))
-            rollout = max(rollout, _scale_watch.seconds(meta["creationTimestamp"], _scheduled(found)))
+            boot = max(boot, scale_watch.seconds(machine["metadata"]["creationTimestamp"], meta["creationTimestamp"]))
+            rollout = max(rollout, scale_watch.seconds(meta["creationTimestamp"], _scheduled(found)))
         return {"nodes": nodes, "boot_seconds": round(boot), "rollout_seconds": round(rollout)}
 
     def _down(self) -> Json:
         return dict((self.live.get("spec") or {}).get("scaleDown") or {})
 
     def _check_delay(self, scaled: Mapping[str, Json]) -> None:
-        delay = _autoscaler.duration(self._down().get("delayAfterAdd", OWN_DELAY))
+        delay = autoscaler.duration(self._down().get("delayAfterAdd", OWN_DELAY))
         for name, one in scaled.items():
             if one["rollout_seconds"] >= delay:
                 raise RdmaError(
@@ -335,7 +330,7 @@ class ActionModule(RdmaAction):
         if down.get("enabled") is False:
             return
         delays = [down.get("delayAfterAdd", OWN_DELAY), down.get("unneededTime", OWN_UNNEEDED)]
-        timeout = self.args["removal_timeout"] or sum(map(_autoscaler.duration, delays)) + SLACK
+        timeout = self.args["removal_timeout"] or sum(map(autoscaler.duration, delays)) + SLACK
         self.progress(f"its nodes go after {' + '.join(delays)}, if nobody uses them")
         remedy = "A pod of somebody that came meanwhile keeps its node: see kubectl get pods -A -o wide."
         self._await("back to zero", lambda: {f"set/{name}": self._gone(name) for name in sets}, timeout, remedy)
@@ -344,8 +339,8 @@ class ActionModule(RdmaAction):
         replicas = self._set(name)["spec"].get("replicas") or 0
         if replicas:
             return Status(WAITING, f"{replicas} replicas")
-        left = _autoscaling.machines(self.client, name)
-        nodes = [node for one in left if (node := _scale_watch.node_of(one))]
+        left = autoscaling.machines(self.client, name)
+        nodes = [node for one in left if (node := scale_watch.node_of(one))]
         return Status(WAITING, f"{', '.join(nodes) or len(left)} left") if left else Status(READY)
 
     def _notes(self) -> list[str]:
@@ -377,7 +372,7 @@ def _restrict(spec: Json) -> None:
 
 def _zone_bound(name: str, namespace: str, zone: str) -> Iterator[Json]:
     """A volume of a zone and its claim, bound to each other by name."""
-    rule = {"key": _autoscaler.ZONE, "operator": "In", "values": [zone]}
+    rule = {"key": autoscaler.ZONE, "operator": "In", "values": [zone]}
     size, modes = {"storage": "1Mi"}, ["ReadWriteOnce"]
     yield {
         "apiVersion": "v1",

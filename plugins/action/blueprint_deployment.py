@@ -8,16 +8,18 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from ansible_collections.gpuops.rdma.plugins.module_utils import _blueprint_api, _blueprint_nodes
-from ansible_collections.gpuops.rdma.plugins.module_utils._blueprint_lint import RDMA
-from ansible_collections.gpuops.rdma.plugins.module_utils._errors import InputError
-from ansible_collections.gpuops.rdma.plugins.module_utils._model import Json
-from ansible_collections.gpuops.rdma.plugins.module_utils._spec_blueprint_deployment import SPEC
-from ansible_collections.gpuops.rdma.plugins.plugin_utils import _blueprints, _sharing
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._action import RdmaAction
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._blueprint_client import Api
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._blueprint_deploy import Site
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._blueprint_record import ConfigMapRecord
+from ansible_collections.gpuops.rdma.plugins.module_utils._blueprints import api
+from ansible_collections.gpuops.rdma.plugins.module_utils._blueprints import nodes as blueprint_nodes
+from ansible_collections.gpuops.rdma.plugins.module_utils._blueprints.lint import RDMA
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json
+from ansible_collections.gpuops.rdma.plugins.module_utils._specs.blueprint_deployment import SPEC
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._base.action import RdmaAction
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._blueprints import rules
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._blueprints.client import Api
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._blueprints.deploy import Site
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._blueprints.record import ConfigMapRecord
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._gpu_uses import configs
 
 
 class ActionModule(RdmaAction):
@@ -33,7 +35,7 @@ class ActionModule(RdmaAction):
         connection = Api(args)
         site = Site(
             connection,
-            lambda line: self.progress(_blueprint_api.without(line, connection.secrets)),
+            lambda line: self.progress(api.without(line, connection.secrets)),
             known={**(self._around(documents) if args["record"] else {}), **args["known"]},
             timeout=args["timeout"],
             recreate=args["recreate"],
@@ -48,8 +50,8 @@ class ActionModule(RdmaAction):
     def _around(self, documents: list[Json]) -> Json:
         """What the lint can know of the cluster: its nodes, and how many each shared pool has for these blueprints."""
         rdma = any(one.get(RDMA) is True for one in documents)
-        nodes = self.client.projected("/api/v1/nodes", _blueprint_nodes.node)
-        return {"nodes": [item.name for item in nodes], "pools": _blueprint_nodes.pools(nodes, rdma)}
+        nodes = self.client.projected("/api/v1/nodes", blueprint_nodes.node)
+        return {"nodes": [item.name for item in nodes], "pools": blueprint_nodes.pools(nodes, rdma)}
 
     def _done(self, site: Site, state: str, documents: list[Json], name: str) -> list[Json]:
         if state == "present":
@@ -61,10 +63,10 @@ class ActionModule(RdmaAction):
 
 
 def _documents(args: dict[str, Any]) -> list[Json]:
-    found: list[Json] = [_sharing.plain(dict(one)) for one in args["blueprints"]]
+    found: list[Json] = [configs.plain(dict(one)) for one in args["blueprints"]]
     for path in args["src"]:
-        document = _blueprints.read(Path(path))
+        document = rules.read(Path(path))
         found += document if isinstance(document, list) else [document]
     if args["fields"]:
-        found.append(_blueprint_api.typed(_sharing.plain(dict(args["fields"])), _blueprints.facts()["fields"]))
+        found.append(api.typed(configs.plain(dict(args["fields"])), rules.facts()["fields"]))
     return found

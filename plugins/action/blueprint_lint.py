@@ -8,12 +8,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from ansible_collections.gpuops.rdma.plugins.module_utils import _blueprint_lint
-from ansible_collections.gpuops.rdma.plugins.module_utils._errors import InputError
-from ansible_collections.gpuops.rdma.plugins.module_utils._model import to_dict
-from ansible_collections.gpuops.rdma.plugins.module_utils._spec_blueprint_lint import SPEC
-from ansible_collections.gpuops.rdma.plugins.plugin_utils import _blueprints
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._action import RdmaAction
+from ansible_collections.gpuops.rdma.plugins.module_utils._blueprints import lint
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import to_dict
+from ansible_collections.gpuops.rdma.plugins.module_utils._specs.blueprint_lint import SPEC
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._base.action import RdmaAction
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._blueprints import rules
 
 SHOWN = 50
 
@@ -22,15 +22,15 @@ class ActionModule(RdmaAction):
     spec = SPEC
 
     def act(self, args: dict[str, Any]) -> dict[str, Any]:
-        documents = [*args["blueprints"], *(_blueprints.read(Path(path)) for path in args["src"])]
+        documents = [*args["blueprints"], *(rules.read(Path(path)) for path in args["src"])]
         if not documents:
             raise InputError("Nothing to lint: give blueprints or src.")
-        found = _blueprints.lint(documents, {key: args[key] for key in _blueprints.KNOWN})
+        found = rules.lint(documents, {key: args[key] for key in rules.KNOWN})
         errors = [item for item in found if item.severity == "error"]
         result: dict[str, Any] = {
             "changed": False,
             "documents": len(documents),
-            "accepted": _blueprint_lint.accepted(found),
+            "accepted": lint.accepted(found),
             "findings": [to_dict(item) for item in found[:SHOWN]],
         }
         if errors:

@@ -8,13 +8,15 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from ansible_collections.gpuops.rdma.plugins.module_utils import _blueprint_nodes as core
-from ansible_collections.gpuops.rdma.plugins.module_utils._argspec import with_oci
-from ansible_collections.gpuops.rdma.plugins.module_utils._blueprint_nodes import Backing, Node
-from ansible_collections.gpuops.rdma.plugins.module_utils._errors import ClusterError, DeadlinePassed, InputError
-from ansible_collections.gpuops.rdma.plugins.module_utils._spec_blueprint_nodes import SPEC
-from ansible_collections.gpuops.rdma.plugins.plugin_utils import _data, _oci, _oci_backing
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._action import RdmaAction
+from ansible_collections.gpuops.rdma.plugins.module_utils._blueprints import nodes as core
+from ansible_collections.gpuops.rdma.plugins.module_utils._blueprints.nodes import Backing, Node
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.argspec import with_oci
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import ClusterError, DeadlinePassed, InputError
+from ansible_collections.gpuops.rdma.plugins.module_utils._specs.blueprint_nodes import SPEC
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._base.action import RdmaAction
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._blueprints import backing as oci_backing
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._oci import session as oci
 
 SHOWN = 100
 FIRST_POLL, LAST_POLL = 1.0, 15.0
@@ -27,10 +29,10 @@ class ActionModule(RdmaAction):
 
     def act(self, args: dict[str, Any]) -> dict[str, Any]:
         for compartment in args["compartments"]:
-            _oci.of_kind(compartment, "compartment", "compartments")
-        session = _oci.Session(args)
+            oci.of_kind(compartment, "compartment", "compartments")
+        session = oci.Session(args)
         nodes = self._await(args)
-        backing = _oci_backing.read(session, args["compartments"])
+        backing = oci_backing.read(session, args["compartments"])
         if args["must_be"] == "added":
             nodes = self._await_labels(args, backing)
         if not args["pool"] and not args["names"]:
@@ -109,5 +111,5 @@ class ActionModule(RdmaAction):
 
 
 def _has_rdma_ports(item: Node) -> bool:
-    shape = _data.shapes().get(item.shape)
+    shape = files.shapes().get(item.shape)
     return shape is not None and bool(shape.pfs)

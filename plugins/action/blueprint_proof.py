@@ -10,15 +10,15 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from ansible_collections.gpuops.rdma.plugins.module_utils import _blueprint_api as api
-from ansible_collections.gpuops.rdma.plugins.module_utils import _blueprint_proof as core
-from ansible_collections.gpuops.rdma.plugins.module_utils import _nccl
-from ansible_collections.gpuops.rdma.plugins.module_utils._blueprint_proof import Expected, Pod
-from ansible_collections.gpuops.rdma.plugins.module_utils._errors import ClusterError, InputError, NotFound
-from ansible_collections.gpuops.rdma.plugins.module_utils._model import Finding, Json, to_dict
-from ansible_collections.gpuops.rdma.plugins.module_utils._spec_blueprint_proof import SPEC
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._action import RdmaAction
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._blueprint_client import Api, Http
+from ansible_collections.gpuops.rdma.plugins.module_utils._blueprints import api
+from ansible_collections.gpuops.rdma.plugins.module_utils._blueprints import proof as core
+from ansible_collections.gpuops.rdma.plugins.module_utils._blueprints.proof import Expected, Pod
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import ClusterError, InputError, NotFound
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Finding, Json, to_dict
+from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import parse
+from ansible_collections.gpuops.rdma.plugins.module_utils._specs.blueprint_proof import SPEC
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._base.action import RdmaAction
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._blueprints.client import Api, Http
 
 FIRST_POLL, LAST_POLL = 1.0, 15.0
 MOST_LINES = 500_000
@@ -92,7 +92,7 @@ class ActionModule(RdmaAction):
 
     def _transport(self, item: Pod) -> Json:
         try:
-            run = _nccl.parse(self._lines(item))[-1]
+            run = parse.parse(self._lines(item))[-1]
         except ClusterError:
             return {}
         return run.transport

@@ -7,15 +7,17 @@ from __future__ import annotations
 
 from typing import Any
 
-from ansible_collections.gpuops.rdma.plugins.module_utils import _blueprints_stack
-from ansible_collections.gpuops.rdma.plugins.module_utils._argspec import with_oci
-from ansible_collections.gpuops.rdma.plugins.module_utils._errors import InputError
-from ansible_collections.gpuops.rdma.plugins.module_utils._model import Json
-from ansible_collections.gpuops.rdma.plugins.module_utils._spec_blueprints_install import SPEC
-from ansible_collections.gpuops.rdma.plugins.plugin_utils import _blueprints_stack as _edge
-from ansible_collections.gpuops.rdma.plugins.plugin_utils import _oci, _oci_stack, _survey
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._action import RdmaAction
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._sharing import plain
+from ansible_collections.gpuops.rdma.plugins.module_utils._blueprints import stack as blueprints_stack
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.argspec import with_oci
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json
+from ansible_collections.gpuops.rdma.plugins.module_utils._specs.blueprints_install import SPEC
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._base.action import RdmaAction
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._blueprints import stack_inputs as _edge
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._gpu_uses.configs import plain
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._oci import session as oci
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._oci import stack_run
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._plan import survey
 
 
 class ActionModule(RdmaAction):
@@ -23,9 +25,9 @@ class ActionModule(RdmaAction):
 
     def act(self, args: dict[str, Any]) -> dict[str, Any]:
         args = plain(args)
-        _oci.of_kind(args["compartment"], "compartment", "compartment")
-        session = _oci.Session(args)
-        stack = _oci_stack.Stack(session, args, self.progress)
+        oci.of_kind(args["compartment"], "compartment", "compartment")
+        session = oci.Session(args)
+        stack = stack_run.Stack(session, args, self.progress)
         if args["state"] == "absent":
             return stack.absent(self.check_mode)
         if args["state"] == "login":
@@ -44,13 +46,13 @@ class ActionModule(RdmaAction):
         found = _edge.named(outputs)
         return {"api_url": found["api"], "portal_url": found["portal"]}
 
-    def _choose(self, session: _oci.Session, stack: _oci_stack.Stack, args: dict[str, Any]) -> _blueprints_stack.Chosen:
+    def _choose(self, session: oci.Session, stack: stack_run.Stack, args: dict[str, Any]) -> blueprints_stack.Chosen:
         """Completes the stack's variables from the cluster and from what runs in it."""
         found, table = stack.find(), _edge.table()
         given = {**args["variables"], **args["secret_variables"]}
         there = found["variables"] if found else None
-        workloads = _survey.workloads(self.client, ("deployments",))
-        chosen = _blueprints_stack.choose(table, workloads, given, there)
+        workloads = survey.workloads(self.client, ("deployments",))
+        chosen = blueprints_stack.choose(table, workloads, given, there)
         for line in chosen.told:
             self.progress(line)
         values = dict(chosen.variables)
@@ -75,7 +77,7 @@ class ActionModule(RdmaAction):
             stack.options["secret_variables"] = {admin["password"]: password, **args["secret_variables"]}
         return chosen
 
-    def _login(self, stack: _oci_stack.Stack) -> dict[str, Any]:
+    def _login(self, stack: stack_run.Stack) -> dict[str, Any]:
         """Address and login; the result is not shown by Ansible."""
         told = _edge.named(stack.last_outputs())
         if not (told["api"] and told["username"] and told["password"]):

@@ -17,53 +17,54 @@ from pathlib import Path
 from typing import Any, Optional
 
 from ansible.module_utils.urls import open_url
-from ansible_collections.gpuops.rdma.plugins.module_utils import _control_node
-from ansible_collections.gpuops.rdma.plugins.module_utils._errors import InputError, RdmaError
-from ansible_collections.gpuops.rdma.plugins.module_utils._model import Json, to_dict
-from ansible_collections.gpuops.rdma.plugins.module_utils._spec_control_node import SPEC
-from ansible_collections.gpuops.rdma.plugins.plugin_utils import _data, _helm, _run
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._action import RdmaAction
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError, RdmaError
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json, to_dict
+from ansible_collections.gpuops.rdma.plugins.module_utils._operators import control_node
+from ansible_collections.gpuops.rdma.plugins.module_utils._specs.control_node import SPEC
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files, run
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._base.action import RdmaAction
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._operators import helm as operators_helm
 
 MAX_ARCHIVE = 200 << 20
-ROOT = _data.FILES.parent
+ROOT = files.FILES.parent
 
 
 class ActionModule(RdmaAction):
     spec = SPEC
 
     def act(self, args: dict[str, Any]) -> dict[str, Any]:
-        table = _data.load(_data.FILES / "control_node.yml")
-        packages = _control_node.requirements((ROOT / "requirements.txt").read_text(encoding="utf-8"))
+        table = files.load(files.FILES / "control_node.yml")
+        packages = control_node.requirements((ROOT / "requirements.txt").read_text(encoding="utf-8"))
         wanted = {
-            item["name"]: item["version"].lstrip(">= ") for item in _data.load(ROOT / "requirements.yml")["collections"]
+            item["name"]: item["version"].lstrip(">= ") for item in files.load(ROOT / "requirements.yml")["collections"]
         }
         own = Path(args["bin_dir"]).expanduser() / "helm"
         look = self._look(args, packages, list(wanted), own)
         result: dict[str, Any] = {}
-        if args["install"] and not _control_node.helm_fits(look, table["helm"]):
+        if args["install"] and not control_node.helm_fits(look, table["helm"]):
             result.update(self._install(args, table["helm"]["install"], own))
             if not self.check_mode:
                 look = self._look(args, packages, list(wanted), own)
-        findings = _control_node.check(look, table, packages, wanted)
+        findings = control_node.check(look, table, packages, wanted)
         if self.check_mode and result.get("changed"):
             findings = [item for item in findings if item.subject != "Helm"]
         result.update(findings=to_dict(findings), helm={"path": look.helm_path, "version": look.helm})
-        if args["tolerate_helm"] and not args["install"] and _run.selected(self._task_vars, "preflight"):
+        if args["tolerate_helm"] and not args["install"] and run.selected(self._task_vars, "preflight"):
             findings = [item for item in findings if item.subject != "Helm"]
         if any(item.severity == "error" for item in findings):
-            result.update(failed=True, msg=_control_node.message(findings))
+            result.update(failed=True, msg=control_node.message(findings))
         return result
 
     def _look(
         self, args: dict[str, Any], packages: dict[str, str], collections: list[str], own: Path
-    ) -> _control_node.Look:
+    ) -> control_node.Look:
         path = shutil.which("helm") or ""
-        helm, helm_error = _helm.helm_version(path) if path else ("", "")
+        helm, helm_error = operators_helm.helm_version(path) if path else ("", "")
         server, server_error = self._server() if args["cluster"] else ("", "")
-        return _control_node.Look(
+        return control_node.Look(
             python=platform.python_version(),
             packages={name: _package(name) for name in packages},
-            collections={name: _helm.collection(name) for name in collections},
+            collections={name: operators_helm.collection(name) for name in collections},
             helm_path=path,
             helm=helm,
             helm_error=helm_error,
@@ -81,8 +82,8 @@ class ActionModule(RdmaAction):
             return "", str(error)
 
     def _install(self, args: dict[str, Any], table: Json, target: Path) -> dict[str, Any]:
-        place = _control_node.platform(platform.system(), platform.machine())
-        url, digest = _control_node.download(table, place, args["helm_url"] or "", args["helm_checksum"] or "")
+        place = control_node.platform(platform.system(), platform.machine())
+        url, digest = control_node.download(table, place, args["helm_url"] or "", args["helm_checksum"] or "")
         before = _sha256(target.read_bytes()) if target.is_file() else ""
         if self.check_mode:
             self.progress(f"control_node: would install {url} (sha256 {digest}) as {target}")

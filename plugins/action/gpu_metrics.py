@@ -13,16 +13,21 @@ from pathlib import Path
 from typing import Any, Optional
 from urllib.parse import quote
 
-from ansible_collections.gpuops.rdma.plugins.module_utils import _metrics, _objects, _readiness, _wait
-from ansible_collections.gpuops.rdma.plugins.module_utils._errors import InputError, NotFound, RdmaError
-from ansible_collections.gpuops.rdma.plugins.module_utils._model import Finding, Json
-from ansible_collections.gpuops.rdma.plugins.module_utils._readiness import READY, WAITING, Status
-from ansible_collections.gpuops.rdma.plugins.module_utils._spec_gpu_metrics import SPEC
-from ansible_collections.gpuops.rdma.plugins.plugin_utils import _data, _gpu_nodes, _probe, _sharing
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._action import RdmaAction
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._probe import Ask
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._proven import Proven
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._writer import Writer
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError, NotFound, RdmaError
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Finding, Json
+from ansible_collections.gpuops.rdma.plugins.module_utils._gpu_uses import metrics
+from ansible_collections.gpuops.rdma.plugins.module_utils._kube import objects as kube_objects
+from ansible_collections.gpuops.rdma.plugins.module_utils._kube import readiness, wait
+from ansible_collections.gpuops.rdma.plugins.module_utils._kube.readiness import READY, WAITING, Status
+from ansible_collections.gpuops.rdma.plugins.module_utils._specs.gpu_metrics import SPEC
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._base.action import RdmaAction
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._gpu_uses import configs
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._kube import requests as probe
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._kube.proven import Proven
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._kube.requests import Ask
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._kube.writer import Writer
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._nodes import gpu_nodes
 
 BEFORE = "gpuops.rdma/metrics-before"
 """Annotation of the ClusterPolicy: its exporter's settings before us; of a namespace: that its label is ours."""
@@ -33,7 +38,7 @@ POLL, AGAIN = 1.0, 5.0
 REMEDY = {
     "gauges": "",
     "series": "The exporters are well: see Prometheus' targets (Observe > Targets in OpenShift's console) and its log. "
-    f"After HTTP 401 or 403 see the ClusterRole {_metrics.VIEW}: ServiceAccount {_metrics.READER} is bound to it.",
+    f"After HTTP 401 or 403 see the ClusterRole {metrics.VIEW}: ServiceAccount {metrics.READER} is bound to it.",
 }
 SAMPLED = 3
 """Nodes whose exporters are asked for all that the dashboard reads."""
@@ -45,10 +50,10 @@ class ActionModule(RdmaAction):
     def act(self, args: dict[str, Any]) -> dict[str, Any]:
         self.args = args
         self.changes: list[Json] = []
-        self.namespace = _gpu_nodes.operator_namespace(self.client)
-        self.policy = _gpu_nodes.policy(self.client)
+        self.namespace = gpu_nodes.operator_namespace(self.client)
+        self.policy = gpu_nodes.policy(self.client)
         self.openshift = self.client.find(OPENSHIFT) is not None
-        self.querier, self.guarded = _metrics.querier(args["prometheus_url"], self.openshift)
+        self.querier, self.guarded = metrics.querier(args["prometheus_url"], self.openshift)
         self.labels = {key: str(value) for key, value in args["labels"].items()}
         notes: list[str] = []
         proof: Json = {}
@@ -61,7 +66,7 @@ class ActionModule(RdmaAction):
             self._write(board, report)
             if not self.check_mode:
                 self._await(report)
-                path = _gpu_nodes.policy_path(self.client, self.policy)
+                path = gpu_nodes.policy_path(self.client, self.policy)
                 proven = Proven(self.client, path, "metrics", [board, bool(report), self.labels, self.querier])
                 if proven.due(args["prove"], bool(self.changes)):
                     proof = self._prove(board, report)
@@ -87,7 +92,7 @@ class ActionModule(RdmaAction):
 
     def _require_monitors(self) -> None:
         try:
-            self.client.path(_metrics.MONITORING, "ServiceMonitor")
+            self.client.path(metrics.MONITORING, "ServiceMonitor")
         except NotFound:
             raise InputError(
                 "This cluster has no ServiceMonitors: nothing would scrape the GPUs. Install the Prometheus Operator "
@@ -100,7 +105,7 @@ class ActionModule(RdmaAction):
         if not self.openshift and not self.args["dashboard_namespace"]:
             notes.append("no dashboard: dashboard_namespace is not given, and this is not OpenShift")
             return None
-        return _metrics.dashboard(_data.load(_data.FILES / "dashboard.yml"))
+        return metrics.dashboard(files.load(files.FILES / "dashboard.yml"))
 
     def _report_text(self) -> str:
         path = self.args["report"]
@@ -112,52 +117,50 @@ class ActionModule(RdmaAction):
             raise InputError(f"Cannot read the report {path}: {error.strerror}. A run writes report.prom.") from None
 
     def _write(self, board: Optional[Json], report: str) -> None:
-        spec = _metrics.policy_spec(self.args["interval"], self.labels)
+        spec = metrics.policy_spec(self.args["interval"], self.labels)
         objects = []
         if board:
             labels = self.args["dashboard_labels"]
             named = {key: str(value) for key, value in labels.items()} if labels is not None else None
             objects.append(
-                _metrics.dashboard_object(
-                    board, self.openshift, self.args["dashboard_namespace"], _sharing.plain(named)
-                )
+                metrics.dashboard_object(board, self.openshift, self.args["dashboard_namespace"], configs.plain(named))
             )
         if report:
             objects += self._report_objects(report)
         self._mark(self.namespace)
         live = self.policy["spec"].get("dcgmExporter") or {}
-        change = _gpu_nodes.patch_policy(self.client, self.policy, spec, self.check_mode)
+        change = gpu_nodes.patch_policy(self.client, self.policy, spec, self.check_mode)
         self._keep(change)
         if change and not self.check_mode and BEFORE not in (self.policy["metadata"].get("annotations") or {}):
             before = {key: live.get(key) for key in spec["dcgmExporter"]}
             self._annotate_policy(json.dumps(before, sort_keys=True))
         for obj in objects:
-            self._keep(self._writer().apply(_objects.owned(obj)))
+            self._keep(self._writer().apply(kube_objects.owned(obj)))
 
     def _report_objects(self, report: str) -> list[Json]:
         place = self.args["report_namespace"]
-        label = {_metrics.CLUSTER_MONITORING: "true"} if self.openshift else {}
+        label = {metrics.CLUSTER_MONITORING: "true"} if self.openshift else {}
         namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": place, "labels": label}}
-        image = self.args["image"] or _probe.default_image()
+        image = self.args["image"] or probe.default_image()
         secrets = self.args["image_pull_secrets"]
         return [
             namespace,
-            *_metrics.report_objects(report, place, image, self.args["interval"], self.labels, secrets, self.openshift),
+            *metrics.report_objects(report, place, image, self.args["interval"], self.labels, secrets, self.openshift),
         ]
 
     def _mark(self, namespace: str) -> None:
         """OpenShift's Prometheus looks only into namespaces with this label."""
         path = self.client.path("v1", "Namespace", "", namespace)
         meta = self.client.get(path)["metadata"]
-        if not self.openshift or (meta.get("labels") or {}).get(_metrics.CLUSTER_MONITORING) == "true":
+        if not self.openshift or (meta.get("labels") or {}).get(metrics.CLUSTER_MONITORING) == "true":
             return
-        body = {"labels": {_metrics.CLUSTER_MONITORING: "true"}, "annotations": {BEFORE: "label"}}
+        body = {"labels": {metrics.CLUSTER_MONITORING: "true"}, "annotations": {BEFORE: "label"}}
         self.client.patch(path, {"metadata": body}, dry_run=self.check_mode)
-        before = {_metrics.CLUSTER_MONITORING: (meta.get("labels") or {}).get(_metrics.CLUSTER_MONITORING)}
-        self._keep(_gpu_nodes.change(f"Namespace {namespace}", before, body["labels"]))
+        before = {metrics.CLUSTER_MONITORING: (meta.get("labels") or {}).get(metrics.CLUSTER_MONITORING)}
+        self._keep(gpu_nodes.change(f"Namespace {namespace}", before, body["labels"]))
 
     def _annotate_policy(self, text: Optional[str]) -> None:
-        path = self.client.path(*_gpu_nodes.POLICY, "", self.policy["metadata"]["name"])
+        path = self.client.path(*gpu_nodes.POLICY, "", self.policy["metadata"]["name"])
         self.client.patch(path, {"metadata": {"annotations": {BEFORE: text}}})
 
     def _take_back(self) -> None:
@@ -166,20 +169,20 @@ class ActionModule(RdmaAction):
             live = self.policy["spec"].get("dcgmExporter") or {}
             before = json.loads(text)
             mine = {key: live[key] for key in before if key in live}
-            spec = {"dcgmExporter": _gpu_nodes.put_back(before, mine)}
-            self._keep(_gpu_nodes.patch_policy(self.client, self.policy, spec, self.check_mode))
+            spec = {"dcgmExporter": gpu_nodes.put_back(before, mine)}
+            self._keep(gpu_nodes.patch_policy(self.client, self.policy, spec, self.check_mode))
             if not self.check_mode:
                 self._annotate_policy(None)
-        board = _metrics.dashboard(_data.load(_data.FILES / "dashboard.yml"))
+        board = metrics.dashboard(files.load(files.FILES / "dashboard.yml"))
         for openshift, place in ((True, ""), (False, self.args["dashboard_namespace"])):
             if openshift == self.openshift and (openshift or place):
-                self._keep(self._writer().remove(_metrics.dashboard_object(board, openshift, place)))
+                self._keep(self._writer().remove(metrics.dashboard_object(board, openshift, place)))
         place = self.args["report_namespace"]
-        blank = _metrics.report_objects("x 1", place, "none", "15s", {}, openshift=self.openshift)
+        blank = metrics.report_objects("x 1", place, "none", "15s", {}, openshift=self.openshift)
         if self.client.find(self.client.path("v1", "Namespace", "", place)) is not None:
             for obj in [*reversed(blank), {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": place}}]:
                 self._keep(self._writer().remove(obj))
-        for obj in _metrics.reader_objects(self.namespace) if self.openshift else []:
+        for obj in metrics.reader_objects(self.namespace) if self.openshift else []:
             self._keep(self._writer().remove(obj))
         self._unmark()
 
@@ -188,15 +191,15 @@ class ActionModule(RdmaAction):
         meta = self.client.get(path)["metadata"]
         if (meta.get("annotations") or {}).get(BEFORE) != "label":
             return
-        body = {"labels": {_metrics.CLUSTER_MONITORING: None}, "annotations": {BEFORE: None}}
+        body = {"labels": {metrics.CLUSTER_MONITORING: None}, "annotations": {BEFORE: None}}
         self.client.patch(path, {"metadata": body}, dry_run=self.check_mode)
-        self._keep(_gpu_nodes.change(f"Namespace {self.namespace}", {"label": "true"}, body["labels"]))
+        self._keep(gpu_nodes.change(f"Namespace {self.namespace}", {"label": "true"}, body["labels"]))
 
     # ---- evidence --------------------------------------------------------------------------------------------------
 
     def _await(self, report: str) -> None:
         """The operator has made its ServiceMonitor, the exporter runs on all GPU nodes, the report's pod runs."""
-        _wait.await_state(
+        wait.await_state(
             lambda: self._states(report),
             wait_change=lambda seconds: time.sleep(min(seconds, POLL)),
             clock=time.monotonic,
@@ -208,19 +211,19 @@ class ActionModule(RdmaAction):
         )
 
     def _states(self, report: str) -> dict[str, Status]:
-        exporter = self.client.find(self.client.path("apps/v1", "DaemonSet", self.namespace, _metrics.EXPORTER))
+        exporter = self.client.find(self.client.path("apps/v1", "DaemonSet", self.namespace, metrics.EXPORTER))
         found = {
-            f"daemonset/{_metrics.EXPORTER}": _readiness.daemonset(exporter),
-            f"servicemonitor/{_metrics.EXPORTER}": self._made(),
+            f"daemonset/{metrics.EXPORTER}": readiness.daemonset(exporter),
+            f"servicemonitor/{metrics.EXPORTER}": self._made(),
         }
         if report:
-            path = self.client.path("apps/v1", "Deployment", self.args["report_namespace"], _metrics.REPORT)
-            found[f"deployment/{_metrics.REPORT}"] = _readiness.deployment(self.client.find(path))
+            path = self.client.path("apps/v1", "Deployment", self.args["report_namespace"], metrics.REPORT)
+            found[f"deployment/{metrics.REPORT}"] = readiness.deployment(self.client.find(path))
         return found
 
     def _made(self) -> Status:
         """As it was asked for: the operator changes it a while after the policy."""
-        monitor = self._monitor(self.namespace, _metrics.EXPORTER)
+        monitor = self._monitor(self.namespace, metrics.EXPORTER)
         if monitor is None:
             return Status(WAITING, "not made yet")
         labels = monitor["metadata"].get("labels") or {}
@@ -230,7 +233,7 @@ class ActionModule(RdmaAction):
         return Status(READY)
 
     def _monitor(self, namespace: str, name: str) -> Optional[Json]:
-        return self.client.find(self.client.path(_metrics.MONITORING, "ServiceMonitor", namespace, name))
+        return self.client.find(self.client.path(metrics.MONITORING, "ServiceMonitor", namespace, name))
 
     def _prove(self, board: Optional[Json], report: str) -> Json:
         """Somebody scrapes them, every node tells of its GPUs, and the dashboard's metrics are among what they tell."""
@@ -240,24 +243,24 @@ class ActionModule(RdmaAction):
     @contextlib.contextmanager
     def _reader(self) -> Iterator[None]:
         """The right to ask the platform's Prometheus: for the proof alone."""
-        objects = _metrics.reader_objects(self.namespace) if self.guarded else []
+        objects = metrics.reader_objects(self.namespace) if self.guarded else []
         try:
             for obj in objects:
-                self.client.apply(_objects.owned(obj))
+                self.client.apply(kube_objects.owned(obj))
             yield
         finally:
             for obj in reversed(objects):
                 self.client.delete(self.client.path_of(obj))
 
     def _proven(self, board: Optional[Json], report: str) -> Json:
-        scraped = {_metrics.EXPORTER: self._scraper(self.namespace, _metrics.EXPORTER)}
+        scraped = {metrics.EXPORTER: self._scraper(self.namespace, metrics.EXPORTER)}
         if report:
-            scraped[_metrics.REPORT] = self._scraper(self.args["report_namespace"], _metrics.REPORT)
+            scraped[metrics.REPORT] = self._scraper(self.args["report_namespace"], metrics.REPORT)
         nodes = self._nodes()
-        wanted = _metrics.queried(board) if board else set()
+        wanted = metrics.queried(board) if board else set()
         deadline = time.monotonic() + self.args["timeout"]
         while True:
-            findings = _metrics.judge(nodes, self._read(nodes, wanted), wanted) + self._others(report, len(nodes))
+            findings = metrics.judge(nodes, self._read(nodes, wanted), wanted) + self._others(report, len(nodes))
             if not nodes:
                 findings.append(Finding("metrics.nodes", "error", "cluster", "no node runs the exporter", "GPU nodes"))
             if not findings:
@@ -270,7 +273,7 @@ class ActionModule(RdmaAction):
     def _scraper(self, namespace: str, name: str) -> str:
         """The Prometheus that takes this ServiceMonitor."""
         try:
-            found = self.client.list(self.client.path(_metrics.MONITORING, "Prometheus"))
+            found = self.client.list(self.client.path(metrics.MONITORING, "Prometheus"))
         except NotFound:
             found = []
         if not found:
@@ -282,7 +285,7 @@ class ActionModule(RdmaAction):
         labels = monitor["metadata"].get("labels") or {}
         reasons = {}
         for one in found:
-            why = _metrics.why_not_selected(one, labels, space)
+            why = metrics.why_not_selected(one, labels, space)
             if not why:
                 return f"{one['metadata']['namespace']}/{one['metadata']['name']}"
             reasons[one["metadata"]["name"]] = why
@@ -293,7 +296,7 @@ class ActionModule(RdmaAction):
 
     def _nodes(self) -> dict[str, int]:
         """Node -> GPUs: of its shape, else as feature discovery counts them; 0 where neither tells."""
-        shapes = _data.shapes()
+        shapes = files.shapes()
 
         def read(node: Json) -> tuple[str, int]:
             labels = node["metadata"].get("labels") or {}
@@ -308,21 +311,21 @@ class ActionModule(RdmaAction):
         """By node. What the dashboard reads is asked of a few nodes, that every GPU is told of, of all."""
         path = self.client.path("v1", "Pod", self.namespace)
         targets = []
-        for pod in self.client.list(path, label_selector=f"app={_metrics.EXPORTER}"):
+        for pod in self.client.list(path, label_selector=f"app={metrics.EXPORTER}"):
             address = str((pod.get("status") or {}).get("podIP") or "")
             if address and pod["spec"].get("nodeName") in nodes:
                 host = f"[{address}]" if ":" in address else address
-                targets.append((pod["spec"]["nodeName"], f"http://{host}:{_metrics.PORT}/metrics"))
+                targets.append((pod["spec"]["nodeName"], f"http://{host}:{metrics.PORT}/metrics"))
         requests = [
             {
                 "do": "get",
                 "to": url,
-                "only": [_metrics.PRESENCE, *(sorted(wanted) if number < SAMPLED else [])],
+                "only": [metrics.PRESENCE, *(sorted(wanted) if number < SAMPLED else [])],
                 "tries": 3,
             }
             for number, (_name, url) in enumerate(targets)
         ]
-        asks = _probe.spread(requests, "gpuops-metrics")
+        asks = probe.spread(requests, "gpuops-metrics")
         answers = [one for found in self._ask(self.namespace, asks).values() for one in found] if asks else []
         return {name: str(answer.get("text") or "") for (name, _url), answer in zip(targets, answers) if answer["ok"]}
 
@@ -330,24 +333,24 @@ class ActionModule(RdmaAction):
         """Our own gauges where Prometheus finds them, and what has arrived at Prometheus where its address is known."""
         requests: list[tuple[str, Json]] = []
         if report:
-            url = f"http://{_metrics.REPORT}.{self.args['report_namespace']}.svc:{_metrics.REPORT_PORT}/metrics"
+            url = f"http://{metrics.REPORT}.{self.args['report_namespace']}.svc:{metrics.REPORT_PORT}/metrics"
             requests.append(("gauges", {"do": "get", "to": url, "tries": 5}))
         if self.querier:
-            url = f"{self.querier}/api/v1/query?query={quote(_metrics.ARRIVED)}"
+            url = f"{self.querier}/api/v1/query?query={quote(metrics.ARRIVED)}"
             request: Json = {"do": "get", "to": url, "tries": 3}
-            requests.append(("series", _probe.as_account(request) if self.guarded else request))
+            requests.append(("series", probe.as_account(request) if self.guarded else request))
         if not requests:
             return []
-        ask = Ask("", [request for _name, request in requests], account=_metrics.READER if self.guarded else "")
+        ask = Ask("", [request for _name, request in requests], account=metrics.READER if self.guarded else "")
         found = self._ask(self.namespace, {"gpuops-metrics-others": ask})["gpuops-metrics-others"]
         findings = []
         for (what, request), answer in zip(requests, found):
             text = str(answer.get("text") or "")
             why = "" if answer["ok"] else str(answer.get("error"))
             if what == "gauges":
-                why = why or ("" if _metrics.names(text) else "no sample is in the answer")
+                why = why or ("" if metrics.names(text) else "no sample is in the answer")
             else:
-                why = why or _metrics.arrived(text, nodes)
+                why = why or metrics.arrived(text, nodes)
             if why:
                 findings.append(
                     Finding(f"metrics.{what}", "error", request["to"].partition("?")[0], why, "samples", REMEDY[what])
@@ -355,7 +358,7 @@ class ActionModule(RdmaAction):
         return findings
 
     def _ask(self, namespace: str, asks: dict[str, Ask]) -> dict[str, list[Json]]:
-        return _probe.ask(
+        return probe.ask(
             self.client,
             namespace,
             asks,
@@ -371,4 +374,4 @@ class ActionModule(RdmaAction):
 def _words(findings: list[Finding]) -> str:
     told = [f"{one.subject}: {one.found}, expected {one.expected}" for one in findings]
     remedy = next((one.remedy for one in findings if one.remedy), "")
-    return f"GPU metrics are not proven: {_gpu_nodes.told(told, 3)}. {remedy}"
+    return f"GPU metrics are not proven: {gpu_nodes.told(told, 3)}. {remedy}"

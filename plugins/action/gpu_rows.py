@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from ansible_collections.gpuops.rdma.plugins.module_utils import _rows
-from ansible_collections.gpuops.rdma.plugins.module_utils._model import Json
-from ansible_collections.gpuops.rdma.plugins.module_utils._spec_gpu_rows import SPEC
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._action import RdmaAction
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json
+from ansible_collections.gpuops.rdma.plugins.module_utils._gpu_uses import rows
+from ansible_collections.gpuops.rdma.plugins.module_utils._specs.gpu_rows import SPEC
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._base.action import RdmaAction
 
 
 class ActionModule(RdmaAction):
@@ -19,7 +19,7 @@ class ActionModule(RdmaAction):
     def act(self, args: dict[str, Any]) -> dict[str, Any]:
         asked = [one for one in args["rows"] if one["nodes"] or one["selector"].strip()]
         members = {one["row"]: self._members(one) for one in asked}
-        _rows.check(members, {one["row"]: one["resources"] for one in asked})
+        rows.check(members, {one["row"]: one["resources"] for one in asked})
         return {"changed": False, "rows": {row: len(names) for row, names in members.items()}}
 
     def _members(self, row: Json) -> list[str]:

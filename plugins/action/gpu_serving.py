@@ -9,27 +9,24 @@ import time
 from collections import Counter
 from typing import Any, Optional
 
-from ansible_collections.gpuops.rdma.plugins.module_utils import (
-    _busy,
-    _job,
-    _nccl,
-    _objects,
-    _pod_gpu,
-    _readiness,
-    _serving,
-    _wait,
-)
-from ansible_collections.gpuops.rdma.plugins.module_utils._errors import InputError, NotFound, NotYet, RdmaError
-from ansible_collections.gpuops.rdma.plugins.module_utils._model import Finding, Json
-from ansible_collections.gpuops.rdma.plugins.module_utils._readiness import WAITING, Status
-from ansible_collections.gpuops.rdma.plugins.module_utils._serving import Evidence, Fit, Model, Serving
-from ansible_collections.gpuops.rdma.plugins.module_utils._spec_gpu_serving import SPEC
-from ansible_collections.gpuops.rdma.plugins.plugin_utils import _data, _gpu_nodes, _probe, _run, _sharing
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._action import RdmaAction
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._gpu_nodes import Member
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._probe import Ask
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._proven import Proven
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._writer import Writer
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError, NotFound, NotYet, RdmaError
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Finding, Json
+from ansible_collections.gpuops.rdma.plugins.module_utils._gpu_uses import serving as gpu_serving
+from ansible_collections.gpuops.rdma.plugins.module_utils._gpu_uses.serving import Evidence, Fit, Model, Serving
+from ansible_collections.gpuops.rdma.plugins.module_utils._kube import objects, readiness, wait
+from ansible_collections.gpuops.rdma.plugins.module_utils._kube.readiness import WAITING, Status
+from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import job, parse
+from ansible_collections.gpuops.rdma.plugins.module_utils._nodes import busy, pod_gpu
+from ansible_collections.gpuops.rdma.plugins.module_utils._specs.gpu_serving import SPEC
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files, run
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._base.action import RdmaAction
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._gpu_uses import configs
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._kube import requests as probe
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._kube.proven import Proven
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._kube.requests import Ask
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._kube.writer import Writer
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._nodes import gpu_nodes
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._nodes.gpu_nodes import Member
 
 OPENSHIFT = "/apis/config.openshift.io"
 POLL = 1.0
@@ -53,7 +50,7 @@ class ActionModule(RdmaAction):
         self._write(serving)
         if not self.check_mode:
             self._await(serving)
-            proven = Proven(self.client, self._workload(serving), "serving", _serving.digest(serving))
+            proven = Proven(self.client, self._workload(serving), "serving", gpu_serving.digest(serving))
             if proven.due(args["prove"], bool(self.changes)):
                 proof = self._prove(serving)
                 proven.note()
@@ -77,8 +74,8 @@ class ActionModule(RdmaAction):
 
     def _checked(self) -> tuple[Serving, Fit]:
         args = self.args
-        table = _serving.models(_data.load(_data.FILES / "models.yml"))
-        model = _serving.model_of(table, args["model"], _sharing.plain(args["sizes"]))
+        table = gpu_serving.models(files.load(files.FILES / "models.yml"))
+        model = gpu_serving.model_of(table, args["model"], configs.plain(args["sizes"]))
         engine = self._engine()
         serving, members = self._serving(engine)
         if self.check_mode and not self._gpus(members):
@@ -86,11 +83,11 @@ class ActionModule(RdmaAction):
                 f"None of the {len(members)} nodes for {serving.name} offers a GPU. Run the role gpu_operator first."
             )
         if engine == "kserve":
-            version, kind = _serving.kinds(engine)[0]
+            version, kind = gpu_serving.kinds(engine)[0]
             path = self.client.path(version, kind, serving.namespace, serving.name)
-            _serving.refuse_serverless(serving, self.client.find(path) or {})
+            gpu_serving.refuse_serverless(serving, self.client.find(path) or {})
         claim = self._claim(serving)
-        fit = _serving.check(serving, model, self._memory(members), self._gpus(members), claim)
+        fit = gpu_serving.check(serving, model, self._memory(members), self._gpus(members), claim)
         self._room(serving, model, members)
         return serving, fit
 
@@ -112,7 +109,7 @@ class ActionModule(RdmaAction):
 
     def _has(self, engine: str) -> bool:
         try:
-            for version, kind in _serving.kinds(engine):
+            for version, kind in gpu_serving.kinds(engine):
                 self.client.path(version, kind)
         except NotFound:
             return False
@@ -121,7 +118,7 @@ class ActionModule(RdmaAction):
     def _serving(self, engine: str) -> tuple[Serving, list[Member]]:
         args = self.args
         members = [
-            one for one in _gpu_nodes.members(self.client, args["hosts"], args["selector"]) if not one.facts.sharing
+            one for one in gpu_nodes.members(self.client, args["hosts"], args["selector"]) if not one.facts.sharing
         ]
         if not members:
             raise InputError("All GPU nodes that were chosen share their GPUs: a model on several needs whole ones.")
@@ -155,11 +152,11 @@ class ActionModule(RdmaAction):
     def _with_rdma(self, fields: Json, members: list[Member]) -> list[Member]:
         """VFs, network and variables as the NCCL job of the plan has them; on nodes of the plan alone. One that was
         left out because it is in use may be in use by this very model."""
-        plan = _run.read_plan(self.args["plan"])
+        plan = run.read_plan(self.args["plan"])
         tested = {
             node["name"]: node
             for node in plan["nodes"]
-            if not node.get("excluded") or node["excluded"].startswith(_busy.IN_USE)
+            if not node.get("excluded") or node["excluded"].startswith(busy.IN_USE)
         }
         members = [one for one in members if one.name in tested]
         shapes = Counter(tested[one.name]["shape"] for one in members)
@@ -172,8 +169,8 @@ class ActionModule(RdmaAction):
         shape, entry = next(iter(entries.items()))
         members = [one for one in members if tested[one.name]["shape"] == shape]
         names = [one.name for one in members]
-        test = _job.of_plan(plan, entry, names)
-        env = {name: value for name, value in _job.nccl_env(test).items() if not name.startswith("NCCL_DEBUG")}
+        test = job.of_plan(plan, entry, names)
+        env = {name: value for name, value in job.nccl_env(test).items() if not name.startswith("NCCL_DEBUG")}
         network = test.network if "/" in test.network else f"{test.namespace}/{test.network}"
         sriov = test.mode == "sriov"
         fields.update(
@@ -196,7 +193,7 @@ class ActionModule(RdmaAction):
             return float(self.args["memory_gb"])
         found = []
         for one in members:
-            family = next((f for f in _sharing.families().values() if one.shape.gpu_id in f.ids), None)
+            family = next((f for f in configs.families().values() if one.shape.gpu_id in f.ids), None)
             gigabytes = one.memory_mib * MIB / 1e9 if one.memory_mib else float(family.memory_gb if family else 0)
             found.append(gigabytes)
         smallest = min(found)
@@ -234,13 +231,13 @@ class ActionModule(RdmaAction):
         return Writer(self.client, self.check_mode, self.progress)
 
     def _write(self, serving: Serving) -> None:
-        for obj in _serving.objects(serving):
-            change = self._writer().apply(_objects.owned(obj))
+        for obj in gpu_serving.objects(serving):
+            change = self._writer().apply(objects.owned(obj))
             self.changes += [change] if change else []
 
     def _remove(self) -> None:
-        selector = f"{_objects.OWNED_LABEL}={_objects.OWNER},{_serving.SERVING_LABEL}={self.args['name']}"
-        kinds = [*_serving.kinds("kserve"), *_serving.kinds("lws"), *_serving.ACCOUNT_KINDS]
+        selector = f"{objects.OWNED_LABEL}={objects.OWNER},{gpu_serving.SERVING_LABEL}={self.args['name']}"
+        kinds = [*gpu_serving.kinds("kserve"), *gpu_serving.kinds("lws"), *gpu_serving.ACCOUNT_KINDS]
         place = self.args["namespace"]
         for version, kind in kinds:
             for obj in self._mine(version, kind, place, selector):
@@ -249,7 +246,7 @@ class ActionModule(RdmaAction):
         deadline = time.monotonic() + self.args["timeout"]
         pods = self.client.path("v1", "Pod", place)
         while self.changes and not self.check_mode:
-            left = self.client.list(pods, label_selector=f"{_serving.SERVING_LABEL}={self.args['name']}")
+            left = self.client.list(pods, label_selector=f"{gpu_serving.SERVING_LABEL}={self.args['name']}")
             if not left:
                 return
             if time.monotonic() > deadline:
@@ -271,7 +268,7 @@ class ActionModule(RdmaAction):
 
     def _await(self, serving: Serving) -> None:
         """All pods of the group are Ready: the leader's readiness is the model's own answer."""
-        _wait.await_state(
+        wait.await_state(
             lambda: self._states(serving),
             wait_change=lambda seconds: time.sleep(min(seconds, POLL)),
             clock=time.monotonic,
@@ -279,17 +276,17 @@ class ActionModule(RdmaAction):
             grace=self.args["grace"],
             show=self.progress,
             title="serving",
-            remedy=f"See kubectl -n {serving.namespace} get pods -l {_serving.selector(serving)}, and their logs.",
+            remedy=f"See kubectl -n {serving.namespace} get pods -l {gpu_serving.selector(serving)}, and their logs.",
         )
 
     def _pods(self, serving: Serving) -> list[Json]:
         path = self.client.path("v1", "Pod", serving.namespace)
-        found = self.client.list(path, label_selector=_serving.selector(serving))
+        found = self.client.list(path, label_selector=gpu_serving.selector(serving))
         return [one for one in found if not one["metadata"].get("deletionTimestamp")]
 
     def _states(self, serving: Serving) -> dict[str, Status]:
         pods = self._pods(serving)
-        now = _serving.digest(serving)
+        now = gpu_serving.digest(serving)
         found = {f"pods/{one['metadata']['name']}": _status(one, now) for one in pods}
         if len(pods) < serving.nodes:
             why = f"{len(pods)} of {serving.nodes} pods were made{self._engine_says(serving)}"
@@ -297,7 +294,7 @@ class ActionModule(RdmaAction):
         return found
 
     def _engine_says(self, serving: Serving) -> str:
-        version, kind = _serving.kinds(serving.engine)[0]
+        version, kind = gpu_serving.kinds(serving.engine)[0]
         live = self.client.find(self.client.path(version, kind, serving.namespace, serving.name)) or {}
         status = live.get("status") or {}
         failure = ((status.get("modelStatus") or {}).get("lastFailureInfo") or {}).get("message")
@@ -312,7 +309,7 @@ class ActionModule(RdmaAction):
     def _workload(self, serving: Serving) -> str:
         """Path of what makes the pods."""
         kinds = ("LeaderWorkerSet", "InferenceService")
-        return next(self.client.path_of(one) for one in _serving.objects(serving) if one["kind"] in kinds)
+        return next(self.client.path_of(one) for one in gpu_serving.objects(serving) if one["kind"] in kinds)
 
     def _prove(self, serving: Serving) -> Json:
         """The model answers, then the logs tell who took part and over what: NCCL opens its ways on first use."""
@@ -321,12 +318,12 @@ class ActionModule(RdmaAction):
         for one in pods:
             lines = self._log(serving, one)
             said = [line for line in lines if " NCCL INFO " in line]
-            transport = _nccl.parse(said)[-1].transport
+            transport = parse.parse(said)[-1].transport
             name, node = one["metadata"]["name"], one["spec"].get("nodeName", "")
-            evidence.append(Evidence(name, node, _serving.ranks(said), transport))
-            seen = _serving.joined(lines)
+            evidence.append(Evidence(name, node, gpu_serving.ranks(said), transport))
+            seen = gpu_serving.joined(lines)
             saw = seen if seen is not None else saw
-        findings = _serving.judge(serving, evidence, saw)
+        findings = gpu_serving.judge(serving, evidence, saw)
         if findings:
             raise RdmaError(_words(serving, findings))
         nets = sorted({way for one in evidence for way in one.transport.get("channels") or {}})
@@ -348,10 +345,10 @@ class ActionModule(RdmaAction):
 
     def _endpoint(self, serving: Serving) -> str:
         """KServe's Service may be headless, as OpenShift AI sets it: then the pods' own port answers."""
-        host, port = _serving.service_host(serving), _serving.port(serving)
+        host, port = gpu_serving.service_host(serving), gpu_serving.port(serving)
         service = self.client.find(self.client.path("v1", "Service", serving.namespace, host.partition(".")[0])) or {}
         headless = (service.get("spec") or {}).get("clusterIP") == "None"
-        return f"http://{host}:{_serving.PORT if headless else port}"
+        return f"http://{host}:{gpu_serving.PORT if headless else port}"
 
     def _ask(self, serving: Serving) -> str:
         root = self._endpoint(serving)
@@ -361,7 +358,7 @@ class ActionModule(RdmaAction):
             {"do": "post", "to": f"{root}/v1/completions", "body": body, "seconds": 120, "tries": 2},
         ]
         name = f"gpuops-serving-{serving.name}"
-        found = _probe.ask(
+        found = probe.ask(
             self.client,
             serving.namespace,
             {name: Ask("", requests)},
@@ -382,9 +379,9 @@ class ActionModule(RdmaAction):
 
 def _status(pod: Json, digest: str) -> Status:
     """A pod of before a change may still be Ready."""
-    if (pod["metadata"].get("annotations") or {}).get(_serving.DIGEST) != digest:
+    if (pod["metadata"].get("annotations") or {}).get(gpu_serving.DIGEST) != digest:
         return Status(WAITING, "still of the configuration before")
-    return _readiness.pod(pod)
+    return readiness.pod(pod)
 
 
 def _tolerations(members: list[Member]) -> list[Json]:
@@ -392,10 +389,10 @@ def _tolerations(members: list[Member]) -> list[Json]:
     own = [one for member in members for one in member.taints if not one["key"].startswith("node.kubernetes.io/")]
     seen = {(one["key"], one.get("value", ""), one["effect"]): one for one in own}
     usual: Json = {"key": "nvidia.com/gpu", "operator": "Exists"}
-    return _pod_gpu.merged([usual], seen.values())
+    return pod_gpu.merged([usual], seen.values())
 
 
 def _words(serving: Serving, findings: list[Finding]) -> str:
     told = [f"{one.subject}: {one.found}, expected {one.expected}" for one in findings]
     remedy = next((one.remedy for one in findings if one.remedy), "")
-    return f"{serving.model} as {serving.name} answers, but is not as it must be: {_gpu_nodes.told(told, 3)}. {remedy}"
+    return f"{serving.model} as {serving.name} answers, but is not as it must be: {gpu_nodes.told(told, 3)}. {remedy}"

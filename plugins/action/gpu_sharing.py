@@ -11,25 +11,23 @@ import json
 import time
 from typing import Any, Optional
 
-from ansible_collections.gpuops.rdma.plugins.module_utils import (
-    _gpu_sharing,
-    _objects,
-    _pod_gpu,
-    _readiness,
-    _reboot,
-    _wait,
-)
-from ansible_collections.gpuops.rdma.plugins.module_utils._errors import ClusterError, InputError, RdmaError
-from ansible_collections.gpuops.rdma.plugins.module_utils._gpu_sharing import Expected
-from ansible_collections.gpuops.rdma.plugins.module_utils._model import Json
-from ansible_collections.gpuops.rdma.plugins.module_utils._readiness import READY, WAITING, Status
-from ansible_collections.gpuops.rdma.plugins.module_utils._spec_gpu_sharing import SPEC
-from ansible_collections.gpuops.rdma.plugins.plugin_utils import _gpu_nodes, _mps_proof, _sharing
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._action import RdmaAction
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._gpu_nodes import Member
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._proof import Proof, pod
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._proven import Proven
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._writer import Writer
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import ClusterError, InputError, RdmaError
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json
+from ansible_collections.gpuops.rdma.plugins.module_utils._gpu_uses import sharing
+from ansible_collections.gpuops.rdma.plugins.module_utils._gpu_uses.sharing import Expected
+from ansible_collections.gpuops.rdma.plugins.module_utils._host import reboot
+from ansible_collections.gpuops.rdma.plugins.module_utils._kube import objects, readiness, wait
+from ansible_collections.gpuops.rdma.plugins.module_utils._kube.readiness import READY, WAITING, Status
+from ansible_collections.gpuops.rdma.plugins.module_utils._nodes import pod_gpu
+from ansible_collections.gpuops.rdma.plugins.module_utils._specs.gpu_sharing import SPEC
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._base.action import RdmaAction
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._gpu_uses import configs as gpu_configs
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._gpu_uses import mps_proof
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._kube.proof import Proof, pod
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._kube.proven import Proven
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._kube.writer import Writer
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._nodes import gpu_nodes
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._nodes.gpu_nodes import Member
 
 IN_EFFECT = "gpuops.rdma/sharing-config"
 """Annotation of a node: digest of the configuration that its device plugin was started with."""
@@ -55,7 +53,7 @@ UNPROVEN = f"{EXPERIMENTAL} With prove never nothing shows that."
 POLL, PER_SECOND = 1.0, 250
 """Seconds between two looks at few nodes, and nodes for which a second more is waited."""
 PROOFS = 16
-READERS = f"app in ({_gpu_nodes.PLUGIN},{_gpu_nodes.FEATURES})"
+READERS = f"app in ({gpu_nodes.PLUGIN},{gpu_nodes.FEATURES})"
 
 
 class ActionModule(RdmaAction):
@@ -67,9 +65,9 @@ class ActionModule(RdmaAction):
         self.changes: list[Json] = []
         self.restarted: set[str] = set()
         self.readers: Optional[dict[str, list[Json]]] = None
-        self.namespace = _gpu_nodes.operator_namespace(self.client)
-        self.policy = _gpu_nodes.policy(self.client)
-        self.members = _gpu_nodes.members(self.client, args["nodes"], args["selector"])
+        self.namespace = gpu_nodes.operator_namespace(self.client)
+        self.policy = gpu_nodes.policy(self.client)
+        self.members = gpu_nodes.members(self.client, args["nodes"], args["selector"])
         self.config_map = self._find(args["name"])
         self.plan = self._plan()
         self._refuse_conflicts()
@@ -94,22 +92,22 @@ class ActionModule(RdmaAction):
             if self.absent and self._remove_config():
                 self._await(wanted)
             elif not self.absent:
-                path = _gpu_nodes.policy_path(self.client, self.policy)
+                path = gpu_nodes.policy_path(self.client, self.policy)
                 proven = Proven(self.client, path, f"sharing {sorted(self.mine)} of {self._whose()}", wanted)
                 if proven.due(args["prove"], bool(self.changes)):
                     proof = self._prove(wanted)
                     proven.note()
         result: dict[str, Any] = {
             "changed": bool(self.changes),
-            "changes": [one["what"] for one in self.changes][: _gpu_nodes.SHOWN],
-            "nodes": {one.name: self._row(one, wanted[one.name]) for one in self.members[: _gpu_nodes.SHOWN]},
+            "changes": [one["what"] for one in self.changes][: gpu_nodes.SHOWN],
+            "nodes": {one.name: self._row(one, wanted[one.name]) for one in self.members[: gpu_nodes.SHOWN]},
             "count": len(self.members),
             "restarted": len(self.restarted),
             "notes": self.plan.notes,
             "proof": proof,
         }
         if self.diff_mode and self.changes:
-            result["diff"] = [one["diff"] for one in self.changes][: _gpu_nodes.SHOWN]
+            result["diff"] = [one["diff"] for one in self.changes][: gpu_nodes.SHOWN]
         return result
 
     def _whose(self) -> str:
@@ -120,11 +118,11 @@ class ActionModule(RdmaAction):
     def _find(self, name: str) -> Optional[Json]:
         return self.client.find(self.client.path("v1", "ConfigMap", self.namespace, name))
 
-    def _plan(self) -> _sharing.Plan:
+    def _plan(self) -> gpu_configs.Plan:
         """The keys of this task, and those that the ConfigMap has already: pools share one."""
         args = self.args
         strategy = args["mig_strategy"] or self._strategy()
-        mine = _sharing.plan(args["share"], args["configs"], "", {}, strategy)
+        mine = gpu_configs.plan(args["share"], args["configs"], "", {}, strategy)
         self.mine = dict(mine.configs)
         there = {key: text for key, text in self._data().items() if key not in mine.configs}
         live = (self.policy["spec"].get("devicePlugin") or {}).get("config") or {}
@@ -137,7 +135,7 @@ class ActionModule(RdmaAction):
         if self.absent and default in self.mine:
             default = ""
         configs = {**mine.configs, **there}
-        return _sharing.plan([], configs, default, self._layouts(), strategy)
+        return gpu_configs.plan([], configs, default, self._layouts(), strategy)
 
     def _data(self) -> dict[str, str]:
         return dict((self.config_map or {}).get("data") or {})
@@ -150,20 +148,22 @@ class ActionModule(RdmaAction):
         """Own layouts, of this task and of earlier ones. They replace the MIG manager's file, so a layout of that file
         that is asked for is written beside them."""
         name = self.args["mig"]
-        found = {**_sharing.layouts_in(self._find(f"{self.args['name']}-mig")), **self.args["mig_configs"]}
+        found = {**gpu_configs.layouts_in(self._find(f"{self.args['name']}-mig")), **self.args["mig_configs"]}
         if found and name and name not in found:
-            entries = [_sharing.layout_entry(gpu, name) for gpu in sorted({one.shape.gpu_id for one in self.members})]
+            entries = [
+                gpu_configs.layout_entry(gpu, name) for gpu in sorted({one.shape.gpu_id for one in self.members})
+            ]
             found.update({name: [one for one in entries if one]} if any(entries) else {})
         return found
 
     def _key(self, one: Member) -> str:
         """The configuration that the node is to choose; "" = its label goes."""
         if self.absent:
-            present = one.labels.get(_gpu_sharing.CONFIG_LABEL, "")
+            present = one.labels.get(sharing.CONFIG_LABEL, "")
             return "" if self._takes(present) else present
         if self.args["config"] is not None:
             return str(self.args["config"])
-        return one.labels.get(_gpu_sharing.CONFIG_LABEL, "")
+        return one.labels.get(sharing.CONFIG_LABEL, "")
 
     def _own_keys(self) -> set[str]:
         """Keys that this task takes back: its own, or all when it names neither a key nor MIG."""
@@ -171,27 +171,27 @@ class ActionModule(RdmaAction):
 
     def _takes(self, key: str) -> bool:
         """From a node: also a key that is not in the ConfigMap, and with MIG one that slices only its devices."""
-        if self.args["mig"] is not None and _gpu_sharing.slices_devices(self.plan.configs.get(key, {})):
+        if self.args["mig"] is not None and sharing.slices_devices(self.plan.configs.get(key, {})):
             return True
         return key in self.mine if self.mine else self.args["mig"] is None
 
     def _mig(self, one: Member) -> str:
         if self.absent and self.args["mig"] is not None:
-            return _gpu_sharing.DISABLED if one.labels.get(_gpu_sharing.MIG_LABEL) else ""
+            return sharing.DISABLED if one.labels.get(sharing.MIG_LABEL) else ""
         if not self.absent and self.args["mig"] is not None:
             return str(self.args["mig"])
-        return one.labels.get(_gpu_sharing.MIG_LABEL, "")
+        return one.labels.get(sharing.MIG_LABEL, "")
 
     def _refuse_conflicts(self) -> None:
         """Two ways of sharing that exclude each other on one node are two tasks' mistake: the later must not win."""
         wanted = self.args["config"]
         for one in self.members:
-            present = one.labels.get(_gpu_sharing.CONFIG_LABEL, "")
+            present = one.labels.get(sharing.CONFIG_LABEL, "")
             if not self.absent and one.labels.get(VGPU) == "true":
                 raise InputError(
                     f"{one.name} is a vGPU node: it offers exactly one GPU, which cannot be shared or parted."
                 )
-            if not self.absent and self.args["mig"] not in (None, "", _gpu_sharing.DISABLED) and not one.mig_capable:
+            if not self.absent and self.args["mig"] not in (None, "", sharing.DISABLED) and not one.mig_capable:
                 raise InputError(
                     f"{one.name} cannot be parted: GPU Feature Discovery tells of its GPUs that they have no MIG "
                     f"({one.shape.gpu_model}). Leave the node out."
@@ -204,7 +204,7 @@ class ActionModule(RdmaAction):
 
     def _refuse_for_others(self) -> None:
         """All pools share one ConfigMap and one MIG strategy: what this task changes of them is not to reach others."""
-        edited = _sharing.changed_keys(self._data(), self.mine)
+        edited = gpu_configs.changed_keys(self._data(), self.mine)
         strategy = self.args["mig_strategy"]
         turned = strategy not in (None, self._strategy())
         others = self._others() if edited or turned else []
@@ -212,25 +212,25 @@ class ActionModule(RdmaAction):
             names = [one.name for one in others if self._key_now(one) == key]
             if names:
                 raise InputError(
-                    f"Cannot change the sharing configuration {key}: {_gpu_nodes.told(names)} outside of this task "
+                    f"Cannot change the sharing configuration {key}: {gpu_nodes.told(names)} outside of this task "
                     f"chooses it too, and would change with it. Give this pool a key of its own (rdma_time_slicing_key "
                     "or rdma_mps_key of the playbook), or name all nodes that choose this one."
                 )
-        names = [f"{one.name} ({one.labels[_gpu_sharing.MIG_LABEL]})" for one in others if turned and _parted(one)]
+        names = [f"{one.name} ({one.labels[sharing.MIG_LABEL]})" for one in others if turned and _parted(one)]
         if names:
             raise InputError(
                 f"Cannot set mig.strategy to {strategy}: it is {self._strategy()}, is one for the whole cluster, and "
-                f"{_gpu_nodes.told(names)} outside of this task would offer its MIG devices otherwise. Set "
+                f"{gpu_nodes.told(names)} outside of this task would offer its MIG devices otherwise. Set "
                 f"mig_strategy to {self._strategy()} (rdma_mig_strategy), or take that MIG back first."
             )
 
     def _others(self) -> list[Member]:
         mine = {one.name for one in self.members}
-        return [one for one in _gpu_nodes.members(self.client, [], "", described=False) if one.name not in mine]
+        return [one for one in gpu_nodes.members(self.client, [], "", described=False) if one.name not in mine]
 
     def _key_now(self, one: Member) -> str:
         live = (self.policy["spec"].get("devicePlugin") or {}).get("config") or {}
-        return one.labels.get(_gpu_sharing.CONFIG_LABEL) or str(live.get("default") or "")
+        return one.labels.get(sharing.CONFIG_LABEL) or str(live.get("default") or "")
 
     def _tell(self, wanted: dict[str, Expected]) -> None:
         kinds: dict[str, list[str]] = {}
@@ -238,36 +238,36 @@ class ActionModule(RdmaAction):
             offers = ", ".join(f"{n} {key} of {one.memory_gb[key]:g} GB" for key, n in one.resources.items())
             kinds.setdefault(f"{offers}; {one.isolation}", []).append(name)
         for words, names in kinds.items():
-            self.progress(f"{_gpu_nodes.told(names, 3)}: {words}")
+            self.progress(f"{gpu_nodes.told(names, 3)}: {words}")
         if any(one.sharing == "mps" for one in wanted.values()) and self.client.find(OPENSHIFT) is not None:
             self.plan.notes.append(UNPROVEN if self.args["prove"] == "never" else EXPERIMENTAL)
             self.progress(self.plan.notes[-1])
 
     def _expected(self, one: Member) -> Expected:
-        node = _sharing.node_of(one.name, one.shape, one.memory_mib)
+        node = gpu_configs.node_of(one.name, one.shape, one.memory_mib)
         return self.plan.of(node, one.shape.gpu_id, self._key(one), self._mig(one))
 
     def _row(self, one: Member, expected: Expected) -> Json:
-        return _sharing.row(expected, self._key(one) or self.plan.default, self._mig(one))
+        return gpu_configs.row(expected, self._key(one) or self.plan.default, self._mig(one))
 
     # ---- writing ---------------------------------------------------------------------------------------------------
 
     def _busy(self) -> dict[str, list[str]]:
         """Pods that hold GPUs where MIG devices change: the MIG manager would fail on them."""
         nodes = [one.name for one in self.members if self._parts_anew(one)]
-        found = _gpu_nodes.gpu_pods(self.client, nodes) if nodes else {}
+        found = gpu_nodes.gpu_pods(self.client, nodes) if nodes else {}
         if found and not self.args["drain"]:
             node, pods = next(iter(sorted(found.items())))
             raise InputError(
-                f"Cannot change the MIG devices of {_gpu_nodes.told(sorted(found))}: their GPUs are in use, on {node} "
-                f"by {_gpu_nodes.told(pods)}. End these pods, or set drain."
+                f"Cannot change the MIG devices of {gpu_nodes.told(sorted(found))}: their GPUs are in use, on {node} "
+                f"by {gpu_nodes.told(pods)}. End these pods, or set drain."
             )
         return found
 
     def _parts_anew(self, one: Member) -> bool:
         mig = self._mig(one)
-        return one.labels.get(_gpu_sharing.MIG_LABEL, "") != mig or (
-            bool(mig) and one.labels.get(_gpu_sharing.MIG_STATE) == "failed"
+        return one.labels.get(sharing.MIG_LABEL, "") != mig or (
+            bool(mig) and one.labels.get(sharing.MIG_STATE) == "failed"
         )
 
     def _writer(self) -> Writer:
@@ -277,14 +277,14 @@ class ActionModule(RdmaAction):
         if self.absent:
             self._restore_strategy()
             return
-        spec = _sharing.policy_spec(self.plan, self.args["name"])
+        spec = gpu_configs.policy_spec(self.plan, self.args["name"])
         if self.args["mig"] is None and self.args["mig_strategy"] is None:
             spec.pop("mig", None)
-        for obj in _sharing.objects(self.plan, self.args["name"], self.namespace):
-            self._record(self._writer().apply(_objects.owned(obj)))
+        for obj in gpu_configs.objects(self.plan, self.args["name"], self.namespace):
+            self._record(self._writer().apply(objects.owned(obj)))
         self.config_map = self._find(self.args["name"]) or self.config_map
         note = self._strategy_note(spec.get("mig"))
-        self._record(_gpu_nodes.patch_policy(self.client, self.policy, spec, self.check_mode, note))
+        self._record(gpu_nodes.patch_policy(self.client, self.policy, spec, self.check_mode, note))
 
     def _strategy_note(self, wanted: Optional[Json]) -> Optional[Json]:
         """Where the strategy changes: what it was before the first of our changes."""
@@ -307,7 +307,7 @@ class ActionModule(RdmaAction):
         if self._strategy() == noted["set"]:
             spec = {"mig": {"strategy": noted["before"]}}
             gone = {STRATEGY_BEFORE: None}
-            self._record(_gpu_nodes.patch_policy(self.client, self.policy, spec, self.check_mode, gone))
+            self._record(gpu_nodes.patch_policy(self.client, self.policy, spec, self.check_mode, gone))
 
     def _record(self, change: Optional[Json]) -> None:
         if change:
@@ -317,12 +317,12 @@ class ActionModule(RdmaAction):
         """Its plugin is made anew first, then labels and digest are written at once: a run that is cut short between
         does both again."""
         key, mig = self._key(one), self._mig(one)
-        labels = {_gpu_sharing.CONFIG_LABEL: key or None, _gpu_sharing.MIG_LABEL: mig or None}
+        labels = {sharing.CONFIG_LABEL: key or None, sharing.MIG_LABEL: mig or None}
         digest = self._digest(key)
         lacking = {name: value for name, value in labels.items() if one.labels.get(name) != value}
-        failed = bool(mig) and one.labels.get(_gpu_sharing.MIG_STATE) == "failed"
+        failed = bool(mig) and one.labels.get(sharing.MIG_STATE) == "failed"
         if failed:
-            lacking[_gpu_sharing.MIG_LABEL] = mig
+            lacking[sharing.MIG_LABEL] = mig
         stale = self._is_stale(one)
         if not lacking and not stale:
             return
@@ -330,7 +330,7 @@ class ActionModule(RdmaAction):
         body.update({"annotations": {IN_EFFECT: digest}} if stale else {})
         before = {name: one.labels.get(name) for name in lacking}
         self._record(
-            _gpu_nodes.change(f"Node {one.name}", before, {**lacking, **({IN_EFFECT: digest} if stale else {})})
+            gpu_nodes.change(f"Node {one.name}", before, {**lacking, **({IN_EFFECT: digest} if stale else {})})
         )
         if not self.check_mode:
             if pods:
@@ -340,12 +340,12 @@ class ActionModule(RdmaAction):
         path = self.client.path("v1", "Node", "", one.name)
         if failed and not self.check_mode:
             # The MIG manager tries again only when the label changes.
-            self.client.patch(path, {"metadata": {"labels": {_gpu_sharing.MIG_LABEL: None}}})
+            self.client.patch(path, {"metadata": {"labels": {sharing.MIG_LABEL: None}}})
         self.client.patch(path, {"metadata": body}, dry_run=self.check_mode)
 
     def _write_machine_set(self, name: str) -> None:
         """Labels of the nodes that it makes from now on."""
-        path, found = _gpu_nodes.machine_set(self.client, name)
+        path, found = gpu_nodes.machine_set(self.client, name)
         spec = found["spec"]["template"]["spec"]
         present = dict((spec.get("metadata") or {}).get("labels") or {})
         labels = self._taken_labels(name, present) if self.absent else self._given_labels()
@@ -354,21 +354,21 @@ class ActionModule(RdmaAction):
             body = {"spec": {"template": {"spec": {"metadata": {"labels": lacking}}}}}
             self.client.patch(path, body, dry_run=self.check_mode)
             before = {key: present.get(key) for key in lacking}
-            self._record(_gpu_nodes.change(f"MachineSet {name}", before, lacking))
+            self._record(gpu_nodes.change(f"MachineSet {name}", before, lacking))
 
     def _given_labels(self) -> dict[str, Optional[str]]:
         labels: dict[str, Optional[str]] = {}
         if self.args["config"] is not None:
-            labels[_gpu_sharing.CONFIG_LABEL] = self.args["config"] or None
+            labels[sharing.CONFIG_LABEL] = self.args["config"] or None
         if self.args["mig"] is not None:
-            labels[_gpu_sharing.MIG_LABEL] = self.args["mig"]
+            labels[sharing.MIG_LABEL] = self.args["mig"]
         return labels
 
     def _taken_labels(self, name: str, present: dict[str, str]) -> dict[str, Optional[str]]:
         """Those of this task; with another value a label is another's, or of a layout that this task does not name."""
-        own = {_gpu_sharing.CONFIG_LABEL: self._own_keys()}
+        own = {sharing.CONFIG_LABEL: self._own_keys()}
         if self.args["mig"] is not None:
-            own[_gpu_sharing.MIG_LABEL] = {self.args["mig"], _gpu_sharing.DISABLED, *self.plan.mig_configs}
+            own[sharing.MIG_LABEL] = {self.args["mig"], sharing.DISABLED, *self.plan.mig_configs}
         for label, values in own.items():
             if values and present.get(label) and present[label] not in values:
                 self.plan.notes.append(f"MachineSet {name} keeps its label {label}={present[label]}: not of this task.")
@@ -393,9 +393,9 @@ class ActionModule(RdmaAction):
         if not one.facts.cordoned:
             self._cordon(node, True)
             one.annotations[CORDONED] = "true"
-        self.progress(f"{node}: evicts {len(pods)} pods that hold GPUs: {_gpu_nodes.told(pods)}")
+        self.progress(f"{node}: evicts {len(pods)} pods that hold GPUs: {gpu_nodes.told(pods)}")
         try:
-            _gpu_nodes.evict(self.client, pods, self.args["timeout"], self.progress)
+            gpu_nodes.evict(self.client, pods, self.args["timeout"], self.progress)
             self._await_free(node)
         except RdmaError:
             # Nothing was parted: who comes next may use it.
@@ -406,12 +406,12 @@ class ActionModule(RdmaAction):
     def _await_free(self, node: str) -> None:
         deadline = time.monotonic() + self.args["timeout"]
         while True:
-            left = _gpu_nodes.gpu_pods(self.client, [node]).get(node, [])
+            left = gpu_nodes.gpu_pods(self.client, [node]).get(node, [])
             if not left:
                 return
             if time.monotonic() + POLL > deadline:
                 raise RdmaError(
-                    f"Cannot change the MIG devices of {node}: {_gpu_nodes.told(left)} were evicted and still hold its "
+                    f"Cannot change the MIG devices of {node}: {gpu_nodes.told(left)} were evicted and still hold its "
                     f"GPUs after {self.args['timeout']} s. See what keeps them from ending (finalizers, a DaemonSet)."
                 )
             time.sleep(POLL)
@@ -462,16 +462,16 @@ class ActionModule(RdmaAction):
         before = len(self.changes)
         if self.plan.mig_configs and self.args["mig"] is not None:
             self._remove_layouts()
-        if self.config_map is not None and _objects.is_ours(self.config_map):
+        if self.config_map is not None and objects.is_ours(self.config_map):
             self._remove_keys(self.config_map)
         return len(self.changes) > before
 
     def _remove_layouts(self) -> None:
-        used = set(self._labels(_gpu_sharing.MIG_LABEL)) & set(self.plan.mig_configs)
-        mine = _sharing.config_map(f"{self.args['name']}-mig", self.namespace, {})
+        used = set(self._labels(sharing.MIG_LABEL)) & set(self.plan.mig_configs)
+        mine = gpu_configs.config_map(f"{self.args['name']}-mig", self.namespace, {})
         if not used:
             spec = {"migManager": {"config": {"name": None}}}
-            self._record(_gpu_nodes.patch_policy(self.client, self.policy, spec, self.check_mode))
+            self._record(gpu_nodes.patch_policy(self.client, self.policy, spec, self.check_mode))
             self._record(self._writer().remove(mine))
 
     def _labels(self, key: str) -> list[str]:
@@ -481,17 +481,17 @@ class ActionModule(RdmaAction):
         )
 
     def _remove_keys(self, config_map: Json) -> None:
-        used = self._labels(_gpu_sharing.CONFIG_LABEL)
+        used = self._labels(sharing.CONFIG_LABEL)
         gone = self._own_keys() - set(used) - {self.plan.default}
         left = {key: text for key, text in self._data().items() if key not in gone}
         if left and len(left) == len(self._data()):
             return
         config: Any = {"name": self.args["name"], "default": self.plan.default} if left else None
         self._record(
-            _gpu_nodes.patch_policy(self.client, self.policy, {"devicePlugin": {"config": config}}, self.check_mode)
+            gpu_nodes.patch_policy(self.client, self.policy, {"devicePlugin": {"config": config}}, self.check_mode)
         )
         if left:
-            obj = _objects.owned(_sharing.config_map(self.args["name"], self.namespace, left))
+            obj = objects.owned(gpu_configs.config_map(self.args["name"], self.namespace, left))
             self._record(self._writer().apply(obj))
         else:
             self._record(self._writer().remove({**config_map, "apiVersion": "v1", "kind": "ConfigMap"}))
@@ -509,22 +509,22 @@ class ActionModule(RdmaAction):
 
         def read() -> dict[str, Status]:
             # While GPU Feature Discovery starts anew its labels are gone.
-            listed = _gpu_nodes.members(self.client, list(wanted), selector, described=False)
+            listed = gpu_nodes.members(self.client, list(wanted), selector, described=False)
             found = {one.name: one for one in listed}
             daemons = self._daemons() if any(one.sharing == "mps" for one in wanted.values()) else {}
             late = {name: self._state(found[name], wanted[name], daemons.get(name, NO_DAEMON)) for name in wanted}
             if not again and self.config_map is not None and any(status.state != READY for status in late.values()):
                 again.add("")
                 self.readers = None
-                pods = self._pods(f"app={_gpu_nodes.PLUGIN}")
+                pods = self._pods(f"app={gpu_nodes.PLUGIN}")
                 for name, status in late.items():
                     if status.state == READY or name in self.restarted:
                         continue
-                    if edited or _reboot.outdated([self.config_map], pods.get(name, [])):
+                    if edited or reboot.outdated([self.config_map], pods.get(name, [])):
                         self._restart(name)
             return {f"nodes/{name}": status for name, status in late.items()}
 
-        _wait.await_state(
+        wait.await_state(
             read,
             wait_change=lambda seconds: time.sleep(min(seconds, POLL + len(wanted) / PER_SECOND)),
             clock=time.monotonic,
@@ -541,7 +541,7 @@ class ActionModule(RdmaAction):
         return dict(
             self.client.projected(
                 path,
-                lambda pod: (pod["spec"].get("nodeName", ""), _readiness.pod(pod)),
+                lambda pod: (pod["spec"].get("nodeName", ""), readiness.pod(pod)),
                 label_selector=f"app={MPS_DAEMON}",
             )
         )
@@ -551,8 +551,8 @@ class ActionModule(RdmaAction):
         if wanted.sharing == "mps" and daemon.state != READY:
             return dataclasses.replace(daemon, why=f"its MPS control daemon ({MPS_DAEMON}): {daemon.why}")
         if mig:
-            state = one.labels.get(_gpu_sharing.MIG_STATE, "")
-            if state == "failed" and one.labels.get(_gpu_sharing.MIG_LABEL) == mig:
+            state = one.labels.get(sharing.MIG_STATE, "")
+            if state == "failed" and one.labels.get(sharing.MIG_LABEL) == mig:
                 # It may still be the answer to the layout before: a while later it is not.
                 return Status(WAITING, f"the MIG manager failed to make {mig}: {MIG_FAILED}", stuck=True)
             if not state and one.labels.get(MIG_CAPABLE) != "true":
@@ -561,7 +561,7 @@ class ActionModule(RdmaAction):
                 )
             if state != "success":
                 return Status(WAITING, f"the MIG manager has not made {mig} yet: {state or 'no state'}")
-        late = _gpu_sharing.differences(wanted, one.facts.allocatable, one.labels)
+        late = sharing.differences(wanted, one.facts.allocatable, one.labels)
         return Status(WAITING, "; ".join(late[:3])) if late else Status(READY)
 
     def _prove(self, wanted: dict[str, Expected]) -> Json:
@@ -592,8 +592,8 @@ class ActionModule(RdmaAction):
         ((resource, count),) = wanted.resources.items()
         pods = min(count, one.shape.gpu_count + 1)
         where = (self.namespace, _host(one), self.args["compute_image"], resource, _tolerations(one))
-        found = [_mps_proof.compute_pod(f"gpuops-compute-{at}", *where, self.args["timeout"]) for at in range(pods)]
-        evidence = _mps_proof.prove(
+        found = [mps_proof.compute_pod(f"gpuops-compute-{at}", *where, self.args["timeout"]) for at in range(pods)]
+        evidence = mps_proof.prove(
             self.client,
             self.namespace,
             found,
@@ -606,7 +606,7 @@ class ActionModule(RdmaAction):
 
 
 def _parted(one: Member) -> bool:
-    return one.labels.get(_gpu_sharing.MIG_LABEL, _gpu_sharing.DISABLED) not in ("", _gpu_sharing.DISABLED)
+    return one.labels.get(sharing.MIG_LABEL, sharing.DISABLED) not in ("", sharing.DISABLED)
 
 
 def _host(one: Member) -> str:
@@ -614,7 +614,7 @@ def _host(one: Member) -> str:
 
 
 def _tolerations(one: Member) -> list[Json]:
-    return _pod_gpu.merged([], _pod_gpu.taints(_own(one.taints)))
+    return pod_gpu.merged([], pod_gpu.taints(_own(one.taints)))
 
 
 def _short(resource: str) -> str:

@@ -7,33 +7,34 @@ from __future__ import annotations
 
 from typing import Any
 
-from ansible_collections.gpuops.rdma.plugins.module_utils._errors import InputError
-from ansible_collections.gpuops.rdma.plugins.module_utils._spec_gpu_sharing_config import SPEC
-from ansible_collections.gpuops.rdma.plugins.plugin_utils import _data, _sharing
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._action import RdmaAction
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError
+from ansible_collections.gpuops.rdma.plugins.module_utils._specs.gpu_sharing_config import SPEC
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._base.action import RdmaAction
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._gpu_uses import configs
 
 
 class ActionModule(RdmaAction):
     spec = SPEC
 
     def act(self, args: dict[str, Any]) -> dict[str, Any]:
-        plan = _sharing.plan(
+        plan = configs.plan(
             args["share"], args["configs"], args["default"], args["mig_configs"], args["mig_strategy"] or ""
         )
-        shapes = _data.shapes()
+        shapes = files.shapes()
         nodes = {}
         for one in args["nodes"]:
             shape = shapes.get(one["shape"])
             if shape is None or not shape.gpu_count:
                 raise InputError(f"Unknown shape {one['shape']!r} of node {one['name']}. Known: {', '.join(shapes)}.")
-            node = _sharing.node_of(one["name"], shape)
+            node = configs.node_of(one["name"], shape)
             expected = plan.of(node, shape.gpu_id, one["config"], one["mig"])
-            nodes[node.name] = _sharing.row(expected, one["config"] or plan.default, one["mig"])
+            nodes[node.name] = configs.row(expected, one["config"] or plan.default, one["mig"])
         return {
             "changed": False,
             "configs": plan.configs,
-            "objects": _sharing.objects(plan, args["name"], args["namespace"]),
-            "policy": _sharing.policy_spec(plan, args["name"]),
+            "objects": configs.objects(plan, args["name"], args["namespace"]),
+            "policy": configs.policy_spec(plan, args["name"]),
             "nodes": nodes,
             "notes": plan.notes,
         }

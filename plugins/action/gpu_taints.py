@@ -10,18 +10,21 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Optional
 
-from ansible_collections.gpuops.rdma.plugins.module_utils import _facts, _pod_gpu, _readiness, _wait
-from ansible_collections.gpuops.rdma.plugins.module_utils._errors import Conflict, InputError, RdmaError
-from ansible_collections.gpuops.rdma.plugins.module_utils._model import Json
-from ansible_collections.gpuops.rdma.plugins.module_utils._readiness import READY, WAITING, Status
-from ansible_collections.gpuops.rdma.plugins.module_utils._spec_gpu_taints import SPEC
-from ansible_collections.gpuops.rdma.plugins.plugin_utils import _gpu_nodes, _tolerations
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._action import RdmaAction
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._proof import Proof, pod
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._proven import Proven
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._tolerations import Holder
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import Conflict, InputError, RdmaError
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json
+from ansible_collections.gpuops.rdma.plugins.module_utils._kube import readiness, wait
+from ansible_collections.gpuops.rdma.plugins.module_utils._kube.readiness import READY, WAITING, Status
+from ansible_collections.gpuops.rdma.plugins.module_utils._nodes import facts as nodes_facts
+from ansible_collections.gpuops.rdma.plugins.module_utils._nodes import pod_gpu
+from ansible_collections.gpuops.rdma.plugins.module_utils._specs.gpu_taints import SPEC
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._base.action import RdmaAction
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._kube.proof import Proof, pod
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._kube.proven import Proven
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._nodes import gpu_nodes
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._nodes import tolerations as nodes_tolerations
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._nodes.tolerations import Holder
 
-ADDED_TAINTS, ADDED_TOLERATIONS = "gpuops.rdma/taints-added", _tolerations.ADDED
+ADDED_TAINTS, ADDED_TOLERATIONS = "gpuops.rdma/taints-added", nodes_tolerations.ADDED
 """Annotations of a node or MachineSet, and of what holds tolerations: what is ours, as JSON."""
 IN_POLICY, IN_NFD = ("spec", "daemonsets", "tolerations"), ("spec", "operand", "workerTolerations")
 NFD = "NodeFeatureDiscovery"
@@ -49,14 +52,14 @@ class ActionModule(RdmaAction):
     def act(self, args: dict[str, Any]) -> dict[str, Any]:
         self.args, self.absent = args, args["state"] == "absent"
         self.changes: list[Json] = []
-        self.taints = _pod_gpu.taints(args["taints"])
-        self.namespace = _gpu_nodes.operator_namespace(self.client)
-        self.members = _gpu_nodes.members(self.client, args["nodes"], args["selector"])
+        self.taints = pod_gpu.taints(args["taints"])
+        self.namespace = gpu_nodes.operator_namespace(self.client)
+        self.members = gpu_nodes.members(self.client, args["nodes"], args["selector"])
         policy = self._policy()
-        daemonsets = _gpu_nodes.daemonsets(self.client)
+        daemonsets = gpu_nodes.daemonsets(self.client)
         notes: list[str] = []
         if not self.absent:
-            profiles, notes = _tolerations.profiles(self.client, args["profiles"])
+            profiles, notes = nodes_tolerations.profiles(self.client, args["profiles"])
             notes += self._check_daemonsets(daemonsets)
             self._tolerate(policy)
             self._tolerate_nfd(daemonsets)
@@ -67,18 +70,20 @@ class ActionModule(RdmaAction):
         for name in args["machine_sets"]:
             self._taint_machine_set(name)
         if self.absent:
-            self._forget_tolerations([policy, *self._features(daemonsets), *_tolerations.noting_profiles(self.client)])
+            self._forget_tolerations(
+                [policy, *self._features(daemonsets), *nodes_tolerations.noting_profiles(self.client)]
+            )
         changed = bool(self.changes)
         result: dict[str, Any] = {
             "changed": changed,
-            "changes": [one["what"] for one in self.changes][: _gpu_nodes.SHOWN],
+            "changes": [one["what"] for one in self.changes][: gpu_nodes.SHOWN],
             "taints": self.taints,
             "count": len(self.members),
             "notes": notes,
             "proof": {},
         }
         if self.diff_mode and changed:
-            result["diff"] = [one["diff"] for one in self.changes][: _gpu_nodes.SHOWN]
+            result["diff"] = [one["diff"] for one in self.changes][: gpu_nodes.SHOWN]
         if not self.check_mode:
             self._wait(self._operands, f"See kubectl -n {self.namespace} get pods -o wide.")
             if not self.absent:
@@ -93,9 +98,9 @@ class ActionModule(RdmaAction):
     # ---- who has to tolerate ---------------------------------------------------------------------------------------
 
     def _policy(self) -> Holder:
-        found = _gpu_nodes.policy(self.client)
+        found = gpu_nodes.policy(self.client)
         name = found["metadata"]["name"]
-        return Holder(f"ClusterPolicy {name}", _gpu_nodes.policy_path(self.client, found), found, IN_POLICY)
+        return Holder(f"ClusterPolicy {name}", gpu_nodes.policy_path(self.client, found), found, IN_POLICY)
 
     def _check_daemonsets(self, daemonsets: list[Json]) -> list[str]:
         """Of others: those of the ClusterPolicy get theirs from it, NFD's from a NodeFeatureDiscovery. A NoExecute
@@ -133,8 +138,8 @@ class ActionModule(RdmaAction):
 
     def _tolerate(self, policy: Holder) -> None:
         """The list is a whole: what stands there stays. nvidia.com/gpu is in the operator's own manifests."""
-        builtin = [{"key": _pod_gpu.GPU_TAINT["key"], "operator": "Exists", "effect": "NoSchedule"}]
-        needed = [one for one in self.taints if policy.present or not _pod_gpu.tolerates(builtin[0], one)]
+        builtin = [{"key": pod_gpu.GPU_TAINT["key"], "operator": "Exists", "effect": "NoSchedule"}]
+        needed = [one for one in self.taints if policy.present or not pod_gpu.tolerates(builtin[0], one)]
         self._add(policy, policy.present or (builtin if needed else []), needed)
 
     def _tolerate_nfd(self, daemonsets: list[Json]) -> None:
@@ -166,10 +171,10 @@ class ActionModule(RdmaAction):
         lacking = self._lacking(live["spec"]["template"]["spec"])
         if lacking:
             return Status(WAITING, f"does not tolerate {_words(lacking)} yet")
-        return _readiness.daemonset(live, allow_zero=True)
+        return readiness.daemonset(live, allow_zero=True)
 
     def _add(self, holder: Holder, base: list[Json], needed: list[Json]) -> None:
-        merged = _pod_gpu.merged(base, needed)
+        merged = pod_gpu.merged(base, needed)
         if merged != holder.present:
             added = [one for one in merged if one not in holder.present]
             self._write(holder, merged, [*holder.noted, *added])
@@ -190,21 +195,21 @@ class ActionModule(RdmaAction):
 
     def _write(self, holder: Holder, tolerations: list[Json], noted: list[Json]) -> None:
         self.client.patch(holder.path, holder.body(tolerations, noted), dry_run=self.check_mode)
-        self.changes.append(_gpu_nodes.change(holder.title, holder.present, tolerations))
+        self.changes.append(gpu_nodes.change(holder.title, holder.present, tolerations))
 
     # ---- taints ----------------------------------------------------------------------------------------------------
 
     def _wanted(self, present: list[Json], noted: list[Json]) -> tuple[list[Json], list[Json]]:
         """(taints, what of them is ours) after this task."""
         if not self.absent:
-            found = _pod_gpu.with_taints(present, self.taints)
+            found = pod_gpu.with_taints(present, self.taints)
             return found, [*noted, *(one for one in found if one not in present and one not in noted)]
         places = _places(self.taints)
         mine = _places(noted) & places
         left = [one for one in present if (one["key"], one["effect"]) not in mine]
         return left, [one for one in noted if (one["key"], one["effect"]) not in places]
 
-    def _taint_node(self, one: _gpu_nodes.Member) -> None:
+    def _taint_node(self, one: gpu_nodes.Member) -> None:
         """Its kubelet may write between our look and our change."""
         for attempt in range(1, ATTEMPTS + 1):
             try:
@@ -212,39 +217,39 @@ class ActionModule(RdmaAction):
             except Conflict:
                 if attempt == ATTEMPTS:
                     raise
-            one = _gpu_nodes.members(self.client, [one.name], "", described=False)[0]
+            one = gpu_nodes.members(self.client, [one.name], "", described=False)[0]
         return None
 
-    def _write_taints(self, one: _gpu_nodes.Member) -> None:
-        noted = _tolerations.read(one.annotations.get(ADDED_TAINTS))
+    def _write_taints(self, one: gpu_nodes.Member) -> None:
+        noted = nodes_tolerations.read(one.annotations.get(ADDED_TAINTS))
         taints, mine = self._wanted(one.taints, noted)
         if (taints, mine) == (one.taints, noted):
             return
         # With the resource version: a taint that came meanwhile must not be lost.
-        meta = {"annotations": {ADDED_TAINTS: _tolerations.text(mine)}, "resourceVersion": one.version}
+        meta = {"annotations": {ADDED_TAINTS: nodes_tolerations.text(mine)}, "resourceVersion": one.version}
         path = self.client.path("v1", "Node", "", one.name)
         self.client.patch(path, {"metadata": meta, "spec": {"taints": taints}}, dry_run=self.check_mode)
-        self.changes.append(_gpu_nodes.change(f"Node {one.name}", one.taints, taints))
+        self.changes.append(gpu_nodes.change(f"Node {one.name}", one.taints, taints))
 
     def _taint_machine_set(self, name: str) -> None:
-        path, found = _gpu_nodes.machine_set(self.client, name)
+        path, found = gpu_nodes.machine_set(self.client, name)
         present = list(found["spec"]["template"]["spec"].get("taints") or [])
-        noted = _tolerations.noted(found, ADDED_TAINTS)
+        noted = nodes_tolerations.noted(found, ADDED_TAINTS)
         taints, mine = self._wanted(present, noted)
         if (taints, mine) == (present, noted):
             return
         meta = {
-            "annotations": {ADDED_TAINTS: _tolerations.text(mine)},
+            "annotations": {ADDED_TAINTS: nodes_tolerations.text(mine)},
             "resourceVersion": found["metadata"]["resourceVersion"],
         }
         body = {"metadata": meta, "spec": {"template": {"spec": {"taints": taints}}}}
         self.client.patch(path, body, dry_run=self.check_mode)
-        self.changes.append(_gpu_nodes.change(f"MachineSet {name}", present, taints))
+        self.changes.append(gpu_nodes.change(f"MachineSet {name}", present, taints))
 
     # ---- evidence --------------------------------------------------------------------------------------------------
 
     def _wait(self, state: Callable[[], dict[str, Status]], remedy: str) -> None:
-        _wait.await_state(
+        wait.await_state(
             state,
             wait_change=lambda seconds: time.sleep(min(seconds, POLL)),
             clock=time.monotonic,
@@ -258,12 +263,12 @@ class ActionModule(RdmaAction):
         """Each of the operator's DaemonSets is ready on all nodes that it wants, and wants all that are labelled for
         it."""
         places = [one for one in self.client.projected("/api/v1/nodes", _place, label_selector=PRESENT) if one]
-        found = [one for one in _gpu_nodes.daemonsets(self.client) if _of_policy(one)]
+        found = [one for one in gpu_nodes.daemonsets(self.client) if _of_policy(one)]
         return {f"daemonset/{one['metadata']['name']}": self._operand(one, places) for one in found}
 
     def _operand(self, daemonset: Json, places: list[Place]) -> Status:
         """What others' taints keep off nodes outside of this task is theirs."""
-        status = _readiness.daemonset(_with_old_pods(daemonset), allow_zero=True)
+        status = readiness.daemonset(_with_old_pods(daemonset), allow_zero=True)
         spec = daemonset["spec"]["template"]["spec"]
         chosen = spec.get("nodeSelector") or {}
         label = next((key for key in chosen if key.startswith(DEPLOY)), "")
@@ -283,7 +288,7 @@ class ActionModule(RdmaAction):
         return Status(WAITING, f"wants {wanted} of {len(due)} Ready nodes with {label}={chosen[label]}{why}")
 
     def _prove(self) -> Json:
-        hard = [one for one in self.taints if one["effect"] in _pod_gpu.HARD]
+        hard = [one for one in self.taints if one["effect"] in pod_gpu.HARD]
         node = next((one for one in self.members if _ready(one)), None)
         if not hard:
             return {}
@@ -291,16 +296,16 @@ class ActionModule(RdmaAction):
             states = [f"{one.name} is {'cordoned' if one.facts.ready else 'not Ready'}" for one in self.members]
             raise RdmaError(
                 f"Cannot prove that {_words(hard)} keeps pods off: no node can take a pod now "
-                f"({_gpu_nodes.told(states)}). "
+                f"({gpu_nodes.told(states)}). "
                 "Uncordon or mend one and run this again; with prove=never the taints stay unproven."
             )
         host = node.labels.get("kubernetes.io/hostname", node.name)
-        live = _gpu_nodes.members(self.client, [node.name], "", described=False)[0].taints
+        live = gpu_nodes.members(self.client, [node.name], "", described=False)[0].taints
         own = [one for one in live if not one["key"].startswith(OF_KUBERNETES)]
         others = [one for one in own if (one["key"], one["effect"]) not in {(h["key"], h["effect"]) for h in hard}]
         with Proof(self.client, self.namespace, self.progress) as refused:
             # It tolerates what is not ours, so that only our taints hold it.
-            bare = pod("gpuops-untolerating", self.namespace, host, self.args["image"], {}, _pod_gpu.merged([], others))
+            bare = pod("gpuops-untolerating", self.namespace, host, self.args["image"], {}, pod_gpu.merged([], others))
             refused.start([bare])
             phase, why = refused.await_decided("gpuops-untolerating", self.args["timeout"])
         if phase != "Pending" or "taint" not in why:
@@ -308,9 +313,7 @@ class ActionModule(RdmaAction):
                 f"A pod without toleration for {_words(hard)} is {phase or 'gone'} on {node.name}: nothing holds it."
             )
         with Proof(self.client, self.namespace, self.progress) as running:
-            tolerating = pod(
-                "gpuops-tolerating", self.namespace, host, self.args["image"], {}, _pod_gpu.merged([], own)
-            )
+            tolerating = pod("gpuops-tolerating", self.namespace, host, self.args["image"], {}, pod_gpu.merged([], own))
             running.start([tolerating])
             running.await_running("taint proof", self.args["timeout"], self.args["grace"])
         return {"pending": why, "running": node.name}
@@ -322,7 +325,7 @@ def _owner(daemonset: Json, kind: str) -> Optional[Json]:
 
 
 def _of_policy(daemonset: Json) -> bool:
-    return _owner(daemonset, _gpu_nodes.POLICY[1]) is not None
+    return _owner(daemonset, gpu_nodes.POLICY[1]) is not None
 
 
 def _of_operator(daemonset: Json) -> bool:
@@ -344,7 +347,7 @@ def _with_old_pods(daemonset: Json) -> Json:
 
 
 def _place(node: Json) -> Optional[Place]:
-    facts = _facts.node_facts(node)
+    facts = nodes_facts.node_facts(node)
     if not facts.ready or facts.cordoned:
         return None
     taints = [one for one in node["spec"].get("taints") or [] if not one["key"].startswith(OF_KUBERNETES)]
@@ -360,12 +363,12 @@ def _elsewhere(node: Json, mine: set[str]) -> set[tuple[str, str]]:
 
 
 def _tolerated(spec: Json, taint: Json) -> bool:
-    return taint["effect"] not in _pod_gpu.HARD or any(
-        _pod_gpu.tolerates(one, taint) and one.get("tolerationSeconds") is None for one in spec.get("tolerations") or []
+    return taint["effect"] not in pod_gpu.HARD or any(
+        pod_gpu.tolerates(one, taint) and one.get("tolerationSeconds") is None for one in spec.get("tolerations") or []
     )
 
 
-def _ready(one: _gpu_nodes.Member) -> bool:
+def _ready(one: gpu_nodes.Member) -> bool:
     return one.facts.ready and not one.facts.cordoned
 
 

@@ -9,14 +9,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Optional
 
-from ansible_collections.gpuops.rdma.plugins.module_utils import _host_report
-from ansible_collections.gpuops.rdma.plugins.module_utils._errors import InputError
-from ansible_collections.gpuops.rdma.plugins.module_utils._host_objects import PROBE
-from ansible_collections.gpuops.rdma.plugins.module_utils._model import Finding, Json
-from ansible_collections.gpuops.rdma.plugins.module_utils._spec_host_checks import SPEC
-from ansible_collections.gpuops.rdma.plugins.plugin_utils import _host_judge, _run
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._action import RdmaAction
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._host_run import for_plan
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Finding, Json
+from ansible_collections.gpuops.rdma.plugins.module_utils._host import summary
+from ansible_collections.gpuops.rdma.plugins.module_utils._host.objects import PROBE
+from ansible_collections.gpuops.rdma.plugins.module_utils._specs.host_checks import SPEC
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import run as base_run
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._base.action import RdmaAction
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._host import judge as host_judge
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._host.run import for_plan
 
 STAGE = "host_checks"
 DETAILS = 50
@@ -29,7 +30,7 @@ class ActionModule(RdmaAction):
     spec = SPEC
 
     def act(self, args: dict[str, Any]) -> dict[str, Any]:
-        plan = _run.read_plan(args["plan"]) if args["plan"] else {}
+        plan = base_run.read_plan(args["plan"]) if args["plan"] else {}
         if args["source"] == "inventory":
             return self._inventory(plan, args)
         if not plan:
@@ -42,7 +43,7 @@ class ActionModule(RdmaAction):
         nodes = {node["name"]: node for node in plan["nodes"]}
         if not nodes:
             raise InputError("The plan has no node of a supported shape, so there is no host to check.")
-        judge = _host_judge.Judge(plan, args["select"], args["mute"])
+        judge = host_judge.Judge(plan, args["select"], args["mute"])
         run = for_plan(self.client, plan, PROBE, self.show, image=args["image"], interval=args["interval"])
         if self.check_mode:
             return {"changed": False, "would": run.predict(), "hosts": {}, "counts": {}, "findings": []}
@@ -60,13 +61,13 @@ class ActionModule(RdmaAction):
     # ---- over SSH --------------------------------------------------------------------------------------------------
 
     def _inventory(self, plan: Json, args: dict[str, Any]) -> dict[str, Any]:
-        judge = _host_judge.Judge(plan or args, args["select"], args["mute"])
+        judge = host_judge.Judge(plan or args, args["select"], args["mute"])
         judged = {name: self._host(judge, name, args) for name in self._task_vars.get("ansible_play_hosts_all") or []}
         if not judged:
             raise InputError("host_checks source=inventory: the play has no hosts.")
         return self._result(judged, args, "")
 
-    def _host(self, judge: _host_judge.Judge, name: str, args: dict[str, Any]) -> Judged:
+    def _host(self, judge: host_judge.Judge, name: str, args: dict[str, Any]) -> Judged:
         variables = self._task_vars["hostvars"][name]
         facts = variables.get(args["facts"]) or {}
         document = facts.get("host")
@@ -75,29 +76,29 @@ class ActionModule(RdmaAction):
         wanted = self._templar.template(variables.get("host_checks_shape") or "") or args["shape"]
         if wanted and wanted not in judge.shapes:
             raise InputError(f"{name}: unknown shape {wanted!r}. Known: {', '.join(sorted(judge.shapes))}.")
-        found = wanted or _host_report.shape_of(document, judge.shapes)
+        found = wanted or summary.shape_of(document, judge.shapes)
         return judge(name, document, judge.shapes.get(found))
 
     # ---- the result ------------------------------------------------------------------------------------------------
 
     def _result(self, judged: Mapping[str, Judged], args: dict[str, Any], run: str) -> dict[str, Any]:
-        order = {verdict: number for number, verdict in enumerate(_host_report.VERDICTS)}
+        order = {verdict: number for number, verdict in enumerate(summary.VERDICTS)}
         names = sorted(judged, key=lambda name: order[judged[name][0]["verdict"]])
         hosts = {name: judged[name][0] for name in names}
-        findings = [item for name in names for item in _host_report.telling(judged[name][1])]
-        for line in _host_report.lines(hosts, findings):
+        findings = [item for name in names for item in summary.telling(judged[name][1])]
+        for line in summary.lines(hosts, findings):
             self.show(line)
         if args["run_dir"]:
             _keep(Path(args["run_dir"]), judged, names, findings, run)
         bad = [name for name in names if hosts[name]["verdict"] == "fail"]
         result: dict[str, Any] = {
-            "counts": {one: sum(host["verdict"] == one for host in hosts.values()) for one in _host_report.VERDICTS},
+            "counts": {one: sum(host["verdict"] == one for host in hosts.values()) for one in summary.VERDICTS},
             "hosts": dict(list(hosts.items())[:DETAILS]),
             "findings": [_flat(item) for item in findings[:DETAILS]],
             "bad": bad[:DETAILS],
         }
         if args["fail_on_findings"] and bad and not self.check_mode:
-            result.update(failed=True, msg=_host_report.message(hosts, findings))
+            result.update(failed=True, msg=summary.message(hosts, findings))
         return result
 
 
@@ -105,12 +106,12 @@ def _keep(
     folder: Path, judged: Mapping[str, Judged], names: Sequence[str], findings: Sequence[Finding], run: str
 ) -> None:
     """What the report is made of, and the documents of those that do not pass, worst first."""
-    _run.write(folder / "host.json", {"run": run, "hosts": {name: judged[name][0] for name in names}})
-    _run.write(folder / f"findings-{STAGE}.json", {"findings": findings})
+    base_run.write(folder / "host.json", {"run": run, "hosts": {name: judged[name][0] for name in names}})
+    base_run.write(folder / f"findings-{STAGE}.json", {"findings": findings})
     for path in folder.glob("host-*.json"):
         path.unlink()
     for name in [name for name in names if judged[name][0]["verdict"] != "pass" and judged[name][2]][:DETAILS]:
-        _run.write(folder / f"host-{name.replace('/', '_')}.json", judged[name][2])
+        base_run.write(folder / f"host-{name.replace('/', '_')}.json", judged[name][2])
 
 
 def _flat(item: Finding) -> Json:

@@ -9,15 +9,19 @@ import difflib
 import time
 from typing import Any
 
-from ansible_collections.gpuops.rdma.plugins.module_utils import _autoscaler, _machine_set, _objects, _scale_watch
-from ansible_collections.gpuops.rdma.plugins.module_utils._client import FIELD_MANAGER
-from ansible_collections.gpuops.rdma.plugins.module_utils._errors import InputError, RdmaError
-from ansible_collections.gpuops.rdma.plugins.module_utils._model import Json
-from ansible_collections.gpuops.rdma.plugins.module_utils._spec_autoscaler_config import POOL
-from ansible_collections.gpuops.rdma.plugins.module_utils._spec_machineset import SPEC
-from ansible_collections.gpuops.rdma.plugins.plugin_utils import _autoscaling, _data, _gpu_nodes, _sharing
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._action import RdmaAction
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._writer import Writer
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError, RdmaError
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json
+from ansible_collections.gpuops.rdma.plugins.module_utils._kube import objects
+from ansible_collections.gpuops.rdma.plugins.module_utils._kube.client import FIELD_MANAGER
+from ansible_collections.gpuops.rdma.plugins.module_utils._openshift import autoscaler, machine_set, scale_watch
+from ansible_collections.gpuops.rdma.plugins.module_utils._specs.autoscaler_config import POOL
+from ansible_collections.gpuops.rdma.plugins.module_utils._specs.machineset import SPEC
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._base.action import RdmaAction
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._gpu_uses import configs
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._kube.writer import Writer
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._nodes import gpu_nodes
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._openshift import autoscaling
 
 SETTLE = 5.0
 """Seconds after which what was written is looked at again."""
@@ -28,14 +32,14 @@ class ActionModule(RdmaAction):
     spec = {**SPEC, "pools": {**SPEC["pools"], "options": POOL}}
 
     def act(self, args: dict[str, Any]) -> dict[str, Any]:
-        self.args = _sharing.plain(args)
+        self.args = configs.plain(args)
         self.changes: list[Json] = []
         self.wrote: dict[str, Json] = {}
-        self.sets = _autoscaling.machine_sets(self.client)
-        self.table = _autoscaling.tables()
-        live = _autoscaling.cluster_autoscaler(self.client) or {}
-        self.types = self.args["gpu_types"] or _autoscaling.gpu_types(live.get("spec") or {})
-        self.version = _autoscaling.version(self.client)
+        self.sets = autoscaling.machine_sets(self.client)
+        self.table = autoscaling.tables()
+        live = autoscaling.cluster_autoscaler(self.client) or {}
+        self.types = self.args["gpu_types"] or autoscaling.gpu_types(live.get("spec") or {})
+        self.version = autoscaling.version(self.client)
         pools = {}
         # Each pool is looked at before the first one is written.
         steps = [self._undo(one) if args["state"] == "absent" else self._pool(one) for one in self.args["pools"]]
@@ -46,30 +50,30 @@ class ActionModule(RdmaAction):
             self._check_settled()
         result: dict[str, Any] = {
             "changed": bool(self.changes),
-            "changes": [one["what"] for one in self.changes][: _gpu_nodes.SHOWN],
+            "changes": [one["what"] for one in self.changes][: gpu_nodes.SHOWN],
             "pools": pools,
             "version": self.version,
         }
         if self.diff_mode and self.changes:
-            result["diff"] = [one["diff"] for one in self.changes][: _gpu_nodes.SHOWN]
+            result["diff"] = [one["diff"] for one in self.changes][: gpu_nodes.SHOWN]
         return result
 
     # ---- present ---------------------------------------------------------------------------------------------------
 
     def _pool(self, pool: Json) -> tuple[str, Json, Any]:
         name = pool["machine_set"]
-        _autoscaling.refuse_type(pool, self.types)
+        autoscaling.refuse_type(pool, self.types)
         found, created = self._found(pool)
         cpu, memory = self._sizes(pool, found)
-        notes, expected = _autoscaling.capacity(self.table, pool, cpu, memory)
+        notes, expected = autoscaling.capacity(self.table, pool, cpu, memory)
         kept = self._kept(found, notes)
-        zones = _autoscaler.zone_hints(self.table, found) if pool["zone_hints"] else {}
-        labels = {_autoscaler.ACCELERATOR: _autoscaler.accelerator(pool["accelerator"]), _autoscaler.SET_LABEL: name}
+        zones = autoscaler.zone_hints(self.table, found) if pool["zone_hints"] else {}
+        labels = {autoscaler.ACCELERATOR: autoscaler.accelerator(pool["accelerator"]), autoscaler.SET_LABEL: name}
         labels = {**zones, **{key: str(value) for key, value in pool["labels"].items()}, **labels}
-        taints = _autoscaling.taints(pool, _machine_set.node_taints(found))
-        change = _machine_set.change(found, {**notes, **kept}, labels, taints)
-        after = _machine_set.merged(found, change.patch)
-        self._check(pool, after, expected.resources.get(_autoscaler.GPU), bool(notes))
+        taints = autoscaling.taints(pool, machine_set.node_taints(found))
+        change = machine_set.change(found, {**notes, **kept}, labels, taints)
+        after = machine_set.merged(found, change.patch)
+        self._check(pool, after, expected.resources.get(autoscaler.GPU), bool(notes))
         told: Json = {"resources": expected.resources, "isolation": expected.isolation, "created": created}
         if self.version and pool["min_replicas"] == 0:
             told["from_zero"] = self._from_zero(pool, after)
@@ -90,7 +94,7 @@ class ActionModule(RdmaAction):
         """The GPU count that the platform's controller put back after us: to write it again would be in vain."""
         machine, capacity = (self.table.families[family]["gpu"] for family in ("machine", "capacity"))
         live = found["metadata"].get("annotations") or {}
-        wrote = machine in (_machine_set.noted(found).get("annotations") or {})
+        wrote = machine in (machine_set.noted(found).get("annotations") or {})
         value = live.get(machine)
         if not (wrote and machine in notes and value and value != live.get(capacity)):
             return {}
@@ -104,17 +108,17 @@ class ActionModule(RdmaAction):
             return self.sets[name], False
         if not source:
             raise InputError(
-                f"There is no MachineSet {name} in {_autoscaling.NAMESPACE}{self._near(name)}. Correct the name, or "
+                f"There is no MachineSet {name} in {autoscaling.NAMESPACE}{self._near(name)}. Correct the name, or "
                 "give copy_from: the set of which it is to be a copy."
             )
         if source not in self.sets:
             raise InputError(f"There is no MachineSet {source} to copy for {name}{self._near(source)}.")
-        return _machine_set.copy(self.sets[source], name, pool["provider_spec"], pool["min_replicas"]), True
+        return machine_set.copy(self.sets[source], name, pool["provider_spec"], pool["min_replicas"]), True
 
     def _refuse_other_machine(self, pool: Json) -> None:
         """Only new Machines would be of the other kind: the set would be of two kinds."""
-        value = _machine_set.provider(self.sets[pool["machine_set"]])
-        if _machine_set.merged(value, pool["provider_spec"]) != value:
+        value = machine_set.provider(self.sets[pool["machine_set"]])
+        if machine_set.merged(value, pool["provider_spec"]) != value:
             raise InputError(
                 f"MachineSet {pool['machine_set']} is there with another providerSpec.value than provider_spec asks "
                 "for. Its Machines would stay as they are: use another name, or remove it first."
@@ -133,7 +137,7 @@ class ActionModule(RdmaAction):
             noted = [there.get(keys[part], "") for part in ("cpu", "memory")]
             sizes = tuple(int(one) if one.isdigit() else 0 for one in noted)
             if not all(sizes):
-                sizes = _autoscaling.node_sizes(self.client, pool["machine_set"])
+                sizes = autoscaling.node_sizes(self.client, pool["machine_set"])
             cpu, memory = cpu or sizes[0], memory or sizes[1]
         if not (cpu and memory):
             raise InputError(
@@ -146,13 +150,13 @@ class ActionModule(RdmaAction):
         if not counted:
             return  # keeps a node; nothing of it is simulated
         zonal = bool(pool["zone_hints"])
-        _autoscaling.refuse(
-            _autoscaler.check_machine_set(self.table, after, gpu_types=self.types, gpus=gpus, zonal=zonal)
+        autoscaling.refuse(
+            autoscaler.check_machine_set(self.table, after, gpu_types=self.types, gpus=gpus, zonal=zonal)
         )
 
     def _from_zero(self, pool: Json, after: Json) -> Json:
-        found = _autoscaling.grows(self.table, after, pool, self.version, self.args["provider"])
-        if found["reason"] != _scale_watch.TRIGGERED:
+        found = autoscaling.grows(self.table, after, pool, self.version, self.args["provider"])
+        if found["reason"] != scale_watch.TRIGGERED:
             raise InputError(
                 f"MachineSet {pool['machine_set']} would not grow from zero on OpenShift {self.version}: "
                 f"{found['why']}."
@@ -166,45 +170,45 @@ class ActionModule(RdmaAction):
                 "pods that ask for VFs never scale it from zero: warm it first (machine_autoscaler_warm), which asks "
                 "for GPUs alone"
             )
-        nodes = len(_autoscaling.machines(self.client, name)) if name in self.sets else 0
-        if nodes and _machine_set.node_taints(after) != _machine_set.node_taints(self.sets[name]):
+        nodes = len(autoscaling.machines(self.client, name)) if name in self.sets else 0
+        if nodes and machine_set.node_taints(after) != machine_set.node_taints(self.sets[name]):
             found.append(f"its {nodes} existing machines keep their taints: the role gpu_taints reaches their nodes")
         return found
 
     # ---- writing ---------------------------------------------------------------------------------------------------
 
     def _create(self, wanted: Json) -> None:
-        change = Writer(self.client, self.check_mode, self.progress).apply(_objects.owned(wanted))
+        change = Writer(self.client, self.check_mode, self.progress).apply(objects.owned(wanted))
         self.changes += [change] if change else []
 
-    def _patch(self, name: str, found: Json, change: _machine_set.Change) -> None:
+    def _patch(self, name: str, found: Json, change: machine_set.Change) -> None:
         # With the resource version: what somebody wrote meanwhile must not be lost.
         meta = {**change.patch["metadata"], "resourceVersion": found["metadata"]["resourceVersion"]}
-        path = self.client.path(*_autoscaling.MACHINE_SETS, _autoscaling.NAMESPACE, name)
+        path = self.client.path(*autoscaling.MACHINE_SETS, autoscaling.NAMESPACE, name)
         self.client.patch(path, {**change.patch, "metadata": meta}, dry_run=self.check_mode)
-        self.changes.append(_gpu_nodes.change(f"MachineSet {name}", change.before, change.after))
+        self.changes.append(gpu_nodes.change(f"MachineSet {name}", change.before, change.after))
         self.wrote[name] = change.after
 
     def _check_settled(self) -> None:
         """Who keeps the sets as he has them (GitOps, another operator) does it at once: the next run would write the
         same again, and the pool would not grow."""
         time.sleep(SETTLE)
-        live = _autoscaling.machine_sets(self.client)
+        live = autoscaling.machine_sets(self.client)
         platform = list(self.table.families["machine"].values())
         for name, wrote in self.wrote.items():
-            found = _machine_set.lost(wrote, live[name], platform) if name in live else ["the set itself is gone"]
+            found = machine_set.lost(wrote, live[name], platform) if name in live else ["the set itself is gone"]
             if found:
-                who = _machine_set.last_writer(live.get(name, {"metadata": {}}), FIELD_MANAGER)
+                who = machine_set.last_writer(live.get(name, {"metadata": {}}), FIELD_MANAGER)
                 raise RdmaError(
                     f"MachineSet {name} did not stay as it was written, {SETTLE:.0f} s ago: "
-                    f"{_gpu_nodes.told(found, 3)}. Somebody keeps it as he has it"
+                    f"{gpu_nodes.told(found, 3)}. Somebody keeps it as he has it"
                     f"{f'; {who} wrote it last' if who else ''}. Change it at its source, or take it out of his hands, "
                     "and run this again."
                 )
 
     def _label_nodes(self, name: str, labels: dict[str, Any]) -> None:
         """Existing nodes of the set; a value of None removes the label where it is ours, that is the set's own."""
-        mine = {_scale_watch.node_of(one) for one in _autoscaling.machines(self.client, name)} - {""}
+        mine = {scale_watch.node_of(one) for one in autoscaling.machines(self.client, name)} - {""}
         if not mine:
             return
         for node, there in self.client.projected(self.client.path("v1", "Node"), _labelled):
@@ -215,7 +219,7 @@ class ActionModule(RdmaAction):
             if lacking:
                 self.client.patch(path, {"metadata": {"labels": lacking}}, dry_run=self.check_mode)
                 before = {key: there.get(key) for key in lacking}
-                self.changes.append(_gpu_nodes.change(f"Node {node}", before, lacking))
+                self.changes.append(gpu_nodes.change(f"Node {node}", before, lacking))
 
     # ---- absent ----------------------------------------------------------------------------------------------------
 
@@ -225,26 +229,26 @@ class ActionModule(RdmaAction):
         if found is None:
             return name, {}, lambda: None
         writer = Writer(self.client, self.check_mode, self.progress)
-        machines = len(_autoscaling.machines(self.client, name))
-        ours = pool["copy_from"] and _objects.is_ours(found)
+        machines = len(autoscaling.machines(self.client, name))
+        ours = pool["copy_from"] and objects.is_ours(found)
         if ours and machines:
             raise InputError(
                 f"MachineSet {name} still has {machines} machines, whose nodes would go with it: scale it to 0 first "
-                f"(its pods gone, the autoscaler does that; or oc scale machineset -n {_autoscaling.NAMESPACE} {name} "
+                f"(its pods gone, the autoscaler does that; or oc scale machineset -n {autoscaling.NAMESPACE} {name} "
                 "--replicas=0)."
             )
-        change = _machine_set.undo(found)
-        earlier = dict(_machine_set.noted(found).get("labels") or {})
+        change = machine_set.undo(found)
+        earlier = dict(machine_set.noted(found).get("labels") or {})
 
         def write() -> None:
             if ours:
-                gone = writer.remove({**found, "apiVersion": _machine_set.API_VERSION, "kind": _machine_set.KIND})
+                gone = writer.remove({**found, "apiVersion": machine_set.API_VERSION, "kind": machine_set.KIND})
                 self.changes.extend([gone] if gone else [])
                 return
             if change.patch:
                 self._patch(name, found, change)
             if self.args["label_nodes"] and earlier:
-                zones = _autoscaler.zone_hints(self.table, found)
+                zones = autoscaler.zone_hints(self.table, found)
                 # The zone of a node is the platform's to tell.
                 self._label_nodes(name, {key: value for key, value in earlier.items() if key not in zones})
 
@@ -256,5 +260,5 @@ def _labelled(node: Json) -> tuple[str, dict[str, str]]:
 
 
 def _vfs(pool: Json) -> bool:
-    shape = _data.shapes().get(pool["shape"])
+    shape = files.shapes().get(pool["shape"])
     return bool(shape and shape.vf_count)

@@ -7,13 +7,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from ansible_collections.gpuops.rdma.plugins.module_utils import _objects, _standing
-from ansible_collections.gpuops.rdma.plugins.module_utils._errors import InputError
-from ansible_collections.gpuops.rdma.plugins.module_utils._model import Json
-from ansible_collections.gpuops.rdma.plugins.module_utils._spec_manifest import SPEC
-from ansible_collections.gpuops.rdma.plugins.plugin_utils import _autoscaling, _run, _take_back
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._action import RdmaAction
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._writer import Writer
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json
+from ansible_collections.gpuops.rdma.plugins.module_utils._kube import objects as kube_objects
+from ansible_collections.gpuops.rdma.plugins.module_utils._specs.manifest import SPEC
+from ansible_collections.gpuops.rdma.plugins.module_utils._teardown import standing
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import run
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._base.action import RdmaAction
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._kube.writer import Writer
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._openshift import autoscaling
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._teardown import revert
 
 
 class ActionModule(RdmaAction):
@@ -27,16 +30,16 @@ class ActionModule(RdmaAction):
             if not absent:
                 raise InputError("gpuops.rdma.manifest everything=true removes: it needs state=absent.")
             left = self._standing()
-            changes = writer.sweep(_objects.KINDS, _objects.SELECTOR, args["timeout"], self._stays)
+            changes = writer.sweep(kube_objects.KINDS, kube_objects.SELECTOR, args["timeout"], self._stays)
             left += writer.left
             objects = [change["object"] for change in changes]
         else:
             asked = self._objects(args)
-            objects = [obj if _objects.is_shared(obj) else _objects.owned(obj) for obj in asked]
+            objects = [obj if kube_objects.is_shared(obj) else kube_objects.owned(obj) for obj in asked]
             if absent:
                 done = [writer.remove(obj) for obj in reversed(objects)]
             else:
-                done = [writer.apply(obj, takeover=_objects.is_shared(obj)) for obj in objects]
+                done = [writer.apply(obj, takeover=kube_objects.is_shared(obj)) for obj in objects]
             changes = [change for change in done if change]
         result: dict[str, Any] = {
             "changed": bool(changes),
@@ -51,8 +54,8 @@ class ActionModule(RdmaAction):
 
     def _standing(self) -> list[str]:
         """What stays of rows; InputError while one stands that needs what would go."""
-        found = _take_back.look(self.client)
-        commands = _standing.take_back(found)
+        found = revert.look(self.client)
+        commands = standing.take_back(found)
         if commands:
             for line in commands:
                 self.progress(line)
@@ -61,7 +64,7 @@ class ActionModule(RdmaAction):
                 "MachineSets): these would stay so, and fail without what they use of ours. Take these rows back "
                 f"first, with this inventory: {'; then '.join(commands)}"
             )
-        told = _standing.staying(found)
+        told = standing.staying(found)
         for line in told:
             self.progress(f"left alone: {line}")
         return told
@@ -71,7 +74,7 @@ class ActionModule(RdmaAction):
         if obj["kind"] != "MachineSet" or self.args["machine_sets"]:
             return ""
         machines = max(
-            len(_autoscaling.machines(self.client, obj["metadata"]["name"])), obj["spec"].get("replicas") or 0
+            len(autoscaling.machines(self.client, obj["metadata"]["name"])), obj["spec"].get("replicas") or 0
         )
         if not machines:
             return ""
@@ -79,7 +82,7 @@ class ActionModule(RdmaAction):
 
     def _objects(self, args: dict[str, Any]) -> list[Json]:
         if args.get("plan"):
-            groups = _run.read_plan(args["plan"])["objects"]
+            groups = run.read_plan(args["plan"])["objects"]
             if args.get("group") not in groups:
                 raise InputError(f"The plan has no objects {args.get('group')!r}. It has: {', '.join(sorted(groups))}.")
             return list(groups[args["group"]])

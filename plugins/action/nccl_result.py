@@ -11,12 +11,19 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Optional, TextIO
 
-from ansible_collections.gpuops.rdma.plugins.module_utils import _judge, _nccl
-from ansible_collections.gpuops.rdma.plugins.module_utils._errors import InputError
-from ansible_collections.gpuops.rdma.plugins.module_utils._model import Json, NcclRun, NcclVerdict, Shape, to_dict
-from ansible_collections.gpuops.rdma.plugins.module_utils._spec_nccl_result import SPEC
-from ansible_collections.gpuops.rdma.plugins.plugin_utils import _data, _nccl_history
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._action import RdmaAction
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import (
+    Json,
+    NcclRun,
+    NcclVerdict,
+    Shape,
+    to_dict,
+)
+from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import judge, parse
+from ansible_collections.gpuops.rdma.plugins.module_utils._specs.nccl_result import SPEC
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._base.action import RdmaAction
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._nccl import history as nccl_history
 
 CHUNK = 1 << 18
 MAX_JSON = 64 << 20
@@ -29,13 +36,13 @@ class ActionModule(RdmaAction):
 
     def act(self, args: dict[str, Any]) -> dict[str, Any]:
         shape, expect = _expectations(args)
-        table = _judge.with_site(_data.nccl(), args["thresholds"])
+        table = judge.with_site(files.nccl(), args["thresholds"])
         path = Path(self._loader.path_dwim(args["history"])) if args["history"] else None
-        history = _nccl_history.read(path) if path else []
+        history = nccl_history.read(path) if path else []
         runs = self._runs(args)
         wanted = [run for run in runs if not args["collective"] or run.collective in ("", args["collective"])] or runs
         verdicts = [
-            _judge.judge(
+            judge.judge(
                 run,
                 shape=shape,
                 nodes=args["nodes"],
@@ -46,7 +53,7 @@ class ActionModule(RdmaAction):
             )
             for run in wanted
         ]
-        decisive = _judge.worst(verdicts)
+        decisive = judge.worst(verdicts)
         if decisive is None:
             raise InputError(f"{args['src'] or 'text'} holds no run of nccl-tests: there is nothing to judge.")
         return {
@@ -60,24 +67,24 @@ class ActionModule(RdmaAction):
         self, path: Optional[Path], args: dict[str, Any], runs: Sequence[NcclRun], verdicts: Sequence[NcclVerdict]
     ) -> bool:
         """Puts what was measured into the history; whether there was anything."""
-        shape = _data.shapes().get(args["shape"] or "")
+        shape = files.shapes().get(args["shape"] or "")
         if path is None or shape is None:
             raise InputError("record needs history (the file) and shape (a known one).")
         now = datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
         records = [
-            _judge.record(run, verdict, shape=shape, nodes=args["nodes"], algo=args["algo"], when=now)
+            judge.record(run, verdict, shape=shape, nodes=args["nodes"], algo=args["algo"], when=now)
             for run, verdict in zip(runs, verdicts)
             if verdict.measured is not None
         ]
         if records and not self.check_mode:
-            _nccl_history.append(path, records)
+            nccl_history.append(path, records)
         return bool(records)
 
     def _runs(self, args: dict[str, Any]) -> list[NcclRun]:
         if (args["src"] is None) == (args["content"] is None):
             raise InputError("nccl_result needs either src or content.")
         if args["content"] is not None:
-            return _nccl.parse_any(args["content"])
+            return parse.parse_any(args["content"])
         path = Path(self._loader.path_dwim(args["src"]))
         try:
             with path.open(encoding="utf-8", errors="replace", newline="\n") as file:
@@ -89,10 +96,10 @@ class ActionModule(RdmaAction):
 def _read(file: TextIO, path: Path) -> list[NcclRun]:
     head = file.read(CHUNK)
     if not head.lstrip("\ufeff \t\r\n").startswith("{"):
-        return _nccl.parse(_nccl.split(_chunks(head, file)))
+        return parse.parse(parse.split(_chunks(head, file)))
     if path.stat().st_size > MAX_JSON:
         raise InputError(f"Cannot read {path}: JSON of more than {MAX_JSON >> 20} MiB is not what nccl-tests writes.")
-    return _nccl.parse_json(head + file.read())
+    return parse.parse_json(head + file.read())
 
 
 def _chunks(head: str, file: TextIO) -> Iterator[str]:
@@ -108,13 +115,13 @@ def _expectations(args: dict[str, Any]) -> tuple[Optional[Shape], Json]:
             raise InputError(f"{key} must be at least 1, is {args[key]}.")
     if args["threshold"] is not None and not args["threshold"] > 0:
         raise InputError(f"threshold must be above 0 GB/s, is {args['threshold']}.")
-    if args["collective"] and args["collective"] not in _nccl.COLLECTIVES:
-        raise InputError(f"Unknown collective {args['collective']!r}. Known: {', '.join(_nccl.COLLECTIVES)}.")
+    if args["collective"] and args["collective"] not in parse.COLLECTIVES:
+        raise InputError(f"Unknown collective {args['collective']!r}. Known: {', '.join(parse.COLLECTIVES)}.")
     named = ("collective", "gpus", "algo", "exit_code", "hcas", "topology", "transport")
     expect: Json = {key: args[key] for key in named if args[key] is not None}
     if args["max_bytes"] is not None:
-        expect["max_bytes"] = _judge.size_bytes(args["max_bytes"])
-    shape = _data.shapes().get(args["shape"]) if args["shape"] else None
+        expect["max_bytes"] = judge.size_bytes(args["max_bytes"])
+    shape = files.shapes().get(args["shape"]) if args["shape"] else None
     if args["shape"] and shape is None:
         expect["unknown_shape"] = args["shape"]
     return shape, expect

@@ -11,14 +11,19 @@ from collections.abc import Container, Sequence
 from pathlib import Path
 from typing import Any
 
-from ansible_collections.gpuops.rdma.plugins.module_utils import _job, _node_mark, _plan, _scan, _scan_report
-from ansible_collections.gpuops.rdma.plugins.module_utils._errors import RdmaError
-from ansible_collections.gpuops.rdma.plugins.module_utils._model import Json, to_dict
-from ansible_collections.gpuops.rdma.plugins.module_utils._spec_nccl_scan import SPEC
-from ansible_collections.gpuops.rdma.plugins.plugin_utils import _data, _run
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._action import RdmaAction
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._nccl_run import ORDER, chosen, file_stem, interruptible
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._scan_run import (
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import RdmaError
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json, to_dict
+from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import job, scan_report
+from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import scan as nccl_scan
+from ansible_collections.gpuops.rdma.plugins.module_utils._nodes import mark
+from ansible_collections.gpuops.rdma.plugins.module_utils._plan import resolve
+from ansible_collections.gpuops.rdma.plugins.module_utils._specs.nccl_scan import SPEC
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import run as base_run
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._base.action import RdmaAction
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._kube.watch import Watcher
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._nccl.run import ORDER, chosen, file_stem, interruptible
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._nccl.scan_run import (
     Bench,
     Journal,
     Performer,
@@ -26,7 +31,6 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils._scan_run import (
     Workers,
     key_of,
 )
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._watch import Watcher
 
 SHOWN_TRIALS = 1000
 
@@ -35,7 +39,7 @@ class ActionModule(RdmaAction):
     spec = SPEC
 
     def act(self, args: dict[str, Any]) -> dict[str, Any]:
-        plan = _run.read_plan(args["plan"])
+        plan = base_run.read_plan(args["plan"])
         entries = chosen(plan, args["tests"])
         if args["plan_only"]:
             return {"changed": False, "verdict": "unjudged", "scans": [self._outline(plan, e, args) for e in entries]}
@@ -56,7 +60,7 @@ class ActionModule(RdmaAction):
         scan = Part(self, plan, entry, args, {}, ()).scan
         if scan is None:
             return {"name": scan_name(entry), "outline": ["no node of this shape"], "pairs": []}
-        first = next((now for now in scan.rounds(_scan.begin()) if now.stage != "single"), None)
+        first = next((now for now in scan.rounds(nccl_scan.begin()) if now.stage != "single"), None)
         for now in scan.rounds(_assume_good(scan)):
             if now.stage == "pairs":
                 first = now
@@ -70,30 +74,30 @@ class ActionModule(RdmaAction):
             for item in page.get("items") or []:
                 name = item["metadata"]["name"]
                 boots[name] = item.get("status", {}).get("nodeInfo", {}).get("bootID", "")
-                if args["include_marked"] and _node_mark.is_marked(item):
+                if args["include_marked"] and mark.is_marked(item):
                     marked.add(name)
         return boots, marked
 
 
-def _assume_good(scan: _scan.Scan) -> Json:
+def _assume_good(scan: nccl_scan.Scan) -> Json:
     """As if every node had passed alone."""
-    state = _scan.begin()
+    state = nccl_scan.begin()
     first = scan.next_round(state)
     if first is None or first.stage != "single":
         return state
-    blank = {"kind": "single", "verdict": _scan.OK}
-    return _scan.record(state, [{**blank, "id": trial.id, "nodes": list(trial.nodes)} for trial in first.trials])
+    blank = {"kind": "single", "verdict": nccl_scan.OK}
+    return nccl_scan.record(state, [{**blank, "id": trial.id, "nodes": list(trial.nodes)} for trial in first.trials])
 
 
 def scan_name(entry: Json) -> str:
     """``scan-h100-8``, from the name of the shape."""
-    return f"scan-{_plan.slug(entry['shape'])}"
+    return f"scan-{resolve.slug(entry['shape'])}"
 
 
 def _taken(node: Json, marked: Container[str]) -> bool:
     """Healthy for the plan, or left out by a mark of ours and nothing else."""
     why = node["excluded"]
-    return not why or (node["name"] in marked and (why == "cordoned" or _node_mark.OWN in why))
+    return not why or (node["name"] in marked and (why == "cordoned" or mark.OWN in why))
 
 
 class Part:
@@ -109,7 +113,7 @@ class Part:
         marked: Container[str],
     ) -> None:
         self.action, self.plan, self.entry, self.args, self.boots = action, plan, entry, args, boots
-        self.name, self.shape = scan_name(entry), _data.shapes()[entry["shape"]]
+        self.name, self.shape = scan_name(entry), files.shapes()[entry["shape"]]
         self.folder = Path(args["run_dir"] or Path(args["plan"]).parent)
         nodes = [node for node in plan["nodes"] if node["shape"] == entry["shape"] and _taken(node, marked)]
         self.nodes = [node["name"] for node in nodes]
@@ -126,17 +130,17 @@ class Part:
         )
         self.scan = self._make_scan() if self.nodes else None
 
-    def _make_scan(self) -> _scan.Scan:
-        limits = _scan.Limits(
+    def _make_scan(self) -> nccl_scan.Scan:
+        limits = nccl_scan.Limits(
             rounds=self.args["rounds"],
             across=self.args["across"],
             singles=self.args["single"],
             gate=self.args["gate"],
         )
         rails = self.shape.pfs if self.args["rails"] else ()
-        return _scan.Scan(self.nodes, self.blocks, self.args["seed"], limits, rails)
+        return nccl_scan.Scan(self.nodes, self.blocks, self.args["seed"], limits, rails)
 
-    def _test(self) -> _job.Test:
+    def _test(self) -> job.Test:
         # Kueue would count the kept workers as one long job; a scan places its own.
         more: Json = {
             "name": self.name,
@@ -146,11 +150,11 @@ class Part:
             "deadline": self.settings.deadline,
         }
         if self.entry["topology"]:
-            more.update(topology=_job.TOPOLOGY_MAP, topology_key=str(self.entry["topology"]))
+            more.update(topology=job.TOPOLOGY_MAP, topology_key=str(self.entry["topology"]))
         if self.args["include_marked"]:
-            more["tolerations"] = (*_job.Test.tolerations, *_node_mark.TOLERATIONS)
-        test = _job.of_plan(self.plan, self.entry, self.nodes, **more)
-        _job.check(test, self.launcher)
+            more["tolerations"] = (*job.Test.tolerations, *mark.TOLERATIONS)
+        test = job.of_plan(self.plan, self.entry, self.nodes, **more)
+        job.check(test, self.launcher)
         return test
 
     def show(self, line: str) -> None:
@@ -168,7 +172,7 @@ class Part:
     def run(self) -> Json:
         """From leftovers to clean-up; writes ``scan-<shape>.json`` and its findings, returns the small result."""
         if self.scan is None:
-            nothing = _scan.Conclusion("incomplete", f"no healthy node of {self.entry['shape']} is left", True)
+            nothing = nccl_scan.Conclusion("incomplete", f"no healthy node of {self.entry['shape']} is left", True)
             return self._keep(nothing, [], 0.0)
         began = time.monotonic()
         test = self._test()
@@ -179,7 +183,7 @@ class Part:
         results = journal.load(self.args["resume_age"], boots)
         journal.begin(results, boots)
         performer = Performer(self.action.client, self.scan, bench, workers, journal, self.folder / "logs", self.show)
-        performer.state = _scan.record(performer.state, results)
+        performer.state = nccl_scan.record(performer.state, results)
         for log in [] if results else performer.logs.glob(f"{self.name}-round-*.log"):
             log.unlink(missing_ok=True)
         self._greet(self.scan, len(results))
@@ -193,7 +197,7 @@ class Part:
             raise RdmaError(f"{trouble} {len(performer.state['results'])} results are kept for the next scan.")
         return kept
 
-    def _greet(self, scan: _scan.Scan, resumed: int) -> None:
+    def _greet(self, scan: nccl_scan.Scan, resumed: int) -> None:
         for line in scan.outline():
             self.show(line)
         if resumed:
@@ -247,17 +251,17 @@ class Part:
             "seconds": gate.seconds,
             "made": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
         }
-        _run.write(self.folder / f"{stem}.json", document)
+        base_run.write(self.folder / f"{stem}.json", document)
 
-    def _keep(self, conclusion: _scan.Conclusion, results: Sequence[Json], seconds: float) -> Json:
+    def _keep(self, conclusion: nccl_scan.Conclusion, results: Sequence[Json], seconds: float) -> Json:
         """Writes the documents that the report is made of; returns the small result."""
-        found = _scan_report.document(
+        found = scan_report.document(
             self.name, self.entry["shape"], self.nodes, self.blocks, to_dict(conclusion), results
         )
         found["seconds"] = round(seconds, 1)
-        _run.write(self.folder / f"{self.name}.json", found)
-        _run.write(self.folder / f"findings-{self.name}.json", {"findings": to_dict(_scan_report.findings(found))})
-        for line in _scan_report.text(found):
+        base_run.write(self.folder / f"{self.name}.json", found)
+        base_run.write(self.folder / f"findings-{self.name}.json", {"findings": to_dict(scan_report.findings(found))})
+        for line in scan_report.text(found):
             self.show(line)
         return {
             "name": self.name,

@@ -12,9 +12,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Callable, Optional
 
-from ansible_collections.gpuops.rdma.plugins.module_utils import _busy, _job, _judge, _nccl, _plan
-from ansible_collections.gpuops.rdma.plugins.module_utils._errors import InputError, RdmaError
-from ansible_collections.gpuops.rdma.plugins.module_utils._model import (
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError, RdmaError
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import (
     Finding,
     Json,
     NcclRun,
@@ -22,11 +21,18 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._model import (
     Shape,
     to_dict,
 )
-from ansible_collections.gpuops.rdma.plugins.module_utils._spec_nccl_test import SPEC
-from ansible_collections.gpuops.rdma.plugins.plugin_utils import _data, _nccl_history, _run
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._action import RdmaAction
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._busy_wait import Busy, Look
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._nccl_run import (
+from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import job
+from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import judge as nccl_judge
+from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import parse as nccl
+from ansible_collections.gpuops.rdma.plugins.module_utils._nodes import busy as nodes_busy
+from ansible_collections.gpuops.rdma.plugins.module_utils._plan import resolve
+from ansible_collections.gpuops.rdma.plugins.module_utils._specs.nccl_test import SPEC
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import run as base_run
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._base.action import RdmaAction
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._nccl import history as nccl_history
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._nccl.busy_wait import Busy, Look
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._nccl.run import (
     ORDER,
     Outcome,
     Run,
@@ -45,7 +51,7 @@ class ActionModule(RdmaAction):
     spec = SPEC
 
     def act(self, args: dict[str, Any]) -> dict[str, Any]:
-        plan = _run.read_plan(args["plan"])
+        plan = base_run.read_plan(args["plan"])
         parts = [(entry, one) for entry in chosen(plan, args["tests"]) for one in collectives(entry, args)]
         standard = Standard.of(args, Path(args["history"]) if args["history"] else None)
         if self.check_mode:
@@ -66,8 +72,8 @@ class ActionModule(RdmaAction):
             job_run = Run(self.client, test, launcher, Path(), self.show, start_timeout=0.0, grace=0.0, run_timeout=0.0)
             job_run.apply(dry_run=True)
             jobs.append(f"{launcher} job {test.name}: {test.collective} on {len(test.nodes)} nodes, {test.np} ranks")
-            held = Look(self.client, plan, _job.names(entry)).once(test.nodes)
-            busy += [_busy.summary(held, len(test.nodes))] if held else []
+            held = Look(self.client, plan, job.names(entry)).once(test.nodes)
+            busy += [nodes_busy.summary(held, len(test.nodes))] if held else []
         told = list(dict.fromkeys(busy))
         return {
             "changed": True,
@@ -81,26 +87,26 @@ class ActionModule(RdmaAction):
 def collectives(entry: Json, args: dict[str, Any]) -> list[str]:
     """Of one entry of the plan. InputError for an unknown one and for one named twice."""
     names = args["collectives"] or entry.get("collectives") or [entry["collective"]]
-    unknown = [name for name in names if name not in _job.PROGRAMS]
+    unknown = [name for name in names if name not in job.PROGRAMS]
     if unknown or len(set(names)) != len(names):
         what = f"unknown: {', '.join(unknown)}" if unknown else "one is named twice"
-        raise InputError(f"Cannot test the collectives {', '.join(names)}: {what}. Known: {', '.join(_job.PROGRAMS)}.")
+        raise InputError(f"Cannot test the collectives {', '.join(names)}: {what}. Known: {', '.join(job.PROGRAMS)}.")
     return list(names)
 
 
-def test_of(plan: Json, entry: Json, args: dict[str, Any], collective: str = "") -> tuple[_job.Test, str]:
+def test_of(plan: Json, entry: Json, args: dict[str, Any], collective: str = "") -> tuple[job.Test, str]:
     """The job model and the launcher. One of several collectives has its name in the job's."""
-    nodes = [node["name"] for node in _plan.test_nodes(plan, entry["shape"], entry.get("limit") or None)]
+    nodes = [node["name"] for node in resolve.test_nodes(plan, entry["shape"], entry.get("limit") or None)]
     names = collectives(entry, args)
     more: Json = {"collective": collective or names[0], "pull": args["pull_timeout"]}
     if len(names) > 1:
-        more["name"] = f"{entry['name']}-{_job.slug(more['collective'])}"
+        more["name"] = f"{entry['name']}-{job.slug(more['collective'])}"
     if args["gang"]:
         more["gang"] = True
     if entry["topology"]:
-        more.update(topology=_job.TOPOLOGY_MAP, topology_key=f"{_plan.slug(entry['shape'])}.xml")
+        more.update(topology=job.TOPOLOGY_MAP, topology_key=f"{resolve.slug(entry['shape'])}.xml")
     launcher = plan["launcher"] if args["launcher"] == "auto" else args["launcher"]
-    return _job.of_plan(plan, entry, nodes, **more), launcher
+    return job.of_plan(plan, entry, nodes, **more), launcher
 
 
 @dataclass(frozen=True)
@@ -113,19 +119,19 @@ class Standard:
     @classmethod
     def of(cls, args: dict[str, Any], path: Optional[Path]) -> Standard:
         if path is not None:
-            _nccl_history.read(path)  # a file that cannot be read is told before a job is made
-        return cls(_judge.with_site(_data.nccl(), args["thresholds"]), path)
+            nccl_history.read(path)  # a file that cannot be read is told before a job is made
+        return cls(nccl_judge.with_site(files.nccl(), args["thresholds"]), path)
 
     @property
     def history(self) -> list[Json]:
-        return _nccl_history.read(self.path) if self.path else []
+        return nccl_history.read(self.path) if self.path else []
 
-    def record(self, run: NcclRun, verdict: NcclVerdict, test: _job.Test, shape: Shape) -> None:
+    def record(self, run: NcclRun, verdict: NcclVerdict, test: job.Test, shape: Shape) -> None:
         if self.path is not None and verdict.measured is not None:
-            line = _judge.record(
+            line = nccl_judge.record(
                 run, verdict, shape=shape, nodes=len(test.nodes), algo=test.algo or "default", when=_now()
             )
-            _nccl_history.append(self.path, [line])
+            nccl_history.append(self.path, [line])
 
 
 class Part:
@@ -141,7 +147,7 @@ class Part:
 
     def _set(self) -> None:
         """Anew after a node was left out."""
-        self.plan = _run.read_plan(self.args["plan"])
+        self.plan = base_run.read_plan(self.args["plan"])
         self.test, self.launcher = test_of(self.plan, self.entry, self.args, self.collective)
         self.name = self.test.name
 
@@ -158,7 +164,7 @@ class Part:
         if held or not self.test.nodes:
             return self._keep(self._not_run(held, left_out), NcclRun("empty"), "", 0.0)
         test = self.test
-        _job.check(test, self.launcher)
+        job.check(test, self.launcher)
         job_run = self._job_run(test, log)
         self.say(
             f"{test.collective} on {len(test.nodes)} nodes x {test.gpus_per_node} GPUs, {test.min_bytes} to "
@@ -178,11 +184,11 @@ class Part:
         parsed = parse(log)
         verdict = judge(parsed, outcome, test, self.entry, self.standard)
         verdict = replace(verdict, findings=(*verdict.findings, *left_out))
-        self.standard.record(parsed, verdict, test, _data.shapes()[self.entry["shape"]])
+        self.standard.record(parsed, verdict, test, files.shapes()[self.entry["shape"]])
         self.say(f"{verdict.verdict}: {verdict.reason}")
         return self._keep(verdict, parsed, str(log) if log.exists() else "", outcome.seconds, outcome)
 
-    def _job_run(self, test: _job.Test, log: Path) -> Run:
+    def _job_run(self, test: job.Test, log: Path) -> Run:
         return Run(
             self.client,
             test,
@@ -198,22 +204,22 @@ class Part:
 
     def _remove_leftovers(self, log: Path) -> None:
         """Of this test, and of the same shape's other collectives: all hold the same GPUs."""
-        others = left_over(self.client, self.test.namespace, _job.names(self.entry))
+        others = left_over(self.client, self.test.namespace, job.names(self.entry))
         names = dict.fromkeys([self.name, *others])
         if sum(self._job_run(replace(self.test, name=name), log).clean() for name in names):
             self.say("removed what an earlier run had left")
 
     def _settle(self) -> tuple[Busy, list[Finding]]:
         """(nodes still in use that stop the test, findings about those left out). No pod is touched."""
-        look, mode = Look(self.client, self.plan, _job.names(self.entry)), self.args["busy"]
+        look, mode = Look(self.client, self.plan, job.names(self.entry)), self.args["busy"]
         if mode == "skip":
-            nodes = [node["name"] for node in _plan.test_nodes(self.plan, self.entry["shape"])]
+            nodes = [node["name"] for node in resolve.test_nodes(self.plan, self.entry["shape"])]
             busy = look.once(nodes)
             if busy:
-                self.say(f"left out: {_busy.summary(busy, len(nodes))}")
-                _run.exclude(self.args["plan"], {name: _busy.reason(held) for name, held in busy.items()})
+                self.say(f"left out: {nodes_busy.summary(busy, len(nodes))}")
+                base_run.exclude(self.args["plan"], {name: nodes_busy.reason(held) for name, held in busy.items()})
                 self._set()
-            return {}, _busy.findings(busy, "warning", "nccl_test")
+            return {}, nodes_busy.findings(busy, "warning", "nccl_test")
         if mode == "wait":
             return look.until_free(self.test.nodes, self.args["busy_timeout"], self.say), []
         return look.once(self.test.nodes), []
@@ -224,16 +230,16 @@ class Part:
             text = f"no healthy node of {self.entry['shape']} is left for the test"
             return NcclVerdict("incomplete", text, findings=tuple(left_out))
         waited = f" after {self.args['busy_timeout']} s" if self.args["busy"] == "wait" else ""
-        text = f"the test did not start: {_busy.summary(held, len(self.test.nodes))}{waited}"
+        text = f"the test did not start: {nodes_busy.summary(held, len(self.test.nodes))}{waited}"
         self.say(f"incomplete: {text}")
-        return NcclVerdict("incomplete", text, findings=tuple(_busy.findings(held, "unknown", "nccl_test")))
+        return NcclVerdict("incomplete", text, findings=tuple(nodes_busy.findings(held, "unknown", "nccl_test")))
 
     def _name_holders(self, outcome: Outcome) -> None:
         """Somebody may have been faster: the scheduler only says that there is no room."""
         with contextlib.suppress(RdmaError):
-            held = Look(self.client, self.plan, _job.names(self.entry)).once(self.test.nodes)
+            held = Look(self.client, self.plan, job.names(self.entry)).once(self.test.nodes)
             if held:
-                outcome.why += f"; {_busy.summary(held, len(self.test.nodes))}"
+                outcome.why += f"; {nodes_busy.summary(held, len(self.test.nodes))}"
 
     def _keep(
         self, verdict: NcclVerdict, run: NcclRun, log: str, seconds: float, outcome: Outcome | None = None
@@ -257,7 +263,7 @@ class Part:
             "seconds": seconds,
             "made": _now(),
         }
-        _run.write(self.folder / f"{file_stem(test.name)}.json", document)
+        base_run.write(self.folder / f"{file_stem(test.name)}.json", document)
         rows = [{"size": row.size, "busbw": row.busbw} for row in run.rows]
         return {
             "name": test.name,
@@ -291,26 +297,24 @@ def parse(log: Path) -> NcclRun:
     if not log.exists():
         return NcclRun("empty")
     with log.open(encoding="utf-8", errors="replace", newline="\n") as file:
-        return _nccl.parse(_nccl.split(iter(lambda: file.read(CHUNK), "")))[-1]
+        return nccl.parse(nccl.split(iter(lambda: file.read(CHUNK), "")))[-1]
 
 
-def judge(
-    run: NcclRun, outcome: Outcome, test: _job.Test, entry: Json, standard: Standard | None = None
-) -> NcclVerdict:
+def judge(run: NcclRun, outcome: Outcome, test: job.Test, entry: Json, standard: Standard | None = None) -> NcclVerdict:
     """A test that never started says nothing about a node's bandwidth: that is incomplete, not fail."""
-    shape, standard = _data.shapes()[entry["shape"]], standard or Standard(_data.nccl())
+    shape, standard = files.shapes()[entry["shape"]], standard or Standard(files.nccl())
     expect = {
         "collective": test.collective,
         "ranks": test.np,
-        "max_bytes": _judge.size_bytes(test.max_bytes),
+        "max_bytes": nccl_judge.size_bytes(test.max_bytes),
         "exit_code": outcome.exit_code,
         "algo": test.algo or "default",
         "hcas": test.vfs_per_node or len(shape.pfs),
-        "topology": _job.nccl_env(test).get("NCCL_TOPO_FILE", ""),
+        "topology": job.nccl_env(test).get("NCCL_TOPO_FILE", ""),
         "transport": True,
         "checked": True,
     }
-    verdict = _judge.judge(
+    verdict = nccl_judge.judge(
         run, shape=shape, nodes=len(test.nodes), table=standard.table, expect=expect, history=standard.history
     )
     findings = _findings(outcome, test)
@@ -327,7 +331,7 @@ def judge(
 
 def _by_outcome(outcome: Outcome, run: NcclRun) -> tuple[str, str] | None:
     """What the end of the job says, where it says more than the log."""
-    at = f"; the last size was {_judge.size_text(run.rows[-1].size)}" if run.rows else ""
+    at = f"; the last size was {nccl_judge.size_text(run.rows[-1].size)}" if run.rows else ""
     if outcome.stage == "worker":
         return "fail", f"{outcome.why}{at}"
     if outcome.stage == "deadline":
@@ -348,7 +352,7 @@ def _with_nodes(text: str, outcome: Outcome) -> str:
     return text
 
 
-def _findings(outcome: Outcome, test: _job.Test) -> list[Finding]:
+def _findings(outcome: Outcome, test: job.Test) -> list[Finding]:
     """Nodes that the end of the job names."""
     remedy = f"kubectl describe node NODE; the log is in run/logs/{test.name}.log"
     found = [
@@ -376,7 +380,7 @@ def _findings(outcome: Outcome, test: _job.Test) -> list[Finding]:
     return found
 
 
-def _mixed_images(outcome: Outcome, test: _job.Test) -> list[Finding]:
+def _mixed_images(outcome: Outcome, test: job.Test) -> list[Finding]:
     """A tag may have moved between two pulls: the nodes then run different programs."""
     kinds = sorted(set(outcome.images.values()))
     if len(kinds) < 2:

@@ -11,12 +11,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Optional
 
-from ansible_collections.gpuops.rdma.plugins.module_utils import _host_probe, _topology
-from ansible_collections.gpuops.rdma.plugins.module_utils._errors import DataError, InputError
-from ansible_collections.gpuops.rdma.plugins.module_utils._model import Json, Shape, to_dict
-from ansible_collections.gpuops.rdma.plugins.module_utils._spec_nccl_topology import SPEC
-from ansible_collections.gpuops.rdma.plugins.plugin_utils import _data, _host_judge, _run
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._action import RdmaAction
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import DataError, InputError
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json, Shape, to_dict
+from ansible_collections.gpuops.rdma.plugins.module_utils._host import probe
+from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import topology
+from ansible_collections.gpuops.rdma.plugins.module_utils._specs.nccl_topology import SPEC
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files, run
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._base.action import RdmaAction
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._host import judge
 
 TOLD = 50
 """Nodes, problems and differences in the result."""
@@ -33,7 +35,7 @@ class ActionModule(RdmaAction):
             raise InputError("nccl_topology needs plan, or one of src, content, tree, host, or shape alone.")
         made = not given or given[0] in ("tree", "host")
         text = self._made(args) if made else self._read(args)
-        system, problems = _topology.check(text)
+        system, problems = topology.check(text)
         result: dict[str, Any] = {
             "changed": False,
             "valid": not any(item.status in ("refused", "ignored") for item in problems),
@@ -55,46 +57,46 @@ class ActionModule(RdmaAction):
                 raise InputError(f"{key} is for a topology that is made; src and content are one already.")
         if args["content"] is not None:
             return str(args["content"])
-        return _data.topology_file(Path(self._loader.path_dwim(args["src"])))
+        return files.topology_file(Path(self._loader.path_dwim(args["src"])))
 
     def _made(self, args: dict[str, Any]) -> str:
         shape = _shape(args["shape"]) if args["shape"] else None
         if shape is not None and args["tree"] is None and args["host"] is None:
-            return _topology.render(shape, args["nic_names"])
+            return topology.render(shape, args["nic_names"])
         document = _document(args["host"]) if args["host"] is not None else self._probe(args["tree"])
-        return _topology.text_of(_topology.of_host(document, shape, args["nic_names"], args["devices"]))
+        return topology.text_of(topology.of_host(document, shape, args["nic_names"], args["devices"]))
 
     def _probe(self, tree: str) -> Json:
         try:
-            return _host_probe.probe(self._loader.path_dwim(tree), pci=True)
-        except _host_probe.NotATree as error:
+            return probe.probe(self._loader.path_dwim(tree), pci=True)
+        except probe.NotATree as error:
             raise InputError(str(error)) from None
 
     # ---- what is told of it ----------------------------------------------------------------------------------------
 
-    def _contrast(self, system: Optional[_topology.Element], args: dict[str, Any]) -> Json:
+    def _contrast(self, system: Optional[topology.Element], args: dict[str, Any]) -> Json:
         if args["against"] is None:
             return {}
         name = args["against"]
-        if name in _data.shapes():
-            text = _topology.render(_shape(name))
+        if name in files.shapes():
+            text = topology.render(_shape(name))
         else:
-            text = _data.topology_file(Path(self._loader.path_dwim(name)))
-        other, problems = _topology.check(text)
+            text = files.topology_file(Path(self._loader.path_dwim(name)))
+        other, problems = topology.check(text)
         if other is None:
             first = problems[0]
             raise InputError(f"NCCL would not use {name}, line {first.line}: {first.message}")
-        differing, detected = _topology.contrast(system, other) if system else ([], [])
+        differing, detected = topology.contrast(system, other) if system else ([], [])
         return {"differences": differing[:TOLD], "only_one": _counted(detected), "different": len(differing)}
 
     # ---- writing ---------------------------------------------------------------------------------------------------
 
-    def _write(self, path: Path, text: str, problems: list[_topology.Problem]) -> Json:
+    def _write(self, path: Path, text: str, problems: list[topology.Problem]) -> Json:
         fatal = [item for item in problems if item.status in ("refused", "ignored")]
         if fatal:
             told = f"line {fatal[0].line}: {fatal[0].message}"
             raise InputError(f"Not written to {path}, for NCCL would not use it: {told}")
-        before = _data.topology_file(path) if path.exists() else ""
+        before = files.topology_file(path) if path.exists() else ""
         result: Json = {"dest": str(path), "changed": before != text}
         if self.diff_mode:
             result["diff"] = {"before_header": str(path), "after_header": str(path), "before": before, "after": text}
@@ -105,18 +107,18 @@ class ActionModule(RdmaAction):
 
 def _gate(plan_file: Path) -> dict[str, Any]:
     """What the host checks of this run found about the plan's files; NCCL itself would say nothing."""
-    plan = _run.read_plan(str(plan_file))
+    plan = run.read_plan(str(plan_file))
     result: dict[str, Any] = {
         "changed": False,
         "files": sorted({t["topology"] for t in plan["tests"] if t["topology"]}),
     }
-    found = plan_file.parent / f"findings-{_host_judge.STAGE}.json"
+    found = plan_file.parent / f"findings-{judge.STAGE}.json"
     if not result["files"] or not found.exists():
         return result
     out = {node["name"] for node in plan["nodes"] if node["excluded"]}
     bad: dict[str, str] = {}
-    for item in _run.read(found)["findings"]:
-        if item["id"] == _host_judge.TOPOLOGY and item["severity"] == "error" and item["subject"] not in out:
+    for item in run.read(found)["findings"]:
+        if item["id"] == judge.TOPOLOGY and item["severity"] == "error" and item["subject"] not in out:
             bad.setdefault(item["subject"], item["found"])
     if bad:
         names = list(bad)
@@ -153,15 +155,15 @@ def _replace(path: Path, text: str) -> None:
         raise InputError(f"Cannot write {path}: {error.strerror}. Give a place in a folder you can write.") from None
 
 
-def _missing(system: Optional[_topology.Element], args: dict[str, Any]) -> Json:
+def _missing(system: Optional[topology.Element], args: dict[str, Any]) -> Json:
     """What of the file each node lacks; nodes that have all of it are left out."""
     if args["hosts"] is None or system is None:
         return {}
-    found: dict[str, list[_topology.Misfit]] = {}
+    found: dict[str, list[topology.Misfit]] = {}
     count = 0
     for name, document in _documents(args["hosts"]):
         count += 1
-        found[name] = _topology.fit(system, document, args["devices"])
+        found[name] = topology.fit(system, document, args["devices"])
     if not count:
         raise InputError("hosts has no host document, so nothing is known of any node.")
     unfit = {name: items for name, items in found.items() if any(item.status != "warn" for item in items)}
@@ -174,7 +176,7 @@ def _missing(system: Optional[_topology.Element], args: dict[str, Any]) -> Json:
 
 
 def _shape(name: str) -> Shape:
-    shapes = _data.shapes()
+    shapes = files.shapes()
     if name not in shapes:
         raise InputError(f"Unknown shape {name!r}. Known: {', '.join(shapes)}.")
     return shapes[name]
@@ -193,7 +195,7 @@ def _documents(value: Any) -> Iterator[tuple[str, Json]]:
     """(name, document): of a mapping by name, a list, one document, or the folder of a run."""
     if isinstance(value, str):
         for path in sorted(Path(value).expanduser().glob("host-*.json")):
-            yield path.stem[5:], _named(path.stem[5:], _run.read(path))
+            yield path.stem[5:], _named(path.stem[5:], run.read(path))
     elif isinstance(value, Mapping) and ("functions" in value or isinstance(value.get("host"), Mapping)):
         document = _document(value)
         yield str(document.get("host") or "host"), document

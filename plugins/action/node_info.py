@@ -12,18 +12,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, Callable
 
-from ansible_collections.gpuops.rdma.plugins.module_utils import _facts
-from ansible_collections.gpuops.rdma.plugins.module_utils._client import Client
-from ansible_collections.gpuops.rdma.plugins.module_utils._errors import (
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import (
     Forbidden,
     InputError,
     NotFound,
     RdmaError,
 )
-from ansible_collections.gpuops.rdma.plugins.module_utils._model import Finding, Json, NodeFacts, Shape, to_dict
-from ansible_collections.gpuops.rdma.plugins.module_utils._spec_node_info import SPEC
-from ansible_collections.gpuops.rdma.plugins.plugin_utils import _data
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._action import RdmaAction
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Finding, Json, NodeFacts, Shape, to_dict
+from ansible_collections.gpuops.rdma.plugins.module_utils._kube.client import Client
+from ansible_collections.gpuops.rdma.plugins.module_utils._nodes import facts as nodes_facts
+from ansible_collections.gpuops.rdma.plugins.module_utils._specs.node_info import SPEC
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._base.action import RdmaAction
 
 MISSING_LIBRARY = ""
 try:
@@ -43,7 +43,7 @@ class ActionModule(RdmaAction):
 
 def node_info(client: Client, args: Mapping[str, Any]) -> dict[str, Any]:
     """The action without Ansible."""
-    shapes = _data.shapes()
+    shapes = files.shapes()
     _check(args, shapes)
     search = _compiled(args["query"])
     facts = _nodes(client, args)
@@ -58,7 +58,7 @@ def node_info(client: Client, args: Mapping[str, Any]) -> dict[str, Any]:
         "problems": to_dict(problems[: args["max_problems"]]),
         "truncated": shown != nodes or len(problems) > args["max_problems"],
         "summary": {
-            **_facts.summary_of(zip(facts, rows), bool(resource)),
+            **nodes_facts.summary_of(zip(facts, rows), bool(resource)),
             "problems": len(problems),
             "errors": sum(finding.severity == "error" for finding in problems),
         },
@@ -68,16 +68,16 @@ def node_info(client: Client, args: Mapping[str, Any]) -> dict[str, Any]:
 def _nodes(client: Client, args: Mapping[str, Any]) -> list[NodeFacts]:
     names = set(args["nodes"])
     selectors = {"label_selector": _label_selector(args), "field_selector": _field_selector(args)}
-    found = client.projected("/api/v1/nodes", _facts.node_facts, limit=args["page_size"], **selectors)
+    found = client.projected("/api/v1/nodes", nodes_facts.node_facts, limit=args["page_size"], **selectors)
     return [node for node in found if not names or node.name in names]
 
 
 def _device_ids(client: Client, names: list[str]) -> dict[str, Json]:
-    features = _readings(client, "nfd.k8s-sigs.io/v1alpha1", "NodeFeature", _facts.feature_ids)
+    features = _readings(client, "nfd.k8s-sigs.io/v1alpha1", "NodeFeature", nodes_facts.feature_ids)
     states: list[Ids] = []
     if len({name for name, ids in features if ids}) < len(names):
-        states = _readings(client, "sriovnetwork.openshift.io/v1", "SriovNetworkNodeState", _facts.state_ids)
-    return _facts.known_ids(names, features, states)
+        states = _readings(client, "sriovnetwork.openshift.io/v1", "SriovNetworkNodeState", nodes_facts.state_ids)
+    return nodes_facts.known_ids(names, features, states)
 
 
 def _readings(client: Client, api_version: str, kind: str, read: Callable[[Json], Ids]) -> list[Ids]:
@@ -115,7 +115,7 @@ def _searched(search: Any, query: str, rows: list[Json]) -> Any:
 
 
 def _label_selector(args: Mapping[str, Any]) -> str:
-    shapes = f"{_facts.SHAPE_LABELS[0]} in ({','.join(args['shape'])})" if args["shape"] else ""
+    shapes = f"{nodes_facts.SHAPE_LABELS[0]} in ({','.join(args['shape'])})" if args["shape"] else ""
     return ",".join(filter(None, (args["label_selector"], shapes)))
 
 
@@ -125,10 +125,10 @@ def _field_selector(args: Mapping[str, Any]) -> str:
 
 
 def _row(node: NodeFacts, shapes: Mapping[str, Shape], resource: str, ids: Mapping[str, Json], details: bool) -> Json:
-    row = _facts.node_row(node, shapes.get(node.shape), resource)
+    row = nodes_facts.node_row(node, shapes.get(node.shape), resource)
     if node.name in ids:
         row["device_ids"] = ids[node.name]
-    return {**row, "details": _facts.node_details(node)} if details else row
+    return {**row, "details": nodes_facts.node_details(node)} if details else row
 
 
 def _judge(
@@ -139,11 +139,11 @@ def _judge(
     args: Mapping[str, Any],
 ) -> list[Finding]:
     wanted = {name: shapes[name] for name in args["shape"]} or shapes
-    findings = _facts.judge_nodes(facts, wanted, resource, ids)
+    findings = nodes_facts.judge_nodes(facts, wanted, resource, ids)
     if args["expected"] is not None:
         ready = sum(node.ready and node.shape in wanted for node in facts)
         short = ready < args["expected"]
-        findings[:0] = [_facts.nodes_missing(ready, args["expected"], args["shape"] or ["any"])] if short else []
+        findings[:0] = [nodes_facts.nodes_missing(ready, args["expected"], args["shape"] or ["any"])] if short else []
     return findings
 
 

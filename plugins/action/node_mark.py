@@ -9,12 +9,12 @@ import datetime
 from pathlib import Path
 from typing import Any
 
-from ansible_collections.gpuops.rdma.plugins.module_utils import _node_mark
-from ansible_collections.gpuops.rdma.plugins.module_utils._errors import InputError
-from ansible_collections.gpuops.rdma.plugins.module_utils._model import Json
-from ansible_collections.gpuops.rdma.plugins.module_utils._spec_node_mark import SPEC
-from ansible_collections.gpuops.rdma.plugins.plugin_utils import _run
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._action import RdmaAction
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json
+from ansible_collections.gpuops.rdma.plugins.module_utils._nodes import mark
+from ansible_collections.gpuops.rdma.plugins.module_utils._specs.node_mark import SPEC
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import run
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._base.action import RdmaAction
 
 SHOWN = 50
 TAKES_OUT = {"cordon", "taint", "exclude"}
@@ -24,16 +24,16 @@ class ActionModule(RdmaAction):
     spec = SPEC
 
     def act(self, args: dict[str, Any]) -> dict[str, Any]:
-        plan = _run.read_plan(args["plan"])
+        plan = run.read_plan(args["plan"])
         verdicts = self._verdicts(plan, args)
         self._guard(verdicts, args)
         now = datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
         changes = {}
         for node in self._nodes(verdicts):
             name = node["metadata"]["name"]
-            change = _node_mark.patch(node, *verdicts[name], now, args["measures"])
+            change = mark.patch(node, *verdicts[name], now, args["measures"])
             if change:
-                changes[name] = _node_mark.told(change)
+                changes[name] = mark.told(change)
                 self._write(node, change)
         for name, words in list(changes.items())[:SHOWN]:
             self.progress(f"{name}: {verdicts[name][0] or 'undone'}: {', '.join(words)}")
@@ -50,12 +50,12 @@ class ActionModule(RdmaAction):
         if args["state"] == "absent":
             return {node["name"]: ("", "") for node in plan["nodes"] if _chosen(node["name"], args)}
         folder = Path(args["run_dir"] or Path(args["plan"]).parent)
-        scans = [_run.read(path) for path in sorted(folder.glob("scan-*.json"))]
+        scans = [run.read(path) for path in sorted(folder.glob("scan-*.json"))]
         if not scans:
             raise InputError(f"Cannot mark nodes: {folder} has no scan-*.json. Run nccl_scan first.")
         found: dict[str, tuple[str, str]] = {}
         for scan in scans:
-            found.update(_node_mark.verdicts(scan))
+            found.update(mark.verdicts(scan))
         return {name: verdict for name, verdict in found.items() if _chosen(name, args)}
 
     @staticmethod

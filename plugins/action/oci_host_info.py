@@ -7,12 +7,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from ansible_collections.gpuops.rdma.plugins.module_utils import _facts, _oci_hosts
-from ansible_collections.gpuops.rdma.plugins.module_utils._argspec import with_oci
-from ansible_collections.gpuops.rdma.plugins.module_utils._model import to_dict
-from ansible_collections.gpuops.rdma.plugins.module_utils._spec_oci_host_info import SPEC
-from ansible_collections.gpuops.rdma.plugins.plugin_utils import _oci, _oci_host_look
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._action import RdmaAction
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.argspec import with_oci
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import to_dict
+from ansible_collections.gpuops.rdma.plugins.module_utils._nodes import facts
+from ansible_collections.gpuops.rdma.plugins.module_utils._oci import hosts as oci_hosts
+from ansible_collections.gpuops.rdma.plugins.module_utils._specs.oci_host_info import SPEC
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._base.action import RdmaAction
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._oci import host_look
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._oci import session as oci
 
 SHOWN = 50
 NODES = "/api/v1/nodes"
@@ -24,18 +26,18 @@ class ActionModule(RdmaAction):
 
     def act(self, args: dict[str, Any]) -> dict[str, Any]:
         if args["compartment"]:
-            _oci.of_kind(args["compartment"], "compartment", "compartment")
-        nodes = self.client.projected(NODES, _facts.node_facts) if args["join"] else []
-        session = _oci.Session(args)
-        look = _oci_host_look.Look(session, args["compartment"], args["availability_domain"], args["shape"])
+            oci.of_kind(args["compartment"], "compartment", "compartment")
+        nodes = self.client.projected(NODES, facts.node_facts) if args["join"] else []
+        session = oci.Session(args)
+        look = host_look.Look(session, args["compartment"], args["availability_domain"], args["shape"])
         hosts, metal = look.read()
         if args["join"] and args["only_nodes"]:
             mine = {node.provider_id.rpartition("/")[2] for node in nodes if node.provider_id}
             hosts, metal = ([item for item in part if item["instance_id"] in mine] for part in (hosts, metal))
         if args["shape"]:
             nodes = [node for node in nodes if node.shape == args["shape"]]
-        found = _oci_hosts.rows(hosts, metal, nodes, look.faults(hosts, args["faults"]))
-        told = sorted(_oci_hosts.findings(found, nodes), key=lambda item: RANK.index(item.severity))
+        found = oci_hosts.rows(hosts, metal, nodes, look.faults(hosts, args["faults"]))
+        told = sorted(oci_hosts.findings(found, nodes), key=lambda item: RANK.index(item.severity))
         first = list(dict.fromkeys(item.subject for item in told))
         place = {name: number for number, name in enumerate(first)}
         ordered = sorted(found, key=lambda row: place.get(row["node"], len(place)))
@@ -43,7 +45,7 @@ class ActionModule(RdmaAction):
             "changed": False,
             "hosts": ordered[: args["limit"]],
             "count": len(found),
-            "blocks": _oci_hosts.blocks(found),
+            "blocks": oci_hosts.blocks(found),
             "findings": to_dict(told[:SHOWN]),
             "unread": look.unread[:SHOWN],
             "calls": session.requests,

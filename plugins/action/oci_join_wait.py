@@ -8,13 +8,14 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from ansible_collections.gpuops.rdma.plugins.module_utils import _wait
-from ansible_collections.gpuops.rdma.plugins.module_utils._argspec import with_oci
-from ansible_collections.gpuops.rdma.plugins.module_utils._errors import DeadlinePassed
-from ansible_collections.gpuops.rdma.plugins.module_utils._spec_oci_join_wait import SPEC
-from ansible_collections.gpuops.rdma.plugins.plugin_utils import _oci, _oci_join_look
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._action import RdmaAction
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._watch import Watcher
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.argspec import with_oci
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import DeadlinePassed
+from ansible_collections.gpuops.rdma.plugins.module_utils._kube import wait
+from ansible_collections.gpuops.rdma.plugins.module_utils._specs.oci_join_wait import SPEC
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._base.action import RdmaAction
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._kube.watch import Watcher
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._oci import join_look
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._oci import session as oci
 
 SHOWN = 20
 SETTLE = 30.0
@@ -27,12 +28,12 @@ class ActionModule(RdmaAction):
 
     def act(self, args: dict[str, Any]) -> dict[str, Any]:
         for option in ("compartment", "cluster"):
-            _oci.of_kind(args[option], option, option)
-        _oci_join_look.pool_kind(args["pool"])
-        session = _oci.Session(args)
+            oci.of_kind(args[option], option, option)
+        join_look.pool_kind(args["pool"])
+        session = oci.Session(args)
         with Watcher(self.client) as watcher:
-            joining = _oci_join_look.Joining(session, watcher, args)
-            result = _wait.look(joining.read()) if self.check_mode else self._wait(joining, watcher, args)
+            joining = join_look.Joining(session, watcher, args)
+            result = wait.look(joining.read()) if self.check_mode else self._wait(joining, watcher, args)
             nodes = joining.joined()
         return {
             "changed": False,
@@ -46,9 +47,9 @@ class ActionModule(RdmaAction):
             "calls": session.requests,
         }
 
-    def _wait(self, joining: _oci_join_look.Joining, watcher: Watcher, args: dict[str, Any]) -> _wait.Result:
+    def _wait(self, joining: join_look.Joining, watcher: Watcher, args: dict[str, Any]) -> wait.Result:
         try:
-            return _wait.await_state(
+            return wait.await_state(
                 joining.read,
                 wait_change=lambda seconds: watcher.wait_change(min(seconds, joining.pause(time.monotonic()))),
                 clock=time.monotonic,

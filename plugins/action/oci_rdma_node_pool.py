@@ -9,11 +9,13 @@ import dataclasses
 import json
 from typing import Any
 
-from ansible_collections.gpuops.rdma.plugins.module_utils import _oci_pool
-from ansible_collections.gpuops.rdma.plugins.module_utils._argspec import with_oci
-from ansible_collections.gpuops.rdma.plugins.module_utils._spec_oci_rdma_node_pool import SPEC
-from ansible_collections.gpuops.rdma.plugins.plugin_utils import _oci, _oci_pool_run, _sharing
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._action import RdmaAction
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.argspec import with_oci
+from ansible_collections.gpuops.rdma.plugins.module_utils._oci import pool as oci_pool
+from ansible_collections.gpuops.rdma.plugins.module_utils._specs.oci_rdma_node_pool import SPEC
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._base.action import RdmaAction
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._gpu_uses import configs
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._oci import pool_run
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._oci import session as oci
 
 OCIDS = {
     "compartment": "compartment",
@@ -32,13 +34,13 @@ class ActionModule(RdmaAction):
     def act(self, args: dict[str, Any]) -> dict[str, Any]:
         for option, kind in {**OCIDS, "pool": POOL[args["kind"]]}.items():
             if args[option]:
-                _oci.of_kind(args[option], kind, option)
-        plain = _sharing.plain(args)
-        wanted = _oci_pool.Wanted(**{field.name: plain[field.name] for field in dataclasses.fields(_oci_pool.Wanted)})
+                oci.of_kind(args[option], kind, option)
+        plain = configs.plain(args)
+        wanted = oci_pool.Wanted(**{field.name: plain[field.name] for field in dataclasses.fields(oci_pool.Wanted)})
         if args["state"] == "present":
-            _oci_pool.check(wanted)
-        session = _oci.Session(args)
-        pool = _oci_pool_run.POOLS[args["kind"]](session, wanted, self.progress, args["timeout"])
+            oci_pool.check(wanted)
+        session = oci.Session(args)
+        pool = pool_run.POOLS[args["kind"]](session, wanted, self.progress, args["timeout"])
         if args["state"] == "absent":
             told = pool.absent(self.check_mode, args["confirm"])
         else:

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from ansible_collections.gpuops.rdma.plugins.module_utils._argspec import with_oci
-from ansible_collections.gpuops.rdma.plugins.module_utils._spec_oci_rdma_policy import SPEC
-from ansible_collections.gpuops.rdma.plugins.plugin_utils import _oci, _oci_policy_run, _sharing
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._action import RdmaAction
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.argspec import with_oci
+from ansible_collections.gpuops.rdma.plugins.module_utils._specs.oci_rdma_policy import SPEC
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._base.action import RdmaAction
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._gpu_uses import configs
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._oci import policy_run
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._oci import session as oci
 
 OCIDS = {"compartment": "compartment", "policy_compartment": "compartment", "cluster": "cluster"}
 
@@ -21,9 +23,9 @@ class ActionModule(RdmaAction):
     def act(self, args: dict[str, Any]) -> dict[str, Any]:
         for option, kind in OCIDS.items():
             if args[option]:
-                _oci.of_kind(args[option], kind, option)
-        session = _oci.Session(args)
-        told = _oci_policy_run.Writer(session, _sharing.plain(args), self.progress).run(self.check_mode)
+                oci.of_kind(args[option], kind, option)
+        session = oci.Session(args)
+        told = policy_run.Writer(session, configs.plain(args), self.progress).run(self.check_mode)
         for item in told["unknown"]:
             self.progress(f"unknown: {item['statement']}: {item['reason']}")
         if self.diff_mode:

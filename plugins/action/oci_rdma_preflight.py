@@ -8,12 +8,13 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from ansible_collections.gpuops.rdma.plugins.module_utils import _oci_preflight
-from ansible_collections.gpuops.rdma.plugins.module_utils._argspec import with_oci
-from ansible_collections.gpuops.rdma.plugins.module_utils._model import Finding, to_dict
-from ansible_collections.gpuops.rdma.plugins.module_utils._spec_oci_rdma_preflight import SPEC
-from ansible_collections.gpuops.rdma.plugins.plugin_utils import _oci, _oci_look
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._action import RdmaAction
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.argspec import with_oci
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Finding, to_dict
+from ansible_collections.gpuops.rdma.plugins.module_utils._oci import preflight
+from ansible_collections.gpuops.rdma.plugins.module_utils._specs.oci_rdma_preflight import SPEC
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._base.action import RdmaAction
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._oci import look
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._oci import session as oci
 
 SHOWN = 50
 OCIDS = {"compartment": "compartment", "cluster": "cluster", "image": "image", "subnet": "subnet"}
@@ -25,15 +26,13 @@ class ActionModule(RdmaAction):
     def act(self, args: dict[str, Any]) -> dict[str, Any]:
         for option, kind in OCIDS.items():
             if args[option]:
-                _oci.of_kind(args[option], kind, option)
-        session = _oci.Session(args)
-        pool = _oci_preflight.Pool(
-            **{field.name: args[field.name] for field in dataclasses.fields(_oci_preflight.Pool)}
-        )
-        asker = _oci_look.Asker(session, pool, args["compartment"], args["security_groups"])
-        found = _oci_look.findings(asker)
+                oci.of_kind(args[option], kind, option)
+        session = oci.Session(args)
+        pool = preflight.Pool(**{field.name: args[field.name] for field in dataclasses.fields(preflight.Pool)})
+        asker = look.Asker(session, pool, args["compartment"], args["security_groups"])
+        found = look.findings(asker)
         if args["policies"]:
-            sets = args["policy_sets"] or [_oci_look.SETS[pool.kind]]
+            sets = args["policy_sets"] or [look.SETS[pool.kind]]
             found += asker.policies(args["group"], args["user_groups"], args["policy_options"], sets)
         return self._told([self._severity(item, args["ignore"]) for item in found], session.requests)
 

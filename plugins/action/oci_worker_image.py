@@ -9,37 +9,37 @@ import json
 from pathlib import Path
 from typing import Any
 
-from ansible_collections.gpuops.rdma.plugins.module_utils import _oci_image
-from ansible_collections.gpuops.rdma.plugins.module_utils._argspec import with_oci
-from ansible_collections.gpuops.rdma.plugins.module_utils._errors import InputError
-from ansible_collections.gpuops.rdma.plugins.module_utils._spec_oci_worker_image import SPEC
-from ansible_collections.gpuops.rdma.plugins.plugin_utils import _oci, _oci_copy, _oci_import
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._action import RdmaAction
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.argspec import with_oci
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError
+from ansible_collections.gpuops.rdma.plugins.module_utils._oci import image as oci_image
+from ansible_collections.gpuops.rdma.plugins.module_utils._specs.oci_worker_image import SPEC
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._base.action import RdmaAction
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._oci import copy_image, import_image, session
 
 
 class ActionModule(RdmaAction):
     spec = with_oci(SPEC)
 
     def act(self, args: dict[str, Any]) -> dict[str, Any]:
-        _oci.of_kind(args["compartment"], "compartment", "compartment")
+        session.of_kind(args["compartment"], "compartment", "compartment")
         if [bool(args["url"]), bool(args["index"]), bool(args["image"])].count(True) != 1:
             raise InputError(
                 "Which image? Give one of url, index with what to pick from it, or image with from_region and bucket."
             )
         if args["image"]:
-            _oci.of_kind(args["image"], "image", "image")
-            _oci_copy.needs(args)
-            return _oci_copy.Copy(_oci.Session(args), dict(args), self.progress).run(self.check_mode)
+            session.of_kind(args["image"], "image", "image")
+            copy_image.needs(args)
+            return copy_image.Copy(session.Session(args), dict(args), self.progress).run(self.check_mode)
         options = dict(args)
         url = args["url"]
         if args["index"]:
-            image = _oci_image.pick(_index(Path(args["index"])), {key: args[key] for key in _oci_image.FIELDS})
+            image = oci_image.pick(_index(Path(args["index"])), {key: args[key] for key in oci_image.FIELDS})
             url = str(image["url"])
             version = args["operating_system_version"] or str(image.get("os_version", ""))
             shapes = args["shapes"] or list(image["shapes"])
             options.update({"operating_system": image["os"], "operating_system_version": version, "shapes": shapes})
             self.progress(f"picked {image['name']} of {image.get('release_date')}")
-        return _oci_import.Import(_oci.Session(args), options, url, self.progress).run(self.check_mode)
+        return import_image.Import(session.Session(args), options, url, self.progress).run(self.check_mode)
 
 
 def _index(path: Path) -> Any:

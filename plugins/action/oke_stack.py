@@ -10,14 +10,15 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from ansible_collections.gpuops.rdma.plugins.module_utils import _stack
-from ansible_collections.gpuops.rdma.plugins.module_utils._argspec import with_oci
-from ansible_collections.gpuops.rdma.plugins.module_utils._errors import InputError
-from ansible_collections.gpuops.rdma.plugins.module_utils._model import Json
-from ansible_collections.gpuops.rdma.plugins.module_utils._spec_oke_stack import SPEC
-from ansible_collections.gpuops.rdma.plugins.plugin_utils import _oci, _oci_stack
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._action import RdmaAction
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._sharing import plain
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.argspec import with_oci
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json
+from ansible_collections.gpuops.rdma.plugins.module_utils._oci import stack as oci_stack
+from ansible_collections.gpuops.rdma.plugins.module_utils._specs.oke_stack import SPEC
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._base.action import RdmaAction
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._gpu_uses.configs import plain
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._oci import session as oci
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._oci import stack_run
 
 
 class ActionModule(RdmaAction):
@@ -25,12 +26,12 @@ class ActionModule(RdmaAction):
 
     def act(self, args: dict[str, Any]) -> dict[str, Any]:
         args = plain(args)
-        _oci.of_kind(args["compartment"], "compartment", "compartment")
-        session = _oci.Session(args)
+        oci.of_kind(args["compartment"], "compartment", "compartment")
+        session = oci.Session(args)
         if args["cluster"]:
             result = self._as_it_is(session, args)
         else:
-            stack = _oci_stack.Stack(session, args, self.progress)
+            stack = stack_run.Stack(session, args, self.progress)
             if args["state"] == "absent":
                 return stack.absent(self.check_mode)
             result = stack.present(self.check_mode, args["state"] == "planned")
@@ -39,11 +40,11 @@ class ActionModule(RdmaAction):
         result["calls"] = session.requests
         return result
 
-    def _as_it_is(self, session: _oci.Session, args: dict[str, Any]) -> dict[str, Any]:
+    def _as_it_is(self, session: oci.Session, args: dict[str, Any]) -> dict[str, Any]:
         """A cluster that is there, in the words of the stack's outputs."""
         if args["state"] != "present" or args["stack"] or args["zip"]:
             raise InputError("cluster takes a cluster as it is: leave out stack and zip, and use state=present.")
-        key = _oci.of_kind(args["cluster"], "cluster", "cluster")
+        key = oci.of_kind(args["cluster"], "cluster", "cluster")
         found = session.call(f"read the cluster {key}", "oke", "get_cluster", key).data
         if found.lifecycle_state not in ("ACTIVE", "UPDATING"):
             raise InputError(f"The cluster {found.name} ({key}) is {found.lifecycle_state}, not ACTIVE.")
@@ -59,18 +60,18 @@ class ActionModule(RdmaAction):
         told = {"stack_id": "", "name": found.name, "state": found.lifecycle_state, "job": "", "plan": {}}
         return {**told, "changed": False, "did": [], "outputs": outputs, "secret_outputs": [], "variables_changed": []}
 
-    def _files(self, session: _oci.Session, args: dict[str, Any], outputs: Json) -> bool:
+    def _files(self, session: oci.Session, args: dict[str, Any], outputs: Json) -> bool:
         changed = False
         if args["inventory"]:
             place = {"region": session.region, "compartment": args["compartment"]}
-            document = _stack.inventory(outputs, place, args["ssh_key"] or "", args["jump"])
+            document = oci_stack.inventory(outputs, place, args["ssh_key"] or "", args["jump"])
             text = "# Written by gpuops.rdma.oke_stack\n" + yaml.safe_dump(document, sort_keys=False, width=200)
             changed = self._write(Path(args["inventory"]), text, 0o644)
         if args["kubeconfig_dest"]:
             changed = self._kubeconfig(session, args, outputs["cluster_id"]) or changed
         return changed
 
-    def _kubeconfig(self, session: _oci.Session, args: dict[str, Any], cluster: str) -> bool:
+    def _kubeconfig(self, session: oci.Session, args: dict[str, Any], cluster: str) -> bool:
         models = session.oci.container_engine.models
         details = models.CreateClusterKubeconfigContentDetails(
             token_version="2.0.0", endpoint=args["kubeconfig_endpoint"]

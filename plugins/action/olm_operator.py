@@ -7,11 +7,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from ansible_collections.gpuops.rdma.plugins.module_utils._errors import InputError
-from ansible_collections.gpuops.rdma.plugins.module_utils._model import Json
-from ansible_collections.gpuops.rdma.plugins.module_utils._spec_olm_operator import SPEC
-from ansible_collections.gpuops.rdma.plugins.plugin_utils import _olm_run, _run, _sharing
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._action import RdmaAction
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json
+from ansible_collections.gpuops.rdma.plugins.module_utils._specs.olm_operator import SPEC
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import run
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._base.action import RdmaAction
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._gpu_uses import configs
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._operators import olm_run
 
 SHOWN = 20
 
@@ -20,12 +22,12 @@ class ActionModule(RdmaAction):
     spec = SPEC
 
     def act(self, args: dict[str, Any]) -> dict[str, Any]:
-        args = {key: _sharing.plain(value) for key, value in args.items()}
+        args = {key: configs.plain(value) for key, value in args.items()}
         wants = self._wants(args)
         changes: list[Json] = []
         found: list[Json] = []
         for want in wants if args["state"] == "present" else reversed(wants):
-            operator = _olm_run.Operator(
+            operator = olm_run.Operator(
                 self.client,
                 want,
                 check=self.check_mode,
@@ -47,8 +49,8 @@ class ActionModule(RdmaAction):
     def _wants(self, args: dict[str, Any]) -> list[Json]:
         """Those of a stage of the plan (none where the plan does not install through OLM), or the one of the task."""
         if not args.get("plan"):
-            return [_olm_run.complete(args)]
+            return [olm_run.complete(args)]
         if not args.get("stage"):
             raise InputError("gpuops.rdma.olm_operator with plan needs stage: gpu_operator or network_operator.")
-        entries = (_run.read_plan(args["plan"]).get("olm") or {}).get(args["stage"]) or []
+        entries = (run.read_plan(args["plan"]).get("olm") or {}).get(args["stage"]) or []
         return [dict(one) for one in entries]

@@ -8,14 +8,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ansible_collections.gpuops.rdma.plugins.module_utils import _peermem
-from ansible_collections.gpuops.rdma.plugins.module_utils._errors import InputError
-from ansible_collections.gpuops.rdma.plugins.module_utils._host_objects import PEERMEM
-from ansible_collections.gpuops.rdma.plugins.module_utils._model import Json
-from ansible_collections.gpuops.rdma.plugins.module_utils._spec_peermem import SPEC
-from ansible_collections.gpuops.rdma.plugins.plugin_utils import _run
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._action import RdmaAction
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._host_run import for_plan
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json
+from ansible_collections.gpuops.rdma.plugins.module_utils._host import peermem
+from ansible_collections.gpuops.rdma.plugins.module_utils._host.objects import PEERMEM
+from ansible_collections.gpuops.rdma.plugins.module_utils._specs.peermem import SPEC
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import run as base_run
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._base.action import RdmaAction
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._host.run import for_plan
 
 TOLD = 50
 FAILED, REFUSED, LOADED, RIGHT = "failed", "refused", "loaded", "right"
@@ -38,13 +38,13 @@ class ActionModule(RdmaAction):
         document = args["document"].get("host") if "changed" in args["document"] else args["document"]
         if not isinstance(document, dict):
             raise InputError("document has no host: host_info has failed or was skipped on it.")
-        found = _peermem.decide(document)
+        found = peermem.decide(document)
         wanted = found["action"] == "load"
         result: dict[str, Any] = {
             "changed": False,
             **found,
             "load": wanted,
-            "commands": [" ".join(argv) for argv in _peermem.commands(document)] if wanted else [],
+            "commands": [" ".join(argv) for argv in peermem.commands(document)] if wanted else [],
         }
         if args["state"] == "loaded" and wanted:
             why = "see the kernel's log; install the NVIDIA driver again, after OFED"
@@ -56,7 +56,7 @@ class ActionModule(RdmaAction):
     # ---- a cluster -------------------------------------------------------------------------------------------------
 
     def _cluster(self, args: dict[str, Any]) -> dict[str, Any]:
-        plan = self._narrowed(_run.read_plan(args["plan"]), args["nodes"])
+        plan = self._narrowed(base_run.read_plan(args["plan"]), args["nodes"])
         names = [node["name"] for node in plan["nodes"]]
         run = for_plan(self.client, plan, PEERMEM, self.show, image=args["image"])
         if self.check_mode:

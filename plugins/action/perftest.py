@@ -11,13 +11,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ansible_collections.gpuops.rdma.plugins.module_utils import _perftest, _sriov
-from ansible_collections.gpuops.rdma.plugins.module_utils._errors import InputError
-from ansible_collections.gpuops.rdma.plugins.module_utils._model import Json, Shape, to_dict
-from ansible_collections.gpuops.rdma.plugins.module_utils._spec_perftest import SPEC
-from ansible_collections.gpuops.rdma.plugins.plugin_utils import _data, _run
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._action import RdmaAction
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._perftest_run import PerftestRun
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json, Shape, to_dict
+from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import perftest
+from ansible_collections.gpuops.rdma.plugins.module_utils._operators import sriov
+from ansible_collections.gpuops.rdma.plugins.module_utils._specs.perftest import SPEC
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import run as base_run
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._base.action import RdmaAction
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._nccl.perftest_run import PerftestRun
 
 ORDER = ("fail", "incomplete", "unjudged", "pass")
 TOLD = 20
@@ -29,7 +31,7 @@ class ActionModule(RdmaAction):
     spec = SPEC
 
     def act(self, args: dict[str, Any]) -> dict[str, Any]:
-        plan = _run.read_plan(args["plan"])
+        plan = base_run.read_plan(args["plan"])
         groups = chosen(plan, args["nodes"])
         if self.check_mode:
             would = [line for shape, nodes in groups for line in self._predict(plan, shape, nodes, args)]
@@ -38,8 +40,8 @@ class ActionModule(RdmaAction):
         tests = [self._test(plan, shape, nodes, args) for shape, nodes in groups]
         findings = [item for test in tests for item in test.pop("findings")]
         if args["run_dir"]:
-            _run.write(Path(args["run_dir"]) / "perftest.json", {"tests": tests})
-            _run.write(Path(args["run_dir"]) / "findings-perftest.json", {"findings": findings})
+            base_run.write(Path(args["run_dir"]) / "perftest.json", {"tests": tests})
+            base_run.write(Path(args["run_dir"]) / "findings-perftest.json", {"findings": findings})
         worst = min(tests, key=lambda test: ORDER.index(test["verdict"]))
         result: dict[str, Any] = {
             "changed": True,
@@ -65,28 +67,28 @@ class ActionModule(RdmaAction):
 
     def _predict(self, plan: Json, shape: Shape, nodes: Sequence[str], args: dict[str, Any]) -> list[str]:
         run = self._run_of(plan, shape, args)
-        return [line for pairs in _perftest.rounds(nodes) for line in run.predict(pairs)]
+        return [line for pairs in perftest.rounds(nodes) for line in run.predict(pairs)]
 
     def _namespace(self, plan: Json) -> None:
         """The network attachment stands there in mode sriov; in mode host it may be the first thing in it."""
         path = self.client.path("v1", "Namespace", "", plan["namespaces"]["job"])
         if self.client.find(path) is None:
-            for obj in _sriov.own_namespace(plan["namespaces"]["job"], plan.get("platform", "")):
+            for obj in sriov.own_namespace(plan["namespaces"]["job"], plan.get("platform", "")):
                 self.client.apply(obj)
 
     def _test(self, plan: Json, shape: Shape, nodes: Sequence[str], args: dict[str, Any]) -> Json:
-        run, table = self._run_of(plan, shape, args), _data.load(_data.FILES / "perftest.yml")
-        limit, _source = _perftest.threshold(table, shape)
+        run, table = self._run_of(plan, shape, args), files.load(files.FILES / "perftest.yml")
+        limit, _source = perftest.threshold(table, shape)
         began = time.monotonic()
         with run.applied():
-            outcomes = [item for pairs in _perftest.rounds(nodes) for item in run.round(pairs)]
+            outcomes = [item for pairs in perftest.rounds(nodes) for item in run.round(pairs)]
             for _round in range(AGAIN):
-                pairs = _perftest.again(outcomes, limit)
+                pairs = perftest.again(outcomes, limit)
                 if not pairs:
                     break
                 self.show(f"perftest         {len(pairs)} nodes once more, each with one that has passed")
                 outcomes += run.round(pairs)
-        found = _perftest.judge(outcomes, shape, table)
+        found = perftest.judge(outcomes, shape, table)
         self.show(f"perftest         {shape.name}: {found['verdict']}: {found['reason']}")
         return {
             "shape": shape.name,
@@ -109,22 +111,22 @@ def chosen(plan: Json, names: Sequence[str]) -> list[tuple[Shape, list[str]]]:
     groups: dict[str, list[str]] = {}
     for node in nodes:
         groups.setdefault(node["shape"], []).append(node["name"])
-    found = [(_data.shapes()[name], members) for name, members in groups.items() if len(members) > 1]
+    found = [(files.shapes()[name], members) for name, members in groups.items() if len(members) > 1]
     if not found:
         raise InputError("ib_write_bw needs two healthy nodes of one shape; the plan has no such pair.")
     return found
 
 
-def test_of(plan: Json, shape: Shape, args: dict[str, Any]) -> _perftest.Test:
+def test_of(plan: Json, shape: Shape, args: dict[str, Any]) -> perftest.Test:
     namespace = plan["namespaces"]["job"]
     place, _sep, network = str(plan.get("network_attachment") or "rdma-vf").rpartition("/")
     entry = next((test for test in plan.get("tests", []) if test["shape"] == shape.name), {})
-    table = _data.load(_data.FILES / "perftest.yml")
-    return _perftest.Test(
+    table = files.load(files.FILES / "perftest.yml")
+    return perftest.Test(
         run=uuid.uuid4().hex[:8],
         namespace=namespace,
         shape=shape,
-        image=args["image"] or entry.get("image") or _data.profile(plan["profile"])["test_image"]["image"],
+        image=args["image"] or entry.get("image") or files.profile(plan["profile"])["test_image"]["image"],
         mode=plan["mode"],
         gpu_resource=plan["resources"]["gpu"],
         vf_resource=plan["resources"]["vf"],

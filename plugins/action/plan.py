@@ -11,12 +11,15 @@ from pathlib import Path
 from typing import Any
 
 from ansible.utils.display import Display
-from ansible_collections.gpuops.rdma.plugins.module_utils import _plan, _releases
-from ansible_collections.gpuops.rdma.plugins.module_utils._model import Json
-from ansible_collections.gpuops.rdma.plugins.module_utils._spec_plan import SPEC
-from ansible_collections.gpuops.rdma.plugins.plugin_utils import _compose, _compose_addon, _data, _run, _survey
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._action import RdmaAction
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._nodes import NodeBook
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json
+from ansible_collections.gpuops.rdma.plugins.module_utils._operators import releases
+from ansible_collections.gpuops.rdma.plugins.module_utils._plan import resolve
+from ansible_collections.gpuops.rdma.plugins.module_utils._specs.plan import SPEC
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files, run
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._base.action import RdmaAction
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._nodes.book import NodeBook
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._plan import compose, compose_addon
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._plan import survey as plan_survey
 
 
 class ActionModule(RdmaAction):
@@ -24,29 +27,29 @@ class ActionModule(RdmaAction):
 
     def act(self, args: dict[str, Any]) -> dict[str, Any]:
         dest = Path(args.pop("dest"))
-        shapes = _data.shapes()
+        shapes = files.shapes()
         with ThreadPoolExecutor(max_workers=1) as beside:
-            reading = beside.submit(_survey.survey, self.client)
+            reading = beside.submit(plan_survey.survey, self.client)
             facts = NodeBook(self.client, dest.parent).facts()
             survey = reading.result()
         if args["install"] == "oke_addon":
-            survey["addons"] = _compose_addon.look(args, self.progress)
-        platform, _why = _plan.platform(args, survey, facts)
-        profile = _releases.mirrored(_data.profile(args["profile"], platform), args["image_registry"])
-        plan = _plan.decide(args, survey, facts, shapes, profile)
-        _compose.complete(plan, args, survey, facts, shapes, profile, time.time())
+            survey["addons"] = compose_addon.look(args, self.progress)
+        platform, _why = resolve.platform(args, survey, facts)
+        profile = releases.mirrored(files.profile(args["profile"], platform), args["image_registry"])
+        plan = resolve.decide(args, survey, facts, shapes, profile)
+        compose.complete(plan, args, survey, facts, shapes, profile, time.time())
         if args["keep_excluded"] and dest.exists():
-            _keep_excluded(plan, _run.read(dest))
+            _keep_excluded(plan, run.read(dest))
         keys = ("server_version", "served", "workloads", "namespaces", "service_cidrs")
         chosen = {key: survey[key] for key in (*keys, "cluster_policies", "nic_cluster_policies")}
-        _run.write(dest.parent / "survey.json", chosen)
-        _run.write(dest, plan)
-        text = _plan.text(plan).splitlines()
+        run.write(dest.parent / "survey.json", chosen)
+        run.write(dest, plan)
+        text = resolve.text(plan).splitlines()
         if self._asked_for_plan():
             for line in text:
                 self.progress(line)
-        if not _run.selected(self._task_vars, "preflight"):
-            _run.read_plan(str(dest))  # nobody else will tell at once what is wrong with it
+        if not run.selected(self._task_vars, "preflight"):
+            run.read_plan(str(dest))  # nobody else will tell at once what is wrong with it
         return {
             "plan": str(dest),
             "nodes": len(plan["nodes"]),

@@ -8,12 +8,13 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from ansible_collections.gpuops.rdma.plugins.module_utils import _readiness, _reboot, _wait
-from ansible_collections.gpuops.rdma.plugins.module_utils._model import Json
-from ansible_collections.gpuops.rdma.plugins.module_utils._readiness import Status
-from ansible_collections.gpuops.rdma.plugins.module_utils._spec_plugin_restart import SPEC
-from ansible_collections.gpuops.rdma.plugins.plugin_utils import _run
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._action import RdmaAction
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json
+from ansible_collections.gpuops.rdma.plugins.module_utils._host import reboot
+from ansible_collections.gpuops.rdma.plugins.module_utils._kube import readiness, wait
+from ansible_collections.gpuops.rdma.plugins.module_utils._kube.readiness import Status
+from ansible_collections.gpuops.rdma.plugins.module_utils._specs.plugin_restart import SPEC
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import run
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._base.action import RdmaAction
 
 POLL = 0.5
 
@@ -22,16 +23,16 @@ class ActionModule(RdmaAction):
     spec = SPEC
 
     def act(self, args: dict[str, Any]) -> dict[str, Any]:
-        plan = _run.read_plan(args["plan"])
+        plan = run.read_plan(args["plan"])
         selector = plan.get("restart_plugin") or ""
         if not selector:
             return {"restarted": [], "total": 0}
         namespace = plan["namespaces"]["network_operator"]
         configs = self.client.list(
-            self.client.path("v1", "ConfigMap", namespace), label_selector=_readiness.PLUGIN_CONFIG
+            self.client.path("v1", "ConfigMap", namespace), label_selector=readiness.PLUGIN_CONFIG
         )
         pods = self.client.path("v1", "Pod", namespace)
-        old = _reboot.outdated(configs, self.client.list(pods, label_selector=selector))
+        old = reboot.outdated(configs, self.client.list(pods, label_selector=selector))
         if old and not self.check_mode:
             self.progress(f"device plugin: {len(old)} pods are older than their configuration and are made anew")
             for pod in old:
@@ -48,9 +49,9 @@ class ActionModule(RdmaAction):
         def read() -> dict[str, Status]:
             pods = self.client.list(path, label_selector=selector)
             new = {pod["spec"].get("nodeName"): pod for pod in pods if pod["metadata"]["uid"] not in gone}
-            return {f"device-plugin/{name}": _readiness.pod(new.get(name)) for name in nodes}
+            return {f"device-plugin/{name}": readiness.pod(new.get(name)) for name in nodes}
 
-        _wait.await_state(
+        wait.await_state(
             read,
             wait_change=lambda seconds: time.sleep(min(seconds, POLL)),
             clock=time.monotonic,

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from ansible_collections.gpuops.rdma.plugins.module_utils import _pod_gpu
-from ansible_collections.gpuops.rdma.plugins.module_utils._errors import InputError
-from ansible_collections.gpuops.rdma.plugins.module_utils._model import Json, to_dict
-from ansible_collections.gpuops.rdma.plugins.module_utils._spec_pod_gpu_check import SPEC
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._action import RdmaAction
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json, to_dict
+from ansible_collections.gpuops.rdma.plugins.module_utils._nodes import pod_gpu
+from ansible_collections.gpuops.rdma.plugins.module_utils._specs.pod_gpu_check import SPEC
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._base.action import RdmaAction
 
 
 class ActionModule(RdmaAction):
@@ -19,8 +19,8 @@ class ActionModule(RdmaAction):
 
     def act(self, args: dict[str, Any]) -> dict[str, Any]:
         pool = [*args["taints"], *(self._taints(args["selector"]) if args["selector"] else [])]
-        findings = _pod_gpu.check(args["pod"], pool, args["single"])
-        result: dict[str, Any] = {"changed": False, "findings": to_dict(findings), "taints": _pod_gpu.taints(pool)}
+        findings = pod_gpu.check(args["pod"], pool, args["single"])
+        result: dict[str, Any] = {"changed": False, "findings": to_dict(findings), "taints": pod_gpu.taints(pool)}
         if findings and args["fail"]:
             result.update(failed=True, msg="; ".join(f"{one.subject}: {one.found}" for one in findings))
         return result

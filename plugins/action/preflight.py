@@ -11,13 +11,15 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from ansible_collections.gpuops.rdma.plugins.module_utils import _permissions, _preflight
-from ansible_collections.gpuops.rdma.plugins.module_utils._errors import Forbidden
-from ansible_collections.gpuops.rdma.plugins.module_utils._model import Json, to_dict
-from ansible_collections.gpuops.rdma.plugins.module_utils._spec_preflight import SPEC
-from ansible_collections.gpuops.rdma.plugins.plugin_utils import _data, _helm, _run, _survey
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._action import RdmaAction
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._nodes import NodeBook
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import Forbidden
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json, to_dict
+from ansible_collections.gpuops.rdma.plugins.module_utils._plan import permissions, preflight
+from ansible_collections.gpuops.rdma.plugins.module_utils._specs.preflight import SPEC
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files, run
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._base.action import RdmaAction
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._nodes.book import NodeBook
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._operators import helm as operators_helm
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._plan import survey as plan_survey
 
 LOOKED_AT = 20
 """Nodes whose pods are counted in search of room for the controllers."""
@@ -27,34 +29,34 @@ class ActionModule(RdmaAction):
     spec = SPEC
 
     def act(self, args: dict[str, Any]) -> dict[str, Any]:
-        plan = _run.read_plan(args["plan"], faulty=True)
+        plan = run.read_plan(args["plan"], faulty=True)
         run_dir = Path(args["plan"]).parent
         again = bool(args["only"])
-        look = self._look(plan, _run.read(run_dir / "survey.json"), args, again)
+        look = self._look(plan, run.read(run_dir / "survey.json"), args, again)
         first = run_dir / "findings-preflight.json"
-        ignored = [*args["ignore"], *(_run.read(first).get("ignored", []) if again and first.exists() else [])]
-        findings = _preflight.check(look, ignored, args["only"])
+        ignored = [*args["ignore"], *(run.read(first).get("ignored", []) if again and first.exists() else [])]
+        findings = preflight.check(look, ignored, args["only"])
         place = run_dir / "findings-preflight-again.json" if again else first
-        _run.write(place, {"findings": findings, "ignored": ignored})
+        run.write(place, {"findings": findings, "ignored": ignored})
         for item in findings:
             if item.severity in ("warning", "unknown"):
-                self.progress(f"{item.severity}: {_preflight.line(item)}")
+                self.progress(f"{item.severity}: {preflight.line(item)}")
         errors = [item for item in findings if item.severity == "error"]
         result: dict[str, Any] = {"findings": to_dict(findings[:50]), "errors": len(errors)}
         if errors:
             when = "now that the operators run" if again else "before anything was changed"
-            result.update(failed=True, msg=_preflight.message(findings, when))
+            result.update(failed=True, msg=preflight.message(findings, when))
         return result
 
-    def _look(self, plan: Json, survey: Json, args: dict[str, Any], again: bool) -> _preflight.Look:
+    def _look(self, plan: Json, survey: Json, args: dict[str, Any], again: bool) -> preflight.Look:
         book = NodeBook(self.client, Path(args["plan"]).parent)
-        look = _preflight.Look(
+        look = preflight.Look(
             plan=plan,
             survey=survey,
             nodes=book.facts() if again else book.kept(),
-            shapes=_data.shapes(),
-            profile=_data.profile(plan["profile"], plan["platform"]),
-            wanted_crds=_survey.WANTED_CRDS,
+            shapes=files.shapes(),
+            profile=files.profile(plan["profile"], plan["platform"]),
+            wanted_crds=plan_survey.WANTED_CRDS,
             vcn_cidrs=args["vcn_cidrs"],
             pod_cidrs=args["pod_cidrs"],
             service_cidrs=args["service_cidrs"],
@@ -63,7 +65,7 @@ class ActionModule(RdmaAction):
         )
         if again:
             return look
-        helm = _helm.findings() if look.installs else []
+        helm = operators_helm.findings() if look.installs else []
         requested = self._requested(look) if look.installs else {}
         return dataclasses.replace(look, denied=self._denied(plan, args["read_only"]), helm=helm, requested=requested)
 
@@ -71,17 +73,17 @@ class ActionModule(RdmaAction):
         """All missing permissions at once. Check mode and verify change nothing, so only reading is asked for there."""
         rules = plan["permissions"]
         if self.check_mode or read_only:
-            rules = _permissions.reading(plan, keeps=not self.check_mode)
+            rules = permissions.reading(plan, keeps=not self.check_mode)
         with ThreadPoolExecutor(max_workers=8) as workers:
             answers = list(workers.map(lambda rule: self.client.allowed(**rule), rules))
-        return _permissions.texts(rule for rule, allowed in zip(rules, answers) if not allowed)
+        return permissions.texts(rule for rule, allowed in zip(rules, answers) if not allowed)
 
-    def _requested(self, look: _preflight.Look) -> dict[str, tuple[float, float]]:
+    def _requested(self, look: preflight.Look) -> dict[str, tuple[float, float]]:
         """Of the largest open nodes, until one has room: pods are only read where it matters."""
         found: dict[str, tuple[float, float]] = {}
-        for node in _preflight.candidates(look.nodes, look.shapes)[:LOOKED_AT]:
+        for node in preflight.candidates(look.nodes, look.shapes)[:LOOKED_AT]:
             with contextlib.suppress(Forbidden):  # told as a missing permission
-                found[node.name] = _survey.requested(self.client, node.name)
-                if _preflight.has_room(node, found[node.name]):
+                found[node.name] = plan_survey.requested(self.client, node.name)
+                if preflight.has_room(node, found[node.name]):
                     break
         return found

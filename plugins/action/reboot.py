@@ -11,12 +11,12 @@ import uuid
 from collections.abc import Sequence
 from typing import Any
 
-from ansible_collections.gpuops.rdma.plugins.module_utils import _reboot
-from ansible_collections.gpuops.rdma.plugins.module_utils._errors import DeadlinePassed
-from ansible_collections.gpuops.rdma.plugins.module_utils._model import Json
-from ansible_collections.gpuops.rdma.plugins.module_utils._spec_reboot import SPEC
-from ansible_collections.gpuops.rdma.plugins.plugin_utils import _run
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._action import RdmaAction
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import DeadlinePassed
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json
+from ansible_collections.gpuops.rdma.plugins.module_utils._host import reboot
+from ansible_collections.gpuops.rdma.plugins.module_utils._specs.reboot import SPEC
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import run
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._base.action import RdmaAction
 
 POLL = 2.0
 VF_PODS = "app.kubernetes.io/name=gpuops-vf-config"
@@ -28,11 +28,11 @@ class ActionModule(RdmaAction):
     spec = SPEC
 
     def act(self, args: dict[str, Any]) -> dict[str, Any]:
-        plan = _run.read_plan(args["plan"])
+        plan = run.read_plan(args["plan"])
         wanted = [node["name"] for node in plan["nodes"] if not node["excluded"]]
         own = plan["namespaces"]["own"]
         pods = {} if self.check_mode else self._reported(own, wanted, args["settle"])
-        pending = _reboot.pending(pods, wanted)
+        pending = reboot.pending(pods, wanted)
         busy = self._busy(pending, plan["resources"]["gpu"]) if pending else {}
         free = [name for name in pending if name not in busy]
         if not self.check_mode:
@@ -40,7 +40,7 @@ class ActionModule(RdmaAction):
                 self._cordon(name, False)
         for name, pod in sorted(busy.items()):
             self.progress(f"reboot: {name} is left alone: pod {pod} uses its GPUs")
-        for batch in _reboot.batches(free, args["batch"]):
+        for batch in reboot.batches(free, args["batch"]):
             self._reboot(own, batch, pods, args["timeout"])
         return {"changed": bool(free), "rebooted": free[:50], "busy": dict(list(busy.items())[:20])}
 
@@ -49,7 +49,7 @@ class ActionModule(RdmaAction):
         deadline = time.monotonic() + settle
         while True:
             pods = self._pods(namespace)
-            silent = [name for name in wanted if not _reboot.status(pods.get(name))]
+            silent = [name for name in wanted if not reboot.status(pods.get(name))]
             if not silent or time.monotonic() > deadline:
                 return pods
             time.sleep(POLL)
@@ -73,7 +73,7 @@ class ActionModule(RdmaAction):
         for page in self.client.pages("/api/v1/pods", field_selector="status.phase=Running"):
             for pod in page.get("items") or []:
                 node = pod["spec"].get("nodeName", "")
-                if node in names and _reboot.holds(pod, resource):
+                if node in names and reboot.holds(pod, resource):
                     found.setdefault(node, f"{pod['metadata']['namespace']}/{pod['metadata']['name']}")
         return found
 
@@ -95,7 +95,7 @@ class ActionModule(RdmaAction):
         deadline = time.monotonic() + timeout
         shown = ""
         while True:
-            late = {name: why for name in batch if (why := _reboot.late(self._node(name), boots[name]))}
+            late = {name: why for name in batch if (why := reboot.late(self._node(name), boots[name]))}
             if not late:
                 return
             line = f"reboot: back {len(batch) - len(late)}/{len(batch)} | " + "; ".join(

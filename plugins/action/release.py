@@ -16,14 +16,18 @@ from typing import Any, Optional
 
 import yaml
 from ansible.module_utils.urls import open_url
-from ansible_collections.gpuops.rdma.plugins.module_utils import _objects, _releases
-from ansible_collections.gpuops.rdma.plugins.module_utils._argspec import AUTH
-from ansible_collections.gpuops.rdma.plugins.module_utils._errors import Forbidden, InputError, RdmaError
-from ansible_collections.gpuops.rdma.plugins.module_utils._model import Json, masked
-from ansible_collections.gpuops.rdma.plugins.module_utils._spec_release import SPEC
-from ansible_collections.gpuops.rdma.plugins.plugin_utils import _compose_addon, _data, _helm, _oke_addon, _run, _survey
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._action import RdmaAction
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._writer import Writer
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.argspec import AUTH
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import Forbidden, InputError, RdmaError
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json, masked
+from ansible_collections.gpuops.rdma.plugins.module_utils._kube import objects as kube_objects
+from ansible_collections.gpuops.rdma.plugins.module_utils._operators import releases as operators_releases
+from ansible_collections.gpuops.rdma.plugins.module_utils._specs.release import SPEC
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files, run
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._base.action import RdmaAction
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._kube.writer import Writer
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._operators import helm, oke_addon
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._plan import compose_addon
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._plan import survey as plan_survey
 
 ATTEMPTS = 3
 _PULL = re.compile(r"valid chart repository|looks like \"http|failed to (download|fetch)")
@@ -64,7 +68,7 @@ class ActionModule(RdmaAction):
 
     def _wanted(self, args: dict[str, Any]) -> Json:
         if args.get("plan"):
-            releases = _run.read_plan(args["plan"])["releases"]
+            releases = run.read_plan(args["plan"])["releases"]
             if args.get("operator") not in releases:
                 known = ", ".join(sorted(releases)) or "none"
                 raise InputError(f"The plan has no release {args.get('operator')!r}. It has: {known}.")
@@ -74,7 +78,7 @@ class ActionModule(RdmaAction):
             raise InputError(
                 f"gpuops.rdma.release needs plan and operator, or a release: {', '.join(missing)} missing."
             )
-        local = _data.local_chart(args.get("ref"))
+        local = files.local_chart(args.get("ref"))
         return {
             **{key: args[key] for key in ("name", "namespace", "chart", "repo", "values", "keep")},
             "ref": args.get("ref") or "",
@@ -83,9 +87,9 @@ class ActionModule(RdmaAction):
             "images": args["images"] or [args["chart"]],
         }
 
-    def _decide(self, want: Json, args: dict[str, Any]) -> _releases.Decision:
+    def _decide(self, want: Json, args: dict[str, Any]) -> operators_releases.Decision:
         """From what is there now: the plan may be older than what another run has done since."""
-        install = _run.read_plan(args["plan"])["install"] if args.get("plan") else args["install"]
+        install = run.read_plan(args["plan"])["install"] if args.get("plan") else args["install"]
         try:
             releases = self._installed(want)
         except Forbidden:
@@ -93,10 +97,10 @@ class ActionModule(RdmaAction):
                 raise
             releases = []  # to verify what is there its Deployment will do: no right to read Secrets is needed
         same = any(item["chart"] == want["chart"] for item in releases)
-        return _releases.decide(
+        return operators_releases.decide(
             want,
             releases,
-            [] if same else _survey.workloads(self.client, ("deployments",)),
+            [] if same else plan_survey.workloads(self.client, ("deployments",)),
             install=install,
             now=time.time(),
             resume=args["resume"],
@@ -104,9 +108,9 @@ class ActionModule(RdmaAction):
         )
 
     def _installed(self, want: Json) -> list[Json]:
-        return _survey.releases(self.client, (want["chart"],))
+        return plan_survey.releases(self.client, (want["chart"],))
 
-    def _result(self, decision: _releases.Decision, want: Json) -> dict[str, Any]:
+    def _result(self, decision: operators_releases.Decision, want: Json) -> dict[str, Any]:
         result: dict[str, Any] = {
             "changed": decision.action != "none",
             "action": decision.action,
@@ -136,8 +140,8 @@ class ActionModule(RdmaAction):
 
     # ---- Helm ------------------------------------------------------------------------------------------------------
 
-    def _run_helm(self, operator: str, want: Json, decision: _releases.Decision, args: dict[str, Any]) -> None:
-        binary = _helm.path(args.get("helm_binary"))
+    def _run_helm(self, operator: str, want: Json, decision: operators_releases.Decision, args: dict[str, Any]) -> None:
+        binary = helm.path(args.get("helm_binary"))
         for attempt in range(ATTEMPTS):
             for secret in decision.clear:
                 self.client.delete(self.client.path("v1", "Secret", decision.namespace, secret))
@@ -148,25 +152,27 @@ class ActionModule(RdmaAction):
             again = self._after_failure(answer, want) if attempt + 1 < ATTEMPTS else None
             if again is None:
                 text = f"{answer.get('msg', '')}\n{answer.get('module_stderr', '')}"
-                raise RdmaError(f"{operator}: {_releases.explain(operator, want, text)}")
+                raise RdmaError(f"{operator}: {operators_releases.explain(operator, want, text)}")
             if again.action == "none":
                 return
             decision = again
 
-    def _after_failure(self, answer: dict[str, Any], want: Json) -> Optional[_releases.Decision]:
+    def _after_failure(self, answer: dict[str, Any], want: Json) -> Optional[operators_releases.Decision]:
         """A server that restarted in the middle leaves a pending release behind; it is ours, so it is resumed."""
         text = f"{answer.get('msg')}\n{answer.get('stderr', '')}\n{answer.get('module_stderr', '')}"
         if not _BLINK.search(text) or _PULL.search(text):
             return None
         self.progress(f"{want['chart']}: the API server went away while Helm was at work; trying again")
         time.sleep(3)
-        decision = _releases.decide(want, self._installed(want), now=time.time(), resume=True, patience=0)
+        decision = operators_releases.decide(want, self._installed(want), now=time.time(), resume=True, patience=0)
         return None if decision.action == "refuse" else decision
 
-    def _helm(self, binary: str, want: Json, decision: _releases.Decision, args: dict[str, Any]) -> dict[str, Any]:
+    def _helm(
+        self, binary: str, want: Json, decision: operators_releases.Decision, args: dict[str, Any]
+    ) -> dict[str, Any]:
         """The answer of kubernetes.core.helm."""
         ref = want["ref"] or want["chart"]
-        local = _releases.is_local(ref)
+        local = operators_releases.is_local(ref)
         module_args: dict[str, Any] = {
             "binary_path": binary,
             "release_name": decision.name,
@@ -190,15 +196,15 @@ class ActionModule(RdmaAction):
 
     def _addons(self, want: Json, args: dict[str, Any]) -> dict[str, Any]:
         """From what is there now, as with Helm; what an earlier run began is waited for."""
-        addons = _oke_addon.Addons(_run.read_plan(args["plan"])["oke"], self.progress)
+        addons = oke_addon.Addons(run.read_plan(args["plan"])["oke"], self.progress)
         names = [one["name"] for one in want["addons"]]
         charts = [one["chart"] for one in want["addons"] if one["chart"]]
         survey = {
             "addons": {"present": addons.present(names), "options": addons.options()},
-            "releases": _survey.releases(self.client, charts),
-            "workloads": _survey.workloads(self.client, ("deployments",)),
+            "releases": plan_survey.releases(self.client, charts),
+            "workloads": plan_survey.workloads(self.client, ("deployments",)),
         }
-        told = [(one, _compose_addon.one_decision(one, survey)) for one in want["addons"]]
+        told = [(one, compose_addon.one_decision(one, survey)) for one in want["addons"]]
         refused = [decision.why for _one, decision in told if decision.action == "refuse"]
         if refused:
             raise InputError(f"{want['operator']}: {'; '.join(refused)}.")
@@ -225,10 +231,10 @@ class ActionModule(RdmaAction):
 
     def _apply_manifest(self, operator: str, want: Json) -> dict[str, Any]:
         objects = _manifest(operator, want["manifest"])
-        objects = _releases.with_images(objects, want.get("image_registry", ""), want.get("pull_secrets", ()))
+        objects = operators_releases.with_images(objects, want.get("image_registry", ""), want.get("pull_secrets", ()))
         self.progress(f"{operator}: applying {len(objects)} objects of {want['manifest']}")
         writer = Writer(self.client, False, self.progress)
-        changed = [writer.apply(_objects.owned(obj, want["chart"]), takeover=True) for obj in objects]
+        changed = [writer.apply(kube_objects.owned(obj, want["chart"]), takeover=True) for obj in objects]
         return {"changed": any(changed), "objects": len(objects), "values_changed": []}
 
     # ---- away ------------------------------------------------------------------------------------------------------
@@ -251,8 +257,8 @@ class ActionModule(RdmaAction):
             self._uninstall(chart, chosen[0], args)
             return result
         writer = Writer(self.client, self.check_mode, self.progress)
-        selector = f"{_objects.OWNED_LABEL}={_objects.OWNER},{_objects.RELEASE}={chart}"
-        changes = writer.sweep(_objects.KINDS, selector, args["timeout"])
+        selector = f"{kube_objects.OWNED_LABEL}={kube_objects.OWNER},{kube_objects.RELEASE}={chart}"
+        changes = writer.sweep(kube_objects.KINDS, selector, args["timeout"])
         return {**result, "changed": bool(changes), "action": "remove" if changes else "none", "objects": len(changes)}
 
     def _uninstall(self, chart: str, release: Json, args: dict[str, Any]) -> None:
@@ -261,7 +267,7 @@ class ActionModule(RdmaAction):
         place = f"{release['namespace']}/{release['name']}"
         self.progress(f"{chart}: helm uninstall {place} ({release['version']})")
         module_args = {
-            "binary_path": _helm.path(args.get("helm_binary")),
+            "binary_path": helm.path(args.get("helm_binary")),
             "release_name": release["name"],
             "release_namespace": release["namespace"],
             "release_state": "absent",
@@ -310,7 +316,7 @@ def _manifest(operator: str, source: str) -> list[Json]:
     return objects
 
 
-def _diff(decision: _releases.Decision, want: Json) -> dict[str, str]:
+def _diff(decision: operators_releases.Decision, want: Json) -> dict[str, str]:
     present = decision.present or {}
     header = f"{want['chart']} {decision.namespace}/{decision.name}"
 

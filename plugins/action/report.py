@@ -16,13 +16,14 @@ from typing import Any, Optional
 
 from ansible import context
 from ansible.release import __version__ as ansible_version
-from ansible_collections.gpuops.rdma.plugins.module_utils import _prometheus, _report
-from ansible_collections.gpuops.rdma.plugins.module_utils._errors import InputError, RdmaError
-from ansible_collections.gpuops.rdma.plugins.module_utils._model import Finding, Json, speaks_of_secret, to_dict
-from ansible_collections.gpuops.rdma.plugins.module_utils._spec_report import SPEC
-from ansible_collections.gpuops.rdma.plugins.plugin_utils import _data, _html, _run
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._action import RdmaAction
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._nodes import NodeBook
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError, RdmaError
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Finding, Json, speaks_of_secret, to_dict
+from ansible_collections.gpuops.rdma.plugins.module_utils._report import build, prometheus
+from ansible_collections.gpuops.rdma.plugins.module_utils._specs.report import SPEC
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files, run
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._base.action import RdmaAction
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._nodes.book import NodeBook
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._report import html
 
 NO_SECRET = re.compile(r"rdma_report_keep[\"']?\s*[=:]\s*[\"']?secret\b|rdma_image_pull_secrets\b")
 """Inputs that name a kind or objects, and hold no secret."""
@@ -53,7 +54,7 @@ class ActionModule(RdmaAction):
         plan, missing = self._plan(run_dir)
         end = self._end(run_dir, plan, args)
         findings = [item for document in found for item in document["findings"]]
-        report = _report.build(
+        report = build.build(
             plan=plan,
             stages=stages,
             nodes=end["nodes"],
@@ -67,7 +68,7 @@ class ActionModule(RdmaAction):
             previous=_previous(folder, again=args["again"]),
         )
         self._write(folder, report)
-        for line in _report.text(report):
+        for line in build.text(report):
             self.progress(line)
         self.progress(f"report: {folder / 'report.html'}")
         result: dict[str, Any] = {
@@ -78,7 +79,7 @@ class ActionModule(RdmaAction):
         }
         # Check mode has made nothing, so counts fall short there; a stage that failed is a failure all the same.
         judged = not self.check_mode or any(stage["status"] == "failed" for stage in stages)
-        if args["fail_on_verdict"] and judged and _report.exit_failed(report, end["deselected"]):
+        if args["fail_on_verdict"] and judged and build.exit_failed(report, end["deselected"]):
             result.update(
                 failed=True, msg=f"{report['verdict'].upper()}: {report['reason']} See {folder / 'report.html'}."
             )
@@ -88,7 +89,7 @@ class ActionModule(RdmaAction):
         """The plan, or an empty one when its stage failed: the report then says so."""
         path = run_dir / "plan.json"
         try:
-            return (_run.read_plan(str(path), faulty=True) if path.exists() else EMPTY_PLAN), []
+            return (run.read_plan(str(path), faulty=True) if path.exists() else EMPTY_PLAN), []
         except InputError as error:
             return EMPTY_PLAN, [_unknown("report.plan", "cluster", str(error), "the plan of this run")]
 
@@ -96,16 +97,16 @@ class ActionModule(RdmaAction):
         """What only the run's end can tell; kept, so that the report can be made again from the folder alone."""
         path = run_dir / "end.json"
         if args["again"] and path.exists():
-            return _run.read(path)
+            return run.read(path)
         nodes, unasked = self._nodes(plan, run_dir)
         end: Json = {
             "nodes": nodes,
             "findings": unasked,
             "installed": self._installed(plan),
-            "deselected": args["without_test"] or not _run.selected(self._task_vars, _run.TEST_STAGE),
+            "deselected": args["without_test"] or not run.selected(self._task_vars, run.TEST_STAGE),
             "command": _command(),
         }
-        _run.write(path, end)
+        run.write(path, end)
         return end
 
     def _nodes(self, plan: Json, run_dir: Path) -> tuple[Optional[list[Json]], list[Json]]:
@@ -125,7 +126,7 @@ class ActionModule(RdmaAction):
     def _versions(self, plan: Json) -> Json:
         releases = {name: release.get("version", "") for name, release in plan.get("releases", {}).items()}
         return {
-            "collection": _data.version(),
+            "collection": files.version(),
             "ansible_core": ansible_version,
             "python": platform.python_version(),
             "kubernetes": plan.get("server_version", ""),
@@ -149,13 +150,13 @@ class ActionModule(RdmaAction):
     def _write(self, folder: Path, report: Json) -> None:
         """report.json first: it must be there even when a later one cannot be made."""
         report["made"] = datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
-        _run.write(folder / "report.json", report)
+        run.write(folder / "report.json", report)
         (folder / "report.json").chmod(0o644)
         try:
-            (folder / "junit.xml").write_text(_report.junit(report), encoding="utf-8")
+            (folder / "junit.xml").write_text(build.junit(report), encoding="utf-8")
             cluster = str(self._task_vars.get("inventory_hostname", ""))
-            (folder / "report.prom").write_text(_prometheus.text(report, cluster), encoding="utf-8")
-            (folder / "report.html").write_text(_html.render(report), encoding="utf-8")
+            (folder / "report.prom").write_text(prometheus.text(report, cluster), encoding="utf-8")
+            (folder / "report.html").write_text(html.render(report), encoding="utf-8")
         except OSError as error:
             raise InputError(f"Cannot write the report into {folder}: {error.strerror}.") from None
 
@@ -163,7 +164,7 @@ class ActionModule(RdmaAction):
 def _hosts(run_dir: Path) -> Json:
     """Summaries of the host checks by node; {} when they were left out."""
     try:
-        return dict(_run.read(run_dir / "host.json")["hosts"])
+        return dict(run.read(run_dir / "host.json")["hosts"])
     except (InputError, KeyError):
         return {}
 
@@ -175,7 +176,7 @@ def _scans(run_dir: Path) -> tuple[list[Json], list[Json]]:
     scans = []
     for scan in documents:
         if (run_dir / f"findings-{scan.get('name')}.json").exists():
-            shape = _data.shapes().get(scan.get("shape", ""))
+            shape = files.shapes().get(scan.get("shape", ""))
             ports = {n: {"netdev": port.netdev, "hca": port.hca} for n, port in enumerate(shape.pfs)} if shape else {}
             scans.append({**scan, "rails": [{**row, **ports.get(row["rail"], {})} for row in scan.get("rails") or ()]})
     return scans, findings
@@ -186,10 +187,10 @@ def _previous(folder: Path, *, again: bool) -> Optional[Json]:
     report that is made ``again`` has the same earlier run."""
     now, before = folder / "report.json", folder / "previous.json"
     with contextlib.suppress(InputError, OSError):
-        if not again and _run.read(now).get("nccl"):
+        if not again and run.read(now).get("nccl"):
             now.replace(before)
     with contextlib.suppress(InputError):
-        return _run.read(before)
+        return run.read(before)
     return None
 
 
@@ -198,7 +199,7 @@ def _documents(run_dir: Path, pattern: str) -> tuple[list[Json], list[Json]]:
     documents, findings = [], []
     for path in sorted(run_dir.glob(pattern)):
         try:
-            documents.append(_run.read(path))
+            documents.append(run.read(path))
         except InputError as error:
             findings.append(_unknown("report.document", path.name, str(error), "a whole document"))
     return documents, findings
@@ -209,7 +210,7 @@ def _command() -> str:
     options = context.CLIARGS
     playbook = str(next(iter(options.get("args") or ()), ""))
     if not playbook.endswith((".yml", ".yaml")) and not playbook.startswith("gpuops.rdma."):
-        return _report.COMMAND
+        return build.COMMAND
     words = [part for source in options.get("inventory") or () for part in ("-i", _near(source))]
     given = (_near(text) for text in options.get("extra_vars") or () if not speaks_of_secret(NO_SECRET.sub("", text)))
     words += [part for text in given for part in ("-e", text)]

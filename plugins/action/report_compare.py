@@ -8,12 +8,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from ansible_collections.gpuops.rdma.plugins.module_utils import _compare
-from ansible_collections.gpuops.rdma.plugins.module_utils._errors import InputError
-from ansible_collections.gpuops.rdma.plugins.module_utils._model import Json
-from ansible_collections.gpuops.rdma.plugins.module_utils._spec_report_compare import SPEC
-from ansible_collections.gpuops.rdma.plugins.plugin_utils import _run
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._action import RdmaAction
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json
+from ansible_collections.gpuops.rdma.plugins.module_utils._report import compare
+from ansible_collections.gpuops.rdma.plugins.module_utils._specs.report_compare import SPEC
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import run
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._base.action import RdmaAction
 
 SHOWN = 50
 FAILS = {"never": (), "slower": ("slower",), "worse": ("slower", "worse")}
@@ -25,13 +25,13 @@ class ActionModule(RdmaAction):
     def act(self, args: dict[str, Any]) -> dict[str, Any]:
         old, new = (_report(Path(args[key]), key) for key in ("old", "new"))
         try:
-            found = _compare.compare(old, new, args["tolerance"])
+            found = compare.compare(old, new, args["tolerance"])
         except (KeyError, TypeError, AttributeError, ValueError) as error:
             raise InputError(
                 f"Cannot compare {args['old']} and {args['new']}: one of them is not as docs/report.schema.json says "
                 f"({type(error).__name__}: {error})."
             ) from None
-        for line in _compare.text(found):
+        for line in compare.text(found):
             self.progress(line)
         changed = bool(args["dest"]) and self._keep(Path(args["dest"]), found)
         result: dict[str, Any] = {
@@ -47,18 +47,18 @@ class ActionModule(RdmaAction):
 
     def _keep(self, dest: Path, found: Json) -> bool:
         try:
-            if _run.read(dest) == found:
+            if run.read(dest) == found:
                 return False
         except InputError:
             pass  # not there yet, or no JSON
         if not self.check_mode:
-            _run.write(dest, found)
+            run.write(dest, found)
         return True
 
 
 def _report(path: Path, which: str) -> Json:
     try:
-        return _run.read(path)
+        return run.read(path)
     except InputError as error:
         why = "there is no such file" if not path.exists() else str(error)
         raise InputError(f"Cannot read the {which} report {path}: {why}") from None

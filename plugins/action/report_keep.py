@@ -10,13 +10,14 @@ import hashlib
 from pathlib import Path
 from typing import Any, Optional
 
-from ansible_collections.gpuops.rdma.plugins.module_utils import _report_keep
-from ansible_collections.gpuops.rdma.plugins.module_utils._argspec import with_oci
-from ansible_collections.gpuops.rdma.plugins.module_utils._errors import Forbidden, InputError, NotFound
-from ansible_collections.gpuops.rdma.plugins.module_utils._model import Json
-from ansible_collections.gpuops.rdma.plugins.module_utils._spec_report_keep import SPEC
-from ansible_collections.gpuops.rdma.plugins.plugin_utils import _oci, _run
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._action import RdmaAction
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.argspec import with_oci
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import Forbidden, InputError, NotFound
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json
+from ansible_collections.gpuops.rdma.plugins.module_utils._report import keep as report_keep
+from ansible_collections.gpuops.rdma.plugins.module_utils._specs.report_keep import SPEC
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import run
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._base.action import RdmaAction
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._oci import session as oci
 
 
 class ActionModule(RdmaAction):
@@ -24,19 +25,19 @@ class ActionModule(RdmaAction):
 
     def act(self, args: dict[str, Any]) -> dict[str, Any]:
         keep, folder = args["keep"], Path(args["dir"])
-        report = _run.read(folder / "report.json")
-        page = b"" if keep == "none" else _read(folder / _report_keep.PAGE)
+        report = run.read(folder / "report.json")
+        page = b"" if keep == "none" else _read(folder / report_keep.PAGE)
         kept: Json = {"changed": False, "place": "", "fetch": ""}
         data: Json = {}
         if keep == "artifact":
-            data["rdma_report_html"] = {self._cluster: _report_keep.artifact(page)}
+            data["rdma_report_html"] = {self._cluster: report_keep.artifact(page)}
             kept.update(
-                place=f"artifact rdma_report_html.{self._cluster}", get=f"base64 -d | gunzip > {_report_keep.PAGE}"
+                place=f"artifact rdma_report_html.{self._cluster}", get=f"base64 -d | gunzip > {report_keep.PAGE}"
             )
         elif keep != "none":
             kept = self._store(args, page, report) if keep == "object_storage" else self._object(args, page, report)
         data["rdma_report"] = {
-            self._cluster: _report_keep.told(report, str(folder / "report.json"), kept["place"], args["failed"])
+            self._cluster: report_keep.told(report, str(folder / "report.json"), kept["place"], args["failed"])
         }
         if keep != "none":
             self.progress(f"report kept: {kept['place']}; get it: {kept['fetch']}")
@@ -50,14 +51,14 @@ class ActionModule(RdmaAction):
 
     def _object(self, args: dict[str, Any], page: bytes, report: Json) -> Json:
         keep, name, namespace = args["keep"], args["name"], args["namespace"]
-        obj = _report_keep.kept_object(keep, name, namespace, page, report)
+        obj = report_keep.kept_object(keep, name, namespace, page, report)
         old = self.client.find(self.client.path_of(obj))
-        _report_keep.refuse_somebodys(obj, old)
+        report_keep.refuse_somebodys(obj, old)
         new = self._applied(obj)
         return {
             "changed": old is None or any(old.get(part) != new.get(part) for part in ("data", "binaryData")),
             "place": f"{keep} {namespace}/{name}",
-            "fetch": _report_keep.how_to_get(keep, name, namespace, obj),
+            "fetch": report_keep.how_to_get(keep, name, namespace, obj),
         }
 
     def _applied(self, obj: Json) -> Json:
@@ -71,7 +72,7 @@ class ActionModule(RdmaAction):
                 raise
         namespace = obj["metadata"]["namespace"]
         raise InputError(
-            f"Cannot keep {_report_keep.PAGE} as {_report_keep.reference(obj)}: the namespace {namespace} is not "
+            f"Cannot keep {report_keep.PAGE} as {report_keep.reference(obj)}: the namespace {namespace} is not "
             "there. Make it, or name another by namespace (rdma_report_keep_namespace)."
         )
 
@@ -79,20 +80,20 @@ class ActionModule(RdmaAction):
         bucket = args["bucket"]
         if not bucket:
             raise InputError("Which bucket? object_storage needs bucket (rdma_report_keep_bucket).")
-        session = _oci.Session(args)
+        session = oci.Session(args)
         namespace = session.call("ask for the namespace of Object Storage", "storage", "get_namespace").data
-        name = _report_keep.object_name(args["prefix"], self._cluster, str(report.get("made", "")))
+        name = report_keep.object_name(args["prefix"], self._cluster, str(report.get("made", "")))
         where = (namespace, bucket, name)
         digest = base64.b64encode(hashlib.md5(page, usedforsecurity=False).digest()).decode("ascii")
         changed = _digest(session, where) != digest
         if changed and not self.check_mode:
             more = {"content_type": "text/html; charset=utf-8", "content_md5": digest}
             session.call(f"write {name} into the bucket {bucket}", "storage", "put_object", *where, page, **more)
-        get = f"oci os object get -ns {namespace} -bn {bucket} --name {name} --file {_report_keep.PAGE}"
+        get = f"oci os object get -ns {namespace} -bn {bucket} --name {name} --file {report_keep.PAGE}"
         return {"changed": changed, "place": f"bucket {bucket}: {name}", "fetch": get}
 
 
-def _digest(session: _oci.Session, where: tuple[str, str, str]) -> Optional[str]:
+def _digest(session: oci.Session, where: tuple[str, str, str]) -> Optional[str]:
     """Content-MD5 of an object; None where there is none."""
     try:
         answer = session.call(f"look at {where[2]} in the bucket {where[1]}", "storage", "head_object", *where)

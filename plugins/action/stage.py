@@ -9,11 +9,11 @@ import datetime
 from pathlib import Path
 from typing import Any
 
-from ansible_collections.gpuops.rdma.plugins.module_utils._errors import InputError
-from ansible_collections.gpuops.rdma.plugins.module_utils._model import Json
-from ansible_collections.gpuops.rdma.plugins.module_utils._spec_stage import SPEC
-from ansible_collections.gpuops.rdma.plugins.plugin_utils import _run
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._action import RdmaAction
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json
+from ansible_collections.gpuops.rdma.plugins.module_utils._specs.stage import SPEC
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import run
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._base.action import RdmaAction
 
 
 def _now() -> float:
@@ -26,8 +26,8 @@ class ActionModule(RdmaAction):
     def act(self, args: dict[str, Any]) -> dict[str, Any]:
         run_dir = Path(args["run_dir"])
         if args["state"] == "begun":
-            keep = args["keep_test"] or not _run.selected(self._task_vars, _run.TEST_STAGE)
-            _run.clear(run_dir, keep=_run.RESULTS if keep else ())
+            keep = args["keep_test"] or not run.selected(self._task_vars, run.TEST_STAGE)
+            run.clear(run_dir, keep=run.RESULTS if keep else ())
             return {}
         if not args["name"]:
             raise InputError(f"gpuops.rdma.stage state={args['state']} needs name.")
@@ -36,7 +36,7 @@ class ActionModule(RdmaAction):
         return self._end(run_dir, args)
 
     def _start(self, run_dir: Path, args: dict[str, Any]) -> dict[str, Any]:
-        stages = [_run.read(path) for path in sorted(run_dir.glob("stage-*.json"))]
+        stages = [run.read(path) for path in sorted(run_dir.glob("stage-*.json"))]
         # A stage that is still "running" here belongs to a run that was killed in the middle of it.
         # One that is needed and was itself skipped is as missing as one that failed.
         failed = [stage for stage in stages if stage["status"] in ("failed", "skipped")]
@@ -51,15 +51,15 @@ class ActionModule(RdmaAction):
             "task": "",
             "requests": 0,
             "started": _now(),
-            "journal": _run.journal_size(run_dir),
+            "journal": run.journal_size(run_dir),
         }
-        _run.write(_path(run_dir, args["name"], len(stages)), record)
+        run.write(_path(run_dir, args["name"], len(stages)), record)
         return {"run": not blocker, "blocker": blocker}
 
     def _end(self, run_dir: Path, args: dict[str, Any]) -> dict[str, Any]:
         path = _path(run_dir, args["name"], 0)
-        record = _run.read(path)
-        entries = _run.journal_since(run_dir, record["journal"])
+        record = run.read(path)
+        entries = run.journal_since(run_dir, record["journal"])
         record.update(
             status="ok" if args["state"] == "finished" else "failed",
             seconds=round(_now() - record["started"], 1),
@@ -68,7 +68,7 @@ class ActionModule(RdmaAction):
             error=args["error"],
             task=args["task"],
         )
-        _run.write(path, record)
+        run.write(path, record)
         return {"seconds": record["seconds"]}
 
 

@@ -11,25 +11,22 @@ import json
 import time
 from typing import Any, Optional
 
-from ansible_collections.gpuops.rdma.plugins.module_utils import (
-    _facts,
-    _machine_set,
-    _objects,
-    _pod_gpu,
-    _readiness,
-    _vgpu,
-    _wait,
-)
-from ansible_collections.gpuops.rdma.plugins.module_utils._errors import InputError, RdmaError
-from ansible_collections.gpuops.rdma.plugins.module_utils._model import HIDDEN, Finding, Json
-from ansible_collections.gpuops.rdma.plugins.module_utils._readiness import READY, WAITING, Status
-from ansible_collections.gpuops.rdma.plugins.module_utils._spec_vgpu import SPEC
-from ansible_collections.gpuops.rdma.plugins.module_utils._vgpu import Driver, Node
-from ansible_collections.gpuops.rdma.plugins.plugin_utils import _gpu_nodes, _probe
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._action import RdmaAction
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._probe import Ask
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._proven import Proven
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._writer import Writer
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError, RdmaError
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import HIDDEN, Finding, Json
+from ansible_collections.gpuops.rdma.plugins.module_utils._gpu_uses import vgpu
+from ansible_collections.gpuops.rdma.plugins.module_utils._gpu_uses.vgpu import Driver, Node
+from ansible_collections.gpuops.rdma.plugins.module_utils._kube import objects, readiness, wait
+from ansible_collections.gpuops.rdma.plugins.module_utils._kube.readiness import READY, WAITING, Status
+from ansible_collections.gpuops.rdma.plugins.module_utils._nodes import facts as nodes_facts
+from ansible_collections.gpuops.rdma.plugins.module_utils._nodes import pod_gpu
+from ansible_collections.gpuops.rdma.plugins.module_utils._openshift import machine_set
+from ansible_collections.gpuops.rdma.plugins.module_utils._specs.vgpu import SPEC
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._base.action import RdmaAction
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._kube import requests as probe
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._kube.proven import Proven
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._kube.requests import Ask
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._kube.writer import Writer
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._nodes import gpu_nodes
 
 BEFORE = "gpuops.rdma/driver-before-vgpu"
 """Annotation of the ClusterPolicy: what its driver said before us, so that it can be put back."""
@@ -53,9 +50,9 @@ class ActionModule(RdmaAction):
         self.stamps: dict[str, str] = {}
         self.taints: dict[str, list[Json]] = {}
         self.deleted: set[str] = set()
-        self.namespace = _gpu_nodes.operator_namespace(self.client, bool(args["profiles"]))
-        self.policy = _gpu_nodes.policy(self.client)
-        self.as_secret = _vgpu.knows_secret(self.client.get(CRD), self._version())
+        self.namespace = gpu_nodes.operator_namespace(self.client, bool(args["profiles"]))
+        self.policy = gpu_nodes.policy(self.client)
+        self.as_secret = vgpu.knows_secret(self.client.get(CRD), self._version())
         notes: list[str] = []
         proof: Json = {}
         if args["state"] == "absent":
@@ -78,7 +75,7 @@ class ActionModule(RdmaAction):
         if not self.check_mode:
             self._await(nodes)
             state = {one.name: self.digest for one in nodes}
-            proven = Proven(self.client, _gpu_nodes.policy_path(self.client, self.policy), "vgpu", state)
+            proven = Proven(self.client, gpu_nodes.policy_path(self.client, self.policy), "vgpu", state)
             if proven.due(args["prove"], bool(self.changes)):
                 proof = self._prove(nodes)
                 proven.note()
@@ -87,7 +84,7 @@ class ActionModule(RdmaAction):
     def _result(self, nodes: list[Node], notes: list[str], proof: Json, tags: Optional[list[str]] = None) -> Json:
         found: dict[str, Any] = {
             "changed": bool(self.changes),
-            "changes": [one["what"] for one in self.changes][: _gpu_nodes.SHOWN],
+            "changes": [one["what"] for one in self.changes][: gpu_nodes.SHOWN],
             "count": len(nodes),
             "images": tags or [],
             "license_kind": "Secret" if self.as_secret else "ConfigMap",
@@ -95,7 +92,7 @@ class ActionModule(RdmaAction):
             "proof": proof,
         }
         if self.diff_mode and self.changes:
-            found["diff"] = [one["diff"] for one in self.changes][: _gpu_nodes.SHOWN]
+            found["diff"] = [one["diff"] for one in self.changes][: gpu_nodes.SHOWN]
         return found
 
     def _keep(self, change: Optional[Json]) -> None:
@@ -127,20 +124,20 @@ class ActionModule(RdmaAction):
         if not self.args["profiles"]:
             return
         profiles = [{k: v for k, v in one.items() if v is not None} for one in self.args["profiles"]]
-        _path, base = _gpu_nodes.machine_set(self.client, self.args["machine_set"])
-        _vgpu.check_profiles(base, profiles)
+        _path, base = gpu_nodes.machine_set(self.client, self.args["machine_set"])
+        vgpu.check_profiles(base, profiles)
         for profile in profiles:
             obj = _copied(base, profile)
             live = self.client.find(self.client.path_of(obj))
             if live is not None and "replicas" not in profile:
                 obj["spec"]["replicas"] = (live.get("spec") or {}).get("replicas", 0)  # an autoscaler's, it may be
-            self._keep(self._writer().apply(_objects.owned(obj)))
+            self._keep(self._writer().apply(objects.owned(obj)))
 
     def _wanted(self) -> int:
         """Nodes that the MachineSets of the profiles are to have."""
         total = 0
         for one in self.args["profiles"]:
-            _path, found = _gpu_nodes.machine_set(self.client, one["name"])
+            _path, found = gpu_nodes.machine_set(self.client, one["name"])
             total += int((found.get("spec") or {}).get("replicas") or 0)
         return total
 
@@ -148,14 +145,14 @@ class ActionModule(RdmaAction):
         """Chosen nodes. Those of new MachineSets are waited for."""
         if self.args["profiles"] and await_all:
             wanted = self._wanted()
-            _wait.await_state(
+            wait.await_state(
                 lambda: {"nodes": self._count(wanted)},
                 wait_change=lambda seconds: time.sleep(min(seconds, POLL)),
                 clock=time.monotonic,
                 timeout=self.args["timeout"],
                 show=self.progress,
                 title="vGPU nodes",
-                remedy=f"See the Machines in {_gpu_nodes.MACHINES}: the template may not exist in vSphere.",
+                remedy=f"See the Machines in {gpu_nodes.MACHINES}: the template may not exist in vSphere.",
             )
         found = self._choose()
         if not found and not self.args["profiles"]:
@@ -174,20 +171,20 @@ class ActionModule(RdmaAction):
         every = {one.name: one for one in self._all(args["selector"])}
         missing = [name for name in args["nodes"] if name not in every]
         if missing:
-            raise InputError(f"{missing[0]} is no node of this cluster{_gpu_nodes._with(args['selector'])}.")
+            raise InputError(f"{missing[0]} is no node of this cluster{gpu_nodes._with(args['selector'])}.")
         if args["nodes"]:
             return [every[name] for name in args["nodes"]]
         if args["selector"]:
             return list(every.values())
-        return [one for one in every.values() if one.labels.get(_vgpu.PROFILE_LABEL) in names]
+        return [one for one in every.values() if one.labels.get(vgpu.PROFILE_LABEL) in names]
 
     def _all(self, selector: str = "") -> list[Node]:
         version = (self.client.find(CLUSTER_VERSION) or {}).get("status", {}).get("desired", {}).get("version", "")
 
         def read(node: Json) -> tuple[Node, str]:
-            facts, meta = _facts.node_facts(node), node["metadata"]
+            facts, meta = nodes_facts.node_facts(node), node["metadata"]
             labels = dict(meta.get("labels") or {})
-            gpus = facts.allocatable.get(_vgpu.GPU, 0)
+            gpus = facts.allocatable.get(vgpu.GPU, 0)
             self.stamps[facts.name] = str((meta.get("annotations") or {}).get(IN_EFFECT, ""))
             self.taints[facts.name] = list(node.get("spec", {}).get("taints") or [])
             return Node(facts.name, labels, facts.os_image, gpus, str(version)), facts.name
@@ -196,14 +193,14 @@ class ActionModule(RdmaAction):
 
     def _check_first(self, notes: list[str]) -> None:
         """What would leave new machines without a driver is refused before they are made."""
-        driver = _vgpu.driver({**self.args["driver"]}, [])
+        driver = vgpu.driver({**self.args["driver"]}, [])
         kinds = {name: self._secret_type(name) for name in driver.pull_secrets}
-        faults = _vgpu.pull_secret_faults(driver, kinds)
+        faults = vgpu.pull_secret_faults(driver, kinds)
         if not self._by_crd():
-            others = _vgpu.bystanders(filter(_has_gpu, self._all()), [one.name for one in self._choose()])
+            others = vgpu.bystanders(filter(_has_gpu, self._all()), [one.name for one in self._choose()])
             if others:
                 faults.append(
-                    f"{_gpu_nodes.told(others)} would get the guest driver too: label them {_vgpu.DRIVER_LABEL}=false "
+                    f"{gpu_nodes.told(others)} would get the guest driver too: label them {vgpu.DRIVER_LABEL}=false "
                     "if their image brings the driver, or set driver.useNvidiaDriverCRD in the ClusterPolicy"
                 )
         if faults:
@@ -214,9 +211,9 @@ class ActionModule(RdmaAction):
             )
 
     def _checked(self, nodes: list[Node]) -> Driver:
-        faults = _vgpu.node_faults([one for one in nodes if not self.stamps.get(one.name)])
-        faults += _vgpu.node_faults([dataclasses.replace(one, gpus=0) for one in nodes if self.stamps.get(one.name)])
-        driver = _vgpu.driver({**self.args["driver"]}, nodes)
+        faults = vgpu.node_faults([one for one in nodes if not self.stamps.get(one.name)])
+        faults += vgpu.node_faults([dataclasses.replace(one, gpus=0) for one in nodes if self.stamps.get(one.name)])
+        driver = vgpu.driver({**self.args["driver"]}, nodes)
         if faults:
             raise InputError(f"Cannot set up vGPU: {'; '.join(faults)}.")
         return driver
@@ -230,9 +227,9 @@ class ActionModule(RdmaAction):
 
     def _license(self) -> Json:
         given = self.args["license"]
-        conf = _vgpu.gridd(given)
-        token = _vgpu.token(given["token"])
-        return _vgpu.license_object(self.args["name"], self.namespace, conf, token, self.as_secret)
+        conf = vgpu.gridd(given)
+        token = vgpu.token(given["token"])
+        return vgpu.license_object(self.args["name"], self.namespace, conf, token, self.as_secret)
 
     def _digest(self, driver: Driver, license: Json) -> str:
         text = json.dumps([dataclasses.astuple(driver)[:3], license["data"]], sort_keys=True)
@@ -245,12 +242,12 @@ class ActionModule(RdmaAction):
         stale = [one for one in nodes if self.stamps.get(one.name) != self.digest]
         running = self._drivers() if stale else {}
         old = [one.name for one in stale if running.get(one.name)]
-        busy = _gpu_nodes.gpu_pods(self.client, old) if old else {}
+        busy = gpu_nodes.gpu_pods(self.client, old) if old else {}
         if busy and not self.args["drain"]:
             node, pods = next(iter(sorted(busy.items())))
             raise InputError(
-                f"Cannot change the driver or licence of {_gpu_nodes.told(sorted(busy))}: their GPUs are in use, on "
-                f"{node} by {_gpu_nodes.told(pods)}. End these pods, or set drain."
+                f"Cannot change the driver or licence of {gpu_nodes.told(sorted(busy))}: their GPUs are in use, on "
+                f"{node} by {gpu_nodes.told(pods)}. End these pods, or set drain."
             )
         self.busy = busy
         return stale
@@ -260,7 +257,7 @@ class ActionModule(RdmaAction):
     def _reach(self, nodes: list[Node]) -> None:
         """The licence server answers on its port from every node, through the proxy if there is one."""
         given = self.args["license"]
-        targets = given["reach"] or _vgpu.servers(str(given["token"]).strip())
+        targets = given["reach"] or vgpu.servers(str(given["token"]).strip())
         if not targets and given["server"]:
             targets = [f"{given['server']}:{given['server_port'] or 443}"]
         if not targets:
@@ -282,7 +279,7 @@ class ActionModule(RdmaAction):
                 faults.append(f"from {one.name}: {'; '.join(errors)}")
         if faults:
             raise RdmaError(
-                f"The licence server cannot be reached {_gpu_nodes.told(faults, 3)}. The driver was not rolled out: it "
+                f"The licence server cannot be reached {gpu_nodes.told(faults, 3)}. The driver was not rolled out: it "
                 "would start unlicensed. Open egress to it on that port, or give a proxy."
             )
 
@@ -291,10 +288,10 @@ class ActionModule(RdmaAction):
 
     def _tolerations(self, one: Node) -> list[Json]:
         own = [taint for taint in self.taints.get(one.name, []) if not taint["key"].startswith("node.kubernetes.io/")]
-        return _pod_gpu.merged([], _pod_gpu.taints(own))
+        return pod_gpu.merged([], pod_gpu.taints(own))
 
     def _ask(self, asks: dict[str, Ask], title: str) -> dict[str, list[Json]]:
-        return _probe.ask(
+        return probe.ask(
             self.client,
             self.namespace,
             asks,
@@ -312,33 +309,33 @@ class ActionModule(RdmaAction):
         return Writer(self.client, self.check_mode, self.progress)
 
     def _write(self, driver: Driver, license: Json) -> None:
-        self._keep(_hidden(self._writer().apply(_objects.owned(license))))
+        self._keep(_hidden(self._writer().apply(objects.owned(license))))
         other = "ConfigMap" if self.as_secret else "Secret"
         self._keep(_hidden(self._writer().remove({**license, "apiVersion": "v1", "kind": other})))
         if self._by_crd():
-            selector = {_vgpu.VGPU_LABEL: "true"}
-            obj = _vgpu.nvidia_driver(driver, NVIDIA_DRIVER, self.args["name"], self.as_secret, selector)
-            self._keep(self._writer().apply(_objects.owned(obj)))
+            selector = {vgpu.VGPU_LABEL: "true"}
+            obj = vgpu.nvidia_driver(driver, NVIDIA_DRIVER, self.args["name"], self.as_secret, selector)
+            self._keep(self._writer().apply(objects.owned(obj)))
             return
-        spec = _vgpu.policy_spec(driver, self.args["name"], self.as_secret)
+        spec = vgpu.policy_spec(driver, self.args["name"], self.as_secret)
         live = self.policy["spec"].get("driver") or {}
-        change = _gpu_nodes.patch_policy(self.client, self.policy, spec, self.check_mode)
+        change = gpu_nodes.patch_policy(self.client, self.policy, spec, self.check_mode)
         self._keep(change)
         if change and not self.check_mode and BEFORE not in (self.policy["metadata"].get("annotations") or {}):
             before = {key: live.get(key) for key in spec["driver"]}
             self._annotate_policy(json.dumps(before, sort_keys=True))
 
     def _annotate_policy(self, text: Optional[str]) -> None:
-        path = self.client.path(*_gpu_nodes.POLICY, "", self.policy["metadata"]["name"])
+        path = self.client.path(*gpu_nodes.POLICY, "", self.policy["metadata"]["name"])
         self.client.patch(path, {"metadata": {"annotations": {BEFORE: text}}})
 
     def _restart(self, one: Node, drivers: list[Json]) -> None:
         """gridd and the driver read their files when they start. The label is for an NVIDIADriver."""
-        labels = {_vgpu.VGPU_LABEL: "true"}
-        before = {"label": one.labels.get(_vgpu.VGPU_LABEL), "config": self.stamps.get(one.name) or None}
-        self._keep(_gpu_nodes.change(f"Node {one.name}", before, {"label": "true", "config": self.digest}))
+        labels = {vgpu.VGPU_LABEL: "true"}
+        before = {"label": one.labels.get(vgpu.VGPU_LABEL), "config": self.stamps.get(one.name) or None}
+        self._keep(gpu_nodes.change(f"Node {one.name}", before, {"label": "true", "config": self.digest}))
         if not self.check_mode:
-            _gpu_nodes.evict(self.client, self.busy.get(one.name, []), self.args["timeout"], self.progress)
+            gpu_nodes.evict(self.client, self.busy.get(one.name, []), self.args["timeout"], self.progress)
             for found in drivers:
                 self._end(found)
         body = {"metadata": {"labels": labels, "annotations": {IN_EFFECT: self.digest}}}
@@ -356,18 +353,18 @@ class ActionModule(RdmaAction):
         """What we made, and the ClusterPolicy's driver as it was. The machines of our MachineSets go with them, unless
         pods still use their GPUs."""
         names = {one["name"] for one in self.args["profiles"]}
-        nodes = [one.name for one in self._all() if one.labels.get(_vgpu.PROFILE_LABEL) in names]
-        busy = _gpu_nodes.gpu_pods(self.client, nodes) if nodes else {}
+        nodes = [one.name for one in self._all() if one.labels.get(vgpu.PROFILE_LABEL) in names]
+        busy = gpu_nodes.gpu_pods(self.client, nodes) if nodes else {}
         if busy and not self.args["drain"]:
             node, pods = next(iter(sorted(busy.items())))
             raise InputError(
-                f"Cannot remove the MachineSets of the vGPU profiles: GPUs of {_gpu_nodes.told(sorted(busy))} are in "
-                f"use, on {node} by {_gpu_nodes.told(pods)}, and the machines would go with them. End these pods, or "
+                f"Cannot remove the MachineSets of the vGPU profiles: GPUs of {gpu_nodes.told(sorted(busy))} are in "
+                f"use, on {node} by {gpu_nodes.told(pods)}, and the machines would go with them. End these pods, or "
                 "set drain."
             )
         for one in self.args["profiles"]:
-            meta = {"name": one["name"], "namespace": _gpu_nodes.MACHINES}
-            kind = {"apiVersion": _gpu_nodes.MACHINE_SET[0], "kind": _gpu_nodes.MACHINE_SET[1]}
+            meta = {"name": one["name"], "namespace": gpu_nodes.MACHINES}
+            kind = {"apiVersion": gpu_nodes.MACHINE_SET[0], "kind": gpu_nodes.MACHINE_SET[1]}
             self._keep(self._writer().remove({**kind, "metadata": meta}))
         mine = {"apiVersion": "nvidia.com/v1alpha1", "kind": "NVIDIADriver", "metadata": {"name": NVIDIA_DRIVER}}
         self._keep(self._writer().remove(mine))
@@ -376,8 +373,8 @@ class ActionModule(RdmaAction):
             live = self.policy["spec"].get("driver") or {}
             before = json.loads(text)
             mine = {key: live[key] for key in before if key in live}
-            spec = {"driver": _gpu_nodes.put_back(before, mine)}
-            self._keep(_gpu_nodes.patch_policy(self.client, self.policy, spec, self.check_mode))
+            spec = {"driver": gpu_nodes.put_back(before, mine)}
+            self._keep(gpu_nodes.patch_policy(self.client, self.policy, spec, self.check_mode))
             if not self.check_mode:
                 self._annotate_policy(None)
         for version, kind in (("v1", "Secret"), ("v1", "ConfigMap")):
@@ -385,10 +382,10 @@ class ActionModule(RdmaAction):
             self._keep(_hidden(self._writer().remove({"apiVersion": version, "kind": kind, "metadata": meta})))
         for one in self._all():
             if self.stamps.get(one.name):
-                body = {"metadata": {"labels": {_vgpu.VGPU_LABEL: None}, "annotations": {IN_EFFECT: None}}}
+                body = {"metadata": {"labels": {vgpu.VGPU_LABEL: None}, "annotations": {IN_EFFECT: None}}}
                 self.client.patch(self.client.path("v1", "Node", "", one.name), body, dry_run=self.check_mode)
-                before = {"label": one.labels.get(_vgpu.VGPU_LABEL)}
-                self._keep(_gpu_nodes.change(f"Node {one.name}", before, {"label": None}))
+                before = {"label": one.labels.get(vgpu.VGPU_LABEL)}
+                self._keep(gpu_nodes.change(f"Node {one.name}", before, {"label": None}))
 
     # ---- evidence --------------------------------------------------------------------------------------------------
 
@@ -396,7 +393,7 @@ class ActionModule(RdmaAction):
         """The driver's pod is Ready on every node, and the node offers its one GPU."""
         if not nodes:
             return
-        _wait.await_state(
+        wait.await_state(
             lambda: self._states(nodes),
             wait_change=lambda seconds: time.sleep(min(seconds, POLL + len(nodes) / 250)),
             clock=time.monotonic,
@@ -420,10 +417,10 @@ class ActionModule(RdmaAction):
             # Its DaemonSet changes pods only when they are deleted, and may have made this one before it changed.
             self._end(pods[0])
             return Status(WAITING, f"its driver's pod is still of {images[0]}")
-        status = _readiness.pod(pods[0])
+        status = readiness.pod(pods[0])
         if status.state != READY or gpus == 1:
             return status
-        return Status(WAITING, f"offers {gpus} {_vgpu.GPU}, and must offer 1")
+        return Status(WAITING, f"offers {gpus} {vgpu.GPU}, and must offer 1")
 
     def _end(self, pod: Json) -> None:
         meta = pod["metadata"]
@@ -443,38 +440,38 @@ class ActionModule(RdmaAction):
         while True:
             live = {one.name: one for one in self._all()}
             mine = [live.get(one.name, one) for one in nodes]
-            findings = [*_vgpu.judge(mine, self._samples(nodes)), *_vgpu.allocatable(mine)]
+            findings = [*vgpu.judge(mine, self._samples(nodes)), *vgpu.allocatable(mine)]
             if not findings:
-                return {"licensed": len(nodes), "metric": _vgpu.METRIC}
+                return {"licensed": len(nodes), "metric": vgpu.METRIC}
             if time.monotonic() + AGAIN > deadline:
                 raise RdmaError(_words(findings))
             self.progress(f"vgpu: {len(findings)} nodes are not right yet: {findings[0].subject}: {findings[0].found}")
             time.sleep(AGAIN)
 
-    def _samples(self, nodes: list[Node]) -> dict[str, list[_vgpu.Sample]]:
+    def _samples(self, nodes: list[Node]) -> dict[str, list[vgpu.Sample]]:
         exporters = self._pods(f"app={EXPORTER_APP}")
         targets = []
         for one in nodes:
             address = next((str(pod["status"]["podIP"]) for pod in exporters.get(one.name, []) if _ip(pod)), "")
             if address:
                 targets.append((one.name, f"http://{_bracketed(address)}:9400/metrics"))
-        requests = [{"do": "get", "to": url, "only": _vgpu.METRIC, "tries": 3} for _name, url in targets]
-        asks = _probe.spread(requests, "gpuops-vgpu-license")
+        requests = [{"do": "get", "to": url, "only": vgpu.METRIC, "tries": 3} for _name, url in targets]
+        asks = probe.spread(requests, "gpuops-vgpu-license")
         answers = [answer for found in self._ask(asks, "licence metric").values() for answer in found] if asks else []
-        return {name: _vgpu.samples(str(a.get("text") or "")) for (name, _url), a in zip(targets, answers) if a["ok"]}
+        return {name: vgpu.samples(str(a.get("text") or "")) for (name, _url), a in zip(targets, answers) if a["ok"]}
 
 
 def _copied(base: Json, profile: Json) -> Json:
     """Only the RHCOS template with the vGPU device differs, and the labels that tell the nodes apart."""
     name, template = profile["name"], {"template": profile["template"]}
-    found = _machine_set.copy(base, name, template, profile.get("replicas") or 0)
+    found = machine_set.copy(base, name, template, profile.get("replicas") or 0)
     labels = found["spec"]["template"]["spec"]["metadata"]["labels"]
-    labels.update({_vgpu.VGPU_LABEL: "true", _vgpu.PROFILE_LABEL: name})
+    labels.update({vgpu.VGPU_LABEL: "true", vgpu.PROFILE_LABEL: name})
     return found
 
 
 def _has_gpu(one: Node) -> bool:
-    return any("=".join(item) in _readiness.GPU_LABEL.split("|") for item in one.labels.items())
+    return any("=".join(item) in readiness.GPU_LABEL.split("|") for item in one.labels.items())
 
 
 def _ip(pod: Json) -> str:
@@ -500,4 +497,4 @@ def _hidden(change: Optional[Json]) -> Optional[Json]:
 def _words(findings: list[Finding]) -> str:
     told = [f"{one.subject}: {one.found}, expected {one.expected}" for one in findings]
     remedy = next((one.remedy for one in findings if one.remedy), "")
-    return f"vGPU is not proven on {len({one.subject for one in findings})} nodes: {_gpu_nodes.told(told, 3)}. {remedy}"
+    return f"vGPU is not proven on {len({one.subject for one in findings})} nodes: {gpu_nodes.told(told, 3)}. {remedy}"

@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Waits for a set of things with one deadline, says who is late and why, and gives up early on what is hopeless.
 
-A function per target reads the watched collections and returns the set; _wait.await_state does the waiting.
+A function per target reads the watched collections and returns the set; kube_wait.await_state does the waiting.
 """
 
 from __future__ import annotations
@@ -16,17 +16,26 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Callable, Optional
 
-from ansible_collections.gpuops.rdma.plugins.module_utils import _facts, _readiness, _wait
-from ansible_collections.gpuops.rdma.plugins.module_utils._client import Client
-from ansible_collections.gpuops.rdma.plugins.module_utils._errors import Hopeless, InputError, WaitFailed
-from ansible_collections.gpuops.rdma.plugins.module_utils._model import Finding, Json, NodeFacts, Shape, image_name
-from ansible_collections.gpuops.rdma.plugins.module_utils._readiness import Status
-from ansible_collections.gpuops.rdma.plugins.module_utils._spec_wait import SPEC
-from ansible_collections.gpuops.rdma.plugins.plugin_utils import _data, _rollout, _run
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._action import RdmaAction
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._drivers import Drivers
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._nodes import NODES, NodeBook
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._watch import Store, Watcher
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import Hopeless, InputError, WaitFailed
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import (
+    Finding,
+    Json,
+    NodeFacts,
+    Shape,
+    image_name,
+)
+from ansible_collections.gpuops.rdma.plugins.module_utils._kube import readiness
+from ansible_collections.gpuops.rdma.plugins.module_utils._kube import wait as kube_wait
+from ansible_collections.gpuops.rdma.plugins.module_utils._kube.client import Client
+from ansible_collections.gpuops.rdma.plugins.module_utils._kube.readiness import Status
+from ansible_collections.gpuops.rdma.plugins.module_utils._nodes import facts as nodes_facts
+from ansible_collections.gpuops.rdma.plugins.module_utils._specs.wait import SPEC
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files, run
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._base.action import RdmaAction
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._kube import rollout
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._kube.watch import Store, Watcher
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._nodes.book import NODES, NodeBook
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._operators.drivers import Drivers
 
 LATE = 20
 SETTLE = 120.0
@@ -102,22 +111,22 @@ def wait(
     """The action without Ansible; ``once`` looks and does not wait, ``keep`` makes findings of what it sees then."""
     if args["tolerate"] and not args["plan"]:
         raise InputError("wait tolerate=true needs plan: the nodes that are late are left out of it.")
-    plan = _run.read_plan(args["plan"]) if args["plan"] else {}
+    plan = run.read_plan(args["plan"]) if args["plan"] else {}
     start = time.monotonic()
     if args["for"] == "drivers" and not Drivers.follow_ofed(plan):
-        return _result(_wait.Result(0.0, 0, 0))
+        return _result(kube_wait.Result(0.0, 0, 0))
     with Watcher(client) as watcher:
         view = View(watcher, args, plan)
         if once:
-            looked = _wait.look(view.read())
+            looked = kube_wait.look(view.read())
             if keep and plan:
-                _run.write(_findings_file(args), {"findings": [*_seen(view, looked), *view.elsewhere]})
+                run.write(_findings_file(args), {"findings": [*_seen(view, looked), *view.elsewhere]})
             return _result(looked)
         view.refuse_nobody()
         if view.note():
             show(f"{args['for']:<16} {view.note()}")
         try:
-            result = _wait.await_state(
+            result = kube_wait.await_state(
                 view.read,
                 wait_change=watcher.wait_change,
                 clock=time.monotonic,
@@ -137,11 +146,11 @@ def wait(
         _findings_file(args).unlink(missing_ok=True)
         noted = view.noted()
         if noted:
-            _run.write(_findings_file(args), {"findings": noted})
+            run.write(_findings_file(args), {"findings": noted})
     return _result(result)
 
 
-def _seen(view: View, looked: _wait.Result) -> list[Finding]:
+def _seen(view: View, looked: kube_wait.Result) -> list[Finding]:
     """One finding for everything that one look found late; nodes go to the report's table, parts to its list."""
     target, planned = view.args["for"], set(view.planned())
     if target == "vf_config" and len(looked.late) == looked.total and not view.has_vf_pods():
@@ -176,11 +185,11 @@ def _left_out(view: View, bad: Mapping[str, str], show: Callable[[str], None]) -
         Finding(f"{target}.late", "error", name, why, EXPECTED.get(target, ""), view.remedy(name), stage)
         for name, why in bad.items()
     ]
-    _run.write(_findings_file(view.args), {"findings": findings})
-    _run.exclude(str(view.args["plan"]), {name: f"{target}: {why}" for name, why in bad.items()})
+    run.write(_findings_file(view.args), {"findings": findings})
+    run.exclude(str(view.args["plan"]), {name: f"{target}: {why}" for name, why in bad.items()})
     show(f"{target:<16} goes on without {len(bad)} of {len(view.planned())} nodes: {', '.join(list(bad)[:5])}")
     remaining = len(view.planned()) - len(bad)
-    return {**_result(_wait.Result(0.0, remaining, len(view.planned()), dict(bad))), "excluded": list(bad)[:LATE]}
+    return {**_result(kube_wait.Result(0.0, remaining, len(view.planned()), dict(bad))), "excluded": list(bad)[:LATE]}
 
 
 def _findings_file(args: Mapping[str, Any]) -> Path:
@@ -191,7 +200,7 @@ def _silent(_line: str) -> None:
     return
 
 
-def _result(result: _wait.Result) -> dict[str, Any]:
+def _result(result: kube_wait.Result) -> dict[str, Any]:
     return {
         "changed": False,
         "seconds": result.seconds,
@@ -209,7 +218,7 @@ class View:
 
     def __init__(self, watcher: Watcher, args: Mapping[str, Any], plan: Json) -> None:
         self.watcher, self.args, self.plan = watcher, args, plan
-        self.shapes = _data.shapes()
+        self.shapes = files.shapes()
         self._in_plan = {item["name"]: item for item in plan.get("nodes", [])}
         self.driver_pods = Drivers(watcher, plan, lambda: self._list("mellanox.com/v1alpha1", "NicClusterPolicy"))
         self.namespaces = {
@@ -264,14 +273,14 @@ class View:
         names = list(wanted)
         if not self.plan.get("nodes") or (count or 0) > len(wanted):
             names += [name for name, node in facts.items() if name not in wanted and self._meant(node)]
-        found = {f"nodes/{name}": _readiness.node(facts.get(name), labels) for name in names}
+        found = {f"nodes/{name}": readiness.node(facts.get(name), labels) for name in names}
         ready = {key: status for key, status in found.items() if status.ready}
         if count is not None and not wanted and len(ready) >= count:
             return ready
         if count is not None and len(found) < count:
             shape = " or ".join(self._shapes()) or "the known shapes"
             why = f"{len(found)} of {count} nodes of {shape} are in the cluster"
-            found["joined"] = Status(_readiness.WAITING, why, progress=f"{len(found)}/{count}")
+            found["joined"] = Status(readiness.WAITING, why, progress=f"{len(found)}/{count}")
         return found
 
     def crds(self) -> Statuses:
@@ -283,17 +292,17 @@ class View:
 
     def _crds(self, names: Sequence[str]) -> Statuses:
         path = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
-        return self._named(path, names, _readiness.crd, _small)
+        return self._named(path, names, readiness.crd, _small)
 
     def deployment(self) -> Statuses:
         path = self._in(self._namespace(), "apps/v1", "Deployment")
-        return self._named(path, self.args["name"], _readiness.deployment, _rollout.workload)
+        return self._named(path, self.args["name"], readiness.deployment, rollout.workload)
 
     def daemonset(self) -> Statuses:
         namespace = self._namespace()
         path = self._in(namespace, "apps/v1", "DaemonSet")
         zero = self.args["allow_zero"]
-        found = self._named(path, self.args["name"], lambda obj: _readiness.daemonset(obj, zero), _rollout.workload)
+        found = self._named(path, self.args["name"], lambda obj: readiness.daemonset(obj, zero), rollout.workload)
         return {key: self._explained(status, namespace, key) for key, status in found.items()}
 
     def gpu_operator(self) -> Statuses:
@@ -304,19 +313,19 @@ class View:
         if self.driver_pods.wait_for_policy():
             return self.driver_pods.begun(nodes)
         by_app = {_app(item): item for item in self._daemonsets(namespace)}
-        result: Statuses = {"policy": _readiness.cluster_policy(policy), **self.driver_pods.loaded(nodes)}
+        result: Statuses = {"policy": readiness.cluster_policy(policy), **self.driver_pods.loaded(nodes)}
         for part, app, key in GPU_PARTS:
             if key and (spec.get(key) or {}).get("enabled") is False:
                 continue
             result.update(
-                _rollout.states(
+                rollout.states(
                     self.watcher, part, namespace, by_app.get(app), nodes, pod_selector=f"app={app}", each=True
                 )
             )
         late = {key.partition("/")[2] for key, status in result.items() if not status.ready}
         for name, facts in nodes.items():
             resource, count, _why = self._expected_gpus(facts, name)
-            status = _readiness.resource(facts, resource, count)
+            status = readiness.resource(facts, resource, count)
             result[f"gpus/{name}"] = (
                 status if late & {"", name} else _final(status, "the operator is ready on this node")
             )
@@ -328,21 +337,21 @@ class View:
         policies = self._list("mellanox.com/v1alpha1", "NicClusterPolicy")
         policy = next((item for item in policies if _name(item) == "nic-cluster-policy"), next(iter(policies), None))
         nodes = self._targets() if self.driver_pods.by_ofed else dict.fromkeys(self._names())
-        result: Statuses = {"policy": _readiness.nic_cluster_policy(policy, daemonsets)}
+        result: Statuses = {"policy": readiness.nic_cluster_policy(policy, daemonsets)}
         offered = self._plugin_config(policy)
         result.update({"vf-resource": offered} if offered else {})
         result.update(self.driver_pods.ofed(nodes))
         for item in sorted(daemonsets, key=_name):
             if (item["metadata"].get("labels") or {}).get(STATE_LABEL) not in (None, OFED_STATE):
-                result.update(_rollout.states(self.watcher, _name(item), namespace, item, nodes))
+                result.update(rollout.states(self.watcher, _name(item), namespace, item, nodes))
         if ((policy or {}).get("spec") or {}).get("nvIpam"):
             path = self._in(namespace, "apps/v1", "Deployment")
-            store = self.watcher.store(path, _rollout.workload, field_selector="metadata.name=nv-ipam-controller")
-            result["nv-ipam-controller"] = _readiness.deployment(next(iter(store.items()), None))
+            store = self.watcher.store(path, rollout.workload, field_selector="metadata.name=nv-ipam-controller")
+            result["nv-ipam-controller"] = readiness.deployment(next(iter(store.items()), None))
         home = self._config_daemon_namespace()
         if home:
             daemon = next((item for item in self._daemonsets(home) if _name(item) == CONFIG_DAEMON), None)
-            result.update(_rollout.states(self.watcher, "config-daemon", home, daemon, nodes))
+            result.update(rollout.states(self.watcher, "config-daemon", home, daemon, nodes))
         made_by_it = self.plan.get("crds", {}).get("policy", [])
         result.update(self._crds(made_by_it) if made_by_it else {})
         return self._held_elsewhere(result, daemonsets)
@@ -359,12 +368,12 @@ class View:
         if not self.plan:
             raise InputError("wait for=batch needs plan.")
         launcher = "volcano" if self.plan["launcher"] == "volcano" else "mpi_operator"
-        images = _data.profile(self.plan["profile"])[launcher]["images"]
-        deployments = self.watcher.store(self._in("", "apps/v1", "Deployment"), _rollout.workload).items()
+        images = files.profile(self.plan["profile"])[launcher]["images"]
+        deployments = self.watcher.store(self._in("", "apps/v1", "Deployment"), rollout.workload).items()
         result = self._crds(["jobs.batch.volcano.sh" if launcher == "volcano" else "mpijobs.kubeflow.org"])
         for image in images:
             mine = [item for item in deployments if any(image_name(used) == image for used in item["images"])]
-            readings = [_readiness.deployment(item) for item in mine] or [_readiness.deployment(None)]
+            readings = [readiness.deployment(item) for item in mine] or [readiness.deployment(None)]
             result[image] = next((reading for reading in readings if reading.ready), readings[0])
         return result
 
@@ -372,12 +381,12 @@ class View:
         """The pods' readiness is their program's word that the VFs are made in this boot. While one is not ready, the
         reports tell which node and why."""
         daemonsets = self._daemonsets(self.namespaces["own"])
-        whole = _readiness.daemonset(next((item for item in daemonsets if _name(item) == VF_CONFIG), None))
+        whole = readiness.daemonset(next((item for item in daemonsets if _name(item) == VF_CONFIG), None))
         if whole.ready and self._names():
             return {f"VFs/{name}": whole for name in self._names()}
         pods = self._vf_pods()
         result: Statuses = {
-            f"VFs/{name}": _readiness.vf_pod(pods.get(name), facts.boot_id if facts else "")
+            f"VFs/{name}": readiness.vf_pod(pods.get(name), facts.boot_id if facts else "")
             for name, facts in self._targets().items()
         }
         if all(name in pods for name in self._targets()):
@@ -393,7 +402,7 @@ class View:
         result: Statuses = {}
         for name, facts in self._targets().items():
             shape = self._shape(facts, name)
-            status = _readiness.resource(facts, self.vf_resource, shape.vf_count if shape else self._planned_vfs(name))
+            status = readiness.resource(facts, self.vf_resource, shape.vf_count if shape else self._planned_vfs(name))
             if not status.ready:
                 status = self._short_vfs(status, name)
                 status = dataclasses.replace(status, why=f"{status.why}{_others(facts, self.vf_resource)}")
@@ -405,12 +414,12 @@ class View:
         names = self.args["name"] or [self.plan.get("ip_pool", {}).get("name", "gpuops-rdma")]
         pools = {_name(item): item for item in self._list("nv-ipam.nvidia.com/v1alpha1", "IPPool", namespace)}
         nodes = self._names()
-        result = {name: _readiness.ip_pool(pools.get(name), nodes) for name in names}
+        result = {name: readiness.ip_pool(pools.get(name), nodes) for name in names}
         if all(status.ready for status in result.values()):
             return result
         selector = "involvedObject.kind=IPPool"
-        events = self.watcher.store(self._in(namespace, "v1", "Event"), _rollout.event, field_selector=selector).items()
-        return {name: _readiness.ip_pool(pools.get(name), nodes, events) for name in names}
+        events = self.watcher.store(self._in(namespace, "v1", "Event"), rollout.event, field_selector=selector).items()
+        return {name: readiness.ip_pool(pools.get(name), nodes, events) for name in names}
 
     def _device_labels(self) -> list[str]:
         """Labels that NFD gives a node once its devices are seen. Without an NFD they come later: nothing to wait for.
@@ -419,7 +428,7 @@ class View:
         """
         if not self.plan or not self._has_nfd():
             return []
-        return [_readiness.GPU_LABEL, *([_readiness.NIC_LABEL] if self.plan.get("mode") == "sriov" else [])]
+        return [readiness.GPU_LABEL, *([readiness.NIC_LABEL] if self.plan.get("mode") == "sriov" else [])]
 
     def _has_nfd(self) -> bool:
         workloads = self._daemonsets("")
@@ -448,9 +457,11 @@ class View:
 
     def _seen_nodes(self) -> dict[str, NodeFacts]:
         shapes = self._shapes()
-        selector = f"{_facts.SHAPE_LABELS[0]} in ({','.join(shapes)})" if shapes else ""
+        selector = f"{nodes_facts.SHAPE_LABELS[0]} in ({','.join(shapes)})" if shapes else ""
         book = NodeBook(self.watcher.client, Path(self.args["plan"]).parent if self.args["plan"] else None)
-        store = self.watcher.store(NODES, _facts.node_facts, label_selector=selector, first=lambda: book.look(selector))
+        store = self.watcher.store(
+            NODES, nodes_facts.node_facts, label_selector=selector, first=lambda: book.look(selector)
+        )
         return {facts.name: facts for facts in store.items()}
 
     def _targets(self) -> dict[str, Optional[NodeFacts]]:
@@ -469,7 +480,7 @@ class View:
         shape = self._shape(facts, name)
         if facts is None or shape is None:
             return "nvidia.com/gpu", None, ""
-        return _facts.expected_gpus(facts, shape)
+        return nodes_facts.expected_gpus(facts, shape)
 
     # Parts of a set.
 
@@ -479,14 +490,14 @@ class View:
         self.elsewhere.clear()
         policy, planned = result["policy"], set(self.planned())
         others = {key for key, status in result.items() if not status.ready} - {"policy"}
-        if policy.state != _readiness.WAITING or policy.stuck or others or not planned:
+        if policy.state != readiness.WAITING or policy.stuck or others or not planned:
             return result
         late: dict[str, str] = {}
         for item in daemonsets:
-            whole = _readiness.daemonset(item)
+            whole = readiness.daemonset(item)
             if whole.ready or whole.code == "NoNode":
                 continue
-            found = _rollout.late_pods(self.watcher, item)
+            found = rollout.late_pods(self.watcher, item)
             if not found or set(found) & (planned | {""}):
                 return result
             late.update({name: f"{_name(item)} {why}" for name, why in found.items() if name not in late})
@@ -498,15 +509,15 @@ class View:
         target = self.args["for"]
         note = Finding(f"{target}.elsewhere", "warning", "cluster", words, "ready", remedy, STAGE.get(target, target))
         self.elsewhere.append(note)
-        return {**result, "policy": Status(_readiness.READY)}
+        return {**result, "policy": Status(readiness.READY)}
 
     def _short_vfs(self, status: Status, name: str) -> Status:
         """Adds what the node's VF configuration says of itself."""
         pod = self._vf_pods().get(name)
-        report = _readiness.vf_report(pod)
+        report = readiness.vf_report(pod)
         if status.code != "Short" or report is None:
             return status
-        cause = _readiness.vf_cause(report)
+        cause = readiness.vf_cause(report)
         says = f"{_name(pod or {'metadata': {}}) or 'its VF pod'} says {report.get('vfs')} of {report.get('want')} VFs"
         if report.get("phase") in ("failed", "blocked"):
             return dataclasses.replace(status, stuck=True, why=f"{status.why}; {says}: {cause}")
@@ -516,18 +527,18 @@ class View:
         return dataclasses.replace(status, why=f"{status.why}; {says}" + (f": {cause}" if cause else ""))
 
     def _explained(self, status: Status, namespace: str, key: str) -> Status:
-        if status.ready or status.state == _readiness.BROKEN or status.code == "NoNode":
+        if status.ready or status.state == readiness.BROKEN or status.code == "NoNode":
             return status
         name = key.rpartition("/")[2]
-        return _rollout.refused(self.watcher, namespace, name) or status
+        return rollout.refused(self.watcher, namespace, name) or status
 
     def _plugin_config(self, policy: Optional[Json]) -> Optional[Status]:
         """Only with a plan: it says under which name the VFs are asked for."""
         if not self.plan or not ((policy or {}).get("spec") or {}).get("sriovDevicePlugin"):
             return None
         path = self._in(self.namespaces["network_operator"], "v1", "ConfigMap")
-        store = self.watcher.store(path, _config_map, label_selector=_readiness.PLUGIN_CONFIG)
-        return _readiness.plugin_config(policy, next(iter(store.items()), None), self.vf_resource)
+        store = self.watcher.store(path, _config_map, label_selector=readiness.PLUGIN_CONFIG)
+        return readiness.plugin_config(policy, next(iter(store.items()), None), self.vf_resource)
 
     def _config_daemon_namespace(self) -> str:
         """Where the SR-IOV operator's daemon runs, which puts the CNI plugins on the nodes; "" where there is none."""
@@ -548,11 +559,11 @@ class View:
         return store.items()
 
     def _daemonsets(self, namespace: str) -> list[Json]:
-        return _rollout.daemonsets(self.watcher, namespace)
+        return rollout.daemonsets(self.watcher, namespace)
 
     def _vf_pods(self) -> dict[str, Json]:
         path = self._in(self.namespaces["own"], "v1", "Pod")
-        pods = self.watcher.store(path, _rollout.small_pod, label_selector=VF_POD_LABEL).items()
+        pods = self.watcher.store(path, rollout.small_pod, label_selector=VF_POD_LABEL).items()
         living = (pod for pod in pods if not pod["metadata"].get("deletionTimestamp"))
         return {pod["spec"].get("nodeName", ""): pod for pod in living}
 
@@ -580,11 +591,11 @@ class View:
 
 
 def _small(obj: Json) -> Json:
-    return {"metadata": _rollout.meta(obj), "spec": obj.get("spec"), "status": obj.get("status")}
+    return {"metadata": rollout.meta(obj), "spec": obj.get("spec"), "status": obj.get("status")}
 
 
 def _config_map(obj: Json) -> Json:
-    return {"metadata": _rollout.meta(obj), "data": obj.get("data")}
+    return {"metadata": rollout.meta(obj), "data": obj.get("data")}
 
 
 def _final(status: Status, evidence: str) -> Status:

@@ -42,14 +42,14 @@ _value:
 from typing import Any
 
 from ansible.errors import AnsibleFilterError
-from ansible_collections.gpuops.rdma.plugins.module_utils._errors import RdmaError
-from ansible_collections.gpuops.rdma.plugins.module_utils._model import to_dict
-from ansible_collections.gpuops.rdma.plugins.plugin_utils import _blueprints
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import RdmaError
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import to_dict
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._blueprints import rules
 
 
 def blueprint_lint(documents: Any, **known: Any) -> list[dict[str, Any]]:
     try:
-        return [to_dict(item) for item in _blueprints.lint(documents, known)]
+        return [to_dict(item) for item in rules.lint(documents, known)]
     except RdmaError as error:
         raise AnsibleFilterError(str(error)) from None
 

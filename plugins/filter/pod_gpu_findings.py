@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from ansible.errors import AnsibleFilterError
-from ansible_collections.gpuops.rdma.plugins.module_utils import _pod_gpu
-from ansible_collections.gpuops.rdma.plugins.module_utils._errors import RdmaError
-from ansible_collections.gpuops.rdma.plugins.module_utils._model import to_dict
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import RdmaError
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import to_dict
+from ansible_collections.gpuops.rdma.plugins.module_utils._nodes import pod_gpu
 
 DOCUMENTATION = r"""
 name: pod_gpu_findings
@@ -55,7 +55,7 @@ _value:
 
 def pod_gpu_findings(pod: Any, taints: Sequence[Any] = (), single: Sequence[str] = ()) -> list[dict[str, Any]]:
     try:
-        return [to_dict(one) for one in _pod_gpu.check(pod, taints, single)]
+        return [to_dict(one) for one in pod_gpu.check(pod, taints, single)]
     except RdmaError as error:
         raise AnsibleFilterError(str(error)) from error
 

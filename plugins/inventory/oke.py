@@ -95,17 +95,18 @@ from typing import Any
 
 from ansible.errors import AnsibleParserError
 from ansible.plugins.inventory import BaseInventoryPlugin, Cacheable, Constructable
-from ansible_collections.gpuops.rdma.plugins.module_utils import _oke_inventory
-from ansible_collections.gpuops.rdma.plugins.module_utils._errors import InputError, NotFound, RdmaError
-from ansible_collections.gpuops.rdma.plugins.module_utils._model import Json
-from ansible_collections.gpuops.rdma.plugins.plugin_utils import _data, _oci
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError, NotFound, RdmaError
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json
+from ansible_collections.gpuops.rdma.plugins.module_utils._oci import inventory as oke_inventory
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._oci import session as oci
 
 POOL = ("id", "name", "node_shape", "nodes")
 NODE = ("id", "name", "private_ip", "availability_domain", "fault_domain", "lifecycle_state")
 MEMBER = ("id", "display_name", "shape", "availability_domain", "fault_domain", "state")
 ATTACHMENT = ("instance_id", "vnic_id", "subnet_id", "lifecycle_state", "nic_index")
 ADDRESS = ("vnic_id", "ip_address", "is_primary")
-PLACE = ("instance_id", "health", *_oke_inventory.TOPOLOGY)
+PLACE = ("instance_id", "health", *oke_inventory.TOPOLOGY)
 CLUSTER = ("id", "name", "compartment_id", "kubernetes_version", "lifecycle_state", "type", "vcn_id")
 
 
@@ -153,15 +154,15 @@ class InventoryModule(BaseInventoryPlugin, Constructable, Cacheable):
     # ---- OCI
 
     def _read(self) -> list[Json]:
-        _oci.of_kind(self.get_option("compartment"), "compartment", "compartment")
+        oci.of_kind(self.get_option("compartment"), "compartment", "compartment")
         for network in self.get_option("cluster_networks"):
-            _oci.of_kind(network, "clusternetwork", "cluster_networks")
-        session = _oci.Session({key: self.get_option(key) for key in _oci.OPTIONS})
+            oci.of_kind(network, "clusternetwork", "cluster_networks")
+        session = oci.Session({key: self.get_option(key) for key in oci.OPTIONS})
         hosts = self._clusters(session) if self.get_option("hosts") == "clusters" else self._nodes(session)
         self.display.vvv(f"gpuops.rdma.oke: {len(hosts)} hosts by {session.requests} calls")
         return hosts
 
-    def _clusters(self, session: _oci.Session) -> list[Json]:
+    def _clusters(self, session: oci.Session) -> list[Json]:
         top = self.get_option("compartment")
         names = {top: top}
         if self.get_option("subcompartments"):
@@ -170,25 +171,25 @@ class InventoryModule(BaseInventoryPlugin, Constructable, Cacheable):
         for compartment, name in names.items():
             listed = session.all(f"list clusters of {name}", "oke", "list_clusters", compartment)
             found += [
-                {**_plain(item, CLUSTER), "endpoints": _plain(item.endpoints, _oke_inventory.ENDPOINTS)}
+                {**_plain(item, CLUSTER), "endpoints": _plain(item.endpoints, oke_inventory.ENDPOINTS)}
                 for item in listed
             ]
-        return _oke_inventory.clusters(found, names, session.region)
+        return oke_inventory.clusters(found, names, session.region)
 
-    def _nodes(self, session: _oci.Session) -> list[Json]:
+    def _nodes(self, session: oci.Session) -> list[Json]:
         if not self.get_option("cluster") and not self.get_option("cluster_networks"):
             raise InputError("hosts=nodes needs cluster or cluster_networks.")
         managed = self._managed(session) if self.get_option("cluster") else []
         members, sizes = self._members(session)
         attachments, addresses = self._addresses(session) if members else ([], [])
         places = self._places(session) if self.get_option("topology") else []
-        listed = _oke_inventory.Listed(managed, members, attachments, addresses, places, sizes)
-        hosts, faults = _oke_inventory.nodes(listed, _shapes())
+        listed = oke_inventory.Listed(managed, members, attachments, addresses, places, sizes)
+        hosts, faults = oke_inventory.nodes(listed, _shapes())
         self._tell(faults)
         if self.get_option("gpu_only"):
             hosts = [host for host in hosts if host["vars"]["oci_gpus"]]
         common = {"ansible_user": self.get_option("remote_user")}
-        jump = _oke_inventory.proxy(self.get_option("bastion"))
+        jump = oke_inventory.proxy(self.get_option("bastion"))
         common.update({"ansible_ssh_common_args": jump} if jump else {})
         return [{**host, "vars": {**host["vars"], **common}} for host in hosts]
 
@@ -199,24 +200,24 @@ class InventoryModule(BaseInventoryPlugin, Constructable, Cacheable):
         for fault in faults[:5]:
             self.display.warning(f"gpuops.rdma.oke: {fault}")
 
-    def _managed(self, session: _oci.Session) -> list[Json]:
+    def _managed(self, session: oci.Session) -> list[Json]:
         """Pools of the cluster; only a single pool tells its nodes, so one call a pool."""
         compartment, cluster = self.get_option("compartment"), self._cluster(session)
         what = f"list node pools of {cluster}"
-        pools = session.all(what, "oke", "list_node_pools", compartment, cluster_id=cluster, limit=_oci.PAGE)
+        pools = session.all(what, "oke", "list_node_pools", compartment, cluster_id=cluster, limit=oci.PAGE)
         found = []
         for pool in pools:
             whole = session.call(f"read node pool {pool.name}", "oke", "get_node_pool", pool.id).data
             found.append({**_plain(whole, POOL), "nodes": [_plain(node, NODE) for node in whole.nodes or []]})
         return found
 
-    def _cluster(self, session: _oci.Session) -> str:
+    def _cluster(self, session: oci.Session) -> str:
         """OCID of the cluster; names are not unique."""
         given, compartment = self.get_option("cluster"), self.get_option("compartment")
         if given.startswith("ocid1."):
-            return _oci.of_kind(given, "cluster", "cluster")
+            return oci.of_kind(given, "cluster", "cluster")
         listed = session.all(f"list clusters of {compartment}", "oke", "list_clusters", compartment)
-        there = [item for item in listed if item.lifecycle_state not in _oke_inventory.GONE]
+        there = [item for item in listed if item.lifecycle_state not in oke_inventory.GONE]
         found = [item.id for item in there if item.name == given]
         if len(found) != 1:
             known = ", ".join(sorted({item.name for item in there})) or "none"
@@ -224,38 +225,38 @@ class InventoryModule(BaseInventoryPlugin, Constructable, Cacheable):
             raise InputError(f"{many if found else f'No cluster is named {given!r}'}. Clusters there: {known}.")
         return str(found[0])
 
-    def _members(self, session: _oci.Session) -> tuple[dict[str, list[Json]], dict[str, int]]:
+    def _members(self, session: oci.Session) -> tuple[dict[str, list[Json]], dict[str, int]]:
         members, sizes = {}, {}
         for key in self.get_option("cluster_networks"):
             network = session.call(f"read cluster network {key}", "management", "get_cluster_network", key).data
-            name = network.display_name or key[-_oke_inventory.SUFFIX :]
+            name = network.display_name or key[-oke_inventory.SUFFIX :]
             what = f"list instances of cluster network {name}"
             listed = session.all(
-                what, "management", "list_cluster_network_instances", network.compartment_id, key, limit=_oci.PAGE
+                what, "management", "list_cluster_network_instances", network.compartment_id, key, limit=oci.PAGE
             )
             members[name] = [_plain(item, MEMBER) for item in listed]
             sizes[name] = sum(pool.size or 0 for pool in network.instance_pools or [])
         return members, sizes
 
-    def _addresses(self, session: _oci.Session) -> tuple[list[Json], list[Json]]:
+    def _addresses(self, session: oci.Session) -> tuple[list[Json], list[Json]]:
         """VNICs of the compartment and private addresses by subnet: pages, no call an instance."""
         compartment = self.get_option("compartment")
         what = f"list VNICs of {compartment}"
-        attached = session.all(what, "compute", "list_vnic_attachments", compartment, limit=_oci.PAGE)
+        attached = session.all(what, "compute", "list_vnic_attachments", compartment, limit=oci.PAGE)
         attachments = [_plain(item, ATTACHMENT) for item in attached]
         addresses = []
         for subnet in sorted({item["subnet_id"] for item in attachments if item["subnet_id"]}):
             what = f"list private addresses of {subnet}"
-            listed = session.all(what, "network", "list_private_ips", subnet_id=subnet, limit=_oci.PAGE)
+            listed = session.all(what, "network", "list_private_ips", subnet_id=subnet, limit=oci.PAGE)
             addresses += [_plain(item, ADDRESS) for item in listed]
         return attachments, addresses
 
-    def _places(self, session: _oci.Session) -> list[Json]:
+    def _places(self, session: oci.Session) -> list[Json]:
         """Hosts with their place and health; without the right to see them the nodes come without these."""
         where = session.tenancy or self.get_option("compartment")
         more = {"compute_host_in_subtree": True} if session.tenancy else {}
         try:
-            listed = session.all("list compute hosts", "compute", "list_compute_hosts", where, limit=_oci.PAGE, **more)
+            listed = session.all("list compute hosts", "compute", "list_compute_hosts", where, limit=oci.PAGE, **more)
         except NotFound as error:
             if self.get_option("strict"):
                 raise
@@ -268,13 +269,13 @@ def _plain(item: Any, names: tuple[str, ...]) -> Json:
     return {name: getattr(item, name, None) for name in names}
 
 
-def _inside(session: _oci.Session, top: str) -> dict[str, str]:
+def _inside(session: oci.Session, top: str) -> dict[str, str]:
     """OCID -> name of all compartments inside, level by level: OCI lists a whole tree only from the root."""
     found: dict[str, str] = {}
     ahead = [top]
     while ahead:
         parent = ahead.pop()
-        listed = session.all(f"list compartments of {parent}", "identity", "list_compartments", parent, limit=_oci.PAGE)
+        listed = session.all(f"list compartments of {parent}", "identity", "list_compartments", parent, limit=oci.PAGE)
         for item in listed:
             if item.lifecycle_state == "ACTIVE" and item.id not in found and item.id != top:
                 found[item.id] = item.name
@@ -284,5 +285,5 @@ def _inside(session: _oci.Session, top: str) -> dict[str, str]:
 
 def _shapes() -> dict[str, dict[str, Any]]:
     return {
-        shape.name: {"gpus": shape.gpu_count, "vfs": shape.vf_count} for shape in _data.shapes().values() if shape.gpus
+        shape.name: {"gpus": shape.gpu_count, "vfs": shape.vf_count} for shape in files.shapes().values() if shape.gpus
     }

@@ -186,7 +186,7 @@ pools:
 """
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.gpuops.rdma.plugins.module_utils._spec_autoscaler_config import SPEC
+from ansible_collections.gpuops.rdma.plugins.module_utils._specs.autoscaler_config import SPEC
 
 
 def main() -> None:

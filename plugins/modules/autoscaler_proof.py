@@ -118,8 +118,8 @@ notes:
 """
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.gpuops.rdma.plugins.module_utils._argspec import with_auth
-from ansible_collections.gpuops.rdma.plugins.module_utils._spec_autoscaler_proof import SPEC
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.argspec import with_auth
+from ansible_collections.gpuops.rdma.plugins.module_utils._specs.autoscaler_proof import SPEC
 
 
 def main() -> None:

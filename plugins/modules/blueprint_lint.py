@@ -107,7 +107,7 @@ findings:
 """
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.gpuops.rdma.plugins.module_utils._spec_blueprint_lint import SPEC
+from ansible_collections.gpuops.rdma.plugins.module_utils._specs.blueprint_lint import SPEC
 
 
 def main() -> None:

@@ -107,8 +107,8 @@ calls:
 """
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.gpuops.rdma.plugins.module_utils._argspec import with_auth, with_oci
-from ansible_collections.gpuops.rdma.plugins.module_utils._spec_blueprint_nodes import SPEC
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.argspec import with_auth, with_oci
+from ansible_collections.gpuops.rdma.plugins.module_utils._specs.blueprint_nodes import SPEC
 
 
 def main() -> None:

@@ -105,7 +105,7 @@ notes:
 """
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.gpuops.rdma.plugins.module_utils._spec_gpu_sharing_config import SPEC
+from ansible_collections.gpuops.rdma.plugins.module_utils._specs.gpu_sharing_config import SPEC
 
 
 def main() -> None:

@@ -130,8 +130,8 @@ proof:
 """
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.gpuops.rdma.plugins.module_utils._argspec import with_auth
-from ansible_collections.gpuops.rdma.plugins.module_utils._spec_gpu_taints import SPEC
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.argspec import with_auth
+from ansible_collections.gpuops.rdma.plugins.module_utils._specs.gpu_taints import SPEC
 
 
 def main() -> None:

@@ -107,8 +107,8 @@ import os
 import tempfile
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.gpuops.rdma.plugins.module_utils._host_probe import NotATree, collect, probe
-from ansible_collections.gpuops.rdma.plugins.module_utils._spec_host_info import SPEC
+from ansible_collections.gpuops.rdma.plugins.module_utils._host.probe import NotATree, collect, probe
+from ansible_collections.gpuops.rdma.plugins.module_utils._specs.host_info import SPEC
 
 
 def main() -> None:

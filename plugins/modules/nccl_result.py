@@ -140,7 +140,7 @@ runs:
 """
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.gpuops.rdma.plugins.module_utils._spec_nccl_result import SPEC
+from ansible_collections.gpuops.rdma.plugins.module_utils._specs.nccl_result import SPEC
 
 
 def main() -> None:

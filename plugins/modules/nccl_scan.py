@@ -155,8 +155,8 @@ scans:
 """
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.gpuops.rdma.plugins.module_utils._argspec import with_auth
-from ansible_collections.gpuops.rdma.plugins.module_utils._spec_nccl_scan import SPEC
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.argspec import with_auth
+from ansible_collections.gpuops.rdma.plugins.module_utils._specs.nccl_scan import SPEC
 
 
 def main() -> None:

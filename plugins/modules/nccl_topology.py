@@ -173,7 +173,7 @@ dest:
 """
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.gpuops.rdma.plugins.module_utils._spec_nccl_topology import SPEC
+from ansible_collections.gpuops.rdma.plugins.module_utils._specs.nccl_topology import SPEC
 
 
 def main() -> None:

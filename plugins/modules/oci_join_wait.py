@@ -114,8 +114,8 @@ calls:
 """
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.gpuops.rdma.plugins.module_utils._argspec import with_auth, with_oci
-from ansible_collections.gpuops.rdma.plugins.module_utils._spec_oci_join_wait import SPEC
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.argspec import with_auth, with_oci
+from ansible_collections.gpuops.rdma.plugins.module_utils._specs.oci_join_wait import SPEC
 
 
 def main() -> None:

@@ -249,8 +249,8 @@ calls:
 """
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.gpuops.rdma.plugins.module_utils._argspec import with_oci
-from ansible_collections.gpuops.rdma.plugins.module_utils._spec_oci_rdma_node_pool import SPEC
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.argspec import with_oci
+from ansible_collections.gpuops.rdma.plugins.module_utils._specs.oci_rdma_node_pool import SPEC
 
 
 def main() -> None:

@@ -61,8 +61,8 @@ busy:
 """
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.gpuops.rdma.plugins.module_utils._argspec import with_auth
-from ansible_collections.gpuops.rdma.plugins.module_utils._spec_reboot import SPEC
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.argspec import with_auth
+from ansible_collections.gpuops.rdma.plugins.module_utils._specs.reboot import SPEC
 
 
 def main() -> None:

@@ -78,7 +78,7 @@ nccl:
 """
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.gpuops.rdma.plugins.module_utils._spec_report_compare import SPEC
+from ansible_collections.gpuops.rdma.plugins.module_utils._specs.report_compare import SPEC
 
 
 def main() -> None:

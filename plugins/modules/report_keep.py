@@ -87,8 +87,8 @@ fetch:
 """
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.gpuops.rdma.plugins.module_utils._argspec import with_auth, with_oci
-from ansible_collections.gpuops.rdma.plugins.module_utils._spec_report_keep import SPEC
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.argspec import with_auth, with_oci
+from ansible_collections.gpuops.rdma.plugins.module_utils._specs.report_keep import SPEC
 
 
 def main() -> None:

@@ -85,7 +85,7 @@ blocker:
 """
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.gpuops.rdma.plugins.module_utils._spec_stage import SPEC
+from ansible_collections.gpuops.rdma.plugins.module_utils._specs.stage import SPEC
 
 
 def main() -> None:

@@ -206,8 +206,8 @@ proof:
 """
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.gpuops.rdma.plugins.module_utils._argspec import with_auth
-from ansible_collections.gpuops.rdma.plugins.module_utils._spec_vgpu import SPEC
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.argspec import with_auth
+from ansible_collections.gpuops.rdma.plugins.module_utils._specs.vgpu import SPEC
 
 
 def main() -> None:

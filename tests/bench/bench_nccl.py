@@ -26,8 +26,9 @@ import yaml
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / ".cache" / "collections"))
 
-from ansible_collections.gpuops.rdma.plugins.module_utils import _judge, _nccl, _nccl_render, _shape
-from ansible_collections.gpuops.rdma.plugins.module_utils._model import NcclRun, Shape
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import NcclRun, Shape
+from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import judge, parse, render
+from ansible_collections.gpuops.rdma.plugins.module_utils._nodes import shape_files
 
 LEAST = 50.0
 """Megabytes per second."""
@@ -39,16 +40,16 @@ CHUNK = 1 << 18
 
 
 def shape() -> Shape:
-    return _shape.parse(yaml.safe_load((ROOT / "files" / "topology" / f"{SHAPE}.yml").read_text("utf-8")))
+    return shape_files.parse(yaml.safe_load((ROOT / "files" / "topology" / f"{SHAPE}.yml").read_text("utf-8")))
 
 
 def run_of(kind: Shape) -> NcclRun:
-    return _nccl_render.simulate(
+    return render.simulate(
         collective="all_reduce",
         hosts=[f"nccl-worker-{i}" for i in range(NODES)],
         gpus=[(gpu.pci, kind.gpu_model) for gpu in kind.gpus],
-        busbw=lambda size: _judge.model_busbw(kind, "all_reduce", NODES, size),
-        factor=_nccl.busbw_factor("all_reduce", NODES * kind.gpu_count) or 1.0,
+        busbw=lambda size: judge.model_busbw(kind, "all_reduce", NODES, size),
+        factor=parse.busbw_factor("all_reduce", NODES * kind.gpu_count) or 1.0,
         min_bytes=8,
         max_bytes=8 << 30,
     )
@@ -65,7 +66,7 @@ def lines(run: NcclRun, kind: Shape) -> Iterator[str]:
     said = recorded()
     for host in dict.fromkeys(rank.host for rank in run.ranks):
         yield from (f"{host}{line[2:]}" for line in said)
-    yield from _nccl_render.info_lines(run, [f"mlx5_{i}" for i in range(kind.vf_count)])
+    yield from render.info_lines(run, [f"mlx5_{i}" for i in range(kind.vf_count)])
 
 
 def write(path: Path, megabytes: float, prefix: str) -> int:
@@ -74,7 +75,7 @@ def write(path: Path, megabytes: float, prefix: str) -> int:
     run = run_of(kind)
     block = "".join(f"{prefix}{line}\n" for line in lines(run, kind))
     times = max(1, round(megabytes * 1e6 / len(block)))
-    table = list(_nccl_render.render(run, simulated=True))
+    table = list(render.render(run, simulated=True))
     split = max(i for i, line in enumerate(table) if line.startswith("#  Rank")) + 1
     head, tail = table[:split], table[split:]
     with path.open("w", encoding="utf-8") as file:
@@ -92,7 +93,7 @@ def chunks(path: Path) -> Iterator[str]:
 
 
 def read(path: Path) -> NcclRun:
-    (run,) = _nccl.parse(_nccl.split(chunks(path)))
+    (run,) = parse.parse(parse.split(chunks(path)))
     return run
 
 

@@ -27,17 +27,17 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(ROOT / ".cache" / "collections"), str(ROOT / "tests" / "oci")]
+sys.path[:0] = [str(ROOT / ".cache" / "collections"), str(ROOT / "tests")]
 
 from ansible.plugins.loader import init_plugin_loader, inventory_loader
 
 init_plugin_loader([str(ROOT / ".cache" / "collections")])
 
-import oci_site
 from ansible.inventory.data import InventoryData
 from ansible.parsing.dataloader import DataLoader
-from ansible_collections.gpuops.rdma.plugins.module_utils._oci_preflight import Pool
-from ansible_collections.gpuops.rdma.plugins.plugin_utils import _oci, _oci_look
+from ansible_collections.gpuops.rdma.plugins.module_utils._oci.preflight import Pool
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._oci import look, session
+from support import oci_site
 
 PREFLIGHT, PER_1000, REPEAT = 2.0, 1.0, 3
 """Seconds."""
@@ -108,8 +108,8 @@ class Bench:
             subnet=oci_site.SUBNET,
             cluster=self.site["cluster"],
         )
-        asker = _oci_look.Asker(_oci.Session(options), pool, GPU, ())
-        assert not _oci_look.findings(asker)
+        asker = look.Asker(session.Session(options), pool, GPU, ())
+        assert not look.findings(asker)
         asker.policies("oke-gpu", [], [], ["managed_compute_cluster"])
 
     def inventory(self) -> None:
@@ -145,7 +145,7 @@ def main() -> int:
         bench = Bench(here, here.recv(), Path(folder), args.instances)
         began = time.perf_counter()
         importlib.import_module("oci")
-        for module, _kind in _oci.CLIENTS.values():
+        for module, _kind in session.CLIENTS.values():
             importlib.import_module(f"oci.{module}")
         imported = time.perf_counter() - began
         print(f"importing the SDK: {imported:.2f} s", flush=True)

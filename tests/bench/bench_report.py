@@ -21,11 +21,11 @@ from pathlib import Path
 from typing import Any, Optional
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(ROOT / ".cache" / "collections"), str(ROOT / "tests" / "unit")]
+sys.path[:0] = [str(ROOT / ".cache" / "collections"), str(ROOT / "tests")]
 
-import report_samples as samples
-from ansible_collections.gpuops.rdma.plugins.module_utils import _prometheus, _report
-from ansible_collections.gpuops.rdma.plugins.plugin_utils import _html
+from ansible_collections.gpuops.rdma.plugins.module_utils._report import build, prometheus
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._report import html
+from support import report_samples as samples
 
 MAKE_SECONDS, PAGE_BYTES, PAINT_SECONDS = 3.0, 3_000_000, 1.0
 TRIES = 3
@@ -38,9 +38,9 @@ def make(nodes: int) -> tuple[dict[str, Any], str]:
     """Figures of all that the report's action writes, and the page."""
     parts = samples.parts(nodes, 50)
     began = time.perf_counter()
-    report = {**_report.build(**parts), "made": "2026-01-02T03:04:05Z"}
-    page = _html.render(report)
-    junit, prom, terminal = _report.junit(report), _prometheus.text(report), _report.text(report)
+    report = {**build.build(**parts), "made": "2026-01-02T03:04:05Z"}
+    page = html.render(report)
+    junit, prom, terminal = build.junit(report), prometheus.text(report), build.text(report)
     seconds = time.perf_counter() - began
     return {
         "nodes": nodes,

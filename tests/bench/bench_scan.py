@@ -20,7 +20,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / ".cache" / "collections"))
 
-from ansible_collections.gpuops.rdma.plugins.module_utils import _scan
+from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import scan as nccl_scan
 
 PLAN_SECONDS, PAIR_RUNS, PAIR_ROUNDS, ACROSS_RUNS = 1.0, 520, 3, 25
 
@@ -30,7 +30,7 @@ def fleet(count: int, block: int) -> tuple[list[str], dict[str, str]]:
     return names, {name: f"block-{i // block:04d}" for i, name in enumerate(names)}
 
 
-def answer(trial: _scan.Trial, bad: set[str]) -> dict[str, Any]:
+def answer(trial: nccl_scan.Trial, bad: set[str]) -> dict[str, Any]:
     slow = bool(bad & set(trial.nodes)) and trial.kind != "single"
     return {
         "id": trial.id,
@@ -48,8 +48,8 @@ def answer(trial: _scan.Trial, bad: set[str]) -> dict[str, Any]:
 def plan(count: int) -> dict[str, Any]:
     names, blocks = fleet(count, 50)
     began = time.perf_counter()
-    scan = _scan.Scan(names, blocks, "bench", _scan.Limits(singles=False))
-    now = scan.next_round(_scan.begin())
+    scan = nccl_scan.Scan(names, blocks, "bench", nccl_scan.Limits(singles=False))
+    now = scan.next_round(nccl_scan.begin())
     seconds = time.perf_counter() - began
     return {"nodes": count, "pairs": len(now.trials) if now else 0, "seconds": round(seconds, 3)}
 
@@ -57,10 +57,10 @@ def plan(count: int) -> dict[str, Any]:
 def find(count: int, block: int, wrong: int) -> dict[str, Any]:
     names, blocks = fleet(count, block)
     bad = {names[(i * 397 + 7) % count] for i in range(wrong)}
-    scan, state = _scan.Scan(names, blocks, "bench"), _scan.begin()
+    scan, state = nccl_scan.Scan(names, blocks, "bench"), nccl_scan.begin()
     began = time.perf_counter()
     while (now := scan.next_round(state)) is not None:
-        state = _scan.record(state, [answer(trial, bad) for trial in now.trials])
+        state = nccl_scan.record(state, [answer(trial, bad) for trial in now.trials])
     found = scan.conclude(state)
     named = {item.node for item in found.convicted}
     return {"seconds": round(time.perf_counter() - began, 2), "exact": named == bad, **found.counts}

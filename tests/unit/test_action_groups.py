@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 import yaml
-from ansible_collections.gpuops.rdma.plugins.module_utils._argspec import with_oci
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.argspec import with_oci
+from support.paths import ROOT
 
-ROOT = Path(__file__).resolve().parents[2]
 UTILS = "ansible_collections.gpuops.rdma.plugins.module_utils"
 GROUPS = yaml.safe_load((ROOT / "meta/runtime.yml").read_text(encoding="utf-8"))["action_groups"]
 # The option that tells the group, and the fragment that documents its options.
@@ -54,7 +54,7 @@ def fragments(name: str) -> list[str]:
 
 
 def takes(name: str, option: str, fragment: str) -> bool:
-    spec = importlib.import_module(f"{UTILS}._spec_{name}").SPEC
+    spec = importlib.import_module(f"{UTILS}._specs.{name}").SPEC
     return option in spec or fragment in fragments(name) or option in (documented(name).get("options") or {})
 
 

@@ -4,33 +4,28 @@
 """Bad input on OpenShift and for shared GPUs (the reference's table 6.2), one case per entry, with what we say to it.
 
 NoExecute taints that NFD does not tolerate are in test_gpu_taints.py; MIG under running pods,
-which only a cluster shows, is in tests/e2e/test_sharing.py.
+which only a cluster shows, is in tests/integration/e2e/test_sharing.py.
 """
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any, Callable
 
 import pytest
 import yaml
-from ansible_collections.gpuops.rdma.plugins.module_utils import (
-    _autoscaler,
-    _gpu_sharing,
-    _metrics,
-    _olm,
-    _pod_gpu,
-    _rows,
-    _serving,
-    _vgpu,
-)
-from ansible_collections.gpuops.rdma.plugins.module_utils._errors import RdmaError
-from ansible_collections.gpuops.rdma.plugins.plugin_utils import _data, _sharing
-from crd_schema import faults, upstream
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import RdmaError
+from ansible_collections.gpuops.rdma.plugins.module_utils._gpu_uses import metrics, rows, sharing, vgpu
+from ansible_collections.gpuops.rdma.plugins.module_utils._gpu_uses import serving as gpu_serving
+from ansible_collections.gpuops.rdma.plugins.module_utils._nodes import pod_gpu
+from ansible_collections.gpuops.rdma.plugins.module_utils._openshift import autoscaler as openshift_autoscaler
+from ansible_collections.gpuops.rdma.plugins.module_utils._operators import olm
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._gpu_uses import configs as gpu_configs
+from support.crd_schema import faults, upstream
+from support.paths import ROOT
 
-ROOT = Path(__file__).resolve().parents[2]
-TABLE = _autoscaler.tables(yaml.safe_load((ROOT / "files/autoscaler.yml").read_text()))
-SHAPES = _data.shapes()
+TABLE = openshift_autoscaler.tables(yaml.safe_load((ROOT / "files/autoscaler.yml").read_text()))
+SHAPES = files.shapes()
 GPU = "nvidia.com/gpu"
 PACKAGE = {
     "metadata": {"name": "gpu-operator-certified"},
@@ -41,11 +36,11 @@ BROKEN_YAML = "version: v1\nsharing:\n  timeSlicing:\n   resources:\n  - name: n
 
 def subscribe(**more: str) -> Any:
     given = {"namespace": "n", "channel_name": "v26.7", "source": "certified-operators"}
-    return _olm.subscribe("gpu-operator-certified", **{**given, **more})
+    return olm.subscribe("gpu-operator-certified", **{**given, **more})
 
 
 def pod(limits: Any = None, requests: Any = None) -> Any:
-    return _pod_gpu.check({"containers": [{"resources": {"limits": limits or {}, "requests": requests or {}}}]})
+    return pod_gpu.check({"containers": [{"resources": {"limits": limits or {}, "requests": requests or {}}}]})
 
 
 def machines(notes: dict[str, str], labels: dict[str, str] | None = None, machine: dict[str, str] | None = None) -> Any:
@@ -54,46 +49,46 @@ def machines(notes: dict[str, str], labels: dict[str, str] | None = None, machin
     return {"metadata": meta, "spec": {"template": {"metadata": {"labels": machine or {}}, "spec": inner}}}
 
 
-ZONED = machines({}, {_autoscaler.ZONE: "b", "topology.ebs.csi.aws.com/zone": "b"})
+ZONED = machines({}, {openshift_autoscaler.ZONE: "b", "topology.ebs.csi.aws.com/zone": "b"})
 ZONED["spec"]["template"]["spec"]["providerSpec"] = {
     "value": {"kind": "AWSMachineProviderConfig", "placement": {"availabilityZone": "a"}}
 }
 
 
 def checked(machine_set: Any, **more: Any) -> Any:
-    return _autoscaler.check_machine_set(TABLE, machine_set, **more)
+    return openshift_autoscaler.check_machine_set(TABLE, machine_set, **more)
 
 
 def autoscaler(**spec: Any) -> Any:
-    return _autoscaler.cluster_autoscaler(TABLE, spec)
+    return openshift_autoscaler.cluster_autoscaler(TABLE, spec)
 
 
 def capacity(gpus: Any) -> dict[str, str]:
-    return _autoscaler.capacity_annotations(TABLE, cpu=8, memory_mib=1024, gpus=gpus)
+    return openshift_autoscaler.capacity_annotations(TABLE, cpu=8, memory_mib=1024, gpus=gpus)
 
 
-def shared(*, default: str = "", mig_strategy: str = "", **configs: Any) -> _sharing.Plan:
-    return _sharing.plan([], configs, default, {}, mig_strategy)
+def shared(*, default: str = "", mig_strategy: str = "", **configs: Any) -> gpu_configs.Plan:
+    return gpu_configs.plan([], configs, default, {}, mig_strategy)
 
 
 def sliced(replicas: Any = 4, name: str = GPU, how: str = "timeSlicing") -> dict[str, Any]:
     return {"version": "v1", "sharing": {how: {"resources": [{"name": name, "replicas": replicas}]}}}
 
 
-def node(shape: str, plan: _sharing.Plan, config: str, mig: str) -> Any:
-    return plan.of(_sharing.node_of("n", SHAPES[shape]), SHAPES[shape].gpu_id, config, mig)
+def node(shape: str, plan: gpu_configs.Plan, config: str, mig: str) -> Any:
+    return plan.of(gpu_configs.node_of("n", SHAPES[shape]), SHAPES[shape].gpu_id, config, mig)
 
 
 def machine_autoscaler(name: str, target: str, kind: str = "MachineSet") -> Any:
-    built = _autoscaler.machine_autoscaler(name, target, 0, 1)
+    built = openshift_autoscaler.machine_autoscaler(name, target, 0, 1)
     built["spec"]["scaleTargetRef"]["kind"] = kind
     return built
 
 
 def predicted(version: str, notes: dict[str, str]) -> str:
-    sizes = {_autoscaler.MIN_SIZE: "0", _autoscaler.MAX_SIZE: "1"}
+    sizes = {openshift_autoscaler.MIN_SIZE: "0", openshift_autoscaler.MAX_SIZE: "1"}
     pods = [{"spec": {"containers": [{"resources": {"limits": {GPU: "1"}}}]}}]
-    return _autoscaler.predict(TABLE, TABLE.behaviour(version), machines({**notes, **sizes}), pods).why
+    return openshift_autoscaler.predict(TABLE, TABLE.behaviour(version), machines({**notes, **sizes}), pods).why
 
 
 NEW = {key: value for key, value in capacity(1).items() if key.startswith("capacity.")}
@@ -103,25 +98,25 @@ CASES: list[tuple[str, Callable[[], Any], str]] = [
     ("olm: missing source", lambda: subscribe(source=""), "no source"),
     (
         "olm: second OperatorGroup",
-        lambda: _olm.group_for([{"metadata": {"name": name}} for name in "ab"], "n", "n"),
+        lambda: olm.group_for([{"metadata": {"name": name}} for name in "ab"], "n", "n"),
         "2 OperatorGroups (a, b): OLM stays silent there (MultipleOperatorGroup)",
     ),
-    ("olm: channel not in the manifest", lambda: _olm.channel(PACKAGE, "v26.8"), "did you mean v26.7?"),
+    ("olm: channel not in the manifest", lambda: olm.channel(PACKAGE, "v26.8"), "did you mean v26.7?"),
     ("olm: approval auto", lambda: subscribe(approval="auto"), "known: Automatic, Manual"),
     ("pod: request is not limit", lambda: pod({GPU: 1}, {GPU: 2}), "requests 2, limits 1"),
     ("pod: fraction", lambda: pod({GPU: "0.5"}), "0.5 is no whole number"),
     ("pod: no limit", lambda: pod(None, {GPU: 1}), "no limit"),
-    ("taint: effect NoSched", lambda: _pod_gpu.taint("a=b:NoSched"), "did you mean NoSchedule?"),
-    ("taint: no key", lambda: _pod_gpu.taint({"effect": "NoSchedule"}), "has no key"),
+    ("taint: effect NoSched", lambda: pod_gpu.taint("a=b:NoSched"), "did you mean NoSchedule?"),
+    ("taint: no key", lambda: pod_gpu.taint({"effect": "NoSchedule"}), "has no key"),
     (
         "accelerator: wrong level",
-        lambda: checked(machines({}, {}, {_autoscaler.ACCELERATOR: "h100"})),
+        lambda: checked(machines({}, {}, {openshift_autoscaler.ACCELERATOR: "h100"})),
         "labels the Machine, not the Node",
     ),
-    ("accelerator: slash", lambda: _autoscaler.accelerator(GPU), "cannot be an accelerator's name"),
+    ("accelerator: slash", lambda: openshift_autoscaler.accelerator(GPU), "cannot be an accelerator's name"),
     (
         "accelerator: not a type",
-        lambda: checked(machines(BOTH, {_autoscaler.ACCELERATOR: "h100"}), gpu_types=["nvidia-h100"]),
+        lambda: checked(machines(BOTH, {openshift_autoscaler.ACCELERATOR: "h100"}), gpu_types=["nvidia-h100"]),
         "known: nvidia-h100",
     ),
     ("autoscaler: uneededTime", lambda: autoscaler(scaleDown={"uneededTime": "5m"}), "did you mean unneededTime?"),
@@ -136,21 +131,25 @@ CASES: list[tuple[str, Callable[[], Any], str]] = [
         lambda: autoscaler(resourceLimits={"gpus": [{"type": GPU, "min": 0, "max": 1}]}),
         "it is the value of the label",
     ),
-    ("machine autoscaler: min > max", lambda: _autoscaler.machine_autoscaler("a", "gpu", 2, 1), "not more than max"),
-    ("machine autoscaler: max 0", lambda: _autoscaler.machine_autoscaler("a", "gpu", 0, 0), "max at least 1"),
+    (
+        "machine autoscaler: min > max",
+        lambda: openshift_autoscaler.machine_autoscaler("a", "gpu", 2, 1),
+        "not more than max",
+    ),
+    ("machine autoscaler: max 0", lambda: openshift_autoscaler.machine_autoscaler("a", "gpu", 0, 0), "max at least 1"),
     (
         "machine autoscaler: no such set",
-        lambda: _autoscaler.check_owners([machine_autoscaler("a", "gpus")], ["gpu"]),
+        lambda: openshift_autoscaler.check_owners([machine_autoscaler("a", "gpus")], ["gpu"]),
         "did you mean gpu?",
     ),
     (
         "machine autoscaler: two owners",
-        lambda: _autoscaler.check_owners([machine_autoscaler(name, "gpu") for name in "ab"], ["gpu"]),
+        lambda: openshift_autoscaler.check_owners([machine_autoscaler(name, "gpu") for name in "ab"], ["gpu"]),
         "belongs to MachineAutoscaler/a already",
     ),
     (
         "machine autoscaler: kind Machine",
-        lambda: _autoscaler.check_owners([machine_autoscaler("a", "gpu", "Machine")], ["gpu"]),
+        lambda: openshift_autoscaler.check_owners([machine_autoscaler("a", "gpu", "Machine")], ["gpu"]),
         "scaleTargetRef.kind Machine",
     ),
     ("from zero: one", lambda: checked(machines({**BOTH, "machine.openshift.io/GPU": "one"})), "panics on it"),
@@ -191,42 +190,42 @@ CASES: list[tuple[str, Callable[[], Any], str]] = [
     ("vgpu: RHCOS of another suffix", lambda: driven(version="550.163.01-rhcos4.17"), "run rhcos4.18"),
     (
         "vgpu: no pull secret",
-        lambda: "; ".join(_vgpu.pull_secret_faults(_vgpu.driver(DRIVER, [VGPU]), {"ngc": None})),
+        lambda: "; ".join(vgpu.pull_secret_faults(vgpu.driver(DRIVER, [VGPU]), {"ngc": None})),
         "the pull secret ngc does not exist",
     ),
-    ("vgpu: FeatureType 3", lambda: _vgpu.gridd({"feature_type": 3}), "feature type 3 is unknown"),
+    ("vgpu: FeatureType 3", lambda: vgpu.gridd({"feature_type": 3}), "feature type 3 is unknown"),
     (
         "vgpu: proxy line",
-        lambda: _vgpu.gridd({"proxy": "http://proxy:3128", "proxy_port": 3128}),
+        lambda: vgpu.gridd({"proxy": "http://proxy:3128", "proxy_port": 3128}),
         "must be a host name or address alone",
     ),
     (
         "vgpu: label of time slicing",
-        lambda: "; ".join(_vgpu.node_faults([_vgpu.Node("n", {_gpu_sharing.CONFIG_LABEL: "a"}, "", 1)])),
+        lambda: "; ".join(vgpu.node_faults([vgpu.Node("n", {sharing.CONFIG_LABEL: "a"}, "", 1)])),
         "a vGPU cannot be shared or parted",
     ),
     (
         "vgpu: time slicing on its nodes",
-        lambda: _rows.check({"time_slicing": ["n"], "vgpu": ["n"]}, {}),
+        lambda: rows.check({"time_slicing": ["n"], "vgpu": ["n"]}, {}),
         "exactly one GPU, which is not shared",
     ),
-    ("dashboard: no label", lambda: _metrics.dashboard_object({}, True, labels={}), "the console would not show it"),
+    ("dashboard: no label", lambda: metrics.dashboard_object({}, True, labels={}), "the console would not show it"),
 ]
 DRIVER = {"repository": "nvcr.io/nvidia/vgpu", "image": "vgpu-guest-driver", "version": "550.163.01"}
 DRIVER["pull_secrets"] = ["ngc"]  # type: ignore[assignment]
-VGPU = _vgpu.Node("n", {"feature.node.kubernetes.io/system-os_release.OPENSHIFT_VERSION": "4.18"}, "", 1)
-MODELS = _serving.models(yaml.safe_load((ROOT / "files/models.yml").read_text()))
+VGPU = vgpu.Node("n", {"feature.node.kubernetes.io/system-os_release.OPENSHIFT_VERSION": "4.18"}, "", 1)
+MODELS = gpu_serving.models(yaml.safe_load((ROOT / "files/models.yml").read_text()))
 
 
 def served(modes: Any = (), **change: Any) -> Any:
     given = {"name": "m", "namespace": "n", "model": "llama-3.1-70b", "image": "i", "claim": "c", "gpus": 8}
     several = {"vfs": 16, "network": "n/rdma"} if change.get("nodes", 1) > 1 else {}
-    serving = _serving.Serving(**{**given, **several, **change})
-    return _serving.check(serving, MODELS["llama-3.1-70b"], 80.0, 8, modes)
+    serving = gpu_serving.Serving(**{**given, **several, **change})
+    return gpu_serving.check(serving, MODELS["llama-3.1-70b"], 80.0, 8, modes)
 
 
 def driven(**change: Any) -> Any:
-    return _vgpu.driver({**DRIVER, **change}, [VGPU])
+    return vgpu.driver({**DRIVER, **change}, [VGPU])
 
 
 def _elsewhere() -> Any:
@@ -255,19 +254,19 @@ def test_a_licence_is_a_secret_with_metadata_not_a_config_map() -> None:
             upstream(f"crds/gpu-operator/{version}/nvidia.com_clusterpolicies.yaml").read_text(),
             Loader=yaml.CSafeLoader,
         )
-        made = _vgpu.license_object("a", "n", "FeatureType=1\n", "a.b.c", _vgpu.knows_secret(crd, version))
+        made = vgpu.license_object("a", "n", "FeatureType=1\n", "a.b.c", vgpu.knows_secret(crd, version))
         assert (made["kind"], set(made)) == ("Secret", {"apiVersion", "kind", "metadata", "type", "data"})
 
 
 def test_several_nodes_are_never_served_by_knative() -> None:
     given = {"name": "m", "namespace": "n", "model": "llama-3.1-70b", "image": "i", "claim": "c", "nodes": 2}
-    made = _serving.objects(_serving.Serving(**given, gpus=8, engine="kserve"))[-1]  # type: ignore[arg-type]
+    made = gpu_serving.objects(gpu_serving.Serving(**given, gpus=8, engine="kserve"))[-1]  # type: ignore[arg-type]
     assert made["metadata"]["annotations"]["serving.kserve.io/deploymentMode"] == "RawDeployment"
 
 
 def test_tolerations_replaced_instead_of_merged() -> None:
     there = [{"key": "team", "operator": "Exists"}]
-    assert _pod_gpu.merged(there, _pod_gpu.taints(["nvidia.com/gpu:NoSchedule"]))[:1] == there
+    assert pod_gpu.merged(there, pod_gpu.taints(["nvidia.com/gpu:NoSchedule"]))[:1] == there
 
 
 def test_an_empty_cluster_policy_is_no_cluster_policy() -> None:
@@ -283,13 +282,13 @@ def test_what_we_patch_into_a_cluster_policy_exists_in_every_version(version: st
     crd = yaml.load(upstream(f"crds/gpu-operator/{version}/{name}").read_text(), Loader=yaml.CSafeLoader)
     schema = crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]
     layouts = {"mine": [{"devices": "all", "mig-enabled": True, "mig-devices": {"1g.10gb": 7}}]}
-    plan = _sharing.plan([], {"a": sliced()}, "a", layouts, "mixed")
-    tolerations = {"daemonsets": {"tolerations": _pod_gpu.merged([], _pod_gpu.taints(["a=b:NoExecute"]))}}
-    assert _olm.unknown_fields({**_sharing.policy_spec(plan, "x"), **tolerations}, schema) == []
+    plan = gpu_configs.plan([], {"a": sliced()}, "a", layouts, "mixed")
+    tolerations = {"daemonsets": {"tolerations": pod_gpu.merged([], pod_gpu.taints(["a=b:NoExecute"]))}}
+    assert olm.unknown_fields({**gpu_configs.policy_spec(plan, "x"), **tolerations}, schema) == []
 
 
 def test_the_text_in_the_config_map_is_read_as_it_was_meant() -> None:
-    plan = _sharing.plan([], {"a": sliced(), "b": _gpu_sharing.shared("mps", 2)}, "a", {}, "")
-    data = _sharing.objects(plan, "x", "n")[0]["data"]
+    plan = gpu_configs.plan([], {"a": sliced(), "b": sharing.shared("mps", 2)}, "a", {}, "")
+    data = gpu_configs.objects(plan, "x", "n")[0]["data"]
     assert {key: yaml.safe_load(text) for key, text in data.items()} == plan.configs
     assert shared(**data).configs == plan.configs

@@ -6,19 +6,38 @@
 from __future__ import annotations
 
 import ast
+import graphlib
 import importlib
+import re
 from pathlib import Path
 
 import pytest
+from support.paths import ROOT
 
-ROOT = Path(__file__).resolve().parents[2]
-CORE = "ansible_collections.gpuops.rdma.plugins.module_utils"
-SHARED = {"_model", "_errors"}
-# _plan composes; the client talks to the API server, the probe reads a host, and nothing else does I/O.
-EXTRA = {"_plan": {"_facts"}}
-IMPURE = {"_client", "_host_probe"}
+PLUGINS = "ansible_collections.gpuops.rdma.plugins"
+# A package -> the packages that it may import besides _common. The same for its pure half in module_utils and for its
+# half that talks to something in plugin_utils; that half may also import _base, and the pure half of its own.
+LAYERS = {
+    "_common": set(),
+    "_kube": set(),
+    "_nodes": {"_kube"},
+    "_oci": {"_kube", "_nodes"},
+    "_operators": {"_kube", "_nodes", "_oci"},
+    "_nccl": {"_kube", "_nodes"},
+    "_host": {"_kube", "_nodes", "_nccl", "_operators"},
+    "_plan": {"_kube", "_nodes", "_oci", "_operators", "_nccl", "_host"},
+    "_report": {"_nodes", "_nccl", "_host"},
+    "_gpu_uses": {"_kube", "_nodes", "_operators"},
+    "_openshift": {"_kube", "_nodes", "_gpu_uses"},
+    "_blueprints": {"_kube", "_nodes", "_oci"},
+    "_teardown": {"_kube", "_nodes", "_gpu_uses", "_openshift"},
+    "_specs": set(),
+    "_base": {"_kube", "_nodes", "_oci", "_operators", "_host"},
+}
+# The client talks to the API server, the probe reads a host; nothing else of the core does I/O.
+IMPURE = {"_kube/client.py", "_host/probe.py"}
 # Modules that work on the managed node, and what they call.
-ON_NODE = {"host_info": {"_host_probe"}}
+ON_NODE = {"host_info": {"_host"}}
 FORBIDDEN = {
     "os",
     "pathlib",
@@ -32,7 +51,8 @@ FORBIDDEN = {
     "ansible",
     "yaml",
 }
-FILES = sorted((ROOT / "plugins/module_utils").glob("_*.py"))
+CORE = sorted((ROOT / "plugins/module_utils").rglob("*.py"))
+EDGE = sorted((ROOT / "plugins/plugin_utils").rglob("*.py"))
 
 
 def imported(path: Path) -> set[str]:
@@ -45,33 +65,63 @@ def imported(path: Path) -> set[str]:
     return names
 
 
-def ours(names: set[str]) -> set[str]:
-    parts = {name[len(CORE) + 1 :].split(".")[0] for name in names if name.startswith(f"{CORE}.")}
-    return {part for part in parts if part.startswith("_")}
+def packages(names: set[str], half: str) -> set[str]:
+    start = f"{PLUGINS}.{half}."
+    return {name[len(start) :].split(".")[0] for name in names if name.startswith(start)}
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
-def test_the_core_is_a_star_of_pure_files(path: Path) -> None:
-    names = imported(path)
-    assert ours(names) <= SHARED | EXTRA.get(path.stem, set())
-    if path.stem not in IMPURE:
+def shown(path: Path) -> str:
+    return f"{path.parent.name}/{path.name}"
+
+
+def test_the_layers_have_no_circle() -> None:
+    assert list(graphlib.TopologicalSorter(LAYERS).static_order())
+
+
+@pytest.mark.parametrize("path", CORE, ids=shown)
+def test_the_core_is_pure_and_keeps_to_its_layers(path: Path) -> None:
+    names, package = imported(path), path.parent.name
+    assert packages(names, "module_utils") <= {package, "_common"} | LAYERS[package]
+    assert not packages(names, "plugin_utils")
+    if shown(path) not in IMPURE:
         assert not {name.split(".")[0] for name in names} & FORBIDDEN
+
+
+@pytest.mark.parametrize("path", EDGE, ids=shown)
+def test_what_talks_to_something_keeps_to_its_layers(path: Path) -> None:
+    names, package = imported(path), path.parent.name
+    below = {package, "_common"} | LAYERS[package]
+    assert packages(names, "module_utils") <= below | {"_specs"}
+    assert packages(names, "plugin_utils") <= ({"_base"} if package == "_base" else below | {"_base"})
+
+
+def test_no_file_of_a_package_stands_in_a_circle() -> None:
+    for half in (CORE, EDGE):
+        graph: dict[str, set[str]] = {}
+        for path in half:
+            start = f"{PLUGINS}.{path.parents[1].name}."
+            here = f"{path.parent.name}.{path.stem}"
+            found = {".".join(name[len(start) :].split(".")[:2]) for name in imported(path) if name.startswith(start)}
+            graph[here] = found - {here}
+        graphlib.TopologicalSorter(graph).prepare()
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "plugins/modules").glob("*.py")), ids=lambda path: path.stem)
 def test_modules_are_documentation_and_a_spec(path: Path) -> None:
-    assert ours(imported(path)) <= {"_argspec", f"_spec_{path.stem}"} | ON_NODE.get(path.stem, set())
+    names = imported(path)
+    core = {name for name in names if name.startswith(f"{PLUGINS}.module_utils")}
+    assert packages(core, "module_utils") <= {"_common", "_specs"} | ON_NODE.get(path.stem, set())
+    specs = {name for name in core if "._specs." in name}
+    assert all(name.startswith(f"{PLUGINS}.module_utils._specs.{path.stem}") for name in specs)
 
 
 def test_the_probe_stands_alone() -> None:
-    names = {name.split(".")[0] for name in imported(ROOT / "plugins/module_utils/_host_probe.py")}
+    names = {name.split(".")[0] for name in imported(ROOT / "plugins/module_utils/_host/probe.py")}
     assert not names & {"ansible", "ansible_collections", "subprocess", "pathlib"}
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "roles").glob("*/tasks/*.yml")), ids=lambda path: path.parts[-3])
 def test_roles_read_only_their_own_variables(path: Path) -> None:
-    import re
-
     role = path.parts[-3]
     for expression in re.findall(r"\{\{(.*?)\}\}", path.read_text(encoding="utf-8")):
         for name in re.findall(r"[a-z_][a-z0-9_]+", expression.split("|")[0]):
@@ -81,7 +131,9 @@ def test_roles_read_only_their_own_variables(path: Path) -> None:
 
 @pytest.mark.parametrize("path", sorted((ROOT / "plugins/action").glob("*.py")), ids=lambda path: path.stem)
 def test_no_action_imports_another(path: Path) -> None:
-    assert not [name for name in imported(path) if name.startswith("ansible_collections.") and ".action" in name]
+    assert not [
+        name for name in imported(path) if name.startswith("ansible_collections.") and ".plugins.action" in name
+    ]
 
 
 MEANT = {"act"}
@@ -90,7 +142,7 @@ MEANT = {"act"}
 @pytest.mark.parametrize("path", sorted((ROOT / "plugins/action").glob("*.py")), ids=lambda path: path.stem)
 def test_actions_hide_nothing_of_their_base(path: Path) -> None:
     """A helper of the name of one of the base's, such as its journal's, would be called in its place."""
-    action = importlib.import_module(f"{CORE.rpartition('.')[0]}.action.{path.stem}").ActionModule
+    action = importlib.import_module(f"{PLUGINS}.action.{path.stem}").ActionModule
     base = action.__mro__[1]
     assert base.__name__ == "RdmaAction"
     helpers = {name for name, one in vars(action).items() if callable(one) or isinstance(one, property)}

@@ -14,8 +14,8 @@ import jinja2
 import jinja2.meta
 import pytest
 import yaml
+from support.paths import ROOT
 
-ROOT = Path(__file__).resolve().parents[2]
 ROLES = sorted(path for path in (ROOT / "roles").iterdir() if (path / "tasks").is_dir())
 CONDITIONS = ("when", "until", "failed_when", "changed_when", "that")
 # What Ansible gives to every task.

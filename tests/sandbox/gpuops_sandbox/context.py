@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import yaml
 
 if TYPE_CHECKING:
-    from ansible_collections.gpuops.rdma.plugins.module_utils._model import Shape
+    from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Shape
 
 REPO = Path(__file__).resolve().parents[3]
 TOPOLOGY = REPO / "files" / "topology"
@@ -62,12 +62,18 @@ def use_collection() -> None:
         sys.path.insert(0, str(COLLECTIONS))
 
 
+def use_tests() -> None:
+    """Make ``support`` importable: the trees of simulated hosts are those that the tests build."""
+    if str(REPO / "tests") not in sys.path:
+        sys.path.append(str(REPO / "tests"))
+
+
 def load_shapes(folder: Path = TOPOLOGY) -> dict[str, Shape]:
     """Every shape of files/topology by name, the refused ones too."""
     use_collection()
-    from ansible_collections.gpuops.rdma.plugins.module_utils import _shape
+    from ansible_collections.gpuops.rdma.plugins.module_utils._nodes import shape_files
 
-    shapes = (_shape.parse(yaml.safe_load(path.read_text())) for path in sorted(folder.glob("*.yml")))
+    shapes = (shape_files.parse(yaml.safe_load(path.read_text())) for path in sorted(folder.glob("*.yml")))
     return {shape.name: shape for shape in shapes}
 
 

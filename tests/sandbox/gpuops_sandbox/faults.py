@@ -15,7 +15,6 @@ import datetime
 import difflib
 import gzip
 import json
-import sys
 import textwrap
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -23,7 +22,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from .cluster import Api, ApiError, Sandbox, SandboxError
-from .context import REPO, Fault, load_shapes, use_collection, write_faults
+from .context import Fault, load_shapes, use_collection, use_tests, write_faults
 from .stages import CRASH_LOOP_APP, IMAGE_PULL_APP
 
 Json = dict[str, Any]
@@ -112,12 +111,10 @@ KINDS = {
 
 
 def _host_kinds() -> dict[str, Kind]:
-    """host-ID for each fault of tests/hosts/host_faults.py: the node's host has it, and its probe finds it."""
+    """host-ID for each fault of tests/support/host_faults.py: the node's host has it, and its probe finds it."""
     use_collection()
-    hosts = str(REPO / "tests" / "hosts")
-    if hosts not in sys.path:
-        sys.path.append(hosts)
-    import host_faults
+    use_tests()
+    from support import host_faults
 
     return {f"{HOST}{fault.id}": Kind(fault.text, arg="PLACE") for fault in host_faults.FAULTS.values()}
 

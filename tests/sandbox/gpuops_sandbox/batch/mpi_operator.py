@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The MPI Operator v0.8.2: an MPIJob becomes workers, a launcher Job, and what both need, as recorded.
 
-The functions that make objects are pure; tests/unit/test_sandbox_batch.py compares them with the recordings.
+The functions that make objects are pure; tests/unit/sandbox/test_sandbox_batch.py compares them with the recordings.
 """
 
 from __future__ import annotations

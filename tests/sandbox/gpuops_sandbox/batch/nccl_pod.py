@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import kopf
-from ansible_collections.gpuops.rdma.plugins.module_utils import _judge, _nccl, _nccl_render
-from ansible_collections.gpuops.rdma.plugins.module_utils._model import NcclRun, Shape
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import NcclRun, Shape
+from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import judge, parse, render
 
 from ..operators._api import LOST, STRATEGIC, Json, Refused
 from ..operators._hub import SHAPE_LABEL, Loop
@@ -71,8 +71,8 @@ def order_of(texts: Iterable[str]) -> Order | None:
     algo = found(r"NCCL_ALGO[=\s]+([\w,]+)")
     return Order(
         collective=program[1],
-        min_bytes=_judge.size_bytes(found(r"\s-b\s+(\w+)", "32M")),
-        max_bytes=_judge.size_bytes(found(r"\s-e\s+(\w+)", "32M")),
+        min_bytes=judge.size_bytes(found(r"\s-b\s+(\w+)", "32M")),
+        max_bytes=judge.size_bytes(found(r"\s-e\s+(\w+)", "32M")),
         algo="default" if algo.lower() in ("", "auto") else algo,
         topology=found(r"NCCL_TOPO_FILE=(\S+)"),
         debug=bool(re.search(r"NCCL_DEBUG=(INFO|TRACE)", text)),
@@ -93,13 +93,13 @@ class Fleet:
 def simulate(order: Order, fleet: Fleet, slow: float, old: bool) -> NcclRun:
     """The whole run. ``old``: as the guide's image of 2023 prints it."""
     shape, count = fleet.shape, len(fleet.hosts)
-    versions = {"tests_version": _nccl_render.OLD, "nccl_version": "2.19.3", "cuda_version": "12.2"} if old else {}
-    return _nccl_render.simulate(
+    versions = {"tests_version": render.OLD, "nccl_version": "2.19.3", "cuda_version": "12.2"} if old else {}
+    return render.simulate(
         collective=order.collective,
         hosts=fleet.hosts,
         gpus=[(gpu.pci, shape.gpu_model) for gpu in shape.gpus],
-        busbw=lambda size: _judge.model_busbw(shape, order.collective, count, size, order.algo, slow),
-        factor=_nccl.busbw_factor(order.collective, count * shape.gpu_count) or 1.0,
+        busbw=lambda size: judge.model_busbw(shape, order.collective, count, size, order.algo, slow),
+        factor=parse.busbw_factor(order.collective, count * shape.gpu_count) or 1.0,
         min_bytes=order.min_bytes,
         max_bytes=order.max_bytes,
         **versions,
@@ -108,7 +108,7 @@ def simulate(order: Order, fleet: Fleet, slow: float, old: bool) -> NcclRun:
 
 def text_of(order: Order, fleet: Fleet, run: NcclRun) -> Iterator[str]:
     """The log's lines of a run that comes to its end."""
-    return _nccl_render.render(run, info=info_of(order, fleet, run), simulated=True)
+    return render.render(run, info=info_of(order, fleet, run), simulated=True)
 
 
 def info_of(order: Order, fleet: Fleet, run: NcclRun) -> Sequence[str]:
@@ -117,7 +117,7 @@ def info_of(order: Order, fleet: Fleet, run: NcclRun) -> Sequence[str]:
     several = min(INFO_HOSTS, len(fleet.hosts)) * fleet.shape.gpu_count
     shown = NcclRun(status=run.status, ranks=run.ranks[:several], nccl_version=run.nccl_version)
     hcas = hcas_of(fleet)
-    return list(_nccl_render.info_lines(shown, hcas, topology=order.topology, algo=_set(order.algo)))
+    return list(render.info_lines(shown, hcas, topology=order.topology, algo=_set(order.algo)))
 
 
 def _set(algo: str) -> str:

@@ -13,8 +13,8 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import kopf
-from ansible_collections.gpuops.rdma.plugins.module_utils._model import Shape
-from ansible_collections.gpuops.rdma.plugins.module_utils._perftest import MIB
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Shape
+from ansible_collections.gpuops.rdma.plugins.module_utils._nccl.perftest import MIB
 
 from ..operators._hub import Hub, Node, Pod, hub_of, run_loop
 from ..operators._once_pods import OncePods

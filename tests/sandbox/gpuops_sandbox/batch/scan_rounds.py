@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import kopf
-from ansible_collections.gpuops.rdma.plugins.module_utils import _judge, _nccl, _nccl_render
-from ansible_collections.gpuops.rdma.plugins.module_utils._model import NcclRun, Shape
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import NcclRun, Shape
+from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import judge, parse, render
 
 from ..context import Fault
 from ..operators._api import LOST, STRATEGIC, Json, Refused
@@ -104,15 +104,15 @@ def lines_of(trial: Trial, command: str, fleet: Workers, slow: float) -> tuple[l
     if slow == 0:
         first = fleet.hosts[0]
         words = "'remote process exited or there was a network error / ibv_modify_qp failed'"
-        return [_nccl_render.SIMULATED, f"{first}: Test NCCL failure common.cu:958 {words}"], NCCL_ERROR
+        return [render.SIMULATED, f"{first}: Test NCCL failure common.cu:958 {words}"], NCCL_ERROR
     count, shape = len(fleet.hosts), fleet.shape
     ports = len(shape.pfs) if trial.kind == "rail" else 1
-    run = _nccl_render.simulate(
+    run = render.simulate(
         collective=order.collective,
         hosts=fleet.hosts,
         gpus=[(gpu.pci, shape.gpu_model) for gpu in shape.gpus],
-        busbw=lambda size: _judge.model_busbw(shape, order.collective, count, size, order.algo, slow) / ports,
-        factor=_nccl.busbw_factor(order.collective, count * shape.gpu_count) or 1.0,
+        busbw=lambda size: judge.model_busbw(shape, order.collective, count, size, order.algo, slow) / ports,
+        factor=parse.busbw_factor(order.collective, count * shape.gpu_count) or 1.0,
         min_bytes=order.min_bytes,
         max_bytes=order.max_bytes,
     )
@@ -122,8 +122,8 @@ def lines_of(trial: Trial, command: str, fleet: Workers, slow: float) -> tuple[l
     shown = NcclRun(
         status=run.status, ranks=run.ranks[: min(int(limit[1]) if limit else 0, 32)], nccl_version=run.nccl_version
     )
-    info = list(_nccl_render.info_lines(shown, hcas, algo="" if order.algo == "default" else order.algo))
-    return list(_nccl_render.render(run, info=info, simulated=True)), 0
+    info = list(render.info_lines(shown, hcas, algo="" if order.algo == "default" else order.algo))
+    return list(render.render(run, info=info, simulated=True)), 0
 
 
 # ---- the pods ------------------------------------------------------------------------------------------------------

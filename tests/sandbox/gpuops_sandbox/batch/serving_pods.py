@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import kopf
-from ansible_collections.gpuops.rdma.plugins.module_utils import _nccl_render
+from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import render
 
 from ..operators._api import STRATEGIC, Json
 from ..operators._hub import Hub, Informer, Loop, has, hub_of, run_loop, timestamp
@@ -141,7 +141,7 @@ def log_lines(ctx: Context, pods: list[Json], index: int, shapes: list[Any]) -> 
         yield f"gpuops: {gpus * len(pods)} GPUs joined after 3 s"
     hosts = tuple(pod["metadata"]["name"] for pod in pods)
     parts = [(gpu.pci, shape.gpu_model) for gpu in shape.gpus[:gpus]]
-    run = _nccl_render.simulate(
+    run = render.simulate(
         collective="all_gather", hosts=hosts, gpus=parts, busbw=lambda _: 1.0, factor=1.0, min_bytes=8, max_bytes=8
     )
     vfs = sum(int(value) for name, value in limits.items() if "vf" in name)
@@ -149,7 +149,7 @@ def log_lines(ctx: Context, pods: list[Json], index: int, shapes: list[Any]) -> 
     hcas = [f"mlx5_{number}" for number in range(vfs or len(shape.pfs))]
     down = {gpus - 1} if ctx.fault("serving-rank", node) else set()
     gdr = not ctx.fault("serving-no-gdr", node)
-    lines = _nccl_render.info_lines(run, hcas, net="IB" if rdma else "Socket", gdr=gdr)
+    lines = render.info_lines(run, hcas, net="IB" if rdma else "Socket", gdr=gdr)
     yield from (line for line in lines if line.startswith(f"{hosts[index]}:"))
     for rank in run.ranks:
         if rank.host == hosts[index] and rank.device not in down and len(run.ranks) > 1:

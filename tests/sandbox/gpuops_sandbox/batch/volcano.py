@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Volcano v1.15.1: Jobs become PodGroups and pods, gangs are admitted, placed and bound, policies end Jobs.
 
-The functions that make objects are pure; tests/unit/test_sandbox_batch.py compares them with the recordings.
+The functions that make objects are pure; tests/unit/sandbox/test_sandbox_batch.py compares them with the recordings.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@
 """What the GPU Operator makes, as one table for all releases, and the objects rendered from it. Pure.
 
 Names, labels, selectors and init containers are those that the real operators v26.7.0 and v23.9.1 made on the same
-control plane; tests/unit/test_sandbox_operators.py compares.
+control plane; tests/unit/sandbox/test_sandbox_operators.py compares.
 """
 
 from __future__ import annotations

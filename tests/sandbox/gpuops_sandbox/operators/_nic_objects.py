@@ -4,7 +4,7 @@
 """What the Network Operator makes, as tables for both generations, and the objects rendered from them. Pure.
 
 Names, labels, selectors and init containers are those that the real operators v26.4.1 and v23.10.x made on the same
-control plane; tests/unit/test_sandbox_operators.py compares.
+control plane; tests/unit/sandbox/test_sandbox_operators.py compares.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """What the pods of gpuops-host-probe and gpuops-peermem do: the real probe over trees of the simulated hosts.
 
-A tree follows the node's shape, image, VFs and faults (tests/hosts). Nodes that are alike share one tree, in the
+A tree follows the node's shape, image, VFs and faults (tests/support). Nodes that are alike share one tree, in the
 sandbox's folder, and one run of the probe; each gets its own name and boot id. A document is written before its pod is
 Ready, and only where the pod runs.
 """
@@ -16,7 +16,6 @@ import hashlib
 import importlib.util
 import json
 import shutil
-import sys
 import threading
 from pathlib import Path
 from types import ModuleType
@@ -24,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 import kopf
 
-from ..context import REPO
+from ..context import REPO, use_tests
 from ._api import STRATEGIC, Json
 from ._hub import Hub, Loop, Node, Pod, hub_of, run_loop, timestamp
 from ._machines import Machine
@@ -40,7 +39,7 @@ MANAGER = "gpuops-host-probe"
 IMAGES = {"current": "ubuntu24.04", "guide-2024": "ol8-rhck"}
 COREOS = "Red Hat Enterprise Linux CoreOS "
 PREFIX = "host-"
-"""Of faults that are those of tests/hosts: host-gpu-link-width:NODE[:PLACE]."""
+"""Of faults that are those of tests/support: host-gpu-link-width:NODE[:PLACE]."""
 SAME = {"gpu-missing": "gpu-missing", "netns-shared": "netns-shared"}
 """Faults of a node -> those of its host. VFs are taken from the machine itself."""
 BROKEN = {"image-pull": "ImagePullBackOff", "crash-loop": "CrashLoopBackOff"}
@@ -57,17 +56,16 @@ def register(registry: kopf.OperatorRegistry, ctx: Context) -> None:
 @functools.lru_cache(maxsize=1)
 def programs() -> tuple[ModuleType, ModuleType, ModuleType, ModuleType]:
     """(publish, probe, peermem, trees): the real programs, and the builder of trees."""
-    hosts = str(REPO / "tests" / "hosts")
-    if hosts not in sys.path:
-        sys.path.insert(0, hosts)
-    import host_trees
-    from ansible_collections.gpuops.rdma.plugins.module_utils import _host_probe, _peermem
+    use_tests()
+    from ansible_collections.gpuops.rdma.plugins.module_utils._host import peermem as host_peermem
+    from ansible_collections.gpuops.rdma.plugins.module_utils._host import probe as host_probe
+    from support import host_trees
 
     spec = importlib.util.spec_from_file_location("gpuops_publish", REPO / "files" / "host_probe" / "publish.py")
     assert spec is not None and spec.loader is not None
     publish = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(publish)
-    return publish, _host_probe, _peermem, host_trees
+    return publish, host_probe, host_peermem, host_trees
 
 
 class Hosts:
@@ -103,7 +101,7 @@ def describe(
     platform: str = "oke",
     os_image: str = "",
 ) -> tuple[tuple[str, ...], Json]:
-    """(faults, description) of a node's host for tests/hosts. ``kept``: the sandbox's faults of this node; ``apps``:
+    """(faults, description) of a node's host for tests/support. ``kept``: the sandbox's faults of this node; ``apps``:
     the operators' pods on it; ``cured``: faults that something of ours has cured."""
     faults = [SAME[fault.kind] for fault in kept if fault.kind in SAME and fault.kind in machine.host.faults]
     faults += [SAME[fault.kind] for fault in kept if fault.kind == "gpu-missing"]

@@ -1,0 +1,324 @@
+# Copyright: gpuops.rdma contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What the API of OCI AI Blueprints answers, and what it means. PRIVATE to the collection.
+
+The control plane's source is not public: calls and states are those of its documentation (oci-ai-blueprints 1807459d)
+and of Oracle's own clients. Where a form is not documented, any is accepted; docs/blueprints.md lists what is not.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Optional
+
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import DataError, InputError
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import HIDDEN, Json, masked, speaks_of_secret
+
+READY: dict[str, tuple[str, ...]] = {
+    "service": ("active", "monitoring"),
+    "job": ("completed",),
+    "update": ("completed",),
+    "shared_node_pool": ("active", "monitoring", "completed"),
+    "team": ("active", "monitoring", "completed"),
+}
+"""Mode -> statuses of a deployment that has what it asked for. There is no published list."""
+LEAVING = "decommission"
+_FAILED = re.compile(r"fail|error", re.IGNORECASE)
+_DATE = re.compile(r"(\d{4}-\d\d-\d\d) (\d{1,2}):(\d\d) ([AP]M) UTC", re.IGNORECASE)
+_TITLE = re.compile(r"<title[^>]*>(.*?)</title>", re.IGNORECASE | re.DOTALL)
+_TRUE, _FALSE = ("true", "yes", "on", "1"), ("false", "no", "off", "0")
+_EMPTY: tuple[Any, ...] = (None, "", [], {})
+LONGEST = 600
+"""Characters of an answer that are shown."""
+
+
+@dataclass(frozen=True)
+class Deployment:
+    """One entry of GET /deployment/. ``created``: ISO 8601 where the date could be read, else as it came."""
+
+    uuid: str
+    name: str
+    mode: str = ""
+    status: str = ""
+    directive: str = ""
+    created: str = ""
+
+    @property
+    def leaving(self) -> bool:
+        return self.directive.lower() == LEAVING
+
+    @property
+    def ready(self) -> bool:
+        known = READY.get(self.mode) or tuple({item for items in READY.values() for item in items})
+        return not self.leaving and self.status.lower() in known
+
+    @property
+    def failed(self) -> bool:
+        """No status for a failure is documented: one whose name says so counts as one."""
+        return bool(_FAILED.search(self.status))
+
+    def told(self) -> str:
+        return f"{self.status or 'without status'}{', to be undeployed' if self.leaving else ''}"
+
+
+def date(text: str) -> str:
+    """``2025-03-28 11:12 AM UTC`` -> ``2025-03-28T11:12:00Z``; other forms as they are."""
+    found = _DATE.fullmatch(text.strip())
+    if not found or not 1 <= int(found[2]) <= 12 or int(found[3]) > 59:
+        return text
+    hour = int(found[2]) % 12 + (12 if found[4].upper() == "PM" else 0)
+    return f"{found[1]}T{hour:02d}:{found[3]}:00Z"
+
+
+def entries(document: Any) -> list[Deployment]:
+    """Of an answer with a list, plain or in an object (``results``, ``deployments``). DataError for anything else."""
+    listed = document
+    if isinstance(document, Mapping):
+        lists = [value for value in document.values() if isinstance(value, list)]
+        listed = lists[0] if len(lists) == 1 else None
+    if not isinstance(listed, list) or not all(isinstance(item, Mapping) for item in listed):
+        raise DataError(f"The list of deployments has a form that is not known: {shown(document)}")
+    return [entry(item) for item in listed]
+
+
+def entry(item: Mapping[str, Any]) -> Deployment:
+    def text(*names: str) -> str:
+        return next((str(item[name]) for name in names if item.get(name) not in (None, "")), "")
+
+    return Deployment(
+        uuid=text("deployment_uuid", "uuid", "id"),
+        name=text("deployment_name", "name"),
+        mode=text("mode", "recipe_mode"),
+        status=text("deployment_status", "status"),
+        directive=text("deployment_directive", "directive"),
+        created=date(text("creation_date", "created_at")),
+    )
+
+
+def of_name(found: Sequence[Deployment], name: str, mode: str = "") -> list[Deployment]:
+    """Those with this name, the ones that stay first, then by age. ``mode``: only of this one, where it is told."""
+    same = [item for item in found if item.name == name and (not mode or item.mode in ("", mode))]
+    return sorted(same, key=lambda item: (item.leaving, item.created, item.uuid))
+
+
+def mode_of(blueprint: Mapping[str, Any]) -> str:
+    return str(blueprint.get("recipe_mode") or "")
+
+
+def created(document: Any) -> str:
+    """deployment_uuid of the answer to POST /deployment/, "" where it is not told."""
+    for item in _objects(document):
+        for key in ("deployment_uuid", "uuid"):
+            if isinstance(item.get(key), str) and item[key]:
+                return str(item[key])
+    return ""
+
+
+# ---- content ---------------------------------------------------------------------------------------------------------
+
+
+def digest(blueprint: Mapping[str, Any]) -> str:
+    """The same for the same content, whatever the order of keys. It is the content's SHA-256: no secret can be read."""
+    text = json.dumps(blueprint, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def content(details: Any) -> Optional[Json]:
+    """The blueprint inside the answer for one deployment, as an object or as JSON text; None where it is not told."""
+    best: Optional[Json] = None
+    for item in _objects(details):
+        if "recipe_mode" in item and len(item) > 2 and (best is None or len(item) > len(best)):
+            best = dict(item)
+    return best
+
+
+def differing(sent: Mapping[str, Any], told: Mapping[str, Any]) -> list[str]:
+    """Names of the fields that were asked for and are otherwise. Fields that only the server has are its defaults."""
+    found: list[str] = []
+    for key, value in sent.items():
+        other = told.get(key)
+        if key == "recipe_container_env" and isinstance(value, list) and isinstance(other, list):
+            found += _variables(key, value, other)
+        elif other != value:
+            found.append(key)
+    return found
+
+
+def _variables(key: str, sent: Sequence[Any], told: Sequence[Any]) -> list[str]:
+    mine, theirs = ({str(item.get("key")): item.get("value") for item in one} for one in (sent, told))
+    return [f"{key}[{name}]" for name in dict.fromkeys([*mine, *theirs]) if mine.get(name) != theirs.get(name)]
+
+
+def typed(fields: Mapping[str, Any], kinds: Mapping[str, Any]) -> Json:
+    """A blueprint from values as inventories and command lines give them: texts become what the schema wants, and
+    empty ones are left out. ``kinds``: ``fields`` of files/oci/blueprints.yml. What cannot be read stays."""
+    found: Json = {}
+    for key, value in fields.items():
+        if value not in _EMPTY:
+            found[key] = _as(value, kinds.get(key))
+    return found
+
+
+def _as(value: Any, kind: Any) -> Any:
+    if isinstance(kind, Mapping) and "list" in kind and isinstance(value, (list, tuple)):
+        return [_as(item, kind["list"]) for item in value]
+    if isinstance(kind, Mapping) and isinstance(value, Mapping):
+        inner, kept = kind.get("fields") or {}, kind.get("required") or ()
+        return {key: _as(item, inner.get(key)) for key, item in value.items() if key in kept or item not in _EMPTY}
+    kinds = [kind] if isinstance(kind, str) else kind if isinstance(kind, (list, tuple)) else []
+    if isinstance(value, str) and "string" not in kinds:
+        text = value.strip().lower()
+        if "integer" in kinds and re.fullmatch(r"-?\d+", text):
+            return int(text)
+        if "boolean" in kinds and text in (*_TRUE, *_FALSE):
+            return text in _TRUE
+        if "number" in kinds and re.fullmatch(r"-?\d+(\.\d+)?", text):
+            return float(text)
+    return value
+
+
+# ---- text ------------------------------------------------------------------------------------------------------------
+
+
+def is_page(kind: str, body: str) -> bool:
+    """Whether an answer is a web page. ``kind``: its content type."""
+    return "html" in kind.lower() or body.lstrip()[:1] == "<"
+
+
+def title(body: str) -> str:
+    found = _TITLE.search(body)
+    return " ".join(found[1].split())[:80] if found else ""
+
+
+def shown(document: Any) -> str:
+    """An answer in one line, without what speaks of a secret."""
+    text = document if isinstance(document, str) else json.dumps(masked(document), ensure_ascii=False)
+    text = " ".join(text.split())
+    return text if len(text) <= LONGEST else text[:LONGEST] + "..."
+
+
+def words(document: Any) -> str:
+    """What a refusal says: its texts, with the field each stands under."""
+    if isinstance(document, (Mapping, list)):
+        return "; ".join(dict.fromkeys(_words(masked(document), "")))[:LONGEST] or "no reason given"
+    return shown(document) if document else "no reason given"
+
+
+def _words(document: Any, key: str) -> Iterator[str]:
+    if isinstance(document, Mapping):
+        for name, value in document.items():
+            yield from _words(value, str(name))
+    elif isinstance(document, list):
+        for value in document:
+            yield from _words(value, key)
+    elif document not in (None, ""):
+        plain = key in ("", "detail", "error", "errors", "message", "non_field_errors", "status", "msg")
+        yield str(document) if plain else f"{key}: {document}"
+
+
+def log_lines(document: Any) -> list[str]:
+    """Lines of /deployment_logs/, whose form is not documented: texts, objects, or either in an object."""
+    if isinstance(document, str):
+        return [line for line in document.splitlines() if line.strip()]
+    if isinstance(document, list):
+        return [line for item in document for line in log_lines(item)]
+    if isinstance(document, Mapping):
+        if any(isinstance(value, (list, Mapping)) for value in document.values()):
+            return [
+                line for value in document.values() if isinstance(value, (list, Mapping)) for line in log_lines(value)
+            ]
+        told = [str(value) for value in masked(dict(document)).values() if value not in (None, "")]
+        return [" ".join(told)] if told else []
+    return []
+
+
+def without(text: str, secrets: Sequence[str]) -> str:
+    """``text`` without the secrets, whatever answered with them."""
+    for secret in sorted({item for item in secrets if item and len(item) > 3}, key=len, reverse=True):
+        text = text.replace(secret, HIDDEN)
+    return text
+
+
+def secrets_of(blueprint: Mapping[str, Any]) -> list[str]:
+    """Values of a blueprint that must not be shown: links with a right in them, texts under keys that say so."""
+    return list(dict.fromkeys(_secrets(blueprint, masked(dict(blueprint)))))
+
+
+def _secrets(value: Any, hidden: Any) -> Iterator[str]:
+    if isinstance(value, Mapping):
+        named = str(value.get("key", ""))  # {key, value} of an environment
+        for key, item in value.items():
+            if key == "value" and isinstance(item, str) and speaks_of_secret(named):
+                yield item
+            yield from _secrets(item, hidden.get(key) if isinstance(hidden, Mapping) else hidden)
+    elif isinstance(value, (list, tuple)):
+        for index, item in enumerate(value):
+            yield from _secrets(item, hidden[index] if isinstance(hidden, list) else hidden)
+    elif isinstance(value, str) and value and (hidden == HIDDEN or ("/p/" in value and "/n/" in value)):
+        yield value
+
+
+# ---- where a service answers -----------------------------------------------------------------------------------------
+
+
+def endpoint(*documents: Any, name: str, uuid: str) -> str:
+    """URL of a deployment's service: ``service_endpoint_domain`` of its digest or ``public_endpoint`` of the workspace.
+    A domain without a scheme is served over TLS. "" where it is not told."""
+    for document in documents:
+        for item in _objects(document):
+            told = item.get("service_endpoint_domain") or item.get("public_endpoint")
+            known = {str(item.get(key)) for key in ("deployment_uuid", "deployment-uuid", "deployment_name", "name")}
+            mine = known & {name, uuid} or known == {"None"}
+            if isinstance(told, str) and told and mine:
+                return (told if "://" in told else f"https://{told}").rstrip("/")
+    return ""
+
+
+def canonical(*documents: Any, name: str, uuid: str) -> str:
+    """The name under which Blueprints runs a deployment in the cluster; "" where it is not told."""
+    for document in documents:
+        for item in _objects(document):
+            known = {str(item.get(key)) for key in ("deployment_uuid", "deployment-uuid", "deployment_name", "name")}
+            told = item.get("canonical-name") or item.get("canonical_name")
+            if isinstance(told, str) and told and known & {name, uuid}:
+                return told
+    return ""
+
+
+def _objects(document: Any, depth: int = 0) -> Iterator[Mapping[str, Any]]:
+    """All objects in a document, the outer first; texts that are JSON objects are read."""
+    if depth > 6:
+        return
+    if isinstance(document, Mapping):
+        yield document
+        for value in document.values():
+            yield from _objects(value, depth + 1)
+    elif isinstance(document, list):
+        for value in document:
+            yield from _objects(value, depth + 1)
+    elif isinstance(document, str) and document.lstrip()[:1] == "{":
+        try:
+            yield from _objects(json.loads(document), depth + 1)
+        except ValueError:
+            return
+
+
+def address(url: str, verify: bool) -> str:
+    """The API's base URL without its ending slash. InputError where a password would go in clear or into a log."""
+    found = re.fullmatch(r"(https?)://([^/\s?#]+?)/*", url.strip())
+    if not found:
+        told = f", not {url[:80]!r}" if "@" not in url else ""
+        raise InputError(f"url must be the API's address, https://api.<domain>{told}.")
+    if "@" in found[2]:
+        raise InputError("url must not hold a user or a password: use username and password.")
+    local = re.fullmatch(r"(127\.[\d.]+|localhost|\[::1\])(:\d+)?", found[2])
+    if found[1] == "http" and verify and not local:
+        raise InputError(
+            f"The API at {found[0]} has no TLS: the password would go in clear. Use https, or verify_tls=false."
+        )
+    return f"{found[1]}://{found[2]}"

@@ -1,0 +1,476 @@
+# Copyright: gpuops.rdma contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Blueprints of OCI AI Blueprints, judged before they are sent. PRIVATE to the collection.
+
+The server accepts a pool without its RDMA flag and makes one without RDMA, which only deletion mends; its JSON schema
+does not see that. Rules and their sources: files/oci/blueprints.yml.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import ipaddress
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Optional, Union
+
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Finding, Json, is_int
+
+RDMA = "multinode_rdma_enabled_in_shared_pool"
+NODES = "multinode_num_nodes_to_use_from_shared_pool"
+_AD = re.compile(r"[A-Za-z0-9]{4}:(?P<region>[A-Z0-9-]+)-AD-[1-9]")
+_TENSOR = ("--tensor-parallel-size", "-tp")
+_PIPELINE = ("--pipeline-parallel-size", "-pp")
+_TYPES: dict[str, tuple[type, ...]] = {
+    "string": (str,),
+    "integer": (int,),
+    "number": (int, float),
+    "boolean": (bool,),
+}
+Findings = Iterator[Finding]
+
+
+@dataclass(frozen=True)
+class Around:
+    """What is known besides the documents; empty = unknown, and then nothing is demanded of it.
+
+    ``rdma``: False accepts pools of RDMA shapes without RDMA. ``pools``: name -> nodes, of pools that are there.
+    ``names``: deployments that are there. ``images``: OCID -> ``{compartment, os}``. ``gpus``: shape -> GPUs.
+    ``nodes``: names of the cluster's nodes. ``secrets``: names of its Secrets. ``mig``: MIG layouts of shared pools.
+    """
+
+    rdma: bool = True
+    region: str = ""
+    compartment: str = ""
+    availability_domains: tuple[str, ...] = ()
+    images: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    pools: Mapping[str, int] = field(default_factory=dict)
+    names: tuple[str, ...] = ()
+    nodes: tuple[str, ...] = ()
+    secrets: tuple[str, ...] = ()
+    mig: tuple[str, ...] = ()
+    gpus: Mapping[str, int] = field(default_factory=dict)
+
+
+def lint(documents: Union[Json, Sequence[Json]], facts: Json, around: Optional[Around] = None) -> list[Finding]:
+    """Everything wrong with one document or several that are to be sent together, in order.
+
+    Severity ``error``: the server refuses it, or does something else than meant; ``warning``: worth a look.
+    """
+    around = around or Around()
+    found: list[Finding] = []
+    payloads: list[Json] = []
+    for document in [documents] if isinstance(documents, Mapping) else documents:
+        found += _unpack(document, facts, payloads)
+    pools = {**around.pools, **_pools(payloads)}
+    around = dataclasses.replace(around, mig=(*around.mig, *_layouts(payloads)))
+    found += _names(payloads, around)
+    for payload in payloads:
+        found += _one(payload, facts, around, pools)
+    return found
+
+
+def accepted(findings: Sequence[Finding]) -> bool:
+    return not any(item.severity == "error" for item in findings)
+
+
+def _error(rule: str, subject: str, found: str, expected: str = "", remedy: str = "") -> Finding:
+    return Finding(f"blueprint.{rule}", "error", subject, found, expected, remedy, "blueprint")
+
+
+def _warning(rule: str, subject: str, found: str, expected: str = "", remedy: str = "") -> Finding:
+    return Finding(f"blueprint.{rule}", "warning", subject, found, expected, remedy, "blueprint")
+
+
+# ---- documents -------------------------------------------------------------------------------------------------------
+
+
+def _unpack(document: Any, facts: Json, payloads: list[Json]) -> Findings:
+    """Payloads of a document go to ``payloads``; a group's own faults come out."""
+    if not isinstance(document, Mapping):
+        yield _error("document", "document", f"{type(document).__name__}", "a JSON object")
+    elif "deployment_group" in document:
+        yield from _group(document["deployment_group"], facts, payloads)
+    elif isinstance(document.get("pre_filled_samples"), list):
+        payloads += [dict(item) for item in document["pre_filled_samples"] if isinstance(item, Mapping)]
+    else:
+        payloads.append(dict(document))
+
+
+def _group(group: Any, facts: Json, payloads: list[Json]) -> Findings:
+    deployments = group.get("deployments") if isinstance(group, Mapping) else None
+    if not isinstance(deployments, list) or not all(isinstance(item, Mapping) for item in deployments):
+        yield _error("document", "deployment_group", "no list of deployments", "{name, deployments: [{name, recipe}]}")
+        return
+    subject = str(group.get("name") or "deployment_group")
+    wants: dict[str, list[str]] = {}
+    for item in deployments:
+        name, recipe = item.get("name"), item.get("recipe")
+        if not isinstance(name, str) or not isinstance(recipe, Mapping):
+            yield _error("document", subject, "a deployment without name or recipe", "{name, recipe}")
+            continue
+        wants[name] = [str(other) for other in _listed(item.get("depends_on"))]
+        payloads.append(dict(recipe))
+        for export in _listed(item.get("exports")):
+            if export not in facts["group"]["exports"]:
+                yield _error("schema", name, f"exports {export!r}", f"one of {', '.join(facts['group']['exports'])}")
+    for name, others in wants.items():
+        for other in others:
+            if other not in wants:
+                yield _error("depends-on", name, f"depends on {other!r}", f"one of {', '.join(wants)}")
+    for name in _circle(wants):
+        yield _error("depends-on", name, "depends on itself through others", "an order without a circle")
+
+
+def _listed(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [] if value is None else [value]
+
+
+def _circle(wants: Mapping[str, Sequence[str]]) -> list[str]:
+    """Names in a circle: those left when all that can start have started."""
+    left = {name: {other for other in others if other in wants} for name, others in wants.items()}
+    while True:
+        free = {name for name, others in left.items() if not others & set(left)}
+        if not free:
+            break
+        left = {name: others for name, others in left.items() if name not in free}
+    return sorted(name for name in left if any(name in wants[other] for other in left))
+
+
+def _layouts(payloads: Sequence[Json]) -> Iterator[str]:
+    """MIG layouts of the pools among the documents."""
+    for item in payloads:
+        layout = item.get("shared_node_pool_mig_config")
+        if item.get("recipe_mode") == "shared_node_pool" and isinstance(layout, str) and layout:
+            yield layout
+
+
+def _pools(payloads: Sequence[Json]) -> dict[str, int]:
+    return {
+        str(item.get("deployment_name")): item["shared_node_pool_size"]
+        for item in payloads
+        if item.get("recipe_mode") == "shared_node_pool" and is_int(item.get("shared_node_pool_size"))
+    }
+
+
+def _names(payloads: Sequence[Json], around: Around) -> Findings:
+    seen: set[str] = set()
+    for name in (item.get("deployment_name") for item in payloads):
+        if isinstance(name, str):
+            if name in seen:
+                yield _error("name", name, "two documents have this deployment_name", "a name of its own for each")
+            if name in around.names:
+                yield _error("name", name, "a deployment of this name exists", "a new name", "undeploy it or rename")
+            seen.add(name)
+
+
+# ---- one blueprint ---------------------------------------------------------------------------------------------------
+
+
+def _one(payload: Json, facts: Json, around: Around, pools: Mapping[str, int]) -> Findings:
+    subject = str(payload.get("deployment_name") or "(no deployment_name)")
+    faults = list(_schema(payload, facts, subject))
+    yield from faults
+    # A rule that reads a field of the wrong type would only repeat the fault.
+    wrong = {item.found.split(" ", 1)[0].split("[")[0].split(".")[0] for item in faults if item.severity == "error"}
+    payload = {key: value for key, value in payload.items() if key not in wrong}
+    rules = _Rules(payload, facts, around, pools, subject, frozenset(wrong))
+    mode = payload.get("recipe_mode")
+    if mode == "shared_node_pool":
+        yield from rules.pool()
+    elif mode == "update":
+        yield from rules.update()
+    elif mode in ("service", "job"):
+        yield from rules.consumer()
+
+
+def _schema(payload: Json, facts: Json, subject: str) -> Findings:
+    for key in facts["required"]:
+        if key not in payload:
+            yield _error("schema", subject, f"{key} is missing", "required in every blueprint")
+    for key, value in payload.items():
+        if key not in facts["fields"]:
+            near = difflib.get_close_matches(key, facts["fields"], 1)
+            hint = f"did you mean {near[0]}?" if near else "the server ignores it"
+            yield _warning("unknown-field", subject, f"{key} is no field of the schema", "", hint)
+        else:
+            yield from _typed(key, value, facts["fields"][key], subject)
+
+
+def _typed(path: str, value: Any, kind: Any, subject: str) -> Findings:
+    if isinstance(kind, Mapping) and "one_of" in kind:
+        if value not in kind["one_of"]:
+            yield _error("schema", subject, f"{path} is {value!r}", f"one of {', '.join(kind['one_of'])}")
+    elif isinstance(kind, Mapping) and "list" in kind:
+        if not isinstance(value, list):
+            yield _error("schema", subject, f"{path} is {_told(value)}", "a list")
+            return
+        for index, item in enumerate(value):
+            yield from _typed(f"{path}[{index}]", item, kind["list"], subject)
+    elif isinstance(kind, Mapping):
+        yield from _object(path, value, dict(kind), subject)
+    elif kind == "labels":
+        if not isinstance(value, Mapping):
+            yield _error("schema", subject, f"{path} is {_told(value)}", "an object")
+            return
+        for key, item in value.items():
+            if not isinstance(item, str):
+                yield _error("schema", subject, f"{path}.{key} is {_told(item)}", "a text, in quotation marks")
+    elif not _is(value, kind):
+        kinds = [kind] if isinstance(kind, str) else kind
+        yield _error("schema", subject, f"{path} is {_told(value)}", " or ".join(kinds), _hint(value, kinds))
+
+
+def _object(path: str, value: Any, kind: Json, subject: str) -> Findings:
+    if not isinstance(value, Mapping):
+        yield _error("schema", subject, f"{path} is {_told(value)}", "an object")
+        return
+    for key in kind.get("required", ()):
+        if key not in value:
+            yield _error("schema", subject, f"{path} has no {key}", f"{', '.join(kind['required'])}")
+    ways = kind.get("one_required")
+    if ways and sum(all(key in value for key in way) for way in ways) != 1:
+        yield _error("schema", subject, f"{path} has {', '.join(value)}", " or ".join("+".join(way) for way in ways))
+    for key, item in value.items():
+        if key in kind["fields"]:
+            yield from _typed(f"{path}.{key}", item, kind["fields"][key], subject)
+        elif not kind.get("open"):
+            yield _error("schema", subject, f"{path} has {key}", f"only {', '.join(kind['fields'])}")
+
+
+def _is(value: Any, kind: Union[str, Sequence[str]]) -> bool:
+    kinds = [kind] if isinstance(kind, str) else kind
+    if isinstance(value, bool):
+        return "boolean" in kinds
+    if isinstance(value, float) and value.is_integer() and "integer" in kinds:
+        return True  # JSON does not tell 8 from 8.0
+    return any(isinstance(value, _TYPES[item]) for item in kinds)
+
+
+def _told(value: Any) -> str:
+    shown = repr(value) if isinstance(value, (str, int, float, bool)) else type(value).__name__
+    return f"the text {shown}" if isinstance(value, str) else shown
+
+
+def _hint(value: Any, kinds: Sequence[str]) -> str:
+    if isinstance(value, str) and "string" not in kinds:
+        return "write it without quotation marks"
+    return "write it in quotation marks" if "string" in kinds and isinstance(value, (int, float, bool)) else ""
+
+
+@dataclass(frozen=True)
+class _Rules:
+    payload: Json
+    facts: Json
+    around: Around
+    pools: Mapping[str, int]
+    subject: str
+    wrong: frozenset[str]
+    """Fields of the wrong type: told already."""
+
+    def missing(self, key: str) -> bool:
+        return key not in self.payload and key not in self.wrong
+
+    def error(self, rule: str, found: str, expected: str = "", remedy: str = "") -> Finding:
+        return _error(rule, self.subject, found, expected, remedy)
+
+    # ---- pools
+
+    def pool(self) -> Findings:
+        shape = self.payload.get("shared_node_pool_shape", "")
+        for key, rule in (("shared_node_pool_shape", "shape"), ("shared_node_pool_size", "pool-size")):
+            if self.missing(key):
+                yield self.error(rule, f"{key} is missing", "required of a pool")
+        if shape.startswith("BM.") and self.missing("shared_node_pool_boot_volume_size_in_gbs"):
+            yield self.error("boot-volume", f"{shape} without shared_node_pool_boot_volume_size_in_gbs", "e.g. 1000")
+        on = self.payload.get(RDMA, False)
+        yield from self.shape(shape, on)
+        if on:
+            yield from self.rdma_pool()
+        elif shape in self.facts["rdma_shapes"] and self.around.rdma and RDMA not in self.wrong:
+            yield self.error(
+                "rdma-flag",
+                f"{RDMA} is {'false' if RDMA in self.payload else 'missing'} on a pool of {shape}",
+                "true",
+                "without it the pool has no RDMA, which only deleting and making it again mends; rdma=false accepts it",
+            )
+
+    def rdma_pool(self) -> Findings:
+        size = self.payload.get("shared_node_pool_size")
+        if size is not None and size < 2:
+            yield self.error("pool-size", f"{size} nodes with RDMA", "two or more", "RDMA is between nodes")
+        yield from self.domain()
+        yield from self.image()
+
+    def shape(self, shape: str, rdma: bool) -> Findings:
+        if shape in self.facts["refused_shapes"]:
+            yield self.error("shape", shape, "another shape", self.facts["refused_shapes"][shape])
+        elif rdma and shape and shape not in self.facts["rdma_shapes"]:
+            near = difflib.get_close_matches(shape, self.facts["rdma_shapes"], 1, 0.85)
+            hint = f"did you mean {near[0]}?" if near else ""
+            yield self.error("shape", f"{shape} with RDMA", f"one of {', '.join(self.facts['rdma_shapes'])}", hint)
+
+    def domain(self) -> Findings:
+        name = self.payload.get("recipe_availability_domain")
+        full = "its full name with the tenancy's prefix, e.g. TrcQ:EU-FRANKFURT-1-AD-3"
+        if name is None:
+            if self.missing("recipe_availability_domain"):
+                yield self.error("availability-domain", "recipe_availability_domain is missing", full)
+            return
+        match = _AD.fullmatch(name)
+        if not match:
+            yield self.error("availability-domain", f"{name!r}", full)
+        elif self.around.availability_domains and name not in self.around.availability_domains:
+            known = ", ".join(self.around.availability_domains)
+            yield self.error("availability-domain", f"{name!r} is none of this tenancy and region", f"one of {known}")
+        elif self.around.region and self.region(match["region"]) not in ("", self.around.region):
+            yield self.error("availability-domain", f"{name!r}", f"one of {self.around.region}")
+
+    def image(self) -> Findings:
+        ocid = self.payload.get("recipe_node_image_ocid")
+        if ocid is None:
+            if self.missing("recipe_node_image_ocid"):
+                yield self.error("image", "recipe_node_image_ocid is missing", "an imported Ubuntu image with OFED")
+            return
+        parts = ocid.split(".")
+        if len(parts) < 5 or parts[:2] != ["ocid1", "image"]:
+            yield self.error("image", f"{ocid!r}", "the OCID of an image, ocid1.image...")
+            return
+        region, wanted = self.region(parts[3]), self.around.region or self.domain_region()
+        if region and wanted and region != wanted:
+            yield self.error("image", f"an image of {region} for a pool in {wanted}", "", "import the image there")
+        known = self.around.images.get(ocid, {})
+        if self.around.images and not known:
+            yield self.error("image", f"{ocid} is not there", "an image of this region that can be read")
+        elif self.around.compartment and known.get("compartment", self.around.compartment) != self.around.compartment:
+            yield _warning(
+                "image",
+                self.subject,
+                "an image of another compartment",
+                "the pool's compartment, or a policy to read it",
+            )
+        if known.get("os") and "Ubuntu" not in known["os"]:
+            yield self.error(
+                "image", f"an image of {known['os']}", "an Ubuntu image with OFED, the only documented kind"
+            )
+
+    def domain_region(self) -> str:
+        match = _AD.fullmatch(self.payload.get("recipe_availability_domain", ""))
+        return self.region(match["region"]) if match else ""
+
+    def region(self, name: str) -> str:
+        """A region's name from an OCID or a domain; "" where it may be a short name that is not in the table."""
+        name = name.lower()
+        return self.facts["region_names"].get(name) or (name if name.count("-") == 2 else "")
+
+    # ---- users of a pool
+
+    def consumer(self) -> Findings:
+        payload, count = self.payload, self.payload.get(NODES)
+        on, shape = payload.get(RDMA, False), payload.get("recipe_node_shape", "")
+        yield from self.shape(shape, on)
+        yield from self.node_gpus(shape)
+        if on and not payload.get("recipe_use_shared_node_pool") and "recipe_use_shared_node_pool" not in self.wrong:
+            yield self.error(
+                "shared-pool", f"{RDMA} without recipe_use_shared_node_pool", "recipe_use_shared_node_pool: true"
+            )
+        if on and self.missing(NODES):
+            yield self.error("nodes", f"{RDMA} without {NODES}", "number of nodes to use")
+        if count is not None:
+            yield from self.many(count, on, shape)
+        yield from self.parallel(count or 1)
+        yield from self.secrets()
+        yield from self.mig()
+
+    def secrets(self) -> Findings:
+        named = [item.get("secret_name") for item in self.payload.get("recipe_environment_secrets") or []]
+        for name in dict.fromkeys([self.payload.get("recipe_container_secret_name"), *named]):
+            if name and self.around.secrets and name not in self.around.secrets:
+                known = _some(self.around.secrets)
+                yield self.error("secret", f"the Secret {name} is not there", f"one of {known}", "make it before")
+
+    def mig(self) -> Findings:
+        asked = self.payload.get("mig_resource_request")
+        if asked and self.payload.get(RDMA):
+            yield self.error("mig", f"{asked} with {RDMA}", "whole nodes", "RDMA is for jobs over whole nodes")
+        elif asked and self.around.mig and not any(asked in layout for layout in self.around.mig):
+            yield self.error("mig", f"no shared pool has {asked}", f"one of {_some(self.around.mig)}")
+
+    def many(self, count: int, on: bool, shape: str) -> Findings:
+        if count < 2 and on:
+            yield self.error("nodes", f"RDMA on {count} node", "two or more", "RDMA is between nodes")
+        if count > 1 and not on and self.around.rdma and shape in self.facts["rdma_shapes"] and RDMA not in self.wrong:
+            yield self.error("rdma-flag", f"{count} nodes of {shape} without {RDMA}", "true", "rdma=false accepts it")
+        largest = max(self.pools.values(), default=None)
+        if largest is not None and count > largest:
+            yield self.error("nodes", f"{count} nodes asked for", f"at most {largest}, the size of the largest pool")
+        image, tags = self.payload.get("recipe_image_uri", ""), self.facts["multinode_images"]
+        if on and image and not any(tag in image for tag in tags):
+            why = "the only image documented for several nodes"
+            yield _warning("image", self.subject, f"recipe_image_uri {image}", f"a tag {', '.join(tags)}", why)
+
+    def node_gpus(self, shape: str) -> Findings:
+        count, most = self.gpu_count(), self.around.gpus.get(shape)
+        if count is not None and most is not None and count > most:
+            yield self.error("gpus", f"{count} GPUs per node", f"{shape} has {most}")
+
+    def gpu_count(self) -> Optional[int]:
+        return self.payload.get("recipe_nvidia_gpu_count", self.payload.get("recipe_amd_gpu_count"))
+
+    def parallel(self, nodes: int) -> Findings:
+        args = [str(item) for item in self.payload.get("recipe_container_command_args") or []]
+        tensor, pipeline, gpus = _number(args, _TENSOR), _number(args, _PIPELINE), self.gpu_count()
+        if gpus is None or (tensor is None and pipeline is None) or (tensor or 1) * (pipeline or 1) == nodes * gpus:
+            return
+        yield self.error(
+            "parallelism",
+            f"tensor {tensor or 1} x pipeline {pipeline or 1} = {(tensor or 1) * (pipeline or 1)}",
+            f"{nodes} nodes x {gpus} GPUs = {nodes * gpus}",
+            f"--tensor-parallel-size {gpus} --pipeline-parallel-size {nodes}",
+        )
+
+    # ---- nodes that are added
+
+    def update(self) -> Findings:
+        name = self.payload.get("recipe_node_name")
+        if name is None:
+            if self.missing("recipe_node_name"):
+                yield self.error("update-node", "recipe_node_name is missing", "the node's private IP address")
+        elif self.around.nodes and name not in self.around.nodes:
+            yield self.error("update-node", f"{name!r} is no node of the cluster", f"one of {_some(self.around.nodes)}")
+        elif not _is_private(name):
+            yield self.error("update-node", f"{name!r}", "the node's private IP address, its name in kubectl get nodes")
+        if "recipe_node_labels" in self.wrong:
+            return
+        labels = self.payload.get("recipe_node_labels") or {}
+        if not labels.get("corrino"):
+            yield self.error("update-labels", "no label corrino", "the name of the pool, e.g. h100pool")
+        for key, value in self.facts["node_labels"].items():
+            if labels.get(key) != value:
+                yield self.error(
+                    "update-labels", f"{key} is {labels.get(key)!r}", f"{value!r}, else RDMA is not scheduled"
+                )
+
+
+def _some(names: Sequence[str]) -> str:
+    return ", ".join(sorted(names)[:5]) + (", ..." if len(names) > 5 else "")
+
+
+def _is_private(name: str) -> bool:
+    try:
+        return ipaddress.ip_address(name).is_private
+    except ValueError:
+        return False
+
+
+def _number(args: Sequence[str], names: Sequence[str]) -> Optional[int]:
+    """``--name 8`` or ``--name=8``."""
+    for index, item in enumerate(args):
+        key, _equals, value = item.partition("=")
+        if key in names:
+            value = value or (args[index + 1] if index + 1 < len(args) else "")
+            return int(value) if value.isdigit() else None
+    return None

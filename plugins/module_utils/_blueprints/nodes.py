@@ -1,0 +1,162 @@
+# Copyright: gpuops.rdma contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Nodes as OCI AI Blueprints sees them, and what backs them in OCI. PRIVATE to the collection.
+
+A pool that was asked for without its RDMA flag is made without RDMA, and nothing says so: only instances of a cluster
+network or of a compute cluster have RDMA between them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Optional
+
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json
+
+POOL, SHARED, RDMA = "corrino", "corrino/pool-shared-any", "corrino/rdma"
+LABELS = (POOL, SHARED, RDMA)
+_SHAPE = ("node.kubernetes.io/instance-type", "beta.kubernetes.io/instance-type")
+
+
+@dataclass(frozen=True)
+class Backing:
+    """What an instance is a member of. ``kind``: ``cluster network`` or ``compute cluster``."""
+
+    kind: str
+    id: str
+    name: str = ""
+
+
+@dataclass(frozen=True)
+class Node:
+    """``labels``: those of LABELS only. ``instance``: OCID, "" outside of OCI."""
+
+    name: str
+    uid: str
+    shape: str
+    instance: str
+    ready: bool
+    labels: Mapping[str, str]
+
+    @property
+    def added(self) -> bool:
+        """Blueprints schedules RDMA deployments on it."""
+        return bool(self.labels.get(POOL)) and all(self.labels.get(key) == "true" for key in (SHARED, RDMA))
+
+
+def node(obj: Json) -> Node:
+    """Of a Node object."""
+    meta, spec, status = (obj.get(key) or {} for key in ("metadata", "spec", "status"))
+    labels = meta.get("labels") or {}
+    conditions = status.get("conditions") or []
+    return Node(
+        name=str(meta.get("name", "")),
+        uid=str(meta.get("uid", "")),
+        shape=next((str(labels[key]) for key in _SHAPE if labels.get(key)), ""),
+        instance=str(spec.get("providerID") or "").rpartition("/")[2],
+        ready=any(item.get("type") == "Ready" and item.get("status") == "True" for item in conditions),
+        labels={key: str(labels[key]) for key in LABELS if key in labels},
+    )
+
+
+def of_pool(nodes: Iterable[Node], pool: str, shape: str = "") -> list[Node]:
+    """Nodes of a shared pool: by its name in the label, however it is written. How Blueprints writes it is not public:
+    where no label has the name, nodes of shared pools of this shape."""
+    listed = list(nodes)
+    named = [item for item in listed if _plain(item.labels.get(POOL, "")) == _plain(pool)]
+    if named or not shape:
+        return named
+    return [item for item in listed if item.shape == shape and item.labels.get(SHARED) == "true"]
+
+
+def _plain(name: str) -> str:
+    return re.sub(r"[^a-z0-9]", "", name.lower())
+
+
+def pools(nodes: Iterable[Node], rdma: bool = False) -> dict[str, int]:
+    """Nodes of each shared pool by its label, one of 0 where there is none. ``rdma``: only nodes with that label."""
+    found: dict[str, int] = {}
+    for item in nodes:
+        if item.labels.get(SHARED) == "true" and (not rdma or item.labels.get(RDMA) == "true"):
+            name = item.labels.get(POOL, "")
+            found[name] = found.get(name, 0) + 1
+    return found or {"shared pools": 0}
+
+
+def chosen(nodes: Sequence[Node], names: Sequence[str]) -> list[Node]:
+    """Those named, or all. InputError for a name that is no node."""
+    known = {item.name: item for item in nodes}
+    unknown = [name for name in names if name not in known]
+    if unknown:
+        raise InputError(f"{some(unknown)} is no node of the cluster. A node's name on OKE is its private IP address.")
+    return [known[name] for name in names] if names else list(nodes)
+
+
+def backed(nodes: Iterable[Node], backing: Mapping[str, Backing]) -> tuple[list[Node], list[Node]]:
+    """(with, without) a cluster network or compute cluster. ``backing``: by OCID of the instance."""
+    listed = list(nodes)
+    return (
+        [item for item in listed if item.instance in backing],
+        [item for item in listed if item.instance not in backing],
+    )
+
+
+def no_rdma(pool: str, without: Sequence[Node]) -> str:
+    """What to say of a pool that was made without RDMA; "" for one that has it."""
+    if not without:
+        return ""
+    return (
+        f"{pool or 'the pool'}: {some([item.name for item in without])} ({len(without)} nodes) are instances of no "
+        "cluster network and no compute cluster: not RDMA; recreate with blueprint_recreate=true"
+    )
+
+
+def nothing(nodes: Sequence[Node], compartments: Sequence[str]) -> str:
+    """What to say where no node can be added."""
+    if not nodes:
+        return "No node of the cluster has a shape with RDMA: there is none to add."
+    return (
+        f"None of {some([item.name for item in nodes])} ({len(nodes)} nodes) is an instance of a cluster network or "
+        f"compute cluster in {', '.join(compartments)}: there is none to add. Are these their compartments, and may "
+        "this user see them?"
+    )
+
+
+def updates(nodes: Iterable[Node], backing: Mapping[str, Backing], label: str) -> list[Json]:
+    """A blueprint for each node that has RDMA and is not yet added: the server takes one node each. The name is of this
+    node's very object: a node that joined anew is another one."""
+    return [
+        {
+            "recipe_mode": "update",
+            "deployment_name": f"gpuops-{re.sub(r'[^a-z0-9]+', '-', item.name.lower())}-{_short(item)}",
+            "recipe_node_name": item.name,
+            "recipe_node_labels": {POOL: label, SHARED: "true", RDMA: "true"},
+        }
+        for item in backed(nodes, backing)[0]
+        if not item.added
+    ]
+
+
+def _short(item: Node) -> str:
+    return re.sub(r"[^a-z0-9]", "", item.uid.lower())[:8] or "node"
+
+
+def row(item: Node, backing: Optional[Backing]) -> Json:
+    found = {"kind": backing.kind, "id": backing.id, "name": backing.name} if backing else {}
+    return {
+        "name": item.name,
+        "shape": item.shape,
+        "pool": item.labels.get(POOL, ""),
+        "added": item.added,
+        "ready": item.ready,
+        "rdma": bool(backing),
+        "backing": found,
+    }
+
+
+def some(names: Sequence[str]) -> str:
+    return ", ".join(names[:5]) + (", ..." if len(names) > 5 else "")

@@ -1,0 +1,105 @@
+# Copyright: gpuops.rdma contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What the stack of OCI AI Blueprints may install on a cluster that has some of it. PRIVATE to the collection.
+
+``choose`` holds its Helm releases (files/oci/blueprints_stack.yml) against what runs: what is there is brought along,
+two of a kind are refused, also where they are there already.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Optional
+
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json, image_name
+
+
+@dataclass
+class Chosen:
+    """``variables`` of the stack; ``told``: a line per tool; ``warnings``."""
+
+    variables: dict[str, str] = field(default_factory=dict)
+    told: list[str] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+
+
+def choose(
+    table: Json, workloads: Iterable[Json], given: Mapping[str, Any], there: Optional[Mapping[str, str]]
+) -> Chosen:
+    """``workloads``: ``{kind, namespace, name, images}``; ``given``: the user's variables; ``there``: those of the
+    stack that exists, None before it was made. InputError lists all that must not be."""
+    chosen, faults = Chosen(), []
+    deployments = [item for item in workloads if item["kind"] == "deployment"]
+    for tool in table["tools"].values():
+        found = _running(tool, deployments)
+        fault = _one(tool, found, given, there, chosen)
+        faults += [fault] if fault else []
+        chosen.warnings += _old(tool, found)
+    if any(value == "true" for value in chosen.variables.values()):
+        chosen.variables[table["any_tool"]] = "true"
+    if faults:
+        raise InputError("\n- ".join(["OCI AI Blueprints cannot be installed beside what the cluster has:", *faults]))
+    return chosen
+
+
+def _running(tool: Json, deployments: Iterable[Json]) -> list[Json]:
+    return [item for item in deployments if any(image_name(image) in tool["images"] for image in item["images"])]
+
+
+def _one(
+    tool: Json, found: Sequence[Json], given: Mapping[str, Any], there: Optional[Mapping[str, str]], chosen: Chosen
+) -> str:
+    """What must not be; "" when all is well, with the variables in ``chosen``."""
+    flag, title = tool["flag"], tool["title"]
+    places = sorted({item["namespace"] for item in found})
+    names = ", ".join(f"{item['namespace']}/{item['name']}" for item in found)
+    if len(places) > 1:
+        return f"{title} is there {len(places)} times: {names}. Remove all but one"
+    own = there is not None and str(there.get(flag, "false")).lower() != "true"
+    asked = given[flag] if flag in given else None if there is None else there.get(flag)
+    brought = _true(asked) if asked is not None else bool(places) and not own
+    if not brought:
+        if places and not (own and places == [tool["installs"]["namespace"]]):
+            return f"{title} is there ({names}), and the stack would install a second one: set {flag}=true"
+        chosen.told.append(f"{title}: the stack's own {tool['installs']['version'] or ''}".rstrip())
+        return ""
+    if not places:
+        return f"{flag}=true, but {title} runs nowhere in the cluster: leave it out, and the stack installs it"
+    wrong = tool["namespace"] and str(given.get(tool["namespace"]) or places[0]) != places[0]
+    if wrong:
+        return f"{tool['namespace']} is {given[tool['namespace']]}, but {title} runs in {places[0]}"
+    chosen.variables[flag] = "true"
+    chosen.variables.update({tool["namespace"]: places[0]} if tool["namespace"] else {})
+    chosen.told.append(f"{title}: that of {places[0]}")
+    return ""
+
+
+def _true(value: Any) -> bool:
+    return str(value).lower() in ("true", "yes", "1")
+
+
+def _old(tool: Json, found: Sequence[Json]) -> Iterator[str]:
+    least = str(tool.get("least") or "")
+    for item in found if least else ():
+        for image in item["images"]:
+            tag = image.partition("@")[0].rpartition("/")[2].partition(":")[2]
+            if image_name(image) in tool["images"] and _number(tag) and _number(tag) < _number(least):
+                place = f"{tool['title']} {tag} in {item['namespace']}"
+                yield f"{place} is older than {least}, which Blueprints are made for"
+
+
+def _number(text: str) -> tuple[int, ...]:
+    found = re.match(r"v?(\d+(?:\.\d+)*)", text)
+    return tuple(int(part) for part in found.group(1).split(".")) if found else ()
+
+
+def host(url: str) -> tuple[str, int]:
+    """``https://api.x:8443/y`` -> (api.x, 8443). InputError where there is none."""
+    found = re.match(r"https://([^/:?#]+)(?::(\d+))?", url or "")
+    if not found:
+        raise InputError(f"The stack's output names no https address of the API, but {url!r}.")
+    return found.group(1), int(found.group(2) or 443)

@@ -1,0 +1,77 @@
+# Copyright: gpuops.rdma contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Options that plugins share: how a cluster and how OCI is reached. PRIVATE to the collection.
+
+Those of a cluster have the names of kubernetes.core.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError
+
+AUTH: dict[str, Any] = {
+    "kubeconfig": {"type": "path"},
+    "context": {"type": "str"},
+    "host": {"type": "str"},
+    "api_key": {"type": "str", "no_log": True},
+    "ca_cert": {"type": "path", "aliases": ["ssl_ca_cert"]},
+    "validate_certs": {"type": "bool", "aliases": ["verify_ssl"]},
+}
+OCI: dict[str, Any] = {
+    "auth_type": {
+        "type": "str",
+        "choices": [
+            "config",
+            "environment",
+            "security_token",
+            "instance_principal",
+            "resource_principal",
+            "workload_identity",
+        ],
+    },
+    "config_file": {"type": "path"},
+    "profile": {"type": "str"},
+    "region": {"type": "str"},
+    "service_endpoint": {"type": "str"},
+}
+
+
+def with_auth(spec: dict[str, Any]) -> dict[str, Any]:
+    return {**AUTH, **spec}
+
+
+def with_oci(spec: dict[str, Any]) -> dict[str, Any]:
+    return {**OCI, **spec}
+
+
+def refuse_blank(names: Iterable[str], args: Mapping[str, Any]) -> None:
+    """InputError for an option of ``names`` that was given and holds only blanks, commas and line ends, as from a field
+    of a survey that somebody cleared. Left out it would mean all nodes, and that is not what was answered."""
+    for name in names:
+        value = args.get(name)
+        items = value if isinstance(value, (list, tuple)) else [value]
+        if value and not any(re.sub(r"[\s,]", "", str(item)) for item in items):
+            raise InputError(
+                f"{name} was given as {value!r}, which names nothing: nothing was changed. Name the nodes or labels "
+                f"that are meant, or leave {name} out."
+            )
+
+
+def with_lists(spec: Mapping[str, Any], args: Mapping[str, Any]) -> dict[str, Any]:
+    """``args`` with texts made lists where the spec has lists: AWX's surveys and -e give text. Items stand between
+    commas or line ends, blanks around them do not count, and an empty text is an empty list: core would keep the
+    blanks, and make it one empty item."""
+    return {name: _with_lists(spec.get(name) or {}, value) for name, value in args.items()}
+
+
+def _with_lists(option: Mapping[str, Any], value: Any) -> Any:
+    if option.get("type") == "list" and isinstance(value, str) and option.get("elements") != "dict":
+        return [item.strip() for item in re.split(r"[,\n]", value) if item.strip()]
+    if option.get("options") and isinstance(value, list):
+        return [with_lists(option["options"], item) if isinstance(item, Mapping) else item for item in value]
+    return value

@@ -1,0 +1,364 @@
+# Copyright: gpuops.rdma contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""GPU metrics in the cluster's Prometheus: scraping, dashboard, our report's gauges, and what proves them. PRIVATE.
+
+::
+
+    policy_spec(interval, labels) -> Json             ClusterPolicy.spec so that the operator makes its ServiceMonitor
+    why_not_selected(prometheus, labels, namespace)   "" when that Prometheus takes our ServiceMonitors
+    dashboard(document) -> Json                       a Grafana dashboard that the OpenShift console can show
+    dashboard_object(...) -> ConfigMap                with the label without which nobody looks at it; InputError
+    queried(dashboard) -> {metric}                    the names that its queries read
+    report_objects(text, ns, image, ...) -> [object]  a small server of the report's gauges, and its ServiceMonitor
+    names(text) -> {metric: samples}                  of an exporter's text
+    judge(nodes, {node: text}, wanted) -> [Finding]   each node tells of each of its GPUs; no sample is an error
+    querier(url, openshift) -> (url, guarded)         who is asked for the series, and whether it wants a token
+    reader_objects(ns) -> [object]                    a ServiceAccount that may read the platform's series
+    arrived(text, nodes) -> str                       "" when the series of all nodes are in its answer
+
+Sources: gpu-operator assets/state-dcgm-exporter (Service, port gpu-metrics), dcgm-exporter etc/default-counters.csv,
+prometheus-operator's selectors (an empty selector takes everything, an absent one nothing).
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Optional
+from urllib.parse import urlsplit
+
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Finding, Json
+
+MONITORING = "monitoring.coreos.com/v1"
+EXPORTER, PORT = "nvidia-dcgm-exporter", 9400
+CONSOLE_NAMESPACE, CONSOLE_LABEL = "openshift-config-managed", "console.openshift.io/dashboard"
+GRAFANA_LABEL = "grafana_dashboard"
+CLUSTER_MONITORING = "openshift.io/cluster-monitoring"
+REPORT = "gpuops-report-metrics"
+REPORT_PORT = 9401
+REPORT_KEY = "metrics.prom"
+PRESENCE = "DCGM_FI_DEV_GPU_TEMP"
+"""Every GPU has it, also a shared or idle one."""
+THANOS = "https://thanos-querier.openshift-monitoring.svc:9091"
+READER, VIEW = "gpuops-metrics-reader", "cluster-monitoring-view"
+ARRIVED = f"count(count by (Hostname) ({PRESENCE}))"
+"""How many nodes' series there are: one number, however many nodes."""
+LONGEST = 900_000
+"""Characters that a ConfigMap takes, with room for the rest."""
+_INTERVAL = re.compile(r"(0|([0-9]+(ms|[smhdwy]))+)")
+_LINE = re.compile(r"^([a-zA-Z_:][a-zA-Z0-9_:]*)(?:\{(.*)\})?\s+(\S+)")
+_METRIC = re.compile(r"\b((?:DCGM_FI_|gpuops_rdma_)\w+)")
+_GPU = re.compile(r'\b(UUID|gpu)="([^"]*)"')
+SERVER = """import http.server
+class Report(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        if self.path != "/metrics":
+            return self.send_error(404)
+        with open("/report/metrics.prom", "rb") as source:
+            body = source.read()
+        self.send_response(200)
+        self.send_header("Content-Type", "text/plain; version=0.0.4")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+    def log_message(self, *_):
+        pass
+http.server.ThreadingHTTPServer(("", 9401), Report).serve_forever()
+"""
+"""Prometheus 3 refuses an answer without a content type that it knows, so a plain file server will not do."""
+
+
+# ---- scraping ------------------------------------------------------------------------------------------------------
+
+
+def policy_spec(interval: str, labels: Mapping[str, str]) -> Json:
+    """The operator's own ServiceMonitor: a second one would count every GPU twice."""
+    if not _INTERVAL.fullmatch(interval):
+        raise InputError(f"The interval {interval!r} is no duration of Prometheus, like 15s or 1m.")
+    monitor: Json = {"enabled": True, "interval": interval}
+    if labels:
+        monitor["additionalLabels"] = dict(labels)
+    return {"dcgmExporter": {"enabled": True, "serviceMonitor": monitor}}
+
+
+def matches(selector: Optional[Mapping[str, Any]], labels: Mapping[str, str]) -> bool:
+    """A label selector; None selects nothing, {} everything."""
+    if selector is None:
+        return False
+    for key, value in (selector.get("matchLabels") or {}).items():
+        if labels.get(key) != value:
+            return False
+    return all(_holds(one, labels) for one in selector.get("matchExpressions") or [])
+
+
+def _holds(one: Mapping[str, Any], labels: Mapping[str, str]) -> bool:
+    operator, value = one["operator"], labels.get(one["key"])
+    if operator in ("In", "NotIn"):
+        return bool((value in (one.get("values") or ())) == (operator == "In"))
+    return bool((value is not None) == (operator == "Exists"))
+
+
+def why_not_selected(prometheus: Json, labels: Mapping[str, str], namespace: Json) -> str:
+    """``namespace``: the object that the ServiceMonitor is in."""
+    spec, name = prometheus.get("spec") or {}, prometheus["metadata"]["name"]
+    where = namespace["metadata"]
+    if not matches(spec.get("serviceMonitorSelector"), labels):
+        wanted = json.dumps(spec.get("serviceMonitorSelector"), sort_keys=True)
+        return f"Prometheus {name} takes ServiceMonitors with {wanted}, and ours has {_pairs(labels)}"
+    spaces = spec.get("serviceMonitorNamespaceSelector")
+    own = prometheus["metadata"].get("namespace")
+    if spaces is None:
+        taken = where["name"] == own
+        return "" if taken else f"Prometheus {name} takes ServiceMonitors of its own namespace {own} alone"
+    if not matches(spaces, where.get("labels") or {}):
+        wanted = json.dumps(spaces, sort_keys=True)
+        return f"Prometheus {name} looks into namespaces with {wanted}, and {where['name']} is none"
+    return ""
+
+
+def _pairs(labels: Mapping[str, str]) -> str:
+    return ", ".join(f"{key}={value}" for key, value in sorted(labels.items())) or "no label"
+
+
+# ---- dashboard -----------------------------------------------------------------------------------------------------
+
+
+def dashboard(document: Json) -> Json:
+    """From files/dashboard.yml: ``{title, uid, panels: [{title, query, unit, legend}]}``; two panels a row."""
+    panels = []
+    for index, one in enumerate(document["panels"]):
+        panels.append(
+            {
+                "id": index + 1,
+                "type": "graph",
+                "title": one["title"],
+                "datasource": "$datasource",
+                "gridPos": {"h": 7, "w": 12, "x": 12 * (index % 2), "y": 7 * (index // 2)},
+                "span": 6,
+                "targets": [{"expr": one["query"], "legendFormat": one.get("legend", ""), "refId": "A"}],
+                "yaxes": [{"format": one.get("unit", "short")}, {"format": "short"}],
+            }
+        )
+    source = {"name": "datasource", "type": "datasource", "query": "prometheus", "label": "Data Source"}
+    return {
+        "title": document["title"],
+        "uid": document["uid"],
+        "schemaVersion": 16,
+        "editable": False,
+        "refresh": "30s",
+        "time": {"from": "now-1h", "to": "now"},
+        "templating": {"list": [source]},
+        # The console shows rows, Grafana the panels' places.
+        "rows": [{"title": "", "panels": panels[at : at + 2]} for at in range(0, len(panels), 2)],
+        "panels": panels,
+    }
+
+
+def dashboard_object(
+    board: Json, openshift: bool, namespace: str = "", labels: Optional[Mapping[str, str]] = None
+) -> Json:
+    """On OpenShift for the console, elsewhere for Grafana's sidecar in ``namespace``. ``labels`` replace the label by
+    which it is found."""
+    wanted = CONSOLE_LABEL if openshift else GRAFANA_LABEL
+    found = dict(labels) if labels is not None else {wanted: "true" if openshift else "1"}
+    if openshift and found.get(CONSOLE_LABEL) != "true":
+        raise InputError(
+            f"The dashboard has no label {CONSOLE_LABEL}=true: the console would not show it, and would not say so."
+        )
+    if not openshift and not namespace:
+        raise InputError("The dashboard needs the namespace that Grafana's sidecar reads.")
+    meta = {
+        "name": board["uid"],
+        "namespace": CONSOLE_NAMESPACE if openshift else namespace,
+        "labels": found,
+    }
+    text = json.dumps(board, sort_keys=True, separators=(",", ":"))
+    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": meta, "data": {f"{board['uid']}.json": text}}
+
+
+def queried(board: Json) -> set[str]:
+    return {
+        name for panel in board["panels"] for target in panel["targets"] for name in _METRIC.findall(target["expr"])
+    }
+
+
+# ---- the report's gauges -------------------------------------------------------------------------------------------
+
+
+def report_objects(
+    text: str,
+    namespace: str,
+    image: str,
+    interval: str,
+    labels: Mapping[str, str],
+    pull_secrets: Sequence[str] = (),
+    openshift: bool = False,
+) -> list[Json]:
+    """``text``: a report.prom. Prometheus reads it from a pod without rights; the kubelet brings a new one in time."""
+    if not any(_LINE.match(line) for line in text.splitlines()):
+        raise InputError("The report has no gauge: give the file report.prom that a run has written.")
+    if len(text) > LONGEST:
+        raise InputError(f"The report has {len(text)} characters, and a ConfigMap takes {LONGEST}.")
+    own = {"app.kubernetes.io/name": REPORT}
+    meta = {"name": REPORT, "namespace": namespace, "labels": own}
+    container: Json = {
+        "name": "report",
+        "image": image,
+        "command": ["python3", "-c", SERVER],
+        "ports": [{"name": "metrics", "containerPort": REPORT_PORT, "protocol": "TCP"}],
+        "readinessProbe": {"httpGet": {"path": "/metrics", "port": REPORT_PORT}, "periodSeconds": 5},
+        "resources": {"requests": {"cpu": "10m", "memory": "32Mi"}, "limits": {"memory": "128Mi"}},
+        "securityContext": {
+            "allowPrivilegeEscalation": False,
+            "readOnlyRootFilesystem": True,
+            "runAsNonRoot": True,
+            "capabilities": {"drop": ["ALL"]},
+            "seccompProfile": {"type": "RuntimeDefault"},
+        },
+        "volumeMounts": [{"name": "report", "mountPath": "/report", "readOnly": True}],
+    }
+    pod: Json = {
+        "automountServiceAccountToken": False,
+        "enableServiceLinks": False,
+        "containers": [container],
+        "volumes": [{"name": "report", "configMap": {"name": REPORT}}],
+    }
+    if not openshift:  # there each namespace has users of its own
+        container["securityContext"]["runAsUser"] = 65534
+    if pull_secrets:
+        pod["imagePullSecrets"] = [{"name": name} for name in pull_secrets]
+    return [
+        *(_rights(meta) if openshift else []),
+        {"apiVersion": "v1", "kind": "ConfigMap", "metadata": meta, "data": {REPORT_KEY: text}},
+        {
+            "apiVersion": "apps/v1",
+            "kind": "Deployment",
+            "metadata": meta,
+            "spec": {
+                "replicas": 1,
+                "selector": {"matchLabels": own},
+                "template": {"metadata": {"labels": own}, "spec": pod},
+            },
+        },
+        {
+            "apiVersion": "v1",
+            "kind": "Service",
+            "metadata": meta,
+            "spec": {
+                "selector": own,
+                "ports": [{"name": "metrics", "port": REPORT_PORT, "targetPort": REPORT_PORT, "protocol": "TCP"}],
+            },
+        },
+        {
+            "apiVersion": MONITORING,
+            "kind": "ServiceMonitor",
+            "metadata": {**meta, "labels": {**own, **labels}},
+            "spec": {"selector": {"matchLabels": own}, "endpoints": [{"port": "metrics", "interval": interval}]},
+        },
+    ]
+
+
+def _rights(meta: Json) -> list[Json]:
+    """OpenShift's Prometheus may look only into namespaces that let it: without this it finds no target there."""
+    api = "rbac.authorization.k8s.io"
+    look = ["get", "list", "watch"]
+    rules = [
+        {"apiGroups": [""], "resources": ["services", "endpoints", "pods"], "verbs": look},
+        {"apiGroups": ["discovery.k8s.io"], "resources": ["endpointslices"], "verbs": look},
+    ]
+    subject = {"kind": "ServiceAccount", "name": "prometheus-k8s", "namespace": "openshift-monitoring"}
+    return [
+        {"apiVersion": f"{api}/v1", "kind": "Role", "metadata": meta, "rules": rules},
+        {
+            "apiVersion": f"{api}/v1",
+            "kind": "RoleBinding",
+            "metadata": meta,
+            "roleRef": {"apiGroup": api, "kind": "Role", "name": meta["name"]},
+            "subjects": [subject],
+        },
+    ]
+
+
+# ---- evidence ------------------------------------------------------------------------------------------------------
+
+
+def names(text: str) -> dict[str, int]:
+    """Metric -> number of samples that are numbers."""
+    found: dict[str, int] = {}
+    for line in text.splitlines():
+        match = _LINE.match(line)
+        if match and match[3].lower() not in ("nan", "+nan", "-nan"):
+            found[match[1]] = found.get(match[1], 0) + 1
+    return found
+
+
+def gpus(text: str) -> set[str]:
+    """Those that an exporter tells of: by UUID, else by number."""
+    found = set()
+    for line in text.splitlines():
+        match = _LINE.match(line)
+        if match and match[1] == PRESENCE:
+            labels = dict(_GPU.findall(match[2] or ""))
+            found.add(labels.get("UUID") or labels.get("gpu") or "")
+    return found - {""}
+
+
+def judge(nodes: Mapping[str, int], read: Mapping[str, str], wanted: Iterable[str] = ()) -> list[Finding]:
+    """``nodes``: name -> GPUs that the node has, 0 where not known. ``wanted``: metrics that a dashboard reads, one
+    node of all must have each."""
+    findings = []
+    everywhere: set[str] = set()
+    for name, count in sorted(nodes.items()):
+        text = read.get(name, "")
+        told = gpus(text)
+        everywhere |= set(names(text))
+        if not told:
+            remedy = f"Without evidence it counts as failed: see the pod of {EXPORTER} on the node."
+            findings.append(_error("no-sample", name, f"no sample of {PRESENCE}", f"{count or 'one per GPU'}", remedy))
+        elif count and len(told) < count:
+            findings.append(_error("gpus", name, f"the exporter tells of {len(told)} GPUs", str(count)))
+    missing = sorted(one for one in set(wanted) - everywhere if one.startswith("DCGM_"))
+    if missing and nodes:
+        remedy = "Add them to the exporter's counters (ClusterPolicy dcgmExporter.config), or take the panel out."
+        findings.append(_error("panel", "dashboard", f"no node has {', '.join(missing)}", "samples", remedy))
+    return findings
+
+
+def querier(url: str, openshift: bool) -> tuple[str, bool]:
+    """(address or "", whether it is asked as ``READER``). OpenShift's own wants a token always; it is shown to no other
+    than Services of the cluster, whose certificates its CA has signed."""
+    url = (url or (THANOS if openshift else "")).rstrip("/")
+    parts = urlsplit(url)
+    inside = (parts.hostname or "").endswith((".svc", ".svc.cluster.local"))
+    return url, openshift and parts.scheme == "https" and inside
+
+
+def reader_objects(namespace: str) -> list[Json]:
+    meta, api = {"name": READER}, "rbac.authorization.k8s.io"
+    return [
+        {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {**meta, "namespace": namespace}},
+        {
+            "apiVersion": f"{api}/v1",
+            "kind": "ClusterRoleBinding",
+            "metadata": meta,
+            "roleRef": {"apiGroup": api, "kind": "ClusterRole", "name": VIEW},
+            "subjects": [{"kind": "ServiceAccount", "name": READER, "namespace": namespace}],
+        },
+    ]
+
+
+def arrived(text: str, nodes: int) -> str:
+    """``text``: answer to the query ``ARRIVED``."""
+    try:
+        result = json.loads(text)["data"]["result"]
+        count = int(result[0]["value"][1]) if result else 0
+    except (ValueError, LookupError, TypeError):
+        return "its answer is none of Prometheus"
+    return "" if count >= nodes else f"it has the series of {count} of {nodes} nodes"
+
+
+def _error(rule: str, subject: str, found: str, expected: str, remedy: str = "") -> Finding:
+    return Finding(f"metrics.{rule}", "error", subject, found, expected, remedy, "metrics")

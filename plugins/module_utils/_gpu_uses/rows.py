@@ -1,0 +1,52 @@
+# Copyright: gpuops.rdma contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Which uses of GPUs exclude each other on one node. PRIVATE.
+
+A row is one use that a playbook is asked for: taints go with all others, these do not go with each other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError
+
+WHY = {
+    ("mig", "mps"): "MPS does not work on MIG devices",
+    ("mig", "serving"): "a model that is served takes whole GPUs, and MIG parts them",
+    ("mig", "time_slicing"): "replicas of whole GPUs need whole GPUs; slice nvidia.com/mig-<profile> instead",
+    ("mig", "vgpu"): "a vGPU node offers exactly one GPU, and the host has parted it already",
+    ("mps", "serving"): "a model that is served takes whole GPUs, and MPS shares them",
+    ("mps", "time_slicing"): "a node follows one sharing configuration",
+    ("mps", "vgpu"): "a vGPU node offers exactly one GPU, which is not shared",
+    ("serving", "time_slicing"): "a model that is served takes whole GPUs, and time slicing shares them",
+    ("serving", "vgpu"): "a vGPU has neither NVLink nor RDMA for a model over several GPUs",
+    ("time_slicing", "vgpu"): "a vGPU node offers exactly one GPU, which is not shared",
+}
+ROWS = tuple(sorted({name for pair in WHY for name in pair}))
+SHOWN = 5
+
+
+def check(rows: Mapping[str, Sequence[str]], resources: Mapping[str, Sequence[str]]) -> None:
+    """``rows``: row -> names of its nodes. ``resources``: row -> what it shares, where it says so. InputError names
+    every pair of rows that meet on a node, before anything is written."""
+    faults = list(_clashes(rows, resources))
+    if faults:
+        raise InputError(
+            "\n- ".join(["Rows that exclude each other on one node; give each a pool of its own:", *faults])
+        )
+
+
+def _clashes(rows: Mapping[str, Sequence[str]], resources: Mapping[str, Sequence[str]]) -> Iterator[str]:
+    for (one, other), why in WHY.items():
+        both = sorted(set(rows.get(one, ())) & set(rows.get(other, ())))
+        if both and not _goes(one, other, resources):
+            more = f" and {len(both) - SHOWN} more" if len(both) > SHOWN else ""
+            yield f"{one} and {other} on {', '.join(both[:SHOWN])}{more}: {why}"
+
+
+def _goes(one: str, other: str, resources: Mapping[str, Sequence[str]]) -> bool:
+    """Time slicing of MIG devices is possible, when that is what it names."""
+    sliced = resources.get("time_slicing") or ()
+    return (one, other) == ("mig", "time_slicing") and bool(sliced) and all("/mig-" in name for name in sliced)

@@ -1,0 +1,697 @@
+# Copyright: gpuops.rdma contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""A large model on several GPUs of one node or of several: does it fit, the objects, and what proves it. PRIVATE.
+
+::
+
+    models(document) -> {name: Model}                    of files/models.yml; DataError
+    model_of(table, name, sizes) -> Model                InputError with the known names; ``sizes`` replaces the table
+    fit(model, gpus..., memory_gb, context) -> Fit       weights and KV cache per GPU, in GB = 1e9 bytes
+    check(serving, model, memory_gb, node_gpus) -> Fit   InputError with everything that cannot be; the fit otherwise
+    refuse_serverless(serving, live) -> None             InputError for an InferenceService that Knative runs
+    objects(serving) -> [object]                         LeaderWorkerSet + Service, or ServingRuntime + InferenceService
+    selector(serving) -> str                             labels of its pods
+    ranks(lines) -> [bus id]                             GPUs of a pod whose NCCL communicators are complete
+    judge(serving, [Evidence]) -> [Finding]              [] = every rank is up, and the way is the one it must be
+
+A ``Serving`` holds whole pods: one per node, ``gpus`` each. ``vfs`` > 0 gives them VFs by the network annotation of the
+NCCL job; ``host`` puts them on the host network; without either they have TCP only, and ``rdma`` must be False when
+there is more than one node. Sources: the CRDs of KServe v1beta1 and LeaderWorkerSet v1 with their webhooks' rules.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import re
+import shlex
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Optional
+
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import DataError, InputError
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Finding, Json, to_dict
+
+ENGINES = ("lws", "kserve")
+DIGEST = "gpuops.rdma/serving-config"
+NETWORKS = "k8s.v1.cni.cncf.io/networks"
+NAME_LABEL, SERVING_LABEL = "app.kubernetes.io/name", "gpuops.rdma/serving"
+APP = "gpuops-serving"
+PORT, RAY_PORT = 8000, 6379
+MODEL_PATH = "/mnt/models"
+FORBIDDEN_ENV = ("TENSOR_PARALLEL_SIZE", "PIPELINE_PARALLEL_SIZE")
+"""KServe's webhook refuses them: they follow from workerSpec."""
+OURS = {
+    "NCCL_DEBUG": "INFO",
+    "NCCL_DEBUG_SUBSYS": "INIT,NET,ENV",
+    "NCCL_DEBUG_FILE": "/proc/1/fd/1",
+    "RAY_DEDUP_LOGS": "0",
+}
+"""NCCL writes into the log of the pod that it runs in: Ray would gather all of it, shortened, in the leader's."""
+HIDING_ENV = ("NCCL_DEBUG", "NCCL_DEBUG_SUBSYS", "NCCL_DEBUG_FILE", "NCCL_IB_DISABLE", "NCCL_NET")
+"""They would take the evidence away, or RDMA itself."""
+UTILISATION = 0.9
+"""Of a GPU's memory, what vLLM takes (its own default for --gpu-memory-utilization)."""
+ACTIVATIONS_GB = 3.0
+"""Of that, per GPU, what neither weights nor cache may have: activations, CUDA graphs, NCCL's buffers."""
+CACHE_BYTES = 2
+SHM_GIB = 16
+CPUS, MEMORY_GIB = 4, 16
+_NAME = re.compile(r"[a-z]([-a-z0-9]{0,38}[a-z0-9])?")
+_COMPLETE = re.compile(r" rank (\d+) nranks (\d+) .*busId (\w+) .*Init COMPLETE")
+_JOINED = re.compile(r"^gpuops: (\d+) GPUs joined")
+
+
+# ---- does it fit? --------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Model:
+    """``weight_bytes`` per parameter; ``latent`` numbers per token and layer with latent attention, else 0."""
+
+    name: str
+    parameters: float
+    weight_bytes: float
+    layers: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    context: int
+    latent: int = 0
+
+
+@dataclass(frozen=True)
+class Fit:
+    """Per GPU, in GB = 1e9 bytes. ``sequences``: how many of ``context`` tokens fit at once."""
+
+    fits: bool
+    weights_gb: float
+    cache_gb: float
+    usable_gb: float
+    sequences: int
+    context: int
+
+
+def models(document: Json) -> dict[str, Model]:
+    found = {}
+    for name, entry in (document.get("models") or {}).items():
+        found[name] = _model(name, entry, DataError)
+    if not found:
+        raise DataError("The table of models has none.")
+    return found
+
+
+_FIELDS = {"parameters": "parameters", "bytes": "weight_bytes"}
+
+
+def _model(name: str, entry: Mapping[str, Any], error: type[Exception]) -> Model:
+    needed = ("parameters", "bytes", "layers", "heads", "kv_heads", "head_dim", "context")
+    missing = [key for key in needed if key not in entry]
+    unknown = [key for key in entry if key not in (*needed, "latent")]
+    if missing or unknown:
+        wrong = f"{', '.join(missing)} missing" if missing else f"{', '.join(unknown)} unknown"
+        raise error(f"The sizes of model {name}: {wrong}; known: {', '.join((*needed, 'latent'))}.")
+    values: dict[str, Any] = {}
+    for key, value in entry.items():
+        try:
+            number = float(value)
+        except (TypeError, ValueError):
+            number = 0.0
+        if number <= 0:
+            raise error(f"The sizes of model {name}: {key} is {value!r}, and must be a number above 0.")
+        values[_FIELDS.get(key, key)] = number if key in _FIELDS else int(number)
+    return Model(name, **values)
+
+
+def model_of(table: Mapping[str, Model], name: str, sizes: Optional[Mapping[str, Any]] = None) -> Model:
+    """By a name such as ``llama-3.1-70b``, also as ``meta-llama/Llama-3.1-70B-Instruct``."""
+    if sizes:
+        return _model(name, sizes, InputError)
+    short = name.rpartition("/")[2].lower()
+    short = re.sub(r"-(instruct|chat|hf|base|v0\.\d)\b", "", short.replace("meta-llama", "llama"))
+    if short not in table:
+        raise InputError(
+            f"The size of model {name!r} is not known. Known: {', '.join(sorted(table))}. Give its sizes "
+            "(parameters, bytes, layers, heads, kv_heads, head_dim, context: from its config.json)."
+        )
+    return table[short]
+
+
+def fit(model: Model, tensor: int, pipeline: int, memory_gb: float, context: int = 0) -> Fit:
+    """Weights are split over all ranks, layers over pipeline stages, key-value heads over tensor ranks (at least one
+    each); a latent is on every tensor rank."""
+    context = context or model.context
+    weights = model.parameters * model.weight_bytes / (tensor * pipeline) / 1e9
+    layers = math.ceil(model.layers / pipeline)
+    per_layer = model.latent or 2 * math.ceil(model.kv_heads / tensor) * model.head_dim
+    cache = layers * per_layer * CACHE_BYTES * context / 1e9
+    usable = memory_gb * UTILISATION - ACTIVATIONS_GB
+    room = usable - weights
+    sequences = int(room / cache) if room > 0 else 0
+    return Fit(sequences >= 1, round(weights, 1), round(cache, 2), round(usable, 1), sequences, context)
+
+
+# ---- what is asked for ---------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Serving:
+    """One served model. ``nodes`` pods with ``gpus`` GPUs each; ``claim``: a PersistentVolumeClaim with the model."""
+
+    name: str
+    namespace: str
+    model: str
+    image: str
+    claim: str
+    path: str = ""
+    """Folder of the model in the claim."""
+    engine: str = "lws"
+    nodes: int = 1
+    gpus: int = 1
+    tensor: int = 0
+    """0 = all GPUs of a node."""
+    pipeline: int = 0
+    """0 = the number of nodes."""
+    context: int = 0
+    """Tokens; 0 = the model's own."""
+    rdma: bool = True
+    """Whether several nodes must talk over RDMA."""
+    vfs: int = 0
+    """Per pod."""
+    host: bool = False
+    """On the host network, with the host's own ports."""
+    gpu_resource: str = "nvidia.com/gpu"
+    vf_resource: str = "nvidia.com/sriov_rdma_vf"
+    network: str = ""
+    """NetworkAttachmentDefinition as ``namespace/name``."""
+    interface: str = "eth0"
+    env: Mapping[str, str] = field(default_factory=dict)
+    args: Sequence[str] = ()
+    hosts: Sequence[str] = ()
+    """Names of the only nodes that it may run on; () = any that has the GPUs."""
+    tolerations: Sequence[Json] = ({"key": "nvidia.com/gpu", "operator": "Exists"},)
+    pull_secrets: Sequence[str] = ()
+    account: str = ""
+    """ServiceAccount that OpenShift admits RDMA pods for; "" = the namespace's default one, and none is made."""
+    shm_gib: int = SHM_GIB
+    cpus: int = 0
+    memory_gib: int = 0
+
+    @property
+    def tp(self) -> int:
+        return self.tensor or self.gpus
+
+    @property
+    def pp(self) -> int:
+        return self.pipeline or self.nodes
+
+    @property
+    def total(self) -> int:
+        return self.nodes * self.gpus
+
+
+def check(
+    serving: Serving,
+    model: Model,
+    memory_gb: float,
+    node_gpus: int,
+    access_modes: Sequence[str] = (),
+) -> Fit:
+    """``memory_gb`` of one GPU; ``node_gpus`` that a node offers; ``access_modes`` of the claim, () where not known.
+    InputError names all faults."""
+    faults = [*_shape_faults(serving, model, node_gpus), *_env_faults(serving), *_volume_faults(serving, access_modes)]
+    found = fit(model, max(1, serving.tp), max(1, serving.pp), memory_gb, serving.context)
+    if serving.context > model.context:
+        faults.append(f"context {serving.context} is more than the {model.context} tokens of {model.name}")
+    if not found.fits:
+        faults.append(_too_large(serving, model, memory_gb, found))
+    if faults:
+        raise InputError(f"Cannot serve {serving.model} as {serving.name}: {'; '.join(faults)}.")
+    return found
+
+
+def _too_large(serving: Serving, model: Model, memory_gb: float, found: Fit) -> str:
+    need = found.weights_gb + found.cache_gb
+    enough = _enough(serving, model, memory_gb)
+    hint = f"; {enough} GPUs would do" if enough else ""
+    return (
+        f"it does not fit: on each of {serving.total} GPUs of {memory_gb:g} GB the weights take {found.weights_gb:g} "
+        f"GB and the cache of one sequence of {found.context} tokens {found.cache_gb:g} GB, together {need:.1f} GB of "
+        f"{found.usable_gb:g} GB that can be used{hint}, or a shorter context, or a quantised model"
+    )
+
+
+def _enough(serving: Serving, model: Model, memory_gb: float) -> int:
+    """The next power of two of GPUs on which it fits; 0 = none up to 64."""
+    for gpus in (2, 4, 8, 16, 32, 64):
+        tensor = min(gpus, max(1, serving.tp))
+        if gpus > serving.total and fit(model, tensor, gpus // tensor, memory_gb, serving.context).fits:
+            return gpus
+    return 0
+
+
+def _shape_faults(serving: Serving, model: Model, node_gpus: int) -> list[str]:
+    faults = []
+    if not _NAME.fullmatch(serving.name):
+        faults.append(
+            f"the name {serving.name!r} must be lower case letters, digits and '-', at most 40, from a letter"
+        )
+    if serving.engine not in ENGINES:
+        faults.append(f"engine {serving.engine!r} is unknown; known: {', '.join(ENGINES)}")
+    if serving.nodes < 1 or serving.gpus < 1:
+        return [*faults, f"{serving.nodes} nodes with {serving.gpus} GPUs: both must be at least 1"]
+    if serving.tp < 1 or serving.pp < 1:
+        return [*faults, f"tensor parallel {serving.tp} and pipeline parallel {serving.pp} must be at least 1"]
+    if serving.gpus > node_gpus:
+        faults.append(f"{serving.gpus} GPUs per node, and the nodes offer {node_gpus}")
+    if model.heads % serving.tp:
+        faults.append(
+            f"tensor parallel {serving.tp} does not divide the {model.heads} attention heads of {model.name}"
+            f" (possible: {', '.join(str(n) for n in range(1, 65) if model.heads % n == 0)})"
+        )
+    if serving.tp * serving.pp != serving.total:
+        faults.append(
+            f"tensor parallel {serving.tp} x pipeline parallel {serving.pp} is {serving.tp * serving.pp}, and "
+            f"{serving.nodes} nodes x {serving.gpus} GPUs are {serving.total}"
+        )
+    if serving.engine == "kserve" and serving.nodes > 1 and (serving.tp, serving.pp) != (serving.gpus, serving.nodes):
+        faults.append("KServe wants tensor parallel = GPUs of a node, and pipeline parallel = nodes")
+    if serving.pp > model.layers:
+        faults.append(f"pipeline parallel {serving.pp} is more than the {model.layers} layers of {model.name}")
+    if serving.nodes > 1 and serving.rdma and not serving.vfs and not serving.host:
+        faults.append("several nodes without RDMA would talk over TCP: give them VFs (a plan), or set rdma to false")
+    if serving.vfs and not serving.network:
+        faults.append("VFs without a network: the NetworkAttachmentDefinition is missing")
+    if serving.shm_gib < 1:
+        faults.append("no /dev/shm: NCCL and the workers of one node talk through it; 1 GiB at least")
+    if not serving.image:
+        faults.append("no image is given")
+    return faults
+
+
+def _env_faults(serving: Serving) -> list[str]:
+    forbidden = [name for name in FORBIDDEN_ENV if name in serving.env]
+    hiding = [name for name in HIDING_ENV if name in serving.env]
+    faults = [f"env {', '.join(forbidden)}: the sizes follow from tensor and pipeline"] if forbidden else []
+    if hiding:
+        faults.append(f"env {', '.join(hiding)} would hide or change the way that must be proven")
+    sizes = [arg for arg in serving.args if re.match(r"--?(tensor|pipeline)[-_]parallel", str(arg))]
+    if sizes:
+        faults.append(f"args {' '.join(map(str, sizes))}: the sizes follow from tensor and pipeline")
+    return faults
+
+
+def _volume_faults(serving: Serving, access_modes: Sequence[str]) -> list[str]:
+    if not serving.claim:
+        return ["no claim: the model must lie in a PersistentVolumeClaim that all its pods can mount"]
+    if serving.path.startswith("/") or ".." in serving.path.split("/"):
+        return [f"the path {serving.path!r} must be a folder inside the claim"]
+    shared = [mode for mode in access_modes if mode in ("ReadWriteMany", "ReadOnlyMany")]
+    if serving.nodes > 1 and access_modes and not shared:
+        return [
+            f"claim {serving.claim} is {', '.join(access_modes)}, and pods on {serving.nodes} nodes mount it: it must "
+            "be ReadWriteMany or ReadOnlyMany"
+        ]
+    return []
+
+
+MODE = "serving.kserve.io/deploymentMode"
+SERVERLESS = ("Serverless", "Knative")
+"""The names of one mode: KServe's newer releases say Knative."""
+
+
+def refuse_serverless(serving: Serving, live: Json) -> None:
+    """``live``: the InferenceService of this name. Its mode stands in the status, of older releases in the annotation
+    or nowhere; then revisions of the predictor are Knative's. KServe's webhook refuses to change it."""
+    meta, status = live.get("metadata") or {}, live.get("status") or {}
+    predictor = (status.get("components") or {}).get("predictor") or {}
+    mode = status.get("deploymentMode") or (meta.get("annotations") or {}).get(MODE)
+    mode = mode or (SERVERLESS[0] if predictor.get("latestCreatedRevision") else "")
+    if mode in SERVERLESS:
+        raise InputError(
+            f"Cannot serve {serving.model} as {serving.name}: InferenceService {serving.namespace}/{serving.name} is "
+            f"there in deployment mode {mode}, which has no workers for a model on several nodes, and KServe does not "
+            f"change it. Delete it (kubectl -n {serving.namespace} delete inferenceservice {serving.name}), or choose "
+            "another name."
+        )
+
+
+# ---- the objects ---------------------------------------------------------------------------------------------------
+
+
+def objects(serving: Serving) -> list[Json]:
+    """In the order in which they are to be applied."""
+    account = _account(serving) if serving.account else []
+    if serving.engine == "kserve":
+        return [*account, _runtime(serving), _inference_service(serving)]
+    return [*account, _service(serving), _leader_worker_set(serving)]
+
+
+def _account(serving: Serving) -> list[Json]:
+    """On OpenShift no pod with IPC_LOCK, the host network or a hostPath is admitted without this right."""
+    api = "rbac.authorization.k8s.io"
+    subject = {"kind": "ServiceAccount", "name": serving.account, "namespace": serving.namespace}
+    return [
+        {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": _meta(serving, serving.account)},
+        {
+            "apiVersion": f"{api}/v1",
+            "kind": "RoleBinding",
+            "metadata": _meta(serving, serving.account),
+            "roleRef": {"apiGroup": api, "kind": "ClusterRole", "name": "system:openshift:scc:privileged"},
+            "subjects": [subject],
+        },
+    ]
+
+
+ACCOUNT_KINDS = (("rbac.authorization.k8s.io/v1", "RoleBinding"), ("v1", "ServiceAccount"))
+
+
+def kinds(engine: str) -> list[tuple[str, str]]:
+    if engine == "kserve":
+        return [("serving.kserve.io/v1beta1", "InferenceService"), ("serving.kserve.io/v1alpha1", "ServingRuntime")]
+    return [("leaderworkerset.x-k8s.io/v1", "LeaderWorkerSet"), ("v1", "Service")]
+
+
+def selector(serving: Serving) -> str:
+    return f"{SERVING_LABEL}={serving.name}"
+
+
+def service_host(serving: Serving) -> str:
+    """Where the model answers, inside the cluster."""
+    name = f"{serving.name}-predictor" if serving.engine == "kserve" else f"{serving.name}-http"
+    return f"{name}.{serving.namespace}.svc"
+
+
+def port(serving: Serving) -> int:
+    """KServe's Service in front of the pods listens on 80."""
+    return 80 if serving.engine == "kserve" else PORT
+
+
+def _labels(serving: Serving) -> dict[str, str]:
+    return {NAME_LABEL: APP, SERVING_LABEL: serving.name}
+
+
+def digest(serving: Serving) -> str:
+    """Of all that its pods are made of: they carry it, so that those of before a change are told apart."""
+    text = json.dumps(to_dict(serving), sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _annotations(serving: Serving) -> dict[str, str]:
+    networks = {NETWORKS: ",".join([serving.network] * serving.vfs)} if serving.vfs else {}
+    return {DIGEST: digest(serving), **networks}
+
+
+def _meta(serving: Serving, name: str = "") -> Json:
+    return {"name": name or serving.name, "namespace": serving.namespace, "labels": _labels(serving)}
+
+
+def serve_command(serving: Serving) -> str:
+    """vLLM's own server, in the shell: the pod's last process."""
+    argv = ["vllm", "serve", MODEL_PATH, "--served-model-name", serving.model, "--port", str(PORT)]
+    argv += ["--tensor-parallel-size", str(serving.tp), "--pipeline-parallel-size", str(serving.pp)]
+    argv += ["--distributed-executor-backend", "ray" if serving.nodes > 1 else "mp"]
+    argv += ["--gpu-memory-utilization", str(UTILISATION)]
+    argv += ["--max-model-len", str(serving.context)] if serving.context else []
+    return f"exec {shlex.join([*argv, *map(str, serving.args)])}"
+
+
+def leader_script(serving: Serving) -> str:
+    """Waits for the GPUs of all nodes before the model starts: vLLM would take what is there and fail late."""
+    if serving.nodes == 1:
+        return f"set -u\n{serve_command(serving)}\n"
+    count = (
+        "import ray; ray.init(address='auto', log_to_driver=False); print(int(ray.cluster_resources().get('GPU', 0)))"
+    )
+    return f"""set -u
+ray start --head --port={RAY_PORT} --disable-usage-stats --include-dashboard=false
+joined=0
+until [ "${{joined:-0}}" -ge {serving.total} ]; do
+  sleep 2
+  joined=$(python3 -c "{count}" 2>/dev/null | tail -n 1)
+done
+echo "gpuops: $joined GPUs joined after $SECONDS s"
+{serve_command(serving)}
+"""
+
+
+def worker_script(leader: str) -> str:
+    """``leader``: its address, as the shell sees it."""
+    return f"""set -u
+until ray health-check --address "{leader}:{RAY_PORT}" >/dev/null 2>&1; do sleep 2; done
+exec ray start --address="{leader}:{RAY_PORT}" --block
+"""
+
+
+def _env(serving: Serving) -> list[Json]:
+    values = {**serving.env, **OURS, "HOME": "/tmp"}
+    if serving.interface:
+        values.setdefault("NCCL_SOCKET_IFNAME", serving.interface)
+        values.setdefault("GLOO_SOCKET_IFNAME", serving.interface)
+    found: list[Json] = [{"name": name, "value": str(value)} for name, value in sorted(values.items())]
+    return [*found, {"name": "VLLM_HOST_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}]
+
+
+def _container(serving: Serving, name: str, script: str, serves: bool) -> Json:
+    devices = {serving.gpu_resource: str(serving.gpus)}
+    if serving.vfs:
+        devices[serving.vf_resource] = str(serving.vfs)
+    room = {"cpu": str(serving.cpus or CPUS * serving.gpus), "memory": f"{_memory_gib(serving)}Gi"}
+    found: Json = {
+        "name": name,
+        "image": serving.image,
+        "command": ["/bin/bash", "-c"],
+        "args": [script],
+        "env": _env(serving),
+        "resources": {"requests": {**room, **devices}, "limits": devices},
+        "volumeMounts": [{"name": "shm", "mountPath": "/dev/shm"}],
+    }
+    if serving.vfs or serving.host:
+        found["securityContext"] = {"capabilities": {"add": ["IPC_LOCK"]}}
+    if serving.host:
+        found["securityContext"]["privileged"] = True
+        found["volumeMounts"].append({"name": "infiniband", "mountPath": "/dev/infiniband"})
+    if serves:
+        found["ports"] = [{"name": "http", "containerPort": PORT, "protocol": "TCP"}]
+        # Loading hundreds of GB takes long; the pod is Ready only once the model answers.
+        found["readinessProbe"] = {"httpGet": {"path": "/health", "port": PORT}, "periodSeconds": 5}
+    return found
+
+
+def _memory_gib(serving: Serving) -> int:
+    return serving.memory_gib or MEMORY_GIB * serving.gpus + serving.shm_gib
+
+
+def _volumes(serving: Serving) -> list[Json]:
+    found: list[Json] = [{"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": f"{serving.shm_gib}Gi"}}]
+    if serving.host:
+        found.append({"name": "infiniband", "hostPath": {"path": "/dev/infiniband", "type": "Directory"}})
+    return found
+
+
+def _spec(serving: Serving, container: Json) -> Json:
+    """Without a restart policy, which the engines set, and without the model, which each mounts in its way."""
+    spec: Json = {
+        "containers": [container],
+        "volumes": _volumes(serving),
+        "tolerations": [dict(one) for one in serving.tolerations],
+    }
+    if serving.account and serving.engine == "lws":
+        spec["serviceAccountName"] = serving.account
+    if serving.pull_secrets:
+        spec["imagePullSecrets"] = [{"name": name} for name in serving.pull_secrets]
+    affinity: Json = {}
+    if serving.nodes > 1 or serving.host:
+        apart = {"labelSelector": {"matchLabels": _labels(serving)}, "topologyKey": "kubernetes.io/hostname"}
+        affinity["podAntiAffinity"] = {"requiredDuringSchedulingIgnoredDuringExecution": [apart]}
+    if serving.hosts:
+        fields = [
+            {"matchFields": [{"key": "metadata.name", "operator": "In", "values": [name]}]} for name in serving.hosts
+        ]
+        affinity["nodeAffinity"] = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": fields}}
+    return {**spec, **({"affinity": affinity} if affinity else {})}
+
+
+def _with_model(serving: Serving, spec: Json) -> Json:
+    """The claim, read only."""
+    mount: Json = {"name": "model", "mountPath": MODEL_PATH, "readOnly": True}
+    if serving.path:
+        mount["subPath"] = serving.path
+    spec["containers"][0]["volumeMounts"].append(mount)
+    spec["volumes"].append({"name": "model", "persistentVolumeClaim": {"claimName": serving.claim, "readOnly": True}})
+    spec.update({"automountServiceAccountToken": False, "enableServiceLinks": False})
+    if serving.host:
+        spec.update({"hostNetwork": True, "dnsPolicy": "ClusterFirstWithHostNet"})
+    return spec
+
+
+def _template(serving: Serving, name: str, script: str, serves: bool) -> Json:
+    spec = _with_model(serving, _spec(serving, _container(serving, name, script, serves)))
+    meta: Json = {"labels": {**_labels(serving), "gpuops.rdma/role": name}}
+    annotations = _annotations(serving)
+    return {"metadata": {**meta, **({"annotations": annotations} if annotations else {})}, "spec": spec}
+
+
+def _leader_worker_set(serving: Serving) -> Json:
+    """A pod that dies takes its group with it: a communicator cannot be joined again."""
+    template: Json = {
+        "size": serving.nodes,
+        "restartPolicy": "RecreateGroupOnPodRestart",
+        "leaderTemplate": _template(serving, "leader", leader_script(serving), True),
+        "workerTemplate": _template(serving, "worker", worker_script("$LWS_LEADER_ADDRESS"), False),
+    }
+    return {
+        "apiVersion": "leaderworkerset.x-k8s.io/v1",
+        "kind": "LeaderWorkerSet",
+        "metadata": _meta(serving),
+        "spec": {"replicas": 1, "leaderWorkerTemplate": template},
+    }
+
+
+def _service(serving: Serving) -> Json:
+    return {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": _meta(serving, f"{serving.name}-http"),
+        "spec": {
+            "selector": {**_labels(serving), "gpuops.rdma/role": "leader"},
+            "ports": [{"name": "http", "port": PORT, "targetPort": PORT, "protocol": "TCP"}],
+        },
+    }
+
+
+def _runtime(serving: Serving) -> Json:
+    """KServe mounts the model itself, at /mnt/models; its containers' names are fixed."""
+    head = _spec(serving, _container(serving, "kserve-container", leader_script(serving), True))
+    spec: Json = {
+        **head,
+        "labels": _labels(serving),
+        "supportedModelFormats": [{"name": serving.name, "version": "1"}],
+        "protocolVersions": ["v2"],
+        "multiModel": False,
+    }
+    annotations = _annotations(serving)
+    if annotations:
+        spec["annotations"] = annotations
+    if serving.nodes > 1:
+        address = "${HEAD_SVC:-${ISVC_NAME}-head}.${POD_NAMESPACE}.svc"
+        container = _container(serving, "worker-container", worker_script(address), False)
+        place = {"name": "POD_NAMESPACE", "valueFrom": {"fieldRef": {"fieldPath": "metadata.namespace"}}}
+        container["env"] = [*container["env"], place, {"name": "ISVC_NAME", "value": serving.name}]
+        spec["workerSpec"] = {**_spec(serving, container), "labels": _labels(serving)}
+        if annotations:
+            spec["workerSpec"]["annotations"] = annotations
+    return {
+        "apiVersion": "serving.kserve.io/v1alpha1",
+        "kind": "ServingRuntime",
+        "metadata": _meta(serving),
+        "spec": spec,
+    }
+
+
+def _inference_service(serving: Serving) -> Json:
+    """Not serverless: Knative would need one container and no workers. Nobody scales it, so that one group stays."""
+    predictor: Json = {
+        "model": {
+            "modelFormat": {"name": serving.name, "version": "1"},
+            "runtime": serving.name,
+            "storageUri": f"pvc://{serving.claim}/{serving.path}".rstrip("/"),
+        },
+        "minReplicas": 1,
+        "maxReplicas": 1,
+    }
+    if serving.nodes > 1:
+        predictor["workerSpec"] = {"pipelineParallelSize": serving.pp, "tensorParallelSize": serving.tp}
+    if serving.account:
+        predictor["serviceAccountName"] = serving.account
+        if serving.nodes > 1:
+            predictor["workerSpec"]["serviceAccountName"] = serving.account
+    if serving.host:
+        predictor["hostNetwork"] = True
+    annotations = {MODE: "RawDeployment", "serving.kserve.io/autoscalerClass": "external"}
+    return {
+        "apiVersion": "serving.kserve.io/v1beta1",
+        "kind": "InferenceService",
+        "metadata": {**_meta(serving), "annotations": annotations},
+        "spec": {"predictor": predictor},
+    }
+
+
+# ---- evidence ------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """Of one pod: ``devices`` from ranks(), ``transport`` as _nccl.parse gives it for the pod's log."""
+
+    pod: str
+    node: str
+    devices: Sequence[str]
+    transport: Json
+
+
+def ranks(lines: Iterable[str]) -> list[str]:
+    """PCI bus ids of the pod's GPUs that finished a communicator of more than one rank. Not by CUDA device: a process
+    that sees one GPU calls it 0."""
+    found = set()
+    for line in lines:
+        match = _COMPLETE.search(line)
+        if match and int(match[2]) > 1:
+            found.add(match[3])
+    return sorted(found)
+
+
+def joined(lines: Iterable[str]) -> Optional[int]:
+    """GPUs that Ray saw before the model started; None where the leader's log does not say (one node, or cut off)."""
+    counts = [int(match[1]) for match in map(_JOINED.match, lines) if match]
+    return counts[-1] if counts else None
+
+
+def judge(serving: Serving, pods: Sequence[Evidence], saw: Optional[int] = None) -> list[Finding]:
+    """Errors alone; without evidence there is one, too."""
+    findings = []
+    if len(pods) != serving.nodes:
+        findings.append(_error("pods", serving.name, f"{len(pods)} pods have logs", f"{serving.nodes}"))
+    if serving.nodes > 1 and saw is not None and saw < serving.total:
+        findings.append(_error("joined", serving.name, f"{saw} GPUs joined", f"{serving.total}"))
+    for one in pods:
+        if serving.total > 1 and len(one.devices) != serving.gpus:
+            found = f"NCCL came up on {len(one.devices)} GPUs{_listed(one.devices)}"
+            findings.append(_error("ranks", _place(one), found, f"{serving.gpus}", "See the pod's log for NCCL WARN."))
+        if serving.nodes > 1:
+            findings += _way(serving, one)
+    return findings
+
+
+def _way(serving: Serving, one: Evidence) -> list[Finding]:
+    """Of several nodes: each pod must have sent something over the network, and over the right one."""
+    net, channels = str(one.transport.get("net") or ""), one.transport.get("channels") or {}
+    ways = [name for name in channels if name.startswith("NET/")]
+    if not ways:
+        text = "no channel over the network is in the log"
+        return [_error("no-evidence", _place(one), text, "NET/IB with GDRDMA", "Without evidence it counts as failed.")]
+    if not serving.rdma:
+        return []
+    if net != "IB":
+        remedy = "NCCL fell back to TCP: see whether the pod has its VFs and NCCL_IB_HCA names them."
+        return [_error("socket", _place(one), f"the way is NET/{net}", "NET/IB with GDRDMA", remedy)]
+    slow = sum(count for name, count in channels.items() if name.startswith("NET/IB") and "GDRDMA" not in name)
+    if slow:
+        remedy = "Load nvidia_peermem, or use a driver with DMA-BUF: see docs/gpudirect.md."
+        text = f"{slow} channels go over NET/IB without GDRDMA, through the host's memory"
+        return [_error("no-gdr", _place(one), text, "GDRDMA on all", remedy)]
+    return []
+
+
+def _place(one: Evidence) -> str:
+    return f"pod/{one.pod} on {one.node}" if one.node else f"pod/{one.pod}"
+
+
+def _listed(devices: Sequence[str]) -> str:
+    return f" ({', '.join(devices)})" if devices else ""
+
+
+def _error(rule: str, subject: str, found: str, expected: str, remedy: str = "") -> Finding:
+    return Finding(f"serving.{rule}", "error", subject, found, expected, remedy, "serving")

@@ -1,0 +1,586 @@
+# Copyright: gpuops.rdma contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The device plugin's configuration (time slicing, MPS, MIG): rules, and what a node offers with it. PRIVATE.
+
+::
+
+    tables(document) -> {family: Family}              files/gpu_sharing.yml; DataError
+    shared(strategy, replicas, ...) -> document       one configuration, from typed values; InputError
+    check(key, document) -> [warning]                 InputError that names every fault with its path and nearest key
+    check_keys(configs, default, nodes) -> None       the keys of one ConfigMap, and who chooses which
+    layout(name, gpus, family, custom) -> [{profile: count}]   MIG devices per GPU; InputError
+    expected(node, document, parts, strategy) -> Expected       what must be allocatable, labels, memory
+
+A document is one value of the ConfigMap, parsed: ``{version, flags, sharing: {timeSlicing | mps: {resources}}}``. Rules
+and keys: NVIDIA/k8s-device-plugin api/config/v1 and internal/lm at 1b826acc.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Optional
+
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import DataError, InputError
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json, is_int, isolation
+
+GPU = "nvidia.com/gpu"
+CONFIG_LABEL, MIG_LABEL, MIG_STATE = (
+    "nvidia.com/device-plugin.config",
+    "nvidia.com/mig.config",
+    "nvidia.com/mig.config.state",
+)
+MIG_STRATEGIES = ("none", "single", "mixed")
+STRATEGIES = ("time-slicing", "mps")
+DISABLED = "all-disabled"
+MIN_REPLICAS = 2
+SECTION = {"time-slicing": "timeSlicing", "mps": "mps"}
+MIB = 2**20
+
+# Path -> (type, keys inside); () = a value, or what is inside is not looked at.
+_REPLICATED = {"renameByDefault": bool, "failRequestsGreaterThanOne": bool, "resources": list}
+_ENTRY = {"name": str, "replicas": int, "rename": str, "devices": object}
+_FLAGS = {
+    "migStrategy": str,
+    "failOnInitError": bool,
+    "mpsRoot": str,
+    "nvidiaDriverRoot": str,
+    "nvidiaDevRoot": str,
+    "gdrcopyEnabled": bool,
+    "gdsEnabled": bool,
+    "mofedEnabled": bool,
+    "useNodeFeatureAPI": bool,
+    "deviceDiscoveryStrategy": str,
+    "plugin": dict,
+    "gfd": dict,
+}
+_PLUGIN = {
+    "passDeviceSpecs": bool,
+    "deviceListStrategy": object,
+    "deviceIDStrategy": str,
+    "cdiAnnotationPrefix": str,
+    "nvidiaCTKPath": str,
+    "containerDriverRoot": str,
+    "sharedDevicesAllocationPolicy": str,
+}
+_GFD = {"oneshot": bool, "noTimestamp": bool, "sleepInterval": str, "outputFile": str, "machineTypeFile": str}
+_TOP = {"version": str, "flags": dict, "resources": dict, "sharing": dict, "imex": dict}
+_WORDS = {bool: "true or false", int: "a whole number", str: "a text", list: "a list", dict: "a mapping"}
+
+_MIG_RESOURCE = re.compile(r"nvidia\.com/mig-[1-9]g\.[0-9]+gb([.-][a-z][a-z.]*)?")
+_PROFILE = re.compile(r"([1-9])g\.([0-9]+)gb([+-][a-z.]+)?")
+_PRODUCT_END = re.compile(r"(-MIG-[^-]+(-[a-z.]+)?)?(-SHARED)?$")
+_LATER = (".sharing-strategy", "mps.capable")
+_KEY = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
+
+
+@dataclass(frozen=True)
+class Family:
+    """GPUs that MIG parts in the same way. ``memory_gb``: nameplate, 1e9 bytes."""
+
+    name: str
+    ids: tuple[str, ...]
+    memory_gb: int
+    profiles: dict[str, int]
+    """Profile -> how many fit on one GPU alone; {} = the GPU has no MIG."""
+    balanced: dict[str, int]
+
+    def layouts(self) -> dict[str, dict[str, int]]:
+        """Names that the MIG manager's own configuration has for this GPU -> the devices of each GPU."""
+        if not self.profiles:
+            return {DISABLED: {}}
+        names = {f"all-{profile.replace('+', '.')}": {profile: count} for profile, count in self.profiles.items()}
+        return {DISABLED: {}, **names, "all-balanced": dict(self.balanced)}
+
+    def filters(self) -> list[str]:
+        """Its ids as the MIG manager writes them."""
+        return [_filter(one) for one in self.ids]
+
+    @property
+    def slices(self) -> int:
+        return max((_slices(profile)[0] for profile in self.profiles), default=0)
+
+
+@dataclass(frozen=True)
+class Node:
+    """What a node has. ``memory_mib``: of one GPU, from nvidia.com/gpu.memory; 0 = the family's nameplate is taken."""
+
+    name: str
+    gpus: int
+    model: str
+    memory_mib: int = 0
+
+
+@dataclass(frozen=True)
+class Expected:
+    """What a node offers once its configuration is in effect."""
+
+    sharing: str
+    """time-slicing, mps, mig, or ""."""
+    resources: dict[str, int]
+    """Allocatable, by resource name."""
+    labels: dict[str, str]
+    memory_gb: dict[str, float]
+    """What one replica or MIG device has, by resource: for time slicing only if all its neighbours agree to it."""
+    isolation: str
+
+
+# ---- tables --------------------------------------------------------------------------------------------------------
+
+
+def tables(document: Json) -> dict[str, Family]:
+    """Families by name, from files/gpu_sharing.yml."""
+    try:
+        found = {
+            name: Family(name, tuple(one["ids"]), int(one["memory_gb"]), dict(one["profiles"]), dict(one["balanced"]))
+            for name, one in document["families"].items()
+        }
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise DataError(f"gpu_sharing.yml cannot be read: {type(error).__name__} {error}.") from None
+    for family in found.values():
+        for profile in family.profiles:
+            _slices(profile)
+    return found
+
+
+def family_of(families: Mapping[str, Family], gpu_id: str) -> Family:
+    """By PCI id, ``10de:2330``."""
+    for family in families.values():
+        if gpu_id.lower() in family.ids:
+            return family
+    if not gpu_id:
+        raise InputError(
+            "MIG layouts go by the GPU's PCI id, and neither a table of the node's instance type nor NFD tells it: see "
+            "that the node has a NodeFeature with its PCI devices, that it may be listed, and that its GPUs are alike."
+        )
+    raise InputError(
+        f"No MIG table for GPU {gpu_id}: files/gpu_sharing.yml lists no family with this id. Add it, from the GPU's "
+        "own list (nvidia-smi mig -lgip)."
+    )
+
+
+def _filter(gpu_id: str) -> str:
+    """10de:2330 -> 0x233010DE"""
+    vendor, _sep, device = gpu_id.upper().partition(":")
+    return f"0x{device}{vendor}"
+
+
+def _slices(profile: str) -> tuple[int, int]:
+    """(compute slices, GB) of a profile's name."""
+    match = _PROFILE.fullmatch(profile)
+    if not match:
+        raise DataError(f"{profile!r} is no MIG profile, like 1g.10gb or 1g.10gb+me.")
+    return int(match[1]), int(match[2])
+
+
+# ---- documents -----------------------------------------------------------------------------------------------------
+
+
+def shared(
+    strategy: str,
+    replicas: int,
+    resources: Sequence[str] = (),
+    *,
+    rename: bool = False,
+    fail_requests: Optional[bool] = None,
+) -> Json:
+    """A configuration that shares each of ``resources`` (the whole GPU by default). Check it with ``check``."""
+    if strategy not in STRATEGIES:
+        raise InputError(f"Unknown sharing strategy {strategy!r}. Known: {', '.join(STRATEGIES)}.")
+    part: Json = {"renameByDefault": rename} if rename else {}
+    if fail_requests is not None:
+        part["failRequestsGreaterThanOne"] = fail_requests
+    part["resources"] = [{"name": name, "replicas": replicas} for name in resources or (GPU,)]
+    return {"version": "v1", "sharing": {SECTION[strategy]: part}}
+
+
+def check(key: str, document: Any) -> list[str]:
+    """Warnings about what the plugin ignores. InputError with every fault, each with its path."""
+    faults: list[str] = []
+    notes: list[str] = []
+    if _keys(key, document, _TOP, faults):
+        if document.get("version", "v1") != "v1":
+            faults.append(f"{key}.version is {document['version']!r}: the device plugin reads only v1")
+        _check_flags(f"{key}.flags", document.get("flags", {}), faults)
+        _check_sharing(key, document, faults, notes)
+        if document.get("resources"):
+            notes.append(f"{key}.resources is ignored by the device plugin: GPUs keep their names")
+    if faults:
+        raise InputError(f"Cannot use the sharing configuration {key!r}: {'; '.join(faults)}.")
+    return notes
+
+
+def _check_flags(path: str, flags: Any, faults: list[str]) -> None:
+    if not _keys(path, flags, _FLAGS, faults):
+        return
+    strategy = flags.get("migStrategy", "none")
+    if isinstance(strategy, str) and strategy not in MIG_STRATEGIES:
+        faults.append(f"{path}.migStrategy is {strategy!r}{_near(strategy, MIG_STRATEGIES)}")
+    _keys(f"{path}.plugin", flags.get("plugin", {}), _PLUGIN, faults)
+    _keys(f"{path}.gfd", flags.get("gfd", {}), _GFD, faults)
+
+
+def _check_sharing(key: str, document: Json, faults: list[str], notes: list[str]) -> None:
+    path, sharing = f"{key}.sharing", document.get("sharing", {})
+    if not _keys(path, sharing, {"timeSlicing": dict, "mps": dict}, faults):
+        return
+    if len(sharing) > 1:
+        faults.append(f"{path} has timeSlicing and mps: they exclude each other (mps would win). Keep one")
+    for name, part in sharing.items():
+        _check_part(f"{path}.{name}", part, faults, notes)
+    mig = (document.get("flags") or {}).get("migStrategy", "none")
+    if "mps" in sharing and mig != "none":
+        faults.append(f"{path}.mps and {key}.flags.migStrategy {mig}: MPS does not work on MIG devices. Keep one")
+
+
+def _check_part(path: str, part: Any, faults: list[str], notes: list[str]) -> None:
+    if not _keys(path, part, _REPLICATED, faults):
+        return
+    entries = part.get("resources")
+    if not isinstance(entries, list) or not entries:
+        faults.append(f"{path}.resources is empty: name at least one, like {{name: {GPU}, replicas: 4}}")
+        return
+    names: Counter[str] = Counter()
+    for index, entry in enumerate(entries):
+        place = f"{path}.resources[{index}]"
+        if _keys(place, entry, _ENTRY, faults):
+            names[str(entry.get("name"))] += 1
+            _check_entry(place, entry, path.endswith(".mps"), faults)
+            notes.extend(
+                f"{place}.{name} is ignored by the device plugin" for name in ("rename", "devices") if name in entry
+            )
+    faults.extend(f"{path}.resources names {name} {count} times" for name, count in names.items() if count > 1)
+
+
+def _check_entry(place: str, entry: Json, mps: bool, faults: list[str]) -> None:
+    name, replicas = entry.get("name"), entry.get("replicas")
+    if name is None:
+        faults.append(f"{place} has no name")
+    elif isinstance(name, str):
+        faults.extend(_name_fault(place, name, mps))
+    if replicas is None:
+        faults.append(f"{place} has no replicas")
+    elif isinstance(replicas, int) and not isinstance(replicas, bool) and replicas < MIN_REPLICAS:
+        faults.append(
+            f"{place}.replicas is {replicas}: at least {MIN_REPLICAS}. For whole GPUs leave the resource out of sharing"
+        )
+
+
+def _name_fault(place: str, name: str, mps: bool) -> list[str]:
+    if mps and name.startswith("nvidia.com/mig-"):
+        return [f"{place}.name is {name}: MPS does not work on MIG devices; only {GPU} can be shared by it"]
+    if name.endswith(".shared"):
+        return [f"{place}.name is {name}: give the plain name, and renameByDefault: true for the .shared one"]
+    if name != GPU and not _MIG_RESOURCE.fullmatch(name):
+        return [f"{place}.name is {name!r}: {GPU} or a MIG device like nvidia.com/mig-1g.10gb{_near(name, (GPU,), '')}"]
+    return []
+
+
+def _keys(path: str, value: Any, known: Mapping[str, Any], faults: list[str]) -> bool:
+    """Is it a mapping whose keys are known and of their type? Faults are noted; False when it is no mapping."""
+    if not isinstance(value, Mapping):
+        faults.append(f"{path} must be a mapping, is {_shown(value)}")
+        return False
+    for name, item in value.items():
+        kind = known.get(name)
+        if kind is None:
+            faults.append(f"{path}.{name} is unknown{_near(str(name), known)}")
+        elif not isinstance(item, kind) or (kind is int and isinstance(item, bool)):
+            faults.append(f"{path}.{name} must be {_WORDS[kind]}, is {_shown(item)}")
+    return True
+
+
+def _near(name: str, known: Iterable[str], otherwise: Optional[str] = None) -> str:
+    options = list(known)
+    near = difflib.get_close_matches(name.lower(), [one.lower() for one in options], 1, 0.6)
+    if near:
+        return f"; did you mean {next(one for one in options if one.lower() == near[0])}?"
+    return f"; known: {', '.join(options)}" if otherwise is None else otherwise
+
+
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 40 else f"{text[:37]}..."
+
+
+def check_keys(configs: Mapping[str, Any], default: str, nodes: Mapping[str, str]) -> None:
+    """``nodes``: node -> the key that its label chooses, "" for none. InputError: a key that cannot be one, or that is
+    not there: the node's config-manager would fail, and with it the device plugin."""
+    for key in configs:
+        if not _KEY.fullmatch(key):
+            raise InputError(
+                f"{key!r} cannot be the name of a sharing configuration: nodes choose it by a label, so it has at most "
+                "63 letters, digits, '-', '_' and '.', and begins and ends with a letter or digit."
+            )
+    wanted = [("the default", default), *((f"node {name}", key) for name, key in nodes.items())]
+    for who, key in wanted:
+        if key and key not in configs:
+            raise InputError(
+                f"The sharing configuration {key!r}, which {who} asks for, is not in {', '.join(configs) or '(none)'}"
+                f"{_near(key, configs, '')}. Its device plugin would not start."
+            )
+
+
+# ---- MIG -----------------------------------------------------------------------------------------------------------
+
+
+def layout(
+    name: str, gpus: int, family: Family, custom: Optional[Mapping[str, Sequence[Json]]] = None
+) -> list[dict[str, int]]:
+    """MIG devices of each GPU, {} = a whole GPU. ``custom``: the user's own ``mig-configs`` in the MIG manager's form,
+    ``{name: [{devices: all | [0, 1], mig-enabled: bool, mig-devices: {profile: count}}]}``."""
+    if custom and name in custom:
+        return _custom(name, custom[name], gpus, family)
+    known = family.layouts()
+    if name not in known:
+        names = [*(custom or {}), *known]
+        what = "no MIG" if not family.profiles else "these MIG layouts"
+        raise InputError(
+            f"MIG layout {name!r} does not fit {family.name}, which has {what}: {', '.join(names)}"
+            f"{_near(name, names, '')}. The MIG manager would set nvidia.com/mig.config.state=failed."
+        )
+    return [dict(known[name]) for _gpu in range(gpus)]
+
+
+def _custom(name: str, entries: Sequence[Json], gpus: int, family: Family) -> list[dict[str, int]]:
+    found: list[Optional[dict[str, int]]] = [None] * gpus
+    for place, entry in enumerate(entries):
+        path = f"{name}[{place}]"
+        faults: list[str] = []
+        known = {"devices": object, "mig-enabled": bool, "mig-devices": dict, "device-filter": object}
+        if not _keys(path, entry, known, faults) or faults:
+            raise InputError(f"Cannot use the MIG layout {name!r}: {'; '.join(faults)}.")
+        if not _concerns(entry, family):
+            continue
+        parts = dict(entry.get("mig-devices") or {}) if entry.get("mig-enabled") else {}
+        _check_parts(path, parts, family)
+        for index in _devices(path, entry.get("devices", "all"), gpus):
+            if found[index] is not None:
+                raise InputError(f"Cannot use the MIG layout {name!r}: {path} sets GPU {index} a second time.")
+            found[index] = parts
+    missing = [str(index) for index, parts in enumerate(found) if parts is None]
+    if missing:
+        raise InputError(f"Cannot use the MIG layout {name!r}: it says nothing of GPU {', '.join(missing)}.")
+    return [dict(parts or {}) for parts in found]
+
+
+def _concerns(entry: Json, family: Family) -> bool:
+    given = entry.get("device-filter")
+    wanted = [given] if isinstance(given, str) else list(given or [])
+    return not wanted or bool({one.upper() for one in wanted} & {one.upper() for one in family.filters()})
+
+
+def _devices(path: str, value: Any, gpus: int) -> list[int]:
+    if value == "all":
+        return list(range(gpus))
+    if isinstance(value, list) and all(is_int(one) and 0 <= one < gpus for one in value):
+        return list(value)
+    raise InputError(f"{path}.devices is {_shown(value)}: all, or a list of GPU numbers from 0 to {gpus - 1}.")
+
+
+def _check_parts(path: str, parts: Mapping[str, Any], family: Family) -> None:
+    """Compute and memory slices must be enough; profiles with +me share one engine set and fit once."""
+    unknown = [one for one in parts if one not in family.profiles]
+    if unknown:
+        raise InputError(
+            f"{path}.mig-devices: {unknown[0]!r} is no profile of {family.name}{_near(unknown[0], family.profiles)}."
+        )
+    for profile, count in parts.items():
+        if not is_int(count) or not 1 <= count <= family.profiles[profile]:
+            raise InputError(
+                f"{path}.mig-devices: {count} x {profile}, and one {family.name} has 1 to {family.profiles[profile]}."
+            )
+    memory = 8 if family.slices == 7 else family.slices
+    total = max(_slices(profile)[1] for profile in family.profiles)
+    compute = sum(_slices(profile)[0] * count for profile, count in parts.items())
+    held = sum(round(_slices(profile)[1] * memory / total) * count for profile, count in parts.items())
+    if compute > family.slices or held > memory:
+        raise InputError(
+            f"{path}.mig-devices needs {compute} of {family.slices} compute and {held} of {memory} memory slices of "
+            f"one {family.name}: they do not fit together."
+        )
+
+
+def strategy_for(parts: Sequence[Mapping[str, int]]) -> str:
+    """The mig.strategy that shows all of a node's devices: single only for one profile on every GPU."""
+    kinds = {tuple(sorted(one)) for one in parts}
+    if kinds <= {()}:
+        return "none"
+    return "single" if len(kinds) == 1 and len(next(iter(kinds))) == 1 else "mixed"
+
+
+# ---- what a node offers --------------------------------------------------------------------------------------------
+
+
+@dataclass
+class _Offer:
+    """Gathers the devices of one resource."""
+
+    document: Json
+    model: str
+    resources: dict[str, int] = field(default_factory=dict)
+    labels: dict[str, str] = field(default_factory=dict)
+    memory: dict[str, float] = field(default_factory=dict)
+
+    def add(self, name: str, count: int, gigabytes: float, *parts: str) -> None:
+        replicas, rename = replicas_of(self.document, name)
+        shared_name = f"{name}.shared" if rename and replicas > 1 else name
+        self.resources[shared_name] = count * replicas
+        self.memory[shared_name] = round(gigabytes / replicas, 1)
+        self.label(
+            name,
+            count,
+            replicas,
+            strategy_of(self.document) if replicas > 1 else "none",
+            replicas > 1 and not rename,
+            *parts,
+        )
+
+    def label(self, name: str, count: int, replicas: int, strategy: str, mark: bool, *parts: str) -> None:
+        product = "-".join([*self.model.split(), *parts, *(["SHARED"] if mark else [])])
+        values = {"product": product, "count": count, "replicas": replicas, "sharing-strategy": strategy}
+        self.labels.update({f"{name}.{key}": str(value) for key, value in values.items()})
+
+
+def strategy_of(document: Json) -> str:
+    """time-slicing, mps or ""."""
+    sharing = document.get("sharing") or {}
+    return "mps" if sharing.get("mps") else "time-slicing" if sharing.get("timeSlicing") else ""
+
+
+def slices_devices(document: Json) -> bool:
+    """Does it share MIG devices, and nothing with whole GPUs?"""
+    part = (document.get("sharing") or {}).get(SECTION.get(strategy_of(document), ""), {})
+    names = [str(entry["name"]) for entry in part.get("resources") or []]
+    return bool(names) and all(name.startswith("nvidia.com/mig-") for name in names)
+
+
+def replicas_of(document: Json, resource: str) -> tuple[int, bool]:
+    """(replicas of one device, published as <resource>.shared?)"""
+    part = (document.get("sharing") or {}).get(SECTION.get(strategy_of(document), ""), {})
+    for entry in part.get("resources") or []:
+        if entry["name"] == resource:
+            return int(entry["replicas"]), bool(part.get("renameByDefault"))
+    return 1, False
+
+
+def expected(
+    node: Node,
+    document: Json,
+    parts: Sequence[Mapping[str, int]] = (),
+    strategy: str = "",
+    family: Optional[Family] = None,
+) -> Expected:
+    """``parts``: layout() of the node, () = whole GPUs. ``strategy``: the mig.strategy in effect (a configuration's own
+    flag wins). InputError when the configuration cannot work there, or a resource that it shares would not exist."""
+    strategy = str((document.get("flags") or {}).get("migStrategy") or strategy or strategy_for(parts))
+    parted = any(parts)
+    if parted and strategy_of(document) == "mps":
+        raise InputError(
+            f"Node {node.name} has MIG devices and an MPS configuration: MPS does not work on MIG devices."
+        )
+    memory = node.memory_mib * MIB / 1e9 if node.memory_mib else float(family.memory_gb if family else 0)
+    offer = _Offer(document, node.model)
+    if not parted or strategy == "none":
+        # With strategy none the plugin offers a GPU that MIG has parted as if it were whole, and nothing can use it.
+        _refuse_unseen(node, parts, strategy)
+        offer.add(GPU, node.gpus, memory)
+    elif strategy == "single":
+        _single(node, parts, offer)
+    else:
+        _mixed(node, parts, memory, offer)
+    _refuse_idle(node, document, offer.resources)
+    offer.labels["nvidia.com/mps.capable"] = "true" if strategy_of(document) == "mps" else "false"
+    kind = "mig" if parted else strategy_of(document)
+    told = isolation(kind, bool(strategy_of(document)))
+    return Expected(kind, offer.resources, offer.labels, offer.memory, told)
+
+
+def _refuse_unseen(node: Node, parts: Sequence[Mapping[str, int]], strategy: str) -> None:
+    if any(parts):
+        raise InputError(f"Node {node.name} gets MIG devices, but mig.strategy is {strategy}: nothing would show them.")
+
+
+def _single(node: Node, parts: Sequence[Mapping[str, int]], offer: _Offer) -> None:
+    if strategy_for(parts) != "single" or len(parts) != node.gpus:
+        raise InputError(
+            f"mig.strategy single needs one profile on every GPU; node {node.name} gets {_told(parts)}. The plugin "
+            "would offer no GPU at all. Use mixed, or a uniform layout."
+        )
+    profile = next(iter(parts[0]))
+    total = sum(sum(one.values()) for one in parts)
+    offer.add(GPU, total, float(_slices(profile)[1]), "MIG", profile.replace("+", "."))
+
+
+def _mixed(node: Node, parts: Sequence[Mapping[str, int]], memory: float, offer: _Offer) -> None:
+    whole = node.gpus - sum(bool(one) for one in parts)
+    if whole:
+        offer.add(GPU, whole, memory)
+        offer.labels[f"{GPU}.count"] = str(node.gpus)
+    else:
+        offer.label(GPU, node.gpus, 0, "none", False)
+    totals: Counter[str] = Counter()
+    for one in parts:
+        totals.update(one)
+    for profile, count in totals.items():
+        name = profile.replace("+", ".")
+        offer.add(f"nvidia.com/mig-{name}", count, float(_slices(profile)[1]), "MIG", name)
+
+
+def _refuse_idle(node: Node, document: Json, resources: Mapping[str, int]) -> None:
+    """Replicas of a resource that the node does not have are accepted by the plugin, and do nothing."""
+    part = (document.get("sharing") or {}).get(SECTION.get(strategy_of(document), ""), {})
+    for entry in part.get("resources") or []:
+        name = str(entry["name"])
+        if name not in resources and f"{name}.shared" not in resources:
+            raise InputError(
+                f"The configuration of node {node.name} shares {name}, which the node does not have: it has "
+                f"{', '.join(resources)}. It would have no effect."
+            )
+
+
+def _told(parts: Sequence[Mapping[str, int]]) -> str:
+    kinds = Counter(" + ".join(f"{count} x {name}" for name, count in one.items()) or "no MIG" for one in parts)
+    return ", ".join(f"{kind} on {count} GPUs" for kind, count in kinds.items())
+
+
+def advertised(gpus: int, document: Json, parts: Sequence[Mapping[str, int]] = (), strategy: str = "") -> Optional[int]:
+    """How many nvidia.com/gpu a new node will offer, for an autoscaler's annotation. None: it will offer none under
+    this name (MIG mixed, renamed replicas)."""
+    return expected(Node("new", gpus, "GPU"), document, parts, strategy).resources.get(GPU)
+
+
+def differences(wanted: Expected, allocatable: Mapping[str, int], labels: Mapping[str, str]) -> list[str]:
+    """What a node offers otherwise than it must, in words; [] when the configuration is in effect."""
+    found = [
+        f"{allocatable.get(name, 0)} of {count} {name} allocatable"
+        for name, count in wanted.resources.items()
+        if allocatable.get(name, 0) != count
+    ]
+    stale = [name for name, count in allocatable.items() if count and _is_gpu(name) and name not in wanted.resources]
+    found += [f"{allocatable[name]} {name} are still allocatable" for name in sorted(stale)]
+    for key, value in wanted.labels.items():
+        if not _says(key, labels.get(key), value):
+            found.append(f"label {key} is {labels.get(key, 'absent')}, not {value}")
+    return found
+
+
+def _says(key: str, live: Optional[str], value: str) -> bool:
+    """Of a product only its end counts: the GPU's name is the driver's, and the table may write it otherwise. Releases
+    before 0.15 tell neither strategy nor MPS, and know no MPS."""
+    if live is None:
+        return key.endswith(_LATER) and value not in ("mps", "true")
+    return _tail(live) == _tail(value) if key.endswith(".product") else live == value
+
+
+def _tail(product: str) -> str:
+    match = _PRODUCT_END.search(product)
+    return match[0] if match else ""
+
+
+def _is_gpu(name: str) -> bool:
+    return name in (GPU, f"{GPU}.shared") or name.startswith("nvidia.com/mig-")

@@ -1,0 +1,433 @@
+# Copyright: gpuops.rdma contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Nodes with one vGPU each: guest driver, licence, MachineSets, and what proves the licence. PRIVATE to the collection.
+
+::
+
+    gridd(settings) -> str                            gridd.conf from typed settings; InputError
+    token(text) -> str                                a client configuration token; InputError, never with its content
+    servers(token) -> ["host:443"]                    of CLS or DLS, as the token names them
+    license_object(name, ns, gridd, token, secret)    Secret, or ConfigMap for operators that know no Secret
+    driver(settings, nodes) -> Driver                 checked against the nodes' system and host driver; InputError
+    policy_spec(driver, name, secret, nls) -> Json    what ClusterPolicy.spec must say
+    nvidia_driver(...) -> Json                        the same as an NVIDIADriver, for one pool beside others
+    check_profiles(base, profiles)                    MachineSets by providerSpec.value.template; InputError
+    node_faults(nodes) -> [str]                       a vGPU node offers one GPU and shares nothing
+    samples(text) -> [Sample]                         of the licence metric in an exporter's text
+    judge(nodes, {node: [Sample]}) -> [Finding]       1 on every node; no sample is an error
+
+Sources: gpu-operator controllers/object_controls.go (the operator appends ``-<os tag>`` to driver.version; keys and
+mount paths of the licence), its CRDs of v23.9 to v26.7, dcgm-exporter etc/default-counters.csv.
+"""
+
+from __future__ import annotations
+
+import base64
+import difflib
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Optional
+
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Finding, Json
+
+CONF, TOKEN = "gridd.conf", "client_configuration_token.tok"
+"""Keys that the operator mounts by name: without one of them the driver's pod never starts."""
+METRIC = "DCGM_FI_DEV_VGPU_LICENSE_STATUS"
+FEATURES = {0: "unlicensed", 1: "NVIDIA vGPU", 2: "NVIDIA RTX Virtual Workstation", 4: "NVIDIA Virtual Compute Server"}
+SECRET_SINCE = (25, 10)
+"""Release of the GPU Operator whose values know licensingConfig.secretName."""
+GPU = "nvidia.com/gpu"
+VGPU_LABEL, PROFILE_LABEL = "gpuops.rdma/vgpu", "gpuops.rdma/vgpu-profile"
+"""Of nodes: ours, so that an NVIDIADriver finds them; and which MachineSet made them."""
+SHARING_LABELS = ("nvidia.com/device-plugin.config", "nvidia.com/mig.config")
+VSPHERE = "VSphereMachineProviderSpec"
+OS_LABELS = (
+    "feature.node.kubernetes.io/system-os_release.OPENSHIFT_VERSION",
+    "feature.node.kubernetes.io/system-os_release.VERSION_ID",
+)
+HOST_LABEL = "nvidia.com/vgpu.host-driver-version"
+DRIVER_LABEL = "nvidia.com/gpu.deploy.driver"
+NO_DRIVER = ("false", "pre-installed")
+_VERSION = re.compile(r"(\d{3})\.(\d{2,3})(?:\.(\d{2}))?")
+_TAGGED = re.compile(r"(?P<version>\d{3}\.\d{2,3}(?:\.\d{2})?)(?:-(?P<os>[a-z]+\d+(?:\.\d+)*))?")
+_HOST = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]{0,252}[A-Za-z0-9])?")
+_NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,52}[a-z0-9])?")
+_IMAGE = re.compile(r"[a-z0-9]+([._-][a-z0-9]+)*")
+_RHCOS = re.compile(r"CoreOS (\d)(\d{2})\.\d{2}\.")
+_SAMPLE = re.compile(rf"^{METRIC}\{{(?P<labels>.*)\}}\s+(?P<value>\S+)")
+_LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
+
+
+# ---- licence -------------------------------------------------------------------------------------------------------
+
+
+def gridd(settings: Mapping[str, Any]) -> str:
+    """``feature_type``, ``server``, ``server_port``, ``proxy``, ``proxy_port``; "" or 0 leaves one out. A key per line:
+    the driver ignores what it does not know, so nothing else is let in."""
+    faults: list[str] = []
+    feature = settings.get("feature_type", 1)
+    if feature not in FEATURES:
+        known = ", ".join(f"{number} ({what})" for number, what in FEATURES.items())
+        faults.append(f"feature type {feature!r} is unknown; known: {known}")
+    lines = [f"FeatureType={feature}"]
+    for address, number, keys in (
+        ("server", "server_port", ("ServerAddress", "ServerPort")),
+        ("proxy", "proxy_port", ("ProxyServerAddress", "ProxyServerPort")),
+    ):
+        name, value = str(settings.get(address) or ""), int(settings.get(number) or 0)
+        if name and not _HOST.fullmatch(name):
+            faults.append(
+                f"{address} {_shown(name)} must be a host name or address alone, without scheme, port or user"
+            )
+        if value and not (name and 0 < value < 65536):
+            faults.append(f"{number} {value} " + ("is no port" if name else f"stands without {address}"))
+        if address == "proxy" and name and not value:
+            faults.append("proxy needs proxy_port: the driver has no default for it")
+        lines += [f"{keys[0]}={name}"] if name else []
+        lines += [f"{keys[1]}={value}"] if name and value else []
+    if faults:
+        raise InputError(f"Cannot write {CONF}: {'; '.join(faults)}.")
+    return "\n".join(lines) + "\n"
+
+
+def _shown(text: str) -> str:
+    """A proxy's address may carry a password before the @."""
+    return repr(f"...@{text.rpartition('@')[2]}" if "@" in text else text)
+
+
+def token(text: Any) -> str:
+    """Three base64url parts with dots, as the licence server gives it. The message never has a part of it."""
+    found = str(text or "").strip()
+    if not found:
+        raise InputError(
+            "The client configuration token is empty. Download it from the licence portal (CLS) or server (DLS)."
+        )
+    parts = found.split(".")
+    if len(parts) != 3 or not all(re.fullmatch(r"[A-Za-z0-9_=-]+", part) for part in parts):
+        raise InputError(
+            f"The client configuration token is not one: it has {len(parts)} part{'s' if len(parts) != 1 else ''} with "
+            "dots between, and must have 3 of base64. Give the whole content of the .tok file."
+        )
+    return found
+
+
+def servers(tok: str) -> list[str]:
+    """``host:port`` of the licence servers that a token names in its middle part, which is JSON and no secret; [] where
+    it names none."""
+    try:
+        part = tok.split(".")[1]
+        body = json.loads(base64.urlsafe_b64decode(part + "=" * (-len(part) % 4)))
+        config = body["service_instance_configuration"]
+        ports = [_port(one) for one in config.get("svc_port_set_list") or []]
+        found = []
+        for one in config["node_url_list"]:
+            index = one.get("svc_port_set_idx") or 0
+            found.append(f"{one['url']}:{ports[index] if index < len(ports) else 443}")
+    except (ValueError, KeyError, IndexError, TypeError, AttributeError):
+        return []
+    return [one for one in dict.fromkeys(found) if _HOST.fullmatch(one.rpartition(":")[0])]
+
+
+def _port(port_set: Mapping[str, Any]) -> int:
+    """Of its lease service, by which a licence is taken."""
+    by_service = {one.get("service"): int(one["port"]) for one in port_set.get("svc_port_map") or []}
+    return by_service.get("lease") or 443
+
+
+def license_object(name: str, namespace: str, conf: str, tok: str, as_secret: bool) -> Json:
+    """With ``tok`` "" (no NVIDIA License System) only gridd.conf."""
+    data = {CONF: conf, **({TOKEN: tok} if tok else {})}
+    meta = {"name": name, "namespace": namespace}
+    if not as_secret:
+        return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": meta, "data": data}
+    encoded = {key: base64.b64encode(value.encode()).decode() for key, value in data.items()}
+    return {"apiVersion": "v1", "kind": "Secret", "metadata": meta, "type": "Opaque", "data": encoded}
+
+
+def knows_secret(crd: Json, version: str = "") -> bool:
+    """Whether the ClusterPolicy of this cluster takes the licence from a Secret: by its definition, and where that does
+    not tell, by the operator's ``version``, v25.10 and later."""
+    for one in crd["spec"]["versions"]:
+        found: Any = one.get("schema", {}).get("openAPIV3Schema", {})
+        for key in ("spec", "driver", "licensingConfig"):
+            found = (found.get("properties") or {}).get(key) or {}
+        if found.get("properties"):
+            return "secretName" in found["properties"]
+    release = re.match(r"v?(\d+)\.(\d+)", version)
+    return release is None or (int(release[1]), int(release[2])) >= SECRET_SINCE
+
+
+# ---- driver --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Node:
+    """A chosen node. ``os`` as in image tags, ``rhcos4.18``, "" where unknown; ``host_driver`` "" before the first
+    driver runs. ``ocp``: the cluster's OpenShift version, for nodes that tell theirs in neither label nor name."""
+
+    name: str
+    labels: Mapping[str, str] = field(default_factory=dict)
+    os_image: str = ""
+    gpus: int = 0
+    ocp: str = ""
+
+    @property
+    def os(self) -> str:
+        return os_tag(self.labels, self.os_image, self.ocp)
+
+    @property
+    def host_driver(self) -> str:
+        return self.labels.get(HOST_LABEL, "")
+
+
+@dataclass(frozen=True)
+class Driver:
+    """``version`` without the system, which the operator adds; ``tags`` are what the nodes will pull."""
+
+    repository: str
+    image: str
+    version: str
+    pull_secrets: tuple[str, ...]
+    tags: tuple[str, ...]
+
+
+def os_tag(labels: Mapping[str, str], os_image: str, ocp: str = "") -> str:
+    """Of RHCOS, from NFD's labels or the kubelet's words; "" for anything else."""
+    is_rhcos = labels.get("feature.node.kubernetes.io/system-os_release.ID", "rhcos") == "rhcos"
+    for label in OS_LABELS:
+        version = labels.get(label, "")
+        if is_rhcos and re.fullmatch(r"4\.\d+", version):
+            return f"rhcos{version}"
+    found = _RHCOS.search(os_image)
+    if found:
+        return f"rhcos{found[1]}.{int(found[2])}"
+    short = re.match(r"4\.\d+", ocp)
+    return f"rhcos{short[0]}" if short and "CoreOS" in os_image else ""
+
+
+def driver(settings: Mapping[str, Any], nodes: Sequence[Node]) -> Driver:
+    """``repository``, ``image``, ``version``, ``host_version``, ``pull_secrets``."""
+    faults: list[str] = []
+    repository, image = str(settings.get("repository") or ""), str(settings.get("image") or "")
+    if not repository or "://" in repository or repository.endswith("/"):
+        faults.append(f"repository {repository!r} must be a registry and its path, like registry.example.com/vgpu")
+    if not _IMAGE.fullmatch(image):
+        faults.append(f"image {image!r} must be a name alone, without path and tag")
+    found = _TAGGED.fullmatch(str(settings.get("version") or ""))
+    if found is None:
+        faults.append(
+            f"version {settings.get('version')!r} must be the guest driver's, like 550.163.01 or 550.163.01-rhcos4.18"
+        )
+    else:
+        faults += _version_faults(found["version"], found["os"] or "", str(settings.get("host_version") or ""), nodes)
+    if faults or found is None:
+        raise InputError(f"Cannot set the vGPU driver: {'; '.join(faults)}.")
+    systems = sorted({node.os for node in nodes if node.os})
+    place = f"{repository}/{image}:{found['version']}"
+    tags = tuple(f"{place}-{one}" for one in systems) or (place,)
+    return Driver(repository, image, found["version"], tuple(settings.get("pull_secrets") or ()), tags)
+
+
+def _version_faults(version: str, system: str, host: str, nodes: Sequence[Node]) -> list[str]:
+    faults = []
+    others = sorted({node.os for node in nodes if node.os and system and node.os != system})
+    if others:
+        names = [node.name for node in nodes if node.os in others]
+        faults.append(
+            f"version is for {system}, and {_told(names)} run {', '.join(others)}: their driver could not load"
+        )
+    hosts = {
+        **{node.host_driver: node.name for node in nodes if node.host_driver},
+        **({host: "the host"} if host else {}),
+    }
+    for one, where in sorted(hosts.items()):
+        if not _VERSION.fullmatch(one):
+            faults.append(f"host_version {one!r} is no driver version like 550.163.02")
+        elif _numbers(version)[0] != _numbers(one)[0]:
+            faults.append(
+                f"guest driver {version} is of branch {_numbers(version)[0]}, and the host's ({where}) {one} of branch "
+                f"{_numbers(one)[0]}: they must be of one branch"
+            )
+        elif _numbers(version) > _numbers(one):
+            faults.append(f"guest driver {version} is newer than the host's ({where}) {one}: it must not be")
+    return faults
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    found = _VERSION.fullmatch(version)
+    return tuple(int(part or 0) for part in found.groups()) if found else (0,)
+
+
+def _told(names: Sequence[str], count: int = 3) -> str:
+    more = f" and {len(names) - count} more" if len(names) > count else ""
+    return ", ".join(names[:count]) + more
+
+
+def licensing(name: str, as_secret: bool, nls: bool, key: str = "configMapName") -> Json:
+    """The other name is taken out: a Secret's wins where both stand, and the old one would stay as a trap."""
+    names: Json = {"secretName": name, key: None} if as_secret else {key: name}
+    return {"nlsEnabled": nls, **names}
+
+
+def policy_spec(found: Driver, name: str, as_secret: bool, nls: bool = True) -> Json:
+    return {
+        "driver": {
+            "enabled": True,
+            "repository": found.repository,
+            "image": found.image,
+            "version": found.version,
+            "imagePullSecrets": list(found.pull_secrets),
+            "licensingConfig": licensing(name, as_secret, nls),
+        }
+    }
+
+
+def nvidia_driver(
+    found: Driver, name: str, license: str, as_secret: bool, selector: Mapping[str, str], nls: bool = True
+) -> Json:
+    """``license``: name of the Secret or ConfigMap. Its driverType cannot be changed later; image and repository are
+    given apart, as in the ClusterPolicy."""
+    spec: Json = {
+        "driverType": "vgpu",
+        "repository": found.repository,
+        "image": found.image,
+        "version": found.version,
+        "imagePullSecrets": list(found.pull_secrets),
+        "licensingConfig": {
+            key: value for key, value in licensing(license, as_secret, nls, "name").items() if value is not None
+        },
+        "nodeSelector": dict(selector),
+    }
+    return {"apiVersion": "nvidia.com/v1alpha1", "kind": "NVIDIADriver", "metadata": {"name": name}, "spec": spec}
+
+
+def bystanders(nodes: Iterable[Node], chosen: Iterable[str]) -> list[str]:
+    """GPU nodes that are not chosen and take the operator's driver: they would get the guest driver, which does not
+    drive a whole GPU."""
+    mine = set(chosen)
+    return sorted(one.name for one in nodes if one.name not in mine and one.labels.get(DRIVER_LABEL) not in NO_DRIVER)
+
+
+def pull_secret_faults(found: Driver, secrets: Mapping[str, Optional[str]]) -> list[str]:
+    """``secrets``: name -> its type, None where it does not exist. A private registry without any may be reachable by
+    the cluster's own pull secret."""
+    faults = []
+    for name in found.pull_secrets:
+        kind = secrets.get(name)
+        if kind is None:
+            faults.append(f"the pull secret {name} does not exist: {found.repository} would refuse the nodes")
+        elif kind not in ("kubernetes.io/dockerconfigjson", "kubernetes.io/dockercfg"):
+            faults.append(f"the pull secret {name} is of type {kind}, and must be kubernetes.io/dockerconfigjson")
+    return faults
+
+
+# ---- MachineSets ---------------------------------------------------------------------------------------------------
+
+_PROFILE_KEYS = ("name", "template", "replicas")
+
+
+def check_profiles(base: Json, profiles: Sequence[Mapping[str, Any]]) -> None:
+    """``base``: the MachineSet that is copied, one copy per profile ``{name, template, replicas}``."""
+    faults = _profile_faults(profiles)
+    spec = base.get("spec") or {}
+    provider = ((((spec.get("template") or {}).get("spec") or {}).get("providerSpec") or {}).get("value")) or {}
+    if provider.get("kind") != VSPHERE:
+        faults.append(
+            f"MachineSet {base['metadata']['name']} has a providerSpec of kind {provider.get('kind')!r}: vGPU profiles "
+            f"are devices of vSphere templates, so it must be {VSPHERE}"
+        )
+    if faults:
+        raise InputError(f"Cannot make MachineSets for vGPU profiles: {'; '.join(faults)}.")
+
+
+def _profile_faults(profiles: Sequence[Mapping[str, Any]]) -> list[str]:
+    faults = []
+    for index, one in enumerate(profiles):
+        place = f"profiles[{index}]"
+        for key in one:
+            if key not in _PROFILE_KEYS:
+                near = difflib.get_close_matches(str(key), _PROFILE_KEYS, 1)
+                hint = f"; did you mean {near[0]}?" if near else f"; known: {', '.join(_PROFILE_KEYS)}"
+                faults.append(f"{place}.{key} is unknown{hint}")
+        if not _NAME.fullmatch(str(one.get("name") or "")):
+            faults.append(f"{place}.name {one.get('name')!r} must be lower case letters, digits and '-'")
+        if not one.get("template"):
+            faults.append(f"{place}.template is missing: the RHCOS template with this vGPU profile's device")
+        if not isinstance(one.get("replicas") or 0, int) or (one.get("replicas") or 0) < 0:
+            faults.append(f"{place}.replicas {one.get('replicas')!r} must be a whole number from 0")
+    for key in ("name", "template"):
+        values = [str(one.get(key)) for one in profiles]
+        twice = sorted({value for value in values if values.count(value) > 1})
+        if twice:
+            faults.append(f"{key} {', '.join(twice)} stands twice: a MachineSet has one profile, and a profile one")
+    return faults
+
+
+# ---- evidence ------------------------------------------------------------------------------------------------------
+
+
+def node_faults(nodes: Sequence[Node]) -> list[str]:
+    """What forbids vGPU on these nodes; a share of a vGPU would be a share of a share."""
+    faults = []
+    for one in nodes:
+        for label in SHARING_LABELS:
+            value = one.labels.get(label, "")
+            if value and value != "all-disabled":
+                faults.append(f"{one.name} has the label {label}={value}: a vGPU cannot be shared or parted")
+        if one.gpus > 1:
+            faults.append(f"{one.name} offers {one.gpus} {GPU}: a vGPU node offers exactly 1")
+    return faults
+
+
+@dataclass(frozen=True)
+class Sample:
+    value: float
+    gpu: str
+    model: str
+
+
+def samples(text: str) -> list[Sample]:
+    """Of the licence metric alone; lines that cannot be read count as none."""
+    found = []
+    for line in text.splitlines():
+        match = _SAMPLE.match(line.strip())
+        if match is None:
+            continue
+        labels = dict(_LABEL.findall(match["labels"]))
+        try:
+            found.append(Sample(float(match["value"]), labels.get("gpu", ""), labels.get("modelName", "")))
+        except ValueError:
+            continue
+    return found
+
+
+def judge(nodes: Sequence[Node], read: Mapping[str, Sequence[Sample]]) -> list[Finding]:
+    """Positive evidence per node: exactly one sample, and it is 1."""
+    findings = []
+    for one in nodes:
+        taken = list(read.get(one.name, ()))
+        if not taken:
+            text = f"no sample of {METRIC} from its exporter"
+            remedy = "Without evidence it counts as failed: see the pod of nvidia-dcgm-exporter on the node."
+            findings.append(_error("no-sample", one.name, text, "1", remedy))
+        elif len(taken) > 1:
+            findings.append(_error("gpus", one.name, f"{len(taken)} GPUs report a licence", "1"))
+        elif taken[0].value != 1:
+            remedy = (
+                "The driver holds no licence: see nvidia-gridd in its pod's log, the token, FeatureType and whether "
+                "the licence server answers on 443 from the node."
+            )
+            findings.append(_error("unlicensed", one.name, f"{METRIC} is {taken[0].value:g}", "1", remedy))
+    return findings
+
+
+def allocatable(nodes: Sequence[Node]) -> list[Finding]:
+    return [_error("allocatable", one.name, f"{one.gpus} {GPU} allocatable", "1") for one in nodes if one.gpus != 1]
+
+
+def _error(rule: str, subject: str, found: str, expected: str, remedy: str = "") -> Finding:
+    return Finding(f"vgpu.{rule}", "error", subject, found, expected, remedy, "vgpu")

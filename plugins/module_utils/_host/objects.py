@@ -1,0 +1,247 @@
+# Copyright: gpuops.rdma contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The Kubernetes objects that look at hosts (DaemonSet gpuops-host-probe) or load nvidia_peermem there
+(gpuops-peermem), and what their pods write. PRIVATE to the collection.
+
+Each pod writes one ConfigMap, by name; the account may do nothing else. The programs are files/host_probe/publish.py,
+_host/probe.py and _host/peermem.py; their texts are handed in.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Optional
+
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json, Shape
+
+MANAGED = {"app.kubernetes.io/managed-by": "gpuops-rdma"}
+NAME_LABEL = "app.kubernetes.io/name"
+DOCUMENT_LABEL = "gpuops.rdma/document"
+RUN_LABEL = "gpuops.rdma/run"
+NODE, BOOT = "gpuops.rdma/node", "gpuops.rdma/boot-id"
+SHAPE_LABEL = "node.kubernetes.io/instance-type"
+GPU_TAINTS = ("nvidia.com/gpu", "amd.com/gpu")
+PROGRAMS = "/etc/gpuops-rdma"
+_LONGEST_NAME = 253
+
+
+@dataclass(frozen=True)
+class Daemon:
+    """One of our DaemonSets that writes a document per node. ``writes``: it changes the host."""
+
+    name: str
+    prefix: str
+    """Of its documents' names; the node's name follows."""
+    args: tuple[str, ...] = ()
+    writes: bool = False
+
+    @property
+    def pods(self) -> str:
+        """Label selector of its pods."""
+        return f"{NAME_LABEL}={self.name}"
+
+    def documents(self, run: str = "") -> str:
+        """Label selector of its documents: of one run, or all."""
+        return f"{DOCUMENT_LABEL}={self.name}" + (f",{RUN_LABEL}={run}" if run else "")
+
+
+PROBE = Daemon("gpuops-host-probe", "gpuops-host-")
+PEERMEM = Daemon("gpuops-peermem", "gpuops-peermem-", ("--peermem",), writes=True)
+
+
+def document_name(prefix: str, node: str) -> str:
+    """Name of a node's ConfigMap. A node's name may be as long as a name can be, and no document may have the name of
+    the programs."""
+    name = prefix + node
+    plain = len(name) <= _LONGEST_NAME and name != PROBE.name
+    return name if plain else prefix + hashlib.sha256(node.encode()).hexdigest()[:32]
+
+
+def objects(
+    daemon: Daemon,
+    shapes: Sequence[Shape],
+    nodes: Sequence[str],
+    namespace: str,
+    *,
+    image: str,
+    run: str,
+    programs: Mapping[str, str],
+    interval: float = 0,
+    tolerations: Sequence[Json] = (),
+    pull_secrets: Sequence[str] = (),
+) -> list[Json]:
+    """Account, rights, programs and DaemonSet, in the order in which to apply them; the namespace is there already.
+
+    ``nodes`` may write a document, others may not. ``run`` marks pods and documents of this run. ``programs``: file
+    name -> text. ``interval``: seconds between two readings of the counters. InputError without a usable shape or an
+    image.
+    """
+    known = sorted(shape.name for shape in shapes if shape.status != "refused")
+    if not known:
+        raise InputError(f"{daemon.name}: no supported shape is given, so there is no node to look at")
+    if not image:
+        raise InputError(f"{daemon.name}: no image is given; it needs one with Python 3.8 or newer")
+    meta = {"name": daemon.name, "namespace": namespace, "labels": {NAME_LABEL: daemon.name, **MANAGED}}
+    pod = _pod(daemon, image, run, interval, programs)
+    if pull_secrets:
+        pod["imagePullSecrets"] = [{"name": name} for name in pull_secrets]
+    return [
+        {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": meta},
+        *_rights(daemon, meta, nodes),
+        {"apiVersion": "v1", "kind": "ConfigMap", "metadata": meta, "data": dict(programs)},
+        _daemonset(meta, _where(daemon, known, nodes), pod, tolerations),
+    ]
+
+
+def _rights(daemon: Daemon, meta: Json, nodes: Iterable[str]) -> list[Json]:
+    """By name: in this namespace stands a program that runs privileged, which no pod of ours may change. A server-side
+    apply names what it creates, so that even ``create`` can be held to names."""
+    api = "rbac.authorization.k8s.io"
+    names = sorted(document_name(daemon.prefix, node) for node in nodes)
+    rule = {"apiGroups": [""], "resources": ["configmaps"], "verbs": ["create", "patch"], "resourceNames": names}
+    return [
+        {"apiVersion": f"{api}/v1", "kind": "Role", "metadata": meta, "rules": [rule]},
+        {
+            "apiVersion": f"{api}/v1",
+            "kind": "RoleBinding",
+            "metadata": meta,
+            "roleRef": {"apiGroup": api, "kind": "Role", "name": daemon.name},
+            "subjects": [{"kind": "ServiceAccount", "name": daemon.name, "namespace": meta["namespace"]}],
+        },
+    ]
+
+
+def _pod(daemon: Daemon, image: str, run: str, interval: float, programs: Mapping[str, str]) -> Json:
+    """hostNetwork: administrative MACs and pause counters are only told in the host's network namespace, and the pod
+    reaches the API server before any CNI works. Privileged: the kernel's log is a device, and PCI configuration beyond
+    64 bytes (ACS, relaxed ordering) is refused without it. The probe's view of the host is read-only."""
+    env: list[Json] = [
+        {"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}}
+        for name, path in (
+            ("NODE_NAME", "spec.nodeName"),
+            ("POD_NAME", "metadata.name"),
+            ("POD_NAMESPACE", "metadata.namespace"),
+        )
+    ]
+    env += [
+        {"name": name, "value": value}
+        for name, value in (
+            ("DAEMON", daemon.name),
+            ("PREFIX", daemon.prefix),
+            ("RUN", run),
+            ("INTERVAL", str(interval)),
+            ("PYTHONDONTWRITEBYTECODE", "1"),
+        )
+    ]
+    program = ["python3", f"{PROGRAMS}/publish.py"]
+    host: Json = {"name": "host", "mountPath": "/host", "mountPropagation": "HostToContainer"}
+    if not daemon.writes:
+        host["readOnly"] = True
+    container = {
+        "name": "probe",
+        "image": image,
+        "command": [*program, *daemon.args],
+        "env": env,
+        "securityContext": {"privileged": True, "runAsUser": 0, "readOnlyRootFilesystem": True},
+        "resources": {"requests": {"cpu": "20m", "memory": "48Mi"}},
+        "readinessProbe": {"exec": {"command": [*program, "--ready"]}, "periodSeconds": 2, "timeoutSeconds": 5},
+        "volumeMounts": [
+            {"name": "programs", "mountPath": PROGRAMS, "readOnly": True},
+            {"name": "state", "mountPath": "/run/gpuops-rdma"},
+            host,
+        ],
+    }
+    return {
+        "serviceAccountName": daemon.name,
+        "hostNetwork": True,
+        "enableServiceLinks": False,
+        "terminationGracePeriodSeconds": 5,
+        "containers": [container],
+        "volumes": [
+            {"name": "programs", "configMap": {"name": daemon.name}},
+            {"name": "state", "emptyDir": {"medium": "Memory", "sizeLimit": "1Mi"}},
+            {"name": "host", "hostPath": {"path": "/"}},
+        ],
+    }
+
+
+def _where(daemon: Daemon, shapes: Sequence[str], nodes: Iterable[str]) -> list[Json]:
+    """Looking disturbs nobody, so it is done on every node of the shapes; what changes hosts names each of them."""
+    if daemon.writes:
+        return [
+            {"matchFields": [{"key": "metadata.name", "operator": "In", "values": [node]}]} for node in sorted(nodes)
+        ]
+    return [{"matchExpressions": [{"key": SHAPE_LABEL, "operator": "In", "values": list(shapes)}]}]
+
+
+def _daemonset(meta: Json, where: list[Json], pod: Json, tolerations: Sequence[Json]) -> Json:
+    terms, labels = {"nodeSelectorTerms": where}, {NAME_LABEL: meta["name"]}
+    spec = {
+        "priorityClassName": "system-node-critical",
+        "tolerations": [{"key": key, "operator": "Exists"} for key in GPU_TAINTS] + list(tolerations),
+        "affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}},
+        **pod,
+    }
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "DaemonSet",
+        "metadata": meta,
+        "spec": {
+            "selector": {"matchLabels": labels},
+            "updateStrategy": {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": "100%"}},
+            "template": {"metadata": {"labels": {**labels, **MANAGED}}, "spec": spec},
+        },
+    }
+
+
+# ---- reading -------------------------------------------------------------------------------------------------------
+
+
+def pod_run(pod: Json) -> str:
+    """The run that a pod of ours belongs to; "" for a strange one."""
+    for container in (pod.get("spec") or {}).get("containers") or []:
+        for entry in container.get("env") or []:
+            if entry.get("name") == "RUN":
+                return str(entry.get("value", ""))
+    return ""
+
+
+def pod_node(pod: Json) -> str:
+    """The node that a pod is on, or that its DaemonSet means it for: by affinity until it is scheduled."""
+    spec = pod.get("spec") or {}
+    if spec.get("nodeName"):
+        return str(spec["nodeName"])
+    required = ((spec.get("affinity") or {}).get("nodeAffinity") or {}).get(
+        "requiredDuringSchedulingIgnoredDuringExecution"
+    ) or {}
+    for term in required.get("nodeSelectorTerms") or []:
+        for field in term.get("matchFields") or []:
+            if field.get("key") == "metadata.name" and field.get("values"):
+                return str(field["values"][0])
+    return ""
+
+
+def read(item: Json, run: str) -> tuple[str, Optional[Json], str]:
+    """(node, document, why there is none) of a ConfigMap that a pod has written. A document of another run, or one that
+    is not what its stamps say, is none."""
+    meta, data = item.get("metadata") or {}, item.get("data") or {}
+    labels, stamps = meta.get("labels") or {}, meta.get("annotations") or {}
+    node = str(stamps.get(NODE, ""))
+    if labels.get(RUN_LABEL) != run:
+        return node, None, f"its document is of another run ({labels.get(RUN_LABEL) or 'not stamped'})"
+    if data.get("error"):
+        return node, None, f"the probe failed: {data['error']}"
+    try:
+        document = json.loads(data["document.json"])
+    except (KeyError, ValueError) as error:
+        return node, None, f"its document cannot be read: {type(error).__name__}: {error}"
+    if not isinstance(document, dict):
+        return node, None, "its document is not a JSON object"
+    if str(document.get("boot_id") or "") != str(stamps.get(BOOT) or ""):
+        return node, None, "its document is of another boot than its stamp"
+    return node, document, ""

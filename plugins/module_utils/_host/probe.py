@@ -1,0 +1,2069 @@
+# Copyright: gpuops.rdma contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What a GPU host is: one document of facts, read from its files. PRIVATE to the collection.
+
+docs/host_document.md has every key, its unit and the file it is read from. The file stands alone (standard library,
+Python 3.8), so that it runs as a module over SSH, from a ConfigMap and by hand:
+
+    python3 _host/probe.py [--root /host] [--interval 5] [--pci] [--collect tree.tar]
+
+It changes nothing, starts no process and never leaves the root: links are resolved inside it, also absolute ones. What
+cannot be read is ``null`` and has its reason in ``unread``; no input makes it raise except a root that is not one.
+"""
+
+# os and not pathlib: a host has thousands of attributes, and pathlib costs several times the read itself.
+# ruff: noqa: PTH100, PTH112, PTH115, PTH121
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import re
+import stat
+import sys
+import time
+from collections.abc import Callable, Iterable
+from typing import Any
+
+VERSION = 1
+MAX_FUNCTIONS = 96
+MAX_OTHER_NICS = 16
+MAX_NOTES = 150
+ATTRIBUTE = 64 * 1024
+CONFIGURATION = 1024 * 1024
+MODULES_DEP = 8 * 1024 * 1024
+LOG_TAIL = 16 * 1024 * 1024
+CHUNK = 1024 * 1024
+ENTRIES = 8192
+# Answers of calls and errors of files, in a saved tree.
+SAVED = ".gpuops"
+
+ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
+HOST_BRIDGE = re.compile(r"pci[0-9a-f]{4,8}:[0-9a-f]{2}")
+PCI = "sys/bus/pci/devices"
+MELLANOX, NVIDIA, AMD = "15b3", "10de", "1002"
+GPU_CLASSES = ("0300", "0302", "0380", "1200")
+NIC_CLASSES = ("0200", "0207")
+# pci.ids, vendor 15b3: ConnectX-4 to -6, "mlx5Gen Virtual Function", BlueField.
+VF_IDS = ("1014", "1016", "1018", "101a", "101c", "101e", "a2d3")
+MODULES = ("mlx5_core", "mlx5_ib", "ib_core", "ib_uverbs", "rdma_cm")
+FIRST_TURING = 0x1E00
+FIRST_CUDA_11_7 = 515
+FIRST_DMABUF = (5, 12)
+ECC_XIDS = (48, 94, 95, 140)
+REMAP_XIDS = (63, 64)
+BOOT = "Linux version 0"
+PERSISTENCE = "NVRM: Persistence mode is deprecated"
+PORT_COUNTERS = ("link_downed", "symbol_error")
+HW_COUNTERS = ("out_of_sequence", "np_cnp_sent", "rp_cnp_handled")
+PAUSE_COUNTERS = ("rx_pause", "tx_pause")
+OPERATOR_DRIVER = "run/nvidia/driver"
+OPERATOR_OFED = "run/mellanox/drivers"
+OCA = "oracle-cloud-agent/plugins/oci-hpc/oci-hpc-configure"
+SECURE_BOOT = "sys/firmware/efi/efivars/SecureBoot-8be4df61-93ca-11d2-aa0d-00e098032b8c"
+
+
+class NotATree(ValueError):
+    """The root is not that of a host: it has no ``proc`` or no ``sys``."""
+
+
+class Unread(Exception):
+    """A fact cannot be had; str() is the reason."""
+
+
+def probe(root: str = "/", interval: float = 0, pci: bool = False) -> dict[str, Any]:
+    """The document of the host whose file system is at ``root``. ``interval``: seconds between two counter readings;
+    ``pci``: with the section ``pci``, the bridges above GPUs and NICs.
+
+    Raises NotATree. Everything else that is missing or broken is told in the document.
+    """
+    return Probe(Tree(root)).document(interval, pci)
+
+
+def collect(root: str, path: str, interval: float = 0, pci: bool = False) -> dict[str, Any]:
+    """The same, and writes what was read as a tar to ``path``: an extracted copy gives the same document.
+
+    A saved tree always has the bridges, but not the delta of counters. Raises NotATree, OSError where ``path`` cannot
+    be written.
+    """
+    tree = Tree(root, record=True)
+    reader = Probe(tree)
+    document = reader.document(interval, pci)
+    if not pci:
+        reader.at = {}
+        reader.bridges(document["gpus"], document["functions"])
+    tree.save(path)
+    return document
+
+
+# Files
+
+
+class Tree:
+    """Reads below a root and remembers what it read."""
+
+    def __init__(self, root: str, record: bool = False) -> None:
+        self.root = root
+        self._base = os.path.abspath(root).rstrip("/")
+        for folder in ("proc", "sys"):
+            if not os.path.isdir(f"{self._base}/{folder}"):
+                raise NotATree(
+                    f"host_root {root!r} is not the root of a host: it has no directory {folder!r}. "
+                    "Give / or a place where a host or a saved tree is mounted."
+                )
+        self._record = record
+        self._real: dict[str, str] = {"": ""}
+        self._links: dict[str, str] = {}
+        self._files: dict[str, bytes] = {}
+        self._folders: set[str] = set()
+        self._failed: dict[str, int] = {}
+        self._errors: dict[str, int] = {}
+        errors = self.saved("errors")
+        if isinstance(errors, dict):
+            self._errors = {str(k): v for k, v in errors.items() if isinstance(v, int)}
+
+    # Links
+
+    def real(self, path: str, depth: int = 0) -> str:
+        """``path`` without links, relative to the root and never outside it."""
+        known = self._real.get(path)
+        if known is not None:
+            return known
+        if depth > 40:
+            raise Unread(f"{path}: too many links")
+        parent, _sep, name = path.rpartition("/")
+        parent = self.real(parent, depth)
+        here = f"{parent}/{name}" if parent else name
+        try:
+            target = self._readlink(here)
+        except OSError:
+            found = here
+        else:
+            found = "" if target.startswith("/") else parent
+            for part in target.split("/"):
+                if part == "..":
+                    found = found.rpartition("/")[0]
+                elif part not in ("", "."):
+                    found = self.real(f"{found}/{part}" if found else part, depth + 1)
+        self._real[path] = found
+        return found
+
+    def target(self, path: str) -> str | None:
+        """The last part of what a link points to; None where there is no link."""
+        parent, _sep, name = path.rpartition("/")
+        here = f"{self.real(parent)}/{name}"
+        try:
+            return self._readlink(here).rstrip("/").rpartition("/")[2] or None
+        except OSError as error:
+            self._fail(path, error, (errno.ENOENT, errno.ENOTDIR, errno.EINVAL), f"@{here}")
+            return None
+
+    def _readlink(self, path: str) -> str:
+        if f"@{path}" in self._errors:
+            raise OSError(self._errors[f"@{path}"], os.strerror(self._errors[f"@{path}"]))
+        target = os.readlink(f"{self._base}/{path}")
+        if self._record:
+            self._links[path] = target
+        return target
+
+    # Files and directories
+
+    def exists(self, path: str) -> bool:
+        """Whether something is there. Unread where that cannot be told."""
+        real = self.real(path)
+        # Its presence has an error of its own: a file that may not be read is there all the same.
+        if f"?{real}" in self._errors:
+            raise Unread(f"{path}: {_words(self._errors[f'?{real}'])}")
+        try:
+            mode = os.lstat(f"{self._base}/{real}").st_mode
+        except OSError as error:
+            self._fail(path, error, (errno.ENOENT, errno.ENOTDIR), f"?{real}")
+            return False
+        if self._record:
+            if stat.S_ISDIR(mode):
+                self._folders.add(real)
+            else:
+                self._files.setdefault(real, b"")
+        return True
+
+    def names(self, path: str, pattern: str = "") -> list[str]:
+        """Sorted names in a directory that match ``pattern`` wholly. Unread where it cannot be listed."""
+        real = self._path(path)
+        try:
+            with os.scandir(f"{self._base}/{real}") as entries:
+                found = [entry for entry in entries if not pattern or re.fullmatch(pattern, entry.name)]
+                if len(found) > ENTRIES:
+                    raise Unread(f"{path}: more than {ENTRIES} entries")
+                if self._record:
+                    self._folders.add(real)
+                    for entry in found:
+                        self._note_entry(f"{real}/{entry.name}", entry)
+                return sorted(entry.name for entry in found)
+        except OSError as error:
+            self._fail(path, error)
+            raise  # not reached
+
+    def _note_entry(self, path: str, entry: os.DirEntry[str]) -> None:
+        if entry.is_symlink():
+            self._links[path] = os.readlink(f"{self._base}/{path}")
+        elif entry.is_dir():
+            self._folders.add(path)
+        else:
+            self._files.setdefault(path, b"")
+
+    def data(self, path: str, limit: int = ATTRIBUTE, keep: Callable[[bytes], bytes] | None = None) -> bytes:
+        """At most ``limit`` bytes of a file, through ``keep``; only what ``keep`` leaves is ever saved."""
+        real = self._path(path)
+        try:
+            descriptor = self._open(real)
+            try:
+                content = self._read(descriptor, limit)
+            finally:
+                os.close(descriptor)
+        except OSError as error:
+            self._fail(path, error)
+        if keep:
+            content = keep(content)
+        if self._record:
+            self._files[real] = content
+        return content
+
+    def _open(self, real: str) -> int:
+        # A pipe in a saved tree must not hold us, so never block.
+        descriptor = os.open(f"{self._base}/{real}", os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        mode = os.fstat(descriptor).st_mode
+        if not (stat.S_ISREG(mode) or (stat.S_ISCHR(mode) and real == "dev/kmsg")):
+            os.close(descriptor)
+            raise OSError(errno.EINVAL, "not a plain file")
+        return descriptor
+
+    @staticmethod
+    def _read(descriptor: int, limit: int) -> bytes:
+        # Files of sysfs say 4096 bytes whatever they hold, so read to the end.
+        content = os.read(descriptor, min(limit, ATTRIBUTE))
+        if len(content) < 4096:
+            return content
+        parts, size = [content], len(content)
+        while size < limit:
+            content = os.read(descriptor, min(limit - size, CHUNK))
+            if not content:
+                break
+            parts.append(content)
+            size += len(content)
+        return b"".join(parts)
+
+    def text(self, path: str) -> str:
+        """The value of a kernel attribute, stripped. Unread also where it is half-written or not text."""
+        content = self.data(path)
+        # The kernel ends every attribute with a newline: without it "16" may have become "1".
+        if not content.endswith(b"\n"):
+            raise Unread(f"{path}: {'empty' if not content else 'half-written'}")
+        try:
+            value = content.decode("utf-8").strip()
+        except UnicodeDecodeError:
+            raise Unread(f"{path}: not text") from None
+        if re.search(r"[\x00-\x08\x0b-\x1f\x7f]", value):
+            raise Unread(f"{path}: not text")
+        return value
+
+    def lines(self, path: str, keep: str, limit: int = CONFIGURATION) -> list[str]:
+        """Lines of a file in which ``keep`` is found; nothing else of it is saved."""
+        pattern = re.compile(keep)
+
+        def only(content: bytes) -> bytes:
+            text = content.decode("utf-8", "replace")
+            return "".join(f"{line}\n" for line in text.splitlines() if pattern.search(line)).encode()
+
+        return self.data(path, limit, only).decode("utf-8", "replace").splitlines()
+
+    def records(self, path: str, keep: Callable[[bytes], bytes]) -> str:
+        """The kernel's ring buffer or the tail of a log, in pieces through ``keep``."""
+        real = self._path(path)
+        try:
+            descriptor = self._open(real)
+            try:
+                pieces = [keep(piece) or b"-\n" for piece in _pieces(descriptor)]
+            finally:
+                os.close(descriptor)
+        except OSError as error:
+            self._fail(path, error)
+        # A dash stands for what was read and is of no use, so that nothing and nothing of use stay two things.
+        kept = b"".join(piece for piece in pieces if piece != b"-\n") or b"".join(pieces[:1])
+        if self._record:
+            self._files[real] = kept
+        return kept.decode("ascii", "replace")
+
+    def _path(self, path: str) -> str:
+        """Where to read ``path``. Unread where a saved tree has its error."""
+        real = self.real(path)
+        if real in self._errors:
+            raise Unread(f"{path}: {_words(self._errors[real])}")
+        return real
+
+    def _fail(self, path: str, error: OSError, absent: tuple[int, ...] = (), key: str = "") -> None:
+        """Raises Unread, unless the error is one of ``absent``. ``key``: what it is saved by."""
+        number = error.errno or errno.EIO
+        if number in absent:
+            return
+        if self._record and number not in (errno.ENOENT, errno.ENOTDIR):
+            self._failed[key or self.real(path)] = number
+        raise Unread(f"{path}: {_words(number)}") from None
+
+    # Calls
+
+    def saved(self, name: str) -> Any:
+        """What a saved tree holds as the answer of a call; None without one."""
+        try:
+            descriptor = self._open(f"{SAVED}/{name}.json")
+        except OSError:
+            return None
+        try:
+            return json.loads(self._read(descriptor, CONFIGURATION).decode("utf-8", "replace"))
+        except (ValueError, OSError, RecursionError):
+            return None
+        finally:
+            os.close(descriptor)
+
+    def call(self, name: str, ask: Callable[[], Any], network: bool = False) -> Any:
+        """The kernel's answer, or the saved one. ``network``: only from within the host's network namespace."""
+        answer = self.saved(name)
+        if answer is None:
+            if not self._live(network):
+                raise Unread(f"call {name}: not saved in this tree" + (", or not in the host's network" * network))
+            try:
+                answer = ask()
+            except (OSError, AttributeError, ImportError, ValueError) as error:
+                raise Unread(f"call {name}: {error}") from None
+        if self._record:
+            self._files[f"{SAVED}/{name}.json"] = json.dumps(answer).encode()
+        return answer
+
+    def _live(self, network: bool) -> bool:
+        if self._base == "":
+            return True
+        if not os.path.ismount(f"{self._base}/proc"):
+            return False
+        if not network:
+            return True
+        try:
+            return os.path.samefile(f"{self._base}/proc/1/ns/net", "/proc/self/ns/net")
+        except OSError:
+            return False
+
+    # Saving
+
+    def save(self, path: str) -> None:
+        import io
+        import tarfile
+
+        if self._failed:
+            self._files[f"{SAVED}/errors.json"] = json.dumps(self._failed, sort_keys=True).encode()
+        folders = {"proc", "sys"} | {folder for folder in self._folders if folder}
+        for name in [*self._files, *self._links, *folders]:
+            parent = name.rpartition("/")[0]
+            while parent:
+                folders.add(parent)
+                parent = parent.rpartition("/")[0]
+        folders -= set(self._links)
+        with tarfile.open(path, "w") as archive:
+            for name in sorted(folders):
+                entry = tarfile.TarInfo(name)
+                entry.type, entry.mode = tarfile.DIRTYPE, 0o755
+                archive.addfile(entry)
+            for name in sorted(set(self._links) - {""}):
+                entry = tarfile.TarInfo(name)
+                target = self._links[name]
+                parent = "/" + name.rpartition("/")[0]
+                inside = os.path.normpath(f"{parent}/{target}" if not target.startswith("/") else target)
+                # Extraction refuses links that are absolute or lead out of the tree, and rightly so.
+                if target.startswith("/") or os.path.normpath(f"x{parent}/{target}").split("/")[0] != "x":
+                    target = os.path.relpath(inside, parent)
+                entry.type, entry.linkname = tarfile.SYMTYPE, target
+                archive.addfile(entry)
+            for name in sorted(set(self._files) - set(self._links) - folders):
+                entry = tarfile.TarInfo(name)
+                entry.size, entry.mode = len(self._files[name]), 0o644
+                archive.addfile(entry, io.BytesIO(self._files[name]))
+
+
+def _words(number: int) -> str:
+    return "not found" if number in (errno.ENOENT, errno.ENOTDIR) else os.strerror(number)
+
+
+def _pieces(descriptor: int) -> Iterable[bytes]:
+    """Whole lines. A record of /dev/kmsg a read, or the last LOG_TAIL bytes of a file."""
+    if stat.S_ISCHR(os.fstat(descriptor).st_mode):
+        while True:
+            try:
+                yield os.read(descriptor, 8192)
+            except BrokenPipeError:  # overwritten while we read; the next read goes on
+                continue
+            except BlockingIOError:
+                return
+    size = os.fstat(descriptor).st_size
+    os.lseek(descriptor, max(0, size - LOG_TAIL), os.SEEK_SET)
+    rest = b""
+    while True:
+        content = os.read(descriptor, CHUNK)
+        if not content:
+            break
+        whole, newline, rest = (rest + content).rpartition(b"\n")
+        yield whole + newline
+    if rest:
+        yield rest + b"<cut>"
+
+
+# Values
+
+
+def word(text: str) -> str:
+    return text[:200]
+
+
+def number(text: str) -> int:
+    if not re.fullmatch(r"\d{1,20}", text):
+        raise ValueError("not a number")
+    return int(text)
+
+
+def hexadecimal(digits: int) -> Callable[[str], str]:
+    def convert(text: str) -> str:
+        found = re.fullmatch(r"0x([0-9a-f]+)", text)
+        if not found or len(found.group(1)) != digits:
+            raise ValueError("not a hexadecimal number")
+        return found.group(1)
+
+    return convert
+
+
+def width(text: str) -> int:
+    value = number(text)
+    if value in (0, 63, 255):
+        raise ValueError("no width")
+    return value
+
+
+def speed(text: str) -> float:
+    found = re.fullmatch(r"(\d+(?:\.\d+)?) GT/s(?: PCIe)?", text)
+    if not found:
+        raise ValueError("not a link speed")
+    return float(found.group(1))
+
+
+def numa(text: str) -> int:
+    if text == "-1":
+        raise ValueError("the firmware names no NUMA node")
+    return number(text)
+
+
+def after_number(text: str) -> str:
+    found = re.fullmatch(r"\d+: ([A-Za-z_]+(?: [A-Za-z]+)?)", text)
+    if not found:
+        raise ValueError("not a state")
+    return found.group(1)
+
+
+def rate(text: str) -> tuple[float, int]:
+    """`400 Gb/sec (4X NDR)` -> (400, 4)."""
+    found = re.fullmatch(r"(\d+(?:\.\d+)?) Gb/sec \((\d+)X(?: \w+)?\)", text)
+    if not found:
+        raise ValueError("not a rate")
+    value = float(found.group(1))
+    return (int(value) if value.is_integer() else value), int(found.group(2))
+
+
+def mac(text: str) -> str:
+    if not re.fullmatch(r"[0-9a-f]{2}(:[0-9a-f]{2}){5,19}", text):
+        raise ValueError("not a MAC address")
+    return text
+
+
+def one_of(*known: str) -> Callable[[str], str]:
+    def convert(text: str) -> str:
+        if text not in known:
+            raise ValueError("not " + " or ".join(known))
+        return text
+
+    return convert
+
+
+def memory_limit(text: str, unit: int) -> int | str:
+    if text in ("unlimited", "infinity", "-1"):
+        return "unlimited"
+    return number(text) * unit
+
+
+def driver_lines(content: bytes) -> bytes:
+    """Of kernel messages: each boot, each Xid without the process that caused it, persistence set by nvidia-smi."""
+    found = []
+    wanted = rb"Linux version \d|NVRM: Xid \((?:PCI:)?([0-9a-fA-F:.]+)\): (\d+)\b|NVRM: Persistence mode is |<cut>$"
+    for match in re.finditer(wanted, content):
+        text = match.group(0)
+        if match.group(1):
+            found.append(b"NVRM: Xid (PCI:%s): %s\n" % (match.group(1), match.group(2)))
+        elif text == b"<cut>":
+            found.append(text)
+        else:
+            found.append((PERSISTENCE if b"Persistence" in text else BOOT).encode() + b"\n")
+    return b"".join(found)
+
+
+def version_numbers(text: str) -> tuple[int, ...]:
+    found = re.match(r"\d+(?:\.\d+)*", text or "")
+    return tuple(int(part) for part in found.group(0).split(".")) if found else ()
+
+
+# PCI
+
+
+def way(real: str) -> tuple[str, list[str]] | None:
+    """sys/devices/pci0000:00/0000:00:01.0/0000:01:00.0 -> (host bridge, [bridges], the device itself last)."""
+    parts = real.split("/")
+    for index, part in enumerate(parts):
+        if HOST_BRIDGE.fullmatch(part):
+            rest = parts[index + 1 :]
+            return (part, rest) if rest and all(ADDRESS.fullmatch(name) for name in rest) else None
+    return None
+
+
+def branches(one: list[str], other: list[str]) -> tuple[list[str], list[str], list[str]]:
+    """(bridges above both, bridges only above one, bridges only above the other)."""
+    shared = 0
+    while shared < min(len(one), len(other)) - 1 and one[shared] == other[shared]:
+        shared += 1
+    return one[:shared], one[shared:-1], other[shared:-1]
+
+
+def capability(config: bytes, wanted: int) -> int:
+    """Offset of a PCI capability. Raises ValueError where the space is cut before it is found or ruled out; 0: none."""
+    if len(config) < 64:
+        raise ValueError("configuration space cut")
+    if not config[6] & 0x10:
+        return 0
+    offset, seen = config[0x34] & 0xFC, set()
+    while offset and offset not in seen:
+        if offset + 16 > len(config):
+            raise ValueError("beyond 64 bytes only root may read")
+        if config[offset] == wanted:
+            return offset
+        seen.add(offset)
+        offset = config[offset + 1] & 0xFC
+    return 0
+
+
+def extended_capability(config: bytes, wanted: int) -> int:
+    if len(config) < 4096:
+        raise ValueError(
+            "beyond 64 bytes only root may read" if len(config) <= 64 else "no extended configuration space"
+        )
+    offset, seen = 0x100, set()
+    while offset and offset not in seen and offset + 8 <= len(config):
+        header = int.from_bytes(config[offset : offset + 4], "little")
+        if header in (0, 0xFFFFFFFF):
+            return 0
+        if header & 0xFFFF == wanted:
+            return offset
+        seen.add(offset)
+        offset = header >> 20
+    return 0
+
+
+def without_serial(config: bytes) -> bytes:
+    """The configuration space with its Device Serial Number (capability 0003) zeroed."""
+    try:
+        offset = extended_capability(config, 0x0003)
+    except ValueError:
+        return config
+    return config[: offset + 4] + bytes(8) + config[offset + 12 :] if offset else config
+
+
+# The document
+
+
+class Probe:
+    def __init__(self, tree: Tree) -> None:
+        self.tree = tree
+        self.at: dict[str, str] = {}
+        self._notes: dict[str, list[Any]] = {}
+        self._devices: dict[str, str] = {}
+        self._netdevs: dict[str, str] = {}
+
+    def document(self, interval: float = 0, with_pci: bool = False) -> dict[str, Any]:
+        begun = time.monotonic()
+        out: dict[str, Any] = {"v": VERSION, "root": self.tree.root}
+        out["host"] = self.first("host", ("etc/hostname", "proc/sys/kernel/hostname"))
+        out["boot_id"] = self.value("boot_id", "proc/sys/kernel/random/boot_id", word)
+        out["kernel_boot"] = self.fact("kernel_boot", "proc/stat", self._boot_time)
+        out["seconds"] = 0.0
+        out["unread"], out["at"] = {}, self.at
+        system = self._os()
+        pci = self._pci()
+        driver = self._driver()
+        gpus = self._gpus(pci, driver["xids"])
+        functions, omitted = self._functions(pci, gpus)
+        out["platform"] = self._platform(gpus)
+        out["os"] = system
+        out["runtime"] = self._runtime()
+        out["driver"] = driver
+        out["nvswitches"] = None if pci is None else sum(v == (NVIDIA, "0680") for v in pci.values())
+        out["gpus"] = gpus
+        out["nic_stack"] = self._nic_stack(system["kernel"])
+        out["functions"], out["functions_omitted"] = functions, omitted
+        out["other_nics"] = self._other_nics(pci)
+        out["oca"] = self._oca()
+        out["gpudirect"] = self._gpudirect(system, driver, gpus, functions)
+        out["rdma"] = self._rdma()
+        out["limits"] = self._limits(gpus, functions, out["runtime"]["name"])
+        out["counters"] = {"interval": interval, "ports": self._ports(functions)}
+        out["seconds"] = round(time.monotonic() - begun, 3)
+        if interval > 0:
+            time.sleep(interval)
+            self._deltas(out["counters"]["ports"], functions)
+        if with_pci:
+            out["pci"] = self.bridges(gpus, functions)
+        out["unread"] = self._unread()
+        return out
+
+    # Reading a fact
+
+    def fact(self, name: str, where: str, ask: Callable[[], Any], subject: str = "", at: str = "") -> Any:
+        """What ``ask`` returns; None, and a note, where that cannot be had."""
+        try:
+            value = ask()
+        except Unread as reason:
+            self.note(name, str(reason), subject)
+            return None
+        except (ValueError, ArithmeticError, LookupError, TypeError) as error:
+            self.note(name, f"{where}: {str(error)[:80] or type(error).__name__}", subject)
+            return None
+        self.at.setdefault(name, at or where)
+        return value
+
+    def value(self, name: str, path: str, convert: Callable[[str], Any], subject: str = "", at: str = "") -> Any:
+        def ask() -> Any:
+            try:
+                text = self.tree.text(path)
+            except Unread as reason:
+                raise Unread(str(reason).replace(path, at or path)) from None
+            try:
+                return convert(text)
+            except ValueError as error:
+                raise Unread(f"{at or path}: {text[:40]!r}: {error}") from None
+
+        return self.fact(name, path, ask, subject, at)
+
+    def first(self, name: str, paths: Iterable[str], convert: Callable[[str], Any] = word) -> Any:
+        """Of the first file that is there."""
+        *others, last = paths
+        return self.value(name, next((path for path in others if self.has(path)), last), convert)
+
+    def is_there(self, name: str, path: str, folder: str = "") -> bool | None:
+        """Whether ``path`` exists; ``folder`` must, or nothing can be said."""
+
+        def ask() -> bool:
+            if folder and not self.tree.exists(folder):
+                raise Unread(f"{folder}: not found")
+            return self.tree.exists(path)
+
+        found: bool | None = self.fact(name, path, ask)
+        return found
+
+    def note(self, name: str, reason: str, subject: str = "") -> None:
+        entry = self._notes.setdefault(name, [reason, 0, subject])
+        entry[1] += 1
+
+    def _unread(self) -> dict[str, str]:
+        notes = {}
+        for name in sorted(self._notes)[:MAX_NOTES]:
+            reason, count, subject = self._notes[name]
+            more = f" ({count} of them, first {subject})" if subject and count > 1 else ""
+            notes[name] = reason[:160] + more
+        return notes
+
+    def has(self, path: str) -> bool:
+        """Whether ``path`` exists, for what is no fact of its own."""
+        try:
+            return self.tree.exists(path)
+        except Unread:
+            return False
+
+    def listed(self, path: str, pattern: str = "") -> list[str]:
+        """Names in a directory; none where it is not there."""
+        try:
+            return self.tree.names(path, pattern)
+        except Unread:
+            return []
+
+    def service(self, *units: str) -> tuple[bool | None, int]:
+        """(whether one of the units has a process or None without systemd's cgroups, a process of it or 0)."""
+        known: bool | None = None
+        for base in ("sys/fs/cgroup/system.slice", "sys/fs/cgroup/systemd/system.slice"):
+            if not self.has(base):
+                continue
+            known = False
+            for unit in units:
+                try:
+                    content = self.tree.data(f"{base}/{unit}/cgroup.procs")
+                except Unread:
+                    continue
+                pids = [int(line) for line in content.split() if line.isdigit()]
+                if pids:  # another PID namespace shows 0
+                    return True, next((pid for pid in pids if pid), 0)
+        return known, 0
+
+    def has_unit(self, *units: str) -> bool:
+        folders = ("etc/systemd/system", "usr/lib/systemd/system", "lib/systemd/system")
+        return any(self.has(f"{folder}/{unit}") for folder in folders for unit in units)
+
+    def daemon(self, name: str, pidfile: str, process: str) -> bool | None:
+        """Whether a unit runs on the host, or its pid file, of the host or of the operator's container, is alive."""
+        running, _pid = self.service(f"{name}.service")
+        if running:
+            return True
+        for path in (pidfile, f"{OPERATOR_DRIVER}/{pidfile}"):
+            try:
+                pid = number(self.tree.data(path).decode("ascii", "replace").strip())
+                if self.tree.text(f"proc/{pid}/comm") == process[:15]:
+                    return True
+            except (Unread, ValueError):
+                continue
+        return running
+
+    # Platform and operating system
+
+    def _boot_time(self) -> int:
+        for line in self.tree.lines("proc/stat", r"^btime \d+$"):
+            return int(line.split()[1])
+        raise Unread("proc/stat: no btime")
+
+    def _platform(self, gpus: list[dict[str, Any]] | None) -> dict[str, Any]:
+        dmi = "sys/class/dmi/id"
+        vendor = self.value("platform.vendor", f"{dmi}/sys_vendor", word)
+        product = self.value("platform.product", f"{dmi}/product_name", word)
+        tag = self.value("platform.oci", f"{dmi}/chassis_asset_tag", word)
+        virtualisation = self._virtualisation(vendor, product)
+        kind = "bare_metal" if virtualisation == "none" else "vm" if virtualisation else None
+        models = [gpu["model"] or "" for gpu in gpus or []]
+        if any(re.search(r"^GRID |-\d+(?:-\d+)?[ABCQ](?:ME)?$", model) for model in models):
+            kind = "vgpu_vm"
+        if self._in_container():
+            kind = "container"
+        if kind is None:
+            self.note("platform.kind", "neither DMI nor proc/cpuinfo could be read")
+        return {
+            "kind": kind,
+            "virtualisation": virtualisation,
+            "vendor": vendor,
+            "product": product,
+            "oci": None if tag is None else tag == "OracleCloud.com",
+        }
+
+    def _virtualisation(self, vendor: str | None, product: str | None) -> str | None:
+        words = f"{vendor or ''} {product or ''}"
+        for pattern, name in (
+            (r"QEMU|KVM|Google|Nutanix|OpenStack", "kvm"),
+            (r"VMware", "vmware"),
+            (r"Microsoft Corporation Virtual", "hyperv"),
+            (r"Xen|HVM domU", "xen"),
+            (r"Amazon EC2 (?!.*metal)|Firecracker", "kvm"),
+            (r"VirtualBox|Parallels|Bochs", "other"),
+        ):
+            if re.search(pattern, words):
+                return name
+
+        def flag() -> str:
+            try:
+                if self.tree.text("sys/hypervisor/type") == "xen":
+                    return "xen"
+            except Unread:
+                pass
+            content = self.tree.data("proc/cpuinfo", 16 * 1024, self._hypervisor_flag)
+            if b"hypervisor" in content:
+                return "other"
+            if content or vendor:
+                return "none"
+            raise Unread("proc/cpuinfo: no flags")
+
+        found: str | None = self.fact("platform.virtualisation", "proc/cpuinfo", flag)
+        return found
+
+    @staticmethod
+    def _hypervisor_flag(content: bytes) -> bytes:
+        # Without its end the line may lack the very flag that is looked for.
+        found = re.search(rb"^flags\s*:(.*)\n", content, re.MULTILINE)
+        if not found:
+            return b""
+        return b"flags\t: hypervisor\n" if b"hypervisor" in found.group(1).split() else b"flags\t:\n"
+
+    def _in_container(self) -> bool:
+        marked = [self.has(path) for path in (".dockerenv", "run/.containerenv")]
+        first, second = self._process_name(1), self._process_name(2)
+        other_init = first not in (None, "systemd", "init")
+        # Only the first PID namespace has the kernel's threads; a VM may boot a container's image and its program.
+        if other_init and second == "kthreadd":
+            return False
+        try:
+            if self.tree.lines("proc/1/cgroup", r"kubepods|/docker|libpod|/crio-|/lxc"):
+                return True
+        except Unread:
+            pass
+        return other_init or any(marked)
+
+    def _process_name(self, pid: int) -> str | None:
+        try:
+            return self.tree.text(f"proc/{pid}/comm")
+        except Unread:
+            return None
+
+    def _os(self) -> dict[str, Any]:
+        path = "etc/os-release" if self.has("etc/os-release") else "usr/lib/os-release"
+
+        def release() -> dict[str, str]:
+            lines = self.tree.lines(path, r"^(ID|VERSION_ID|PRETTY_NAME)=")
+            pairs = (line.partition("=") for line in lines)
+            return {key: value.strip().strip("\"'")[:80] for key, _sep, value in pairs}
+
+        names = self.fact("os.id", path, release) or {}
+        for key, field in (("ID", "os.id"), ("VERSION_ID", "os.version"), ("PRETTY_NAME", "os.name")):
+            if key not in names:
+                self.note(field, f"{path}: no {key}")
+        kernel = self.value("os.kernel", "proc/sys/kernel/osrelease", word)
+        if kernel is None:
+            self.note("os.flavour", "os.kernel is not known")
+        return {
+            "id": names.get("ID"),
+            "version": names.get("VERSION_ID"),
+            "name": names.get("PRETTY_NAME"),
+            "kernel": kernel,
+            "flavour": None if kernel is None else _flavour(kernel, names.get("ID", "")),
+            "cgroup": self.fact("os.cgroup", "sys/fs/cgroup", self._cgroup),
+            "secure_boot": self.fact("os.secure_boot", SECURE_BOOT, self._secure_boot),
+            "lockdown": self.value("os.lockdown", "sys/kernel/security/lockdown", _bracketed),
+        }
+
+    def _cgroup(self) -> int:
+        if self.tree.exists("sys/fs/cgroup/cgroup.controllers"):
+            return 2
+        if self.tree.exists("sys/fs/cgroup/memory"):
+            return 1
+        raise Unread("sys/fs/cgroup: not mounted")
+
+    def _secure_boot(self) -> bool:
+        if not self.tree.exists("sys/firmware/efi"):
+            if not self.tree.exists("sys/firmware"):
+                raise Unread("sys/firmware: not found")
+            return False
+        content = self.tree.data(SECURE_BOOT)
+        if len(content) != 5:
+            raise Unread(f"{SECURE_BOOT}: {len(content)} bytes instead of 5")
+        return content[4] == 1
+
+    def _runtime(self) -> dict[str, Any]:
+        name = None
+        for candidate, unit, folder in (
+            ("crio", "crio.service", "etc/crio"),
+            ("containerd", "containerd.service", "etc/containerd"),
+        ):
+            running, _pid = self.service(unit)
+            if running:
+                name = candidate
+                break
+            if running is None and name is None and self.has(folder):
+                name = candidate
+        if name is None:
+            name = "none" if self.service("crio.service")[0] is False else None
+        if name is None:
+            self.note("runtime.name", "no systemd cgroups, and neither etc/crio nor etc/containerd")
+        version = None
+        if name == "crio":
+            version = self.fact("runtime.version", "var/lib/crio/version", self._crio_version)
+        elif name == "containerd":
+            self.note("runtime.version", "containerd writes it to no file; the Node object has it")
+        handler = None
+        if name in ("crio", "containerd"):
+            handler = self.fact("runtime.nvidia_handler", f"etc/{name}", lambda: self._nvidia_handler(str(name)))
+        elif name is None:
+            for field in ("runtime.version", "runtime.nvidia_handler"):
+                self.note(field, "runtime.name is not known")
+        cdi = [
+            f"/{folder}/{file}"
+            for folder in ("etc/cdi", "run/cdi")
+            for file in self.listed(folder, r".*\.(ya?ml|json)")
+        ]
+        return {"name": name, "version": version, "nvidia_handler": handler, "cdi": cdi[:32]}
+
+    def _crio_version(self) -> str:
+        path = "var/lib/crio/version" if self.has("var/lib/crio/version") else "run/crio/version"
+        found = re.search(rb"\d+\.\d+[^\s\"]*", self.tree.data(path))
+        if not found:
+            raise Unread(f"{path}: no version in it")
+        return found.group(0).decode("ascii", "replace")[:40]
+
+    def _runtime_lines(self, name: str) -> list[str]:
+        wanted = r"^\s*\[.*runtimes\W+nvidia\W|^\s*default_ulimits\b|^\s*\"?[^#]*\"memlock="
+        folders = ("etc/crio/crio.conf.d", "etc/crio/conf.d") if name == "crio" else ("etc/containerd/conf.d",)
+        files = ["etc/crio/crio.conf" if name == "crio" else "etc/containerd/config.toml"]
+        files += [f"{folder}/{file}" for folder in folders for file in self.listed(folder, r".*\.(conf|toml)")]
+        return [line for file in files if self.tree.exists(file) for line in self.tree.lines(file, wanted)]
+
+    def _nvidia_handler(self, name: str) -> bool:
+        return any("runtimes" in line for line in self._runtime_lines(name))
+
+    # NVIDIA driver and GPUs
+
+    def _driver(self) -> dict[str, Any]:
+        loaded = self.is_there("driver.origin", "sys/module/nvidia", "sys/module")
+        origin = version = module = None
+        if loaded is False:
+            origin = "none"
+        elif loaded:
+            container = self.has("run/nvidia/validations/.driver-ctr-ready") or self.has(f"{OPERATOR_DRIVER}/usr")
+            origin = "operator" if container else "host"
+        banner = "" if origin in (None, "none") else self._driver_banner()
+        if loaded:
+            version = self._driver_version(banner)
+            if banner:
+                module = "open" if "Open Kernel Module" in banner else "proprietary"
+                self.at["driver.module"] = "proc/driver/nvidia/version"
+        elif loaded is None:
+            for name in ("driver.version", "driver.module"):
+                self.note(name, "sys/module could not be read")
+        log, since = self._driver_log()
+        return {
+            "version": version,
+            "module": module,
+            "origin": origin,
+            "persistence": self._persistence(log, since),
+            "fabric_manager": self._fabric_manager(),
+            "xids": None if log is None else _count_xids(log),
+            "xids_since": since,
+        }
+
+    def _persistence(self, log: list[str] | None, since: str | None) -> bool | None:
+        name = "nvidia-persistenced"
+        running = self.daemon(name, f"run/{name}/{name}.pid", name)
+        self.at["driver.persistence"] = f"sys/fs/cgroup/system.slice/{name}.service/cgroup.procs"
+        if running:
+            return True
+        if PERSISTENCE in (log or []):
+            self.at["driver.persistence"] = self.at["driver.xids"]
+            return True
+        if running is False and since == "boot":
+            return False
+        why = (
+            "no systemd cgroups to find nvidia-persistenced in" if running is None else "the kernel's log is not whole"
+        )
+        self.note("driver.persistence", f"{why}; the mode that nvidia-smi -pm sets is in no file")
+        return None
+
+    def _driver_banner(self) -> str:
+        def ask() -> str:
+            for line in self.tree.lines("proc/driver/nvidia/version", r"^NVRM version: .*Kernel Module.* \d+\.\d+"):
+                return line
+            raise Unread("proc/driver/nvidia/version: no NVRM line")
+
+        return self.fact("driver.module", "proc/driver/nvidia/version", ask) or ""
+
+    def _driver_version(self, banner: str) -> str | None:
+        try:
+            version = self.tree.text("sys/module/nvidia/version")
+            if re.fullmatch(r"\d+\.\d+(\.\d+)*", version):
+                self.at["driver.version"] = "sys/module/nvidia/version"
+                return version
+        except Unread:
+            pass
+        found = re.search(r"\s(\d+\.\d+(?:\.\d+)*)\s", f"{banner} ")
+        if not found:
+            self.note("driver.version", "neither sys/module/nvidia/version nor proc/driver/nvidia/version has it")
+            return None
+        self.at["driver.version"] = "proc/driver/nvidia/version"
+        return found.group(1)
+
+    def _fabric_manager(self) -> str | None:
+        running = self.daemon(
+            "nvidia-fabricmanager", "run/nvidia-fabricmanager/nv-fabricmanager.pid", "nv-fabricmanager"
+        )
+        self.at["driver.fabric_manager"] = "sys/fs/cgroup/system.slice/nvidia-fabricmanager.service/cgroup.procs"
+        if running:
+            return "running"
+        installed = self.has_unit("nvidia-fabricmanager.service") or self.has("usr/bin/nv-fabricmanager")
+        if not installed:
+            return "absent"
+        if running is False:
+            return "stopped"
+        self.note("driver.fabric_manager", "no systemd cgroups to find it in")
+        return None
+
+    def _driver_log(self) -> tuple[list[str] | None, str | None]:
+        """(driver_lines of the first log that reaches back to the boot, else of the first that can be read, which)."""
+        best: tuple[list[str] | None, str | None] = (None, None)
+        reasons = []
+        for path in ("dev/kmsg", "var/log/kern.log", "var/log/messages", "var/log/dmesg"):
+            try:
+                lines = self.tree.records(path, driver_lines).split("\n")
+            except Unread as reason:
+                reasons.append(str(reason))
+                continue
+            if lines[-1] or len(lines) == 1:
+                reasons.append(f"{path}: {'half-written' if lines[-1] else 'empty'}")
+            elif BOOT in lines:
+                self.at["driver.xids"] = path
+                last = len(lines) - 1 - lines[::-1].index(BOOT)
+                return lines[last:], "boot"
+            elif best[0] is None:
+                self.at["driver.xids"] = path
+                best = lines, "log"
+        if best[0] is None:
+            for name in ("driver.xids", "driver.xids_since"):
+                self.note(name, "; ".join(reasons))
+        return best
+
+    def _pci(self) -> dict[str, tuple[str, str]] | None:
+        """address -> (vendor, class) of every PCI function; fills the table of directories."""
+        try:
+            addresses = self.tree.names(PCI, ADDRESS.pattern)
+        except Unread as reason:
+            for name in ("gpus", "functions", "other_nics", "nvswitches"):
+                self.note(name, str(reason))
+            return None
+        found = {}
+        for address in addresses:
+            try:
+                folder = self.tree.real(f"{PCI}/{address}")
+                vendor = hexadecimal(4)(self.tree.text(f"{folder}/vendor"))
+                kind = hexadecimal(6)(self.tree.text(f"{folder}/class"))
+            except (Unread, ValueError) as error:
+                for name in ("gpus", "functions", "other_nics", "nvswitches"):
+                    self.note(name, f"{address} could not be told what it is: {error}", address)
+                continue
+            self._devices[address] = folder
+            found[address] = (vendor, kind[:4])
+        return found
+
+    def _attribute(self, group: str, address: str, name: str, convert: Callable[[str], Any], field: str = "") -> Any:
+        return self.value(
+            f"{group}.{field or name}", f"{self._devices[address]}/{name}", convert, address, f"{PCI}/*/{name}"
+        )
+
+    def _identity(self, group: str, address: str, vendor: str) -> dict[str, Any]:
+        device = self._attribute(group, address, "device", hexadecimal(4), "id")
+        return {
+            "pci": address,
+            "id": None if device is None else f"{vendor}:{device}",
+            "driver": self.fact(
+                f"{group}.driver",
+                "driver",
+                lambda: self.tree.target(f"{self._devices[address]}/driver") or "",
+                address,
+                f"{PCI}/*/driver",
+            ),
+        }
+
+    def _link(self, group: str, address: str) -> dict[str, Any]:
+        return {
+            "speed": self._attribute(group, address, "current_link_speed", speed, "speed"),
+            "max_speed": self._attribute(group, address, "max_link_speed", speed, "max_speed"),
+            "width": self._attribute(group, address, "current_link_width", width, "width"),
+            "max_width": self._attribute(group, address, "max_link_width", width, "max_width"),
+        }
+
+    def _gpus(
+        self, pci: dict[str, tuple[str, str]] | None, xids: list[dict[str, Any]] | None
+    ) -> list[dict[str, Any]] | None:
+        if pci is None:
+            return None
+        gpus = []
+        for address, (vendor, kind) in pci.items():
+            if vendor not in (NVIDIA, AMD) or kind not in GPU_CLASSES:
+                continue
+            gpu = self._identity("gpus", address, vendor)
+            gpu["model"] = None
+            if gpu["driver"] == "nvidia":
+                gpu["model"] = self.fact(
+                    "gpus.model",
+                    "proc/driver/nvidia/gpus/*/information",
+                    lambda address=address: self._model(address),  # type: ignore[misc]
+                    address,
+                )
+            gpu.update(self._link("gpus", address))
+            gpu["numa"] = self._attribute("gpus", address, "numa_node", numa, "numa")
+            mine = [xid for xid in xids or [] if address.startswith(xid["pci"].rpartition(".")[0])]
+            known = xids is not None
+            gpu["ecc_errors"] = sum(xid["count"] for xid in mine if xid["code"] in ECC_XIDS) if known else None
+            gpu["remap_pending"] = any(xid["code"] in REMAP_XIDS for xid in mine) if known else None
+            if not known:
+                self.note("gpus.ecc_errors", "driver.xids is not known", address)
+                self.note("gpus.remap_pending", "driver.xids is not known", address)
+            gpus.append(gpu)
+        return gpus
+
+    def _model(self, address: str) -> str:
+        path = f"proc/driver/nvidia/gpus/{address}/information"
+        for line in self.tree.lines(path, r"^Model:"):
+            return line.partition(":")[2].strip()[:80]
+        raise Unread(f"{path}: no Model")
+
+    # NICs
+
+    def _module_files(self, kernel: str | None) -> dict[str, str]:
+        """module -> its file in modules.dep."""
+        wanted = (*MODULES, "nvidia-peermem", "nvidia_peermem")
+
+        def only(content: bytes) -> bytes:
+            paths = []
+            for name in wanted:
+                needle, start = f"{name}.ko".encode(), 0
+                while True:
+                    start = content.find(needle, start)
+                    if start < 0:
+                        break
+                    begin = content.rfind(b"\n", 0, start) + 1
+                    end = content.find(b":", begin)
+                    path = content[begin:end]
+                    if start < end and path.rpartition(b"/")[2].partition(b".")[0] == name.encode():
+                        paths.append(path + b":\n")
+                        break
+                    start += len(needle)
+            return b"".join(paths)
+
+        path = f"lib/modules/{kernel}/modules.dep"
+        try:
+            if kernel is None or "/" in kernel:
+                raise Unread("os.kernel is not known")
+            content = self.tree.data(path, MODULES_DEP, only)
+        except Unread as reason:
+            self.note("nic_stack.modules.file", str(reason))
+            self.note("gpudirect.peermem.installed", str(reason))
+            return {}
+        self.at["nic_stack.modules.file"] = path
+        found = {}
+        for line in content.decode("utf-8", "replace").split(":\n"):
+            found[line.rpartition("/")[2].partition(".")[0].replace("-", "_")] = line[:120]
+        found[""] = path
+        return found
+
+    def _nic_stack(self, kernel: str | None) -> dict[str, Any]:
+        files = self._files = self._module_files(kernel)
+        modules = {name: self._module(name, files) for name in MODULES}
+        core = modules["mlx5_core"]
+        kind: str | None = None
+        version: str | None = None
+        origin: str | None = None
+        if core["loaded"] is False:
+            kind = origin = "none"
+        elif core["from"] == "kernel":
+            kind, version, origin = "inbox", core["version"] or kernel, "kernel"
+        elif core["from"] == "ofed":
+            container = self.has(f"{OPERATOR_OFED}/.driver-ready")
+            origin = "operator" if container else "host"
+            kind, version = self._ofed(f"{OPERATOR_OFED}/" if container else "", core["version"])
+        else:
+            for name in ("nic_stack.kind", "nic_stack.version", "nic_stack.origin"):
+                self.note(name, "it is not known where mlx5_core comes from")
+        if kind == "ofed" and version is None:
+            self.note("nic_stack.version", "neither usr/bin/ofed_info nor sys/module/mlx5_core/version has it")
+        return {
+            "kind": kind,
+            "version": version,
+            "origin": origin,
+            "modules": modules,
+            "same_build": self._same_build(modules),
+        }
+
+    def _module(self, name: str, files: dict[str, str]) -> dict[str, Any]:
+        base = f"sys/module/{name}"
+        loaded = self.is_there("nic_stack.modules.loaded", base, "sys/module")
+        out: dict[str, Any] = {
+            "loaded": loaded,
+            "version": None,
+            "srcversion": None,
+            "from": None,
+            "file": files.get(name),
+        }
+        if loaded:
+            for key in ("version", "srcversion"):
+                if self.has(f"{base}/{key}"):
+                    out[key] = self.value(f"nic_stack.modules.{key}", f"{base}/{key}", word, name)
+            if any(self.has(f"{base}/{file}") for file in ("taint", "srcversion", "refcnt")):
+                taint = self.value("nic_stack.modules.from", f"{base}/taint", word, name, "sys/module/*/taint")
+                out["from"] = None if taint is None else "ofed" if "O" in taint else "kernel"
+            else:
+                out["from"] = "kernel"  # built in: such a one has none of the three
+        elif loaded is None:
+            self.note("nic_stack.modules.from", "sys/module could not be read", name)
+        return out
+
+    def _same_build(self, modules: dict[str, dict[str, Any]]) -> bool | None:
+        if not modules["mlx5_core"]["loaded"]:
+            if modules["mlx5_core"]["loaded"] is None:
+                self.note("nic_stack.same_build", "sys/module could not be read")
+            return None
+        loaded = [module for module in modules.values() if module["loaded"]]
+        sources = {module["from"] for module in loaded}
+        if len(sources - {None}) > 1:
+            return False
+        # Another file than the loaded one: the next load mixes them.
+        for module in loaded:
+            if (
+                module["file"]
+                and module["from"]
+                and (module["from"] == "kernel") != module["file"].startswith("kernel/")
+            ):
+                return False
+        if None in sources:
+            self.note("nic_stack.same_build", "it is not known where every module comes from")
+            return None
+        if "nic_stack.modules.file" in self._notes:
+            self.note("nic_stack.same_build", "it is not known what the next load takes: no modules.dep")
+            return None
+        return True
+
+    def _ofed(self, prefix: str, module_version: str | None) -> tuple[str, str | None]:
+        path = f"{prefix}usr/bin/ofed_info"
+        try:
+            wanted = r"^\W*(?:echo\s+)?\"?(MLNX_OFED_LINUX|OFED-internal)-\d"
+            for line in self.tree.lines(path, wanted):
+                found = re.search(r"(MLNX_OFED_LINUX|OFED-internal)-(\d[\w.-]*)", line)
+                if found:
+                    self.at["nic_stack.version"] = path
+                    kind = "mlnx_ofed" if found.group(1).startswith("MLNX") else "doca_ofed"
+                    return kind, found.group(2).rstrip(".-")[:40]
+        except Unread:
+            pass
+        self.at["nic_stack.version"] = "sys/module/mlx5_core/version"
+        return ("doca_ofed" if self.has(f"{prefix}opt/mellanox/doca") else "ofed"), module_version
+
+    def _functions(
+        self, pci: dict[str, tuple[str, str]] | None, gpus: list[dict[str, Any]] | None
+    ) -> tuple[list[dict[str, Any]] | None, int | None]:
+        if pci is None:
+            self.note("functions_omitted", f"{PCI} could not be listed")
+            return None, None
+        mine = [address for address, (vendor, kind) in pci.items() if vendor == MELLANOX and kind in NIC_CLASSES]
+        kinds = {address: self._kind(address) for address in mine}
+        order = sorted(mine, key=lambda address: (kinds[address][0] != "pf", address))
+        pfs = sum(kind == "pf" for kind, _of in kinds.values())
+        kept = order[: max(MAX_FUNCTIONS, pfs)]
+        functions = [self._function(address, *kinds[address]) for address in kept]
+        self._admin_macs(functions)
+        for function in functions:
+            function["gpu_distance"] = {}
+            if function["kind"] == "pf":
+                for gpu in gpus or []:
+                    function["gpu_distance"][gpu["pci"]] = self._distance(gpu, function)
+        return functions, len(order) - len(kept)
+
+    def _kind(self, address: str) -> tuple[str, str | None]:
+        folder = self._devices[address]
+        try:
+            physical = self.tree.target(f"{folder}/physfn")
+        except Unread as reason:
+            self.note("functions.of", str(reason), address)
+            physical = None
+        if physical:
+            return "vf", physical
+        try:
+            device = hexadecimal(4)(self.tree.text(f"{folder}/device"))
+        except (Unread, ValueError):
+            device = ""
+        return ("vf", None) if device in VF_IDS else ("pf", None)
+
+    def _function(self, address: str, kind: str, of: str | None) -> dict[str, Any]:
+        folder = self._devices[address]
+        pf = kind == "pf"
+        out: dict[str, Any] = self._identity("functions", address, MELLANOX)
+        driver = out.pop("driver")
+        out.update(kind=kind, of=of, driver=driver, netdev=self._netdev(folder), hca=None)
+        hcas = self.listed(f"{folder}/infiniband")
+        out["hca"] = hcas[0] if hcas else None
+        self._absent(address, out, pf)
+        out.update(self._port(address, f"{folder}/infiniband/{out['hca']}", pf) if hcas else dict.fromkeys(PORT_KEYS))
+        net = f"{folder}/net/{out['netdev']}"
+        for key, name, convert in (("mtu", "mtu", number), ("mac", "address", mac)):
+            out[key] = None
+            if out["netdev"]:
+                out[key] = self.value(f"functions.{key}", f"{net}/{name}", convert, address, f"{PCI}/*/net/*/{name}")
+        out.update(
+            self._link("functions", address) if pf else dict.fromkeys(("speed", "max_speed", "width", "max_width"))
+        )
+        out["numa"] = self._attribute("functions", address, "numa_node", numa, "numa")
+        for key in ("totalvfs", "numvfs"):
+            out[key] = self._attribute("functions", address, f"sriov_{key}", number, key) if pf else None
+        out["admin_mac"] = None
+        return out
+
+    def _netdev(self, folder: str) -> str | None:
+        """The netdev of a function; representors of its VFs do not count."""
+        names = self.listed(f"{folder}/net")
+        for name in names if len(names) > 1 else []:
+            try:
+                if re.search(r"vf|sf", self.tree.text(f"{folder}/net/{name}/phys_port_name")):
+                    names = [other for other in names if other != name]
+            except Unread:
+                continue
+        return names[0] if names else None
+
+    def _absent(self, address: str, function: dict[str, Any], pf: bool) -> None:
+        why = "no driver is bound" if function["driver"] == "" else "the function has none"
+        if not pf and function["driver"] == "mlx5_core":
+            why = "the function has none here; a VF given to a pod has left the host's namespace"
+        for key, keys in (("netdev", ("netdev", "mtu", "mac")), ("hca", ("hca", *PORT_KEYS))):
+            if function[key] is None:
+                for name in keys:
+                    if pf or name != "firmware":
+                        self.note(f"functions.{name}", why, address)
+
+    def _port(self, address: str, hca: str, pf: bool) -> dict[str, Any]:
+        def read(key: str, name: str, convert: Callable[[str], Any]) -> Any:
+            return self.value(f"functions.{key}", f"{hca}/{name}", convert, address, f"{PCI}/*/infiniband/*/{name}")
+
+        rated = read("rate", "ports/1/rate", rate)
+        if rated is None:
+            self.note("functions.lanes", "functions.rate could not be read", address)
+        return {
+            "firmware": read("firmware", "fw_ver", word) if pf else None,
+            "state": read("state", "ports/1/state", after_number),
+            "physical": read("physical", "ports/1/phys_state", after_number),
+            "rate": rated[0] if rated else None,
+            "lanes": rated[1] if rated else None,
+            "link_layer": read("link_layer", "ports/1/link_layer", one_of("Ethernet", "InfiniBand")),
+            "gid3": read("gid3", "ports/1/gid_attrs/types/3", one_of("RoCE v2", "IB/RoCE v1")),
+        }
+
+    def _admin_macs(self, functions: list[dict[str, Any]]) -> None:
+        pfs = {f["pci"]: f for f in functions if f["kind"] == "pf"}
+        vfs = [f for f in functions if f["kind"] == "vf" and f["of"] in pfs]
+        for vf in functions:
+            if vf["kind"] == "vf" and vf["of"] not in pfs:
+                self.note("functions.admin_mac", "its PF is not on this host", vf["pci"])
+        if not vfs:
+            return
+        netdevs = sorted({pfs[vf["of"]]["netdev"] for vf in vfs if pfs[vf["of"]]["netdev"]})
+        reason, answer = "the PF does not list it", {}
+        try:
+            answer = self.tree.call("vf_macs", lambda: ask_vf_macs(netdevs), network=True)
+            self.at["functions.admin_mac"] = "call vf_macs"
+        except Unread as error:
+            reason = str(error)
+        indices = {pf: self._vf_indices(pf) for pf in {vf["of"] for vf in vfs}}
+        for vf in vfs:
+            index = indices[vf["of"]].get(vf["pci"])
+            macs = answer.get(pfs[vf["of"]]["netdev"]) if isinstance(answer, dict) else None
+            found = macs.get(str(index)) if isinstance(macs, dict) else None
+            if not isinstance(found, str):
+                found = self._ofed_mac(vf["of"], index)
+            if isinstance(found, str) and re.fullmatch(r"[0-9a-f]{2}(:[0-9a-f]{2}){5}", found):
+                vf["admin_mac"] = found
+            else:
+                self.note("functions.admin_mac", reason, vf["pci"])
+
+    def _vf_indices(self, pf: str) -> dict[str, int]:
+        """VF's address -> its number on the PF."""
+        found = {}
+        for name in self.listed(self._devices[pf], r"virtfn\d+"):
+            try:
+                found[self.tree.target(f"{self._devices[pf]}/{name}") or ""] = int(name[6:])
+            except Unread:
+                continue
+        return found
+
+    def _ofed_mac(self, pf: str, index: int | None) -> str | None:
+        if index is None:
+            return None
+        path = f"{self._devices[pf]}/sriov/{index}/config"
+        try:
+            for line in self.tree.lines(path, r"^MAC\s*:"):
+                self.at.setdefault("functions.admin_mac", f"{PCI}/*/sriov/*/config")
+                return line.partition(":")[2].strip().lower()
+        except Unread:
+            pass
+        return None
+
+    def _distance(self, gpu: dict[str, Any], nic: dict[str, Any]) -> str | None:
+        one, other = way(self._devices[gpu["pci"]]), way(self._devices[nic["pci"]])
+        if one is None or other is None:
+            self.note(
+                "functions.gpu_distance", "the link in sys/bus/pci/devices does not lead to a PCI tree", nic["pci"]
+            )
+            return None
+        self.at.setdefault("functions.gpu_distance", PCI)
+        if one[0] == other[0]:
+            shared, mine, its = branches(one[1], other[1])
+            same_slot = len(one[1]) == len(other[1]) == 1 and one[1][0][:-2] == other[1][0][:-2]
+            if shared or same_slot:
+                return "PIX" if max(len(mine), len(its)) <= 1 else "PXB"
+            return "PHB"
+        if gpu["numa"] is not None and nic["numa"] is not None:
+            return "NODE" if gpu["numa"] == nic["numa"] else "SYS"
+        if len(self.listed("sys/devices/system/node", r"node\d+")) == 1:
+            return "NODE"
+        self.note("functions.gpu_distance", "two host bridges, and the NUMA node of one is not known", nic["pci"])
+        return None
+
+    def bridges(
+        self, gpus: list[dict[str, Any]] | None, functions: list[dict[str, Any]] | None
+    ) -> list[dict[str, Any]] | None:
+        """GPUs, NICs (VFs only without their PF) and all bridges above them, by address."""
+        if gpus is None or functions is None:
+            self.note("pci", "gpus or functions are not known")
+            return None
+        queue = [f["pci"] for f in [*gpus, *functions] if f.get("of") is None]
+        parents: dict[str, str | None] = {}
+        while queue:
+            address = queue.pop()
+            if address not in parents and address in self._devices:
+                parents[address] = parent = self._parent(address)
+                queue += [parent] if parent else []
+        return [self._bridge(address, parents[address]) for address in sorted(parents)]
+
+    def _parent(self, address: str) -> str | None:
+        found = way(self._devices[address])
+        if found is None:
+            self.note("pci.parent", "the link in sys/bus/pci/devices does not lead to a PCI tree", address)
+            return None
+        self.at.setdefault("pci.parent", PCI)
+        return found[1][-2] if len(found[1]) > 1 else None
+
+    def _bridge(self, address: str, parent: str | None) -> dict[str, Any]:
+        def pair(key: str, one: str, other: str) -> str | None:
+            ids = [self._attribute("pci", address, name, hexadecimal(4), key) for name in (one, other)]
+            return None if None in ids else ":".join(ids)
+
+        return {
+            "pci": address,
+            "parent": parent,
+            "class": self._attribute("pci", address, "class", hexadecimal(6)),
+            "id": pair("id", "vendor", "device"),
+            "subsystem": pair("subsystem", "subsystem_vendor", "subsystem_device"),
+            "speed": self._attribute("pci", address, "max_link_speed", speed, "speed"),
+            "width": self._attribute("pci", address, "max_link_width", width, "width"),
+            "numa": self._attribute("pci", address, "numa_node", int, "numa"),
+        }
+
+    def _other_nics(self, pci: dict[str, tuple[str, str]] | None) -> list[dict[str, Any]] | None:
+        if pci is None:
+            return None
+        others: list[dict[str, Any]] = []
+        for address, (vendor, kind) in pci.items():
+            if vendor != MELLANOX and kind in NIC_CLASSES and len(others) < MAX_OTHER_NICS:
+                nic = self._identity("other_nics", address, vendor)
+                folder = self._devices[address]
+                # virtio's netdev hangs below a device of its own
+                below = self.listed(folder, r"virtio\d+")
+                nic["netdev"] = self._netdev(folder) or (self._netdev(f"{folder}/{below[0]}") if below else None)
+                others.append(nic)
+        return others
+
+    # Oracle Cloud Agent
+
+    def _oca(self) -> dict[str, Any]:
+        units = ("oracle-cloud-agent.service", "snap.oracle-cloud-agent.oracle-cloud-agent.service")
+        running, _pid = self.service(*units)
+        log = f"var/log/{OCA}/oci-hpc-mlx-configure.log"
+        if running:
+            agent: str | None = "running"
+        elif not self.has_unit(*units):
+            agent = "absent"
+        else:
+            agent = "stopped" if running is False else None
+        if agent is None:
+            self.note("oca.agent", "no systemd cgroups to find it in")
+
+        def state() -> str:
+            if not self.tree.exists(log):
+                return "absent" if agent == "absent" else "pending"
+            found = self.tree.records(log, lambda piece: b"Fully Configured\n" * (b"Fully Configured" in piece))
+            return "Fully Configured" if "Fully" in found else "pending"
+
+        def network() -> str | None:
+            path = f"etc/{OCA}/rdma_network.json"
+            if not self.tree.exists(path):
+                return None
+            cidr = re.search(rb"\b\d{1,3}(?:\.\d{1,3}){3}/\d{1,2}\b", self.tree.data(path, keep=_networks))
+            if not cidr:
+                raise Unread(f"{path}: no network in it")
+            return cidr.group(0).decode()
+
+        return {
+            "state": self.fact("oca.state", log, state),
+            "agent": agent,
+            "rdma_network": self.fact("oca.rdma_network", f"etc/{OCA}/rdma_network.json", network),
+        }
+
+    # GPUDirect
+
+    def _gpudirect(
+        self,
+        system: dict[str, Any],
+        driver: dict[str, Any],
+        gpus: list[dict[str, Any]] | None,
+        functions: list[dict[str, Any]] | None,
+    ) -> dict[str, Any]:
+        peermem = self._peermem()
+        dmabuf = self._dmabuf(system, driver, gpus)
+        path, why = _gpudirect_path(driver, peermem, dmabuf, functions)
+        if path == "unknown":
+            self.note("gpudirect.path", why)
+        return {
+            "peermem": peermem,
+            "nv_peer_mem": self.is_there("gpudirect.nv_peer_mem", "sys/module/nv_peer_mem", "sys/module"),
+            "nvidia_fs": self.is_there("gpudirect.nvidia_fs", "sys/module/nvidia_fs", "sys/module"),
+            "dmabuf": dmabuf,
+            "path": path,
+            "why": why,
+        }
+
+    def _peermem(self) -> dict[str, Any]:
+        prefix, module = "gpudirect.peermem", "sys/module/nvidia_peermem"
+        loaded = self.is_there(f"{prefix}.loaded", module, "sys/module")
+        refcnt = self.value(f"{prefix}.refcnt", f"{module}/refcnt", number) if loaded else None
+        matches = None
+        if loaded:
+            matches = self.fact(f"{prefix}.matches_ib_core", "sys/module/ib_core/holders", self._peermem_holds)
+        installed = None
+        if self._files:
+            self.at[f"{prefix}.installed"] = self._files[""]
+            installed = "nvidia_peermem" in self._files
+        return {
+            "loaded": loaded,
+            "refcnt": refcnt,
+            "registered": self.fact(f"{prefix}.registered", "sys/kernel/mm/memory_peers", self._peermem_registered),
+            "matches_ib_core": matches,
+            "installed": installed,
+            "persistent": self.fact(f"{prefix}.persistent", "etc/modules-load.d", self._peermem_persistent),
+        }
+
+    def _peermem_holds(self) -> bool:
+        if not self.tree.exists("sys/module/ib_core"):
+            return False
+        return any(self.tree.exists(f"sys/module/{name}/holders/nvidia_peermem") for name in ("ib_core", "ib_uverbs"))
+
+    def _peermem_registered(self) -> bool:
+        if not self.tree.exists("sys/kernel/mm"):
+            raise Unread("sys/kernel/mm: not found")
+        if not self.tree.exists("sys/kernel/mm/memory_peers"):
+            return False
+        for name in self.tree.names("sys/kernel/mm/memory_peers", r"nv_mem.*|nvidia-peermem"):
+            if self.tree.exists(f"sys/kernel/mm/memory_peers/{name}/version"):
+                self.tree.text(f"sys/kernel/mm/memory_peers/{name}/version")
+                return True
+        return False
+
+    def _peermem_persistent(self) -> bool:
+        files = [
+            f"{folder}/{name}"
+            for folder in ("etc/modules-load.d", "usr/lib/modules-load.d")
+            for name in self.listed(folder, r".*\.conf")
+        ]
+        wanted = r"^\s*nvidia[-_]peermem\s*$"
+        return any(self.tree.lines(file, wanted) for file in [*files, "etc/modules"] if self.tree.exists(file))
+
+    def _dmabuf(
+        self, system: dict[str, Any], driver: dict[str, Any], gpus: list[dict[str, Any]] | None
+    ) -> dict[str, Any]:
+        kernel = version_numbers(system["kernel"] or "")
+        release = version_numbers(driver["version"] or "")
+        ids = [gpu["id"] for gpu in gpus or [] if (gpu["id"] or NVIDIA).startswith(NVIDIA)]
+        none = driver["origin"] == "none"
+        facts: dict[str, Any] = {
+            "open_module": driver["module"] == "open" if driver["module"] else False if none else None,
+            "kernel": kernel[:2] >= FIRST_DMABUF if len(kernel) > 1 else None,
+            "driver": release[0] >= FIRST_CUDA_11_7 if release else False if none else None,
+            "gpu": all(int(name[5:], 16) >= FIRST_TURING for name in ids) if ids and None not in ids else None,
+        }
+        if gpus is not None and not ids:
+            facts["gpu"] = False
+        values = list(facts.values())
+        facts["possible"] = False if False in values else None if None in values else True
+        for name, sources in (
+            ("open_module", "driver.module"),
+            ("kernel", "os.kernel"),
+            ("driver", "driver.version"),
+            ("gpu", "gpus"),
+        ):
+            if facts[name] is None:
+                self.note(f"gpudirect.dmabuf.{name}", f"{sources} is not known")
+        if facts["possible"] is None:
+            self.note("gpudirect.dmabuf.possible", "one of the four is not known")
+        return facts
+
+    # RDMA subsystem
+
+    def _rdma(self) -> dict[str, Any]:
+        netns = None
+        if self.is_there("rdma.netns", "sys/module/ib_core", "sys/module") is False:
+            self.note("rdma.netns", "ib_core is not loaded")
+        else:
+            path = "sys/module/ib_core/parameters/netns_mode"
+            mode = self.value("rdma.netns", path, one_of("Y", "N"))
+            netns = {"Y": "shared", "N": "exclusive"}.get(mode)
+            self.at["rdma.netns"] = path
+        configured = self.fact("rdma.netns_configured", "etc/modprobe.d", self._netns_configured)
+        pending = None
+        if configured == "default":
+            pending = False
+        elif netns and configured:
+            pending = netns != configured
+        else:
+            self.note("rdma.reboot_pending", "rdma.netns or rdma.netns_configured is not known")
+        return {
+            "netns": netns,
+            "netns_configured": configured,
+            "reboot_pending": pending,
+            "devices": self.fact("rdma.devices", "dev/infiniband", self._rdma_devices),
+        }
+
+    def _netns_configured(self) -> str:
+        # modprobe.d(5): a file in etc hides one of the same name in run and usr/lib; then by name.
+        files: dict[str, str] = {}
+        for folder in ("usr/lib/modprobe.d", "run/modprobe.d", "etc/modprobe.d"):
+            files.update({name: f"{folder}/{name}" for name in self.listed(folder, r".*\.conf")})
+        mode = "default"
+        for name in sorted(files):
+            for line in self.tree.lines(files[name], r"^\s*options\s+ib_core\s.*netns_mode"):
+                mode = _netns_option(line, files[name])
+        try:
+            tokens = self.tree.data("proc/cmdline", keep=_command_line).decode("ascii", "replace").split()
+        except Unread:
+            tokens = []
+        for token in tokens:
+            if re.match(r"ib_core\.netns_mode=", token):
+                mode = _netns_option(token, "proc/cmdline")
+        return mode
+
+    def _rdma_devices(self) -> list[str]:
+        if not self.tree.exists("dev"):
+            raise Unread("dev: not found")
+        if not self.tree.exists("dev/infiniband"):
+            return []
+        names = self.tree.names("dev/infiniband", r"uverbs\d+|rdma_cm")
+        return sorted(names, key=lambda name: (name[:6], len(name), name))[: MAX_FUNCTIONS + 1]
+
+    # Limits
+
+    def _limits(
+        self,
+        gpus: list[dict[str, Any]] | None,
+        functions: list[dict[str, Any]] | None,
+        runtime: str | None,
+    ) -> dict[str, Any]:
+        pfs = [f for f in functions or [] if f["kind"] == "pf"]
+        return {
+            "memlock_runtime": self.fact("limits.memlock_runtime", "proc", lambda: self._memlock_runtime(runtime)),
+            "memlock_ssh": self.fact("limits.memlock_ssh", "etc/security", self._memlock_ssh),
+            "hugepages": self.fact("limits.hugepages", "proc/meminfo", self._hugepages),
+            "iommu": self.fact("limits.iommu", "sys/class/iommu", lambda: self._iommu(gpus, functions)),
+            "acs": self.fact("limits.acs", f"{PCI}/*/config", lambda: self._acs(gpus, pfs, functions)),
+            "relaxed_ordering": self.fact(
+                "limits.relaxed_ordering", f"{PCI}/*/config", lambda: self._relaxed_ordering(pfs)
+            ),
+            "governor": self.fact("limits.governor", "sys/devices/system/cpu/cpufreq", self._governor),
+            "time_sync": self.fact("limits.time_sync", "adjtimex", self._time_sync),
+            "default_route": self.fact("limits.default_route", "proc/1/net/route", self._default_route),
+        }
+
+    def _process_memlock(self, pid: int, who: str) -> int | str:
+        if not pid:
+            raise Unread(f"no process of {who} is seen (another PID namespace, or it does not run)")
+        path = f"proc/{pid}/limits"
+        for line in self.tree.lines(path, r"^Max locked memory"):
+            found = re.match(r"Max locked memory\s+(\S+)\s+\S+\s+bytes", line)
+            if found:
+                return memory_limit(found.group(1), 1)
+        raise Unread(f"{path}: no line of locked memory")
+
+    def _memlock_runtime(self, runtime: str | None) -> int | str:
+        if runtime not in ("crio", "containerd"):
+            raise Unread("no container runtime is known")
+        if runtime == "crio":
+            found = None
+            for line in self._runtime_lines("crio"):
+                soft = re.search(r"\"memlock=(-?\w+)(?::|\")", line)
+                found = soft.group(1) if soft else None if "default_ulimits" in line and "[]" in line else found
+            if found:
+                self.at["limits.memlock_runtime"] = "etc/crio/crio.conf.d default_ulimits"
+                return memory_limit(found, 1)
+        self.at["limits.memlock_runtime"] = f"proc/<pid of {runtime}>/limits"
+        return self._process_memlock(self.service(f"{runtime}.service")[1], runtime)
+
+    def _memlock_ssh(self) -> int | str:
+        files = ["etc/security/limits.conf"]
+        files += [f"etc/security/limits.d/{name}" for name in self.listed("etc/security/limits.d", r".*\.conf")]
+        found = None
+        for file in files:
+            if self.tree.exists(file):
+                for line in self.tree.lines(file, r"^\s*\*\s+(-|soft)\s+memlock\s"):
+                    found = line.split()[3] if len(line.split()) > 3 else "nothing"
+        if found:
+            self.at["limits.memlock_ssh"] = "etc/security/limits.conf, limits.d"
+            return memory_limit(found, 1024)
+        self.at["limits.memlock_ssh"] = "proc/<pid of sshd>/limits"
+        return self._process_memlock(self.service("sshd.service", "ssh.service")[1], "sshd")
+
+    def _hugepages(self) -> int:
+        for line in self.tree.lines("proc/meminfo", r"^HugePages_Total:\s+\d+$"):
+            return int(line.split()[1])
+        raise Unread("proc/meminfo: no HugePages_Total")
+
+    def _iommu(self, gpus: list[dict[str, Any]] | None, functions: list[dict[str, Any]] | None) -> str:
+        kinds = set()
+        for device in [*(gpus or []), *(functions or [])]:
+            group = f"{self._devices[device['pci']]}/iommu_group"
+            if self.tree.exists(group) and self.tree.exists(f"{group}/type"):
+                kinds.add(self.tree.text(f"{group}/type"))
+        if kinds:
+            self.at["limits.iommu"] = f"{PCI}/*/iommu_group/type"
+            return "pt" if kinds == {"identity"} else "on"
+        if self.tree.exists("sys/class/iommu") and not self.tree.names("sys/class/iommu"):
+            return "off"
+        tokens = self.tree.data("proc/cmdline", keep=_command_line).split()
+        if not tokens:
+            raise Unread("no device has an IOMMU group, and proc/cmdline does not speak of the IOMMU")
+        self.at["limits.iommu"] = "proc/cmdline"
+        if b"iommu=pt" in tokens or b"iommu.passthrough=1" in tokens:
+            return "pt"
+        return "off" if {b"intel_iommu=off", b"amd_iommu=off", b"iommu=off"} & set(tokens) else "on"
+
+    def _config(self, address: str) -> bytes:
+        folder = self._devices.get(address) or self.tree.real(f"{PCI}/{address}")
+        return self.tree.data(f"{folder}/config", 4096, without_serial)
+
+    def _acs(
+        self, gpus: list[dict[str, Any]] | None, pfs: list[dict[str, Any]], functions: list[dict[str, Any]] | None
+    ) -> list[str]:
+        if gpus is None or functions is None:
+            raise Unread("gpus or functions are not known")
+        between: set[str] = set()
+        for gpu in gpus:
+            for pf in pfs:
+                if pf["gpu_distance"].get(gpu["pci"]) in ("PIX", "PXB"):
+                    one, other = way(self._devices[gpu["pci"]]), way(self._devices[pf["pci"]])
+                    if one and other:
+                        _shared, mine, its = branches(one[1], other[1])
+                        between.update(mine, its)
+                elif pf["gpu_distance"].get(gpu["pci"]) is None:
+                    raise Unread("functions.gpu_distance is not known")
+        redirecting = []
+        for address in sorted(between):
+            config = self._config(address)
+            try:
+                offset = extended_capability(config, 0x000D)
+            except ValueError as error:
+                raise Unread(f"{PCI}/{address}/config: {error}") from None
+            if offset and int.from_bytes(config[offset + 6 : offset + 8], "little") & 0x1C:
+                redirecting.append(address)
+        return redirecting[:64]
+
+    def _relaxed_ordering(self, pfs: list[dict[str, Any]]) -> bool:
+        if not pfs:
+            raise Unread("no Mellanox PF")
+        for pf in pfs:
+            try:
+                config = self._config(pf["pci"])
+                offset = capability(config, 0x10)
+            except ValueError as error:
+                raise Unread(f"{PCI}/{pf['pci']}/config: {error}") from None
+            if not offset:
+                raise Unread(f"{PCI}/{pf['pci']}/config: no PCIe capability")
+            if not int.from_bytes(config[offset + 8 : offset + 10], "little") & 0x10:
+                return False
+        return True
+
+    def _governor(self) -> str:
+        base = "sys/devices/system/cpu/cpufreq"
+        policies = self.tree.names(base, r"policy\d+")
+        found = {self.tree.text(f"{base}/{policy}/scaling_governor") for policy in policies}
+        if not found:
+            raise Unread(f"{base}: no policy; the firmware or a hypervisor sets the frequency")
+        return found.pop()[:40] if len(found) == 1 else "mixed"
+
+    def _time_sync(self) -> str:
+        try:
+            answer = self.tree.call("time_sync", ask_time_sync)
+            self.at["limits.time_sync"] = "call adjtimex"
+        except Unread:
+            if not self.tree.exists("run/systemd/timesync/synchronized"):
+                raise
+            answer = "synchronised"
+            self.at["limits.time_sync"] = "run/systemd/timesync/synchronized"
+        return one_of("synchronised", "unsynchronised")(str(answer))
+
+    def _default_route(self) -> str:
+        routes = []
+        for line in self.tree.lines("proc/1/net/route", r"^\S+\s+00000000\s"):
+            fields = line.split()
+            # flag 1 is "up"; a mask other than 0 is not a default route
+            if len(fields) > 7 and fields[7] == "00000000" and int(fields[3], 16) & 1:
+                routes.append((int(fields[6]), fields[0]))
+        if not routes:
+            raise Unread("proc/1/net/route: no default route")
+        return min(routes)[1][:40]
+
+    # Counters
+
+    def _ports(self, functions: list[dict[str, Any]] | None, sample: int = 0) -> list[dict[str, Any]] | None:
+        if functions is None:
+            self.note("counters.ports", "functions are not known")
+            return None
+        pfs = [f for f in functions if f["kind"] == "pf" and f["hca"]]
+        pauses = self._pauses(sorted({f["netdev"] for f in pfs if f["netdev"]}), sample)
+        ports = []
+        for function in pfs:
+            base = f"{self._devices[function['pci']]}/infiniband/{function['hca']}/ports"
+            for port in self.listed(base, r"\d{1,3}"):
+                entry: dict[str, Any] = {"hca": function["hca"], "port": int(port)}
+                for folder, names in (("counters", PORT_COUNTERS), ("hw_counters", HW_COUNTERS)):
+                    for name in names:
+                        entry[name] = self.value(
+                            f"counters.ports.{name}",
+                            f"{base}/{port}/{folder}/{name}",
+                            number,
+                            function["hca"],
+                            f"{PCI}/*/infiniband/*/ports/*/{folder}/{name}",
+                        )
+                entry.update(self._pause(pauses, function))
+                entry["delta"] = None
+                ports.append(entry)
+        return ports
+
+    def _pauses(self, netdevs: list[str], sample: int) -> dict[str, Any]:
+        if not netdevs:
+            return {}
+        try:
+            answer = (
+                ask_pauses(netdevs)
+                if sample and self.tree.saved("pause") is None
+                else self.tree.call("pause", lambda: ask_pauses(netdevs), network=True)
+            )
+        except (Unread, OSError) as reason:
+            return {"": str(reason)}
+        return answer if isinstance(answer, dict) else {}
+
+    def _pause(self, pauses: dict[str, Any], function: dict[str, Any]) -> dict[str, Any]:
+        pair = pauses.get(function["netdev"])
+        if isinstance(pair, list) and len(pair) == 2 and all(isinstance(value, int) for value in pair):
+            self.at["counters.ports.rx_pause"] = self.at["counters.ports.tx_pause"] = "call pause"
+            return dict(zip(PAUSE_COUNTERS, pair))
+        for name in PAUSE_COUNTERS:
+            reason = pauses.get("") or f"call pause: {function['netdev'] or 'no netdev'} does not count it"
+            self.note(f"counters.ports.{name}", reason, function["hca"])
+        return dict.fromkeys(PAUSE_COUNTERS)
+
+    def _deltas(self, ports: list[dict[str, Any]] | None, functions: list[dict[str, Any]] | None) -> None:
+        later = {(port["hca"], port["port"]): port for port in self._ports(functions, sample=1) or []}
+        for port in ports or []:
+            other = later.get((port["hca"], port["port"]), {})
+            port["delta"] = {}
+            for name in (*PORT_COUNTERS, *HW_COUNTERS, *PAUSE_COUNTERS):
+                before, after = port[name], other.get(name)
+                port["delta"][name] = None if before is None or after is None else after - before
+
+
+PORT_KEYS = ("firmware", "state", "physical", "rate", "lanes", "link_layer", "gid3")
+
+
+def _flavour(kernel: str, system: str) -> str:
+    if "uek" in kernel:
+        return "uek"
+    if re.search(r"\.el\d", kernel):
+        return "rhck" if system == "ol" else "rhel"
+    for name in ("oracle", "nvidia", "generic", "aws", "azure", "gcp"):
+        if re.search(rf"-{name}\b", kernel):
+            return name
+    return "other"
+
+
+def _bracketed(text: str) -> str:
+    found = re.search(r"\[(none|integrity|confidentiality)\]", text)
+    if not found:
+        raise ValueError("no mode in brackets")
+    return found.group(1)
+
+
+def _command_line(content: bytes) -> bytes:
+    """Only the options that the probe reads: a command line may hold secrets."""
+    wanted = rb"(?:intel_|amd_)?iommu=[\w,.-]*|iommu\.passthrough=\d|ib_core\.netns_mode=\w*"
+    return b" ".join(token for token in content.split() if re.fullmatch(wanted, token)) + b"\n"
+
+
+def _networks(content: bytes) -> bytes:
+    return b"\n".join(re.findall(rb"\b\d{1,3}(?:\.\d{1,3}){3}/\d{1,2}\b", content))
+
+
+def _netns_option(line: str, path: str) -> str:
+    found = re.search(r"netns_mode=([01YyNn])(?:\s|$)", line)
+    if not found:
+        raise Unread(f"{path}: {line.strip()[:60]!r} has no value for netns_mode")
+    return "exclusive" if found.group(1) in "0nN" else "shared"
+
+
+def _count_xids(lines: list[str]) -> list[dict[str, Any]]:
+    counts: dict[tuple[int, str], int] = {}
+    for line in lines:
+        found = re.match(r"NVRM: Xid \(PCI:([0-9a-fA-F:.]+)\): (\d{1,4})$", line)
+        if found:
+            address = found.group(1).lower()
+            if re.fullmatch(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}", address):
+                address += ".0"
+            key = int(found.group(2)), address
+            counts[key] = counts.get(key, 0) + 1
+    return [{"code": code, "pci": pci, "count": count} for (code, pci), count in sorted(counts.items())][:64]
+
+
+def _gpudirect_path(
+    driver: dict[str, Any],
+    peermem: dict[str, Any],
+    dmabuf: dict[str, Any],
+    functions: list[dict[str, Any]] | None,
+) -> tuple[str, str]:
+    """Which way NCCL takes between GPU and NIC, and why."""
+    if driver["origin"] == "none":
+        return "none", "no NVIDIA driver is loaded"
+    if functions is not None and not functions:
+        return "none", "no Mellanox function on PCI"
+    lacking = {
+        "open_module": "the driver's module is proprietary",
+        "kernel": "the kernel is older than 5.12",
+        "driver": "the driver is older than 515 (CUDA 11.7)",
+        "gpu": "no GPU of Turing or later",
+    }
+    no_dmabuf = "; ".join(text for key, text in lacking.items() if dmabuf[key] is False)
+    if functions is None or driver["origin"] is None:
+        return "unknown", "functions or driver.origin are not known"
+    if dmabuf["possible"]:
+        return "dmabuf", "open module, kernel >= 5.12, driver >= 515, Turing or later"
+    if dmabuf["possible"] is None:
+        return "unknown", "whether DMA-BUF is possible is not known"
+    if peermem["loaded"] and peermem["registered"]:
+        return "peermem", f"no DMA-BUF ({no_dmabuf}); nvidia_peermem is loaded and registered"
+    if peermem["loaded"] is None or (peermem["loaded"] and peermem["registered"] is None):
+        return "unknown", f"no DMA-BUF ({no_dmabuf}); nvidia_peermem could not be read"
+    state = "loaded but not registered" if peermem["loaded"] else "not loaded"
+    return "none", f"no DMA-BUF ({no_dmabuf}); nvidia_peermem is {state}"
+
+
+# Calls: facts that are in no file
+
+
+def ask_vf_macs(netdevs: list[str]) -> dict[str, dict[str, str]]:
+    """{netdev: {VF's number: administrative MAC}}, by RTM_GETLINK with RTEXT_FILTER_VF (linux/if_link.h)."""
+    import socket
+    import struct
+
+    answer: dict[str, dict[str, str]] = {}
+    with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 0) as channel:  # 0: NETLINK_ROUTE
+        channel.settimeout(2)
+        channel.bind((0, 0))
+        for netdev in netdevs:
+            try:
+                index = socket.if_nametoindex(netdev)
+            except OSError:
+                continue
+            body = struct.pack("=BxHiII", 0, 0, index, 0, 0) + struct.pack("=HHI", 8, 29, 1)
+            channel.send(struct.pack("=IHHII", 16 + len(body), 18, 1, 0, 0) + body)
+            message = channel.recv(1024 * 1024)
+            if len(message) >= 32 and struct.unpack_from("=H", message, 4)[0] == 16:
+                answer[netdev] = dict(_vf_macs(message[32:]))
+    return answer
+
+
+def _attributes(data: bytes) -> Iterable[tuple[int, bytes]]:
+    offset = 0
+    while offset + 4 <= len(data):
+        length = int.from_bytes(data[offset : offset + 2], sys.byteorder)
+        kind = int.from_bytes(data[offset + 2 : offset + 4], sys.byteorder) & 0x3FFF
+        if length < 4:
+            return
+        yield kind, data[offset + 4 : offset + length]
+        offset += (length + 3) & ~3
+
+
+def _vf_macs(data: bytes) -> Iterable[tuple[str, str]]:
+    for kind, infos in _attributes(data):
+        if kind != 22:  # IFLA_VFINFO_LIST
+            continue
+        for _info, values in _attributes(infos):
+            for name, value in _attributes(values):
+                if name == 1 and len(value) >= 10:  # IFLA_VF_MAC: u32 vf, then the address
+                    number_of_vf = int.from_bytes(value[:4], sys.byteorder)
+                    yield str(number_of_vf), ":".join(f"{byte:02x}" for byte in value[4:10])
+
+
+def ask_pauses(netdevs: list[str]) -> dict[str, list[int]]:
+    """{netdev: [pause frames received, sent]}, by ETHTOOL_GSTATS (linux/ethtool.h); without any, absent."""
+    import ctypes
+    import fcntl
+    import socket
+    import struct
+
+    def ioctl(channel: socket.socket, netdev: str, buffer: Any) -> None:
+        request = struct.pack("16sP", netdev.encode()[:15], ctypes.addressof(buffer)) + bytes(16)
+        fcntl.ioctl(channel.fileno(), 0x8946, request)  # SIOCETHTOOL
+
+    answer: dict[str, list[int]] = {}
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as channel:
+        for netdev in netdevs:
+            try:
+                size = ctypes.create_string_buffer(struct.pack("=IIQI", 0x37, 0, 1 << 1, 0), 20)  # GSSET_INFO
+                ioctl(channel, netdev, size)
+                count = struct.unpack_from("=I", size.raw, 16)[0]
+                if not 0 < count <= 65536:
+                    continue
+                names = ctypes.create_string_buffer(struct.pack("=III", 0x1B, 1, count), 12 + 32 * count)
+                ioctl(channel, netdev, names)
+                values = ctypes.create_string_buffer(struct.pack("=II", 0x1D, count), 8 + 8 * count)
+                ioctl(channel, netdev, values)
+            except OSError:
+                continue
+            pair = _pause_sums(names.raw[12:], struct.unpack_from(f"={count}Q", values.raw, 8))
+            if pair:
+                answer[netdev] = pair
+    return answer
+
+
+def _pause_sums(names: bytes, values: tuple[int, ...]) -> list[int]:
+    sums: dict[str, int] = {}
+    for match in re.finditer(rb"([rt]x)_(?:pause_ctrl_phy|prio[0-7]_pause)\0", names):
+        if match.start() % 32 == 0:
+            side = match.group(1).decode()
+            sums[side] = sums.get(side, 0) + values[match.start() // 32]
+    return [sums.get("rx", 0), sums.get("tx", 0)] if sums else []
+
+
+def ask_time_sync() -> str:
+    """Whether the kernel holds the clock for synchronised: STA_UNSYNC (0x40) of adjtimex(2)."""
+    import ctypes
+
+    library = ctypes.CDLL(None, use_errno=True)
+    buffer = (ctypes.c_long * 64)()  # struct timex is 208 bytes; modes = 0 only reads
+    if library.adjtimex(ctypes.byref(buffer)) < 0:
+        raise OSError(ctypes.get_errno(), "adjtimex")
+    status = ctypes.c_int.from_buffer(buffer, 5 * ctypes.sizeof(ctypes.c_long)).value
+    return "unsynchronised" if status & 0x40 else "synchronised"
+
+
+def main(arguments: list[str] | None = None) -> int:
+    import argparse
+
+    parser = argparse.ArgumentParser(description="Prints the facts of a GPU host as JSON. Changes nothing.")
+    parser.add_argument("--root", default="/", help="where the host's file system or a saved tree is (default: /)")
+    parser.add_argument("--interval", type=float, default=0, help="seconds between two readings of the counters")
+    parser.add_argument("--pci", action="store_true", help="also the bridges above GPUs and NICs")
+    parser.add_argument("--collect", metavar="TAR", help="also write what was read to this tar")
+    options = parser.parse_args(arguments)
+    try:
+        if options.collect:
+            document = collect(options.root, options.collect, options.interval, options.pci)
+        else:
+            document = probe(options.root, options.interval, options.pci)
+    except (NotATree, OSError) as error:
+        sys.stderr.write(f"host probe: {error}\n")
+        return 2
+    sys.stdout.write(json.dumps(document, separators=(",", ":")) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

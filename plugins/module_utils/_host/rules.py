@@ -1,0 +1,1181 @@
+# Copyright: gpuops.rdma contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What must hold on a GPU host: the host document against the shape, the mode and the profile. PRIVATE.
+
+files/host_rules.yml has the rules (id, severity, texts, thresholds), CONDITIONS below one function for each id. A
+condition answers None (it holds), ``Bad`` or ``Skip``, or asks for a fact that the document does not have: then the
+rule is ``unknown`` unless a fault is already proven. docs/host_document.md has the facts' units.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Optional, Union
+
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import DataError, InputError
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Finding, Json, Shape
+
+STAGE = "host_checks"
+VERSION = 1
+"""Format of the host document that these rules read."""
+SEVERITIES = {"fail": "error", "unknown": "unknown", "warn": "warning"}
+"""Status of a rule -> severity of its finding, worst first."""
+SOURCES = ("auto", "host", "operator")
+VIRTUAL = ("vm", "vgpu_vm")
+NEAR = ("PIX", "PXB")
+DISTANCES = ("PIX", "PXB", "PHB", "NODE", "SYS")
+MODULES = ("mlx5_core", "mlx5_ib", "ib_core", "ib_uverbs", "rdma_cm")
+RUNTIMES = {"crio": "cri-o://", "containerd": "containerd://"}
+NO_MAC = "00:00:00:00:00:00"
+_SHOWN = 4
+_PLATFORMS = {"vm": "a virtual machine", "vgpu_vm": "a vGPU virtual machine", "container": "a container"}
+
+
+# ---- the table -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Rule:
+    """One entry of files/host_rules.yml, which says what the fields mean."""
+
+    id: str
+    group: str
+    severity: str
+    what: str
+    remedy: str
+    reference: str
+    needs: tuple[str, ...]
+    after: tuple[str, ...] = ()
+    blind: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Table:
+    rules: tuple[Rule, ...]
+    limits: Json
+
+
+def table(document: Json) -> Table:
+    """files/host_rules.yml, read. DataError when it and CONDITIONS do not have the same ids."""
+    rules = tuple(_rule(entry) for entry in document["rules"])
+    ids = [rule.id for rule in rules]
+    odd = sorted({name for name in ids if ids.count(name) > 1} | (set(ids) ^ set(CONDITIONS)))
+    if odd:
+        raise DataError(f"files/host_rules.yml and the conditions do not have the same ids: {', '.join(odd)}.")
+    return Table(rules, document["limits"])
+
+
+def _rule(entry: Json) -> Rule:
+    values: Json = {key: tuple(value) if isinstance(value, list) else value for key, value in entry.items()}
+    return Rule(**values)
+
+
+# ---- what a condition sees and answers ---------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Bad:
+    found: str
+    expected: str
+
+
+@dataclass(frozen=True)
+class Skip:
+    """The rule does not apply."""
+
+    why: str
+
+
+Answer = Union[None, Bad, Skip]
+
+
+class Missing(Exception):
+    """A fact that the document does not have."""
+
+    def __init__(self, path: str, why: str = "") -> None:
+        super().__init__(path)
+        self.path, self.why = path, why
+
+
+@dataclass(frozen=True)
+class Look:
+    document: Json
+    shape: Shape
+    mode: str
+    profile: Json
+    driver: str
+    ofed: str
+    limits: Json
+
+    def get(self, path: str) -> Any:
+        """A fact by its path in the document; ``Missing`` when it is null or not there."""
+        return _at(self.document, path, path)
+
+    @property
+    def sriov(self) -> bool:
+        return self.mode == "sriov"
+
+    @property
+    def virtual(self) -> bool:
+        return self.get("platform.kind") in VIRTUAL
+
+    @property
+    def driver_absent(self) -> bool:
+        return bool(self.get("driver.origin") == "none")
+
+    @property
+    def dmabuf(self) -> bool:
+        return bool(self.get("gpudirect.dmabuf.possible"))
+
+    def gpus(self) -> Devices:
+        """All GPUs; the shape's that are not there are ``absent``. A VM numbers its devices itself."""
+        have = list(self.get("gpus"))
+        if self.virtual:
+            lost = self.shape.gpu_count - len(have)
+            return Devices(have, [f"{lost} GPU(s)"] if lost > 0 else [])
+        # A GPU elsewhere stands in for one that is not at its place.
+        known = {item["pci"] for item in have}
+        absent = [gpu.pci for gpu in self.shape.gpus if gpu.pci not in known]
+        return Devices(have, absent if len(have) < self.shape.gpu_count else [])
+
+    def functions(self) -> list[Json]:
+        return list(self.get("functions"))
+
+    def ports(self) -> Devices:
+        """The shape's RDMA ports: by address, in a VM by ID."""
+        functions = self.functions()
+        if self.virtual:
+            ids = {self.shape.pf_id: "pf", self.shape.vf_id: "vf"}
+            have = [item for item in functions if ids.get(item["id"]) == item["kind"] and item["of"] is None]
+            lost = len(self.shape.pfs) - len(have)
+            return Devices(have, [f"{lost} RDMA port(s)"] if lost > 0 else [])
+        by_pci = {item["pci"]: item for item in functions if item["kind"] == "pf"}
+        have = [by_pci[pf.pci] for pf in self.shape.pfs if pf.pci in by_pci]
+        return Devices(have, [f"{pf.netdev} ({pf.pci})" for pf in self.shape.pfs if pf.pci not in by_pci])
+
+    def vfs(self) -> Devices:
+        """The VFs of the shape's RDMA ports."""
+        parents = {item["pci"] for item in self.ports().have}
+        vfs = [item for item in self.functions() if item["kind"] == "vf"]
+        have = [item for item in vfs if _field(item, "functions", "of") in parents]
+        lost = self.shape.vf_count - len(have)
+        return Devices(have, [f"{lost} VF(s)"] if lost > 0 else [])
+
+    def counters(self) -> Devices:
+        """Counters of the shape's RDMA ports."""
+        ports = self.ports()
+        names = {_field(item, "functions", "hca") for item in ports.have}
+        have = [item for item in self.get("counters.ports") if item["hca"] in names]
+        lost = names - {item["hca"] for item in have}
+        return Devices(have, [*ports.absent, *sorted(lost)])
+
+
+@dataclass(frozen=True)
+class Devices:
+    have: list[Json]
+    absent: list[str] = field(default_factory=list)
+    """Those of the shape that are not there, in words."""
+
+
+def _at(tree: Any, path: str, full: str) -> Any:
+    for key in path.split("."):
+        tree = tree.get(key) if isinstance(tree, Mapping) else None
+    if tree is None:
+        raise Missing(full)
+    return tree
+
+
+def _field(item: Json, group: str, key: str) -> Any:
+    return _at(item, key, f"{group}.{key}")
+
+
+def _name(item: Json) -> str:
+    """``rdma1 (0000:0c:00.1)``; GPUs and ports without a netdev by address alone."""
+    if "hca" in item and "pci" not in item:
+        return str(item["hca"])
+    return f"{item['netdev']} ({item['pci']})" if item.get("netdev") else str(item["pci"])
+
+
+def _each(devices: Devices, what: str, test: Callable[[Json], str], expected: str) -> Answer:
+    """``test`` gives "" or what is wrong with one device. A proven fault counts before a missing fact or device."""
+    faults: dict[str, list[str]] = {}
+    missing: Optional[Missing] = None
+    for item in devices.have:
+        try:
+            fault = test(item)
+        except Missing as one:
+            missing = missing or one
+            continue
+        if fault:
+            faults.setdefault(fault, []).append(_name(item))
+    if faults:
+        number = sum(len(names) for names in faults.values())
+        total = len(devices.have) + len(devices.absent)
+        return Bad(f"{number} of {max(total, number)} {what}: {_grouped(faults)}", expected)
+    if missing:
+        raise missing
+    if devices.absent or not devices.have:
+        raise Missing("gpus" if what == "GPUs" else "functions", f"not there: {_some(devices.absent) or what}")
+    return None
+
+
+def _grouped(faults: Mapping[str, Sequence[str]]) -> str:
+    parts = [f"{_some(names)}: {fault}" for fault, names in list(faults.items())[:_SHOWN]]
+    more = len(faults) - _SHOWN
+    return "; ".join(parts) + (f"; and {more} more" if more > 0 else "")
+
+
+def _some(names: Sequence[str]) -> str:
+    more = len(names) - _SHOWN
+    return ", ".join(names[:_SHOWN]) + (f" and {more} more" if more > 0 else "")
+
+
+def _number(text: Any) -> int:
+    """The first number of a version: 570 of 570.172.08."""
+    found = re.match(r"v?(\d+)", str(text))
+    if not found:
+        raise Missing("driver.version", f"{text!r} is no version")
+    return int(found.group(1))
+
+
+def _version(text: Any) -> tuple[int, int]:
+    numbers = [int(number) for number in re.findall(r"\d+", str(text))[:2]]
+    return (numbers[0], numbers[1]) if len(numbers) == 2 else (0, 0)
+
+
+def _need(ok: bool, found: str, expected: str) -> Answer:
+    return None if ok else Bad(found, expected)
+
+
+NO_DRIVER = Skip("no NVIDIA driver is loaded")
+HOST_MODE = Skip("mode host uses no VFs")
+USES_DMABUF = Skip("DMA-BUF is possible")
+
+
+# ---- platform and OS -----------------------------------------------------------------------------------------------
+
+
+def platform(look: Look) -> Answer:
+    kind = look.get("platform.kind")
+    if kind == "container":
+        raise Missing("platform.kind", "the probe saw a container, not the host")
+    return _need(
+        kind == "bare_metal" or not look.shape.name.startswith("BM."), _PLATFORMS.get(kind, kind), "bare metal"
+    )
+
+
+def os_image(look: Look) -> Answer:
+    rules = look.profile["nodes"]
+    name, kernel = look.get("os.name"), look.get("os.kernel")
+    faults = [
+        text
+        for text, patterns, refused in (
+            (name, rules.get("os"), rules.get("os_refused")),
+            (kernel, rules.get("kernel"), rules.get("kernel_refused")),
+        )
+        if (patterns and not _matches(text, patterns)) or _matches(text, refused or ())
+    ]
+    return _need(not faults, ", ".join(faults), f"{_plain(rules.get('os'))}, kernel {_plain(rules.get('kernel'))}")
+
+
+def _matches(text: str, patterns: Iterable[str]) -> bool:
+    return any(re.search(pattern, text) for pattern in patterns)
+
+
+def _plain(patterns: Optional[Sequence[str]]) -> str:
+    return " or ".join(re.sub(r"[\\^$]|\.\*", "", pattern) for pattern in patterns or ()) or "any"
+
+
+def secure_boot(look: Look) -> Answer:
+    return _need(not look.get("os.secure_boot"), "Secure Boot is on", "off, or all modules signed")
+
+
+def lockdown(look: Look) -> Answer:
+    found = look.get("os.lockdown")
+    return _need(found == "none", f"lockdown {found}", "none")
+
+
+def cgroup(look: Look) -> Answer:
+    newest, limit = look.profile.get("kubernetes", {}).get("max"), look.limits["cgroup_v2_from"]
+    if newest is None or _version(newest) < _version(limit):
+        return Skip(f"Kubernetes before {limit} takes cgroup v1")
+    return _need(
+        look.get("os.cgroup") == 2, "cgroup v1", f"cgroup v2: the kubelet refuses v1 from Kubernetes {limit} on"
+    )
+
+
+def runtime(look: Look) -> Answer:
+    name, patterns = look.get("runtime.name"), look.profile["nodes"].get("runtime")
+    if name == "none":
+        return Bad("no container runtime runs", _plain(patterns))
+    return _need(not patterns or _matches(RUNTIMES.get(name, name), patterns), name, _plain(patterns))
+
+
+def runtime_handler(look: Look) -> Answer:
+    return _need(
+        look.get("runtime.nvidia_handler"), f"{look.get('runtime.name')} has no handler nvidia", "a handler nvidia"
+    )
+
+
+def cdi(look: Look) -> Answer:
+    if not look.profile["gpu_operator"]["values"].get("cdi", {}).get("enabled"):
+        return Skip("the profile does not use CDI")
+    return _need(
+        bool(look.get("runtime.cdi")), "no file in /etc/cdi and /run/cdi", "a CDI specification of nvidia.com/gpu"
+    )
+
+
+# ---- NVIDIA driver -------------------------------------------------------------------------------------------------
+
+
+def driver_absent(look: Look) -> Answer:
+    return _need(not look.driver_absent, "no NVIDIA driver is loaded", "a loaded driver")
+
+
+def driver_origin(look: Look) -> Answer:
+    if look.driver == "auto":
+        return Skip("rdma_driver=auto takes what is there")
+    if look.driver_absent:
+        return NO_DRIVER
+    found = look.get("driver.origin")
+    return _need(found == look.driver, f"the driver comes from: {found}", f"rdma_driver={look.driver}")
+
+
+def driver_old(look: Look) -> Answer:
+    return _driver_from(look, int(look.limits["driver_min"]), "nvidia_peermem comes with it")
+
+
+def driver_cuda(look: Look) -> Answer:
+    image = look.profile.get("test_image", {})
+    if not image.get("min_driver"):
+        return Skip("the profile names no least driver")
+    return _driver_from(look, _number(image["min_driver"]), f"CUDA {image.get('cuda')} of the test image")
+
+
+def _driver_from(look: Look, least: int, why: str) -> Answer:
+    if look.driver_absent:
+        return NO_DRIVER
+    found = look.get("driver.version")
+    return _need(_number(found) >= least, f"driver {found}", f">= {least} ({why})")
+
+
+def fabric_manager(look: Look) -> Answer:
+    if look.driver_absent:
+        return NO_DRIVER
+    has_switches = _matches(look.shape.gpu_model, look.limits["nvswitch_gpus"]) and not look.virtual
+    if not has_switches and not look.get("nvswitches"):
+        return Skip("no NVSwitches")
+    found = look.get("driver.fabric_manager")
+    return _need(found == "running", f"the fabric manager is {found}", "running: the GPUs hang on NVSwitches")
+
+
+def persistence(look: Look) -> Answer:
+    if look.driver_absent:
+        return NO_DRIVER
+    return _need(look.get("driver.persistence"), "nvidia-persistenced does not run", "running")
+
+
+def xid(look: Look) -> Answer:
+    return _xids(look, lambda code: code in look.limits["hardware_xids"], "none of hardware or firmware")
+
+
+def xid_other(look: Look) -> Answer:
+    names = ("hardware_xids", "application_xids", "ecc_xids", "remap_xids")
+    known = {code for name in names for code in look.limits[name]}
+    return _xids(look, lambda code: code not in known, "only codes that files/host_rules.yml knows")
+
+
+def _xids(look: Look, wanted: Callable[[int], bool], expected: str) -> Answer:
+    found = [item for item in look.get("driver.xids") if wanted(item["code"])]
+    return _need(
+        not found, _some([f"Xid {item['code']} of {item['pci']} x {item['count']}" for item in found]), expected
+    )
+
+
+def xid_log(look: Look) -> Answer:
+    found = look.get("driver.xids_since")
+    return _need(found == "boot", "the kernel's log begins after the boot", "a log from boot on")
+
+
+# ---- GPUs ----------------------------------------------------------------------------------------------------------
+
+
+def gpu_count(look: Look) -> Answer:
+    gpus, wanted = look.gpus(), look.shape.gpu_count
+    lost = f"; not there: {_some(gpus.absent)}" if gpus.absent else ""
+    return _need(len(gpus.have) == wanted, f"{len(gpus.have)} of {wanted}{lost}", f"{wanted} GPUs ({look.shape.name})")
+
+
+def gpu_id(look: Look) -> Answer:
+    wanted = look.shape.gpu_id
+    if not wanted:
+        return Skip("the shape's GPU ID is not known")
+    return _each(look.gpus(), "GPUs", lambda gpu: _other(_field(gpu, "gpus", "id"), wanted), wanted)
+
+
+def gpu_address(look: Look) -> Answer:
+    known = {gpu.pci for gpu in look.shape.gpus}
+    expected = f"the addresses of {look.shape.name}"
+    return _each(
+        look.gpus(),
+        "GPUs",
+        lambda gpu: "" if _field(gpu, "gpus", "pci") in known else "no address of the shape",
+        expected,
+    )
+
+
+def gpu_driver(look: Look) -> Answer:
+    if look.driver_absent:
+        return NO_DRIVER
+    return _each(
+        look.gpus(), "GPUs", lambda gpu: _other(_field(gpu, "gpus", "driver"), "nvidia", "no driver"), "nvidia"
+    )
+
+
+def gpu_link(look: Look) -> Answer:
+    _speed, width = _shape_link(look.shape)
+    return _each(
+        look.gpus(), "GPUs", lambda gpu: _narrow(gpu, "gpus", width), f"x{width}" if width else "what the GPU can do"
+    )
+
+
+def gpu_link_speed(look: Look) -> Answer:
+    speed, _width = _shape_link(look.shape)
+    return _each(
+        look.gpus(),
+        "GPUs",
+        lambda gpu: _slow(gpu, "gpus", speed),
+        f"{speed:g} GT/s" if speed else "what the GPU can do",
+    )
+
+
+def gpu_numa(look: Look) -> Answer:
+    wanted = {gpu.pci: gpu.numa for gpu in look.shape.gpus}
+    return _numa(look.gpus(), "gpus", "GPUs", wanted)
+
+
+def gpu_ecc(look: Look) -> Answer:
+    return _each(look.gpus(), "GPUs", lambda gpu: _count(_field(gpu, "gpus", "ecc_errors"), "ECC error(s)"), "none")
+
+
+def gpu_remap(look: Look) -> Answer:
+    return _each(
+        look.gpus(),
+        "GPUs",
+        lambda gpu: "a row remap waits for a reset" if _field(gpu, "gpus", "remap_pending") else "",
+        "none",
+    )
+
+
+def _other(found: Any, wanted: Any, empty: str = "none") -> str:
+    return "" if found == wanted else str(found or empty)
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}" if number else ""
+
+
+def _shape_link(shape: Shape) -> tuple[float, int]:
+    """GT/s and lanes of all PCI links of the shape; 0 = unknown."""
+    for socket in shape.pci_tree:
+        for node in socket["pci"]:
+            return float(node["link_gts"]), int(node["link_width"])
+    return 0.0, 0
+
+
+def _narrow(item: Json, group: str, wanted: int) -> str:
+    width, most = _field(item, group, "width"), _field(item, group, "max_width")
+    return "" if width >= max(most, wanted) else f"x{width} of x{max(most, wanted)}"
+
+
+def _slow(item: Json, group: str, wanted: float) -> str:
+    speed, most = _field(item, group, "speed"), _field(item, group, "max_speed")
+    return "" if speed >= max(most, wanted) else f"{speed:g} of {max(most, wanted):g} GT/s"
+
+
+def _numa(devices: Devices, group: str, what: str, wanted: Mapping[str, Optional[int]]) -> Answer:
+    if all(node is None for node in wanted.values()):
+        return Skip("the shape's NUMA nodes are not known")
+
+    def test(item: Json) -> str:
+        node = wanted.get(item["pci"])
+        return "" if node is None else _on_node(_field(item, group, "numa"), node)
+
+    return _each(devices, what, test, "the shape's NUMA nodes")
+
+
+def _on_node(found: int, wanted: int) -> str:
+    return "" if found == wanted else f"node {found}, not {wanted}"
+
+
+# ---- NIC stack -----------------------------------------------------------------------------------------------------
+
+
+def nic_modules(look: Look) -> Answer:
+    loaded: dict[str, bool] = {}
+    missing: Optional[Missing] = None
+    for name in MODULES:
+        try:
+            loaded[name] = look.get(f"nic_stack.modules.{name}.loaded")
+        except Missing as one:
+            missing = missing or one
+    absent = [name for name, there in loaded.items() if not there]
+    if missing and not absent:
+        raise missing
+    return _need(not absent, f"not loaded: {', '.join(absent)}", ", ".join(MODULES))
+
+
+def nic_same_build(look: Look) -> Answer:
+    if look.get("nic_stack.modules.mlx5_core.loaded") is False:
+        return Skip("mlx5_core is not loaded")
+    modules = look.get("nic_stack.modules")
+    if look.get("nic_stack.same_build"):
+        for name in MODULES:
+            if look.get(f"nic_stack.modules.{name}.loaded"):
+                look.get(f"nic_stack.modules.{name}.file")
+        return None
+    parts = [
+        f"{name} from {one.get('from')} (next: {one.get('file') or 'not in modules.dep'})"
+        for name, one in modules.items()
+        if one and one.get("loaded")
+    ]
+    return Bad("; ".join(parts), f"one build ({look.document['nic_stack'].get('kind')})")
+
+
+def ofed_origin(look: Look) -> Answer:
+    found = look.get("nic_stack.origin")
+    if found == "none":
+        return Skip("mlx5_core is not loaded")
+    if found == "operator" and look.get("platform.oci"):
+        return Bad("OFED is the Network Operator's", "the image's: the operator's restarts the management NIC")
+    if look.ofed == "auto":
+        return Skip("rdma_ofed=auto takes what is there")
+    return _need((found == "operator") == (look.ofed == "operator"), f"OFED from: {found}", f"rdma_ofed={look.ofed}")
+
+
+# ---- NICs and ports ------------------------------------------------------------------------------------------------
+
+
+def nic_count(look: Look) -> Answer:
+    ports, wanted = look.ports(), len(look.shape.pfs)
+    if not ports.absent:
+        return None
+    others = [f"{item['id']} {item.get('driver') or ''}".strip() for item in look.document.get("other_nics") or ()]
+    lost = f"; not there: {_some(ports.absent)}"
+    if not look.functions():
+        lost = "; no Mellanox function" + (f", other NICs: {_some(others)}" if others else "")
+    return Bad(f"{len(ports.have)} of {wanted}{lost}", f"{wanted} x {look.shape.nic_model} ({look.shape.name})")
+
+
+def nic_id(look: Look) -> Answer:
+    wanted = {"pf": look.shape.pf_id, "vf": look.shape.vf_id}
+    return _ports(look, lambda port: _other(_field(port, "functions", "id"), wanted[port["kind"]]), look.shape.pf_id)
+
+
+def nic_extra(look: Look) -> Answer:
+    known = {port.pci for port in look.shape.pfs} | {port.pci for port in look.shape.vcn}
+    pfs = [item for item in look.functions() if item["kind"] == "pf"]
+    expected = f"the addresses of {look.shape.name}"
+    return _each(
+        Devices(pfs),
+        "ports",
+        lambda item: "" if _field(item, "functions", "pci") in known else f"{item['id']}, not in the shape",
+        expected,
+    )
+
+
+def nic_driver(look: Look) -> Answer:
+    def test(port: Json) -> str:
+        return _other(_field(port, "functions", "driver"), "mlx5_core", "no driver") or (
+            "" if _field(port, "functions", "hca") else "no RDMA device"
+        )
+
+    return _ports(look, test, "mlx5_core")
+
+
+def nic_link(look: Look) -> Answer:
+    def test(port: Json) -> str:
+        state = _field(port, "functions", "state")
+        return "" if state == "ACTIVE" else ", ".join(filter(None, (state, port.get("physical"))))
+
+    return _ports(look, test, "ACTIVE, LinkUp")
+
+
+def nic_rate(look: Look) -> Answer:
+    line = look.shape.line_gbps
+    ports = look.ports()
+    # A port without a link has no rate; where the shape's is not known, the node's fastest port says what the cards do.
+    active = [port for port in ports.have if _field(port, "functions", "state") == "ACTIVE"]
+    wanted = line or max((port["rate"] or 0 for port in active), default=0)
+
+    def test(port: Json) -> str:
+        rate = _field(port, "functions", "rate")
+        return "" if rate >= wanted else f"{rate:g} Gb/s"
+
+    absent = ports.absent + [_name(port) for port in ports.have if port not in active]
+    expected = f"{wanted:g} Gb/s" + ("" if line else ", as the fastest port (the shape's rate is not known)")
+    return _each(Devices(active, absent), "ports", test, expected)
+
+
+def nic_link_layer(look: Look) -> Answer:
+    return _ports(look, lambda port: _other(_field(port, "functions", "link_layer"), "Ethernet"), "Ethernet")
+
+
+def nic_gid(look: Look) -> Answer:
+    return _ports(look, lambda port: _other(_field(port, "functions", "gid3"), "RoCE v2"), "GID 3: RoCE v2")
+
+
+def nic_mtu(look: Look) -> Answer:
+    wanted = look.shape.mtu
+    if not wanted:
+        return Skip("the shape's MTU is not known")
+    return _ports(look, lambda port: _small(_field(port, "functions", "mtu"), wanted), f">= {wanted}")
+
+
+def _small(mtu: int, wanted: int) -> str:
+    return "" if mtu >= wanted else f"MTU {mtu}"
+
+
+def nic_pci_link(look: Look) -> Answer:
+    speed, width = _shape_link(look.shape)
+
+    def test(port: Json) -> str:
+        return ", ".join(filter(None, _both(port, (_narrow, width), (_slow, speed))))
+
+    return _ports(look, test, f"x{width} at {speed:g} GT/s" if width else "what the card can do")
+
+
+def _both(port: Json, *tests: tuple[Callable[[Json, str, Any], str], Any]) -> Iterator[str]:
+    """The faults of both tests; a missing fact of one counts only when the other finds nothing."""
+    missing: Optional[Missing] = None
+    any_fault = False
+    for test, wanted in tests:
+        try:
+            fault = test(port, "functions", wanted)
+        except Missing as one:
+            missing = missing or one
+            continue
+        any_fault = any_fault or bool(fault)
+        yield fault
+    if missing and not any_fault:
+        raise missing
+
+
+def nic_firmware(look: Look) -> Answer:
+    ports = look.ports()
+    found = [port["firmware"] for port in ports.have if port.get("firmware")]
+    usual = max(sorted(set(found)), key=found.count, default="")
+    return _each(ports, "ports", lambda port: _other(_field(port, "functions", "firmware"), usual), f"{usual} on all")
+
+
+def nic_names(look: Look) -> Answer:
+    if look.sriov:
+        return Skip("in mode sriov pods have VFs, whose names are their own")
+    wanted = {pf.pci: pf.hca for pf in look.shape.pfs}
+    return _ports(look, lambda port: _other(_field(port, "functions", "hca"), wanted[port["pci"]]), look.shape.host_hca)
+
+
+def nic_gpu_distance(look: Look) -> Answer:
+    mine = {pf.pci: look.shape.gpus[pf.gpu].pci for pf in look.shape.pfs}
+
+    def test(port: Json) -> str:
+        gpu = mine[port["pci"]]
+        far = _field(port, "functions", "gpu_distance").get(gpu)
+        if far is None:
+            raise Missing("functions.gpu_distance", f"GPU {gpu} is not at its place")
+        return "" if far in NEAR else f"{far} to its GPU {gpu}"
+
+    return _ports(look, test, "PIX or PXB to its GPU")
+
+
+def nic_numa(look: Look) -> Answer:
+    return _numa(look.ports(), "functions", "ports", {pf.pci: pf.numa for pf in look.shape.pfs})
+
+
+def pci_flat(look: Look) -> Answer:
+    if not look.virtual:
+        return Skip("no virtual machine")
+    ports = look.ports().have
+    if not ports:
+        raise Missing("functions", "no RDMA port")
+    ways = [way for port in ports for way in _field(port, "functions", "gpu_distance").values()]
+    if any(way in NEAR for way in ways):
+        return None
+    if not ways or None in ways:
+        raise Missing("functions.gpu_distance")
+    return Bad(
+        "the PCI tree is flat: no GPU shares a switch with an RDMA port", "the host's PCI tree, or a topology file"
+    )
+
+
+def _ports(look: Look, test: Callable[[Json], str], expected: str) -> Answer:
+    return _each(look.ports(), "ports", test, expected)
+
+
+# ---- SR-IOV --------------------------------------------------------------------------------------------------------
+
+
+def oca(look: Look) -> Answer:
+    if not look.get("platform.oci"):
+        return Skip("not on OCI")
+    found = look.get("oca.state")
+    return _need(found == "Fully Configured", f"the agent's log: {found}", "Fully Configured")
+
+
+def vf_total(look: Look) -> Answer:
+    wanted = look.shape.vfs_per_pf
+    if not look.sriov:
+        return HOST_MODE
+    return _ports(look, lambda port: _few(_field(port, "functions", "totalvfs"), wanted), f">= {wanted}")
+
+
+def _few(number: int, wanted: int) -> str:
+    return "" if number >= wanted else f"firmware offers {number} VF(s)"
+
+
+def vf_count(look: Look) -> Answer:
+    wanted = look.shape.vfs_per_pf
+    if not look.sriov:
+        return HOST_MODE
+
+    def test(port: Json) -> str:
+        number = _field(port, "functions", "numvfs")
+        return "" if number == wanted else f"{number} VF(s)"
+
+    return _ports(look, test, f"{wanted} per port, {look.shape.vf_count} in all")
+
+
+def vf_id(look: Look) -> Answer:
+    wanted = look.shape.vf_id
+    return _vfs(look, lambda vf: _other(_field(vf, "functions", "id"), wanted), wanted)
+
+
+def vf_driver(look: Look) -> Answer:
+    return _vfs(look, lambda vf: _other(_field(vf, "functions", "driver"), "mlx5_core", "no driver"), "mlx5_core")
+
+
+def vf_mtu(look: Look) -> Answer:
+    wanted = look.shape.mtu
+    if not wanted:
+        return Skip("the shape's MTU is not known")
+
+    def test(vf: Json) -> str:
+        return "" if _in_pod(vf) else _small(_field(vf, "functions", "mtu"), wanted)
+
+    return _vfs(look, test, f">= {wanted}")
+
+
+def vf_admin_mac(look: Look) -> Answer:
+    def test(vf: Json) -> str:
+        held = _field(vf, "functions", "admin_mac")
+        if held == NO_MAC:
+            return "never set"
+        return "" if _in_pod(vf) or held == _field(vf, "functions", "mac") else f"{held}, the VF has {vf['mac']}"
+
+    return _vfs(look, test, "the VF's own MAC")
+
+
+def _in_pod(vf: Json) -> bool:
+    """In mode exclusive both of its devices leave the host with it. The node's pods are judged by their own tests."""
+    return vf.get("driver") == "mlx5_core" and vf.get("netdev") is None and vf.get("hca") is None
+
+
+def _vfs(look: Look, test: Callable[[Json], str], expected: str) -> Answer:
+    return _each(look.vfs(), "VFs", test, expected) if look.sriov else HOST_MODE
+
+
+def vf_left(look: Look) -> Answer:
+    if look.sriov:
+        return Skip("mode sriov wants VFs")
+    return _ports(look, lambda port: _count(_field(port, "functions", "numvfs"), "VF(s)"), "no VFs")
+
+
+# ---- GPUDirect -----------------------------------------------------------------------------------------------------
+
+
+def nv_peer_mem(look: Look) -> Answer:
+    return _need(not look.get("gpudirect.nv_peer_mem"), "nv_peer_mem is loaded", "nvidia_peermem alone, or DMA-BUF")
+
+
+def _peermem(look: Look, condition: Callable[[], Answer]) -> Answer:
+    """``condition`` where nvidia_peermem is the only way."""
+    if look.driver_absent:
+        return NO_DRIVER
+    return USES_DMABUF if look.dmabuf else condition()
+
+
+def peermem_not_loaded(look: Look) -> Answer:
+    return _peermem(
+        look,
+        lambda: _need(
+            look.get("gpudirect.peermem.loaded"),
+            f"nvidia_peermem is not loaded; {_no_dmabuf(look)}",
+            "loaded, or DMA-BUF",
+        ),
+    )
+
+
+def _no_dmabuf(look: Look) -> str:
+    lacks = {
+        "open_module": "the driver's module is not the open one",
+        "kernel": f"kernel {look.document.get('os', {}).get('kernel')} is older than 5.12",
+        "driver": "the driver is older than 515 (CUDA 11.7)",
+        "gpu": "a GPU is older than Turing",
+    }
+    facts = look.get("gpudirect.dmabuf")
+    return "no DMA-BUF: " + "; ".join(text for key, text in lacks.items() if facts.get(key) is False)
+
+
+def peermem_ib_core(look: Look) -> Answer:
+    def condition() -> Answer:
+        if not look.get("gpudirect.peermem.loaded"):
+            return Skip("nvidia_peermem is not loaded")
+        fits = look.get("gpudirect.peermem.matches_ib_core")
+        return _need(fits, "nvidia_peermem does not use the running ib_core", "built against the running OFED")
+
+    return _peermem(look, condition)
+
+
+def peermem_not_registered(look: Look) -> Answer:
+    def condition() -> Answer:
+        if not look.get("gpudirect.peermem.loaded"):
+            return Skip("nvidia_peermem is not loaded")
+        return _need(
+            look.get("gpudirect.peermem.registered"),
+            "nvidia_peermem is loaded, but /sys/kernel/mm/memory_peers has no nv_mem",
+            "registered with ib_core",
+        )
+
+    return _peermem(look, condition)
+
+
+def gpudirect_path(look: Look) -> Answer:
+    found, why = look.get("gpudirect.path"), look.document["gpudirect"].get("why") or ""
+    if found == "unknown":
+        raise Missing("gpudirect.path", why)
+    return _need(found in ("dmabuf", "peermem"), f"none: {why}", "dmabuf or peermem")
+
+
+def open_module(look: Look) -> Answer:
+    if look.driver_absent:
+        return NO_DRIVER
+    if look.get("gpudirect.dmabuf.open_module"):
+        return None
+    lacks = [key for key in ("kernel", "driver", "gpu") if not look.get(f"gpudirect.dmabuf.{key}")]
+    return Skip(f"DMA-BUF lacks more: {', '.join(lacks)}") if lacks else Bad("proprietary kernel modules", "open ones")
+
+
+def peermem_idle(look: Look) -> Answer:
+    if look.driver_absent:
+        return NO_DRIVER
+    if not look.dmabuf or not look.get("gpudirect.peermem.loaded"):
+        return Skip("nvidia_peermem is needed, or not loaded")
+    return _need(
+        look.get("gpudirect.peermem.registered"),
+        "nvidia_peermem is loaded and not registered",
+        "registered or not loaded",
+    )
+
+
+def peermem_persistent(look: Look) -> Answer:
+    def condition() -> Answer:
+        if not look.get("gpudirect.peermem.loaded"):
+            return Skip("nvidia_peermem is not loaded")
+        if look.get("driver.origin") == "operator":
+            return Skip("the driver's DaemonSet loads it")
+        return _need(
+            look.get("gpudirect.peermem.persistent"),
+            "nvidia_peermem is loaded, and nothing in modules-load.d loads it at the next boot",
+            "a line nvidia-peermem in modules-load.d",
+        )
+
+    return _peermem(look, condition)
+
+
+def nvidia_fs(look: Look) -> Answer:
+    if not look.get("gpudirect.nvidia_fs"):
+        return None
+    operator = look.profile["gpu_operator"]
+    if _version(operator["version"]) < _version(look.limits["nvidia_fs_uverbs_from"]):
+        return Skip("this GPU Operator does not look at nvidia_fs")
+    return Bad("nvidia_fs is loaded", "not loaded, or devicePlugin.env MOFED_ENABLED=false (profile current sets it)")
+
+
+# ---- RDMA subsystem ------------------------------------------------------------------------------------------------
+
+
+def netns_mode(look: Look) -> Answer:
+    if not look.sriov:
+        return Skip("pods on the host network see the host's devices in both modes")
+    found = look.get("rdma.netns")
+    if found == "exclusive":
+        return None
+    if look.get("rdma.reboot_pending"):
+        return Skip("a reboot brings exclusive; see netns-reboot")
+    return Bad(f"RDMA namespace mode {found}", "exclusive")
+
+
+def netns_reboot(look: Look) -> Answer:
+    if not look.sriov:
+        return Skip("pods on the host network see the host's devices in both modes")
+    running, configured = look.get("rdma.netns"), look.get("rdma.netns_configured")
+    if not look.get("rdma.reboot_pending"):
+        return None
+    return Bad(f"{running} now, {configured} after a reboot", "exclusive, now and after a reboot")
+
+
+def netns_persistent(look: Look) -> Answer:
+    if not look.sriov:
+        return Skip("pods on the host network see the host's devices in both modes")
+    if look.get("rdma.netns") != "exclusive":
+        return Skip("the mode is not exclusive")
+    configured = look.get("rdma.netns_configured")
+    return _need(configured != "default", "exclusive now, and nothing configures it for the next boot", "netns_mode=0")
+
+
+def rdma_devices(look: Look) -> Answer:
+    found = look.get("rdma.devices")
+    number, wanted = sum(name.startswith("uverbs") for name in found), len(look.shape.pfs)
+    lacks = [] if "rdma_cm" in found else ["no rdma_cm"]
+    if number < wanted:
+        lacks.append(f"{number} of {wanted} uverbs devices")
+    return _need(not lacks, ", ".join(lacks), f"rdma_cm and at least {wanted} uverbs devices in /dev/infiniband")
+
+
+# ---- limits --------------------------------------------------------------------------------------------------------
+
+
+def memlock_runtime(look: Look) -> Answer:
+    return _memlock(look, "limits.memlock_runtime", "containers")
+
+
+def memlock_ssh(look: Look) -> Answer:
+    return _memlock(look, "limits.memlock_ssh", "SSH sessions")
+
+
+def _memlock(look: Look, path: str, who: str) -> Answer:
+    found = look.get(path)
+    return _need(found == "unlimited", f"{who} may lock {found} bytes", "unlimited")
+
+
+def iommu(look: Look) -> Answer:
+    found = look.get("limits.iommu")
+    return _need(found in ("off", "pt"), "the IOMMU translates", "off or passing through (iommu=pt)")
+
+
+def acs(look: Look) -> Answer:
+    found = look.get("limits.acs")
+    if found:
+        return Bad(f"{len(found)} switch port(s): {_some(found)}", "no redirection between a GPU and its NIC")
+    _all_there("limits.acs", look.ports(), look.gpus())
+    return None
+
+
+def _all_there(path: str, *devices: Devices) -> None:
+    """For a fact that sums up devices: without one of them it says nothing about it."""
+    absent = [name for one in devices for name in one.absent]
+    if absent:
+        raise Missing(path, f"not there: {_some(absent)}")
+
+
+def relaxed_ordering(look: Look) -> Answer:
+    if not look.get("limits.relaxed_ordering"):
+        return Bad("off for at least one port", "on for all")
+    _all_there("limits.relaxed_ordering", look.ports())
+    return None
+
+
+def governor(look: Look) -> Answer:
+    found = look.get("limits.governor")
+    return _need(found == "performance", f"governor {found}", "performance")
+
+
+def time_sync(look: Look) -> Answer:
+    found = look.get("limits.time_sync")
+    return _need(found == "synchronised", found, "synchronised")
+
+
+def default_route(look: Look) -> Answer:
+    found = look.get("limits.default_route")
+    ports = look.ports()
+    names = {_field(port, "functions", "netdev") for port in ports.have}
+    if found in names:
+        return Bad(f"the default route is on {found}", "on the management NIC")
+    _all_there("functions.netdev", ports)
+    return None
+
+
+# ---- counters ------------------------------------------------------------------------------------------------------
+
+
+def link_downed(look: Look) -> Answer:
+    return _counted(look, {"link_downed": "times down"})
+
+
+def symbol_errors(look: Look) -> Answer:
+    return _counted(look, {"symbol_error": "symbol errors"})
+
+
+def out_of_sequence(look: Look) -> Answer:
+    return _counted(look, {"out_of_sequence": "packets out of sequence"})
+
+
+def congestion(look: Look) -> Answer:
+    return _counted(look, {"np_cnp_sent": "notifications sent", "rp_cnp_handled": "notifications taken"})
+
+
+def pause(look: Look) -> Answer:
+    return _counted(look, {"rx_pause": "pauses taken", "tx_pause": "pauses sent"})
+
+
+def _counted(look: Look, names: Mapping[str, str]) -> Answer:
+    """Read twice, the rate counts alone: a total may be of long ago."""
+    seconds = look.document.get("counters", {}).get("interval") or 0
+    limits = {name: look.limits["counters"][name] for name in names}
+
+    def test(port: Json) -> str:
+        texts = []
+        for name, text in names.items():
+            total = _field(port, "counters.ports", name)
+            change = (port.get("delta") or {}).get(name)
+            if seconds and change is not None:
+                if change > limits[name]["second"] * seconds:
+                    texts.append(f"{change} {text} in {seconds:g} s")
+            elif total > limits[name]["total"]:
+                texts.append(f"{total} {text}")
+        return ", ".join(texts)
+
+    key = "second" if seconds else "total"
+    expected = ", ".join(f"<= {limits[name][key]} {text}" for name, text in names.items())
+    return _each(look.counters(), "ports", test, expected + (" a second" if seconds else " in all"))
+
+
+CONDITIONS: dict[str, Callable[[Look], Answer]] = {
+    function.__name__.replace("_", "-"): function
+    for function in (
+        platform, os_image, secure_boot, lockdown, cgroup, runtime, runtime_handler, cdi,
+        driver_absent, driver_origin, driver_old, driver_cuda, fabric_manager, persistence, xid, xid_other, xid_log,
+        gpu_count, gpu_id, gpu_address, gpu_driver, gpu_link, gpu_link_speed, gpu_numa, gpu_ecc, gpu_remap,
+        nic_modules, nic_same_build, ofed_origin,
+        nic_count, nic_id, nic_extra, nic_driver, nic_link, nic_rate, nic_link_layer, nic_gid, nic_mtu, nic_pci_link,
+        nic_firmware, nic_names, nic_gpu_distance, nic_numa, pci_flat,
+        oca, vf_total, vf_count, vf_id, vf_driver, vf_mtu, vf_admin_mac, vf_left,
+        nv_peer_mem, peermem_not_loaded, peermem_ib_core, peermem_not_registered, gpudirect_path, open_module,
+        peermem_idle, peermem_persistent, nvidia_fs,
+        netns_mode, netns_reboot, netns_persistent, rdma_devices,
+        memlock_runtime, memlock_ssh, iommu, acs, relaxed_ordering, governor, time_sync, default_route,
+        link_downed, symbol_errors, out_of_sequence, congestion, pause,
+    )
+}  # fmt: skip
+
+
+# ---- judging -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Result:
+    """``status``: pass | warn | fail | unknown | skip. ``found`` is the reason of a skip."""
+
+    rule: Rule
+    status: str
+    found: str = ""
+    expected: str = ""
+
+
+def results(
+    rules: Table,
+    document: Json,
+    shape: Shape,
+    *,
+    mode: str,
+    profile: Json,
+    driver: str = "auto",
+    ofed: str = "auto",
+    select: Sequence[str] = (),
+    mute: Sequence[str] = (),
+) -> list[Result]:
+    """One result a rule, in the table's order. ``profile`` is the data of files/profiles; ``driver`` and ``ofed`` are
+    one of SOURCES. InputError for ids that no rule has, DataError for a document of another format."""
+    chosen = choose(rules, select, mute)
+    if document.get("v") != VERSION:
+        raise DataError(
+            f"The host document of {document.get('host') or 'a host'} is of format {document.get('v')!r}, not "
+            f"{VERSION}: probe and rules are of different versions of this collection; run the host checks again."
+        )
+    if shape.status == "refused":
+        raise InputError(f"Cannot judge a host of shape {shape.name}: {shape.reason}.")
+    look = Look(document, shape, mode, profile, driver, ofed, rules.limits)
+    found = {rule.id: _result(rule, look) for rule in chosen}
+    return [_told(result, found) for result in found.values()]
+
+
+def judge(rules: Table, document: Json, shape: Shape, *, mode: str, profile: Json, **how: Any) -> list[Finding]:
+    """What does not hold or cannot be known, worst first, causes before what follows from them. See ``results``."""
+    subject = str(document.get("host") or "host")
+    found = results(rules, document, shape, mode=mode, profile=profile, **how)
+    told = [_finding(item, subject) for item in found if item.status in SEVERITIES]
+    order = list(SEVERITIES.values())
+    return sorted(told, key=lambda item: order.index(item.severity))
+
+
+def choose(rules: Table, select: Sequence[str] = (), mute: Sequence[str] = ()) -> list[Rule]:
+    """The rules to apply. InputError with the nearest id for one that does not exist, or when none is left."""
+    ids = [rule.id for rule in rules.rules]
+    strange = [name for name in dict.fromkeys((*select, *mute)) if name not in ids]
+    if strange:
+        raise InputError(
+            f"No such host rule: {', '.join(_near(name, ids) for name in strange)}. See docs/host_rules.md."
+        )
+    chosen = [rule for rule in rules.rules if (not select or rule.id in select) and rule.id not in mute]
+    if not chosen:
+        raise InputError("No host rule is left: every selected one is muted too.")
+    return chosen
+
+
+def _near(name: str, ids: Sequence[str]) -> str:
+    near = difflib.get_close_matches(name, ids, 1, 0.5)
+    return repr(name) + (f" (nearest: {near[0]})" if near else "")
+
+
+def _result(rule: Rule, look: Look) -> Result:
+    kind = (look.document.get("platform") or {}).get("kind")
+    if kind in rule.blind:
+        return Result(rule, "unknown", f"not seen from inside {_PLATFORMS.get(kind, kind)}", rule.what)
+    try:
+        answer = CONDITIONS[rule.id](look)
+    except Missing as missing:
+        return Result(rule, "unknown", _words(missing, look.document), rule.what)
+    if isinstance(answer, Bad):
+        return Result(rule, rule.severity, answer.found, answer.expected)
+    return Result(rule, "skip", answer.why) if isinstance(answer, Skip) else Result(rule, "pass")
+
+
+def _words(missing: Missing, document: Json) -> str:
+    unread = document.get("unread") or {}
+    path = missing.path
+    while path and path not in unread:
+        path = path.rpartition(".")[0]
+    why = missing.why or unread.get(path) or "not in the document"
+    return f"{missing.path} is not known: {why}"
+
+
+def _told(result: Result, found: Mapping[str, Result]) -> Result:
+    """What is unknown because of another rule's fault is that rule's, and is told there."""
+    if result.status == "unknown":
+        cause = next(
+            (name for name in result.rule.after if name in found and found[name].status in ("fail", "unknown")), ""
+        )
+        if cause:
+            return Result(result.rule, "skip", f"follows from {cause}: {result.found}")
+    return result
+
+
+def _finding(result: Result, subject: str) -> Finding:
+    remedy = result.rule.remedy
+    if result.status == "unknown":
+        remedy = f"make it readable for the probe (docs/host_document.md says where it reads), or mute {result.rule.id}"
+    return Finding(result.rule.id, SEVERITIES[result.status], subject, result.found, result.expected, remedy, STAGE)

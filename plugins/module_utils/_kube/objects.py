@@ -1,0 +1,159 @@
+# Copyright: gpuops.rdma contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Comparing Kubernetes objects, for ``changed`` and ``--diff``. PRIVATE to the collection."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import Any, Optional
+
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json
+
+OWNED_LABEL = "app.kubernetes.io/managed-by"
+OWNER = "gpuops-rdma"
+RELEASE = "gpuops.rdma/release"
+"""Label on objects of an operator that comes from a manifest: they go when the operator goes, not with the rest."""
+SELECTOR = f"{OWNED_LABEL}={OWNER},!{RELEASE}"
+_RBAC = "rbac.authorization.k8s.io/v1"
+KINDS = (
+    ("kubeflow.org/v2beta1", "MPIJob"),
+    ("batch.volcano.sh/v1alpha1", "Job"),
+    ("scheduling.volcano.sh/v1beta1", "PodGroup"),
+    ("serving.kserve.io/v1beta1", "InferenceService"),
+    ("serving.kserve.io/v1alpha1", "ServingRuntime"),
+    ("leaderworkerset.x-k8s.io/v1", "LeaderWorkerSet"),
+    ("autoscaling.openshift.io/v1beta1", "MachineAutoscaler"),
+    ("autoscaling.openshift.io/v1", "ClusterAutoscaler"),
+    ("machine.openshift.io/v1beta1", "MachineSet"),
+    ("monitoring.coreos.com/v1", "ServiceMonitor"),
+    ("apps/v1", "Deployment"),
+    ("v1", "Service"),
+    ("apps/v1", "DaemonSet"),
+    ("v1", "Pod"),
+    ("v1", "PersistentVolumeClaim"),
+    ("v1", "PersistentVolume"),
+    ("k8s.cni.cncf.io/v1", "NetworkAttachmentDefinition"),
+    ("nv-ipam.nvidia.com/v1alpha1", "IPPool"),
+    ("nvidia.com/v1alpha1", "NVIDIADriver"),
+    ("mellanox.com/v1alpha1", "NicClusterPolicy"),
+    ("v1", "ConfigMap"),
+    ("v1", "Secret"),
+    (_RBAC, "RoleBinding"),
+    (_RBAC, "ClusterRoleBinding"),
+    (_RBAC, "Role"),
+    (_RBAC, "ClusterRole"),
+    ("v1", "ServiceAccount"),
+    ("v1", "Namespace"),
+)
+"""All kinds that we make, or an operator's manifest has, in the order in which they are removed: first what uses, then
+what is used. Definitions stay, as Helm leaves those of a chart: all users' objects hang on them."""
+OCCUPANTS = (
+    ("v1", "Pod"),
+    ("v1", "ConfigMap"),
+    ("v1", "Secret"),
+    ("v1", "Service"),
+    ("v1", "PersistentVolumeClaim"),
+    ("apps/v1", "Deployment"),
+    ("apps/v1", "DaemonSet"),
+    ("apps/v1", "StatefulSet"),
+    ("batch/v1", "Job"),
+    ("kubeflow.org/v2beta1", "MPIJob"),
+    ("batch.volcano.sh/v1alpha1", "Job"),
+    ("k8s.cni.cncf.io/v1", "NetworkAttachmentDefinition"),
+)
+"""What somebody may have put into a namespace of ours."""
+_EVERYWHERE = ("kube-root-ca.crt", "openshift-service-ca.crt")
+APPLIED = "gpuops.rdma/applied"
+"""Annotation with a digest of what was last applied: a key that we no longer ask for changes it."""
+SHARED = "gpuops.rdma/shared"
+"""Annotation on an object of somebody else that has a part of ours."""
+_SERVER_FIELDS = ("managedFields", "resourceVersion", "uid", "creationTimestamp", "generation", "selfLink")
+_LONG = 2000
+"""Longest text that a diff shows; programs and XML in ConfigMaps are named by their length instead."""
+
+
+def reference(obj: Json) -> str:
+    """``Kind namespace/name``, as messages name an object."""
+    meta = obj["metadata"]
+    place = f"{meta['namespace']}/" if meta.get("namespace") else ""
+    return f"{obj['kind']} {place}{meta['name']}"
+
+
+def owned(obj: Json, release: str = "") -> Json:
+    """The object with the labels that say it is ours (and of which operator), and the digest of its content."""
+    digest = hashlib.sha256(json.dumps(obj, sort_keys=True).encode()).hexdigest()[:16]
+    meta = {
+        **obj["metadata"],
+        "labels": {
+            **obj["metadata"].get("labels", {}),
+            OWNED_LABEL: OWNER,
+            **({RELEASE: release} if release else {}),
+        },
+        "annotations": {**obj["metadata"].get("annotations", {}), APPLIED: digest},
+    }
+    return {**obj, "metadata": meta}
+
+
+def shared(obj: Json) -> Json:
+    """A part of somebody else's object: laid into it, and never removed with what is ours."""
+    meta = obj["metadata"]
+    return {**obj, "metadata": {**meta, "annotations": {**meta.get("annotations", {}), SHARED: "true"}}}
+
+
+def is_shared(obj: Json) -> bool:
+    return bool((obj["metadata"].get("annotations") or {}).get(SHARED) == "true")
+
+
+def is_ours(obj: Json) -> bool:
+    return bool((obj["metadata"].get("labels") or {}).get(OWNED_LABEL) == OWNER)
+
+
+def is_somebodys(obj: Json) -> bool:
+    """Put into a namespace by somebody else: not by us, by no controller, and not found in every namespace."""
+    meta = obj["metadata"]
+    made_for_it = meta.get("ownerReferences") or meta.get("name") in _EVERYWHERE or meta.get("deletionTimestamp")
+    token = str(obj.get("type", "")).startswith(("kubernetes.io/service-account-token", "kubernetes.io/dockercfg"))
+    return not (is_ours(obj) or made_for_it or token)
+
+
+def visible(obj: Optional[Json]) -> Json:
+    """Without what the server keeps for itself, and without a Secret's content."""
+    if obj is None:
+        return {}
+    meta = {key: value for key, value in obj.get("metadata", {}).items() if key not in _SERVER_FIELDS}
+    shown = {key: value for key, value in obj.items() if key not in ("metadata", "status")}
+    if obj.get("kind") == "Secret":
+        shown = {key: value for key, value in shown.items() if key not in ("data", "stringData")}
+    return {**shown, "metadata": meta}
+
+
+def same(before: Optional[Json], after: Json) -> bool:
+    return before is not None and visible(before) == visible(after)
+
+
+def shortened(value: Any) -> Any:
+    """For a diff: long texts become their length."""
+    if isinstance(value, dict):
+        return {key: shortened(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [shortened(item) for item in value]
+    if isinstance(value, str) and len(value) > _LONG:
+        return f"<{len(value)} characters, starts {value[:40]!r}>"
+    return value
+
+
+def contained(wanted: Any, live: Any) -> bool:
+    """Is everything that we ask for already there? Lists must agree whole; extra keys of the server do not count."""
+    if isinstance(wanted, dict):
+        return isinstance(live, dict) and all(
+            key in live and contained(value, live[key]) for key, value in wanted.items()
+        )
+    if isinstance(wanted, list):
+        return (
+            isinstance(live, list)
+            and len(wanted) == len(live)
+            and all(contained(one, other) for one, other in zip(wanted, live))
+        )
+    return bool(wanted == live)

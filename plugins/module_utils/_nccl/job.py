@@ -1,0 +1,567 @@
+# Copyright: gpuops.rdma contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""One model of an NCCL test job, and what it is for each launcher: MPIJob v2beta1 or Volcano Job. PRIVATE.
+
+Workers run sshd and nothing else; the launcher waits for all of them, then becomes mpirun, so that the pod's exit code
+is mpirun's. No pod may use the API: who is there is known beforehand (names, hostfile), readiness is a TCP connection.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import COLLECTIVES, Json
+
+LAUNCHERS = ("volcano", "mpi")
+MODES = ("sriov", "host")
+PROGRAMS = {name: f"{name}_perf" for name in COLLECTIVES}
+NETWORKS = "k8s.v1.cni.cncf.io/networks"
+GROUP = "scheduling.k8s.io/group-name"
+TEST_LABEL = "gpuops.rdma/test"
+ROLE_LABEL = "gpuops.rdma/role"
+NAME_LABEL = "app.kubernetes.io/name"
+APP = "gpuops-nccl"
+LAUNCH_FAILED = 97
+"""Exit code of our launcher script when it never got as far as mpirun."""
+PORT = 2222
+"""sshd listens here in both modes: on the host network 22 is the node's own."""
+DEBUG_RANKS = 256
+"""Ranks that print NCCL's INFO lines: enough to judge the transport; all ranks of a big job would overrun the log."""
+BACKSTOP = 900
+"""Seconds beyond the deadline after which the kubelet itself ends a pod, should nobody clean up."""
+CPUS, MEMORY_GIB, SHM_GIB = 4, 16, 4
+"""Per GPU, what a worker asks for where the nodes have it: NCCL's proxy threads, and its buffers in host memory."""
+GIB = 1 << 30
+QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
+_DIGEST = re.compile(r"[^@\s]+@sha256:[0-9a-f]{64}")
+REACHED = re.compile(r"gpuops: \d+ workers reached after ")
+"""The launcher's line before it becomes mpirun."""
+TOPOLOGY_MAP = "gpuops-nccl-topology"
+"""ConfigMap of the shapes' topology files."""
+_FILES = "/etc/gpuops"
+_TOPOLOGY = "/etc/gpuops-topology"
+_MAX_NAME = 40
+_DIRS = ("/opt/nccl-tests/build", "/opt/nccl_tests/build", "/workspace/nccl-tests/build", "/nccl-tests/build")
+
+
+@dataclass(frozen=True)
+class Test:
+    """One run of one nccl-tests program over named nodes, with one worker on each."""
+
+    name: str
+    namespace: str
+    nodes: tuple[str, ...]
+    gpus_per_node: int
+    image: str
+    mode: str = "sriov"
+    vfs_per_node: int = 0
+    gpu_resource: str = "nvidia.com/gpu"
+    vf_resource: str = "nvidia.com/sriov_rdma_vf"
+    network: str = "rdma-vf"
+    """NetworkAttachmentDefinition, as ``name`` or ``namespace/name``."""
+    mpi: int = 4
+    """Major version of Open MPI in the image: 4 or 5."""
+    collective: str = "all_reduce"
+    min_bytes: str = "8"
+    max_bytes: str = "8G"
+    iterations: int = 0
+    """0 = the program's own default."""
+    env: Mapping[str, str] = field(default_factory=dict)
+    hca: str = ""
+    algo: str = ""
+    interface: str = "eth0"
+    """Interface of the pod network for MPI's and NCCL's bootstrap; "" = whatever they find."""
+    topology: str = ""
+    """ConfigMap with a topology file, in the job's namespace; "" = none."""
+    topology_key: str = "topo.xml"
+    tolerations: tuple[Json, ...] = ({"key": "nvidia.com/gpu", "operator": "Exists"},)
+    pull_secrets: tuple[str, ...] = ()
+    queue: str = "default"
+    """Volcano queue."""
+    kueue_queue: str = ""
+    """MPIJob only: Kueue LocalQueue of the job's namespace; "" = not by Kueue."""
+    gang: bool = False
+    """MPIJob only: place all pods or none, by a PodGroup for the Volcano scheduler, which must be installed."""
+    deadline: int = 1800
+    """Seconds for the run itself."""
+    reach: int = 300
+    """Seconds in which all workers must answer on their sshd port, once their containers run."""
+    pull: int = 1800
+    """Seconds in which the image must be pulled."""
+    cpus: int = 0
+    """Cores that a worker asks for; 0 = by its GPUs."""
+    memory_gib: int = 0
+    """GiB that a worker asks for, ``shm_gib`` of it as /dev/shm; 0 = by its GPUs."""
+    shm_gib: int = 0
+
+    @property
+    def np(self) -> int:
+        return len(self.nodes) * self.gpus_per_node
+
+    @property
+    def program(self) -> str:
+        return PROGRAMS[self.collective]
+
+
+# ---- the command ---------------------------------------------------------------------------------------------------
+
+
+def command(test: Test, program: str = "", hostfile: str = f"{_FILES}/hostfile") -> list[str]:
+    """mpirun with everything after it. ``program``: path of the test program where it is not on PATH."""
+    return [*mpirun(test, hostfile), program or test.program, *program_args(test)]
+
+
+def mpirun(test: Test, hostfile: str = f"{_FILES}/hostfile") -> list[str]:
+    """mpirun and its options, for the Open MPI of the image: 5 renamed those of its runtime and ignores the old names.
+
+    MPI itself only exchanges NCCL's ids, so it gets plain TCP: no other transport can then fail or take a VF.
+    """
+    ssh = (
+        f"-p {PORT} -o StrictHostKeyChecking=no -o UserKnownHostsFile=/dev/null -o LogLevel=ERROR "
+        "-o ConnectionAttempts=10"
+    )
+    argv = ["mpirun", "--allow-run-as-root", "--hostfile", hostfile, "-np", str(test.np)]
+    argv += ["--map-by", f"ppr:{test.gpus_per_node}:node", "--bind-to", "none"]
+    for key, value in _runtime(test, ssh).items():
+        argv += ["--mca" if test.mpi == 4 else "--prtemca", key, value]
+    transport = {"pml": "ob1", "btl": "tcp,self", "coll": "^hcoll,ucc"}
+    if test.interface:
+        transport["btl_tcp_if_include"] = test.interface
+    for key, value in transport.items():
+        argv += ["--mca", key, value]
+    for name, value in sorted(test.env.items()):
+        argv += [] if name.startswith("NCCL_") else ["-x", f"{name}={value}"]
+    return argv
+
+
+def _runtime(test: Test, ssh: str) -> dict[str, str]:
+    shell, runtime = ("rsh", "orte") if test.mpi == 4 else ("ssh", "prte")
+    options = {
+        f"plm_{shell}_args": ssh,
+        f"plm_{shell}_no_tree_spawn": "1",
+        f"plm_{shell}_num_concurrent": str(max(128, len(test.nodes))),
+        f"{runtime}_keep_fqdn_hostnames": "true",
+    }
+    if test.interface:
+        options["oob_tcp_if_include" if test.mpi == 4 else "prte_if_include"] = test.interface
+    return options
+
+
+def program_args(test: Test) -> list[str]:
+    args = ["-b", test.min_bytes, "-e", test.max_bytes, "-f", "2", "-g", "1"]
+    return args + (["-n", str(test.iterations)] if test.iterations else [])
+
+
+def nccl_env(test: Test) -> dict[str, str]:
+    """NCCL's variables. Its debug text goes to stderr: on stdout it would land in the middle of table rows."""
+    env = {name: value for name, value in test.env.items() if name.startswith("NCCL_")}
+    if test.hca:
+        env["NCCL_IB_HCA"] = test.hca
+    if test.algo:
+        env["NCCL_ALGO"] = test.algo
+    if test.interface:
+        env.setdefault("NCCL_SOCKET_IFNAME", test.interface)
+    if test.topology:
+        env["NCCL_TOPO_FILE"] = f"{_TOPOLOGY}/{test.topology_key}"
+    debug = {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "INIT,NET,GRAPH,ENV", "NCCL_DEBUG_FILE": "/dev/stderr"}
+    return {**env, **debug}
+
+
+# ---- the files in the pods -----------------------------------------------------------------------------------------
+
+
+def workers(test: Test, launcher: str) -> list[str]:
+    """Host names of the workers as the launcher's headless Service publishes them."""
+    suffix = f"{test.name}.{test.namespace}.svc" if launcher == "mpi" else test.name
+    return [f"{test.name}-worker-{index}.{suffix}" for index in range(len(test.nodes))]
+
+
+def hostfile(test: Test, launcher: str) -> str:
+    """Ours, because Volcano's has no slots and no newline at its end, and Open MPI 5 ignores the MPI Operator's."""
+    return "".join(f"{host} slots={test.gpus_per_node}\n" for host in workers(test, launcher))
+
+
+def worker_script() -> str:
+    """StrictModes is off because Secret volumes are writable by group; the keys are this job's only."""
+    options = "-o StrictModes=no -o PermitRootLogin=prohibit-password -o MaxStartups=1000 -o LogLevel=ERROR"
+    return "\n".join(
+        [
+            "set -eu",
+            "mkdir -p /run/sshd",
+            "ssh-keygen -A >/dev/null",
+            f"exec /usr/sbin/sshd -D -e -p {PORT} {options}",
+            "",
+        ]
+    )
+
+
+def reach_of(test: Test, launcher: str) -> int:
+    """Seconds that the launcher waits for sshd: only an MPIJob without a gang starts it after its workers; in all
+    others they may still pull their image then."""
+    return test.reach if launcher == "mpi" and not test.gang else test.reach + test.pull
+
+
+def launcher_script(test: Test, patience: int = 0) -> str:
+    """Waits for every worker's sshd at once, finds the program, then is replaced by mpirun: its exit code is ours."""
+    patience = patience or test.reach
+    dirs = " ".join(f"{folder}/{test.program}" for folder in _DIRS)
+    rank = ["/bin/bash", f"{_FILES}/rank.sh"] if test.np > DEBUG_RANKS else []
+    return f"""set -u -o pipefail
+fail() {{ echo "gpuops: launch: $1"; exit {LAUNCH_FAILED}; }}
+reach() {{
+  until said=$(timeout 5 /bin/bash -c "exec 3<>/dev/tcp/$1/{PORT}" 2>&1); do
+    if [ "$SECONDS" -ge {patience} ]; then
+      said=${{said:-no answer}}
+      echo "gpuops: launch: no sshd at $1 port {PORT} after {patience} s: ${{said##*: }}"
+      return 1
+    fi
+    sleep 1
+  done
+}}
+waits=
+while read -r host _; do reach "$host" & waits="$waits $!"; done <{_FILES}/hostfile
+missing=0
+for wait in $waits; do wait "$wait" || missing=$((missing + 1)); done
+[ "$missing" = 0 ] || fail "$missing of {len(test.nodes)} workers cannot be reached"
+echo "gpuops: {len(test.nodes)} workers reached after $SECONDS s"
+program=$(command -v {test.program} || true)
+for path in {dirs}; do [ -n "$program" ] || [ ! -x "$path" ] || program=$path; done
+[ -n "$program" ] || fail "the image has no {test.program}"
+export_path=${{LD_LIBRARY_PATH:+-x LD_LIBRARY_PATH}}
+exec {shlex.join(mpirun(test))} $export_path {shlex.join(rank)} "$program" {shlex.join(program_args(test))}
+"""
+
+
+def rank_script() -> str:
+    return (
+        f'[ "${{OMPI_COMM_WORLD_RANK:-0}}" -lt {DEBUG_RANKS} ] || '
+        "export NCCL_DEBUG=WARN NCCL_DEBUG_SUBSYS=\n"
+        'exec "$@"\n'
+    )
+
+
+def files(test: Test, launcher: str) -> Json:
+    """The ConfigMap with hostfile, scripts and /etc/nccl.conf."""
+    data = {
+        "hostfile": hostfile(test, launcher),
+        "launcher.sh": launcher_script(test, reach_of(test, launcher)),
+        "worker.sh": worker_script(),
+        "nccl.conf": "".join(f"{name}={value}\n" for name, value in sorted(nccl_env(test).items())),
+    }
+    if test.np > DEBUG_RANKS:
+        data["rank.sh"] = rank_script()
+    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": _meta(test, f"{test.name}-files"), "data": data}
+
+
+# ---- the pods ------------------------------------------------------------------------------------------------------
+
+
+def _labels(test: Test, role: str = "") -> dict[str, str]:
+    labels = {"app.kubernetes.io/managed-by": "gpuops-rdma", NAME_LABEL: APP, TEST_LABEL: test.name}
+    return {**labels, ROLE_LABEL: role} if role else labels
+
+
+def _meta(test: Test, name: str) -> Json:
+    return {"name": name, "namespace": test.namespace, "labels": _labels(test)}
+
+
+def _backstop(test: Test) -> int:
+    """The kubelet counts from the pod's placement: pulling and reaching are within."""
+    return test.pull + test.reach + test.deadline + BACKSTOP
+
+
+def _pod_base(test: Test) -> Json:
+    spec: Json = {
+        "restartPolicy": "Never",
+        "automountServiceAccountToken": False,
+        "enableServiceLinks": False,
+        "activeDeadlineSeconds": _backstop(test),
+        "terminationGracePeriodSeconds": 5,
+        "tolerations": [dict(item) for item in test.tolerations],
+    }
+    if test.pull_secrets:
+        spec["imagePullSecrets"] = [{"name": name} for name in test.pull_secrets]
+    return spec
+
+
+def _worker_pod(test: Test) -> Json:
+    annotations = {NETWORKS: ",".join([test.network] * test.vfs_per_node)} if test.mode == "sriov" else {}
+    spec = {**_pod_base(test), "affinity": _worker_affinity(test), "containers": [_worker(test)]}
+    spec["volumes"] = [
+        {"name": "files", "configMap": {"name": f"{test.name}-files"}},
+        {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": f"{_shm_gib(test)}Gi"}},
+    ]
+    if test.topology:
+        spec["volumes"].append({"name": "topology", "configMap": {"name": test.topology}})
+    if test.mode == "host":
+        spec.update(hostNetwork=True, dnsPolicy="ClusterFirstWithHostNet")
+        spec["volumes"].append({"name": "infiniband", "hostPath": {"path": "/dev/infiniband", "type": "Directory"}})
+    return {"metadata": {"labels": _labels(test, "worker"), "annotations": annotations}, "spec": spec}
+
+
+def _worker(test: Test) -> Json:
+    mounts = [
+        {"name": "files", "mountPath": _FILES},
+        {"name": "files", "mountPath": "/etc/nccl.conf", "subPath": "nccl.conf"},
+        {"name": "shm", "mountPath": "/dev/shm"},
+    ]
+    if test.topology:
+        mounts.append({"name": "topology", "mountPath": _TOPOLOGY})
+    security: Json = {"capabilities": {"add": ["IPC_LOCK"]}}
+    if test.mode == "host":
+        mounts.append({"name": "infiniband", "mountPath": "/dev/infiniband"})
+        security["privileged"] = True
+    return {
+        "name": "worker",
+        "image": test.image,
+        "command": ["/bin/bash", f"{_FILES}/worker.sh"],
+        "ports": [{"name": "ssh", "containerPort": PORT, "protocol": "TCP"}],
+        "readinessProbe": {"tcpSocket": {"port": PORT}, "periodSeconds": 2, "failureThreshold": 150},
+        "resources": _resources(test),
+        "securityContext": security,
+        "volumeMounts": mounts,
+    }
+
+
+def _resources(test: Test) -> Json:
+    devices = {test.gpu_resource: str(test.gpus_per_node)}
+    if test.mode == "sriov":
+        devices[test.vf_resource] = str(test.vfs_per_node)
+    cpus, memory = test.cpus or CPUS * test.gpus_per_node, test.memory_gib or MEMORY_GIB * test.gpus_per_node
+    room = {"cpu": str(cpus), "memory": f"{memory}Gi", "ephemeral-storage": "1Gi"}
+    return {"requests": {**room, **devices}, "limits": devices}
+
+
+def _shm_gib(test: Test) -> int:
+    return test.shm_gib or SHM_GIB * test.gpus_per_node
+
+
+def room(gpus: int, cpu: float, memory: int) -> dict[str, int]:
+    """What a worker asks for on nodes whose smallest has ``cpu`` cores and ``memory`` bytes to give: by its GPUs, but
+    at most half, since DaemonSets and system pods stand there too. /dev/shm counts as the pod's memory."""
+    gib = min(MEMORY_GIB * gpus, int(memory / GIB / 2))
+    found = {"cpus": min(CPUS * gpus, int(cpu / 2)), "memory_gib": gib, "shm_gib": min(SHM_GIB * gpus, gib // 2)}
+    return {name: max(1, value) for name, value in found.items()}
+
+
+def _worker_affinity(test: Test) -> Json:
+    """Exactly the named nodes (by name, as labels can lie), one worker on each."""
+    terms = [{"matchFields": [{"key": "metadata.name", "operator": "In", "values": [name]}]} for name in test.nodes]
+    apart = {
+        "labelSelector": {"matchLabels": {TEST_LABEL: test.name, ROLE_LABEL: "worker"}},
+        "topologyKey": "kubernetes.io/hostname",
+    }
+    return {
+        "nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}},
+        "podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [apart]},
+    }
+
+
+def _launcher_pod(test: Test) -> Json:
+    """On a node without GPUs if one has room, else anywhere: it needs a core, no device and no privilege."""
+    wish = [
+        {"key": "nvidia.com/gpu.present", "operator": "DoesNotExist"},
+        {"key": "feature.node.kubernetes.io/pci-10de.present", "operator": "DoesNotExist"},
+    ]
+    container = {
+        "name": "launcher",
+        "image": test.image,
+        "command": ["/bin/bash", f"{_FILES}/launcher.sh"],
+        "resources": {"requests": {"cpu": "1", "memory": "1Gi", "ephemeral-storage": "1Gi"}},
+        "volumeMounts": [{"name": "files", "mountPath": _FILES}],
+    }
+    spec = {
+        **_pod_base(test),
+        "affinity": {
+            "nodeAffinity": {
+                "preferredDuringSchedulingIgnoredDuringExecution": [
+                    {"weight": 100, "preference": {"matchExpressions": wish}}
+                ]
+            }
+        },
+        "containers": [container],
+        "volumes": [{"name": "files", "configMap": {"name": f"{test.name}-files"}}],
+    }
+    return {"metadata": {"labels": _labels(test, "launcher")}, "spec": spec}
+
+
+# ---- the jobs ------------------------------------------------------------------------------------------------------
+
+
+def objects(test: Test, launcher: str) -> list[Json]:
+    """All that has to be applied, in order; the namespace and the network are there already. InputError: see check."""
+    check(test, launcher)
+    if launcher == "volcano":
+        return [files(test, launcher), volcano_job(test)]
+    groups = [_pod_group(test)] if test.gang else []
+    return [files(test, launcher), *groups, mpi_job(test)]
+
+
+def volcano_job(test: Test) -> Json:
+    """minAvailable is the sum of all replicas: anything less lets Volcano start half a gang.
+
+    Any failed or evicted pod ends the job, else it would hold the GPUs for ever. No policy waits for pending pods:
+    Volcano's PodPending timeout deletes the job's Service and remakes its pods instead.
+    """
+    launcher = {
+        "name": "launcher",
+        "replicas": 1,
+        "minAvailable": 1,
+        "maxRetry": 1,
+        "policies": [{"event": "TaskCompleted", "action": "CompleteJob"}],
+        "template": _launcher_pod(test),
+    }
+    worker = {
+        "name": "worker",
+        "replicas": len(test.nodes),
+        "minAvailable": len(test.nodes),
+        "maxRetry": 1,
+        "template": _worker_pod(test),
+    }
+    spec = {
+        "schedulerName": "volcano",
+        "queue": test.queue,
+        "minAvailable": len(test.nodes) + 1,
+        "maxRetry": 1,
+        # A NetworkPolicy by pod labels would shut out workers on the host network.
+        "plugins": {"env": [], "ssh": [], "svc": ["--disable-network-policy=true"]},
+        "policies": [{"events": ["PodFailed", "PodEvicted"], "action": "AbortJob"}],
+        "tasks": [launcher, worker],
+    }
+    return {"apiVersion": "batch.volcano.sh/v1alpha1", "kind": "Job", "metadata": _meta(test, test.name), "spec": spec}
+
+
+def mpi_job(test: Test) -> Json:
+    """One try, its log kept, its workers gone at the end. With a gang the launcher must not wait for the workers: they
+    would wait for it."""
+    launcher, worker = _launcher_pod(test), _worker_pod(test)
+    if test.gang:
+        for template in (launcher, worker):
+            template["spec"]["schedulerName"] = "volcano"
+            template["metadata"].setdefault("annotations", {})[GROUP] = _group_name(test)
+    spec: Json = {
+        "mpiImplementation": "OpenMPI",
+        "slotsPerWorker": test.gpus_per_node,
+        "sshAuthMountPath": "/root/.ssh",
+        "launcherCreationPolicy": "AtStartup" if test.gang else "WaitForWorkersReady",
+        "runPolicy": {
+            "cleanPodPolicy": "Running",
+            "backoffLimit": 0,
+            "activeDeadlineSeconds": _backstop(test),
+        },
+        "mpiReplicaSpecs": {
+            "Launcher": {"replicas": 1, "restartPolicy": "Never", "template": launcher},
+            "Worker": {"replicas": len(test.nodes), "restartPolicy": "Never", "template": worker},
+        },
+    }
+    meta = _meta(test, test.name)
+    if test.kueue_queue:
+        # Kueue's webhook would suspend it, too; without it the job must not run past the queue.
+        meta["labels"][QUEUE_LABEL] = test.kueue_queue
+        spec["runPolicy"]["suspend"] = True
+    return {"apiVersion": "kubeflow.org/v2beta1", "kind": "MPIJob", "metadata": meta, "spec": spec}
+
+
+def _group_name(test: Test) -> str:
+    """Not the job's own name: an operator with gang scheduling switched on makes a PodGroup of that name."""
+    return f"{test.name}-gang"
+
+
+def _pod_group(test: Test) -> Json:
+    return {
+        "apiVersion": "scheduling.volcano.sh/v1beta1",
+        "kind": "PodGroup",
+        "metadata": _meta(test, _group_name(test)),
+        "spec": {"minMember": len(test.nodes) + 1, "queue": test.queue},
+    }
+
+
+# ---- from the plan -------------------------------------------------------------------------------------------------
+
+
+def of_plan(plan: Json, entry: Json, nodes: Sequence[str], **more: Any) -> Test:
+    """The job of one entry of the plan's ``tests`` on these nodes. ``more`` overrides fields of Test."""
+    namespace = plan["namespaces"]["job"]
+    place, _sep, network = str(plan.get("network_attachment") or "rdma-vf").rpartition("/")
+    values: Json = {
+        "name": entry["name"],
+        "namespace": namespace,
+        "nodes": tuple(nodes),
+        "gpus_per_node": entry["gpus_per_node"],
+        "vfs_per_node": entry["vfs_per_node"],
+        "gpu_resource": plan["resources"]["gpu"],
+        "vf_resource": plan["resources"]["vf"],
+        "network": network if place in ("", namespace) else f"{place}/{network}",
+        "mode": plan["mode"],
+        "image": entry["image"],
+        "mpi": int(entry["mpi"]),
+        "collective": entry["collective"],
+        "min_bytes": str(entry["min_bytes"]),
+        "max_bytes": str(entry["max_bytes"]),
+        "env": dict(entry["env"]),
+        "hca": entry["hca"],
+        "algo": entry["algo"],
+        "interface": entry["interface"],
+        "deadline": int(entry["deadline"]),
+        "gang": bool(entry.get("gang")),
+        "pull_secrets": tuple(entry.get("pull_secrets", ())),
+        "queue": entry.get("queue") or "default",
+        "kueue_queue": entry.get("kueue_queue") or "",
+        **_measured(plan, entry, nodes),
+    }
+    return Test(**{**values, **more})
+
+
+def _measured(plan: Json, entry: Json, nodes: Sequence[str]) -> dict[str, int]:
+    """From what the plan saw allocatable on these nodes; {} for a plan that does not say."""
+    named = set(nodes)
+    mine = [node for node in plan.get("nodes", ()) if node["name"] in named]
+    if not mine or not all(node.get("cpu") and node.get("memory") for node in mine):
+        return {}
+    return room(entry["gpus_per_node"], min(node["cpu"] for node in mine), min(node["memory"] for node in mine))
+
+
+def names(entry: Json) -> list[str]:
+    """Of all tests that an entry of the plan may become, whatever its collectives: what a run may have left."""
+    return [entry["name"], *(f"{entry['name']}-{slug(collective)}" for collective in PROGRAMS)]
+
+
+def slug(collective: str) -> str:
+    return collective.replace("_", "-")
+
+
+def check(test: Test, launcher: str) -> None:
+    """InputError with everything that the job cannot be made of."""
+    faults = []
+    if launcher not in LAUNCHERS:
+        faults.append(f"launcher {launcher!r} is unknown; known: {', '.join(LAUNCHERS)}")
+    if test.mode not in MODES:
+        faults.append(f"mode {test.mode!r} is unknown; known: {', '.join(MODES)}")
+    if test.collective not in PROGRAMS:
+        faults.append(f"collective {test.collective!r} is unknown; known: {', '.join(PROGRAMS)}")
+    if test.mpi not in (4, 5):
+        faults.append(f"Open MPI {test.mpi} is unknown; known: 4, 5")
+    if not test.nodes or len(set(test.nodes)) != len(test.nodes):
+        faults.append("it needs at least one node, and each once")
+    if test.gpus_per_node < 1:
+        faults.append(f"{test.gpus_per_node} GPUs per node")
+    if test.mode == "sriov" and test.vfs_per_node < 1:
+        faults.append("mode sriov needs at least one VF per node")
+    if test.algo.lower() == "auto" or str(test.env.get("NCCL_ALGO", "")).lower() == "auto":
+        faults.append("NCCL_ALGO=auto is not a value that NCCL knows; leave it empty for NCCL's own choice")
+    if not test.image:
+        faults.append("no image is given")
+    elif "@" in test.image and not _DIGEST.fullmatch(test.image):
+        faults.append(f"the image {test.image!r} has an @, but no digest like name@sha256:<64 hex digits>")
+    if test.kueue_queue and launcher == "volcano":
+        faults.append("Kueue does not manage Volcano Jobs; use launcher mpi, or Volcano's own queue")
+    if len(test.name) > _MAX_NAME:
+        faults.append(f"the name is longer than {_MAX_NAME} characters, too long for its pods' names")
+    if faults:
+        raise InputError(f"Cannot make the NCCL test job {test.name!r}: {'; '.join(faults)}.")

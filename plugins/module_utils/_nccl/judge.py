@@ -1,0 +1,731 @@
+# Copyright: gpuops.rdma contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Judges one NCCL run against the shape's network, and says what a healthy one would print. PRIVATE to the collection.
+
+``judge`` gives ``pass`` only on evidence: every check that has none ends as ``incomplete`` or ``unjudged``. The
+physical bounds are printed beside the threshold and do not make the verdict. docs/nccl.md tells the reasons.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Any, Optional
+
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import DataError, InputError
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import (
+    Finding,
+    Json,
+    NcclRow,
+    NcclRun,
+    NcclVerdict,
+    Shape,
+)
+
+RANKING = ("fail", "incomplete", "unjudged", "degraded", "pass")
+NEAR = 0.99
+HALVES_APART = 0.95
+_SLACK = 1.02
+
+# which part of the network limits a collective: all NICs of a node, or the NIC of one GPU
+_LIMITS = {
+    "all_reduce": "node",
+    "all_gather": "node",
+    "reduce_scatter": "node",
+    "broadcast": "node",
+    "reduce": "node",
+    "alltoall": "crossing",
+    "gather": "crossing",
+    "scatter": "crossing",
+    "sendrecv": "gpu",
+}
+
+
+def size_bytes(text: Any) -> int:
+    """``8``, ``512K``, ``4G``: sizes as nccl-tests takes them (binary). ``InputError`` for anything else."""
+    found = re.fullmatch(r"(\d+)([KMGT]?)B?", str(text).strip().upper())
+    if not found:
+        raise InputError(f"{text!r} is not a size; write bytes or a number with K, M, G or T, for example 8G.")
+    return int(found[1]) << 10 * " KMGT".index(found[2] or " ")
+
+
+def size_text(size: int) -> str:
+    """8589934592 -> ``8 GiB``."""
+    for unit, shift in (("GiB", 30), ("MiB", 20), ("KiB", 10)):
+        if size >= 1 << shift:
+            return f"{round(size / (1 << shift), 2):g} {unit}"
+    return f"{size} B"
+
+
+# --- limits ----------------------------------------------------------------------------------------------------------
+
+
+def limit(shape: Shape, collective: str, nodes: int) -> Optional[float]:
+    """GB/s of busbw that the NICs allow a ring; None for one node, or when the shape's line rate is unknown."""
+    line = shape.nic_gbytes
+    if line is None or nodes < 2 or collective not in _LIMITS or not shape.gpu_count:
+        return None
+    kind = _LIMITS[collective]
+    if kind == "node":
+        return line
+    each = line / shape.gpu_count
+    if kind == "gpu":
+        return each
+    ranks = nodes * shape.gpu_count
+    return each * (ranks - 1) / (ranks - shape.gpu_count)
+
+
+def hierarchical_bound(shape: Shape, collective: str, nodes: int) -> Optional[float]:
+    """GB/s of busbw for all_reduce by trees, NVLSTree or CollNet, where a node's data cross the network only once."""
+    return ceiling(shape, collective, nodes) if collective == "all_reduce" else None
+
+
+def ceiling(shape: Shape, collective: str, nodes: int) -> Optional[float]:
+    """GB/s of busbw that no algorithm can exceed over these NICs; a log that shows more is not of these nodes."""
+    line = shape.nic_gbytes
+    if line is None or nodes < 2 or collective not in _LIMITS or not shape.gpu_count:
+        return None
+    if collective in ("broadcast", "reduce", "sendrecv"):
+        return line
+    if collective == "alltoall":
+        return limit(shape, collective, nodes)
+    # what a node has to receive is all but its own share
+    ranks = nodes * shape.gpu_count
+    return line * (ranks - 1) / ranks * nodes / (nodes - 1)
+
+
+def algorithm(shape: Optional[Shape], asked: str) -> str:
+    """``RING`` or ``default`` (NCCL's own choice). ``asked`` "" means that of the shape's reference numbers."""
+    name = asked or (shape.algo if shape is not None else "")
+    return "RING" if name.strip().upper() == "RING" else "default"
+
+
+# --- the bandwidth model ---------------------------------------------------------------------------------------------
+
+_NVLINK = {"A100": 235.0, "H100": 478.0, "H200": 478.0, "B200": 845.0}
+_NVLINK_OTHER = 0.72
+_RING = 0.953
+_DEFAULT = {2: 1.19, 3: 1.05}
+_MANY = 0.955
+_SHARE = {"node": 0.94, "crossing": 0.88, "gpu": 0.92}
+_RAMP_BYTES = 4.0e6
+_RAMP_POWER = 0.7
+_START = 20e-6
+_NET_STEP = 2.5e-6
+_NVLINK_STEP = 0.2e-6
+_TREE_STEP = 14e-6
+
+
+def model_busbw(shape: Shape, collective: str, nodes: int, size: int, algo: str = "", slow: float = 1.0) -> float:
+    """GB/s of busbw that a healthy cluster would show for ``size`` bytes on ``nodes`` whole nodes.
+
+    ``algo`` is NCCL_ALGO, ``default`` for NCCL's own choice, "" for the shape's reference algorithm. ``slow`` scales
+    the bandwidth (one slow rail or node slows the whole collective). ``InputError`` for a shape, GPU or collective of
+    which nothing is known.
+    """
+    ring = algorithm(shape, algo) == "RING"
+    top = _plateau(shape, collective, nodes, ring) * slow
+    if size <= 0:
+        return 0.0
+    ranks = nodes * shape.gpu_count
+    work = size * _work(collective, ranks)
+    ramp = 1 + math.pow(_RAMP_BYTES / size, _RAMP_POWER)
+    seconds = _latency(nodes, ranks, ring) + work / (top * 1e9) * ramp
+    return work / seconds / 1e9
+
+
+def _plateau(shape: Shape, collective: str, nodes: int, ring: bool) -> float:
+    if collective not in _LIMITS:
+        raise InputError(f"No bandwidth model for the collective {collective!r}. Known: {', '.join(_LIMITS)}.")
+    if nodes < 1:
+        raise InputError(f"No bandwidth model for {nodes} nodes.")
+    if shape.status == "refused" or not shape.gpu_count:
+        raise InputError(f"No bandwidth model for {shape.name}: {shape.reason or 'its GPUs are not known'}.")
+    if nodes == 1:
+        return _nvlink(shape, collective)
+    bound = limit(shape, collective, nodes)
+    if bound is None:
+        raise InputError(f"No bandwidth model for {shape.name}: the line rate of its RDMA ports is unknown.")
+    if collective != "all_reduce":
+        return bound * _SHARE[_LIMITS[collective]]
+    return bound * (_RING if ring else _DEFAULT.get(nodes, _MANY))
+
+
+def _nvlink(shape: Shape, collective: str) -> float:
+    for name, value in _NVLINK.items():
+        if name in shape.gpu_model:
+            return value if collective == "all_reduce" else value * _NVLINK_OTHER
+    raise InputError(f"No single-node bandwidth model for the GPU {shape.gpu_model!r} of {shape.name}.")
+
+
+def _work(collective: str, ranks: int) -> float:
+    """busbw / algbw (one place more than _nccl.busbw_factor, since core files do not import each other)."""
+    if collective == "all_reduce":
+        return 2 * (ranks - 1) / ranks
+    shared = ("all_gather", "reduce_scatter", "alltoall", "gather", "scatter")
+    return (ranks - 1) / ranks if collective in shared else 1.0
+
+
+def _latency(nodes: int, ranks: int, ring: bool) -> float:
+    """Seconds: a ring passes every GPU twice, a tree climbs and descends."""
+    if ring or nodes == 1:
+        return _START + 2 * (nodes - 1) * _NET_STEP + 2 * (ranks - nodes) * _NVLINK_STEP
+    return _START + 2 * math.log2(nodes) * _TREE_STEP
+
+
+# --- the table -------------------------------------------------------------------------------------------------------
+
+
+_KEYS = ("shapes", "collectives", "nodes", "algo", "fraction", "gbytes", "source")
+_SITE = "this site's own threshold"
+
+
+def check_table(table: Json, name: str = "files/nccl.yml thresholds") -> None:
+    """``DataError`` with the row when a table, called ``name``, is not of the form of files/nccl.yml."""
+    for i, row in enumerate(_rows(table)):
+        fault = _fault(row)
+        if fault:
+            raise DataError(f"{name}[{i}]: {fault}.")
+
+
+def _fault(row: Json) -> str:
+    unknown = set(row) - set(_KEYS)
+    if unknown:
+        return f"unknown key {', '.join(sorted(unknown))}; known are {', '.join(_KEYS)}"
+    if not row.get("source") or not row.get("shapes") or not row.get("collectives"):
+        return "shapes, collectives and source are needed"
+    if not all(isinstance(row[key], list) for key in ("shapes", "collectives")):
+        return "shapes and collectives are lists"
+    others = [name for name in row["collectives"] if name not in _LIMITS]
+    if others:
+        return f"unknown collective {', '.join(map(str, others))}; known are {', '.join(_LIMITS)}"
+    if ("fraction" in row) == ("gbytes" in row):
+        return "needs either fraction or gbytes"
+    value = row.get("fraction", row.get("gbytes"))
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < math.inf:
+        return f"fraction and gbytes are numbers above 0, not {value!r}"
+    if not re.fullmatch(r"\d+\+?", str(row.get("nodes", ""))) or row.get("algo", "RING") not in ("RING", "default"):
+        return 'nodes is "2" or "4+", algo RING or default'
+    return ""
+
+
+def with_site(table: Json, rows: Sequence[Json]) -> Json:
+    """The table with a site's own rows before its own, so that they count first.
+
+    Rows have the form of files/nccl.yml; left out are: ``shapes`` = all shapes, ``collectives`` = all_reduce,
+    ``source``. ``InputError`` names the faulty row.
+    """
+    site = [
+        {"shapes": ["*"], "collectives": ["all_reduce"], "source": _SITE, **row} if isinstance(row, dict) else row
+        for row in rows
+    ]
+    try:
+        check_table({"thresholds": site}, "thresholds")
+    except DataError as error:
+        raise InputError(str(error)) from None
+    return {**table, "thresholds": [*site, *_rows(table)]}
+
+
+def _rows(table: Json) -> Sequence[Json]:
+    rows = table.get("thresholds")
+    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
+        raise DataError("The thresholds are not a list of mappings.")
+    return rows
+
+
+def _fits(row: Json, shape: Shape, collective: str, nodes: int, algo: str) -> bool:
+    text = str(row["nodes"])
+    wanted = nodes >= int(text[:-1]) if text.endswith("+") else nodes == int(text)
+    named = shape.name in row["shapes"] or "*" in row["shapes"]
+    return wanted and named and collective in row["collectives"] and row.get("algo", algo) == algo
+
+
+def threshold_for(
+    table: Json, shape: Shape, collective: str, nodes: int, algo: str
+) -> Optional[tuple[float, Optional[float], str]]:
+    """(GB/s, fraction of the limit or None, source), or None where the table has no row that fits."""
+    for row in _rows(table):
+        if not _fits(row, shape, collective, nodes, algo):
+            continue
+        if "gbytes" in row:
+            return float(row["gbytes"]), None, str(row["source"])
+        bound = limit(shape, collective, nodes)
+        if bound is None:
+            return None
+        return round(float(row["fraction"]) * bound, 3), float(row["fraction"]), str(row["source"])
+    return None
+
+
+# --- the site's own history -------------------------------------------------------------------------------------------
+
+_ENOUGH = 5
+_RECENT = 50
+_WIDE = 3.5 / 0.6745
+_LEAST = 0.03
+
+
+@dataclass(frozen=True)
+class Baseline:
+    """What a site's healthy runs of one kind measured, in GB/s. ``floor``: what is below is an outlier, by the modified
+    z-score of Iglewicz and Hoaglin (3.5), but at least 3 percent below the median."""
+
+    median: float
+    mad: float
+    count: int
+
+    @property
+    def floor(self) -> float:
+        return round(self.median - max(_WIDE * self.mad, _LEAST * self.median), 3)
+
+
+def record(run: NcclRun, verdict: NcclVerdict, *, shape: Shape, nodes: Optional[int], algo: str, when: str) -> Json:
+    """One line of a site's history file. ``nodes`` and ``algo`` as for ``judge``; ``when``: UTC, ISO 8601."""
+    return {
+        "v": 1,
+        "time": when,
+        "shape": shape.name,
+        "collective": run.collective,
+        "nodes": nodes or len({rank.host for rank in run.ranks}),
+        "algo": _algo_of(run, shape, algo),
+        "size": verdict.size,
+        "busbw": verdict.measured,
+        "verdict": verdict.verdict,
+    }
+
+
+def baseline(
+    history: Iterable[Json], *, shape: str, collective: str, nodes: int, algo: str, size: int
+) -> Optional[Baseline]:
+    """Median and MAD of the last 50 passed runs of this kind; None with fewer than 5. Anything else is passed over."""
+    alike = {"v": 1, "shape": shape, "collective": collective, "nodes": nodes, "algo": algo, "verdict": "pass"}
+    found = [
+        float(item["busbw"])
+        for item in history
+        if isinstance(item, dict)
+        and all(item.get(key) == value for key, value in alike.items())
+        and _is_number(item.get("size"))
+        and _is_number(item.get("busbw"))
+        and NEAR * size <= item["size"] <= size / NEAR
+    ][-_RECENT:]
+    if len(found) < _ENOUGH:
+        return None
+    middle = median(found)
+    return Baseline(middle, median(abs(value - middle) for value in found), len(found))
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 < value < math.inf
+
+
+# --- the verdict -----------------------------------------------------------------------------------------------------
+
+
+class _Case:
+    """Everything that the checks of one run share."""
+
+    def __init__(self, run: NcclRun, shape: Optional[Shape], nodes: Optional[int], expect: Json) -> None:
+        self.run, self.expect = run, expect
+        self.shape = shape if shape is not None and shape.status != "refused" else None
+        self.refused = shape.reason if shape is not None and shape.status == "refused" else ""
+        self.hosts = list(dict.fromkeys(rank.host for rank in run.ranks))
+        self.nodes = nodes or (len(self.hosts) or None)
+        self.asked_nodes = nodes
+        self.collective = run.collective or str(expect.get("collective") or "")
+        self.findings: list[Finding] = []
+        self.standard: Optional[_Standard] = None
+        self.usual: Optional[Baseline] = None
+
+    def note(
+        self, ident: str, severity: str, found: str, expected: str = "", remedy: str = "", subject: str = ""
+    ) -> None:
+        self.findings.append(
+            Finding(f"nccl.{ident}", severity, subject or "nccl", found, expected, remedy, "nccl_test")
+        )
+
+    @property
+    def transport(self) -> Json:
+        return self.run.transport
+
+    @property
+    def several(self) -> bool:
+        return (self.nodes or 0) > 1
+
+    @property
+    def partial(self) -> bool:
+        """Fewer GPUs per node than the shape has: the table's numbers are of whole nodes."""
+        return self.shape is not None and self.expect.get("gpus") not in (None, 0, self.shape.gpu_count)
+
+
+_Answer = Optional[tuple[str, str]]
+_Standard = tuple[float, Optional[float], str]
+
+
+def judge(
+    run: NcclRun,
+    *,
+    shape: Optional[Shape],
+    nodes: Optional[int],
+    table: Json,
+    threshold: Optional[float] = None,
+    expect: Optional[Json] = None,
+    history: Iterable[Json] = (),
+) -> NcclVerdict:
+    """The verdict on one run.
+
+    ``nodes`` is the number of whole nodes of ``shape`` that were asked for; None = as many as the log shows.
+    ``threshold`` (GB/s) replaces the table's. ``expect`` may hold: ``collective``; ``ranks``; ``gpus`` (per node, when
+    not all of them); ``max_bytes`` (last size of the sweep, bytes); ``exit_code``; ``algo`` (NCCL_ALGO, ``default`` =
+    NCCL's own choice, "" = that of the shape's reference numbers); ``hcas`` (per node; else those of the shape);
+    ``topology`` (path of the file that NCCL must have loaded); ``transport`` (True: the log must prove the way through
+    the network); ``checked`` (True: results must have been compared); ``unknown_shape`` (its name, for the reason).
+    ``history``: lines that ``record`` made. They can make a pass ``degraded``, never anything better.
+    """
+    case = _Case(run, shape, nodes, expect or {})
+    row = _largest(run.rows)
+    case.standard = _standard(case, table, threshold)
+    case.usual = _usual(case, row, history)
+    for check in _CHECKS:
+        answer = check(case)
+        if answer is not None:
+            return _verdict(case, answer, row)
+    return _verdict(case, _bandwidth(case, row, int(table.get("from_bytes") or 0)), row)
+
+
+def _largest(rows: Sequence[NcclRow]) -> Optional[NcclRow]:
+    """The largest size's row; the slowest one where the size was measured several times."""
+    if not rows:
+        return None
+    top = max(row.size for row in rows)
+    near = [row for row in rows if row.size >= NEAR * top]
+    return min(near, key=lambda row: row.busbw if row.busbw is not None else -1.0)
+
+
+def _check_status(case: _Case) -> _Answer:
+    run = case.run
+    code = case.expect.get("exit_code")
+    if run.status == "failed":
+        return _failed(run)
+    if code not in (None, 0):
+        return "fail", f"the test ended with exit code {code}" + (f"; {run.notes[-1]}" if run.notes else "")
+    if run.status == "empty":
+        return "incomplete", "the log is empty"
+    if run.status == "foreign":
+        return "incomplete", "the log is not from nccl-tests"
+    if run.status != "complete":
+        return "incomplete", "; ".join(run.notes) or "the run did not reach its end"
+    return None
+
+
+def _failed(run: NcclRun) -> _Answer:
+    if not run.errors:
+        return "fail", "the test failed"
+    first = run.errors[0]
+    place = [f"rank {first.rank}"] if first.rank is not None else []
+    place += [f"on {first.host}"] if first.host else []
+    at = f"; the last size was {size_text(run.rows[-1].size)}" if run.rows and run.average_busbw is None else ""
+    if first.text.startswith("XML Parse"):
+        at += f"; the topology file is {(run.transport.get('topology') or {}).get('set') or 'not named'}"
+    text = f"{' '.join(place)}{': ' if place else ''}{first.text}{at}"
+    # whoever cannot start a test has not shown a bad node
+    return ("incomplete", f"the test did not start: {text}") if first.kind == "launch" else ("fail", text)
+
+
+def _check_wrong(case: _Case) -> _Answer:
+    bad = [row for row in case.run.rows if row.out_wrong or row.in_wrong]
+    # the column named error of old versions holds a deviation, which is above 0 on good hardware
+    bad = [row for row in bad if max(row.out_wrong or 0, row.in_wrong or 0) >= 1]
+    if bad or case.run.out_of_bounds:
+        at = f" at {size_text(bad[0].size)}" if bad else ""
+        return "fail", f"wrong results{at}: a GPU, a link or the memory corrupts data"
+    if case.expect.get("checked") and not case.run.checked:
+        return "incomplete", "the results were not compared (-c 0)"
+    return None
+
+
+def _check_program(case: _Case) -> _Answer:
+    wanted = case.expect.get("collective")
+    if wanted and case.run.collective and case.run.collective != wanted:
+        return "incomplete", f"the log is of {case.run.collective}, not of {wanted}"
+    return None
+
+
+def _check_ranks(case: _Case) -> _Answer:
+    run = case.run
+    want = case.expect.get("ranks")
+    each = case.expect.get("gpus") or (case.shape.gpu_count if case.shape is not None else None)
+    if want is None and each and case.nodes:
+        want = each * case.nodes
+    if want is not None and len(run.ranks) != want:
+        return "incomplete", f"{len(run.ranks)} ranks took part, expected {want}"
+    if case.asked_nodes and len(case.hosts) != case.asked_nodes:
+        return "incomplete", f"{len(case.hosts)} hosts took part, expected {case.asked_nodes}"
+    if len({rank.group for rank in run.ranks}) > 1:
+        return "incomplete", "the ranks were split into groups, whose average hides a slow one"
+    models = sorted({rank.gpu for rank in run.ranks if rank.gpu})
+    if len(models) > 1:
+        case.note("gpus", "warning", f"different GPUs in one run: {', '.join(models)}")
+    return None
+
+
+def _check_sizes(case: _Case) -> _Answer:
+    run = case.run
+    asked = max(run.max_bytes or 0, int(case.expect.get("max_bytes") or 0))
+    if not asked:
+        return "incomplete", "the log does not say up to which size was asked for"
+    reached = max((row.size for row in run.rows), default=0)
+    if reached < NEAR * asked:
+        why = next((f": {note}" for note in run.notes if note.startswith("maxBytes was reduced")), "")
+        return "incomplete", f"the largest row is {size_text(reached)}, asked for was {size_text(asked)}{why}"
+    return None
+
+
+def _check_net(case: _Case) -> _Answer:
+    facts = case.transport
+    net = str(facts.get("net") or "") if facts else ""
+    if not case.several:
+        inside = any(way.startswith("NET/Socket") for way in facts.get("channels") or ())
+        return ("fail", "NCCL used TCP sockets (NET/Socket) between the GPUs of one node") if inside else None
+    if net == "Socket":
+        over = f" over {_some(facts['sockets'])}" if facts.get("sockets") else ""
+        return "fail", f"NCCL used TCP sockets (NET/Socket{over}), not RDMA"
+    if case.expect.get("transport") and not net:
+        case.note("transport", "unknown", "no INFO line names the network", "NET/IB", "run with NCCL_DEBUG=INFO")
+    return None
+
+
+def _check_gdr(case: _Case) -> _Answer:
+    facts = case.transport
+    if not case.several or not facts:
+        return None
+    off = [hca for hca, on in (facts.get("gdr") or {}).items() if not on]
+    if off:
+        hosts = facts.get("no_gdr_hosts") or []
+        where = f" on {_some(hosts)}" if hosts else ""
+        return "fail", f"GPUDirect RDMA was off for {_some(off)}{where}: data went through host memory"
+    if case.expect.get("transport") and not facts.get("gdr") and facts.get("net"):
+        case.note("gdr", "unknown", "no INFO line tells about GPUDirect RDMA", "GDRDMA", "run with NCCL_DEBUG=INFO")
+    return None
+
+
+def _check_hcas(case: _Case) -> _Answer:
+    facts = case.transport
+    want = case.expect.get("hcas") or (case.shape.vf_count if case.shape is not None else 0)
+    if not case.several or not facts or not want:
+        return None
+    short = [group for group in facts.get("hcas_by_host") or () if len(group["hcas"]) < want]
+    if short:
+        worst = min(short, key=lambda group: len(group["hcas"]))
+        return "fail", f"NCCL found {len(worst['hcas'])} of {want} HCAs on {_some(worst['hosts'])}"
+    used = facts.get("used") or []
+    if used and facts.get("hcas") and set(used) <= set(facts["hcas"]) and len(used) < want:
+        idle = [hca for hca in facts["hcas"] if hca not in used]
+        return "fail", f"NCCL used {len(used)} of {want} HCAs; no channel went over {_some(idle)}"
+    if case.expect.get("transport") and not facts.get("hcas") and facts.get("net"):
+        case.note("hcas", "unknown", "no INFO line lists the HCAs", f"{want} HCAs", "run with NCCL_DEBUG=INFO")
+    return None
+
+
+def _check_topology(case: _Case) -> _Answer:
+    want = case.expect.get("topology")
+    if not want:
+        return None
+    seen = case.transport.get("topology") or {}
+    if seen.get("failed") == want:
+        return "fail", f"NCCL could not open the topology file {want}"
+    if seen.get("loaded") == want:
+        return None
+    if seen.get("loaded"):
+        return "fail", f"NCCL loaded the topology file {seen['loaded']}, not {want}"
+    case.note(
+        "topology",
+        "unknown",
+        f"no INFO line says that NCCL loaded {want}",
+        want,
+        "run with NCCL_DEBUG_SUBSYS=INIT,ENV,GRAPH",
+    )
+    return None
+
+
+def _some(names: Sequence[str]) -> str:
+    head = ", ".join(names[:4])
+    return head if len(names) <= 4 else f"{head} and {len(names) - 4} more"
+
+
+_CHECKS: tuple[Callable[[_Case], _Answer], ...] = (
+    _check_status,
+    _check_wrong,
+    _check_program,
+    _check_ranks,
+    _check_sizes,
+    _check_net,
+    _check_gdr,
+    _check_hcas,
+    _check_topology,
+)
+
+
+def _algo(case: _Case) -> str:
+    return _algo_of(case.run, case.shape, str(case.expect.get("algo") or ""))
+
+
+def _algo_of(run: NcclRun, shape: Optional[Shape], asked: str) -> str:
+    """What the log itself shows counts more than what was asked for."""
+    environment = run.transport.get("env") or {}
+    return algorithm(shape, str(environment.get("NCCL_ALGO") or asked))
+
+
+_GIVEN = "given"
+
+
+def _standard(case: _Case, table: Json, threshold: Optional[float]) -> Optional[_Standard]:
+    """(GB/s, fraction of the limit or None, source) of what has to be reached."""
+    if threshold is not None:
+        bound = limit(case.shape, case.collective, case.nodes) if case.shape is not None and case.nodes else None
+        return threshold, threshold / bound if bound else None, _GIVEN
+    if case.shape is None or not case.nodes or case.partial:
+        return None
+    return threshold_for(table, case.shape, case.collective, case.nodes, _algo(case))
+
+
+def _usual(case: _Case, row: Optional[NcclRow], history: Iterable[Json]) -> Optional[Baseline]:
+    if case.shape is None or not case.nodes or case.partial or row is None:
+        return None
+    return baseline(
+        history,
+        shape=case.shape.name,
+        collective=case.collective,
+        nodes=case.nodes,
+        algo=_algo(case),
+        size=row.size,
+    )
+
+
+def _bandwidth(case: _Case, row: Optional[NcclRow], smallest: int) -> tuple[str, str]:
+    """``smallest``: bytes from which on the table's thresholds hold."""
+    if row is None or row.busbw is None:
+        return "incomplete", "the largest row has no bandwidth"
+    if case.standard is None:
+        return "unjudged", f"{_measured(case, row)}; {_why_unjudged(case)}"
+    value, _fraction, source = case.standard
+    if source != _GIVEN and row.size < NEAR * smallest:
+        return (
+            "unjudged",
+            f"{_measured(case, row)}; thresholds hold from {size_text(smallest)} on, run up to 8G or give a threshold",
+        )
+    text = f"{_measured(case, row)}; {_line(case, case.standard)}"
+    most = ceiling(case.shape, case.collective, case.nodes) if case.shape is not None and case.nodes else None
+    if source != _GIVEN and most is not None and row.busbw > _SLACK * most:
+        return "incomplete", f"{text}, but {case.nodes} such nodes cannot exceed {most:.4g}: the log is not of them"
+    if row.busbw < value:
+        hint = "; some node or rail is slow, run nccl_scan" if case.several else _inside(case)
+        return "fail", text + _by_itself(case) + hint + _above(case, row.busbw)
+    unknown = next((finding for finding in case.findings if finding.severity == "unknown"), None)
+    if unknown is not None:
+        return "incomplete", f"{text}, but {unknown.found}"
+    weak = _weakness(case, row, value)
+    return ("degraded", f"{text}, but {weak}") if weak else ("pass", text + _above(case, row.busbw))
+
+
+def _weakness(case: _Case, row: NcclRow, value: float) -> str:
+    """Why a run that reached its threshold is not as good as it could be; "" when it is."""
+    halves = [half for half in (row.out_busbw, row.in_busbw) if half is not None]
+    if min(halves) < HALVES_APART * value:
+        slow = "out of place" if row.out_busbw == min(halves) else "in place"
+        return f"{slow} it was {min(halves):g} GB/s only"
+    usual = case.usual
+    if usual is not None and (row.busbw or 0.0) < usual.floor:
+        return (
+            f"this site's last {usual.count} good runs had a median of {usual.median:.4g} GB/s, "
+            f"from which {usual.floor:.4g} and more is the usual"
+        )
+    return ""
+
+
+def _inside(case: _Case) -> str:
+    shared = any(way.startswith("SHM") for way in case.transport.get("channels") or ())
+    return "; GPUs exchanged data through host memory (SHM), not NVLink" if shared else "; a GPU or NVLink is slow"
+
+
+def _by_itself(case: _Case) -> str:
+    """NCCL may choose the ring where the threshold is that of its better choice."""
+    algo = str(case.transport.get("algo") or "")
+    return "; NCCL chose RING by itself" if algo.startswith("RING") and _algo(case) != "RING" and case.several else ""
+
+
+def _why_unjudged(case: _Case) -> str:
+    if case.refused:
+        return f"the shape is not supported: {case.refused}"
+    if case.shape is None:
+        name = case.expect.get("unknown_shape")
+        return f"the shape {name} is not known; give a threshold" if name else "no shape and no threshold given"
+    if case.partial:
+        return f"thresholds are of whole nodes with {case.shape.gpu_count} GPUs; give one"
+    if not case.collective:
+        return "the log does not name the collective; name it or give a threshold"
+    if case.shape.nic_gbytes is None and case.several:
+        return f"the line rate of {case.shape.name} is unknown; give a threshold"
+    return f"no threshold is known for {case.collective} on {case.nodes} x {case.shape.name}; give one"
+
+
+def _measured(case: _Case, row: NcclRow) -> str:
+    name = case.collective or "unnamed collective"
+    return f"{name} {size_text(row.size)}: {row.busbw:.4g} GB/s"
+
+
+def _line(case: _Case, standard: _Standard) -> str:
+    value, fraction, _source = standard
+    shown = ""
+    if case.shape is not None and case.several and case.nodes and case.shape.nic_gbytes is not None:
+        bound = limit(case.shape, case.collective, case.nodes)
+        shown = f"NIC line {case.shape.nic_gbytes:g}, "
+        if bound is not None and bound != case.shape.nic_gbytes:
+            shown += f"limit of {case.collective} {bound:.4g}, "
+    return f"{shown}threshold {value:.4g}" + (f" ({fraction:.4g})" if fraction is not None else "")
+
+
+def _above(case: _Case, busbw: float) -> str:
+    """Why the numbers may be above the NIC line, wherever one of them is."""
+    if case.shape is None or not case.nodes or case.shape.nic_gbytes is None or case.standard is None:
+        return ""
+    bound = hierarchical_bound(case.shape, case.collective, case.nodes)
+    if bound is None or not case.shape.nic_gbytes < max(busbw, case.standard[0]) <= bound:
+        return ""
+    return (
+        f". Above the NIC line rate is normal for {case.nodes} nodes: "
+        f"by trees data cross the network once, so that up to {bound:.4g} is possible"
+    )
+
+
+def _verdict(case: _Case, answer: tuple[str, str], row: Optional[NcclRow]) -> NcclVerdict:
+    verdict, reason = answer
+    if verdict in ("fail", "incomplete") and not any(f.severity in ("error", "unknown") for f in case.findings):
+        case.note("result", "error" if verdict == "fail" else "unknown", reason)
+    shape, nodes, standard = case.shape, case.nodes, case.standard
+    bound = limit(shape, case.collective, nodes) if shape is not None and nodes else None
+    line = shape.nic_gbytes if shape is not None and case.several else None
+    measured = row.busbw if row is not None else None
+    return NcclVerdict(
+        verdict=verdict,
+        reason=reason,
+        measured=measured,
+        size=row.size if row is not None else None,
+        threshold=standard[0] if standard else None,
+        fraction=standard[1] if standard else None,
+        nic_line=line,
+        bound_ring=bound,
+        bound_hierarchical=hierarchical_bound(shape, case.collective, nodes) if shape is not None and nodes else None,
+        percent_of_line=round(100 * measured / line, 1) if measured is not None and line else None,
+        percent_of_bound=round(100 * measured / bound, 1) if measured is not None and bound else None,
+        baseline=case.usual.median if case.usual is not None else None,
+        source=standard[2] if standard else "",
+        findings=tuple(case.findings),
+    )
+
+
+def worst(verdicts: Sequence[NcclVerdict]) -> Optional[NcclVerdict]:
+    """The verdict that decides over several runs; None for none."""
+    return min(verdicts, key=lambda item: RANKING.index(item.verdict)) if verdicts else None

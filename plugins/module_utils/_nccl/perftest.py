@@ -1,0 +1,392 @@
+# Copyright: gpuops.rdma contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""ib_write_bw between pairs of nodes, on all RDMA ports at once: who is paired, the pods, the output, the verdict.
+
+PRIVATE to the collection. Bandwidths are Gb/s (1e9 bits per second) per port, one direction. A pair has a server and a
+client pod, each with all GPUs and VFs of its node; rail r of one talks to rail r of the other, from the memory of the
+GPU that is nearest to it. Output grammar: perftest's RESULT_FMT and REPORT_FMT (src/perftest_parameters.h).
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Optional
+
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Finding, Json, Shape
+
+APP = "gpuops-perftest"
+NAME_LABEL, RUN_LABEL = "app.kubernetes.io/name", "gpuops.rdma/perftest"
+NETWORKS = "k8s.v1.cni.cncf.io/networks"
+STAGE = "perftest"
+PORT = 18515
+"""Of rail 0, for the exchange of addresses over the pod network; rail r uses PORT + r."""
+NO_PROGRAM = 97
+"""Exit code of our script when the image has no ib_write_bw."""
+PATIENCE = 60
+"""Seconds in which a client finds its server."""
+MIB = 1048576
+Pair = tuple[str, str]
+"""Server's node, client's node."""
+
+
+@dataclass(frozen=True)
+class Test:
+    """One run over nodes of one shape."""
+
+    run: str
+    namespace: str
+    shape: Shape
+    image: str
+    mode: str = "sriov"
+    gpu_resource: str = "nvidia.com/gpu"
+    vf_resource: str = "nvidia.com/sriov_rdma_vf"
+    network: str = "rdma-vf"
+    seconds: int = 10
+    size: int = MIB
+    queue_pairs: int = 2
+    cuda: bool = True
+    dmabuf: bool = False
+    pull_secrets: tuple[str, ...] = ()
+
+    @property
+    def files(self) -> str:
+        return f"{APP}-{self.run}"
+
+    @property
+    def limit(self) -> int:
+        """Seconds after which a pod ends itself."""
+        return self.seconds + PATIENCE + 60
+
+
+# ---- who with whom -------------------------------------------------------------------------------------------------
+
+
+def rounds(nodes: Sequence[str]) -> list[list[Pair]]:
+    """Disjoint pairs, all of a round at once; an odd node is tested after the others, with the first. InputError for
+    fewer than two nodes."""
+    if len(nodes) < 2:
+        raise InputError(f"ib_write_bw needs two nodes, {len(nodes)} given.")
+    pairs = list(zip(nodes[::2], nodes[1::2]))
+    return [pairs] if len(nodes) % 2 == 0 else [pairs, [(nodes[0], nodes[-1])]]
+
+
+def again(outcomes: Sequence[Outcome], limit: Optional[float]) -> list[Pair]:
+    """Nodes of bad pairs, each with one that has passed, so that the bad one of the two shows; as many as there are
+    good ones. A node that has failed with a good one is decided."""
+    good = _good(outcomes, limit)
+    tried = {node for item in outcomes for node, peer in _both(item.pair) if peer in good}
+    open_ = dict.fromkeys(node for item in outcomes for node in item.pair if node not in good and node not in tried)
+    return list(zip(good, open_))
+
+
+def _good(outcomes: Sequence[Outcome], limit: Optional[float]) -> list[str]:
+    """Nodes that have passed with somebody."""
+    return list(dict.fromkeys(node for item in outcomes if not faults(item, limit) for node in item.pair))
+
+
+def _both(pair: Pair) -> tuple[Pair, Pair]:
+    return pair, (pair[1], pair[0])
+
+
+# ---- the pods ------------------------------------------------------------------------------------------------------
+
+
+def options(test: Test) -> list[str]:
+    """Of server and client alike; NCCL's GID index, traffic class and service level are used."""
+    env = test.shape.nccl_env
+    found = ["-F", "--report_gbits", "-s", str(test.size), "-q", str(test.queue_pairs), "-D", str(test.seconds)]
+    found += ["-x", env.get("NCCL_IB_GID_INDEX", "3")]
+    if "NCCL_IB_TC" in env:
+        found.append(f"--tclass={env['NCCL_IB_TC']}")
+    if env.get("NCCL_IB_SL", "0") != "0":
+        found += ["-S", env["NCCL_IB_SL"]]
+    return found
+
+
+def script(test: Test) -> str:
+    """What both pods run; a port's RDMA device is found by its PCI address, in a pod by that of its VF's PF."""
+    # --use_cuda_dmabuf is refused when it stands before --use_cuda (perftest issue 336).
+    memory = '--use_cuda="$3"' + (" --use_cuda_dmabuf" if test.dmabuf else "") if test.cuda else ""
+    return f"""set -u
+export CUDA_DEVICE_ORDER=PCI_BUS_ID
+command -v ib_write_bw >/dev/null || {{ echo "gpuops: perftest: the image has no ib_write_bw"; exit {NO_PROGRAM}; }}
+hca_of() {{
+  for link in device device/physfn; do
+    for path in /sys/class/infiniband/*; do
+      found=$(readlink -f "$path/$link")
+      [ "${{found##*/}}" != "$1" ] || {{ echo "${{path##*/}}"; return; }}
+    done
+  done
+}}
+rail() {{
+  set -- ib_write_bw -d "$2" -p $(({PORT} + $1)) {shlex.join(options(test))} {memory}
+  if [ -z "$PEER" ]; then timeout {test.limit} "$@"; return; fi
+  began=$SECONDS
+  while :; do
+    said=$(timeout {test.limit} "$@" "$PEER" 2>&1)
+    code=$?
+    case $said in
+      *"Couldn't connect"*|*"Connection refused"*)
+        [ $((SECONDS - began)) -ge {PATIENCE} ] || {{ sleep 1; continue; }} ;;
+    esac
+    echo "$said"
+    return $code
+  done
+}}
+folder=$(mktemp -d)
+for entry in $RAILS; do
+  IFS=, read -r number pci gpu <<<"$entry"
+  hca=$(hca_of "$pci")
+  (
+    echo "gpuops: rail $number hca ${{hca:-none}} gpu $gpu"
+    if [ -n "$hca" ]; then
+      rail "$number" "$hca" "$gpu" 2>&1
+    else
+      echo "gpuops: no RDMA device for port $pci"; false
+    fi
+    echo "gpuops: rail $number exit $?"
+  ) >"$folder/$number" &
+done
+wait
+for entry in $RAILS; do cat "$folder/${{entry%%,*}}"; done
+"""
+
+
+def files(test: Test) -> Json:
+    meta = {"name": test.files, "namespace": test.namespace, "labels": _labels(test)}
+    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": meta, "data": {"perftest.sh": script(test)}}
+
+
+def pod(test: Test, number: int, node: str, peer: str = "") -> Json:
+    """The server of pair ``number``, or with ``peer`` (the server's address) its client."""
+    shape, role = test.shape, "client" if peer else "server"
+    rails = " ".join(f"{pf.rail},{pf.pci},{pf.gpu}" for pf in shape.pfs)
+    devices = {test.gpu_resource: str(shape.gpu_count)}
+    security: Json = {"capabilities": {"add": ["IPC_LOCK"]}}
+    spec: Json = {
+        "restartPolicy": "Never",
+        "automountServiceAccountToken": False,
+        "enableServiceLinks": False,
+        "activeDeadlineSeconds": test.limit + 600,
+        "terminationGracePeriodSeconds": 2,
+        "tolerations": [{"key": "nvidia.com/gpu", "operator": "Exists"}],
+        "affinity": _on(node),
+        "volumes": [{"name": "files", "configMap": {"name": test.files}}],
+    }
+    mounts = [{"name": "files", "mountPath": "/etc/gpuops"}]
+    meta: Json = {"name": f"{test.files}-{number}-{role}", "namespace": test.namespace, "labels": _labels(test)}
+    if test.pull_secrets:
+        spec["imagePullSecrets"] = [{"name": name} for name in test.pull_secrets]
+    if test.mode == "sriov":
+        devices[test.vf_resource] = str(shape.vf_count)
+        meta["annotations"] = {NETWORKS: ",".join([test.network] * shape.vf_count)}
+    else:
+        spec.update(hostNetwork=True, dnsPolicy="ClusterFirstWithHostNet")
+        spec["volumes"].append({"name": "infiniband", "hostPath": {"path": "/dev/infiniband", "type": "Directory"}})
+        mounts.append({"name": "infiniband", "mountPath": "/dev/infiniband"})
+        security["privileged"] = True
+    container = {
+        "name": "perftest",
+        "image": test.image,
+        "command": ["/bin/bash", "/etc/gpuops/perftest.sh"],
+        "env": [{"name": "PEER", "value": peer}, {"name": "RAILS", "value": rails}],
+        "resources": {"requests": {"cpu": "8", "memory": "16Gi", **devices}, "limits": devices},
+        "securityContext": security,
+        "volumeMounts": mounts,
+    }
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": {**spec, "containers": [container]}}
+
+
+def _on(node: str) -> Json:
+    term = {"matchFields": [{"key": "metadata.name", "operator": "In", "values": [node]}]}
+    return {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [term]}}}
+
+
+def _labels(test: Test) -> dict[str, str]:
+    return {"app.kubernetes.io/managed-by": "gpuops-rdma", NAME_LABEL: APP, RUN_LABEL: test.run}
+
+
+# ---- the output ----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Rail:
+    """One port's result; ``gbits`` is the average, None without one, ``error`` then says why."""
+
+    rail: int
+    hca: str
+    gpu: int
+    gbits: Optional[float] = None
+    error: str = ""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a pair's client has printed; ``why`` when there is no output at all."""
+
+    pair: Pair
+    rails: tuple[Rail, ...] = ()
+    why: str = ""
+
+
+_HEAD = re.compile(r"^gpuops: rail (\d+) hca (\S+) gpu (\d+)$")
+_END = re.compile(r"^gpuops: rail (\d+) exit (\d+)$")
+_UNIT = re.compile(r"#bytes\s+#iterations\s+BW peak\[(MB|Gb)/sec\]\s+BW average\[(?:MB|Gb)/sec\]")
+_ROW = re.compile(r"^\s*(\d+)\s+(\d+)\s+(\d+\.\d+)\s+(\d+\.\d+)\s+(\d+\.\d+)(?:\s+\d+\.\d+)*\s*$")
+_TROUBLE = re.compile(
+    r"couldn't|could not|unable to|failed|fail to|failure|error|unrecognized option|cannot|not found|no RDMA device|"
+    r"refused|timed out|invalid",
+    re.IGNORECASE,
+)
+
+
+def bandwidth(lines: Iterable[str]) -> Optional[float]:
+    """Average bandwidth of the last row of ib_write_bw's table, Gb/s; None without a row. perftest's MB is 2^20 bytes,
+    its Gb 1e9 bits."""
+    unit, found = "", None
+    for line in lines:
+        head = _UNIT.search(line)
+        if head:
+            unit = head[1]
+            continue
+        row = _ROW.match(line)
+        if row and unit:
+            average = float(row[4])
+            found = average if unit == "Gb" else average * MIB * 8 / 1e9
+    return found
+
+
+def trouble(lines: Iterable[str]) -> str:
+    """The first line that speaks of a fault."""
+    return next((" ".join(line.split())[:200] for line in lines if _TROUBLE.search(line)), "")
+
+
+def parse(text: str) -> tuple[Rail, ...]:
+    """A client's log. A port whose output ends before its end mark is told as such, whatever it printed."""
+    rails: list[Rail] = []
+    head: Optional[re.Match[str]] = None
+    held: list[str] = []
+    for line in [*text.splitlines(), ""]:
+        begins, ends = _HEAD.match(line), _END.match(line)
+        if ends and head and ends[1] == head[1]:
+            rails.append(_rail(head, held, int(ends[2])))
+            head, held = None, []
+        elif begins:
+            rails += [_torn(head)] if head else []
+            head, held = begins, []
+        elif head:
+            held.append(line)
+    return (*rails, *([_torn(head)] if head else []))
+
+
+def outcome(pair: Pair, text: str, shape: Shape) -> Outcome:
+    """Of a client's log; a port that it does not speak of is told too."""
+    rails = parse(text)
+    if not rails:
+        return Outcome(pair, (), trouble(text.splitlines()) or "its client printed nothing")
+    missing = {pf.rail for pf in shape.pfs} - {item.rail for item in rails}
+    return Outcome(pair, (*rails, *(Rail(rail, "", 0, None, "not in the output") for rail in sorted(missing))))
+
+
+def _rail(head: re.Match[str], lines: Sequence[str], code: int) -> Rail:
+    number, hca, gpu = int(head[1]), head[2], int(head[3])
+    value = bandwidth(lines)
+    if code == 0 and value is not None:
+        return Rail(number, hca, gpu, value)
+    why = trouble(lines) or (f"ib_write_bw ended with {code}" if code else "ib_write_bw printed no result")
+    return Rail(number, hca, gpu, None, why)
+
+
+def _torn(head: re.Match[str]) -> Rail:
+    return Rail(int(head[1]), head[2], int(head[3]), None, "the output ends in the middle")
+
+
+# ---- the verdict ---------------------------------------------------------------------------------------------------
+
+
+def threshold(table: Json, shape: Shape) -> tuple[Optional[float], str]:
+    """(Gb/s per port, source) from files/perftest.yml; (None, why) when nobody states one."""
+    for row in table["thresholds"]:
+        if shape.name in row["shapes"]:
+            return float(row["gbits"]), str(row["source"])
+    return None, f"no source states a bandwidth per port for {shape.name}"
+
+
+def faults(outcome: Outcome, limit: Optional[float]) -> dict[int, str]:
+    """Rail -> what is wrong with it; {-1: why} for a pair without output."""
+    if outcome.why or not outcome.rails:
+        return {-1: outcome.why or "no output"}
+    found = {}
+    for item in outcome.rails:
+        if item.gbits is None:
+            found[item.rail] = item.error
+        elif limit is not None and item.gbits < limit:
+            found[item.rail] = f"{item.gbits:.1f} Gb/s"
+    return found
+
+
+def judge(outcomes: Sequence[Outcome], shape: Shape, table: Json) -> Json:
+    """``{verdict, reason, threshold, source, worst, findings}`` of all pairs, those of ``again`` too.
+
+    ``verdict``: pass, fail, incomplete (a pair gave no output), unjudged (no threshold is known and all ports ran). A
+    node is named when its rail is bad with two partners; where only one was possible both are, and the finding says so.
+    """
+    limit, source = threshold(table, shape)
+    findings = _findings(outcomes, limit, len(shape.pfs))
+    values = [rail.gbits for item in outcomes for rail in item.rails if rail.gbits is not None]
+    worst = min(values, default=None)
+    severities = {item.severity for item in findings}
+    count = len({node for item in outcomes for node in item.pair})
+    if "error" in severities:
+        bad = list(dict.fromkeys(item.subject for item in findings if item.severity == "error"))
+        verdict, reason = "fail", f"{len(bad)} of {count} nodes: {', '.join(bad[:3])}: {findings[0].found}"
+    elif "unknown" in severities:
+        verdict, reason = "incomplete", f"{findings[0].subject}: {findings[0].found}"
+    elif limit is None:
+        verdict, reason = "unjudged", source
+    else:
+        verdict = "pass"
+        reason = f"{count} nodes, all {len(shape.pfs)} ports, slowest {worst or 0:.1f} Gb/s of {limit:g} at least"
+    return {
+        "verdict": verdict,
+        "reason": reason,
+        "threshold": limit,
+        "source": source,
+        "worst": worst,
+        "findings": findings,
+    }
+
+
+def _findings(outcomes: Sequence[Outcome], limit: Optional[float], ports: int) -> list[Finding]:
+    good = _good(outcomes, limit)
+    tries: dict[str, dict[str, dict[int, str]]] = {}
+    for item in outcomes:
+        for node, peer in _both(item.pair):
+            if node not in good:
+                tries.setdefault(node, {})[peer] = faults(item, limit)
+    told = []
+    for node, found in tries.items():
+        with_good = {peer: rails for peer, rails in found.items() if peer in good}
+        told.append(_finding(node, with_good or found, bool(with_good), limit, ports))
+    return sorted(told, key=lambda item: item.severity != "error")
+
+
+def _finding(
+    node: str, tries: Mapping[str, Mapping[int, str]], sure: bool, limit: Optional[float], ports: int
+) -> Finding:
+    expected = f"at least {limit:g} Gb/s on each of {ports} ports" if limit else f"a result on each of {ports} ports"
+    peers = " and ".join(tries)
+    rails = {rail: why for found in tries.values() for rail, why in found.items()}
+    if -1 in rails:
+        remedy = f"kubectl describe node {node}; the clients' logs are in run/logs"
+        return Finding("perftest.none", "unknown", node, f"with {peers}: {rails[-1]}", expected, remedy, STAGE)
+    shown = "; ".join(f"rail {rail}: {rails[rail]}" for rail in sorted(rails)[:4])
+    more = f" and {len(rails) - 4} more" if len(rails) > 4 else ""
+    doubt = "" if sure else "; which of the two it is needs a third node that passes"
+    remedy = f"look at port, cable and switch of these rails on {node}: ibstat, ethtool -S, link counters"
+    return Finding("perftest.rail", "error", node, f"with {peers}: {shown}{more}{doubt}", expected, remedy, STAGE)

@@ -1,0 +1,308 @@
+# Copyright: gpuops.rdma contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""A scan's objects: one job of workers that stay, and a small pod per round that runs all its mpiruns. PRIVATE.
+
+The job is that of the NCCL test (see _job) without its launcher's work. A round's pod has no GPU and no API access; it
+shares the job's ssh keys. Every line it prints begins with the trial's id and ``> ``, so that one log holds them all.
+"""
+
+from __future__ import annotations
+
+import copy
+import re
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Optional
+
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import DataError
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json
+
+ROLE = "scan-round"
+"""Value of the role label of a round's pod."""
+HOSTFILE = "@HOSTFILE@"
+"""Stands in the commands for the trial's own hostfile."""
+NOT_REACHED, NO_DEVICE, TIMED_OUT = 97, 96, 124
+"""Exit codes of a trial: a worker's sshd is not reached; the rail's device is not there; GNU timeout ended it."""
+SCRIPT = "scan.sh"
+"""In the workers: what stands between mpirun and the test program on every rank."""
+LINE = 3800
+"""Characters of a line that are kept: a write of up to 4096 bytes stays in one piece, whoever else writes."""
+_FILES = "/etc/gpuops-round"
+_KEYS = {
+    "volcano": (("id_rsa", "id_rsa"), ("id_rsa.pub", "id_rsa.pub")),
+    "mpi": (("ssh-privatekey", "id_rsa"), ("ssh-publickey", "id_rsa.pub")),
+}
+"""Key of the job's Secret -> name of the file, as each controller writes it."""
+_LINE = re.compile(r"([a-z]\d*(?:-\d+)*)> ?(.*)", re.DOTALL)
+_EXIT = re.compile(r"gpuops: exit (\d+) after (\d+) s")
+
+
+@dataclass(frozen=True)
+class Command:
+    """How a kind of trial is run. ``mpirun``: argv with HOSTFILE in it, up to the program; ``args``: the program's."""
+
+    mpirun: tuple[str, ...]
+    args: tuple[str, ...]
+    timeout: int
+    """Seconds for one trial."""
+    debug_ranks: int = 1
+    """Ranks that print NCCL's INFO lines. All ranks of 500 pairs would overrun what a node keeps of a log."""
+    reach: int = 0
+    """Seconds in which the trial's workers must answer; 0 = they have been reached before."""
+
+
+# ---- the workers ---------------------------------------------------------------------------------------------------
+
+
+def workers_only(objects: Sequence[Json], seconds: int) -> list[Json]:
+    """The NCCL test's objects as a job whose workers stay for ``seconds`` and wait for rounds.
+
+    A node without room must not hold up the others, nor a worker that dies end them: no gang, no policies.
+    DataError when the objects are not those of a known launcher.
+    """
+    found = []
+    for obj in objects:
+        if obj["kind"] == "ConfigMap":
+            found.append(_files(obj))
+        elif obj["kind"] == "Job":
+            found.append(_volcano(obj))
+        elif obj["kind"] == "MPIJob":
+            found.append(_mpi(obj, seconds))
+        elif obj["kind"] != "PodGroup":
+            found.append(copy.deepcopy(obj))
+    if not any(obj["kind"] in ("Job", "MPIJob") for obj in found):
+        raise DataError("Cannot make a scan's workers: the NCCL test has neither a Volcano Job nor an MPIJob.")
+    return found
+
+
+def _files(obj: Json) -> Json:
+    kept = {key: text for key, text in obj["data"].items() if key not in ("launcher.sh", "rank.sh", "hostfile")}
+    return {**obj, "data": {**kept, SCRIPT: rank_script()}}
+
+
+def _volcano(job: Json) -> Json:
+    job = copy.deepcopy(job)
+    spec = job["spec"]
+    spec.pop("policies", None)
+    spec["minAvailable"] = 1
+    spec["tasks"] = [task for task in spec["tasks"] if task["name"] == "worker"]
+    for task in spec["tasks"]:
+        task.pop("policies", None)
+        task["minAvailable"] = 1
+    return job
+
+
+def _mpi(job: Json, seconds: int) -> Json:
+    """The operator wants a launcher: it sleeps."""
+    job = copy.deepcopy(job)
+    spec = job["spec"]
+    spec["launcherCreationPolicy"] = "AtStartup"
+    spec["runPolicy"].pop("schedulingPolicy", None)
+    pod = spec["mpiReplicaSpecs"]["Launcher"]["template"]["spec"]
+    for container in pod["containers"]:
+        container["command"] = ["/bin/sleep", str(seconds)]
+        container["resources"] = {"requests": {"cpu": "100m", "memory": "64Mi"}}
+    return job
+
+
+def rank_script() -> str:
+    """``scan.sh LIMIT PCI PROGRAM ...``: INFO lines from the first LIMIT ranks only; with PCI, one RDMA device only.
+
+    The device is found by the PCI address of its port, on each node anew: a VF by its PF, as names of VFs follow no
+    order. The environment wins over /etc/nccl.conf.
+    """
+    return f"""limit=$1 want=$2
+shift 2
+[ "${{OMPI_COMM_WORLD_RANK:-0}}" -lt "$limit" ] || export NCCL_DEBUG=WARN NCCL_DEBUG_SUBSYS=
+if [ -n "$want" ]; then
+  hca=
+  for path in /sys/class/infiniband/*; do
+    at=$path/device
+    [ ! -e "$at/physfn" ] || at=$at/physfn
+    at=$(readlink -f "$at")
+    [ "${{at##*/}}" != "$want" ] || hca=${{path##*/}}
+  done
+  if [ -z "$hca" ]; then
+    echo "gpuops: rail: no RDMA device of port $want on $(hostname)"
+    exit {NO_DEVICE}
+  fi
+  export NCCL_IB_HCA="=$hca"
+fi
+exec "$@"
+"""
+
+
+# ---- a round -------------------------------------------------------------------------------------------------------
+
+
+def trial_word(ident: str, kind: str, workers: Sequence[int], pci: str = "") -> str:
+    """One trial in the lanes file. ``workers``: indexes of the hosts; ``pci``: the port of a rail trial."""
+    return f"{ident}|{kind}|{pci}|{','.join(map(str, workers))}"
+
+
+def round_objects(
+    job: Json,
+    launcher: str,
+    name: str,
+    lanes: Sequence[Sequence[str]],
+    *,
+    hosts: Sequence[str],
+    slots: int,
+    port: int,
+    program: str,
+    folders: Sequence[str],
+    commands: Mapping[str, Command],
+    parallel: int,
+    files: str,
+    seconds: int,
+    template: Json,
+) -> list[Json]:
+    """ConfigMap and Pod of one round, both owned by ``job`` (as the API server returned it).
+
+    ``lanes``: words of trial_word; ``hosts``: worker names by index; ``files``: where the workers have scan.sh;
+    ``template``: the launcher's pod template of the NCCL test, for image, tolerations and pull secrets.
+    """
+    meta = job["metadata"]
+    owner = {"apiVersion": job["apiVersion"], "kind": job["kind"], "name": meta["name"], "uid": meta["uid"]}
+    labels = {**(template.get("metadata") or {}).get("labels", {}), **_own_labels(meta), "gpuops.rdma/role": ROLE}
+    common = {"name": name, "namespace": meta["namespace"], "labels": labels, "ownerReferences": [owner]}
+    script = round_script(
+        slots=slots, port=port, program=program, folders=folders, commands=commands, parallel=parallel, files=files
+    )
+    data = {
+        "round.sh": script,
+        "hosts": "".join(f"{host}\n" for host in hosts),
+        "lanes": "".join(f"{' '.join(lane)}\n" for lane in lanes),
+    }
+    config = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": common, "data": data}
+    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": common}
+    return [config, {**pod, "spec": _round_pod(template["spec"], meta["name"], name, launcher, seconds)}]
+
+
+def _own_labels(meta: Json) -> dict[str, str]:
+    """Ours, not those by which a controller would take the pod for one of its own."""
+    kept = ("app.kubernetes.io/", "gpuops.rdma/")
+    return {key: value for key, value in (meta.get("labels") or {}).items() if key.startswith(kept)}
+
+
+def _round_pod(base: Json, job: str, name: str, launcher: str, seconds: int) -> Json:
+    spec = copy.deepcopy(base)
+    for key in ("schedulerName", "hostname", "subdomain", "initContainers"):
+        spec.pop(key, None)
+    # Beside a worker: the image is there already.
+    beside = {
+        "labelSelector": {"matchLabels": {"gpuops.rdma/test": job, "gpuops.rdma/role": "worker"}},
+        "topologyKey": "kubernetes.io/hostname",
+    }
+    wish = [{"weight": 100, "podAffinityTerm": beside}]
+    spec["affinity"] = {"podAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": wish}}
+    items = [{"key": key, "path": path} for key, path in _KEYS[launcher]]
+    spec["volumes"] = [
+        {"name": "round", "configMap": {"name": name}},
+        {"name": "ssh", "secret": {"secretName": f"{job}-ssh", "defaultMode": 0o600, "items": items}},
+    ]
+    container = {key: value for key, value in spec["containers"][0].items() if key in ("image", "securityContext")}
+    if "imagePullPolicy" in spec["containers"][0]:
+        container["imagePullPolicy"] = spec["containers"][0]["imagePullPolicy"]
+    spec["containers"] = [
+        {
+            **container,
+            "name": "launcher",
+            "command": ["/bin/bash", f"{_FILES}/round.sh"],
+            "resources": {"requests": {"cpu": "2", "memory": "4Gi"}},
+            "volumeMounts": [
+                {"name": "round", "mountPath": _FILES},
+                {"name": "ssh", "mountPath": "/root/.ssh", "readOnly": True},
+            ],
+        }
+    ]
+    spec.update(restartPolicy="Never", automountServiceAccountToken=False, activeDeadlineSeconds=seconds)
+    return spec
+
+
+def round_script(
+    *,
+    slots: int,
+    port: int,
+    program: str,
+    folders: Sequence[str],
+    commands: Mapping[str, Command],
+    parallel: int,
+    files: str,
+) -> str:
+    """Runs every lane in the background, ``parallel`` at a time; a lane's trials one after the other."""
+    runs = "\n".join(_run_function(kind, command, files) for kind, command in commands.items())
+    reaches = " ".join(f"[{kind}]={command.reach}" for kind, command in commands.items())
+    paths = " ".join(f"{folder}/{program}" for folder in folders)
+    return f"""set -u
+program=$(command -v {program} || true)
+for path in {paths}; do [ -n "$program" ] || [ ! -x "$path" ] || program=$path; done
+if [ -z "$program" ]; then echo "gpuops: launch: the image has no {program}"; exit {NOT_REACHED}; fi
+export_path=${{LD_LIBRARY_PATH:+-x LD_LIBRARY_PATH}}
+declare -A reach=({reaches})
+mapfile -t hosts <{_FILES}/hosts
+{runs}
+reached() {{
+  local until=$((SECONDS + $2)) said
+  until said=$(timeout 5 /bin/bash -c "exec 3<>/dev/tcp/$1/{port}" 2>&1); do
+    if [ "$SECONDS" -ge "$until" ]; then
+      echo "gpuops: launch: no sshd at $1 port {port} after $2 s: ${{said##*: }}"
+      return 1
+    fi
+    sleep 1
+  done
+}}
+body() {{
+  local i
+  for i in ${{4//,/ }}; do
+    [ "${{reach[$2]}}" = 0 ] || reached "${{hosts[i]}}" "${{reach[$2]}}" || return {NOT_REACHED}
+    echo "${{hosts[i]}} slots={slots}" >>"$5"
+  done
+  "run_$2" "$5" "$3"
+}}
+marked() {{
+  local line
+  while IFS= read -r line || [ -n "$line" ]; do printf '%s> %s\\n' "$1" "${{line:0:{LINE}}}"; done
+}}
+trial() {{
+  local id kind pci nodes file code began=$SECONDS
+  IFS='|' read -r id kind pci nodes <<<"$1"
+  file=$(mktemp)
+  body "$id" "$kind" "$pci" "$nodes" "$file" 2>&1 </dev/null | marked "$id"
+  code=${{PIPESTATUS[0]}}
+  rm -f "$file"
+  echo "$id> gpuops: exit $code after $((SECONDS - began)) s"
+}}
+running=0
+while read -r lane; do
+  if [ "$running" -ge {parallel} ]; then wait -n || true; running=$((running - 1)); fi
+  for word in $lane; do trial "$word"; done &
+  running=$((running + 1))
+done <{_FILES}/lanes
+wait
+echo "gpuops: round ended"
+"""
+
+
+def _run_function(kind: str, command: Command, files: str) -> str:
+    launch = shlex.join(command.mpirun).replace(shlex.quote(HOSTFILE), '"$1"')
+    wrapper = f'/bin/bash {files}/{SCRIPT} {command.debug_ranks} "$2"'
+    args = shlex.join(command.args)
+    return f'run_{kind}() {{\n  timeout -k 10 {command.timeout} {launch} $export_path {wrapper} "$program" {args}\n}}'
+
+
+# ---- its log -------------------------------------------------------------------------------------------------------
+
+
+def of_line(line: str) -> tuple[str, str]:
+    """(id of the trial, its own line); the id is "" where the line is the round's."""
+    found = _LINE.fullmatch(line)
+    return (found[1], found[2]) if found else ("", line)
+
+
+def exit_of(text: str) -> Optional[tuple[int, int]]:
+    """(exit code, seconds) from a trial's last line; None from any other."""
+    found = _EXIT.fullmatch(text.strip())
+    return (int(found[1]), int(found[2])) if found else None

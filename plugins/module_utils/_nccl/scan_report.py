@@ -1,0 +1,110 @@
+# Copyright: gpuops.rdma contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""A scan's conclusion as the document, the findings and the lines that others read. PRIVATE to the collection.
+
+``document`` gives what run/scan-<name>.json holds; the other two take that document.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Finding, Json
+
+STAGE = "nccl_scan"
+PAIRS = ("pair", "across")
+SHOWN = 20
+
+
+def document(
+    name: str, shape: str, nodes: Sequence[str], blocks: Mapping[str, str], conclusion: Json, results: Sequence[Json]
+) -> Json:
+    """``conclusion``: a _scan.Conclusion as plain data. ``pairs`` also holds those across blocks, in the order run."""
+    gate = conclusion["gate"]
+    return {
+        "schema_version": 1,
+        "name": name,
+        "shape": shape,
+        "simulated": any(item.get("simulated") for item in results),
+        "verdict": conclusion["verdict"],
+        "reason": conclusion["reason"],
+        "complete": conclusion["complete"],
+        "stopped": conclusion["stopped"],
+        "nodes": list(nodes),
+        "blocks": dict(blocks),
+        "good": list(conclusion["good"]),
+        "pairs": [_pair(item) for item in results if item["kind"] in PAIRS],
+        "singles": [_row(item, node=item["nodes"][0]) for item in results if item["kind"] == "single"],
+        "rails": [
+            _row(item, node=item["nodes"][0], partner=item["nodes"][1], rail=item["rail"], expected=item["expected"])
+            for item in results
+            if item["kind"] == "rail"
+        ],
+        "gate": _row(gate, nodes=len(gate["nodes"])) if gate else None,
+        "convicted": [{**item, "evidence": list(item["evidence"])} for item in conclusion["convicted"]],
+        "unresolved": dict(conclusion["unresolved"]),
+        "notes": dict(conclusion["notes"]),
+        "counts": dict(conclusion["counts"]),
+    }
+
+
+def _pair(item: Json) -> Json:
+    return _row(item, a=item["nodes"][0], b=item["nodes"][1], across=item["kind"] == "across")
+
+
+def _row(item: Json, **more: object) -> Json:
+    keys = ("busbw", "threshold", "verdict", "round", "why")
+    return {**more, **{key: item.get(key) for key in keys}}
+
+
+def findings(found: Json) -> list[Finding]:
+    """Convictions are errors, what could not be judged is unknown, what was slow once is a warning."""
+    out = []
+    for item in found["convicted"]:
+        remedy = _remedy(item)
+        subject = item["node"] or f"fabric/{' - '.join(item['between'])}"
+        out.append(Finding(f"scan.{item['cause']}", "error", subject, item["found"], _expected(item), remedy, STAGE))
+    nodes = set(found["nodes"])
+    for name, why in found["unresolved"].items():
+        subject = name if name in nodes else f"fabric/{name}"
+        out.append(Finding("scan.unresolved", "unknown", subject, why, "a result", "run nccl_scan again", STAGE))
+    for name, why in found["notes"].items():
+        out.append(Finding("scan.note", "warning", name, why, "the same in every run", "run nccl_scan again", STAGE))
+    if found["verdict"] != "pass" and not [item for item in out if item.severity in ("error", "unknown")]:
+        severity = "error" if found["verdict"] == "fail" else "unknown"
+        ident = "scan.stopped" if found["stopped"] else "scan.gate" if found["gate"] else "scan.result"
+        out.append(Finding(ident, severity, "cluster", found["reason"], "", "", STAGE))
+    return out
+
+
+def _expected(item: Json) -> str:
+    value = item["threshold"] or item["expected"]
+    return f"{value:.4g} GB/s or more" if value else ""
+
+
+def _remedy(item: Json) -> str:
+    if item["cause"] == "rail":
+        return f"look at {item['netdev']} of {item['node']}: cable, ethtool -S, mlxlink; then run nccl_scan again"
+    if item["cause"] == "node":
+        return f"take {item['node']} out (role node_mark) and look at its host checks; then run nccl_scan again"
+    return "look at the switches and links between them; the nodes themselves are good"
+
+
+def text(found: Json) -> list[str]:
+    """The terminal's lines, the verdict last."""
+    counts = found["counts"]
+    head = (
+        f"{len(found['nodes'])} x {found['shape']}: {counts['single_runs']} single runs, {counts['pair_runs']} pair "
+        f"runs in {counts['pair_rounds']} rounds, {counts['across_runs']} across blocks, {counts['rail_runs']} of rails"
+    )
+    lines = [head + ("      [GPUs simulated]" if found["simulated"] else "")]
+    for item in found["convicted"][:SHOWN]:
+        who = item["node"] or " - ".join(item["between"])
+        lines.append(f"  {item['cause']:<7} {who}: {item['found']}")
+        lines += [f"          {line}" for line in item["evidence"][:4]]
+    lines += [f"  unknown {name}: {why}" for name, why in list(found["unresolved"].items())[:SHOWN]]
+    lines += [f"  note    {name}: {why}" for name, why in list(found["notes"].items())[:SHOWN]]
+    more = max(len(found[key]) - SHOWN for key in ("convicted", "unresolved", "notes"))
+    lines += [f"  ({more} more in the report)"] if more > 0 else []
+    return [*lines, f"{found['verdict'].upper()}  {found['reason']}"]

@@ -1,0 +1,97 @@
+# Copyright: gpuops.rdma contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Which pods hold GPUs or VFs of a node, and whose they are. PRIVATE to the collection."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Optional
+
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Finding, Json
+
+_ENDED = ("Succeeded", "Failed")
+_PARTS = "nvidia.com/mig-"
+"""A node that shares its GPUs by MIG offers them under other names."""
+SHOWN = 3
+IN_USE = "in use: "
+"""Begins the reason why a node was left out of a test for its holders."""
+
+
+@dataclass(frozen=True)
+class Holder:
+    """One pod that keeps devices of ``node`` from others. ``owner``: ``Job train``, "" for a pod of its own."""
+
+    node: str
+    pod: str
+    owner: str
+    held: tuple[tuple[str, int], ...]
+
+    @property
+    def text(self) -> str:
+        what = ", ".join(f"{number} {name}" for name, number in self.held)
+        return f"pod {self.pod}{f' ({self.owner})' if self.owner else ''} holds {what}"
+
+
+def holder(pod: Json, resources: Collection[str]) -> Optional[Holder]:
+    """None for a pod that has no node, has ended, or asks for none of ``resources``."""
+    spec, meta = pod.get("spec") or {}, pod["metadata"]
+    node = spec.get("nodeName")
+    if not node or (pod.get("status") or {}).get("phase") in _ENDED:
+        return None
+    held: dict[str, int] = {}
+    for container in spec.get("containers") or ():
+        for name, number in _devices(container, resources):
+            held[name] = held.get(name, 0) + number
+    for container in spec.get("initContainers") or ():
+        for name, number in _devices(container, resources):
+            held[name] = max(held.get(name, 0), number)
+    if not held:
+        return None
+    owners = meta.get("ownerReferences") or ()
+    owner = next((one for one in owners if one.get("controller")), owners[0] if owners else {})
+    return Holder(
+        str(node),
+        f"{meta.get('namespace', '')}/{meta['name']}",
+        f"{owner['kind']} {owner['name']}" if owner else "",
+        tuple(sorted(held.items())),
+    )
+
+
+def _devices(container: Mapping[str, Any], resources: Collection[str]) -> Iterable[tuple[str, int]]:
+    asked = container.get("resources") or {}
+    for name, amount in {**(asked.get("limits") or {}), **(asked.get("requests") or {})}.items():
+        if (name in resources or name.startswith(_PARTS)) and str(amount).isdigit() and int(amount) > 0:
+            yield name, int(amount)
+
+
+def by_node(holders: Iterable[Holder], nodes: Sequence[str]) -> dict[str, list[Holder]]:
+    """Of these nodes those that are in use, in the order given."""
+    found: dict[str, list[Holder]] = {name: [] for name in nodes}
+    for one in holders:
+        if one.node in found:
+            found[one.node].append(one)
+    return {name: sorted(held, key=lambda one: one.pod) for name, held in found.items() if held}
+
+
+def reason(held: Sequence[Holder]) -> str:
+    """Why one node is left out."""
+    more = f" and {len(held) - SHOWN} more" if len(held) > SHOWN else ""
+    return f"{IN_USE}{', '.join(one.text for one in held[:SHOWN])}{more}"
+
+
+def summary(busy: Mapping[str, Sequence[Holder]], total: int) -> str:
+    """``2 of 8 nodes are in use: a (pod x/y (Job z) holds 8 nvidia.com/gpu), b (...)``."""
+    told = [f"{name} ({held[0].text})" for name, held in list(busy.items())[:SHOWN]]
+    more = f", and {len(busy) - SHOWN} more" if len(busy) > SHOWN else ""
+    verb = "is" if len(busy) == 1 else "are"
+    return f"{len(busy)} of {total} nodes {verb} in use: {', '.join(told)}{more}"
+
+
+def findings(busy: Mapping[str, Sequence[Holder]], severity: str, stage: str) -> list[Finding]:
+    remedy = "let the owner end it, or set rdma_busy: wait to wait for it, skip to test the other nodes"
+    return [
+        Finding("nccl.busy", severity, name, reason(held), "no pod that holds GPUs or VFs", remedy, stage)
+        for name, held in busy.items()
+    ]

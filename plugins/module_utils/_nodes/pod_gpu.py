@@ -1,0 +1,263 @@
+# Copyright: gpuops.rdma contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Does a pod ask for GPUs in a way that is accepted, and is it let onto the pool's nodes? PRIVATE to the collection.
+
+::
+
+    taint(value) -> {key, value, effect}              "nvidia.com/gpu=present:NoSchedule" or a mapping; InputError
+    tolerates(toleration, taint) -> bool              as the scheduler decides
+    with_taints(present, wanted) -> [taint]           what is there, and what is wanted
+    merged(tolerations, taints) -> [toleration]       what is there, and one more for every taint that nothing tolerates
+    pod_spec(document) -> (path, spec)                of a Pod, a workload with a template, or a bare spec; InputError
+    check(document, taints, single) -> [Finding]      subject = path in the document; [] = it will be accepted
+
+Rules: the API server's for extended resources (whole numbers, limit set, request equal to it) and the scheduler's for
+taints.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Optional
+
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Finding, Json
+
+EFFECTS = ("NoSchedule", "PreferNoSchedule", "NoExecute")
+HARD = ("NoSchedule", "NoExecute")
+GPU_PREFIXES = ("nvidia.com/gpu", "nvidia.com/mig-", "amd.com/gpu")
+GPU_TAINT: Json = {"key": "nvidia.com/gpu", "value": "", "effect": "NoSchedule"}
+"""What the GPU Operator's pods tolerate without being told."""
+
+_NAME = r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?"
+_TAINT_KEY = re.compile(rf"([a-z0-9]([-a-z0-9.]{{0,251}}[a-z0-9])?/)?{_NAME}")
+_TAINT_VALUE = re.compile(rf"({_NAME})?")
+_WHOLE = re.compile(r"[0-9]+")
+_TEMPLATES = (
+    ("spec", "template", "spec"),
+    ("spec", "jobTemplate", "spec", "template", "spec"),
+    ("template", "spec"),
+    ("spec",),
+    (),
+)
+
+
+# ---- taints --------------------------------------------------------------------------------------------------------
+
+
+def taint(value: Any) -> Json:
+    """``key[=value]:effect`` or a mapping, checked by the API server's rules."""
+    if isinstance(value, str):
+        left, colon, effect = value.rpartition(":")
+        if not colon:
+            raise InputError(f"Taint {value!r} has no effect: write it like nvidia.com/gpu=present:NoSchedule.")
+        key, _sep, text = left.partition("=")
+        value = {"key": key, "value": text, "effect": effect}
+    if not isinstance(value, Mapping):
+        raise InputError(f"Taint {value!r} is neither a text like nvidia.com/gpu:NoSchedule nor a mapping.")
+    unknown = [str(key) for key in value if key not in ("key", "value", "effect", "timeAdded")]
+    if unknown:
+        raise InputError(
+            f"Taint {dict(value)} has an unknown field {unknown[0]}{_near(unknown[0], ('key', 'value', 'effect'))}."
+        )
+    key, text, effect = (str(value.get(name) or "") for name in ("key", "value", "effect"))
+    if not _TAINT_KEY.fullmatch(key):
+        raise InputError(
+            f"Taint {_told(value)} has {f'the invalid key {key!r}' if key else 'no key'}: for instance nvidia.com/gpu."
+        )
+    if not _TAINT_VALUE.fullmatch(text):
+        raise InputError(
+            f"Taint {_told(value)} has the invalid value {text!r}: letters, digits, '-', '_' and '.', at most 63."
+        )
+    if effect not in EFFECTS:
+        raise InputError(f"Taint {_told(value)} has the effect {effect!r}{_near(effect, EFFECTS)}.")
+    return {"key": key, "value": text, "effect": effect}
+
+
+def taints(values: Iterable[Any]) -> list[Json]:
+    """Each key and effect once."""
+    found: dict[tuple[str, str], Json] = {}
+    for value in values:
+        one = taint(value)
+        place = (one["key"], one["effect"])
+        if found.setdefault(place, one) != one:
+            raise InputError(
+                f"Taint {one['key']}:{one['effect']} is given twice, with two values: {found[place]['value']!r} and "
+                f"{one['value']!r}."
+            )
+    return list(found.values())
+
+
+def with_taints(present: Sequence[Json], wanted: Sequence[Json]) -> list[Json]:
+    """What stands there stays; a taint of the same key and effect is replaced only by another value, not by none."""
+    found = list(present)
+    for one in wanted:
+        place = next(
+            (i for i, it in enumerate(found) if (it["key"], it["effect"]) == (one["key"], one["effect"])), None
+        )
+        clean = {key: value for key, value in one.items() if value}
+        if place is None:
+            found.append(clean)
+        elif one["value"] and found[place].get("value", "") != one["value"]:
+            found[place] = clean
+    return found
+
+
+def tolerates(toleration: Mapping[str, Any], one: Mapping[str, Any]) -> bool:
+    """An empty key with Exists tolerates everything; an empty effect, every effect."""
+    effect = toleration.get("effect") or one["effect"]
+    if effect != one["effect"] or (toleration.get("key") or one["key"]) != one["key"]:
+        return False
+    if (toleration.get("operator") or "Equal") == "Exists":
+        return True
+    return bool(toleration.get("key")) and (toleration.get("value") or "") == (one.get("value") or "")
+
+
+def toleration(one: Mapping[str, Any]) -> Json:
+    if one.get("value"):
+        return {"key": one["key"], "operator": "Equal", "value": one["value"], "effect": one["effect"]}
+    return {"key": one["key"], "operator": "Exists", "effect": one["effect"]}
+
+
+def merged(present: Sequence[Json], wanted: Iterable[Mapping[str, Any]]) -> list[Json]:
+    """The list is a whole in every API: what stands in it stays."""
+    found = list(present)
+    for one in wanted:
+        if one["effect"] in HARD and not any(
+            tolerates(item, one) and item.get("tolerationSeconds") is None for item in found
+        ):
+            found.append(toleration(one))
+    return found
+
+
+def tolerations_in(schema: Mapping[str, Any], path: tuple[str, ...] = ()) -> list[tuple[str, ...]]:
+    """Where an object of this openAPIV3Schema has a list of tolerations; lists inside of lists are left out."""
+    found = []
+    for key, value in (schema.get("properties") or {}).items():
+        here = (*path, str(key))
+        if key == "tolerations" and value.get("type") == "array":
+            found.append(here)
+        else:
+            found += tolerations_in(value, here)
+    return found
+
+
+def _told(value: Mapping[str, Any]) -> str:
+    text = f"={value.get('value')}" if value.get("value") else ""
+    return f"{value.get('key') or ''}{text}:{value.get('effect') or ''}"
+
+
+# ---- pods ----------------------------------------------------------------------------------------------------------
+
+
+def pod_spec(document: Any) -> tuple[str, Json]:
+    """(path, spec); the path is "" for a bare spec."""
+    if isinstance(document, Mapping):
+        for path in _TEMPLATES:
+            found = _at(document, path)
+            if isinstance(found, Mapping) and isinstance(found.get("containers"), list):
+                return ".".join(path), dict(found)
+    raise InputError(
+        "Cannot check the pod: it has no list of containers. Give a Pod, a workload with spec.template.spec, or a "
+        "pod's spec."
+    )
+
+
+def _at(document: Any, path: Sequence[str]) -> Any:
+    for key in path:
+        document = document.get(key) if isinstance(document, Mapping) else None
+    return document
+
+
+def is_gpu(resource: str) -> bool:
+    return resource.startswith(GPU_PREFIXES)
+
+
+def check(document: Any, pool: Iterable[Any] = (), single: Sequence[str] = ()) -> list[Finding]:
+    """``pool``: taints of the nodes that it must reach. ``single``: shared resources of which a container may ask for
+    one only (failRequestsGreaterThanOne)."""
+    path, spec = pod_spec(document)
+    dot = f"{path}." if path else ""
+    findings: list[Finding] = []
+    asked = 0
+    for kind in ("initContainers", "containers"):
+        for index, container in enumerate(spec.get(kind) or []):
+            place = f"{dot}{kind}[{index}]"
+            asked += _check_container(place, container if isinstance(container, Mapping) else {}, single, findings)
+    if not asked and not findings:
+        findings.append(
+            _error(
+                "no-gpu", f"{dot}containers", "no container asks for a GPU", "resources.limits with nvidia.com/gpu: 1"
+            )
+        )
+    _check_tolerations(f"{dot}tolerations", spec, taints(pool), findings)
+    return findings
+
+
+def _check_container(place: str, container: Mapping[str, Any], single: Sequence[str], findings: list[Finding]) -> int:
+    resources = container.get("resources") or {}
+    limits, requests = resources.get("limits") or {}, resources.get("requests") or {}
+    asked = 0
+    for name in dict.fromkeys([*limits, *requests]):
+        if not is_gpu(str(name)):
+            continue
+        limit, request = limits.get(name), requests.get(name)
+        asked += 1
+        at = f"{place}.resources"
+        for which, value in (("limits", limit), ("requests", request)):
+            if value is not None and not _WHOLE.fullmatch(str(value)):
+                found = f"{name}: {value} is no whole number"
+                remedy = "A GPU is asked for whole; to share one, configure time slicing, MPS or MIG on the pool."
+                findings.append(_error("fraction", f"{at}.{which}", found, "a whole number", remedy))
+        if limit is None:
+            found = f"{name} has a request of {request} and no limit"
+            findings.append(_error("no-limit", f"{at}.limits", found, f"{name}: {request} under limits"))
+        elif request is not None and str(request) != str(limit):
+            found = f"{name}: requests {request}, limits {limit}"
+            findings.append(_error("not-equal", at, found, "the same number, or limits alone"))
+        elif name in single and _WHOLE.fullmatch(str(limit)) and int(limit) > 1:
+            remedy = "More replicas give no more of the GPU. Ask for 1, or for whole GPUs on another pool."
+            findings.append(_error("more-than-one", f"{at}.limits", f"{name}: {limit}, and it is shared", "1", remedy))
+    return asked
+
+
+def _check_tolerations(place: str, spec: Mapping[str, Any], pool: Sequence[Json], findings: list[Finding]) -> None:
+    present = spec.get("tolerations") or []
+    for index, one in enumerate(present):
+        findings.extend(_wrong_toleration(f"{place}[{index}]", one if isinstance(one, Mapping) else {}))
+    for one in pool:
+        if one["effect"] not in HARD:
+            continue
+        fitting = [item for item in present if isinstance(item, Mapping) and tolerates(item, one)]
+        if not fitting:
+            found = f"nothing tolerates the pool's taint {_told(one)}: the pod stays Pending"
+            findings.append(_error("no-toleration", place, found, f"{toleration(one)}"))
+        elif one["effect"] == "NoExecute" and all(item.get("tolerationSeconds") is not None for item in fitting):
+            seconds = max(int(item["tolerationSeconds"]) for item in fitting)
+            found = f"the pool's taint {_told(one)} is tolerated for {seconds} s: then the pod is evicted"
+            findings.append(_error("evicted", place, found, "no tolerationSeconds"))
+
+
+def _wrong_toleration(place: str, one: Mapping[str, Any]) -> list[Finding]:
+    effect, operator = str(one.get("effect") or ""), str(one.get("operator") or "Equal")
+    if effect and effect not in EFFECTS:
+        return [_error("toleration", f"{place}.effect", f"{effect!r}{_near(effect, EFFECTS)}", "a known effect")]
+    if operator == "Exists" and one.get("value"):
+        return [_error("toleration", f"{place}.value", "operator Exists has a value", "no value")]
+    if operator != "Exists" and not one.get("key"):
+        return [_error("toleration", f"{place}.key", f"operator {operator} without a key", "operator Exists, or a key")]
+    if one.get("tolerationSeconds") is not None and effect not in ("", "NoExecute"):
+        return [_error("toleration", f"{place}.tolerationSeconds", f"with effect {effect}", "only with NoExecute")]
+    return []
+
+
+def _error(rule: str, place: str, found: str, expected: str, remedy: str = "") -> Finding:
+    return Finding(f"pod-gpu.{rule}", "error", place, found, expected, remedy)
+
+
+def _near(name: str, known: Sequence[str]) -> str:
+    near: Optional[str] = next(iter(difflib.get_close_matches(name, known, 1, 0.6)), None)
+    return f"; did you mean {near}?" if near else f"; known: {', '.join(known)}"

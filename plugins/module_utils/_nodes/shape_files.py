@@ -1,0 +1,432 @@
+# Copyright: gpuops.rdma contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Reads the documents of files/topology: one shape each, the one source of hardware truth. PRIVATE to the collection.
+
+A value that no source states is written ``unknown`` and becomes ``None``, ``""`` or empty in the ``Shape``. What
+follows from the document is not repeated in it: the index of a GPU and the rail of a PF are their places in the list
+(16-NIC shapes have two rails per GPU), NUMA nodes come from the PCI tree, the HCA list of the host from the PFs.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any, Optional
+
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import DataError, InputError
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Gpu, Json, Pf, Shape, VcnNic
+
+UNKNOWN = "unknown"
+
+_NAME = re.compile(r"BM\.GPU[A-Za-z0-9.-]*\.(\d+)")
+_PCI = re.compile(r"[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
+_ID = re.compile(r"[0-9a-f]{4}:[0-9a-f]{4}")
+_NETDEV = re.compile(r"[a-z][a-z0-9_]{0,14}")
+_HCA = re.compile(r"mlx5_\d+")
+_ENV = re.compile(r"[A-Z][A-Z0-9_]*")
+_REGION = re.compile(r"\*|[a-z]+(-[a-z]+)+-\d+")
+_AFFINITY = re.compile(r"[0-9a-f]{8}(,[0-9a-f]{8})*")
+_WORD = re.compile(r"\S(.*\S)?")
+
+_BRIDGE, _GPU_CLASS, _NIC_CLASS, _NVSWITCH = "0x060400", "0x030200", "0x020000", "0x068000"
+_LINK_GTS = (2.5, 5, 8, 16, 32, 64)
+_OWN_FIELD = {"NCCL_IB_HCA": "it follows from pfs and nccl.vf_hca", "NCCL_ALGO": "write it as nccl.algo"}
+# Sections that must name their source when they are not wholly unknown.
+_SOURCED = ("gpu", "nic", "nic.line_gbps", "nic.mtu", "pfs", "vcn", "nccl", "regions", "pci_tree")
+
+
+class _Part:
+    """One mapping of the document. Every fault is noted with its path, and a harmless value is returned."""
+
+    def __init__(self, data: Any, path: str, faults: list[str]) -> None:
+        self.path, self.faults = path, faults
+        self.data: Mapping[Any, Any] = data if isinstance(data, Mapping) else {}
+        self.seen: set[Any] = set()
+        if not isinstance(data, Mapping):
+            self.fault("", f"must be a mapping, is {_shown(data)}")
+            self.faults = []  # One fault is enough; what is missing inside follows from it.
+
+    def at(self, key: str) -> str:
+        return f"{self.path}.{key}" if self.path and key else self.path or key
+
+    def fault(self, key: str, text: str) -> None:
+        self.faults.append(f"{self.at(key) or 'document'}: {text}")
+
+    def take(self, key: str) -> Any:
+        self.seen.add(key)
+        if key not in self.data:
+            self.fault(key, "is missing")
+        return self.data.get(key)
+
+    def is_unknown(self, key: str) -> bool:
+        """True when the value is the word ``unknown``; the key then counts as read."""
+        if self.data.get(key) != UNKNOWN:
+            return False
+        self.seen.add(key)
+        return True
+
+    def text(self, key: str, pattern: re.Pattern[str] = _WORD, what: str = "a text") -> str:
+        present = key in self.data
+        value = self.take(key)
+        return self.checked(key, value, pattern, what) if present else ""
+
+    def checked(self, key: str, value: Any, pattern: re.Pattern[str], what: str) -> str:
+        if not isinstance(value, str):
+            hint = "; quote it (YAML 1.1 reads 0000:47:00.1 as a base-60 number)" if pattern is _PCI else "; quote it"
+            self.fault(key, f"must be {what}, is {_shown(value)}{hint if isinstance(value, (int, float)) else ''}")
+            return ""
+        if not pattern.fullmatch(value):
+            self.fault(key, f"must be {what}, is {_shown(value)}")
+            return ""
+        return value
+
+    def maybe_text(self, key: str, pattern: re.Pattern[str], what: str) -> str:
+        return "" if self.is_unknown(key) else self.text(key, pattern, what)
+
+    def whole(self, key: str, low: int, high: int) -> int:
+        present = key in self.data
+        value = self.take(key)
+        if present and not _is_whole(value, low, high):
+            self.fault(key, f"must be a whole number from {low} to {high}, is {_shown(value)}")
+        return value if _is_whole(value, low, high) else low
+
+    def part(self, key: str) -> _Part:
+        value = self.take(key)
+        if key in self.data:
+            return _Part(value, self.at(key), self.faults)
+        return _Part({}, self.at(key), [])
+
+    def parts(self, key: str) -> list[_Part]:
+        return [_Part(item, f"{self.at(key)}[{i}]", self.faults) for i, item in enumerate(self.items(key))]
+
+    def items(self, key: str) -> list[Any]:
+        """A list with at least one item."""
+        present = key in self.data
+        value = self.take(key)
+        if present and (not isinstance(value, list) or not value):
+            self.fault(key, f"must be a list that is not empty, is {_shown(value)}")
+        return value if isinstance(value, list) else []
+
+    def texts(self, key: str, pattern: re.Pattern[str], what: str) -> list[str]:
+        return [self.checked(f"{key}[{i}]", v, pattern, what) for i, v in enumerate(self.items(key))]
+
+    def end(self) -> None:
+        """Notes the keys that nothing read."""
+        for key in self.data:
+            if key not in self.seen:
+                near = difflib.get_close_matches(str(key), [str(name) for name in self.seen], 1)
+                self.fault(str(key), "is not a known key" + (f"; did you mean {near[0]}?" if near else ""))
+
+
+def parse(data: Any) -> Shape:
+    """The shape that a document of files/topology describes.
+
+    Raises ``DataError`` with all faults at once, each with its path.
+    """
+    faults: list[str] = []
+    top = _Part(data, "", faults)
+    name = top.text("name", _NAME, "a shape name such as BM.GPU.H100.8")
+    status = top.text("status", re.compile("supported|refused"), "supported or refused")
+    vendor = top.text("vendor", re.compile("nvidia|amd"), "nvidia or amd")
+    fields: Json = {"name": name, "status": status, "vendor": vendor}
+    fields.update(_refused(top) if status == "refused" else _supported(top, name))
+    top.end()
+    if faults:
+        raise DataError(f"shape {name or '(no name)'}: {len(faults)} fault(s):\n  " + "\n  ".join(faults))
+    return Shape(**fields)
+
+
+def lookup(name: str, shapes: Mapping[str, Shape]) -> Shape:
+    """The supported shape of that name. ``InputError`` for an unknown shape (with the known ones) or a refused one."""
+    shape = shapes.get(name)
+    if shape is None:
+        known = ", ".join(sorted(key for key, value in shapes.items() if value.status == "supported"))
+        raise InputError(f"shape {name!r} is not known. Supported shapes: {known or 'none'}.")
+    if shape.status != "supported":
+        raise InputError(f"shape {name} is refused: {shape.reason}")
+    return shape
+
+
+def unknown_fields(shape: Shape) -> tuple[str, ...]:
+    """The facts of a supported shape that no source states; what needs one of them is refused or unjudged."""
+    missing = {
+        "gpu.id": not shape.gpu_id,
+        "nic.line_gbps": shape.line_gbps is None,
+        "nic.mtu": shape.mtu is None,
+        "nccl": not shape.nccl_env,
+        "regions": not shape.regions,
+        "pci_tree": not shape.pci_tree,
+    }
+    return tuple(key for key, absent in missing.items() if absent)
+
+
+def _refused(top: _Part) -> Json:
+    return {"reason": top.text("reason"), "sources": _sources(top, ("reason",))}
+
+
+def _supported(top: _Part, name: str) -> Json:
+    fields: Json = {}
+    fields.update(_gpu(top, name))
+    fields.update(_nic(top))
+    fields["pfs"] = _pfs(top, len(fields["gpus"]))
+    fields["vcn"] = _vcn(top)
+    fields.update(_nccl(top))
+    fields["host_hca"] = "=" + ",".join(pf.hca for pf in fields["pfs"])
+    fields["regions"] = _regions(top)
+    fields["sources"] = _sources(top, _needed_sources(top))
+    _check_unique(fields, top.faults)
+    return _with_tree(top, fields)
+
+
+def _gpu(top: _Part, name: str) -> Json:
+    part = top.part("gpu")
+    fields: Json = {
+        "gpu_model": part.text("model"),
+        "gpu_id": part.maybe_text("id", _ID, "vendor:device or unknown"),
+        "gpu_resource": part.text("resource"),
+    }
+    pcis = part.texts("pci", _PCI, "a PCI address such as 0000:0f:00.0")
+    fields["gpus"] = tuple(Gpu(index, pci) for index, pci in enumerate(pcis))
+    counted = _NAME.fullmatch(name)
+    if counted and pcis and int(counted[1]) != len(pcis):
+        part.fault("pci", f"lists {len(pcis)} GPUs, but {name} has {counted[1]}")
+    part.end()
+    return fields
+
+
+def _nic(top: _Part) -> Json:
+    part = top.part("nic")
+    line: Optional[float] = None if part.is_unknown("line_gbps") else float(part.whole("line_gbps", 1, 1600))
+    fields: Json = {
+        "nic_model": part.text("model"),
+        "pf_id": part.text("pf_id", _ID, "vendor:device, e.g. 15b3:1021"),
+        "vf_id": part.text("vf_id", _ID, "vendor:device, e.g. 15b3:101e"),
+        "vfs_per_pf": part.whole("vfs_per_pf", 1, 127),
+        "line_gbps": line,
+        "mtu": None if part.is_unknown("mtu") else part.whole("mtu", 1280, 9216),
+    }
+    if fields["pf_id"] and fields["pf_id"] == fields["vf_id"]:
+        part.fault("vf_id", f"equals pf_id {fields['pf_id']}")
+    part.end()
+    return fields
+
+
+def _pfs(top: _Part, gpus: int) -> tuple[Pf, ...]:
+    found = []
+    for rail, part in enumerate(top.parts("pfs")):
+        pci, netdev, hca = _port(part)
+        found.append(Pf(pci, netdev, hca, rail, part.whole("gpu", 0, max(gpus - 1, 0))))
+        part.end()
+    return tuple(found)
+
+
+def _vcn(top: _Part) -> tuple[VcnNic, ...]:
+    part = top.part("vcn")
+    part.text("model")
+    pf_id = part.text("pf_id", _ID, "vendor:device")
+    vf_id = part.text("vf_id", _ID, "vendor:device")
+    found = []
+    for port in part.parts("ports"):
+        found.append(VcnNic(*_port(port), pf_id, vf_id))
+        port.end()
+    part.end()
+    return tuple(found)
+
+
+def _port(part: _Part) -> tuple[str, str, str]:
+    return (
+        part.text("pci", _PCI, "a PCI address such as 0000:0c:00.0"),
+        part.text("netdev", _NETDEV, "a network device name"),
+        part.text("hca", _HCA, "an RDMA device such as mlx5_0"),
+    )
+
+
+def _nccl(top: _Part) -> Json:
+    if top.is_unknown("nccl"):
+        return {}
+    part = top.part("nccl")
+    env = part.part("env")
+    values = {str(key): env.text(key, re.compile(r"\S+"), "a quoted value") for key in env.data}
+    for key in values:
+        if not _ENV.fullmatch(key):
+            env.fault(key, "is not the name of an environment variable")
+        if key in _OWN_FIELD:
+            env.fault(key, f"does not belong here: {_OWN_FIELD[key]}")
+    fields: Json = {"nccl_env": values, "vf_hca": part.text("vf_hca", _WORD, "an HCA prefix such as mlx5")}
+    # An empty algo is a statement (NCCL chooses), so it is not "unknown".
+    fields["algo"] = part.text("algo", re.compile("|Ring|Tree|NVLS|NVLSTree"), "Ring, Tree, NVLS, NVLSTree or empty")
+    part.end()
+    return fields
+
+
+def _regions(top: _Part) -> dict[str, tuple[str, ...]]:
+    if top.is_unknown("regions"):
+        return {}
+    part = top.part("regions")
+    regions = {"sriov": tuple(part.texts("sriov", _REGION, 'a region name or "*"'))}
+    part.end()
+    return regions
+
+
+def _needed_sources(top: _Part) -> list[str]:
+    def value(path: str) -> Any:
+        current: Any = top.data
+        for key in path.split("."):
+            current = current.get(key) if isinstance(current, Mapping) else None
+        return current
+
+    return [path for path in _SOURCED if value(path) not in (None, UNKNOWN)]
+
+
+def _sources(top: _Part, needed: Iterable[str]) -> dict[str, str]:
+    part = top.part("sources")
+    given = {key: part.text(key) for key in needed}
+    # A source of an unknown value says where one looked for it.
+    given.update({key: part.text(key) for key in _SOURCED if key in part.data and key not in given})
+    part.end()
+    return given
+
+
+def _check_unique(fields: Json, faults: list[str]) -> None:
+    gpus = [(f"gpu.pci[{gpu.index}]", gpu.pci) for gpu in fields["gpus"]]
+    ports = [(f"pfs[{pf.rail}]", pf) for pf in fields["pfs"]]
+    ports += [(f"vcn.ports[{index}]", port) for index, port in enumerate(fields["vcn"])]
+    _unique(gpus + [(f"{path}.pci", port.pci) for path, port in ports], faults)
+    _unique([(f"{path}.hca", port.hca) for path, port in ports], faults)
+    _unique([(f"{path}.netdev", port.netdev) for path, port in ports], faults)
+
+
+def _unique(values: Iterable[tuple[str, str]], faults: list[str]) -> None:
+    first: dict[str, str] = {}
+    for path, value in values:
+        if value and value in first:
+            faults.append(f"{path}: {value} is already used by {first[value]}")
+        first.setdefault(value, path)
+
+
+class _Tree:
+    """Expands the short form of the PCI tree to nodes that carry all their attributes."""
+
+    def __init__(self, part: _Part, fields: Json) -> None:
+        self.part, self.fields = part, fields
+        self.faults = part.faults
+        self.gpu_at: dict[int, int] = {}
+        self.pf_at: dict[int, int] = {}
+        self.buses: list[tuple[str, str]] = []
+        self.link: Json = {"link_gts": self._link_gts(), "link_width": part.whole("link_width", 1, 32)}
+        self.bridge = part.text("bridge", _ID, "vendor:device")
+        self.gpu_sub = part.maybe_text("gpu_subsystem", _ID, "vendor:device or unknown")
+        self.nic_sub = part.maybe_text("nic_subsystem", _ID, "vendor:device or unknown")
+        self.gpu: Json = {"sm": part.whole("gpu_sm", 10, 999), "nvlink": self._nvlink()}
+        self.cpu = self._cpu()
+
+    def sockets(self) -> tuple[Json, ...]:
+        found = tuple(self._socket(socket) for socket in self.part.parts("sockets"))
+        self.part.end()
+        _unique(self.buses, self.faults)
+        for what, listed, placed in (("gpu", "gpus", self.gpu_at), ("pf", "pfs", self.pf_at)):
+            for index in sorted(set(range(len(self.fields[listed]))) - set(placed)):
+                self.part.fault("sockets", f"{what} {index} is nowhere in the tree")
+        return found
+
+    def _link_gts(self) -> float:
+        value = self.part.take("link_gts")
+        if isinstance(value, bool) or value not in _LINK_GTS:
+            self.part.fault("link_gts", f"must be one of {', '.join(map(str, _LINK_GTS))}, is {_shown(value)}")
+            return 0.0
+        return float(value)
+
+    def _nvlink(self) -> list[Json]:
+        part = self.part.part("nvlink")
+        links = []
+        for target in part.data:
+            part.checked(str(target), target, _PCI, "the PCI address of an NVSwitch")
+            links.append({"target": target, "count": part.whole(target, 1, 36), "tclass": _NVSWITCH})
+        return links
+
+    def _cpu(self) -> Json:
+        if self.part.is_unknown("cpu"):
+            return {}
+        part = self.part.part("cpu")
+        cpu = {key: part.text(key) for key in ("arch", "vendor")}
+        numbers = {key: part.whole(key, 0, 65535) for key in ("family", "model")}
+        part.end()
+        return {**cpu, **numbers}
+
+    def _socket(self, part: _Part) -> Json:
+        numa = part.whole("numa", 0, 255)
+        affinity = part.maybe_text("affinity", _AFFINITY, "a CPU mask of 8-digit words or unknown")
+        socket = {"numa": numa, "affinity": affinity, **self.cpu, "pci": self._children(part, numa)}
+        part.end()
+        return socket
+
+    def _children(self, part: _Part, numa: int) -> list[Json]:
+        return [self._node(child, numa) for child in part.parts("pci")]
+
+    def _node(self, part: _Part, numa: int) -> Json:
+        make = self._gpu_leaf if "gpu" in part.data else self._nic_leaf if "pfs" in part.data else self._bridge
+        node = {**make(part, numa), **self.link}
+        part.end()
+        if node["bus"]:
+            self.buses.append((part.path, node["bus"]))
+        return node
+
+    def _bridge(self, part: _Part, numa: int) -> Json:
+        return {
+            "bus": part.text("bus", _PCI, "a PCI address such as 0000:08:00.0"),
+            "class": _BRIDGE,
+            "id": self.bridge,
+            "subsystem": part.text("subsystem", _ID, "vendor:device"),
+            "pci": self._children(part, numa),
+        }
+
+    def _gpu_leaf(self, part: _Part, numa: int) -> Json:
+        gpus = self.fields["gpus"]
+        index = part.whole("gpu", 0, max(len(gpus) - 1, 0))
+        self._place(part, "gpu", index, self.gpu_at, numa)
+        bus = gpus[index].pci if index < len(gpus) else ""
+        gpu = {"index": index, **self.gpu}
+        return {"bus": bus, "class": _GPU_CLASS, "id": self.fields["gpu_id"], "subsystem": self.gpu_sub, "gpu": gpu}
+
+    def _nic_leaf(self, part: _Part, numa: int) -> Json:
+        pfs = self.fields["pfs"]
+        rails = [rail for rail in part.items("pfs") if _is_whole(rail, 0, len(pfs) - 1)]
+        if rails != part.data["pfs"]:
+            part.fault("pfs", f"must be places in the list pfs (0 to {len(pfs) - 1}), is {_shown(part.data['pfs'])}")
+        for rail in rails:
+            self._place(part, "pfs", rail, self.pf_at, numa)
+        bus = pfs[rails[0]].pci if rails else ""
+        if len({pfs[rail].pci[:-2] for rail in rails if pfs[rail].pci}) > 1:
+            part.fault("pfs", "must be functions of one PCI device")
+        nic: Json = {"bus": bus, "class": _NIC_CLASS, "id": self.fields["pf_id"], "subsystem": self.nic_sub}
+        return {**nic, "pfs": rails}
+
+    def _place(self, part: _Part, key: str, index: int, places: dict[int, int], numa: int) -> None:
+        if index in places:
+            part.fault(key, f"{index} stands twice in the tree")
+        places[index] = numa
+
+
+def _with_tree(top: _Part, fields: Json) -> Json:
+    """``fields`` with the PCI tree and, from it, the NUMA nodes of GPUs and PFs."""
+    if top.is_unknown("pci_tree"):
+        return fields
+    tree = _Tree(top.part("pci_tree"), fields)
+    return {
+        **fields,
+        "pci_tree": tree.sockets(),
+        "gpus": tuple(dataclasses.replace(gpu, numa=tree.gpu_at.get(gpu.index)) for gpu in fields["gpus"]),
+        "pfs": tuple(dataclasses.replace(pf, numa=tree.pf_at.get(pf.rail)) for pf in fields["pfs"]),
+    }
+
+
+def _is_whole(value: Any, low: int, high: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and low <= value <= high
+
+
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."

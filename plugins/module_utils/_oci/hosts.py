@@ -1,0 +1,133 @@
+# Copyright: gpuops.rdma contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Bare metal hosts of OCI beside the nodes of a cluster: where they stand, how they are. PRIVATE to the collection.
+
+Documents are plain dicts with the SDK's attribute names (2.189): ``hosts`` of list_compute_hosts, ``metal`` of
+list_compute_capacity_topology_compute_bare_metal_hosts, ``faults`` of get_compute_host. Topology OCIDs are shown by
+their last 11 characters, as the node labels of oci-hpc-oke have them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Finding, Json, NodeFacts
+
+SUFFIX = 11
+PLACES = ("hpc_island", "network_block", "local_block", "gpu_memory_fabric")
+_LABELS = (("network_block", "network_block"), ("local_block", "local_block"), ("hpc_island", "island"))
+SHOWN = 300
+"""Characters of a fault report, which is free-form."""
+
+
+def rows(
+    hosts: Sequence[Json], metal: Sequence[Json], nodes: Iterable[NodeFacts], faults: Mapping[str, str]
+) -> list[Json]:
+    """One per host, and one per bare metal node whose host is not seen; sorted by place, then name. ``faults``: OCID of
+    a host -> its report."""
+    named = {node.provider_id.rpartition("/")[2]: node for node in nodes if node.provider_id}
+    capacity = {item["instance_id"]: item for item in metal if item.get("instance_id")}
+    found = [_row(item, capacity.get(item.get("instance_id"), {}), named, faults) for item in hosts]
+    seen = {row["instance_id"] for row in found}
+    for key, item in capacity.items():
+        if key not in seen:  # the tenancy may see the topology of its dedicated capacity only
+            found.append(_row(_as_host(item), item, named, faults))
+    seen = {row["instance_id"] for row in found}
+    lost = [node for key, node in named.items() if key not in seen and node.shape.startswith("BM.")]
+    found += [_row({"instance_id": node.provider_id.rpartition("/")[2]}, {}, named, {}) for node in lost]
+    return sorted(found, key=lambda row: (*(row[key] for key in PLACES), row["node"], row["instance_id"]))
+
+
+def _as_host(item: Json) -> Json:
+    told = {key: item.get(f"compute_{key}") for key in ("hpc_island_id", "network_block_id", "local_block_id")}
+    return {**told, "instance_id": item["instance_id"], "shape": item.get("instance_shape")}
+
+
+def _row(host: Json, metal: Json, named: Mapping[str, NodeFacts], faults: Mapping[str, str]) -> Json:
+    key = host.get("instance_id") or ""
+    node = named.get(key)
+    told = {
+        "host": host.get("id") or "",
+        "instance_id": key,
+        "node": node.name if node else "",
+        "shape": host.get("shape") or (node.shape if node else ""),
+        "availability_domain": host.get("availability_domain") or "",
+        "fault_domain": host.get("fault_domain") or "",
+        "health": host.get("health") or "UNKNOWN",
+        "state": host.get("lifecycle_state") or "",
+        "capacity": metal.get("lifecycle_details") or "",
+        "fault": faults.get(host.get("id") or "", ""),
+    }
+    return {**told, **{name: (host.get(f"{name}_id") or "")[-SUFFIX:] for name in PLACES}}
+
+
+def report(details: object) -> str:
+    """A fault report in one line."""
+    if not details:
+        return ""
+    text = json.dumps(details, sort_keys=True, default=str) if not isinstance(details, str) else details
+    return text if len(text) <= SHOWN else f"{text[:SHOWN]}..."
+
+
+def suspicious(hosts: Iterable[Json]) -> list[str]:
+    """OCIDs of hosts whose fault report is worth a call."""
+    return [item["id"] for item in hosts if item.get("health") == "UNHEALTHY" or item.get("has_impacted_components")]
+
+
+def findings(found: Sequence[Json], nodes: Iterable[NodeFacts]) -> list[Finding]:
+    """Of the nodes of the cluster: hosts that are not well, not seen, or stand elsewhere than the node's labels say."""
+    labels = {node.name: node.locality for node in nodes}
+    told = [item for row in found if row["node"] for item in _of_node(row)]
+    for row in found:
+        locality = labels.get(row["node"])
+        for key, name in _LABELS if locality else ():
+            label = getattr(locality, name)
+            if label and row[key] and label[-SUFFIX:] != row[key]:
+                words, remedy = f"label says {key} {label}", "label the node anew; it may have moved to another host"
+                told.append(_finding("topology", "warning", row["node"], words, f"{row[key]}, as OCI says", remedy))
+    return told
+
+
+def _of_node(row: Json) -> Iterator[Finding]:
+    where = f"host {row['host'][-SUFFIX:]}" if row["host"] else "host"
+    remedy = "cordon the node, and replace it by remove_nodes of oci_rdma_node_pool"
+    fault = f": {row['fault']}" if row["fault"] else ""
+    if row["health"] == "UNHEALTHY":
+        yield _finding("health", "error", row["node"], f"{where} is UNHEALTHY{fault}", "HEALTHY", remedy)
+    elif row["fault"]:
+        yield _finding("health", "warning", row["node"], f"{where} has impacted components{fault}", "", remedy)
+    elif row["health"] not in ("HEALTHY",):
+        why = "OCI does not show its host: the right to inspect dedicated-vm-hosts in tenancy may be missing"
+        yield _finding("health", "unknown", row["node"], why if not row["host"] else f"{where}: health {row['health']}")
+    if row["state"] in ("REPAIR", "UNAVAILABLE"):
+        yield _finding("state", "error", row["node"], f"{where} is in state {row['state']}", "OCCUPIED", remedy)
+    if row["capacity"] in ("DEGRADED", "UNAVAILABLE"):
+        severity = "error" if row["capacity"] == "UNAVAILABLE" else "warning"
+        yield _finding("capacity", severity, row["node"], f"dedicated capacity says {row['capacity']}", "AVAILABLE")
+
+
+def _finding(rule: str, severity: str, subject: str, found: str, expected: str = "", remedy: str = "") -> Finding:
+    return Finding(f"oci.host-{rule}", severity, subject, found, expected, remedy, "oci_host_info")
+
+
+def blocks(found: Sequence[Json]) -> list[Json]:
+    """How the hosts are spread: one row per network block."""
+    keys = sorted({(row["hpc_island"], row["network_block"]) for row in found})
+    told = []
+    for island, block in keys:
+        mine = [row for row in found if (row["hpc_island"], row["network_block"]) == (island, block)]
+        health = Counter(row["health"] for row in mine)
+        told.append(
+            {
+                "hpc_island": island,
+                "network_block": block,
+                "local_blocks": len({row["local_block"] for row in mine if row["local_block"]}),
+                "hosts": len(mine),
+                "nodes": sum(bool(row["node"]) for row in mine),
+                "unhealthy": health["UNHEALTHY"],
+            }
+        )
+    return told

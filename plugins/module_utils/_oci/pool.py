@@ -1,0 +1,403 @@
+# Copyright: gpuops.rdma contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""An RDMA pool of OKE: what is asked for, what is there, what differs, which nodes go. PRIVATE to the collection.
+
+Two kinds. ``managed_compute_cluster``: a node pool of OKE whose nodes are launched into a compute cluster.
+``cluster_network``: an instance configuration and a cluster network, whose instances join the cluster by themselves.
+
+A pool is known by its OCID or its name; what we made carries the freeform tag TAG with the pool's name, and DIGEST with
+the digest of the inputs that OCI does not give back. Sources: models of the OCI SDK 2.189; terraform-oci-oke
+modules/workers (metadata of nodes); oci-hpc-oke terraform/oke-workers.tf (agent plugins, cloud-init).
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import re
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Optional
+
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json
+
+KINDS = ("managed_compute_cluster", "cluster_network")
+TAG, DIGEST = "gpuops.rdma/pool", "gpuops.rdma/config"
+GONE = ("DELETED", "DELETING", "TERMINATED", "TERMINATING")
+PLUGINS = ("Compute HPC RDMA Authentication", "Compute HPC RDMA Auto-Configuration", "Compute RDMA GPU Monitoring")
+"""Without the first two the RDMA ports come up, but the fabric does not let them in."""
+NO_DEVICE_PLUGIN = "oci.oraclecloud.com/disable-gpu-device-plugin"
+EFFECTS = ("NoSchedule", "PreferNoSchedule", "NoExecute")
+SHOWN = 20
+_CAPACITY = re.compile(r"out of (host )?capacity", re.IGNORECASE)
+_TAINT = re.compile(r"(?P<key>[\w./-]+)(=(?P<value>[\w.-]*))?:(?P<effect>\w+)")
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """Inputs; "" and empty = as it is, or OCI's own default. ``boot_volume_gb``: GB, 0 = the image's."""
+
+    name: str
+    kind: str = KINDS[0]
+    compartment: str = ""
+    cluster: str = ""
+    shape: str = ""
+    nodes: int = 0
+    availability_domain: str = ""
+    subnet: str = ""
+    image: str = ""
+    pool: str = ""
+    boot_volume_gb: int = 0
+    kubernetes_version: str = ""
+    compute_cluster: str = ""
+    host_group: str = ""
+    placement_constraint: str = ""
+    security_groups: Sequence[str] = ()
+    pod_subnet: str = ""
+    pod_security_groups: Sequence[str] = ()
+    max_pods: int = 0
+    ssh_public_key: str = ""
+    labels: Mapping[str, str] = field(default_factory=dict)
+    disable_gpu_device_plugin: bool = True
+    taints: Sequence[str] = ()
+    tags: Mapping[str, str] = field(default_factory=dict)
+    before_join: str = ""
+    after_join: str = ""
+    package_repository: str = ""
+    remove_nodes: Sequence[str] = ()
+
+
+@dataclass(frozen=True)
+class Change:
+    """``how``: update (in place; nodes that are there stay as they are), size, remove, replace, refused."""
+
+    what: str
+    before: Any
+    after: Any
+    how: str = "update"
+
+
+# ---- input -----------------------------------------------------------------------------------------------------------
+
+
+def check(wanted: Wanted) -> None:
+    """InputError for what no answer of OCI is needed to refuse."""
+    if wanted.nodes < 2:
+        raise InputError(
+            f"nodes: {wanted.nodes}: RDMA is between nodes, so an RDMA pool has two nodes or more. "
+            "Make a single node, or end the pool by state: absent."
+        )
+    if re.search(r"\.GB[23]00", wanted.shape):
+        raise InputError(
+            f"{wanted.shape} belongs into a GPU memory cluster, which this module does not make. Make it with Oracle's "
+            "stack, and give its nodes to the main job."
+        )
+    for text in wanted.taints:
+        match = _TAINT.fullmatch(text)
+        if not match or match["effect"] not in EFFECTS:
+            raise InputError(f"taints: {text!r} is no taint; KEY=VALUE:EFFECT with one of {', '.join(EFFECTS)}.")
+    if wanted.placement_constraint and wanted.kind != "cluster_network":
+        raise InputError("placement_constraint is of a cluster network; a compute cluster has none here.")
+    if wanted.host_group and wanted.kind != "managed_compute_cluster":
+        raise InputError("host_group is of a node pool; a cluster network takes its hosts by itself.")
+
+
+def for_new(wanted: Wanted) -> None:
+    """InputError where something is missing that a new pool needs."""
+    names = ("cluster", "shape", "availability_domain", "subnet", "image")
+    missing = [name for name in names if not getattr(wanted, name)]
+    if missing:
+        raise InputError(f"There is no pool {wanted.name!r} yet; to make it, give {', '.join(missing)} too.")
+
+
+# ---- what is there ---------------------------------------------------------------------------------------------------
+
+
+def adopted(pools: Sequence[Json], wanted: Wanted) -> Optional[Json]:
+    """The pool of this OCID or name; None: none is there. Pools: {id, name, state, tags, ...}. Of several with the same
+    name, the one that we made; InputError where that does not decide."""
+    alive = [item for item in pools if item["state"] not in GONE]
+    if wanted.pool:
+        found = next((item for item in alive if item["id"] == wanted.pool), None)
+        if found is None:
+            raise InputError(f"pool: {wanted.pool} is not there, or is being deleted.")
+        return found
+    mine = [item for item in alive if item["name"] == wanted.name]
+    if len(mine) > 1:
+        mine = [item for item in mine if item["tags"].get(TAG) == wanted.name] or mine
+    if len(mine) > 1:
+        listed = ", ".join(f"{item['id']} ({item['state']})" for item in mine)
+        raise InputError(f"{len(mine)} pools have the name {wanted.name!r}: {listed}. Say which by pool.")
+    return mine[0] if mine else None
+
+
+def token(wanted: Wanted, what: str, gone: Sequence[str] = ()) -> str:
+    """opc-retry-token: the same request of a killed run is not done twice. ``gone``: OCIDs of earlier ones."""
+    parts = (what, wanted.name, wanted.compartment, wanted.cluster, digest(wanted), *sorted(gone))
+    return f"gpuops-{hashlib.sha256('|'.join(parts).encode()).hexdigest()[:40]}"
+
+
+def digest(wanted: Wanted) -> str:
+    """Of the inputs that make a node what it is and that OCI does not give back in a form that can be compared."""
+    told: Json = {
+        "taints": list(wanted.taints),
+        "before_join": wanted.before_join,
+        "after_join": wanted.after_join,
+        "package_repository": wanted.package_repository,
+    }
+    if wanted.kind == "cluster_network":
+        told.update(
+            {
+                "image": wanted.image,
+                "boot_volume_gb": wanted.boot_volume_gb,
+                "kubernetes_version": wanted.kubernetes_version,
+                "labels": labels(wanted),
+                "security_groups": list(wanted.security_groups),
+                "pod_subnet": wanted.pod_subnet,
+                "pod_security_groups": list(wanted.pod_security_groups),
+                "max_pods": wanted.max_pods,
+                "ssh_public_key": wanted.ssh_public_key,
+                "plugins": list(PLUGINS),
+            }
+        )
+    return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()[:32]
+
+
+def labels(wanted: Wanted) -> dict[str, str]:
+    """Initial labels of the nodes."""
+    own = {NO_DEVICE_PLUGIN: "true"} if wanted.disable_gpu_device_plugin else {}
+    return {**own, **{str(key): str(value) for key, value in wanted.labels.items()}}
+
+
+def tags(wanted: Wanted) -> dict[str, str]:
+    return {**{str(key): str(value) for key, value in wanted.tags.items()}, TAG: wanted.name, DIGEST: digest(wanted)}
+
+
+# ---- what differs ----------------------------------------------------------------------------------------------------
+
+FIXED = {
+    "shape": "shape",
+    "availability_domain": "availability domain",
+    "subnet": "subnet",
+    "cluster": "cluster",
+    "compute_cluster": "compute cluster",
+}
+"""What a pool cannot change without being made anew."""
+IN_PLACE = ("image", "boot_volume_gb", "kubernetes_version", "ssh_public_key")
+
+
+def differences(there: Json, wanted: Wanted) -> list[Change]:
+    """Between a pool and what is asked for. Only what was given is compared. InputError where it cannot be changed.
+    ``there``: fields as in Wanted, tags, size, nodes [{id, name, private_ip, state}], rdma (what backs it, "" = none).
+    """
+    if there["state"] == "FAILED":
+        raise InputError(
+            f"The pool {there['name']} ({there['id']}) has FAILED: {there.get('details') or 'OCI gives no reason'}. "
+            "End it by state: absent, then run again."
+        )
+    if not there["rdma"]:
+        raise InputError(
+            f"The pool {there['name']} ({there['id']}) is backed by neither a compute cluster nor a cluster network: "
+            "it has no RDMA, and cannot get it. Make another pool, and end this one."
+        )
+    for key, told in FIXED.items():
+        before, after = there.get(key) or "", getattr(wanted, key)
+        if after and before and before != after:
+            raise InputError(
+                f"The {told} of the pool {there['name']} is {before}, not {after}, and cannot be changed. "
+                "Make another pool, or end this one first by state: absent."
+            )
+    found = [
+        Change(key, there.get(key), getattr(wanted, key))
+        for key in IN_PLACE
+        if getattr(wanted, key) and key in there and there.get(key) != getattr(wanted, key)
+    ]
+    return [*found, *_sets(there, wanted), *_nodes(there, wanted)]
+
+
+def _sets(there: Json, wanted: Wanted) -> list[Change]:
+    found = []
+    ours = there["tags"].get(TAG) == wanted.name
+    # of a pool of others only what was asked for, no default of ours
+    named = labels(wanted) if ours else {str(key): str(value) for key, value in wanted.labels.items()}
+    if "labels" in there and _part(named, there["labels"]):
+        found.append(Change("labels", there["labels"], {**there["labels"], **named}))
+    groups = there.get("security_groups")
+    if wanted.security_groups and groups is not None and set(groups) != set(wanted.security_groups):
+        found.append(Change("security_groups", groups, list(wanted.security_groups)))
+    mine = tags(wanted) if ours else {str(key): str(value) for key, value in wanted.tags.items()}
+    if ours and there["tags"].get(DIGEST) != mine[DIGEST]:
+        found.append(Change("config", there["tags"].get(DIGEST), mine[DIGEST]))
+    mine.pop(DIGEST, None)
+    if _part(mine, there["tags"]):
+        found.append(Change("tags", there["tags"], {**there["tags"], **mine}))
+    return found
+
+
+def _part(wanted: Mapping[str, str], there: Mapping[str, str]) -> bool:
+    return any(there.get(key) != value for key, value in wanted.items())
+
+
+def _nodes(there: Json, wanted: Wanted) -> list[Change]:
+    """Size and nodes that go. Fewer nodes: those that go are named, nothing is deleted unasked."""
+    size, nodes = there["size"], there["nodes"]
+    going = [item for item in nodes if {item["id"], item["name"], item["private_ip"]} & set(wanted.remove_nodes)]
+    launched = [item for item in nodes if not item.get("error") or item["state"] == "ACTIVE"]
+    less = size - wanted.nodes
+    if less > 0 and len(going) != less:
+        listed = ", ".join(f"{item['name']} ({item['private_ip'] or item['id']})" for item in nodes[:SHOWN])
+        named = f"{len(going)} of them are named" if wanted.remove_nodes else "none is named"
+        raise InputError(
+            f"The pool {there['name']} has {size} nodes and should have {wanted.nodes}: say in remove_nodes which "
+            f"{less} go ({named}). Its nodes: {listed}{' ...' if len(nodes) > SHOWN else ''}."
+        )
+    if less > 0:
+        return [Change("nodes", item["id"], None, "remove") for item in going]
+    found = [Change("nodes", item["id"], None, "replace") for item in going]
+    if less < 0:
+        found.append(Change("size", size, wanted.nodes, "size"))
+    elif len(launched) < size and there["state"] not in ("CREATING", "UPDATING", "PROVISIONING", "SCALING"):
+        # a request that failed half-way: OCI fills the pool when its size is written again
+        found.append(Change("size", len(launched), size, "size"))
+    return found
+
+
+# ---- nodes -----------------------------------------------------------------------------------------------------------
+
+_JOIN = """#!/bin/bash
+# Joins this node to its OKE cluster. Written by gpuops.rdma; its lines are on the serial console.
+say() { echo "gpuops-join: $*" | tee /dev/console; }
+imds=http://169.254.169.254/opc/v2
+for _ in $(seq 150); do
+  curl -fsSL -H 'Authorization: Bearer Oracle' $imds/identity/cert.pem | grep -q 'BEGIN CERTIFICATE' && break
+  sleep 2
+done
+mkdir -p /etc/crio/crio.conf.d
+printf '[crio.runtime]\\ndefault_ulimits = ["memlock=-1:-1"]\\n' > /etc/crio/crio.conf.d/12-memlock.conf
+printf '[crio.image]\\nshort_name_mode = "disabled"\\n' > /etc/crio/crio.conf.d/11-names.conf
+@BEFORE@
+. /etc/os-release
+install_oke() {
+  version=@VERSION@; minor=${version%.*}
+  for base in file:///opt/oke-node-client-packages @REPOSITORY@; do
+    printf 'Enabled: yes\\nTypes: deb\\nURIs: %s\\nSuites: stable\\nComponents: main\\nTrusted: yes\\n' \\
+      "$base/ubuntu-$VERSION_CODENAME/kubernetes-$minor" > /etc/apt/sources.list.d/oke-node-client.sources
+    apt-get -o DPkg::Lock::Timeout=600 -y update
+    apt-get -o DPkg::Lock::Timeout=600 -y install "oci-oke-node-all-$version" && return 0
+  done
+  return 1
+}
+join() {
+  if command -v oke >/dev/null; then oke bootstrap @ARGUMENTS@
+  else bash /var/run/oke-init.sh @ARGUMENTS@; fi
+}
+if ! command -v oke >/dev/null; then
+  if [ "$ID" = ubuntu ]; then install_oke || say 'no bootstrap: oke is neither on the image nor to be installed'
+  else
+    curl -fsSL -H 'Authorization: Bearer Oracle' $imds/instance/metadata/oke_init_script | base64 -d \\
+      > /var/run/oke-init.sh || say 'no bootstrap: neither oke nor oke_init_script is there'
+  fi
+fi
+joined=
+for attempt in $(seq 20); do
+  if join > /var/log/gpuops-join.log 2>&1; then joined=yes; say "joined in attempt $attempt"; break; fi
+  say "attempt $attempt failed: $(tail -n 3 /var/log/gpuops-join.log | tr '\\n' ' ')"
+  sleep 15
+done
+[ "$joined" ] || say 'gave up'
+[ "$ID" = ubuntu ] && systemctl restart systemd-networkd
+@AFTER@
+"""
+_NETWORKD = "[Network]\nManageForeignRoutes=no\nManageForeignRoutingPolicyRules=no\n"
+
+
+def cloud_init(wanted: Wanted, version: str, api_server: str, ca: str) -> str:
+    """user_data in base64: cloud-init (JSON is YAML) with the script that joins the cluster. ``api_server``: address
+    without port; ``ca``: base64 of the cluster's PEM; ``version``: of Kubernetes, v1.34.1."""
+    extra = f"--register-with-taints={','.join(wanted.taints)}" if wanted.taints else ""
+    filled = {
+        "@BEFORE@": wanted.before_join.strip(),
+        "@AFTER@": wanted.after_join.strip(),
+        "@VERSION@": shlex.quote(version.lstrip("v")),
+        "@REPOSITORY@": shlex.quote(wanted.package_repository) if wanted.package_repository else "",
+        "@ARGUMENTS@": f"--kubelet-extra-args {shlex.quote(extra)}" if extra else "",
+    }
+    script = _JOIN
+    for mark, text in filled.items():
+        script = script.replace(mark, text)
+    files = [
+        {"path": "/etc/oke/oke-apiserver", "content": api_server},
+        {"path": "/etc/kubernetes/ca.crt", "encoding": "b64", "content": ca, "permissions": "0644"},
+        # Ubuntu's networkd drops the routes that the cloud agent sets for RDMA
+        {"path": "/etc/systemd/networkd.conf.d/gpuops.conf", "content": _NETWORKD, "permissions": "0644"},
+        {"path": "/usr/local/sbin/gpuops-join", "content": script, "permissions": "0755"},
+    ]
+    told = {"write_files": files, "runcmd": [["/usr/local/sbin/gpuops-join"]]}
+    return base64.b64encode(f"#cloud-config\n{json.dumps(told)}\n".encode()).decode()
+
+
+def metadata(
+    wanted: Wanted, version: str, api_server: str, ca: str, tenancy: str, native: bool, proxy_mode: str = "iptables"
+) -> dict[str, str]:
+    """Instance metadata of a self-managed node: what ``oke bootstrap`` reads. ``native``: VCN-native pod networking."""
+    told = {
+        "apiserver_host": api_server,
+        "cluster_ca_cert": ca,
+        "oke-k8version": version,
+        "oke-kubeproxy-proxy-mode": proxy_mode,
+        "oke-tenancy-id": tenancy,
+        "oke-initial-node-labels": ",".join(f"{key}={value}" for key, value in labels(wanted).items()),
+        "user_data": cloud_init(wanted, version, api_server, ca),
+    }
+    if wanted.ssh_public_key:
+        told["ssh_authorized_keys"] = wanted.ssh_public_key
+    if native:
+        told.update(
+            {
+                "oke-native-pod-networking": "true",
+                "oke-max-pods": str(wanted.max_pods or 31),
+                "pod-subnets": wanted.pod_subnet or wanted.subnet,
+                "pod-nsgids": ",".join(wanted.pod_security_groups),
+            }
+        )
+    return told
+
+
+def certificate(kubeconfig: Any) -> str:
+    """The cluster's CA (base64 of PEM) of a kubeconfig, parsed."""
+    try:
+        return str(kubeconfig["clusters"][0]["cluster"]["certificate-authority-data"])
+    except (KeyError, IndexError, TypeError):
+        raise InputError("The cluster's kubeconfig has no certificate authority; is this an OKE cluster?") from None
+
+
+# ---- what went wrong -------------------------------------------------------------------------------------------------
+
+
+def lacks_capacity(text: str) -> bool:
+    return bool(_CAPACITY.search(text))
+
+
+def capacity(shape: str, nodes: int, reports: Mapping[str, Any]) -> str:
+    """Where the nodes could be. ``reports``: availability domain -> {status, count} or the reason why it is unknown."""
+    lines = []
+    for domain, told in reports.items():
+        if isinstance(told, str):
+            lines.append(f"- {domain}: unknown ({told})")
+            continue
+        count = f", {told['count']} hosts" if told.get("count") is not None else ""
+        lines.append(f"- {domain}: {told['status']}{count}")
+    return (
+        f"Capacity of {shape} now, {nodes} nodes were asked for:\n" + "\n".join(lines) + "\n"
+        "Hosts of a report need not be in one RDMA network. What exists is kept; the next run goes on with it. "
+        "Try another availability domain, fewer nodes, or reserved capacity."
+    )
+
+
+def errors(nodes: Sequence[Json]) -> list[str]:
+    """What OCI says against single nodes: {name, private_ip, error}."""
+    return [f"{item['name'] or item['private_ip']}: {item['error']}" for item in nodes if item.get("error")]

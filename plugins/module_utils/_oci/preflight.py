@@ -1,0 +1,309 @@
+# Copyright: gpuops.rdma contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""May this RDMA pool be made? What OCI said, judged. PRIVATE to the collection.
+
+Each answer of OCI is a plain dict, or an ``Unread`` with the reason: what could not be read is ``unknown``, never fine
+and never "no capacity". Sources: Oracle's pages on cluster networks, self-managed nodes, and security rules of OKE;
+oci-hpc-oke terraform/validation.tf.
+"""
+
+from __future__ import annotations
+
+import difflib
+import ipaddress
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Optional, Union
+
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Finding, Json, Shape
+
+KINDS = ("managed_compute_cluster", "cluster_network")
+SELF_MANAGED_FROM, NATIVE_CNI_FROM = (1, 25), (1, 27, 10)
+API_PORTS = (6443, 12250)
+"""Nodes reach the cluster's endpoint at these; 12250 is where a node gets its identity."""
+GPU_PLUGIN = "NvidiaGpuPlugin"
+TCP, EVERY = "6", "all"
+Findings = Iterator[Finding]
+
+
+@dataclass(frozen=True)
+class Unread:
+    why: str
+
+
+Read = Union[Any, Unread]
+
+
+@dataclass(frozen=True)
+class Pool:
+    """What is asked for. ``image``, ``subnet``, ``cluster``: "" = not given, not judged. ``pool``: name or OCID of one
+    that may be there already."""
+
+    shape: str
+    nodes: int
+    availability_domain: str
+    kind: str = KINDS[0]
+    image: str = ""
+    subnet: str = ""
+    cluster: str = ""
+    pool: str = ""
+
+
+@dataclass(frozen=True)
+class Look:
+    """``limits``: name -> {available}. ``capacity``: {status, count}. ``rules``: those of the subnet's security lists
+    and of the security groups, as {direction, protocol, cidr, group, low, high}; ``groups``: the pool's groups.
+    ``there``: size of the pool that is there already; its nodes need no further limit and no capacity."""
+
+    domains: Read = ()
+    shapes: Read = ()
+    limits: Read = None
+    capacity: Read = None
+    cluster: Read = None
+    addons: Read = ()
+    image: Read = None
+    image_shapes: Read = ()
+    subnet: Read = None
+    rules: Read = ()
+    groups: tuple[str, ...] = ()
+    there: Read = 0
+
+
+def judge(pool: Pool, look: Look, known: Mapping[str, Shape]) -> list[Finding]:
+    """All that speaks against the pool, in the order in which to act."""
+    found = [*_size(pool), *_shape(pool, look, known), *_domain(pool, look)]
+    if isinstance(look.there, Unread):
+        found.append(_unread("pool", pool.pool, look.there))
+    missing = pool.nodes - (0 if isinstance(look.there, Unread) else look.there)
+    if missing > 0 and not any(item.severity == "error" for item in found):
+        gpus = _gpus(pool, look)
+        found += [*_limits(pool, look, gpus, missing), *_capacity(pool, look, missing)]
+    found += _cluster(pool, look) if pool.cluster else []
+    found += _image(pool, look, known) if pool.image else []
+    found += network(look) if pool.subnet else []
+    return found
+
+
+def _finding(rule: str, severity: str, subject: str, found: str, expected: str = "", remedy: str = "") -> Finding:
+    return Finding(f"oci.{rule}", severity, subject, found, expected, remedy, "oci_preflight")
+
+
+def _unread(rule: str, subject: str, read: Unread) -> Finding:
+    return _finding(rule, "unknown", subject, read.why)
+
+
+# ---- the pool itself -------------------------------------------------------------------------------------------------
+
+
+def _size(pool: Pool) -> Findings:
+    if pool.nodes < 2:
+        found, why = f"{pool.nodes} nodes", "RDMA is between nodes; a single node needs no RDMA pool"
+        yield _finding("nodes", "error", "pool", found, "two or more", why)
+
+
+def _shape(pool: Pool, look: Look, known: Mapping[str, Shape]) -> Findings:
+    mine = known.get(pool.shape)
+    if mine and mine.status == "refused":
+        yield _finding("shape", "error", pool.shape, "not supported by this collection", "", mine.reason)
+        return
+    if re.search(r"\.GB[23]00", pool.shape):
+        why = "make it with Oracle's stack, and give its nodes to the main job"
+        yield _finding("shape", "error", pool.shape, "belongs into a GPU memory cluster", "", why)
+        return
+    if isinstance(look.shapes, Unread):
+        yield _unread("shape", pool.shape, look.shapes)
+        return
+    names = {item["shape"]: item for item in look.shapes}
+    if pool.shape not in names:
+        near = difflib.get_close_matches(pool.shape, list(names), 3, 0.7)
+        hint = f"did you mean {', '.join(near)}?" if near else "ask for another availability domain or region"
+        found = f"not offered in {pool.availability_domain}"
+        yield _finding("shape", "error", pool.shape, found, "", hint)
+    elif not names[pool.shape].get("rdma_ports"):
+        offered = sorted(name for name, item in names.items() if item.get("rdma_ports") and item.get("gpus"))
+        expected = f"one of {', '.join(offered)}" if offered else "a shape with RDMA"
+        yield _finding("shape", "error", pool.shape, "has no RDMA network", expected)
+
+
+def _domain(pool: Pool, look: Look) -> Findings:
+    if isinstance(look.domains, Unread):
+        yield _unread("availability-domain", pool.availability_domain, look.domains)
+    elif pool.availability_domain not in look.domains:
+        expected = f"one of {', '.join(look.domains)}"
+        yield _finding(
+            "availability-domain", "error", pool.availability_domain, "no such availability domain", expected
+        )
+
+
+def _gpus(pool: Pool, look: Look) -> int:
+    """GPUs per node: limits of GPU shapes count them, not nodes."""
+    if isinstance(look.shapes, Unread):
+        return 1
+    return next((item.get("gpus") or 1 for item in look.shapes if item["shape"] == pool.shape), 1)
+
+
+def _limits(pool: Pool, look: Look, gpus: int, nodes: int) -> Findings:
+    if isinstance(look.limits, Unread):
+        yield _unread("limit", pool.shape, look.limits)
+        return
+    if not look.limits:
+        yield _finding("limit", "unknown", pool.shape, "OCI names no service limit for this shape")
+        return
+    wanted = nodes * gpus
+    for name, limit in look.limits.items():
+        if isinstance(limit, Unread):
+            yield _unread("limit", name, limit)
+        elif limit["available"] is None:
+            yield _finding("limit", "unknown", name, "OCI does not tell what is left")
+        elif limit["available"] < wanted:
+            found = f"{limit['available']} GPUs left in {pool.availability_domain}"
+            expected = f"{wanted} ({nodes} nodes x {gpus} GPUs)"
+            yield _finding("limit", "error", name, found, expected, "ask for a higher service limit, or free some")
+
+
+def _capacity(pool: Pool, look: Look, nodes: int) -> Findings:
+    if look.capacity is None or isinstance(look.capacity, Unread):
+        yield _unread("capacity", pool.shape, look.capacity or Unread("no capacity report"))
+        return
+    status, count = look.capacity["status"], look.capacity["count"]
+    where, remedy = f"{pool.shape} in {pool.availability_domain}", "another availability domain, or reserve capacity"
+    if status == "HARDWARE_NOT_SUPPORTED":
+        yield _finding("capacity", "error", where, "this hardware is not there", "", remedy)
+    elif status == "OUT_OF_HOST_CAPACITY":
+        yield _finding("capacity", "error", where, "out of host capacity", f"{nodes} hosts", remedy)
+    elif status != "AVAILABLE":
+        yield _finding("capacity", "unknown", where, f"OCI says {status}")
+    elif count is not None and count < nodes:
+        yield _finding("capacity", "error", where, f"{count} hosts", f"{nodes} hosts", remedy)
+
+
+# ---- cluster and image -----------------------------------------------------------------------------------------------
+
+
+def _cluster(pool: Pool, look: Look) -> Findings:
+    if isinstance(look.cluster, Unread):
+        yield _unread("cluster", pool.cluster, look.cluster)
+        return
+    cluster = look.cluster
+    subject = cluster["name"]
+    if cluster["state"] not in ("ACTIVE", "UPDATING"):
+        yield _finding("cluster", "error", subject, f"is {cluster['state']}", "ACTIVE")
+    if cluster["type"] == "BASIC_CLUSTER":
+        remedy = "upgrade it to an enhanced cluster; that cannot be undone"
+        yield _finding("cluster", "error", subject, "is a basic cluster", "an enhanced cluster", remedy)
+    version, native = _version(cluster["version"]), cluster["cni"] == "OCI_VCN_IP_NATIVE"
+    least = NATIVE_CNI_FROM if native else SELF_MANAGED_FROM
+    if pool.kind == "cluster_network" and version and version < least:
+        expected = f"{'.'.join(map(str, least))} or newer" + (" with VCN-native pod networking" if native else "")
+        yield _finding(
+            "cluster", "error", subject, f"Kubernetes {cluster['version']} with self-managed nodes", expected
+        )
+    if isinstance(look.addons, Unread):
+        yield _unread("addons", subject, look.addons)
+    elif any(item["name"] == GPU_PLUGIN and item["state"] != "DELETED" for item in look.addons):
+        remedy = "remove the add-on, or label the nodes oci.oraclecloud.com/disable-gpu-device-plugin=true"
+        found = f"has the add-on {GPU_PLUGIN}: two device plugins beside the GPU Operator"
+        yield _finding("addons", "warning", subject, found, "", remedy)
+
+
+def _version(text: str) -> tuple[int, ...]:
+    match = re.match(r"v?(\d+)\.(\d+)(?:\.(\d+))?", text or "")
+    return tuple(int(part) for part in match.groups() if part) if match else ()
+
+
+def _image(pool: Pool, look: Look, known: Mapping[str, Shape]) -> Findings:
+    if isinstance(look.image, Unread):
+        yield _unread("image", pool.image, look.image)
+        return
+    image, subject = look.image, look.image["name"] or pool.image
+    if image["state"] != "AVAILABLE":
+        yield _finding("image", "error", subject, f"is {image['state']}", "AVAILABLE")
+    if image["os"] and "ubuntu" not in image["os"].lower() and image["os"].lower() != "custom":
+        yield _finding("image", "error", subject, f"is {image['os']}", "Ubuntu, the only one with RDMA on OKE")
+    yield from _carries(pool, subject, known)
+    if isinstance(look.image_shapes, Unread):
+        yield _unread("image", subject, look.image_shapes)
+    elif look.image_shapes and pool.shape not in look.image_shapes:
+        remedy = f"add {pool.shape} to the image's compatible shapes (oci_worker_image does)"
+        yield _finding("image", "error", subject, f"is not for {pool.shape}", ", ".join(look.image_shapes), remedy)
+
+
+def _carries(pool: Pool, subject: str, known: Mapping[str, Shape]) -> Findings:
+    """What the name says; Oracle's images for RDMA nodes have architecture, OFED and driver in it."""
+    name, shape = subject.lower(), known.get(pool.shape)
+    amd = bool(shape and shape.vendor == "amd")
+    if "aarch64" in name or "arm64" in name:
+        yield _finding("image", "error", subject, "is for aarch64", f"x86_64, as {pool.shape} is")
+    if amd != ("rocm" in name or "amd" in name) and ("rocm" in name or "gpu" in name):
+        vendor = "AMD" if amd else "NVIDIA"
+        yield _finding("image", "error", subject, "has the driver of the other vendor", f"an image for {vendor}")
+    elif "ofed" not in name:
+        gpu = "gpu" in name or "rocm" in name
+        found = "its name tells no OFED" if gpu else "its name tells neither GPU driver nor OFED"
+        expected = "an image of Oracle's list for RDMA nodes"
+        yield _finding("image", "unknown", subject, found, expected, "without them nodes come up without RDMA")
+
+
+# ---- network ---------------------------------------------------------------------------------------------------------
+
+
+def network(look: Look, only_joining: bool = False) -> Findings:
+    """RDMA ports are no VNICs and no security rule is about them; joining and NCCL's start need the VNICs."""
+    if isinstance(look.subnet, Unread):
+        yield _unread("subnet", "subnet", look.subnet)
+        return
+    if isinstance(look.rules, Unread):
+        yield _unread("network", look.subnet["name"], look.rules)
+        return
+    subject, cidr = look.subnet["name"], look.subnet["cidr"]
+    end = "" if look.cluster is None or isinstance(look.cluster, Unread) else look.cluster["private_endpoint"]
+    address = end.partition(":")[0]
+    for port in API_PORTS if address else ():
+        yield from _told(look, subject, "EGRESS", f"{address}/32", port, f"the cluster's endpoint {address}:{port}")
+    for direction in () if only_joining else ("INGRESS", "EGRESS"):
+        yield from _told(look, subject, direction, cidr, None, f"TCP between nodes ({direction.lower()}, {cidr})")
+
+
+def _told(look: Look, subject: str, direction: str, cidr: str, port: Optional[int], what: str) -> Findings:
+    rules = () if isinstance(look.rules, Unread) else look.rules
+    answer = allows(rules, direction, cidr, port, look.groups)
+    if answer is False:
+        remedy = f"allow {direction.lower()} TCP {port or 'all ports'} {cidr} in a security list or group"
+        why = "nodes do not join" if port else "NCCL cannot start"
+        yield _finding("network", "error", subject, f"no rule allows {what}: {why}", "", remedy)
+    elif answer is None:
+        yield _finding("network", "unknown", subject, f"rules that name other groups may allow {what}")
+
+
+def allows(
+    rules: Sequence[Json], direction: str, cidr: str, port: Optional[int], groups: Sequence[str]
+) -> Optional[bool]:
+    """Is TCP to all of ``cidr`` allowed? ``port`` None = all ports. None: a rule for another group might."""
+    maybe = False
+    for rule in rules:
+        if rule["direction"] != direction or rule["protocol"] not in (TCP, EVERY):
+            continue
+        low, high = rule.get("low"), rule.get("high")
+        fits = low is None or (port is not None and low <= port <= (high or low))
+        if not fits:
+            continue
+        if rule.get("cidr"):
+            if _inside(cidr, rule["cidr"]):
+                return True
+        elif rule.get("group") in groups and port is None:
+            return True
+        else:
+            maybe = True
+    return None if maybe else False
+
+
+def _inside(cidr: str, wide: str) -> bool:
+    try:
+        one, other = ipaddress.ip_network(cidr, strict=False), ipaddress.ip_network(wide, strict=False)
+    except ValueError:
+        return False  # a service's name instead of a CIDR
+    if isinstance(one, ipaddress.IPv4Network) and isinstance(other, ipaddress.IPv4Network):
+        return one.subnet_of(other)
+    return False

@@ -1,0 +1,173 @@
+# Copyright: gpuops.rdma contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Add-ons of OKE: their configuration, and what is to be done about each. PRIVATE to the collection.
+
+configuration(defaults, values)               texts by key, as the service takes them
+rival(want, present, releases, workloads)     why it would be a second one of its kind; "" where it is not
+decide(want, present, options)                enable | configure | wait | none | refuse, and why
+judge(name, present)                          whether it runs: (done, what holds it, whether that is final)
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Optional
+
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json, as_text, image_name
+
+GONE = ("DELETED",)
+SETTLING = ("CREATING", "UPDATING")
+BROKEN = ("FAILED", "NEEDS_ATTENTION")
+
+
+@dataclass(frozen=True)
+class Decision:
+    """``configuration``: all of it, also what is there and not spoken of. ``version``: "" = OKE keeps it up to date."""
+
+    action: str
+    why: str
+    version: str
+    configuration: dict[str, str]
+    changes: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+
+# ---- configuration -------------------------------------------------------------------------------------------------
+
+
+def configuration(defaults: Mapping[str, str], values: Mapping[str, Any]) -> dict[str, str]:
+    """``values`` are those of the chart, nested; they win."""
+    return {**defaults, **{key: as_text(value) for key, value in _flat(values)}}
+
+
+def _flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in values.items():
+        path = f"{prefix}{key}"
+        if isinstance(value, Mapping) and value:
+            yield from _flat(value, f"{path}.")
+        elif value is not None:
+            yield path, value
+
+
+def equal(one: Optional[str], other: str) -> bool:
+    """The same text, or the same JSON."""
+    if one is None or one == other:
+        return one == other
+    try:
+        return bool(json.loads(one) == json.loads(other))
+    except ValueError:
+        return False
+
+
+# ---- two of a kind -------------------------------------------------------------------------------------------------
+
+
+def rival(want: Json, present: Optional[Json], releases: Iterable[Json], workloads: Iterable[Json]) -> str:
+    """``want``: ``{name, namespace, chart, images}``; ``releases``, ``workloads``: the survey's. How the add-on
+    installs itself is not public: a release or a Deployment in its namespace is taken for it once it is enabled."""
+    enabled = present is not None and present["state"] not in GONE
+    found = [
+        f"Helm release {item['namespace']}/{item['name']}"
+        for item in releases
+        if item["chart"] == want["chart"] and not (enabled and item["namespace"] == want["namespace"])
+    ]
+    found = found or [
+        f"Deployment {item['namespace']}/{item['name']}"
+        for item in workloads
+        if item["kind"] == "deployment"
+        and any(image_name(image) in want["images"] for image in item["images"])
+        and not (enabled and item["namespace"] in (want["namespace"], "kube-system"))
+    ]
+    if not found:
+        return ""
+    both = "is enabled, and besides it there is" if enabled else "would be a second one beside"
+    way = f"Remove it, or disable the add-on (oci ce cluster-addon disable --addon-name {want['name']})"
+    other = way if enabled else "Uninstall it first, or use rdma_install=helm or rdma_install=existing"
+    return f"the add-on {want['name']} {both} {', '.join(found)}. {other}"
+
+
+def others(images: Sequence[str], workloads: Iterable[Json]) -> list[str]:
+    """Deployments of others that run one of these images."""
+    return [
+        f"{item['namespace']}/{item['name']}"
+        for item in workloads
+        if item["kind"] == "deployment" and any(image_name(image) in images for image in item["images"])
+    ]
+
+
+# ---- decisions -----------------------------------------------------------------------------------------------------
+
+
+def decide(want: Json, present: Optional[Json], options: Optional[Mapping[str, Sequence[str]]] = None) -> Decision:
+    """``want``: ``{name, version, asked, configuration, own}``; ``asked``: the user named the version; ``own``: keys
+    that the user gave. ``present``: ``{name, state, version, installed, configuration, error}``. ``options``: version
+    -> keys that it takes, as OKE lists them; None where they are not known."""
+    there = present if present and present["state"] not in GONE else None
+    version, fault = _version(want, there, options)
+    if fault:
+        return Decision("refuse", fault, version, {})
+    wishes, strange, dropped = _known(want, (options or {}).get(version) or ())
+    if strange:
+        return Decision("refuse", strange, version, {})
+    if there is None:
+        return Decision("enable", f"{want['name']} is not enabled", version, wishes, tuple(sorted(wishes)), dropped)
+    if there["state"] == "DELETING":
+        return Decision(
+            "refuse", f"{want['name']} is being removed. Wait until it is gone, then run again", version, {}
+        )
+    merged = {**there["configuration"], **wishes}
+    changes = tuple(sorted(key for key, value in wishes.items() if not equal(there["configuration"].get(key), value)))
+    moved = bool(want["asked"] and version and version != there["version"])
+    told = [f"values differ: {', '.join(changes[:5])}" + (" ..." if len(changes) > 5 else "")] if changes else []
+    told += [f"{there['version'] or there['installed']} -> {version}"] if moved else []
+    if changes or moved:
+        return Decision("configure", "; ".join(told), version, merged, changes, dropped)
+    if there["state"] == "FAILED":
+        return Decision("configure", f"is FAILED: {there['error']}; tried again", version, merged, (), dropped)
+    if there["state"] in SETTLING:
+        return Decision("wait", f"is {there['state']}, from an earlier run", version, merged, (), dropped)
+    why = f"{there['installed'] or there['version']} with this configuration is enabled"
+    return Decision("none", why, version, merged, (), dropped)
+
+
+def _version(want: Json, there: Optional[Json], options: Optional[Mapping[str, Sequence[str]]]) -> tuple[str, str]:
+    """(version, why not). An add-on that is there keeps its version unless the user names one."""
+    if there and not want["asked"]:
+        return there["version"], ""
+    version = str(want["version"])
+    if not options or not version or version in options:
+        return version, ""
+    known = sorted(options, key=_number)
+    if not want["asked"]:  # the table is older than what OKE offers
+        return known[-1], ""
+    return version, f"OKE has no {want['name']} {version} for this cluster; it has {', '.join(known)}"
+
+
+def _number(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in re.findall(r"\d+", version))
+
+
+def _known(want: Json, keys: Sequence[str]) -> tuple[dict[str, str], str, tuple[str, ...]]:
+    """(configuration, what is wrong, warnings). Keys that only our table has are left out where OKE lacks them."""
+    wishes = dict(want["configuration"])
+    if not keys:
+        return wishes, "", ()
+    strange = [key for key in wishes if key not in keys]
+    faults = []
+    for key in (key for key in strange if key in want["own"]):
+        near = difflib.get_close_matches(key, list(keys), 1, 0.6)
+        faults.append(f"{key} is no key of the add-on {want['name']}" + (f"; did you mean {near[0]}?" if near else ""))
+    dropped = tuple(f"the add-on {want['name']} takes no {key}: left out" for key in strange if key not in want["own"])
+    return {key: value for key, value in wishes.items() if key in keys}, "; ".join(faults), dropped
+
+
+def judge(name: str, present: Optional[Json]) -> tuple[bool, str, bool]:
+    if present is None or present["state"] in GONE:
+        return False, f"{name} is not there", False
+    error = f": {present['error']}" if present["error"] else ""
+    return present["state"] == "ACTIVE", f"{name} is {present['state']}{error}", present["state"] == "FAILED"

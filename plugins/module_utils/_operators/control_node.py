@@ -1,0 +1,174 @@
+# Copyright: gpuops.rdma contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Is the machine that runs Ansible ready? One list of findings. PRIVATE to the collection."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Finding, Json
+
+_MACHINES = {"x86_64": "amd64", "amd64": "amd64", "aarch64": "arm64", "arm64": "arm64"}
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+
+
+@dataclass(frozen=True)
+class Look:
+    """What was found. Versions are texts; "" = not there. ``*_error`` say why a thing could not be used."""
+
+    python: str
+    packages: Mapping[str, str] = field(default_factory=dict)
+    collections: Mapping[str, str] = field(default_factory=dict)
+    helm_path: str = ""
+    helm: str = ""
+    helm_error: str = ""
+    helm_installed: str = ""
+    """Path of the Helm that was put into bin_dir, now or before."""
+    server: str = ""
+    server_error: str = ""
+    cluster: bool = True
+    """Whether the cluster is looked at."""
+
+
+def check(look: Look, table: Json, packages: Mapping[str, str], collections: Mapping[str, str]) -> list[Finding]:
+    """All findings. ``table`` is files/control_node.yml; ``packages`` and ``collections`` are name -> least version."""
+    return [
+        *_python(look, table),
+        *_least(
+            "Python package", look.packages, packages, "pip install -r requirements.txt into the Python of Ansible"
+        ),
+        *_least("collection", look.collections, collections, "ansible-galaxy collection install -r requirements.yml"),
+        *helm(look, table["helm"]),
+        *_server(look),
+    ]
+
+
+def message(findings: Sequence[Finding]) -> str:
+    """All errors as one text, each on a line."""
+    lines = [
+        f"- {item.subject}: {item.found}"
+        + (f"; expected {item.expected}" if item.expected else "")
+        + (f". {item.remedy[0].upper()}{item.remedy[1:]}" if item.remedy else "")
+        for item in findings
+        if item.severity == "error"
+    ]
+    return f"{len(lines)} problem(s) on the machine that runs Ansible:\n" + "\n".join(lines)
+
+
+def _python(look: Look, table: Json) -> Iterator[Finding]:
+    if _below(look.python, table["python"]):
+        yield _error("Python", look.python, f">= {table['python']}", "run Ansible with a newer Python")
+
+
+def _least(what: str, have: Mapping[str, str], wanted: Mapping[str, str], remedy: str) -> Iterator[Finding]:
+    for name, least in wanted.items():
+        found = have.get(name, "")
+        if not found or _below(found, least):
+            yield _error(f"{what} {name}", found or "not installed", f">= {least}", remedy)
+
+
+def helm_fits(look: Look, table: Json) -> bool:
+    """``table`` is the entry ``helm`` of files/control_node.yml."""
+    return not any(item.severity == "error" for item in helm(look, table))
+
+
+def helm(look: Look, table: Json) -> Iterator[Finding]:
+    """What is wrong with Helm alone. ``table`` is the entry ``helm`` of files/control_node.yml."""
+    expected = f">= {table['min']}, < {table['below']}"
+    remedy = f"install Helm {table['install']['version']}, or run the role control_node with control_node_install=true"
+    if look.helm_installed and look.helm_installed != look.helm_path:
+        remedy = f"{look.helm_installed} is there: put its folder first in PATH"
+    if not look.helm_path:
+        yield _error("Helm", "not found in PATH", expected, remedy)
+    elif look.helm_error or version(look.helm) == NONE:
+        yield _error(
+            "Helm", f"{look.helm_path}: {look.helm_error or look.helm or 'prints no version'}", expected, remedy
+        )
+    elif _below(look.helm, table["min"]) or not _below(look.helm, table["below"] + "-0"):
+        yield _error("Helm", f"{look.helm_path} is {look.helm}", expected, remedy)
+    elif not _below(look.helm, "4-0") and _below(
+        look.collections.get("kubernetes.core", ""), table["collection_for_4"]
+    ):
+        yield _error(
+            "Helm",
+            f"{look.helm_path} is {look.helm}, which kubernetes.core drives from {table['collection_for_4']} on",
+            "Helm 3, or a newer kubernetes.core",
+            "ansible-galaxy collection install --upgrade kubernetes.core",
+        )
+
+
+def _server(look: Look) -> Iterator[Finding]:
+    if look.server_error:
+        yield _error("cluster", look.server_error, "", "")
+    elif look.cluster and not look.server:
+        yield Finding("control_node.cluster", "unknown", "cluster", "was not asked", "an answer", "", "control_node")
+
+
+def _error(subject: str, found: str, expected: str, remedy: str) -> Finding:
+    name = subject.lower().replace(" ", "-")
+    return Finding(f"control_node.{name}", "error", subject, found, expected, remedy, "control_node")
+
+
+# ---- versions ------------------------------------------------------------------------------------------------------
+
+Version = tuple[tuple[int, ...], tuple[tuple[int, int, str], ...]]
+NONE: Version = ((), ())
+_RELEASED = ((2, 0, ""),)
+
+
+def version(text: str) -> Version:
+    """A key that orders semantic versions: ``v3.19.0-rc.1`` < ``v3.19.0`` < ``3.19.1+build``. NONE for no version."""
+    found = re.fullmatch(r"v?(\d+(?:\.\d+)*)(?:-([0-9A-Za-z.-]+))?(?:\+.*)?", text.strip())
+    if not found:
+        found = re.match(r"v?(\d+(?:\.\d+)*)()", text.strip())
+    if not found:
+        return NONE
+    numbers = [int(part) for part in found.group(1).split(".")]
+    while numbers and numbers[-1] == 0:
+        numbers.pop()
+    before = tuple(
+        (0, int(part), "") if part.isdigit() else (1, 0, part) for part in (found.group(2) or "").split(".") if part
+    )
+    return tuple(numbers), before or _RELEASED
+
+
+def _below(found: str, least: str) -> bool:
+    return version(found) < version(least)
+
+
+def requirements(text: str) -> dict[str, str]:
+    """Name -> least version, of the lines ``name>=1.2`` of a requirements.txt."""
+    lines = (line.partition("#")[0].strip() for line in text.splitlines())
+    return {name.strip(): least.strip() for name, sign, least in (line.partition(">=") for line in lines) if sign}
+
+
+# ---- installing ----------------------------------------------------------------------------------------------------
+
+
+def platform(system: str, machine: str) -> str:
+    """``Linux``, ``x86_64`` -> ``linux-amd64``."""
+    return f"{system.lower()}-{_MACHINES.get(machine.lower(), machine.lower())}"
+
+
+def download(table: Json, place: str, url: str = "", checksum: str = "") -> tuple[str, str]:
+    """(URL, SHA-256) of Helm's archive. ``table`` is ``helm.install`` of files/control_node.yml; ``url`` and
+    ``checksum`` are the user's own, both or none."""
+    if bool(url) != bool(checksum):
+        raise InputError("Cannot install Helm: helm_url and helm_checksum belong together; give both or none.")
+    if url:
+        digest = checksum.lower()
+        digest = digest[7:] if digest.startswith("sha256:") else digest
+        if not _SHA256.fullmatch(digest):
+            raise InputError(f"Cannot install Helm: helm_checksum {checksum!r} is no SHA-256 (64 hexadecimal digits).")
+        return url, digest
+    known: dict[str, str] = table["sha256"]
+    if place not in known:
+        raise InputError(
+            f"Cannot install Helm on {place}: a checksum is known for {', '.join(sorted(known))} only. "
+            "Give helm_url and helm_checksum, or install Helm yourself."
+        )
+    return str(table["url"]).format(version=table["version"], platform=place), known[place]

@@ -1,0 +1,570 @@
+# Copyright: gpuops.rdma contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Who brings the NVIDIA driver and who OFED, what that means for GPUDirect RDMA, and whether it came. PRIVATE.
+
+``choose`` turns ``rdma_driver`` and ``rdma_ofed`` into chart values and a part of the NicClusterPolicy; ``refusals``
+says what stands in the way in the cluster; ``driver_pod`` and ``ofed_pod`` read a node's pods and logs.
+
+Sources: GPU Operator documentation (GPUDirect RDMA), the ``nvidia-driver`` scripts of gpu-driver-container,
+k8s-driver-manager, and objects recorded from Network Operator 26.4.1.
+"""
+
+from __future__ import annotations
+
+import copy
+import datetime
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Optional
+
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Finding, Json, NodeFacts, image_name
+
+CHOICES = ("auto", "host", "operator")
+DMABUF_KERNEL = (5, 12)
+DRIVER_MIN = 470
+"""The first driver branch that has nvidia_peermem."""
+SIDECAR_MIN = (1, 8)
+"""The first GPU Operator whose driver pods have the container nvidia-peermem-ctr."""
+HOST_MOFED_MIN = (1, 9)
+"""The first GPU Operator with driver.rdma.useHostMofed."""
+ENDLESS_WAIT = (25, 10, 0)
+"""k8s-driver-manager 0.9.0 looks for the container's OFED when told to use the host's (k8s-driver-manager 123)."""
+NO_RELOAD = (26, 3, 0)
+
+DRIVER_DS, DRIVER, PEERMEM, MANAGER, VALIDATION = (
+    "nvidia-driver-daemonset",
+    "nvidia-driver-ctr",
+    "nvidia-peermem-ctr",
+    "k8s-driver-manager",
+    "mofed-validation",
+)
+MOFED_WAIT = "network.nvidia.com/operator.mofed.wait"
+NFD_OS = (
+    "feature.node.kubernetes.io/kernel-version.full",
+    "feature.node.kubernetes.io/system-os_release.ID",
+    "feature.node.kubernetes.io/system-os_release.VERSION_ID",
+)
+PATIENCE = 1800.0
+"""Seconds that a driver or OFED may take to be compiled and loaded before waiting counts as failed."""
+
+
+# ---- the decision --------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Choice:
+    """``driver`` and ``ofed`` are ``host`` or ``operator``. The three booleans are the values of the same meaning."""
+
+    driver: str
+    ofed: str
+    rdma: bool
+    """driver.rdma.enabled: the driver's pods load nvidia_peermem."""
+    host_mofed: bool
+    """driver.rdma.useHostMofed"""
+    reasons: Mapping[str, str] = field(default_factory=dict)
+    """``driver``, ``ofed`` and ``peermem`` -> why."""
+    findings: tuple[Finding, ...] = ()
+
+    @property
+    def gpu_operator_values(self) -> Json:
+        """For the GPU Operator's chart. Below driver.enabled=false no driver.rdma.* is read, so none is written."""
+        if self.driver == "host":
+            return {"driver": {"enabled": False}}
+        return {"driver": {"enabled": True, "rdma": {"enabled": self.rdma, "useHostMofed": self.host_mofed}}}
+
+    @property
+    def network_operator_values(self) -> Json:
+        """For a Network Operator's chart that makes the NicClusterPolicy itself (before 24.10)."""
+        return {"ofedDriver": {"deploy": True}} if self.ofed == "operator" else {}
+
+    @property
+    def refused(self) -> bool:
+        return any(item.severity == "error" for item in self.findings)
+
+    def policy(self, ofed_driver: Json) -> Json:
+        """The part of NicClusterPolicy.spec; ``ofed_driver`` is the profile's."""
+        return {"ofedDriver": copy.deepcopy(ofed_driver)} if self.ofed == "operator" else {}
+
+    def decisions(self) -> list[Json]:
+        """For plan.decisions."""
+        told = {
+            "driver": self.driver,
+            "ofed": self.ofed,
+            "peermem": "driver pods" if self.rdma else "not by an operator",
+        }
+        return [{"what": what, "value": value, "why": self.reasons[what]} for what, value in told.items()]
+
+
+@dataclass(frozen=True)
+class Site:
+    """What the decision depends on. ``host_driver``, ``host_ofed``: have the nodes their own? None = not known."""
+
+    platform: str
+    """``oke``, ``openshift`` or ``kubernetes``"""
+    oci: bool
+    """The nodes are OCI's, whatever runs the cluster."""
+    gpu_operator: str
+    """Version of the chart."""
+    image_driver: bool = False
+    """The profile's node images bring the driver (nodes.driver: image)."""
+    kernels: Sequence[str] = ()
+    driver_version: str = ""
+    """driver.version of the chart's values, when the user gives one."""
+    host_driver: Optional[bool] = None
+    host_ofed: Optional[bool] = None
+
+
+def choose(driver: str, ofed: str, site: Site) -> Choice:
+    """``rdma_driver`` and ``rdma_ofed`` for this site; what must not be is in ``findings``. InputError: other words."""
+    for name, value in (("rdma_driver", driver), ("rdma_ofed", ofed)):
+        if value not in CHOICES:
+            raise InputError(f"{name}={value!r} is unknown. Known: {', '.join(CHOICES)}.")
+    drivers, driver_why = _driver(driver, site)
+    stack, ofed_why = _ofed(ofed, site)
+    rdma, peermem_why = _peermem(drivers, stack, site)
+    host_mofed = rdma and stack == "host"
+    reasons = {"driver": driver_why, "ofed": ofed_why, "peermem": peermem_why}
+    choice = Choice(drivers, stack, rdma, host_mofed, reasons)
+    return Choice(drivers, stack, rdma, host_mofed, reasons, tuple(_forbidden(choice, site)))
+
+
+def _driver(asked: str, site: Site) -> tuple[str, str]:
+    if asked != "auto":
+        return asked, "asked for"
+    if site.platform == "openshift":
+        return "operator", "OpenShift's nodes have no NVIDIA driver, and none can be put on them by hand"
+    if site.image_driver and site.oci:
+        return "host", "OCI's GPU images bring the driver"
+    if site.host_driver is not None:
+        return ("host", "the nodes have one") if site.host_driver else ("operator", "the nodes have none")
+    if site.image_driver:
+        return "host", "the profile's node images bring the driver"
+    return "operator", "nothing says that the nodes have one"
+
+
+def _ofed(asked: str, site: Site) -> tuple[str, str]:
+    if asked != "auto":
+        return asked, "asked for"
+    if site.oci:
+        return "host", "on OCI the management NIC is a Mellanox too, and OFED's container would restart it"
+    if site.platform == "openshift" and not site.host_ofed:
+        return "operator", "OpenShift's nodes have no OFED, and none can be put on them by hand"
+    return "host", "the nodes' own RDMA drivers, of the kernel or of OFED, are used as they are"
+
+
+def _peermem(driver: str, ofed: str, site: Site) -> tuple[bool, str]:
+    if driver == "host":
+        return False, "only pods of the operator's driver load nvidia_peermem; DMA-BUF, or the role peermem, is the way"
+    if ofed == "host" and site.platform == "openshift":
+        return False, "the kernel's RDMA drivers have no peer memory for nvidia_peermem; DMA-BUF is the way"
+    how = "driver.rdma.useHostMofed" if ofed == "host" else "after the OFED container"
+    return True, f"the driver's pods load nvidia_peermem ({how})"
+
+
+def _forbidden(choice: Choice, site: Site) -> Iterator[Finding]:
+    yield from _forbidden_driver(choice, site)
+    yield from _forbidden_ofed(choice, site)
+    yield from _old(choice, site)
+    if choice.rdma or (choice.driver, choice.ofed) == ("host", "host"):
+        return
+    old = sorted({kernel for kernel in site.kernels if (0, 0) < _version(kernel)[:2] < DMABUF_KERNEL})
+    pair = f"rdma_driver={choice.driver} with rdma_ofed={choice.ofed}"
+    if old:
+        yield _error(
+            "rdma_ofed",
+            f"{pair} on kernel {old[0]}, which has no DMA-BUF for RDMA; nothing would load nvidia_peermem",
+            "kernel >= 5.12",
+            "use node images with a newer kernel, or rdma_driver=operator with OFED",
+        )
+    elif choice.ofed == "operator":
+        yield _finding(
+            "warning",
+            "rdma_ofed",
+            f"{pair}: the host's NVIDIA modules were not built for the container's OFED: nvidia_peermem cannot be used",
+            "open NVIDIA kernel modules, for DMA-BUF",
+            "see the host check gpudirect-path, or let the operator bring the driver too (rdma_driver=operator)",
+        )
+
+
+def _forbidden_driver(choice: Choice, site: Site) -> Iterator[Finding]:
+    if (
+        choice.driver == "operator"
+        and site.platform != "openshift"
+        and (site.host_driver or (site.image_driver and site.oci))
+    ):
+        yield _error(
+            "rdma_driver",
+            "rdma_driver=operator, and the node images bring the driver; a second one on top breaks the node",
+            "host",
+            "use rdma_driver=host, or node images without a driver",
+        )
+    if choice.driver == "host" and (site.platform == "openshift" or site.host_driver is False):
+        yield _error(
+            "rdma_driver",
+            "rdma_driver=host, and the nodes have no driver" + (" (OpenShift)" if site.platform == "openshift" else ""),
+            "operator",
+            "use rdma_driver=operator, or node images with a driver",
+        )
+
+
+def _forbidden_ofed(choice: Choice, site: Site) -> Iterator[Finding]:
+    if choice.ofed != "operator":
+        return
+    if site.oci:
+        yield _error(
+            "rdma_ofed",
+            "rdma_ofed=operator on OCI: its container restarts every Mellanox driver, the management NIC's too, and "
+            "the node loses the network",
+            "host",
+            "use rdma_ofed=host; OCI's images bring the RDMA drivers",
+        )
+    elif site.host_ofed:
+        yield _error(
+            "rdma_ofed",
+            "rdma_ofed=operator, and the nodes have OFED installed; the container would unload it under running pods",
+            "host",
+            "use rdma_ofed=host, or node images without OFED",
+        )
+    elif site.host_ofed is None:
+        yield _finding(
+            "warning",
+            "rdma_ofed",
+            "rdma_ofed=operator; whether the nodes have OFED of their own, or a Mellanox management NIC, is not known",
+            "neither",
+            "look at nic_stack and the default route in the host checks before you go on",
+        )
+
+
+def _old(choice: Choice, site: Site) -> Iterator[Finding]:
+    """The least versions of what loads nvidia_peermem."""
+    if not choice.rdma:
+        return
+    version = _version(site.gpu_operator)
+    name = f"GPU Operator {site.gpu_operator}"
+    for least, what in ((SIDECAR_MIN, "driver.rdma.enabled"), (HOST_MOFED_MIN, "driver.rdma.useHostMofed")):
+        if version and version[:2] < least and (what == "driver.rdma.enabled" or choice.host_mofed):
+            text = ".".join(map(str, least))
+            yield _error(
+                "rdma_driver", f"{name} has no {what}", f">= v{text}", "use a newer GPU Operator (rdma_charts)"
+            )
+    if version == ENDLESS_WAIT and choice.host_mofed:
+        why = "its driver manager waits for ever for OFED with useHostMofed"
+        yield _error("rdma_driver", f"{name}: {why}", ">= v25.10.1", "use a newer GPU Operator (rdma_charts)")
+    if version == NO_RELOAD:
+        why = "nvidia_peermem is not loaded again when a driver pod restarts without a reboot"
+        yield _finding(
+            "warning", "rdma_driver", f"{name}: {why}", ">= v26.3.3", "use a newer GPU Operator (rdma_charts)"
+        )
+    major = re.match(r"\d+", site.driver_version)
+    if major and int(major.group()) < DRIVER_MIN:
+        yield _error(
+            "rdma_driver",
+            f"driver.version={site.driver_version} has no nvidia_peermem",
+            f">= {DRIVER_MIN}",
+            "set a newer driver.version in rdma_gpu_operator_values",
+        )
+
+
+# ---- what stands in the way ----------------------------------------------------------------------------------------
+
+
+def refusals(
+    choice: Choice, workloads: Sequence[Json], nodes: Sequence[NodeFacts], *, multus: bool = False
+) -> list[Finding]:
+    """Things in the cluster that do not go with the choice. ``workloads`` is the survey's; ``multus``: this run's
+    NicClusterPolicy deploys one."""
+    found = [*choice.findings]
+    for check in (_ofed_container, _driver_container):
+        found += check(choice, workloads)
+    if multus:
+        found += _second_multus(workloads)
+    found += _stale_wait(choice, nodes)
+    found += _renamed_labels(nodes)
+    return found
+
+
+def _daemonsets(workloads: Sequence[Json]) -> list[Json]:
+    return [item for item in workloads if item["kind"] == "daemonset"]
+
+
+def _place(item: Json) -> str:
+    return f"DaemonSet {item['namespace']}/{item['name']}"
+
+
+def _ofed_container(choice: Choice, workloads: Sequence[Json]) -> Iterator[Finding]:
+    for item in _daemonsets(workloads):
+        is_ofed = item["name"].startswith("mofed-") or any(
+            image_name(image) in ("doca-driver", "mofed") for image in item["images"]
+        )
+        if is_ofed and choice.ofed == "host":
+            yield _error(
+                _place(item),
+                "an OFED container, which restarts the node's Mellanox drivers whenever its pod does",
+                "none with rdma_ofed=host",
+                "remove ofedDriver from the NicClusterPolicy and reboot the nodes (rdma_ofed=operator keeps it)",
+            )
+
+
+def _driver_container(choice: Choice, workloads: Sequence[Json]) -> Iterator[Finding]:
+    for item in _daemonsets(workloads):
+        if item["name"].startswith(DRIVER_DS) and choice.driver == "host":
+            yield _error(
+                _place(item),
+                "the operator's driver container, besides the driver of the node images",
+                "none with rdma_driver=host",
+                "set driver.enabled=false in that release and reboot the nodes, or use rdma_driver=operator",
+            )
+
+
+def _second_multus(workloads: Sequence[Json]) -> Iterator[Finding]:
+    for item in _daemonsets(workloads):
+        if "NicClusterPolicy" in item.get("owners", ()):
+            continue
+        if any(image_name(image) in ("multus-cni", "multus") for image in item["images"]):
+            yield _error(
+                _place(item),
+                "a second multus; each takes the other's CNI configuration for the primary network",
+                "the Network Operator's alone",
+                "remove it, or leave secondaryNetwork.multus out of the NicClusterPolicy (rdma_install=existing)",
+            )
+
+
+def _stale_wait(choice: Choice, nodes: Sequence[NodeFacts]) -> Iterator[Finding]:
+    """The label outlives the policy that set it; the device plugins' pods do not go to such nodes."""
+    held = [node.name for node in nodes if node.labels.get(MOFED_WAIT) == "true"]
+    if held and choice.ofed == "host":
+        yield _finding(
+            "warning",
+            "cluster",
+            f"{_some(held)}: label {MOFED_WAIT}=true, left by an OFED container",
+            "false: no device plugin goes to a node that waits for OFED",
+            f"kubectl label node {held[0]} {MOFED_WAIT}=false --overwrite, when it does not change by itself",
+        )
+
+
+def _renamed_labels(nodes: Sequence[NodeFacts]) -> Iterator[Finding]:
+    """With more than the vendor in NFD's deviceLabelFields neither operator knows the node."""
+    label = re.compile(r"feature\.node\.kubernetes\.io/pci-(?:\w{4}_)?(10de|15b3)_\w+\.present")
+    renamed = [node.name for node in nodes if any(label.match(key) for key in node.labels)]
+    if renamed:
+        yield _error(
+            "cluster",
+            f"{_some(renamed)}: NFD's PCI labels carry the device ID, which neither operator looks for",
+            "pci-10de.present and pci-15b3.present (or pci-0302_10de.present)",
+            "set deviceLabelFields of NFD's PCI source to [vendor]",
+        )
+
+
+# ---- a node's pods -------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class State:
+    """``status``: ready | waiting | fail | unknown. ``seconds``: how long it has waited; None = not known."""
+
+    status: str
+    reason: str
+    seconds: Optional[float] = None
+
+
+_LOG = (
+    # The last line that matches counts. Old images end after "module", newer ones go on.
+    ("ready", re.compile(r"successfully loaded nvidia[-_]peermem module")),
+    ("ready", re.compile(r"nvidia[-_]peermem module already loaded")),
+    ("waiting", re.compile(r"(?i)waiting for mellanox ofed and nvidia drivers to be installed")),
+    ("fail", re.compile(r"failed to load nvidia[-_]peermem module")),
+)
+_MODPROBE = re.compile(r"could not insert .?nvidia[-_]peermem.?: (.*)")
+_OFED_WAIT = re.compile(r"(?i)waiting for mofed to be installed")
+_HOPELESS = ("ErrImagePull", "ImagePullBackOff", "InvalidImageName", "CreateContainerError", "CrashLoopBackOff")
+
+
+def peermem_log(text: Optional[str]) -> State:
+    """What the log of nvidia-peermem-ctr says; without one of the known lines nothing is known."""
+    if not text or not text.strip():
+        return State("unknown", f"no log of {PEERMEM}")
+    for line in reversed(text.splitlines()):
+        status = next((status for status, pattern in _LOG if pattern.search(line)), "")
+        if status:
+            return State(status, _why_failed(text) if status == "fail" else line.strip())
+    return State("unknown", f"the log of {PEERMEM} has no known line; its last: {text.strip().splitlines()[-1][:200]}")
+
+
+def _why_failed(text: str) -> str:
+    found = _MODPROBE.findall(text)
+    if not found:
+        return "failed to load nvidia-peermem module"
+    hint = "; it was built for another OFED: delete the node's driver pod" if "Invalid argument" in found[-1] else ""
+    return f"failed to load nvidia-peermem module: {found[-1].strip()}{hint}"
+
+
+def driver_pod(
+    pod: Optional[Json],
+    logs: Mapping[str, str],
+    *,
+    gpu_operator: str,
+    host_mofed: bool,
+    now: float,
+    ofed: Optional[State] = None,
+) -> State:
+    """Whether a node's pod of nvidia-driver-daemonset has loaded nvidia_peermem. ``logs``: container -> its end.
+
+    ``now``: epoch seconds. ``ofed``: ``ofed_pod`` of the node, where OFED is the operator's.
+    """
+    if pod is None:
+        return State("unknown", f"no pod of {DRIVER_DS} on this node")
+    if PEERMEM not in {container["name"] for container in pod["spec"]["containers"]}:
+        return State("fail", f"its driver pod has no container {PEERMEM}: driver.rdma.enabled is off")
+    for status in _statuses(pod, "initContainerStatuses"):
+        if "terminated" not in status.get("state", {}) or status["state"]["terminated"].get("exitCode"):
+            return _init(pod, status, logs, gpu_operator, host_mofed, now, ofed)
+    containers = {status["name"]: status for status in _statuses(pod, "containerStatuses")}
+    driver, peermem = containers.get(DRIVER), containers.get(PEERMEM)
+    if driver is None or peermem is None:
+        return State("waiting", "the driver pod has not started", _age(pod, None, now))
+    if _held(driver):
+        return State("fail", _held(driver))
+    told = peermem_log(logs.get(PEERMEM))
+    if told.status == "waiting":
+        half = _missing_half(bool(driver.get("ready")), host_mofed, ofed)
+        return State("waiting", f"{told.reason}; missing: {half}", _age(pod, peermem, now))
+    if told.status == "ready" and not peermem.get("ready"):
+        return State("waiting", f"{told.reason}; the container is not Ready yet", _age(pod, peermem, now))
+    held = _held(peermem)
+    if held and told.status == "unknown":
+        return State("fail", held)
+    return told
+
+
+def _init(
+    pod: Json,
+    status: Json,
+    logs: Mapping[str, str],
+    gpu_operator: str,
+    host_mofed: bool,
+    now: float,
+    ofed: Optional[State],
+) -> State:
+    name, age = status["name"], _age(pod, status, now)
+    held = _held(status)
+    if held:
+        return State("fail", held)
+    # Until GPU Operator 24.3 an init container of its own waited for OFED, since then k8s-driver-manager does.
+    told = name == VALIDATION or (name == MANAGER and _OFED_WAIT.search(logs.get(MANAGER, "")))
+    if not told:
+        return State("waiting", f"init container {name} of the driver pod has not ended", age)
+    if _version(gpu_operator) == ENDLESS_WAIT and host_mofed and name == MANAGER:
+        return State("fail", f"GPU Operator {gpu_operator}: {name} waits for ever for OFED with useHostMofed", age)
+    return State(
+        "waiting", f"init container {name} waits for OFED; missing: {_missing_half(True, host_mofed, ofed)}", age
+    )
+
+
+def _missing_half(driver_ready: bool, host_mofed: bool, ofed: Optional[State]) -> str:
+    parts = [] if driver_ready else [f"the NVIDIA driver ({DRIVER} is not Ready)"]
+    if ofed is not None and ofed.status != "ready":
+        parts.append(f"OFED ({ofed.reason})")
+    elif driver_ready:
+        parts.append(
+            "OFED (mlx5_core is not loaded on the host)" if host_mofed else "OFED (its container has not finished)"
+        )
+    return " and ".join(parts)
+
+
+def ofed_pod(pod: Optional[Json], labels: Mapping[str, str], now: float) -> State:
+    """Whether the Network Operator's OFED container runs on a node. The node's label ofed-driver-upgrade-state is not
+    asked: it says upgrade-done of a pod whose image cannot be pulled."""
+    if pod is None:
+        lost = [name for name in NFD_OS if name not in labels]
+        if lost:
+            return State(
+                "fail", f"no OFED pod: NFD has not set {', '.join(lost)}, without which the operator makes none"
+            )
+        return State("unknown", "no OFED pod on this node")
+    for status in (*_statuses(pod, "initContainerStatuses"), *_statuses(pod, "containerStatuses")):
+        held = _held(status)
+        if held:
+            return State("fail", held)
+    containers = _statuses(pod, "containerStatuses")
+    if containers and all(status.get("ready") for status in containers):
+        wait = labels.get(MOFED_WAIT)
+        return (
+            State("waiting", f"OFED runs, label {MOFED_WAIT}=true") if wait == "true" else State("ready", "OFED runs")
+        )
+    first = containers[0] if containers else None
+    return State("waiting", "the OFED container builds or loads the modules", _age(pod, first, now))
+
+
+def pod_findings(states: Mapping[str, State], stage: str, patience: float = PATIENCE) -> list[Finding]:
+    """One finding per node that is not ready. Waiting is not known until ``patience`` seconds are over, then failed."""
+    found = []
+    for node, state in states.items():
+        if state.status == "ready":
+            continue
+        late = state.status == "waiting" and state.seconds is not None and state.seconds > patience
+        severity = "error" if state.status == "fail" or late else "unknown"
+        age = "" if state.seconds is None else f" (for {state.seconds:.0f} s)"
+        found.append(
+            Finding(
+                "gpudirect.driver-pod",
+                severity,
+                node,
+                f"{state.reason}{age}",
+                "nvidia_peermem loaded by the driver's pod",
+                f"kubectl logs of {PEERMEM} and {MANAGER} in the node's pod of {DRIVER_DS}",
+                stage,
+            )
+        )
+    return found
+
+
+def _statuses(pod: Json, key: str) -> list[Json]:
+    return list((pod.get("status") or {}).get(key) or [])
+
+
+def _held(status: Json) -> str:
+    """Why a container cannot start, or ""."""
+    waiting = (status.get("state") or {}).get("waiting") or {}
+    if waiting.get("reason") not in _HOPELESS:
+        return ""
+    last = ((status.get("lastState") or {}).get("terminated") or {}).get("exitCode")
+    code = "" if last is None else f", last exit code {last}"
+    return f"{status['name']}: {waiting['reason']}{code}" + (
+        f": {waiting['message']}" if waiting.get("message") else ""
+    )
+
+
+def _age(pod: Json, status: Optional[Json], now: float) -> Optional[float]:
+    running = ((status or {}).get("state") or {}).get("running") or {}
+    stamp = running.get("startedAt") or (pod.get("status") or {}).get("startTime")
+    if not stamp:
+        return None
+    try:
+        begin = datetime.datetime.fromisoformat(str(stamp).replace("Z", "+00:00"))
+    except ValueError:
+        return None
+    return max(now - begin.timestamp(), 0.0)
+
+
+# ---- small things --------------------------------------------------------------------------------------------------
+
+
+def _version(text: Any) -> tuple[int, ...]:
+    """``v25.10.1`` -> (25, 10, 1); () when it is none. A kernel's ``5.15.0-1055-oracle`` -> (5, 15, 0)."""
+    found = re.match(r"v?(\d+(?:\.\d+)*)", str(text))
+    return tuple(int(part) for part in found.group(1).split(".")) if found else ()
+
+
+def _some(names: Sequence[str]) -> str:
+    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+
+
+def _finding(severity: str, subject: str, found: str, expected: str, remedy: str) -> Finding:
+    return Finding("plan.gpudirect", severity, subject, found, expected, remedy, "plan")
+
+
+def _error(subject: str, found: str, expected: str, remedy: str) -> Finding:
+    return _finding("error", subject, found, expected, remedy)

@@ -1,0 +1,421 @@
+# Copyright: gpuops.rdma contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Operators through OLM: what to subscribe to, what its objects say, and which install plan to approve. PRIVATE.
+
+::
+
+    channel(manifest, wanted, csv) -> (channel, csv)          of a PackageManifest; InputError with the known ones
+    subscribe(...) -> [Namespace, OperatorGroup, Subscription]
+    group_for(groups, namespace, mine) -> name                the OperatorGroup to use; InputError for two of them
+    catalog_source(...), mirror_sets(...)                     for a cluster without the internet
+    state(subscription, plans, csvs, groups, catalogs, wanted) -> State
+    custom_resource(csv, kind, values) -> object              the CSV's example (alm-examples) merged with our values
+    unknown_fields(value, schema) -> [sentence]               what the API server would drop, with path and nearest name
+    left_behind(live, example, schema, values) -> [sentence]  what an upgrade by OLM did not change
+
+Only the phase of the ClusterServiceVersion tells success: Subscription and InstallPlan look finished while it fails.
+Without an OperatorGroup, or with two, the Subscription stays silent. Replayed from recordings of OLM 0.46.0 by
+tests/unit/operators/test_olm.py.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Optional
+
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import DataError, InputError
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json
+
+READY, WAITING, BROKEN, APPROVE = "ready", "waiting", "broken", "approve"
+APPROVALS = ("Automatic", "Manual")
+MARKETPLACE = "openshift-marketplace"
+SILENT_SECONDS = 20
+"""A Subscription that has neither state nor condition by then will not get any by itself."""
+
+
+@dataclass(frozen=True)
+class State:
+    """``state``: ready, waiting, broken (it cannot come by waiting), or approve (``plan`` waits for it)."""
+
+    state: str
+    why: str
+    remedy: str = ""
+    csv: str = ""
+    plan: str = ""
+
+
+# ---- what to subscribe to ------------------------------------------------------------------------------------------
+
+
+def channel(manifest: Json, wanted: str = "", csv: str = "") -> tuple[str, str]:
+    """(channel, ClusterServiceVersion). Without ``wanted`` the package's default channel, which changes with every
+    release of some operators. ``csv`` pins a version; only the channel's head and its listed entries are known."""
+    name = manifest["metadata"]["name"]
+    status = manifest.get("status") or {}
+    channels = {one["name"]: one for one in status.get("channels") or []}
+    found = wanted or str(status.get("defaultChannel") or "")
+    if found not in channels:
+        raise InputError(f"Package {name} has no channel {found or '(no default)'}{_near(found, channels)}.")
+    head = str(channels[found].get("currentCSV") or "")
+    entries = [str(one.get("name")) for one in channels[found].get("entries") or []]
+    if csv and entries and csv not in (head, *entries):
+        raise InputError(f"Channel {found} of package {name} has no {csv}{_near(csv, [head, *entries])}.")
+    return found, csv or head
+
+
+def subscribe(
+    package: str,
+    *,
+    namespace: str,
+    channel_name: str,
+    source: str,
+    source_namespace: str = MARKETPLACE,
+    approval: str = "Manual",
+    starting_csv: str = "",
+    every_namespace: bool = False,
+    labels: Optional[Mapping[str, str]] = None,
+    group: str = "",
+    config: Optional[Mapping[str, Any]] = None,
+) -> list[Json]:
+    """``every_namespace``: the operator's CSV allows only that; the GPU and Network Operators allow only their own.
+    ``group``: name of the OperatorGroup. ``config``: of the operator's own pod (tolerations, nodeSelector, env)."""
+    if approval not in APPROVALS:
+        raise InputError(f"installPlanApproval {approval!r} is none{_near(approval, APPROVALS)}.")
+    for what, value in (("package", package), ("namespace", namespace), ("source", source), ("channel", channel_name)):
+        if not value:
+            raise InputError(f"Cannot subscribe to {package or 'an operator'}: no {what}.")
+    spec: Json = {
+        "name": package,
+        "channel": channel_name,
+        "source": source,
+        "sourceNamespace": source_namespace,
+        "installPlanApproval": approval,
+    }
+    if starting_csv:
+        spec["startingCSV"] = starting_csv
+    if config:
+        spec["config"] = dict(config)
+    group_spec: Json = {} if every_namespace else {"targetNamespaces": [namespace]}
+    meta: Json = {"name": namespace, **({"labels": dict(labels)} if labels else {})}
+    return [
+        {"apiVersion": "v1", "kind": "Namespace", "metadata": meta},
+        {
+            "apiVersion": "operators.coreos.com/v1",
+            "kind": "OperatorGroup",
+            "metadata": {"name": group or namespace, "namespace": namespace},
+            "spec": group_spec,
+        },
+        {
+            "apiVersion": "operators.coreos.com/v1alpha1",
+            "kind": "Subscription",
+            "metadata": {"name": package, "namespace": namespace},
+            "spec": spec,
+        },
+    ]
+
+
+def group_for(groups: Sequence[Json], namespace: str, mine: str, every_namespace: bool = False) -> str:
+    """Name of the namespace's OperatorGroup: one that is there and fits is used, since a second one would make every
+    Subscription there silent. ``mine``: the name of ours, where there is none. InputError for two, or another scope."""
+    names = sorted(one["metadata"]["name"] for one in groups)
+    if len(names) > 1:
+        raise InputError(
+            f"Namespace {namespace} has {len(names)} OperatorGroups ({', '.join(names)}): OLM stays silent there "
+            "(MultipleOperatorGroup). Remove all but one."
+        )
+    if not names:
+        return mine
+    spec = groups[0].get("spec") or {}
+    targets = list(spec.get("targetNamespaces") or [])
+    wanted = [] if every_namespace else [namespace]
+    if targets != wanted or spec.get("selector"):
+        scope = "every namespace" if every_namespace else f"{namespace} alone"
+        raise InputError(
+            f"Namespace {namespace} has the OperatorGroup {names[0]} already, which watches "
+            f"{', '.join(targets) or spec.get('selector') or 'every namespace'}; the operator needs {scope}, and a "
+            "second one would silence OLM there. Change that one, or use another namespace."
+        )
+    return str(names[0])
+
+
+def elsewhere(subscriptions: Iterable[Json], package: str, namespace: str) -> None:
+    """The same operator twice: its second CSV fails with InterOperatorGroupOwnerConflict."""
+    for one in subscriptions:
+        place = one["metadata"]["namespace"]
+        if one["spec"].get("name") == package and place != namespace:
+            raise InputError(
+                f"Package {package} is subscribed to in namespace {place} already (Subscription "
+                f"{one['metadata']['name']}); a second one in {namespace} would provide the same kinds twice. "
+                f"Use namespace {place}, or remove that Subscription and its ClusterServiceVersion."
+            )
+
+
+def settled(subscription: Json, channel_name: str, source: str, starting_csv: str) -> None:
+    """Somebody else's Subscription is used as it is: what is asked for must agree with it."""
+    spec, name = subscription["spec"], subscription["metadata"]["name"]
+    for what, asked, held in (
+        ("channel", channel_name, spec.get("channel")),
+        ("source", source, spec.get("source")),
+        ("startingCSV", starting_csv, spec.get("startingCSV")),
+    ):
+        if asked and held and asked != held:
+            raise InputError(
+                f"Subscription {subscription['metadata']['namespace']}/{name} is not this collection's and has {what} "
+                f"{held}, not {asked}. Change it there, or label it to hand it over."
+            )
+
+
+def catalog_source(name: str, namespace: str, image: str, *, title: str = "", pull_secrets: Sequence[str] = ()) -> Json:
+    """A catalog of one's own, as a disconnected cluster needs it. ``image``: the mirrored index."""
+    if not image:
+        raise InputError(f"CatalogSource {name} has no image: name the mirrored index.")
+    spec: Json = {"sourceType": "grpc", "image": image, "displayName": title or name, "publisher": "gpuops.rdma"}
+    if pull_secrets:
+        spec["secrets"] = list(pull_secrets)
+    meta = {"name": name, "namespace": namespace}
+    return {"apiVersion": "operators.coreos.com/v1alpha1", "kind": "CatalogSource", "metadata": meta, "spec": spec}
+
+
+def mirror_sets(name: str, mirrors: Mapping[str, Any]) -> list[Json]:
+    """Where nodes pull instead: ``{registry: mirror or [mirrors]}``, for images by digest and by tag."""
+    found = []
+    for kind, key in (("ImageDigestMirrorSet", "imageDigestMirrors"), ("ImageTagMirrorSet", "imageTagMirrors")):
+        entries = [
+            {"source": source, "mirrors": [places] if isinstance(places, str) else list(places)}
+            for source, places in sorted(mirrors.items())
+        ]
+        meta = {"name": name}
+        found.append({"apiVersion": "config.openshift.io/v1", "kind": kind, "metadata": meta, "spec": {key: entries}})
+    return found if mirrors else []
+
+
+# ---- what the objects say ------------------------------------------------------------------------------------------
+
+
+def state(
+    subscription: Optional[Json],
+    plans: Iterable[Json],
+    csvs: Iterable[Json],
+    groups: Sequence[Json],
+    catalogs: Iterable[Json],
+    wanted: str = "",
+) -> State:
+    """Of one Subscription and the objects of its namespace. ``wanted``: the ClusterServiceVersion that is pinned, "" =
+    the one that OLM resolves."""
+    if subscription is None:
+        return State(WAITING, "the Subscription is not there yet")
+    status = subscription.get("status") or {}
+    spec = subscription["spec"]
+    by_name = {one["metadata"]["name"]: one for one in csvs}
+    target = wanted or str(status.get("currentCSV") or "")
+    pending = plan_for(plans, target)
+    installed = by_name.get(target)
+    if installed is not None and _same_operator(subscription, target):
+        return _of_csv(installed, target)
+    broken = _unresolved(subscription, spec, groups, catalogs)
+    if broken is not None:
+        return broken
+    if pending is not None and not pending["spec"].get("approved"):
+        plan = pending["metadata"]["name"]
+        return State(APPROVE, f"InstallPlan {plan} waits for approval", "Approve it.", target, plan)
+    failed = _failed_plan(pending)
+    if failed:
+        return State(
+            BROKEN, failed, "See the InstallPlan's conditions.", target, pending["metadata"]["name"] if pending else ""
+        )
+    if not status.get("state"):
+        return State(WAITING, "OLM has not resolved the Subscription yet")
+    return State(WAITING, f"the ClusterServiceVersion {target or '(not known yet)'} is not there yet", "", target)
+
+
+def plan_for(plans: Iterable[Json], csv: str) -> Optional[Json]:
+    """The plan that installs exactly this version: with startingCSV the plan of an upgrade follows within a minute."""
+    fitting = [one for one in plans if csv and csv in (one["spec"].get("clusterServiceVersionNames") or [])]
+    return max(fitting, key=lambda one: int(one["spec"].get("generation") or 0), default=None)
+
+
+def foreign(plan: Json, csvs: Iterable[str]) -> list[str]:
+    """What approving the plan would install beside these: other Subscriptions' operators share a namespace's plan."""
+    return [name for name in plan["spec"].get("clusterServiceVersionNames") or [] if name not in set(csvs)]
+
+
+def _same_operator(subscription: Json, csv: str) -> bool:
+    """A CSV that no Subscription references does not count: OLM will not touch it."""
+    status = subscription.get("status") or {}
+    return csv in (status.get("installedCSV"), status.get("currentCSV"))
+
+
+def _of_csv(csv: Json, name: str) -> State:
+    status = csv.get("status") or {}
+    phase, reason = str(status.get("phase") or ""), str(status.get("reason") or "")
+    words = ": ".join(
+        filter(None, (f"{name} is {phase or 'without a phase'}", reason, str(status.get("message") or "")))
+    )
+    if phase == "Succeeded":
+        return State(READY, words, "", name)
+    if phase == "Failed":
+        return State(BROKEN, words, _REMEDY.get(reason, "See the ClusterServiceVersion's conditions and events."), name)
+    return State(
+        WAITING, words, "See the pods of the operator's Deployment." if reason == "InstallWaiting" else "", name
+    )
+
+
+_REMEDY = {
+    "UnsupportedOperatorGroup": "Its OperatorGroup must name the one namespace that it watches (targetNamespaces).",
+    "InterOperatorGroupOwnerConflict": "Another group's operator provides the same kinds: remove one of the two.",
+    "NoOperatorGroup": "Make an OperatorGroup in the namespace.",
+    "TooManyOperatorGroups": "Remove all OperatorGroups of the namespace but one.",
+}
+
+
+def _unresolved(subscription: Json, spec: Json, groups: Sequence[Json], catalogs: Iterable[Json]) -> Optional[State]:
+    """Why OLM does not resolve it. Its silence about OperatorGroups comes first: no condition tells of them."""
+    namespace = subscription["metadata"]["namespace"]
+    conditions = {one["type"]: one for one in (subscription.get("status") or {}).get("conditions") or []}
+    resolution = conditions.get("ResolutionFailed") or {}
+    if not groups:
+        return State(BROKEN, f"namespace {namespace} has no OperatorGroup", "Make one: without it OLM does nothing.")
+    if len(groups) > 1:
+        names = ", ".join(sorted(one["metadata"]["name"] for one in groups))
+        return State(BROKEN, f"namespace {namespace} has {len(groups)} OperatorGroups: {names}", "Remove all but one.")
+    bad = bad_catalog(catalogs, spec)
+    if resolution.get("status") == "True":
+        words = str(resolution.get("message") or "").replace("constraints not satisfiable: ", "")
+        return State(BROKEN, bad or words, _advice(words, spec))
+    return State(WAITING, bad) if bad else None
+
+
+def bad_catalog(catalogs: Iterable[Json], spec: Json) -> str:
+    found = list(catalogs)
+    mine = next((one for one in found if one["metadata"]["name"] == spec.get("source")), None)
+    if mine is None:
+        names = [one["metadata"]["name"] for one in found]
+        source = str(spec.get("source"))
+        return f"there is no CatalogSource {source} in {spec.get('sourceNamespace')}{_near(source, names)}"
+    seen = ((mine.get("status") or {}).get("connectionState") or {}).get("lastObservedState")
+    return "" if seen == "READY" else f"CatalogSource {spec.get('source')} is {seen or 'not connected yet'}"
+
+
+def _advice(words: str, spec: Json) -> str:
+    if "in channel" in words and "with name" in words:
+        return "The channel does not have this startingCSV: see the package manifest's entries."
+    if "in channel" in words:
+        return "The package does not have this channel: leave channel out for its default."
+    if "in package" in words:
+        return "The catalog does not have this package."
+    if "not referenced by a subscription" in words or "@existing" in words:
+        return "A ClusterServiceVersion is left of an earlier Subscription: delete it, and OLM installs it anew."
+    if "from catalog" in words:
+        return f"See the CatalogSource {spec.get('source')}; on a disconnected cluster, mirror it and name that one."
+    return "See the Subscription's conditions."
+
+
+def _failed_plan(plan: Optional[Json]) -> str:
+    if plan is None or (plan.get("status") or {}).get("phase") != "Failed":
+        return ""
+    conditions = (plan.get("status") or {}).get("conditions") or []
+    words = next((str(one.get("message")) for one in conditions if one.get("status") == "False"), "no reason given")
+    return f"InstallPlan {plan['metadata']['name']} failed: {words}"
+
+
+# ---- custom resources ----------------------------------------------------------------------------------------------
+
+
+def examples(csv: Json) -> list[Json]:
+    """Of a ClusterServiceVersion; a channel's ``currentCSVDesc`` of a package manifest has them too."""
+    text = (csv["metadata"].get("annotations") or {}).get("alm-examples")
+    try:
+        found: list[Json] = json.loads(text or "[]")
+    except ValueError:
+        raise DataError(f"The alm-examples of {csv['metadata']['name']} are not JSON.") from None
+    return found
+
+
+def described(manifest: Json, channel_name: str) -> Json:
+    """The head of a channel as its package manifest shows it, in the form of a ClusterServiceVersion."""
+    channels = (manifest.get("status") or {}).get("channels") or []
+    found: Json = next((one for one in channels if one["name"] == channel_name), {})
+    description = found.get("currentCSVDesc") or {}
+    meta = {"name": str(found.get("currentCSV") or ""), "annotations": description.get("annotations") or {}}
+    return {"metadata": meta, "spec": {"installModes": description.get("installModes") or []}}
+
+
+def owned_definition(csv: Json, kind: str) -> tuple[str, str]:
+    """(name, version) of the CustomResourceDefinition of one of the operator's kinds; ("", "") when it owns none."""
+    owned = ((csv.get("spec") or {}).get("customresourcedefinitions") or {}).get("owned") or []
+    found: Json = next((one for one in owned if one.get("kind") == kind), {})
+    return str(found.get("name") or ""), str(found.get("version") or "")
+
+
+def schema_of(crd: Json, version: str) -> Json:
+    """openAPIV3Schema of ``spec``; {} where the definition does not say."""
+    versions = crd["spec"]["versions"]
+    served = next((one for one in versions if one["name"] == version), versions[0])
+    whole = (served.get("schema") or {}).get("openAPIV3Schema") or {}
+    return dict((whole.get("properties") or {}).get("spec") or {})
+
+
+def custom_resource(csv: Json, kind: str, values: Mapping[str, Any]) -> Json:
+    """An empty ``spec`` is not enough for a ClusterPolicy, and OLM changes no custom resource at an upgrade: the
+    example of the very version is taken, and ours is laid over it. Lists are replaced whole."""
+    name = csv["metadata"]["name"]
+    known = examples(csv)
+    found = next((one for one in known if one.get("kind") == kind), None)
+    if found is None:
+        raise DataError(
+            f"{name} has no example of {kind}: {', '.join(str(one.get('kind')) for one in known) or 'none at all'}."
+        )
+    return {**found, "spec": laid_over(found.get("spec") or {}, values)}
+
+
+def laid_over(base: Mapping[str, Any], values: Mapping[str, Any]) -> Json:
+    merged = dict(base)
+    for key, value in values.items():
+        below = merged.get(key)
+        merged[key] = laid_over(below, value) if isinstance(value, Mapping) and isinstance(below, Mapping) else value
+    return merged
+
+
+def unknown_fields(value: Any, schema: Mapping[str, Any], path: str = "spec") -> list[str]:
+    """``schema``: openAPIV3Schema of that part. Fields that the API server drops without a word."""
+    if isinstance(value, list):
+        items = schema.get("items") or {}
+        return [text for index, one in enumerate(value) for text in unknown_fields(one, items, f"{path}[{index}]")]
+    known = schema.get("properties")
+    if not isinstance(value, Mapping) or not known or schema.get("x-kubernetes-preserve-unknown-fields"):
+        return []
+    found = []
+    for key, item in value.items():
+        if key not in known:
+            found.append(f"{path}.{key} is unknown{_near(str(key), known)}")
+        else:
+            found += unknown_fields(item, known[key], f"{path}.{key}")
+    return found
+
+
+def left_behind(live: Json, example: Json, schema: Mapping[str, Any], values: Mapping[str, Any]) -> list[str]:
+    """OLM changes no custom resource at an upgrade: CDI is on since GPU Operator 25.10, and a ClusterPolicy from before
+    keeps it off. Nothing to say where ``values`` decide, or where neither example nor schema has it on."""
+    if live.get("kind") != "ClusterPolicy" or "enabled" in (values.get("cdi") or {}):
+        return []
+    found = (live["spec"].get("cdi") or {}).get("enabled")
+    field = (((schema.get("properties") or {}).get("cdi") or {}).get("properties") or {}).get("enabled") or {}
+    shown = (example["spec"].get("cdi") or {}).get("enabled")
+    if found is True or not (shown or (found is False and field.get("default"))):
+        return []
+    is_now = "false" if found is False else "unset"
+    return [
+        f"ClusterPolicy {live['metadata']['name']} has cdi.enabled {is_now}: this version has it on, and OLM does not "
+        "change it at an upgrade. Give values {cdi: {enabled: true}}, or false to keep it off."
+    ]
+
+
+def _near(name: str, known: Iterable[str]) -> str:
+    options = sorted(map(str, known))
+    near = difflib.get_close_matches(name, options, 1, 0.6)
+    shown = ", ".join(options[:20]) or "(none)"
+    return f"; did you mean {near[0]}?" if near else f"; known: {shown}"

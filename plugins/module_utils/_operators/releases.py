@@ -1,0 +1,911 @@
+# Copyright: gpuops.rdma contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Chart values, Helm releases that are there, and what to do about them. PRIVATE to the collection.
+
+From a version profile (files/profiles) to a release::
+
+    values(profile, operator, overrides)     checked chart values
+    wanted(profile, operator, values, ref)   the release that is asked for
+    installed(secrets)                       the releases that are there
+    decide(wanted, releases, workloads)      none | install | upgrade | adopt | refuse, and why
+    nic_cluster_policy(profile, config)      the CR that charts since 24.10 leave to us
+
+``profile[operator]`` must carry ``known_keys`` (list of paths) and ``rules``, which the loader of profiles adds.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import copy
+import datetime
+import difflib
+import gzip
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Optional, Union
+
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import DataError, InputError
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json, image_name
+
+CHARTS = ("gpu-operator", "network-operator", "volcano", "mpi-operator")
+"""Charts whose values are looked at; those of other releases may hold passwords and are dropped at once."""
+RELEASE_SELECTOR = "owner=helm,status!=superseded"
+"""Label selector for release Secrets: without it every old revision of every release is transferred."""
+UNREADABLE = "unreadable"
+PATIENCE = 900.0
+"""Seconds after which a pending release is taken for abandoned: Helm's own hooks time out after 300."""
+
+Overrides = Union[None, str, Mapping[str, Any], Sequence[Any]]
+_ABSENT = object()
+_LOCATION = re.compile(r"(nvcr\.io|ghcr\.io|quay\.io|docker\.io|registry\.k8s\.io|[a-z]+\.ocir\.io)(/[\w./:@-]+)?")
+"""An image, a repository of images, or a whole registry, that a profile or a chart names."""
+
+
+# ---- values --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Values:
+    values: Json
+    warnings: tuple[str, ...] = ()
+
+
+def values(
+    profile: Json,
+    operator: str,
+    overrides: Overrides = None,
+    *,
+    wishes: Optional[Json] = None,
+    version: str = "",
+    driver: str = "",
+) -> Values:
+    """The chart's values: the profile's, then the plan's ``wishes``, then the user's ``overrides``.
+
+    ``overrides`` is a mapping, or ``helm --set`` text (``a.b=c,d=e``), or a list of these. ``driver``: who brings it,
+    ``host`` or ``operator``; "" takes what the profile says of its node images. InputError lists every fault: unknown
+    keys with the nearest known one, dead keys with what replaces them, releases known as bad.
+    """
+    entry = profile[operator]
+    chosen = version or str(entry["version"])
+    given = as_values(overrides)
+    merged = merge(merge(entry["values"], wishes or {}), given)
+    dead = dict(_dead(entry["rules"].get("dead", ()), given, chosen))
+    unknown = list(_unknown(given, _Known(entry["known_keys"]), (), frozenset(dead)))
+    faults = [f"{path} {text}" for path, text in dead.items()]
+    warnings = list(_idle(entry["rules"].get("idle", ()), given, merged, chosen))
+    if parse_version(chosen) == parse_version(str(entry["version"])):
+        faults += unknown
+    else:
+        warnings += [f"{text} (keys are those of {entry['version']}, the chart is {chosen})" for text in unknown]
+    by = driver or ("host" if profile["nodes"]["driver"] == "image" else "")
+    faults += _driver(by, lookup(merged, "driver.enabled"))
+    faults += bad_release(entry["rules"].get("bad", ()), chosen, merged)
+    if faults:
+        listed = "\n".join(f"- {fault}" for fault in faults)
+        raise InputError(f"Cannot accept rdma_{operator}_values for {entry['chart']} {chosen}:\n{listed}")
+    return Values(merged, tuple(warnings))
+
+
+def _driver(by: str, enabled: Any) -> Iterator[str]:
+    if by == "host" and enabled is True:
+        yield (
+            "driver.enabled=true: the node images bring the driver; a second one on top breaks the node "
+            "(rdma_driver=operator where they bring none)"
+        )
+    if by == "operator" and enabled is False:
+        yield "driver.enabled=false: rdma_driver=operator needs the operator's driver (rdma_driver=host does without)"
+
+
+def mirrored(profile: Json, registry: str) -> Json:
+    """The profile with all images from a registry of one's own: ``nvcr.io/nvidia/x:1`` -> ``<registry>/nvidia/x:1``.
+
+    Also the charts' own defaults (``known_images``: path of a value -> location) become values.
+    """
+    if not registry:
+        return profile
+    result: Json = _relocated(profile, registry)
+    for entry in result.values():
+        for path, location in entry.get("known_images", {}).items() if isinstance(entry, Mapping) else ():
+            entry["values"] = merge(nested(path, location), entry["values"])
+    return result
+
+
+def _relocated(tree: Any, registry: str) -> Any:
+    if isinstance(tree, Mapping):
+        return {key: _relocated(value, registry) for key, value in tree.items()}
+    if isinstance(tree, (list, tuple)):
+        return [_relocated(item, registry) for item in tree]
+    if isinstance(tree, str) and _LOCATION.fullmatch(tree):
+        return f"{registry.rstrip('/')}/{tree.partition('/')[2]}".rstrip("/")
+    return tree
+
+
+def with_images(objects: Iterable[Json], registry: str, pull_secrets: Sequence[str]) -> list[Json]:
+    """The objects of a manifest, with the images of their pods from ``registry`` and the Secrets to pull them with."""
+    result = []
+    for item in map(copy.deepcopy, objects):
+        pod = lookup(item, "spec.template.spec")
+        if isinstance(pod, dict):
+            for container in [*(pod.get("initContainers") or []), *(pod.get("containers") or [])]:
+                container["image"] = _mirror_of(str(container.get("image", "")), registry)
+            known = [secret.get("name") for secret in pod.get("imagePullSecrets") or []]
+            names = list(dict.fromkeys([*known, *pull_secrets]))
+            pod.update({"imagePullSecrets": [{"name": name} for name in names]} if names else {})
+        result.append(item)
+    return result
+
+
+def _mirror_of(image: str, registry: str) -> str:
+    """``kubeflow/x:1`` is ``docker.io/kubeflow/x:1``; what comes from another private registry stays."""
+    host, _sep, rest = image.partition("/")
+    if not rest:
+        whole = f"docker.io/library/{image}"
+    else:
+        whole = image if re.search(r"[.:]|^localhost$", host) else f"docker.io/{image}"
+    moved = str(_relocated(whole, registry)) if registry else whole
+    return image if moved == whole else moved
+
+
+def pull_secrets(entry: Json, names: Sequence[str]) -> Json:
+    """Chart values with these pull secrets, wherever the chart of this profile entry takes them.
+
+    A known key ``imagePullSecrets`` is a list of names; ``rules.pull_secrets`` has the others.
+    """
+    forms = {path: "names" for path in entry["known_keys"] if path.rpartition(".")[2] == "imagePullSecrets"}
+    forms.update(entry["rules"].get("pull_secrets", {}))
+    written = {"names": list(names), "objects": [{"name": name} for name in names], "name": (*names, "")[0]}
+    found: Json = {}
+    for path, form in forms.items() if names else ():
+        found = merge(found, nested(path, written[form]))
+    return found
+
+
+def nested(path: str, value: Any) -> Json:
+    """``a.b``, 1 -> ``{"a": {"b": 1}}``"""
+    for key in reversed(path.split(".")):
+        value = {key: value}
+    return dict(value)
+
+
+def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> Json:
+    """``over`` wins; mappings are merged, everything else is replaced, as Helm does."""
+    result = {key: copy.deepcopy(value) for key, value in base.items()}
+    for key, value in over.items():
+        both = isinstance(result.get(key), Mapping) and isinstance(value, Mapping)
+        result[key] = merge(result[key], value) if both else copy.deepcopy(value)
+    return result
+
+
+def lookup(tree: Any, path: str, default: Any = None) -> Any:
+    for key in path.split("."):
+        if not isinstance(tree, Mapping) or key not in tree:
+            return default
+        tree = tree[key]
+    return tree
+
+
+def as_values(overrides: Overrides) -> Json:
+    """Overrides in any accepted form as one mapping."""
+    if overrides is None:
+        return {}
+    if isinstance(overrides, Mapping):
+        return merge({}, overrides)
+    if isinstance(overrides, str):
+        return parse_set(overrides)
+    result: Json = {}
+    for item in overrides:
+        result = merge(result, as_values(item))
+    return result
+
+
+def bad_release(rules: Iterable[Json], version: str, chart_values: Json) -> list[str]:
+    """Why this release must not be used; empty when nothing is known against it."""
+    found = []
+    for rule in rules:
+        if parse_version(rule["version"]) == parse_version(version) and not _harmless(rule, chart_values):
+            found.append(f"version {version}: {rule['why']}")
+    return found
+
+
+def _harmless(rule: Json, chart_values: Json) -> bool:
+    needed = rule.get("unless_env") or {}
+    env = lookup(chart_values, "devicePlugin.env") or []
+    present = {item.get("name"): str(item.get("value")) for item in env if isinstance(item, Mapping)}
+    return bool(needed) and all(present.get(name) == value for name, value in needed.items())
+
+
+def parse_version(text: str) -> tuple[int, ...]:
+    """``v26.7.0`` and ``23.10.0-rc.5`` -> (26, 7, 0), (23, 10, 0); what is no version -> ()."""
+    found = re.match(r"v?(\d+(?:\.\d+)*)", str(text))
+    return tuple(int(part) for part in found.group(1).split(".")) if found else ()
+
+
+def _applies(rule: Json, version: str) -> bool:
+    number = parse_version(version)
+    since, until = rule.get("since"), rule.get("until")
+    return not (since and number < parse_version(since)) and not (until and number >= parse_version(until))
+
+
+def _flat(tree: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Every path with its value, groups too; list indices are left out."""
+    if isinstance(tree, Mapping):
+        for key, value in tree.items():
+            path = f"{prefix}.{key}" if prefix else str(key)
+            yield path, value
+            yield from _flat(value, path)
+    elif isinstance(tree, (list, tuple)):
+        for item in tree:
+            yield from _flat(item, prefix)
+
+
+def _dead(rules: Iterable[Json], given: Json, version: str) -> Iterator[tuple[str, str]]:
+    for rule in rules:
+        for path, value in _flat(given):
+            if path == rule["key"] and _applies(rule, version) and _value_matches(rule, value):
+                yield path, f"does nothing since {rule['since']} (chart {version}): {rule['use']}"
+
+
+def _value_matches(rule: Json, value: Any) -> bool:
+    if rule.get("type") == "list":
+        return isinstance(value, (list, tuple))
+    return not rule.get("matches") or re.search(rule["matches"], str(value)) is not None
+
+
+def _idle(rules: Iterable[Json], given: Json, merged: Json, version: str) -> Iterator[str]:
+    paths = {path for path, _value in _flat(given)}
+    for rule in rules:
+        holds = all(lookup(merged, key) == value for key, value in rule.get("when", {}).items())
+        if rule["key"] in paths and holds and _applies(rule, version):
+            yield f"{rule['key']} has no effect: {rule['why']}"
+
+
+class _Known:
+    """The keys of a chart: ``a.b`` is a value, ``a.b.*`` a mapping with anything below it."""
+
+    def __init__(self, paths: Iterable[str]) -> None:
+        self.open = {path[:-2] for path in paths if path.endswith(".*")}
+        self.leaves = {path for path in paths if not path.endswith(".*")}
+        self.children: dict[str, set[str]] = {}
+        for path in self.open | self.leaves:
+            parts = path.split(".")
+            for depth, name in enumerate(parts):
+                self.children.setdefault(".".join(parts[:depth]), set()).add(name)
+
+    def nearest(self, group: str, name: str) -> str:
+        """The path that was probably meant, or ""."""
+        close = difflib.get_close_matches(name, sorted(self.children.get(group, ())), 1, 0.6)
+        if close:
+            return f"{group}.{close[0]}" if group else close[0]
+        elsewhere = sorted(path for path in self.leaves | self.open if path.rsplit(".", 1)[-1] == name)
+        return elsewhere[0] if elsewhere else ""
+
+
+def _unknown(given: Any, known: _Known, prefix: tuple[str, ...], skip: frozenset[str]) -> Iterator[str]:
+    group = ".".join(prefix)
+    for key, value in given.items():
+        path = ".".join((*prefix, str(key)))
+        if "." in str(key) and (path in known.leaves or path in known.children):
+            yield f"{path} is written with dots; nest it, or give the whole as --set text"
+            continue
+        if path in skip or path in known.open:
+            continue
+        if path in known.leaves:
+            if isinstance(value, Mapping) and value:
+                yield f"{path} is a single value, not a group of keys"
+        elif path not in known.children:
+            near = known.nearest(group, str(key))
+            yield f"{path} is not a key of the chart" + (f"; did you mean {near}?" if near else "")
+        elif isinstance(value, Mapping):
+            yield from _unknown(value, known, (*prefix, str(key)), skip)
+        elif value is not None:
+            yield f"{path} is a group of keys ({', '.join(sorted(known.children[path])[:5])}), not a single value"
+
+
+# ---- helm --set ----------------------------------------------------------------------------------------------------
+
+
+def parse_set(text: str) -> Json:
+    """``helm --set`` (and ``--set-json``) text as values: ``a.b=c,d[0].e=f,g={x,y},h=[{"json": true}]``.
+
+    A backslash takes the meaning from the next character. InputError names the place that cannot be read.
+    """
+    result: Json = {}
+    position = 0
+    while position < len(text):
+        path, position = _set_path(text, position)
+        value, position = _set_value(text, position)
+        _put(result, path, value, text)
+        position += 1
+    return result
+
+
+def _set_path(text: str, position: int) -> tuple[list[Union[str, int]], int]:
+    path: list[Union[str, int]] = []
+    name, start = "", position
+    while position < len(text):
+        char = text[position]
+        if char == "\\":
+            position += 1
+            name += text[position : position + 1]
+        elif char in ".=[":
+            if name:
+                path.append(name)
+            name = ""
+            if char == "=":
+                if not path:
+                    break
+                return path, position + 1
+            if char == "[":
+                end = text.find("]", position)
+                index = text[position + 1 : end]
+                if end < 0 or not index.isdigit():
+                    raise InputError(f"Cannot read {text!r} as helm --set values: bad list index at {index!r}.")
+                path.append(int(index))
+                position = end
+        elif char == ",":
+            break
+        else:
+            name += char
+        position += 1
+    raise InputError(f"Cannot read {text!r} as helm --set values: {text[start:]!r} has no key=value.")
+
+
+def _set_value(text: str, position: int) -> tuple[Any, int]:
+    if text[position : position + 1] == "[" or text[position : position + 2] == '{"':
+        try:
+            value, end = json.JSONDecoder().raw_decode(text, position)
+        except ValueError as error:
+            raise InputError(f"Cannot read {text[position:]!r} as JSON: {error}.") from None
+        return value, end
+    if text[position : position + 1] == "{":
+        end = text.find("}", position)
+        if end < 0:
+            raise InputError(f"Cannot read {text[position:]!r} as a helm --set list: it has no closing brace.")
+        inner = text[position + 1 : end]
+        return [_typed(item) for item in inner.split(",")] if inner else [], end + 1
+    raw = ""
+    while position < len(text) and text[position] != ",":
+        if text[position] == "\\":
+            position += 1
+        raw += text[position : position + 1]
+        position += 1
+    return _typed(raw), position
+
+
+def _typed(text: str) -> Any:
+    if text in ("true", "false"):
+        return text == "true"
+    if text == "null":
+        return None
+    return int(text) if re.fullmatch(r"0|-?[1-9]\d*", text) else text
+
+
+def _put(tree: Any, path: Sequence[Union[str, int]], value: Any, text: str) -> None:
+    """Sets one place, making what leads to it."""
+    try:
+        for key, following in zip(path, path[1:]):
+            fresh: Any = [] if isinstance(following, int) else {}
+            tree = _grow(tree, key, fresh)
+        _grow(tree, path[-1], _ABSENT)
+        tree[path[-1]] = value
+    except (TypeError, IndexError, AttributeError):
+        raise InputError(f"Cannot read {text!r} as helm --set values: two of its keys contradict each other.") from None
+
+
+def _grow(tree: Any, key: Union[str, int], fresh: Any) -> Any:
+    if isinstance(key, int):
+        while len(tree) <= key:
+            tree.append(None)
+        if tree[key] is None and fresh is not _ABSENT:
+            tree[key] = fresh
+        return tree[key]
+    if fresh is not _ABSENT and tree.get(key) is None:
+        tree[key] = fresh
+    return tree.get(key) if isinstance(tree, dict) else tree[key]
+
+
+# ---- what is asked for ---------------------------------------------------------------------------------------------
+
+_REFERENCE_KEYS = ("ref", "repo", "version", "release", "namespace")
+
+
+def is_local(ref: str) -> bool:
+    """A chart or manifest on this machine, not one to download."""
+    return "://" not in ref and (ref.startswith(("/", "./", "../", "~")) or ref.endswith((".tgz", ".yml", ".yaml")))
+
+
+def wanted(
+    profile: Json,
+    operator: str,
+    chart_values: Json,
+    reference: Union[str, Mapping[str, Any], None] = None,
+    local: Optional[Mapping[str, Any]] = None,
+) -> Json:
+    """The release that is asked for.
+
+    ``reference`` replaces the profile's chart or manifest: a path, ``oci://...``, ``repo/chart``, or a mapping with
+    ref, repo, version, release, namespace. ``local`` is the Chart.yaml of a chart on this machine.
+    """
+    entry = profile[operator]
+    given = _reference(operator, reference)
+    ref = str(given.get("ref") or "")
+    by_manifest = bool(entry.get("manifest")) and "repo" not in given
+    if local and local.get("name") != entry["chart"]:
+        raise InputError(
+            f"Cannot use {ref} for {operator}: it holds the chart {local.get('name')!r}, not {entry['chart']!r}. "
+            f"Correct rdma_charts.{operator}."
+        )
+    return {
+        "name": given.get("release") or entry["release"],
+        "namespace": given.get("namespace") or entry.get("namespace") or profile["namespaces"][operator],
+        "chart": entry["chart"],
+        "ref": "" if by_manifest else ref,
+        "repo": str(given.get("repo") or ("" if ref or by_manifest else entry["repo"])),
+        "manifest": (ref or entry["manifest"]) if by_manifest else "",
+        "version": str((local or {}).get("version") or given.get("version") or entry["version"]),
+        "values": chart_values,
+        "images": list(entry["images"]),
+        "keep": bool(entry.get("keep")),
+    }
+
+
+def _reference(operator: str, reference: Union[str, Mapping[str, Any], None]) -> Mapping[str, Any]:
+    if not reference:
+        return {}
+    if isinstance(reference, str):
+        return {"ref": reference}
+    strange = sorted(set(reference) - set(_REFERENCE_KEYS))
+    if strange:
+        raise InputError(
+            f"rdma_charts.{operator} has unknown keys: {', '.join(strange)}. Known: {', '.join(_REFERENCE_KEYS)}."
+        )
+    return reference
+
+
+# ---- what is there -------------------------------------------------------------------------------------------------
+
+
+def installed(secrets: Iterable[Json], charts: Sequence[str] = CHARTS) -> list[Json]:
+    """Helm 3 release Secrets (type helm.sh/release.v1) -> the newest revision of each release.
+
+    ``{name, namespace, chart, version, app_version, status, revision, updated, description, values, secret}``;
+    ``values`` only for ``charts``. Uninstalled releases whose history was kept are left out. One that cannot be read
+    has status ``unreadable``, chart "" and the reason as description: it must not stop work on the others.
+    """
+    newest: dict[tuple[str, str], Json] = {}
+    for secret in secrets:
+        meta = secret["metadata"]
+        key = (meta.get("namespace", ""), meta.get("labels", {}).get("name", meta["name"]))
+        if key not in newest or _revision(secret) > _revision(newest[key]):
+            newest[key] = secret
+    found = [_release(newest[key], charts) for key in sorted(newest)]
+    return [release for release in found if release["status"] != "uninstalled"]
+
+
+def _revision(secret: Json) -> int:
+    text = str(secret["metadata"].get("labels", {}).get("version", "0"))
+    return int(text) if text.isdigit() else 0
+
+
+def _release(secret: Json, charts: Sequence[str]) -> Json:
+    meta = secret["metadata"]
+    try:
+        document = decode(secret)
+    except DataError as error:
+        about = {"name": meta.get("labels", {}).get("name", meta["name"]), "namespace": meta.get("namespace", "")}
+        document = {**about, "info": {"status": UNREADABLE, "description": str(error)}}
+    chart, info = document.get("chart", {}).get("metadata", {}), document.get("info", {})
+    name = str(chart.get("name", ""))
+    return {
+        "name": str(document.get("name", "")),
+        "namespace": str(document.get("namespace") or meta.get("namespace", "")),
+        "chart": name,
+        "version": str(chart.get("version", "")),
+        "app_version": str(chart.get("appVersion", "")),
+        "status": str(info.get("status", "unknown")),
+        "revision": int(document.get("version") or _revision(secret)),
+        "updated": str(info.get("last_deployed", "")),
+        "description": str(info.get("description", ""))[:300],
+        "values": (document.get("config") or {}) if name in charts else {},
+        "secret": meta["name"],
+    }
+
+
+def decode(secret: Json) -> Json:
+    """The release document of a Secret: JSON, gzipped, base64 by Helm and base64 again by Kubernetes."""
+    meta = secret["metadata"]
+    try:
+        data = base64.b64decode(base64.b64decode(secret["data"]["release"]))
+        document = json.loads(gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data)
+        if not isinstance(document, dict):
+            raise ValueError("not a JSON object")
+    except (KeyError, TypeError, ValueError, EOFError, OSError, binascii.Error) as error:
+        raise DataError(
+            f"Cannot read the Helm release in Secret {meta.get('namespace')}/{meta['name']}: "
+            f"{type(error).__name__} {error}. See `helm list -A`; delete the Secret if Helm cannot read it either."
+        ) from None
+    return document
+
+
+# ---- decisions -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Decision:
+    """``action``: none, install, upgrade, adopt (an upgrade of a release under another name) or refuse.
+
+    ``name``, ``namespace``, ``version``, ``values`` are those of the release as it will be. ``clear``: names of release
+    Secrets to delete first, because Helm would not go on over them; the objects of the release stay.
+    """
+
+    action: str
+    why: str
+    name: str
+    namespace: str
+    version: str
+    values: Json
+    present: Optional[Json] = None
+    clear: tuple[str, ...] = ()
+    changes: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+
+def decide(
+    want: Json,
+    releases: Iterable[Json],
+    workloads: Iterable[Json] = (),
+    *,
+    install: str = "helm",
+    now: float = 0.0,
+    resume: bool = False,
+    patience: float = PATIENCE,
+    bad: Iterable[Json] = (),
+) -> Decision:
+    """What to do about one operator. ``releases``: from ``installed``; ``workloads``: ``{kind, namespace, name, images,
+    release}``; ``now``: seconds since the epoch; ``install``: helm, or existing (nothing is ever installed)."""
+    everything = list(releases)
+    same = [item for item in everything if item["chart"] == want["chart"]]
+    strangers = _strangers(want, same, workloads)
+    if len(same) > 1 or (same and strangers):
+        return _refuse(want, _conflict(want, same, strangers))
+    if strangers:
+        return _stranger(want, strangers, install)
+    if same:
+        decision = _one(want, same[0], install, now, resume, patience)
+        notes = [f"installed {text}" for text in bad_release(bad, same[0]["version"], same[0]["values"])]
+        return _with(decision, warnings=(*decision.warnings, *(notes if decision.action == "none" else [])))
+    if install == "existing":
+        return _refuse(want, f"rdma_install=existing, but no {want['chart']} is installed; use rdma_install=helm")
+    return _fresh(want, everything)
+
+
+def entry(want: Json, decision: Decision) -> Json:
+    """The release as the plan writes it down."""
+    shown = {key: value for key, value in (decision.present or {}).items() if key not in ("values", "secret")}
+    return {
+        **want,
+        "name": decision.name,
+        "namespace": decision.namespace,
+        "version": decision.version,
+        "values": decision.values,
+        "present": shown,
+        "action": decision.action,
+        "why": decision.why,
+        "warnings": list(decision.warnings),
+    }
+
+
+def _with(decision: Decision, **changes: Any) -> Decision:
+    return Decision(**{**decision.__dict__, **changes})
+
+
+def _decision(want: Json, action: str, why: str, **more: Any) -> Decision:
+    base = {key: want[key] for key in ("name", "namespace", "version", "values")}
+    return Decision(action, why, **{**base, **more})
+
+
+def _refuse(want: Json, why: str, **more: Any) -> Decision:
+    return _decision(want, "refuse", why, **more)
+
+
+def _place(item: Json) -> str:
+    return f"{item['namespace']}/{item['name']}"
+
+
+def _strangers(want: Json, same: Sequence[Json], workloads: Iterable[Json]) -> list[Json]:
+    """Deployments that run this operator and belong to none of the Helm releases."""
+    owned = {(item["namespace"], item["name"]) for item in same}
+    return [
+        item
+        for item in workloads
+        if item["kind"] == "deployment"
+        and any(image_name(image) in want["images"] for image in item["images"])
+        and (item["namespace"], item.get("release", "")) not in owned
+    ]
+
+
+def _conflict(want: Json, same: Sequence[Json], strangers: Sequence[Json]) -> str:
+    found = [f"Helm release {_place(item)} ({item['version']}, {item['status']})" for item in same]
+    found += [f"Deployment {_place(item)}, installed without {'that' if same else 'a'} release" for item in strangers]
+    return (
+        f"{len(found)} installations of {want['chart']} would fight over the same nodes: {'; '.join(found)}. "
+        "Remove all but one (helm uninstall NAME -n NAMESPACE; OKE: disable the add-on)"
+    )
+
+
+def _stranger(want: Json, strangers: Sequence[Json], install: str) -> Decision:
+    places = ", ".join(_place(item) for item in strangers)
+    namespace = strangers[0]["namespace"]
+    if len({item["namespace"] for item in strangers}) > 1:
+        return _refuse(want, _conflict(want, (), strangers))
+    if install == "existing" or want["keep"]:
+        name = str(strangers[0].get("release") or "")
+        told = f"Helm release {name}, whose record was not found" if name else "not a Helm release"
+        seen = {"namespace": namespace, "name": name or want["name"], "version": _tag(want, strangers), "values": {}}
+        return _decision(want, "none", f"is there: Deployment {places}, {told}", **seen)
+    return _refuse(
+        want,
+        f"{want['chart']} is already there as Deployment {places}, which is no Helm release (an OKE add-on, OLM, or "
+        "plain manifests). Set rdma_install=existing to verify it as it is, on OKE rdma_install=oke_addon to configure "
+        "the add-on, or remove it (OKE: disable the add-on)",
+        namespace=namespace,
+    )
+
+
+def _tag(want: Json, strangers: Sequence[Json]) -> str:
+    """The version that the image of a Deployment says; "" where it says none."""
+    for item in strangers:
+        for image in item["images"]:
+            tag = image.partition("@")[0].rpartition("/")[2].partition(":")[2]
+            if image_name(image) in want["images"] and parse_version(tag):
+                return str(tag)
+    return ""
+
+
+def _fresh(want: Json, releases: Sequence[Json]) -> Decision:
+    for item in releases:
+        if (item["name"], item["namespace"]) == (want["name"], want["namespace"]):
+            if item["status"] == UNREADABLE:
+                return _refuse(want, item["description"])
+            return _refuse(
+                want,
+                f"the release name {_place(item)} is taken by chart {item['chart']} {item['version']}; "
+                "remove that release or give another name (rdma_charts.<operator>.release)",
+            )
+    return _decision(want, "install", f"no {want['chart']} in the cluster")
+
+
+def _one(want: Json, release: Json, install: str, now: float, resume: bool, patience: float) -> Decision:
+    place = {"name": release["name"], "namespace": release["namespace"], "present": release}
+    status = release["status"]
+    if status.startswith("pending"):
+        return _pending(want, release, place, now, resume, patience)
+    if status == "uninstalling":
+        return _refuse(
+            want,
+            f"Helm release {_place(release)} is being uninstalled and not done; finish it with "
+            f"`helm uninstall {release['name']} -n {release['namespace']}`",
+            **place,
+        )
+    if install == "existing" or (want["keep"] and status == "deployed"):
+        note = [] if status == "deployed" else [f"Helm release {_place(release)} is {status}: {release['description']}"]
+        kept = {"version": release["version"], "values": release["values"], "warnings": tuple(note)}
+        return _decision(want, "none", f"{release['version']} is there and is left as it is", **place, **kept)
+    if parse_version(release["version"]) > parse_version(want["version"]):
+        return _refuse(
+            want,
+            f"{_place(release)} has {want['chart']} {release['version']}, newer than {want['version']}; operators do "
+            "not support going back. Use rdma_install=existing, or a profile or chart of that version, or uninstall it",
+            **place,
+        )
+    return _update(want, release, place)
+
+
+def _update(want: Json, release: Json, place: Json) -> Decision:
+    foreign = (release["name"], release["namespace"]) != (want["name"], want["namespace"])
+    # An adopted release keeps the settings that the profile does not speak of; one of our own name gets exactly ours.
+    target = merge(release["values"], want["values"]) if foreign else want["values"]
+    changed = tuple(changes(release["values"], target))
+    newer = parse_version(release["version"]) != parse_version(want["version"])
+    failed = release["status"] != "deployed"
+    if not (changed or newer or failed):
+        return _decision(want, "none", f"{release['version']} with these values is deployed", values=target, **place)
+    reasons = [f"{release['version']} -> {want['version']}"] if newer else []
+    reasons += [f"values differ: {', '.join(changed[:5])}" + (" ..." if len(changed) > 5 else "")] if changed else []
+    reasons += [f"revision {release['revision']} is {release['status']}: {release['description']}"] if failed else []
+    return _decision(
+        want,
+        "adopt" if foreign else "upgrade",
+        "; ".join(reasons),
+        values=target,
+        changes=changed,
+        # kubernetes.core.helm takes a failed release with the wanted values for done.
+        clear=(release["secret"],) if failed and not (changed or newer) else (),
+        warnings=tuple(_jump(want, release)),
+        **place,
+    )
+
+
+def _pending(want: Json, release: Json, place: Json, now: float, resume: bool, patience: float) -> Decision:
+    name, namespace = release["name"], release["namespace"]
+    age = now - _seconds(release["updated"])
+    since = f"for {age / 60:.0f} min" if 0 <= age < 10 * 365 * 86400 else "since an unknown time"
+    state = f"Helm release {_place(release)} is {release['status']} {since} (revision {release['revision']})"
+    way = f"helm {'rollback' if release['revision'] > 1 else 'uninstall'} {name} -n {namespace}"
+    if age < patience:
+        return _refuse(
+            want,
+            f"{state}: another Helm may be at work on it. Wait for it. If it was killed, `{way}`, or run again with "
+            f"rdma_release_resume=true when it is older than {patience / 60:.0f} min",
+            **place,
+        )
+    if not resume:
+        return _refuse(
+            want,
+            f"{state}: the Helm that began it was killed, and no Helm will go on over it. `{way}` and run again, or "
+            "set rdma_release_resume=true: the record of that unfinished revision is deleted (its objects stay), and "
+            "Helm starts again from them",
+            **place,
+        )
+    action = "upgrade" if release["revision"] > 1 else "install"
+    # The values that the abandoned revision was given are not those of what runs.
+    return _decision(want, action, f"{state}; resumed", clear=(release["secret"],), **place)
+
+
+def _seconds(stamp: str) -> float:
+    """RFC 3339, with nanoseconds as Go writes them -> seconds since the epoch; 0 when it cannot be read."""
+    found = re.match(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.\d+)?(Z|[+-]\d\d:\d\d)$", stamp)
+    if not found:
+        return 0.0
+    zone = "+00:00" if found.group(2) == "Z" else found.group(2)
+    return datetime.datetime.fromisoformat(found.group(1) + zone).timestamp()
+
+
+def _jump(want: Json, release: Json) -> Iterator[str]:
+    border = (24, 10)
+    if (
+        want["chart"] == "network-operator"
+        and parse_version(release["version"])[:2] < border <= parse_version(want["version"])[:2]
+    ):
+        yield (
+            f"{_place(release)} goes from {release['version']} to {want['version']}, over v24.10: the chart no longer "
+            "owns the NicClusterPolicy. Its hook job network-operator-keep-ncp keeps the existing one; VFs in use are "
+            "cut off while multus and the device plugin are replaced"
+        )
+
+
+def changes(before: Mapping[str, Any], after: Mapping[str, Any], prefix: str = "") -> list[str]:
+    """Dotted paths that differ."""
+    found: list[str] = []
+    for key in sorted({*before, *after}, key=str):
+        old, new = before.get(key, _ABSENT), after.get(key, _ABSENT)
+        path = f"{prefix}{key}"
+        if isinstance(old, Mapping) and isinstance(new, Mapping):
+            found += changes(old, new, f"{path}.")
+        elif old is _ABSENT or new is _ABSENT or old != new:
+            found.append(path)
+    return found
+
+
+# ---- Helm's words --------------------------------------------------------------------------------------------------
+
+_EXPLAINED: tuple[tuple[str, str], ...] = (
+    (
+        r"another operation \(install/upgrade/rollback\) is in progress",
+        "another Helm is at work on this release, or was killed; run again, the release is looked at first",
+    ),
+    (
+        r"Kubernetes cluster unreachable",
+        "the API server went away while Helm was at work; run again, the release is looked at first",
+    ),
+    (r"is being terminated", "the namespace is being deleted; remove what holds it (finalizers), then run again"),
+    (
+        r"invalid ownership metadata|cannot be imported into the current release",
+        "an object of that name is left over from another installation; remove it, then run again",
+    ),
+    (r"failed calling webhook", "an admission webhook did not answer; repair or remove it, then run again"),
+    (r"admission webhook .* denied", "an admission webhook refused an object of the chart"),
+    (r"\bforbidden\b|Unauthorized", "this kubeconfig's user may not do that; grant it"),
+    (
+        r"no matches for kind \"NodeFeature",
+        "the NFD resource definitions are missing: install the GPU Operator (with NFD) first",
+    ),
+    (r"chart requires kubeVersion", "the chart does not support this Kubernetes version; use another profile"),
+    (
+        r"timed out waiting for the condition|pre-(install|upgrade) hooks failed",
+        "a hook job of the chart did not end; it needs a Ready node without GPU taint and a registry within reach",
+    ),
+    (
+        r"(?i)failed to (fetch|download|pull)|looks like .* is not a valid chart repository|chart .* not found"
+        r"|no such host|not found in .* repository|failed to perform|connection refused|i/o timeout|context deadline"
+        r"|proxyconnect|certificate|403 Forbidden|401 Unauthorized",
+        "the chart cannot be pulled from here; download it and set rdma_charts.{operator} to its directory",
+    ),
+    (
+        r"Chart\.yaml file is missing|path .* not found|no such file or directory",
+        "there is no chart in that place; correct rdma_charts.{operator}",
+    ),
+)
+
+
+def explain(operator: str, want: Json, text: str) -> str:
+    """Helm's failure as one message: what was attempted, Helm's own line, what to do."""
+    lines = [line.strip() for line in re.sub(r"stdout:|stderr:", "\n", text).splitlines() if line.strip()]
+    useful = [line for line in lines if not re.match(r"(?i)failure when executing|warning:", line)]
+    first = next((number for number, line in enumerate(useful) if line.startswith("Error")), 0)
+    words = " ".join(" ".join(useful[first:]).split()) or "no message"
+    shown = words if len(words) <= 400 else f"{words[:400]}..."
+    advice = next((advice for pattern, advice in _EXPLAINED if re.search(pattern, text)), "").format(operator=operator)
+    what = f"{want['chart']} {want['version']} (from {want['ref'] or want['repo']}) as {_place(want)}"
+    return f"Helm could not install {what}: {shown.rstrip('.')}." + (
+        f" {advice[0].upper()}{advice[1:]}." if advice else ""
+    )
+
+
+# ---- NicClusterPolicy ----------------------------------------------------------------------------------------------
+
+
+def nic_cluster_policy(
+    profile: Json,
+    device_plugin_config: Json,
+    *,
+    tolerations: Sequence[Json] = (),
+    node_affinity: Optional[Json] = None,
+    multus: bool = True,
+    more: Optional[Json] = None,
+    images: Optional[Mapping[str, str]] = None,
+    pull_secrets: Sequence[str] = (),
+) -> Optional[Json]:
+    """The NicClusterPolicy of this profile, or None where the chart makes it.
+
+    ``device_plugin_config``: ``{"resourceList": [...]}``. ``multus=False`` where the platform brings its own
+    (OpenShift). ``more``: further parts of the spec, as ofedDriver. ``images``: component ->
+    ``repository/image:version`` to use instead, for mirrors.
+    """
+    operator = profile["network_operator"]
+    if operator["policy_by"] == "chart":
+        return None
+    text = json.dumps(device_plugin_config, sort_keys=True)
+    if "'" in text:
+        raise InputError("The device plugin's configuration holds a ', which the operator's template cannot carry.")
+    spec = {**copy.deepcopy(operator["policy"]), **copy.deepcopy(more or {})}
+    spec["sriovDevicePlugin"]["config"] = text
+    if not multus:
+        del spec["secondaryNetwork"]
+    for name, image in (images or {}).items():
+        _component(spec, name).update(_image(name, image))
+    for part in _components(spec).values():
+        part["imagePullSecrets"] = list(pull_secrets)
+    if tolerations:
+        spec["tolerations"] = [dict(item) for item in tolerations]
+    if node_affinity:
+        spec["nodeAffinity"] = node_affinity
+    return {
+        "apiVersion": "mellanox.com/v1alpha1",
+        "kind": "NicClusterPolicy",
+        "metadata": {"name": "nic-cluster-policy"},
+        "spec": spec,
+    }
+
+
+def _components(spec: Json) -> dict[str, Json]:
+    places: dict[str, Json] = {key: value for key, value in spec.items() if "image" in value}
+    return {**places, **spec.get("secondaryNetwork", {})}
+
+
+def _component(spec: Json, name: str) -> Json:
+    places = _components(spec)
+    if name not in places:
+        raise InputError(f"NicClusterPolicy has no component {name!r} here. It has: {', '.join(sorted(places))}.")
+    return places[name]
+
+
+def _image(name: str, reference: str) -> Json:
+    found = re.fullmatch(r"(?P<repository>.+)/(?P<image>[^/:@]+)(?P<mark>[:@])(?P<version>.+)", reference)
+    if not found:
+        raise InputError(f"Image of {name}: {reference!r} is not repository/image:version.")
+    return {key: found.group(key) for key in ("repository", "image", "version")}

@@ -1,0 +1,193 @@
+# Copyright: gpuops.rdma contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What a plan will do, as rules for SelfSubjectAccessReview. PRIVATE to the collection.
+
+Rights on our own objects follow from the objects of the plan; what Helm and the stages do besides stands here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json
+
+Rule = tuple[str, str, str, str]
+"""verbs, API group, resource, namespace ("" = the whole cluster)"""
+
+APPLY = "get create patch"
+KEPT = {"configmap": "configmaps", "secret": "secrets"}
+INSTALLS = ("install", "upgrade", "adopt")
+RBAC = "rbac.authorization.k8s.io"
+# The kinds in the charts of the operators and of Volcano; Helm writes by create and patch.
+CHART_KINDS = (
+    ("", "serviceaccounts"),
+    ("", "configmaps"),
+    ("", "services"),
+    ("apps", "deployments"),
+    ("apps", "daemonsets"),
+    (RBAC, "roles"),
+    (RBAC, "rolebindings"),
+)
+CLUSTER_KINDS = (
+    ("apiextensions.k8s.io", "customresourcedefinitions"),
+    (RBAC, "clusterroles"),
+    (RBAC, "clusterrolebindings"),
+)
+
+
+def rules(plan: Json, kinds: Mapping[tuple[str, str], tuple[str, bool]]) -> list[Json]:
+    """``{verb, group, resource, namespace}`` of a whole plan (with releases and objects), each once.
+
+    ``kinds``: (apiVersion, kind) -> (resource, whether it is namespaced).
+    """
+    return _once([*_reads(plan), *_test(plan), *_hosts(plan), *_objects(plan, kinds), *_releases(plan), *_kept(plan)])
+
+
+def reading(plan: Json, keeps: bool) -> list[Json]:
+    """Of ``plan["permissions"]``, those to look; with ``keeps`` also those to keep the report where that was asked."""
+    kept = _once(_kept(plan)) if keeps else []
+    return [rule for rule in plan["permissions"] if rule["verb"] in ("get", "list", "watch") or rule in kept]
+
+
+def _once(rules: Iterable[Rule]) -> list[Json]:
+    found: dict[Rule, None] = {}
+    for verbs, group, resource, namespace in rules:
+        found.update({(verb, group, resource, namespace): None for verb in verbs.split()})
+    return [dict(zip(("verb", "group", "resource", "namespace"), rule)) for rule in found]
+
+
+def texts(missing: Iterable[Json]) -> list[str]:
+    """A line per namespace: ``in namespace gpuops-rdma: create, patch configmaps, daemonsets.apps; patch pods``."""
+    verbs: dict[str, dict[str, list[str]]] = {}
+    for rule in missing:
+        where = f"in namespace {rule['namespace']}" if rule["namespace"] else "in the whole cluster"
+        what = f"{rule['resource']}.{rule['group']}" if rule["group"] else str(rule["resource"])
+        verbs.setdefault(where, {}).setdefault(what, []).append(rule["verb"])
+    lines = []
+    for where, resources in verbs.items():
+        groups: dict[str, list[str]] = {}
+        for what, names in resources.items():
+            groups.setdefault(", ".join(names), []).append(what)
+        lines.append(f"{where}: " + "; ".join(f"{names} {', '.join(what)}" for names, what in groups.items()))
+    return lines
+
+
+def _reads(plan: Json) -> Iterator[Rule]:
+    yield "list watch", "", "nodes", ""
+    yield "list watch", "", "pods", ""
+    yield "list watch", "apps", "deployments", ""
+    yield "list watch", "apps", "daemonsets", ""
+    yield "list watch", "", "events", ""
+    yield "list", "", "namespaces", ""
+    yield "list watch", "apiextensions.k8s.io", "customresourcedefinitions", ""
+    yield "list watch", "nvidia.com", "clusterpolicies", ""
+    if plan["install"] == "helm":
+        yield "list", "", "secrets", ""
+    if plan["mode"] == "sriov":
+        yield "list watch", "mellanox.com", "nicclusterpolicies", ""
+        yield "list watch", "nv-ipam.nvidia.com", "ippools", plan["namespaces"]["network_operator"]
+        yield "list watch", "", "configmaps", plan["namespaces"]["network_operator"]
+    if plan.get("driver") == "operator":
+        yield "get", "", "pods/log", plan["namespaces"]["gpu_operator"]
+    if plan["mode"] == "sriov" and plan["set_netns"]:
+        yield "get patch", "", "nodes", ""
+        yield "patch", "", "pods", plan["namespaces"]["own"]
+
+
+def _test(plan: Json) -> Iterator[Rule]:
+    if not plan["tests"]:
+        return
+    job = plan["namespaces"]["job"]
+    volcano = plan["launcher"] == "volcano"
+    gang = any(test.get("gang") for test in plan["tests"])
+    yield "get list create patch delete", "", "configmaps", job
+    yield "get", "", "pods/log", job
+    yield "delete", "", "pods", job
+    # Leftovers of an earlier run are looked for under both launchers.
+    jobs = "list watch create patch delete"
+    yield f"get {jobs if volcano else ''}", "batch.volcano.sh", "jobs", job
+    yield f"get {'' if volcano else jobs}", "kubeflow.org", "mpijobs", job
+    groups = jobs if gang else "list watch delete" if volcano else ""
+    yield f"get {groups}", "scheduling.volcano.sh", "podgroups", job
+    if not volcano:
+        yield "list watch", "batch", "jobs", job
+    if any(test.get("queue", "default") != "default" for test in plan["tests"]) and (volcano or gang):
+        yield "get", "scheduling.volcano.sh", "queues", ""
+    if any(test.get("kueue_queue") for test in plan["tests"]):
+        yield "get", "kueue.x-k8s.io", "localqueues", job
+        yield "list watch", "kueue.x-k8s.io", "workloads", job
+
+
+def _hosts(plan: Json) -> Iterator[Rule]:
+    """The DaemonSet that checks the hosts, its documents, and what its pods may do, which only its owner can grant."""
+    if not plan.get("host_checks"):
+        return
+    own = plan["namespaces"]["own"]
+    yield APPLY, "", "namespaces", ""
+    for group, resource in (("", "serviceaccounts"), (RBAC, "roles"), (RBAC, "rolebindings"), ("apps", "daemonsets")):
+        yield f"{APPLY} delete", group, resource, own
+    yield f"{APPLY} list delete deletecollection", "", "configmaps", own
+    yield "list watch", "", "pods", own
+    yield "list watch", "", "events", own
+
+
+def _kept(plan: Json) -> Iterator[Rule]:
+    """report.html in a ConfigMap or Secret, see _report_keep."""
+    kept = plan.get("report_keep") or {}
+    if kept.get("keep") in KEPT:
+        yield APPLY, "", KEPT[kept["keep"]], kept["namespace"]
+
+
+def _objects(plan: Json, kinds: Mapping[tuple[str, str], tuple[str, bool]]) -> Iterator[Rule]:
+    for objects in plan["objects"].values():
+        for item in objects:
+            version = str(item["apiVersion"])
+            resource, namespaced = kinds[version, item["kind"]]
+            namespace = item["metadata"].get("namespace", "") if namespaced else ""
+            yield APPLY, version.rpartition("/")[0], resource, namespace
+            if item["kind"] == "Role":
+                yield from _granted(item, namespace)
+
+
+def _granted(role: Json, namespace: str) -> Iterator[Rule]:
+    """Nobody may grant what he lacks: the API server refuses such a Role."""
+    for rule in role["rules"]:
+        for group in rule["apiGroups"]:
+            for resource in rule["resources"]:
+                yield " ".join(rule["verbs"]), group, resource, namespace
+
+
+def _olm(plan: Json) -> Iterator[Rule]:
+    """OLM installs with rights of its own; what it is told, and what it makes, is written and read here."""
+    group = "operators.coreos.com"
+    for wants in (plan.get("olm") or {}).values():
+        yield APPLY, "", "namespaces", ""
+        yield "list", group, "subscriptions", ""
+        for want in wants:
+            place = want["namespace"]
+            yield f"{APPLY} list watch", group, "subscriptions", place
+            yield f"{APPLY} list watch", group, "operatorgroups", place
+            yield "list watch patch", group, "installplans", place
+            yield "get list watch", group, "clusterserviceversions", place
+            yield "list watch", group, "catalogsources", want["source_namespace"]
+            yield "get", "packages.operators.coreos.com", "packagemanifests", want["source_namespace"]
+
+
+def _releases(plan: Json) -> Iterator[Rule]:
+    yield from _olm(plan)
+    for key, release in plan["releases"].items():
+        if release["action"] not in INSTALLS:
+            continue
+        namespace = release["namespace"]
+        yield APPLY, "", "namespaces", ""
+        yield from ((APPLY, group, resource, namespace) for group, resource in CHART_KINDS)
+        yield from ((APPLY, group, resource, "") for group, resource in CLUSTER_KINDS)
+        if not release["manifest"]:
+            # Helm's own records, and its hooks.
+            yield "get list create update delete", "", "secrets", namespace
+            yield "get watch create delete", "batch", "jobs", namespace
+        if key == "gpu_operator":
+            yield APPLY, "nvidia.com", "clusterpolicies", ""
+        if key == "network_operator":
+            yield APPLY, "mellanox.com", "nicclusterpolicies", ""

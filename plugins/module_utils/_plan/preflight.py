@@ -1,0 +1,571 @@
+# Copyright: gpuops.rdma contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What can be known before anything is changed: one list of findings. PRIVATE to the collection.
+
+Every check is a function ``(Look) -> findings`` in CHECKS; ``check`` runs them all and drops the ids to ignore.
+An id that no check has is refused, so that a misspelt one cannot switch a check off unseen.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Callable, Union
+
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import (
+    VF_RESOURCES,
+    Finding,
+    Json,
+    NodeFacts,
+    Shape,
+    image_name,
+)
+
+Network = Union[ipaddress.IPv4Network, ipaddress.IPv6Network]
+
+# What the controllers of both operators, of nv-ipam and of a batch system ask for together: small, but not nothing.
+CONTROLLER_CPU = 1.0
+CONTROLLER_MEMORY = 2 * 1024**3
+
+
+INSTALLS = ("install", "upgrade", "adopt")
+DRIVER_LABEL = "nvidia.com/cuda.driver.major"
+PEERMEM_LABEL = "nvidia.com/peermem.capable"
+DMABUF_KERNEL = (5, 12)
+"""The first kernel with DMA-BUF for RDMA; below it GPUDirect RDMA needs the module nvidia_peermem."""
+PF_DEFAULT = "192.168.0.0/16"
+"""Where Oracle Cloud Agent numbers the PFs when the node image has no rdma_network.json."""
+BATCH_CRDS = {
+    "volcano": ("jobs.batch.volcano.sh", "podgroups.scheduling.volcano.sh"),
+    "mpi": ("mpijobs.kubeflow.org",),
+}
+
+# OKE's oldest regions label their nodes with a three-letter key instead of the region's name.
+REGION_KEYS = {"phx": "us-phoenix-1", "iad": "us-ashburn-1", "fra": "eu-frankfurt-1", "lhr": "uk-london-1"}
+
+
+@dataclass(frozen=True)
+class Look:
+    """Everything that a check may look at."""
+
+    plan: Json
+    survey: Json
+    nodes: Sequence[NodeFacts]
+    shapes: dict[str, Shape]
+    profile: Json
+    denied: Sequence[str] = ()
+    """Permissions that this user lacks, see _permissions.texts."""
+    helm: Sequence[Finding] = ()
+    """What is wrong with the Helm of this machine."""
+    wanted_crds: Mapping[str, str] = field(default_factory=dict)
+    """CRD name -> the version that this collection speaks."""
+    read_only: bool = False
+    """The run makes nothing."""
+    requested: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    """Node -> (cores, bytes) that its pods have asked for, of the nodes that were looked at."""
+    vcn_cidrs: Sequence[str] = ()
+    pod_cidrs: Sequence[str] = ()
+    service_cidrs: Sequence[str] = ()
+    pf_network: str = ""
+
+    @property
+    def gpu_nodes(self) -> list[NodeFacts]:
+        wanted = {node["name"] for node in self.plan["nodes"]}
+        return [node for node in self.nodes if node.name in wanted]
+
+    @property
+    def installs(self) -> list[Json]:
+        """The releases that this run will install or change."""
+        return [item for item in self.plan.get("releases", {}).values() if item["action"] in INSTALLS]
+
+    @property
+    def namespaces(self) -> set[str]:
+        """All that this run works in, those of the releases too."""
+        releases = self.plan.get("releases", {}).values()
+        return {*self.plan["namespaces"].values(), *(item["namespace"] for item in releases)}
+
+    @property
+    def sriov(self) -> bool:
+        return bool(self.plan["mode"] == "sriov")
+
+
+def permissions(look: Look) -> Iterator[Finding]:
+    for item in look.denied:
+        yield _error("cluster", f"not allowed {item}", "", "grant it to the user of this kubeconfig")
+
+
+def helm(look: Look) -> Iterable[Finding]:
+    """Not asked where no chart is installed: a manifest needs no Helm."""
+    return look.helm if any(not item["manifest"] for item in look.installs) else ()
+
+
+def crd_version(look: Look) -> Iterator[Finding]:
+    groups = ("gpu_operator", "network_operator", "policy") if look.sriov else ("gpu_operator",)
+    names = [name for group in groups for name in look.profile["crds"][group]]
+    for name in [*names, *BATCH_CRDS[look.plan["launcher"]]]:
+        wanted, served = look.wanted_crds.get(name, ""), look.survey.get("served", {}).get(name, [])
+        if wanted and served and wanted not in served:
+            yield _error(
+                f"CustomResourceDefinition {name}",
+                f"served as {', '.join(served)}",
+                wanted,
+                "it is of another release of that operator, or of another product: remove or update it",
+            )
+
+
+def kubernetes_version(look: Look) -> Iterator[Finding]:
+    limits = look.profile.get("kubernetes", {})
+    found = _minor(look.survey.get("server_version", ""))
+    low, high = limits.get("min"), limits.get("max")
+    if found is None:
+        yield _finding("unknown", "cluster", f"server version {look.survey.get('server_version')!r}", "1.x", "")
+    elif low and found < _version(low):
+        yield _error(
+            "cluster",
+            look.survey["server_version"],
+            f">= {low}",
+            f"upgrade, or use another profile than {look.plan['profile']}",
+        )
+    elif high and found > _version(high):
+        yield _finding(
+            "warning",
+            "cluster",
+            look.survey["server_version"],
+            f"<= {high}, the newest that the operators of profile {look.plan['profile']} were validated with",
+            "go on only if you know that these releases work there",
+        )
+
+
+def nfd_once(look: Look) -> Iterator[Finding]:
+    masters = [
+        f"{item['namespace']}/{item['name']}"
+        for item in look.survey["workloads"]
+        if item["kind"] == "deployment"
+        and any("node-feature-discovery" in image or "/nfd" in image for image in item["images"])
+        and ("master" in item["name"] or item["name"].endswith("nfd"))
+    ]
+    if len(masters) > 1:
+        yield _error(
+            "cluster",
+            f"{len(masters)} NFD masters: {', '.join(sorted(masters))}",
+            "exactly one",
+            "remove one of them; two overwrite each other's node labels",
+        )
+
+
+def gpu_plugin(look: Look) -> Iterator[Finding]:
+    for item in look.survey["workloads"]:
+        if item["kind"] != "daemonset" or "ClusterPolicy" in item["owners"]:
+            continue
+        known = item["name"] in ("nvidia-gpu-device-plugin", "nvidia-device-plugin")
+        if known and _plugin_goes(look.plan):
+            continue
+        if known or any(image_name(image) == "k8s-device-plugin" for image in item["images"]):
+            yield _error(
+                f"DaemonSet {item['namespace']}/{item['name']}",
+                "a second device plugin that also advertises nvidia.com/gpu (on OKE the add-on NvidiaGpuPlugin)",
+                "only the GPU Operator's",
+                "disable the add-on (oci ce cluster-addon disable --addon-name NvidiaGpuPlugin), or remove it",
+            )
+
+
+def _plugin_goes(plan: Json) -> bool:
+    """The GPU Operator's add-on takes Oracle's own plugin away."""
+    values = ((plan.get("releases") or {}).get("gpu_operator") or {}).get("values") or {}
+    return plan.get("install") == "oke_addon" and values.get("disableNvidiaGpuPlugin") == "true"
+
+
+def rdma_shared_plugin(look: Look) -> Iterator[Finding]:
+    if not look.sriov:
+        return
+    for item in look.survey["workloads"]:
+        if item["kind"] == "daemonset" and any("k8s-rdma-shared-dev-plugin" in image for image in item["images"]):
+            yield _error(
+                f"DaemonSet {item['namespace']}/{item['name']}",
+                "the RDMA shared device plugin, which refuses exclusive RDMA network namespaces",
+                "not there in mode sriov",
+                "remove it, or use rdma_mode=host",
+            )
+
+
+def nic_cluster_policy(look: Look) -> Iterator[Finding]:
+    for item in look.survey["nic_cluster_policies"]:
+        if item["name"] != "nic-cluster-policy":
+            yield _error(
+                f"NicClusterPolicy {item['name']}",
+                "a name that the Network Operator ignores",
+                "nic-cluster-policy",
+                f"kubectl delete nicclusterpolicy {item['name']}",
+            )
+
+
+def cluster_policy(look: Look) -> Iterator[Finding]:
+    names = [item["name"] for item in look.survey["cluster_policies"]]
+    if len(names) > 1:
+        yield _error("cluster", f"{len(names)} ClusterPolicies: {', '.join(names)}", "one", "delete all but the oldest")
+
+
+def ip_pool(look: Look) -> Iterator[Finding]:
+    if not look.sriov:
+        return
+    pool, subnet = "IPPool gpuops-rdma", look.plan["ip_pool"]["subnet"]
+    network = _network(subnet)
+    if network is None:
+        return  # the plan has told it
+    groups: list[tuple[str, Iterable[str]]] = [
+        ("a pod CIDR", [*look.pod_cidrs, *(cidr for node in look.nodes for cidr in node.pod_cidrs)]),
+        ("a service CIDR", [*look.service_cidrs, *(look.survey["service_cidrs"] or [])]),
+        ("the VCN", look.vcn_cidrs),
+        ("the PFs' own RDMA network", [look.pf_network] if look.pf_network else []),
+        ("a node's address", [node.internal_ip for node in look.nodes if node.internal_ip]),
+    ]
+    for what, cidrs in groups:
+        clash = next((cidr for cidr in cidrs if (other := _network(cidr)) and _overlaps(network, other)), None)
+        if clash:
+            yield _error(
+                pool, f"{subnet} overlaps {what}: {clash}", "no overlap", "set rdma_ip_pool_subnet to a free network"
+            )
+    if look.survey["service_cidrs"] is None and not look.service_cidrs:
+        yield _finding(
+            "unknown",
+            pool,
+            f"{subnet}; the service CIDRs are not known: this user may not list servicecidrs.networking.k8s.io",
+            "no overlap with the services",
+            "set rdma_service_cidrs, or grant it",
+        )
+    default = _network(PF_DEFAULT)
+    if look.plan["platform"] == "oke" and not look.pf_network and default and _overlaps(network, default):
+        yield _finding(
+            "info",
+            pool,
+            f"{subnet}; the PFs' own addresses are not known, {PF_DEFAULT} on images without rdma_network.json",
+            "no overlap with the PFs' own RDMA network",
+            "read rdma_network.json on a node and set rdma_pf_network",
+        )
+
+
+def namespaces(look: Look) -> Iterator[Finding]:
+    present = {item["name"]: item for item in look.survey["namespaces"]}
+    # The test's workers, too: IPC_LOCK, all that mode sriov needs, is not among baseline's capabilities.
+    keys = (
+        ("gpu_operator", "job") if look.plan["mode"] == "host" else ("gpu_operator", "network_operator", "own", "job")
+    )
+    needs_privilege = {look.plan["namespaces"][key] for key in keys}
+    for name in sorted(look.namespaces):
+        item = present.get(name)
+        if item and item["phase"] == "Terminating":
+            yield _error(
+                f"Namespace {name}",
+                f"Terminating: {item['reason'] or 'no reason given'}",
+                "Active or absent",
+                "remove what holds it (finalizers), then run again",
+            )
+        elif item and item["enforce"] in ("baseline", "restricted") and name in needs_privilege:
+            yield _error(
+                f"Namespace {name}",
+                f"pod security level {item['enforce']}",
+                "privileged",
+                f"kubectl label ns {name} pod-security.kubernetes.io/enforce=privileged --overwrite",
+            )
+    yield from _report_namespace(look, set(present))
+
+
+def _report_namespace(look: Look, present: set[str]) -> Iterator[Finding]:
+    """Without this the run would end, after its test, with a report that has no place."""
+    kept = look.plan.get("report_keep") or {}
+    groups = [] if look.read_only else look.plan.get("objects", {}).values()
+    planned = [item for group in groups for item in group]
+    made = {item["metadata"]["name"] for item in planned if item["kind"] == "Namespace"}
+    if kept.get("keep") in ("configmap", "secret") and present and kept["namespace"] not in present | made:
+        yield _error(
+            f"Namespace {kept['namespace']}",
+            f"absent, and rdma_report_keep is {kept['keep']}",
+            "a namespace for report.html",
+            f"kubectl create ns {kept['namespace']}, or name another by rdma_report_keep_namespace",
+        )
+
+
+def controller_room(look: Look) -> Iterator[Finding]:
+    """What runs already has its place: room is only asked for when something is installed."""
+    if look.plan["install"] != "helm":
+        return
+    open_nodes = candidates(look.nodes, look.shapes)
+    full = [node.name for node in open_nodes if not has_room(node, look.requested.get(node.name, (0.0, 0.0)))]
+    if len(full) < len(open_nodes) or (open_nodes and not look.installs):
+        return
+    expected = f"at least one (>= {CONTROLLER_CPU:.0f} core, >= {CONTROLLER_MEMORY // 1024**3} GiB free)"
+    remedy = "without it `helm upgrade` hangs on its hook job until it times out"
+    if full:
+        found = f"the nodes without GPUs have no room left for the operators' controllers: {', '.join(full[:5])}"
+        yield _error("cluster", found, expected, f"make the CPU node pool larger; {remedy}")
+    else:
+        found = "no Ready, untainted node without GPUs for the operators' controllers and Helm's hook jobs"
+        yield _error("cluster", found, expected, f"add a CPU node pool; {remedy}")
+
+
+def candidates(nodes: Sequence[NodeFacts], shapes: Collection[str]) -> list[NodeFacts]:
+    """Nodes on which controllers can run, the largest first."""
+    found = [
+        node
+        for node in nodes
+        if node.ready and not node.cordoned and node.shape not in shapes and not _blocking(node.taints)
+    ]
+    return sorted(found, key=lambda node: (-node.cpu_allocatable, -node.memory_allocatable, node.name))
+
+
+def has_room(node: NodeFacts, requested: tuple[float, float]) -> bool:
+    """``requested``: (cores, bytes) of the pods that are on it."""
+    free = (node.cpu_allocatable - requested[0], node.memory_allocatable - requested[1])
+    return free[0] >= CONTROLLER_CPU and free[1] >= CONTROLLER_MEMORY
+
+
+def node_images(look: Look) -> Iterator[Finding]:
+    rules = look.profile.get("nodes", {})
+    for node in look.gpu_nodes:
+        for rule_id, value, allowed, refused in (
+            ("osImage", node.os_image, rules.get("os", []), rules.get("os_refused", [])),
+            ("kernel", node.kernel, rules.get("kernel", []), rules.get("kernel_refused", [])),
+            ("runtime", node.runtime, rules.get("runtime", []), rules.get("runtime_refused", [])),
+        ):
+            if not value:
+                yield _finding("unknown", node.name, f"{rule_id} not reported", "one that the profile knows", "")
+            elif _matches(value, refused) or (allowed and not _matches(value, allowed)):
+                yield _error(
+                    node.name,
+                    f"{rule_id} {value}",
+                    f"one of {', '.join(_plain(allowed))} (profile {look.plan['profile']})",
+                    "use an image of that list, or another rdma_profile",
+                )
+
+
+def one_runtime(look: Look) -> Iterator[Finding]:
+    families: dict[str, str] = {}
+    for node in look.gpu_nodes:
+        families.setdefault(node.runtime.split(":")[0], node.name)
+    if len(families) > 1:
+        listed = ", ".join(f"{family} on {name}" for family, name in sorted(families.items()))
+        yield _error(
+            "cluster", f"mixed container runtimes on GPU nodes: {listed}", "one", "the GPU Operator supports one only"
+        )
+
+
+def shape_in_profile(look: Look) -> Iterator[Finding]:
+    covered = look.profile.get("shapes")
+    for shape in look.plan["shapes"]:
+        if covered and shape not in covered:
+            yield _error(
+                f"shape {shape}",
+                f"not covered by profile {look.plan['profile']}",
+                ", ".join(covered),
+                "use rdma_profile=current for it",
+            )
+
+
+def mode_region(look: Look) -> Iterator[Finding]:
+    if not look.sriov:
+        return
+    for name in look.plan["shapes"]:
+        offered = look.shapes[name].regions.get("sriov")
+        regions = sorted({REGION_KEYS.get(n.region, n.region) for n in look.gpu_nodes if n.shape == name})
+        for region in regions:
+            if offered is None or not region or ("*" not in offered and region not in offered):
+                known = "not stated by Oracle" if offered is None else ", ".join(offered)
+                yield _finding(
+                    "warning",
+                    f"shape {name}",
+                    f"region {region or 'unknown'}",
+                    f"VFs are offered for this shape in: {known}",
+                    "use rdma_mode=host if the nodes have no VFs",
+                )
+    if look.plan["platform"] == "oke":
+        yield _finding(
+            "info",
+            "cluster",
+            "mode sriov",
+            "",
+            "VFs are a preview on OKE; rdma_mode=host is what Oracle supports today",
+        )
+
+
+def leftovers(look: Look) -> Iterator[Finding]:
+    ours = look.plan["resources"]["vf"]
+    for resource in VF_RESOURCES:
+        nodes = [node.name for node in look.gpu_nodes if node.allocatable.get(resource)]
+        if resource != ours and nodes and look.sriov:
+            yield _error(
+                nodes[0] if len(nodes) == 1 else "cluster",
+                f"VFs are already advertised as {resource} on {len(nodes)} node(s): {', '.join(nodes[:3])}",
+                f"only {ours}",
+                f"remove that device-plugin configuration, or set rdma_resource={resource}",
+            )
+
+
+def cuda_driver(look: Look) -> Iterator[Finding]:
+    """Before the GPU Operator has labelled a node its driver is unknown: this check is run again after it."""
+    image = look.profile["test_image"]
+    needed, silent = str(image["min_driver"]), []
+    for node in look.gpu_nodes:
+        major = node.labels.get(DRIVER_LABEL, "")
+        if not major.isdigit():
+            silent.append(node.name)
+        elif int(major) < int(needed.partition(".")[0]):
+            yield _error(
+                node.name,
+                f"NVIDIA driver {major}",
+                f">= {needed} for CUDA {image['cuda']} of the test image",
+                "use a newer node image or an older test image (rdma_images)",
+            )
+    if silent:
+        yield _finding(
+            "info",
+            "cluster",
+            f"the NVIDIA driver of {_subjects(silent)} is not known: no label {DRIVER_LABEL}",
+            f">= {needed} for CUDA {image['cuda']} of the test image",
+            "the GPU Operator labels the nodes; it is looked at again then",
+        )
+
+
+def gpudirect(look: Look) -> Iterator[Finding]:
+    if look.plan.get("peermem"):
+        return
+    old = [
+        node.name
+        for node in look.gpu_nodes
+        if (version := _minor(node.kernel)) and version < DMABUF_KERNEL and node.labels.get(PEERMEM_LABEL) != "true"
+    ]
+    if old:
+        yield _finding(
+            "warning",
+            "cluster",
+            f"{_subjects(old)}: the kernel is older than {'.'.join(map(str, DMABUF_KERNEL))} and has no DMA-BUF for "
+            "RDMA, and with the image's own driver nothing in Kubernetes loads nvidia_peermem",
+            "nvidia_peermem loaded by the node image, after nvidia and ib_core",
+            "see lsmod on a node; without it NCCL goes through host memory",
+        )
+
+
+def expected_nodes(look: Look) -> Iterator[Finding]:
+    wanted = int(look.plan.get("expected_nodes") or 0)
+    found = len(look.plan["nodes"])
+    if wanted and found > wanted:
+        yield _finding(
+            "warning", "cluster", f"{found} GPU nodes", f"{wanted} asked for", "narrow with rdma_nodes or rdma_shape"
+        )
+
+
+CHECKS: dict[str, Callable[[Look], Iterable[Finding]]] = {
+    "permissions": permissions,
+    "helm": helm,
+    "crd-version": crd_version,
+    "kubernetes-version": kubernetes_version,
+    "one-nfd": nfd_once,
+    "one-gpu-plugin": gpu_plugin,
+    "rdma-shared-plugin": rdma_shared_plugin,
+    "nic-cluster-policy-name": nic_cluster_policy,
+    "one-cluster-policy": cluster_policy,
+    "ip-pool": ip_pool,
+    "namespaces": namespaces,
+    "controller-room": controller_room,
+    "node-image": node_images,
+    "one-runtime": one_runtime,
+    "shape-in-profile": shape_in_profile,
+    "mode-region": mode_region,
+    "leftovers": leftovers,
+    "cuda-driver": cuda_driver,
+    "gpudirect": gpudirect,
+    "expected-nodes": expected_nodes,
+}
+
+
+def check(look: Look, ignore: Sequence[str] = (), only: Sequence[str] = ()) -> list[Finding]:
+    """All findings, the plan's own first; with ``only`` those of these checks. InputError for what is no check."""
+    strange = sorted({*ignore, *only} - set(CHECKS))
+    if strange:
+        raise InputError(f"Unknown preflight check(s): {', '.join(strange)}. Known: {', '.join(sorted(CHECKS))}.")
+    found = [] if only else [Finding(**item) for item in look.plan.get("findings", [])]
+    for name, run in CHECKS.items():
+        if name not in ignore and (name in only or not only):
+            found += [_named(finding, name) for finding in run(look)]
+    return found
+
+
+def message(findings: Sequence[Finding], when: str = "before anything was changed") -> str:
+    """All errors as one text, each on a line; nodes with the same problem share one."""
+    groups: dict[tuple[str, str, str, str], list[str]] = {}
+    for item in findings:
+        if item.severity == "error":
+            groups.setdefault((item.id, item.found, item.expected, item.remedy), []).append(item.subject)
+    lines = [
+        f"- {line(Finding(name, 'error', _subjects(subjects), found, expected, remedy))} [{name}]"
+        for (name, found, expected, remedy), subjects in groups.items()
+    ]
+    return f"{len(lines)} problem(s) {when}:\n" + "\n".join(lines)
+
+
+def line(item: Finding) -> str:
+    """``subject: found; expected that. Do this``"""
+    expected = f"; expected {item.expected}" if item.expected else ""
+    remedy = f". {item.remedy[0].upper()}{item.remedy[1:]}" if item.remedy else ""
+    return f"{item.subject}: {item.found}{expected}{remedy}"
+
+
+def _subjects(names: Sequence[str]) -> str:
+    shown = ", ".join(names[:3])
+    return shown if len(names) <= 3 else f"{shown} and {len(names) - 3} more"
+
+
+def _named(finding: Finding, name: str) -> Finding:
+    return Finding(
+        id=f"preflight.{name}",
+        severity=finding.severity,
+        subject=finding.subject,
+        found=finding.found,
+        expected=finding.expected,
+        remedy=finding.remedy,
+        stage="preflight",
+    )
+
+
+def _finding(severity: str, subject: str, found: str, expected: str, remedy: str) -> Finding:
+    return Finding("", severity, subject, found, expected, remedy)
+
+
+def _error(subject: str, found: str, expected: str, remedy: str) -> Finding:
+    return _finding("error", subject, found, expected, remedy)
+
+
+def _blocking(taints: Sequence[str]) -> bool:
+    return any(taint.endswith((":NoSchedule", ":NoExecute")) for taint in taints)
+
+
+def _network(text: str) -> Union[Network, None]:
+    try:
+        return ipaddress.ip_network(text, strict=False)
+    except ValueError:
+        return None
+
+
+def _overlaps(one: Network, other: Any) -> bool:
+    return one.version == other.version and one.overlaps(other)
+
+
+def _matches(value: str, patterns: Sequence[str]) -> bool:
+    return any(re.search(pattern, value) for pattern in patterns)
+
+
+def _plain(patterns: Sequence[str]) -> list[str]:
+    return [re.sub(r"[\\^$]|\.\*", "", pattern) for pattern in patterns]
+
+
+def _version(text: Any) -> tuple[int, int]:
+    major, minor = str(text).split(".")[:2]
+    return int(major), int(minor)
+
+
+def _minor(text: str) -> Union[tuple[int, int], None]:
+    found = re.match(r"v?(\d+)\.(\d+)", text)
+    return (int(found.group(1)), int(found.group(2))) if found else None

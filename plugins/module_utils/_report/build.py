@@ -1,0 +1,847 @@
+# Copyright: gpuops.rdma contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What the stages left -> one report: JSON data, terminal text, JUnit XML. PRIVATE to the collection.
+
+docs/report.md documents the JSON; docs/report.schema.json is its schema.
+"""
+
+from __future__ import annotations
+
+import datetime
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, Optional
+from xml.etree import ElementTree
+
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json, masked
+
+SCHEMA_VERSION = 1
+VERDICTS = ("fail", "incomplete", "degraded", "pass")
+"""Worst first."""
+NODE_VERDICTS = ("fail", "incomplete", "shared", "excluded", "pass")
+"""Worst first. A node that is ``shared`` or ``excluded`` offers what it must, but was left out of the test."""
+NOT_PROVEN = "Not proven"
+_ORDER = {verdict: number for number, verdict in enumerate(VERDICTS)}
+_NODE_ORDER = {verdict: number for number, verdict in enumerate(NODE_VERDICTS)}
+_SEVERITIES = ("error", "unknown", "warning", "info")
+_UNDONE = {"skipped": "was not run", "running": "did not end"}
+_CLAIM = {"error": "fail", "unknown": "incomplete", "unjudged": "incomplete"}
+"""Severity of a finding, or verdict of a test -> what it makes of the run."""
+COMMAND = "ansible-playbook gpuops.rdma.site"
+SCAN = "ansible-playbook gpuops.rdma.nccl_scan"
+_COMMAND = re.compile(r"(?:.*(?:: | \())?((?:ansible-playbook|kubectl|helm|oci) [^;)]*)")
+"""A command in a remedy, which may say first when to give it, or stand in brackets."""
+_MANY = 8
+"""More nodes than that are not named on a command line."""
+_SHOWN_ENV = re.compile(r"(NCCL|UCX|OMPI_MCA|PRTE_MCA|HCOLL|CUDA|NVIDIA)_[A-Z0-9_a-z]+")
+"""Variables of a test that a report passes on; others may hold anything."""
+_SCAN_KEYS: Json = {
+    "name": "",
+    "shape": "",
+    "simulated": False,
+    "verdict": "incomplete",
+    "reason": "",
+    "complete": False,
+    "stopped": "",
+    "nodes": [],
+    "blocks": {},
+    "good": [],
+    "pairs": [],
+    "singles": [],
+    "rails": [],
+    "gate": None,
+    "convicted": [],
+    "unresolved": {},
+    "notes": {},
+    "counts": {},
+    "seconds": 0,
+}
+"""What the report takes of a scan's document (docs/scan.md), and what stands for a key that is not there."""
+
+
+def build(
+    *,
+    plan: Json,
+    stages: Sequence[Json],
+    nodes: Optional[Sequence[Json]],
+    findings: Sequence[Json],
+    nccl: Sequence[Json],
+    versions: Json,
+    deselected: bool = False,
+    command: str = COMMAND,
+    hosts: Optional[Mapping[str, Json]] = None,
+    scans: Sequence[Json] = (),
+    previous: Optional[Json] = None,
+) -> Json:
+    """The report.
+
+    ``nodes``: ``{name, ready, ready_reason, allocatable{}}`` as the cluster has them at the end; None when it could not
+    be asked. ``deselected``: the user left the NCCL test out; the results are then those of an earlier run.
+    ``command``: what runs site.yml with this run's inventory and inputs. ``hosts``: node -> summary of its host
+    checks (_host_report.summary). ``scans``: documents of nccl_scan. ``previous``: the report of an earlier run.
+    """
+    nccl = [_aged(item, plan) for item in nccl]
+    fresh = [item for item in nccl if not item.get("stale")]
+    judged = [item for test in fresh for item in test["verdict"].get("findings", [])]
+    findings = _unique([*plan.get("findings", []), *findings, *judged, *_count_findings(plan, stages, nodes)])
+    table = _node_table(plan, nodes, findings, fresh)
+    table = [{**row, "host": (hosts or {}).get(row["name"])} for row in table]
+    names = {node["name"] for node in table}
+    told = {_key(item) for item in judged}
+    cluster = [item for item in findings if item["subject"] not in names and _key(item) not in told]
+    verdict, reason = _verdict(plan, stages, table, cluster, nccl, deselected)
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "verdict": verdict,
+        "reason": reason,
+        "next": _with_inputs(_next(verdict, stages, table, cluster, fresh, deselected), command),
+        "simulated": bool(plan.get("simulated")),
+        "worst": _worst(table),
+        "summary": _summary(table),
+        "stages": [_stage(item) for item in stages],
+        "nodes": table,
+        "findings": [_shown(item, ("subject",)) for item in cluster],
+        "nccl": [{**_nccl(item), "previous": _earlier(item, previous)} for item in nccl],
+        "scan": [_scan(item) for item in scans],
+        "plan": _provenance(plan),
+        "versions": versions,
+        "began": _began(stages),
+    }
+
+
+def exit_failed(report: Json, deselected: bool) -> bool:
+    """Should the play fail? Yes unless it is a pass, or only the test is missing because the user left it out."""
+    only_untested = report["verdict"] == "incomplete" and report["reason"].startswith(NOT_PROVEN)
+    return report["verdict"] != "pass" and not (deselected and only_untested)
+
+
+# ---- the verdict ---------------------------------------------------------------------------------------------------
+
+
+def _verdict(
+    plan: Json,
+    stages: Sequence[Json],
+    table: Sequence[Json],
+    cluster: Sequence[Json],
+    nccl: Sequence[Json],
+    deselected: bool,
+) -> tuple[str, str]:
+    """The worst claim. Among equals the first: what stopped the run, nodes, cluster, tests, what is missing."""
+    fresh = [item for item in nccl if not item.get("stale")]
+    claims = [
+        *_stage_claims(stages),
+        *_node_claims(table),
+        *_cluster_claims(cluster),
+        *_nccl_claims(fresh),
+        *_missing_claims(plan, table, nccl, deselected),
+    ]
+    worst = min(claims, key=lambda claim: _ORDER[claim[0]], default=("incomplete", "Nothing was looked at."))
+    verdict, reason = worst if worst[0] != "pass" else ("pass", _praise(table, fresh, deselected))
+    return verdict, _sentence(reason)
+
+
+def _stage_claims(stages: Sequence[Json]) -> list[tuple[str, str]]:
+    """A stage that failed before the nodes were looked at says nothing against them."""
+    claims = []
+    for stage in stages:
+        if stage["status"] == "failed":
+            verdict = "incomplete" if stage["name"] in ("control_node", "plan") else "fail"
+            claims.append((verdict, f"Stage {stage['name']} failed: {_first(stage.get('error', ''))}"))
+        elif stage["status"] != "ok":
+            claims.append(("incomplete", f"Stage {stage['name']} {_UNDONE.get(stage['status'], stage['status'])}."))
+    return claims
+
+
+def _node_claims(table: Sequence[Json]) -> list[tuple[str, str]]:
+    claims = []
+    for verdict, word in (("fail", ""), ("incomplete", " cannot be judged")):
+        bad = [node for node in table if node["verdict"] == verdict]
+        if bad:
+            names = _listed([node["name"] for node in bad])
+            claims.append(
+                (verdict, f"{len(bad)} of {_count(len(table))}{word}: {names} ({_cause(bad[0]).rstrip('.')}).")
+            )
+    return claims
+
+
+def _cluster_claims(cluster: Sequence[Json]) -> list[tuple[str, str]]:
+    return [
+        (_CLAIM[item["severity"]], f"{_subject(item)}: {item['found']}")
+        for item in sorted(cluster, key=_severity)
+        if item["severity"] in _CLAIM
+    ]
+
+
+def _subject(item: Json) -> str:
+    """At the head of a sentence; names stay as they are."""
+    subject = str(item["subject"])
+    return _capital(subject) if subject.isalpha() else subject
+
+
+def _nccl_claims(nccl: Sequence[Json]) -> list[tuple[str, str]]:
+    claims = []
+    for item in nccl:
+        verdict, reason = item["verdict"]["verdict"], item["verdict"]["reason"]
+        place = f"NCCL on {len(item.get('nodes', []))} x {item['shape']}"
+        claims.append((_CLAIM.get(verdict, verdict), f"{place}: {reason}"))
+        for finding in item["verdict"].get("findings", []):
+            if finding["severity"] in _CLAIM:
+                claims.append((_CLAIM[finding["severity"]], f"{place}: {finding['found']}"))
+    return claims
+
+
+def _missing_claims(plan: Json, table: Sequence[Json], nccl: Sequence[Json], deselected: bool) -> list[tuple[str, str]]:
+    if not table:
+        return [("incomplete", "No GPU node was found.")]
+    tested = {item["shape"] for item in nccl if not item.get("stale")}
+    untested = [
+        shape
+        for shape in sorted({node["shape"] for node in table} | set(plan.get("shapes", {})))
+        if shape not in tested
+    ]
+    if not untested:
+        return []
+    if deselected:
+        stale = next((item["stale"] for item in nccl if item["shape"] in untested), "")
+        earlier = f", and the result of an earlier run does not count: {stale}" if stale else ""
+        return [("incomplete", f"{NOT_PROVEN}: the NCCL test was left out{earlier}.")]
+    left_out = all(node["excluded"] for node in table if node["shape"] in untested)
+    why = "all its nodes are left out" if left_out else "no NCCL result"
+    return [("incomplete", f"Not tested: {', '.join(untested)} ({why}).")]
+
+
+def _aged(item: Json, plan: Json) -> Json:
+    """A result that says nothing about the cluster as it is now says why, under ``stale``."""
+    if not item.get("stale") and item.get("mode") and plan.get("mode") and item["mode"] != plan["mode"]:
+        return {**item, "stale": f"it is of mode {item['mode']}"}
+    return item
+
+
+def _praise(table: Sequence[Json], nccl: Sequence[Json], deselected: bool) -> str:
+    good = sum(node["verdict"] == "pass" for node in table)
+    untested = sum(node["verdict"] == "pass" and not node["tested"] for node in table)
+    out = [node for node in table if node["excluded"]]
+    lesser = f" (tested together: {good - untested})" if untested else ""
+    text = f"{good} of {_count(len(table))} {'passes' if good == 1 else 'pass'}{lesser}"
+    for item in nccl:
+        when = f" (tested {item['made']})" if deselected and item.get("made") else ""
+        text += f"; {item['shape']}: {item['verdict']['reason'].rstrip('.')}{when}"
+    if out:
+        text += f"; left out: {_listed([node['name'] + ' (' + node['excluded'] + ')' for node in out])}"
+    return text
+
+
+# ---- findings ------------------------------------------------------------------------------------------------------
+
+
+def _count_findings(plan: Json, stages: Sequence[Json], nodes: Optional[Sequence[Json]]) -> list[Json]:
+    """Expected against allocatable, per node, as the cluster says at the end."""
+    undone = {stage["name"]: _UNDONE[stage["status"]] for stage in stages if stage["status"] in _UNDONE}
+    present = {node["name"]: node for node in nodes or ()}
+    found = []
+    for node in plan.get("nodes", []):
+        name, now = node["name"], present.get(node["name"])
+        if nodes is None:
+            found.append(
+                _finding("node.unseen", name, "the cluster could not be asked at the end", "", severity="unknown")
+            )
+            continue
+        if now is None:
+            found.append(_finding("node.gone", name, "the node is not in the cluster any more", "present"))
+            continue
+        if not now["ready"]:
+            why = now.get("ready_reason") or "no reason given"
+            found.append(_finding("node.ready", name, f"not Ready: {why}", "Ready", f"kubectl describe node {name}"))
+        found += _resource_findings(plan, node, now, undone)
+    return found
+
+
+def _resource_findings(plan: Json, node: Json, now: Json, undone: dict[str, str]) -> list[Json]:
+    wanted = [("gpus", _gpu_resource(plan, node), "gpu_operator")]
+    if plan["mode"] == "sriov":
+        wanted.append(("vfs", plan["resources"]["vf"], "sriov"))
+    found = []
+    for key, resource, stage in wanted:
+        have = now["allocatable"].get(resource, 0)
+        if node[key] is None or have == node[key]:
+            continue
+        text = f"{have} of {node[key]} {resource} allocatable"
+        expected = f"{node[key]} ({node['shape']})"
+        if stage in undone:
+            text += f"; stage {stage} {undone[stage]}"
+            found.append(_finding(f"node.{key}", node["name"], text, expected, "", stage, "unknown"))
+        else:
+            found.append(_finding(f"node.{key}", node["name"], text, expected, _again(stage, [node["name"]]), stage))
+    return found
+
+
+def _gpu_resource(plan: Json, node: Json) -> str:
+    """Shared GPUs may be offered under a name of their own."""
+    return str(node.get("gpu_resource") or plan["resources"]["gpu"])
+
+
+def _finding(
+    name: str,
+    subject: str,
+    found: str,
+    expected: str,
+    remedy: str = "",
+    stage: str = "report",
+    severity: str = "error",
+) -> Json:
+    return {
+        "id": name,
+        "severity": severity,
+        "subject": subject,
+        "found": found,
+        "expected": expected,
+        "remedy": remedy,
+        "stage": stage,
+    }
+
+
+def _again(stage: str, names: Sequence[str]) -> str:
+    narrow = f" -e rdma_nodes={','.join(names)}" if len(names) <= _MANY else ""
+    return f"{COMMAND} --tags {stage}{narrow}"
+
+
+def _unique(findings: Sequence[Json]) -> list[Json]:
+    kept: dict[tuple[str, str, str], Json] = {}
+    for item in findings:
+        kept.setdefault(_key(item), dict(item))
+    return list(kept.values())
+
+
+def _key(item: Json) -> tuple[str, str, str]:
+    return item["subject"], item["severity"], item["found"]
+
+
+def _severity(item: Json) -> int:
+    return _SEVERITIES.index(item["severity"])
+
+
+def _shown(item: Json, more: Sequence[str] = ()) -> Json:
+    keys = ("id", "severity", *more, "found", "expected", "remedy", "stage")
+    return {key: item.get(key, "") for key in keys}
+
+
+# ---- parts of the document -----------------------------------------------------------------------------------------
+
+
+def _node_table(
+    plan: Json, nodes: Optional[Sequence[Json]], findings: Sequence[Json], nccl: Sequence[Json]
+) -> list[Json]:
+    """One entry per node of the plan, worst first."""
+    present = {node["name"]: node for node in nodes or ()}
+    tested = {name for item in nccl if item["run"].get("rows") for name in item.get("nodes", [])}
+    mine: dict[str, list[Json]] = {}
+    for item in findings:
+        mine.setdefault(item["subject"], []).append(item)
+    table = [
+        _node_row(plan, node, present.get(node["name"]), mine.get(node["name"], []), node["name"] in tested)
+        for node in plan.get("nodes", [])
+    ]
+    return sorted(table, key=lambda row: (_NODE_ORDER[row["verdict"]], -_stages_against(row)))
+
+
+def _stages_against(row: Json) -> int:
+    """How many stages hold something against a node: their findings may be faces of one fault."""
+    return len({item["stage"] for item in row["findings"] if item["severity"] == "error"})
+
+
+def _node_row(plan: Json, node: Json, now: Optional[Json], findings: Sequence[Json], tested: bool) -> Json:
+    def offered(resource: str) -> Optional[int]:
+        return int(now["allocatable"].get(resource, 0)) if now else None
+
+    gpu, vf = _gpu_resource(plan, node), plan["resources"]["vf"]
+    wanted_vfs = node["vfs"] if plan["mode"] == "sriov" else 0
+    return {
+        "name": node["name"],
+        "shape": node["shape"],
+        "verdict": _node_verdict(node, findings),
+        "ready": bool(now["ready"]) if now else None,
+        "tested": tested,
+        "gpus": {"expected": node["gpus"], "allocatable": offered(gpu)},
+        "vfs": {"resource": vf, "expected": wanted_vfs, "allocatable": offered(vf) if wanted_vfs else 0},
+        "locality": node["locality"],
+        "shared": node["shared"],
+        "isolation": node.get("isolation", ""),
+        "memory_gb": node.get("memory_gb") or {},
+        "excluded": node["excluded"],
+        "findings": [_shown(item) for item in sorted(findings, key=_severity)],
+    }
+
+
+def _node_verdict(node: Json, findings: Sequence[Json]) -> str:
+    severities = {item["severity"] for item in findings}
+    if "error" in severities:
+        return "fail"
+    if "unknown" in severities:
+        return "incomplete"
+    if node["shared"]:
+        return "shared"
+    return "excluded" if node["excluded"] else "pass"
+
+
+def _summary(table: Sequence[Json]) -> Json:
+    counts = {verdict: sum(node["verdict"] == verdict for node in table) for verdict in NODE_VERDICTS}
+    return {"nodes": len(table), **counts, "tested": sum(node["tested"] for node in table)}
+
+
+def _stage(item: Json) -> Json:
+    return {
+        "name": item["name"],
+        "status": item["status"],
+        "changed": bool(item.get("changed")),
+        "seconds": item.get("seconds") or 0,
+        "requests": item.get("requests") or 0,
+        "error": item.get("error") or "",
+    }
+
+
+def _nccl(item: Json) -> Json:
+    run, verdict = item["run"], item["verdict"]
+    return {
+        "name": item.get("name", ""),
+        "shape": item["shape"],
+        "image": item.get("image", ""),
+        "collective": run.get("collective", ""),
+        "nodes": item.get("nodes", []),
+        "gpus": item.get("gpus", 0),
+        "rows": run.get("rows", []),
+        "bound": {
+            "nic_line": verdict.get("nic_line"),
+            "ring": verdict.get("bound_ring"),
+            "hierarchical": verdict.get("bound_hierarchical"),
+        },
+        "threshold": verdict.get("threshold"),
+        "fraction": verdict.get("fraction"),
+        "measured": verdict.get("measured"),
+        "size": verdict.get("size"),
+        "percent_of_line": verdict.get("percent_of_line"),
+        "source": verdict.get("source", ""),
+        "transport": run.get("transport", {}),
+        "nccl_version": run.get("nccl_version", ""),
+        "tests_version": run.get("tests_version", ""),
+        "errors": run.get("errors", []),
+        "findings": [_shown(entry, ("subject",)) for entry in verdict.get("findings", [])],
+        "verdict": verdict["verdict"],
+        "reason": verdict["reason"],
+        "log": item.get("log", ""),
+        "seconds": item.get("seconds", 0),
+        "made": item.get("made", ""),
+        "stale": item.get("stale", ""),
+        "digest": item.get("digest", ""),
+    }
+
+
+def _scan(item: Json) -> Json:
+    shown: Json = {key: item.get(key, missing) for key, missing in _SCAN_KEYS.items()}
+    return {**shown, "rails": [{"netdev": "", "hca": "", **row} for row in shown["rails"]]}
+
+
+def _provenance(plan: Json) -> Json:
+    """The plan without what stands elsewhere (nodes, findings) or is large (objects stay in run/plan.json)."""
+    shown = {
+        key: masked(value) for key, value in plan.items() if key not in ("objects", "nodes", "findings", "permissions")
+    }
+    if "tests" in shown:
+        shown["tests"] = [{**test, "env": _shown_env(test.get("env") or {})} for test in shown["tests"]]
+    return shown
+
+
+def _shown_env(env: Mapping[str, Any]) -> Json:
+    return {name: value for name, value in env.items() if _SHOWN_ENV.fullmatch(name)}
+
+
+def _began(stages: Sequence[Json]) -> str:
+    """When the first stage began, in UTC; "" when no stage says."""
+    times = [float(stage["started"]) for stage in stages if stage.get("started")]
+    if not times:
+        return ""
+    return datetime.datetime.fromtimestamp(min(times), datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def _worst(table: Sequence[Json]) -> Optional[Json]:
+    """The node to look at first, and why; None when no node is wrong."""
+    bad = next((node for node in table if node["verdict"] in ("fail", "incomplete")), None)
+    if bad is None:
+        return None
+    remedy = next((item["remedy"] for item in bad["findings"] if item["remedy"]), "")
+    return {"name": bad["name"], "verdict": bad["verdict"], "found": _cause(bad), "remedy": remedy}
+
+
+def _earlier(item: Json, previous: Optional[Json]) -> Optional[Json]:
+    """The curve of the same test in an earlier report; None without one, or when it is this very result."""
+    collective = item["run"].get("collective", "")
+    for old in (previous or {}).get("nccl") or ():
+        same = old.get("shape") == item["shape"] and old.get("collective") == collective
+        if same and old.get("measured") is not None and (not item.get("made") or old.get("made") != item["made"]):
+            points = [[row["size"], value] for row in old.get("rows") or () if (value := _busbw(row)) is not None]
+            return {
+                "made": old.get("made") or (previous or {}).get("made", ""),
+                "verdict": old["verdict"],
+                "nodes": len(old.get("nodes") or ()),
+                "measured": old["measured"],
+                "size": old.get("size"),
+                "points": points,
+            }
+    return None
+
+
+def _next(
+    verdict: str,
+    stages: Sequence[Json],
+    table: Sequence[Json],
+    cluster: Sequence[Json],
+    nccl: Sequence[Json],
+    deselected: bool,
+) -> str:
+    """What to do now, as one command; "" when nothing is to be done. What cannot be a command stands in the findings.
+
+    A failed stage says itself what has to be solved first.
+    """
+    if verdict == "pass":
+        return ""
+    if any(stage["status"] == "failed" for stage in stages):
+        return COMMAND
+    for severity in ("error", "unknown"):
+        command = _node_command(table, severity) or next(
+            (found for item in cluster if item["severity"] == severity and (found := _command(item))), ""
+        )
+        if command:
+            return command
+    bad = [item for item in nccl if item["verdict"]["verdict"] != "pass"]
+    if bad and "nccl_scan" in bad[0]["verdict"]["reason"]:
+        return SCAN
+    if bad and bad[0].get("log"):
+        return f"less {bad[0]['log']}"
+    return f"{COMMAND} --tags nccl_test" if deselected else COMMAND
+
+
+def _with_inputs(text: str, command: str) -> str:
+    """The command with this run's inventory and inputs. The scan's playbook stands beside the run's own."""
+    if not text.startswith(SCAN):
+        return text.replace(COMMAND, command, 1)
+    program, playbook, *inputs = command.split(" ", 2)
+    if re.fullmatch(r"site\.ya?ml", playbook):
+        playbook = f"playbooks/{playbook}"
+    return " ".join([program, re.sub(r"[^/.]+(\.ya?ml)?$", r"nccl_scan\1", playbook), *inputs])
+
+
+def _command(item: Json) -> str:
+    """The command in a finding's remedy; without one, its stage again; "" when there is no remedy at all."""
+    found = _COMMAND.match(item.get("remedy") or "")
+    if found:
+        return found.group(1).strip().rstrip(".")
+    if item.get("remedy") and item["stage"] == "nccl_scan":
+        return SCAN
+    again = item.get("remedy") and item["stage"] not in ("", "plan", "report")
+    return f"{COMMAND} --tags {item['stage']}" if again else ""
+
+
+def _node_command(table: Sequence[Json], severity: str) -> str:
+    """The first node's command; nodes that need the same stage again share one."""
+    found = [(node["name"], item) for node in table for item in node["findings"] if item["severity"] == severity]
+    found = [(name, item) for name, item in found if _command(item)]
+    if not found:
+        return ""
+    # What mends comes before what only looks again.
+    found.sort(key=lambda entry: not _COMMAND.match(entry[1]["remedy"]))
+    (name, item), stage = found[0], found[0][1]["stage"]
+    command, again = _command(item), _again(stage, [name])
+    if command not in (again, f"{COMMAND} --tags {stage}"):
+        return command
+    return _again(stage, list(dict.fromkeys(other for other, one in found if one["stage"] == stage)))
+
+
+# ---- text ----------------------------------------------------------------------------------------------------------
+
+
+def text(report: Json, width: int = 200, rows: int = 12) -> list[str]:
+    """The terminal's summary: the nodes that matter, the curve, what the cluster lacks, the verdict, what to do."""
+    mark = "      [GPUs simulated]" if report["simulated"] else ""
+    lines = _node_lines(report, rows, width)
+    for item in report["nccl"]:
+        lines += ["", *_curve_lines(item), _nccl_line(item) + mark]
+        if item["verdict"] != "pass" and item["measured"] is not None and item["reason"] not in report["reason"]:
+            lines.append(f"  {item['reason']}")
+    for item in report["scan"]:
+        lines += ["", *_scan_lines(item, rows)]
+    lines += _finding_lines(report, rows)
+    lines += ["", f"{report['verdict'].upper()}  {report['reason']}" + ("" if report["nccl"] else mark)]
+    if report["next"]:
+        lines.append(f"Next: {report['next']}")
+    return lines
+
+
+def _node_lines(report: Json, rows: int, width: int) -> list[str]:
+    nodes = report["nodes"]
+    if not nodes:
+        return []
+    telling = sum(node["verdict"] != "pass" for node in nodes)
+    shown = nodes[: min(telling, rows) + (max(1, 4 - telling) if telling < rows else 0)]
+    header = ("NODE", "SHAPE", "GPU", "VF", "LOCALITY", "VERDICT")
+    body = [
+        (
+            node["name"],
+            node["shape"],
+            _ratio(node["gpus"]),
+            _ratio(node["vfs"]) if node["vfs"]["expected"] else "-",
+            locality(node["locality"]),
+            node["verdict"],
+        )
+        for node in shown
+    ]
+    widths = [max(len(row[i]) for row in (header, *body)) for i in range(len(header))]
+    lines = ["  ".join(cell.ljust(size) for cell, size in zip(header, widths)).rstrip()]
+    for row, node in zip(body, shown):
+        line = "  ".join(cell.ljust(size) for cell, size in zip(row, widths))
+        lines.append(_cut(f"{line}  {_cause(node)}".rstrip(), width))
+    return lines + _rest(report["summary"], shown)
+
+
+def _rest(summary: Json, shown: Sequence[Json]) -> list[str]:
+    parts = []
+    for verdict in NODE_VERDICTS:
+        number = summary[verdict] - sum(node["verdict"] == verdict for node in shown)
+        if number:
+            verb = {"pass": "pass", "fail": "fail"}.get(verdict, f"are {verdict}")
+            verb = verb if number > 1 else {"pass": "passes", "fail": "fails"}.get(verdict, f"is {verdict}")
+            parts.append(f"{number} more {'node' if number == 1 else 'nodes'} {verb}")
+    return [f"({', '.join(parts)})"] if parts else []
+
+
+def _finding_lines(report: Json, rows: int) -> list[str]:
+    """Errors and unknowns of the cluster; warnings are counted, for they were printed when they were found."""
+    telling = [item for item in report["findings"] if item["severity"] in ("error", "unknown")]
+    lines = [
+        f"{item['severity']}: {item['subject']}: {_flat(item['found'])}"
+        + (f"; expected {item['expected']}" if item["expected"] else "")
+        + (f". {_capital(item['remedy'])}" if item["remedy"] else "")
+        for item in telling[:rows]
+    ]
+    if len(telling) > rows:
+        lines.append(f"({len(telling) - rows} more in the report)")
+    warned = [item for item in report["findings"] if item["severity"] == "warning"]
+    warned += [item for node in report["nodes"] for item in node["findings"] if item["severity"] == "warning"]
+    if warned:
+        lines.append(f"({len(warned)} {'warning' if len(warned) == 1 else 'warnings'} in the report)")
+    return ["", *lines] if lines else []
+
+
+def _curve_lines(item: Json, height: int = 6) -> list[str]:
+    """busbw over size, one column a row of the test, as block characters."""
+    points = [(row["size"], value) for row in item["rows"] if (value := _busbw(row)) is not None]
+    top = max([value for _bytes, value in points] + [item["threshold"] or 0.0], default=0.0)
+    if len(points) < 3 or top <= 0:
+        return []
+    blocks = " ▁▂▃▄▅▆▇█"
+    lines = []
+    for level in range(height, 0, -1):
+        cells = "".join(
+            blocks[max(0, min(8, round((value / top * height - level + 1) * 8)))] * 2 for _bytes, value in points
+        )
+        label = f"{top * level / height:6.0f} |" if level in (height, height // 2) else "       |"
+        lines.append(f"{label}{cells}".rstrip())
+    lines.append(f"  GB/s +{'-' * (2 * len(points))}  {_size(points[0][0])} to {_size(points[-1][0])}")
+    return lines
+
+
+def _nccl_line(item: Json) -> str:
+    gpus = f" x {item['gpus'] // len(item['nodes'])} GPUs" if item["nodes"] and item["gpus"] else ""
+    place = f"{item['collective'] or 'NCCL test'}  {_count(len(item['nodes']))}{gpus}, {item['shape']}"
+    if item["measured"] is None:
+        return f"{place}: {item['verdict']}: {item['reason']}"
+    fraction = f" ({item['fraction']:.2f})" if item["fraction"] else ""
+    line = f"NIC line {item['bound']['nic_line']:.0f}, " if item["bound"]["nic_line"] else ""
+    threshold = f"threshold {item['threshold']:.0f}{fraction}" if item["threshold"] else "no threshold"
+    measured = f"{_size(item['size'])}: {item['measured']:.1f} GB/s{_since(item)}"
+    return f"{place}, {measured}; {line}{threshold}: {item['verdict']}"
+
+
+def _since(item: Json) -> str:
+    """The change since the earlier run of the same test on as many nodes."""
+    old = item["previous"]
+    if not old or not item["measured"] or not old["measured"] or old["nodes"] != len(item["nodes"]):
+        return ""
+    percent = (item["measured"] / old["measured"] - 1) * 100
+    return f" (before: {old['measured']:.1f}, {percent:+.0f} %)"
+
+
+def _scan_lines(item: Json, rows: int) -> list[str]:
+    """What a scan concludes, and whom it convicts."""
+    counts = item["counts"]
+    rounds = counts.get("pair_rounds", 0)
+    runs = f"{counts.get('pair_runs', 0)} pairs in {rounds} {'round' if rounds == 1 else 'rounds'}"
+    lines = [_cut(f"scan  {_count(len(item['nodes']))}, {item['shape']}, {runs}: {item['verdict']}", 400)]
+    if not item["convicted"]:
+        lines.append(_cut(f"  {_flat(item['reason'])}", 400))
+    for found in item["convicted"][:rows]:
+        lines.append(_cut(f"  {found['cause']:<6}  {culprit(found)}: {_flat(found['found'])}", 400))
+    for name, why in list(item["unresolved"].items())[:rows]:
+        lines.append(_cut(f"  unknown {name}: {_flat(why)}", 400))
+    more = max(len(item[key]) - rows for key in ("convicted", "unresolved"))
+    return [*lines, *([f"  ({more} more in the report)"] if more > 0 else [])]
+
+
+def culprit(found: Json) -> str:
+    """Whom a conviction of a scan is about: a node, or the two ends of a link."""
+    return found["node"] or " - ".join(found["between"])
+
+
+def _busbw(row: Json) -> Optional[float]:
+    halves = [float(row[key]) for key in ("out_busbw", "in_busbw") if row.get(key) is not None]
+    return max(halves) if halves else None
+
+
+def _size(number: Any) -> str:
+    value = float(number or 0)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if value < 1024 or unit == "GiB":
+            return f"{value:.4g} {unit}"
+        value /= 1024
+    return ""
+
+
+def _ratio(count: Json) -> str:
+    return "/".join("?" if count[key] is None else str(count[key]) for key in ("allocatable", "expected"))
+
+
+def locality(place: Json) -> str:
+    """Network block and rack (else local block) of a node, as one short text."""
+    parts = [place.get("network_block", ""), place.get("rack", "") or place.get("local_block", "")]
+    return "/".join(part for part in parts if part) or "-"
+
+
+def _cause(node: Json) -> str:
+    """The worst finding; else why the node was left out. Findings of one stage are mostly faces of one fault."""
+    telling = [item for item in node["findings"] if item["severity"] in ("error", "unknown")]
+    if telling:
+        first = telling[0]
+        more = len({item["stage"] for item in telling if item["severity"] == "error"} - {first["stage"]})
+        return _flat(first["found"]) + (f" (and more from {_stages(more)})" if more else "")
+    return f"left out of the test: {node['excluded']}" if node["excluded"] else ""
+
+
+def _first(error: str) -> str:
+    """The head of a message of several lines, with its first item."""
+    lines = [line.strip() for line in error.splitlines() if line.strip()] or ["no message"]
+    if lines[0].endswith(":") and len(lines) > 1:
+        return _cut(f"{lines[0]} {lines[1].lstrip('- ')}" + (" ..." if len(lines) > 2 else ""), 400)
+    return _cut(lines[0], 400)
+
+
+def _flat(text: str) -> str:
+    return " ".join(str(text).split())
+
+
+def _sentence(text: str) -> str:
+    text = _flat(text)
+    return text if text.endswith((".", "?", "!")) else f"{text}."
+
+
+def _cut(line: str, width: int) -> str:
+    return line if len(line) <= width else line[: width - 3].rstrip() + "..."
+
+
+def _capital(line: str) -> str:
+    return line[:1].upper() + line[1:]
+
+
+def _count(number: int) -> str:
+    return f"{number} {'node' if number == 1 else 'nodes'}"
+
+
+def _stages(number: int) -> str:
+    return f"{number} other {'stage' if number == 1 else 'stages'}"
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+
+
+# ---- JUnit ---------------------------------------------------------------------------------------------------------
+
+
+def junit(report: Json) -> str:
+    """Suites: verdict, stages, nodes, cluster, NCCL, scan. ``fail`` and ``degraded`` are failures, ``incomplete`` an
+    error, nodes that were left out are skipped. The suite ``verdict`` alone says whether the run passed."""
+    suites = ElementTree.Element("testsuites", name="gpuops.rdma")
+    states = {"ok": "pass", "skipped": "skipped", "running": "incomplete"}
+    severities = {"error": "fail", "unknown": "incomplete"}
+    _suite(suites, "verdict", [("verdict", report["verdict"], report["reason"], 0.0)])
+    _suite(
+        suites,
+        "stages",
+        [
+            (item["name"], states.get(item["status"], "fail"), item["error"], item["seconds"])
+            for item in report["stages"]
+        ],
+    )
+    _suite(suites, "nodes", [(item["name"], item["verdict"], _cause(item), 0.0) for item in report["nodes"]])
+    _suite(
+        suites,
+        "cluster",
+        [
+            (f"{item['id']} {item['subject']}", severities[item["severity"]], item["found"], 0.0)
+            for item in report["findings"]
+            if item["severity"] in severities
+        ],
+    )
+    _suite(
+        suites,
+        "nccl",
+        [
+            (item["name"] or item["collective"], item["verdict"], item["reason"], item["seconds"])
+            for item in report["nccl"]
+        ],
+    )
+    _suite(
+        suites,
+        "scan",
+        [
+            (item["name"] or item["shape"], item["verdict"], _convictions(item), item["seconds"])
+            for item in report["scan"]
+        ],
+    )
+    ElementTree.indent(suites)
+    return '<?xml version="1.0" encoding="UTF-8"?>\n' + ElementTree.tostring(suites, encoding="unicode") + "\n"
+
+
+def _convictions(scan: Json) -> str:
+    named = [f"{item['cause']} {culprit(item)}: {item['found']}" for item in scan["convicted"]]
+    return "; ".join([str(scan["reason"]), *named])
+
+
+_JUNIT = {
+    "fail": ("failure", "failures"),
+    "degraded": ("failure", "failures"),
+    "skipped": ("skipped", "skipped"),
+    "shared": ("skipped", "skipped"),
+    "excluded": ("skipped", "skipped"),
+}
+
+
+def _suite(parent: ElementTree.Element, name: str, cases: Sequence[tuple[str, str, str, float]]) -> None:
+    suite = ElementTree.SubElement(parent, "testsuite", name=name, tests=str(len(cases)))
+    counts = {"failures": 0, "errors": 0, "skipped": 0}
+    for title, verdict, why, seconds in cases:
+        case = ElementTree.SubElement(suite, "testcase", classname=name, name=_printable(title), time=str(seconds))
+        if verdict == "pass":
+            continue
+        kind, counter = _JUNIT.get(verdict, ("error", "errors"))
+        counts[counter] += 1
+        ElementTree.SubElement(case, kind, message=_printable(why or verdict))
+    for key, value in counts.items():
+        suite.set(key, str(value))
+
+
+def _printable(value: str) -> str:
+    """XML has no place for control characters, which logs carry, nor for halves of surrogate pairs."""
+    return "".join(
+        char
+        for char in value
+        if char in "\t\n" or (ord(char) >= 32 and not 0xD800 <= ord(char) <= 0xDFFF and char not in "\ufffe\uffff")
+    )

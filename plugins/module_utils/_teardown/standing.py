@@ -1,0 +1,188 @@
+# Copyright: gpuops.rdma contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Rows that still stand in a cluster when everything of ours is to go. PRIVATE to the collection.
+
+A device plugin whose ConfigMap is gone, as the ClusterPolicy or the labels of nodes name it, fails at its next start.
+So such rows are taken back first, each by its own role, with these commands:
+
+    take_back(standing) -> ["ansible-playbook gpuops.rdma.sharing -e rdma_sharing_state=absent ...", ...]
+    staying(standing) -> ["...", ...]      what no role can take back here, and why
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json
+
+GPU_NODES = "nvidia.com/gpu.present=true"
+VERDICT = "gpuops.rdma/verdict"
+CONFIG_LABEL, MIG_LABEL = "nvidia.com/device-plugin.config", "nvidia.com/mig.config"
+VGPU_NODES = "gpuops.rdma/vgpu=true"
+CONFIG_MAP, MIG_SUFFIX = "gpuops-gpu-sharing", "-mig"
+TIME_SLICING, MPS = "time-slicing", "mps"
+"""Name of the ConfigMap and keys that the roles use where nothing else is said."""
+UNTAINT = "kubectl taint nodes --all KEY:EFFECT- removes one"
+SHOWN = 5
+
+
+@dataclass(frozen=True)
+class Standing:
+    """What the notes of our roles tell; empty where nothing stands."""
+
+    policy: str = ""
+    """Name of the ClusterPolicy; "" where there is none any more."""
+    runs: bool = False
+    """The operator made its DaemonSets, as roles need it; without any GPU node it may not have."""
+    gpu_nodes: int = 0
+    taints: Sequence[str] = ()
+    """As ``key=value:effect``, of GPU nodes and MachineSets."""
+    stray: Sequence[str] = ()
+    """The same of nodes that no role would take for GPU nodes any more."""
+    taint_sets: Sequence[str] = ()
+    tolerations: bool = False
+    keys: Mapping[str, str] = field(default_factory=dict)
+    """Keys of our ConfigMap, which the policy names -> time-slicing, mps or ""."""
+    config: str = ""
+    """Name of that ConfigMap."""
+    chosen: Iterable[str] = ()
+    """Keys that some node chooses."""
+    key_sets: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    """Key -> MachineSets whose new nodes choose it."""
+    mig_config: str = ""
+    """Our ConfigMap of MIG layouts, which the policy names."""
+    layouts: Sequence[str] = ()
+    """Those of it that some node chooses."""
+    layout_sets: Sequence[str] = ()
+    mig_nodes: int = 0
+    """Nodes with any MIG layout."""
+    mig_noted: bool = False
+    """The role gpu_mig noted the strategy that it found."""
+    vgpu: bool = False
+    metrics: bool = False
+    marked: int = 0
+    """Nodes with a scan's verdict."""
+    sets: Sequence[str] = ()
+    """MachineSets of the platform that the role machineset changed."""
+
+
+def take_back(found: Standing) -> list[str]:
+    """Commands, in their order; [] where nothing stands."""
+    workloads: Json = {}
+    if found.policy and found.runs:
+        workloads.update({"rdma_vgpu_selector": VGPU_NODES} if found.vgpu else {})
+        workloads.update({"rdma_metrics": "true"} if found.metrics else {})
+    lines = [_play("workloads", {"rdma_workloads_state": "absent", **workloads})] if workloads else []
+    if found.policy and found.runs and found.gpu_nodes:
+        rows = [*_taint_rows(found), *_key_rows(found), *_mig_rows(found)]
+        lines += [_play("sharing", {"rdma_sharing_state": "absent", **row}) for row in _folded(rows)]
+    elif found.policy:
+        lines += _forget(found)
+    if found.sets:
+        pools = [{"machine_set": name, "max_replicas": 1} for name in found.sets]
+        lines.append(_play("autoscaling", {"rdma_autoscaling_state": "absent", "rdma_autoscaling_pools": pools}))
+    return lines
+
+
+def _taint_rows(found: Standing) -> list[Json]:
+    """The role takes away what it noted on each node, so that the selector may be wide."""
+    if not found.taints:
+        return []
+    row = {"rdma_taints": ",".join(found.taints), "rdma_taints_selector": GPU_NODES}
+    return [{**row, **_sets("taints", found.taint_sets)}]
+
+
+def _key_rows(found: Standing) -> list[Json]:
+    rows = []
+    for key, strategy in sorted(found.keys.items()):
+        row, default = ("mps", MPS) if strategy == MPS else ("time_slicing", TIME_SLICING)
+        chosen = f"{CONFIG_LABEL}={key}" if key in found.chosen else GPU_NODES
+        one = {f"rdma_{row}_selector": chosen}
+        one.update({f"rdma_{row}_key": key} if key != default else {})
+        one.update({f"gpu_{row}_config_map": found.config} if found.config != CONFIG_MAP else {})
+        one.update(_sets(row, found.key_sets.get(key) or ()))
+        rows.append(one)
+    return rows
+
+
+def _mig_rows(found: Standing) -> list[Json]:
+    if not found.mig_config:
+        return [{"rdma_mig_selector": MIG_LABEL}] if found.mig_noted and found.mig_nodes else []
+    chosen = f"{MIG_LABEL} in ({','.join(found.layouts)})" if found.layouts else GPU_NODES
+    name = found.mig_config.removesuffix(MIG_SUFFIX)
+    named = {"gpu_mig_config_map": name} if name != CONFIG_MAP else {}
+    return [{"rdma_mig_selector": chosen, **named, **_sets("mig", found.layout_sets)}]
+
+
+def _sets(row: str, names: Sequence[str]) -> Json:
+    return {f"rdma_{row}_machine_sets": ",".join(names)} if names else {}
+
+
+def _folded(rows: Iterable[Json]) -> list[Json]:
+    """Rows that do not name the same input share a command."""
+    found: list[Json] = []
+    for row in rows:
+        place = next((one for one in found if not set(one) & set(row)), None)
+        if place is None:
+            found.append(dict(row))
+        else:
+            place.update(row)
+    return found
+
+
+def _forget(found: Standing) -> list[str]:
+    """Without a GPU node roles do not run; the policy alone has to forget what goes."""
+    spec: Json = {}
+    spec.update({"devicePlugin": {"config": None}} if found.config else {})
+    spec.update({"migManager": {"config": None}} if found.mig_config else {})
+    spec.update({"driver": {"licensingConfig": None}} if found.vgpu and not found.runs else {})
+    patch = shlex.quote(json.dumps({"spec": spec}))
+    return [f"kubectl patch clusterpolicy {found.policy} --type=merge -p {patch}"] if spec else []
+
+
+def _play(name: str, inputs: Mapping[str, object]) -> str:
+    words = [
+        f"{key}={value}" if isinstance(value, str) else json.dumps({key: value}, sort_keys=True)
+        for key, value in inputs.items()
+    ]
+    # Ansible parts "-e a=b c" at blanks.
+    words = [json.dumps(dict([word.split("=", 1)])) if " " in word and word[0] != "{" else word for word in words]
+    return " ".join([f"ansible-playbook gpuops.rdma.{name}", *(f"-e {shlex.quote(word)}" for word in words)])
+
+
+def _taints(words: Sequence[str]) -> str:
+    return f"taints {', '.join(words[:SHOWN])} that the role gpu_taints added"
+
+
+def staying(found: Standing) -> list[str]:
+    """Notes of ours that stay, with the reason and what to do."""
+    told = []
+    gone = "there is no GPU Operator any more" if not found.policy else "there is no GPU node"
+    alone = not (found.policy and found.runs and found.gpu_nodes)
+    if alone and found.taints:
+        told.append(f"{_taints(found.taints)}: {gone}; {UNTAINT}")
+    if found.stray:
+        told.append(f"{_taints(found.stray)} to nodes without label {GPU_NODES}; {UNTAINT}")
+    if found.tolerations and found.policy and not found.taints:
+        told.append(
+            f"tolerations that the role gpu_taints added to ClusterPolicy {found.policy}: no taint of it is left"
+        )
+    if not found.policy and found.vgpu:
+        told.append(f"label {VGPU_NODES} of nodes: {gone}")
+    if found.metrics and not (found.policy and found.runs):
+        told.append(f"settings of the DCGM exporter, label openshift.io/cluster-monitoring of its namespace: {gone}")
+    if found.mig_nodes and not found.mig_config and not (found.mig_noted and found.policy):
+        told.append(
+            f"MIG layouts of {found.mig_nodes} nodes: nothing tells whose they are; ansible-playbook "
+            f"gpuops.rdma.sharing -e rdma_sharing_state=absent -e rdma_mig_selector={MIG_LABEL} takes them back"
+        )
+    if found.marked:
+        told.append(
+            f"marks of {found.marked} nodes by a scan: they tell which nodes are bad; the role node_mark with "
+            "node_mark_state=absent removes them"
+        )
+    return told

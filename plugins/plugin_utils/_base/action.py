@@ -1,0 +1,148 @@
+# Copyright: gpuops.rdma contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Base of the collection's action plugins. PRIVATE to the collection.
+
+They run in the controller's process: a module could neither read files/ nor print while it waits.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import time
+import traceback
+from typing import Any, Optional
+
+from ansible.errors import AnsibleError
+from ansible.plugins.action import ActionBase
+from ansible.utils.display import Display
+from ansible_collections.gpuops.rdma.plugins.module_utils._common import argspec
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import (
+    InputError,
+    NotYet,
+    RdmaError,
+    WaitFailed,
+)
+from ansible_collections.gpuops.rdma.plugins.module_utils._kube.client import Client
+from ansible_collections.gpuops.rdma.plugins.module_utils._oci import inventory
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import run as base_run
+
+# A pod's log must not steer the terminal.
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+_AUTH = tuple(argspec.AUTH)
+
+
+class RdmaAction(ActionBase):
+    """Checks arguments, connects on first use, turns errors into one message."""
+
+    spec: dict[str, Any] = {}
+    selects: tuple[str, ...] = ()
+    """Options that choose what is changed: one that is given, and blank, is refused."""
+    TRANSFERS_FILES = False
+    _client: Optional[Client] = None
+    _plan_file: str = ""
+
+    def act(self, args: dict[str, Any]) -> dict[str, Any]:
+        raise NotImplementedError
+
+    @property
+    def client(self) -> Client:
+        if self._client is None:
+            client = Client.connect(self._auth)
+            self._refuse_elsewhere(client.host)
+            self._client = client
+        return self._client
+
+    def _refuse_elsewhere(self, server: str) -> None:
+        """One kubeconfig for an inventory of clusters leads every host's task to the same cluster, unless each has its
+        context. Only where the inventory tells its clusters' addresses can that be seen."""
+        told = getattr(self, "_task_vars", {})
+        ends = told.get("oci_endpoints") or [told.get("oci_public_endpoint"), told.get("oci_private_endpoint")]
+        known = [str(one) for one in self._templar.template(ends) if one] if any(ends) else []
+        if not inventory.elsewhere(server, known):
+            return
+        name, cluster = told.get("inventory_hostname", "this host"), str(told.get("oci_cluster_id") or "")
+        called = f" (OKE calls it {inventory.context(cluster)})" if cluster else ""
+        raise InputError(
+            f"The kubeconfig leads to {server}, but by the inventory {name} is at {' or '.join(known)}: nothing was "
+            f"asked of that cluster. Give {name} its context of the kubeconfig by the variable rdma_context{called}, "
+            "or a kubeconfig of its own by rdma_kubeconfig. If this is another way to the same cluster, set its "
+            "variable oci_endpoints to a list with that HOST:PORT."
+        )
+
+    @property
+    def check_mode(self) -> bool:
+        return bool(self._task.check_mode)
+
+    @property
+    def diff_mode(self) -> bool:
+        return bool(self._task.diff)
+
+    def progress(self, line: str) -> None:
+        Display().display(_CONTROL.sub("", line))
+
+    def show(self, line: str) -> None:
+        """Progress of what takes long: with the time of day."""
+        with contextlib.suppress(OSError):  # after Ctrl-C nobody may be there to print it
+            self.progress(f"[{time.strftime('%H:%M:%S')}] {line}")
+
+    def run(self, tmp: Any = None, task_vars: Any = None) -> dict[str, Any]:
+        result = super().run(tmp, task_vars)
+        self._task_vars = task_vars or {}
+        try:
+            args = self.arguments()
+            self._plan_file = args.get("plan") or ""
+            self._auth = {key: args.get(key) for key in _AUTH}
+            result.update(self.act(args))
+        except WaitFailed as error:
+            result.update(failed=True, msg=str(error), late=dict(list(error.late.items())[:20]))
+        except NotYet as error:
+            result.update(self._predicted(error))
+        except RdmaError as error:
+            result.update(failed=True, msg=str(error))
+        except AnsibleError:
+            raise
+        except Exception as error:
+            result.update(failed=True, msg=self._internal(error))
+        result.setdefault("changed", False)
+        if self._client is not None:
+            result["requests"] = self._client.requests
+        self._write_journal(result)
+        return result
+
+    def _predicted(self, error: NotYet) -> dict[str, Any]:
+        """There is nothing to compare with yet, so all that is asked for is a change; nothing can be taken back."""
+        if not self.check_mode or self._task.args.get("state") == "absent":
+            return {"failed": True, "msg": str(error)}
+        line = f"predicted without details, as it is not there yet: {error}"
+        self.progress(line)
+        return {"changed": True, "changes": [line], "notes": [line]}
+
+    def _write_journal(self, result: dict[str, Any]) -> None:
+        plan = self._plan_file
+        if plan and (result["changed"] or result.get("requests")):
+            entry = {"task": self._task.action.rsplit(".", 1)[-1], "changed": bool(result["changed"])}
+            entry.update({"predicted": True} if self.check_mode else {})
+            base_run.journal(
+                str(plan),
+                {**entry, "requests": result.get("requests", 0), **({"failed": True} if result.get("failed") else {})},
+            )
+
+    def arguments(self) -> dict[str, Any]:
+        """The task's arguments, coerced and checked by the plugin's spec."""
+        spec = argspec.with_auth(self.spec)
+        argspec.refuse_blank(self.selects, self._task.args)
+        self._task.args = argspec.with_lists(spec, self._task.args)
+        _result, args = self.validate_argument_spec(argument_spec=spec)
+        return dict(args)
+
+    def _internal(self, error: Exception) -> str:
+        """A defect of ours: one sentence for the user, the traceback only where -vvv asked for it."""
+        Display().vvv("".join(traceback.format_exception(type(error), error, error.__traceback__)))
+        frame = traceback.extract_tb(error.__traceback__)[-1]
+        place = f"{frame.filename.rsplit('/', 1)[-1]}:{frame.lineno}"
+        return (
+            f"{self._task.action} stopped on a defect of the collection: {type(error).__name__}: {error} ({place}). "
+            "The cluster is as the last task left it; please report this line."
+        )

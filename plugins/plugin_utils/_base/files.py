@@ -1,0 +1,99 @@
+# Copyright: gpuops.rdma contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Loads the tables of facts under files/. PRIVATE to the collection."""
+
+from __future__ import annotations
+
+import functools
+from pathlib import Path
+from typing import Any, Optional
+
+import yaml
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import DataError, InputError
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Shape
+from ansible_collections.gpuops.rdma.plugins.module_utils._host import rules as _host_rules
+from ansible_collections.gpuops.rdma.plugins.module_utils._nodes import shape_files
+from ansible_collections.gpuops.rdma.plugins.module_utils._operators import olm
+
+MAX_TOPOLOGY = 1 << 20
+"""Bytes: what a ConfigMap can hold."""
+FILES = Path(__file__).resolve().parents[3] / "files"
+_Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
+def load(path: Path) -> dict[str, Any]:
+    try:
+        document = yaml.load(path.read_text(encoding="utf-8"), Loader=_Loader)
+    except (OSError, yaml.YAMLError) as error:
+        raise DataError(f"Cannot read the collection's data file {path.name}: {str(error).splitlines()[0]}.") from None
+    if not isinstance(document, dict):
+        raise DataError(f"The collection's data file {path.name} is not a mapping.")
+    return document
+
+
+@functools.lru_cache(maxsize=1)
+def shapes() -> dict[str, Shape]:
+    """All shapes of files/topology, refused ones too."""
+    parsed = [shape_files.parse(load(path)) for path in sorted((FILES / "topology").glob("*.yml"))]
+    return {shape.name: shape for shape in parsed}
+
+
+def profile_names() -> list[str]:
+    return sorted(path.stem for path in (FILES / "profiles").glob("*.yml") if not path.stem.startswith("keys-"))
+
+
+@functools.lru_cache(maxsize=8)
+def profile(name: str, platform: str = "") -> dict[str, Any]:
+    """With ``platform`` openshift, what the profile says of it is laid over the rest."""
+    if name not in profile_names():
+        raise InputError(f"Unknown version profile {name!r}. Known: {', '.join(profile_names())}.")
+    document = load(FILES / "profiles" / f"{name}.yml")
+    rules = load(FILES / "profiles" / "keys-rules.yml")
+    for operator in ("gpu_operator", "network_operator", "volcano", "mpi_operator"):
+        entry = document[operator]
+        known = load(FILES / "profiles" / entry["keys"]) if "keys" in entry else {}
+        entry["rules"] = rules.get(operator, {})
+        entry["known_keys"] = known.get("keys", [])
+        entry["known_images"] = {**known.get("images", {}), **entry["rules"].get("images", {})}
+        entry.setdefault("values", {})
+    over = document.pop("openshift", {})
+    return olm.laid_over(document, over) if platform == "openshift" else document
+
+
+def local_chart(reference: Any) -> Optional[dict[str, Any]]:
+    """Chart.yaml of a chart directory on this machine; None for any other reference."""
+    ref = reference.get("ref", "") if isinstance(reference, dict) else str(reference or "")
+    chart = Path(ref).expanduser() / "Chart.yaml" if ref else None
+    return load(chart) if chart and chart.is_file() else None
+
+
+def topology_file(path: Path) -> str:
+    """A topology file of the user's own, as it is: NCCL's reader cares for every character."""
+    try:
+        with path.expanduser().open("rb") as file:
+            content = file.read(MAX_TOPOLOGY + 1)
+    except OSError as error:
+        raise InputError(f"Cannot read the NCCL topology file {path}: {error.strerror}.") from None
+    if len(content) > MAX_TOPOLOGY:
+        raise InputError(f"The NCCL topology file {path} has more than {MAX_TOPOLOGY >> 20} MiB, so it is none.")
+    return content.decode("utf-8", "replace")
+
+
+@functools.lru_cache(maxsize=1)
+def nccl() -> dict[str, Any]:
+    return load(FILES / "nccl.yml")
+
+
+@functools.lru_cache(maxsize=1)
+def host_rules() -> _host_rules.Table:
+    return _host_rules.table(load(FILES / "host_rules.yml"))
+
+
+@functools.lru_cache(maxsize=1)
+def version() -> str:
+    """The collection's own version: from galaxy.yml in a checkout, from MANIFEST.json when installed."""
+    manifest = FILES.parent / "MANIFEST.json"
+    if manifest.exists():
+        return str(load(manifest)["collection_info"]["version"])
+    return str(load(FILES.parent / "galaxy.yml")["version"])

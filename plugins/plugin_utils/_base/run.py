@@ -1,0 +1,127 @@
+# Copyright: gpuops.rdma contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The run folder: what one stage leaves for the next and for the report. PRIVATE to the collection."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json, to_dict
+
+
+def write(path: Path, document: Any, compact: bool = False) -> None:
+    """Whole or not at all: a killed run must not leave half a document. ``compact``: large, and read by programs only;
+    ten times as fast."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        with os.fdopen(handle, "w", encoding="utf-8") as out:
+            out.write(json.dumps(to_dict(document), indent=None if compact else 1))
+        Path(name).replace(path)
+    except OSError as error:
+        raise InputError(
+            f"Cannot write {path}: {error.strerror}. Set rdma_report_dir to a folder you can write."
+        ) from None
+
+
+RESULTS = ("nccl-*.json", "logs/*.log")
+HOSTS = ("host.json", "host-*.json", "perftest.json")
+OURS = (
+    "plan.json",
+    "survey.json",
+    "end.json",
+    "journal.jsonl",
+    "stage-*.json",
+    "findings-*.json",
+    "scan-*.json",
+    *HOSTS,
+    *RESULTS,
+)
+TEST_STAGE = "nccl_test"
+HARMLESS = (TEST_STAGE, "nccl_scan", "perftest", "node_mark")
+"""Tasks whose changes, pods of their own and marks on nodes, take nothing from an earlier test's result."""
+
+
+def clear(run_dir: Path, keep: Sequence[str] = ()) -> None:
+    """What an earlier run left, by name: the folder may be somebody's own. ``keep``: patterns of OURS to leave."""
+    for pattern in OURS:
+        for path in () if pattern in keep else run_dir.glob(pattern):
+            path.unlink(missing_ok=True)
+
+
+def selected(task_vars: Mapping[str, Any], stage: str) -> bool:
+    """Do the tags of this run let the stage run?"""
+    skipped = task_vars.get("ansible_skip_tags") or []
+    wanted = task_vars.get("ansible_run_tags") or ["all"]
+    return stage not in skipped and bool({"all", stage} & set(wanted))
+
+
+def read(path: Path) -> Json:
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise InputError(f"{path} does not exist: the stage that writes it has not run.") from None
+    except (OSError, ValueError) as error:
+        raise InputError(f"Cannot read {path}: {error}. Delete it and run again from the start.") from None
+    if not isinstance(document, dict):
+        raise InputError(f"{path} is not a JSON object.")
+    return document
+
+
+def read_plan(path: str, *, faulty: bool = False) -> Json:
+    """A plan whose inputs cannot be accepted is for preflight and the report alone (``faulty``): they list it all."""
+    plan = read(Path(path))
+    if plan.get("schema_version") != 1:
+        raise InputError(f"{path} is not a plan of this version of the collection (schema_version 1). Make a new plan.")
+    faults = [f"{item['subject']}: {item['found']}" for item in plan.get("findings", []) if item["id"] == "plan.input"]
+    if faults and not faulty:
+        raise InputError("\n- ".join(["This plan cannot be carried out; nothing was changed:", *faults]))
+    return plan
+
+
+def exclude(path: str, reasons: dict[str, str]) -> None:
+    """Takes nodes out of the later stages; the first reason stays."""
+    plan = read_plan(path)
+    for node in plan["nodes"]:
+        if node["name"] in reasons and not node["excluded"]:
+            node["excluded"] = reasons[node["name"]]
+    write(Path(path), plan)
+
+
+def journal(path: str, entry: Json) -> None:
+    """One line per task of ours that changed something or talked to the cluster; the stage's summary is made of it."""
+    place = Path(path).parent / "journal.jsonl"
+    place.parent.mkdir(parents=True, exist_ok=True)
+    with place.open("a", encoding="utf-8") as out:
+        out.write(json.dumps(entry) + "\n")
+    if entry["changed"] and not entry.get("predicted") and entry["task"] not in HARMLESS:
+        outdate(place.parent, f"{entry['task']} has changed the cluster since")
+
+
+def outdate(run_dir: Path, why: str) -> None:
+    """A test says nothing about a cluster that was changed after it: its result is kept, and marked."""
+    for path in run_dir.glob("nccl-*.json"):
+        with contextlib.suppress(InputError):  # half a document is the report's to tell
+            write(path, {**read(path), "stale": why})
+
+
+def journal_size(run_dir: Path) -> int:
+    place = run_dir / "journal.jsonl"
+    return place.stat().st_size if place.exists() else 0
+
+
+def journal_since(run_dir: Path, size: int) -> list[Json]:
+    place = run_dir / "journal.jsonl"
+    if not place.exists():
+        return []
+    with place.open("rb") as lines:
+        lines.seek(size)
+        return [json.loads(line) for line in lines if line.strip()]

@@ -1,0 +1,112 @@
+# Copyright: gpuops.rdma contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What the stack of OCI AI Blueprints needs besides a stack: the cluster's place, and a valid certificate. PRIVATE."""
+
+from __future__ import annotations
+
+import socket
+import ssl
+import time
+from collections.abc import Callable
+from typing import Any
+
+from ansible_collections.gpuops.rdma.plugins.module_utils._blueprints import stack
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import DeadlinePassed, InputError
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._oci import session as oci
+
+POLL, SHOW_EVERY, CONNECT = 15.0, 60.0, 10.0
+
+
+def table() -> Json:
+    return dict(files.load(files.FILES / "oci" / "blueprints_stack.yml"))
+
+
+def place(session: oci.Session, cluster: str, given: Json) -> dict[str, str]:
+    """The variables that say where the cluster is. ``given``: node_subnet, load_balancer_subnet, "" = as the cluster
+    says. InputError where the cluster does not say it."""
+    names = table()["place"]
+    key = oci.of_kind(cluster, "cluster", "cluster")
+    found = session.call(f"read the cluster {key}", "oke", "get_cluster", key).data
+    if found.lifecycle_state not in ("ACTIVE", "UPDATING"):
+        raise InputError(f"The cluster {found.name} ({key}) is {found.lifecycle_state}, not ACTIVE.")
+    network = session.call("read the cluster's VCN", "network", "get_vcn", found.vcn_id).data
+    balancers = (found.options.service_lb_subnet_ids or []) if found.options else []
+    endpoint = found.endpoint_config.subnet_id if found.endpoint_config else ""
+    values = {
+        "cluster": key,
+        "vcn": found.vcn_id,
+        "vcn_compartment": network.compartment_id,
+        "endpoint_subnet": endpoint or "",
+        "node_subnet": given["node_subnet"] or _node_subnet(session, found.compartment_id, key),
+        "load_balancer_subnet": given["load_balancer_subnet"] or (balancers[0] if balancers else ""),
+    }
+    lacking = [name for name, value in values.items() if not value]
+    if lacking:
+        raise InputError(
+            f"The cluster {found.name} does not tell its {', '.join(lacking).replace('_', ' ')}: give it as an option, "
+            f"or as {', '.join(names[name] for name in lacking)} in variables."
+        )
+    return {names[name]: value for name, value in values.items()}
+
+
+def _node_subnet(session: oci.Session, compartment: str, cluster: str) -> str:
+    listed = session.all("list node pools", "oke", "list_node_pools", compartment, cluster_id=cluster)
+    for pool in listed:
+        for config in (pool.node_config_details.placement_configs or []) if pool.node_config_details else []:
+            if config.subnet_id:
+                return str(config.subnet_id)
+    return ""
+
+
+def certificate(name: str, port: int, ca_path: str = "") -> str:
+    """Why the certificate of that host is not valid; "" when it is."""
+    try:
+        context = ssl.create_default_context(cafile=ca_path or None)
+        with (
+            socket.create_connection((name, port), CONNECT) as plain,
+            context.wrap_socket(plain, server_hostname=name),
+        ):
+            return ""
+    except ssl.SSLCertVerificationError as error:
+        return f"its certificate is not valid: {error.verify_message}"
+    except socket.gaierror:
+        return "its name is not known (nip.io is blocked by some networks and VPNs)"
+    except (OSError, ValueError) as error:
+        return f"it does not answer: {getattr(error, 'strerror', None) or error}"
+
+
+def wait_for_certificate(
+    url: str,
+    minutes: int,
+    ca_path: str,
+    progress: Callable[[str], None],
+    clock: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], None] = time.sleep,
+    look: Callable[[str, int, str], str] = certificate,
+) -> None:
+    """Until the API answers with a certificate that is trusted, which cert-manager gets after the stack is applied."""
+    name, port = stack.host(url)
+    started, shown = clock(), -SHOW_EVERY
+    while True:
+        why, passed = look(name, port, ca_path), clock() - started
+        if not why:
+            progress(f"{name}: certificate is valid after {passed / 60:.0f} min")
+            return
+        if passed >= minutes * 60:
+            raise DeadlinePassed(
+                f"{name} after {minutes} min: {why}. See `kubectl get certificates,challenges -A`: "
+                "cert-manager needs port 80 of the load balancer open to the internet. Run again; with ca_path for a "
+                "CA of your own, or certificate_timeout=0 to go on without it."
+            )
+        if passed - shown >= SHOW_EVERY:
+            progress(f"{name}: {why} ({passed / 60:.0f} of {minutes} min)")
+            shown = passed
+        sleep(max(min(POLL, minutes * 60 - passed), 0.1))
+
+
+def named(outputs: Json) -> dict[str, Any]:
+    """api, portal, username, password, as far as they are there."""
+    return {name: outputs.get(output, "") for name, output in table()["outputs"].items()}

@@ -1,0 +1,258 @@
+# Copyright: gpuops.rdma contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""One run of a DaemonSet whose pods write a document per node: apply, wait, read all, remove. PRIVATE.
+
+Pods are watched, documents are not: a pod is Ready when it has written, and says itself why it cannot. Then one paged
+list reads all documents. Cost per node: one pod in the watch, one ConfigMap in the list.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import time
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Callable, Optional
+from urllib.parse import urlencode
+
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import (
+    ClusterError,
+    Forbidden,
+    InputError,
+    NotFound,
+    WaitFailed,
+)
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json
+from ansible_collections.gpuops.rdma.plugins.module_utils._host import objects as host_objects
+from ansible_collections.gpuops.rdma.plugins.module_utils._host.objects import Daemon
+from ansible_collections.gpuops.rdma.plugins.module_utils._kube import objects as kube_objects
+from ansible_collections.gpuops.rdma.plugins.module_utils._kube import readiness, wait
+from ansible_collections.gpuops.rdma.plugins.module_utils._kube.client import Client
+from ansible_collections.gpuops.rdma.plugins.module_utils._kube.readiness import Status
+from ansible_collections.gpuops.rdma.plugins.module_utils._operators import sriov
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files as data
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._kube.watch import Watcher
+
+PAGE = 100
+"""Documents per list request, of up to 64 KB each."""
+TOLD = 3
+"""Late nodes in the line that says so."""
+READ_AGAIN = 2.0
+"""Seconds until a second look for documents whose pods are Ready: caches of the API server may be a moment behind."""
+
+
+def programs(daemon: Daemon) -> dict[str, str]:
+    """File name -> text of what the daemon's pods run."""
+    core, files = Path(host_objects.__file__).parent, data.FILES / "host_probe"
+    paths = {"publish.py": files / "publish.py", "host_probe.py": core / "probe.py"}
+    if daemon is host_objects.PEERMEM:
+        paths["peermem.py"] = core / "peermem.py"
+    return {name: path.read_text(encoding="utf-8") for name, path in paths.items()}
+
+
+def for_plan(
+    client: Client, plan: Json, daemon: Daemon, show: Callable[[str], None], *, image: str = "", interval: float = 0
+) -> HostRun:
+    """A run over the plan's nodes. ``image`` "": the plan's, which the VF configuration uses too."""
+    probe = plan.get("probe") or {"image": data.profile(plan["profile"])["vf_config_image"], "pull_secrets": []}
+    namespace, shapes, run = plan["namespaces"]["own"], data.shapes(), uuid.uuid4().hex[:12]
+    objects = host_objects.objects(
+        daemon,
+        [shapes[name] for name in plan["shapes"]],
+        [node["name"] for node in plan["nodes"]],
+        namespace,
+        image=image or probe["image"],
+        pull_secrets=probe["pull_secrets"],
+        run=run,
+        programs=programs(daemon),
+        interval=interval,
+    )
+    return HostRun(client, daemon, run, [*sriov.own_namespace(namespace, plan.get("platform", "")), *objects], show)
+
+
+class HostRun:
+    """``objects``: namespace first, then what host_objects made. ``show`` takes a progress line."""
+
+    def __init__(
+        self,
+        client: Client,
+        daemon: Daemon,
+        run: str,
+        objects: Sequence[Json],
+        show: Callable[[str], None],
+    ) -> None:
+        self.client, self.daemon, self.run, self.show = client, daemon, run, show
+        self.objects = [kube_objects.owned(obj) for obj in objects]
+        self.namespace = str(objects[0]["metadata"]["name"])
+        self._applied: list[Json] = []
+
+    def predict(self) -> list[str]:
+        """Check mode: what would be applied, checked by the server as far as it can."""
+        said = []
+        for obj in self.objects:
+            before = self._before(obj)
+            if obj["kind"] == "Namespace" and before is not None:
+                continue
+            self._refuse_strange(obj, before)
+            with contextlib.suppress(NotFound, Forbidden):  # the namespace may be one that this run would make
+                self.client.apply(obj, dry_run=True)
+            said.append(f"{'create' if before is None else 'update'} {kube_objects.reference(obj)}")
+        return said
+
+    @contextlib.contextmanager
+    def applied(self, keep: bool) -> Iterator[None]:
+        """The objects are there inside the block, and gone behind it unless ``keep``: also after an error. The
+        namespace stays: one that is on its way out would stop the next run."""
+        self._clear_documents()
+        try:
+            for obj in self.objects:
+                self._apply(obj)
+            yield
+        finally:
+            if not keep:
+                self.remove()
+
+    def _apply(self, obj: Json) -> None:
+        before = self._before(obj)
+        if obj["kind"] == "Namespace" and before is not None:
+            return  # one that somebody else made is used as it is
+        if obj["metadata"]["name"] == sriov.SCC and before is not None:
+            return  # the other stages' pods need it too
+        self._refuse_strange(obj, before)
+        try:
+            self.client.apply(obj)
+            if obj["metadata"]["name"] != sriov.SCC:
+                self._applied.append(obj)
+        except ClusterError as error:
+            raise type(error)(
+                f"Cannot apply {kube_objects.reference(obj)}: {error}", error.status, error.reason
+            ) from None
+
+    def _before(self, obj: Json) -> Optional[Json]:
+        try:
+            return self.client.find(self.client.path_of(obj))
+        except NotFound:
+            return None
+
+    def _refuse_strange(self, obj: Json, before: Optional[Json]) -> None:
+        if before is not None and not kube_objects.is_ours(before):
+            raise InputError(
+                f"Cannot apply {kube_objects.reference(obj)}: it exists without the label "
+                f"{kube_objects.OWNED_LABEL}={kube_objects.OWNER}, so it is somebody else's. Remove or rename it."
+            )
+
+    def remove(self) -> None:
+        """What could not be removed is said, not raised: the results are worth more."""
+        try:
+            for obj in reversed(self._applied):
+                if obj["kind"] != "Namespace":
+                    self.client.delete(self.client.path_of(obj))
+            self._clear_documents()
+        except ClusterError as error:
+            self.show(f"{self.daemon.name}: clean-up is not complete: {error}")
+
+    def _clear_documents(self) -> None:
+        """All in one request, those of earlier runs too."""
+        path = self.client.path("v1", "ConfigMap", self.namespace)
+        self.client.delete(f"{path}?{urlencode({'labelSelector': self.daemon.documents()})}")
+
+    # ---- waiting ---------------------------------------------------------------------------------------------------
+
+    def follow(self, nodes: Mapping[str, bool], *, title: str, timeout: float, grace: float) -> dict[str, str]:
+        """Until each node's pod has written; node -> why not for the others. ``nodes``: name -> whether it is waited
+        for to the end; one that the run has left out already gets ``grace`` seconds."""
+        if not nodes:
+            return {}
+        with Watcher(self.client) as watcher:
+            try:
+                wait.await_state(
+                    lambda: self._statuses(watcher, nodes),
+                    wait_change=watcher.wait_change,
+                    clock=time.monotonic,
+                    timeout=timeout,
+                    show=self.show,
+                    title=title,
+                    grace=grace,
+                    settle=math.inf,
+                )
+            except WaitFailed as error:
+                late = {name: error.late.get(name) or why for name, why in self._late(watcher, nodes).items()}
+                told = "; ".join(f"{name} {why}" for name, why in list(late.items())[:TOLD])
+                self.show(f"{title:<16} goes on without {len(late)} of {len(nodes)} nodes: {told}")
+                return late
+        return {}
+
+    def _late(self, watcher: Watcher, nodes: Mapping[str, bool]) -> dict[str, str]:
+        try:
+            return wait.late_map(self._statuses(watcher, nodes))
+        except ClusterError as error:
+            return dict.fromkeys(nodes, str(error))
+
+    def _statuses(self, watcher: Watcher, nodes: Mapping[str, bool]) -> dict[str, Status]:
+        path = self.client.path("v1", "Pod", self.namespace)
+        pods: dict[str, Json] = {}
+        for pod in watcher.store(path, _small, label_selector=self.daemon.pods).items():
+            if pod["run"] == self.run and not pod["metadata"].get("deletionTimestamp"):
+                pods[pod["node"]] = pod
+        missing = [name for name in nodes if name not in pods]
+        refused = self._refused(watcher) if missing else None
+        found = {}
+        for name, needed in nodes.items():
+            status = readiness.pod(pods.get(name)) if name in pods or refused is None else refused
+            if not needed and status.state == readiness.WAITING:
+                status = Status(readiness.WAITING, status.why, status.code, stuck=True, progress=status.progress)
+            found[f"documents/{name}"] = status
+        return found
+
+    def _refused(self, watcher: Watcher) -> Optional[Status]:
+        path = self.client.path("v1", "Event", self.namespace)
+        events = watcher.store(path, field_selector="reason=FailedCreate").items()
+        return readiness.failed_create(events, self.daemon.name)
+
+    # ---- reading ---------------------------------------------------------------------------------------------------
+
+    def collect(
+        self, nodes: Sequence[str], late: Mapping[str, str], take: Callable[[str, Json], Any]
+    ) -> tuple[dict[str, Any], dict[str, str]]:
+        """(node -> what ``take(node, document)`` made of its document, node -> why there is none), by one paged list;
+        by a second one when a Ready pod's document is not in it. No document outlives its page unless ``take`` keeps
+        it."""
+        wanted = set(nodes)
+        taken, reasons = self._read(wanted, take)
+        if wanted - taken.keys() - reasons.keys() - late.keys():
+            time.sleep(READ_AGAIN)
+            taken, reasons = self._read(wanted, take)
+        missing = {
+            name: reasons.get(name) or late.get(name) or "its pod is Ready, but its document is not there"
+            for name in nodes
+            if name not in taken
+        }
+        return taken, missing
+
+    def _read(self, wanted: set[str], take: Callable[[str, Json], Any]) -> tuple[dict[str, Any], dict[str, str]]:
+        path = self.client.path("v1", "ConfigMap", self.namespace)
+
+        def one(item: Json) -> tuple[str, Any, str]:
+            node, document, why = host_objects.read(item, self.run)
+            return node, take(node, document) if document is not None and node in wanted else None, why
+
+        selector = self.daemon.documents(self.run)
+        found = self.client.projected(path, one, limit=PAGE, label_selector=selector)
+        taken = {node: value for node, value, _why in found if value is not None}
+        return taken, {node: why for node, _value, why in found if why}
+
+
+def _small(obj: Json) -> Json:
+    """The few fields of a pod that are read."""
+    meta, status = obj["metadata"], obj.get("status") or {}
+    keys = ("phase", "reason", "message", "conditions", "containerStatuses")
+    kept: dict[str, Any] = {key: status[key] for key in keys if key in status}
+    return {
+        "metadata": {key: meta[key] for key in ("name", "deletionTimestamp") if key in meta},
+        "node": host_objects.pod_node(obj),
+        "run": host_objects.pod_run(obj),
+        "status": kept,
+    }

@@ -1,0 +1,103 @@
+# Copyright: gpuops.rdma contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Pods that prove what a node lets run: made together, looked at together, removed again. PRIVATE."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json
+from ansible_collections.gpuops.rdma.plugins.module_utils._kube import objects, readiness, wait
+from ansible_collections.gpuops.rdma.plugins.module_utils._kube.client import Client
+from ansible_collections.gpuops.rdma.plugins.module_utils._kube.readiness import Status
+
+POLL = 0.5
+UNSCHEDULABLE = "Unschedulable"
+
+
+def pod(
+    name: str, namespace: str, node: str, image: str, resources: Mapping[str, str], tolerations: Sequence[Json]
+) -> Json:
+    """It asks for these resources on this node, and sleeps."""
+    container: Json = {"name": "proof", "image": image, "resources": {"limits": dict(resources)}}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name, "namespace": namespace, "labels": {"app.kubernetes.io/name": "gpuops-proof"}},
+        "spec": {
+            "restartPolicy": "Never",
+            "terminationGracePeriodSeconds": 0,
+            "nodeSelector": {"kubernetes.io/hostname": node} if node else {},
+            "tolerations": list(tolerations),
+            "containers": [container],
+        },
+    }
+
+
+class Proof:
+    """As a context: whatever comes, the pods are gone afterwards."""
+
+    def __init__(self, client: Client, namespace: str, say: Callable[[str], None]) -> None:
+        self.client, self.namespace, self.say = client, namespace, say
+        self.pods: list[str] = []
+
+    def __enter__(self) -> Proof:
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        for name in self.pods:
+            self.client.delete(self.client.path("v1", "Pod", self.namespace, name))
+
+    def start(self, pods: Sequence[Json]) -> None:
+        """A pod of an earlier run that was cut short goes first: a pod cannot be changed."""
+        for one in pods:
+            name = one["metadata"]["name"]
+            path = self.client.path("v1", "Pod", self.namespace, name)
+            self.pods.append(name)
+            if self.client.delete(path):
+                self._await_gone(path)
+            self.client.apply(objects.owned(one))
+
+    def _await_gone(self, path: str, seconds: float = 60.0) -> None:
+        deadline = time.monotonic() + seconds
+        while self.client.find(path) is not None and time.monotonic() < deadline:
+            time.sleep(POLL)
+
+    def await_running(self, title: str, timeout: float, grace: float) -> None:
+        """All at once; Hopeless or DeadlinePassed with the reason of each that does not run."""
+        wait.await_state(
+            lambda: {f"pod/{name}": self._running(name) for name in self.pods},
+            wait_change=lambda seconds: time.sleep(min(seconds, POLL)),
+            clock=time.monotonic,
+            timeout=timeout,
+            grace=grace,
+            show=self.say,
+            title=title,
+        )
+
+    def _running(self, name: str) -> Status:
+        found = self.client.find(self.client.path("v1", "Pod", self.namespace, name))
+        status = readiness.pod(found)
+        ran = ((found or {}).get("status") or {}).get("phase") == "Succeeded"
+        return Status(readiness.READY) if ran else status
+
+    def phase(self, name: str) -> tuple[str, str]:
+        """(phase, why it is not scheduled)."""
+        found = self.client.find(self.client.path("v1", "Pod", self.namespace, name)) or {}
+        status = found.get("status") or {}
+        for one in status.get("conditions") or []:
+            if one.get("type") == "PodScheduled" and one.get("status") == "False":
+                return str(status.get("phase")), str(one.get("message") or one.get("reason") or UNSCHEDULABLE)
+        return str(status.get("phase") or ""), ""
+
+    def await_decided(self, name: str, timeout: float) -> tuple[str, str]:
+        """Until the scheduler has said something of the pod."""
+        deadline = time.monotonic() + timeout
+        while True:
+            phase, why = self.phase(name)
+            if why or phase not in ("", "Pending") or time.monotonic() > deadline:
+                return phase, why
+            time.sleep(POLL)

@@ -1,0 +1,157 @@
+# Copyright: gpuops.rdma contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Applies objects, and removes those that carry our label. PRIVATE to the collection."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Callable, Optional
+
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import (
+    ClusterError,
+    DeadlinePassed,
+    Forbidden,
+    InputError,
+    NotFound,
+)
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json
+from ansible_collections.gpuops.rdma.plugins.module_utils._kube import objects as kube_objects
+from ansible_collections.gpuops.rdma.plugins.module_utils._kube.client import Client
+
+POLL = 1.0
+
+
+class Writer:
+    """With ``dry_run`` the server says what would happen. ``say`` prints a line. Every method returns changes as
+    ``{what, diff}``."""
+
+    def __init__(self, client: Client, dry_run: bool, say: Callable[[str], None]) -> None:
+        self.client, self.dry_run, self.say = client, dry_run, say
+        self.left: list[str] = []
+
+    def apply(self, obj: Json, takeover: bool = False) -> Optional[Json]:
+        """None when nothing is to be changed. Somebody else's object is refused, unless ``takeover``."""
+        name = kube_objects.reference(obj)
+        before = self._find(obj)
+        if before is not None and kube_objects.contained(obj, before):
+            return None
+        if before is not None and not takeover and not kube_objects.is_ours(before):
+            if obj["kind"] == "Namespace":
+                # A namespace that somebody else made is used as it is; preflight has checked that it will do.
+                return None
+            raise InputError(
+                f"Cannot apply {name}: it exists without the label {kube_objects.OWNED_LABEL}={kube_objects.OWNER}, "
+                "so it is somebody else's. Remove it, choose another name, or label it to hand it over."
+            )
+        try:
+            after = self.client.apply(obj, dry_run=self.dry_run)
+        except ClusterError as error:
+            # In check mode the namespace or the kind may be one that this very run would make, and the user may lack
+            # the right to write: the prediction is then ours, not the server's.
+            if not (self.dry_run and isinstance(error, (NotFound, Forbidden))):
+                raise type(error)(f"Cannot apply {name}: {error}", error.status, error.reason) from None
+            after = obj
+        if kube_objects.same(before, after):
+            return None
+        return _change("create" if before is None else "update", name, before, after)
+
+    def remove(self, obj: Json) -> Optional[Json]:
+        """None when it is not there, on its way out, or somebody else's."""
+        before = self._find(obj)
+        if before is not None and not kube_objects.is_ours(before):
+            self.say(f"left alone: {kube_objects.reference(obj)} does not carry the label of this collection")
+            return None
+        return None if before is None else self._delete({**obj, "metadata": before["metadata"]})
+
+    def sweep(
+        self,
+        kinds: Sequence[tuple[str, str]],
+        selector: str,
+        timeout: float,
+        stays: Callable[[Json], str] = lambda obj: "",
+    ) -> list[Json]:
+        """Removes everything of these kinds with these labels, in this order, and waits until it is gone.
+
+        A namespace stays while something of somebody else is in it, and so does what ``stays`` has a reason for.
+        ``left`` is what stayed.
+        """
+        changes = []
+        for version, kind in kinds:
+            for obj in self._labelled(version, kind, selector):
+                why = self._stranger(obj) if kind == "Namespace" else stays(obj)
+                if why:
+                    self.left.append(f"{kube_objects.reference(obj)}: {why}")
+                    self.say(f"left alone: {self.left[-1]}")
+                    continue
+                change = self._delete(obj)
+                changes += [change] if change else []
+        if changes and not self.dry_run:
+            self._await_gone([change["object"] for change in changes], timeout)
+        return changes
+
+    def _labelled(self, version: str, kind: str, selector: str) -> list[Json]:
+        """Nothing where the server does not know the kind. Pods of a controller go with it."""
+        try:
+            items = self.client.list(self.client.path(version, kind), label_selector=selector)
+        except NotFound:
+            return []
+        if kind == "Pod":
+            items = [item for item in items if not item["metadata"].get("ownerReferences")]
+        return [{**item, "apiVersion": version, "kind": kind} for item in items]
+
+    def _stranger(self, namespace: Json) -> str:
+        name = namespace["metadata"]["name"]
+        for version, kind in kube_objects.OCCUPANTS:
+            try:
+                items = self.client.list(self.client.path(version, kind, name))
+            except NotFound:
+                continue
+            for item in items:
+                if kube_objects.is_somebodys({**item, "kind": kind}):
+                    return f"{kube_objects.reference({**item, 'kind': kind})} in it is not ours"
+        return ""
+
+    def _delete(self, obj: Json) -> Optional[Json]:
+        if obj["metadata"].get("deletionTimestamp"):
+            return None
+        self.client.delete(self.client.path_of(obj), dry_run=self.dry_run)
+        return {**_change("delete", kube_objects.reference(obj), obj, None), "object": obj}
+
+    def _await_gone(self, objects: Iterable[Json], timeout: float) -> None:
+        deadline = time.monotonic() + timeout
+        left = list(objects)
+        while left := list(self._still_there(left)):
+            if time.monotonic() > deadline:
+                names = {kube_objects.reference(obj): "still there" for obj in left}
+                raise DeadlinePassed(
+                    f"Deleted, but not gone after {timeout:.0f} s: {', '.join(list(names)[:5])}. Something holds it: "
+                    "see its finalizers, and for a namespace its status.conditions.",
+                    names,
+                )
+            time.sleep(POLL)
+
+    def _still_there(self, objects: Iterable[Json]) -> Iterator[Json]:
+        for obj in objects:
+            found = self._find(obj)
+            if found is not None and found["metadata"].get("uid") == obj["metadata"].get("uid"):
+                yield obj
+
+    def _find(self, obj: Json) -> Optional[Json]:
+        try:
+            return self.client.find(self.client.path_of(obj))
+        except NotFound:
+            return None
+
+
+def _change(verb: str, name: str, before: Optional[Json], after: Optional[Json]) -> Json:
+    return {
+        "what": f"{verb} {name}",
+        "diff": {
+            "before_header": name,
+            "after_header": name,
+            "before": kube_objects.shortened(kube_objects.visible(before)),
+            "after": kube_objects.shortened(kube_objects.visible(after)),
+        },
+    }

@@ -1,0 +1,70 @@
+# Copyright: gpuops.rdma contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Looks which nodes other pods use, once or until they are free. Only reads: no foreign pod is touched. PRIVATE."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Sequence
+from typing import Callable, Optional
+
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import Unreachable
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json
+from ansible_collections.gpuops.rdma.plugins.module_utils._kube.client import Client
+from ansible_collections.gpuops.rdma.plugins.module_utils._kube.wait import duration
+from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import job
+from ansible_collections.gpuops.rdma.plugins.module_utils._nodes import busy as nodes_busy
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._kube.watch import Watcher
+
+MODES = ("skip", "wait", "fail")
+HEARTBEAT = 30.0
+Busy = dict[str, list[nodes_busy.Holder]]
+
+
+class Look:
+    """``own``: names of tests in the job's namespace whose pods do not count, as their leftovers are removed."""
+
+    def __init__(self, client: Client, plan: Json, own: Collection[str]) -> None:
+        self.client, self.own, self.namespace = client, own, plan["namespaces"]["job"]
+        gpus = {node.get("gpu_resource") or plan["resources"]["gpu"] for node in plan["nodes"]}
+        self.resources = gpus | {plan["resources"]["gpu"], plan["resources"]["vf"]}
+        self.path = client.path("v1", "Pod")
+
+    def _read(self, pod: Json) -> Optional[nodes_busy.Holder]:
+        meta = pod["metadata"]
+        if meta.get("namespace") == self.namespace and (meta.get("labels") or {}).get(job.TEST_LABEL) in self.own:
+            return None
+        return nodes_busy.holder(pod, self.resources)
+
+    def once(self, nodes: Sequence[str]) -> Busy:
+        found = self.client.projected(self.path, self._read)
+        return nodes_busy.by_node((one for one in found if one is not None), nodes)
+
+    def until_free(
+        self,
+        nodes: Sequence[str],
+        timeout: float,
+        show: Callable[[str], None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> Busy:
+        """Those that are still in use after ``timeout`` seconds; {} when all are free."""
+        busy = self.once(nodes)
+        if not busy:
+            return busy
+        began, told, text = clock(), -HEARTBEAT, ""
+        with Watcher(self.client) as watcher:
+            store = watcher.store(self.path, self._read)
+            while True:
+                try:
+                    busy = nodes_busy.by_node((one for one in store.items() if one is not None), nodes)
+                    now_text = f"waits: {nodes_busy.summary(busy, len(nodes))}"
+                except Unreachable as error:
+                    now_text = f"no answer from the API server: {error}"
+                spent = clock() - began
+                if not busy or spent > timeout:
+                    return busy
+                if (now_text != text and spent - told >= 1.0) or spent - told >= HEARTBEAT:
+                    show(f"{now_text} | {duration(spent)} of {duration(timeout)}")
+                    text, told = now_text, spent
+                watcher.wait_change(min(5.0, max(0.1, timeout - spent)))

@@ -1,0 +1,60 @@
+# Copyright: gpuops.rdma contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The file with a site's own results, one JSON object per line as _judge.record makes it. PRIVATE to the collection."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json
+
+LARGEST = 4 << 20
+"""Bytes that are read; older lines are cut off when the file has grown to twice of it."""
+
+
+def read(path: Path) -> list[Json]:
+    """The newest records; lines that cannot be read are passed over. [] when there is no file yet."""
+    try:
+        lines = _tail(path).splitlines()
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise InputError(f"Cannot read the NCCL history {path}: {error.strerror}.") from None
+    return [record for record in map(_record, lines) if record is not None]
+
+
+def append(path: Path, records: Sequence[Json]) -> None:
+    """Adds lines in one write, so that several runs at a time do not mix theirs."""
+    text = "".join(f"{json.dumps(record, sort_keys=True)}\n" for record in records)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if path.exists() and path.stat().st_size > 2 * LARGEST:
+            short = path.with_name(f".{path.name}.{os.getpid()}")
+            short.write_bytes(_tail(path))
+            short.replace(path)
+        with path.open("a", encoding="utf-8") as file:
+            file.write(text)
+    except OSError as error:
+        raise InputError(f"Cannot write the NCCL history {path}: {error.strerror}.") from None
+
+
+def _tail(path: Path) -> bytes:
+    """Whole lines from the end."""
+    with path.open("rb") as file:
+        size = file.seek(0, os.SEEK_END)
+        file.seek(max(0, size - LARGEST))
+        data = file.read()
+    return data if size <= LARGEST else data.partition(b"\n")[2]
+
+
+def _record(line: bytes) -> Json | None:
+    try:
+        record = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    return record if isinstance(record, dict) else None

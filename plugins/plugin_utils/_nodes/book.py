@@ -1,0 +1,107 @@
+# Copyright: gpuops.rdma contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The cluster's nodes, without reading all of them whole in every stage. PRIVATE to the collection.
+
+A node is 20 to 30 KB, of which decisions need two, and every stage looks at all nodes. So what was read stays in the
+run folder (``nodes.json``, also for the next run) with each node's uid and resourceVersion: a later look lists the
+metadata alone, a sixth of the bytes, and reads again what has another version. It sees what a full list would see, and
+can be watched from there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Optional
+
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json, Locality, NodeFacts
+from ansible_collections.gpuops.rdma.plugins.module_utils._kube.client import Client
+from ansible_collections.gpuops.rdma.plugins.module_utils._nodes import facts as nodes_facts
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files, run
+
+NODES = "/api/v1/nodes"
+FILE = "nodes.json"
+FEW = 16
+SHARE = 25
+"""Of so many changed nodes, or of every 25th, each is read by itself; more, or most of all, are read with a list.
+Kubelets write their node every five minutes, changed or not."""
+Entry = tuple[str, NodeFacts]
+"""uid/resourceVersion and facts"""
+
+
+class NodeBook:
+    """``run_dir``: where it is kept between tasks; without one every look is a full list."""
+
+    def __init__(self, client: Client, run_dir: Optional[Path] = None) -> None:
+        self.client = client
+        self._file = run_dir / FILE if run_dir else None
+
+    def look(self, selector: str = "") -> tuple[dict[str, NodeFacts], str]:
+        """Nodes by name as they are now, and the resourceVersion to watch them from."""
+        known = self._load()
+        if not known:
+            return self._whole(selector, known)
+        listed, at = self.client.versions(NODES, label_selector=selector)
+        changed = [name for name, version in listed if known.get(name, ("",))[0] != version]
+        if len(changed) > max(FEW, len(listed) // SHARE) or 2 * len(changed) > len(listed):
+            return self._whole(selector, known)
+        with ThreadPoolExecutor(max_workers=FEW) as workers:
+            again = dict(zip(changed, workers.map(self._one, changed)))
+        known.update({name: entry for name, entry in again.items() if entry})
+        now = {name: known[name] for name, _version in listed if again.get(name, ()) is not None}
+        if changed or (len(now) < len(known) and not selector):
+            self._save(known if selector else now)
+        return {name: facts for name, (_version, facts) in now.items()}, at
+
+    def facts(self) -> list[NodeFacts]:
+        return list(self.look()[0].values())
+
+    def kept(self) -> list[NodeFacts]:
+        """As this run last read them; the cluster is asked only when nothing was kept."""
+        return [facts for _version, facts in self._load().values()] or self.facts()
+
+    def _one(self, name: str) -> Optional[Entry]:
+        """By a list: who may list nodes may not always get one. None when it has gone meanwhile."""
+        found = self.client.projected(NODES, _entry, field_selector=f"metadata.name={name}")
+        return found[0] if found else None
+
+    def _whole(self, selector: str, known: dict[str, Entry]) -> tuple[dict[str, NodeFacts], str]:
+        found, at = self.client.projected_at(NODES, _entry, label_selector=selector)
+        self._save({**(known if selector else {}), **{facts.name: (version, facts) for version, facts in found}})
+        return {facts.name: facts for _version, facts in found}, at
+
+    def _load(self) -> dict[str, Entry]:
+        """Nothing when there is none, when it is of another cluster, or damaged: then all is read anew."""
+        if self._file is None or not self._file.exists():
+            return {}
+        with contextlib.suppress(InputError, KeyError, TypeError, AttributeError):
+            document = run.read(self._file)
+            if document["made_by"] == self._made_by():
+                return {name: (item["version"], _facts_of(item["facts"])) for name, item in document["nodes"].items()}
+        return {}
+
+    def _save(self, entries: dict[str, Entry]) -> None:
+        if self._file is None:
+            return
+        nodes = {name: {"version": version, "facts": facts} for name, (version, facts) in entries.items()}
+        run.write(self._file, {"made_by": self._made_by(), "nodes": nodes}, compact=True)
+
+    def _made_by(self) -> list[str]:
+        """Another server's nodes, or facts that another release read, are of no use."""
+        return [self.client.host, files.version(), *(field.name for field in dataclasses.fields(NodeFacts))]
+
+
+def _entry(node: Json) -> Entry:
+    meta = node["metadata"]
+    return f"{meta.get('uid', '')}/{meta.get('resourceVersion', '')}", nodes_facts.node_facts(node)
+
+
+def _facts_of(item: Json) -> NodeFacts:
+    values = {**item, "locality": Locality(**item["locality"])}
+    for key in ("taints", "pod_cidrs"):
+        values[key] = tuple(values[key])
+    return NodeFacts(**values)

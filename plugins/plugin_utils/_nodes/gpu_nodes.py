@@ -1,0 +1,292 @@
+# Copyright: gpuops.rdma contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What GPU sharing and taints need of the cluster: its ClusterPolicy, its GPU nodes, pods that hold GPUs. PRIVATE."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import functools
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Optional
+
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import (
+    Busy,
+    Forbidden,
+    InputError,
+    NotFound,
+    NotYet,
+    RdmaError,
+)
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json, NodeFacts, Shape
+from ansible_collections.gpuops.rdma.plugins.module_utils._kube.client import Client
+from ansible_collections.gpuops.rdma.plugins.module_utils._nodes import facts as nodes_facts
+from ansible_collections.gpuops.rdma.plugins.module_utils._nodes import gpu_labels, pod_gpu
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files
+
+PLUGIN, FEATURES = "nvidia-device-plugin-daemonset", "gpu-feature-discovery"
+OPERATOR = "gpu-operator"
+"""Its Deployment, by OLM as by the chart."""
+POLICY = ("nvidia.com/v1", "ClusterPolicy")
+MEMORY_LABEL = "nvidia.com/gpu.memory"
+Say = Callable[[str], None]
+SHOWN = 50
+EVICT_AGAIN = 1.0
+"""Seconds between two attempts to evict a pod."""
+
+
+@dataclass(frozen=True)
+class Member:
+    """A GPU node that is chosen."""
+
+    facts: NodeFacts
+    shape: Shape
+    labels: dict[str, str]
+    annotations: dict[str, str]
+    taints: list[Json]
+    version: str
+
+    @property
+    def name(self) -> str:
+        return self.facts.name
+
+    @property
+    def memory_mib(self) -> int:
+        """Of one GPU; 0 where the label tells of MIG devices, or is absent."""
+        text = self.labels.get(MEMORY_LABEL, "")
+        return int(text) if text.isdigit() and self.facts.sharing != "mig" else 0
+
+    @property
+    def mig_capable(self) -> bool:
+        """Unless GPU Feature Discovery says no."""
+        return self.labels.get(gpu_labels.MIG_CAPABLE) != "false"
+
+
+def members(client: Client, names: Sequence[str], selector: str, *, described: bool = True) -> list[Member]:
+    """NVIDIA GPU nodes: those named, those with the labels, or all; vGPU guests by name alone. Their GPUs are those of
+    their shape's table, else what GPU Feature Discovery tells. InputError for a name that is none, when there is no
+    node at all, and for a node of which neither tells, unless nobody chose it or it need not be ``described``."""
+    only = f"metadata.name={names[0]}" if len(names) == 1 else ""
+    listed = client.projected("/api/v1/nodes", _candidate, label_selector=selector, field_selector=only)
+    found = [one for one in listed if one is not None]
+    if names:
+        by_name = {one.name: one for one in found}
+        missing = [name for name in names if name not in by_name]
+        if missing:
+            known = client.projected("/api/v1/nodes", lambda node: str(node["metadata"]["name"]))
+            near = difflib.get_close_matches(missing[0], [one for one in known if one != missing[0]], 1)
+            hint = f" Did you mean {near[0]}?" if near else ""
+            raise InputError(f"{missing[0]} is no NVIDIA GPU node{_with(selector)}.{hint}")
+        found = [by_name[name] for name in dict.fromkeys(names)]
+    else:
+        found = [one for one in found if one.shape.gpu_count or one.labels.get(gpu_labels.VGPU) != "true"]
+    if not found:
+        raise InputError(f"There is no NVIDIA GPU node{_with(selector)}: nothing can be shared or tainted.")
+    return _described(client, found, chosen=bool(names or selector)) if described else found
+
+
+def _candidate(node: Json) -> Optional[Member]:
+    """A GPU node; of an unknown shape it has no GPUs yet."""
+    facts = nodes_facts.node_facts(node)
+    shape = files.shapes().get(facts.shape)
+    if not (nodes_facts.has_nvidia_gpu(facts) if shape is None else shape.vendor == "nvidia"):
+        return None
+    meta = node["metadata"]
+    return Member(
+        facts,
+        shape or Shape(facts.shape, gpu_labels.DESCRIBED),
+        dict(meta.get("labels") or {}),
+        dict(meta.get("annotations") or {}),
+        list(node.get("spec", {}).get("taints") or []),
+        meta.get("resourceVersion", ""),
+    )
+
+
+def _described(client: Client, found: list[Member], chosen: bool) -> list[Member]:
+    """A table may also say only that a shape has no RDMA with us: its GPUs are as good."""
+    done: list[Member] = []
+    lacking: list[tuple[Member, str]] = []
+    for one in found:
+        shape: Optional[Shape] = one.shape
+        why = ""
+        if not one.shape.gpu_count:
+            shape, why = gpu_labels.described(one.facts, _devices(client).get(one.name, {}))
+        if shape is None:
+            lacking.append((one, why))
+        else:
+            done.append(dataclasses.replace(one, shape=shape))
+    if lacking and (chosen or not done):
+        one, why = lacking[0]
+        more = f" Nor of {len(lacking) - 1} more." if len(lacking) > 1 else ""
+        raise InputError(
+            f"Cannot tell the GPUs of node {one.name}: its instance type {one.facts.shape or '(none)'} has no table "
+            f"(files/topology), and it {why}.{more} See that the pods of DaemonSet {FEATURES} and of NFD run there, or "
+            "choose other nodes."
+        )
+    return done
+
+
+@functools.lru_cache(maxsize=1)
+def _devices(client: Client) -> dict[str, dict[str, int]]:
+    """Node -> its GPUs by PCI id, as NFD tells: read once for a task, as no machine changes its GPUs meanwhile."""
+    try:
+        path = client.path("nfd.k8s-sigs.io/v1alpha1", "NodeFeature")
+        read = client.projected(path, gpu_labels.gpu_devices, limit=200)
+    except (NotFound, Forbidden):
+        return {}
+    # A node may have several: GPU Feature Discovery writes one too.
+    return {name: devices for name, devices in read if devices}
+
+
+def _with(selector: str) -> str:
+    return f" with the labels {selector}" if selector else ""
+
+
+MACHINE_SET, MACHINES = ("machine.openshift.io/v1beta1", "MachineSet"), "openshift-machine-api"
+
+
+def machine_set(client: Client, name: str) -> tuple[str, Json]:
+    """(its path, the object)"""
+    try:
+        path = client.path(*MACHINE_SET, MACHINES, name)
+        return path, client.get(path)
+    except NotFound:
+        raise InputError(
+            f"There is no MachineSet {name} in {MACHINES}: leave machine_sets out, or correct it."
+        ) from None
+
+
+def daemonsets(client: Client, labels: str = "") -> list[Json]:
+    return client.list(client.path("apps/v1", "DaemonSet"), label_selector=labels)
+
+
+def operator_namespace(client: Client, before_nodes: bool = False) -> str:
+    """Where the GPU Operator's device plugin runs. ``before_nodes``: also of an operator that has made no DaemonSet
+    yet, as there is no GPU node."""
+    found = daemonsets(client, f"app={PLUGIN}")
+    if not found and before_nodes:
+        found = client.list(client.path("apps/v1", "Deployment"), field_selector=f"metadata.name={OPERATOR}")
+    if not found:
+        raise NotYet(
+            f"No DaemonSet {PLUGIN} in this cluster: no GPU Operator, or its device plugin is off. Run the role "
+            "gpu_operator first."
+        )
+    return str(found[0]["metadata"]["namespace"])
+
+
+def policy(client: Client) -> Json:
+    """The ClusterPolicy in charge: the operator ignores all but the oldest."""
+    try:
+        found = client.list(client.path(*POLICY))
+    except NotFound:
+        found = []
+    if not found:
+        raise NotYet("There is no ClusterPolicy in this cluster: the GPU Operator is not installed, or not set up yet.")
+    return min(found, key=lambda one: (one["metadata"].get("creationTimestamp", ""), one["metadata"]["name"]))
+
+
+def policy_path(client: Client, found: Json) -> str:
+    return client.path(*POLICY, "", found["metadata"]["name"])
+
+
+def patch_policy(
+    client: Client, found: Json, spec: Json, dry_run: bool, annotations: Optional[Json] = None
+) -> Optional[Json]:
+    """A change as {what, diff}; None when it says so already. ``annotations`` go with it, and only with it."""
+    changed = _lacking(spec, found.get("spec") or {})
+    if not changed:
+        return None
+    name = found["metadata"]["name"]
+    body: Json = {"spec": changed, **({"metadata": {"annotations": annotations}} if annotations else {})}
+    client.patch(client.path(*POLICY, "", name), body, dry_run=dry_run)
+    return change(f"ClusterPolicy {name}", _same_keys(changed, found.get("spec") or {}), changed)
+
+
+def change(name: str, before: Any, after: Any) -> Json:
+    diff = {"before_header": name, "after_header": name, "before": before, "after": after}
+    return {"what": f"update {name}", "diff": diff}
+
+
+def _lacking(wanted: Mapping[str, Any], live: Mapping[str, Any]) -> Json:
+    """The part of a merge patch that changes something."""
+    found: Json = {}
+    for key, value in wanted.items():
+        if isinstance(value, Mapping):
+            inside = _lacking(value, live.get(key) or {})
+            found.update({key: inside} if inside else {})
+        elif live.get(key) != value:
+            found[key] = value
+    return found
+
+
+def put_back(before: Any, live: Any) -> Any:
+    """A merge patch's value that makes ``live`` what it was ``before``: keys that came since go."""
+    if not isinstance(before, Mapping) or not isinstance(live, Mapping):
+        return before
+    gone = {key: None for key in live if key not in before}
+    return {**gone, **{key: put_back(value, live.get(key)) for key, value in before.items()}}
+
+
+def _same_keys(wanted: Mapping[str, Any], live: Mapping[str, Any]) -> Json:
+    return {
+        key: _same_keys(value, live.get(key) or {}) if isinstance(value, Mapping) else live.get(key)
+        for key, value in wanted.items()
+    }
+
+
+def gpu_pods(client: Client, nodes: Iterable[str]) -> dict[str, list[str]]:
+    """Node -> paths of living pods that hold GPUs there."""
+    wanted = set(nodes)
+    found: dict[str, list[str]] = {}
+
+    def read(pod: Json) -> tuple[str, str]:
+        spec, meta = pod["spec"], pod["metadata"]
+        over = (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed")
+        holds = any(pod_gpu.is_gpu(name) for one in spec.get("containers") or [] for name in _limits(one))
+        node = spec.get("nodeName", "")
+        return (node, f"{meta['namespace']}/{meta['name']}") if holds and not over and node in wanted else ("", "")
+
+    only = f"spec.nodeName={next(iter(wanted))}" if len(wanted) == 1 else ""
+    for node, pod in client.projected(client.path("v1", "Pod"), read, field_selector=only):
+        if node:
+            found.setdefault(node, []).append(pod)
+    return found
+
+
+def evict(client: Client, pods: Iterable[str], timeout: float, say: Say) -> None:
+    """Pods by path, as gpu_pods gives them, by the eviction API: one that its PodDisruptionBudget holds is asked for
+    again until ``timeout``, for all of them. RdmaError names the budget then. It does not wait until they are gone."""
+    deadline, told = time.monotonic() + timeout, False
+    for pod in pods:
+        namespace, _sep, name = pod.partition("/")
+        while True:
+            try:
+                client.evict(namespace, name)
+                break
+            except Busy as busy:
+                if time.monotonic() + EVICT_AGAIN > deadline:
+                    raise RdmaError(
+                        f"Cannot evict pod {pod}: {_budget(busy)}, and so it was for {timeout:g} s. See that its other "
+                        "replicas run, or end it yourself."
+                    ) from None
+                if not told:
+                    say(f"waits for a PodDisruptionBudget: {pod}: {_budget(busy)}")
+                told = True
+                time.sleep(EVICT_AGAIN)
+
+
+def _budget(busy: Busy) -> str:
+    """The server's own words of the budget."""
+    return str(busy).partition("eviction: ")[2].partition(" (HTTP")[0]
+
+
+def _limits(container: Json) -> Json:
+    return (container.get("resources") or {}).get("limits") or {}
+
+
+def told(names: Sequence[str], count: int = 5) -> str:
+    more = f" and {len(names) - count} more" if len(names) > count else ""
+    return ", ".join(names[:count]) + more

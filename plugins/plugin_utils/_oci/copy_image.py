@@ -1,0 +1,121 @@
+# Copyright: gpuops.rdma contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Brings a node image from another region: export there, a link for a day, import here. PRIVATE to the collection.
+
+An image is of one region. The object's name holds the image's OCID, so that a run that was killed finds its export and
+its import again.
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Callable
+from typing import Any
+
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError, NotFound
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._oci import import_image
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._oci import session as oci
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._oci import work as oci_work
+
+FORMAT = "OCI"
+"""Keeps launch options; the only one that OCI imports as it was."""
+LINK_HOURS = 24
+
+
+class Copy:
+    """``options``: those of oci_worker_image. ``clocks``: clock and sleep of the waits, for tests."""
+
+    def __init__(self, session: oci.Session, options: Json, progress: Callable[[str], None], **clocks: Any) -> None:
+        self.session, self.options, self.progress, self.clocks = session, options, progress, clocks
+        self.image, self.bucket = options["image"], options["bucket"]
+        if options["from_region"] == session.region:
+            raise InputError(f"from_region: the image is in {session.region} already; use it as it is.")
+        self.there = session.elsewhere(options["from_region"])
+        self.object = f"gpuops-{self.image}.oci"
+
+    def run(self, check_mode: bool) -> Json:
+        """As Import.run."""
+        what = f"read the image {self.image} in {self.there.region}"
+        source = self.there.call(what, "compute", "get_image", self.image).data
+        options = {**self.options, "name": self.options["name"] or source.display_name}
+        options["operating_system"] = source.operating_system or options["operating_system"]
+        version = options["operating_system_version"] or source.operating_system_version
+        options["operating_system_version"] = version or ""
+        space = str(self.there.call("read the namespace of Object Storage", "storage", "get_namespace").data)
+        path = f"/n/{space}/b/{self.bucket}/o/{self.object}"
+        known = import_image.Import(self.session, options, f"https://none{path}", self.progress, **self.clocks)
+        state = known.known()
+        if state:
+            told = known.run(check_mode)
+            if state != "AVAILABLE" and not check_mode and not self.options["keep_object"] and self._exported(space):
+                self._forget(space)  # of a run that was killed
+            return told
+        if check_mode:
+            return {"changed": True, "image_ocid": "", "state": "", "added_shapes": options["shapes"]}
+        self._export(space, source)
+        key, url = self._link(space)
+        try:
+            told = import_image.Import(self.session, options, url, self.progress, **self.clocks).run(False)
+        finally:
+            self._call("end the link to the object", "delete_preauthenticated_request", space, self.bucket, key)
+        if not self.options["keep_object"]:
+            self._forget(space)
+        return told
+
+    def _forget(self, space: str) -> None:
+        self._call(f"delete the object {self.object}", "delete_object", space, self.bucket, self.object)
+
+    def _export(self, space: str, source: Any) -> None:
+        """Not again where an earlier run has exported it, or is at it."""
+        if self._exported(space):
+            self.progress(f"{source.display_name}: exported already to {self.bucket} in {self.there.region}")
+            return
+        work = self._work(source) if source.lifecycle_state == "EXPORTING" else ""
+        if not work:
+            details = self.session.oci.core.models.ExportImageViaObjectStorageTupleDetails(
+                export_format=FORMAT, namespace_name=space, bucket_name=self.bucket, object_name=self.object
+            )
+            what = f"export {source.display_name} to the bucket {self.bucket} in {self.there.region}"
+            made = self.there.call(what, "compute", "export_image", self.image, details)
+            work = made.headers.get("opc-work-request-id") or ""
+        seconds = self.options["timeout"] * 60
+        what = f"export of {source.display_name}"
+        oci_work.wait(self.there, what, work or self._work(source), seconds, self.progress, **self.clocks)
+
+    def _exported(self, space: str) -> bool:
+        """The object is there when the export is done, not before."""
+        try:
+            self._call(f"look for the object {self.object}", "head_object", space, self.bucket, self.object)
+        except NotFound:
+            return False
+        return True
+
+    def _work(self, source: Any) -> str:
+        compartment = source.compartment_id or self.options["compartment"]
+        return oci_work.running(self.there, self.image, compartment, self.image)
+
+    def _link(self, space: str) -> tuple[str, str]:
+        """(id, URL) of a link that reads the object."""
+        end = datetime.datetime.now(datetime.timezone.utc) + datetime.timedelta(hours=LINK_HOURS)
+        details = self.session.oci.object_storage.models.CreatePreauthenticatedRequestDetails(
+            name=self.object, object_name=self.object, access_type="ObjectRead", time_expires=end
+        )
+        method = "create_preauthenticated_request"
+        made = self._call(f"make a link to the object {self.object}", method, space, self.bucket, details)
+        base = self.there.client("storage").base_client.endpoint
+        return made.id, made.full_path or f"{base}{made.access_uri}"
+
+    def _call(self, what: str, method: str, *args: Any) -> Any:
+        return self.there.call(f"{what} in {self.there.region}", "storage", method, *args).data
+
+
+def needs(options: Json) -> None:
+    """InputError where something is missing for a copy."""
+    missing = [name for name in ("from_region", "bucket") if not options[name]]
+    if missing:
+        raise InputError(
+            f"image: to bring {options['image']} from another region, give {', '.join(missing)} too; the bucket is one "
+            "in that region."
+        )

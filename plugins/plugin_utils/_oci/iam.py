@@ -1,0 +1,129 @@
+# Copyright: gpuops.rdma contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Compartments, policies and dynamic groups of a tenancy, as far as a question needs them. PRIVATE to the collection.
+
+The number of calls depends on how deep the compartment lies and on how many identity domains are named, not on nodes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any, Optional
+
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import ClusterError, Forbidden, Unreachable
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json
+from ansible_collections.gpuops.rdma.plugins.module_utils._oci import policy
+from ansible_collections.gpuops.rdma.plugins.module_utils._oci.policy import DynamicGroup, Review, Source
+from ansible_collections.gpuops.rdma.plugins.module_utils._oci.preflight import Unread
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._oci import session as oci
+
+WORKERS = 8
+PAGE = 200
+"""Entries of a page of an identity domain."""
+
+
+def read(call: Callable[[], Any]) -> Any:
+    """The answer, or Unread with OCI's reason. What ends every further call too is raised."""
+    try:
+        return call()
+    except (Forbidden, Unreachable):
+        raise
+    except ClusterError as error:
+        return Unread(str(error))
+
+
+@dataclass(frozen=True)
+class Granted:
+    """What was read. ``unread``: why a part of it could not be; then nothing is missing for certain."""
+
+    tree: dict[str, policy.Compartment] = field(default_factory=dict)
+    statements: Sequence[Source] = ()
+    groups: Sequence[DynamicGroup] = ()
+    unread: Optional[Unread] = None
+
+
+class Iam:
+    """Questions about one compartment."""
+
+    def __init__(self, session: oci.Session, compartment: str) -> None:
+        self.session, self.compartment = session, compartment
+        self.root = session.tenancy or compartment
+        session.client("identity")  # made here, threads do not race for it
+
+    def granted(self, whos: Sequence[str]) -> Granted:
+        """All statements that may reach the compartment. ``whos``: groups that are asked about, for their domains."""
+        tree = read(self._tree)
+        if isinstance(tree, Unread):
+            return Granted(unread=tree)
+        chain = [*dict.fromkeys([*policy.ancestors(self.compartment, tree), self.root])]
+        with ThreadPoolExecutor(WORKERS) as workers:
+            found = list(workers.map(lambda key: read(lambda: self.statements(key)), chain))
+        statements = [item for part in found if not isinstance(part, Unread) for item in part]
+        groups = read(lambda: self.dynamic_groups(policy.domains(statements, whos)))
+        unread = next((item for item in (*found, groups) if isinstance(item, Unread)), None)
+        return Granted(tree, statements, [] if isinstance(groups, Unread) else groups, unread)
+
+    def reviews(
+        self, granted: Granted, name: str, who: str, user_groups: Sequence[str], options: Sequence[str], facts: Json
+    ) -> list[Review]:
+        """Of each need of the set ``name``."""
+        table = files.load(files.FILES / "oci" / "policies.yml")
+        context = self.context(granted, who, user_groups, options, facts)
+        needs = policy.needs(table, name, context)
+        known = policy.catalogue(table)
+        return policy.review(needs, granted.statements, granted.groups, context, known)
+
+    def context(
+        self, granted: Granted, who: str, user_groups: Sequence[str], options: Sequence[str], facts: Json
+    ) -> policy.Context:
+        told = {"request.region": self.session.region, **facts}
+        return policy.Context(
+            self.root, self.compartment, granted.tree, tuple(user_groups), who, told, frozenset(options)
+        )
+
+    def _tree(self) -> dict[str, policy.Compartment]:
+        what = "list the tenancy's compartments"
+        more = {"compartment_id_in_subtree": True, "limit": oci.PAGE} if self.session.tenancy else {"limit": oci.PAGE}
+        listed = self.session.all(what, "identity", "list_compartments", self.root, **more)
+        tree = {item.id: policy.Compartment(item.name, item.compartment_id or "") for item in listed}
+        tree.setdefault(self.root, policy.Compartment("", ""))
+        return tree
+
+    def statements(self, compartment: str) -> list[Source]:
+        listed = self.policies(compartment)
+        return [Source(text, compartment, item.name) for item in listed for text in item.statements]
+
+    def policies(self, compartment: str) -> list[Any]:
+        what = f"list policies of {compartment}"
+        return self.session.all(what, "identity", "list_policies", compartment, limit=oci.PAGE)
+
+    def dynamic_groups(self, domains: frozenset[str]) -> list[DynamicGroup]:
+        """Those of the Default domain, and of the named ones at each domain's own URL."""
+        listed = self.session.all("list dynamic groups", "identity", "list_dynamic_groups", self.root, limit=oci.PAGE)
+        found = [DynamicGroup(item.name, item.matching_rule or "", ocid=item.id) for item in listed]
+        for domain in self.domains(domains) if domains else []:
+            name = domain.display_name
+            found += [
+                DynamicGroup(item.display_name, item.matching_rule or "", name.lower(), item.ocid or "")
+                for item in self.domain_groups(domain)
+            ]
+        return found
+
+    def domains(self, names: frozenset[str]) -> list[Any]:
+        listed = self.session.all("list identity domains", "identity", "list_domains", self.root)
+        return [item for item in listed if item.display_name.lower() in names and item.lifecycle_state == "ACTIVE"]
+
+    def domain_groups(self, domain: Any) -> list[Any]:
+        """SCIM counts from 1."""
+        found: list[Any] = []
+        what, method = f"list dynamic groups of the domain {domain.display_name}", "list_dynamic_resource_groups"
+        while True:
+            more = {"start_index": len(found) + 1, "count": PAGE, "attributes": "displayName,matchingRule,ocid,id"}
+            part = self.session.call(what, f"domains@{domain.url}", method, **more).data
+            found += part.resources or []
+            if not part.resources or len(found) >= (part.total_results or 0):
+                return found

@@ -1,0 +1,145 @@
+# Copyright: gpuops.rdma contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Imports a node image once: looks for it, checks the link, imports, waits, opens it for its shapes. PRIVATE."""
+
+from __future__ import annotations
+
+import hashlib
+import http.client
+import urllib.error
+from collections.abc import Callable, Sequence
+from typing import Any, Optional
+
+from ansible.module_utils.urls import open_url
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import Conflict, DeadlinePassed, InputError
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json
+from ansible_collections.gpuops.rdma.plugins.module_utils._oci import image as oci_image
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._oci import session as oci
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._oci import work as oci_work
+
+LINK_SECONDS = 20
+TRIES = 9
+Progress = Callable[[str], None]
+
+
+def check_link(url: str) -> Optional[int]:
+    """Size of the object in bytes, None where the link could not be asked from here (OCI may still reach it).
+    InputError when Object Storage itself refuses it."""
+    try:
+        with open_url(url, method="HEAD", timeout=LINK_SECONDS) as answer:
+            size = answer.headers.get("content-length")
+            return int(size) if size else None
+    except urllib.error.HTTPError as error:
+        if error.code in (401, 403, 404, 410):
+            raise InputError(
+                f"The link {oci_image.hidden(url)} is refused ({error.code}): it has expired, was cut off, or there "
+                "is no such object. Get a new link."
+            ) from None
+        return None
+    except (OSError, http.client.HTTPException, ValueError):
+        return None
+
+
+class Import:
+    """``options``: those of oci_worker_image. ``clocks``: clock and sleep of the wait, for tests."""
+
+    def __init__(self, session: oci.Session, options: Json, url: str, progress: Progress, **clocks: Any) -> None:
+        self.session, self.options, self.url, self.progress, self.clocks = session, options, url, progress, clocks
+        self.compartment = options["compartment"]
+        self.source = oci_image.digest(url)
+        self.name = options["name"] or oci_image.name(url)
+
+    def known(self) -> str:
+        """State of an image of this source, "" = there is none."""
+        there = oci_image.there(self._images(), self.source)
+        return str(there["state"]) if there else ""
+
+    def run(self, check_mode: bool) -> Json:
+        """{changed, image_ocid, state, added_shapes}; image_ocid is "" in check mode before an import."""
+        there = oci_image.there(self._images(), self.source)
+        changed = there is None
+        if there is None:
+            size = check_link(self.url)
+            self.progress(f"{self.name}: link is good" + (f", {size / 1e9:.1f} GB" if size else ", size unknown"))
+            if check_mode:
+                return {"changed": True, "image_ocid": "", "state": "", "added_shapes": self.options["shapes"]}
+            key, work = self._create()
+        else:
+            key = there["id"]
+            work = self._work(key) if there["state"] != "AVAILABLE" else ""
+        if work and not check_mode:
+            seconds = self.options["timeout"] * 60
+            oci_work.wait(self.session, f"import of {self.name}", work, seconds, self.progress, **self.clocks)
+        added = self._open(key, check_mode)
+        return {"changed": changed or bool(added), "image_ocid": key, "state": "AVAILABLE", "added_shapes": added}
+
+    def _images(self) -> list[Json]:
+        what = f"list images of {self.compartment}"
+        listed = self.session.all(what, "compute", "list_images", self.compartment, limit=oci.PAGE)
+        return [
+            {
+                "id": item.id,
+                "state": item.lifecycle_state,
+                "tags": item.freeform_tags or {},
+                "created": str(item.time_created),
+            }
+            for item in listed
+        ]
+
+    def _create(self) -> tuple[str, str]:
+        """The retry token makes a second request within a day, of a killed run, the same one. Where what it began has
+        failed or is gone, OCI would only tell that again: then it is a new request."""
+        models = self.session.oci.core.models
+        source = models.ImageSourceViaObjectStorageUriDetails(
+            source_uri=self.url,
+            operating_system=self.options["operating_system"],
+            operating_system_version=self.options["operating_system_version"] or None,
+        )
+        details = models.CreateImageDetails(
+            compartment_id=self.compartment,
+            display_name=self.name,
+            freeform_tags={**self.options["tags"], oci_image.TAG: self.source},
+            image_source_details=source,
+        )
+        text = "|".join([self.url, self.compartment, self.name, str(sorted(self.options["tags"].items()))])
+        token = hashlib.sha256(text.encode()).hexdigest()[:40]
+        what = f"import {oci_image.hidden(self.url)} into {self.compartment}"
+        for number in range(1, TRIES + 1):
+            try:
+                made = self.session.call(what, "compute", "create_image", details, opc_retry_token=f"{token}-{number}")
+            except Conflict as error:
+                if error.reason != "InvalidatedRetryToken" or number == TRIES:
+                    raise
+                continue
+            key, work = str(made.data.id), str(made.headers.get("opc-work-request-id") or "")
+            if number == TRIES or not self._ended_badly(work):
+                return key, work
+        raise AssertionError("unreachable")
+
+    def _ended_badly(self, work: str) -> bool:
+        if not work:
+            return False
+        found = self.session.call(f"read the work request of {self.name}", "work", "get_work_request", work).data
+        return found.status in oci_work.OVER
+
+    def _work(self, image: str) -> str:
+        """Of an import that an earlier run began."""
+        what = f"list work requests of {image}"
+        listed = self.session.all(what, "work", "list_work_requests", self.compartment, resource_id=image)
+        if not listed:
+            raise DeadlinePassed(f"{self.name} is being imported, but OCI lists no work request of it. Run again.")
+        return str(max(listed, key=lambda item: str(item.time_accepted)).id)
+
+    def _open(self, image: str, check_mode: bool) -> Sequence[str]:
+        """Shapes that the image is not open for yet. Without any entry it is open for those of its launch mode."""
+        wanted = self.options["shapes"]
+        if not wanted:
+            return []
+        what, method = f"list shapes of {self.name}", "list_image_shape_compatibility_entries"
+        have = {item.shape for item in self.session.all(what, "compute", method, image)}
+        added = [shape for shape in wanted if shape not in have]
+        for shape in [] if check_mode else added:
+            method = "add_image_shape_compatibility_entry"
+            self.session.call(f"open {self.name} for {shape}", "compute", method, image, shape)
+        return added

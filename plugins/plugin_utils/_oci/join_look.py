@@ -1,0 +1,212 @@
+# Copyright: gpuops.rdma contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Instances of a pool beside the nodes of its cluster, and what speaks of one that does not join. PRIVATE.
+
+Listing a pool is two calls at most, whatever its size; only instances whose joining is overdue are looked at one by
+one, DIAGNOSED of them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, Optional
+
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import ClusterError, InputError, Unreachable
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json, NodeFacts
+from ansible_collections.gpuops.rdma.plugins.module_utils._kube.client import Client
+from ansible_collections.gpuops.rdma.plugins.module_utils._nodes import facts
+from ansible_collections.gpuops.rdma.plugins.module_utils._oci import join
+from ansible_collections.gpuops.rdma.plugins.module_utils._oci.join import Evidence, Member, Status
+from ansible_collections.gpuops.rdma.plugins.module_utils._oci.preflight import Pool
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._kube.watch import Watcher
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._oci import look
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._oci import session as oci
+
+FIRST, POLL = 2.0, 15.0
+"""Seconds between two looks at the pool: short at the beginning, a tenth of what has passed then, POLL at most."""
+DIAGNOSED = 3
+CONSOLE_BYTES = 1 << 20
+CONSOLE_PAUSES = (0.5, 1.0, 2.0, *[5.0] * 24)
+"""Seconds between two looks at a capture."""
+ROOT_CA = "/api/v1/namespaces/kube-system/configmaps/kube-root-ca.crt"
+NODES = "/api/v1/nodes"
+NODE = ("id", "name", "private_ip", "lifecycle_state")
+INSTANCE = ("id", "display_name", "state")
+
+
+def pool_kind(ocid: str) -> str:
+    kinds = {"nodepool": join.MANAGED, "clusternetwork": join.SELF_MANAGED}
+    kind = ocid.split(".")[1] if ocid.count(".") >= 4 else ""
+    if kind not in kinds:
+        raise InputError(f"pool must be the OCID of a node pool or of a cluster network, not {ocid!r}.")
+    return kinds[kind]
+
+
+class Joining:
+    """``options``: those of oci_join_wait."""
+
+    def __init__(
+        self,
+        session: oci.Session,
+        watcher: Watcher,
+        options: Mapping[str, Any],
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self.session, self.watcher, self.options, self.clock, self.sleep = session, watcher, options, clock, sleep
+        self.kind = pool_kind(options["pool"])
+        self.wanted = options["nodes"]
+        self.members: list[Member] = []
+        self.nodes: dict[str, NodeFacts] = {}
+        self.proven: dict[str, str] = {}
+        self.texts: dict[str, str] = {}
+        """Name -> the diagnosis of an instance that was looked at."""
+        self._begun = clock()
+        self._read_at: Optional[float] = None
+        self._since: dict[str, float] = {}
+        self._shape, self._domain = "", ""
+
+    def read(self) -> dict[str, Status]:
+        now = self.clock()
+        if self._read_at is None or now - self._read_at >= self.pause(now):
+            self.members, self._read_at = self._members(), now
+        self.nodes = join.match(self.members, self.watcher.store(NODES, facts.node_facts).items())
+        for item in self.members:
+            if item.state in join.RUNNING and item.id not in self.nodes:
+                self._since.setdefault(item.id, now)
+                if now - self._since[item.id] >= self.options["patience"]:
+                    self._diagnose(item)
+        return join.statuses(self.members, self.nodes, self.wanted, self.proven)
+
+    def pause(self, now: float) -> float:
+        """Seconds until OCI is asked again."""
+        return min(max(FIRST, (now - self._begun) / 10), POLL)
+
+    def joined(self) -> list[str]:
+        return sorted(node.name for node in self.nodes.values())
+
+    def diagnose_late(self) -> dict[str, str]:
+        """Name -> diagnosis, of instances that run and have not joined."""
+        for item in self.members:
+            if item.state in join.RUNNING and item.id not in self.nodes:
+                with contextlib.suppress(Unreachable):  # the wait's own end is told in every case
+                    self._diagnose(item)
+        return self.texts
+
+    # ---- the pool
+
+    def _members(self) -> list[Member]:
+        key, managed = self.options["pool"], self.kind == join.MANAGED
+        if managed:
+            pool = self.session.call(f"read node pool {key}", "oke", "get_node_pool", key).data
+            config = pool.node_config_details
+            self._shape = pool.node_shape or ""
+            self.wanted = self.wanted or (config.size if config else 0) or 0
+            listed = [
+                {**_plain(item, NODE), "node_error": _plain(item.node_error, ("code", "message"))}
+                for item in pool.nodes or []
+            ]
+        else:
+            pool = self.session.call(f"read cluster network {key}", "management", "get_cluster_network", key).data
+            self.wanted = self.wanted or sum(item.size or 0 for item in pool.instance_pools or [])
+            what, method = f"list instances of cluster network {key}", "list_cluster_network_instances"
+            found = self.session.all(what, "management", method, pool.compartment_id, key, limit=oci.PAGE)
+            self._shape = next((item.shape for item in found), "")
+            listed = [_plain(item, INSTANCE) for item in found]
+        return [join.instance_of(item, managed) for item in listed]
+
+    # ---- one instance that does not join
+
+    def _diagnose(self, item: Member) -> None:
+        if item.name in self.texts or len(self.texts) >= DIAGNOSED:
+            return
+        evidence = self._evidence(item)
+        text, proven = join.explain(join.causes(evidence), item.id, evidence.unread)
+        same = next((name for name, told in self.texts.items() if told == text), "")
+        self.texts[item.name] = text
+        if proven:
+            self.proven[item.id] = f"as {same}" if same else text
+
+    def _evidence(self, item: Member) -> Evidence:
+        unread: dict[str, str] = {}
+
+        def read(what: str, call: Callable[[], Any]) -> Any:
+            try:
+                return call()
+            except Unreachable:
+                raise
+            except ClusterError as error:
+                unread[what] = str(error).replace(item.id, "it").partition(". ")[0]
+                return None
+
+        instance = read("instance", lambda: self._instance(item.id))
+        asker = read("VNIC", lambda: self._asker(item.id))
+        selfmade = self.kind == join.SELF_MANAGED
+        return Evidence(
+            kind=self.kind,
+            console=read("console", lambda: self._console(item.id)),
+            metadata=instance,
+            rules=read("security rules", asker.joining) if asker else None,
+            policies=read("policies", lambda: self._policies(asker)) if asker and selfmade else None,
+            endpoints=read("cluster", self._endpoints) if selfmade else None,
+            ca=read("CA of the cluster", lambda: cluster_ca(self.watcher.client)) if selfmade else None,
+            unread=unread,
+        )
+
+    def _instance(self, key: str) -> Mapping[str, str]:
+        found = self.session.call(f"read instance {key}", "compute", "get_instance", key).data
+        self._domain = found.availability_domain or ""
+        return dict(found.metadata or {})
+
+    def _asker(self, key: str) -> look.Asker:
+        """With the subnet and the security groups of the instance's own VNIC."""
+        compartment, what = self.options["compartment"], f"list VNICs of {key}"
+        attached = self.session.all(what, "compute", "list_vnic_attachments", compartment, instance_id=key)
+        first = min((item for item in attached if item.vnic_id), key=lambda item: item.nic_index or 0, default=None)
+        if first is None:
+            raise ClusterError(f"OCI lists no VNIC of {key}.")
+        vnic = self.session.call(f"read VNIC {first.vnic_id}", "network", "get_vnic", first.vnic_id).data
+        pool = Pool(
+            self._shape, self.wanted, self._domain, cluster=self.options["cluster"], subnet=vnic.subnet_id or ""
+        )
+        return look.Asker(self.session, pool, compartment, vnic.nsg_ids or ())
+
+    def _policies(self, asker: look.Asker) -> list[Any]:
+        return asker.policies(self.options["group"], [], [], [look.SETS[self.kind]])
+
+    def _endpoints(self) -> list[str]:
+        key = self.options["cluster"]
+        told = self.session.call(f"read the cluster {key}", "oke", "get_cluster", key).data.endpoints
+        names = ("private_endpoint", "public_endpoint", "vcn_hostname_endpoint")
+        return [value for value in (getattr(told, name, None) for name in names) if value]
+
+    def _console(self, key: str) -> str:
+        """The serial console's last megabyte. Captured for this, and removed again."""
+        what = f"capture the console of {key}"
+        details = self.session.oci.core.models.CaptureConsoleHistoryDetails(instance_id=key)
+        made = self.session.call(what, "compute", "capture_console_history", details).data
+        for seconds in CONSOLE_PAUSES:
+            if made.lifecycle_state in ("SUCCEEDED", "FAILED"):
+                break
+            self.sleep(seconds)
+            made = self.session.call(what, "compute", "get_console_history", made.id).data
+        if made.lifecycle_state != "SUCCEEDED":
+            raise ClusterError(f"Cannot {what}: it is {made.lifecycle_state}.")
+        method = "get_console_history_content"
+        data = self.session.call(f"read the console of {key}", "compute", method, made.id, length=CONSOLE_BYTES).data
+        with contextlib.suppress(ClusterError):  # what was read counts
+            self.session.call(f"remove the capture of {key}", "compute", "delete_console_history", made.id)
+        return bytes(data).decode("utf-8", "replace")
+
+
+def cluster_ca(client: Client) -> Optional[str]:
+    """PEM, as the cluster publishes it in every namespace."""
+    found: Json = client.find(ROOT_CA) or {}
+    return str((found.get("data") or {}).get("ca.crt") or "") or None
+
+
+def _plain(item: Any, names: tuple[str, ...]) -> Json:
+    return {name: getattr(item, name, None) for name in names}

@@ -1,0 +1,231 @@
+# Copyright: gpuops.rdma contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Asks OCI what oci_rdma_preflight judges, in parallel. PRIVATE to the collection.
+
+The number of calls depends on the depth of compartments and on security groups, not on the number of nodes.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Optional
+
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Finding, Json
+from ansible_collections.gpuops.rdma.plugins.module_utils._oci import preflight
+from ansible_collections.gpuops.rdma.plugins.module_utils._oci.preflight import Look, Pool, Unread
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._oci import iam as oci_iam
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._oci import session as oci
+
+WORKERS = 8
+SERVICE = "compute"
+GONE = ("DELETED", "DELETING", "TERMINATED", "TERMINATING")
+SEVERITY = {"fail": "error", "unknown": "unknown"}
+# What has to be allowed for which kind of pool.
+SETS = {"managed_compute_cluster": "managed_compute_cluster", "cluster_network": "self_managed_nodes"}
+
+
+_read = oci_iam.read
+
+
+class Asker:
+    """One preflight's questions."""
+
+    def __init__(self, session: oci.Session, pool: Pool, compartment: str, groups: Sequence[str]) -> None:
+        self.session, self.pool, self.compartment, self.groups = session, pool, compartment, tuple(groups)
+        # A client is made by the first call; made here, threads do not race for it.
+        for name in ("compute", "management", "network", "identity", "oke", "limits"):
+            session.client(name)
+
+    def look(self) -> Look:
+        with ThreadPoolExecutor(WORKERS) as workers:
+            asked = {
+                "domains": workers.submit(_read, self._domains),
+                "shapes": workers.submit(_read, self._shapes),
+                "capacity": workers.submit(_read, self._capacity),
+                "cluster": workers.submit(_read, self._cluster),
+                "addons": workers.submit(_read, self._addons),
+                "image": workers.submit(_read, self._image),
+                "image_shapes": workers.submit(_read, self._image_shapes),
+                "subnet": workers.submit(_read, self._subnet),
+                "there": workers.submit(_read, self._there),
+            }
+            found = {name: future.result() for name, future in asked.items()}
+            limits = workers.submit(_read, lambda: self._limits(found["shapes"]))
+            rules = workers.submit(_read, lambda: self._rules(found["subnet"]))
+            return Look(**found, limits=limits.result(), rules=rules.result(), groups=self.groups)
+
+    def joining(self) -> list[Finding]:
+        """Findings on the security rules that a node needs to join; none of them when they allow it."""
+        subnet = _read(self._subnet)
+        look = Look(cluster=_read(self._cluster), subnet=subnet, rules=_read(lambda: self._rules(subnet)))
+        return list(preflight.network(dataclasses.replace(look, groups=self.groups), only_joining=True))
+
+    # ---- one question each
+
+    def _domains(self) -> list[str]:
+        what = "list availability domains"
+        return [item.name for item in self.session.all(what, "identity", "list_availability_domains", self.root)]
+
+    @property
+    def root(self) -> str:
+        return self.session.tenancy or self.compartment
+
+    def _shapes(self) -> list[Json]:
+        domain = self.pool.availability_domain
+        what = f"list shapes of {domain}"
+        listed = self.session.all(what, "compute", "list_shapes", self.compartment, availability_domain=domain)
+        names = ("shape", "gpus", "rdma_ports", "quota_names")
+        return [{name: getattr(item, name, None) for name in names} for item in listed]
+
+    def _limits(self, shapes: Any) -> Any:
+        if isinstance(shapes, Unread):
+            return shapes
+        mine: Json = next((item for item in shapes if item["shape"] == self.pool.shape), {})
+        return {name: _read(lambda name=name: self._limit(name)) for name in mine.get("quota_names") or []}
+
+    def _limit(self, name: str) -> Json:
+        """The scope decides whether the availability domain must or must not be named."""
+        what = f"read the service limit {name}"
+        told = self.session.all(what, "limits", "list_limit_definitions", self.root, service_name=SERVICE, name=name)
+        scope = told[0].scope_type if told else "AD"
+        more = {"availability_domain": self.pool.availability_domain} if scope == "AD" else {}
+        answer = self.session.call(what, "limits", "get_resource_availability", SERVICE, name, self.root, **more)
+        return {"available": answer.data.available}
+
+    def _capacity(self) -> Json:
+        return capacity(self.session, self.root, self.pool.shape, self.pool.availability_domain)
+
+    def _cluster(self) -> Optional[Json]:
+        if not self.pool.cluster:
+            return None
+        what = f"read the cluster {self.pool.cluster}"
+        found = self.session.call(what, "oke", "get_cluster", self.pool.cluster).data
+        nets = found.cluster_pod_network_options or []
+        return {
+            "name": found.name,
+            "state": found.lifecycle_state,
+            "type": found.type or "",
+            "version": found.kubernetes_version or "",
+            "cni": nets[0].cni_type if nets else "",
+            "private_endpoint": (found.endpoints.private_endpoint or "") if found.endpoints else "",
+        }
+
+    def _addons(self) -> list[Json]:
+        if not self.pool.cluster:
+            return []
+        what = f"list add-ons of {self.pool.cluster}"
+        listed = self.session.all(what, "oke", "list_addons", self.pool.cluster)
+        return [{"name": item.name, "state": item.lifecycle_state} for item in listed]
+
+    def _image(self) -> Optional[Json]:
+        if not self.pool.image:
+            return None
+        found = self.session.call(f"read the image {self.pool.image}", "compute", "get_image", self.pool.image).data
+        return {"name": found.display_name, "state": found.lifecycle_state, "os": found.operating_system}
+
+    def _image_shapes(self) -> list[str]:
+        if not self.pool.image:
+            return []
+        what = f"list shapes of the image {self.pool.image}"
+        method = "list_image_shape_compatibility_entries"
+        return [item.shape for item in self.session.all(what, "compute", method, self.pool.image)]
+
+    def _there(self) -> int:
+        """The size of the pool of this name, which an earlier run made."""
+        name, what = self.pool.pool, f"list pools named {self.pool.pool}"
+        if not name:
+            return 0
+        if self.pool.kind == "cluster_network":
+            listed = self.session.all(what, "management", "list_cluster_networks", self.compartment, limit=oci.PAGE)
+            mine = [
+                item for item in listed if name in (item.id, item.display_name) and item.lifecycle_state not in GONE
+            ]
+            return sum(part.size or 0 for item in mine for part in item.instance_pools or [])
+        more = {"cluster_id": self.pool.cluster} if self.pool.cluster else {}
+        listed = self.session.all(what, "oke", "list_node_pools", self.compartment, limit=oci.PAGE, **more)
+        mine = [item for item in listed if name in (item.id, item.name) and item.lifecycle_state not in GONE]
+        return sum(item.node_config_details.size or 0 for item in mine if item.node_config_details)
+
+    def _subnet(self) -> Optional[Json]:
+        if not self.pool.subnet:
+            return None
+        found = self.session.call(f"read the subnet {self.pool.subnet}", "network", "get_subnet", self.pool.subnet).data
+        return {"name": found.display_name, "cidr": found.cidr_block or "", "lists": found.security_list_ids or []}
+
+    def _rules(self, subnet: Any) -> Any:
+        if subnet is None or isinstance(subnet, Unread):
+            return subnet or []
+        found: list[Json] = []
+        for key in subnet["lists"]:
+            told = self.session.call(f"read the security list {key}", "network", "get_security_list", key).data
+            found += [_rule("INGRESS", rule, rule.source) for rule in told.ingress_security_rules or []]
+            found += [_rule("EGRESS", rule, rule.destination) for rule in told.egress_security_rules or []]
+        for key in self.groups:
+            what, method = f"list rules of the security group {key}", "list_network_security_group_security_rules"
+            for rule in self.session.all(what, "network", method, key):
+                ingress = rule.direction == "INGRESS"
+                end, kind = (rule.source, rule.source_type) if ingress else (rule.destination, rule.destination_type)
+                found.append(_rule(rule.direction, rule, end, kind))
+        return found
+
+    # ---- policies
+
+    def policies(
+        self, who: str, user_groups: Sequence[str], options: Sequence[str], sets: Sequence[str]
+    ) -> list[Finding]:
+        """Findings on the statements that the sets need; one ``unknown`` where policies cannot be read."""
+        iam = oci_iam.Iam(self.session, self.compartment)
+        granted = iam.granted([who])
+        unread = granted.unread
+        if unread and not granted.tree:
+            return [_policy("unknown", "policies", unread.why, "")]
+        facts = {"target.cluster.id": self.pool.cluster} if self.pool.cluster else {}
+        found = []
+        for name in sets:
+            for item in iam.reviews(granted, name, who, user_groups, options, facts):
+                if item.status == "pass":
+                    continue
+                # A statement may stand in a policy that could not be read.
+                status = "unknown" if unread else item.status
+                why = f"{item.reason}; not all could be read: {unread.why}" if unread else item.reason
+                found.append(_policy(SEVERITY[status], item.statement, why, item.why))
+        return found
+
+
+def capacity(session: oci.Session, root: str, shape: str, domain: str) -> Json:
+    """{status, count} now. Without fault domain: OCI refuses one for BM shapes. ``root``: OCID of the tenancy."""
+    models = session.oci.core.models
+    asked = models.CreateCapacityReportShapeAvailabilityDetails(instance_shape=shape)
+    details = models.CreateComputeCapacityReportDetails(
+        compartment_id=root, availability_domain=domain, shape_availabilities=[asked]
+    )
+    what = f"ask for capacity of {shape} in {domain}"
+    report = session.call(what, "compute", "create_compute_capacity_report", details).data
+    found = report.shape_availabilities[0]
+    return {"status": found.availability_status, "count": found.available_count}
+
+
+def _rule(direction: str, rule: Any, end: Optional[str], kind: Optional[str] = "CIDR_BLOCK") -> Json:
+    ports = rule.tcp_options.destination_port_range if rule.tcp_options else None
+    cidr = end if kind in (None, "CIDR_BLOCK") else ""
+    return {
+        "direction": direction,
+        "protocol": rule.protocol,
+        "cidr": cidr or "",
+        "group": end if kind == "NETWORK_SECURITY_GROUP" else "",
+        "low": ports.min if ports else None,
+        "high": ports.max if ports else None,
+    }
+
+
+def _policy(severity: str, subject: str, found: str, why: str) -> Finding:
+    remedy = f"needed because: {why}" if why else ""
+    return Finding("oci.policy", severity, subject, found, "", remedy, "oci_preflight")
+
+
+def findings(asker: Asker) -> list[Finding]:
+    return preflight.judge(asker.pool, asker.look(), files.shapes())

@@ -1,0 +1,293 @@
+# Copyright: gpuops.rdma contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Writes the policy statements that are missing, and the dynamic group that they name. PRIVATE to the collection.
+
+Only statements that nothing in the tenancy grants are written, all into one policy; nothing is ever taken away. A
+dynamic group of others is not changed unless that is asked for.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Optional
+
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import (
+    ClusterError,
+    Conflict,
+    DeadlinePassed,
+    InputError,
+)
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json
+from ansible_collections.gpuops.rdma.plugins.module_utils._oci import policy as oci_policy
+from ansible_collections.gpuops.rdma.plugins.module_utils._oci.policy import DynamicGroup, Review
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._oci import iam
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._oci import session as oci
+
+TAG = "gpuops.rdma/policy"
+POLL = 3.0
+DESCRIPTION = "RDMA nodes of OKE, written by gpuops.rdma"
+SCHEMA = "urn:ietf:params:scim:schemas:oracle:idcs:DynamicResourceGroup"
+PATCH = "urn:ietf:params:scim:api:messages:2.0:PatchOp"
+
+
+@dataclass(frozen=True)
+class Group:
+    """What is to be done with the dynamic group. ``before``: its rule, "" = it is not there."""
+
+    who: str
+    domain: str
+    name: str
+    before: str
+    after: str
+    key: str = ""
+    """OCID; of another domain than Default, its id there."""
+
+    @property
+    def changed(self) -> bool:
+        return self.before != self.after
+
+
+class Writer:
+    """``options``: those of oci_rdma_policy. ``clocks``: clock and sleep, for tests."""
+
+    def __init__(
+        self, session: oci.Session, options: Mapping[str, Any], progress: Callable[[str], None], **clocks: Any
+    ) -> None:
+        self.session, self.options, self.progress = session, options, progress
+        self.clock: Callable[[], float] = clocks.get("clock", time.monotonic)
+        self.sleep: Callable[[float], None] = clocks.get("sleep", time.sleep)
+        self.iam = iam.Iam(session, options["compartment"])
+        self.table = files.load(files.FILES / "oci" / "policies.yml")
+        self.facts = {"target.cluster.id": options["cluster"]} if options["cluster"] else {}
+
+    def run(self, check_mode: bool) -> Json:
+        """{changed, added, policy, dynamic_group, unknown}."""
+        self._check()
+        granted = self.iam.granted([self.options["dynamic_group"]])
+        if granted.unread:
+            raise InputError(
+                f"Not all policies can be read, so that none is written: {granted.unread.why} Let an administrator run "
+                "this, or write what the preflight prints."
+            )
+        group = self._group(granted)
+        if group and group.changed:
+            others = [item for item in granted.groups if not oci_policy.named(item, group.who)]
+            made = DynamicGroup(group.name, group.after, group.domain)
+            granted = replace(granted, groups=[*others, made])
+        reviews = self._reviews(granted)
+        missing = [item.statement for item in reviews if item.status == "fail"]
+        unknown = [{"statement": item.statement, "reason": item.reason} for item in reviews if item.status == "unknown"]
+        policy = self._target(granted, missing) if missing else {}
+        told = {"added": missing, "policy": policy, "unknown": unknown, "dynamic_group": _shown(group)}
+        changed = bool(missing) or bool(group and group.changed)
+        if changed and not check_mode:
+            home = self._home()
+            if group and group.changed:
+                self._write_group(home, group)
+            if missing:
+                policy["id"] = self._write_policy(home, policy, missing)
+            self._proven()
+        return {"changed": changed, **told}
+
+    # ---- what is asked for
+
+    def _check(self) -> None:
+        kinds = {name: self.table["sets"][name]["who"] for name in self.options["sets"]}
+        for option, kind, words in (
+            ("dynamic_group", "instance", "name of the dynamic group of the nodes"),
+            ("group", "group", "group of the users"),
+        ):
+            asking = [name for name, who in kinds.items() if who == kind]
+            if asking and not self.options[option]:
+                raise InputError(f"{option}: the {words} is missing; {', '.join(asking)} needs it.")
+
+    def _who(self, name: str) -> str:
+        option = {"instance": "dynamic_group", "group": "group"}.get(self.table["sets"][name]["who"], "")
+        return str(self.options[option]) if option else ""
+
+    def _reviews(self, granted: iam.Granted) -> list[Review]:
+        """Of all sets; a statement that two of them need is there once."""
+        found: dict[str, Review] = {}
+        for name in self.options["sets"]:
+            groups = [self.options["group"]] if self.options["group"] else []
+            options = self.options["policy_options"]
+            for item in self.iam.reviews(granted, name, self._who(name), groups, options, self.facts):
+                found.setdefault(item.statement, item)
+        return list(found.values())
+
+    # ---- the dynamic group
+
+    def _group(self, granted: iam.Granted) -> Optional[Group]:
+        rules = [item["rule"] for name in self.options["sets"] if (item := self.table["sets"][name]).get("rule")]
+        if not rules:
+            return None
+        who = self.options["dynamic_group"]
+        if who.startswith("ocid1."):
+            raise InputError(f"dynamic_group: give its name, as name or domain/name, not its OCID {who}.")
+        domain, _slash, name = who.replace("'", "").rpartition("/")
+        domain = domain.lower() or oci_policy.DEFAULT_DOMAIN
+        own = rules[0].format(compartment=self.options["compartment"])
+        there = next((item for item in granted.groups if oci_policy.named(item, who)), None)
+        if there is None:
+            if domain != oci_policy.DEFAULT_DOMAIN:
+                self._domain(domain)
+            return Group(who, domain, name, "", own)
+        context = self.iam.context(granted, who, (), (), self.facts)
+        wanted = f"Allow dynamic-group {oci_policy.quoted(who)} to {{CLUSTER_JOIN}} in tenancy"
+        fits = oci_policy.matches(there, wanted, context)
+        if fits is None:
+            self.progress(f"warning: whether the rule of {who} matches the nodes cannot be told: {there.rule}")
+        if fits is not False:
+            return Group(who, there.domain, there.name, there.rule, there.rule, there.ocid)
+        after = oci_policy.widened(there.rule, own)
+        if not self.options["widen_dynamic_group"]:
+            raise InputError(
+                f"The dynamic group {who} is there, but its rule does not match the nodes: {there.rule}. Set "
+                f"widen_dynamic_group to make it {after}, or name another group."
+            )
+        return Group(who, there.domain, there.name, there.rule, after, there.ocid)
+
+    def _write_group(self, home: oci.Session, group: Group) -> None:
+        self.progress(f"dynamic group {group.who}: {group.after}")
+        if group.domain == oci_policy.DEFAULT_DOMAIN:
+            self._default_group(home, group)
+        else:
+            self._domain_group(home, group)
+        self._until(f"the dynamic group {group.who}", lambda: self._group_is(group))
+
+    def _default_group(self, home: oci.Session, group: Group) -> None:
+        models = self.session.oci.identity.models
+        if group.before:
+            details = models.UpdateDynamicGroupDetails(matching_rule=group.after)
+            what = f"change the dynamic group {group.who}"
+            home.call(what, "identity", "update_dynamic_group", group.key, details)
+            return
+        details = models.CreateDynamicGroupDetails(
+            compartment_id=self.iam.root,
+            name=group.name,
+            matching_rule=group.after,
+            description=DESCRIPTION,
+            freeform_tags=self._tags(),
+        )
+        self._made(home, f"make the dynamic group {group.who}", "identity", "create_dynamic_group", details)
+
+    def _domain_group(self, home: oci.Session, group: Group) -> None:
+        models = self.session.oci.identity_domains.models
+        domain = self._domain(group.domain)
+        client = f"domains@{domain.url}"
+        if group.before:
+            there = next(item for item in self.iam.domain_groups(domain) if item.display_name == group.name)
+            change = models.Operations(op="REPLACE", path="matchingRule", value=group.after)
+            patch = models.PatchOp(schemas=[PATCH], operations=[change])
+            what = f"change the dynamic group {group.who}"
+            home.call(what, client, "patch_dynamic_resource_group", there.id, patch_op=patch)
+            return
+        made = models.DynamicResourceGroup(
+            schemas=[SCHEMA], display_name=group.name, matching_rule=group.after, description=DESCRIPTION
+        )
+        what = f"make the dynamic group {group.who}"
+        self._made(home, what, client, "create_dynamic_resource_group", dynamic_resource_group=made)
+
+    def _domain(self, name: str) -> Any:
+        found = next(iter(self.iam.domains(frozenset({name}))), None)
+        if found is None:
+            raise InputError(f"dynamic_group: there is no identity domain {name!r}, or you may not see it.")
+        return found
+
+    def _group_is(self, group: Group) -> bool:
+        domains = frozenset({group.domain}) - {oci_policy.DEFAULT_DOMAIN}
+        found = [item for item in self.iam.dynamic_groups(domains) if oci_policy.named(item, group.who)]
+        return any(item.rule == group.after for item in found)
+
+    # ---- the policy
+
+    def _target(self, granted: iam.Granted, missing: Sequence[str]) -> Json:
+        """Where it is written: a statement on the tenancy only holds in the root compartment."""
+        root = any(oci_policy.parse(item).location.kind == "tenancy" for item in missing)
+        home = self.options["policy_compartment"] or (self.iam.root if root else self.options["compartment"])
+        if root and home != self.iam.root:
+            raise InputError(
+                "policy_compartment: statements on the tenancy only hold in a policy of the root compartment "
+                f"({self.iam.root}), not of {home}."
+            )
+        return {"name": self.options["name"], "compartment": home, "id": ""}
+
+    def _policy(self, target: Json) -> Any:
+        return next((item for item in self.iam.policies(target["compartment"]) if item.name == target["name"]), None)
+
+    def _write_policy(self, home: oci.Session, target: Json, missing: Sequence[str]) -> str:
+        models = self.session.oci.identity.models
+        there = self._policy(target)
+        if there is None:
+            self.progress(f"policy {target['name']}: making it with {len(missing)} statements")
+            details = models.CreatePolicyDetails(
+                compartment_id=target["compartment"],
+                name=target["name"],
+                description=DESCRIPTION,
+                statements=list(missing),
+                freeform_tags=self._tags(),
+            )
+            what = f"make the policy {target['name']} in {target['compartment']}"
+            self._made(home, what, "identity", "create_policy", details)
+            self._until(f"the policy {target['name']}", lambda: self._policy(target) is not None)
+            there = self._policy(target)
+        wanted = [*there.statements, *(item for item in missing if item not in there.statements)]
+        if wanted != there.statements:
+            self.progress(f"policy {target['name']}: adding {len(wanted) - len(there.statements)} statements")
+            details = models.UpdatePolicyDetails(statements=wanted)
+            home.call(f"change the policy {target['name']}", "identity", "update_policy", there.id, details)
+        return str(there.id)
+
+    def _made(self, home: oci.Session, what: str, client: str, method: str, *args: Any, **more: Any) -> None:
+        """One that a killed run made, and that OCI does not list yet, is no error."""
+        try:
+            home.call(what, client, method, *args, **more)
+        except Conflict as error:
+            if "exist" not in str(error).lower():
+                raise
+            self.progress(f"{what}: it is there already")
+
+    # ---- afterwards
+
+    def _proven(self) -> None:
+        """All that was missing is granted by what OCI lists now."""
+        late: list[str] = []
+
+        def granted() -> bool:
+            found = self._reviews(self.iam.granted([self.options["dynamic_group"]]))
+            late[:] = [item.statement for item in found if item.status == "fail"]
+            return not late
+
+        self._until("the statements", granted, lambda: f" Not listed yet: {'; '.join(late)}")
+
+    def _until(self, what: str, there: Callable[[], bool], more: Callable[[], str] = lambda: "") -> None:
+        started, seconds = self.clock(), self.options["timeout"]
+        while not there():
+            if self.clock() - started >= seconds:
+                raise DeadlinePassed(
+                    f"OCI does not list {what} {seconds} s after they were written. Run again.{more()}"
+                )
+            self.sleep(POLL)
+
+    def _home(self) -> oci.Session:
+        """Identity is written in the tenancy's home region only."""
+        if self.session.endpoint or not self.session.tenancy:
+            return self.session
+        what, method = "list the tenancy's regions", "list_region_subscriptions"
+        try:
+            listed = self.session.call(what, "identity", method, self.session.tenancy).data
+        except ClusterError:
+            return self.session
+        home = next((item.region_name for item in listed if item.is_home_region), self.session.region)
+        return self.session if home == self.session.region else self.session.elsewhere(home)
+
+    def _tags(self) -> dict[str, str]:
+        return {**{str(key): str(value) for key, value in self.options["tags"].items()}, TAG: self.options["name"]}
+
+
+def _shown(group: Optional[Group]) -> Json:
+    return {"name": group.who, "before": group.before, "rule": group.after} if group else {}

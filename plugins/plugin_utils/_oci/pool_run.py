@@ -1,0 +1,784 @@
+# Copyright: gpuops.rdma contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Makes, adopts, changes and ends an RDMA pool of OKE. PRIVATE to the collection.
+
+Every step looks first at what is there, so that a run that was killed is gone on with. Requests that make something
+carry a retry token, for the seconds in which OCI does not list yet what it has made.
+"""
+
+from __future__ import annotations
+
+import abc
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, Optional
+
+import yaml
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import (
+    ClusterError,
+    Conflict,
+    DeadlinePassed,
+    Hopeless,
+    InputError,
+    NotFound,
+)
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json
+from ansible_collections.gpuops.rdma.plugins.module_utils._oci import pool as oci_pool
+from ansible_collections.gpuops.rdma.plugins.module_utils._oci import preflight
+from ansible_collections.gpuops.rdma.plugins.module_utils._oci.pool import Change, Wanted
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._oci import look
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._oci import session as oci
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._oci import work as oci_work
+
+POLL, SHOW_EVERY, SEEN_AFTER = 30.0, 60.0, 300.0
+"""SEEN_AFTER: seconds within which something new has to be listed."""
+TRIES = 9
+Progress = Callable[[str], None]
+
+
+class Pool(abc.ABC):
+    """One pool. ``clocks``: clock and sleep, for tests."""
+
+    client = "work"
+    what = "pool"
+
+    def __init__(
+        self, session: oci.Session, wanted: Wanted, progress: Progress, minutes: float = 60, **clocks: Any
+    ) -> None:
+        self.session, self.wanted, self.progress, self.seconds = session, wanted, progress, minutes * 60
+        self.clock: Callable[[], float] = clocks.get("clock", time.monotonic)
+        self.sleep: Callable[[float], None] = clocks.get("sleep", time.sleep)
+        self.models = session.oci.core.models
+        self.warnings: list[str] = []
+
+    # ---- of each kind
+
+    @abc.abstractmethod
+    def listed(self) -> list[Json]:
+        """Pools of that name, or the one of that OCID: {id, name, state, tags}."""
+
+    @abc.abstractmethod
+    def read(self, key: str, addresses: bool = True) -> Json:
+        """As oci_pool.differences wants it; without ``addresses`` with fewer calls, for a wait."""
+
+    @abc.abstractmethod
+    def create(self, gone: Sequence[str]) -> str:
+        """Asks for the pool; the work request."""
+
+    @abc.abstractmethod
+    def update(self, there: Json, changes: Sequence[Change]) -> str:
+        """Asks for all changes but nodes that go; the work request."""
+
+    @abc.abstractmethod
+    def remove(self, there: Json, node: str, less: bool) -> str:
+        """Ends one node; ``less``: the pool gets smaller, else OCI makes another. The work request."""
+
+    @abc.abstractmethod
+    def end(self, there: Json) -> str:
+        """Ends the pool; the work request."""
+
+    @abc.abstractmethod
+    def tidy(self, there: Json) -> None:
+        """Ends what we made for the pool, after its end."""
+
+    def plugins(self, there: Json, check_mode: bool) -> list[Change]:
+        """Agent plugins that RDMA needs and that are not enabled; enabled here unless in check mode."""
+        return []
+
+    # ---- wanted
+
+    def present(self, check_mode: bool, wait: bool = True, ignore: Sequence[str] = ()) -> Json:
+        """{changed, pool, changes, created}. Raises InputError, Hopeless, DeadlinePassed."""
+        oci_pool.check(self.wanted)
+        listed = self.listed()
+        found = oci_pool.adopted(listed, self.wanted)
+        if found is None:
+            self._may_be_made(ignore)
+            if check_mode:
+                return self._told(True, {**self._predicted(), "id": ""}, [], created=True)
+            gone = [item["id"] for item in listed]
+            work = self.create(gone)
+            found = self._seen()
+            self.progress(f"{self.what} {self.wanted.name}: asked for {self.wanted.nodes} nodes ({found['id']})")
+            if not wait:
+                return self._told(True, self.read(found["id"]), [], created=True)
+            self._done(work, found["id"], "creation")
+            there = self._full(found["id"])
+            self.plugins(there, False)
+            return self._told(True, there, [], created=True)
+        return self._as_wanted(found, check_mode, wait)
+
+    def _as_wanted(self, found: Json, check_mode: bool, wait: bool) -> Json:
+        there = self.read(found["id"])
+        if wait and not check_mode and (work := self._running_work(there)):
+            self.progress(
+                f"{self.what} {there['name']}: is {there['state']}, waiting for what an earlier run asked for"
+            )
+            self._done(work, there["id"], "earlier request")
+            there = self.read(found["id"])
+        changes = oci_pool.differences(there, self.wanted)
+        if not check_mode:
+            self._change(there, changes, wait)
+            there = self._full(found["id"], None if changes else there) if wait else there
+        changes = [*changes, *self.plugins(there, check_mode)] if wait or check_mode else changes
+        return self._told(bool(changes), there, changes)
+
+    def _change(self, there: Json, changes: Sequence[Change], wait: bool) -> None:
+        """Nodes go one after the other; the rest is one request."""
+        for item in changes:
+            if item.how in ("remove", "replace"):
+                self.progress(f"{self.what} {there['name']}: {item.how} {item.before}")
+                work = self.remove(there, item.before, item.how == "remove")
+                self._done(work, there["id"], f"{item.how} of a node")
+        rest = [item for item in changes if item.how in ("update", "size")]
+        if rest:
+            self.progress(f"{self.what} {there['name']}: changing {', '.join(item.what for item in rest)}")
+            if any(item.how == "update" and item.what != "tags" for item in rest):
+                self.progress(f"{self.what} {there['name']}: nodes that are there stay as they are; new ones are so")
+            work = self.update(there, rest)
+            if wait:
+                self._done(work, there["id"], "update")
+
+    def absent(self, check_mode: bool, confirmed: str) -> Json:
+        """Only where ``confirmed`` is the pool's name. {changed, pool}."""
+        found = oci_pool.adopted(self.listed(), self.wanted) if not self.wanted.pool else self._by_id()
+        if found is None:
+            return {"changed": False, "pool": {}, "changes": [], "created": False, "warnings": self.warnings}
+        if confirmed != found["name"]:
+            raise InputError(
+                f"The {self.what} {found['name']} ({found['id']}) and its nodes, with their boot volumes, would be "
+                f"deleted for good. Set confirm to {found['name']!r} for that; nothing was changed."
+            )
+        there = self.read(found["id"])
+        if not check_mode:
+            self._done(self.end(there), there["id"], "end")
+            self._ended(there)
+            self.tidy(there)
+        return self._told(True, there, [Change("pool", there["id"], None, "remove")])
+
+    def _by_id(self) -> Optional[Json]:
+        try:
+            return oci_pool.adopted(self.listed(), self.wanted)
+        except InputError:
+            return None
+        except NotFound as error:
+            self.warnings.append(f"Whether the {self.what} is gone or only cannot be seen is not known. {error}")
+            return None
+
+    # ---- before
+
+    def _may_be_made(self, ignore: Sequence[str]) -> None:
+        oci_pool.for_new(self.wanted)
+        asked = self.wanted
+        pool = preflight.Pool(
+            asked.shape, asked.nodes, asked.availability_domain, asked.kind, asked.image, asked.subnet, asked.cluster
+        )
+        asker = look.Asker(self.session, pool, asked.compartment, asked.security_groups)
+        found = [item for item in look.findings(asker) if item.id not in ignore]
+        against = [item for item in found if item.severity == "error"]
+        for item in found:
+            if item.severity != "error":
+                self.progress(f"{item.severity}: {item.line()}")
+        if against:
+            lines = "\n".join(f"- {item.line()}" for item in against)
+            raise InputError(f"The {self.what} {asked.name} cannot be made; nothing was changed:\n{lines}")
+
+    def _predicted(self) -> Json:
+        asked = self.wanted
+        told = {"name": asked.name, "size": asked.nodes, "nodes": [], "state": "", "rdma": ""}
+        return {**told, "shape": asked.shape, "availability_domain": asked.availability_domain}
+
+    # ---- waits
+
+    def _seen(self) -> Json:
+        """What was made now, as soon as OCI lists it."""
+        started = self.clock()
+        while self.clock() - started <= SEEN_AFTER:
+            found = oci_pool.adopted(self.listed(), self.wanted)
+            if found:
+                return found
+            self.sleep(min(POLL, 3.0))
+        raise DeadlinePassed(
+            f"The {self.what} {self.wanted.name} was asked for, but OCI does not list it after {SEEN_AFTER:.0f} s. "
+            "Run again: the same request is not done twice."
+        )
+
+    def _done(self, work: str, key: str, what: str) -> None:
+        if not work:
+            return
+        told = f"{what} of the {self.what} {self.wanted.name}"
+        try:
+            clocks = {"clock": self.clock, "sleep": self.sleep}
+            oci_work.wait(self.session, told, work, self.seconds, self.progress, self.client, **clocks)
+        except Hopeless as error:
+            raise self._explained(str(error), key) from None
+
+    def _explained(self, text: str, key: str) -> Hopeless:
+        have, shape = "", self.wanted.shape
+        try:
+            there = self.read(key)
+            have, shape = f" {len(there['nodes'])} of {there['size']} nodes are there.", there["shape"] or shape
+        except ClusterError:
+            pass
+        if not oci_pool.lacks_capacity(text):
+            return Hopeless(f"{text}{have} What exists is kept; the next run goes on with it.")
+        return Hopeless(f"{text}{have} {oci_pool.capacity(shape, self.wanted.nodes, self._reports(shape))}")
+
+    def _reports(self, shape: str) -> Json:
+        """Capacity of the shape in each availability domain."""
+        root = self.session.tenancy or self.wanted.compartment
+        what = "list availability domains"
+        try:
+            domains = [item.name for item in self.session.all(what, "identity", "list_availability_domains", root)]
+        except ClusterError as error:
+            return {"every availability domain": str(error)}
+        return {domain: self._report(shape, domain, root) for domain in domains}
+
+    def _report(self, shape: str, domain: str, root: str) -> Any:
+        try:
+            return look.capacity(self.session, root, shape, domain)
+        except ClusterError as error:
+            return str(error)
+
+    def _full(self, key: str, there: Optional[Json] = None) -> Json:
+        """The pool when all its nodes run; ``there``: as it was read just now."""
+        started, shown = self.clock(), -SHOW_EVERY
+        while True:
+            last = there is not None
+            there = there or self.read(key, addresses=False)
+            running = [item for item in there["nodes"] if item["state"].upper() in ("ACTIVE", "RUNNING")]
+            passed = self.clock() - started
+            size = self.wanted.nodes  # the pool's own may still be that of before
+            have = f"{len(running)} of {size} nodes run"
+            wrong = oci_pool.errors(there["nodes"])
+            if len(running) == size == there["size"]:
+                return there if last else self.read(key)
+            if wrong and there["state"] not in ("CREATING", "UPDATING"):
+                text = f"The {self.what} {there['name']}: {have}. OCI says: {'; '.join(wrong[: oci_pool.SHOWN])}."
+                raise self._explained(text, key)
+            if passed >= self.seconds:
+                late = ", ".join(item["name"] or item["id"] for item in there["nodes"] if item not in running)
+                raise DeadlinePassed(
+                    f"The {self.what} {there['name']}: {have} after {passed / 60:.0f} min. Not running: "
+                    f"{late or 'not launched yet'}. Run again to wait on."
+                )
+            if passed - shown >= SHOW_EVERY:
+                self.progress(f"{self.what} {there['name']}: {have}, {passed / 60:.0f} of {self.seconds / 60:.0f} min")
+                shown = passed
+            self.sleep(min(max(oci_work.FIRST, passed / 4), POLL, max(self.seconds - passed, 0.1)))
+            there = None
+
+    def _ended(self, there: Json) -> None:
+        """Seen to be gone: OCI may give no work request for an end."""
+        started = self.clock()
+        while True:
+            try:
+                state = self.read(there["id"], addresses=False)["state"]
+            except NotFound:
+                return
+            if state in ("DELETED", "TERMINATED"):
+                return
+            if self.clock() - started >= self.seconds:
+                raise DeadlinePassed(f"The {self.what} {there['name']} is still {state}. OCI goes on with it.")
+            self.sleep(POLL)
+
+    def _running_work(self, there: Json) -> str:
+        """The work request that is under way for the pool, "" = none."""
+        if there["state"] not in ("CREATING", "UPDATING", "PROVISIONING", "SCALING"):
+            return ""
+        return oci_work.running(self.session, there["name"], there["compartment"], there["id"], self.client)
+
+    # ---- shared
+
+    def _made(self, what: str, client: str, method: str, key: str) -> str:
+        """Something new, as soon as it can be named in the next request: OCI answers 404 for some seconds."""
+        started = self.clock()
+        while True:
+            try:
+                self.session.call(f"read the new {what}", client, method, key)
+                return key
+            except NotFound:
+                if self.clock() - started >= SEEN_AFTER:
+                    raise
+            self.sleep(3.0)
+
+    def _make(self, what: str, client: str, method: str, token: str, *args: Any) -> Any:
+        """A call that makes something. A token whose object was deleted since is refused: then it is a new request."""
+        for number in range(1, TRIES + 1):
+            suffix = f"-{number}" if number > 1 else ""
+            try:
+                return self.session.call(what, client, method, *args, opc_retry_token=f"{token}{suffix}")
+            except Conflict as error:
+                if "InvalidatedRetryToken" not in str(error) or number == TRIES:
+                    raise
+        raise AssertionError("unreachable")
+
+    def _cluster(self, key: str = "") -> Json:
+        """What nodes have to know of their cluster."""
+        key = key or self.wanted.cluster
+        found = self.session.call(f"read the cluster {key}", "oke", "get_cluster", key).data
+        nets = found.cluster_pod_network_options or []
+        text = self.session.call(f"read the kubeconfig of {found.name}", "oke", "create_kubeconfig", key).data
+        raw = text.content if hasattr(text, "content") else text
+        end = (found.endpoints.private_endpoint or found.endpoints.public_endpoint or "") if found.endpoints else ""
+        return {
+            "version": self.wanted.kubernetes_version or found.kubernetes_version,
+            "cni": nets[0].cni_type if nets else "",
+            "api_server": end.rpartition(":")[0] or end,
+            "ca": oci_pool.certificate(yaml.safe_load(raw)),
+        }
+
+    def _told(self, changed: bool, there: Json, changes: Sequence[Change], created: bool = False) -> Json:
+        kept = ("id", "name", "state", "size", "shape", "availability_domain", "rdma", "nodes", "parts")
+        return {
+            "changed": changed,
+            "created": created,
+            "pool": {"kind": self.wanted.kind, **{key: there[key] for key in kept if key in there}},
+            "changes": [{"what": item.what, "before": item.before, "after": item.after} for item in changes],
+            "warnings": self.warnings,
+        }
+
+
+class Managed(Pool):
+    """A node pool of OKE in a compute cluster."""
+
+    client, what = "oke", "node pool"
+
+    @property
+    def kinds(self) -> Any:
+        return self.session.oci.container_engine.models
+
+    def listed(self) -> list[Json]:
+        asked = self.wanted
+        if asked.pool:
+            item = self.session.call(f"read the node pool {asked.pool}", "oke", "get_node_pool", asked.pool).data
+            return [_pool_summary(item)]
+        what = f"list node pools named {asked.name}"
+        more = {"cluster_id": asked.cluster} if asked.cluster else {}
+        listed = self.session.all(what, "oke", "list_node_pools", asked.compartment, name=asked.name, **more)
+        return [_pool_summary(item) for item in listed]
+
+    def read(self, key: str, addresses: bool = True) -> Json:
+        found = self.session.call(f"read the node pool {key}", "oke", "get_node_pool", key).data
+        config = found.node_config_details
+        place = config.placement_configs[0] if config and config.placement_configs else None
+        source = found.node_source_details
+        compute = getattr(config, "compute_cluster_id", None) or ""
+        told = {
+            **_pool_summary(found),
+            "rdma": compute,
+            "details": found.lifecycle_details or "",
+            "cluster": found.cluster_id,
+            "compute_cluster": compute,
+            "compartment": found.compartment_id,
+            "shape": found.node_shape,
+            "availability_domain": place.availability_domain if place else "",
+            "subnet": place.subnet_id if place else "",
+            "kubernetes_version": found.kubernetes_version or "",
+            "ssh_public_key": found.ssh_public_key or "",
+            "labels": {item.key: item.value for item in found.initial_node_labels or []},
+            "security_groups": list(config.nsg_ids or []) if config else [],
+            "size": config.size if config else 0,
+            "nodes": [_node(item) for item in found.nodes or [] if item.lifecycle_state not in ("DELETED", "DELETING")],
+            "parts": {"node_pool": found.id, "compute_cluster": compute},
+        }
+        if source is not None:
+            told["image"] = getattr(source, "image_id", "") or ""
+            told["boot_volume_gb"] = getattr(source, "boot_volume_size_in_gbs", 0) or 0
+        return told
+
+    def create(self, gone: Sequence[str]) -> str:
+        asked, kinds, about = self.wanted, self.kinds, self._cluster()
+        compute = asked.compute_cluster or self._compute_cluster()
+        if not hasattr(kinds.CreateNodePoolNodeConfigDetails(), "compute_cluster_id"):
+            raise InputError(
+                "This version of the Python package oci knows no compute cluster of a node pool: 2.179 does."
+            )
+        place = {"availability_domain": asked.availability_domain, "subnet_id": asked.subnet}
+        place.update({"host_group_id": asked.host_group} if asked.host_group else {})
+        config = kinds.CreateNodePoolNodeConfigDetails(
+            size=asked.nodes,
+            compute_cluster_id=compute,
+            nsg_ids=list(asked.security_groups) or None,
+            freeform_tags={**asked.tags, oci_pool.TAG: asked.name},
+            placement_configs=[kinds.NodePoolPlacementConfigDetails(**place)],
+            node_pool_pod_network_option_details=self._pod_network(about["cni"]),
+        )
+        details = kinds.CreateNodePoolDetails(
+            compartment_id=asked.compartment,
+            cluster_id=asked.cluster,
+            name=asked.name,
+            kubernetes_version=about["version"],
+            node_shape=asked.shape,
+            node_source_details=self._source(),
+            node_metadata=self._metadata(about),
+            initial_node_labels=self._labels(oci_pool.labels(asked)),
+            ssh_public_key=asked.ssh_public_key or None,
+            node_config_details=config,
+            freeform_tags=oci_pool.tags(asked),
+        )
+        token = oci_pool.token(asked, "nodepool", gone)
+        made = self._make(f"make the node pool {asked.name}", "oke", "create_node_pool", token, details)
+        return made.headers.get("opc-work-request-id") or ""
+
+    def _source(self) -> Any:
+        size = self.wanted.boot_volume_gb or None
+        return self.kinds.NodeSourceViaImageDetails(image_id=self.wanted.image, boot_volume_size_in_gbs=size)
+
+    def _metadata(self, about: Json) -> dict[str, str]:
+        script = oci_pool.cloud_init(self.wanted, about["version"], about["api_server"], about["ca"])
+        return {"apiserver_host": about["api_server"], "user_data": script}
+
+    def _labels(self, labels: Json) -> list[Any]:
+        return [self.kinds.KeyValue(key=key, value=value) for key, value in labels.items()]
+
+    def _pod_network(self, cni: str) -> Any:
+        asked, kinds = self.wanted, self.kinds
+        if cni == "OCI_VCN_IP_NATIVE":
+            return kinds.OciVcnIpNativeNodePoolPodNetworkOptionDetails(
+                cni_type=cni,
+                max_pods_per_node=asked.max_pods or None,
+                pod_subnet_ids=[asked.pod_subnet or asked.subnet],
+                pod_nsg_ids=list(asked.pod_security_groups) or None,
+            )
+        return kinds.FlannelOverlayNodePoolPodNetworkOptionDetails(cni_type=cni) if cni else None
+
+    def _compute_cluster(self) -> str:
+        """That of an earlier run, or a new one. Only one in the pool's availability domain can be used."""
+        asked = self.wanted
+        what, place = f"list compute clusters named {asked.name}", {"availability_domain": asked.availability_domain}
+        method, more = "list_compute_clusters", {"display_name": asked.name, **place}
+        listed = self.session.all(what, "compute", method, asked.compartment, **more)
+        alive = [item for item in listed if item.lifecycle_state == "ACTIVE"]
+        mine = [item for item in alive if (item.freeform_tags or {}).get(oci_pool.TAG) == asked.name] or alive
+        if mine:
+            self.progress(f"compute cluster {asked.name}: {mine[0].id} is there, used")
+            return str(mine[0].id)
+        details = self.models.CreateComputeClusterDetails(
+            compartment_id=asked.compartment,
+            display_name=asked.name,
+            freeform_tags={**asked.tags, oci_pool.TAG: asked.name},
+            **place,
+        )
+        token = oci_pool.token(asked, "computecluster", [item.id for item in listed])
+        what = f"make the compute cluster {asked.name}"
+        made = self._make(what, "compute", "create_compute_cluster", token, details).data
+        return self._made("compute cluster", "compute", "get_compute_cluster", made.id)
+
+    def update(self, there: Json, changes: Sequence[Change]) -> str:
+        told, more, config = {item.what: item.after for item in changes}, {}, {}
+        if "image" in told or "boot_volume_gb" in told:
+            more["node_source_details"] = self.kinds.NodeSourceViaImageDetails(
+                image_id=told.get("image") or there.get("image"),
+                boot_volume_size_in_gbs=told.get("boot_volume_gb") or there.get("boot_volume_gb") or None,
+            )
+        for key in ("kubernetes_version", "ssh_public_key"):
+            more.update({key: told[key]} if key in told else {})
+        if "labels" in told:
+            more["initial_node_labels"] = self._labels(told["labels"])
+        if "config" in told:
+            more["node_metadata"] = self._metadata(self._cluster(there["cluster"]))
+        if "config" in told or "tags" in told:
+            more["freeform_tags"] = {**there["tags"], **told.get("tags", {})}
+            more["freeform_tags"].update({oci_pool.DIGEST: told["config"]} if "config" in told else {})
+        config.update({"size": self.wanted.nodes} if "size" in told else {})
+        config.update({"nsg_ids": told["security_groups"]} if "security_groups" in told else {})
+        if config:
+            more["node_config_details"] = self.kinds.UpdateNodePoolNodeConfigDetails(**config)
+        details = self.kinds.UpdateNodePoolDetails(**more)
+        what = f"change the node pool {there['name']}"
+        answer = self.session.call(what, "oke", "update_node_pool", there["id"], details)
+        return answer.headers.get("opc-work-request-id") or ""
+
+    def remove(self, there: Json, node: str, less: bool) -> str:
+        what = f"end the node {node} of {there['name']}"
+        answer = self.session.call(what, "oke", "delete_node", there["id"], node, is_decrement_size=less)
+        return answer.headers.get("opc-work-request-id") or ""
+
+    def end(self, there: Json) -> str:
+        answer = self.session.call(f"end the node pool {there['name']}", "oke", "delete_node_pool", there["id"])
+        return answer.headers.get("opc-work-request-id") or ""
+
+    def tidy(self, there: Json) -> None:
+        """The compute cluster, where we made it. One that is used by others stays."""
+        key = there["compute_cluster"]
+        if not key:
+            return
+        found = self.session.call(f"read the compute cluster {key}", "compute", "get_compute_cluster", key).data
+        if (found.freeform_tags or {}).get(oci_pool.TAG) != there["name"]:
+            return
+        try:
+            self.session.call(f"end the compute cluster {key}", "compute", "delete_compute_cluster", key)
+        except Conflict as error:
+            self.warnings.append(str(error))
+
+    def plugins(self, there: Json, check_mode: bool) -> list[Change]:
+        """A node pool has no setting for agent plugins, its instances have."""
+        what = f"list instances of the compute cluster of {there['name']}"
+        more = {"compute_cluster_id": there["compute_cluster"], "limit": oci.PAGE}
+        listed = self.session.all(what, "compute", "list_instances", there["compartment"], **more)
+        mine, found = {item["id"] for item in there["nodes"]}, []
+        for item in [item for item in listed if item.id in mine]:
+            off = _plugins_off(item.agent_config)
+            if off:
+                found.append(Change("agent plugins", item.display_name, off))
+                if not check_mode:
+                    self._enable(item)
+        return found
+
+    def _enable(self, instance: Any) -> None:
+        have = (instance.agent_config.plugins_config or []) if instance.agent_config else []
+        kept = [item for item in have if item.name not in oci_pool.PLUGINS]
+        config = self.models.UpdateInstanceAgentConfigDetails(
+            are_all_plugins_disabled=False, plugins_config=[*kept, *_enabled(self.models)]
+        )
+        details = self.models.UpdateInstanceDetails(agent_config=config)
+        what = f"enable the agent plugins of RDMA on {instance.display_name}"
+        self.session.call(what, "compute", "update_instance", instance.id, details)
+
+
+class Network(Pool):
+    """A cluster network: its instances join the cluster by cloud-init."""
+
+    what = "cluster network"
+
+    def listed(self) -> list[Json]:
+        asked = self.wanted
+        if asked.pool:
+            what, method = f"read the cluster network {asked.pool}", "get_cluster_network"
+            return [_network_summary(self.session.call(what, "management", method, asked.pool).data)]
+        what, method = f"list cluster networks named {asked.name}", "list_cluster_networks"
+        listed = self.session.all(what, "management", method, asked.compartment, display_name=asked.name)
+        return [_network_summary(item) for item in listed]
+
+    def read(self, key: str, addresses: bool = True) -> Json:
+        found = self.session.call(f"read the cluster network {key}", "management", "get_cluster_network", key).data
+        pool = found.instance_pools[0] if found.instance_pools else None
+        place = found.placement_configuration
+        config = self._configuration(pool.instance_configuration_id) if pool else None
+        launch = config.instance_details.launch_details if config else None
+        home = found.compartment_id
+        parts = {"cluster_network": found.id, "instance_pool": pool.id if pool else ""}
+        told = {
+            **_network_summary(found),
+            "rdma": found.id,
+            "compartment": home,
+            "shape": (launch.shape or "") if launch else "",
+            "availability_domain": place.availability_domain if place else "",
+            "subnet": (place.primary_subnet_id or "") if place else "",
+            "size": pool.size if pool else 0,
+            "nodes": self._nodes(found.id, home, place.primary_subnet_id if place and addresses else ""),
+            "parts": {**parts, "instance_configuration": config.id if config else ""},
+        }
+        # the digest is that of the configuration: one that was made and not set yet is set
+        own = (config.freeform_tags or {}).get(oci_pool.DIGEST) if config else None
+        told["tags"] = {**told["tags"], **({oci_pool.DIGEST: own} if own else {})}
+        return told
+
+    def _configuration(self, key: str) -> Any:
+        what, method = f"read the instance configuration {key}", "get_instance_configuration"
+        try:
+            return self.session.call(what, "management", method, key).data
+        except NotFound:
+            return None
+
+    def _nodes(self, key: str, home: str, subnet: str) -> list[Json]:
+        """Private addresses by one list of the compartment and one of the subnet, not by a call per instance."""
+        what, method = "list instances of the cluster network", "list_cluster_network_instances"
+        listed = self.session.all(what, "management", method, home, key, limit=oci.PAGE)
+        alive = [item for item in listed if str(item.state).upper() not in oci_pool.GONE]
+        if not alive:
+            return []
+        address = self._addresses(home, subnet) if subnet else {}
+        return [
+            {
+                "id": item.id,
+                "name": item.display_name or item.id,
+                "private_ip": address.get(item.id, ""),
+                "fault_domain": item.fault_domain or "",
+                "state": str(item.state),
+            }
+            for item in alive
+        ]
+
+    def _addresses(self, home: str, subnet: str) -> dict[str, str]:
+        what, more = "list VNIC attachments", {"limit": oci.PAGE}
+        attached = self.session.all(what, "compute", "list_vnic_attachments", home, **more)
+        listed = self.session.all("list private addresses", "network", "list_private_ips", subnet_id=subnet, **more)
+        own = {item.vnic_id: item.ip_address for item in listed if item.is_primary}
+        first = sorted(attached, key=lambda item: item.nic_index or 0, reverse=True)
+        return {
+            item.instance_id: own[item.vnic_id]
+            for item in first
+            if item.lifecycle_state == "ATTACHED" and item.vnic_id in own
+        }
+
+    def create(self, gone: Sequence[str]) -> str:
+        asked, models = self.wanted, self.models
+        config = self._make_configuration()
+        pool = models.CreateClusterNetworkInstancePoolDetails(
+            instance_configuration_id=config,
+            size=asked.nodes,
+            display_name=asked.name,
+            freeform_tags={**asked.tags, oci_pool.TAG: asked.name},
+        )
+        place = models.ClusterNetworkPlacementConfigurationDetails(
+            availability_domain=asked.availability_domain,
+            primary_subnet_id=asked.subnet,
+            placement_constraint=asked.placement_constraint or None,
+        )
+        details = models.CreateClusterNetworkDetails(
+            compartment_id=asked.compartment,
+            display_name=asked.name,
+            instance_pools=[pool],
+            placement_configuration=place,
+            freeform_tags=oci_pool.tags(asked),
+        )
+        token = oci_pool.token(asked, "clusternetwork", gone)
+        what = f"make the cluster network {asked.name}"
+        made = self._make(what, "management", "create_cluster_network", token, details)
+        return made.headers.get("opc-work-request-id") or ""
+
+    def _make_configuration(self) -> str:
+        """That of an earlier run with the same content, or a new one."""
+        asked, models = self.wanted, self.models
+        wanted = oci_pool.digest(asked)
+        what, method = "list instance configurations", "list_instance_configurations"
+        listed = self.session.all(what, "management", method, asked.compartment, limit=oci.PAGE)
+        for item in listed:
+            own = item.freeform_tags or {}
+            if own.get(oci_pool.TAG) == asked.name and own.get(oci_pool.DIGEST) == wanted:
+                self.progress(f"instance configuration {asked.name}: {item.id} is there, used")
+                return str(item.id)
+        if not self.session.tenancy:
+            raise InputError("Which tenancy? Nodes must be told to join; set OCI_CLI_TENANCY to its OCID.")
+        about = self._cluster()
+        data = oci_pool.metadata(
+            asked,
+            about["version"],
+            about["api_server"],
+            about["ca"],
+            self.session.tenancy,
+            about["cni"] == "OCI_VCN_IP_NATIVE",
+        )
+        launch = models.InstanceConfigurationLaunchInstanceDetails(
+            compartment_id=asked.compartment,
+            availability_domain=asked.availability_domain,
+            shape=asked.shape,
+            display_name=asked.name,
+            metadata=data,
+            freeform_tags={**asked.tags, oci_pool.TAG: asked.name},
+            create_vnic_details=models.InstanceConfigurationCreateVnicDetails(
+                subnet_id=asked.subnet, assign_public_ip=False, nsg_ids=list(asked.security_groups) or None
+            ),
+            source_details=models.InstanceConfigurationInstanceSourceViaImageDetails(
+                image_id=asked.image, boot_volume_size_in_gbs=asked.boot_volume_gb or None
+            ),
+            agent_config=models.InstanceConfigurationLaunchInstanceAgentConfigDetails(
+                are_all_plugins_disabled=False,
+                is_management_disabled=False,
+                is_monitoring_disabled=False,
+                plugins_config=_enabled(models),
+            ),
+        )
+        details = models.CreateInstanceConfigurationDetails(
+            compartment_id=asked.compartment,
+            display_name=asked.name,
+            freeform_tags=oci_pool.tags(asked),
+            instance_details=models.ComputeInstanceDetails(launch_details=launch),
+        )
+        token = oci_pool.token(asked, "instanceconfiguration", [item.id for item in listed if _mine(item, asked.name)])
+        what = f"make the instance configuration {asked.name}"
+        made = self._make(what, "management", "create_instance_configuration", token, details).data
+        return self._made("instance configuration", "management", "get_instance_configuration", made.id)
+
+    def update(self, there: Json, changes: Sequence[Change]) -> str:
+        told, models = {item.what: item.after for item in changes}, self.models
+        if "config" in told:
+            oci_pool.for_new(self.wanted)
+        pool: Json = {"id": there["parts"]["instance_pool"]}
+        pool.update({"size": self.wanted.nodes} if "size" in told else {})
+        pool.update({"instance_configuration_id": self._make_configuration()} if "config" in told else {})
+        more: Json = {"freeform_tags": told["tags"]} if "tags" in told else {}
+        if len(pool) > 1:
+            more["instance_pools"] = [models.UpdateClusterNetworkInstancePoolDetails(**pool)]
+        what = f"change the cluster network {there['name']}"
+        details = models.UpdateClusterNetworkDetails(**more)
+        answer = self.session.call(what, "management", "update_cluster_network", there["id"], details)
+        return answer.headers.get("opc-work-request-id") or ""
+
+    def remove(self, there: Json, node: str, less: bool) -> str:
+        details = self.models.DetachInstancePoolInstanceDetails(
+            instance_id=node, is_decrement_size=less, is_auto_terminate=True
+        )
+        what, pool = f"end the node {node} of {there['name']}", there["parts"]["instance_pool"]
+        answer = self.session.call(what, "management", "detach_instance_pool_instance", pool, details)
+        work = answer.headers.get("opc-work-request-id") or ""
+        if not work:
+            self._gone(there, node)
+        return work
+
+    def _gone(self, there: Json, node: str) -> None:
+        """Where OCI gives no work request for it."""
+        started = self.clock()
+        while any(item["id"] == node for item in self.read(there["id"])["nodes"]):
+            if self.clock() - started >= self.seconds:
+                raise DeadlinePassed(f"The node {node} of {there['name']} is still there. Run again to wait on.")
+            self.sleep(POLL)
+
+    def end(self, there: Json) -> str:
+        what = f"end the cluster network {there['name']}"
+        answer = self.session.call(what, "management", "terminate_cluster_network", there["id"])
+        return answer.headers.get("opc-work-request-id") or ""
+
+    def tidy(self, there: Json) -> None:
+        """Instance configurations that we made for it."""
+        what, method = "list instance configurations", "list_instance_configurations"
+        for item in self.session.all(what, "management", method, there["compartment"], limit=oci.PAGE):
+            if not _mine(item, there["name"]):
+                continue
+            try:
+                what = f"end the instance configuration {item.id}"
+                self.session.call(what, "management", "delete_instance_configuration", item.id)
+            except Conflict as error:
+                self.warnings.append(str(error))
+
+
+def _mine(item: Any, name: str) -> bool:
+    return bool((item.freeform_tags or {}).get(oci_pool.TAG) == name)
+
+
+def _enabled(models: Any) -> list[Any]:
+    return [models.InstanceAgentPluginConfigDetails(name=name, desired_state="ENABLED") for name in oci_pool.PLUGINS]
+
+
+def _plugins_off(config: Any) -> list[str]:
+    """Plugins that the instance's configuration does not say to be enabled."""
+    listed = (config.plugins_config or []) if config else []
+    on = {item.name for item in listed if item.desired_state == "ENABLED"}
+    everything = bool(config and config.are_all_plugins_disabled)
+    return [name for name in oci_pool.PLUGINS if everything or name not in on]
+
+
+def _pool_summary(item: Any) -> Json:
+    return {"id": item.id, "name": item.name, "state": item.lifecycle_state, "tags": item.freeform_tags or {}}
+
+
+def _network_summary(item: Any) -> Json:
+    return {"id": item.id, "name": item.display_name, "state": item.lifecycle_state, "tags": item.freeform_tags or {}}
+
+
+def _node(item: Any) -> Json:
+    error = item.node_error
+    return {
+        "id": item.id,
+        "name": item.name or item.id,
+        "private_ip": item.private_ip or "",
+        "fault_domain": item.fault_domain or "",
+        "state": item.lifecycle_state or "",
+        "error": f"{error.code}: {error.message}" if error else "",
+    }
+
+
+POOLS = {"managed_compute_cluster": Managed, "cluster_network": Network}

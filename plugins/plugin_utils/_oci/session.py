@@ -1,0 +1,315 @@
+# Copyright: gpuops.rdma contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The only room that talks to OCI: authentication, clients, retries, pages and error text. PRIVATE to the collection.
+
+Thin on purpose: calls and models are those of the `oci` SDK. The SDK takes a second to import, so it is imported when
+the first client is made, and not at all where no OCI plugin runs.
+"""
+
+from __future__ import annotations
+
+import configparser
+import importlib
+import os
+import re
+import threading
+import time
+from collections.abc import Callable, Mapping
+from email.utils import parsedate_to_datetime
+from pathlib import Path
+from typing import Any, Optional
+
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.argspec import OCI
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import (
+    ClusterError,
+    Conflict,
+    Forbidden,
+    InputError,
+    NotFound,
+    Unreachable,
+)
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import HIDDEN
+
+AUTH_TYPES = tuple(OCI["auth_type"]["choices"])
+OPTIONS = tuple(OCI)
+CLIENTS = {
+    "compute": ("core", "ComputeClient"),
+    "management": ("core", "ComputeManagementClient"),
+    "network": ("core", "VirtualNetworkClient"),
+    "identity": ("identity", "IdentityClient"),
+    "domains": ("identity_domains", "IdentityDomainsClient"),
+    "oke": ("container_engine", "ContainerEngineClient"),
+    "limits": ("limits", "LimitsClient"),
+    "work": ("work_requests", "WorkRequestClient"),
+    "storage": ("object_storage", "ObjectStorageClient"),
+    "resource_manager": ("resource_manager", "ResourceManagerClient"),
+}
+ENVIRONMENT = {
+    "tenancy": "OCI_CLI_TENANCY",
+    "user": "OCI_CLI_USER",
+    "fingerprint": "OCI_CLI_FINGERPRINT",
+    "key_file": "OCI_CLI_KEY_FILE",
+    "key_content": "OCI_CLI_KEY_CONTENT",
+    "pass_phrase": "OCI_CLI_PASSPHRASE",
+    "region": "OCI_CLI_REGION",
+}
+"""Names of the OCI CLI."""
+CLI_AUTH = {"oke_workload_identity": "workload_identity"}
+"""Values of OCI_CLI_AUTH that the OCI CLI knows by another name than we do; for api_key see ``auth_of_environment``."""
+PAGE = 1000
+_PAR = re.compile(r"/p/[^/\s]+/n/")
+SKEW = 240
+"""Seconds of clock difference from which on it is named as the cause of a 401; the service accepts 300."""
+
+
+def sdk() -> Any:
+    try:
+        return importlib.import_module("oci")
+    except ImportError:
+        raise InputError(
+            "The OCI plugins need the Python package oci (2.179 or newer) on the machine that runs Ansible: "
+            "pip install oci. See docs/oci.md."
+        ) from None
+
+
+class Session:
+    """``options``: those of OPTIONS, missing or None = default. Raises InputError for what the user gave."""
+
+    def __init__(self, options: Mapping[str, Any], retries: Optional[Any] = None) -> None:
+        self.auth_type = options.get("auth_type") or auth_of_environment()
+        if self.auth_type not in AUTH_TYPES:
+            raise InputError(f"Unknown auth_type {self.auth_type!r}. Known: {', '.join(AUTH_TYPES)}.")
+        self.oci = sdk()
+        self._tripped = importlib.import_module("circuitbreaker").CircuitBreakerError
+        """Raised by the SDK instead of a call, after many that failed."""
+        self.endpoint = options.get("service_endpoint") or ""
+        self.requests = 0
+        self._counting = threading.Lock()
+        self._options = options
+        self._clients: dict[str, Any] = {}
+        self._retries = retries or self.oci.retry.DEFAULT_RETRY_STRATEGY
+        self.config, self.signer = self._authenticate()
+        self.region = self.config.get("region") or getattr(self.signer, "region", "") or ""
+        self.tenancy = self.config.get("tenancy") or getattr(self.signer, "tenancy_id", "") or self._claimed() or ""
+        if not self.endpoint:
+            self._check_region()
+
+    def elsewhere(self, region: str) -> Session:
+        """The same user in another region."""
+        return Session({**self._options, "region": region}, self._retries)
+
+    # ---- authentication
+
+    def _authenticate(self) -> tuple[dict[str, Any], Any]:
+        region = self._options.get("region")
+        try:
+            config, signer = getattr(self, f"_by_{self.auth_type}")()
+        except InputError:
+            raise
+        except Exception as error:
+            raise InputError(f"Cannot authenticate to OCI by {self.auth_type}: {self._reason(error)}.") from None
+        return {**config, **({"region": region} if region else {})}, signer
+
+    def _by_config(self) -> tuple[dict[str, Any], Any]:
+        return self._with_key(self._config())
+
+    def _by_environment(self) -> tuple[dict[str, Any], Any]:
+        config = {key: os.environ[name] for key, name in ENVIRONMENT.items() if os.environ.get(name)}
+        if self._options.get("region"):
+            config["region"] = self._options["region"]
+        missing = [ENVIRONMENT[key] for key in ("tenancy", "user", "fingerprint", "region") if key not in config]
+        if not {"key_file", "key_content"} & set(config):
+            missing.append("OCI_CLI_KEY_FILE or OCI_CLI_KEY_CONTENT")
+        if missing:
+            raise InputError(f"Cannot authenticate to OCI by environment: {', '.join(missing)} not set.")
+        return self._with_key(config)
+
+    def _with_key(self, config: dict[str, Any]) -> tuple[dict[str, Any], Any]:
+        """One signer for all clients: each would read and check the key by itself, 0.1 s a client."""
+        self.oci.config.validate_config(config)
+        signer = self.oci.signer.Signer(
+            config["tenancy"],
+            config["user"],
+            config["fingerprint"],
+            config.get("key_file"),
+            pass_phrase=self.oci.config.get_config_value_or_default(config, "pass_phrase"),
+            private_key_content=config.get("key_content"),
+        )
+        return config, signer
+
+    def _by_security_token(self) -> tuple[dict[str, Any], Any]:
+        config = self._config()
+        if not config.get("security_token_file"):
+            raise InputError(
+                f"Cannot authenticate to OCI by security_token: profile {self._profile()} has no security_token_file. "
+                "Run oci session authenticate."
+            )
+        token = Path(config["security_token_file"]).expanduser().read_text(encoding="utf-8").strip()
+        key_file = str(Path(config["key_file"]).expanduser())
+        key = self.oci.signer.load_private_key_from_file(key_file, config.get("pass_phrase"))
+        return config, self.oci.auth.signers.SecurityTokenSigner(token, key)
+
+    def _by_instance_principal(self) -> tuple[dict[str, Any], Any]:
+        return {}, self.oci.auth.signers.InstancePrincipalsSecurityTokenSigner()
+
+    def _by_resource_principal(self) -> tuple[dict[str, Any], Any]:
+        return {}, self.oci.auth.signers.get_resource_principals_signer()
+
+    def _by_workload_identity(self) -> tuple[dict[str, Any], Any]:
+        return {}, self.oci.auth.signers.get_oke_workload_identity_resource_principal_signer()
+
+    def _claimed(self) -> str:
+        """The tenancy in a workload's token: its signer does not tell it."""
+        token = getattr(self.signer, "security_token", None)
+        claims = token.get_jwt() if hasattr(token, "get_jwt") else {}
+        return str(claims.get("res_tenant") or claims.get("tenant") or os.environ.get(ENVIRONMENT["tenancy"]) or "")
+
+    def _profile(self) -> str:
+        return str(self._options.get("profile") or os.environ.get("OCI_CLI_PROFILE") or "DEFAULT")
+
+    def _config(self) -> dict[str, Any]:
+        path = self._options.get("config_file") or os.environ.get("OCI_CLI_CONFIG_FILE") or "~/.oci/config"
+        file, profile = Path(path).expanduser(), self._profile()
+        if not file.is_file():
+            raise InputError(f"Cannot authenticate to OCI: there is no config file {path}.")
+        try:
+            config = dict(self.oci.config.from_file(str(file), profile))
+        except self.oci.exceptions.ProfileNotFound:
+            reader = configparser.ConfigParser(interpolation=None)
+            reader.read(file)
+            known = ", ".join([*(["DEFAULT"] if reader.defaults() else []), *reader.sections()]) or "none"
+            raise InputError(f"{path} has no profile {profile!r}. Known: {known}.") from None
+        return {**config, **({"region": self._options["region"]} if self._options.get("region") else {})}
+
+    def _reason(self, error: Exception) -> str:
+        """Of an error of the SDK, without keys or tokens."""
+        kinds = self.oci.exceptions
+        if isinstance(error, kinds.InvalidConfig):
+            return f"the config is not valid ({', '.join(f'{key}: {why}' for key, why in error.errors.items())})"
+        known = {
+            "InvalidKeyFilePath": "the key_file is not there",
+            "InvalidPrivateKey": "the key_file holds no private key",
+            "MissingPrivateKeyPassphrase": "the key needs a pass_phrase",
+            "MissingPEMHeaders": "the key_file holds no private key",
+        }
+        name = type(error).__name__
+        return known.get(name, f"{name}: {str(error).splitlines()[0][:200] if str(error) else 'no reason given'}")
+
+    def _check_region(self) -> None:
+        if not self.region:
+            raise InputError("Which region of OCI? Set region, or give one in the profile.")
+        if not self.oci.regions.is_region(self.region):
+            raise InputError(
+                f"Unknown OCI region {self.region!r}: a name like eu-frankfurt-1 is expected. A region that the SDK "
+                "does not know yet can be told by OCI_REGION_METADATA."
+            )
+
+    # ---- calls
+
+    def client(self, name: str) -> Any:
+        """Made once; see CLIENTS. ``name@URL``: at this address, as an identity domain has one of its own."""
+        if name not in self._clients:
+            service, _at, url = name.partition("@")
+            module, kind = CLIENTS[service]
+            made = getattr(importlib.import_module(f"oci.{module}"), kind)
+            more = {"signer": self.signer} if self.signer else {}
+            more.update({"service_endpoint": url or self.endpoint} if url or self.endpoint else {})
+            try:
+                self._clients[name] = made(self.config, retry_strategy=self._retries, **more)
+            except Exception as error:
+                raise InputError(f"Cannot connect to OCI: {self._reason(error)}.") from None
+        return self._clients[name]
+
+    def call(self, what: str, client: str, method: str, *args: Any, **more: Any) -> Any:
+        """One call; ``what`` completes "Cannot ...". Returns the SDK's response."""
+        call: Callable[..., Any] = getattr(self.client(client), method)
+        with self._counting:
+            self.requests += 1
+        try:
+            return call(*args, **more)
+        except self.oci.exceptions.ServiceError as error:
+            raise self._refused(what, error) from None
+        except (self.oci.exceptions.RequestException, self.oci.exceptions.ConnectTimeout, self._tripped) as error:
+            raise Unreachable(
+                f"Cannot {what}: no answer from {self.endpoint or f'OCI in {self.region}'} "
+                f"({str(error).splitlines()[0][:160]})."
+            ) from None
+
+    def all(self, what: str, client: str, method: str, *args: Any, **more: Any) -> list[Any]:
+        """All pages of a list, of a plain list or a collection. A page token that comes twice ends it with an error."""
+        found: list[Any] = []
+        seen: set[str] = set()
+        page = None
+        while True:
+            paged = {"page": page} if page else {}
+            answer = self.call(what, client, method, *args, **more, **paged)
+            found += answer.data if isinstance(answer.data, list) else answer.data.items
+            page = answer.headers.get("opc-next-page")
+            if not page:
+                return found
+            if page in seen:
+                raise ClusterError(f"Cannot {what}: OCI gave the same page twice.")
+            seen.add(page)
+
+    def _refused(self, what: str, error: Any) -> ClusterError:
+        """404 may mean 403: OCI hides which."""
+        said = f"OCI answered {error.status} {error.code}: {clean(str(error.message)).rstrip('.')[:300]}"
+        request = f" (request {error.request_id})" if error.request_id else ""
+        if error.status == 401:
+            return Forbidden(f"Cannot {what}: {said}. {self._why_not_authenticated(error)}{request}", 401, error.code)
+        if error.status == 404:
+            return NotFound(
+                f"Cannot {what}: {said}. It is not there, or this user may not see it; OCI does not tell which. Check "
+                f"the OCID, the region ({self.region or 'of the endpoint'}) and the policies, see "
+                f"docs/oci_policies.md{request}.",
+                404,
+                error.code,
+            )
+        if error.status == 429:
+            return ClusterError(
+                f"Cannot {what}: {said}. Too many requests, also after waiting.{request}", 429, error.code
+            )
+        kind = Conflict if error.status in (409, 412) else ClusterError
+        return kind(f"Cannot {what}: {said}.{request}", error.status, error.code)
+
+    def _why_not_authenticated(self, error: Any) -> str:
+        try:
+            skew = time.time() - parsedate_to_datetime(error.headers.get("date")).timestamp()
+        except (TypeError, ValueError, AttributeError):
+            skew = 0.0
+        if abs(skew) > SKEW:
+            return f"This machine's clock is {abs(skew):.0f} s {'ahead' if skew > 0 else 'behind'}; OCI accepts 300 s."
+        if self.auth_type not in ("config", "environment"):
+            return "The token has expired or is of another region or tenancy."
+        return "Check user, tenancy, fingerprint and key of the profile: one of them does not belong to the others."
+
+
+def auth_of_environment() -> str:
+    """What OCI_CLI_AUTH asks for. The CLI, which kubeconfigs of OKE run, knows no `environment`; told `api_key`
+    it takes the key from the environment where there is one, else from the config file."""
+    asked = os.environ.get("OCI_CLI_AUTH") or "config"
+    if asked == "api_key":
+        keys = ("OCI_CLI_KEY_CONTENT", "OCI_CLI_KEY_FILE")
+        return "environment" if any(os.environ.get(name) for name in keys) else "config"
+    return CLI_AUTH.get(asked, asked)
+
+
+def clean(text: str) -> str:
+    """OCI's words without the secret of a pre-authenticated request."""
+    return _PAR.sub(f"/p/{HIDDEN}/n/", text)
+
+
+def of_kind(ocid: str, kind: str, option: str) -> str:
+    """The OCID, or InputError where it is none of this kind. A tenancy is a compartment, the root."""
+    parts = ocid.split(".")
+    accepted = (kind, "tenancy") if kind == "compartment" else (kind,)
+    if len(parts) < 5 or parts[0] != "ocid1":
+        raise InputError(f"{option} must be an OCID (ocid1.{kind}...), not {ocid!r}.")
+    if parts[1] not in accepted:
+        raise InputError(f"{option} must be the OCID of {_a(kind)}, not of {_a(parts[1])}: {ocid}.")
+    return ocid
+
+
+def _a(kind: str) -> str:
+    return f"{'an' if kind[:1] in 'aeio' else 'a'} {kind}"

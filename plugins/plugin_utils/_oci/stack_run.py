@@ -1,0 +1,516 @@
+# Copyright: gpuops.rdma contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""One stack of OCI Resource Manager: found or made, planned, applied, read, compared, destroyed. PRIVATE.
+
+Everything is read back from the service: a killed run leaves nothing that the next one would need. A stack is known by
+its name in the compartment, what it was made of by its own files and variables, a running job by the list of jobs.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import io
+import json
+import time
+import zipfile
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, Optional
+
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import (
+    Conflict,
+    DeadlinePassed,
+    Hopeless,
+    InputError,
+    NotFound,
+)
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json, as_text
+from ansible_collections.gpuops.rdma.plugins.module_utils._oci import stack as oci_stack
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._oci import session as oci
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._oci import work as oci_work
+
+POLL = 10.0
+"""Seconds between two looks at a job; fewer in its first seconds."""
+SHOW_EVERY = 60.0
+BIGGEST_ZIP = 11_000_000
+"""Bytes that Resource Manager takes."""
+RM = "resource_manager"
+Progress = Callable[[str], None]
+
+
+class Stack:
+    """``options``: compartment, name, stack (OCID), zip, working_directory, terraform_version, variables,
+    secret_variables, tags, allow_removal, detect_drift, timeout (minutes), confirm. ``clock``, ``sleep``: for tests."""
+
+    def __init__(
+        self,
+        session: oci.Session,
+        options: Json,
+        progress: Progress,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self.session, self.options, self.progress, self.clock, self.sleep = session, options, progress, clock, sleep
+        self.data = _read_zip(options["zip"]) if options["zip"] else b""
+        self.files = _contents(self.data, str(options["zip"])) if self.data else {}
+        self.secrets: tuple[str, ...] = ()
+        self.done: list[str] = []
+        self.secret_values: Json = {}
+        """Outputs that must not be shown, once they were read."""
+        self.name = options["name"]
+
+    # ---- the whole
+
+    def present(self, check_mode: bool, planned: bool = False) -> Json:
+        """Made and applied; with ``planned`` only planned."""
+        found = self.find()
+        if found is None and self.options["stack"]:
+            raise InputError(
+                f"The stack {self.options['stack']} was deleted: leave out stack to make one by name and zip."
+            )
+        if found is None and not self.data:
+            raise InputError(
+                f"There is no stack {self.name} in {self.options['compartment']}, and no zip to make it of."
+            )
+        settled = self.settled(found)
+        if found is None:
+            return self._new(settled, check_mode, planned)
+        jobs = self._after_running(found, check_mode)
+        moved = self.data and not oci_stack.same_files(
+            _digests(self.files), self._config("get_stack_tf_config", found["id"])
+        )
+        if moved or settled.changed:
+            return self._updated(found, settled, bool(moved), check_mode, planned)
+        applied = self._applied(found, jobs, settled.values)
+        if planned:
+            plan = {} if check_mode else self._plan(found["id"])[1]
+            return self._result(found, plan=plan)
+        if applied:
+            drift = self._drift(found["id"]) if self.options["detect_drift"] and not check_mode else None
+            return self._result(found, job=applied["id"], drift=drift)
+        if check_mode:
+            return self._result(found, changed=True, would=["apply"])
+        return self._apply(found, changed=False)
+
+    def absent(self, check_mode: bool) -> Json:
+        """Destroys the resources, then deletes the stack. The stack's name must be repeated in ``confirm``."""
+        found = self.find()
+        if found is None:
+            return {"changed": False, "stack_id": "", "name": self.name, "did": []}
+        if self.options["confirm"] != found["name"]:
+            raise InputError(
+                f"Destroying the stack {found['name']} ({found['id']}) deletes everything that it made, the cluster "
+                f"with its nodes and volumes. To do that, repeat its name: confirm={found['name']}."
+            )
+        self.settled(found)
+        if check_mode:
+            return self._result(found, changed=True, would=["destroy", "delete"])
+        jobs = self._after_running(found, check_mode, to_destroy=True)
+        if not oci_stack.nothing_made(jobs):
+            details = self._models().CreateDestroyJobOperationDetails(execution_plan_strategy="AUTO_APPROVED")
+            self._job(found["id"], "DESTROY", details)
+        what = f"delete the stack {found['name']}"
+        self.session.call(what, RM, "delete_stack", found["id"])
+        self.done.append("delete")
+        return self._result(found, changed=True, state="DELETED")
+
+    def outputs(self, job: str) -> tuple[Json, Json]:
+        """(those that may be shown, those that are secrets) of a job."""
+        listed = self.session.all("list outputs of the stack", RM, "list_job_outputs", job, limit=oci.PAGE)
+        told = ({"name": x.output_name, "value": x.output_value, "sensitive": bool(x.is_sensitive)} for x in listed)
+        return oci_stack.split(told)
+
+    def last_outputs(self) -> Json:
+        """All outputs of the last apply, with the secrets. InputError where there is none."""
+        found = self.find()
+        job = oci_stack.last_applied(self._jobs(found["id"])) if found else None
+        if job is None:
+            raise InputError(f"The stack {self.name} of {self.options['compartment']} was not applied yet.")
+        shown, secret = self.outputs(job["id"])
+        return {**shown, **secret}
+
+    # ---- the stack
+
+    def find(self) -> Optional[Json]:
+        """The stack of that OCID or name; None where there is none of that name. InputError where there are several."""
+        key = self.options["stack"]
+        if key:
+            oci.of_kind(key, "ormstack", "stack")
+        else:
+            what = f"list stacks of {self.options['compartment']}"
+            more = {"compartment_id": self.options["compartment"], "display_name": self.name, "limit": oci.PAGE}
+            listed = self.session.all(what, RM, "list_stacks", **more)
+            alive = [item for item in listed if item.lifecycle_state not in ("DELETED", "DELETING", "FAILED")]
+            if len(alive) > 1:
+                keys = ", ".join(item.id for item in alive)
+                raise InputError(f"There are {len(alive)} stacks {self.name}: {keys}. Say which, by its OCID in stack.")
+            if not alive:
+                return None
+            key = alive[0].id
+        found = self._read(key)
+        return None if found["state"] in ("DELETING", "DELETED") else found
+
+    def settled(self, found: Optional[Json]) -> oci_stack.Settled:
+        """The variables as they shall be; what is secret of them is not shown from then on."""
+        known = self.known()
+        places = {
+            "tenancy_ocid": self.session.tenancy,
+            "compartment_ocid": self.options["compartment"],
+            "compartment_id": self.options["compartment"],
+            "region": self.session.region,
+        }
+        there = found["variables"] if found else None
+        settled = oci_stack.settle(self.options["variables"], self.options["secret_variables"], there, known, places)
+        self.secrets = settled.secrets
+        return settled
+
+    def known(self) -> Optional[dict[str, oci_stack.Variable]]:
+        """Variables that the zip declares; None without one."""
+        return oci_stack.declared(self._root()) if self.data else None
+
+    def file(self, name: str) -> str:
+        """Text of a file beside the root module; "" where there is none."""
+        folder = (self.options["working_directory"] or "").strip("/")
+        return self.files.get(f"{folder}/{name}" if folder else name, b"").decode("utf-8", "replace")
+
+    def _root(self) -> dict[str, str]:
+        folder = (self.options["working_directory"] or "").strip("/")
+        prefix = f"{folder}/" if folder else ""
+        found = {
+            name: data.decode("utf-8", "replace")
+            for name, data in self.files.items()
+            if name.startswith(prefix) and name.endswith(".tf") and "/" not in name[len(prefix) :]
+        }
+        if not found:
+            folders = sorted({name.rpartition("/")[0] for name in self.files if name.endswith(".tf")})
+            more = f" There are some in {', '.join(folders[:5])}: set working_directory." if folders else ""
+            raise InputError(f"{self.options['zip']} has no Terraform files in {folder or 'its root'}.{more}")
+        return found
+
+    def _read(self, key: str) -> Json:
+        item = self.session.call(f"read the stack {key}", RM, "get_stack", key).data
+        return {
+            "id": item.id,
+            "name": item.display_name,
+            "state": item.lifecycle_state,
+            "compartment": item.compartment_id,
+            "variables": item.variables or {},
+        }
+
+    def _new(self, settled: oci_stack.Settled, check_mode: bool, planned: bool) -> Json:
+        if check_mode:
+            found = {"id": "", "name": self.name, "state": "", "variables": {}}
+            return self._result(found, changed=True, would=["create", "plan" if planned else "apply"], settled=settled)
+        models = self._models()
+        details = models.CreateStackDetails(
+            compartment_id=self.options["compartment"],
+            display_name=self.name,
+            description="Made by gpuops.rdma",
+            config_source=models.CreateZipUploadConfigSourceDetails(**self._source()),
+            variables=settled.values,
+            terraform_version=self.options["terraform_version"] or None,
+            freeform_tags=self.options["tags"],
+        )
+        found = self._created(details)
+        self.done.append("create")
+        self.progress(f"stack {self.name}: made, {found['id']}")
+        if planned:
+            return self._result(found, changed=True, plan=self._plan(found["id"])[1])
+        return self._apply(found, changed=True)
+
+    def _created(self, details: Any) -> Json:
+        """The token makes the request of a killed run and this one the same; it does not bring a stack back."""
+        what = f"make the stack {self.name} in {self.options['compartment']}"
+        try:
+            made = self.session.call(what, RM, "create_stack", details, opc_retry_token=self._token()).data
+            found = self._active(made.id)
+            if found["state"] not in ("DELETING", "DELETED"):
+                return found
+        except Conflict as error:
+            if error.reason != "InvalidatedRetryToken":
+                raise
+        return self._active(self.session.call(what, RM, "create_stack", details).data.id)
+
+    def _token(self) -> str:
+        """Makes the request of a killed run and this one the same, though the new stack is not listed yet."""
+        text = json.dumps([self.options["compartment"], self.name, hashlib.sha256(self.data).hexdigest()])
+        return hashlib.sha256(text.encode()).hexdigest()[:40]
+
+    def _source(self) -> Json:
+        source: Json = {"zip_file_base64_encoded": base64.b64encode(self.data).decode()}
+        folder = self.options["working_directory"]
+        return {**source, **({"working_directory": folder} if folder else {})}
+
+    def _active(self, key: str) -> Json:
+        started = self.clock()
+        while True:
+            found = self._read(key)
+            if found["state"] not in ("CREATING",):
+                return found
+            if self.clock() - started > 600:
+                raise DeadlinePassed(f"The stack {self.name} ({key}) is {found['state']} after 10 min. Run again.")
+            self.sleep(POLL)
+
+    def _updated(self, found: Json, settled: oci_stack.Settled, moved: bool, check_mode: bool, planned: bool) -> Json:
+        told = [*(["configuration"] if moved else []), *settled.changed]
+        if check_mode:
+            would = ["update", "plan" if planned else "apply"]
+            return self._result(found, changed=True, would=would, settled=settled, moved=moved)
+        models = self._models()
+        source = models.UpdateZipUploadConfigSourceDetails(**self._source()) if moved else None
+        details = models.UpdateStackDetails(variables=settled.values, config_source=source)
+        what = f"change the stack {found['name']}"
+        self.session.call(what, RM, "update_stack", found["id"], details)
+        self.done.append("update")
+        self.progress(f"stack {found['name']}: changed ({', '.join(told[:10])})")
+        if planned:
+            return self._result(found, changed=True, settled=settled, moved=moved, plan=self._plan(found["id"])[1])
+        return self._apply(found, changed=True, settled=settled, moved=moved)
+
+    def _config(self, method: str, key: str) -> dict[str, str]:
+        """Digests of the files that a stack or a job has."""
+        data = self.session.call("read the configuration of the stack", RM, method, key).data.content
+        return _digests(_contents(data, "the stack's configuration"))
+
+    # ---- jobs
+
+    def _models(self) -> Any:
+        return self.session.oci.resource_manager.models
+
+    def _jobs(self, stack: str) -> list[Json]:
+        listed = self.session.all("list jobs of the stack", RM, "list_jobs", stack_id=stack, limit=oci.PAGE)
+        return [
+            {"id": x.id, "operation": x.operation, "state": x.lifecycle_state, "created": str(x.time_created)}
+            for x in listed
+        ]
+
+    def _after_running(self, found: Json, check_mode: bool, to_destroy: bool = False) -> list[Json]:
+        """The jobs, once none is running: that of a killed run is waited for, whoever began it."""
+        jobs = self._jobs(found["id"])
+        job = oci_stack.running(jobs)
+        if job is None or check_mode:
+            return jobs
+        if job["operation"] == "DESTROY" and not to_destroy:
+            raise InputError(
+                f"The stack {found['name']} is being destroyed (job {job['id']} is {job['state']}). Wait for it, "
+                "then run again."
+            )
+        self.progress(f"stack {found['name']}: {job['operation']} {job['id']} is {job['state']}; waiting for it")
+        try:
+            self._follow(job["id"], job["operation"])
+            self.done.append(f"waited for {job['operation'].lower()}")
+        except Hopeless as error:  # what it left is planned again
+            self.progress(f"stack {found['name']}: {error}")
+        return self._jobs(found["id"])
+
+    def _applied(self, found: Json, jobs: list[Json], values: Mapping[str, str]) -> Optional[Json]:
+        """The job that made the resources as they are wanted."""
+        job = oci_stack.last_applied(jobs)
+        if job is None:
+            return None
+        full = self.session.call(f"read the job {job['id']}", RM, "get_job", job["id"]).data
+        used = {name: as_text(value) for name, value in (full.variables or {}).items() if value is not None}
+        if any(not oci_stack.same(name, used.get(name), value) for name, value in values.items()):
+            return None
+        if self.data and not oci_stack.same_files(_digests(self.files), self._config("get_job_tf_config", job["id"])):
+            return None
+        return job
+
+    def _plan(self, stack: str) -> tuple[str, Json]:
+        """(OCID of the job, {add, change, destroy, removed})."""
+        job = self._job(stack, "PLAN", self._models().CreatePlanJobOperationDetails())
+        answer = self.session.call("read the plan", RM, "get_job_tf_plan", job, tf_plan_format="JSON")
+        plan = oci_stack.read_plan(answer.data.content)
+        return job, {**oci_stack.counts(plan), "removed": oci_stack.removed(plan)}
+
+    def _apply(self, found: Json, changed: bool, **told: Any) -> Json:
+        """Applies exactly what was planned, unless that removes something that nobody asked to remove."""
+        job, plan = self._plan(found["id"])
+        gone = plan["removed"]
+        if gone and not self.options["allow_removal"]:
+            more = f" and {len(gone) - 10} more" if len(gone) > 10 else ""
+            raise InputError(
+                f"The plan of the stack {found['name']} destroys or replaces {len(gone)} resources: "
+                f"{', '.join(gone[:10])}{more}. Nothing was applied. If that is meant, set allow_removal=true."
+            )
+        details = self._models().CreateApplyJobOperationDetails(
+            execution_plan_strategy="FROM_PLAN_JOB_ID", execution_plan_job_id=job
+        )
+        applied = self._job(found["id"], "APPLY", details)
+        moved = bool(plan["add"] or plan["change"] or plan["destroy"])
+        return self._result(found, changed=changed or moved, plan=plan, job=applied, **told)
+
+    def _job(self, stack: str, operation: str, details: Any) -> str:
+        made = self._models().CreateJobDetails(
+            stack_id=stack, display_name=f"gpuops-{operation.lower()}", job_operation_details=details
+        )
+        what = f"begin {operation} of the stack {self.name or stack}"
+        key = str(self.session.call(what, RM, "create_job", made).data.id)
+        self.done.append(operation.lower())
+        self._follow(key, operation)
+        return key
+
+    def _follow(self, key: str, operation: str) -> None:
+        """Shows the log as it comes, until the job is over. Hopeless with Terraform's errors when it failed."""
+        what, log = f"{operation} {key}", _Log(self.session, key)
+        started, shown = self.clock(), self.clock()
+        seconds = self.options["timeout"] * 60
+        while True:
+            job = self.session.call(f"read the job {key}", RM, "get_job", key).data
+            for line in _shown(log):
+                self.progress(f"  {self._clean(line)}")
+                shown = self.clock()
+            passed = self.clock() - started
+            if job.lifecycle_state == "SUCCEEDED":
+                self.progress(f"{what}: done after {passed / 60:.0f} min")
+                return
+            if job.lifecycle_state not in oci_stack.RUNNING:
+                raise Hopeless(self._failed(what, job, passed, log.lines))
+            if passed >= seconds:
+                raise DeadlinePassed(
+                    f"{what} is {job.lifecycle_state} after {passed / 60:.0f} min. Resource Manager goes on with it: "
+                    "run again, it will be waited for."
+                )
+            if self.clock() - shown >= SHOW_EVERY:
+                self.progress(f"{what}: {job.lifecycle_state}, {passed / 60:.0f} of {seconds / 60:.0f} min")
+                shown = self.clock()
+            self.sleep(min(POLL, 1 + passed, max(seconds - passed, 0.1)))
+
+    def _failed(self, what: str, job: Any, passed: float, lines: list[str]) -> str:
+        reason = job.failure_details
+        told = [self._clean(line) for line in oci_stack.errors(lines)]
+        text = " / ".join(told) or self._clean(str(reason.message)) if reason else " / ".join(told)
+        advice = oci_stack.hint(text) or "look at the job's log in the console; what was made stays and is used"
+        code = f" ({reason.code})" if reason and reason.code else ""
+        return (
+            f"{what} ended as {job.lifecycle_state}{code} after {passed / 60:.0f} min: {text or 'no reason given'}. "
+            f"What to do: {advice}."
+        )
+
+    def _clean(self, line: str) -> str:
+        return oci_stack.without_secrets(oci.clean(line), self.secrets)
+
+    # ---- drift and result
+
+    def _drift(self, stack: str) -> list[Json]:
+        """Resources that are not as Terraform left them."""
+        answer = self.session.call("compare the stack with what there is", RM, "detect_stack_drift", stack)
+        work = answer.headers["opc-work-request-id"]
+        seconds = self.options["timeout"] * 60
+        clocks = {"clock": self.clock, "sleep": self.sleep}
+        oci_work.wait(self.session, "drift detection", work, seconds, self.progress, RM, **clocks)
+        more = {"work_request_id": work, "limit": oci.PAGE}
+        listed = self.session.all("list what has drifted", RM, "list_stack_resource_drift_details", stack, **more)
+        return [
+            {
+                "name": x.resource_name,
+                "type": x.resource_type,
+                "id": x.resource_id or "",
+                "status": x.resource_drift_status,
+            }
+            for x in listed
+            if x.resource_drift_status not in ("IN_SYNC", "NOT_CHECKED")
+        ]
+
+    def _result(
+        self,
+        found: Json,
+        changed: bool = False,
+        would: Optional[list[str]] = None,
+        plan: Optional[Json] = None,
+        job: str = "",
+        drift: Optional[list[Json]] = None,
+        settled: Optional[oci_stack.Settled] = None,
+        moved: bool = False,
+        state: str = "",
+    ) -> Json:
+        outputs, secret = self.outputs(job) if job else ({}, {})
+        result: Json = {
+            "changed": changed,
+            "stack_id": found["id"],
+            "name": found["name"],
+            "state": state or found["state"],
+            "did": would if would is not None else self.done,
+            "variables_changed": list(settled.changed) if settled else [],
+            "configuration_changed": moved,
+            "plan": plan or {},
+            "job": job,
+            "outputs": outputs,
+            "secret_outputs": sorted(secret),
+            "calls": self.session.requests,
+        }
+        if drift is not None:
+            result["drift"] = drift
+        self.secret_values = secret
+        return result
+
+
+class _Log:
+    """The log of a job, entry by entry as it grows."""
+
+    def __init__(self, session: oci.Session, job: str) -> None:
+        self.session, self.job = session, job
+        self.lines: list[str] = []
+        self.outputs = False
+        """Whether the outputs have begun: they end a log, and are read by a call of their own."""
+        self._since: Any = None
+        self._last: set[tuple[str, str]] = set()
+
+    def new(self) -> list[str]:
+        """Entries since the last call. Those of the last known second come again, and are left out."""
+        since = {"timestamp_greater_than_or_equal_to": self._since} if self._since else {}
+        what = "read the log of the job"
+        try:
+            listed = self.session.all(what, RM, "get_job_logs", self.job, sort_order="ASC", limit=oci.PAGE, **since)
+        except NotFound:
+            return []
+        fresh = [item for item in listed if (str(item.timestamp), item.message) not in self._last]
+        if fresh:
+            self._since = max(item.timestamp for item in listed)
+            self._last = {
+                (str(item.timestamp), item.message) for item in listed if item.timestamp >= _floor(self._since)
+            }
+        found = [line for item in fresh for line in str(item.message).splitlines()]
+        self.lines += found
+        return found
+
+
+def _shown(log: _Log) -> Iterator[str]:
+    for line in log.new():
+        log.outputs = log.outputs or oci_stack.begins_outputs(line)
+        if not log.outputs:
+            yield line
+
+
+def _floor(stamp: Any) -> Any:
+    return stamp.replace(microsecond=0)
+
+
+# ---- files ---------------------------------------------------------------------------------------------------------
+
+
+def _read_zip(path: str) -> bytes:
+    try:
+        data = Path(path).expanduser().read_bytes()
+    except OSError as error:
+        raise InputError(f"Cannot read the zip {path}: {error.strerror}.") from None
+    if len(data) > BIGGEST_ZIP:
+        raise InputError(
+            f"{path} has {len(data) / 1e6:.0f} MB; Resource Manager takes {BIGGEST_ZIP / 1e6:.0f}. Take the release's "
+            "zip, not the whole repository."
+        )
+    return data
+
+
+def _contents(data: bytes, what: str) -> dict[str, bytes]:
+    try:
+        with zipfile.ZipFile(io.BytesIO(data)) as archive:
+            return {item.filename: archive.read(item) for item in archive.infolist() if not item.is_dir()}
+    except (zipfile.BadZipFile, OSError, RuntimeError) as error:
+        raise InputError(f"{what} is no zip file: {error}. Is it a web page, or was the download cut off?") from None
+
+
+def _digests(files: Mapping[str, bytes]) -> dict[str, str]:
+    return {name: hashlib.sha256(data).hexdigest() for name, data in files.items()}

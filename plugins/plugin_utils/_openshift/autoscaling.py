@@ -1,0 +1,203 @@
+# Copyright: gpuops.rdma contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""OpenShift's machines and autoscaler for actions: what a pool becomes, and what the cluster has. PRIVATE."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Optional
+
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError, NotFound
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Finding, Json, to_dict
+from ansible_collections.gpuops.rdma.plugins.module_utils._gpu_uses.sharing import Expected, Node
+from ansible_collections.gpuops.rdma.plugins.module_utils._kube.client import Client
+from ansible_collections.gpuops.rdma.plugins.module_utils._nodes import pod_gpu
+from ansible_collections.gpuops.rdma.plugins.module_utils._openshift import autoscaler
+from ansible_collections.gpuops.rdma.plugins.module_utils._openshift import machine_set as openshift_machine_set
+from ansible_collections.gpuops.rdma.plugins.module_utils._openshift.autoscaler import Tables
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._gpu_uses import configs as sharing
+
+NAMESPACE = autoscaler.NAMESPACE
+MACHINES = ("machine.openshift.io/v1beta1", "Machine")
+MACHINE_SETS = (openshift_machine_set.API_VERSION, openshift_machine_set.KIND)
+MACHINE_AUTOSCALERS = ("autoscaling.openshift.io/v1beta1", "MachineAutoscaler")
+CLUSTER_AUTOSCALERS = ("autoscaling.openshift.io/v1", "ClusterAutoscaler")
+CLUSTER_VERSIONS = ("config.openshift.io/v1", "ClusterVersion")
+DEPLOYMENT = "cluster-autoscaler-default"
+CRD = "clusterautoscalers.autoscaling.openshift.io"
+
+
+def tables() -> Tables:
+    return autoscaler.tables(files.load(files.FILES / "autoscaler.yml"))
+
+
+# ---- pools ---------------------------------------------------------------------------------------------------------
+
+
+def advertised(pool: Json) -> tuple[Expected, str]:
+    """What a node of the pool will offer, and how it says so: by its shape, or by gpus and gpu_id."""
+    if pool["shape"]:
+        shape = files.shapes().get(pool["shape"])
+        if shape is None or not shape.gpu_count:
+            raise InputError(f"Unknown shape {pool['shape']!r} of MachineSet {pool['machine_set']}.")
+        node, gpu_id = sharing.node_of(pool["machine_set"], shape), shape.gpu_id
+    elif pool["gpus"]:
+        node, gpu_id = Node(pool["machine_set"], pool["gpus"], "", 0), pool["gpu_id"]
+    else:
+        raise InputError(
+            f"MachineSet {pool['machine_set']} needs shape, or gpus: without the number of GPUs per node it cannot "
+            "grow from zero."
+        )
+    configs = {"config": pool["config"]} if pool["config"] else {}
+    plan = sharing.plan([], configs, "config" if configs else "", {}, pool["mig_strategy"] or "")
+    return plan.of(node, gpu_id, "", pool["mig"]), gpu_id
+
+
+def capacity(table: Tables, pool: Json, cpu: int, memory_mib: int) -> tuple[dict[str, str], Expected]:
+    """Annotations of the pool's MachineSet: {} for one that keeps a node and offers nothing that can be simulated."""
+    expected, _gpu_id = advertised(pool)
+    count = expected.resources.get(autoscaler.GPU)
+    if count is None and pool["min_replicas"] > 0:
+        return {}, expected
+    labels = pool["node_labels"] or None
+    made = autoscaler.capacity_annotations(table, cpu=cpu, memory_mib=memory_mib, gpus=count, labels=labels)
+    return made, expected
+
+
+def grows(table: Tables, machine_set: Json, pool: Json, version: str, provider: str) -> Json:
+    """What that version does when one pod asks for one GPU and tolerates the pool's taints."""
+    sizes = {autoscaler.MIN_SIZE: str(pool["min_replicas"]), autoscaler.MAX_SIZE: str(pool["max_replicas"])}
+    notes = {**(machine_set["metadata"].get("annotations") or {}), **sizes}
+    whole = {**machine_set, "metadata": {**machine_set["metadata"], "annotations": notes}}
+    limits = {"limits": {autoscaler.GPU: "1"}}
+    pod = {"spec": {"containers": [{"resources": limits}], "tolerations": [{"operator": "Exists"}]}}
+    found: Json = to_dict(autoscaler.predict(table, table.behaviour(version, provider), whole, [pod]))
+    return found
+
+
+def taints(pool: Json, present: Sequence[Json] = ()) -> list[Json]:
+    return pod_gpu.with_taints(list(present), pod_gpu.taints(pool["taints"]))
+
+
+def cluster_objects(
+    table: Tables, args: Json, fields: Optional[Iterable[str]], rollout_s: float, boot_s: float
+) -> list[Json]:
+    """The ClusterAutoscaler and the Priority expander's ConfigMap; [] where none is asked for."""
+    if args["cluster"] is None or (not args["cluster"] and fields is None):
+        return []
+    made = autoscaler.cluster_autoscaler(table, args["cluster"], crd_fields=fields, rollout_s=rollout_s, boot_s=boot_s)
+    ranks = autoscaler.priorities(args["cluster"], args["priorities"])
+    return [made, *([ranks] if ranks else [])]
+
+
+def removable(cluster: bool) -> list[Json]:
+    """Names of what cluster_objects() makes."""
+    version, kind = CLUSTER_AUTOSCALERS
+    config = {"name": autoscaler.EXPANDER_CONFIG, "namespace": NAMESPACE}
+    found: list[Json] = [
+        {"apiVersion": version, "kind": kind, "metadata": {"name": "default"}},
+        {"apiVersion": "v1", "kind": "ConfigMap", "metadata": config},
+    ]
+    return found if cluster else []
+
+
+def machine_autoscalers(pools: Sequence[Json], types: Sequence[str]) -> list[Json]:
+    """One per pool, named like its MachineSet."""
+    for pool in pools:
+        refuse_type(pool, types)
+    return [
+        autoscaler.machine_autoscaler(one["machine_set"], one["machine_set"], one["min_replicas"], one["max_replicas"])
+        for one in pools
+    ]
+
+
+def refuse_type(pool: Json, types: Sequence[str]) -> None:
+    if types and pool["accelerator"] and pool["accelerator"] not in types:
+        raise InputError(
+            f"MachineSet {pool['machine_set']} has the accelerator {pool['accelerator']}, and resourceLimits.gpus has "
+            f"only {', '.join(types)}: its GPUs would not be counted. Make them the same."
+        )
+
+
+def gpu_types(spec: Mapping[str, Any]) -> list[str]:
+    """Of a ClusterAutoscaler's spec."""
+    limits = spec.get("resourceLimits") if isinstance(spec.get("resourceLimits"), Mapping) else {}
+    return [str(one["type"]) for one in (limits or {}).get("gpus") or [] if isinstance(one, Mapping) and "type" in one]
+
+
+def refuse(findings: Iterable[Finding]) -> None:
+    """InputError with all of them."""
+    found = [one for one in findings if one.severity == "error"]
+    if found:
+        raise InputError("; ".join(f"{one.subject}: {one.found}{_hint(one)}" for one in found) + ".")
+
+
+def _hint(one: Finding) -> str:
+    expected = f" (expected {one.expected})" if one.expected else ""
+    return f"{expected}. {one.remedy.rstrip('.')}" if one.remedy else expected
+
+
+# ---- what the cluster has ------------------------------------------------------------------------------------------
+
+
+def listed(client: Client, kind: tuple[str, str], namespace: str = NAMESPACE, labels: str = "") -> list[Json]:
+    """[] where the cluster does not know the kind."""
+    try:
+        return client.list(client.path(*kind, namespace), label_selector=labels)
+    except NotFound:
+        return []
+
+
+def machine_sets(client: Client) -> dict[str, Json]:
+    """By name. InputError on a cluster without the Machine API."""
+    try:
+        return {one["metadata"]["name"]: one for one in client.list(client.path(*MACHINE_SETS, NAMESPACE))}
+    except NotFound:
+        raise InputError(
+            "This cluster has no Machine API (machine.openshift.io/v1beta1): machine sets and their autoscaling are "
+            "OpenShift's, and need a platform on which OpenShift makes machines itself."
+        ) from None
+
+
+def machines(client: Client, name: str) -> list[Json]:
+    """Of one set."""
+    return listed(client, MACHINES, labels=f"{openshift_machine_set.OWN_LABEL}={name}")
+
+
+def cluster_autoscaler(client: Client) -> Optional[Json]:
+    try:
+        return client.find(client.path(*CLUSTER_AUTOSCALERS, "", "default"))
+    except NotFound:
+        return None
+
+
+def version(client: Client) -> str:
+    """Of OpenShift, "" where nothing tells it."""
+    try:
+        found = client.find(client.path(*CLUSTER_VERSIONS, "", "version")) or {}
+    except NotFound:
+        return ""
+    status = found.get("status") or {}
+    return str((status.get("desired") or {}).get("version") or "")
+
+
+def crd_fields(client: Client) -> list[str]:
+    """InputError where there is no such kind."""
+    crd = client.find(client.path("apiextensions.k8s.io/v1", "CustomResourceDefinition", "", CRD))
+    if crd is None:
+        raise InputError("This cluster has no ClusterAutoscaler (autoscaling.openshift.io/v1): it is OpenShift's.")
+    return autoscaler.crd_fields(crd)
+
+
+def node_sizes(client: Client, name: str) -> tuple[int, int]:
+    """(CPUs, MiB of memory) of a node of the set; 0 where none is there."""
+    for one in machines(client, name):
+        node = ((one.get("status") or {}).get("nodeRef") or {}).get("name")
+        found = client.find(client.path("v1", "Node", "", node)) if node else None
+        there = ((found or {}).get("status") or {}).get("capacity") or {}
+        cpu, memory = autoscaler.quantity(there.get("cpu")), autoscaler.quantity(there.get("memory"))
+        if cpu and memory:
+            return int(cpu), int(memory // autoscaler.MIB)
+    return 0, 0

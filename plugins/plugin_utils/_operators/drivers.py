@@ -1,0 +1,183 @@
+# Copyright: gpuops.rdma contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The pods that bring the NVIDIA driver and OFED, where the plan leaves that to the operators: a status per node.
+PRIVATE to the collection.
+
+A pod is watched; its log is asked for when it has started, and again while it waits. Cost per node: one pod in the
+watch and one request for the last lines of a log, a few more for a node that is late.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Callable, Optional
+
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import ClusterError
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Finding, Json, NodeFacts
+from ansible_collections.gpuops.rdma.plugins.module_utils._kube import readiness
+from ansible_collections.gpuops.rdma.plugins.module_utils._kube.readiness import Status
+from ansible_collections.gpuops.rdma.plugins.module_utils._operators import gpudirect
+from ansible_collections.gpuops.rdma.plugins.module_utils._operators.gpudirect import MANAGER, PEERMEM, State
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._kube.watch import Watcher
+
+DRIVER_PODS = "app.kubernetes.io/component=nvidia-driver"
+OFED_PODS = "nvidia.com/ofed-driver"
+TAIL = 20
+LOG_AGE = 15.0
+"""Seconds after which the log of a container that still waits is read again."""
+READERS = 8
+STEP = 30
+"""Seconds: an age is told in such steps, or each reading would be news."""
+Nodes = Mapping[str, Optional[NodeFacts]]
+
+
+class Drivers:
+    """``policies`` lists the NicClusterPolicies. Without a plan, or where the nodes bring all, there is nothing."""
+
+    def __init__(self, watcher: Watcher, plan: Json, policies: Callable[[], list[Json]]) -> None:
+        self.watcher, self.policies = watcher, policies
+        self.namespaces = plan.get("namespaces", {})
+        self.driver, self.by_ofed = plan.get("driver") == "operator", plan.get("ofed") == "operator"
+        self.peermem = bool(plan.get("peermem"))
+        self.follows = self.follow_ofed(plan)
+        self.version = str(((plan.get("releases") or {}).get("gpu_operator") or {}).get("version", ""))
+        self._logs: dict[tuple[str, str], tuple[float, str]] = {}
+        self._silent: dict[str, State] = {}
+
+    @staticmethod
+    def follow_ofed(plan: Json) -> bool:
+        """Whether the driver's pods start only when OFED's have."""
+        return bool(plan.get("driver") == plan.get("ofed") == "operator")
+
+    def wait_for_policy(self) -> bool:
+        """The driver waits for an OFED that nobody has asked for yet: the next stage does."""
+        return self.follows and not any((item.get("spec") or {}).get("ofedDriver") for item in self.policies())
+
+    # ---- statuses --------------------------------------------------------------------------------------------------
+
+    def begun(self, nodes: Nodes) -> dict[str, Status]:
+        """As far as it can come without OFED: NFD has labelled the node, its driver's pod runs or waits for OFED."""
+        found = {
+            f"labels/{name}": readiness.node(facts, [readiness.GPU_LABEL, readiness.NIC_LABEL])
+            for name, facts in nodes.items()
+        }
+        for name, state in self._driver_states(nodes).items():
+            well = state.status in ("ready", "waiting")
+            found[f"driver/{name}"] = Status(readiness.READY) if well else _status(state)
+        return found
+
+    def loaded(self, nodes: Nodes) -> dict[str, Status]:
+        if not self.driver:
+            return {}
+        if not self.peermem:
+            pods = self._pods("gpu_operator", DRIVER_PODS)
+            return {f"driver/{name}": readiness.pod(pods.get(name)) for name in nodes}
+        return {f"driver/{name}": _status(state) for name, state in self._driver_states(nodes).items()}
+
+    def ofed(self, nodes: Nodes) -> dict[str, Status]:
+        return {f"ofed/{name}": _status(state, "OFED is missing: ") for name, state in self._ofed_states(nodes).items()}
+
+    def unproven(self, stage: str) -> list[Finding]:
+        """Of pods that are Ready, and whose log does not say that nvidia_peermem was loaded."""
+        return gpudirect.pod_findings(self._silent, stage)
+
+    # ---- states ----------------------------------------------------------------------------------------------------
+
+    def _driver_states(self, nodes: Nodes) -> dict[str, State]:
+        pods, ofed = self._pods("gpu_operator", DRIVER_PODS), self._ofed_states(nodes)
+        self._read_logs([pods[name] for name in nodes if name in pods])
+        self._silent.clear()
+        found = {}
+        for name in nodes:
+            pod = pods.get(name)
+            state = gpudirect.driver_pod(
+                pod,
+                self._logs_of(pod) if pod else {},
+                gpu_operator=self.version,
+                host_mofed=not self.by_ofed,
+                now=time.time(),
+                ofed=ofed.get(name),
+            )
+            if state.status == "unknown" and readiness.pod(pod).ready:
+                self._silent[name] = state
+                state = State("ready", state.reason)
+            found[name] = state
+        return found
+
+    def _ofed_states(self, nodes: Nodes) -> dict[str, State]:
+        if not self.by_ofed:
+            return {}
+        pods, now = self._pods("network_operator", OFED_PODS), time.time()
+        return {
+            name: gpudirect.ofed_pod(pods.get(name), facts.labels if facts else {}, now)
+            for name, facts in nodes.items()
+        }
+
+    def _pods(self, operator: str, selector: str) -> dict[str, Json]:
+        path = self.watcher.client.path("v1", "Pod", self.namespaces[operator])
+        items = self.watcher.store(path, _small, label_selector=selector).items()
+        return {item["spec"]["nodeName"]: item for item in items if not item["metadata"].get("deletionTimestamp")}
+
+    # ---- logs ------------------------------------------------------------------------------------------------------
+
+    def _logs_of(self, pod: Json) -> dict[str, str]:
+        uid = pod["metadata"]["uid"]
+        return {name: self._logs[uid, name][1] for name in (MANAGER, PEERMEM) if (uid, name) in self._logs}
+
+    def _read_logs(self, pods: Iterable[Json]) -> None:
+        now, wanted = time.monotonic(), []
+        for pod in pods:
+            name = _talking(pod)
+            read, text = self._logs.get((pod["metadata"]["uid"], name), (-LOG_AGE, ""))
+            if name and now - read >= LOG_AGE and gpudirect.peermem_log(text).status != "ready":
+                wanted.append((pod, name))
+        with ThreadPoolExecutor(READERS) as readers:
+            for (pod, name), text in zip(wanted, readers.map(self._tail, wanted)):
+                self._logs[pod["metadata"]["uid"], name] = (now, text)
+
+    def _tail(self, asked: tuple[Json, str]) -> str:
+        """ "" where there is none, or this user may not read it: then nothing is known."""
+        meta, name = asked[0]["metadata"], asked[1]
+        try:
+            lines = self.watcher.client.log_lines(meta["namespace"], meta["name"], container=name, tail=TAIL)
+            return "\n".join(line.rstrip("\n") for line in lines)
+        except ClusterError:
+            return ""
+
+
+def _talking(pod: Json) -> str:
+    """The container whose log says how far the pod is; "" while none has started."""
+    inits = pod["status"].get("initContainerStatuses") or []
+    running = next((one["name"] for one in inits if "running" in (one.get("state") or {})), "")
+    if running:
+        return MANAGER if running == MANAGER else ""
+    started = [one for one in pod["status"].get("containerStatuses") or [] if one["name"] == PEERMEM]
+    if not started or (started[0].get("state") or {}).get("waiting", {}).get("reason") == "PodInitializing":
+        return ""
+    return PEERMEM
+
+
+def _status(state: State, before: str = "") -> Status:
+    if state.status == "ready":
+        return Status(readiness.READY)
+    steps = int((state.seconds or 0) // STEP) * STEP
+    why = f"{before}{state.reason}" + (f" (for {steps} s)" if steps else "")
+    return Status(readiness.WAITING, why, stuck=state.status == "fail")
+
+
+def _small(obj: Json) -> Json:
+    """What gpudirect and readiness read of a pod."""
+    meta, spec, status = obj["metadata"], obj.get("spec") or {}, obj.get("status") or {}
+    keys = ("phase", "reason", "message", "startTime", "conditions", "initContainerStatuses", "containerStatuses")
+    kept: dict[str, Any] = {key: status[key] for key in keys if key in status}
+    return {
+        "metadata": {key: meta[key] for key in ("name", "namespace", "uid", "deletionTimestamp") if key in meta},
+        "spec": {
+            "nodeName": spec.get("nodeName", ""),
+            "containers": [{"name": item["name"]} for item in spec.get("containers") or []],
+        },
+        "status": kept,
+    }

@@ -1,0 +1,132 @@
+# Copyright: gpuops.rdma contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Looks at the add-ons of an OKE cluster, enables and configures them, and waits until they run. PRIVATE."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+from typing import Optional
+
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import (
+    ClusterError,
+    DeadlinePassed,
+    Hopeless,
+    InputError,
+    NotFound,
+)
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json
+from ansible_collections.gpuops.rdma.plugins.module_utils._operators import addon
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._oci import session as oci
+
+POLL, SHOW_EVERY, PATIENCE = 10.0, 60.0, 300.0
+"""``PATIENCE``: seconds that NEEDS_ATTENTION may last; an add-on shows it while its pods start."""
+
+
+class Addons:
+    """``oke``: the plan's: cluster and how OCI is reached. ``clock``, ``sleep``: for tests."""
+
+    def __init__(
+        self,
+        oke: Json,
+        progress: Callable[[str], None],
+        session: Optional[oci.Session] = None,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        if not oke.get("cluster"):
+            raise InputError("rdma_install=oke_addon needs the OCID of the cluster: set rdma_oci_cluster.")
+        self.cluster = oci.of_kind(oke["cluster"], "cluster", "rdma_oci_cluster")
+        self.session = session or oci.Session({key: oke.get(key) for key in oci.OPTIONS})
+        self.progress, self.clock, self.sleep = progress, clock, sleep
+
+    def present(self, names: Iterable[str]) -> dict[str, Json]:
+        """Those of ``names`` that are there, with their configuration."""
+        listed = self.session.all(f"list add-ons of {self.cluster}", "oke", "list_addons", self.cluster)
+        there = {item.name for item in listed if item.lifecycle_state not in addon.GONE}
+        found = {name: self.one(name) for name in names if name in there}
+        return {name: item for name, item in found.items() if item}
+
+    def one(self, name: str) -> Optional[Json]:
+        what = f"read the add-on {name} of {self.cluster}"
+        try:
+            item = self.session.call(what, "oke", "get_addon", self.cluster, name).data
+        except NotFound:
+            return None
+        error = item.addon_error
+        return {
+            "name": item.name,
+            "state": item.lifecycle_state,
+            "version": item.version or "",
+            "installed": item.current_installed_version or "",
+            "configuration": {pair.key: pair.value for pair in item.configurations or []},
+            "error": f"{error.code} {error.message}".strip() if error else "",
+        }
+
+    def options(self) -> dict[str, dict[str, list[str]]]:
+        """Add-on -> version -> keys, as OKE offers them for the cluster's Kubernetes; empty where it may not."""
+        try:
+            version = self.session.call("read the cluster", "oke", "get_cluster", self.cluster).data.kubernetes_version
+            listed = self.session.all("list options of add-ons", "oke", "list_addon_options", version)
+        except ClusterError as error:
+            self.progress(f"what OKE's add-ons take is not known: {error}")
+            return {}
+        return {
+            item.name: {
+                one.version_number: [key.key for key in one.configurations or []] for one in item.versions or []
+            }
+            for item in listed
+        }
+
+    def act(self, name: str, decision: addon.Decision) -> None:
+        """Enables or configures; nothing that exists is overridden."""
+        models = self.session.oci.container_engine.models
+        pairs = [models.AddonConfiguration(key=key, value=value) for key, value in decision.configuration.items()]
+        self.progress(f"add-on {name}: {decision.action} {decision.version} ({decision.why})")
+        version = decision.version or None
+        if decision.action == "enable":
+            details = models.InstallAddonDetails(
+                addon_name=name, version=version, configurations=pairs, is_override_existing=False
+            )
+            self.session.call(f"enable the add-on {name}", "oke", "install_addon", self.cluster, details)
+        else:
+            changed = models.UpdateAddonDetails(version=version, configurations=pairs)
+            self.session.call(f"configure the add-on {name}", "oke", "update_addon", self.cluster, name, changed)
+
+    def wait(self, names: Iterable[str], seconds: float) -> None:
+        """Until all are ACTIVE."""
+        started, shown, attention = self.clock(), self.clock(), dict[str, float]()
+        while True:
+            looked = {name: addon.judge(name, self.one(name)) for name in names}
+            late = {name: text for name, (done, text, _final) in looked.items() if not done}
+            passed = self.clock() - started
+            if not late:
+                return
+            self._hopeless(looked, late, attention, passed)
+            if passed >= seconds:
+                raise DeadlinePassed(f"After {passed / 60:.0f} min: {'; '.join(late.values())}. Run again.", late)
+            if self.clock() - shown >= SHOW_EVERY:
+                self.progress(f"add-ons: {'; '.join(late.values())} ({passed / 60:.0f} of {seconds / 60:.0f} min)")
+                shown = self.clock()
+            self.sleep(min(POLL, 1 + passed))
+
+    def _hopeless(
+        self,
+        looked: Mapping[str, tuple[bool, str, bool]],
+        late: Mapping[str, str],
+        attention: dict[str, float],
+        passed: float,
+    ) -> None:
+        for name, text in late.items():
+            if "NEEDS_ATTENTION" in text:
+                attention.setdefault(name, passed)
+            else:
+                attention.pop(name, None)
+            tired = passed - attention.get(name, passed) >= PATIENCE
+            if looked[name][2] or tired:
+                raise Hopeless(
+                    f"The add-on {text}. See `oci ce cluster-addon get --addon-name {name} --cluster-id "
+                    f"{self.cluster}` and its pods; correct its configuration and run again.",
+                    dict(late),
+                )

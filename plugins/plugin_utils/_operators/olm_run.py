@@ -1,0 +1,526 @@
+# Copyright: gpuops.rdma contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""One operator through OLM: subscribe, approve exactly its plan, wait for its CSV, make its custom resources, and look
+for what they lead to. PRIVATE to the collection.
+
+``want`` is complete(...): ``{package, namespace, source, source_namespace, channel, csv, approval, every_namespace,
+config, labels, catalog_image, catalog_pull_secrets, mirrors, resources[{kind, name, values, await}],
+evidence{selector, resource, validator}, expected_nodes}``.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any, Callable, Optional
+
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import Forbidden, InputError, NotFound
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json
+from ansible_collections.gpuops.rdma.plugins.module_utils._kube import objects as kube_objects
+from ansible_collections.gpuops.rdma.plugins.module_utils._kube import readiness, wait
+from ansible_collections.gpuops.rdma.plugins.module_utils._kube.client import Client
+from ansible_collections.gpuops.rdma.plugins.module_utils._kube.readiness import READY, WAITING, Status
+from ansible_collections.gpuops.rdma.plugins.module_utils._nodes import pod_gpu
+from ansible_collections.gpuops.rdma.plugins.module_utils._operators import olm
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._kube import rollout
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._kube.watch import Watcher
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._kube.writer import Writer
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._nodes import tolerations
+
+OLM, OLM_GROUPS = "operators.coreos.com/v1alpha1", "operators.coreos.com/v1"
+PACKAGES = "/apis/packages.operators.coreos.com/v1/namespaces/{}/packagemanifests"
+MIRRORS = "config.openshift.io/v1"
+SINGLE = ("ClusterPolicy", "NicClusterPolicy")
+"""Kinds of which an operator heeds one object alone."""
+POLL = 2.0
+
+
+def known(operator: str) -> Json:
+    """An entry of files/olm.yml."""
+    table = files.load(files.FILES / "olm.yml")
+    if operator not in table:
+        raise InputError(f"Unknown operator {operator!r}. Known: {', '.join(sorted(table))}. Or give package.")
+    return dict(table[operator])
+
+
+def complete(args: Mapping[str, Any]) -> Json:
+    """From an action's arguments: those of ``operator`` in files/olm.yml, with what is given over them."""
+    base = known(args["operator"]) if args.get("operator") else {"labels": {}, "resources": []}
+    want = {**base, **{key: args[key] for key in PASSED}}
+    for key in ("package", "namespace", "source"):
+        want[key] = args[key] or base.get(key, "")
+        if not want[key]:
+            raise InputError(f"Cannot subscribe: no {key}. Give operator, or package, namespace and source.")
+    want["resources"] = [dict(one) for one in (base["resources"] if args["resources"] is None else args["resources"])]
+    if args["values"]:
+        if len(want["resources"]) != 1:
+            raise InputError(
+                f"values are for one custom resource; {want['package']} has {len(want['resources'])} here."
+            )
+        only = want["resources"][0]
+        only["values"] = olm.laid_over(only.get("values") or {}, args["values"])
+    want.setdefault("labels", {})
+    return want
+
+
+PASSED = (
+    "source_namespace",
+    "channel",
+    "csv",
+    "approval",
+    "every_namespace",
+    "config",
+    "catalog_image",
+    "catalog_pull_secrets",
+    "mirrors",
+    "expected_nodes",
+)
+
+
+class Operator:
+    """``say`` prints a line. ``changes``: ``{what, diff}`` of all that was written."""
+
+    def __init__(
+        self, client: Client, want: Json, *, check: bool, say: Callable[[str], None], timeout: float, grace: float
+    ) -> None:
+        self.client, self.want, self.check, self.say = client, want, check, say
+        self.timeout, self.grace = timeout, grace
+        self.writer = Writer(client, check, say)
+        self.changes: list[Json] = []
+        self.notes: list[str] = []
+        self.approved = ""
+
+    # ---- there -------------------------------------------------------------------------------------------------
+
+    def present(self) -> Json:
+        """``{package, namespace, channel, csv, phase, approved, resources, evidence, notes}``."""
+        want = self.want
+        subscriptions = self._subscriptions()
+        olm.elsewhere(subscriptions, want["package"], want["namespace"])
+        held = next((one for one in subscriptions if _is(one, want)), None)
+        self._catalog()
+        manifest = self._manifest()
+        if manifest is None:
+            return self._result("", "", "")  # check mode: the catalog is one that this run would make
+        channel, csv, starting = self._version(manifest, held)
+        self._check_modes(manifest, channel)
+        self._subscribe(held, channel, starting)
+        if self.check and (held is None or not _installed(held)):
+            self._resources(olm.described(manifest, channel))
+            return self._result(channel, csv, "")
+        found = self._await_csv(csv)
+        self._resources(found)
+        evidence = {} if self.check else self._await_effect()
+        return {**self._result(channel, found["metadata"]["name"], "Succeeded"), "evidence": evidence}
+
+    def _result(self, channel: str, csv: str, phase: str) -> Json:
+        return {
+            "package": self.want["package"],
+            "namespace": self.want["namespace"],
+            "channel": channel,
+            "csv": csv,
+            "phase": phase,
+            "approved": self.approved,
+            "resources": [f"{one['kind']} {one['name']}" for one in self.want["resources"]],
+            "evidence": {},
+            "notes": self.notes,
+        }
+
+    def _subscriptions(self) -> list[Json]:
+        try:
+            return self.client.list(self.client.path(OLM, "Subscription"))
+        except NotFound:
+            raise InputError(
+                "Cannot install through OLM: the API server does not serve operators.coreos.com. On clusters without "
+                "OLM the operators come by Helm (rdma_install=helm)."
+            ) from None
+
+    def _write(self, obj: Json) -> None:
+        change = self.writer.apply(kube_objects.owned(obj, self.want["package"]))
+        self.changes += [change] if change else []
+
+    def _catalog(self) -> None:
+        want = self.want
+        for one in olm.mirror_sets(f"gpuops-{want['package']}", want["mirrors"]):
+            self._write(one)
+        if want["catalog_image"]:
+            secrets = want["catalog_pull_secrets"]
+            place = want["source_namespace"]
+            self._write(olm.catalog_source(want["source"], place, want["catalog_image"], pull_secrets=secrets))
+
+    def _manifest(self) -> Optional[Json]:
+        """The package as the wanted catalog has it. Waits for a catalog that is new or not read yet."""
+        package, source = self.want["package"], self.want["source"]
+        folder = PACKAGES.format(self.want["source_namespace"])
+        deadline = time.monotonic() + (0 if self.check else min(self.timeout, 120.0))
+        while True:
+            found = self.client.find(f"{folder}/{package}")
+            if found is not None and (found.get("status") or {}).get("catalogSource") != source:
+                # Two catalogs have it; only a list by label tells them apart.
+                others = self.client.list(folder, label_selector=f"catalog={source}")
+                found = next((one for one in others if one["metadata"]["name"] == package), None)
+            if found is not None:
+                return found
+            state = self._catalog_state()
+            if self.check and self.want["catalog_image"]:
+                return None
+            if time.monotonic() >= deadline or (state == "READY" and not self.want["catalog_image"]):
+                state = "" if state == "READY" else state
+                raise InputError(
+                    f"Catalog {source} in {self.want['source_namespace']} has no package {package}{state}."
+                )
+            time.sleep(POLL)
+
+    def _catalog_state(self) -> str:
+        """READY, or why the catalog cannot be read, as the end of a sentence."""
+        catalogs = self.client.list(self.client.path(OLM, "CatalogSource", self.want["source_namespace"]))
+        where = {"source": self.want["source"], "sourceNamespace": self.want["source_namespace"]}
+        trouble = olm.bad_catalog(catalogs, where)
+        return f": {trouble}" if trouble else "READY"
+
+    def _version(self, manifest: Json, held: Optional[Json]) -> tuple[str, str, str]:
+        """(channel, ClusterServiceVersion to wait for, startingCSV). What is installed stays until another version is
+        asked for: default channels move with every release."""
+        want = self.want
+        spec = (held or {}).get("spec") or {}
+        channel, csv = olm.channel(manifest, want["channel"] or str(spec.get("channel") or ""), want["csv"])
+        status = (held or {}).get("status") or {}
+        there = str(status.get("installedCSV") or status.get("currentCSV") or spec.get("startingCSV") or "")
+        target = want["csv"] or there or csv
+        if held is not None:
+            return channel, target, str(spec.get("startingCSV") or "")
+        return channel, target, want["csv"] or (csv if want["approval"] == "Manual" else "")
+
+    def _check_modes(self, manifest: Json, channel: str) -> None:
+        modes = olm.described(manifest, channel)["spec"]["installModes"]
+        allowed = {one["type"] for one in modes if one.get("supported")}
+        mode = "AllNamespaces" if self.want["every_namespace"] else "OwnNamespace"
+        if allowed and mode not in allowed:
+            asked = "every_namespace=true" if self.want["every_namespace"] else "its own namespace alone"
+            raise InputError(
+                f"{self.want['package']} cannot watch {asked}: its version allows {', '.join(sorted(allowed))} "
+                "(the CSV would fail with UnsupportedOperatorGroup)."
+            )
+
+    def _subscribe(self, held: Optional[Json], channel: str, starting: str) -> None:
+        want = self.want
+        try:
+            groups = self.client.list(self.client.path(OLM_GROUPS, "OperatorGroup", want["namespace"]))
+        except NotFound:
+            groups = []
+        group = olm.group_for(groups, want["namespace"], want["namespace"], want["every_namespace"])
+        objects = olm.subscribe(
+            want["package"],
+            namespace=want["namespace"],
+            channel_name=channel,
+            source=want["source"],
+            source_namespace=want["source_namespace"],
+            approval=want["approval"],
+            starting_csv=starting,
+            every_namespace=want["every_namespace"],
+            labels=want["labels"],
+            group=group,
+            config=want["config"],
+        )
+        foreign_group = bool(groups) and not kube_objects.is_ours(groups[0])
+        if held is not None and not kube_objects.is_ours(held):
+            olm.settled(held, want["channel"], want["source"], "")
+            objects.pop()
+            self.say(f"{want['package']}: Subscription {_place(held)} is somebody else's and stays as it is")
+        elif held is not None:
+            objects[-1]["metadata"]["name"] = held["metadata"]["name"]
+        for obj in objects:
+            if obj["kind"] != "OperatorGroup" or not foreign_group:
+                self._write(obj)
+
+    # ---- the CSV -----------------------------------------------------------------------------------------------
+
+    def _await_csv(self, csv: str) -> Json:
+        """The ClusterServiceVersion, Succeeded. Approves the plan that installs it, and no other."""
+        if self.check:
+            found = self.client.find(self.client.path(OLM, "ClusterServiceVersion", self.want["namespace"], csv))
+            return found or {"metadata": {"name": csv}}
+        with Watcher(self.client) as watcher:
+            wait.await_state(
+                lambda: {"csv": self._csv_status(watcher, csv)},
+                wait_change=watcher.wait_change,
+                clock=time.monotonic,
+                timeout=self.timeout,
+                grace=self.grace,
+                show=self.say,
+                title=self.want["package"],
+            )
+        return self.client.get(self.client.path(OLM, "ClusterServiceVersion", self.want["namespace"], csv))
+
+    def _csv_status(self, watcher: Watcher, csv: str) -> Status:
+        want = self.want
+        namespace = want["namespace"]
+
+        def items(version: str, kind: str, place: str = namespace) -> list[Json]:
+            found: list[Json] = watcher.store(self.client.path(version, kind, place), _small).items()
+            return found
+
+        plans = items(OLM, "InstallPlan")
+        seen = olm.state(
+            next((one for one in items(OLM, "Subscription") if _is(one, want)), None),
+            plans,
+            items(OLM, "ClusterServiceVersion"),
+            items(OLM_GROUPS, "OperatorGroup"),
+            items(OLM, "CatalogSource", want["source_namespace"]),
+            csv,
+        )
+        if seen.state == olm.APPROVE:
+            self._approve(next(one for one in plans if one["metadata"]["name"] == seen.plan), csv)
+            return Status(WAITING, f"InstallPlan {seen.plan} is approved")
+        if seen.state == olm.READY:
+            return Status(READY)
+        stuck = seen.state == olm.BROKEN
+        return Status(WAITING, f"{seen.why}. {seen.remedy}".strip() if seen.remedy else seen.why, stuck=stuck)
+
+    def _approve(self, plan: Json, csv: str) -> None:
+        name = plan["metadata"]["name"]
+        if name == self.approved:
+            return
+        others = olm.foreign(plan, [csv])
+        if others:
+            raise InputError(
+                f"InstallPlan {_place(plan)} would install {', '.join(others)} beside {csv}, so it is not approved. "
+                "Install those first, or approve the plan by hand (spec.approved: true)."
+            )
+        path = self.client.path(OLM, "InstallPlan", self.want["namespace"], name)
+        self.client.patch(path, {"spec": {"approved": True}})
+        self.approved = name
+        self.changes.append(_change("approve", f"InstallPlan {_place(plan)}", "approved: false", "approved: true"))
+        self.say(f"{self.want['package']}: InstallPlan {name} approved, for {csv}")
+
+    # ---- custom resources --------------------------------------------------------------------------------------
+
+    def _resources(self, csv: Json) -> None:
+        prepared = [(one, *self._rendered(csv, one)) for one in self.want["resources"]]
+        for one, obj, schema in prepared:
+            self._resource(one, obj, schema)
+
+    def _rendered(self, csv: Json, one: Json) -> tuple[Json, Json]:
+        """(object, its schema). Every unknown field of the values is named before anything is written."""
+        values = one.get("values") or {}
+        obj = olm.custom_resource(csv, one["kind"], values)
+        crd_name, version = olm.owned_definition(csv, one["kind"])
+        crd = self._definition(crd_name) if crd_name else None
+        schema: Json = {}
+        if crd is not None:
+            schema = olm.schema_of(crd, version)
+            faults = olm.unknown_fields(values, schema)
+            if faults:
+                kind = one["kind"]
+                raise InputError(
+                    "\n- ".join([f"{kind} of {csv['metadata']['name']} does not know these values:", *faults])
+                )
+        namespaced = crd is not None and crd["spec"]["scope"] == "Namespaced"
+        one["name"], one["apiVersion"] = one.get("name") or obj["metadata"]["name"], obj["apiVersion"]
+        meta = {"name": one["name"], **({"namespace": self.want["namespace"]} if namespaced else {})}
+        return {**obj, "metadata": meta}, schema
+
+    def _definition(self, name: str) -> Optional[Json]:
+        try:
+            return self.client.find(self.client.path("apiextensions.k8s.io/v1", "CustomResourceDefinition", "", name))
+        except Forbidden:
+            return None  # the server's own validation refuses them then
+
+    def _resource(self, one: Json, obj: Json, schema: Json) -> None:
+        """Made from the example; later only our values are held: what other roles write into it stays."""
+        live = self._live(obj)
+        if live is None:
+            self._alone(obj)
+            self._write(obj)
+            return
+        values = {"spec": one.get("values") or {}}
+        for note in olm.left_behind(live, obj, schema, values["spec"]):
+            self.notes.append(note)
+            self.say(f"{self.want['package']}: {note}")
+        values = tolerations.with_noted(values, live, tolerations.noted(live, tolerations.ADDED))
+        if kube_objects.contained(values, live):
+            return
+        name = kube_objects.reference(obj)
+        if not kube_objects.is_ours(live):
+            raise InputError(
+                f"Cannot change {name}: it exists without the label {kube_objects.OWNED_LABEL}={kube_objects.OWNER}, "
+                "so it is somebody else's. Label it to hand it over, or take the values out."
+            )
+        after = self.client.patch(self.client.path_of(obj), values, dry_run=self.check)
+        self.changes.append(_change("update", name, kube_objects.visible(live), kube_objects.visible(after)))
+
+    def _live(self, obj: Json) -> Optional[Json]:
+        try:
+            return self.client.find(self.client.path_of(obj))
+        except NotFound:
+            return None
+
+    def _alone(self, obj: Json) -> None:
+        if obj["kind"] not in SINGLE:
+            return
+        try:
+            others = self.client.list(self.client.path(obj["apiVersion"], obj["kind"]))
+        except NotFound:
+            return
+        if others:
+            raise InputError(
+                f"Cannot make {kube_objects.reference(obj)}: {obj['kind']} {others[0]['metadata']['name']} is there, "
+                "and the operator heeds one alone. Give that name, or remove it."
+            )
+
+    # ---- effect ------------------------------------------------------------------------------------------------
+
+    def _await_effect(self) -> Json:
+        """Resources that are done, and nodes that offer what the operator brings. Returns ``{nodes, resource}``."""
+        awaited = [one for one in self.want["resources"] if one.get("await", "state") != "none"]
+        evidence = self.want.get("evidence") or {}
+        if not awaited and not evidence:
+            return {}
+        with Watcher(self.client) as watcher:
+            wait.await_state(
+                lambda: self._effects(watcher, awaited, evidence),
+                wait_change=watcher.wait_change,
+                clock=time.monotonic,
+                timeout=self.timeout,
+                grace=self.grace,
+                show=self.say,
+                title=self.want["package"],
+                remedy=f"See kubectl -n {self.want['namespace']} get pods -o wide.",
+            )
+            if not evidence:
+                return {}
+            offering = [one["name"] for one in self._nodes(watcher, evidence) if one["count"]]
+            tried = self._validated(watcher, evidence, offering)
+        found = {"nodes": len(offering), "resource": evidence["resource"]}
+        return {**found, "validated": sum(one.ready for one in tried.values())} if evidence.get("validator") else found
+
+    def _effects(self, watcher: Watcher, awaited: Sequence[Json], evidence: Json) -> dict[str, Status]:
+        found: dict[str, Status] = {}
+        for one in awaited:
+            version = one["apiVersion"]
+            objects = watcher.store(self.client.path(version, one["kind"])).items()
+            obj = next((item for item in objects if item["metadata"]["name"] == one["name"]), None)
+            found[one["kind"]] = _done(obj, one["kind"], one.get("await", "state"))
+        if evidence and self.want["expected_nodes"]:
+            nodes = self._nodes(watcher, evidence)
+            missing = self.want["expected_nodes"] - len(nodes)
+            if missing > 0:
+                words = f"{len(nodes)} nodes have {evidence['selector']}, {self.want['expected_nodes']} are expected"
+                found["labels"] = Status(WAITING, words)
+            for node in nodes:
+                words = f"offers no {evidence['resource']}"
+                found[f"GPUs/{node['name']}"] = Status(READY if node["count"] else WAITING, words)
+            found.update(self._validated(watcher, evidence, [node["name"] for node in nodes]))
+        return found
+
+    def _validated(self, watcher: Watcher, evidence: Json, nodes: Sequence[str]) -> dict[str, Status]:
+        """The operator's own trial of each node. A node that only offers GPUs has not run anything on them yet."""
+        name, namespace = evidence.get("validator"), self.want["namespace"]
+        if not name or not nodes:
+            return {}
+        found = rollout.daemonsets(watcher, namespace)
+        daemonset = next((one for one in found if one["metadata"]["name"] == name), None)
+        return rollout.states(watcher, "validator", namespace, daemonset, nodes, each=True)
+
+    def _nodes(self, watcher: Watcher, evidence: Json) -> list[Json]:
+        def small(node: Json) -> Json:
+            there = (node.get("status") or {}).get("allocatable") or {}
+            counts = [str(count) for name, count in there.items() if _offers(name, evidence["resource"])]
+            return {"name": node["metadata"]["name"], "count": sum(int(one) for one in counts if one.isdigit())}
+
+        path = self.client.path("v1", "Node")
+        found: list[Json] = watcher.store(path, small, label_selector=evidence["selector"]).items()
+        return found
+
+    # ---- gone --------------------------------------------------------------------------------------------------
+
+    def absent(self) -> Json:
+        """First what the operator looks after, while it runs; then the Subscription, and the CSV that OLM leaves."""
+        want = self.want
+        selector = f"{kube_objects.OWNED_LABEL}={kube_objects.OWNER},{kube_objects.RELEASE}={want['package']}"
+        try:
+            held = [one for one in self._subscriptions() if _is(one, want) and kube_objects.is_ours(one)]
+        except InputError:
+            return self._result("", "", "")
+        versions = {str(_installed(one)) for one in held} - {""}
+        kinds = [
+            (version, one["kind"]) for one in want["resources"] for version in self._versions_of(one["kind"], versions)
+        ]
+        self._sweep(kinds, selector)
+        self._sweep([(OLM, "Subscription")], selector)
+        for name in sorted(versions):
+            path = self.client.path(OLM, "ClusterServiceVersion", want["namespace"], name)
+            before = self.client.find(path)
+            if before is not None:
+                self.client.delete(path, dry_run=self.check)
+                self.changes.append(_change("delete", f"ClusterServiceVersion {want['namespace']}/{name}", name, ""))
+        rest = [(OLM_GROUPS, "OperatorGroup"), (OLM, "CatalogSource")]
+        rest += [(MIRRORS, "ImageDigestMirrorSet"), (MIRRORS, "ImageTagMirrorSet"), ("v1", "Namespace")]
+        self._sweep(rest, selector)
+        return self._result("", next(iter(sorted(versions)), ""), "")
+
+    def _sweep(self, kinds: Sequence[tuple[str, str]], selector: str) -> None:
+        found = self.writer.sweep(kinds, selector, self.timeout)
+        self.changes += [{"what": one["what"], "diff": one["diff"]} for one in found]
+
+    def _versions_of(self, kind: str, csvs: set[str]) -> list[str]:
+        """API versions of a kind, by the definitions that the CSVs own."""
+        found = []
+        for name in csvs:
+            csv = self.client.find(self.client.path(OLM, "ClusterServiceVersion", self.want["namespace"], name))
+            crd, version = olm.owned_definition(csv or {}, kind)
+            found += [f"{crd.partition('.')[2]}/{version}"] if crd else []
+        return found
+
+
+def _done(obj: Optional[Json], kind: str, how: str) -> Status:
+    if obj is None:
+        return Status(WAITING, f"no {kind} yet")
+    if kind == "ClusterPolicy":
+        return readiness.cluster_policy(obj)
+    status = obj.get("status") or {}
+    if how == "state":
+        state = str(status.get("state") or "")
+        return Status(READY) if state == "ready" else Status(WAITING, f"{kind} is {state or 'without a state'}")
+    conditions = {one["type"]: one for one in status.get("conditions") or []}
+    degraded = conditions.get("Degraded") or {}
+    if degraded.get("status") == "True":
+        return Status(WAITING, f"{kind} is degraded: {degraded.get('message') or degraded.get('reason')}", stuck=True)
+    if (conditions.get("Available") or {}).get("status") == "True":
+        return Status(READY)
+    return Status(WAITING, f"{kind} is not available yet")
+
+
+def _offers(name: str, wanted: str) -> bool:
+    """A node whose GPUs are parted or shared under another name offers them, too."""
+    return name == wanted or (pod_gpu.is_gpu(wanted) and pod_gpu.is_gpu(name))
+
+
+def _is(subscription: Json, want: Json) -> bool:
+    meta = subscription["metadata"]
+    return bool(meta["namespace"] == want["namespace"] and subscription["spec"].get("name") == want["package"])
+
+
+def _installed(subscription: Json) -> str:
+    return str((subscription.get("status") or {}).get("installedCSV") or "")
+
+
+def _small(obj: Json) -> Json:
+    """Without the manifests in an InstallPlan, and all that a CSV says of its Deployments."""
+    status = {key: value for key, value in (obj.get("status") or {}).items() if key != "plan"}
+    spec = {
+        key: value for key, value in (obj.get("spec") or {}).items() if key not in ("install", "icon", "description")
+    }
+    meta = {key: obj["metadata"].get(key) for key in ("name", "namespace", "labels")}
+    return {"kind": obj.get("kind", ""), "metadata": meta, "spec": spec, "status": status}
+
+
+def _place(obj: Json) -> str:
+    return f"{obj['metadata'].get('namespace', '')}/{obj['metadata']['name']}"
+
+
+def _change(verb: str, name: str, before: Any, after: Any) -> Json:
+    diff = {"before_header": name, "after_header": name, "before": before, "after": after}
+    return {"what": f"{verb} {name}", "diff": diff}

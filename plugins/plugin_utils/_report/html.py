@@ -1,0 +1,82 @@
+# Copyright: gpuops.rdma contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The report as one self-contained page. PRIVATE to the collection."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Optional
+
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json
+from ansible_collections.gpuops.rdma.plugins.module_utils._host import summary
+from ansible_collections.gpuops.rdma.plugins.module_utils._report import build, curve, scan_chart
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+ROW_KEYS = [f"{half}_{key}" for half in ("out", "in") for key in ("time", "algbw", "busbw", "wrong")]
+
+
+def render(report: Json) -> str:
+    """``report`` is what ``build.build`` made, with ``made``."""
+    environment = Environment(
+        loader=FileSystemLoader(str(files.FILES / "report")),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    return environment.get_template("report.html.j2").render(
+        report=report,
+        charts=[_curve(item) for item in report["nccl"]],
+        scans=[{"maps": scan_chart.maps(item), "rails": scan_chart.rails(item)} for item in report["scan"]],
+        levels=scan_chart.LEVELS,
+        human=curve.human,
+        locality=build.locality,
+        verdicts=build.NODE_VERDICTS,
+        row_keys=ROW_KEYS,
+        shapes={node["shape"] for node in report["nodes"]},
+        checked=_checked(report["nodes"]),
+        rules=_rules(report["nodes"]),
+        tests=[_test(item, report["plan"].get("tests") or ()) for item in report["nccl"]],
+    )
+
+
+def _curve(item: Json) -> Optional[Json]:
+    bound = item["bound"]
+    lines = [
+        ("nic", "NIC line", bound["nic_line"]),
+        ("bound", "hierarchical bound", bound["hierarchical"]),
+        ("threshold", "threshold", item["threshold"]),
+    ]
+    return curve.curve(item["rows"], lines, (item["previous"] or {}).get("points") or ())
+
+
+def _checked(nodes: Sequence[Json]) -> Json:
+    """Numbers of hosts by the verdict of their checks, worst first; {} when they were left out."""
+    found = Counter(node["host"]["verdict"] for node in nodes if node["host"])
+    return {verdict: found[verdict] for verdict in summary.VERDICTS if found[verdict]}
+
+
+def _rules(nodes: Sequence[Json]) -> list[Json]:
+    """The host checks' findings by rule, worst and most frequent first: one row a rule, however many nodes."""
+    rules: dict[tuple[str, str], Json] = {}
+    for node in nodes:
+        for item in node["findings"]:
+            if item["stage"] == "host_checks" and item["severity"] != "info":
+                rule = rules.setdefault((item["severity"], item["id"]), {**item, "nodes": []})
+                rule["nodes"] += [] if node["name"] in rule["nodes"][-1:] else [node["name"]]
+    order = ("error", "unknown", "warning")
+    return sorted(rules.values(), key=lambda rule: (order.index(rule["severity"]), -len(rule["nodes"]), rule["id"]))
+
+
+def _test(item: Json, planned: Sequence[Json]) -> Json:
+    """What was run for a result, as the plan has it."""
+    entry = next((test for test in planned if item["name"] in (test["name"], f"nccl-{test['name']}")), {})
+    keys = ("collective", "min_bytes", "max_bytes", "gpus_per_node", "vfs_per_node", "hca", "algo", "topology", "mpi")
+    return {
+        **{key: item[key] for key in ("name", "image", "digest", "made", "seconds", "nodes", "log")},
+        "arguments": " ".join(f"{key}={entry[key]}" for key in keys if entry.get(key) not in (None, "", False)),
+        "env": entry.get("env") or {},
+    }

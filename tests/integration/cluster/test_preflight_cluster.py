@@ -1,0 +1,113 @@
+# Copyright: gpuops.rdma contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Plan and preflight against a real API server: everything that is wrong in one list, before any change."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from support.small_sandbox import ROOT, Cluster, sandbox
+
+PLAYBOOK = str(Path(sys.executable).with_name("ansible-playbook"))
+RBAC = "rbac.authorization.k8s.io"
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory, sandbox_home: Path) -> Iterator[Cluster]:
+    with sandbox("preflight", tmp_path_factory.mktemp("preflight"), 2) as made:
+        yield made
+
+
+def play(
+    cluster: Cluster, folder: Path, kubeconfig: Path, *tags: str, **inputs: Any
+) -> tuple[int, str, dict[str, Any]]:
+    """(exit code, output, report)"""
+    given = {"rdma_report_dir": str(folder), "rdma_kubeconfig": str(kubeconfig), **inputs}
+    command = [PLAYBOOK, "site.yml", "-i", "inventories/sandbox", "-e", json.dumps(given), "--tags", ",".join(tags)]
+    environment = {**os.environ, "ANSIBLE_CONFIG": str(ROOT / "ansible.cfg"), "ANSIBLE_NOCOLOR": "1"}
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300, check=False)
+    path = folder / "report.json"
+    report = json.loads(path.read_text()) if path.exists() else {}
+    assert "Traceback" not in done.stdout + done.stderr
+    return done.returncode, done.stdout + done.stderr, report
+
+
+def reader(cluster: Cluster, folder: Path) -> Path:
+    """A kubeconfig whose user may look at everything and change nothing."""
+    account = {"name": "reader", "namespace": "default"}
+    rules = [
+        {"apiGroups": ["*"], "resources": ["*"], "verbs": ["get", "list", "watch"]},
+        {"apiGroups": ["authorization.k8s.io"], "resources": ["selfsubjectaccessreviews"], "verbs": ["create"]},
+    ]
+    role, about = {"apiGroup": RBAC, "kind": "ClusterRole", "name": "reader"}, {"metadata": {"name": "reader"}}
+    subjects = [{"kind": "ServiceAccount", **account}]
+    cluster.client.apply({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": account})
+    cluster.client.apply({"apiVersion": f"{RBAC}/v1", "kind": "ClusterRole", **about, "rules": rules})
+    binding = {"apiVersion": f"{RBAC}/v1", "kind": "ClusterRoleBinding", **about}
+    cluster.client.apply({**binding, "roleRef": role, "subjects": subjects})
+    body = json.dumps({"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}}).encode()
+    path = f"{cluster.client.path('v1', 'ServiceAccount', 'default', 'reader')}/token"
+    token = json.loads(cluster.client._request("POST", path, {}, body))["status"]["token"]
+    config = yaml.safe_load(cluster.kubeconfig.read_text())
+    for user in config["users"]:
+        user["user"] = {"token": token}
+    made = folder / "reader"
+    made.write_text(yaml.safe_dump(config))
+    return made
+
+
+def objects(cluster: Cluster) -> set[str]:
+    paths = ("/api/v1/namespaces", "/api/v1/configmaps", "/apis/apps/v1/daemonsets", "/api/v1/secrets")
+    return {f"{path}/{item['metadata']['name']}" for path in paths for item in cluster.client.list(path)}
+
+
+def test_everything_wrong_is_one_list_before_any_change(cluster: Cluster, tmp_path: Path) -> None:
+    cluster.crd("mpijobs", "kubeflow.org", "v1", "MPIJob", "Namespaced")
+    secret = {
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "type": "helm.sh/release.v1",
+        "metadata": {
+            "name": "sh.helm.release.v1.web.v1",
+            "namespace": "default",
+            "labels": {"owner": "helm", "name": "web", "status": "deployed", "version": "1"},
+        },
+        "data": {"release": base64.b64encode(b"no release").decode()},
+    }
+    cluster.client.apply(secret)
+    who, before = reader(cluster, tmp_path), objects(cluster)
+    wrong = {"rdma_ip_pool_subnet": "192.168.0.0/27", "rdma_gpu_operator_values": {"driver": {"enbled": False}}}
+    code, _output, report = play(cluster, tmp_path / "a", who, "plan", "preflight", **wrong)
+    assert code != 0
+    error = next(stage["error"] for stage in report["stages"] if stage["name"] == "preflight")
+    for words in (
+        "before anything was changed",
+        "did you mean driver.enabled",
+        "room for 0 nodes",
+        "not allowed in namespace gpu-operator: ",
+        "not allowed in the whole cluster: create, patch ",
+        "CustomResourceDefinition mpijobs.kubeflow.org: served as v1; expected v2beta1",
+    ):
+        assert words in error, (words, error)
+    assert "not allowed in namespace gpuops-rdma: get" not in error, "what is allowed is not listed"
+    assert report["verdict"] == "fail"
+    (unreadable,) = [item for item in report["findings"] if item["subject"] == "release default/web"]
+    assert unreadable["severity"] == "warning"
+    assert objects(cluster) == before
+
+    # Without preflight the plan itself stops the run, with all of its faults.
+    code, _output, report = play(cluster, tmp_path / "b", who, "sriov", **wrong)
+    assert code != 0
+    error = next(stage["error"] for stage in report["stages"] if stage["name"] == "plan")
+    assert "driver.enbled" in error and "room for 0 nodes" in error
+    assert objects(cluster) == before

@@ -1,0 +1,355 @@
+# Copyright: gpuops.rdma contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""gpuops.rdma.release with a real API server and a real Helm."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from support.small_sandbox import ROOT, SANDBOX, sandbox
+
+pytestmark = pytest.mark.cluster
+
+ANSIBLE = str(Path(sys.executable).with_name("ansible"))
+
+
+@dataclass
+class Cluster:
+    name: str
+    kubeconfig: Path
+
+    def run(self, *command: str, check: bool = True) -> subprocess.CompletedProcess[str]:
+        """A program of the sandbox (kubectl, helm) against this cluster."""
+        argv = [*SANDBOX, "exec", self.name, "--", *command]
+        return subprocess.run(argv, check=check, capture_output=True, text=True)
+
+    def json(self, *command: str) -> Any:
+        return json.loads(self.run(*command).stdout)
+
+    def apply(self, *objects: dict[str, Any]) -> None:
+        argv = [*SANDBOX, "exec", self.name, "--", "kubectl", "apply", "-f", "-"]
+        subprocess.run(argv, check=True, input=yaml.safe_dump_all(objects), text=True, capture_output=True)
+
+    def revision(self, name: str, namespace: str) -> int:
+        return int(
+            self.json("helm", "list", "-n", namespace, "-a", "-o", "json", "--filter", f"^{name}$")[0]["revision"]
+        )
+
+    def release(self, *options: str, **args: Any) -> dict[str, Any]:
+        """One task of gpuops.rdma.release; its result with the display's text as ``output``."""
+        found = self.run("printenv", "PATH").stdout.strip()
+        env = {**os.environ, "PATH": found, "ANSIBLE_NOCOLOR": "1", "ANSIBLE_CALLBACK_RESULT_FORMAT": "json"}
+        env["ANSIBLE_COLLECTIONS_PATH"] = str(ROOT / ".cache" / "collections")
+        given = {"kubeconfig": str(self.kubeconfig), **args}
+        argv = [ANSIBLE, "localhost", "-m", "gpuops.rdma.release", "-a", json.dumps(given), *options]
+        argv += ["-e", f"ansible_python_interpreter={sys.executable}"]
+        done = subprocess.run(argv, capture_output=True, text=True, env=env, cwd=ROOT)
+        assert "=> {" in done.stdout, done.stdout + done.stderr
+        output, _, answer = done.stdout.partition("=> {")
+        result, _ = json.JSONDecoder().raw_decode("{" + answer)
+        return {**result, "failed": "FAILED!" in output, "output": output + done.stderr}
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    with sandbox(f"release-{os.getpid()}", tmp_path_factory.mktemp("kube"), 0) as small:
+        yield Cluster(small.name, small.kubeconfig)
+
+
+def chart(folder: Path, name: str, version: str = "v26.7.0", extra: str = "") -> str:
+    """A chart of that name that makes one ConfigMap from its values."""
+    place = folder / f"{name}-{version}"
+    (place / "templates").mkdir(parents=True)
+    (place / "Chart.yaml").write_text(f"apiVersion: v2\nname: {name}\nversion: {version}\n")
+    (place / "values.yaml").write_text("driver:\n  enabled: true\n")
+    (place / "templates" / "map.yaml").write_text(
+        "apiVersion: v1\nkind: ConfigMap\nmetadata:\n  name: {{ .Release.Name }}-made\n"
+        'data:\n  driver: "{{ .Values.driver.enabled }}"\n' + extra
+    )
+    return str(place)
+
+
+def task(name: str, ref: str, **more: Any) -> dict[str, Any]:
+    """Each test has a chart name of its own, so that tests do not see each other's releases."""
+    base = {"name": name, "namespace": f"ns-{name}", "chart": name, "ref": ref, "version": "v26.7.0"}
+    return {**base, "values": {"driver": {"enabled": False}}, **more}
+
+
+def test_install_unchanged_upgrade(cluster: Cluster, tmp_path: Path) -> None:
+    given = task("first", chart(tmp_path, "first"))
+    predicted = cluster.release("--check", "--diff", **given)
+    assert (predicted["changed"], predicted["action"]) == (True, "install")
+    assert cluster.run("kubectl", "get", "ns", "ns-first", check=False).returncode != 0, (
+        "check mode must change nothing"
+    )
+
+    made = cluster.release(**given)
+    assert (made["changed"], made["action"]) == (True, "install"), made
+    assert "first: helm install first v26.7.0" in made["output"]
+    assert (
+        cluster.json("kubectl", "get", "cm", "-n", "ns-first", "first-made", "-o", "json")["data"]["driver"] == "false"
+    )
+
+    again = cluster.release(**given, helm_binary="/nowhere/helm")
+    assert (again["changed"], again.get("action")) == (False, "none"), again  # no Helm is needed where nothing changes
+    assert again["requests"] <= 2
+
+    given["values"] = {"driver": {"enabled": True}}
+    predicted = cluster.release("--check", "--diff", **given)
+    assert predicted["values_changed"] == ["driver.enabled"]
+    assert "-    enabled: false" in predicted["output"] and "+    enabled: true" in predicted["output"]
+    assert cluster.revision("first", "ns-first") == 1
+    assert cluster.release(**given)["action"] == "upgrade"
+    assert cluster.revision("first", "ns-first") == 2
+
+    newer = cluster.release(**{**given, "ref": chart(tmp_path, "first", "v26.8.0")})
+    assert (newer["action"], newer["version"]) == ("upgrade", "v26.8.0"), "the version is that of the directory's chart"
+    back = cluster.release(**given)
+    assert back["failed"] and "newer than v26.7.0" in back["msg"]
+
+
+def test_release_under_another_name_is_adopted(cluster: Cluster, tmp_path: Path) -> None:
+    ref = chart(tmp_path, "second")
+    cluster.run("helm", "install", "--generate-name", ref, "-n", "elsewhere", "--create-namespace", "--set", "own=1")
+    made = cluster.release(**task("second", ref))
+    assert (made["action"], made["namespace"]) == ("adopt", "elsewhere"), made
+    assert made["name"].startswith("second-")
+    kept = cluster.json("helm", "get", "values", made["name"], "-n", "elsewhere", "-o", "json")
+    assert kept == {"own": 1, "driver": {"enabled": False}}
+    assert cluster.release(**task("second", ref))["action"] == "none"
+    assert len(cluster.json("helm", "list", "-A", "-o", "json", "--filter", "second")) == 1
+
+    cluster.run("helm", "install", "third-party", ref, "-n", "other", "--create-namespace")
+    doubled = cluster.release(**task("second", ref))
+    assert doubled["failed"]
+    assert "other/third-party" in doubled["msg"] and f"elsewhere/{made['name']}" in doubled["msg"]
+
+
+def test_installation_without_helm_is_refused_or_taken_as_it_is(cluster: Cluster, tmp_path: Path) -> None:
+    labels = {"app": "addon"}
+    cluster.apply(
+        {
+            "apiVersion": "apps/v1",
+            "kind": "Deployment",
+            "metadata": {"name": "addon-op", "namespace": "kube-system"},
+            "spec": {
+                "replicas": 0,
+                "selector": {"matchLabels": labels},
+                "template": {
+                    "metadata": {"labels": labels},
+                    "spec": {"containers": [{"name": "op", "image": "ocir.example/oke/third:v25.10.1"}]},
+                },
+            },
+        }
+    )
+    given = task("third", chart(tmp_path, "third"))
+    refused = cluster.release(**given)
+    assert refused["failed"] and "kube-system/addon-op" in refused["msg"] and "rdma_install=existing" in refused["msg"]
+    taken = cluster.release(**given, install="existing")
+    assert (taken["changed"], taken["action"]) == (False, "none")
+    missing = cluster.release(**task("nowhere", given["ref"]), install="existing")
+    assert missing["failed"] and "no nowhere is installed" in missing["msg"]
+
+
+def pending(cluster: Cluster, name: str, revision: int, status: str, minutes: int) -> None:
+    """Turns a release's newest record into what a killed Helm leaves behind."""
+    code = (
+        "import base64,datetime,gzip,json,sys;s=json.load(sys.stdin);"
+        "d=json.loads(gzip.decompress(base64.b64decode(base64.b64decode(s['data']['release']))));"
+        f"t=datetime.datetime.now(datetime.timezone.utc)-datetime.timedelta(minutes={minutes});"
+        f"d['info'].update(status='{status}',last_deployed=t.isoformat());s['metadata']['labels']['status']='{status}';"
+        "s['data']['release']=base64.b64encode(base64.b64encode(gzip.compress(json.dumps(d).encode()))).decode();"
+        "print(json.dumps(s))"
+    )
+    place = ["-n", f"ns-{name}", f"sh.helm.release.v1.{name}.v{revision}"]
+    secret = cluster.run("kubectl", "get", "secret", *place, "-o", "json").stdout
+    changed = subprocess.run([sys.executable, "-c", code], input=secret, capture_output=True, text=True, check=True)
+    cluster.apply(json.loads(changed.stdout))
+
+
+def test_pending_release_is_refused_then_resumed(cluster: Cluster, tmp_path: Path) -> None:
+    given = task("fourth", chart(tmp_path, "fourth"))
+    cluster.release(**given)
+    pending(cluster, "fourth", 1, "pending-install", 3)
+    young = cluster.release(**given, resume=True)
+    assert young["failed"] and "another Helm may be at work" in young["msg"]
+
+    pending(cluster, "fourth", 1, "pending-install", 60)
+    old = cluster.release(**given)
+    assert old["failed"] and "helm uninstall fourth -n ns-fourth" in old["msg"] and "rdma_release_resume" in old["msg"]
+    before = cluster.json("kubectl", "get", "cm", "-n", "ns-fourth", "fourth-made", "-o", "json")["metadata"]["uid"]
+    resumed = cluster.release(**given, resume=True)
+    assert (resumed["changed"], resumed["action"]) == (True, "install"), resumed
+    after = cluster.json("kubectl", "get", "cm", "-n", "ns-fourth", "fourth-made", "-o", "json")["metadata"]["uid"]
+    assert before == after, "the objects of the unfinished release are taken over, not made anew"
+    assert cluster.release(**given)["action"] == "none"
+
+    given["values"] = {"driver": {"enabled": True}}
+    cluster.release(**given)
+    pending(cluster, "fourth", 2, "pending-upgrade", 60)
+    assert "helm rollback fourth" in cluster.release(**given)["msg"]
+    resumed = cluster.release(**given, resume=True)
+    assert resumed["action"] == "upgrade" and not resumed["failed"], resumed
+    assert cluster.release(**given)["action"] == "none"
+
+
+def test_failed_release_converges(cluster: Cluster, tmp_path: Path) -> None:
+    broken = "---\napiVersion: v1\nkind: Service\nmetadata:\n  name: 0bad\nspec:\n  ports: []\n"
+    given = task("fifth", chart(tmp_path, "fifth", extra=broken))
+    failed = cluster.release(**given)
+    assert failed["failed"] and "Helm could not install fifth v26.7.0" in failed["msg"], failed
+    assert "Service" in failed["msg"] and "Traceback" not in failed["msg"]
+    (Path(given["ref"]) / "templates" / "map.yaml").write_text(
+        "apiVersion: v1\nkind: ConfigMap\nmetadata:\n  name: {{ .Release.Name }}-made\n"
+    )
+    # The same version and values: kubernetes.core.helm alone would call the failed release done.
+    again = cluster.release(**given)
+    assert again["changed"] and not again["failed"], again
+    assert cluster.release(**given)["action"] == "none"
+
+
+def test_charts_that_cannot_be_pulled_and_bad_namespaces(cluster: Cluster, tmp_path: Path) -> None:
+    given = task("sixth", "")
+    away = cluster.release(**{**given, "repo": "http://127.0.0.1:1/charts"})
+    assert away["failed"] and "set rdma_charts.sixth to its directory" in away["msg"], away
+    nowhere = cluster.release(**{**given, "ref": str(tmp_path / "nowhere")})
+    assert nowhere["failed"] and "no chart in that place" in nowhere["msg"], nowhere
+
+    namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "stuck"}}
+    hold = {"name": "hold", "namespace": "stuck", "finalizers": ["example.com/hold"]}
+    cluster.apply(namespace, {"apiVersion": "v1", "kind": "ConfigMap", "metadata": hold})
+    cluster.run("kubectl", "delete", "ns", "stuck", "--wait=false")
+    stuck = cluster.release(**{**given, "ref": chart(tmp_path, "sixth"), "namespace": "stuck"})
+    assert stuck["failed"] and "namespace stuck: it is Terminating" in stuck["msg"], stuck
+    cluster.run("kubectl", "patch", "cm", "hold", "-n", "stuck", "--type=merge", "-p", '{"metadata":{"finalizers":[]}}')
+
+
+def test_helm_that_is_missing_or_strange(cluster: Cluster, tmp_path: Path) -> None:
+    given = task("seventh", chart(tmp_path, "seventh"))
+    missing = cluster.release(**given, helm_binary=str(tmp_path / "nothing"))
+    assert missing["failed"] and "cannot be run" in missing["msg"]
+    for version, words in (
+        ("v3.9.4", "expected >= 3.10, < 5"),
+        ("v5.0.0", "is v5.0.0"),
+        ("v4.2.4", "from 6.4.0 on"),
+    ):
+        fake = tmp_path / f"helm-{version}"
+        fake.write_text(f"#!/bin/sh\necho {version}\n")
+        fake.chmod(0o755)
+        strange = cluster.release(**given, helm_binary=str(fake))
+        assert strange["failed"] and words in strange["msg"], strange
+    assert cluster.run("kubectl", "get", "ns", "ns-seventh", check=False).returncode != 0
+
+
+def test_manifest_is_applied_where_it_is_absent(cluster: Cluster, tmp_path: Path) -> None:
+    labels = {"app": "eighth"}
+    objects: list[dict[str, Any]] = [
+        {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "eighth"}},
+        {
+            "apiVersion": "apps/v1",
+            "kind": "Deployment",
+            "metadata": {"name": "eighth", "namespace": "eighth"},
+            "spec": {
+                "replicas": 0,
+                "selector": {"matchLabels": labels},
+                "template": {
+                    "metadata": {"labels": labels},
+                    "spec": {"containers": [{"name": "c", "image": "example/eighth:1"}]},
+                },
+            },
+        },
+    ]
+    manifest = tmp_path / "eighth.yaml"
+    manifest.write_text(yaml.safe_dump_all(objects))
+    given = {**task("eighth", "", manifest=str(manifest), keep=True), "namespace": "eighth"}
+    assert cluster.release("--check", **given)["changed"]
+    made = cluster.release(**given)
+    assert (made["changed"], made["objects"]) == (True, 2), made
+    meta = cluster.json("kubectl", "get", "deploy", "-n", "eighth", "eighth", "-o", "json")["metadata"]
+    assert meta["labels"]["app.kubernetes.io/managed-by"] == "gpuops-rdma"
+    manifest.unlink()
+    again = cluster.release(**given)
+    assert (again["changed"], again["action"]) == (False, "none"), (
+        "what is there is used; the manifest is not even read"
+    )
+    away = cluster.release(**{**given, "chart": "ninth", "manifest": str(manifest)})
+    assert away["failed"] and "Cannot read the manifest" in away["msg"]
+
+
+def test_release_that_is_uninstalled(cluster: Cluster, tmp_path: Path) -> None:
+    ref = chart(tmp_path, "away-chart")
+    cluster.run("helm", "install", "any-name", ref, "-n", "away", "--create-namespace")
+    gone = {"state": "absent", "operator": "away_chart"}
+    predicted = cluster.release("--check", **gone)
+    assert (predicted["changed"], predicted["name"], predicted["namespace"]) == (True, "any-name", "away")
+    assert cluster.revision("any-name", "away") == 1
+    assert cluster.release(**gone)["action"] == "uninstall"
+    assert cluster.json("helm", "list", "-n", "away", "-a", "-o", "json") == []
+    again = cluster.release(**gone)
+    assert (again["changed"], again["action"]) == (False, "none")
+    for name in ("one", "two"):
+        cluster.run("helm", "install", name, ref, "-n", f"away-{name}", "--create-namespace")
+    both = cluster.release(**gone)
+    assert both["failed"] and "away-one/one, away-two/two" in both["msg"], both
+    assert cluster.release(**gone, name="two", namespace="away-two")["name"] == "two"
+    assert cluster.release(**gone)["name"] == "one"
+
+
+def test_an_operator_from_a_manifest_is_removed_with_what_was_applied(cluster: Cluster, tmp_path: Path) -> None:
+    objects = [
+        {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "thirteenth"}},
+        {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "op", "namespace": "thirteenth"}},
+    ]
+    manifest = tmp_path / "thirteenth.yaml"
+    manifest.write_text(yaml.safe_dump_all(objects))
+    given = {**task("thirteenth", "", manifest=str(manifest), keep=True), "namespace": "thirteenth"}
+    assert cluster.release(**given)["objects"] == 2
+    away = cluster.release(state="absent", operator="thirteenth")
+    assert (away["changed"], away["action"], away["objects"]) == (True, "remove", 2), away
+    assert cluster.run("kubectl", "get", "ns", "thirteenth", check=False).returncode != 0
+    assert not cluster.release(state="absent", operator="thirteenth")["changed"]
+
+
+def test_server_that_goes_away_in_the_middle(cluster: Cluster, tmp_path: Path) -> None:
+    """The first upgrade command fails as it does when the API server restarts; the second is Helm's own."""
+    real = cluster.run("sh", "-c", "command -v helm").stdout.strip()
+    wrapper = tmp_path / "helm"
+    wrapper.write_text(
+        '#!/bin/sh\ncase "$*" in *upgrade*) if [ ! -e "$0.used" ]; then touch "$0.used";\n'
+        "echo 'Error: Kubernetes cluster unreachable: dial tcp: connection refused' >&2; exit 1; fi;;\n"
+        f'esac\nexec {real} "$@"\n'
+    )
+    wrapper.chmod(0o755)
+    made = cluster.release(**task("tenth", chart(tmp_path, "tenth")), helm_binary=str(wrapper))
+    assert not made["failed"] and made["changed"], made
+    assert "the API server went away while Helm was at work" in made["output"]
+    assert cluster.revision("tenth", "ns-tenth") == 1
+
+
+def test_release_of_a_plan(cluster: Cluster, tmp_path: Path) -> None:
+    ref = chart(tmp_path, "eleventh")
+    entry = {**task("eleventh", ref), "repo": "", "manifest": "", "images": ["eleventh"], "keep": False}
+    plan: dict[str, Any] = {"schema_version": 1, "install": "helm", "releases": {"gpu_operator": entry}}
+    file = tmp_path / "plan.json"
+    file.write_text(json.dumps(plan))
+    unknown = cluster.release(plan=str(file), operator="network_operator")
+    assert unknown["failed"] and "It has: gpu_operator." in unknown["msg"]
+    assert cluster.release(plan=str(file), operator="gpu_operator")["action"] == "install"
+    entry.update(name="renamed", action="none", present={"name": "eleventh"})
+    file.write_text(json.dumps(plan))
+    assert cluster.release(plan=str(file), operator="gpu_operator")["name"] == "eleventh"
+
+    found = {**entry, "chart": "twelfth", "action": "none", "present": {}, "why": "its CRDs are there"}
+    file.write_text(json.dumps({**plan, "releases": {"batch": found}}))
+    made = cluster.release(plan=str(file), operator="batch")
+    assert made["changed"], "only a release or a Deployment counts; definitions may be what a killed run left"

@@ -1,0 +1,226 @@
+# Copyright: gpuops.rdma contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""oci_rdma_preflight against the fake OCI: what speaks against a pool, how many calls it takes, how long."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import oci
+import pytest
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import Forbidden
+from ansible_collections.gpuops.rdma.plugins.module_utils._oci.preflight import Pool
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._oci import look
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._oci import session as oci_session
+from support import oci_site
+from support.fake_oci import FakeOci
+
+GPU, AD, H100 = "ocid1.compartment.oc1..gpu", oci_site.DOMAIN, oci_site.H100
+
+
+class Site:
+    """A pool that nothing speaks against; tests change one thing."""
+
+    def __init__(self, fake: FakeOci, url: str, config: dict[str, Any], folder: Path) -> None:
+        self.fake = fake
+        self.options = {"service_endpoint": url, "config_file": str(oci_site.config_file(config, folder))}
+        self.cluster = oci_site.cluster(fake)
+        self.cluster["clusterPodNetworkOptions"] = [{"cniType": "OCI_VCN_IP_NATIVE"}]
+        self.image = oci_site.image(fake)
+        self.pool = {"shape": H100, "nodes": 4, "availability_domain": AD, "kind": "managed_compute_cluster"}
+        self.pool.update({"image": self.image["id"], "subnet": oci_site.SUBNET, "cluster": self.cluster["id"]})
+
+    def asker(self, **changes: Any) -> look.Asker:
+        groups = changes.pop("groups", ())
+        session = oci_session.Session(self.options, oci.retry.NoneRetryStrategy())
+        return look.Asker(session, Pool(**{**self.pool, **changes}), GPU, groups)
+
+    def told(self, **changes: Any) -> list[tuple[str, str]]:
+        self.found = look.findings(self.asker(**changes))
+        return [(item.id.removeprefix("oci."), item.severity) for item in self.found]
+
+
+@pytest.fixture
+def site(fake: FakeOci, url: str, config: dict[str, Any], tmp_path: Path) -> Site:
+    return Site(fake, url, config, tmp_path)
+
+
+def test_nothing_speaks_against_it(site: Site) -> None:
+    assert site.told() == []
+    assert site.told(kind="cluster_network") == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "told", "words"),
+    [
+        ({"nodes": 1}, ("nodes", "error"), "a single node needs no RDMA pool"),
+        ({"shape": "VM.Standard.E5.Flex"}, ("shape", "error"), "has no RDMA network"),
+        ({"shape": "BM.GPU.H100.9"}, ("shape", "error"), "did you mean BM.GPU.H100.8"),
+        ({"shape": "BM.GPU.GB200.4"}, ("shape", "error"), ""),
+        ({"availability_domain": "AD-1"}, ("availability-domain", "error"), "one of AbCd:EU-FRANKFURT-1-AD-1"),
+        ({"nodes": 9}, ("limit", "error"), "72 (9 nodes x 8 GPUs)"),
+        ({"image": "ocid1.image.oc1.eu-frankfurt-1.none"}, ("image", "unknown"), "It is not there, or this user may"),
+        ({"cluster": "ocid1.cluster.oc1.eu-frankfurt-1.none"}, ("cluster", "unknown"), "or this user may not see it"),
+    ],
+)
+def test_what_is_asked_for(site: Site, changes: dict[str, Any], told: tuple[str, str], words: str) -> None:
+    assert told in site.told(**changes)
+    assert any(words in f"{item.found} {item.expected} {item.remedy}" for item in site.found), site.found
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "told"),
+    [
+        ("displayName", "Oracle-Linux-8.10-2026.01-0-OKE-1.34", [("image", "unknown")]),
+        ("displayName", "Ubuntu-24.04-aarch64-DOCA-OFED-GPU-595", [("image", "error")]),
+        ("displayName", "Ubuntu-22.04-OCA-OFED-24.10-AMD-ROCM-632", [("image", "error")]),
+        ("displayName", "Ubuntu-22.04-GPU-595", [("image", "unknown")]),
+        ("operatingSystem", "Oracle Linux", [("image", "error")]),
+        ("lifecycleState", "IMPORTING", [("image", "error")]),
+    ],
+)
+def test_images(site: Site, field: str, value: str, told: list[tuple[str, str]]) -> None:
+    site.image[field] = value
+    assert site.told() == told
+
+
+def test_an_image_for_other_shapes(site: Site) -> None:
+    site.fake.compatible[site.image["id"]] = {"BM.GPU.B4.8"}
+    assert site.told() == [("image", "error")]
+    site.fake.compatible[site.image["id"]].add(H100)
+    assert site.told() == []
+
+
+def test_capacity_and_limits(site: Site) -> None:
+    site.fake.capacity[(AD, H100)] = 3
+    assert site.told() == [("capacity", "error")]
+    site.fake.capacity[(AD, H100)] = 0
+    assert site.told() == [("capacity", "error")] and "out of host capacity" in site.found[0].found
+    site.fake.fail("computeCapacityReports", 400, "CannotParseRequest")
+    assert site.told() == [("capacity", "unknown")], "an error of the API is not a lack of capacity"
+    site.fake.capacity.clear()
+    site.fake.limits["h100-count"]["scopeType"] = "REGION"
+    assert site.told() == []
+    site.fake.limits.clear()
+    assert site.told() == [("limit", "unknown")]
+
+
+def test_nodes_that_the_pool_has_need_no_capacity(site: Site) -> None:
+    """A second run, when the pool has taken what there was."""
+    site.fake.capacity[(AD, H100)] = 0
+    site.fake.limits["h100-count"]["available"] = 0
+    there = {"name": "rdma", "compartmentId": GPU, "clusterId": site.cluster["id"], "lifecycleState": "ACTIVE"}
+    pool = site.fake.add("nodePools", {**there, "nodeShape": H100, "nodeConfigDetails": {"size": 4}, "nodes": []})
+    assert site.told(pool="rdma") == site.told(pool=pool["id"]) == []
+    assert site.told(pool="rdma", nodes=5) == site.told(pool="other") == [("limit", "error"), ("capacity", "error")]
+    pool["lifecycleState"] = "DELETED"
+    assert site.told(pool="rdma") == [("limit", "error"), ("capacity", "error")]
+    parts = {"instancePools": [{"id": "p", "size": 4}], "displayName": "rdma", "lifecycleState": "RUNNING"}
+    site.fake.add("clusterNetworks", {"compartmentId": GPU, **parts})
+    assert site.told(pool="rdma", kind="cluster_network") == []
+
+
+def test_clusters(site: Site) -> None:
+    site.cluster["type"] = "BASIC_CLUSTER"
+    assert site.told() == [("cluster", "error")]
+    site.cluster.update({"type": "ENHANCED_CLUSTER", "kubernetesVersion": "v1.27.2"})
+    assert site.told() == []
+    assert site.told(kind="cluster_network") == [("cluster", "error")]
+    site.cluster["clusterPodNetworkOptions"] = [{"cniType": "FLANNEL_OVERLAY"}]
+    assert site.told(kind="cluster_network") == []
+    site.fake.addons[site.cluster["id"]] = [{"name": "NvidiaGpuPlugin", "lifecycleState": "ACTIVE"}]
+    assert site.told() == [("addons", "warning")]
+
+
+def test_security_rules(site: Site) -> None:
+    lists = site.fake.tables["securityLists"]["list"]
+    lists["egressSecurityRules"][0]["destination"] = "10.0.10.0/24"
+    assert site.told() == [("network", "error")] * 2, "6443 and 12250 of the endpoint"
+    ports = {"destinationPortRange": {"min": 6443, "max": 6443}}
+    lists["egressSecurityRules"].append({"protocol": "6", "destination": "10.0.0.0/24", "tcpOptions": ports})
+    assert site.told() == [("network", "error")] and "12250" in site.found[0].found
+    lists["egressSecurityRules"].append({"protocol": "all", "destination": "0.0.0.0/0"})
+    lists["ingressSecurityRules"].clear()
+    assert site.told() == [("network", "error")] and "NCCL cannot start" in site.found[0].found
+
+
+def test_security_groups(site: Site) -> None:
+    site.fake.tables["securityLists"]["list"]["ingressSecurityRules"].clear()
+    group = site.fake.add("networkSecurityGroups", {"displayName": "workers", "compartmentId": GPU})["id"]
+    rule = {"direction": "INGRESS", "protocol": "all", "source": group, "sourceType": "NETWORK_SECURITY_GROUP"}
+    site.fake.rules[group] = [rule]
+    assert site.told(groups=[group]) == []
+    rule["source"] = "ocid1.networksecuritygroup.oc1..other"
+    assert site.told(groups=[group]) == [("network", "unknown")]
+
+
+def policies(site: Site, sets: list[str], **changes: Any) -> list[tuple[str, str]]:
+    found = site.asker(**changes).policies("oke-gpu", ["Platform"], [], sets)
+    return [(item.severity, item.subject) for item in found]
+
+
+def policy(site: Site, compartment: str, *statements: str) -> None:
+    told = {
+        "name": f"p{len(site.fake.tables['policies'])}",
+        "statements": list(statements),
+        "compartmentId": compartment,
+    }
+    site.fake.add("policies", told)
+
+
+JOIN = f"Allow dynamic-group oke-gpu to {{CLUSTER_JOIN}} in compartment id {GPU}"
+
+
+def test_missing_policies_are_ready_to_paste(site: Site) -> None:
+    assert policies(site, ["self_managed_nodes"]) == [("error", JOIN)]
+    policy(site, GPU, JOIN)
+    assert policies(site, ["self_managed_nodes"]) == [("error", JOIN)], "the dynamic group is not there"
+    rule = f"ANY {{instance.compartment.id = '{GPU}'}}"
+    site.fake.add("dynamicGroups", {"name": "oke-gpu", "matchingRule": rule, "compartmentId": site.fake.tenancy})
+    assert policies(site, ["self_managed_nodes"]) == []
+
+
+def test_policies_of_the_root_count(site: Site) -> None:
+    assert len(policies(site, ["managed_compute_cluster"])) == 1
+    policy(site, site.fake.tenancy, "Allow any-user to use compute-clusters in compartment GPU")
+    assert policies(site, ["managed_compute_cluster"]) == []
+
+
+def test_policies_that_cannot_be_read_are_unknown(site: Site) -> None:
+    site.fake.fail("GET .*/policies", 404, "NotAuthorizedOrNotFound", times=1)
+    assert [severity for severity, _what in policies(site, ["managed_compute_cluster"])] == ["unknown"]
+
+
+def test_a_wrong_key_is_one_message(site: Site) -> None:
+    site.fake._keys.clear()
+    with pytest.raises(Forbidden, match="Check user, tenancy, fingerprint and key"):
+        site.told()
+
+
+@pytest.mark.parametrize("nodes", [2, 8])
+def test_calls_do_not_depend_on_nodes(site: Site, nodes: int) -> None:
+    asker = site.asker(nodes=nodes)
+    started = time.monotonic()
+    assert look.findings(asker) == []
+    asker.policies("oke-gpu", [], [], ["managed_compute_cluster"])
+    print(f"{asker.session.requests} calls in {time.monotonic() - started:.2f} s")
+    assert asker.session.requests == 15 == sum(site.fake.calls.values())
+    assert time.monotonic() - started < 6, "a loose bound; the issue asks for 2 s"
+
+
+def test_the_module(site: Site, tmp_path: Path) -> None:
+    """As a user runs it: one message with all reasons, nothing of the key."""
+    args = {**site.pool, **site.options, "compartment": GPU, "nodes": 1, "group": "oke-gpu", "kind": "cluster_network"}
+    play = [{"hosts": "localhost", "gather_facts": False, "tasks": [{"gpuops.rdma.oci_rdma_preflight": args}]}]
+    (tmp_path / "play.yml").write_text(json.dumps(play), encoding="utf-8")
+    program = Path(sys.executable).with_name("ansible-playbook")
+    done = subprocess.run([program, "play.yml"], cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert "2 reasons against this pool; nothing was changed:" in done.stdout, done.stdout + done.stderr
+    assert JOIN in done.stdout
+    assert "Traceback" not in done.stdout + done.stderr and "PRIVATE KEY" not in done.stdout

@@ -1,0 +1,409 @@
+# Copyright: gpuops.rdma contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""oci_rdma_node_pool against the fake OCI: made, made again, killed at its writes, resized, refused, ended.
+
+GPUOPS_MATRIX=all kills it at each of its requests instead of at each write.
+"""
+
+from __future__ import annotations
+
+import base64
+import itertools
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import oci
+import pytest
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import (
+    ClusterError,
+    DeadlinePassed,
+    Hopeless,
+    InputError,
+    RdmaError,
+)
+from ansible_collections.gpuops.rdma.plugins.module_utils._oci import pool as oci_pool
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._oci import pool_run, session
+from support import oci_site
+from support.fake_oci import FakeOci
+
+GPU, AD, H100 = "ocid1.compartment.oc1..gpu", oci_site.DOMAIN, oci_site.H100
+KINDS = ("managed_compute_cluster", "cluster_network")
+TABLES = ("nodePools", "computeClusters", "clusterNetworks", "instanceConfigurations")
+ONE = {
+    "managed_compute_cluster": {"nodePools": 1, "computeClusters": 1},
+    "cluster_network": {"clusterNetworks": 1, "instanceConfigurations": 1},
+}
+ALL = os.environ.get("GPUOPS_MATRIX") == "all"
+
+
+class Killed(BaseException):
+    """The run ends here, as by kill -9."""
+
+
+class Site:
+    def __init__(self, fake: FakeOci, url: str, config: dict[str, Any], folder: Path, kind: str) -> None:
+        self.fake, self.kind, self.lines = fake, kind, []
+        self.options = {"service_endpoint": url, "config_file": str(oci_site.config_file(config, folder))}
+        self.session = session.Session(self.options, oci.retry.NoneRetryStrategy())
+        self.cluster = oci_site.cluster(fake)
+        self.cluster["clusterPodNetworkOptions"] = [{"cniType": "OCI_VCN_IP_NATIVE"}]
+        self.image = oci_site.image(fake)["id"]
+        self.asked = {
+            "name": "rdma",
+            "kind": kind,
+            "compartment": GPU,
+            "cluster": self.cluster["id"],
+            "shape": H100,
+            "nodes": 4,
+            "availability_domain": AD,
+            "subnet": oci_site.SUBNET,
+            "image": self.image,
+            "boot_volume_gb": 1000,
+            "labels": {"team": "ml"},
+            "taints": ["nvidia.com/gpu=present:NoSchedule"],
+            "tags": {"cost": "train"},
+        }
+        fake.durations.update({"NODEPOOL_CREATE": 120.0, "CreateClusterNetwork": 120.0, "boot": 60.0})
+
+    def pool(self, **changes: Any) -> pool_run.Pool:
+        wanted = oci_pool.Wanted(**{**self.asked, **changes})
+        clocks = {"clock": self.fake.clock.now, "sleep": self.fake.clock.advance}
+        return pool_run.POOLS[wanted.kind](self.session, wanted, self.lines.append, 60, **clocks)
+
+    def present(self, check_mode: bool = False, ignore: tuple[str, ...] = (), **changes: Any) -> dict[str, Any]:
+        return self.pool(**changes).present(check_mode, ignore=ignore)
+
+    def there(self) -> dict[str, int]:
+        """What exists, by table."""
+        gone = ("DELETED", "TERMINATED")
+        alive = {
+            name: sum(item.get("lifecycleState") not in gone for item in self.fake.tables[name].values())
+            for name in TABLES
+        }
+        return {name: count for name, count in alive.items() if count}
+
+    def alive(self) -> list[dict[str, Any]]:
+        return [item for item in self.fake.tables["instances"].values() if item["lifecycleState"] == "RUNNING"]
+
+    def writes(self) -> list[str]:
+        """Calls that change something; two kinds of POST only ask."""
+        asks = ("computeCapacityReports", "kubeconfig/content")
+        return [call for call in self.fake.calls if not call.startswith("GET ") and not call.endswith(asks)]
+
+
+@pytest.fixture(params=KINDS)
+def site(request: pytest.FixtureRequest, fake: FakeOci, url: str, config: dict[str, Any], tmp_path: Path) -> Site:
+    return Site(fake, url, config, tmp_path, request.param)
+
+
+@pytest.fixture
+def managed(fake: FakeOci, url: str, config: dict[str, Any], tmp_path: Path) -> Site:
+    return Site(fake, url, config, tmp_path, "managed_compute_cluster")
+
+
+@pytest.fixture
+def network(fake: FakeOci, url: str, config: dict[str, Any], tmp_path: Path) -> Site:
+    return Site(fake, url, config, tmp_path, "cluster_network")
+
+
+def test_from_nothing_and_again(site: Site) -> None:
+    assert site.present(check_mode=True)["changed"] and site.there() == {} and site.writes() == []
+    first = site.present()
+    assert first["changed"] and first["created"] and site.there() == ONE[site.kind]
+    assert [item["state"].upper() in ("ACTIVE", "RUNNING") for item in first["pool"]["nodes"]] == [True] * 4
+    assert len({item["private_ip"] for item in first["pool"]["nodes"]} - {""}) == 4
+    assert any("0 of 4 nodes run" in line for line in site.lines), "the wait is shown"
+    site.fake.calls.clear()
+    again = site.present()
+    assert not again["changed"] and site.writes() == []
+    assert sum(site.fake.calls.values()) <= 6, site.fake.calls
+    assert again["pool"]["id"] == first["pool"]["id"]
+
+
+def test_what_nodes_are_given(managed: Site) -> None:
+    managed.present()
+    pool = next(iter(managed.fake.tables["nodePools"].values()))
+    assert pool["nodeConfigDetails"]["computeClusterId"] in managed.fake.tables["computeClusters"]
+    assert pool["nodeSourceDetails"]["bootVolumeSizeInGBs"] == 1000
+    labels = {item["key"]: item["value"] for item in pool["initialNodeLabels"]}
+    assert labels == {"team": "ml", oci_pool.NO_DEVICE_PLUGIN: "true"}
+    script = base64.b64decode(pool["nodeMetadata"]["user_data"]).decode()
+    assert script.startswith("#cloud-config\n") and "--register-with-taints=nvidia.com/gpu=present:NoSchedule" in script
+    for item in managed.alive():
+        plugins = {one["name"]: one["desiredState"] for one in item["agentConfig"]["pluginsConfig"]}
+        assert plugins == dict.fromkeys(oci_pool.PLUGINS, "ENABLED")
+
+
+def test_what_self_managed_nodes_are_given(network: Site) -> None:
+    network.present()
+    config = next(iter(network.fake.tables["instanceConfigurations"].values()))
+    launch = config["instanceDetails"]["launchDetails"]
+    told = launch["metadata"]
+    assert told["apiserver_host"] == "10.0.0.10" and told["oke-k8version"] == "v1.34.1"
+    assert base64.b64decode(told["cluster_ca_cert"]).decode() == f"CA of {network.cluster['id']}"
+    assert "team=ml" in told["oke-initial-node-labels"] and told["pod-subnets"] == oci_site.SUBNET
+    plugins = {one["name"]: one["desiredState"] for one in launch["agentConfig"]["pluginsConfig"]}
+    assert plugins == dict.fromkeys(oci_pool.PLUGINS, "ENABLED")
+
+
+def killed_at(site: Site, number: int, before: bool) -> bool:
+    """One run that is killed at its ``number``-th request, before or after OCI did it. False: it was not reached."""
+    pool, numbers = site.pool(nodes=2), itertools.count(1)  # the preflight asks in threads: one number each
+    call = site.session.call
+
+    def cut(what: str, client: str, method: str, *args: Any, **more: Any) -> Any:
+        counts = ALL or (method.startswith(("create_", "update_")) and method not in ASKS)
+        last = counts and next(numbers) == number
+        if last and before:
+            raise Killed
+        answer = call(what, client, method, *args, **more)
+        if last:
+            raise Killed
+        return answer
+
+    site.session.call = cut  # type: ignore[method-assign]
+    try:
+        pool.present(False)
+    except Killed:
+        return True
+    finally:
+        site.session.call = call  # type: ignore[method-assign]
+    return False
+
+
+ASKS = ("create_kubeconfig", "create_compute_capacity_report")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_killed_and_started_again(kind: str, config: dict[str, Any], tmp_path: Path) -> None:
+    """No second pool, compute cluster or configuration, at whichever request the run ends, although OCI lists what is
+    new only after some seconds."""
+    number, reached = 0, True
+    while reached:
+        number += 1
+        for before in (True, False):
+            fake = oci_site.tenancy()
+            try:
+                oci_site.credentials(fake, tmp_path)
+                fake.lag = 4.0
+                site = Site(fake, fake.start(), config, tmp_path, kind)
+                reached = killed_at(site, number, before)
+                told = site.present(nodes=2)
+                assert site.there() == ONE[kind], (number, before, site.there())
+                assert len(told["pool"]["nodes"]) == 2 == len(site.alive())
+                assert not site.present(nodes=2)["changed"]
+            finally:
+                fake.stop()
+    assert number > (15 if ALL else 2), "each request was the last one once"
+
+
+def test_a_lack_of_capacity_is_told_by_domain_and_gone_on_with(site: Site) -> None:
+    site.fake.capacity[(AD, H100)] = 3
+    site.fake.capacity[("AbCd:EU-FRANKFURT-1-AD-3", H100)] = 0
+    with pytest.raises(InputError, match="3 hosts; expected 4 hosts"):
+        site.present()
+    assert site.there() == {}, "known before: nothing is made"
+    with pytest.raises(Hopeless) as told:
+        site.present(ignore=("oci.capacity",))
+    text = str(told.value)
+    assert "Out of host capacity" in text and f"{AD}: " in text
+    assert "AD-2: AVAILABLE, 100 hosts" in text and "AD-3: OUT_OF_HOST_CAPACITY, 0 hosts" in text
+    assert "the next run goes on with it" in text
+    site.fake.capacity[(AD, H100)] = 8
+    told_again = site.present()
+    assert told_again["changed"] and not told_again["created"] and len(site.alive()) == 4
+    assert site.there() == ONE[site.kind], "the pool that was made half is used"
+
+
+def test_sizes(site: Site) -> None:
+    """Larger; smaller only with the nodes named; a node replaced."""
+    made = site.present()["pool"]["nodes"]
+    told = site.present(nodes=5)
+    assert told["changed"] and told["changes"][0] == {"what": "size", "before": 4, "after": 5}
+    assert len(told["pool"]["nodes"]) == 5 == len(site.alive())
+    site.fake.calls.clear()
+    with pytest.raises(InputError, match="say in remove_nodes which 3 go") as refused:
+        site.present(nodes=2)
+    assert made[0]["private_ip"] in str(refused.value)
+    with pytest.raises(InputError, match="1 of them are named"):
+        site.present(nodes=3, remove_nodes=[made[0]["private_ip"]])
+    going = [made[1]["private_ip"], made[3]["id"]]
+    assert site.present(check_mode=True, nodes=3, remove_nodes=going)["changed"]
+    assert site.writes() == [], "nothing is deleted unasked"
+    told = site.present(nodes=3, remove_nodes=going)
+    left = {item["id"] for item in told["pool"]["nodes"]}
+    assert {made[0]["id"], made[2]["id"]} < left == {item["id"] for item in site.alive()}
+    assert not site.present(nodes=3, remove_nodes=going)["changed"]
+    bad = made[2]["private_ip"]
+    told = site.present(nodes=3, remove_nodes=[bad])
+    assert told["changed"] and len(told["pool"]["nodes"]) == 3, "as many as asked for: one is replaced"
+    assert made[2]["id"] not in {item["id"] for item in told["pool"]["nodes"]}
+    assert not site.present(nodes=3, remove_nodes=[bad])["changed"]
+
+
+def test_changes(site: Site) -> None:
+    site.present()
+    other = oci_site.image(site.fake)["id"]
+    asked = {"image": other, "labels": {"team": "vision"}, "tags": {"cost": "other"}}
+    assert site.present(**asked)["changed"] and "new ones are so" in " ".join(site.lines)
+    if site.kind == "managed_compute_cluster":
+        pool = next(iter(site.fake.tables["nodePools"].values()))
+        assert pool["nodeSourceDetails"] == {"sourceType": "IMAGE", "imageId": other, "bootVolumeSizeInGBs": 1000}
+        assert {"key": "team", "value": "vision"} in pool["initialNodeLabels"]
+        assert pool["freeformTags"]["cost"] == "other"
+    else:
+        network = next(iter(site.fake.tables["clusterNetworks"].values()))
+        config = site.fake.tables["instanceConfigurations"][network["instancePools"][0]["instanceConfigurationId"]]
+        assert config["instanceDetails"]["launchDetails"]["sourceDetails"]["imageId"] == other
+    again = site.present(**asked)
+    assert not again["changed"], again["changes"]
+    with pytest.raises(InputError, match=r"shape of the pool rdma is BM.GPU.H100.8, not BM.GPU.H200.8"):
+        site.present(shape="BM.GPU.H200.8")
+    with pytest.raises(InputError, match="availability domain of the pool rdma is"):
+        site.present(availability_domain="AbCd:EU-FRANKFURT-1-AD-2")
+
+
+def test_a_foreign_pool_is_adopted_by_its_ocid(site: Site) -> None:
+    """Made by someone else, under another name and without our tags: used as it is."""
+    key = site.present(name="theirs")["pool"]["id"]
+    table = "nodePools" if site.kind == KINDS[0] else "clusterNetworks"
+    site.fake.tables[table][key]["freeformTags"] = {"owner": "them"}
+    for item in site.fake.tables["instanceConfigurations"].values():
+        item["freeformTags"] = {}
+    given = dict.fromkeys(("image", "subnet", "shape", "cluster"), "")
+    told = site.present(pool=key, labels={}, tags={}, boot_volume_gb=0, **given)
+    assert not told["changed"], told["changes"]
+    assert told["pool"]["id"] == key and told["pool"]["name"] == "theirs"
+    assert site.fake.tables[table][key]["freeformTags"] == {"owner": "them"}
+    if site.kind == KINDS[0]:
+        site.fake.tables[table][key].update({"initialNodeLabels": [], "lifecycleState": "ACTIVE"})
+        assert not site.present(pool=key, labels={}, tags={}, boot_volume_gb=0, **given)["changed"], (
+            "no default of ours"
+        )
+        site.fake.tables[table][key].update({"lifecycleState": "FAILED", "lifecycleDetails": "no quota"})
+        with pytest.raises(InputError, match=r"has FAILED: no quota. End it by state: absent"):
+            site.present(pool=key)
+
+
+def test_two_pools_of_one_name(managed: Site) -> None:
+    first = managed.present()["pool"]["id"]
+    pool = managed.fake.tables["nodePools"][first]
+    other = {**pool, "id": managed.fake.ocid("nodepool"), "nodes": []}
+    managed.fake.add("nodePools", {**other, "freeformTags": {}})
+    assert managed.present()["pool"]["id"] == first, "the one that we made"
+    managed.fake.tables["nodePools"][other["id"]]["freeformTags"] = pool["freeformTags"]
+    with pytest.raises(InputError, match=r"2 pools have the name 'rdma'.*Say which by pool"):
+        managed.present()
+    assert managed.present(pool=first)["pool"]["id"] == first
+    pool["nodeConfigDetails"]["computeClusterId"] = None
+    with pytest.raises(InputError, match="neither a compute cluster nor a cluster network: it has no RDMA"):
+        managed.present(pool=first)
+
+
+def test_bad_input_makes_nothing(managed: Site) -> None:
+    arm = oci_site.image(managed.fake, "Ubuntu-24.04-aarch64-DOCA-OFED-3.4.0-GPU-595")["id"]
+    for changes, words in (
+        ({"nodes": 1}, "nodes: 1: RDMA is between nodes"),
+        ({"shape": "BM.GPU.GB200.4"}, "belongs into a GPU memory cluster, which this module does not make"),
+        ({"shape": "VM.Standard.E5.Flex"}, "VM.Standard.E5.Flex: has no RDMA network; expected one of "),
+        ({"shape": "BM.GPU.H100.9"}, "did you mean BM.GPU.H100.8"),
+        ({"availability_domain": "AD-1"}, f"AD-1: no such availability domain; expected one of {AD}"),
+        ({"nodes": 9}, "64 GPUs left in .*; expected 72 .9 nodes x 8 GPUs"),
+        ({"taints": ["gpu"]}, "'gpu' is no taint; KEY=VALUE:EFFECT"),
+        ({"taints": ["gpu=yes:NoSched"]}, "NoSchedule, PreferNoSchedule, NoExecute"),
+        ({"image": ""}, "to make it, give image too"),
+        ({"image": arm}, "is for aarch64; expected x86_64, as BM.GPU.H100.8 is"),
+        ({"pool": "ocid1.nodepool.oc1.x.none"}, "read the node pool .*none: .*this user may not see it"),
+        ({"compute_cluster": "ocid1.computecluster.oc1.x.none"}, "404 NotAuthorizedOrNotFound"),
+    ):
+        with pytest.raises(RdmaError, match=words):
+            managed.present(**changes)
+        assert managed.there() == {}, changes
+    done = [call for call in managed.writes() if not call.endswith("/nodePools")]
+    assert done == [], "but for the pool with the compute cluster that is not there"
+
+
+def test_oci_fails_in_the_middle(site: Site) -> None:
+    """Limits used up meanwhile, no permission, too many requests, an outage: one message, and the next run goes on."""
+    target = "POST /20180222/nodePools" if site.kind == KINDS[0] else "POST /20160918/clusterNetworks"
+    site.fake.fail(target, 400, "LimitExceeded", "The limit gpu-h100-count was exceeded.")
+    with pytest.raises(ClusterError, match=r"Cannot make the .* rdma: OCI answered 400 LimitExceeded: The limit"):
+        site.present()
+    site.fake.fail(target, 404, "NotAuthorizedOrNotFound")
+    with pytest.raises(ClusterError, match=r"Cannot make the .* rdma: .*or this user may not see it"):
+        site.present()
+    site.fake.fail("GET .*workRequests/", 429, "TooManyRequests", times=1)
+    with pytest.raises(ClusterError, match=r"429 TooManyRequests.*Too many requests, also after waiting"):
+        site.present()
+    site.fake.fail("GET .*workRequests", 500, "InternalError", "down", times=1)
+    with pytest.raises(ClusterError, match="OCI answered 500 InternalError: down"):
+        site.present()
+    site.present()
+    assert site.there() == ONE[site.kind] and len(site.alive()) == 4, "adopted, and waited for"
+    assert not site.present()["changed"]
+
+
+def test_a_deadline_names_who_is_late(site: Site) -> None:
+    site.fake.durations["boot"] = 2 * 3600.0
+    with pytest.raises(DeadlinePassed, match=r"0 of 4 nodes run after 60 min. Not running: (inst|oke)-.* Run again"):
+        site.present()
+
+
+def test_what_oci_says_against_a_node(managed: Site) -> None:
+    managed.present()
+    pool = next(iter(managed.fake.tables["nodePools"].values()))
+    error = {"code": "NodeRegistrationTimeout", "message": "node did not register", "status": 500}
+    pool["nodes"][1].update({"lifecycleState": "FAILING", "nodeError": error})
+    with pytest.raises(Hopeless, match=r"3 of 4 nodes run. OCI says: oke-.*: NodeRegistrationTimeout: node did not"):
+        managed.present()
+
+
+def test_the_end_is_guarded(site: Site) -> None:
+    site.present()
+    site.fake.calls.clear()
+    pool = site.pool()
+    for confirmed in ("", "other"):
+        with pytest.raises(InputError, match=r"would be deleted for good. Set confirm to 'rdma'"):
+            pool.absent(False, confirmed)
+    assert pool.absent(True, "rdma")["changed"] and site.writes() == []
+    assert site.pool().absent(False, "rdma")["changed"]
+    assert site.there() == {} and site.alive() == []
+    assert not site.pool().absent(False, "rdma")["changed"]
+    assert site.present()["changed"] and site.there() == ONE[site.kind], "made anew within the life of retry tokens"
+
+
+def test_a_compute_cluster_of_others_stays(managed: Site) -> None:
+    told = {"compartmentId": GPU, "availabilityDomain": AD, "displayName": "shared", "lifecycleState": "ACTIVE"}
+    mine = managed.fake.add("computeClusters", told)
+    managed.present(compute_cluster=mine["id"])
+    managed.pool(compute_cluster=mine["id"]).absent(False, "rdma")
+    assert managed.there() == {"computeClusters": 1}
+
+
+def test_the_module(managed: Site, tmp_path: Path) -> None:
+    """As a user runs it: predicted, refused, made, made again."""
+    managed.fake.durations.update({"NODEPOOL_CREATE": 0.0, "boot": 0.0})
+    asked = {**managed.asked, **managed.options}
+    tasks = [
+        {"check_mode": True, "diff": True, "register": "check"},
+        {"cluster": "ocid1.image.oc1.eu-frankfurt-1.x", "ignore_errors": True},
+        {},
+        {},
+    ]
+    steps = []
+    for step in tasks:
+        given = {**asked, **({"cluster": step.pop("cluster")} if "cluster" in step else {})}
+        steps.append({"gpuops.rdma.oci_rdma_node_pool": given, **step})
+    play = [{"hosts": "localhost", "gather_facts": False, "tasks": steps}]
+    (tmp_path / "play.yml").write_text(json.dumps(play), encoding="utf-8")
+    program = Path(sys.executable).with_name("ansible-playbook")
+    done = subprocess.run([program, "play.yml"], cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert '+  "size": 4' in done.stdout, done.stdout + done.stderr
+    assert "cluster must be the OCID of a cluster, not of an image" in done.stdout
+    assert "changed=2 " in done.stdout and "ok=4" in done.stdout and "failed=0" in done.stdout, done.stdout
+    assert managed.there() == ONE["managed_compute_cluster"] and "Traceback" not in done.stdout + done.stderr

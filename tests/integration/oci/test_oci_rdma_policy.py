@@ -1,0 +1,183 @@
+# Copyright: gpuops.rdma contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""oci_rdma_policy against the fake OCI: what is missing is written once, nothing else is touched."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import oci
+import pytest
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import (
+    ClusterError,
+    DeadlinePassed,
+    Forbidden,
+    InputError,
+)
+from ansible_collections.gpuops.rdma.plugins.module_utils._oci.preflight import Pool
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._oci import look, policy_run, session
+from support import oci_site
+from support.fake_oci import FakeOci
+
+GPU = "ocid1.compartment.oc1..gpu"
+JOIN = f"Allow dynamic-group oke-gpu to {{CLUSTER_JOIN}} in compartment id {GPU}"
+LAUNCH = (
+    f"Allow any-user to {{COMPUTE_CLUSTER_LAUNCH_INSTANCE}} in compartment id {GPU} "
+    "where request.principal.type = 'nodepool'"
+)
+RULE = f"ANY {{instance.compartment.id = '{GPU}'}}"
+
+
+class Site:
+    def __init__(self, fake: FakeOci, url: str, config: dict[str, Any], folder: Path) -> None:
+        self.fake, self.url, self.lines = fake, url, []
+        self.reach = {"service_endpoint": url, "config_file": str(oci_site.config_file(config, folder))}
+        self.session = session.Session(self.reach, oci.retry.NoneRetryStrategy())
+        for number, name in enumerate(("Default", "Corp")):
+            host = "localhost" if number else "127.0.0.1"
+            told = {"id": f"domain{number}", "displayName": name, "url": url.replace("127.0.0.1", host)}
+            fake.add("domains", {**told, "compartmentId": fake.tenancy, "lifecycleState": "ACTIVE"})
+
+    def run(self, *sets: str, check_mode: bool = False, **changes: Any) -> dict[str, Any]:
+        options = {"compartment": GPU, "sets": sets, "dynamic_group": "oke-gpu", "group": "", "cluster": ""}
+        options.update({"policy_options": [], "name": "gpuops-rdma", "policy_compartment": "", "tags": {}})
+        options.update({"widen_dynamic_group": False, "timeout": 120, **changes})
+        clocks = {"clock": self.fake.clock.now, "sleep": self.fake.clock.advance}
+        return policy_run.Writer(self.session, options, self.lines.append, **clocks).run(check_mode)
+
+    def statements(self) -> list[str]:
+        return [text for item in self.fake.tables["policies"].values() for text in item["statements"]]
+
+    def writes(self) -> list[str]:
+        return [call for call in self.fake.calls if not call.startswith("GET ")]
+
+
+@pytest.fixture
+def site(fake: FakeOci, url: str, config: dict[str, Any], tmp_path: Path) -> Site:
+    return Site(fake, url, config, tmp_path)
+
+
+def test_what_is_missing_is_written_once(site: Site) -> None:
+    sets = ("self_managed_nodes", "managed_compute_cluster")
+    told = site.run(*sets, check_mode=True)
+    assert told["changed"] and told["added"] == [JOIN, LAUNCH] and site.writes() == []
+    site.fake.lag = 20.0
+    told = site.run(*sets)
+    assert told["changed"] and site.statements() == [JOIN, LAUNCH]
+    assert told["dynamic_group"] == {"name": "oke-gpu", "before": "", "rule": RULE}
+    group = next(iter(site.fake.tables["dynamicGroups"].values()))
+    assert (group["name"], group["matchingRule"]) == ("oke-gpu", RULE)
+    site.fake.calls.clear()
+    again = site.run(*sets)
+    assert not again["changed"] and again["added"] == [] and site.writes() == []
+
+
+def test_only_what_is_missing_by_meaning(site: Site) -> None:
+    """A statement in other words is one; those of the policy that is there stay."""
+    site.fake.add("dynamicGroups", {"name": "OKE-GPU", "matchingRule": RULE, "compartmentId": site.fake.tenancy})
+    told = {"name": "theirs", "compartmentId": site.fake.tenancy}
+    site.fake.add(
+        "policies", {**told, "statements": ["allow dynamic-group oke-gpu to manage cluster-family in tenancy"]}
+    )
+    mine = {"name": "gpuops-rdma", "compartmentId": GPU, "statements": ["Allow group A to read buckets in tenancy"]}
+    site.fake.add("policies", mine)
+    told = site.run("self_managed_nodes", "managed_compute_cluster")
+    assert told["added"] == [LAUNCH] and told["policy"]["id"] == mine["id"]
+    assert mine["statements"] == ["Allow group A to read buckets in tenancy", LAUNCH]
+    assert len(site.fake.tables["policies"]) == 2
+
+
+def test_statements_on_the_tenancy_go_to_the_root(site: Site) -> None:
+    with pytest.raises(InputError, match="only hold in a policy of the root compartment"):
+        site.run("cluster_creation", group="Platform", policy_compartment=GPU)
+    told = site.run("cluster_creation", group="Platform")
+    assert told["policy"]["compartment"] == site.fake.tenancy and told["dynamic_group"] == {}
+    assert "Allow group Platform to inspect all-resources in tenancy" in site.statements()
+    assert not site.run("cluster_creation", group="Platform")["changed"]
+
+
+def test_a_dynamic_group_of_another_domain(site: Site) -> None:
+    told = site.run("self_managed_nodes", dynamic_group="Corp/oke-gpu")
+    assert told["added"] == [f"Allow dynamic-group 'Corp'/'oke-gpu' to {{CLUSTER_JOIN}} in compartment id {GPU}"]
+    assert [item["displayName"] for item in site.fake.domain_groups["domain1"]] == ["oke-gpu"]
+    assert site.fake.tables["dynamicGroups"] == {}
+    assert not site.run("self_managed_nodes", dynamic_group="Corp/oke-gpu")["changed"]
+    asker = look.Asker(site.session, Pool("BM.GPU.H100.8", 2, oci_site.DOMAIN), GPU, ())
+    assert asker.policies("Corp/oke-gpu", [], [], ["self_managed_nodes"]) == [], "the preflight sees it too"
+    with pytest.raises(InputError, match="there is no identity domain 'none'"):
+        site.run("self_managed_nodes", dynamic_group="None/oke-gpu")
+
+
+@pytest.mark.parametrize("domain", ["", "Corp/"])
+def test_a_dynamic_group_of_others_is_changed_only_when_asked(site: Site, domain: str) -> None:
+    rule = "ANY {instance.compartment.id = 'ocid1.compartment.oc1..sales'}"
+    site.fake.domain_groups["domain1"] = [{"id": "1", "displayName": "oke-gpu", "matchingRule": rule, "ocid": "o"}]
+    site.fake.add("dynamicGroups", {"name": "oke-gpu", "matchingRule": rule, "compartmentId": site.fake.tenancy})
+    who = f"{domain}oke-gpu"
+    with pytest.raises(InputError, match=r"its rule does not match the nodes: ANY .*sales") as told:
+        site.run("self_managed_nodes", dynamic_group=who)
+    assert "widen_dynamic_group" in str(told.value) and site.writes() == []
+    site.run("self_managed_nodes", dynamic_group=who, widen_dynamic_group=True)
+    now = site.fake.domain_groups["domain1"][0] if domain else next(iter(site.fake.tables["dynamicGroups"].values()))
+    assert now["matchingRule"] == f"ANY {{{rule}, {RULE}}}"
+    assert not site.run("self_managed_nodes", dynamic_group=who)["changed"]
+
+
+def test_a_run_that_was_killed_before_oci_lists_what_it_made(site: Site) -> None:
+    site.run("self_managed_nodes")
+    for table in ("policies", "dynamicGroups"):
+        for item in site.fake.tables[table].values():
+            site.fake._seen[item["id"]] = site.fake.clock.now() + 30
+    told = site.run("self_managed_nodes")
+    assert site.statements() == [JOIN] and len(site.fake.tables["dynamicGroups"]) == 1
+    assert told["policy"]["id"] and any("it is there already" in line for line in site.lines)
+
+
+def test_what_cannot_be_known_is_not_written(site: Site) -> None:
+    text = "Allow dynamic-group oke-gpu to {CLUSTER_JOIN} in tenancy where target.resource.tag.ops.env = 'prod'"
+    site.fake.add("dynamicGroups", {"name": "oke-gpu", "matchingRule": RULE, "compartmentId": site.fake.tenancy})
+    site.fake.add("policies", {"name": "p", "compartmentId": site.fake.tenancy, "statements": [text]})
+    told = site.run("self_managed_nodes")
+    assert not told["changed"] and [item["statement"] for item in told["unknown"]] == [JOIN]
+
+
+def test_bad_input(site: Site) -> None:
+    with pytest.raises(InputError, match="dynamic_group: the name of the dynamic group of the nodes is missing"):
+        site.run("self_managed_nodes", dynamic_group="")
+    with pytest.raises(InputError, match="group: the group of the users is missing; cluster_creation needs it"):
+        site.run("cluster_creation")
+    with pytest.raises(InputError, match="give its name"):
+        site.run("self_managed_nodes", dynamic_group="ocid1.dynamicgroup.oc1..a")
+    site.fake.fail("GET .*/policies", 404, "NotAuthorizedOrNotFound", times=1)
+    with pytest.raises(InputError, match="Not all policies can be read, so that none is written"):
+        site.run("self_managed_nodes")
+    site.fake.fail("POST .*/dynamicGroups", 404, "NotAuthorizedOrNotFound", times=1)
+    with pytest.raises(ClusterError, match=r"Cannot make the dynamic group oke-gpu: .*this user may not see it"):
+        site.run("self_managed_nodes")
+    assert site.statements() == []
+    site.fake.lag = 1000.0
+    with pytest.raises(DeadlinePassed, match="OCI does not list the dynamic group oke-gpu 120 s after"):
+        site.run("self_managed_nodes")
+    site.fake._keys.clear()
+    with pytest.raises(Forbidden, match="Check user, tenancy, fingerprint and key"):
+        site.run("self_managed_nodes")
+
+
+def test_identity_is_written_in_the_home_region(site: Site) -> None:
+    """Only without service_endpoint: the fake is one place."""
+    told = oci.identity.models.RegionSubscription(region_name="us-phoenix-1", is_home_region=True)
+
+    class Elsewhere:
+        endpoint, tenancy, region = "", "ocid1.tenancy.oc1..root", "eu-frankfurt-1"
+
+        def call(self, *args: Any) -> Any:
+            return type("Answer", (), {"data": [told]})
+
+        def elsewhere(self, region: str) -> str:
+            return region
+
+    writer = policy_run.Writer.__new__(policy_run.Writer)
+    writer.session = Elsewhere()
+    assert writer._home() == "us-phoenix-1"

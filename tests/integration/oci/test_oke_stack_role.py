@@ -1,0 +1,203 @@
+# Copyright: gpuops.rdma contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The role oke_stack, by ansible-playbook: its inventory reaches an operator host through a real sshd as jump host."""
+
+from __future__ import annotations
+
+import pytest
+from support.paths import ROOT
+
+oci = pytest.importorskip("oci", reason="the oci SDK is not installed (docs/oci.md)")
+
+import getpass
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import time
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import yaml
+from support import oci_site
+from support.fake_oci import Answer, FakeOci, Request
+from support.fake_stacks import Stacks, World
+
+GPU, SECRET = "ocid1.compartment.oc1..gpu", "hunter2-hunter2"
+SSHD = shutil.which("sshd", path=f"{os.environ['PATH']}:/usr/sbin:/usr/local/sbin")
+BASTION, OPERATOR = "192.0.2.5", "192.0.2.9"
+"""Addresses for documentation: ssh_config leads them to the loopback."""
+TERRAFORM = """
+variable "cluster_name" { default = "x" }
+variable "compartment_ocid" {}
+variable "admin_password" { default = "" }
+"""
+
+
+class Site:
+    def __init__(self, fake: FakeOci, url: str, config: dict[str, Any], folder: Path) -> None:
+        self.folder, self.fake = folder, fake
+        self.stacks = Stacks(fake)
+        self.stacks.seconds = dict.fromkeys(self.stacks.seconds, 0.0)
+        user = getpass.getuser()
+        outputs = {"cluster_id": oci_site.cluster(fake)["id"], "cluster_name": "train"}
+        outputs.update({"bastion_public_ip": BASTION, "bastion_ssh_user": user})
+        outputs.update({"operator_private_ip": OPERATOR, "operator_ssh_user": user, "grafana_admin_password": SECRET})
+        self.stacks.world = World(resources={"module.oke.cluster": "x"}, outputs=outputs, echo=True)
+        fake.register("/20180222/clusters", self.kubeconfig)
+        with zipfile.ZipFile(folder / "stack.zip", "w") as archive:
+            archive.writestr("variables.tf", TERRAFORM)
+        self.inventory = folder / "train.yml"
+        self.variables = {
+            "oke_stack_compartment": GPU,
+            "oke_stack_name": "train",
+            "oke_stack_service_endpoint": url,
+            "oke_stack_config_file": str(oci_site.config_file(config, folder)),
+            "oke_stack_inventory": str(self.inventory),
+            "oke_stack_kubeconfig": str(folder / "kubeconfig"),
+        }
+        self.made = {
+            "oke_stack_zip": str(folder / "stack.zip"),
+            "oke_stack_variables": {"cluster_name": "train"},
+            "oke_stack_secret_variables": {"admin_password": SECRET},
+        }
+
+    def kubeconfig(self, fake: FakeOci, request: Request) -> Any:
+        return Answer(b"apiVersion: v1\nkind: Config\n") if request.path.endswith("/kubeconfig/content") else None
+
+    def play(self, *args: str, **changes: Any) -> str:
+        task = {"ansible.builtin.include_role": {"name": "gpuops.rdma.oke_stack"}, "name": "Stack"}
+        told = {"ansible.builtin.debug": {"var": "oke_stack_result"}, "name": "Result"}
+        variables = {**self.variables, **changes}
+        document = [{"hosts": "localhost", "gather_facts": False, "vars": variables, "tasks": [task, told]}]
+        (self.folder / "play.yml").write_text(yaml.safe_dump(document))
+        return ansible("ansible-playbook", str(self.folder / "play.yml"), "-i", "localhost,", "-vv", *args)
+
+
+def ansible(program: str, *args: str, **environment: str) -> str:
+    done = subprocess.run(
+        [str(Path(sys.executable).with_name(program)), *args],
+        cwd=ROOT,
+        env={**os.environ, "ANSIBLE_CONFIG": str(ROOT / "ansible.cfg"), "ANSIBLE_NOCOLOR": "1", **environment},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    return f"{done.stdout}{done.stderr}\nrc={done.returncode}\n"
+
+
+@pytest.fixture
+def site(fake: FakeOci, url: str, config: dict[str, Any], tmp_path: Path) -> Site:
+    return Site(fake, url, config, tmp_path)
+
+
+def test_made_once_and_written_down(site: Site) -> None:
+    first = site.play(**site.made)
+    assert "failed=0" in first and "changed=1" in first, first
+    assert "Creation complete" in first and SECRET not in first and "admin_password = (hidden)" in first
+    groups = yaml.safe_load(site.inventory.read_text())["all"]["children"]
+    assert set(groups) == {"clusters", "bastion", "operator"} and SECRET not in site.inventory.read_text()
+    assert (site.folder / "kubeconfig").stat().st_mode & 0o777 == 0o600
+    again = site.play(**site.made)
+    assert "changed=0" in again and "failed=0" in again and "did: []" in again, again
+
+
+def test_a_cluster_that_is_there_is_taken_as_it_is(site: Site) -> None:
+    key = next(iter(site.fake.tables["clusters"]))
+    output = site.play(oke_stack_cluster=key, oke_stack_jump="opc@gate")
+    assert "failed=0" in output and not site.stacks.stacks, output
+    (told,) = yaml.safe_load(site.inventory.read_text())["all"]["children"]["clusters"]["hosts"].values()
+    assert told["oci_cluster_id"] == key and told["oci_public_endpoint"] == "203.0.113.10:6443"
+    assert told["oci_bastion"] == ["opc@gate"] and told["oci_compartment_id"] == GPU
+
+
+@pytest.fixture
+def servers(tmp_path: Path) -> Iterator[dict[str, Any]]:
+    """Two sshd on the loopback: ports, the key that both take, and the log of the first."""
+    if SSHD is None:
+        pytest.skip("no sshd: install the distribution's package openssh-server")
+    for name in ("host", "user"):
+        subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(tmp_path / name)], check=True)
+    shutil.copy(tmp_path / "user.pub", tmp_path / "authorized")
+    if os.geteuid() == 0:
+        Path("/run/sshd").mkdir(exist_ok=True)
+    processes, ports, held = [], {}, []
+    try:
+        for name in ("bastion", "operator"):
+            held.append(_held_port())
+            ports[name] = held[-1].getsockname()[1]
+            options = {
+                "ListenAddress": "127.0.0.1",
+                "Port": ports[name],
+                "HostKey": tmp_path / "host",
+                "AuthorizedKeysFile": tmp_path / "authorized",
+                "PidFile": tmp_path / f"{name}.pid",
+                "StrictModes": "no",
+                "UsePAM": "no",
+                "LogLevel": "DEBUG1",
+                "PasswordAuthentication": "no",
+            }
+            config = tmp_path / f"{name}.sshd"
+            config.write_text("".join(f"{key} {value}\n" for key, value in options.items()))
+            with (tmp_path / f"{name}.log").open("w") as log:
+                processes.append(subprocess.Popen([SSHD, "-D", "-e", "-f", str(config)], stdout=log, stderr=log))
+        for port, process in zip(ports.values(), processes, strict=True):
+            _listens(port, process)
+        yield {**ports, "key": tmp_path / "user", "log": tmp_path / "bastion.log"}
+    finally:
+        for process in processes:
+            process.terminate()
+            process.wait()
+        for one in held:
+            one.close()
+
+
+def _held_port() -> socket.socket:
+    """Bound and not listening: sshd may take its port too, no one else does."""
+    held = socket.socket()
+    held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    held.bind(("127.0.0.1", 0))
+    return held
+
+
+def _listens(port: int, process: subprocess.Popen[bytes]) -> None:
+    deadline = time.monotonic() + 60
+    while process.poll() is None and time.monotonic() < deadline:
+        with socket.socket() as probe:
+            if probe.connect_ex(("127.0.0.1", port)) == 0:
+                return
+        time.sleep(0.1)
+    pytest.fail(f"sshd does not listen on {port}")
+
+
+@pytest.mark.parametrize("by", ["agent", "key"])
+def test_the_operator_host_is_reached_through_the_bastion(site: Site, servers: dict[str, Any], by: str) -> None:
+    """With ProxyJump where the agent has the key (here: ssh_config), with ProxyCommand where a file is named."""
+    key = {"oke_stack_ssh_key": str(servers["key"])} if by == "key" else {}
+    assert "failed=0" in site.play(**site.made, **key)
+    places = [(BASTION, "bastion"), (OPERATOR, "operator")]
+    config = site.folder / "ssh_config"
+    hosts = [f"Host {address}\n  HostName 127.0.0.1\n  Port {servers[name]}\n" for address, name in places]
+    common = "Host *\n  StrictHostKeyChecking no\n  UserKnownHostsFile /dev/null\n  IdentitiesOnly yes\n"
+    config.write_text("".join(hosts) + common + (f"  IdentityFile {servers['key']}\n" if by == "agent" else ""))
+    # What is given by -F goes on to a ProxyJump; a ProxyCommand is a command of its own.
+    # No shared connection: one of an earlier test would go to where that one went.
+    ssh = {"PATH": _ssh_with(site.folder, config), "ANSIBLE_SSH_ARGS": "-o ControlMaster=no"}
+    output = ansible("ansible", "operator", "-i", str(site.inventory), "-m", "raw", "-a", "echo over", **ssh)
+    assert "train-operator | CHANGED" in output and "over" in output and "rc=0" in output, output
+    log = servers["log"].read_text()
+    assert f"target 127.0.0.1 port {servers['operator']}" in log, log[-2000:]
+
+
+def _ssh_with(folder: Path, config: Path) -> str:
+    """A PATH whose ssh reads this ssh_config, instead of that of who runs the tests."""
+    program = folder / "bin" / "ssh"
+    program.parent.mkdir()
+    program.write_text(f'#!/bin/sh\nexec {shutil.which("ssh")} -F {config} "$@"\n')
+    program.chmod(0o755)
+    return f"{program.parent}:{os.environ['PATH']}"

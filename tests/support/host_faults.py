@@ -1,0 +1,589 @@
+# Copyright: gpuops.rdma contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What can be wrong on a host: each fault changes a healthy tree and says which rule must name it.
+
+A fault changes files as the thing itself would: a link that trained at half width shows it in sysfs and in the PCI
+configuration space; a module that is not loaded has neither folder nor holders nor devices.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import struct
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from support.host_layout import ACS_REDIRECTS, DEVICES, PCIE, Device, Link, config_space, put_device, speed
+
+if TYPE_CHECKING:
+    from support.host_trees import Tree
+
+SECURE_BOOT = "sys/firmware/efi/efivars/SecureBoot-8be4df61-93ca-11d2-aa0d-00e098032b8c"
+OCA = "var/log/oracle-cloud-agent/plugins/oci-hpc/oci-hpc-configure/oci-hpc-mlx-configure.log"
+CRIO = "etc/crio/crio.conf.d"
+ROUTE = "proc/1/net/route"
+Apply = Callable[["Tree", int], None]
+
+
+def _nothing(files: Tree, at: int) -> None:
+    """The whole fault is in the description."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Fault:
+    """``rule``: the id in files/host_rules.yml that must name it. ``change``: what it changes in the description.
+
+    ``at`` is the place (index of a GPU, rail of a PF, index of a VF) when none is given.
+    """
+
+    id: str
+    group: str
+    text: str
+    rule: str
+    apply: Apply = _nothing
+    at: int = 0
+    how: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    """What the host is judged for, where it is not the default: mode, driver, ofed."""
+    change: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+    @property
+    def mode(self) -> str:
+        return str(self.how.get("mode", "sriov"))
+
+
+# --- building blocks -------------------------------------------------------------------------------------------------
+
+
+def _put(path: str, text: str | bytes) -> Apply:
+    return lambda files, at: files.put(path, text)
+
+
+def _drop(*paths: str) -> Apply:
+    def apply(files: Tree, at: int) -> None:
+        for path in paths:
+            files.drop(path)
+
+    return apply
+
+
+def _port(name: str, text: str) -> Apply:
+    return lambda files, at: files.put(f"{files.port(at)}/{name}", text)
+
+
+def _gpu(name: str, text: str) -> Apply:
+    return lambda files, at: files.put(f"{files.gpu(at).path}/{name}", text)
+
+
+def _remove(files: Tree, device: Device) -> None:
+    """Takes a PCI function from the bus."""
+    files.drop(f"{DEVICES}/{device.pci}")
+    files.drop(device.path)
+
+
+def _link(files: Tree, device: Device, gts: float, width: int) -> None:
+    files.put(f"{device.path}/current_link_speed", speed(gts))
+    files.put(f"{device.path}/current_link_width", str(width))
+    full = config_space(device.id, device.cls, gts, width, device.port)
+    space = bytearray(files.content(f"{device.path}/config"))
+    space[PCIE + 0x12 : PCIE + 0x14] = full[PCIE + 0x12 : PCIE + 0x14]
+    files[f"{device.path}/config"] = bytes(space)
+
+
+def _service_stops(files: Tree, unit: str) -> None:
+    for path in [key for key in files if f"/system.slice/{unit}/" in key]:
+        files.put(path, b"")
+
+
+def _xid(code: int, text: str) -> Apply:
+    def apply(files: Tree, at: int) -> None:
+        log = files.content("dev/kmsg")
+        event = f"NVRM: Xid (PCI:{files.pci.gpus[at][:-2]}): {code}, pid='<unknown>', name=<unknown>, {text}"
+        files.put("dev/kmsg", log + f"4,{2000 + code},9000000000,-;{event}\n".encode())
+
+    return apply
+
+
+def _calls(files: Tree, name: str) -> Any:
+    return json.loads(files.content(f".gpuops/{name}.json"))
+
+
+# --- OS and runtime --------------------------------------------------------------------------------------------------
+
+
+def _secure_boot(files: Tree, at: int) -> None:
+    files.put(SECURE_BOOT, b"\x06\0\0\0\x01")
+    files.put("sys/kernel/security/lockdown", "none [integrity] confidentiality")
+
+
+def _cgroup_v1(files: Tree, at: int) -> None:
+    files.drop("sys/fs/cgroup/cgroup.controllers")
+    files.folder("sys/fs/cgroup/memory")
+    for path in files.below("sys/fs/cgroup/system.slice"):
+        files[path.replace("cgroup/system.slice", "cgroup/systemd/system.slice")] = files.pop(path)
+
+
+def _no_runtime(files: Tree, at: int) -> None:
+    _service_stops(files, f"{files.host.runtime}.service")
+    files.drop("etc/crio" if files.host.runtime == "crio" else "etc/containerd")
+
+
+def _no_cdi(files: Tree, at: int) -> None:
+    for path in [key for key in files if key.startswith(("etc/cdi/", "run/cdi/"))]:
+        del files[path]
+
+
+# --- NVIDIA driver ---------------------------------------------------------------------------------------------------
+
+
+def _fabric_stopped(files: Tree, at: int) -> None:
+    _service_stops(files, "nvidia-fabricmanager.service")
+    for path in [key for key in files if key.endswith("nv-fabricmanager.pid")]:
+        del files[path]
+
+
+def _fabric_absent(files: Tree, at: int) -> None:
+    for path in [key for key in files if "fabricmanager" in key]:
+        del files[path]
+
+
+def _no_persistence(files: Tree, at: int) -> None:
+    for path in [key for key in files if "nvidia-persistenced" in key]:
+        del files[path]
+
+
+# --- GPUs ------------------------------------------------------------------------------------------------------------
+
+
+def _gpu_missing(files: Tree, at: int) -> None:
+    gpu = files.gpu(at)
+    _remove(files, gpu)
+    files.drop(f"proc/driver/nvidia/gpus/{gpu.pci}")
+
+
+def _gpu_elsewhere(files: Tree, at: int) -> None:
+    """The same number of GPUs, one of them at another address."""
+    gpu = files.gpu(at)
+    pci = f"0000:{int(gpu.pci[5:7], 16):02x}:0f.0"
+    path = f"{gpu.path.rpartition('/')[0]}/{pci}"
+    for key in files.below(gpu.path):
+        files[path + key[len(gpu.path) :]] = files.pop(key)
+    files.drop(f"{DEVICES}/{gpu.pci}")
+    files.link(f"{DEVICES}/{pci}", path)
+    for key in files.below(f"proc/driver/nvidia/gpus/{gpu.pci}"):
+        files[key.replace(gpu.pci, pci)] = files.pop(key)
+
+
+def _no_boot_in_log(files: Tree, at: int) -> None:
+    """The kernel's ring buffer has wrapped: its first line is not the boot's."""
+    event = (
+        f"4,88210,9000000000,-;NVRM: Xid (PCI:{files.pci.gpus[at][:-2]}): 13, pid=4711, name=python, Graphics Exception"
+    )
+    files.put("dev/kmsg", event)
+
+
+def _numa(files: Tree, device: Device) -> None:
+    files.put(f"{device.path}/numa_node", str(1 - min(device.numa, 1)))
+
+
+# --- NIC stack -------------------------------------------------------------------------------------------------------
+
+
+def _unload(*modules: str) -> Apply:
+    def apply(files: Tree, at: int) -> None:
+        for module in modules:
+            files.drop(f"sys/module/{module}")
+        for path in [key for key in files if "/holders/" in key and key.rpartition("/")[2] in modules]:
+            del files[path]
+        if "mlx5_core" in modules:
+            for device in [d for d in (*files.pci.devices.values(), *files.vfs) if d.id.startswith("15b3")]:
+                for name in ("driver", "net", "infiniband"):
+                    for path in files.below(f"{device.path}/{name}"):
+                        del files[path]
+        if {"mlx5_core", "ib_uverbs"} & set(modules):
+            for path in [key for key in files if key.startswith("dev/infiniband/uverbs")]:
+                del files[path]
+        if "rdma_cm" in modules:
+            files.drop("dev/infiniband/rdma_cm")
+
+    return apply
+
+
+def _mixed_build(files: Tree, at: int) -> None:
+    """OFED's mlx5_core above the kernel's ib_core, as after a partial reinstall."""
+    for name in ("ib_core", "ib_uverbs", "rdma_cm"):
+        files.put(f"sys/module/{name}/taint", "")
+        files.drop(f"sys/module/{name}/version")
+
+
+def _kernel_update(files: Tree, at: int) -> None:
+    """depmod found no OFED build for this kernel: a reload or reboot takes the kernel's modules."""
+    path = f"lib/modules/{files.host.release}/modules.dep"
+    lines = files.content(path).decode().split("\n")
+    files[path] = "\n".join(
+        f"kernel/drivers/{line.rpartition('/')[2]}" if "/mlx5" in line or "/ib_" in line else line for line in lines
+    ).encode()
+
+
+# --- functions -------------------------------------------------------------------------------------------------------
+
+
+def _pf_missing(files: Tree, at: int) -> None:
+    for device in [device for device in files.vfs if _parent(files, device) == files.pf(at).path]:
+        _remove(files, device)
+    _remove(files, files.pf(at))
+
+
+def _parent(files: Tree, vf: Device) -> str:
+    target = files[f"{vf.path}/physfn"]
+    assert isinstance(target, Link)
+    return f"{vf.path.rpartition('/')[0]}/{target.rpartition('/')[2]}"
+
+
+def _pf_unbound(files: Tree, at: int) -> None:
+    for name in ("driver", "net", "infiniband"):
+        files.drop(f"{files.pf(at).path}/{name}")
+
+
+def _other_vendor(files: Tree, at: int) -> None:
+    """The card is Broadcom's: no function of the expected vendor at that address."""
+    _no_vfs(files, at)
+    path = files.pf(at).path
+    files.put(f"{path}/vendor", "0x14e4")
+    files.put(f"{path}/device", "0x1750")
+    files.drop(f"{path}/infiniband")
+    files.link(f"{path}/driver", "sys/bus/pci/drivers/bnxt_en")
+    files.folder("sys/bus/pci/drivers/bnxt_en")
+
+
+def _down(files: Tree, at: int) -> None:
+    files.put(f"{files.port(at)}/state", "1: DOWN")
+    files.put(f"{files.port(at)}/phys_state", "2: Polling")
+
+
+def _initialising(files: Tree, at: int) -> None:
+    files.put(f"{files.port(at)}/state", "2: INIT")
+
+
+def _gid_v1(files: Tree, at: int) -> None:
+    _port("gid_attrs/types/3", "IB/RoCE v1")(files, at)
+
+
+def _wrong_gpu(files: Tree, at: int) -> None:
+    """A riser in the wrong slot: the NIC hangs off the root complex, away from its GPU."""
+    pf = files.pf(at)
+    moved = [device for device in (*files.pci.devices.values(), *files.vfs) if device.pci[:-2] == pf.pci[:-2]]
+    moved += [device for device in files.vfs if _parent(files, device) in {d.path for d in moved}]
+    for device in dict.fromkeys(moved):
+        root = "sys/devices/pci0000:ff/0000:ff:01.0"
+        for key in files.below(device.path):
+            value = files.pop(key)
+            files[f"{root}/{device.pci}{key[len(device.path) :]}"] = value
+        files[f"{DEVICES}/{device.pci}"] = Link(f"../../../devices/pci0000:ff/0000:ff:01.0/{device.pci}")
+
+
+def _extra_nic(files: Tree, at: int) -> None:
+    """A Mellanox card that the shape does not have, in a free slot."""
+    path = "sys/devices/pci0000:fe/0000:fe:01.0"
+    extra = Device("0000:fe:01.0", path, "15b3:1017", "0x020000", 0, 16.0, 16)
+    put_device(files, extra, "mlx5_core")
+    files.put(f"{path}/sriov_totalvfs", "0")
+    files.put(f"{path}/sriov_numvfs", "0")
+    for key in files.below(files.port(at)):
+        if not key.startswith(f"{files.port(at)}/counters") and not key.startswith(f"{files.port(at)}/hw_"):
+            files[f"{path}/infiniband/mlx5_90/ports/1{key[len(files.port(at)) :]}"] = files[key]
+    files.put(f"{path}/infiniband/mlx5_90/fw_ver", "16.35.4506")
+    files.put(f"{path}/net/ens9/mtu", "1500")
+    files.put(f"{path}/net/ens9/address", "02:00:00:00:90:01")
+
+
+def _renamed(files: Tree, at: int) -> None:
+    """udev named the RDMA device after its slot."""
+    old = files.port(at)[: -len("/ports/1")]
+    new = f"{old.rpartition('/')[0]}/rocep12s0"
+    for key in files.below(old):
+        files[new + key[len(old) :]] = files.pop(key)
+
+
+# --- SR-IOV ----------------------------------------------------------------------------------------------------------
+
+
+def _no_totalvfs(files: Tree, at: int) -> None:
+    _no_vfs(files, at)
+    files.put(f"{files.pf(at).path}/sriov_totalvfs", "0")
+
+
+def _no_vfs(files: Tree, at: int) -> None:
+    pf = files.pf(at)
+    for device in [device for device in files.vfs if _parent(files, device) == pf.path]:
+        _remove(files, device)
+    for path in [key for key in files if key.startswith(f"{pf.path}/virtfn")]:
+        del files[path]
+    files.put(f"{pf.path}/sriov_numvfs", "0")
+
+
+def _vf_unbound(files: Tree, at: int) -> None:
+    for name in ("driver", "net", "infiniband"):
+        files.drop(f"{files.vfs[at].path}/{name}")
+
+
+def _vf_mtu(files: Tree, at: int) -> None:
+    path = next(key for key in files.below(files.vfs[at].path) if key.endswith("/mtu"))
+    files.put(path, "1500")
+
+
+def _admin_mac(value: str) -> Apply:
+    def apply(files: Tree, at: int) -> None:
+        macs = _calls(files, "vf_macs")
+        macs[files.shape.pfs[at].netdev]["0"] = value
+        files.put(".gpuops/vf_macs.json", json.dumps(macs))
+
+    return apply
+
+
+# --- GPUDirect -------------------------------------------------------------------------------------------------------
+
+_PEERMEM_ONLY = {"module": "proprietary", "ofed": "mlnx_ofed"}
+
+
+def _unregistered(files: Tree, at: int) -> None:
+    files.drop("sys/kernel/mm/memory_peers")
+
+
+def _old_abi(files: Tree, at: int) -> None:
+    """nvidia_peermem was built for the ib_core before the OFED upgrade."""
+    files.drop("sys/module/ib_core/holders/nvidia_peermem")
+    files.drop("sys/kernel/mm/memory_peers")
+
+
+def _module(name: str) -> Apply:
+    def apply(files: Tree, at: int) -> None:
+        files.put(f"sys/module/{name}/version", "1.3")
+        files.put(f"sys/module/{name}/taint", "OE")
+        files.put(f"sys/module/{name}/refcnt", "0")
+
+    return apply
+
+
+# --- namespaces ------------------------------------------------------------------------------------------------------
+
+
+def _netns(mode: str, configured: str | None) -> Apply:
+    def apply(files: Tree, at: int) -> None:
+        files.put("sys/module/ib_core/parameters/netns_mode", mode)
+        if configured is None:
+            files.drop("etc/modprobe.d/ib_core.conf")
+        else:
+            files.put("etc/modprobe.d/ib_core.conf", f"options ib_core netns_mode={configured}")
+
+    return apply
+
+
+# --- limits ----------------------------------------------------------------------------------------------------------
+
+
+def _memlock_runtime(files: Tree, at: int) -> None:
+    if files.host.runtime == "crio":
+        files.edit(f"{CRIO}/10-crio.conf", "memlock=-1:-1", "memlock=8388608:8388608")
+    else:
+        for path in [
+            key for key in files if key.endswith("/limits") and files.get(key[:-6] + "comm") == b"containerd\n"
+        ]:
+            files.edit(path, f"locked memory{' ' * 9}unlimited", f"locked memory{' ' * 9}8388608  ")
+
+
+def _iommu_on(files: Tree, at: int) -> None:
+    files.edit("proc/cmdline", "iommu=pt", "intel_iommu=on")
+    for path in [key for key in files if key.startswith("sys/kernel/iommu_groups/") and key.endswith("/type")]:
+        files.put(path, "DMA-FQ")
+
+
+def _acs(files: Tree, at: int) -> None:
+    """A BIOS or hypervisor default left peer-to-peer redirection on at one switch between a GPU and its NIC."""
+    path = files.gpu(at).path.rpartition("/")[0]
+    bridge = next(device for device in files.pci.devices.values() if device.path == path)
+    files[f"{path}/config"] = config_space(
+        bridge.id, bridge.cls, bridge.gts, bridge.width, bridge.port, acs=0x1 | ACS_REDIRECTS
+    )
+
+
+def _no_relaxed_ordering(files: Tree, at: int) -> None:
+    path = f"{files.pf(at).path}/config"
+    space = bytearray(files.content(path))
+    control = struct.unpack_from("<H", space, PCIE + 8)[0] & ~0x10
+    struct.pack_into("<H", space, PCIE + 8, control)
+    files[path] = bytes(space)
+
+
+def _governor(*values: str) -> Apply:
+    def apply(files: Tree, at: int) -> None:
+        for policy in range(4):
+            path = f"sys/devices/system/cpu/cpufreq/policy{policy}/scaling_governor"
+            files.put(path, values[policy % len(values)])
+
+    return apply
+
+
+def _unsynchronised(files: Tree, at: int) -> None:
+    files.put(".gpuops/time_sync.json", json.dumps("unsynchronised"))
+    files.drop("run/systemd/timesync/synchronized")
+
+
+def _route(files: Tree, at: int) -> None:
+    files.edit(ROUTE, f"{files.shape.vcn[0].netdev}\t", f"{files.shape.pfs[at].netdev}\t")
+
+
+def _pause(files: Tree, at: int) -> None:
+    pauses = _calls(files, "pause")
+    pauses[files.shape.pfs[at].netdev] = [9_400_000, 7_100_000]
+    files.put(".gpuops/pause.json", json.dumps(pauses))
+
+
+_LIST = (
+    # OS and runtime.
+    Fault("secure-boot", "os", "Secure Boot and kernel lockdown are on", "secure-boot", _secure_boot),
+    Fault("lockdown", "os", "the kernel is locked down",
+          "lockdown", _put("sys/kernel/security/lockdown", "none integrity [confidentiality]")),
+    Fault("os-image", "os", "an OS that the profile was not tested with", "os-image", change={"image": "ol9-uek"}),
+    Fault("virtual-machine", "os", "a VM that claims to be of a shape BM.*", "platform",
+          change={"virtualisation": "kvm", "nics": 16}, how={"mode": "host"}),
+    Fault("cgroup-v1", "os", "the host runs cgroup v1", "cgroup", _cgroup_v1),
+    Fault("no-runtime", "os", "no container runtime runs", "runtime", _no_runtime),
+    Fault("no-nvidia-handler", "os", "the runtime has no handler nvidia",
+          "runtime-handler", _drop(f"{CRIO}/99-nvidia.conf"), change={"runtime": "crio"}),
+    Fault("no-cdi", "os", "no CDI specification", "cdi", _no_cdi),
+    # NVIDIA driver.
+    Fault("driver-absent", "driver", "no NVIDIA driver is loaded", "driver-absent",
+          change={"driver": "none", "peermem": False}),
+    Fault("driver-foreign", "driver", "the image brings a driver, the operator's was asked for", "driver-origin",
+          how={"driver": "operator"}),
+    Fault("driver-old", "driver", "the driver is older than R470", "driver-old",
+          change={"driver_version": "460.106.00", "module": "proprietary"}),
+    Fault("driver-cuda", "driver", "the driver is too old for the test image's CUDA", "driver-cuda",
+          change={"driver_version": "535.183.01"}),
+    Fault("xid-other", "driver", "an Xid that no table knows", "xid-other", _xid(777, "Channel 0x2"), 3),
+    Fault("xid-log", "driver", "the log does not reach back to the boot", "xid-log", _no_boot_in_log, 3),
+    Fault("fabric-manager-stopped", "driver", "the fabric manager is installed and does not run",
+          "fabric-manager", _fabric_stopped),
+    Fault("fabric-manager-absent", "driver", "there is no fabric manager", "fabric-manager", _fabric_absent),
+    Fault("no-persistence", "driver", "nvidia-persistenced does not run", "persistence", _no_persistence),
+    Fault("xid-79", "driver", "a GPU fell off the bus", "xid", _xid(79, "GPU has fallen off the bus."), 3),
+    # GPUs and their links.
+    Fault("gpu-missing", "gpu", "a GPU is not on the PCI bus", "gpu-count", _gpu_missing, 2),
+    Fault("gpu-model", "gpu", "a GPU of another model", "gpu-id", _gpu("device", "0x20f1"), 1),
+    Fault("gpu-elsewhere", "gpu", "a GPU is at an address that the shape does not have", "gpu-address",
+          _gpu_elsewhere, 1),
+    Fault("gpu-unbound", "gpu", "a GPU has no driver", "gpu-driver",
+          lambda files, at: files.drop(f"{files.gpu(at).path}/driver"), 3),
+    Fault("gpu-link-width", "gpu", "a GPU's link trained at x8", "gpu-link",
+          lambda files, at: _link(files, files.gpu(at), files.gpu(at).gts, 8), 2),
+    Fault("gpu-link-speed", "gpu", "a GPU's link trained at 8 GT/s", "gpu-link-speed",
+          lambda files, at: _link(files, files.gpu(at), 8.0, files.gpu(at).width), 2),
+    Fault("gpu-numa", "gpu", "a GPU is on another NUMA node", "gpu-numa",
+          lambda files, at: _numa(files, files.gpu(at)), 1),
+    Fault("gpu-ecc", "gpu", "a double-bit ECC error", "gpu-ecc",
+          _xid(48, "An uncorrectable double bit error (DBE) has been detected on GPU"), 1),
+    Fault("gpu-remap", "gpu", "a row remap waits for a reset", "gpu-remap",
+          _xid(63, "Row Remapper: New row marked for remapping, reset gpu to activate."), 1),
+    # NIC stack.
+    Fault("mlx5-core-absent", "nic", "mlx5_core is not loaded", "nic-modules", _unload("mlx5_ib", "mlx5_core")),
+    Fault("ib-uverbs-absent", "nic", "ib_uverbs is not loaded", "nic-modules", _unload("ib_uverbs")),
+    Fault("rdma-cm-absent", "nic", "rdma_cm is not loaded", "nic-modules", _unload("rdma_cm")),
+    Fault("mixed-build", "nic", "mlx5_core is of OFED and ib_core of the kernel", "nic-same-build", _mixed_build),
+    Fault("kernel-update", "nic", "OFED was not built for the running kernel's next start", "nic-same-build",
+          _kernel_update),
+    Fault("ofed-operator", "nic", "OFED comes from the Network Operator on OCI", "ofed-origin",
+          change={"ofed_origin": "operator"}),
+    # Functions, ports.
+    Fault("pf-missing", "function", "a PF is not on the PCI bus", "nic-count", _pf_missing, 1),
+    Fault("nic-other-vendor", "function", "a card of another vendor", "nic-count", _other_vendor, 1),
+    Fault("pf-unbound", "function", "a PF has no driver", "nic-driver", _pf_unbound, 1),
+    Fault("nic-model", "function", "a NIC of another model", "nic-id",
+          lambda files, at: files.put(f"{files.pf(at).path}/device", "0x1017"), 1),
+    Fault("nic-extra", "function", "a Mellanox NIC that the shape does not have", "nic-extra", _extra_nic),
+    Fault("nic-renamed", "function", "an RDMA device has another name", "nic-names", _renamed, how={"mode": "host"}),
+    Fault("nic-numa", "function", "a NIC is on another NUMA node", "nic-numa",
+          lambda files, at: _numa(files, files.pf(at)), 1),
+    Fault("pci-flat", "function", "a VM without PCI switches", "pci-flat",
+          change={"virtualisation": "kvm", "nics": 16}, how={"mode": "host"}),
+    Fault("port-down", "function", "a port has no link", "nic-link", _down, 1),
+    Fault("port-init", "function", "a port has a link and is not active", "nic-link", _initialising, 1),
+    Fault("port-rate", "function", "a port runs at a fraction of its rate", "nic-rate",
+          _port("rate", "25 Gb/sec (1X EDR)"), 1),
+    Fault("port-mtu", "function", "a PF has MTU 1500", "nic-mtu",
+          lambda files, at: files.put(f"{files.net(at)}/mtu", "1500"), 1),
+    Fault("gid-v1", "function", "GID 3 is RoCE v1", "nic-gid", _gid_v1, 1),
+    Fault("link-layer", "function", "a port is in InfiniBand mode", "nic-link-layer",
+          _port("link_layer", "InfiniBand"), 1),
+    Fault("nic-width", "function", "a NIC's PCI link trained at x8", "nic-pci-link",
+          lambda files, at: _link(files, files.pf(at), files.pf(at).gts, 8), 1),
+    Fault("nic-speed", "function", "a NIC's PCI link trained at 8 GT/s", "nic-pci-link",
+          lambda files, at: _link(files, files.pf(at), 8.0, files.pf(at).width), 1),
+    Fault("nic-firmware", "function", "one PF has older firmware", "nic-firmware",
+          lambda files, at: files.put(f"{files.port(at)[: -len('/ports/1')]}/fw_ver", "20.28.1002"), 1),
+    Fault("nic-elsewhere", "function", "a NIC is not below the switch of its GPU", "nic-gpu-distance", _wrong_gpu, 0),
+    # SR-IOV.
+    Fault("no-totalvfs", "sriov", "a PF's firmware offers no VFs", "vf-total", _no_totalvfs, 1),
+    Fault("vfs-missing", "sriov", "a PF has no VFs", "vf-count", _no_vfs, 1),
+    Fault("vf-unbound", "sriov", "a VF has no driver", "vf-driver", _vf_unbound, 1),
+    Fault("vf-mtu", "sriov", "a VF has MTU 1500", "vf-mtu", _vf_mtu, 1),
+    Fault("vf-model", "sriov", "a VF has another PCI ID", "vf-id",
+          lambda files, at: files.put(f"{files.vfs[at].path}/device", "0x1018"), 1),
+    Fault("vf-left", "sriov", "VFs are left over in mode host", "vf-left", how={"mode": "host"},
+          change={"mode": "sriov"}),
+    Fault("admin-mac-unset", "sriov", "a VF has no admin MAC", "vf-admin-mac", _admin_mac("00:00:00:00:00:00"), 1),
+    Fault("admin-mac-differs", "sriov", "a VF's admin MAC is not its own", "vf-admin-mac",
+          _admin_mac("02:00:00:00:00:99"), 1),
+    Fault("oca-pending", "sriov", "Oracle Cloud Agent has not finished", "oca",
+          _put(OCA, "INFO configuring mlx5 devices")),
+    # GPUDirect.
+    Fault("peermem-not-loaded", "gpudirect", "proprietary driver and no nvidia_peermem", "peermem-not-loaded",
+          change={**_PEERMEM_ONLY, "peermem": False}),
+    Fault("peermem-not-registered", "gpudirect", "nvidia_peermem is loaded and not registered",
+          "peermem-not-registered",
+          _unregistered, change=_PEERMEM_ONLY),
+    Fault("peermem-old-abi", "gpudirect", "nvidia_peermem is built for another ib_core", "peermem-ib-core",
+          _old_abi, change=_PEERMEM_ONLY),
+    Fault("proprietary", "gpudirect", "only the proprietary module stands in the way of DMA-BUF", "open-module",
+          change=_PEERMEM_ONLY),
+    Fault("peermem-idle", "gpudirect", "DMA-BUF is used, nvidia_peermem idles unregistered", "peermem-idle",
+          _unregistered),
+    Fault("peermem-not-persistent", "gpudirect", "the next boot does not load nvidia_peermem", "peermem-persistent",
+          _drop("etc/modules-load.d/nvidia-peermem.conf"), change=_PEERMEM_ONLY),
+    Fault("nvidia-fs", "gpudirect", "nvidia_fs is loaded", "nvidia-fs", _module("nvidia_fs")),
+    Fault("nv-peer-mem", "gpudirect", "the legacy nv_peer_mem is loaded", "nv-peer-mem", _module("nv_peer_mem")),
+    Fault("no-dmabuf", "gpudirect", "kernel 4.18, nothing loads nvidia_peermem", "gpudirect-path",
+          change={"image": "ol8-rhck", "peermem": False}),
+    # Network namespaces.
+    Fault("netns-shared", "netns", "RDMA devices are shared by all namespaces", "netns-mode", _netns("Y", "1")),
+    Fault("netns-reboot", "netns", "exclusive is configured, the kernel is in shared", "netns-reboot",
+          _netns("Y", "0")),
+    Fault("netns-not-persistent", "netns", "exclusive now, not at the next boot", "netns-persistent",
+          _netns("N", None)),
+    Fault("uverbs-absent", "netns", "there are no RDMA device nodes", "rdma-devices", _drop("dev/infiniband")),
+    # Limits.
+    Fault("memlock-runtime", "limits", "containers may lock 8 MB", "memlock-runtime", _memlock_runtime),
+    Fault("memlock-ssh", "limits", "SSH sessions may lock 64 KB", "memlock-ssh",
+          _put("etc/security/limits.conf", "* soft memlock 64\n* hard memlock 64")),
+    Fault("iommu-on", "limits", "the IOMMU translates every transfer", "iommu", _iommu_on),
+    Fault("acs", "limits", "ACS redirects peer-to-peer traffic", "acs", _acs),
+    Fault("relaxed-ordering", "limits", "a NIC does without relaxed ordering", "relaxed-ordering",
+          _no_relaxed_ordering, 1),
+    Fault("governor", "limits", "the CPUs save power", "governor", _governor("powersave")),
+    Fault("governor-mixed", "limits", "some CPUs save power", "governor", _governor("performance", "schedutil")),
+    Fault("time", "limits", "the clock is not synchronised", "time-sync", _unsynchronised),
+    Fault("default-route", "limits", "the default route is on an RDMA port", "default-route", _route),
+    # Counters.
+    Fault("link-downed", "counters", "a port lost its link 12 times", "link-downed",
+          _port("counters/link_downed", "12"), 1),
+    Fault("symbol-errors", "counters", "a port counts symbol errors", "symbol-errors",
+          _port("counters/symbol_error", "48211"), 1),
+    Fault("out-of-sequence", "counters", "packets were lost or reordered", "out-of-sequence",
+          _port("hw_counters/out_of_sequence", "900000"), 1),
+    Fault("congestion", "counters", "a port answers many congestion notices", "congestion",
+          _port("hw_counters/np_cnp_sent", "70000000"), 1),
+    Fault("pause", "counters", "a port sends and gets pause frames", "pause", _pause, 1),
+)  # fmt: skip
+
+FAULTS: dict[str, Fault] = {fault.id: fault for fault in _LIST}

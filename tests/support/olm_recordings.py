@@ -1,0 +1,32 @@
+# Copyright: gpuops.rdma contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Objects that the real OLM 0.46.0 left, scenario by scenario."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from ansible_collections.gpuops.rdma.plugins.module_utils._operators import olm
+
+from support.paths import SHARED
+
+RECORDINGS = SHARED / "recordings" / "platform"
+
+
+def recorded(name: str) -> list[dict[str, Any]]:
+    path = RECORDINGS / f"olm-0.46.0_{name}.json"
+    if not path.exists():
+        pytest.skip(f"{path.name} is not in ../shared/recordings/platform")
+    found: list[dict[str, Any]] = json.loads(path.read_text())
+    return found
+
+
+def seen(objects: list[dict[str, Any]], wanted: str = "") -> olm.State:
+    def of(kind: str) -> list[dict[str, Any]]:
+        return [one for one in objects if one["kind"] == kind]
+
+    groups, catalogs = of("OperatorGroup"), of("CatalogSource")
+    return olm.state(of("Subscription")[0], of("InstallPlan"), of("ClusterServiceVersion"), groups, catalogs, wanted)

@@ -1,0 +1,102 @@
+# Copyright: gpuops.rdma contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Nodes, a survey and wishes that a plan is made of; for test_plan.py and test_preflight.py."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import yaml
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import NodeFacts, Shape
+from ansible_collections.gpuops.rdma.plugins.module_utils._nodes import shape_files
+from ansible_collections.gpuops.rdma.plugins.module_utils._operators import releases
+from ansible_collections.gpuops.rdma.plugins.module_utils._plan import resolve
+from ansible_collections.gpuops.rdma.plugins.module_utils._specs.plan import SPEC
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._plan import compose
+
+from support.paths import ROOT
+
+H100, GPU4, A100 = "BM.GPU.H100.8", "BM.GPU4.8", "BM.GPU.A100-v2.8"
+GIB = 1024**3
+
+
+def shapes() -> dict[str, Shape]:
+    paths = sorted((ROOT / "files" / "topology").glob("*.yml"))
+    parsed = [shape_files.parse(yaml.safe_load(path.read_text("utf-8"))) for path in paths]
+    return {shape.name: shape for shape in parsed}
+
+
+SHAPES = shapes()
+
+
+def profile(name: str = "current") -> dict[str, Any]:
+    return dict(yaml.safe_load((ROOT / "files" / "profiles" / f"{name}.yml").read_text("utf-8")))
+
+
+def gpu_node(name: str = "10.140.0.1", shape: str = H100, **changes: Any) -> NodeFacts:
+    values: dict[str, Any] = {
+        "name": name,
+        "shape": shape,
+        "ready": True,
+        "taints": ("nvidia.com/gpu=present:NoSchedule",),
+        "region": "us-ashburn-1",
+        "allocatable": {"nvidia.com/gpu": 8},
+        "cpu_allocatable": 220.0,
+        "memory_allocatable": 1900 * GIB,
+        "os_image": "Ubuntu 22.04.5 LTS",
+        "kernel": "6.8.0-1028-oracle",
+        "runtime": "cri-o://1.34.1",
+        "provider_id": "ocid1.instance.oc1.iad.aaaa",
+        "internal_ip": name,
+        "labels": {"nvidia.com/gpu": "true"},
+    }
+    return NodeFacts(**{**values, **changes})
+
+
+def cpu_node(name: str = "10.140.9.1", **changes: Any) -> NodeFacts:
+    values = {"taints": (), "allocatable": {}, "cpu_allocatable": 4.0, "memory_allocatable": 16 * GIB, "labels": {}}
+    return gpu_node(name, "VM.Standard.E5.Flex", **{**values, **changes})
+
+
+def cluster(number: int = 2, shape: str = H100) -> list[NodeFacts]:
+    return [*(gpu_node(f"10.140.0.{index + 1}", shape) for index in range(number)), cpu_node()]
+
+
+def survey(**changes: Any) -> dict[str, Any]:
+    empty = {key: [] for key in ("groups", "releases", "workloads", "namespaces", "service_cidrs")}
+    more = {"cluster_policies": [], "nic_cluster_policies": [], "served": {}, "configured_shapes": []}
+    return {"server_version": "v1.34.1", **empty, **more, **changes}
+
+
+def wishes(**changes: Any) -> dict[str, Any]:
+    """The options of gpuops.rdma.plan with their defaults."""
+    unknown = set(changes) - set(SPEC)
+    assert not unknown, unknown
+    return {**{name: option.get("default") for name, option in SPEC.items()}, **changes}
+
+
+def whole(facts: Sequence[NodeFacts], seen: Any = None, **asked: Any) -> dict[str, Any]:
+    """The plan with releases, objects and permissions, as the action writes it."""
+    chosen, seen = wishes(**asked), seen or survey()
+    data = releases.mirrored(files.profile(chosen["profile"]), chosen["image_registry"])
+    made = resolve.decide(chosen, seen, facts, SHAPES, data)
+    compose.complete(made, chosen, seen, facts, SHAPES, data, now=1795230000.0)
+    return made
+
+
+def faults(made: dict[str, Any]) -> dict[str, str]:
+    """What the plan does not accept: input -> all that is said of it."""
+    found: dict[str, str] = {}
+    for item in made["findings"]:
+        if item["id"] == "plan.input":
+            assert (item["severity"], item["stage"]) == ("error", "plan")
+            found[item["subject"]] = f"{found.get(item['subject'], '')} {item['found']}".strip()
+    return found
+
+
+def plan(facts: Sequence[NodeFacts], seen: Any = None, **asked: Any) -> dict[str, Any]:
+    chosen = wishes(**asked)
+    return resolve.decide(chosen, seen or survey(), facts, SHAPES, profile(chosen["profile"]))

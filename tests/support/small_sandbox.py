@@ -1,0 +1,108 @@
+# Copyright: gpuops.rdma contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""A sandbox for the tests of this folder, whose operators are the tests themselves."""
+
+from __future__ import annotations
+
+import contextlib
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import NotFound
+from ansible_collections.gpuops.rdma.plugins.module_utils._kube.client import Client
+
+from support.paths import ROOT
+
+SANDBOX = [sys.executable, str(ROOT / "tests/sandbox/sandbox")]
+SHAPE = "BM.GPU.H100.8"
+VF = "nvidia.com/sriov_rdma_vf"
+
+
+@dataclass
+class Cluster:
+    name: str
+    kubeconfig: Path
+    client: Client
+
+    def sandbox(self, *command: str) -> str:
+        done = subprocess.run([*SANDBOX, *command, "--name", self.name], capture_output=True, text=True, check=True)
+        return done.stdout
+
+    def offer(self, node: str, **resources: int) -> None:
+        """Sets what a node offers; ``gpus`` and ``vfs`` are the two names that matter here."""
+        names = {"gpus": "nvidia.com/gpu", "vfs": VF}
+        counts = {names[key]: str(value) for key, value in resources.items()}
+        body = {"status": {"capacity": counts, "allocatable": counts}}
+        self.client.patch(f"{self.client.path('v1', 'Node', '', node)}/status", body)
+
+    def namespace(self, name: str) -> None:
+        self.client.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
+
+    def crd(self, plural: str, group: str, version: str, kind: str, scope: str = "Cluster") -> None:
+        schema = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+        served: dict[str, Any] = {"name": version, "served": True, "storage": True, "subresources": {"status": {}}}
+        served["schema"] = {"openAPIV3Schema": schema}
+        names = {"plural": plural, "singular": kind.lower(), "kind": kind, "listKind": f"{kind}List"}
+        self.client.apply(
+            {
+                "apiVersion": "apiextensions.k8s.io/v1",
+                "kind": "CustomResourceDefinition",
+                "metadata": {"name": f"{plural}.{group}"},
+                "spec": {"group": group, "names": names, "scope": scope, "versions": [served]},
+            }
+        )
+
+    def custom(self, obj: dict[str, Any], status: dict[str, Any] | None = None) -> None:
+        """Applies an object of a CRD that may be seconds old, and its status."""
+        deadline = time.monotonic() + 60
+        while True:
+            try:
+                path = self.client.path_of(obj)
+                self.client.get(path.rsplit("/", 1)[0])
+                break
+            except NotFound as error:
+                assert time.monotonic() < deadline, error
+                time.sleep(0.1)
+        self.client.apply(obj)
+        if status is not None:
+            self.client.patch(f"{path}/status", {"status": status})
+
+    def daemonset(
+        self, namespace: str, name: str, labels: dict[str, str], shape: str = SHAPE, image: str = "example.test/x:1"
+    ) -> None:
+        pod = {
+            "nodeSelector": {"node.kubernetes.io/instance-type": shape},
+            "tolerations": [{"operator": "Exists"}],
+            "containers": [{"name": "main", "image": image}],
+        }
+        self.client.apply(
+            {
+                "apiVersion": "apps/v1",
+                "kind": "DaemonSet",
+                "metadata": {"name": name, "namespace": namespace, "labels": labels},
+                "spec": {
+                    "selector": {"matchLabels": labels},
+                    "template": {"metadata": {"labels": labels}, "spec": pod},
+                },
+            }
+        )
+
+
+@contextlib.contextmanager
+def sandbox(name: str, folder: Path, gpu_nodes: int) -> Iterator[Cluster]:
+    kubeconfig = folder / "kubeconfig"
+    up = [*SANDBOX, "up", "--name", name, "--gpu-nodes", str(gpu_nodes), "--cpu-nodes", "1", "--without", "all"]
+    done = subprocess.run([*up, "--small-nodes", "--kubeconfig", str(kubeconfig)], capture_output=True, text=True)
+    if done.returncode:
+        pytest.fail(f"sandbox up: {done.stdout}{done.stderr}")
+    try:
+        yield Cluster(name, kubeconfig, Client.connect({"kubeconfig": str(kubeconfig)}))
+    finally:
+        subprocess.run([*SANDBOX, "down", name], capture_output=True, text=True)

@@ -1,0 +1,377 @@
+# Copyright: gpuops.rdma contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""gpu_sharing against a client of a few objects: what is another pool's stays as it is, and evictions obey budgets."""
+
+from __future__ import annotations
+
+import copy
+import json
+from typing import Any
+
+import pytest
+import yaml
+from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
+from ansible_collections.gpuops.rdma.plugins.action import gpu_sharing
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import Busy, InputError, NotFound, RdmaError
+from ansible_collections.gpuops.rdma.plugins.module_utils._gpu_uses import sharing
+from ansible_collections.gpuops.rdma.plugins.module_utils._kube import client as kube_client
+from ansible_collections.gpuops.rdma.plugins.module_utils._specs.gpu_sharing import SPEC
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._gpu_uses import configs
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._nodes import gpu_nodes
+from support.paths import ROOT
+
+CONFIG, MIG = sharing.CONFIG_LABEL, sharing.MIG_LABEL
+POLICY, MAP, SET = "ClusterPolicy//p", "ConfigMap/gpu/gpuops-gpu-sharing", "MachineSet/openshift-machine-api/m"
+
+
+def node(name: str, **labels: str) -> dict[str, Any]:
+    known = {"node.kubernetes.io/instance-type": "BM.GPU.H100.8", "nvidia.com/mig.capable": "true"}
+    keys = {"config": CONFIG, "mig": MIG, "state": sharing.MIG_STATE}
+    more = {keys[key]: value for key, value in labels.items()}
+    meta = {"name": name, "labels": {**known, **more}}
+    return {"metadata": meta, "spec": {}, "status": {"allocatable": {"nvidia.com/gpu": "8"}, "conditions": []}}
+
+
+def merged(live: Any, patch: Any) -> Any:
+    if not isinstance(patch, dict):
+        return patch
+    found = dict(live) if isinstance(live, dict) else {}
+    for key, value in patch.items():
+        found.update({key: merged(found.get(key), value)})
+        if value is None:
+            del found[key]
+    return found
+
+
+class Api:
+    """Nodes, and objects by ``Kind/namespace/name``."""
+
+    def __init__(self, nodes: list[Any], **policy: Any) -> None:
+        self.nodes = {one["metadata"]["name"]: one for one in nodes}
+        self.objects: dict[str, Any] = {POLICY: {"metadata": {"name": "p"}, "spec": policy}}
+        self.pods: list[Any] = []
+        self.held = 0
+        self.writes: list[str] = []
+
+    def path(self, _version: str, kind: str, namespace: str = "", name: str = "") -> str:
+        return f"{kind}/{namespace}/{name}"
+
+    def path_of(self, obj: Any) -> str:
+        meta = obj["metadata"]
+        return self.path("", obj["kind"], meta.get("namespace", ""), meta["name"])
+
+    def find(self, path: str) -> Any:
+        return copy.deepcopy(self.objects.get(path))
+
+    def get(self, path: str) -> Any:
+        if path not in self.objects:
+            raise NotFound("no", 404)
+        return self.find(path)
+
+    def list(self, path: str, **_selectors: str) -> list[Any]:
+        if path.startswith("DaemonSet"):
+            return [{"metadata": {"namespace": "gpu"}}]
+        return [copy.deepcopy(one) for key, one in self.objects.items() if key.startswith(path.rstrip("/"))]
+
+    def projected(
+        self, path: str, read: Any, label_selector: str = "", field_selector: str = "", **_: Any
+    ) -> list[Any]:
+        key, _sep, value = field_selector.partition("=")
+        items = self.pods if path.startswith("Pod") else list(self.nodes.values())
+        if key == "metadata.name":
+            items = [one for one in items if one["metadata"]["name"] == value]
+        items = [one for one in items if not label_selector or label_selector in one["metadata"].get("labels", {})]
+        return [read(copy.deepcopy(one)) for one in items]
+
+    def patch(self, path: str, body: Any, dry_run: bool = False, **_: Any) -> Any:
+        self.writes.append(path)
+        kind, _namespace, name = path.split("/")
+        store = self.nodes if kind == "Node" else self.objects
+        store[name if kind == "Node" else path] = merged(store[name if kind == "Node" else path], body)
+        return {}
+
+    def apply(self, obj: Any, dry_run: bool = False, **_: Any) -> Any:
+        self.writes.append(self.path_of(obj))
+        self.objects[self.path_of(obj)] = copy.deepcopy(obj)
+        return obj
+
+    def delete(self, path: str, **_: Any) -> bool:
+        self.writes.append(path)
+        return self.objects.pop(path, None) is not None
+
+    def evict(self, namespace: str, name: str) -> bool:
+        if self.held:
+            self.held -= 1
+            text = "The disruption budget web needs 1 healthy pods and has 1 currently"
+            raise Busy(f"Failed to create Pod/{namespace}/{name}/eviction: {text} (HTTP 429).", 429)
+        self.pods = [one for one in self.pods if one["metadata"]["name"] != name]
+        return True
+
+
+class Action(gpu_sharing.ActionModule):
+    """Without waiting and proof: the nodes follow at once."""
+
+    client: Any = None
+    check_mode = diff_mode = False
+
+    def __init__(self, api: Api) -> None:
+        self.client, self.said = api, []
+
+    def progress(self, line: str) -> None:
+        self.said.append(line)
+
+    def _await(self, wanted: Any) -> None:
+        pass
+
+    def _prove(self, wanted: Any) -> Any:
+        return {}
+
+
+def run(api: Api, **args: Any) -> Any:
+    api.writes.clear()
+    given = {key: copy.deepcopy(one.get("default")) for key, one in SPEC.items()}
+    return Action(api).act({**given, **args})
+
+
+def slices(key: str, replicas: int, *nodes: str, **more: Any) -> dict[str, Any]:
+    one = {"key": key, "strategy": "time-slicing", "replicas": replicas, "resources": [], "rename": False}
+    share = [{**one, "fail_requests_greater_than_one": None}]
+    return {"share": share, "config": key, "nodes": list(nodes), **more}
+
+
+def labels(api: Api, name: str) -> dict[str, str]:
+    return api.nodes[name]["metadata"]["labels"]
+
+
+# ---- one ConfigMap for all pools -----------------------------------------------------------------------------------
+
+
+def test_a_second_pool_does_not_change_the_key_of_the_first() -> None:
+    api = Api([node("a"), node("b")])
+    run(api, **slices("time-slicing", 4, "a"))
+    with pytest.raises(InputError) as error:
+        run(api, **slices("time-slicing", 2, "b"))
+    assert str(error.value).startswith(
+        "Cannot change the sharing configuration time-slicing: a outside of this task chooses it too"
+    )
+    assert "rdma_time_slicing_key" in str(error.value)
+    assert api.writes == []
+    run(api, **slices("time-slicing", 4, "b"))
+    run(api, **slices("time-slicing", 2, "a", "b"))
+    run(api, **slices("two", 3, "b", replace=True))
+    assert set(api.objects[MAP]["data"]) == {"time-slicing", "two"}
+    assert (labels(api, "a")[CONFIG], labels(api, "b")[CONFIG]) == ("time-slicing", "two")
+
+
+def test_nodes_that_follow_the_default_key_count_too() -> None:
+    api = Api([node("a"), node("b")])
+    run(api, **slices("time-slicing", 4, "b", default="time-slicing"))
+    with pytest.raises(InputError, match="a outside of this task"):
+        run(api, **slices("time-slicing", 2, "b"))
+
+
+def test_undo_with_other_replicas_leaves_the_key_of_others_as_it_is() -> None:
+    api = Api([node("a"), node("b")])
+    run(api, **slices("time-slicing", 4, "a", "b"))
+    before = copy.deepcopy(api.objects[MAP]["data"])
+    run(api, **slices("time-slicing", 2, "b", state="absent"))
+    assert api.objects[MAP]["data"] == before
+    assert CONFIG not in labels(api, "b")
+    run(api, **slices("time-slicing", 2, "a", state="absent"))
+    assert MAP not in api.objects
+
+
+def test_a_key_that_cannot_be_read_is_written_anew() -> None:
+    assert configs.changed_keys({"a": "x: ["}, {"a": {}, "b": {}}) == ["a"]
+    assert configs.changed_keys({"a": "flags: {migStrategy: none}"}, {"a": {"flags": {"migStrategy": "none"}}}) == []
+
+
+# ---- one MIG strategy for the cluster ------------------------------------------------------------------------------
+
+
+def parts(layout: str, strategy: str, *nodes: str, **more: Any) -> dict[str, Any]:
+    return {"mig": layout, "mig_strategy": strategy, "nodes": list(nodes), **more}
+
+
+def test_a_second_mig_pool_does_not_flip_the_strategy_of_the_first() -> None:
+    api = Api([node("a"), node("b")], mig={"strategy": "single"})
+    run(api, **parts("all-balanced", "mixed", "a"))
+    with pytest.raises(InputError) as error:
+        run(api, **parts("all-1g.10gb", "single", "b"))
+    assert str(error.value) == (
+        "Cannot set mig.strategy to single: it is mixed, is one for the whole cluster, and a (all-balanced) outside of "
+        "this task would offer its MIG devices otherwise. Set mig_strategy to mixed (rdma_mig_strategy), or take that "
+        "MIG back first."
+    )
+    assert api.writes == []
+    run(api, **parts("all-1g.10gb", "mixed", "b"))
+    run(api, **parts("all-1g.10gb", "single", "a", "b"))
+
+
+@pytest.mark.parametrize("before", [{"strategy": "single"}, {}, {"strategy": "none"}])
+def test_the_strategy_from_before_comes_back_with_the_last_mig(before: dict[str, str]) -> None:
+    api = Api([node("a"), node("b")], mig=before)
+    run(api, **parts("all-balanced", "mixed", "a"))
+    run(api, **parts("all-3g.40gb", "mixed", "b"))
+    assert api.objects[POLICY]["spec"]["mig"] == {"strategy": "mixed"}
+    run(api, **parts("all-balanced", "mixed", "a", state="absent"))
+    assert api.objects[POLICY]["spec"]["mig"] == {"strategy": "mixed"}
+    run(api, **parts("all-3g.40gb", "mixed", "b", state="absent"))
+    assert api.objects[POLICY]["spec"]["mig"] == before
+    assert gpu_sharing.STRATEGY_BEFORE not in api.objects[POLICY]["metadata"]["annotations"]
+    assert labels(api, "a")[MIG] == labels(api, "b")[MIG] == "all-disabled"
+
+
+def test_a_strategy_that_somebody_set_since_stays() -> None:
+    api = Api([node("a")], mig={"strategy": "single"})
+    run(api, **parts("all-balanced", "mixed", "a"))
+    api.objects[POLICY]["spec"]["mig"]["strategy"] = "none"
+    run(api, **parts("all-balanced", "mixed", "a", state="absent"))
+    assert api.objects[POLICY]["spec"]["mig"] == {"strategy": "none"}
+
+
+def test_undo_of_mig_keeps_a_key_that_goes_without_it() -> None:
+    devices = sharing.shared("time-slicing", 2, ["nvidia.com/mig-1g.10gb"])
+    api = Api([node("a", mig="all-1g.10gb", config="devices"), node("b", mig="all-1g.10gb", config="gpus")])
+    data = {"devices": configs.text(devices), "gpus": configs.text(sharing.shared("time-slicing", 2))}
+    api.objects[MAP] = {"metadata": {"name": "gpuops-gpu-sharing", "labels": {}}, "data": data}
+    run(api, **parts("all-1g.10gb", "mixed", "a", "b", state="absent"))
+    assert CONFIG not in labels(api, "a")
+    assert labels(api, "b")[CONFIG] == "gpus"
+    assert set(api.objects[MAP]["data"]) == {"devices", "gpus"}, "another task's"
+
+
+# ---- MachineSets ---------------------------------------------------------------------------------------------------
+
+
+def machine_set(api: Api, **present: str) -> dict[str, str]:
+    template = {"spec": {"metadata": {"labels": {CONFIG: present.get("config"), MIG: present.get("mig")}}}}
+    api.objects[SET] = {"metadata": {"name": "m"}, "spec": {"template": template}}
+    return api.objects[SET]["spec"]["template"]["spec"]["metadata"]["labels"]
+
+
+@pytest.mark.parametrize(
+    ("task", "present", "left"),
+    [
+        (slices("mine", 2), {"config": "mine", "mig": "all-1g.10gb"}, {MIG: "all-1g.10gb"}),
+        (slices("mine", 2), {"config": "theirs"}, {CONFIG: "theirs"}),
+        (parts("all-1g.10gb", "mixed"), {"config": "theirs", "mig": "all-1g.10gb"}, {CONFIG: "theirs"}),
+        (parts("all-1g.10gb", "mixed"), {"mig": "all-3g.40gb"}, {MIG: "all-3g.40gb"}),
+    ],
+)
+def test_undo_takes_only_its_own_labels_from_a_machine_set(task: Any, present: Any, left: dict[str, str]) -> None:
+    api = Api([node("a")])
+    machine_set(api, **present)
+    result = run(api, **{**task, "nodes": ["a"], "state": "absent", "machine_sets": ["m"]})
+    found = api.objects[SET]["spec"]["template"]["spec"]["metadata"]["labels"]
+    assert {key: value for key, value in found.items() if value} == left
+    kept = [note for note in result["notes"] if "keeps its label" in note]
+    assert bool(kept) == (SET not in api.writes)
+
+
+# ---- drain ---------------------------------------------------------------------------------------------------------
+
+
+def gpu_pod(name: str, where: str) -> dict[str, Any]:
+    container = {"name": "c", "resources": {"limits": {"nvidia.com/gpu": "1"}}}
+    return {"metadata": {"name": name, "namespace": "web"}, "spec": {"nodeName": where, "containers": [container]}}
+
+
+@pytest.fixture
+def quick(monkeypatch: Any) -> list[float]:
+    """A clock that only sleeping moves."""
+    now = [0.0]
+    monkeypatch.setattr(gpu_nodes.time, "sleep", lambda seconds: now.__setitem__(0, now[0] + seconds))
+    monkeypatch.setattr(gpu_nodes.time, "monotonic", lambda: now[0])
+    return now
+
+
+def test_mig_under_running_pods_is_refused_with_their_names() -> None:
+    api = Api([node("a")])
+    api.pods = [gpu_pod("one", "a")]
+    with pytest.raises(InputError) as error:
+        run(api, **parts("all-1g.10gb", "single", "a"))
+    assert str(error.value) == (
+        "Cannot change the MIG devices of a: their GPUs are in use, on a by web/one. End these pods, or set drain."
+    )
+    assert api.writes == []
+
+
+def test_a_drain_evicts_and_waits_for_a_budget(quick: list[float]) -> None:
+    api = Api([node("a")])
+    api.pods, api.held = [gpu_pod("one", "a"), gpu_pod("two", "a")], 3
+    run(api, **parts("all-1g.10gb", "single", "a", drain=True))
+    assert api.pods == []
+    assert quick[0] == 3
+    assert not [path for path in api.writes if path.startswith("Pod")], "no pod is deleted"
+
+
+def test_a_budget_that_does_not_give_way_is_named_and_the_node_is_free_again(quick: list[float]) -> None:
+    api = Api([node("a")])
+    api.pods, api.held = [gpu_pod("one", "a")], 10**6
+    with pytest.raises(RdmaError) as error:
+        run(api, **parts("all-1g.10gb", "single", "a", drain=True, timeout=30))
+    assert str(error.value).startswith(
+        "Cannot evict pod web/one: The disruption budget web needs 1 healthy pods and has 1 currently"
+    )
+    assert not api.nodes["a"]["spec"].get("unschedulable")
+    assert MIG not in labels(api, "a")
+
+
+def test_the_servers_answer_names_the_budget_and_is_not_tried_again() -> None:
+    told = "The disruption budget web needs 1 healthy pods and has 1 currently"
+    cause = {"reason": "DisruptionBudget", "message": told}
+    body = {
+        "message": "Cannot evict pod as it would violate the pod's disruption budget.",
+        "details": {"causes": [cause]},
+    }
+    data = json.dumps({**body, "reason": "TooManyRequests", "code": 429}).encode()
+    error = kube_client._error("POST", "/api/v1/namespaces/web/pods/one/eviction", 429, data)
+    assert isinstance(error, Busy)
+    assert gpu_nodes._budget(error) == told
+    assert not kube_client._worth_retrying(True, 429, data)
+    assert kube_client._worth_retrying(False, 429, b'{"reason":"TooManyRequests"}')
+
+
+# ---- waiting -------------------------------------------------------------------------------------------------------
+
+
+def waits(wanted: Any, live: Any, daemon: Any = gpu_sharing.NO_DAEMON) -> str:
+    action = Action(Api([live]))
+    action.args, action.absent = {"mig": None}, False
+    (member,) = gpu_nodes.members(action.client, [], "")
+    return action._state(member, wanted, daemon).why
+
+
+MPS = sharing.expected(sharing.Node("a", 8, "H100"), sharing.shared("mps", 4))
+PARTED = sharing.expected(sharing.Node("a", 8, "H100"), {}, [{"1g.10gb": 7}] * 8, "single")
+
+
+def test_mps_waits_for_its_daemon_whatever_is_allocatable() -> None:
+    live = node("a", config="mps")
+    live["status"]["allocatable"] = {"nvidia.com/gpu": "32"}
+    live["metadata"]["labels"].update(MPS.labels)
+    assert "its MPS control daemon (nvidia-device-plugin-mps-control-daemon): no pod" in waits(MPS, live)
+    assert waits(MPS, live, gpu_sharing.Status(gpu_sharing.READY)) == ""
+    crashing = gpu_sharing.Status(gpu_sharing.WAITING, "CrashLoopBackOff", stuck=True)
+    assert waits(MPS, live, crashing).endswith("mps-control-daemon): CrashLoopBackOff")
+
+
+def test_a_mig_manager_that_fails_or_does_not_come_is_told_with_what_to_set() -> None:
+    failed = waits(PARTED, node("a", mig="all-1g.10gb", state="failed"))
+    assert "env WITH_REBOOT=true in the ClusterPolicy's spec.migManager.env" in failed
+    unseen = node("a", mig="all-1g.10gb")
+    del unseen["metadata"]["labels"]["nvidia.com/mig.capable"]
+    assert "env USE_NODE_FEATURE_API=true in the ClusterPolicy's spec.gfd.env" in waits(PARTED, unseen)
+    assert waits(PARTED, node("a", mig="all-1g.10gb")) == "the MIG manager has not made all-1g.10gb yet: no state"
+
+
+# ---- inputs --------------------------------------------------------------------------------------------------------
+
+
+def test_a_strategy_of_the_role_is_written_as_the_operator_reads_it() -> None:
+    path = ROOT / "roles/gpu_mig/meta/argument_specs.yml"
+    spec = yaml.safe_load(path.read_text("utf-8"))["argument_specs"]["main"]["options"]
+    found = ArgumentSpecValidator(spec).validate({"gpu_mig_strategy": "Single"})
+    assert found.error_messages == ["value of gpu_mig_strategy must be one of: single, mixed, got: Single"]

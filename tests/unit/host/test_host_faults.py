@@ -1,0 +1,257 @@
+# Copyright: gpuops.rdma contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""A fault on a host, from its files to the rule that names it: tree -> probe -> document -> rules."""
+
+from __future__ import annotations
+
+import copy
+import functools
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from ansible_collections.gpuops.rdma.plugins.module_utils._host import probe, rules
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files as data
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
+from support import host_memory, host_trees
+from support.host_faults import Fault
+from support.host_layout import Files, Link
+from support.host_trees import FAULTS, Host, Tree
+
+SUPPORTED = sorted(name for name, shape in data.shapes().items() if shape.status == "supported")
+RULES = rules.table(data.load(data.FILES / "host_rules.yml"))
+WELL = ("pass", "skip")
+OTHER_SHAPES = ("BM.GPU4.8", "BM.GPU.H200.8", "BM.GPU.L40S.4")
+every_fault = pytest.mark.parametrize("fault", FAULTS.values(), ids=FAULTS)
+every_shape = pytest.mark.parametrize("name", SUPPORTED)
+
+
+def how(fault: Fault | None = None) -> dict[str, Any]:
+    profile = data.profile("current")
+    if fault and fault.id == "nvidia-fs":
+        # The profile's own values already keep the device plugin from handing out every NIC.
+        profile = copy.deepcopy(profile)
+        del profile["gpu_operator"]["values"]["devicePlugin"]["env"]
+    return {"mode": "sriov", "profile": profile, **(fault.how if fault else {})}
+
+
+def statuses(files: Files, shape: str, **given: Any) -> dict[str, rules.Result]:
+    found = rules.results(RULES, host_memory.probe(files), host_trees.shape(shape), **given)
+    return {result.rule.id: result for result in found}
+
+
+def wrong(results: Mapping[str, rules.Result]) -> dict[str, tuple[str, str]]:
+    return {name: (one.status, one.found) for name, one in results.items() if one.status not in WELL}
+
+
+def faulty(fault: Fault, shape: str = "BM.GPU.H100.8", place: str = "") -> Tree:
+    return host_trees.tree(Host(shape, mode=fault.mode, faults=(fault.id + place,)))
+
+
+# --- healthy hosts ---------------------------------------------------------------------------------------------------
+
+VARIANTS: dict[str, dict[str, Any]] = {
+    "doca": {},
+    "host mode": {"mode": "host"},
+    "24.04, inbox, DMA-BUF": {"image": "ubuntu24.04", "ofed": "inbox", "runtime": "containerd"},
+    "operator's driver": {"driver": "operator", "runtime": "containerd"},
+    "VFs in pods": {"vfs": "in_pods"},
+}
+
+
+@every_shape
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_a_healthy_host_passes_with_nothing_unknown(name: str, variant: str) -> None:
+    host = Host(name, **VARIANTS[variant])
+    results = statuses(host_trees.tree(host), name, **{**how(), "mode": host.mode})
+    assert wrong(results) == {}
+    passed = sum(result.status == "pass" for result in results.values())
+    assert passed >= (50 if host.mode == "sriov" else 45), "a rule that is skipped everywhere proves nothing"
+
+
+@pytest.mark.parametrize("name", ["BM.GPU.H100.8", "BM.GPU4.8", "BM.GPU.A100-v2.8", "BM.GPU.B4.8"])
+def test_a_healthy_host_of_the_guide_passes(name: str) -> None:
+    """Kernel 4.18 and the proprietary module: GPUDirect by nvidia_peermem."""
+    host = Host(name, image="ol8-rhck", ofed="mlnx_ofed", module="proprietary", driver_version="535.183.01")
+    files = host_trees.tree(host)
+    assert wrong(statuses(files, name, mode="sriov", profile=data.profile("guide-2024"))) == {}
+    assert host_memory.probe(files)["gpudirect"]["path"] == "peermem"
+
+
+def test_a_container_and_a_gpu_machine_without_nics_are_told_apart() -> None:
+    vm = host_trees.describe("h200-vm")
+    found = wrong(statuses(host_trees.tree(vm), vm.shape, **how()))
+    assert (found["nic-count"][0], found["gpu-count"][0], found["gpudirect-path"][0]) == ("fail", "fail", "fail")
+    box = host_trees.describe("in-a-container")
+    found = wrong(statuses(host_trees.tree(box), box.shape, **how()))
+    assert {status for status, _ in found.values()} == {"unknown"} and "platform" in found
+
+
+# --- every fault -----------------------------------------------------------------------------------------------------
+
+
+@every_fault
+def test_the_fault_is_named_with_its_remedy(fault: Fault) -> None:
+    shape = host_trees.shape("BM.GPU.H100.8")
+    files = faulty(fault)
+    result = statuses(files, shape.name, **how(fault))[fault.rule]
+    assert result.status == result.rule.severity, (result.status, result.found)
+    before = statuses(host_trees.tree(Host(mode=fault.mode)), shape.name, **{**how(), "mode": fault.mode})
+    assert before[fault.rule].status in WELL
+
+    told = rules.judge(RULES, host_memory.probe(files), shape, **how(fault))
+    finding = next(one for one in told if one.id == fault.rule)
+    assert finding.remedy == result.rule.remedy and finding.found and finding.expected
+    assert finding.subject == "gpu-0"
+
+
+# What is told first is what one acts on. Here it is another rule than the fault's own, for the reason given.
+FIRST = {
+    "pci-flat": "platform",  # A shape BM.* in a VM: that comes first.
+    "peermem-not-persistent": "open-module",  # With the open module nothing would need nvidia_peermem.
+    "no-dmabuf": "peermem-not-loaded",  # No path because of it.
+}
+
+
+@every_fault
+def test_the_fault_is_told_first(fault: Fault) -> None:
+    told = rules.judge(RULES, host_memory.probe(faulty(fault)), host_trees.shape("BM.GPU.H100.8"), **how(fault))
+    assert next(one.id for one in told if one.severity != "unknown") == FIRST.get(fault.id, fault.rule)
+
+
+@every_fault
+@pytest.mark.parametrize("name", OTHER_SHAPES)
+def test_the_fault_is_named_on_other_shapes(fault: Fault, name: str) -> None:
+    shape = host_trees.shape(name)
+    if fault.rule in ("gpu-numa", "nic-numa") and not shape.pci_tree:
+        pytest.skip(f"files/topology knows no NUMA nodes of {name}")
+    if fault.rule == "fabric-manager" and "L40S" in name:
+        pytest.skip("L40S has no NVSwitches")
+    if fault.id == "vf-model" and shape.vf_id == "15b3:1018":
+        pytest.skip("that is the shape's own")
+    if fault.rule == "platform" and len(shape.pfs) < 16:
+        pytest.skip("the description passes 16 NICs through")
+    if fault.rule == "pci-flat" and len(shape.pfs) < 16:
+        pytest.skip("the description passes 16 NICs through")
+    assert wrong(statuses(faulty(fault, name), name, **how(fault))).get(fault.rule, ("",))[0] in ("fail", "warn")
+
+
+@pytest.mark.parametrize(
+    ("fault", "rule", "words"),
+    [
+        ("gpu-link-width=7", "gpu-link", "0000:d8:00.0: x8 of x16"),
+        ("gpu-missing=5", "gpu-count", "0000:a8:00.0"),
+        ("port-down=9", "nic-link", "rdma9 (0000:86:00.1): DOWN, Polling"),
+        ("port-rate=4", "nic-rate", "rdma4 (0000:41:00.0): 25 Gb/s"),
+        ("vfs-missing=15", "vf-count", "rdma15 (0000:d5:00.1): 0 VF(s)"),
+        ("xid-79=6", "xid", "Xid 79 of 0000:c0:00.0"),
+        ("admin-mac-unset=12", "vf-admin-mac", "rdma12v0"),
+    ],
+)
+def test_the_place_is_named(fault: str, rule: str, words: str) -> None:
+    files = host_trees.tree(Host(faults=(fault,)))
+    status, found = wrong(statuses(files, "BM.GPU.H100.8", **how()))[rule]
+    assert words in found and found.startswith(("1 of ", "7 of 8", "Xid")), (status, found)
+
+
+def test_faults_add_up() -> None:
+    faults = ("port-down=3", "gpu-link-width=1", "memlock-runtime", "acs", "netns-reboot", "time")
+    found = wrong(statuses(host_trees.tree(Host(faults=faults)), "BM.GPU.H100.8", **how()))
+    assert {FAULTS[name.partition("=")[0]].rule for name in faults} <= set(found)
+
+
+def test_every_rule_has_a_fault_that_it_names() -> None:
+    assert {rule.id for rule in RULES.rules} == {fault.rule for fault in FAULTS.values()}
+
+
+# --- damaged trees ---------------------------------------------------------------------------------------------------
+
+SMALL = "BM.GPU.L40S.4"
+
+
+@functools.cache
+def base(fault: str) -> tuple[Tree, dict[str, rules.Result], tuple[str, ...]]:
+    """A small host with one fault, its results, and the files of the kernel that can be damaged."""
+    files = faulty(FAULTS[fault], SMALL)
+    kernels = tuple(key for key in files if key.startswith(("sys/", "proc/", "dev/")))
+    return files, statuses(files, SMALL, **how(FAULTS[fault])), kernels
+
+
+DAMAGED = sorted(set(FAULTS) - {"virtual-machine", "pci-flat"})  # those two need 16 NICs
+settings.register_profile("damage", max_examples=300, deadline=None, suppress_health_check=list(HealthCheck))
+
+
+# (fault, rule) -> why the rule may pass when the file is gone.
+GONE = {("nic-extra", "nic-extra"): "a card that the bus does not list is not there"}
+# Once these passed for want of one file: the fault, its rule, the file.
+WITHOUT = (
+    ("default-route", "default-route", "0000:27:00.0/class"),
+    ("relaxed-ordering", "relaxed-ordering", "0000:97:00.0/class"),
+    ("kernel-update", "nic-same-build", "proc/sys/kernel/osrelease"),
+)
+
+
+@pytest.mark.parametrize(("fault", "rule", "file"), WITHOUT)
+def test_one_missing_file_does_not_make_it_pass(fault: str, rule: str, file: str) -> None:
+    files = Files(base(fault)[0])
+    del files[next(key for key in files if key.endswith(file))]
+    assert statuses(files, SMALL, **how(FAULTS[fault]))[rule].status != "pass"
+
+
+@given(
+    fault=st.sampled_from(DAMAGED),
+    damage=st.lists(st.tuples(st.integers(0, 10**6), st.floats(0, 1), st.booleans()), min_size=1, max_size=40),
+)
+@settings(settings.get_profile("damage"))
+def test_damage_never_makes_a_fault_pass(fault: str, damage: list[tuple[int, float, bool]]) -> None:
+    """Files of the kernel cut short or taken away: nothing raises, and what failed is at best unknown.
+
+    Not so for configuration, where no file is a statement of its own, and for whole lines cut from a log.
+    """
+    original, before, kernels = base(fault)
+    files = Files(original)
+    for number, share, delete in damage:
+        key = kernels[number % len(kernels)]
+        value = original[key]
+        if delete or isinstance(value, Link):
+            files.pop(key, None)
+        elif key != "dev/kmsg" or not value[: int(share * len(value))].endswith(b"\n"):
+            files[key] = value[: int(share * len(value))]
+    try:
+        after = statuses(files, SMALL, **how(FAULTS[fault]))
+    except probe.NotATree:
+        assume(False)
+    turned = {name for name, one in before.items() if one.status in ("fail", "warn") and after[name].status == "pass"}
+    known = {rule for one, rule in GONE if one == fault}
+    assert turned <= known
+    assert wrong(after) or set(wrong(before)) <= known
+
+
+@given(
+    key=st.integers(0, 10**6),
+    content=st.one_of(st.binary(max_size=80), st.sampled_from([b"\n", b"-1\n", b"nan\n", b"[]\n", b'{"a":{"0":1}}\n'])),
+)
+@settings(settings.get_profile("damage"), max_examples=200)
+def test_nonsense_in_any_file_never_raises(key: int, content: bytes) -> None:
+    files = Files(base("port-down")[0])
+    keys = list(files)
+    files[keys[key % len(keys)].rstrip("/")] = content
+    results = statuses(files, SMALL, **how())
+    assert {one.status for one in results.values()} <= {"pass", "warn", "fail", "unknown", "skip"}
+
+
+@given(share=st.floats(0, 1))
+@settings(settings.get_profile("damage"), max_examples=60)
+def test_a_tree_that_was_cut_off_is_no_healthy_host(share: float) -> None:
+    """Half a support bundle: the later files of the tree are not there."""
+    files = host_trees.tree(Host(SMALL))
+    keys = sorted(files)
+    kept = Files({key: files[key] for key in keys[: int(share * len(keys))]})
+    try:
+        results = statuses(kept, SMALL, **how())
+    except probe.NotATree:
+        return
+    lost = any(files[key] for key in keys[len(kept) :] if not key.startswith("usr/"))
+    assert wrong(results) or not lost

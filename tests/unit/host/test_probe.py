@@ -1,0 +1,630 @@
+# Copyright: gpuops.rdma contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The host probe on trees of host_trees: what it finds, what it refuses to guess, and that nothing makes it raise."""
+
+from __future__ import annotations
+
+import ast
+import errno
+import fnmatch
+import itertools
+import json
+import os
+import re
+import struct
+import subprocess
+import sys
+import tarfile
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ansible_collections.gpuops.rdma.plugins.module_utils._host import probe as host_probe
+from ansible_collections.gpuops.rdma.plugins.module_utils._host.probe import NotATree, collect, probe
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from support import host_trees
+from support.paths import ROOT
+
+FILE = ROOT / "plugins/module_utils/_host/probe.py"
+PAGE = (ROOT / "docs/host_document.md").read_text(encoding="utf-8")
+SMALL, PF, GPU, LAST_GPU = "BM.GPU.L40S.4", "0000:27:00.0", "0000:16:00.0", "0000:ac:00.0"
+# Null for a reason that the key itself tells (docs/host_document.md).
+NULL_IS_A_VALUE = {
+    "driver.version",
+    "driver.module",
+    "nic_stack.version",
+    "nic_stack.same_build",
+    "nic_stack.modules.version",
+    "nic_stack.modules.srcversion",
+    "nic_stack.modules.from",
+    "nic_stack.modules.file",
+    "functions.of",
+    "functions.firmware",
+    "functions.speed",
+    "functions.max_speed",
+    "functions.width",
+    "functions.max_width",
+    "functions.totalvfs",
+    "functions.numvfs",
+    "functions.admin_mac",
+    "other_nics.netdev",
+    "oca.rdma_network",
+    "gpus.model",
+    "gpudirect.peermem.refcnt",
+    "gpudirect.peermem.matches_ib_core",
+    "counters.ports.delta",
+}
+
+
+@pytest.fixture(scope="module")
+def healthy(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tree that tests only read."""
+    path = tmp_path_factory.mktemp("host") / "tree"
+    host_trees.build(path, "BM.GPU.H100.8")
+    return path
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    """A small tree that a test may change."""
+    path = tmp_path / "tree"
+    host_trees.build(path, SMALL)
+    return path
+
+
+def leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    """(path as in `unread`, value); keys of modules and GPUs are names and not fields."""
+    if path in ("unread", "at", "functions.gpu_distance"):
+        return
+    if path == "nic_stack.modules" and "loaded" not in value:
+        value = list(value.values())
+    if isinstance(value, dict) and path != "counters.ports.delta":
+        for key, below in value.items():
+            yield from leaves(below, f"{path}.{key}".lstrip("."))
+    elif isinstance(value, list) and value and isinstance(value[0], dict):
+        for below in value:
+            yield from leaves(below, path)
+    else:
+        yield path, value
+
+
+def stable(document: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in document.items() if key not in ("root", "seconds")}
+
+
+def device(tree: Path, pci: str) -> Path:
+    return (tree / "sys/bus/pci/devices" / pci).resolve()
+
+
+# --- what it finds ---------------------------------------------------------------------------------------------------
+
+
+def test_a_healthy_host_has_nothing_unread(healthy: Path) -> None:
+    document = probe(str(healthy))
+    assert document["v"] == 1
+    assert [path for path, value in leaves(document) if value is None and path not in NULL_IS_A_VALUE] == []
+    assert document["unread"] == {}
+    assert len(document["gpus"]) == 8
+    assert document["platform"] == {
+        "kind": "bare_metal",
+        "virtualisation": "none",
+        "vendor": "Oracle Corporation",
+        "product": "ORACLE SERVER",
+        "oci": True,
+    }
+    rails = [f for f in document["functions"] if f["kind"] == "pf" and f["numvfs"]]
+    vfs = [f for f in document["functions"] if f["kind"] == "vf"]
+    assert len(rails) == len(vfs) == 16
+    assert {f["mac"] == f["admin_mac"] for f in vfs} == {True}
+    assert {f["of"] for f in vfs} == {f["pci"] for f in rails}
+    assert {(f["rate"], f["lanes"], f["mtu"], f["gid3"], f["state"], f["physical"]) for f in rails} == {
+        (200, 4, 4220, "RoCE v2", "ACTIVE", "LinkUp")
+    }
+    assert document["gpudirect"]["path"] == "dmabuf"
+    assert document["rdma"]["netns"] == document["rdma"]["netns_configured"] == "exclusive"
+    assert document["limits"]["default_route"] == "eth0"
+
+
+def test_every_key_is_in_the_page(healthy: Path) -> None:
+    document = probe(str(healthy))
+    names = {path.rpartition(".")[2] for path, _value in leaves(document)}
+    missing = [name for name in sorted(names) if not re.search(rf"`[\w.\[\]`, ]*\b{name}(\[\])?`", PAGE)]
+    assert not missing
+
+
+def test_every_file_read_is_in_the_page(healthy: Path, tmp_path: Path) -> None:
+    collect(str(healthy), str(tmp_path / "out.tar"))
+    patterns = list(_documented_files())
+    with tarfile.open(tmp_path / "out.tar") as archive:
+        read = [member.name for member in archive if member.isfile()]
+    assert len(read) > 500
+    unknown = [name for name in read if not any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)]
+    assert not unknown
+
+
+def _documented_files() -> Iterator[str]:
+    block = PAGE.split("## Files")[1].split("```")[1]
+    for line in block.splitlines():
+        below = "sys/devices/*/" if line.startswith("  ") else ""
+        for text in re.split(r"\s+", re.sub(r"\(.*?\)|, in each .*", "", line).strip()):
+            for path in _expanded(re.sub(r"<\w+>|(?<=/)K(?=/)", "*", text)):
+                yield below + path
+    yield from ("sys/devices/*/vendor", "sys/devices/*/class", ".gpuops/*", "sys/kernel/iommu_groups/*/type")
+    yield from ("etc/cdi/*", "run/cdi/*", "dev/infiniband/*")
+
+
+def _expanded(text: str) -> list[str]:
+    parts = [part[1:-1].split(",") if part.startswith("{") else [part] for part in re.split(r"(\{.*?\})", text)]
+    return ["".join(choice) for choice in itertools.product(*parts)]
+
+
+@pytest.mark.parametrize(
+    ("gpu", "nic", "expected"),
+    [
+        # one root port, one switch, two of its downstream ports
+        ("00:01.0/01:00.0/02:00.0/03:00.0", "00:01.0/01:00.0/02:01.0/04:00.0", "PIX"),
+        # two functions of one device
+        ("00:01.0/01:00.0", "00:01.0/01:00.1", "PIX"),
+        # a switch below a switch
+        ("00:01.0/01:00.0/02:00.0/03:00.0/04:00.0/05:00.0", "00:01.0/01:00.0/02:01.0/06:00.0", "PXB"),
+        # two root ports of one host bridge; a flat bus of a VM
+        ("00:01.0/01:00.0", "00:02.0/02:00.0", "PHB"),
+        ("00:06.0", "00:07.0", "PHB"),
+    ],
+)
+def test_distance_below_one_host_bridge(gpu: str, nic: str, expected: str, tmp_path: Path) -> None:
+    assert _distance(tmp_path, f"pci0000:00/{gpu}", f"pci0000:00/{nic}", 0, 0) == expected
+
+
+@pytest.mark.parametrize(("one", "other", "expected"), [(0, 0, "NODE"), (0, 1, "SYS"), (-1, 1, None)])
+def test_distance_between_host_bridges(one: int, other: int, expected: str | None, tmp_path: Path) -> None:
+    assert _distance(tmp_path, "pci0000:10/10:01.0/11:00.0", "pci0000:20/20:01.0/21:00.0", one, other) == expected
+
+
+def _distance(root: Path, gpu: str, nic: str, gpu_node: int, nic_node: int) -> Any:
+    put_pci(root, gpu, "10de", "2330", "030200", gpu_node)
+    put_pci(root, nic, "15b3", "1021", "020000", nic_node)
+    (root / "proc").mkdir(exist_ok=True)
+    (function,) = probe(str(root))["functions"]
+    (distance,) = function["gpu_distance"].values()
+    return distance
+
+
+def put_pci(root: Path, way: str, vendor: str, device_id: str, kind: str, node: int = 0) -> Path:
+    bridge, *parts = way.split("/")
+    folder = root / "sys/devices" / "/".join([bridge, *(f"0000:{part}" for part in parts)])
+    folder.mkdir(parents=True, exist_ok=True)
+    values = {"vendor": f"0x{vendor}", "device": f"0x{device_id}", "class": f"0x{kind}", "numa_node": str(node)}
+    for name, value in values.items():
+        (folder / name).write_text(f"{value}\n")
+    links = root / "sys/bus/pci/devices"
+    links.mkdir(parents=True, exist_ok=True)
+    (links / folder.name).symlink_to(os.path.relpath(folder, links))
+    return folder
+
+
+def config_space(*, acs: int = 0, devctl: int = 0, length: int = 4096) -> bytes:
+    """Capability list with PCIe at 0x60; extended list with a serial number at 0x100 and ACS at 0x148."""
+    config = bytearray(4096)
+    struct.pack_into("<H", config, 6, 0x10)
+    config[0x34] = 0x40
+    config[0x40:0x42] = b"\x01\x60"
+    config[0x60:0x62] = b"\x10\x00"
+    struct.pack_into("<H", config, 0x68, devctl)
+    struct.pack_into("<I", config, 0x100, 0x148 << 20 | 1 << 16 | 0x0003)
+    config[0x104:0x10C] = b"SERIALNO"
+    struct.pack_into("<IHH", config, 0x148, 1 << 16 | 0x000D, 0x5F, acs)
+    return bytes(config[:length])
+
+
+def _switch(root: Path, acs: int, devctl: int = 0x10, length: int = 4096) -> dict[str, Any]:
+    """A GPU and a NIC below one switch, its downstream port above the GPU with this ACS control."""
+    (root / "proc").mkdir(exist_ok=True)
+    put_pci(root, "pci0000:00/00:01.0/01:00.0/02:00.0/03:00.0", "10de", "2330", "030200")
+    nic = put_pci(root, "pci0000:00/00:01.0/01:00.0/02:01.0/04:00.0", "15b3", "1021", "020000")
+    for way, control in (("02:00.0", acs), ("02:01.0", 0)):
+        port = put_pci(root, f"pci0000:00/00:01.0/01:00.0/{way}", "1000", "c030", "060400")
+        (port / "config").write_bytes(config_space(acs=control, length=length))
+    (nic / "config").write_bytes(config_space(devctl=devctl, length=length))
+    return probe(str(root))
+
+
+@pytest.mark.parametrize(("control", "expected"), [(0x1D, ["0000:02:00.0"]), (0x01, []), (0x04, ["0000:02:00.0"])])
+def test_acs_that_redirects_between_gpu_and_nic(control: int, expected: list[str], tmp_path: Path) -> None:
+    assert _switch(tmp_path, control)["limits"]["acs"] == expected
+
+
+@pytest.mark.parametrize(("devctl", "expected"), [(0x2810, True), (0x2800, False)])
+def test_relaxed_ordering(devctl: int, expected: bool, tmp_path: Path) -> None:
+    assert _switch(tmp_path, 0, devctl)["limits"]["relaxed_ordering"] is expected
+
+
+def test_without_root_acs_and_relaxed_ordering_are_unknown(tmp_path: Path) -> None:
+    document = _switch(tmp_path, 0x1D, length=64)
+    for name in ("acs", "relaxed_ordering"):
+        assert document["limits"][name] is None
+        assert "only root may read" in document["unread"][f"limits.{name}"]
+
+
+def test_xids_count_from_the_last_boot(tree: Path) -> None:
+    (tree / "dev/kmsg").unlink()
+    (tree / "var/log").mkdir(parents=True, exist_ok=True)
+    line = "Nov 20 10:00:00 gpu-0 kernel: [  9.1] NVRM: Xid (PCI:0000:{}): {}, pid='<unknown>', name=secret\n"
+    boot = "Nov 20 09:00:00 gpu-0 kernel: [  0.0] Linux version 6.8.0-1035-oracle (buildd@host)\n"
+    text = (
+        line.format("16:00", 79) + boot + line.format("16:00", 48) + line.format("16:00", 48) + line.format("ac:00", 63)
+    )
+    (tree / "var/log/kern.log").write_text(text)
+    document = probe(str(tree))
+    assert document["driver"]["xids"] == [
+        {"code": 48, "pci": GPU, "count": 2},
+        {"code": 63, "pci": LAST_GPU, "count": 1},
+    ]
+    assert document["driver"]["xids_since"] == "boot"
+    assert document["at"]["driver.xids"] == "var/log/kern.log"
+    first, last = document["gpus"][0], document["gpus"][-1]
+    assert (first["ecc_errors"], first["remap_pending"]) == (2, False)
+    assert (last["ecc_errors"], last["remap_pending"]) == (0, True)
+
+
+@pytest.mark.parametrize("content", [b"", b"6,1,1,-;NVRM: Xi"])
+def test_a_log_that_is_empty_or_cut_is_no_evidence(content: bytes, tree: Path) -> None:
+    (tree / "dev/kmsg").write_bytes(content)
+    document = probe(str(tree))
+    assert document["driver"]["xids"] is None
+    assert document["gpus"][0]["ecc_errors"] is None
+    assert "dev/kmsg" in document["unread"]["driver.xids"]
+
+
+def test_persistence_set_by_nvidia_smi_is_seen_in_the_log(tree: Path) -> None:
+    for path in [*tree.rglob("*nvidia-persistenced*")]:
+        if path.is_dir():
+            for below in sorted(path.rglob("*"), reverse=True):
+                below.unlink()
+    assert probe(str(tree))["driver"]["persistence"] is False
+    with (tree / "dev/kmsg").open("a") as log:
+        log.write("3,900,999,-;NVRM: Persistence mode is deprecated and will be removed in a future release.\n")
+    assert probe(str(tree))["driver"]["persistence"] is True
+
+
+def test_counters_are_read_twice(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = device(tree, PF) / "infiniband/mlx5_0/ports/1/hw_counters/out_of_sequence"
+
+    def later(seconds: float) -> None:
+        assert seconds == 5
+        path.write_text(f"{int(path.read_text()) + 7}\n")
+
+    monkeypatch.setattr(host_probe.time, "sleep", later)
+    counters = probe(str(tree), 5)["counters"]
+    assert counters["interval"] == 5
+    deltas = {port["hca"]: port["delta"]["out_of_sequence"] for port in counters["ports"]}
+    assert deltas.pop("mlx5_0") == 7
+    assert set(deltas.values()) == {0}
+
+
+def test_netns_of_modprobe_against_the_running_one(tree: Path) -> None:
+    for path in (tree / "etc/modprobe.d").glob("*"):
+        path.unlink()
+    assert probe(str(tree))["rdma"]["netns_configured"] == "default"
+    (tree / "etc/modprobe.d/a.conf").write_text("options ib_core netns_mode=0\n")
+    (tree / "etc/modprobe.d/b.conf").write_text("# later\noptions ib_core recv_queue_size=1 netns_mode=1\n")
+    rdma = probe(str(tree))["rdma"]
+    assert (rdma["netns"], rdma["netns_configured"], rdma["reboot_pending"]) == ("exclusive", "shared", True)
+
+
+def test_vf_macs_of_a_netlink_message() -> None:
+    def attribute(kind: int, value: bytes) -> bytes:
+        return struct.pack("=HH", len(value) + 4, kind) + value + bytes(-len(value) % 4)
+
+    def vf(number: int, mac: bytes) -> bytes:
+        return attribute(0x8001, attribute(1, struct.pack("=I", number) + mac + bytes(26)) + attribute(2, bytes(12)))
+
+    data = attribute(3, b"rdma0\0") + attribute(0x8016, vf(0, b"\x02\x11\x22\x33\x44\x55") + vf(1, bytes(6)))
+    assert dict(host_probe._vf_macs(data)) == {"0": "02:11:22:33:44:55", "1": "00:00:00:00:00:00"}
+    assert dict(host_probe._vf_macs(data[:-70])) == {"0": "02:11:22:33:44:55"}
+
+
+def test_pause_frames_are_summed_over_priorities() -> None:
+    names = ["rx_packets", "rx_pause_ctrl_phy", "rx_prio3_pause", "tx_prio0_pause", "rx_prio3_pause_duration"]
+    raw = b"".join(name.encode().ljust(32, b"\0") for name in names)
+    assert host_probe._pause_sums(raw, (1, 10, 100, 1000, 10000)) == [110, 1000]
+    assert host_probe._pause_sums(raw[:32], (1,)) == []
+
+
+# --- what is not a host of the usual kind ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("folders", [(), ("proc",), ("sys",)])
+def test_a_root_that_is_no_host_is_refused(folders: tuple[str, ...], tmp_path: Path) -> None:
+    for folder in folders:
+        (tmp_path / folder).mkdir()
+    with pytest.raises(NotATree, match="is not the root of a host"):
+        probe(str(tmp_path))
+    done = subprocess.run([sys.executable, str(FILE), "--root", str(tmp_path)], capture_output=True, text=True)
+    assert done.returncode == 2
+    assert "Traceback" not in done.stderr
+
+
+def test_an_empty_host_is_all_unread(tmp_path: Path) -> None:
+    (tmp_path / "proc").mkdir()
+    (tmp_path / "sys").mkdir()
+    document = probe(str(tmp_path))
+    for path in ("gpus", "functions", "nvswitches", "other_nics"):
+        assert document[path] is None
+        assert path in document["unread"]
+    assert document["driver"]["origin"] is None
+    assert document["gpudirect"]["path"] == "unknown"
+    assert without_reason(document) == []
+
+
+def without_reason(document: dict[str, Any]) -> list[str]:
+    """Nulls that say nothing. Below a list that is itself unread nothing is asked."""
+    nulls = {path for path, value in leaves(document) if value is None}
+    return sorted(path for path in nulls - NULL_IS_A_VALUE if path not in document["unread"])
+
+
+def test_a_host_without_nics(tmp_path: Path) -> None:
+    host_trees.build(tmp_path, "BM.GPU.H200.8", virtualisation="kvm", gpus=4)
+    document = probe(str(tmp_path))
+    assert document["platform"]["kind"] == "vm"
+    assert (document["functions"], document["rdma"]["devices"]) == ([], [])
+    assert document["gpudirect"]["path"] == "none"
+    assert without_reason(document) == []
+
+
+def test_a_container(tmp_path: Path) -> None:
+    host_trees.build(tmp_path, "BM.GPU.H100.8", virtualisation="container")
+    assert probe(str(tmp_path))["platform"]["kind"] == "container"
+
+
+def test_a_vm_whose_first_program_is_its_own_is_no_container(tree: Path) -> None:
+    (tree / "proc/1/comm").write_text("agent\n")
+    assert probe(str(tree))["platform"]["kind"] == "container"
+    (tree / "proc/2").mkdir(exist_ok=True)
+    (tree / "proc/2/comm").write_text("kthreadd\n")
+    (tree / ".dockerenv").write_text("")
+    assert probe(str(tree))["platform"]["kind"] == "bare_metal"
+
+
+def test_modules_built_into_the_kernel(tree: Path) -> None:
+    for name in host_probe.MODULES:
+        for file in ("taint", "srcversion", "refcnt", "version"):
+            (tree / "sys/module" / name / file).unlink(missing_ok=True)
+    for path in (tree / "lib/modules").rglob("modules.dep"):
+        path.write_text("\n")
+    stack = probe(str(tree))["nic_stack"]
+    assert (stack["kind"], stack["same_build"]) == ("inbox", True)
+
+
+def test_a_nic_that_is_not_mellanox(tmp_path: Path) -> None:
+    (tmp_path / "proc").mkdir()
+    nic = put_pci(tmp_path, "pci0000:00/00:03.0", "14e4", "16d8", "020000")
+    (nic / "net/eth0").mkdir(parents=True)
+    (nic / "driver").symlink_to("../../../bus/pci/drivers/bnxt_en")
+    document = probe(str(tmp_path))
+    assert document["functions"] == []
+    assert document["other_nics"] == [{"pci": "0000:00:03.0", "id": "14e4:16d8", "driver": "bnxt_en", "netdev": "eth0"}]
+
+
+def test_300_vfs_stay_below_64_kb(tree: Path) -> None:
+    pf = device(tree, PF)
+    for index in range(300):
+        name = f"0000:28:{index // 8:02x}.{index % 8}"
+        vf = pf.parent / name
+        vf.mkdir(exist_ok=True)
+        for key, value in {"vendor": "0x15b3", "device": "0x101e", "class": "0x020000", "numa_node": "0"}.items():
+            (vf / key).write_text(f"{value}\n")
+        (vf / "physfn").symlink_to("../0000:27:00.0")
+        link = tree / "sys/bus/pci/devices" / name
+        if not link.exists():
+            link.symlink_to(os.path.relpath(vf, link.parent))
+    document = probe(str(tree))
+    assert len(document["functions"]) == host_probe.MAX_FUNCTIONS
+    assert document["functions_omitted"] > 200
+    assert sum(f["kind"] == "pf" for f in document["functions"]) == 6
+    assert len(json.dumps(document, separators=(",", ":"))) < 64 * 1024
+    assert "(89 of them, first 0000:28:00.0)" in document["unread"]["functions.hca"]
+
+
+# --- broken files ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (b"1", "half-written"),
+        (b"", "empty"),
+        (b"\xff\xfe\n", "not text"),
+        (b"1\x006\n", "not text"),
+        (b"x\n", "not a number"),
+    ],
+)
+def test_a_broken_attribute_is_null_with_its_reason(content: bytes, reason: str, tree: Path) -> None:
+    (device(tree, PF) / "current_link_width").write_bytes(content)
+    document = probe(str(tree))
+    assert document["functions"][0]["width"] is None
+    assert reason in document["unread"]["functions.width"]
+
+
+def test_a_device_that_cannot_be_told_is_named(tree: Path) -> None:
+    (device(tree, GPU) / "class").write_bytes(b"0x03")
+    document = probe(str(tree))
+    assert len(document["gpus"]) == 3
+    assert GPU in document["unread"]["gpus"]
+
+
+def test_links_stay_inside_the_root(tree: Path, tmp_path: Path) -> None:
+    secret = tmp_path / "hostname"
+    secret.write_text("outside\n")
+    (tree / "etc/hostname").unlink()
+    for target in (str(secret), "../" * 20 + str(secret).lstrip("/"), "hostname", "/proc/self/environ"):
+        (tree / "etc/hostname").symlink_to(target)
+        assert probe(str(tree))["host"] == "gpu-0"  # that of proc
+        (tree / "etc/hostname").unlink()
+    (tree / "etc/hostname").symlink_to("/run/name")
+    (tree / "run/name").write_text("inside\n")
+    assert probe(str(tree))["host"] == "inside"
+
+
+def test_a_pipe_does_not_hold_it(tree: Path) -> None:
+    for name in ("etc/hostname", "dev/kmsg"):
+        (tree / name).unlink()
+        os.mkfifo(tree / name)
+    document = probe(str(tree))
+    assert document["host"] is None
+    assert document["driver"]["xids"] is None
+
+
+_FILES: list[str] = []
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+@given(data=st.data())
+def test_no_damage_makes_it_raise(data: st.DataObject, healthy: Path) -> None:
+    """Files cut, removed, filled with noise: a document all the same, and each null has a reason."""
+    files = _files(healthy)
+    victims = data.draw(st.lists(st.sampled_from(files), min_size=1, max_size=60, unique=True))
+    kept = {path: (healthy / path).read_bytes() for path in victims}
+    try:
+        for path, content in kept.items():
+            damage = data.draw(st.sampled_from(["cut", "gone", "noise", "folder"]))
+            target = healthy / path
+            if damage == "cut":
+                target.write_bytes(content[: data.draw(st.integers(0, max(0, len(content) - 1)))])
+            elif damage == "noise":
+                target.write_bytes(data.draw(st.binary(max_size=200)))
+            else:
+                target.unlink()
+                if damage == "folder":
+                    target.mkdir()
+        document = probe(str(healthy))
+        json.dumps(document)
+        assert without_reason(document) == []
+    finally:
+        for path, content in kept.items():
+            if (healthy / path).is_dir():
+                (healthy / path).rmdir()
+            (healthy / path).write_bytes(content)
+
+
+def _files(root: Path) -> list[str]:
+    if not _FILES:
+        found = (path for path in root.rglob("*") if path.is_file() and not path.is_symlink())
+        _FILES.extend(sorted(str(path.relative_to(root)) for path in found))
+    return _FILES
+
+
+# --- collecting ------------------------------------------------------------------------------------------------------
+
+SAMPLE = ["", *sorted(host_trees.FAULTS)[::8]]
+
+
+@pytest.mark.parametrize("fault", SAMPLE)
+def test_an_extracted_collection_gives_the_same_document(fault: str, tmp_path: Path) -> None:
+    host_trees.build(tmp_path / "tree", SMALL, faults=[fault] if fault else [])
+    document = collect(str(tmp_path / "tree"), str(tmp_path / "out.tar"))
+    assert stable(document) == stable(probe(str(tmp_path / "tree")))
+    assert stable(_extracted(tmp_path)) == stable(document)
+    assert (tmp_path / "out.tar").stat().st_size < 8 * 1024 * 1024
+
+
+def _extracted(tmp_path: Path) -> dict[str, Any]:
+    with tarfile.open(tmp_path / "out.tar") as archive:
+        if hasattr(tarfile, "data_filter"):
+            archive.extractall(tmp_path / "copy", filter="data")
+        else:
+            archive.extractall(tmp_path / "copy")
+    return probe(str(tmp_path / "copy"))
+
+
+def test_an_error_of_the_host_is_collected_too(tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = host_probe.Tree._open
+
+    def refused(self: Any, path: str) -> int:
+        if path.endswith("types/3"):
+            raise OSError(errno.EINVAL, "Invalid argument")
+        if path.endswith("etc/hostname"):
+            raise PermissionError(errno.EACCES, "Permission denied")
+        return real(self, path)
+
+    monkeypatch.setattr(host_probe.Tree, "_open", refused)
+    document = collect(str(tree), str(tmp_path / "out.tar"))
+    monkeypatch.undo()
+    assert "Invalid argument" in document["unread"]["functions.gid3"]
+    assert "Permission denied" in document["unread"]["host"]
+    assert stable(_extracted(tmp_path)) == stable(document)
+
+
+def test_a_collection_has_no_secrets(tree: Path, tmp_path: Path) -> None:
+    secret = "hunter2"
+    with (tree / "proc/cmdline").open("a") as file:
+        file.write(f" token={secret}\n")
+    (tree / "etc/crio/crio.conf.d/zz.conf").write_text(f'[crio.image]\npassword = "{secret}"\n')
+    (tree / "etc/modprobe.d/zz.conf").write_text(f"options wifi key={secret}\n")
+    with (tree / "dev/kmsg").open("a") as file:
+        file.write(f"6,999,1,-;NVRM: Xid (PCI:0000:16:00): 13, pid=7, name={secret}\n")
+    log = tree / f"var/log/{host_probe.OCA}/oci-hpc-mlx-configure.log"
+    log.write_text(f"key {secret}\n{log.read_text()}")
+    (device(tree, PF) / "config").write_bytes(config_space(devctl=0x10).replace(b"SERIALNO", b"hunter2!"))
+    collect(str(tree), str(tmp_path / "out.tar"))
+    assert secret.encode() not in (tmp_path / "out.tar").read_bytes()
+    assert _extracted(tmp_path)["driver"]["xids"] == [{"code": 13, "pci": GPU, "count": 1}]
+
+
+# --- as a program ----------------------------------------------------------------------------------------------------
+
+
+def interpreters() -> list[Path]:
+    """Python 3.8 and later found below the user's pyenv, and our own."""
+    found = sorted((Path.home() / ".pyenv/versions").glob("3.*/bin/python3"))
+    wanted = [path for path in found if int(path.parts[-3].split(".")[1]) >= 8]
+    return [Path(sys.executable), *wanted]
+
+
+def test_its_syntax_is_that_of_python_3_8() -> None:
+    ast.parse(FILE.read_text(encoding="utf-8"), feature_version=(3, 8))
+
+
+def test_other_pythons_give_the_same(healthy: Path) -> None:
+    """One process each; on a machine with one Python only, that one."""
+    expected = stable(probe(str(healthy)))
+    for python in interpreters():
+        done = subprocess.run(
+            [python, "-I", str(FILE), "--root", str(healthy)], capture_output=True, text=True, check=True
+        )
+        assert stable(json.loads(done.stdout)) == expected, python
+
+
+def test_budget(healthy: Path) -> None:
+    """16 PFs, 16 VFs, 8 GPUs: 150 ms CPU and 40 MB for the whole process, 64 KB of document."""
+    code = (
+        "import resource, subprocess, sys; out = subprocess.run(sys.argv[1:], capture_output=True, check=True).stdout;"
+        "use = resource.getrusage(resource.RUSAGE_CHILDREN);"
+        "print(use.ru_utime + use.ru_stime, use.ru_maxrss, len(out))"
+    )
+    best = min(
+        tuple(
+            float(word)
+            for word in subprocess.check_output(
+                [sys.executable, "-c", code, sys.executable, "-I", FILE, "--root", healthy]
+            ).split()
+        )
+        for _ in range(3)
+    )
+    seconds, kilobytes, size = best
+    assert seconds < 0.150
+    assert kilobytes < 40 * 1024
+    assert size < 64 * 1024
+
+
+def test_it_reads_the_machine_it_runs_on() -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        document = collect("/", f"{folder}/out.tar")
+        json.dumps(document)
+        assert document["boot_id"] == Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        assert stable(_extracted(Path(folder))) == stable(document)
+        assert without_reason(document) == []

@@ -1,0 +1,587 @@
+# Copyright: gpuops.rdma contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The rules of the host checks: each one holds, does not hold, and is unknown without its facts."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+import yaml
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import DataError, InputError
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Shape
+from ansible_collections.gpuops.rdma.plugins.module_utils._host import rules
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files
+from support.paths import ROOT
+
+Json = dict[str, Any]
+RAW = yaml.safe_load((ROOT / "files" / "host_rules.yml").read_text("utf-8"))
+TABLE = rules.table(RAW)
+RULES = {rule.id: rule for rule in TABLE.rules}
+SHAPES = files.shapes()
+SUPPORTED = sorted(name for name, shape in SHAPES.items() if shape.status == "supported")
+H100 = SHAPES["BM.GPU.H100.8"]
+CURRENT, GUIDE = files.profile("current"), files.profile("guide-2024")
+VALID = {"fail", "warn"}
+
+
+# ---- a small document ----------------------------------------------------------------------------------------------
+
+
+def healthy(shape: Shape = H100, mode: str = "sriov") -> Json:
+    """What the probe says of a healthy host; docs/host_document.md."""
+    vfs = shape.vfs_per_pf if mode == "sriov" else 0
+    link = {"speed": 32.0, "max_speed": 32.0, "width": 16, "max_width": 16}
+    gpus = [
+        {
+            "pci": gpu.pci,
+            "id": shape.gpu_id,
+            "driver": "nvidia",
+            "numa": gpu.numa or 0,
+            "ecc_errors": 0,
+            "remap_pending": False,
+            **link,
+        }
+        for gpu in shape.gpus
+    ]
+    functions = []
+    for pf in shape.pfs:
+        near = {gpu.pci: "PXB" if gpu.index == pf.gpu else "SYS" for gpu in shape.gpus}
+        functions.append(_function(pf.pci, shape.pf_id, "pf", pf.netdev, pf.hca, shape, numvfs=vfs, totalvfs=8))
+        functions[-1].update(link, numa=pf.numa or 0, gpu_distance=near)
+    for pf in shape.pfs if vfs else ():
+        vf = _function(f"{pf.pci[:-1]}7", shape.vf_id, "vf", f"{pf.netdev}v0", f"{pf.hca}v", shape)
+        functions.append({**vf, "of": pf.pci, "admin_mac": vf["mac"], "firmware": None})
+    for nic in shape.vcn:
+        functions.append(_function(nic.pci, nic.pf_id, "pf", nic.netdev, nic.hca, shape, numvfs=0, totalvfs=0))
+    module = {"loaded": True, "version": "25.10", "from": "ofed", "file": "updates/dkms/x.ko"}
+    return {
+        "v": 1,
+        "host": "gpu-0",
+        "unread": {},
+        "platform": {"kind": "bare_metal", "oci": True},
+        "os": {"name": "Ubuntu 22.04.5 LTS", "kernel": "6.8.0-1035-oracle", "cgroup": 2, "secure_boot": False}
+        | {"lockdown": "none"},
+        "runtime": {"name": "crio", "nvidia_handler": True, "cdi": ["/etc/cdi/nvidia.yaml"]},
+        "driver": {"version": "580.95.05", "module": "open", "origin": "host", "persistence": True}
+        | {"fabric_manager": "running", "xids": [], "xids_since": "boot"},
+        "nvswitches": 0 if shape.gpu_model == "NVIDIA L40S" else 4,
+        "gpus": gpus,
+        "nic_stack": {"kind": "doca_ofed", "version": "25.10", "origin": "host", "same_build": True}
+        | {"modules": {name: dict(module) for name in rules.MODULES}},
+        "functions": functions,
+        "functions_omitted": 0,
+        "other_nics": [],
+        "oca": {"state": "Fully Configured"},
+        "gpudirect": {
+            "peermem": {"loaded": True, "refcnt": 0, "registered": True, "matches_ib_core": True, "persistent": True},
+            "nv_peer_mem": False,
+            "nvidia_fs": False,
+            "dmabuf": {"possible": True, "open_module": True, "kernel": True, "driver": True, "gpu": True},
+            "path": "dmabuf",
+            "why": "open module",
+        },
+        "rdma": {"netns": "exclusive" if vfs else "shared", "netns_configured": "exclusive" if vfs else "shared"}
+        | {"reboot_pending": False, "devices": ["rdma_cm", *(f"uverbs{number}" for number in range(40))]},
+        "limits": {"memlock_runtime": "unlimited", "memlock_ssh": "unlimited", "iommu": "pt", "acs": []}
+        | {"relaxed_ordering": True, "governor": "performance", "time_sync": "synchronised", "default_route": "eth0"},
+        "counters": {
+            "interval": 0,
+            "ports": [
+                {"hca": pf.hca, "port": 1, "delta": None, **dict.fromkeys(RAW["limits"]["counters"], 0)}
+                for pf in shape.pfs
+            ],
+        },
+    }
+
+
+def _function(pci: str, ident: str, kind: str, netdev: str, hca: str, shape: Shape, **more: Any) -> Json:
+    return {
+        "pci": pci,
+        "id": ident,
+        "kind": kind,
+        "of": None,
+        "driver": "mlx5_core",
+        "netdev": netdev,
+        "hca": hca,
+        "firmware": "28.43.2026",
+        "state": "ACTIVE",
+        "physical": "LinkUp",
+        "rate": shape.line_gbps or 400,
+        "mtu": shape.mtu or 4220,
+        "link_layer": "Ethernet",
+        "gid3": "RoCE v2",
+        "mac": "02:00:00:00:00:01",
+        "admin_mac": None,
+        "numa": 0,
+        **more,
+    }
+
+
+def put(document: Json, path: str, value: Any) -> Json:
+    """``functions.1.state``; ``functions.*.state`` sets it in every item; ``del`` takes the item out."""
+    *parents, last = path.split(".")
+    places: list[Any] = [document]
+    for key in parents:
+        if key == "*":
+            places = [item for place in places for item in place]
+        else:
+            places = [place[int(key)] if isinstance(place, list) else place[key] for place in places]
+    for place in places:
+        if value == "del":
+            del place[int(last) if isinstance(place, list) else last]
+        else:
+            place[int(last) if isinstance(place, list) else last] = value
+    return document
+
+
+def status(document: Json, rule: str, shape: Shape = H100, mode: str = "sriov", **how: Any) -> rules.Result:
+    how.setdefault("profile", CURRENT)
+    found = rules.results(TABLE, document, shape, mode=mode, **how)
+    return next(item for item in found if item.rule.id == rule)
+
+
+NO_DMABUF = {"gpudirect.dmabuf.possible": False, "gpudirect.dmabuf.open_module": False, "gpudirect.path": "peermem"}
+VM = {"platform.kind": "vm"}
+
+
+# ---- the table -----------------------------------------------------------------------------------------------------
+
+
+def test_every_rule_has_a_condition_and_every_condition_a_rule() -> None:
+    assert [entry["id"] for entry in RAW["rules"]] == list(RULES)
+    assert set(RULES) == set(rules.CONDITIONS)
+    with pytest.raises(DataError, match="gpu-count"):
+        rules.table({**RAW, "rules": [item for item in RAW["rules"] if item["id"] != "gpu-count"]})
+    with pytest.raises(DataError, match="lockdown"):
+        rules.table({**RAW, "rules": [*RAW["rules"], {**RAW["rules"][3], "id": "lockdown"}]})
+
+
+@pytest.mark.parametrize("rule", TABLE.rules, ids=lambda rule: rule.id)
+def test_rules_are_complete(rule: rules.Rule) -> None:
+    assert rule.severity in VALID and rule.needs
+    for text in (rule.what, rule.remedy, rule.reference):
+        assert text and text == text.strip() and not text.endswith(".")
+    earlier = list(RULES)[: list(RULES).index(rule.id)]
+    assert set(rule.after) <= set(RULES) - {rule.id}
+    # A cause stands before what follows from it, but for the path, which sums its group up.
+    assert set(rule.after) - {"gpudirect-path"} <= set(earlier)
+    assert set(rule.blind) <= {"vm", "vgpu_vm", "container"}
+
+
+# ---- healthy hosts -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mode", ["sriov", "host"])
+@pytest.mark.parametrize("name", SUPPORTED)
+def test_a_healthy_host_of_every_shape_passes(name: str, mode: str) -> None:
+    shape = SHAPES[name]
+    found = rules.results(TABLE, healthy(shape, mode), shape, mode=mode, profile=CURRENT)
+    assert {item.rule.id: item.found for item in found if item.status not in ("pass", "skip")} == {}
+    assert sum(item.status == "pass" for item in found) > 50
+    assert rules.judge(TABLE, healthy(shape, mode), shape, mode=mode, profile=CURRENT) == []
+
+
+def test_the_guides_hosts_pass_by_nvidia_peermem() -> None:
+    document = healthy()
+    document["os"].update(name="Oracle Linux Server 8.10", kernel="4.18.0-553.69.1.el8_10.x86_64", cgroup=1)
+    document["driver"].update(version="535.154.05", module="proprietary")
+    document["gpudirect"]["dmabuf"].update(possible=False, open_module=False, kernel=False)
+    document["gpudirect"]["path"] = "peermem"
+    document["runtime"]["cdi"] = []
+    assert rules.judge(TABLE, document, H100, mode="sriov", profile=GUIDE) == []
+    told = {item.id for item in rules.judge(TABLE, document, H100, mode="sriov", profile=CURRENT)}
+    assert told == {"os-image", "cgroup", "driver-cuda", "cdi"}
+
+
+# ---- what each rule finds ------------------------------------------------------------------------------------------
+
+FAULTS: list[tuple[str, dict[str, Any], str]] = [
+    # rule, what is changed, words of what was found
+    ("platform", VM, "a virtual machine"),
+    ("os-image", {"os.name": "Ubuntu 20.04.6 LTS"}, "Ubuntu 20.04.6 LTS"),
+    ("secure-boot", {"os.secure_boot": True}, "Secure Boot is on"),
+    ("lockdown", {"os.lockdown": "integrity"}, "lockdown integrity"),
+    ("cgroup", {"os.cgroup": 1}, "cgroup v1"),
+    ("runtime", {"runtime.name": "none"}, "no container runtime"),
+    ("runtime-handler", {"runtime.nvidia_handler": False}, "crio has no handler nvidia"),
+    ("cdi", {"runtime.cdi": []}, "no file in /etc/cdi"),
+    ("driver-absent", {"driver.origin": "none"}, "no NVIDIA driver is loaded"),
+    ("driver-old", {"driver.version": "460.106.00"}, "driver 460.106.00"),
+    ("driver-cuda", {"driver.version": "570.172.08"}, "driver 570.172.08"),
+    ("fabric-manager", {"driver.fabric_manager": "stopped"}, "the fabric manager is stopped"),
+    ("fabric-manager", {"driver.fabric_manager": "absent", "nvswitches": 0}, "the fabric manager is absent"),
+    ("persistence", {"driver.persistence": False}, "does not run"),
+    ("xid", {"driver.xids": [{"code": 79, "pci": "0000:18:00.0", "count": 2}]}, "Xid 79 of 0000:18:00.0 x 2"),
+    ("xid-other", {"driver.xids": [{"code": 777, "pci": "0000:18:00.0", "count": 1}]}, "Xid 777"),
+    ("xid-log", {"driver.xids_since": "log"}, "begins after the boot"),
+    ("gpu-count", {"gpus.2": "del"}, "7 of 8; not there: 0000:44:00.0"),
+    ("gpu-count", {"gpus": []}, "0 of 8"),
+    ("gpu-id", {"gpus.1.id": "10de:20f1"}, "1 of 8 GPUs: 0000:2d:00.0: 10de:20f1"),
+    ("gpu-address", {"gpus.1.pci": "0000:ee:00.0"}, "0000:ee:00.0: no address of the shape"),
+    ("gpu-driver", {"gpus.*.driver": "vfio-pci"}, "8 of 8 GPUs: 0000:0f:00.0, "),
+    ("gpu-driver", {"gpus.3.driver": ""}, "0000:5b:00.0: no driver"),
+    ("gpu-link", {"gpus.2.width": 8}, "0000:44:00.0: x8 of x16"),
+    ("gpu-link", {"gpus.2.width": 8, "gpus.2.max_width": 8}, "x8 of x16"),
+    ("gpu-link-speed", {"gpus.2.speed": 2.5}, "2.5 of 32 GT/s"),
+    ("gpu-numa", {"gpus.2.numa": 1}, "node 1, not 0"),
+    ("gpu-ecc", {"gpus.5.ecc_errors": 3}, "3 ECC error(s)"),
+    ("gpu-remap", {"gpus.5.remap_pending": True}, "waits for a reset"),
+    ("nic-modules", {"nic_stack.modules.rdma_cm.loaded": False}, "not loaded: rdma_cm"),
+    (
+        "nic-same-build",
+        {"nic_stack.same_build": False, "nic_stack.modules.ib_core.from": "kernel"},
+        "ib_core from kernel",
+    ),
+    ("ofed-origin", {"nic_stack.origin": "operator"}, "OFED is the Network Operator's"),
+    ("nic-count", {"functions.1": "del"}, "15 of 16; not there: rdma1 (0000:0c:00.1)"),
+    ("nic-count", {"functions": []}, "0 of 16; no Mellanox function"),
+    (
+        "nic-count",
+        {"functions": [], "other_nics": [{"pci": "0000:01:00.0", "id": "8086:1572", "driver": "i40e"}]},
+        "other NICs: 8086:1572 i40e",
+    ),
+    ("nic-id", {"functions.1.id": "15b3:1019"}, "rdma1 (0000:0c:00.1): 15b3:1019"),
+    ("nic-extra", {"functions.0.pci": "0000:ee:00.0"}, "15b3:1021, not in the shape"),
+    ("nic-driver", {"functions.1.driver": "", "functions.1.hca": None}, "no driver"),
+    ("nic-link", {"functions.1.state": "DOWN", "functions.1.physical": "Polling"}, "DOWN, Polling"),
+    ("nic-rate", {"functions.1.rate": 25}, "1 of 16 ports: rdma1 (0000:0c:00.1): 25 Gb/s"),
+    ("nic-link-layer", {"functions.1.link_layer": "InfiniBand"}, "InfiniBand"),
+    ("nic-gid", {"functions.1.gid3": "IB/RoCE v1"}, "IB/RoCE v1"),
+    ("nic-mtu", {"functions.1.mtu": 1500}, "MTU 1500"),
+    ("nic-pci-link", {"functions.1.width": 8}, "x8 of x16"),
+    ("nic-pci-link", {"functions.1.speed": 8.0}, "8 of 32 GT/s"),
+    ("nic-firmware", {"functions.1.firmware": "28.40.1000"}, "1 of 16 ports: rdma1 (0000:0c:00.1): 28.40.1000"),
+    ("nic-gpu-distance", {"functions.1.gpu_distance": {"0000:0f:00.0": "SYS"}}, "SYS to its GPU 0000:0f:00.0"),
+    ("nic-numa", {"functions.1.numa": 1}, "node 1, not 0"),
+    ("pci-flat", {**VM, "functions.*.gpu_distance": {"0000:0f:00.0": "PHB"}}, "flat"),
+    ("oca", {"oca.state": "pending"}, "pending"),
+    ("vf-total", {"functions.1.totalvfs": 0}, "firmware offers 0 VF(s)"),
+    ("vf-count", {"functions.1.numvfs": 0}, "0 VF(s)"),
+    ("vf-count", {"functions.1.numvfs": 4}, "4 VF(s)"),
+    ("vf-id", {"functions.16.id": "15b3:1018"}, "15b3:1018"),
+    ("vf-driver", {"functions.16.driver": "vfio-pci"}, "vfio-pci"),
+    ("vf-mtu", {"functions.16.mtu": 1500}, "MTU 1500"),
+    ("vf-admin-mac", {"functions.16.admin_mac": "00:00:00:00:00:00"}, "never set"),
+    ("vf-admin-mac", {"functions.16.admin_mac": "02:00:00:00:00:99"}, "the VF has 02:00:00:00:00:01"),
+    ("nv-peer-mem", {"gpudirect.nv_peer_mem": True}, "nv_peer_mem is loaded"),
+    ("peermem-not-loaded", {**NO_DMABUF, "gpudirect.peermem.loaded": False}, "no DMA-BUF: the driver's module"),
+    ("peermem-ib-core", {**NO_DMABUF, "gpudirect.peermem.matches_ib_core": False}, "running ib_core"),
+    ("peermem-not-registered", {**NO_DMABUF, "gpudirect.peermem.registered": False}, "memory_peers"),
+    ("gpudirect-path", {"gpudirect.path": "none", "gpudirect.why": "no way"}, "none: no way"),
+    ("open-module", {**NO_DMABUF}, "proprietary kernel modules"),
+    ("peermem-idle", {"gpudirect.peermem.registered": False}, "not registered"),
+    ("peermem-persistent", {**NO_DMABUF, "gpudirect.peermem.persistent": False}, "next boot"),
+    ("nvidia-fs", {"gpudirect.nvidia_fs": True}, "nvidia_fs is loaded"),
+    ("netns-mode", {"rdma.netns": "shared", "rdma.netns_configured": "shared"}, "mode shared"),
+    ("netns-reboot", {"rdma.netns": "shared", "rdma.reboot_pending": True}, "shared now, exclusive after"),
+    ("netns-reboot", {"rdma.netns_configured": "shared", "rdma.reboot_pending": True}, "exclusive now, shared after"),
+    ("netns-persistent", {"rdma.netns_configured": "default"}, "nothing configures"),
+    ("rdma-devices", {"rdma.devices": ["uverbs0"]}, "no rdma_cm, 1 of 16 uverbs"),
+    ("memlock-runtime", {"limits.memlock_runtime": 8388608}, "containers may lock 8388608 bytes"),
+    ("memlock-ssh", {"limits.memlock_ssh": 65536}, "SSH sessions may lock 65536 bytes"),
+    ("iommu", {"limits.iommu": "on"}, "translates"),
+    ("acs", {"limits.acs": ["0000:0a:00.0"]}, "0000:0a:00.0"),
+    ("relaxed-ordering", {"limits.relaxed_ordering": False}, "off"),
+    ("governor", {"limits.governor": "powersave"}, "powersave"),
+    ("time-sync", {"limits.time_sync": "unsynchronised"}, "unsynchronised"),
+    ("default-route", {"limits.default_route": "rdma3"}, "rdma3"),
+    ("link-downed", {"counters.ports.1.link_downed": 12}, "mlx5_1: 12 times down"),
+    ("symbol-errors", {"counters.ports.1.symbol_error": 48211}, "48211 symbol errors"),
+    ("out-of-sequence", {"counters.ports.1.out_of_sequence": 900000}, "900000 packets"),
+    ("congestion", {"counters.ports.1.np_cnp_sent": 70000000}, "70000000 notifications sent"),
+    ("congestion", {"counters.ports.1.rp_cnp_handled": 70000000}, "70000000 notifications taken"),
+    ("pause", {"counters.ports.1.tx_pause": 7100000}, "7100000 pauses sent"),
+]
+
+
+@pytest.mark.parametrize(("rule", "change", "words"), FAULTS, ids=[f"{item[0]}-{n}" for n, item in enumerate(FAULTS)])
+def test_a_fault_is_named(rule: str, change: Json, words: str) -> None:
+    document = healthy()
+    for path, value in change.items():
+        put(document, path, value)
+    found = status(document, rule)
+    assert found.status == RULES[rule].severity
+    assert words in found.found and found.expected
+    findings = rules.judge(TABLE, document, H100, mode="sriov", profile=CURRENT)
+    told = next(item for item in findings if item.id == rule)
+    assert (told.severity, told.subject) == (rules.SEVERITIES[found.status], "gpu-0")
+    assert told.remedy == RULES[rule].remedy
+
+
+def test_every_rule_can_fail() -> None:
+    with_inputs = {"driver-origin", "nic-names", "vf-left"}
+    assert {rule for rule, _change, _words in FAULTS} | with_inputs == set(RULES)
+
+
+# ---- what is not known is not passed -------------------------------------------------------------------------------
+
+NEEDS = [(rule.id, path) for rule in TABLE.rules for path in rule.needs]
+CONTEXT: dict[str, Json] = {
+    # What must be so for the rule to ask for all its facts.
+    "peermem-not-loaded": NO_DMABUF,
+    "peermem-ib-core": NO_DMABUF,
+    "peermem-not-registered": NO_DMABUF,
+    "peermem-persistent": NO_DMABUF,
+    "open-module": NO_DMABUF,
+    "pci-flat": VM,
+    "netns-mode": {"rdma.netns": "shared"},
+}
+
+
+@pytest.mark.parametrize(("rule", "path"), NEEDS, ids=[f"{rule}-{path}" for rule, path in NEEDS])
+def test_without_a_fact_a_rule_does_not_pass(rule: str, path: str) -> None:
+    mode = "host" if rule in ("vf-left", "nic-names") else "sriov"
+    how = {"driver": "host"} if rule == "driver-origin" else {"ofed": "host"} if rule == "ofed-origin" else {}
+    document = healthy(mode=mode)
+    for key, value in CONTEXT.get(rule, {}).items():
+        put(document, key, value)
+    for group in ("functions.", "gpus.", "counters.ports."):
+        if path.startswith(group):
+            path = f"{group}*.{path[len(group) :]}"
+    put(document, path, None)
+    if rule == "ofed-origin" and path == "platform.oci":
+        put(document, "nic_stack.origin", "operator")
+    found = status(document, rule, mode=mode, **how)
+    if (rule, path) == ("fabric-manager", "nvswitches"):
+        assert found.status == "pass"  # This shape's GPUs are known to hang on NVSwitches.
+        found = status(put(healthy(SHAPES["BM.GPU.L40S.4"]), path, None), rule, SHAPES["BM.GPU.L40S.4"])
+    assert found.status in ("unknown", "skip")
+    if found.status == "skip":
+        assert found.found.startswith("follows from ")
+
+
+def test_an_empty_document_passes_nothing() -> None:
+    for mode in ("sriov", "host"):
+        found = rules.results(TABLE, {"v": 1}, H100, mode=mode, profile=CURRENT)
+        assert not [item.rule.id for item in found if item.status == "pass"]
+    findings = rules.judge(TABLE, {"v": 1}, H100, mode="sriov", profile=CURRENT)
+    assert {item.severity for item in findings} == {"unknown"}
+    assert "driver-absent" in {item.id for item in findings}
+
+
+def test_the_probes_reason_is_told() -> None:
+    document = put(healthy(), "functions.*.state", None)
+    document["unread"]["functions.state"] = "permission denied (18 of them, first 0000:0c:00.0)"
+    found = status(document, "nic-link")
+    assert found.found == "functions.state is not known: permission denied (18 of them, first 0000:0c:00.0)"
+    document = put(healthy(), "limits", None)
+    document["unread"]["limits"] = "no proc"
+    assert "no proc" in status(document, "iommu").found
+
+
+def test_a_proven_fault_counts_before_a_missing_fact() -> None:
+    document = put(put(healthy(), "functions.0.state", None), "functions.1.state", "DOWN")
+    assert status(document, "nic-link").status == "fail"
+    document = put(put(healthy(), "functions.0.width", None), "functions.0.speed", 8.0)
+    assert status(document, "nic-pci-link").status == "fail"
+    document = put(put(healthy(), "nic_stack.modules.ib_core", None), "nic_stack.modules.rdma_cm.loaded", False)
+    assert status(document, "nic-modules").status == "fail"
+
+
+@pytest.mark.parametrize("rule", ["default-route", "relaxed-ordering", "acs"])
+def test_a_fact_about_all_ports_says_nothing_of_one_that_is_not_there(rule: str) -> None:
+    document = put(healthy(), "functions.1", "del")
+    only = rules.judge(TABLE, document, H100, mode="sriov", profile=CURRENT, select=[rule])
+    assert [item.severity for item in only] == ["unknown"]
+
+
+def test_without_modules_dep_the_next_build_is_not_known() -> None:
+    for name in rules.MODULES:
+        document = put(healthy(), f"nic_stack.modules.{name}.file", None)
+        assert status(document, "nic-same-build").status == "unknown"
+
+
+def test_what_follows_from_a_fault_is_told_once() -> None:
+    document = put(healthy(), "functions.1", "del")
+    assert [item.id for item in rules.judge(TABLE, document, H100, mode="sriov", profile=CURRENT)] == ["nic-count"]
+    alone = rules.judge(TABLE, document, H100, mode="sriov", profile=CURRENT, select=["nic-link"])
+    assert [(item.id, item.severity) for item in alone] == [("nic-link", "unknown")]
+    assert "rdma1 (0000:0c:00.1)" in alone[0].found
+    document = put(healthy(), "driver.origin", "none")
+    assert status(document, "driver-old").status == "skip"
+
+
+def test_ports_without_a_known_rate_are_compared_with_each_other() -> None:
+    shape = SHAPES["BM.GPU.L40S.4"]
+    assert shape.line_gbps is None
+    document = put(healthy(shape), "functions.0.rate", 100)
+    found = status(document, "nic-rate", shape)
+    assert found.status == "fail" and "400 Gb/s, as the fastest port" in found.expected
+
+
+def test_vfs_in_pods_have_left_the_host() -> None:
+    document = healthy()
+    for vf in document["functions"]:
+        if vf["kind"] == "vf":
+            vf.update(netdev=None, hca=None, mtu=None, mac=None, state=None)
+    assert rules.judge(TABLE, document, H100, mode="sriov", profile=CURRENT) == []
+    put(document, "functions.20.hca", "mlx5_9")
+    assert status(document, "vf-mtu").status == "unknown"
+
+
+def test_vfs_that_the_probe_left_out_are_not_passed() -> None:
+    document = healthy()
+    document["functions"] = [item for item in document["functions"] if item["kind"] == "pf"]
+    assert status(document, "vf-count").status == "pass"
+    assert status(document, "vf-driver").status == "unknown"
+
+
+# ---- inputs --------------------------------------------------------------------------------------------------------
+
+
+def test_mode_host_wants_no_vfs_and_the_names_of_the_list() -> None:
+    document = healthy(mode="host")
+    put(document, "functions.3.numvfs", 2)
+    assert status(document, "vf-left", mode="host").found == "1 of 16 ports: rdma3 (0000:2a:00.1): 2 VF(s)"
+    put(document, "functions.3.hca", "rocep42s0f1")
+    assert status(document, "nic-names", mode="host").status == "fail"
+    assert status(document, "vf-count", mode="host").status == "skip"
+    assert status(document, "netns-mode", mode="host").status == "skip"
+
+
+@pytest.mark.parametrize(
+    ("wanted", "origin", "expected"),
+    [
+        ("auto", "host", "skip"),
+        ("auto", "operator", "skip"),
+        ("host", "host", "pass"),
+        ("host", "operator", "fail"),
+        ("operator", "host", "fail"),
+        ("operator", "operator", "pass"),
+        ("operator", "none", "skip"),
+    ],
+)
+def test_driver_origin(wanted: str, origin: str, expected: str) -> None:
+    document = put(healthy(), "driver.origin", origin)
+    assert status(document, "driver-origin", driver=wanted).status == expected
+
+
+@pytest.mark.parametrize(
+    ("wanted", "origin", "oci", "expected"),
+    [
+        ("auto", "host", False, "skip"),
+        ("auto", "operator", False, "skip"),
+        ("auto", "operator", True, "fail"),
+        ("host", "kernel", False, "pass"),
+        ("host", "operator", False, "fail"),
+        ("operator", "host", False, "fail"),
+        ("operator", "operator", False, "pass"),
+        ("operator", "operator", True, "fail"),
+        ("auto", "none", True, "skip"),
+    ],
+)
+def test_ofed_origin(wanted: str, origin: str, oci: bool, expected: str) -> None:
+    document = put(put(healthy(), "nic_stack.origin", origin), "platform.oci", oci)
+    assert status(document, "ofed-origin", ofed=wanted).status == expected
+
+
+def test_application_xids_are_not_told() -> None:
+    xids = [{"code": code, "pci": "0000:18:00.0", "count": 9} for code in (13, 31, 43, 45, 48, 63)]
+    document = put(healthy(), "driver.xids", xids)
+    assert (status(document, "xid").status, status(document, "xid-other").status) == ("pass", "pass")
+
+
+def test_dmabuf_makes_peermem_matter_less() -> None:
+    document = put(put(healthy(), "gpudirect.peermem.loaded", False), "gpudirect.peermem.registered", False)
+    assert rules.judge(TABLE, document, H100, mode="sriov", profile=CURRENT) == []
+
+
+def test_the_operators_driver_loads_peermem_itself() -> None:
+    document = healthy()
+    for path, value in {**NO_DMABUF, "gpudirect.peermem.persistent": False, "driver.origin": "operator"}.items():
+        put(document, path, value)
+    assert status(document, "peermem-persistent").status == "skip"
+
+
+@pytest.mark.parametrize(
+    ("delta", "total", "expected"),
+    [(0, 9_000_000, "pass"), (5000, 0, "pass"), (50_000, 0, "warn"), (None, 9_000_000, "warn")],
+)
+def test_read_twice_the_rate_counts(delta: Any, total: int, expected: str) -> None:
+    document = put(healthy(), "counters.interval", 10)
+    put(document, "counters.ports.2.rx_pause", total)
+    put(document, "counters.ports.2.delta", {"rx_pause": delta})
+    found = status(document, "pause")
+    assert found.status == expected
+    if delta:
+        assert expected == "pass" or "50000 pauses taken in 10 s" in found.found
+
+
+# ---- platforms -----------------------------------------------------------------------------------------------------
+
+
+def test_a_vm_is_judged_by_what_it_shows() -> None:
+    document = put(healthy(), "platform.kind", "vm")
+    for number, gpu in enumerate(document["gpus"]):
+        gpu["pci"] = f"0000:00:{number:02x}.0"
+    found = {item.rule.id: item for item in rules.results(TABLE, document, H100, mode="host", profile=CURRENT)}
+    assert found["gpu-count"].status == "pass" and found["nic-count"].status == "pass"
+    for hidden in ("gpu-address", "gpu-link", "nic-pci-link", "acs", "iommu"):
+        assert found[hidden].status == "unknown", hidden
+    assert found["acs"].found == "not seen from inside a virtual machine"
+    assert found["pci-flat"].status == "pass"
+    assert found["nic-gpu-distance"].found.startswith("follows from gpu-address")
+    one = put(copy.deepcopy(document), "gpus", document["gpus"][:1])
+    assert status(one, "gpu-count").found == "1 of 8; not there: 7 GPU(s)"
+
+
+def test_a_container_says_little_of_its_host() -> None:
+    document = put(healthy(), "platform.kind", "container")
+    assert status(document, "platform").status == "unknown"
+    assert status(document, "memlock-runtime").status in ("unknown", "skip")
+    assert status(document, "gpu-count").status == "pass"
+
+
+# ---- selecting, refusing -------------------------------------------------------------------------------------------
+
+
+def test_select_and_mute() -> None:
+    document = put(put(healthy(), "limits.iommu", "on"), "functions.1.state", "DOWN")
+
+    def judge(**how: Any) -> list[str]:
+        found = rules.judge(TABLE, document, H100, mode="sriov", profile=CURRENT, **how)
+        return [item.id for item in found]
+
+    assert judge() == ["nic-link", "iommu"]
+    assert judge(select=["iommu", "acs"]) == ["iommu"]
+    assert judge(mute=["iommu"]) == ["nic-link"]
+    # What followed from a muted rule is told: without a link a port's rate is not known.
+    assert judge(mute=["nic-link", "iommu"]) == ["nic-rate"]
+    assert judge(select=["iommu"], mute=["acs"]) == ["iommu"]
+    with pytest.raises(InputError, match=r"'nic-lnk' \(nearest: nic-link\)"):
+        judge(mute=["nic-lnk"])
+    with pytest.raises(InputError, match="'zzz'"):
+        judge(select=["zzz"])
+    with pytest.raises(InputError, match="No host rule is left"):
+        judge(select=["iommu"], mute=["iommu"])
+
+
+def test_worst_first() -> None:
+    document = put(put(put(healthy(), "limits.iommu", "on"), "limits.acs", None), "functions.1.state", "DOWN")
+    found = rules.judge(TABLE, document, H100, mode="sriov", profile=CURRENT)
+    assert [(item.id, item.severity) for item in found] == [
+        ("nic-link", "error"),
+        ("acs", "unknown"),
+        ("iommu", "warning"),
+    ]
+    assert "mute acs" in found[1].remedy
+
+
+def test_documents_of_another_format_and_refused_shapes_are_refused() -> None:
+    with pytest.raises(DataError, match="format 2, not 1"):
+        rules.judge(TABLE, {**healthy(), "v": 2}, H100, mode="sriov", profile=CURRENT)
+    refused = SHAPES["BM.GPU.MI300X.8"]
+    with pytest.raises(InputError, match=r"BM\.GPU\.MI300X\.8"):
+        rules.judge(TABLE, healthy(), refused, mode="sriov", profile=CURRENT)
+
+
+def test_a_thousand_hosts_are_judged_in_seconds() -> None:
+    import time
+
+    document, begin = healthy(), time.process_time()
+    for _number in range(100):
+        rules.judge(TABLE, document, H100, mode="sriov", profile=CURRENT)
+    assert time.process_time() - begin < 1.0

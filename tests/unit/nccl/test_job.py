@@ -1,0 +1,403 @@
+# Copyright: gpuops.rdma contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The job model: what it becomes for each launcher, against the real CRDs, and the traps it must not step into."""
+
+from __future__ import annotations
+
+import dataclasses
+import shlex
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError
+from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import job as nccl_job
+from hypothesis import given
+from hypothesis import strategies as st
+from support import crd_schema
+
+Json = dict[str, Any]
+CRDS = {
+    "MPIJob": ("crds", "mpi-operator", "kubeflow.org_mpijobs.yaml"),
+    "Job": ("crds", "volcano", "batch.volcano.sh_jobs.yaml"),
+    "PodGroup": ("crds", "volcano", "scheduling.volcano.sh_podgroups.yaml"),
+}
+
+
+def job(**more: Any) -> nccl_job.Test:
+    values: Json = {
+        "name": "nccl-h100-8",
+        "namespace": "gpuops-nccl",
+        "nodes": ("10.140.0.1", "10.140.0.2"),
+        "gpus_per_node": 8,
+        "vfs_per_node": 16,
+        "image": "example.test/nccl-tests:1",
+        "hca": "mlx5",
+        "env": {"NCCL_IB_TC": "41", "UCX_TLS": "tcp"},
+    }
+    return nccl_job.Test(**{**values, **more})
+
+
+def host_job(**more: Any) -> nccl_job.Test:
+    return job(mode="host", vfs_per_node=0, hca="=mlx5_0,mlx5_1", **more)
+
+
+def main_object(test: nccl_job.Test, launcher: str) -> Json:
+    return nccl_job.objects(test, launcher)[-1]
+
+
+def pods(test: nccl_job.Test, launcher: str) -> tuple[Json, Json]:
+    """Templates of launcher and worker."""
+    spec = main_object(test, launcher)["spec"]
+    if launcher == "volcano":
+        by_name = {task["name"]: task["template"] for task in spec["tasks"]}
+        return by_name["launcher"], by_name["worker"]
+    replicas = spec["mpiReplicaSpecs"]
+    return replicas["Launcher"]["template"], replicas["Worker"]["template"]
+
+
+def config(test: nccl_job.Test, launcher: str) -> dict[str, str]:
+    return nccl_job.objects(test, launcher)[0]["data"]
+
+
+VARIANTS = [
+    job(),
+    host_job(),
+    job(topology="gpuops-nccl-topology", algo="RING", pull_secrets=("key",), iterations=20),
+    job(gang=True),
+    job(cpus=16, memory_gib=64, shm_gib=8),
+    host_job(mpi=5, interface=""),
+]
+
+
+@pytest.mark.parametrize("launcher", nccl_job.LAUNCHERS)
+@pytest.mark.parametrize("test", VARIANTS)
+def test_objects_are_what_the_real_crds_take(test: nccl_job.Test, launcher: str) -> None:
+    for obj in nccl_job.objects(test, launcher):
+        if obj["kind"] in CRDS:
+            assert crd_schema.faults(obj, crd_schema.upstream(*CRDS[obj["kind"]])) == []
+
+
+def test_the_contract_test_can_fail() -> None:
+    obj = main_object(job(), "volcano")
+    obj["spec"]["tasks"][0]["template"]["spec"]["restartPolicyy"] = "Never"
+    assert crd_schema.faults(obj, crd_schema.upstream(*CRDS["Job"]))
+
+
+@given(
+    nodes=st.integers(1, 70),
+    gpus=st.integers(1, 16),
+    vfs=st.integers(1, 32),
+    mode=st.sampled_from(nccl_job.MODES),
+    launcher=st.sampled_from(nccl_job.LAUNCHERS),
+    gang=st.booleans(),
+)
+def test_all_numbers_come_from_nodes_and_shape(
+    nodes: int, gpus: int, vfs: int, mode: str, launcher: str, gang: bool
+) -> None:
+    names = tuple(f"10.140.0.{index}" for index in range(nodes))
+    test = job(nodes=names, gpus_per_node=gpus, vfs_per_node=vfs, mode=mode, gang=gang)
+    obj, (_, worker) = main_object(test, launcher), pods(test, launcher)
+    resources = worker["spec"]["containers"][0]["resources"]
+    attached = worker["metadata"]["annotations"].get(nccl_job.NETWORKS, "")
+    wanted = vfs if mode == "sriov" else 0
+    assert len(attached.split(",") if attached else []) == wanted
+    for kind in ("limits", "requests"):
+        assert int(resources[kind].get("nvidia.com/sriov_rdma_vf", 0)) == wanted
+        assert int(resources[kind]["nvidia.com/gpu"]) == gpus
+    argv = nccl_job.command(test)
+    assert argv[argv.index("-np") + 1] == str(nodes * gpus)
+    assert f"ppr:{gpus}:node" in argv
+    lines = config(test, launcher)["hostfile"].splitlines()
+    assert sum(int(line.split("slots=")[1]) for line in lines) == nodes * gpus
+    if launcher == "volcano":
+        replicas = [task["replicas"] for task in obj["spec"]["tasks"]]
+        assert replicas == [task["minAvailable"] for task in obj["spec"]["tasks"]]
+        assert obj["spec"]["minAvailable"] == sum(replicas) == nodes + 1
+    else:
+        assert obj["spec"]["slotsPerWorker"] == gpus
+        assert obj["spec"]["mpiReplicaSpecs"]["Worker"]["replicas"] == nodes
+        groups = [item for item in nccl_job.objects(test, launcher) if item["kind"] == "PodGroup"]
+        assert [item["spec"]["minMember"] for item in groups] == ([nodes + 1] if gang else [])
+
+
+def test_hostfile_has_the_names_that_each_launchers_service_publishes() -> None:
+    # As recorded: batch/mpi-operator-*_2workers_running (hostfile) and volcano-*_2workers_running (<task>.host).
+    assert config(job(), "mpi")["hostfile"].splitlines()[1] == (
+        "nccl-h100-8-worker-1.nccl-h100-8.gpuops-nccl.svc slots=8"
+    )
+    assert config(job(), "volcano")["hostfile"].splitlines()[1] == "nccl-h100-8-worker-1.nccl-h100-8 slots=8"
+    assert config(job(), "volcano")["hostfile"].endswith("\n")
+
+
+# ---- traps ---------------------------------------------------------------------------------------------------------
+
+
+def test_volcano_ends_on_any_failed_or_evicted_pod_and_never_restarts() -> None:
+    spec = main_object(job(), "volcano")["spec"]
+    assert spec["policies"] == [{"events": ["PodFailed", "PodEvicted"], "action": "AbortJob"}]
+    by_name = {task["name"]: task for task in spec["tasks"]}
+    assert by_name["launcher"]["policies"] == [{"event": "TaskCompleted", "action": "CompleteJob"}]
+    assert spec["maxRetry"] == 1 and all(task["maxRetry"] == 1 for task in spec["tasks"])
+    assert "PodPending" not in str(spec) and "TaskFailed" not in str(spec)
+
+
+def test_mpi_keeps_the_log_of_its_only_try_and_lets_the_gpus_go() -> None:
+    spec = main_object(job(), "mpi")["spec"]
+    policy = spec["runPolicy"]
+    assert policy["backoffLimit"] == 0 and policy["cleanPodPolicy"] == "Running"
+    assert {replica["restartPolicy"] for replica in spec["mpiReplicaSpecs"].values()} == {"Never"}
+    # The Job's own deadline deletes the launcher and its log: ours must come first.
+    assert policy["activeDeadlineSeconds"] > job().deadline
+    assert "ttlSecondsAfterFinished" not in policy
+
+
+def test_gang_and_waiting_for_workers_exclude_each_other() -> None:
+    assert main_object(job(), "mpi")["spec"]["launcherCreationPolicy"] == "WaitForWorkersReady"
+    group, gang = nccl_job.objects(job(gang=True), "mpi")[1:]
+    assert gang["spec"]["launcherCreationPolicy"] == "AtStartup"
+    for template in pods(job(gang=True), "mpi"):
+        assert template["spec"]["schedulerName"] == "volcano"
+        assert (
+            template["metadata"]["annotations"][nccl_job.GROUP] == group["metadata"]["name"] != gang["metadata"]["name"]
+        )
+
+
+@pytest.mark.parametrize("launcher", nccl_job.LAUNCHERS)
+def test_sriov_pods_have_ipc_lock_and_nothing_else(launcher: str) -> None:
+    for template in pods(job(), launcher):
+        spec = template["spec"]
+        assert "hostNetwork" not in spec and "hostPath" not in str(spec)
+        assert spec["automountServiceAccountToken"] is False
+    launcher_pod, worker = pods(job(), launcher)
+    assert worker["spec"]["containers"][0]["securityContext"] == {"capabilities": {"add": ["IPC_LOCK"]}}
+    assert "securityContext" not in launcher_pod["spec"]["containers"][0]
+    assert nccl_job.NETWORKS not in launcher_pod["metadata"].get("annotations", {})
+
+
+@pytest.mark.parametrize("launcher", nccl_job.LAUNCHERS)
+def test_host_workers_use_the_host_network_and_no_vf(launcher: str) -> None:
+    launcher_pod, worker = pods(host_job(), launcher)
+    spec = worker["spec"]
+    assert spec["hostNetwork"] is True and spec["dnsPolicy"] == "ClusterFirstWithHostNet"
+    assert {"name": "infiniband", "hostPath": {"path": "/dev/infiniband", "type": "Directory"}} in spec["volumes"]
+    assert spec["containers"][0]["securityContext"] == {"privileged": True, "capabilities": {"add": ["IPC_LOCK"]}}
+    assert "sriov" not in str(worker) and nccl_job.NETWORKS not in str(worker)
+    assert "hostNetwork" not in launcher_pod["spec"]
+    assert "disable-network-policy" in str(main_object(host_job(), "volcano")["spec"]["plugins"])
+
+
+@pytest.mark.parametrize("launcher", nccl_job.LAUNCHERS)
+def test_workers_stand_on_the_named_nodes_one_on_each(launcher: str) -> None:
+    _, worker = pods(job(), launcher)
+    affinity = worker["spec"]["affinity"]
+    terms = affinity["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
+    named = [field["values"] for term in terms for field in term["matchFields"]]
+    assert named == [["10.140.0.1"], ["10.140.0.2"]]
+    apart = affinity["podAntiAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"][0]
+    assert apart["labelSelector"]["matchLabels"].items() <= worker["metadata"]["labels"].items()
+
+
+def test_pod_names_stay_within_63_characters() -> None:
+    with pytest.raises(InputError, match="too long"):
+        nccl_job.objects(job(name="n" * 41), "volcano")
+    assert len(f"{'n' * 40}-launcher-xxxxx") <= 63
+
+
+# ---- command and environment ---------------------------------------------------------------------------------------
+
+
+def test_open_mpi_4_and_5_get_their_own_option_names() -> None:
+    four, five = shlex.join(nccl_job.command(job())), shlex.join(nccl_job.command(job(mpi=5)))
+    assert "--mca plm_rsh_args '-p 2222 " in four and "--prtemca" not in four
+    assert "--prtemca plm_ssh_args '-p 2222 " in five and "plm_rsh" not in five and "orte" not in five
+    for text in (four, five):
+        assert "--hostfile /etc/gpuops/hostfile" in text and "ConnectionAttempts" in text
+        assert text.endswith("all_reduce_perf -b 8 -e 8G -f 2 -g 1")
+
+
+def test_nccl_variables_go_into_the_file_and_others_to_mpirun() -> None:
+    test = job(algo="RING")
+    lines = config(test, "mpi")["nccl.conf"].splitlines()
+    assert {"NCCL_IB_HCA=mlx5", "NCCL_ALGO=RING", "NCCL_IB_TC=41", "NCCL_SOCKET_IFNAME=eth0"} <= set(lines)
+    assert {"NCCL_DEBUG=INFO", "NCCL_DEBUG_SUBSYS=INIT,NET,GRAPH,ENV"} <= set(lines)
+    assert "UCX_TLS" not in "".join(lines)
+    assert "-x UCX_TLS=tcp" in shlex.join(nccl_job.command(test)) and "NCCL_" not in shlex.join(nccl_job.command(test))
+    assert not any(line.startswith("NCCL_ALGO") for line in config(job(), "mpi")["nccl.conf"].splitlines())
+
+
+def test_topology_file_is_mounted_only_where_the_plan_says_so() -> None:
+    assert "NCCL_TOPO_FILE" not in nccl_job.nccl_env(job()) and "gpuops-topology" not in str(pods(job(), "mpi"))
+    test = job(topology="gpuops-nccl-topology", topology_key="h100.xml")
+    assert nccl_job.nccl_env(test)["NCCL_TOPO_FILE"] == "/etc/gpuops-topology/h100.xml"
+    _, worker = pods(test, "mpi")
+    assert {"name": "topology", "configMap": {"name": "gpuops-nccl-topology"}} in worker["spec"]["volumes"]
+
+
+def run_launcher(test: nccl_job.Test, folder: Path, mpirun: str) -> subprocess.CompletedProcess[str]:
+    """The launcher's script for real, with our own mpirun and a host that listens."""
+    programs = folder / "bin"
+    programs.mkdir()
+    for name, text in {"mpirun": mpirun, "all_reduce_perf": "exit 0"}.items():
+        (programs / name).write_text(f"#!/bin/bash\n{text}\n")
+        (programs / name).chmod(0o755)
+    script = nccl_job.launcher_script(test).replace("/etc/gpuops/hostfile", str(folder / "hostfile"))
+    env = {"PATH": f"{programs}:/usr/bin:/bin"}
+    return subprocess.run(["bash", "-c", script], capture_output=True, text=True, env=env, timeout=30)
+
+
+@pytest.fixture
+def port() -> Any:
+    import socket
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield server.getsockname()[1]
+
+
+@pytest.mark.parametrize("code", [0, 3, 134])
+def test_the_launchers_exit_code_is_mpiruns(
+    tmp_path: Path, port: int, code: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(nccl_job, "PORT", port)
+    (tmp_path / "hostfile").write_text("127.0.0.1 slots=8\n127.0.0.1 slots=8\n")
+    done = run_launcher(job(), tmp_path, f'echo "mpirun $*"; exit {code}')
+    assert done.returncode == code, done.stderr
+    called = next(line for line in done.stdout.splitlines() if line.startswith("mpirun "))
+    assert called.endswith("/bin/all_reduce_perf -b 8 -e 8G -f 2 -g 1") and "-np 16" in called
+
+
+def test_an_unreachable_worker_is_named_and_mpirun_never_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(nccl_job, "PORT", 1)
+    (tmp_path / "hostfile").write_text("127.0.0.1 slots=8\n")
+    done = run_launcher(job(nodes=("a",), reach=1), tmp_path, "echo mpirun")
+    assert done.returncode == nccl_job.LAUNCH_FAILED
+    assert "no sshd at 127.0.0.1 port 1 after 1 s: Connection refused" in done.stdout
+    assert "mpirun" not in done.stdout
+
+
+def test_an_image_without_the_program_says_so(tmp_path: Path, port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nccl_job, "PORT", port)
+    (tmp_path / "hostfile").write_text("127.0.0.1 slots=8\n")
+    done = run_launcher(job(collective="sendrecv"), tmp_path, "echo mpirun")
+    assert done.returncode == nccl_job.LAUNCH_FAILED and "the image has no sendrecv_perf" in done.stdout
+
+
+def test_scripts_are_valid_shell() -> None:
+    data = config(job(nodes=tuple(f"n{index}" for index in range(40))), "mpi")
+    assert "rank.sh" in data
+    for name in ("launcher.sh", "worker.sh", "rank.sh"):
+        subprocess.run(["bash", "-n"], input=data[name], text=True, check=True)
+    assert "sleep 3600" not in str(data) and "|| true\n" not in data["launcher.sh"].splitlines()[-1]
+
+
+def test_only_the_first_ranks_of_a_big_job_print_info(tmp_path: Path) -> None:
+    assert "rank.sh" not in config(job(nodes=tuple(f"n{index}" for index in range(32))), "mpi")
+    for rank, level in ((0, "INFO"), (255, "INFO"), (256, "WARN")):
+        done = subprocess.run(
+            ["bash", "-c", nccl_job.rank_script(), "rank.sh", "/bin/sh", "-c", "echo $NCCL_DEBUG"],
+            capture_output=True,
+            text=True,
+            env={"OMPI_COMM_WORLD_RANK": str(rank), "NCCL_DEBUG": "INFO"},
+        )
+        assert done.stdout.strip() == level
+
+
+# ---- refusals ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"algo": "auto"}, "NCCL_ALGO=auto"),
+        ({"env": {"NCCL_ALGO": "AUTO"}}, "NCCL_ALGO=auto"),
+        ({"mode": "both"}, "known: sriov, host"),
+        ({"collective": "allreduce"}, "known: all_reduce"),
+        ({"nodes": ()}, "at least one node"),
+        ({"nodes": ("a", "a")}, "each once"),
+        ({"mpi": 3}, "known: 4, 5"),
+        ({"vfs_per_node": 0}, "at least one VF"),
+        ({"image": ""}, "no image"),
+        ({"image": "nccl-tests@sha256:12"}, "no digest"),
+    ],
+)
+def test_refused(change: Json, words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        nccl_job.objects(job(**change), "mpi")
+
+
+def test_unknown_launcher_is_refused_with_the_known_ones() -> None:
+    with pytest.raises(InputError, match="known: volcano, mpi"):
+        nccl_job.objects(job(), "slurm")
+
+
+@pytest.mark.parametrize("launcher", nccl_job.LAUNCHERS)
+def test_workers_ask_for_what_the_nodes_have(launcher: str) -> None:
+    small = job(**nccl_job.room(8, 30.0, 100 * nccl_job.GIB))
+    worker = pods(small, launcher)[1]["spec"]
+    asked = worker["containers"][0]["resources"]["requests"]
+    assert (asked["cpu"], asked["memory"], asked["ephemeral-storage"]) == ("15", "50Gi", "1Gi")
+    assert {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": "25Gi"}} in worker["volumes"]
+    assert nccl_job.room(8, 220.0, 1900 * nccl_job.GIB) == {"cpus": 32, "memory_gib": 128, "shm_gib": 32}
+    assert nccl_job.room(8, 0.5, 0) == {"cpus": 1, "memory_gib": 1, "shm_gib": 1}
+
+
+def test_the_room_is_the_smallest_nodes() -> None:
+    plan = {
+        "namespaces": {"job": "j"},
+        "resources": {"gpu": "nvidia.com/gpu", "vf": "nvidia.com/sriov_rdma_vf"},
+        "mode": "sriov",
+        "nodes": [{"name": n, "cpu": cpu, "memory": 1 << 40} for n, cpu in (("a", 200.0), ("b", 40.0), ("c", 8.0))],
+    }
+    names = "name gpus_per_node vfs_per_node min_bytes max_bytes image mpi env hca algo interface deadline collective"
+    entry = {name: getattr(job(), name) for name in names.split()}
+    assert nccl_job.of_plan(plan, entry, ["a", "b"]).cpus == 20
+    assert nccl_job.of_plan({**plan, "nodes": [{"name": "a"}]}, entry, ["a"]).cpus == 0
+
+
+def test_a_kueue_queue_is_a_label_and_a_suspended_job() -> None:
+    made = main_object(job(kueue_queue="gpus"), "mpi")
+    assert made["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] == "gpus"
+    assert made["spec"]["runPolicy"]["suspend"] is True
+    assert crd_schema.faults(made, crd_schema.upstream(*CRDS["MPIJob"])) == []
+    assert "suspend" not in str(main_object(job(), "mpi")) and "kueue" not in str(main_object(job(), "mpi"))
+    with pytest.raises(InputError, match="Kueue does not manage Volcano Jobs"):
+        nccl_job.objects(job(kueue_queue="gpus"), "volcano")
+
+
+def test_volcanos_queue_is_the_jobs_and_the_gangs() -> None:
+    assert main_object(job(queue="gold"), "volcano")["spec"]["queue"] == "gold"
+    group = next(obj for obj in nccl_job.objects(job(queue="gold", gang=True), "mpi") if obj["kind"] == "PodGroup")
+    assert group["spec"]["queue"] == "gold"
+
+
+@pytest.mark.parametrize("launcher", nccl_job.LAUNCHERS)
+def test_an_image_by_digest_from_a_private_registry(launcher: str) -> None:
+    image = f"registry.test/nccl-tests:1@sha256:{'a' * 64}"
+    for template in pods(job(image=image, pull_secrets=("key", "other")), launcher):
+        assert template["spec"]["containers"][0]["image"] == image
+        assert template["spec"]["imagePullSecrets"] == [{"name": "key"}, {"name": "other"}]
+
+
+def test_an_entrys_jobs_have_names_that_pods_can_bear() -> None:
+    for slug in ("a100-v2-8", "h100-8"):
+        for name in nccl_job.names({"name": f"nccl-{slug}"}):
+            nccl_job.check(job(name=name), "volcano")
+
+
+def test_plan_entry_becomes_the_job() -> None:
+    plan = {
+        "namespaces": {"job": "gpuops-nccl"},
+        "resources": {"gpu": "nvidia.com/gpu", "vf": "nvidia.com/sriov_rdma_vf"},
+        "network_attachment": "gpuops-nccl/rdma-vf",
+        "mode": "sriov",
+    }
+    fields = {field.name: getattr(job(), field.name) for field in dataclasses.fields(nccl_job.Test)}
+    names = "name gpus_per_node vfs_per_node min_bytes max_bytes image mpi env hca algo interface deadline collective"
+    entry = {name: fields[name] for name in names.split()}
+    assert nccl_job.of_plan(plan, entry, ["10.140.0.1", "10.140.0.2"]) == job()
+    other = nccl_job.of_plan({**plan, "network_attachment": "shared/rdma"}, entry, ["a"], gang=True)
+    assert other.network == "shared/rdma" and other.gang

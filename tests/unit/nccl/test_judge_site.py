@@ -1,0 +1,249 @@
+# Copyright: gpuops.rdma contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Every shape and collective on 2 to 64 nodes; a site's own thresholds and history; what the sentence says."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+
+import pytest
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import NcclVerdict
+from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import judge, parse
+from hypothesis import given
+from hypothesis import strategies as st
+from support import nccl_samples as samples
+
+H100 = samples.shapes()["BM.GPU.H100.8"]
+B4 = samples.shapes()["BM.GPU.B4.8"]
+LARGE = {"min_bytes": 1 << 31}
+"""Three rows do: only the largest is judged."""
+
+
+def judged(run, shape=H100, nodes=2, table=samples.TABLE, history=(), threshold=None, **expect):
+    return judge.judge(run, shape=shape, nodes=nodes, table=table, threshold=threshold, expect=expect, history=history)
+
+
+# --- every shape, collective and number of nodes ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("nodes", [2, 4, 8, 64])
+@pytest.mark.parametrize("name", samples.with_line_rate())
+def test_the_healthy_value_passes_and_0_8_of_it_fails(name, nodes):
+    """For all collectives that can be judged, with and without NCCL_ALGO=RING, through the text that they print."""
+    shape = samples.shapes()[name]
+    for collective in samples.JUDGED:
+        for algo in ("", "default", "RING") if collective == "all_reduce" else ("",):
+            good, bad = (
+                samples.model_run(shape, nodes, collective, algo=algo, slow=slow, **LARGE) for slow in (1.0, 0.8)
+            )
+            found = samples.verdict_of(samples.text(good), shape, nodes, algo=algo)
+            assert found.verdict == "pass", (collective, algo, found.reason)
+            assert found.bound_ring is not None and found.threshold is not None and found.source
+            found = samples.verdict_of(samples.text(bad), shape, nodes, algo=algo)
+            assert found.verdict == "fail", (collective, algo, found.reason)
+
+
+@pytest.mark.parametrize("nodes", [2, 3, 4, 8, 64, 625])
+@pytest.mark.parametrize("collective", samples.JUDGED)
+def test_healthy_values_and_thresholds_lie_below_what_is_possible(collective, nodes):
+    for name in samples.with_line_rate():
+        shape = samples.shapes()[name]
+        most = judge.ceiling(shape, collective, nodes)
+        for algo in ("default", "RING"):
+            assert judge.model_busbw(shape, collective, nodes, 16 << 30, algo) < most
+            assert judge.threshold_for(samples.TABLE, shape, collective, nodes, algo)[0] < most
+
+
+def test_what_no_wire_can_carry_is_not_believed():
+    """Such a log is of other nodes, another number of them, or another collective. A given threshold is the user's."""
+    fast = samples.model_run(H100, 2, slow=1.7)
+    found = judged(fast)
+    assert (found.verdict, "cannot exceed 750" in found.reason) == ("incomplete", True)
+    assert judged(fast, threshold=440.0).verdict == "pass"
+    within = judged(samples.model_run(H100, 2, slow=1.5))
+    assert within.verdict == "pass"
+    assert judge.ceiling(H100, "all_reduce", 1) is None
+    assert judge.ceiling(samples.shapes()["BM.GPU.GM4.8"], "all_reduce", 2) is None
+
+
+# --- the sentence -----------------------------------------------------------------------------------------------------
+
+
+def test_a_slow_pair_is_told_why_the_threshold_is_above_the_line():
+    found = judged(samples.model_run(H100, 2, slow=0.9))
+    assert found.verdict == "fail"
+    assert "425.9 GB/s; NIC line 400, threshold 440 (1.1)" in found.reason
+    assert "Above the NIC line rate is normal for 2 nodes" in found.reason
+    assert "line rate is normal" not in judged(samples.model_run(H100, 8, slow=0.8), nodes=8).reason
+
+
+@pytest.mark.parametrize(("collective", "bound"), [("alltoall", 93.75), ("sendrecv", 50.0), ("all_gather", 400.0)])
+def test_the_collectives_own_limit_is_told(collective, bound):
+    found = judged(samples.model_run(H100, 2, collective))
+    assert found.bound_ring == bound
+    assert found.percent_of_bound == pytest.approx(100 * found.measured / bound, abs=0.06)
+    assert (f"limit of {collective} {bound:.4g}" in found.reason) == (bound != 400.0)
+
+
+def test_a_ring_that_nccl_chose_itself_is_named():
+    ring = samples.model_run(H100, 2, algo="RING")
+    chosen = dataclasses.replace(ring, transport={"net": "IB", "env": {}, "algo": "RING/SIMPLE"})
+    assert "NCCL chose RING by itself" in judged(chosen, algo="default").reason
+    asked = dataclasses.replace(ring, transport={"net": "IB", "env": {"NCCL_ALGO": "Ring"}, "algo": "RING/SIMPLE"})
+    assert judged(asked).verdict == "pass"
+
+
+def test_one_node_must_not_go_over_sockets():
+    shape, way = samples.shapes()["BM.GPU.H200.8"], {"net": "Socket", "env": {}}
+    run = samples.model_run(shape, 1)
+    idle = dataclasses.replace(run, transport={**way, "channels": {"P2P/CUMEM": 96}})
+    assert judged(idle, shape, 1).verdict == "pass", "NCCL names a network also where it needs none"
+    used = dataclasses.replace(run, transport={**way, "channels": {"P2P/CUMEM": 96, "NET/Socket": 2}})
+    assert (judged(used, shape, 1).verdict, "TCP sockets" in judged(used, shape, 1).reason) == ("fail", True)
+    slow = samples.model_run(shape, 1, slow=0.1)
+    shm = dataclasses.replace(slow, transport={**way, "channels": {"SHM/direct": 16}})
+    assert "host memory (SHM)" in judged(shm, shape, 1).reason
+
+
+# --- a site's own thresholds ------------------------------------------------------------------------------------------
+
+
+def test_a_sites_row_counts_before_the_tables():
+    before = copy.deepcopy(samples.TABLE)
+    table = judge.with_site(samples.TABLE, [{"shapes": [H100.name], "nodes": "2", "gbytes": 480}])
+    found = judged(samples.model_run(H100, 2), table=table)
+    assert (found.verdict, found.threshold, found.source) == ("fail", 480, "this site's own threshold")
+    assert judged(samples.model_run(H100, 4), nodes=4, table=table).threshold == 360
+    assert judged(samples.model_run(B4, 2), B4, table=table).threshold == 185
+    assert before == samples.TABLE
+
+
+def test_a_sites_row_can_be_for_all_shapes_and_name_its_source():
+    row = {"nodes": "2+", "collectives": ["alltoall"], "fraction": 0.5, "source": "our own acceptance test"}
+    table = judge.with_site(samples.TABLE, [row])
+    for name in samples.with_line_rate():
+        shape = samples.shapes()[name]
+        found = judged(samples.model_run(shape, 4, "alltoall"), shape, 4, table=table)
+        assert (found.fraction, found.source) == (0.5, "our own acceptance test")
+        assert judged(samples.model_run(shape, 4), shape, 4, table=table).fraction == 0.9
+
+
+def test_a_sites_row_makes_a_shape_without_line_rate_judged():
+    shape = samples.shapes()["BM.GPU.GM4.8"]
+    table = judge.with_site(samples.TABLE, [{"shapes": [shape.name], "nodes": "2", "gbytes": 150}])
+    run = samples.model_run(B4, 2)
+    assert judged(run, shape).verdict == "unjudged"
+    assert judged(run, shape, table=table).verdict == "pass"
+
+
+@pytest.mark.parametrize(
+    ("row", "words"),
+    [
+        ({"gbytes": 1, "nodes": "few"}, 'nodes is "2" or "4+"'),
+        ({"nodes": "2"}, "either fraction or gbytes"),
+        ({"nodes": "2", "gbytes": -1}, "numbers above 0"),
+        ({"nodes": "2", "gbytes": "400"}, "numbers above 0"),
+        ({"nodes": "2", "gbytes": float("nan")}, "numbers above 0"),
+        ({"nodes": "2", "gbytes": 400, "collectives": ["all_redcue"]}, "unknown collective all_redcue"),
+        ({"nodes": "2", "gbytes": 400, "shapes": "BM.GPU.H100.8"}, "are lists"),
+        ({"nodes": "2", "gbits": 400}, "unknown key gbits; known are"),
+        ("400", "not a list of mappings"),
+    ],
+)
+def test_a_faulty_row_of_a_site_is_refused(row, words):
+    with pytest.raises(InputError, match=r"thresholds") as caught:
+        judge.with_site(samples.TABLE, [row])
+    assert words in str(caught.value)
+
+
+# --- a site's own history ---------------------------------------------------------------------------------------------
+
+RUN = samples.model_run(H100, 2)
+
+
+def line(busbw, **changes):
+    verdict = NcclVerdict("pass", "", measured=busbw, size=8 << 30)
+    record = judge.record(RUN, verdict, shape=H100, nodes=2, algo="default", when="2026-11-21T08:00:00Z")
+    return {**record, **changes}
+
+
+USUAL = [line(value) for value in (498.0, 500.0, 501.0, 499.0, 502.0, 500.0)]
+
+
+def base(history, **changes):
+    wanted = {"shape": H100.name, "collective": "all_reduce", "nodes": 2, "algo": "default", "size": 8 << 30}
+    return judge.baseline(history, **{**wanted, **changes})
+
+
+def test_a_record_is_what_the_file_holds():
+    assert line(500.0) == {
+        "v": 1,
+        "time": "2026-11-21T08:00:00Z",
+        "shape": "BM.GPU.H100.8",
+        "collective": "all_reduce",
+        "nodes": 2,
+        "algo": "default",
+        "size": 8 << 30,
+        "busbw": 500.0,
+        "verdict": "pass",
+    }
+    ring = dataclasses.replace(RUN, transport={"env": {"NCCL_ALGO": "Ring"}})
+    verdict = NcclVerdict("pass", "", measured=1.0, size=8)
+    assert judge.record(ring, verdict, shape=H100, nodes=None, algo="", when="")["algo"] == "RING"
+
+
+def test_median_and_mad():
+    found = base(USUAL)
+    assert (found.median, found.mad, found.count) == (500.0, 1.0, 6)
+    assert found.floor == 485.0, "3 percent at least, since clusters differ by less than that from day to day"
+    wide = base([line(value) for value in (480.0, 490.0, 500.0, 510.0, 520.0)])
+    assert wide.floor == pytest.approx(500 - 3.5 / 0.6745 * 10, abs=0.01)
+
+
+def test_only_good_runs_of_the_same_kind_count():
+    others = [
+        line(100.0, verdict="fail"),
+        line(100.0, verdict="degraded"),
+        line(100.0, verdict="unjudged"),
+        line(100.0, shape="BM.GPU.H200.8"),
+        line(100.0, nodes=4),
+        line(100.0, algo="RING"),
+        line(100.0, collective="all_gather"),
+        line(100.0, size=4 << 30),
+        line(100.0, v=2),
+        line(None),
+        line("500"),
+        line(float("nan")),
+        {},
+        None,
+        7,
+    ]
+    assert base([*USUAL, *others]) == base(USUAL)
+    assert base(USUAL[:4]) is None
+    assert base([line(100.0)] * 60 + [line(500.0)] * 50).median == 500.0
+
+
+def test_an_outlier_that_passes_is_degraded():
+    found = judged(RUN, history=USUAL)
+    assert (found.verdict, found.baseline) == ("degraded", 500.0)
+    assert "last 6 good runs had a median of 500 GB/s" in found.reason
+    assert judged(RUN, history=USUAL[:4]).verdict == "pass"
+    assert judged(RUN, history=[line(475.0)] * 9).verdict == "pass"
+    assert judged(samples.model_run(H100, 2, slow=0.8), history=USUAL).verdict == "fail"
+
+
+@given(st.lists(st.floats(1, 1000), max_size=12))
+def test_no_history_makes_anything_better(values):
+    history = [line(value) for value in values]
+    for slow in (1.0, 0.9):
+        run = samples.model_run(H100, 2, slow=slow, **LARGE)
+        without, found = judged(run).verdict, judged(run, history=history).verdict
+        assert found == without or (without, found) == ("pass", "degraded")
+
+
+def test_the_names_of_limits_and_programs_agree():
+    assert set(judge._LIMITS) == set(samples.JUDGED)
+    assert set(samples.JUDGED) < set(parse.COLLECTIVES)

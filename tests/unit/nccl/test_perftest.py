@@ -1,0 +1,260 @@
+# Copyright: gpuops.rdma contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""ib_write_bw between pairs: who is paired, what its output says, and which node and rail are named."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError
+from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import perftest
+from ansible_collections.gpuops.rdma.plugins.module_utils._nccl.perftest import Outcome, Rail
+from gpuops_sandbox.batch import perftest_pod
+from gpuops_sandbox.context import Fault, load_shapes
+from hypothesis import given
+from hypothesis import strategies as st
+from support.paths import ROOT
+
+SHAPES = load_shapes()
+H100 = SHAPES["BM.GPU.H100.8"]
+TABLE = yaml.safe_load((ROOT / "files/perftest.yml").read_text())
+TEST = perftest.Test("r1", "gpuops-nccl", H100, "image:1")
+
+# Posted by users of linux-rdma/perftest: issue 273 (Gb/s, -D 60); the head and counts of issue 234 (MB/s) with the
+# average of issue 225.
+POSTED = """\
+ ibv_wr* API     : OFF
+ TX depth        : 256
+---------------------------------------------------------------------------------------
+ #bytes     #iterations    BW peak[Gb/sec]    BW average[Gb/sec]   MsgRate[Mpps]
+ 8          224958464        0.00               0.48   \t\t   7.498617
+---------------------------------------------------------------------------------------
+"""
+IN_MIB = """\
+ #bytes     #iterations    BW peak[MB/sec]    BW average[MB/sec]   MsgRate[Mpps]
+ 65536      664644           0.00               11728.47\t\t   0.187656
+"""
+
+
+def log(*entries: tuple[int, float | None]) -> str:
+    lines: list[str] = []
+    for rail, gbits in entries:
+        lines.append(f"gpuops: rail {rail} hca mlx5_{18 + rail} gpu {rail // 2}")
+        lines += perftest_pod.output(H100, f"mlx5_{18 + rail}", rail // 2, gbits)
+        lines.append(f"gpuops: rail {rail} exit {int(gbits is None)}")
+    return "\n".join(lines) + "\n"
+
+
+def outcome(server: str, client: str, **bad: float | None) -> Outcome:
+    """All rails at 197 Gb/s but those given as r<rail>=Gb/s."""
+    wrong = {int(name[1:]): value for name, value in bad.items()}
+    text = log(*((pf.rail, wrong.get(pf.rail, 197.0)) for pf in H100.pfs))
+    return perftest.outcome((server, client), text, H100)
+
+
+def judged(*outcomes: Outcome) -> dict[str, Any]:
+    found: dict[str, Any] = perftest.judge(outcomes, H100, TABLE)
+    return found
+
+
+# ---- pairs ---------------------------------------------------------------------------------------------------------
+
+
+@given(st.integers(2, 40))
+def test_every_node_is_tested_in_disjoint_pairs(count: int) -> None:
+    nodes = [f"n{index}" for index in range(count)]
+    rounds = perftest.rounds(nodes)
+    for pairs in rounds:
+        flat = [node for pair in pairs for node in pair]
+        assert len(flat) == len(set(flat))
+    assert {node for pairs in rounds for pair in pairs for node in pair} == set(nodes)
+    assert len(rounds) == 1 + count % 2
+
+
+def test_one_node_is_not_enough() -> None:
+    with pytest.raises(InputError, match="two nodes"):
+        perftest.rounds(["n0"])
+
+
+def test_bad_pairs_are_split_over_good_nodes() -> None:
+    bad, good = outcome("a", "b", r3=90.0), outcome("c", "d")
+    assert perftest.again([bad, good], 192.0) == [("c", "a"), ("d", "b")]
+    assert perftest.again([bad], 192.0) == []
+    assert perftest.again([good], 192.0) == []
+    assert perftest.again([bad, outcome("a", "c")], 192.0) == [], "a has passed, so it is b"
+    assert perftest.again([bad, good, outcome("c", "a", r3=90.0), outcome("d", "b")], 192.0) == []
+
+
+# ---- output --------------------------------------------------------------------------------------------------------
+
+
+def test_posted_output_is_read() -> None:
+    assert perftest.bandwidth(POSTED.splitlines()) == 0.48
+    assert perftest.bandwidth(IN_MIB.splitlines()) == pytest.approx(98.38, abs=0.01)
+    assert perftest.bandwidth(POSTED.splitlines()[:-2]) is None
+    assert perftest.bandwidth([" 8 1 0.00 0.48 7.5"]) is None, "a row without its head has no unit"
+
+
+def test_all_rails_of_a_log_are_read() -> None:
+    rails = perftest.parse(log((0, 196.9), (1, None), (2, 98.5)))
+    assert [(rail.rail, rail.hca, rail.gbits) for rail in rails] == [
+        (0, "mlx5_18", 196.9),
+        (1, "mlx5_19", None),
+        (2, "mlx5_20", 98.5),
+    ]
+    assert rails[1].error == "Completion with error at client"
+
+
+@pytest.mark.parametrize(
+    ("lines", "words"),
+    [
+        ([" Couldn't connect to 10.0.0.1:18515", "gpuops: rail 0 exit 1"], "Couldn't connect"),
+        (["ib_write_bw: unrecognized option '--use_cuda=0'", "gpuops: rail 0 exit 1"], "unrecognized option"),
+        (["gpuops: no RDMA device for port 0000:0c:00.0", "gpuops: rail 0 exit 1"], "no RDMA device"),
+        (["gpuops: rail 0 exit 124"], "ended with 124"),
+        (["gpuops: rail 0 exit 0"], "printed no result"),
+        ([], "ends in the middle"),
+    ],
+)
+def test_what_went_wrong_is_told(lines: list[str], words: str) -> None:
+    head = "gpuops: rail 0 hca mlx5_18 gpu 0"
+    rails = perftest.parse("\n".join([head, *lines]))
+    assert len(rails) == 1
+    assert rails[0].gbits is None
+    assert words in rails[0].error
+
+
+def test_a_bandwidth_before_a_failure_does_not_count() -> None:
+    text = log((0, 197.0)).replace("rail 0 exit 0", "rail 0 exit 1")
+    assert perftest.parse(text)[0].gbits is None
+
+
+@given(st.integers(0, 5000))
+def test_a_log_cut_anywhere_never_passes(cut: int) -> None:
+    whole = log(*((pf.rail, 197.0) for pf in H100.pfs))
+    text = whole[: cut * len(whole) // 5001]
+    found = judged(perftest.outcome(("a", "b"), text, H100))
+    assert found["verdict"] != "pass"
+
+
+# ---- verdict -------------------------------------------------------------------------------------------------------
+
+
+def test_healthy_ports_pass_with_their_source() -> None:
+    found = judged(outcome("a", "b"), outcome("c", "d"))
+    assert (found["verdict"], found["findings"], found["threshold"]) == ("pass", [], 192.0)
+    assert "oci-hpc" in found["source"]
+
+
+def test_a_slow_rail_and_its_node_are_named() -> None:
+    found = judged(outcome("a", "b", r3=98.0), outcome("c", "d"), outcome("c", "a", r3=98.0), outcome("d", "b"))
+    assert found["verdict"] == "fail"
+    (finding,) = found["findings"]
+    assert (finding.subject, finding.severity) == ("a", "error")
+    assert "rail 3: 98.0 Gb/s" in finding.found
+    assert "third node" not in finding.found
+
+
+def test_without_a_third_node_both_are_named_and_that_is_said() -> None:
+    found = judged(outcome("a", "b", r5=None))
+    assert [item.subject for item in found["findings"]] == ["a", "b"]
+    assert all("needs a third node" in item.found for item in found["findings"])
+
+
+def test_no_output_is_incomplete_and_no_threshold_unjudged() -> None:
+    found = judged(Outcome(("a", "b"), (), "its pod on b: ImagePullBackOff x"))
+    assert found["verdict"] == "incomplete"
+    assert {item.severity for item in found["findings"]} == {"unknown"}
+    shape = SHAPES["BM.GPU.L40S.4"]
+    rails = tuple(Rail(pf.rail, pf.hca, 0, 50.0) for pf in shape.pfs)
+    assert perftest.judge([Outcome(("a", "b"), rails)], shape, TABLE)["verdict"] == "unjudged"
+
+
+def test_every_threshold_is_below_the_line_rate_of_its_shapes() -> None:
+    for row in TABLE["thresholds"]:
+        for name in row["shapes"]:
+            line = SHAPES[name].line_gbps
+            assert line is not None and 0.9 * line < row["gbits"] < line
+            assert row["source"]
+
+
+# ---- pods ----------------------------------------------------------------------------------------------------------
+
+
+def test_pods_ask_for_all_devices_and_stand_on_their_node() -> None:
+    server, client = perftest.pod(TEST, 1, "n1"), perftest.pod(TEST, 1, "n2", "10.0.0.9")
+    for pod, node, peer in ((server, "n1", ""), (client, "n2", "10.0.0.9")):
+        container = pod["spec"]["containers"][0]
+        assert container["resources"]["limits"] == {"nvidia.com/gpu": "8", "nvidia.com/sriov_rdma_vf": "16"}
+        assert pod["metadata"]["annotations"][perftest.NETWORKS].split(",") == ["rdma-vf"] * 16
+        env = {one["name"]: one["value"] for one in container["env"]}
+        assert env["PEER"] == peer
+        assert [entry.split(",")[1] for entry in env["RAILS"].split()] == [pf.pci for pf in H100.pfs]
+        terms = pod["spec"]["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+        assert terms["nodeSelectorTerms"][0]["matchFields"][0]["values"] == [node]
+    assert server["metadata"]["name"] != client["metadata"]["name"]
+
+
+def test_on_the_host_network_no_vf_is_asked_for() -> None:
+    pod = perftest.pod(perftest.Test("r1", "ns", H100, "i", mode="host"), 1, "n1")
+    assert pod["spec"]["hostNetwork"] is True
+    assert "nvidia.com/sriov_rdma_vf" not in pod["spec"]["containers"][0]["resources"]["limits"]
+
+
+@pytest.mark.parametrize("dmabuf", [True, False])
+def test_the_script_finds_devices_and_retries_and_is_bash(tmp_path: Path, dmabuf: bool) -> None:
+    """The real script with a program that answers as ib_write_bw: the first try finds no server."""
+    text = perftest.script(perftest.Test("r1", "ns", H100, "i", dmabuf=dmabuf))
+    sysfs = tmp_path / "sys"
+    for number, (pci, port) in enumerate((("0000:0c:00.2", "0000:0c:00.0"), ("0000:0c:00.3", "0000:0c:00.1"))):
+        device, physical = tmp_path / "pci" / pci, tmp_path / "pci" / port
+        device.mkdir(parents=True)
+        physical.mkdir(parents=True)
+        (device / "physfn").symlink_to(physical)
+        (sysfs / f"mlx5_{18 + number}").mkdir(parents=True)
+        (sysfs / f"mlx5_{18 + number}" / "device").symlink_to(device)
+    program = tmp_path / "bin" / "ib_write_bw"
+    program.parent.mkdir()
+    program.write_text(
+        "#!/bin/bash\n"
+        f'mark={tmp_path}/$(echo "$*" | md5sum | cut -c1-8)\n'
+        '[ -e "$mark" ] || { touch "$mark"; echo " Couldn\'t connect to $PEER"; exit 1; }\n'
+        'echo "$*"\n'
+        'echo " #bytes     #iterations    BW peak[Gb/sec]    BW average[Gb/sec]   MsgRate[Mpps]"\n'
+        'echo " 1048576    100              0.00               196.50             0.023425"\n'
+    )
+    program.chmod(0o755)
+    done = subprocess.run(
+        ["/bin/bash", "-c", text.replace("/sys/class/infiniband", str(sysfs))],
+        env={
+            "PATH": f"{program.parent}:/usr/bin:/bin",
+            "PEER": "10.0.0.9",
+            "RAILS": "0,0000:0c:00.0,0 1,0000:0c:00.1,4 2,0000:ff:00.0,1",
+        },
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    rails = perftest.parse(done.stdout)
+    assert [(rail.hca, rail.gpu, rail.gbits) for rail in rails] == [
+        ("mlx5_18", 0, 196.5),
+        ("mlx5_19", 4, 196.5),
+        ("none", 1, None),
+    ], done.stdout + done.stderr
+    assert "no RDMA device" in rails[2].error
+    assert "-d mlx5_19 -p 18516 -F --report_gbits" in done.stdout
+    assert ("--use_cuda=4 --use_cuda_dmabuf 10.0.0.9" if dmabuf else "--use_cuda=4 10.0.0.9") in done.stdout
+
+
+def test_the_sandbox_models_slow_and_broken_rails() -> None:
+    faults = [Fault("slow-nic", "a", "2"), Fault("rail-down", "b", "5"), Fault("slow-nic", "z", "1")]
+    found = perftest_pod.speeds(H100, faults, ("a", "b"))
+    assert found[2] == 100.0
+    assert found[5] is None
+    assert found[1] is not None and found[1] > 192

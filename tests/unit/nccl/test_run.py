@@ -1,0 +1,452 @@
+# Copyright: gpuops.rdma contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Following a job: the log that survives a broken stream, the deadlines, and what each end means for the verdict."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from ansible_collections.gpuops.rdma.plugins.action import nccl_test
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import (
+    InputError,
+    NotFound,
+    RdmaError,
+    Unreachable,
+)
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import NcclRun
+from ansible_collections.gpuops.rdma.plugins.module_utils._kube import readiness
+from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import job as nccl_job
+from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import parse
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._nccl import run as nccl_run
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._nccl.run import Outcome, Run, Shown, Tail
+from support.paths import ROOT
+
+Json = dict[str, Any]
+SHAPE = "BM.GPU.H100.8"
+
+
+class Logs:
+    """A client whose streams break off after some lines."""
+
+    def __init__(self, lines: list[str], cuts: list[int], gone: bool = False) -> None:
+        self.lines, self.cuts, self.gone = lines, cuts, gone
+
+    def log_lines(self, namespace: str, pod: str, *, container: str = "", follow: bool = False) -> Iterator[str]:
+        if self.gone and not follow:
+            raise NotFound("pods not found", 404)
+        if self.cuts:
+            yield from self.lines[: self.cuts.pop(0)]
+            raise Unreachable("the stream broke off")
+        yield from self.lines
+        if follow:
+            time.sleep(30)  # kwok never ends a stream that is followed
+
+
+@pytest.fixture(autouse=True)
+def fast(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nccl_run, "DRAIN", 0.2)
+
+
+def taken(client: Logs, path: Path) -> list[str]:
+    shown: list[str] = []
+    tail = Tail(client, "jobs", "launcher", path, shown.append)  # type: ignore[arg-type]
+    deadline = time.monotonic() + 10
+    while tail.count < len(client.lines) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    tail.finish()
+    assert shown == path.read_text().splitlines()
+    return shown
+
+
+def test_a_broken_stream_goes_on_without_losing_or_repeating_a_line(tmp_path: Path) -> None:
+    lines = [f"line {number}" for number in range(50)]
+    assert taken(Logs(lines, cuts=[7, 30]), tmp_path / "a.log") == lines
+
+
+def test_the_last_lines_are_read_once_more_after_the_end(tmp_path: Path) -> None:
+    client = Logs(["a", "b", "c"], cuts=[2])
+    tail = Tail(client, "jobs", "launcher", tmp_path / "a.log", lambda line: None)  # type: ignore[arg-type]
+    tail.finish()
+    assert (tmp_path / "a.log").read_text() == "a\nb\nc\n"
+
+
+def test_a_log_whose_pod_is_gone_is_kept_as_it_was(tmp_path: Path) -> None:
+    lines = ["a", "b"]
+    assert taken(Logs(lines, cuts=[], gone=True), tmp_path / "a.log") == lines
+
+
+def test_only_rows_and_trouble_are_shown() -> None:
+    shown: list[str] = []
+    found = Shown(shown.append)
+    text = (ROOT / ".." / "shared" / "recordings" / "nccl" / "all_reduce_new.txt").resolve()
+    if not text.exists():
+        pytest.skip("all_reduce_new.txt is not in ../shared/recordings/nccl")
+    for line in text.read_text().splitlines():
+        found.line(line)
+    rows = [line for line in shown if line[:1].isdigit()]
+    run = parse.parse(text.read_text().splitlines())[0]
+    assert len(rows) == sum(1 for row in run.rows if row.size >= nccl_run.SHOWN_FROM)
+    found.line("n1:40:140 [0] NCCL INFO Channel 00/0 : 8[0] -> 0[0] [receive] via NET/IB/0/GDRDMA")
+    found.line("n1:40:140 [0] NCCL WARN Call to ibv_modify_qp failed")
+    assert "NCCL INFO" not in "".join(shown) and "NCCL WARN" in shown[-1]
+    for _ in range(100):
+        found.line("NCCL WARN again")
+    assert len(shown) <= len(rows) + nccl_run.SHOWN_ERRORS
+
+
+# ---- deadlines -----------------------------------------------------------------------------------------------------
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def job(**more: Any) -> nccl_job.Test:
+    return nccl_job.Test(
+        **{"name": "nccl", "namespace": "jobs", "nodes": ("a", "b"), "gpus_per_node": 8, "image": "i", **more}
+    )
+
+
+def run_of(clock: Clock, tmp_path: Path) -> Run:
+    return Run(
+        None,  # type: ignore[arg-type]
+        job(vfs_per_node=16),
+        "mpi",
+        tmp_path / "a.log",
+        lambda line: None,
+        start_timeout=100.0,
+        grace=10.0,
+        run_timeout=50.0,
+        clock=clock,
+    )
+
+
+def worker(name: str, node: str = "", phase: str = "Pending", code: int | None = None) -> Json:
+    state: Json = {"terminated": {"exitCode": code, "reason": "OOMKilled"}} if code is not None else {}
+    return {
+        "metadata": {"name": name, "labels": {nccl_job.ROLE_LABEL: "worker"}},
+        "spec": {"nodeName": node} if node else {},
+        "status": {"phase": phase, "containerStatuses": [{"state": state}] if state else []},
+    }
+
+
+STUCK = readiness.Status("waiting", "0/5 nodes are available: 5 Insufficient nvidia.com/gpu.", "unschedulable", True)
+FINE = readiness.Status("waiting", "pods are starting")
+
+
+def test_pending_for_longer_than_the_grace_is_given_up_in_the_schedulers_words(tmp_path: Path) -> None:
+    clock = Clock()
+    running = run_of(clock, tmp_path)
+    pods = [worker("nccl-worker-0", "a"), worker("nccl-worker-1")]
+    assert running._overdue(pods, STUCK) is None
+    clock.now = 9.0
+    assert running._overdue(pods, FINE) is None, "room was found: the grace begins anew"
+    clock.now = 11.0
+    assert running._overdue(pods, STUCK) is None
+    clock.now = 21.0
+    outcome = running._overdue(pods, STUCK)
+    assert outcome is not None and outcome.stage == "schedule" and "Insufficient nvidia.com/gpu" in outcome.why
+
+
+def test_pods_that_never_start_meet_our_deadline(tmp_path: Path) -> None:
+    clock = Clock()
+    running = run_of(clock, tmp_path)
+    placed = [worker("nccl-worker-0", "a"), worker("nccl-worker-1", "b")]
+    clock.now = 101.0
+    outcome = running._overdue(placed, FINE)
+    assert outcome is not None and (outcome.stage, outcome.exit_code) == ("start", None)
+    assert "did not start within 1m40s" in outcome.why
+
+
+def test_the_run_itself_has_its_own_deadline(tmp_path: Path) -> None:
+    clock = Clock()
+    running = run_of(clock, tmp_path)
+    running.tail = object()  # type: ignore[assignment]
+    clock.now = 90.0
+    assert running._overdue([], FINE) is None
+    clock.now = 130.0
+    assert running._overdue([], FINE) is None, "it counts from the launcher's start"
+    clock.now = 141.0
+    outcome = running._overdue([], None)
+    assert outcome is not None and outcome.stage == "deadline"
+
+
+def test_workers_that_run_but_cannot_be_reached_are_no_hung_test(tmp_path: Path) -> None:
+    clock = Clock()
+    running = run_of(clock, tmp_path)
+    running.run_timeout = 1800.0
+    running.tail = object()  # type: ignore[assignment]
+    assert running._overdue([], FINE) is None
+    clock.now = running.test.reach + 11.0
+    outcome = running._overdue([], FINE)
+    assert outcome is not None and outcome.stage == "launch" and "sshd did not answer" in outcome.why
+    running._say("gpuops: 2 workers reached after 3 s")
+    assert running._overdue([], FINE) is None, "from then on the run has its own limit"
+
+
+def test_a_dead_worker_waits_for_the_launchers_last_words(tmp_path: Path) -> None:
+    clock = Clock()
+    running = run_of(clock, tmp_path)
+    launcher = {"metadata": {"name": "l"}, "spec": {}, "status": {"phase": "Running"}}
+    pods = [worker("nccl-worker-0", "a", "Running"), worker("nccl-worker-1", "b", "Failed", 137)]
+    clock.now = 1.0
+    assert running._ended(launcher, pods, FINE) is None
+    clock.now = 12.0
+    outcome = running._ended(launcher, pods, FINE)
+    assert outcome is not None and outcome.blamed == {"b": "exit 137 (OOMKilled)"}
+    assert running._ended(None, pods, FINE) is not None, "no launcher, no last words"
+
+
+def pulling(name: str, node: str = "a") -> Json:
+    """As the kubelet of 1.29 and newer says it: place, volumes and network are there, the image is not."""
+    pod = worker(name, node)
+    pod["status"]["conditions"] = [{"type": "PodReadyToStartContainers", "status": "True"}]
+    pod["status"]["containerStatuses"] = [{"state": {"waiting": {"reason": "ContainerCreating"}}}]
+    return pod
+
+
+def test_pulling_has_a_limit_of_its_own_and_does_not_count_for_the_start(tmp_path: Path) -> None:
+    clock, slow = Clock(), [pulling("nccl-worker-0"), pulling("nccl-worker-1", "b")]
+    running = run_of(clock, tmp_path)
+    running.pull_timeout = 400.0
+    assert running._overdue(slow, FINE) is None
+    assert "2 of 2 pods pull i (a, b)" in running._progress(slow, None, FINE)
+    clock.now = 390.0
+    assert running._overdue(slow, FINE) is None, "beyond the 100 s of the start"
+    clock.now = 401.0
+    outcome = running._overdue(slow, FINE)
+    assert outcome is not None and outcome.stage == "start"
+    assert outcome.why == "i was not pulled within 6m40s: nccl-worker-0 on a, nccl-worker-1 on b"
+
+
+def test_the_start_has_its_time_after_the_pull(tmp_path: Path) -> None:
+    clock = Clock()
+    running = run_of(clock, tmp_path)
+    assert running._overdue([pulling("nccl-worker-0")], FINE) is None
+    clock.now = 300.0
+    placed = [worker("nccl-worker-0", "a")]
+    assert running._overdue(placed, FINE) is None
+    clock.now = 399.0
+    assert running._overdue(placed, FINE) is None
+    clock.now = 401.0
+    outcome = running._overdue(placed, FINE)
+    assert outcome is not None and "did not start within 1m40s" in outcome.why
+
+
+def test_the_runs_deadline_starts_when_the_last_worker_has_its_image(tmp_path: Path) -> None:
+    clock = Clock()
+    running = run_of(clock, tmp_path)
+    running.tail = object()  # type: ignore[assignment]
+    begun = worker("nccl-worker-0", "a", "Running")
+    begun["status"]["containerStatuses"] = [{"state": {"running": {}}}]
+    clock.now = 90.0
+    assert running._overdue([begun, pulling("nccl-worker-1", "b")], FINE) is None
+    clock.now = 200.0
+    assert running._overdue([begun, begun], FINE) is None
+    clock.now = 249.0
+    assert running._overdue([begun, begun], FINE) is None
+    clock.now = 251.0
+    outcome = running._overdue([begun, begun], FINE)
+    assert outcome is not None and outcome.stage == "deadline"
+
+
+def test_a_job_that_kueue_stops_while_it_runs_is_no_verdict(tmp_path: Path) -> None:
+    clock = Clock()
+    running = run_of(clock, tmp_path)
+    running.tail = object()  # type: ignore[assignment]
+    assert running._overdue([], FINE) is None
+    halted = readiness.Status("waiting", "the MPIJob is suspended", "suspended", True)
+    outcome = running._overdue([], halted)
+    assert outcome is not None and outcome.stage == "gone" and "while it ran" in outcome.why
+
+
+# ---- the log -------------------------------------------------------------------------------------------------------
+
+
+def test_a_line_without_an_end_is_read_in_pieces(tmp_path: Path) -> None:
+    import tracemalloc
+
+    log = tmp_path / "endless.log"
+    with log.open("w") as out:
+        for _ in range(24):
+            out.write("x" * (1 << 20))
+    tracemalloc.start()
+    try:
+        run = nccl_test.parse(log)
+        _now, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert run.status in ("foreign", "empty") and peak < 8 << 20
+
+
+def test_the_client_cuts_a_log_line_without_an_end_but_no_watched_object() -> None:
+    from ansible_collections.gpuops.rdma.plugins.module_utils._kube import client as kube_client
+
+    class Answer:
+        def stream(self, size: int, decode_content: bool) -> Iterator[bytes]:
+            yield from [b"a\nb" * 1, *[b"x" * size] * 40, b"\nend"]
+
+    assert max(map(len, kube_client._lines(Answer(), 1 << 20))) < (1 << 20) + 65537
+    assert [len(line) for line in kube_client._lines(Answer())] == [1, 40 * 65536 + 1, 3]
+
+
+def test_two_images_in_one_test_are_told() -> None:
+    images = {"nccl-worker-0": "n@sha256:1", "nccl-worker-1": "n@sha256:2"}
+    outcome = Outcome("run", "", 3, {}, images=images)
+    found = nccl_test.judge(NcclRun("empty"), outcome, job(vfs_per_node=16), ENTRY).findings
+    assert [(item.severity, "2 images" in item.found) for item in found if item.id == "nccl.image"] == [
+        ("warning", True)
+    ]
+    pod = {"status": {"containerStatuses": [{"imageID": "docker-pullable://n@sha256:1"}]}}
+    assert nccl_run._image(pod) == "n@sha256:1"
+
+
+# ---- what an end means ---------------------------------------------------------------------------------------------
+
+ENTRY = {"name": "nccl", "shape": SHAPE}
+
+
+@pytest.mark.parametrize(
+    ("stage", "code", "verdict", "words"),
+    [
+        ("schedule", None, "incomplete", "did not start: WHY"),
+        ("start", None, "incomplete", "did not start: WHY"),
+        ("launch", 97, "incomplete", "did not start"),
+        ("gone", None, "incomplete", "did not start: WHY"),
+        ("worker", 1, "fail", "WHY"),
+        ("deadline", None, "fail", "the test hung: WHY"),
+        ("run", 3, "fail", "exit code 3"),
+        ("run", 0, "incomplete", "empty"),
+    ],
+)
+def test_no_end_without_a_table_is_a_pass(stage: str, code: int | None, verdict: str, words: str) -> None:
+    found = nccl_test.judge(NcclRun("empty"), Outcome(stage, "WHY", code), job(vfs_per_node=16), ENTRY)
+    assert (found.verdict, words in found.reason) == (verdict, True), found.reason
+
+
+def test_a_good_table_with_a_bad_end_is_no_pass() -> None:
+    shape = yaml.safe_load((ROOT / "files" / "topology" / f"{SHAPE}.yml").read_text())["name"]
+    from gpuops_sandbox.batch import nccl_pod
+    from gpuops_sandbox.context import load_shapes
+
+    order = nccl_pod.order_of(["all_reduce_perf -b 8 -e 8G", "NCCL_DEBUG=INFO"])
+    assert order is not None
+    fleet = nccl_pod.Fleet(("nccl-worker-0", "nccl-worker-1"), ("a", "b"), load_shapes()[shape], False)
+    lines = list(nccl_pod.text_of(order, fleet, nccl_pod.simulate(order, fleet, 1.0, False)))
+    run = parse.parse(lines)[0]
+    test = job(vfs_per_node=16)
+    assert nccl_test.judge(run, Outcome("run", "", 0), test, ENTRY).verdict == "pass"
+    for outcome in (Outcome("run", "", 1), Outcome("worker", "w", 0), Outcome("deadline", "d"), Outcome("gone", "g")):
+        assert nccl_test.judge(run, outcome, test, ENTRY).verdict != "pass", outcome
+
+
+def test_nodes_that_are_to_blame_become_findings() -> None:
+    outcome = Outcome("worker", "w", 1, {"nccl-worker-0": "a", "nccl-worker-1": "b"}, {"b": "exit 137 (OOMKilled)"})
+    found = nccl_test.judge(NcclRun("empty"), outcome, job(vfs_per_node=16), ENTRY).findings
+    assert [(item.subject, item.severity, "137" in item.found) for item in found] == [("b", "error", True)]
+    held = Outcome("schedule", "0/5 nodes", None, {"nccl-worker-0": "a", "nccl-worker-1": ""})
+    found = nccl_test.judge(NcclRun("empty"), held, job(vfs_per_node=16), ENTRY).findings
+    assert [(item.subject, item.severity) for item in found] == [("b", "unknown")]
+
+
+# ---- ownership -----------------------------------------------------------------------------------------------------
+
+
+class Cluster:
+    """Objects by path; remembers what was deleted."""
+
+    def __init__(self, objects: dict[str, Json]) -> None:
+        self.objects, self.deleted = objects, []  # type: ignore[var-annotated]
+
+    def path(self, version: str, kind: str, namespace: str = "", name: str = "") -> str:
+        return "/".join(part for part in (kind, name) if part)
+
+    def find(self, path: str) -> Json | None:
+        return self.objects.get(path)
+
+    def list(self, path: str, *, label_selector: str = "") -> list[Json]:
+        key, _, value = label_selector.partition("=")
+        pods = [item for name, item in self.objects.items() if name.startswith("Pod/")]
+        return [item for item in pods if item["metadata"].get("labels", {}).get(key) == value]
+
+    def delete(self, path: str, *, propagation: str = "Background") -> bool:
+        self.deleted.append(path)
+        return self.objects.pop(path, None) is not None
+
+
+def named(name: str, **labels: str) -> Json:
+    return {"metadata": {"name": name, "labels": labels}}
+
+
+def cleaner(objects: dict[str, Json], tmp_path: Path) -> tuple[Run, Cluster]:
+    client = Cluster(objects)
+    running = run_of(Clock(), tmp_path)
+    running.client = client  # type: ignore[assignment]
+    return running, client
+
+
+def test_only_our_own_objects_and_pods_are_removed(tmp_path: Path) -> None:
+    ours = {"app.kubernetes.io/managed-by": "gpuops-rdma"}
+    objects = {
+        "MPIJob/nccl": named("nccl", **ours),
+        "ConfigMap/nccl-files": named("nccl-files", **ours),
+        "Pod/nccl-worker-0": named("nccl-worker-0", **{nccl_job.TEST_LABEL: "nccl"}),
+        "Pod/train-0": named("train-0", app="train"),
+        "Pod/other-worker-0": named("other-worker-0", **{nccl_job.TEST_LABEL: "other"}),
+    }
+    running, client = cleaner(objects, tmp_path)
+    assert running.clean() == 2
+    assert sorted(client.objects) == ["Pod/other-worker-0", "Pod/train-0"]
+
+
+def test_a_foreign_object_of_our_name_stops_everything(tmp_path: Path) -> None:
+    running, client = cleaner({"MPIJob/nccl": named("nccl", app="train")}, tmp_path)
+    with pytest.raises(RdmaError, match="not this collection's"):
+        running.clean()
+    assert client.deleted == []
+
+
+# ---- the plan ------------------------------------------------------------------------------------------------------
+
+
+def test_tests_are_chosen_by_name() -> None:
+    plan = {"tests": [{"name": "one"}, {"name": "two"}]}
+    assert [item["name"] for item in nccl_run.chosen(plan, [])] == ["one", "two"]
+    assert [item["name"] for item in nccl_run.chosen(plan, ["two"])] == ["two"]
+    with pytest.raises(InputError, match="It has: one, two"):
+        nccl_run.chosen(plan, ["three"])
+    with pytest.raises(InputError, match="no NCCL test"):
+        nccl_run.chosen({"tests": []}, [])
+
+
+def test_collectives_come_from_the_task_the_plan_or_the_entry() -> None:
+    entry = {"name": "nccl", "collective": "all_reduce"}
+    assert nccl_test.collectives(entry, {"collectives": []}) == ["all_reduce"]
+    both = {**entry, "collectives": ["all_gather", "all_reduce"]}
+    assert nccl_test.collectives(both, {"collectives": []}) == ["all_gather", "all_reduce"]
+    assert nccl_test.collectives(both, {"collectives": ["alltoall"]}) == ["alltoall"]
+    for names in (["allreduce"], ["all_reduce", "all_reduce"]):
+        with pytest.raises(InputError, match="Known: all_reduce"):
+            nccl_test.collectives(entry, {"collectives": names})
+
+
+def test_a_sites_thresholds_and_history_reach_the_judge(tmp_path: Path) -> None:
+    given = {"thresholds": [{"nodes": "2", "gbytes": 450}]}
+    standard = nccl_test.Standard.of(given, tmp_path / "site.jsonl")
+    assert standard.table["thresholds"][0]["gbytes"] == 450 and standard.history == []
+    with pytest.raises(InputError, match="thresholds"):
+        nccl_test.Standard.of({"thresholds": [{"nodes": "many", "gbytes": 450}]}, None)
+
+
+@pytest.mark.parametrize(("name", "stem"), [("nccl-h100-8", "nccl-h100-8"), ("gate", "nccl-gate")])
+def test_result_files_start_with_nccl(name: str, stem: str) -> None:
+    assert nccl_run.file_stem(name) == stem

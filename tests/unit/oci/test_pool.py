@@ -1,0 +1,166 @@
+# Copyright: gpuops.rdma contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""RDMA pools and hosts of OCI as data: differences, retry tokens, the script of a node, capacity, labels."""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+import json
+import subprocess
+from typing import Any
+
+import pytest
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Locality, NodeFacts
+from ansible_collections.gpuops.rdma.plugins.module_utils._oci import hosts
+from ansible_collections.gpuops.rdma.plugins.module_utils._oci import pool as oci_pool
+from ansible_collections.gpuops.rdma.plugins.module_utils._oci.pool import Wanted
+
+WANTED = Wanted("rdma", nodes=2, shape="BM.GPU.H100.8", compartment="c", cluster="k", labels={"team": "ml"})
+NODES = [
+    {"id": f"i{index}", "name": f"n{index}", "private_ip": f"10.0.0.{index}", "state": "ACTIVE"} for index in (1, 2)
+]
+
+
+def there(**changes: Any) -> dict[str, Any]:
+    told = {
+        "id": "p",
+        "name": "rdma",
+        "state": "ACTIVE",
+        "rdma": "cc",
+        "size": 2,
+        "nodes": NODES,
+        "shape": WANTED.shape,
+    }
+    return {**told, "tags": oci_pool.tags(WANTED), "labels": oci_pool.labels(WANTED), **changes}
+
+
+def changed(pool: dict[str, Any], **asked: Any) -> list[tuple[str, str]]:
+    found = oci_pool.differences(pool, dataclasses.replace(WANTED, **asked))
+    return [(item.what, item.how) for item in found]
+
+
+def test_only_what_is_given_is_compared() -> None:
+    assert changed(there()) == []
+    assert changed(there(image="a", kubernetes_version="v1.33.1", boot_volume_gb=100)) == []
+    assert changed(there(image="a"), image="b") == [("image", "update")]
+    assert changed(there(labels={**oci_pool.labels(WANTED), "more": "x"})) == [], "labels of others stay"
+    assert changed(there(), taints=["a=b:NoSchedule"]) == [("config", "update")]
+    assert changed(there(tags={"owner": "them"}), taints=["a=b:NoSchedule"]) == [], "not ours: its script is not known"
+    assert changed(there(security_groups=["b", "a"]), security_groups=["a", "b"]) == []
+
+
+def test_nodes_that_are_missing_are_asked_for_once() -> None:
+    assert changed(there(nodes=NODES[:1])) == [("size", "size")]
+    assert changed(there(nodes=NODES[:1], state="UPDATING")) == [], "OCI is at it"
+    lost = {**NODES[1], "state": "FAILING", "error": "LimitExceeded: Out of host capacity."}
+    assert changed(there(nodes=[NODES[0], lost])) == [("size", "size")], "a node that was never launched"
+    assert changed(there(nodes=[NODES[0], {**lost, "state": "ACTIVE"}])) == []
+    assert changed(there(), remove_nodes=["10.0.0.1"]) == [("nodes", "replace")]
+    assert changed(there(), nodes=3, remove_nodes=["n2"]) == [("nodes", "replace"), ("size", "size")]
+
+
+def test_a_retry_token_is_of_one_request() -> None:
+    token = oci_pool.token(WANTED, "nodepool")
+    assert token == oci_pool.token(WANTED, "nodepool") and len(token) <= 64
+    others = [
+        oci_pool.token(WANTED, "computecluster"),
+        oci_pool.token(dataclasses.replace(WANTED, name="other"), "nodepool"),
+        oci_pool.token(WANTED, "nodepool", ["ocid of one that is gone"]),
+    ]
+    assert len({token, *others}) == 4
+
+
+def test_no_secret_and_no_order_in_the_digest() -> None:
+    one = dataclasses.replace(WANTED, kind="cluster_network", labels={"a": "1", "b": "2"})
+    two = dataclasses.replace(one, labels={"b": "2", "a": "1"})
+    assert oci_pool.digest(one) == oci_pool.digest(two) != oci_pool.digest(WANTED)
+
+
+@pytest.mark.parametrize("taints", [(), ("nvidia.com/gpu=present:NoSchedule", "a:NoExecute")])
+def test_the_script_of_a_node(taints: tuple[str, ...]) -> None:
+    """Valid shell with what the user gave in it, in a document that cloud-init reads."""
+    asked = dataclasses.replace(
+        WANTED, taints=taints, before_join="echo 'before'", after_join="echo after", package_repository="https://x/prod"
+    )
+    data = base64.b64decode(oci_pool.cloud_init(asked, "v1.34.1", "10.0.0.10", "Q0E=")).decode()
+    head, _newline, body = data.partition("\n")
+    files = {item["path"]: item for item in json.loads(body)["write_files"]}
+    assert head == "#cloud-config" and files["/etc/oke/oke-apiserver"]["content"] == "10.0.0.10"
+    assert files["/etc/kubernetes/ca.crt"] | {"encoding": "b64", "content": "Q0E="} == files["/etc/kubernetes/ca.crt"]
+    script = files["/usr/local/sbin/gpuops-join"]["content"]
+    assert subprocess.run(["bash", "-n"], input=script, text=True, timeout=20).returncode == 0
+    assert "echo 'before'" in script and "echo after" in script and "https://x/prod" in script and "@" not in script
+    assert ("--register-with-taints=nvidia.com/gpu=present:NoSchedule,a:NoExecute" in script) == bool(taints)
+    assert "version=1.34.1" in script
+
+
+def test_metadata_of_a_self_managed_node() -> None:
+    told = oci_pool.metadata(WANTED, "v1.34.1", "10.0.0.10", "Q0E=", "tenancy", native=False)
+    assert "pod-subnets" not in told and told["oke-tenancy-id"] == "tenancy"
+    native = oci_pool.metadata(
+        dataclasses.replace(WANTED, subnet="s"), "v1.34.1", "10.0.0.10", "Q0E=", "tenancy", native=True
+    )
+    assert native["pod-subnets"] == "s" and native["oke-max-pods"] == "31"
+    with pytest.raises(InputError, match="no certificate authority"):
+        oci_pool.certificate({"clusters": []})
+
+
+def test_capacity_in_words() -> None:
+    text = oci_pool.capacity("BM.GPU.H100.8", 4, {"AD-1": {"status": "AVAILABLE", "count": 3}, "AD-2": "no right"})
+    assert "- AD-1: AVAILABLE, 3 hosts\n- AD-2: unknown (no right)" in text and "need not be in one RDMA" in text
+    assert oci_pool.lacks_capacity("InternalError: Out of host capacity.") and not oci_pool.lacks_capacity("Limit")
+
+
+@pytest.mark.parametrize(
+    ("asked", "words"),
+    [
+        ({"nodes": 1}, "RDMA is between nodes"),
+        ({"shape": "BM.GPU.GB300.4"}, "GPU memory cluster"),
+        ({"placement_constraint": "SINGLE_BLOCK"}, "placement_constraint is of a cluster network"),
+        ({"kind": "cluster_network", "host_group": "h"}, "host_group is of a node pool"),
+    ],
+)
+def test_what_needs_no_answer_of_oci(asked: dict[str, Any], words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        oci_pool.check(dataclasses.replace(WANTED, **asked))
+
+
+def host(index: int, **changes: Any) -> dict[str, Any]:
+    told = {"id": f"ocid1.host.oc1..{index:011d}", "instance_id": f"i{index}", "shape": "BM.GPU.H100.8"}
+    told.update({"hpc_island_id": "x.islandaaaaa", "network_block_id": "x.00000000001", "health": "HEALTHY"})
+    return {**told, "local_block_id": "x.00000000002", "lifecycle_state": "OCCUPIED", **changes}
+
+
+def node(index: int, **changes: Any) -> NodeFacts:
+    return NodeFacts(f"n{index}", "BM.GPU.H100.8", True, provider_id=changes.pop("provider_id", f"i{index}"), **changes)
+
+
+def test_a_provider_id_may_have_a_scheme() -> None:
+    rows = hosts.rows([host(1)], [], [node(1, provider_id="oci://i1")], {})
+    assert rows[0]["node"] == "n1" and rows[0]["network_block"] == "00000000001"
+
+
+def test_labels_that_tell_another_place() -> None:
+    nodes = [node(1, locality=Locality("islandaaaaa", "00000000001", "00000000009"))]
+    told = hosts.findings(hosts.rows([host(1)], [], nodes, {}), nodes)
+    assert [(item.id, item.severity) for item in told] == [("oci.host-topology", "warning")]
+    assert told[0].found == "label says local_block 00000000009" and told[0].expected.startswith("00000000002")
+
+
+def test_health_that_oci_added_later_is_unknown() -> None:
+    rows = hosts.rows([host(1, health="UNKNOWN_ENUM_VALUE")], [], [node(1)], {})
+    assert [item.severity for item in hosts.findings(rows, [])] == ["unknown"]
+
+
+def test_a_virtual_machine_has_no_host_to_be_seen() -> None:
+    vm = NodeFacts("cpu", "VM.Standard.E5.Flex", True, provider_id="i9")
+    assert hosts.rows([host(1)], [], [vm], {})[0]["node"] == ""
+    assert len(hosts.rows([host(1)], [], [vm], {})) == 1
+
+
+def test_a_long_report_is_cut() -> None:
+    assert len(hosts.report({"x": "y" * 1000})) == hosts.SHOWN + 3
+    assert hosts.report(None) == ""

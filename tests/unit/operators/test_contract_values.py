@@ -1,0 +1,293 @@
+# Copyright: gpuops.rdma contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Profiles against the real charts' values, CRDs and webhook schemas (../shared/upstream).
+
+The key files of files/profiles are made from the charts' values.yaml. After a new release:
+``python tests/unit/operators/test_contract_values.py`` writes their ``keys`` and ``images``; ``also``, by hand, is
+part of the keys.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from ansible_collections.gpuops.rdma.plugins.module_utils._operators import releases
+from support import crd_schema
+from support.paths import ROOT
+
+PROFILES = ROOT / "files" / "profiles"
+UPSTREAM = ROOT.parent / "shared" / "upstream"
+NAMES = ("current", "guide-2024")
+OPERATORS = {"gpu_operator": "gpu-operator", "network_operator": "network-operator"}
+RELEASE = {"current": "v26.4.1", "guide-2024": "v23.10.x"}
+
+pytestmark = pytest.mark.skipif(not UPSTREAM.is_dir(), reason="needs ../shared/upstream (the real charts' data)")
+
+# Subcharts of which the umbrella chart's values.yaml shows a part only.
+OPEN_CHARTS = ("node-feature-discovery", "maintenance-operator-chart")
+# Mappings whose keys are the user's or Kubernetes' own.
+OPEN_NAMES = {
+    *("resources", "nodeSelector", "annotations", "labels", "affinity", "data", "featureGates"),
+    *("configDaemonNodeSelector", "configDaemonNodeSelectorExtra"),
+    *("startupProbe", "livenessProbe", "readinessProbe"),
+}
+
+
+def key_paths(values: dict[str, Any], prefix: str = "") -> list[str]:
+    found: list[str] = []
+    for key, value in values.items():
+        path = f"{prefix}{key}"
+        open_one = isinstance(value, dict) and (not value or key in OPEN_NAMES or path in OPEN_CHARTS)
+        if open_one:
+            found.append(f"{path}.*")
+        elif isinstance(value, dict):
+            found += key_paths(value, f"{path}.")
+        else:
+            found.append(path)
+    return sorted(found)
+
+
+def load(path: Path) -> Any:
+    return yaml.safe_load(path.read_text(encoding="utf-8"))
+
+
+def key_files() -> list[Path]:
+    return sorted(path for path in PROFILES.glob("keys-*.yml") if path.name != "keys-rules.yml")
+
+
+def upstream_values(key_file: Path) -> Path:
+    chart, version = key_file.stem.removeprefix("keys-").rsplit("-", 1)
+    return UPSTREAM / "values" / chart / f"{version}.yaml"
+
+
+def all_keys(path: Path) -> list[str]:
+    return sorted({*load(path)["also"], *key_paths(load(upstream_values(path)))})
+
+
+def all_images(path: Path) -> dict[str, str]:
+    """Where the chart takes its images from, but for the staging registry, which the published charts do not name."""
+    found: dict[str, str] = {}
+
+    def walk(tree: Any, prefix: str) -> None:
+        for key, value in tree.items():
+            if isinstance(value, dict):
+                walk(value, f"{prefix}{key}.")
+            elif isinstance(value, str) and releases._LOCATION.fullmatch(value) and "nvstaging" not in value:
+                found[f"{prefix}{key}"] = value
+
+    walk(load(upstream_values(path)), "")
+    return dict(sorted(found.items()))
+
+
+def profile(name: str) -> dict[str, Any]:
+    document, rules = load(PROFILES / f"{name}.yml"), load(PROFILES / "keys-rules.yml")
+    for operator in OPERATORS:
+        document[operator]["known_keys"] = load(PROFILES / document[operator]["keys"])["keys"]
+        document[operator]["rules"] = rules[operator]
+    return document
+
+
+def chart_values(name: str, operator: str) -> dict[str, Any]:
+    return load(upstream_values(PROFILES / profile(name)[operator]["keys"]))
+
+
+def rendered(name: str, operator: str, **more: Any) -> dict[str, Any]:
+    return releases.values(profile(name), operator, **more).values
+
+
+@pytest.mark.parametrize("path", key_files(), ids=lambda path: path.stem)
+def test_key_files_hold_the_charts_own_keys(path: Path) -> None:
+    assert load(path)["keys"] == all_keys(path)
+    assert load(path)["images"] == all_images(path)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_mirror_reaches_every_image_that_the_values_name(name: str) -> None:
+    document = profile(name)
+    for operator in OPERATORS:
+        document[operator]["known_images"] = load(PROFILES / document[operator]["keys"])["images"]
+    moved = releases.mirrored(document, "mirror.example:5000/x")
+    for operator in OPERATORS:
+        ours = releases.values(moved, operator).values
+        parts = releases.merge(chart_values(name, operator), ours)
+        parts.pop("kataManager", None)  # artefacts of a part that is off
+        merged = json.dumps(parts)
+        assert not [host for host in ("nvcr.io/nvidia", "ghcr.io/", "quay.io/") if f'"{host}' in merged]
+    assert moved["test_image"]["image"].startswith("mirror.example:5000/x/")
+    assert moved["vf_config_image"] == "mirror.example:5000/x/library/python:3.12-slim"
+    policy = json.dumps(moved["network_operator"]["policy"])
+    assert "nvcr.io" not in policy and policy.count("mirror.example:5000/x/nvidia/mellanox") in (0, 4)
+    assert moved["gpu_operator"]["repo"] == document["gpu_operator"]["repo"], "charts are rdma_charts' business"
+    assert releases.mirrored(document, "") is document
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("operator", OPERATORS)
+def test_every_key_that_we_set_is_a_key_of_the_chart(name: str, operator: str) -> None:
+    document = profile(name)
+    ours = document[operator]["values"]
+    # Given as overrides, the profile's own values go through the same checks as a user's.
+    assert releases.values(document, operator, ours).values == releases.merge(ours, {})
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_no_staging_image_would_run(name: str) -> None:
+    """v23.10.x's own data name nvstaging; what is switched on must not."""
+    document = profile(name)
+    assert "nvstaging" not in json.dumps(document["network_operator"]["policy"]) + json.dumps(document["cni"])
+    merged = releases.merge(chart_values(name, "network_operator"), rendered(name, "network_operator"))
+    running = {key: part for key, part in merged.items() if not isinstance(part, dict) or part.get("deploy", True)}
+    if not merged["sriovNetworkOperator"]["enabled"]:
+        running.pop("sriov-network-operator")
+    running.pop("ofedDriver", None)
+    assert "nvstaging" not in json.dumps(running)
+    assert "ofedDriver" not in merged or merged["ofedDriver"]["deploy"] is False
+
+
+def test_images_of_the_policy_are_those_of_the_release() -> None:
+    document, release = profile("current"), load(UPSTREAM / "values" / "network-operator" / "v26.4.1.release.yaml")
+    policy = document["network_operator"]["policy"]
+    parts = {
+        "SriovDevicePlugin": policy["sriovDevicePlugin"],
+        "nvIpam": policy["nvIpam"],
+        "CniPlugins": policy["secondaryNetwork"]["cniPlugins"],
+        "Multus": policy["secondaryNetwork"]["multus"],
+    }
+    for name, part in parts.items():
+        assert {key: part[key] for key in ("image", "repository", "version")} == {
+            key: release[name][key] for key in ("image", "repository", "version")
+        }
+
+
+def test_cni_images_of_the_guide_are_those_of_releases() -> None:
+    cni = profile("guide-2024")["cni"]
+    folder = UPSTREAM / "values" / "network-operator"
+    sriov = load(folder / "v23.10.x.release.yaml")["SriovCni"]
+    rdma = load(folder / "v24.10.1.release.yaml")["rdmaCni"]
+    assert cni["sriov_image"] == f"{sriov['repository']}/{sriov['image']}:{sriov['version']}"
+    assert cni["rdma_image"] == f"{rdma['repository']}/{rdma['image']}:{rdma['version']}"
+
+
+CONFIG = {
+    "resourceList": [
+        {
+            "resourcePrefix": "nvidia.com",
+            "resourceName": "sriov_rdma_vf",
+            "selectors": {
+                "vendors": ["15b3"],
+                "devices": ["101e"],
+                "drivers": ["mlx5_core"],
+                "rootDevices": ["0000:0c:00.0"],
+                "isRdma": True,
+            },
+        }
+    ]
+}
+
+
+def validate(value: Any, schema: dict[str, Any]) -> None:
+    jsonschema = pytest.importorskip("jsonschema")
+    jsonschema.Draft202012Validator(schema).validate(value)
+
+
+@pytest.mark.parametrize("multus", [True, False])
+def test_policy_fits_the_real_crd(multus: bool) -> None:
+    policy = releases.nic_cluster_policy(
+        profile("current"),
+        CONFIG,
+        multus=multus,
+        tolerations=[{"key": "nvidia.com/gpu", "operator": "Exists"}],
+        node_affinity={
+            "requiredDuringSchedulingIgnoredDuringExecution": {
+                "nodeSelectorTerms": [{"matchExpressions": [{"key": "a", "operator": "In", "values": ["b"]}]}]
+            }
+        },
+    )
+    assert policy is not None
+    crd = crd_schema.upstream("crds", "network-operator", "v26.4.1", "mellanox.com_nicclusterpolicies.yaml")
+    assert crd_schema.faults(policy, crd) == []
+    assert policy["metadata"]["name"] == "nic-cluster-policy"
+    assert ("secondaryNetwork" in policy["spec"]) is multus
+    policy["spec"]["nvIpam"]["enableWebhok"] = False
+    assert "enableWebhok" in crd_schema.faults(policy, crd)[0]
+
+
+def test_the_ofed_driver_of_the_profile_fits_the_definition_and_the_release() -> None:
+    driver = profile("current")["network_operator"]["ofed_driver"]
+    policy = releases.nic_cluster_policy(profile("current"), CONFIG, more={"ofedDriver": driver})
+    assert policy is not None
+    crd = crd_schema.upstream("crds", "network-operator", "v26.4.1", "mellanox.com_nicclusterpolicies.yaml")
+    assert crd_schema.faults(policy, crd) == []
+    policy["spec"]["ofedDriver"]["startUpProbe"] = {}
+    assert "startUpProbe" in crd_schema.faults(policy, crd)[0]
+    release = load(UPSTREAM / "values" / "network-operator" / "v26.4.1.release.yaml")["Mofed"]
+    assert {key: driver[key] for key in ("image", "repository", "version")} == {
+        key: release[key] for key in ("image", "repository", "version")
+    }
+
+
+@pytest.mark.parametrize("release", ["v23.10.x", "v26.4.1"])
+def test_device_plugin_configuration_fits_the_webhooks_schemas(release: str) -> None:
+    policy = releases.nic_cluster_policy(profile("current"), CONFIG)
+    assert policy is not None
+    config = json.loads(policy["spec"]["sriovDevicePlugin"]["config"])
+    folder = UPSTREAM / "schemas" / "network-operator" / release
+    validate(config, load(folder / "sriov_network_device_plugin.json"))
+    for resource in config["resourceList"]:
+        validate(resource, load(folder / "net_device.json"))
+
+
+def test_guide_leaves_the_policy_to_its_chart() -> None:
+    assert releases.nic_cluster_policy(profile("guide-2024"), CONFIG) is None
+    assert rendered("guide-2024", "network_operator")["deployCR"] is True
+
+
+@pytest.mark.parametrize(("name", "release"), [("current", "v26.7.0"), ("guide-2024", "v23.9.1")])
+def test_gpu_operator_values_fit_the_cluster_policy(name: str, release: str) -> None:
+    """The chart copies its sections into ClusterPolicy by name; with our values over its defaults they must fit."""
+    ours = rendered(name, "gpu_operator")
+    merged = releases.merge(chart_values(name, "gpu_operator"), ours)
+    crd = next((UPSTREAM / "crds" / "gpu-operator" / release).glob("nvidia.com_clusterpolicies*"))
+    spec = {section: {key: merged[section][key] for key in part} for section, part in ours.items()}
+    policy = {"apiVersion": "nvidia.com/v1", "kind": "ClusterPolicy", "metadata": {"name": "x"}, "spec": spec}
+    found = [fault for fault in crd_schema.faults(policy, crd) if "is a required property" not in fault]
+    assert found == []
+
+
+def recorded(name: str) -> list[Any]:
+    files = {
+        "current": ("gpu-operator-v26.7.0_default.json", "network-operator-v26.4.1_sriov.json"),
+        "guide-2024": ("gpu-operator-v23.9.1_guide.json", "network-operator-v23.10.x_guide.json"),
+    }[name]
+    folder = UPSTREAM.parent / "recordings" / "operators"
+    return [item for file in files for item in json.loads((folder / file).read_text())]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_namespaces_are_those_of_the_recordings(name: str) -> None:
+    spaces = {item["metadata"].get("namespace", "") for item in recorded(name)}
+    assert set(profile(name)["namespaces"].values()) <= spaces
+
+
+def test_the_guides_device_plugin_is_found_by_its_label() -> None:
+    label, value = profile("guide-2024")["network_operator"]["plugin_restart"].split("=")
+    daemonsets = [item for item in recorded("guide-2024") if item["kind"] == "DaemonSet"]
+    found = [item for item in daemonsets if item["spec"]["template"]["metadata"]["labels"].get(label) == value]
+    assert [item["metadata"]["name"] for item in found] == ["sriov-device-plugin"]
+
+
+def write_key_files() -> None:
+    for path in key_files():
+        text = path.read_text(encoding="utf-8").split("\nkeys:")[0]
+        listed = "".join(f"  - {item}\n" for item in all_keys(path))
+        images = "".join(f"  {key}: {value}\n" for key, value in all_images(path).items())
+        path.write_text(f"{text}\nkeys:\n{listed}images:\n{images}", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    write_key_files()

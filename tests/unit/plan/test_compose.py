@@ -1,0 +1,303 @@
+# Copyright: gpuops.rdma contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The whole plan: releases, objects, permissions, and all of its inputs' faults at once."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError
+from ansible_collections.gpuops.rdma.plugins.module_utils._kube.client import KINDS
+from ansible_collections.gpuops.rdma.plugins.module_utils._operators import sriov
+from ansible_collections.gpuops.rdma.plugins.module_utils._plan import permissions
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import run
+from support.plan_samples import A100, GPU4, H100, SHAPES, cluster, cpu_node, faults, gpu_node, survey, whole
+
+B200 = "BM.GPU.B200.8"
+MIXED = [gpu_node("10.0.0.1", H100), gpu_node("10.0.0.2", A100), cpu_node()]
+
+
+def configured(made: dict[str, Any]) -> list[str]:
+    return sriov.configured_shapes(made["objects"]["vf_config"][-1])
+
+
+def rules(made: dict[str, Any]) -> set[str]:
+    return {
+        f"{rule['verb']} {rule['resource']}{'.' if rule['group'] else ''}{rule['group']} {rule['namespace']}".strip()
+        for rule in made["permissions"]
+    }
+
+
+def release(name: str, namespace: str, chart: str, version: str, **more: Any) -> dict[str, Any]:
+    place = {"name": name, "namespace": namespace, "chart": chart, "version": version, "app_version": version}
+    rest = {"status": "deployed", "revision": 1, "updated": "", "description": "", "values": {}, "secret": "s"}
+    return {**place, **rest, **more}
+
+
+def installed(made: dict[str, Any]) -> dict[str, Any]:
+    """A survey in which all releases of a plan are there as it wants them."""
+    there = [
+        release(item["name"], item["namespace"], item["chart"], item["version"], values=item["values"])
+        for item in made["releases"].values()
+    ]
+    return survey(releases=there)
+
+
+# ---- faults --------------------------------------------------------------------------------------------------------
+
+
+def test_all_that_is_wrong_is_told_at_once() -> None:
+    made = whole(
+        cluster(),
+        ip_pool_subnet="192.168.0.0/27",
+        resource="nvidia.com/rdma-vf",
+        gpu_operator_values="driver.enbled=false,operator.defaultRuntime=crio",
+        network_operator_values={"deployCR": True, "nope": {}},
+        charts={"volcano": {"reff": "x"}},
+        launcher="volcano",
+    )
+    told = faults(made)
+    assert "room for 0 nodes" in told["rdma_ip_pool_subnet"]
+    assert "refuse a dash" in told["rdma_resource"]
+    assert "did you mean driver.enabled" in told["rdma_gpu_operator_values"]
+    assert "operator.defaultRuntime does nothing since" in told["rdma_gpu_operator_values"]
+    assert "deployCR does nothing since" in told["rdma_network_operator_values"]
+    assert "nope is not a key" in told["rdma_network_operator_values"]
+    assert "unknown keys: reff" in told["rdma_charts.volcano"]
+    assert len(told) == 5
+    assert len([item for item in made["findings"] if item["subject"] == "rdma_resource"]) == 1, "told once"
+    assert {"gpu_operator", "network_operator"} <= set(made["releases"]), "the rest is planned all the same"
+    assert json.loads(json.dumps(made)) == made
+
+
+def test_a_wrong_shape_is_a_fault_and_not_the_end() -> None:
+    told = faults(whole(cluster(), shapes=["BM.X", "BM.GPU.B300.8"], ip_pool_subnet="x"))
+    assert set(told) == {"rdma_shape"}, "without a shape there is no pool"
+    assert "BM.X" in told["rdma_shape"] and SHAPES["BM.GPU.B300.8"].reason in told["rdma_shape"]
+
+
+@pytest.mark.parametrize("profile", ["current", "guide-2024"])
+def test_a_resource_that_the_charts_refuse(profile: str) -> None:
+    assert "rdma_resource" in faults(whole(cluster(), profile=profile, resource="example.com/rdma-vf"))
+    assert faults(whole(cluster(), profile=profile)) == {}
+
+
+def test_a_faulty_plan_is_read_by_preflight_and_the_report_only(tmp_path: Path) -> None:
+    path = tmp_path / "plan.json"
+    run.write(path, whole(cluster(), collectives=["sum"], ip_pool_subnet="192.168.0.0/27"))
+    assert run.read_plan(str(path), faulty=True)["nodes"]
+    with pytest.raises(InputError, match=r"nothing was changed:\n- rdma_collectives: .*\n- rdma_ip_pool_subnet: "):
+        run.read_plan(str(path))
+    run.write(path, whole(cluster()))
+    assert run.read_plan(str(path))["nodes"]
+
+
+def test_an_unreadable_release_of_others_is_a_warning() -> None:
+    broken = release("web", "web", "", "", status="unreadable", description="Cannot read the Helm release in Secret x.")
+    made = whole(cluster(), survey(releases=[broken]))
+    (item,) = [item for item in made["findings"] if item["subject"] == "release web/web"]
+    assert (item["severity"], "Secret x" in item["found"]) == ("warning", True)
+    assert made["releases"]["gpu_operator"]["action"] == "install"
+
+
+# ---- shapes --------------------------------------------------------------------------------------------------------
+
+
+def test_a_narrowed_run_configures_its_own_shape() -> None:
+    assert configured(whole(MIXED)) == [A100, H100]
+    assert configured(whole(MIXED, shapes=[A100])) == [A100]
+    assert configured(whole(MIXED, nodes=["10.0.0.1"])) == [H100]
+
+
+def test_what_an_earlier_run_configured_stays() -> None:
+    seen = survey(configured_shapes=[H100, GPU4])
+    assert configured(whole(MIXED, seen, shapes=[A100])) == sorted([A100, GPU4, H100])
+    first = whole(MIXED, seen)
+    assert whole(MIXED, seen, nodes=["10.0.0.2"])["objects"]["vf_config"] == first["objects"]["vf_config"]
+
+
+def test_shapes_that_the_profile_does_not_cover_or_nobody_knows_are_not_configured() -> None:
+    seen = survey(configured_shapes=[H100, B200, "BM.GPU.B300.8", "BM.OTHER"])
+    assert configured(whole(MIXED, seen, profile="guide-2024")) == [A100, H100]
+    assert configured(whole(MIXED, seen)) == sorted([A100, H100, B200])
+
+
+# ---- permissions ---------------------------------------------------------------------------------------------------
+
+
+def test_every_object_of_the_plan_may_be_applied() -> None:
+    made = whole(cluster(), profile="guide-2024")
+    told = rules(made)
+    for verb in ("get", "create", "patch"):
+        for place in (
+            "serviceaccounts gpuops-rdma", "configmaps gpuops-rdma", "daemonsets.apps gpuops-rdma",
+            "roles.rbac.authorization.k8s.io gpuops-rdma", "roles.rbac.authorization.k8s.io network-operator",
+            "rolebindings.rbac.authorization.k8s.io network-operator", "ippools.nv-ipam.nvidia.com network-operator",
+            "network-attachment-definitions.k8s.cni.cncf.io gpuops-nccl", "namespaces",
+        ):  # fmt: skip
+            assert f"{verb} {place}" in told
+    assert {"patch pods gpuops-rdma", "list pods network-operator", "delete pods network-operator"} <= told, "granted"
+    keys = [tuple(rule.values()) for rule in made["permissions"]]
+    assert len(keys) == len(set(keys))
+
+
+def test_mode_host_needs_nothing_of_the_network() -> None:
+    told = rules(whole(cluster(), mode="host"))
+    assert not [rule for rule in told if "mellanox" in rule or "ipam" in rule or rule.endswith("gpuops-rdma")]
+    assert "create mpijobs.kubeflow.org gpuops-nccl" in told
+
+
+def test_nodes_are_patched_only_for_a_reboot() -> None:
+    assert "patch nodes" not in rules(whole(cluster()))
+    assert {"patch nodes", "patch pods gpuops-rdma"} <= rules(whole(cluster(), set_netns=True))
+
+
+def test_the_host_checks_need_rights_in_our_namespace_in_both_modes() -> None:
+    told = rules(whole(cluster(), mode="host", host_checks=True))
+    assert {"deletecollection configmaps gpuops-rdma", "create daemonsets.apps gpuops-rdma"} <= told
+    assert "create rolebindings.rbac.authorization.k8s.io gpuops-rdma" in told
+
+
+@pytest.mark.parametrize(("keep", "resource"), [("configmap", "configmaps"), ("secret", "secrets")])
+def test_a_report_that_is_kept_needs_the_right_to_write_it_even_where_nothing_else_is_written(
+    keep: str, resource: str
+) -> None:
+    made = whole(cluster(), report_keep={"keep": keep, "namespace": "reports"})
+    wanted = {f"{verb} {resource} reports" for verb in ("get", "create", "patch")}
+    assert wanted <= rules(made)
+    verify = permissions.reading(made, keeps=True)
+    writes = {(rule["verb"], rule["resource"], rule["namespace"]) for rule in verify} - {
+        (rule["verb"], rule["resource"], rule["namespace"]) for rule in permissions.reading(made, keeps=False)
+    }
+    assert writes == {("create", resource, "reports"), ("patch", resource, "reports")}
+
+
+def test_a_report_that_is_kept_elsewhere_needs_no_right_in_the_cluster() -> None:
+    plain = rules(whole(cluster()))
+    for keep in ("none", "artifact", "object_storage"):
+        assert rules(whole(cluster(), report_keep={"keep": keep, "namespace": "reports"})) == plain
+
+
+def test_helm_needs_rights_where_its_releases_are() -> None:
+    adopted = release("my-gpus", "gpus", "gpu-operator", "v25.10.1")
+    told = rules(whole(cluster(), survey(releases=[adopted])))
+    assert {"create secrets gpus", "patch daemonsets.apps gpus", "list secrets"} <= told
+    assert not [rule for rule in told if rule.endswith(" gpu-operator")]
+    assert {"create secrets nvidia-network-operator", "create jobs.batch nvidia-network-operator"} <= told
+    assert "create deployments.apps mpi-operator" in told
+    assert "create secrets mpi-operator" not in told, "a manifest leaves no record"
+    volcano = rules(whole(cluster(), launcher="volcano"))
+    assert {"create secrets volcano-system", "create jobs.batch volcano-system"} <= volcano
+
+
+def test_nothing_to_install_needs_no_right_to_install() -> None:
+    seen = installed(whole(cluster()))
+    made = whole(cluster(), seen)
+    assert {item["action"] for item in made["releases"].values()} == {"none"}
+    told = rules(made)
+    assert "list secrets" in told
+    assert not [rule for rule in told if "secrets " in rule or "clusterroles" in rule]
+    assert "create customresourcedefinitions.apiextensions.k8s.io" not in told
+    existing = rules(whole(cluster(), seen, install="existing"))
+    assert not [rule for rule in existing if "secrets" in rule]
+
+
+@pytest.mark.parametrize(("launcher", "gang"), [("mpi", True), ("mpi", False), ("volcano", False)])
+def test_the_jobs_permissions(launcher: str, gang: bool) -> None:
+    scheduler = {"kind": "deployment", "namespace": "v", "name": "x", "images": ["vc-scheduler:v1"], "release": ""}
+    seen = survey(
+        workloads=[{**scheduler, "ready": 1, "owners": []}] if gang else [],
+        served={"podgroups.scheduling.volcano.sh": ["v1beta1"]},
+    )
+    told = rules(whole(cluster(), seen, launcher=launcher))
+    job, other = ("jobs.batch.volcano.sh", "mpijobs.kubeflow.org")[:: 1 if launcher == "volcano" else -1]
+    assert {f"create {job} gpuops-nccl", f"get {other} gpuops-nccl"} <= told
+    assert f"create {other} gpuops-nccl" not in told
+    assert ("create podgroups.scheduling.volcano.sh gpuops-nccl" in told) is gang
+    assert {"get pods/log gpuops-nccl", "delete pods gpuops-nccl"} <= told
+
+
+def test_missing_permissions_are_a_line_per_namespace() -> None:
+    made = whole(cluster())
+    missing = [rule for rule in made["permissions"] if rule["namespace"] == "gpuops-rdma" or rule["verb"] == "list"]
+    told = permissions.texts(missing)
+    assert len(told) == len({rule["namespace"] for rule in missing})
+    (own,) = [line for line in told if line.startswith("in namespace gpuops-rdma: ")]
+    assert "get, create, patch serviceaccounts, roles.rbac.authorization.k8s.io, " in own
+    assert own.count("daemonsets.apps") == 1
+    assert "in the whole cluster: list nodes, pods, " in told[0]
+
+
+def test_every_kind_of_ours_is_known_to_the_client() -> None:
+    made = whole(cluster(), profile="guide-2024", topology="file")
+    assert made["objects"]["nccl_topology"]
+    for objects in made["objects"].values():
+        assert all((item["apiVersion"], item["kind"]) in KINDS for item in objects)
+
+
+# ---- registries ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("profile", ["current", "guide-2024"])
+def test_pull_secrets_reach_every_pod_that_we_decide_on(profile: str) -> None:
+    made = whole(cluster(), profile=profile, image_pull_secrets=["one", "two"])
+    assert faults(made) == {}
+    names, pods = ["one", "two"], [{"name": "one"}, {"name": "two"}]
+    values = made["releases"]["gpu_operator"]["values"]
+    assert values["operator"]["imagePullSecrets"] == values["toolkit"]["imagePullSecrets"] == names
+    assert values["node-feature-discovery"]["imagePullSecrets"] == pods
+    assert made["releases"]["batch"]["pull_secrets"] == names
+    network = made["releases"]["network_operator"]["values"]
+    assert network["imagePullSecrets"] == network["operator"]["imagePullSecrets"] == names
+    daemonsets = [item for group in made["objects"].values() for item in group if item["kind"] == "DaemonSet"]
+    assert len(daemonsets) == (1 if profile == "current" else 2)
+    assert all(item["spec"]["template"]["spec"]["imagePullSecrets"] == pods for item in daemonsets)
+    policies = [item for group in made["objects"].values() for item in group if item["kind"] == "NicClusterPolicy"]
+    for policy in policies:
+        assert policy["spec"]["nvIpam"]["imagePullSecrets"] == names
+        assert policy["spec"]["secondaryNetwork"]["multus"]["imagePullSecrets"] == names
+    assert made["tests"][0]["pull_secrets"] == names
+    plain = whole(cluster(), profile=profile)
+    assert "imagePullSecrets" not in json.dumps(plain["releases"])
+
+
+def images(tree: Any) -> set[str]:
+    """Every image and repository of a tree, by the names of their keys."""
+    if isinstance(tree, list):
+        return set().union(*map(images, tree))
+    found: set[str] = set()
+    for key, value in tree.items() if isinstance(tree, dict) else ():
+        named = key in ("image", "repository") and isinstance(value, str) and "/" in value
+        found |= {value} if named else images(value)
+    return found
+
+
+@pytest.mark.parametrize("profile", ["current", "guide-2024"])
+def test_a_registry_of_ones_own(profile: str) -> None:
+    asked = {"profile": profile, "image_registry": "mirror.example/x/", "images": {"nccl_test": "a.example/nccl:1"}}
+    made = whole(cluster(), **asked)
+    assert faults(made) == {}
+    objects = [item for group in made["objects"].values() for item in group]
+    found = images([item for item in objects if item["kind"] in ("DaemonSet", "NicClusterPolicy")])
+    found |= images(made["releases"]["gpu_operator"]["values"])
+    assert found and all(image.startswith("mirror.example/x/") for image in found), found
+    assert made["tests"][0]["image"] == "a.example/nccl:1", "what was asked for stays"
+    assert made["probe"] == {"image": "mirror.example/x/library/python:3.12-slim", "pull_secrets": []}
+    nfd = made["releases"]["gpu_operator"]["values"]["node-feature-discovery"]
+    assert nfd == {"image": {"repository": "mirror.example/x/nfd/node-feature-discovery"}}
+    assert made["releases"]["batch"]["image_registry"] == "mirror.example/x/"
+    volcano = whole(cluster(), **asked, launcher="volcano")["releases"]["batch"]
+    assert volcano["values"] == {"basic": {"image_registry": "mirror.example/x"}}
+    assert "mirror" not in json.dumps(whole(cluster(), profile=profile))
+
+
+@pytest.mark.parametrize(("names", "warnings"), [(["one"], 0), (["one", "two"], 1)])
+def test_volcano_takes_one_pull_secret(names: list[str], warnings: int) -> None:
+    made = whole(cluster(), launcher="volcano", image_pull_secrets=names)
+    assert made["releases"]["batch"]["values"] == {"basic": {"image_pull_secret": "one"}}
+    told = [item["found"] for item in made["findings"] if item["id"] == "plan.registry"]
+    assert len(told) == warnings and all("one, without two" in text for text in told)

@@ -1,0 +1,419 @@
+# Copyright: gpuops.rdma contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What preflight finds: each check on what must and what must not trouble it."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Finding
+from ansible_collections.gpuops.rdma.plugins.module_utils._plan import preflight
+from support import plan_samples as samples
+from support.plan_samples import A100, GPU4, H100, cluster, cpu_node, faults, gpu_node, survey, whole
+
+WANTED = {"clusterpolicies.nvidia.com": "v1", "nicclusterpolicies.mellanox.com": "v1alpha1"}
+WANTED |= {"mpijobs.kubeflow.org": "v2beta1", "jobs.batch.volcano.sh": "v1alpha1"}
+
+
+def look(facts: Any = None, seen: Any = None, *, asked: Any = None, **changes: Any) -> preflight.Look:
+    """A look at a whole plan: nothing is installed yet, so all releases are to be installed."""
+    facts = cluster() if facts is None else facts
+    asked = asked or {}
+    made = whole(facts, seen, **asked)
+    base = preflight.Look(
+        plan=made,
+        survey=seen or survey(),
+        nodes=facts,
+        shapes=samples.SHAPES,
+        profile=samples.profile(made["profile"]),
+        wanted_crds=WANTED,
+        pf_network="10.224.0.0/12",
+    )
+    return dataclasses.replace(base, **changes)
+
+
+def found(view: preflight.Look, check: str) -> list[Finding]:
+    return [item for item in preflight.check(view) if item.id == f"preflight.{check}"]
+
+
+def one(view: preflight.Look, check: str, severity: str = "error") -> Finding:
+    (item,) = found(view, check)
+    assert item.severity == severity and item.stage == "preflight"
+    return item
+
+
+def workload(name: str, image: str, kind: str = "daemonset", namespace: str = "kube-system") -> dict[str, Any]:
+    return {
+        "kind": kind,
+        "namespace": namespace,
+        "name": name,
+        "images": [image],
+        "release": "",
+        "labels": {},
+        "owners": [],
+    }
+
+
+def namespace(name: str, phase: str = "Active", enforce: str = "", reason: str = "") -> dict[str, Any]:
+    return {"name": name, "phase": phase, "enforce": enforce, "reason": reason}
+
+
+def test_a_usual_cluster_has_no_error() -> None:
+    assert [item for item in preflight.check(look()) if item.severity in ("error", "unknown")] == []
+
+
+def test_the_plans_own_findings_come_first() -> None:
+    facts = [gpu_node("10.0.0.1", "BM.GPU.B300.8"), *cluster()]
+    assert preflight.check(look(facts))[0].id == "plan.shape"
+
+
+def test_every_missing_permission_is_listed() -> None:
+    view = look(denied=["in the whole cluster: create namespaces", "in namespace gpuops-rdma: patch daemonsets.apps"])
+    assert [item.found for item in found(view, "permissions")] == [f"not allowed {rule}" for rule in view.denied]
+
+
+@pytest.mark.parametrize(
+    ("version", "severity"),
+    [
+        ("v1.34.1", ""),
+        ("v1.32.0-eks-1", ""),
+        ("v1.31.9", "error"),
+        ("v1.37.0", "warning"),
+        ("", "unknown"),
+        ("x", "unknown"),
+    ],
+)
+def test_kubernetes_version(version: str, severity: str) -> None:
+    items = found(look(seen=survey(server_version=version)), "kubernetes-version")
+    assert [item.severity for item in items] == ([severity] if severity else [])
+
+
+def test_two_nfds() -> None:
+    first = workload(
+        "nfd-node-feature-discovery-master", "registry/nfd/node-feature-discovery:v0.18", "deployment", "a"
+    )
+    second = workload(
+        "gpu-operator-node-feature-discovery-master", "nvcr.io/node-feature-discovery:v0.18", "deployment", "b"
+    )
+    worker = workload("nfd-worker", "registry/nfd/node-feature-discovery:v0.18")
+    gc = workload("nfd-node-feature-discovery-gc", "registry/nfd/node-feature-discovery:v0.18", "deployment", "a")
+    assert found(look(seen=survey(workloads=[first, worker, gc])), "one-nfd") == []
+    assert "a/nfd-node" in one(look(seen=survey(workloads=[first, second])), "one-nfd").found
+
+
+@pytest.mark.parametrize(
+    ("name", "image", "owners", "trouble"),
+    [
+        ("nvidia-gpu-device-plugin", "iad.ocir.io/oke/nvidia", [], True),
+        ("nvidia-device-plugin-daemonset", "nvcr.io/nvidia/k8s-device-plugin:v0.18", ["ClusterPolicy"], False),
+        ("gpu-feature-discovery", "nvcr.io/nvidia/k8s-device-plugin:v0.18", ["ClusterPolicy"], False),
+        ("gpus", "iad.ocir.io/x/k8s-device-plugin:v0.17@sha256:00", [], True),
+        ("gpus", "iad.ocir.io/x/not-k8s-device-plugin:v0.17", [], False),
+    ],
+)
+def test_a_second_gpu_plugin_is_known_by_image_and_owner(name: str, image: str, owners: Any, trouble: bool) -> None:
+    seen = survey(workloads=[{**workload(name, image), "owners": owners}])
+    items = found(look(seen=seen), "one-gpu-plugin")
+    assert [("NvidiaGpuPlugin" in item.remedy) for item in items] == ([True] if trouble else [])
+
+
+@pytest.mark.parametrize(
+    ("name", "asked", "trouble"),
+    [
+        ("mpijobs.kubeflow.org", {}, True),
+        ("mpijobs.kubeflow.org", {"launcher": "volcano"}, False),
+        ("jobs.batch.volcano.sh", {"launcher": "volcano"}, True),
+        ("nicclusterpolicies.mellanox.com", {}, True),
+        ("nicclusterpolicies.mellanox.com", {"mode": "host"}, False),
+        ("clusterpolicies.nvidia.com", {"mode": "host"}, True),
+        ("other.example.com", {}, False),
+    ],
+)
+def test_a_definition_of_another_version(name: str, asked: Any, trouble: bool) -> None:
+    items = found(look(seen=survey(served={name: ["v1beta9"]}), asked=asked), "crd-version")
+    assert [item.found for item in items] == (["served as v1beta9"] if trouble else [])
+    assert found(look(seen=survey(served={name: ["v1beta9", WANTED.get(name)]}), asked=asked), "crd-version") == []
+
+
+HELM = Finding("control_node.helm", "error", "Helm", "not found in PATH", ">= 3.10, < 5", "install Helm")
+
+
+def test_helm_is_asked_for_only_where_a_chart_is_installed() -> None:
+    assert one(look(helm=[HELM]), "helm").found == "not found in PATH"
+    settled = look(helm=[HELM])
+    for release in settled.plan["releases"].values():
+        release["action"] = "none"
+    assert found(settled, "helm") == []
+    settled.plan["releases"]["batch"]["action"] = "install"
+    assert settled.plan["releases"]["batch"]["manifest"] and found(settled, "helm") == []
+    settled.plan["releases"]["gpu_operator"]["action"] = "upgrade"
+    assert len(found(settled, "helm")) == 1
+
+
+def test_the_shared_rdma_plugin_only_troubles_sriov() -> None:
+    seen = survey(workloads=[workload("rdma-shared-dp-ds", "ghcr.io/mellanox/k8s-rdma-shared-dev-plugin:1.5")])
+    assert "rdma_mode=host" in one(look(seen=seen), "rdma-shared-plugin").remedy
+    assert found(look(seen=seen, asked={"mode": "host"}), "rdma-shared-plugin") == []
+
+
+def test_policies() -> None:
+    seen = survey(nic_cluster_policies=[{"name": "nic-cluster-policy", "state": "ready"}])
+    assert found(look(seen=seen), "nic-cluster-policy-name") == []
+    seen = survey(nic_cluster_policies=[{"name": "my-policy", "state": ""}])
+    assert one(look(seen=seen), "nic-cluster-policy-name").remedy == "kubectl delete nicclusterpolicy my-policy"
+    seen = survey(cluster_policies=[{"name": "a", "state": ""}, {"name": "b", "state": ""}])
+    assert "a, b" in one(look(seen=seen), "one-cluster-policy").found
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"vcn_cidrs": ["192.168.4.0/24"]}, "the VCN: 192.168.4.0/24"),
+        ({"pod_cidrs": ["192.168.128.0/17"]}, "a pod CIDR"),
+        ({"service_cidrs": ["192.0.0.0/8"]}, "a service CIDR"),
+        ({"pf_network": "192.168.0.0/16"}, "the PFs' own RDMA network"),
+        ({"nodes": [gpu_node("192.168.1.7"), cpu_node()]}, "a node's address: 192.168.1.7"),
+        ({"nodes": [gpu_node(pod_cidrs=("192.168.9.0/25",)), cpu_node()]}, "a pod CIDR: 192.168.9.0/25"),
+        ({"survey": survey(service_cidrs=["192.168.7.0/24"])}, "a service CIDR: 192.168.7.0/24"),
+    ],
+)
+def test_the_ip_pool_overlaps(changes: dict[str, Any], words: str) -> None:
+    item = one(look(**changes), "ip-pool")
+    assert words in item.found and "rdma_ip_pool_subnet" in item.remedy
+
+
+def test_an_ip_pool_beside_everything() -> None:
+    view = look(vcn_cidrs=["10.140.0.0/16"], pod_cidrs=["10.244.0.0/16"], service_cidrs=["10.96.0.0/16", "fd00::/108"])
+    assert found(view, "ip-pool") == []
+
+
+def test_service_cidrs_that_may_not_be_read_are_unknown() -> None:
+    item = one(look(survey=survey(service_cidrs=None)), "ip-pool", "unknown")
+    assert "servicecidrs" in item.found and "rdma_service_cidrs" in item.remedy
+    assert found(look(survey=survey(service_cidrs=None), service_cidrs=["10.96.0.0/16"]), "ip-pool") == []
+
+
+def test_an_unknown_pf_network_is_no_trouble_by_itself() -> None:
+    assert "rdma_network.json" in one(look(pf_network=""), "ip-pool", "info").remedy
+    assert found(look(pf_network="", asked={"ip_pool_subnet": "10.99.0.0/16"}), "ip-pool") == []
+    assert found(look([gpu_node(provider_id="x"), cpu_node(provider_id="x")], pf_network=""), "ip-pool") == []
+    assert found(look(pf_network="", asked={"mode": "host"}), "ip-pool") == []
+
+
+def test_a_subnet_that_is_none_is_told_once() -> None:
+    items = [
+        item for item in preflight.check(look(asked={"ip_pool_subnet": "1.2.3.4/99"})) if "1.2.3.4/99" in str(item)
+    ]
+    assert [(item.id, item.subject) for item in items] == [("plan.input", "rdma_ip_pool_subnet")]
+
+
+def test_namespaces() -> None:
+    seen = survey(namespaces=[namespace("gpu-operator", "Terminating", reason="finalizers remain")])
+    assert one(look(seen=seen), "namespaces").found == "Terminating: finalizers remain"
+    strict = survey(namespaces=[namespace("gpuops-nccl", enforce="restricted")])
+    for mode in ("sriov", "host"):  # IPC_LOCK is beyond baseline, too
+        assert "privileged" in one(look(seen=strict, asked={"mode": mode}), "namespaces").remedy
+    strict = survey(namespaces=[namespace("gpu-operator", enforce="baseline")])
+    assert "gpu-operator" in one(look(seen=strict), "namespaces").subject
+    batch = survey(namespaces=[namespace("mpi-operator", "Terminating")])
+    assert one(look(seen=batch), "namespaces").subject == "Namespace mpi-operator"
+    other = survey(namespaces=[namespace("somewhere", "Terminating"), namespace("gpu-operator", enforce="privileged")])
+    assert found(look(seen=other), "namespaces") == []
+
+
+def test_the_reports_namespace_is_there_or_is_made_by_the_run() -> None:
+    asked = {"report_keep": {"keep": "secret", "namespace": "reports"}}
+    seen = survey(namespaces=[namespace("default")])
+    missing = one(look(seen=seen, asked=asked), "namespaces")
+    assert (missing.subject, missing.found) == ("Namespace reports", "absent, and rdma_report_keep is secret")
+    assert found(look(seen=survey(namespaces=[namespace("reports")]), asked=asked), "namespaces") == []
+    assert found(look(seen=survey(), asked=asked), "namespaces") == [], "namespaces may not be listed"
+    by_default = {"report_keep": {"keep": "configmap", "namespace": "gpuops-nccl"}}
+    assert one(look(seen=seen, asked=by_default, read_only=True), "namespaces").subject == "Namespace gpuops-nccl"
+    for keep, place in (("configmap", "gpuops-nccl"), ("artifact", "reports")):
+        assert found(look(seen=seen, asked={"report_keep": {"keep": keep, "namespace": place}}), "namespaces") == []
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"ready": False},
+        {"cordoned": True},
+        {"taints": ("key=value:NoSchedule",)},
+        {"cpu_allocatable": 0.5},
+        {"memory_allocatable": samples.GIB},
+    ],
+)
+def test_no_room_for_the_controllers(changes: dict[str, Any]) -> None:
+    assert "CPU node pool" in one(look([gpu_node(), cpu_node(**changes)]), "controller-room").remedy
+
+
+def test_room_for_the_controllers() -> None:
+    soft = cpu_node(taints=("key=value:PreferNoSchedule",))
+    assert found(look([gpu_node(), soft]), "controller-room") == []
+    assert one(look([gpu_node()]), "controller-room").subject == "cluster", "GPU nodes do not count"
+
+
+@pytest.mark.parametrize(("cores", "gib", "room"), [(3.0, 14, True), (3.1, 1, False), (0.1, 14.5, False)])
+def test_room_is_what_other_pods_have_left(cores: float, gib: float, room: bool) -> None:
+    view = look([gpu_node(), cpu_node()], requested={"10.140.9.1": (cores, gib * samples.GIB)})
+    assert ([item.found[-10:] for item in found(view, "controller-room")] == []) is room
+    if not room:
+        assert "10.140.9.1" in one(view, "controller-room").found
+    for release in view.plan["releases"].values():
+        release["action"] = "none"
+    assert found(view, "controller-room") == [], "what runs already has its place"
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"os_image": "Oracle Linux Server 8.10"}, "osImage Oracle Linux Server 8.10"),
+        ({"runtime": "docker://24"}, "runtime docker://24"),
+    ],
+)
+def test_node_images_against_the_current_profile(changes: dict[str, Any], words: str) -> None:
+    item = one(look([gpu_node(**changes), cpu_node(os_image="Anything")]), "node-image")
+    assert item.found == words and item.subject == "10.140.0.1"
+
+
+def test_an_image_that_is_not_reported_is_unknown() -> None:
+    assert one(look([gpu_node(os_image=""), cpu_node()]), "node-image", "unknown").found == "osImage not reported"
+
+
+@pytest.mark.parametrize(
+    ("os_image", "kernel", "good"),
+    [
+        ("Oracle Linux Server 8.10", "4.18.0-553.el8_10.x86_64", True),
+        ("Oracle Linux Server 8.10", "5.15.0-300.163.el8uek.x86_64", False),
+        ("Ubuntu 22.04.5 LTS", "4.18.0-553.el8_10.x86_64", False),
+    ],
+)
+def test_node_images_against_the_guides_profile(os_image: str, kernel: str, good: bool) -> None:
+    facts = [gpu_node(os_image=os_image, kernel=kernel), cpu_node()]
+    items = found(look(facts, asked={"profile": "guide-2024"}), "node-image")
+    assert (items == []) is good
+
+
+def test_mixed_runtimes() -> None:
+    facts = [gpu_node(), gpu_node("10.140.0.2", runtime="containerd://2.0"), cpu_node(runtime="docker://1")]
+    text = one(look(facts), "one-runtime").found
+    assert "cri-o on 10.140.0.1" in text and "containerd on 10.140.0.2" in text
+
+
+def test_shapes_that_the_guide_does_not_cover() -> None:
+    facts = [gpu_node(shape="BM.GPU.H200.8"), cpu_node()]
+    assert "rdma_profile=current" in one(look(facts, asked={"profile": "guide-2024"}), "shape-in-profile").remedy
+    assert found(look(facts), "shape-in-profile") == []
+
+
+@pytest.mark.parametrize(
+    ("shape", "region", "warned"),
+    [(H100, "eu-frankfurt-1", False), (A100, "us-phoenix-1", False), (A100, "us-ashburn-1", True), (A100, "", True)],
+)
+def test_vfs_by_shape_and_region(shape: str, region: str, warned: bool) -> None:
+    items = found(look([gpu_node(shape=shape, region=region), cpu_node()]), "mode-region")
+    assert [item.severity for item in items] == (["warning"] if warned else []) + ["info"]
+    assert items[-1].remedy == "VFs are a preview on OKE; rdma_mode=host is what Oracle supports today"
+    assert found(look([gpu_node(shape=shape, region=region), cpu_node()], asked={"mode": "host"}), "mode-region") == []
+
+
+def test_leftovers_of_another_generation() -> None:
+    facts = [gpu_node(allocatable={"nvidia.com/gpu": 8, "nvidia.com/sriov-rdma-vf": 16}), cpu_node()]
+    item = one(look(facts), "leftovers")
+    assert "nvidia.com/sriov-rdma-vf" in item.found and item.subject == "10.140.0.1"
+    assert found(look(facts, asked={"resource": "nvidia.com/sriov-rdma-vf"}), "leftovers") == []
+    assert found(look(facts, asked={"mode": "host"}), "leftovers") == []
+    ours = [gpu_node(allocatable={"nvidia.com/sriov_rdma_vf": 16}), cpu_node()]
+    assert found(look(ours), "leftovers") == []
+
+
+@pytest.mark.parametrize(("driver", "severity"), [("580", ""), ("610", ""), ("570", "error"), ("", "info")])
+def test_the_test_images_cuda_against_the_driver(driver: str, severity: str) -> None:
+    labels = {"nvidia.com/cuda.driver.major": driver} if driver else {}
+    items = found(look([gpu_node(labels=labels), cpu_node()]), "cuda-driver")
+    assert [item.severity for item in items] == ([severity] if severity else [])
+    assert all("13.3" in item.expected for item in items)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "labels", "warned"),
+    [
+        ("4.18.0-553.el8_10.x86_64", {}, True),
+        ("5.4.17-2136.el8uek.x86_64", {}, True),
+        ("6.8.0-1028-oracle", {}, False),
+        ("5.12.0", {}, False),
+        ("4.18.0-553.el8_10.x86_64", {"nvidia.com/peermem.capable": "true"}, False),
+        ("", {}, False),
+    ],
+)
+def test_gpudirect_needs_a_kernel_or_a_module_that_nobody_loads(kernel: str, labels: Any, warned: bool) -> None:
+    facts = [gpu_node(kernel=kernel, labels=labels), gpu_node("10.140.0.2", kernel=kernel, labels=labels), cpu_node()]
+    items = found(look(facts), "gpudirect")
+    assert [("nvidia_peermem" in item.found, item.severity) for item in items] == (
+        [(True, "warning")] if warned else []
+    )
+
+
+def test_more_nodes_than_asked_for_is_a_warning() -> None:
+    assert one(look(asked={"expected_nodes": 1}), "expected-nodes", "warning").found == "2 GPU nodes"
+    assert found(look(asked={"expected_nodes": 2}), "expected-nodes") == []
+
+
+def test_a_check_can_be_left_out_but_not_by_a_misspelt_id() -> None:
+    view = look([gpu_node()])
+    assert found(view, "controller-room")
+    assert not [item for item in preflight.check(view, ["controller-room"]) if item.id.endswith("controller-room")]
+    with pytest.raises(InputError, match=r"controller_room.*Known: .*controller-room"):
+        preflight.check(view, ["controller_room"])
+
+
+def test_one_check_alone_leaves_the_others_and_the_plan_out() -> None:
+    view = look([gpu_node(labels={"nvidia.com/cuda.driver.major": "535"}, os_image="Windows")])
+    assert [item.id for item in preflight.check(view, only=["cuda-driver"])] == ["preflight.cuda-driver"]
+    with pytest.raises(InputError, match="cuda_driver"):
+        preflight.check(view, only=["cuda_driver"])
+
+
+def test_a_wrong_value_a_small_pool_and_a_missing_permission_are_one_list() -> None:
+    asked = {"ip_pool_subnet": "192.168.0.0/27", "gpu_operator_values": {"driver": {"enbled": True}, "nope": 1}}
+    view = look(asked=asked, denied=["create namespaces"])
+    assert set(faults(view.plan)) == {"rdma_ip_pool_subnet", "rdma_gpu_operator_values"}
+    text = preflight.message(preflight.check(view))
+    assert text.startswith("4 problem(s) before anything was changed:")
+    for words in ("did you mean driver.enabled", "nope is not a key", "room for 0 nodes", "not allowed create names"):
+        assert words in text
+
+
+def test_the_message_has_one_line_per_problem_and_groups_nodes() -> None:
+    facts = [gpu_node(f"10.140.0.{index}", os_image="Oracle Linux 7") for index in range(1, 6)]
+    text = preflight.message(preflight.check(look(facts, denied=["create namespaces"])))
+    lines = text.splitlines()
+    assert lines[0] == "3 problem(s) before anything was changed:"
+    assert "- cluster: not allowed create namespaces. Grant it" in lines[1]
+    assert any(
+        line.startswith("- 10.140.0.1, 10.140.0.2, 10.140.0.3 and 2 more: osImage Oracle Linux 7") for line in lines
+    )
+    assert len(lines) == 4
+
+
+def test_everything_wrong_at_once_is_told_at_once() -> None:
+    seen = survey(
+        server_version="v1.20.0",
+        workloads=[workload("nvidia-gpu-device-plugin", "x"), workload("a", "k8s-rdma-shared-dev-plugin")],
+        nic_cluster_policies=[{"name": "wrong", "state": ""}],
+        namespaces=[namespace("gpuops-rdma", "Terminating")],
+    )
+    facts = [gpu_node(shape=GPU4, os_image="Oracle Linux 7")]
+    errors = {
+        item.id
+        for item in preflight.check(look(facts, seen, denied=["x"], pf_network="192.168.0.0/16"))
+        if item.severity == "error"
+    }
+    wanted = ("permissions", "kubernetes-version", "one-gpu-plugin", "rdma-shared-plugin", "nic-cluster-policy-name")
+    wanted += ("ip-pool", "namespaces", "controller-room", "node-image")
+    assert errors == {f"preflight.{name}" for name in wanted}

@@ -1,0 +1,157 @@
+# Copyright: gpuops.rdma contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The look at the cluster, against an API server of a few dictionaries."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import Forbidden, Gone, NotFound, Unreachable
+from ansible_collections.gpuops.rdma.plugins.module_utils._kube import client as kube_client
+from ansible_collections.gpuops.rdma.plugins.module_utils._kube.client import Client
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._nodes.book import NodeBook
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._plan import survey
+from support.plan_samples import A100, H100, cluster, whole
+
+
+class Server(Client):
+    """``answers``: path -> document, or an error to raise. Lists come in pages of one item."""
+
+    def __init__(self, answers: dict[str, Any], gone: int = 0) -> None:
+        self.answers, self.gone, self.asked = answers, gone, []
+
+    def get(self, path: str, query: Any = None) -> Any:
+        self.asked.append(path)
+        answer = self.answers.get(path, NotFound(path, 404))
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    def pages(self, path: str, **selectors: Any) -> Iterator[Any]:
+        for number, item in enumerate(self.get(path)["items"]):
+            if number and self.gone:
+                self.gone -= 1
+                raise Gone("too old", 410)
+            yield {"items": [item], "metadata": {}}
+
+
+def node(name: str) -> dict[str, Any]:
+    return {"metadata": {"name": name}}
+
+
+def workload(name: str, pod: Any = None, **more: Any) -> dict[str, Any]:
+    meta = {"name": name, "namespace": "n", **more.pop("metadata", {})}
+    spec = {"containers": [{"image": "r/x:1"}], **(pod or {})}
+    return {"metadata": meta, "spec": {"template": {"spec": spec}}, **more}
+
+
+def apis(*groups: str) -> dict[str, Any]:
+    found: dict[str, list[str]] = {}
+    for text in groups:
+        found.setdefault(text.partition("/")[0], []).append(text.partition("/")[2])
+    listed = [{"name": name, "versions": [{"version": item} for item in items]} for name, items in found.items()]
+    return {"groups": listed}
+
+
+def test_lists_begin_anew_when_their_version_is_compacted() -> None:
+    server = Server({"/api/v1/nodes": {"items": [node("a"), node("b"), node("c")]}}, gone=2)
+    assert [item.name for item in NodeBook(server).facts()] == ["a", "b", "c"]
+    server.gone = 99
+    with pytest.raises(Gone):
+        NodeBook(server).facts()
+    lists = {"/apis/apps/v1/deployments": {"items": []}, "/apis/apps/v1/daemonsets": {"items": []}}
+    lists["/apis/apps/v1/daemonsets"]["items"] = [workload("a"), workload("b")]
+    server = Server({"/version": {}, "/apis": apis(), **lists}, gone=1)
+    assert [item["name"] for item in survey.survey(server)["workloads"]] == ["a", "b"]
+
+
+def test_the_shapes_of_an_earlier_run_are_read_from_its_daemonset() -> None:
+    ours = whole(cluster(2, H100))["objects"]["vf_config"][-1]
+    strange = {**ours, "metadata": {**ours["metadata"], "labels": {}}}
+    for item, shapes in ((ours, [H100]), (strange, [])):
+        lists = {"/apis/apps/v1/deployments": {"items": []}, "/apis/apps/v1/daemonsets": {"items": [item]}}
+        seen = survey.survey(Server({"/version": {}, "/apis": apis(), **lists}))
+        assert seen["configured_shapes"] == shapes
+        assert "shapes" not in seen["workloads"][0]
+    assert whole(cluster(2, A100), seen)["findings"] == []
+
+
+def test_versions_that_are_served() -> None:
+    def kinds(*names: str) -> dict[str, Any]:
+        return {"resources": [{"name": name} for name in names]}
+
+    server = Server(
+        {
+            "/version": {},
+            "/apis": apis("nvidia.com/v1", "kubeflow.org/v1", "kubeflow.org/v1beta1", "mellanox.com/v1alpha1"),
+            "/apis/nvidia.com/v1": kinds("clusterpolicies", "clusterpolicies/status"),
+            "/apis/kubeflow.org/v1": kinds("mpijobs", "tfjobs"),
+            "/apis/kubeflow.org/v1beta1": kinds("notebooks"),
+            "/apis/mellanox.com/v1alpha1": kinds("other"),
+        }
+    )
+    assert survey.survey(server)["served"] == {"clusterpolicies.nvidia.com": ["v1"], "mpijobs.kubeflow.org": ["v1"]}
+    assert len(server.asked) == len(set(server.asked)), "no path twice"
+    assert survey.WANTED_CRDS["mpijobs.kubeflow.org"] == "v2beta1"
+    assert not [name for name in survey.WANTED_CRDS if name.endswith((".apps", ".batch"))]
+
+
+def test_what_may_not_be_read_is_empty() -> None:
+    paths = ("/api/v1/secrets", "/apis/apps/v1/deployments", "/api/v1/namespaces")
+    server = Server(
+        {"/version": {"gitVersion": "v1"}, "/apis": apis(), **{path: Forbidden("no", 403) for path in paths}}
+    )
+    seen = survey.survey(server)
+    assert (seen["releases"], seen["workloads"], seen["namespaces"]) == ([], [], [])
+
+
+def test_requests_of_a_nodes_pods() -> None:
+    def pod(*containers: Any, init: Any = ()) -> dict[str, Any]:
+        def made(requests: Any) -> dict[str, Any]:
+            return {"resources": {"requests": requests} if requests else None}
+
+        return {"spec": {"containers": list(map(made, containers)), "initContainers": list(map(made, init))}}
+
+    pods = [
+        pod({"cpu": "500m", "memory": "1Gi"}, {"cpu": "1"}),
+        pod({"cpu": "100m"}, init=[{"cpu": "2", "memory": "64Mi"}, {"cpu": "1"}]),
+        pod(None),
+    ]
+    server = Server({"/api/v1/pods": {"items": pods}})
+    assert survey.requested(server, "10.0.0.1") == (3.5, 1024**3 + 64 * 1024**2)
+
+
+def test_a_permission_is_asked_for_again_when_the_connection_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    """SelfSubjectAccessReview is a POST that changes nothing: losing its answer must not end the run."""
+
+    class Answer:
+        status, data = 201, b'{"status": {"allowed": true}}'
+
+    class Pool:
+        calls = 0
+
+        def request(self, *_args: Any, **_more: Any) -> Answer:
+            Pool.calls += 1
+            if Pool.calls == 1:
+                raise kube_client.urllib3.exceptions.ProtocolError("Connection aborted.")
+            return Answer()
+
+    class Api:
+        class rest_client:
+            pool_manager = Pool()
+
+        class configuration:
+            @staticmethod
+            def auth_settings() -> dict[str, Any]:
+                return {}
+
+    monkeypatch.setattr(kube_client.time, "sleep", lambda _seconds: None)
+    client = Client(Api, "https://127.0.0.1:1")
+    assert client.allowed("create", "", "namespaces") is True
+    assert Pool.calls == 2
+    Pool.calls = 0
+    with pytest.raises(Unreachable):
+        client._request("POST", "/x")

@@ -1,0 +1,612 @@
+# Copyright: gpuops.rdma contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The report: schema, verdict, sentence, next step, terminal text, JUnit."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Optional
+from xml.etree import ElementTree
+
+import jsonschema
+import pytest
+from ansible_collections.gpuops.rdma.plugins.module_utils._report import build
+from hypothesis import given
+from hypothesis import strategies as st
+from support import report_samples as samples
+
+SCHEMA = json.loads((samples.ROOT / "docs" / "report.schema.json").read_text("utf-8"))
+VALIDATOR = jsonschema.Draft202012Validator(SCHEMA)
+VF, GPU = samples.VF, samples.GPU
+BAD = samples.names(7)[6]
+VF_WORDS = "VF missing on 0000:41:00.1 (rail 5): sriov_numvfs is 0"
+PROBLEMS = (
+    "2 problem(s) before anything was changed:\n"
+    "- cluster: not allowed: create namespaces; expected allowed [preflight.permissions]\n"
+    "- IPPool gpuops-rdma: 192.168.0.0/16 overlaps the VCN: 192.168.0.0/20 [preflight.ip-pool]"
+)
+
+
+def nodes(number: int, **changes: Any) -> list[dict[str, Any]]:
+    return [samples.planned(name, index, **changes) for index, name in enumerate(samples.names(number))]
+
+
+def checked(report: dict[str, Any]) -> dict[str, Any]:
+    """The report, once it has passed what holds for every report."""
+    assert [error.message for error in VALIDATOR.iter_errors(json.loads(json.dumps(report)))] == []
+    assert "\n" not in report["reason"] and report["reason"].endswith((".", "...")), report["reason"]
+    assert (report["next"] == "") == (report["verdict"] == "pass")
+    order = [build.NODE_VERDICTS.index(node["verdict"]) for node in report["nodes"]]
+    assert order == sorted(order), "worst first"
+    assert report["summary"]["nodes"] == len(report["nodes"])
+    _check_junit(report)
+    _check_text(report)
+    return report
+
+
+def _check_junit(report: dict[str, Any]) -> None:
+    suites = {suite.get("name"): suite for suite in ElementTree.fromstring(build.junit(report))}
+    sizes = {"verdict": 1, "stages": len(report["stages"]), "nodes": len(report["nodes"]), "nccl": len(report["nccl"])}
+    for name, size in sizes.items():
+        assert suites[name].get("tests") == str(size) == str(len(suites[name].findall("testcase")))
+    for suite in suites.values():
+        for counter, kind in (("failures", "failure"), ("errors", "error"), ("skipped", "skipped")):
+            assert suite.get(counter) == str(len(suite.findall(f"testcase/{kind}")))
+    red = int(suites["verdict"].get("failures", 0)) + int(suites["verdict"].get("errors", 0))
+    assert (red == 0) == (report["verdict"] == "pass")
+    failing = [case.get("name") for case in suites["nodes"].findall("testcase") if case.find("failure") is not None]
+    assert failing == [node["name"] for node in report["nodes"] if node["verdict"] == "fail"]
+
+
+def _check_text(report: dict[str, Any]) -> None:
+    lines = build.text(report)
+    assert all("\n" not in line and len(line) <= 600 for line in lines)
+    last = lines[-1] if not report["next"] else lines[-2]
+    assert last.startswith(f"{report['verdict'].upper()}  {report['reason']}")
+    if report["next"]:
+        assert lines[-1] == f"Next: {report['next']}"
+    if report["simulated"]:
+        assert any("[GPUs simulated]" in line for line in lines)
+
+
+def lines_of(report: dict[str, Any]) -> str:
+    return "\n".join(build.text(report))
+
+
+# ---- cases ---------------------------------------------------------------------------------------------------------
+
+
+def test_all_pass_with_recorded_rows() -> None:
+    run = samples.recorded("all_reduce_new.txt")
+    result = samples.nccl(run, samples.names(1), "BM.GPU.H200.8", threshold=300.0, gpus=4)
+    result["gpus"] = 4
+    report = checked(samples.report(nodes(1, shape="BM.GPU.H200.8"), results=[result], simulated=False))
+    assert report["verdict"] == "pass"
+    assert report["reason"].startswith("1 of 1 node passes; BM.GPU.H200.8: all_reduce 4 GiB: 362.7 GB/s")
+    assert report["nccl"][0]["rows"][-1]["size"] == 4 << 30
+    assert report["nccl"][0]["measured"] == max(report["nccl"][0]["rows"][-1][key] for key in ("out_busbw", "in_busbw"))
+    text = lines_of(report)
+    assert "all_reduce  1 node x 4 GPUs, BM.GPU.H200.8, 4 GiB: 362.7 GB/s; threshold 300" in text
+    assert "simulated" not in text
+
+
+def test_all_pass_shows_a_table_and_a_curve() -> None:
+    report = checked(samples.report(nodes(8)))
+    assert report["verdict"] == "pass"
+    lines = build.text(report)
+    assert lines[0].split() == ["NODE", "SHAPE", "GPU", "VF", "LOCALITY", "VERDICT"]
+    assert lines[1].split() == ["10.140.0.1", "BM.GPU.H100.8", "8/8", "16/16", "nb-2/lb-0", "pass"]
+    assert "(4 more nodes pass)" in lines
+    assert len({line.index("pass") for line in lines[1:5]}) == 1, "columns are aligned"
+    assert sum("█" in line for line in lines) >= 3
+    assert lines[-1].startswith("PASS  8 of 8 nodes pass; BM.GPU.H100.8: all_reduce 8 GiB: ")
+
+
+def test_a_node_that_lacks_a_vf_is_named_with_its_cause() -> None:
+    planned = nodes(8)
+    planned[6]["excluded"] = "VFs: 15 of 16"
+    seen = [samples.present(node) for node in planned]
+    seen[6]["allocatable"][VF] = 15
+    remedy = f"ansible-playbook gpuops.rdma.site --tags sriov -e rdma_nodes={BAD}"
+    found = samples.finding(BAD, "error", VF_WORDS, stage="sriov", remedy=remedy)
+    report = checked(samples.report(planned, seen=seen, findings=[found]))
+    assert report["verdict"] == "fail"
+    assert report["reason"] == f"1 of 8 nodes: {BAD} ({VF_WORDS})."
+    assert report["next"] == remedy
+    assert report["nodes"][0]["name"] == BAD
+    assert report["nodes"][0]["vfs"] == {"resource": VF, "expected": 16, "allocatable": 15}
+    assert [item["found"] for item in report["nodes"][0]["findings"]] == [VF_WORDS, f"15 of 16 {VF} allocatable"]
+    lines = build.text(report)
+    assert lines[1].startswith(BAD) and "15/16" in lines[1] and lines[1].endswith(VF_WORDS)
+    assert "(4 more nodes pass)" in lines
+    assert any(line.startswith("all_reduce  7 nodes x 8 GPUs") for line in lines)
+
+
+def test_a_missing_vf_that_no_stage_saw_is_seen_at_the_end() -> None:
+    planned = nodes(4)
+    seen = [samples.present(node) for node in planned]
+    seen[1]["allocatable"][VF] = 15
+    seen[2]["allocatable"][VF] = 0
+    report = checked(samples.report(planned, seen=seen))
+    assert report["verdict"] == "fail"
+    assert report["reason"] == f"2 of 4 nodes: 10.140.0.2, 10.140.0.3 (15 of 16 {VF} allocatable)."
+    assert report["next"] == "ansible-playbook gpuops.rdma.site --tags sriov -e rdma_nodes=10.140.0.2,10.140.0.3"
+
+
+def test_a_node_that_is_not_ready() -> None:
+    planned = nodes(4)
+    seen = [samples.present(node) for node in planned]
+    seen[2].update(ready=False, ready_reason="Kubelet stopped posting node status.")
+    report = checked(samples.report(planned, seen=seen))
+    assert report["verdict"] == "fail"
+    assert report["reason"] == "1 of 4 nodes: 10.140.0.3 (not Ready: Kubelet stopped posting node status)."
+    assert report["next"] == "kubectl describe node 10.140.0.3"
+    assert report["nodes"][0]["ready"] is False
+
+
+def test_nccl_below_its_threshold() -> None:
+    good = samples.names(4)
+    report = checked(samples.report(nodes(4), results=[samples.nccl(samples.simulated(good, slow=0.7), good)]))
+    assert report["verdict"] == "fail"
+    assert "some node or rail is slow, run nccl_scan" in report["reason"]
+    assert report["reason"].startswith(
+        "NCCL on 4 x BM.GPU.H100.8: all_reduce 8 GiB: 265.8 GB/s; NIC line 400, threshold"
+    )
+    assert report["next"] == "ansible-playbook gpuops.rdma.nccl_scan"
+    assert [node["verdict"] for node in report["nodes"]] == ["pass"] * 4, "the nodes themselves are not blamed"
+
+
+def test_what_the_judge_found_is_told_once() -> None:
+    good = samples.names(4)
+    result = samples.nccl(samples.simulated(good, slow=0.7), good)
+    assert result["verdict"]["findings"]
+    report = checked(samples.report(nodes(4), results=[result], findings=[]))
+    assert report["findings"] == []
+    assert report["reason"].startswith("NCCL on 4 x BM.GPU.H100.8")
+    assert lines_of(report).count("265.8 GB/s") == 2, "the result's line and the verdict's"
+
+
+def test_a_judges_finding_about_a_node_is_the_nodes() -> None:
+    good = samples.names(4)
+    found = samples.finding(good[1], "error", "GPUDirect RDMA is off", stage="nccl_test")
+    result = samples.nccl(samples.simulated(good), good)
+    result["verdict"] = {**result["verdict"], "verdict": "fail", "reason": "x", "findings": [found]}
+    report = checked(samples.report(nodes(4), results=[result]))
+    assert report["nodes"][0]["name"] == good[1]
+    assert report["reason"] == f"1 of 4 nodes: {good[1]} (GPUDirect RDMA is off)."
+
+
+@pytest.mark.parametrize(("severity", "verdict"), [("error", "fail"), ("unknown", "incomplete"), ("warning", "pass")])
+def test_a_passing_test_with_a_finding_is_no_pass(severity: str, verdict: str) -> None:
+    result = samples.nccl(samples.simulated(samples.names(1)), samples.names(1))
+    result["verdict"]["findings"] = [samples.finding("nccl", severity, "NET/Socket was used")]
+    assert checked(samples.report(nodes(1), results=[result]))["verdict"] == verdict
+
+
+def test_the_guides_own_output_fails() -> None:
+    pair = samples.names(2)
+    of = "BM.GPU.A100-v2.8"
+    result = samples.nccl(samples.recorded("guide_a100_2nodes.txt"), pair, of)
+    report = checked(samples.report(nodes(2, shape=of), results=[result]))
+    assert report["verdict"] == "fail"
+    assert "180.1 GB/s; NIC line 200, threshold 185" in report["reason"]
+
+
+def test_a_test_that_ended_with_an_error_says_its_words() -> None:
+    result = samples.nccl(samples.recorded("fail_too_many_gpus.txt"), samples.names(1))
+    report = checked(samples.report(nodes(1), results=[result]))
+    assert report["verdict"] == "fail"
+    assert "8 requested but only 4 were found" in report["reason"]
+    assert report["next"] == "less run/logs/nccl-bm.gpu.h100.8.log"
+
+
+def test_an_unjudged_test_is_incomplete_at_best() -> None:
+    run = samples.recorded("all_reduce_new.txt")
+    result = samples.nccl(run, samples.names(1), gpus=4)
+    assert result["verdict"]["verdict"] == "unjudged"
+    report = checked(samples.report(nodes(1), results=[result]))
+    assert report["verdict"] == "incomplete"
+    assert "thresholds are of whole nodes with 8 GPUs" in report["reason"]
+
+
+def test_a_failed_preflight_names_its_first_problem_and_lists_all() -> None:
+    planned = nodes(4)
+    found = [
+        samples.finding("cluster", "error", "not allowed: create namespaces", expected="allowed", remedy="grant it"),
+        samples.finding("IPPool gpuops-rdma", "error", "192.168.0.0/16 overlaps the VCN: 192.168.0.0/20"),
+    ]
+    seen = [samples.present(node, allocatable={}) for node in planned]
+    states = samples.stages("preflight", PROBLEMS)
+    report = checked(samples.report(planned, states=states, seen=seen, findings=found, results=[]))
+    assert report["verdict"] == "fail"
+    assert report["reason"].startswith("Stage preflight failed: 2 problem(s) before anything was changed: cluster: not")
+    assert report["next"] == "ansible-playbook gpuops.rdma.site"
+    assert report["stages"][1]["error"] == PROBLEMS, "the JSON holds the whole message"
+    text = lines_of(report)
+    assert "error: cluster: not allowed: create namespaces; expected allowed. Grant it" in text
+    assert "error: IPPool gpuops-rdma: 192.168.0.0/16 overlaps the VCN" in text
+    assert {node["verdict"] for node in report["nodes"]} == {"incomplete"}, "nothing was installed, so none is to blame"
+    assert "stage gpu_operator was not run" in report["nodes"][0]["findings"][0]["found"]
+
+
+def test_counts_still_blame_a_node_when_its_stage_ran_and_a_later_one_failed() -> None:
+    planned = nodes(2)
+    seen = [samples.present(node) for node in planned]
+    seen[0]["allocatable"] = {GPU: 7, VF: 16}
+    report = checked(samples.report(planned, states=samples.stages("sriov", "no"), seen=seen, results=[]))
+    assert report["reason"] == "Stage sriov failed: no."
+    assert [node["verdict"] for node in report["nodes"]] == ["fail", "pass"]
+
+
+def test_a_failed_plan_knows_no_node() -> None:
+    states = samples.stages("plan", "Cannot plan: shape 'BM.X' is unknown; known: BM.GPU.H100.8.")
+    report = checked(samples.report([], states=states, results=[], mode="", simulated=False))
+    assert report["verdict"] == "incomplete"
+    assert report["reason"] == "Stage plan failed: Cannot plan: shape 'BM.X' is unknown; known: BM.GPU.H100.8."
+    assert build.text(report)[0] == "", "no table without nodes"
+
+
+def test_a_killed_run_is_no_pass() -> None:
+    states = samples.stages()
+    states[-1]["status"] = "running"
+    report = checked(samples.report(nodes(2), states=states))
+    assert report["verdict"] == "incomplete"
+    assert report["reason"] == "Stage nccl_test did not end."
+
+
+def test_host_mode_asks_for_no_vf() -> None:
+    planned = nodes(2)
+    seen = [samples.present(node, allocatable={GPU: 8}) for node in planned]
+    report = checked(samples.report(planned, seen=seen, mode="host"))
+    assert report["verdict"] == "pass"
+    assert report["nodes"][0]["vfs"]["expected"] == 0
+    assert build.text(report)[1].split()[3] == "-"
+    assert "Above the NIC line rate is normal for 2 nodes" in report["reason"]
+
+
+def test_shared_and_cordoned_nodes_are_visible() -> None:
+    planned = nodes(4)
+    planned[1].update(shared="time-slicing", gpus=32, excluded="its GPUs are shared (time-slicing, 4 replicas)")
+    planned[2]["excluded"] = "cordoned"
+    seen = [samples.present(node) for node in planned]
+    found = [samples.finding("10.140.0.3", "warning", "cordoned", stage="plan")]
+    report = checked(samples.report(planned, seen=seen, findings=found))
+    assert report["verdict"] == "pass"
+    assert [(node["verdict"], node["tested"]) for node in report["nodes"]] == [
+        ("shared", False),
+        ("excluded", False),
+        ("pass", True),
+        ("pass", True),
+    ]
+    assert report["summary"] == {
+        "nodes": 4, "fail": 0, "incomplete": 0, "shared": 1, "excluded": 1, "pass": 2, "tested": 2,
+    }  # fmt: skip
+    assert (
+        "left out: 10.140.0.2 (its GPUs are shared (time-slicing, 4 replicas)), 10.140.0.3 (cordoned)"
+        in report["reason"]
+    )
+    lines = build.text(report)
+    assert lines[2].endswith("excluded  left out of the test: cordoned")
+    assert "(1 warning in the report)" in lines
+
+
+def test_when_all_nodes_are_left_out_nothing_is_proven() -> None:
+    report = checked(samples.report(nodes(2, excluded="cordoned"), results=[]))
+    assert report["verdict"] == "incomplete"
+    assert report["reason"] == "Not tested: BM.GPU.H100.8 (all its nodes are left out)."
+
+
+def test_gpus_of_shared_nodes_are_counted_as_their_sharing_says() -> None:
+    names = ("renamed", "mig", "short")
+    renamed, mig, short = (samples.planned(name, shared="mps", excluded="shared") for name in names)
+    renamed.update(gpus=16, gpu_resource="nvidia.com/gpu.shared")
+    mig.update(gpus=None)
+    short.update(gpus=16)
+    planned = [*nodes(1), renamed, mig, short]
+    seen = [samples.present(node) for node in planned]
+    seen[1]["allocatable"] = {"nvidia.com/gpu.shared": 16, VF: 16}
+    seen[2]["allocatable"] = {GPU: 3, VF: 16}
+    seen[3]["allocatable"] = {GPU: 8, VF: 16}
+    report = checked(samples.report(planned, seen=seen))
+    verdicts = {node["name"]: node["verdict"] for node in report["nodes"]}
+    assert verdicts == {"10.140.0.1": "pass", "renamed": "shared", "mig": "shared", "short": "fail"}
+    assert "3/?" in lines_of(report)
+
+
+@pytest.mark.parametrize("severity", ["error", "unknown", "warning"])
+def test_a_finding_of_an_excluded_node_is_kept(severity: str) -> None:
+    planned = nodes(3)
+    planned[0]["excluded"] = "GPUs: 7 of 8"
+    found = samples.finding("10.140.0.1", severity, "a word that must not be lost")
+    report = checked(samples.report(planned, findings=[found]))
+    entry = next(node for node in report["nodes"] if node["name"] == "10.140.0.1")
+    assert entry["findings"][0]["found"] == "a word that must not be lost"
+    assert entry["verdict"] == {"error": "fail", "unknown": "incomplete", "warning": "excluded"}[severity]
+    assert report["verdict"] == {"error": "fail", "unknown": "incomplete", "warning": "pass"}[severity]
+
+
+def test_a_finding_of_a_node_outside_the_plan_is_kept() -> None:
+    refused = samples.finding("10.9.9.9", "error", "shape BM.GPU.B300.8 is refused: multi-plane", remedy="narrow")
+    report = checked(samples.report(nodes(2), **{"findings": (), "seen": "all"}))
+    assert report["verdict"] == "pass"
+    report = checked(samples.report(nodes(2), findings=[refused]))
+    assert report["verdict"] == "fail"
+    assert report["reason"] == "10.9.9.9: shape BM.GPU.B300.8 is refused: multi-plane."
+    assert report["next"] == "ansible-playbook gpuops.rdma.site --tags preflight"
+
+
+def test_findings_of_the_plan_count_without_preflight() -> None:
+    unknown = samples.finding("shape BM.GPU.H100.8", "unknown", "no source states its NCCL settings")
+    built = build.build(
+        plan={**samples.plan(nodes(1)), "findings": [unknown]},
+        stages=samples.stages(),
+        nodes=[samples.present(node) for node in nodes(1)],
+        findings=[unknown],
+        nccl=[samples.nccl(samples.simulated(samples.names(1)), samples.names(1))],
+        versions={},
+    )
+    assert built["verdict"] == "incomplete"
+    assert len(built["findings"]) == 1, "told once, though plan and preflight both tell it"
+
+
+def test_an_error_is_not_hidden_by_a_warning_of_the_same_words() -> None:
+    found = [samples.finding("cluster", severity, "same words") for severity in ("warning", "error")]
+    assert checked(samples.report(nodes(1), findings=found))["verdict"] == "fail"
+
+
+def test_a_node_that_is_gone() -> None:
+    planned = nodes(4)
+    report = checked(samples.report(planned, seen=[samples.present(node) for node in planned[:-1]]))
+    assert report["verdict"] == "fail"
+    assert report["reason"] == "1 of 4 nodes: 10.140.0.4 (the node is not in the cluster any more)."
+    assert report["nodes"][0]["gpus"] == {"expected": 8, "allocatable": None}
+    assert "?/8" in lines_of(report)
+
+
+def test_a_cluster_that_cannot_be_asked_blames_no_node() -> None:
+    report = checked(samples.report(nodes(4), seen=None))
+    assert report["verdict"] == "incomplete"
+    assert "4 of 4 nodes cannot be judged" in report["reason"]
+    assert {node["ready"] for node in report["nodes"]} == {None}
+
+
+def test_the_test_left_out_by_tags() -> None:
+    report = checked(samples.report(nodes(2), results=[], deselected=True))
+    assert report["verdict"] == "incomplete"
+    assert report["next"] == "ansible-playbook gpuops.rdma.site --tags nccl_test"
+    assert not build.exit_failed(report, True)
+    assert build.exit_failed(report, False)
+    worse = checked(
+        samples.report(nodes(2), results=[], deselected=True, findings=[samples.finding("cluster", "unknown", "x")])
+    )
+    assert build.exit_failed(worse, True), "an unknown beside it is not excused"
+
+
+@pytest.mark.parametrize(
+    ("remedy", "stage", "command"),
+    [
+        ("kubectl uncordon n1", "plan", "kubectl uncordon n1"),
+        (
+            "disable the add-on: oci ce cluster-addon disable --addon-name X",
+            "preflight",
+            "oci ce cluster-addon disable",
+        ),
+        (
+            "Mend the node, then: ansible-playbook gpuops.rdma.site --tags sriov -e rdma_nodes=a,b",
+            "sriov",
+            "rdma_nodes=a,b",
+        ),
+        ("kubectl describe node n1; the log is in run/logs/x.log", "nccl_test", "kubectl describe node n1"),
+        (
+            "See kubectl -n x get pods -o wide, and the log.",
+            "gpu_operator",
+            "ansible-playbook gpuops.rdma.site --tags gpu_operator",
+        ),
+        ("grant it", "plan", "ansible-playbook gpuops.rdma.site"),
+    ],
+)
+def test_next_is_a_command_and_nothing_else(remedy: str, stage: str, command: str) -> None:
+    found = samples.finding("cluster", "error", "x", remedy=remedy, stage=stage)
+    report = checked(samples.report(nodes(2), findings=[found]))
+    assert command in report["next"]
+    assert report["next"].split()[0] in ("kubectl", "oci", "ansible-playbook")
+    assert ";" not in report["next"]
+
+
+def test_next_runs_with_the_inventory_and_inputs_of_this_run() -> None:
+    command = "ansible-playbook site.yml -i inventories/sandbox -e rdma_mode=host"
+    report = checked(samples.report(nodes(2), results=[], deselected=True, command=command))
+    assert report["next"] == f"{command} --tags nccl_test"
+
+
+@pytest.mark.parametrize(
+    ("playbook", "scan"),
+    [
+        ("site.yml", "playbooks/nccl_scan.yml"),
+        ("playbooks/site.yml", "playbooks/nccl_scan.yml"),
+        ("playbooks/bm_gpu_a100_v2_8.yml", "playbooks/nccl_scan.yml"),
+        ("gpuops.rdma.site", "gpuops.rdma.nccl_scan"),
+    ],
+)
+def test_next_for_a_slow_fabric_is_the_scan_with_the_same_inputs(playbook: str, scan: str) -> None:
+    good = samples.names(2)
+    slow = samples.nccl(samples.simulated(good, slow=0.7), good)
+    report = checked(samples.report(nodes(2), results=[slow], command=f"ansible-playbook {playbook} -i hosts -e a=b"))
+    assert report["next"] == f"ansible-playbook {scan} -i hosts -e a=b"
+
+
+def earlier(**more: Any) -> dict[str, Any]:
+    good = samples.names(2)
+    return {**samples.nccl(samples.simulated(good), good), "made": "2026-11-21T07:30:46Z", **more}
+
+
+def test_the_result_of_an_earlier_run_counts_while_nothing_has_changed() -> None:
+    report = checked(samples.report(nodes(2), results=[earlier()], deselected=True))
+    assert report["verdict"] == "pass"
+    assert "(tested 2026-11-21T07:30:46Z)" in report["reason"]
+
+
+@pytest.mark.parametrize("more", [{"stale": "manifest has changed the cluster since"}, {"mode": "host"}])
+def test_the_result_of_an_earlier_run_proves_nothing_about_a_changed_cluster(more: dict[str, Any]) -> None:
+    report = checked(samples.report(nodes(2), results=[earlier(**more)], deselected=True))
+    assert report["verdict"] == "incomplete"
+    assert report["reason"].startswith(
+        "Not proven: the NCCL test was left out, and the result of an earlier run does not"
+    )
+    assert report["nccl"][0]["stale"], "it is still shown"
+    assert not any(node["tested"] for node in report["nodes"])
+    assert not build.exit_failed(report, True)
+
+
+def test_two_shapes_need_two_results() -> None:
+    planned = nodes(4)
+    planned[2]["shape"] = planned[3]["shape"] = "BM.GPU.H200.8"
+    first, second = samples.names(4)[:2], samples.names(4)[2:]
+    one = samples.nccl(samples.simulated(first), first)
+    two = samples.nccl(samples.simulated(second, "BM.GPU.H200.8", slow=0.5), second, "BM.GPU.H200.8")
+    report = checked(samples.report(planned, results=[one]))
+    assert (report["verdict"], report["reason"]) == ("incomplete", "Not tested: BM.GPU.H200.8 (no NCCL result).")
+    report = checked(samples.report(planned, results=[one, two]))
+    assert report["verdict"] == "fail"
+    assert "BM.GPU.H200.8" in report["reason"]
+
+
+def test_a_failing_result_says_why_even_when_something_worse_leads() -> None:
+    good = samples.names(4)
+    seen = [samples.present(node) for node in nodes(4)]
+    seen[0]["ready"] = False
+    report = checked(
+        samples.report(nodes(4), seen=seen, results=[samples.nccl(samples.simulated(good, slow=0.7), good)])
+    )
+    assert report["reason"].startswith("1 of 4 nodes")
+    assert "some node or rail is slow" in lines_of(report)
+
+
+def test_a_thousand_nodes() -> None:
+    planned = nodes(1000)
+    seen = [samples.present(node) for node in planned]
+    for index in range(0, 1000, 33):
+        seen[index]["allocatable"][VF] = 15
+        planned[index]["excluded"] = "VFs: 15 of 16"
+    report = checked(samples.report(planned, seen=seen))
+    assert report["verdict"] == "fail"
+    assert report["reason"].startswith("31 of 1000 nodes: 10.140.0.1, 10.140.0.34, 10.140.0.67 and 28 more (")
+    assert report["next"] == "ansible-playbook gpuops.rdma.site --tags sriov", "31 addresses are no command line"
+    lines = build.text(report)
+    assert len(lines) < 40
+    assert "(19 more nodes fail, 969 more nodes pass)" in lines
+
+
+def test_credentials_in_chart_values_are_hidden() -> None:
+    values = {"registry": {"password": "hunter2", "imagePullSecrets": ["pull"]}, "licensing": {"secretName": "lic"}}
+    report = checked(samples.report(nodes(1), releases={"gpu_operator": {"version": "v1", "values": values}}))
+    kept = report["plan"]["releases"]["gpu_operator"]["values"]
+    assert "hunter2" not in json.dumps(report)
+    assert kept["registry"]["imagePullSecrets"] == ["pull"]
+    assert kept["licensing"]["secretName"] == "lic"
+
+
+def test_junit_survives_what_logs_hold() -> None:
+    dirt = "bell \x07, half a pair \ud83d, <tag> & 'quote', \ufffe"
+    found = [samples.finding("cluster", "error", dirt), samples.finding("10.140.0.1", "error", dirt)]
+    report = samples.report(nodes(1), findings=found)
+    parsed = ElementTree.fromstring(build.junit(report).encode("utf-8"))
+    messages = [item.get("message") for item in parsed.iter("failure")]
+    assert "bell , half a pair , <tag> & 'quote', " in messages
+
+
+def test_every_key_of_the_schema_is_described() -> None:
+    def missing(part: Any, path: str) -> list[str]:
+        if not isinstance(part, dict):
+            return []
+        gaps = []
+        for key, value in part.get("properties", {}).items():
+            if "description" not in value and "$ref" not in value:
+                gaps.append(f"{path}.{key}")
+            gaps += missing(value, f"{path}.{key}")
+        gaps += missing(part.get("items"), f"{path}[]")
+        return gaps
+
+    assert (
+        missing(SCHEMA, "report") + [gap for name, part in SCHEMA["$defs"].items() for gap in missing(part, name)] == []
+    )
+
+
+def test_the_schema_refuses_a_report_of_another_form() -> None:
+    report = samples.report(nodes(1))
+    for damage in ({"verdict": "great"}, {"schema_version": 2}, {"reason": ""}, {"extra": 1}):
+        assert list(VALIDATOR.iter_errors({**report, **damage})), damage
+
+
+# ---- property ------------------------------------------------------------------------------------------------------
+
+COUNT = st.sampled_from([0, 7, 8, 9, 15, 16, 17])
+NODE = st.tuples(
+    st.sampled_from([samples.SHAPE, "BM.GPU.H200.8"]),
+    st.sampled_from(["", "time-slicing"]),
+    st.sampled_from(["", "cordoned"]),
+    st.one_of(st.none(), st.tuples(st.booleans(), COUNT, COUNT)),
+)
+HEALTHY = st.tuples(st.just(samples.SHAPE), st.just(""), st.just(""), st.just((True, 8, 16)))
+VERDICT = {"reason": "words", "findings": []}
+
+
+@given(
+    drawn=st.lists(st.one_of(HEALTHY, NODE), max_size=4),
+    states=st.lists(st.sampled_from(["ok", "ok", "ok", "failed", "skipped", "running"]), min_size=1, max_size=4),
+    severities=st.lists(st.sampled_from(build._SEVERITIES), max_size=2),
+    verdicts=st.dictionaries(
+        st.sampled_from([samples.SHAPE, "BM.GPU.H200.8"]),
+        st.sampled_from(["pass", "pass", "fail", "degraded", "incomplete", "unjudged"]),
+    ),
+    asked=st.booleans(),
+    deselected=st.booleans(),
+    on_node=st.booleans(),
+    mode=st.sampled_from(["sriov", "host"]),
+)
+def test_a_pass_needs_evidence_for_everything(
+    drawn: list[tuple[str, str, str, Optional[tuple[bool, int, int]]]],
+    states: list[str],
+    severities: list[str],
+    verdicts: dict[str, str],
+    asked: bool,
+    deselected: bool,
+    on_node: bool,
+    mode: str,
+) -> None:
+    names = samples.names(len(drawn))
+    planned = [
+        samples.planned(name, shape=shape, shared=shared, excluded=excluded)
+        for name, (shape, shared, excluded, _seen) in zip(names, drawn)
+    ]
+    seen = [
+        {"name": name, "ready": now[0], "ready_reason": "", "allocatable": {GPU: now[1], VF: now[2]}}
+        for name, (_shape, _shared, _excluded, now) in zip(names, drawn)
+        if now is not None
+    ]
+    subject = names[0] if on_node and names else "cluster"
+    report = checked(
+        {
+            **build.build(
+                plan=samples.plan(planned, mode=mode),
+                stages=[{**samples.stages()[index], "status": status} for index, status in enumerate(states)],
+                nodes=seen if asked else None,
+                findings=[samples.finding(subject, severity, f"finding {severity}") for severity in severities],
+                nccl=[
+                    {"shape": shape, "run": {}, "verdict": {**VERDICT, "verdict": v}} for shape, v in verdicts.items()
+                ],
+                versions={},
+                deselected=deselected,
+            ),
+            "made": "2026-01-02T03:04:05Z",
+        }
+    )
+    equal = asked and all(
+        now is not None and now[0] and now[1] == 8 and (mode == "host" or now[2] == 16)
+        for _shape, _shared, _excluded, now in drawn
+    )
+    proven = bool(drawn) and all(verdicts.get(shape) == "pass" for shape, *_rest in drawn)
+    clean = not {"error", "unknown"} & set(severities)
+    evidence = set(states) == {"ok"} and equal and proven and clean and set(verdicts.values()) <= {"pass"}
+    assert (report["verdict"] == "pass") == evidence

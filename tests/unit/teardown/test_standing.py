@@ -1,0 +1,179 @@
+# Copyright: gpuops.rdma contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Rows that stand when everything is to go: what tells of them, and the commands that take them back."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from typing import Any
+
+import pytest
+import yaml
+from ansible_collections.gpuops.rdma.plugins.action import gpu_metrics, gpu_sharing, gpu_taints, vgpu
+from ansible_collections.gpuops.rdma.plugins.module_utils._gpu_uses import sharing
+from ansible_collections.gpuops.rdma.plugins.module_utils._gpu_uses import vgpu as gpu_vgpu
+from ansible_collections.gpuops.rdma.plugins.module_utils._kube import objects
+from ansible_collections.gpuops.rdma.plugins.module_utils._nodes import mark
+from ansible_collections.gpuops.rdma.plugins.module_utils._openshift import machine_set as openshift_machine_set
+from ansible_collections.gpuops.rdma.plugins.module_utils._teardown import standing
+from ansible_collections.gpuops.rdma.plugins.module_utils._teardown.standing import Standing
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._teardown import revert
+from support.machine_api import Api, machine_set, thing
+from support.paths import ROOT
+
+ROLES = {"time_slicing": "gpu_time_slicing", "mps": "gpu_mps", "mig": "gpu_mig"}
+
+
+def inputs(line: str) -> tuple[str, dict[str, Any]]:
+    """(playbook, extra variables as Ansible reads them)"""
+    program, playbook, *rest = shlex.split(line)
+    assert program == "ansible-playbook" and set(rest[::2]) == {"-e"}
+    found: dict[str, Any] = {}
+    for word in rest[1::2]:
+        found.update(json.loads(word) if word.startswith("{") else [word.split("=", 1)])
+    return playbook, found
+
+
+def test_the_notes_are_those_of_the_actions() -> None:
+    assert (revert.TAINTS, revert.TOLERATIONS) == (gpu_taints.ADDED_TAINTS, gpu_taints.ADDED_TOLERATIONS)
+    assert (revert.VGPU_BEFORE, revert.VGPU_NODE) == (vgpu.BEFORE, vgpu.IN_EFFECT)
+    assert revert.METRICS_BEFORE == gpu_metrics.BEFORE
+    assert revert.STRATEGY_BEFORE == gpu_sharing.STRATEGY_BEFORE
+    assert (standing.CONFIG_LABEL, standing.MIG_LABEL) == (sharing.CONFIG_LABEL, sharing.MIG_LABEL)
+    assert standing.VERDICT == mark.VERDICT
+    assert f"{gpu_vgpu.VGPU_LABEL}=true" == standing.VGPU_NODES
+    for row, role in ROLES.items():
+        defaults = yaml.safe_load((ROOT / "roles" / role / "defaults" / "main.yml").read_text())
+        assert defaults[f"{role}_config_map"] == standing.CONFIG_MAP
+        assert row == "mig" or defaults[f"{role}_key"] == row.replace("_", "-")
+
+
+def known_inputs() -> set[str]:
+    texts = [path.read_text() for path in (ROOT / "playbooks").glob("**/*.yml")]
+    return {word for text in texts for word in text.replace("(", " ").split() if word.startswith("rdma_")}
+
+
+def test_the_commands_name_inputs_of_their_playbooks() -> None:
+    whole = Standing(
+        policy="p",
+        runs=True,
+        gpu_nodes=2,
+        taints=["a=b:NoSchedule"],
+        taint_sets=["s"],
+        keys={"time-slicing": "time-slicing", "mps": "mps", "night": "time-slicing"},
+        config="other",
+        chosen=["mps", "night"],
+        key_sets={"mps": ["s", "t"]},
+        mig_config="other-mig",
+        layouts=["one", "two"],
+        vgpu=True,
+        metrics=True,
+        sets=["gpu-a"],
+    )
+    lines = [inputs(line) for line in standing.take_back(whole)]
+    known = known_inputs()
+    defaults = {
+        key for role in ROLES.values() for key in yaml.safe_load((ROOT / f"roles/{role}/defaults/main.yml").read_text())
+    }
+    for playbook, given in lines:
+        assert (ROOT / "playbooks" / f"{playbook.rpartition('.')[2]}.yml").exists()
+        assert set(given) <= known | defaults, set(given) - known - defaults
+    assert [playbook for playbook, _given in lines] == [
+        "gpuops.rdma.workloads",
+        "gpuops.rdma.sharing",
+        "gpuops.rdma.sharing",
+        "gpuops.rdma.autoscaling",
+    ]
+    first, second = lines[1][1], lines[2][1]
+    assert first["rdma_mps_selector"] == "nvidia.com/device-plugin.config=mps"
+    assert first["rdma_mps_machine_sets"] == "s,t"
+    assert first["rdma_mig_selector"] == "nvidia.com/mig.config in (one,two)"
+    assert (first["rdma_time_slicing_key"], first["gpu_mps_config_map"]) == ("night", "other")
+    assert second["rdma_time_slicing_selector"] == "nvidia.com/gpu.present=true", "no node chooses that key"
+    assert lines[3][1]["rdma_autoscaling_pools"] == [{"machine_set": "gpu-a", "max_replicas": 1}]
+    assert standing.take_back(Standing(policy="p", runs=True, gpu_nodes=2, mig_nodes=1)) == []
+    (line,) = standing.take_back(Standing(policy="p", runs=True, gpu_nodes=2, mig_nodes=1, mig_noted=True))
+    assert inputs(line)[1]["rdma_mig_selector"] == "nvidia.com/mig.config"
+
+
+def test_without_a_gpu_node_the_policy_alone_forgets() -> None:
+    found = Standing(policy="gpus", config="gpuops-gpu-sharing", keys={"mps": "mps"}, taints=["a:NoSchedule"])
+    (line,) = standing.take_back(found)
+    words = shlex.split(line)
+    assert words[:4] == ["kubectl", "patch", "clusterpolicy", "gpus"]
+    assert json.loads(words[-1]) == {"spec": {"devicePlugin": {"config": None}}}
+    assert "taints a:NoSchedule that the role gpu_taints added: there is no GPU node" in standing.staying(found)[0]
+    (licence,) = standing.take_back(Standing(policy="gpus", vgpu=True, metrics=True))
+    assert json.loads(shlex.split(licence)[-1]) == {"spec": {"driver": {"licensingConfig": None}}}
+    (role,) = standing.take_back(Standing(policy="gpus", runs=True, vgpu=True))
+    assert role.startswith("ansible-playbook gpuops.rdma.workloads ")
+
+
+@pytest.mark.parametrize(
+    ("found", "words"),
+    [
+        (Standing(taints=["a:NoSchedule"]), "there is no GPU Operator any more"),
+        (Standing(policy="p", runs=True, gpu_nodes=1, tolerations=True), "tolerations that the role gpu_taints added"),
+        (Standing(vgpu=True), "label gpuops.rdma/vgpu=true of nodes"),
+        (Standing(metrics=True), "cluster-monitoring"),
+        (Standing(policy="p", metrics=True), "settings of the DCGM exporter"),
+        (
+            Standing(policy="p", runs=True, gpu_nodes=1, stray=["a:NoSchedule"]),
+            "to nodes without label nvidia.com/gpu.present=true",
+        ),
+        (Standing(marked=2), "marks of 2 nodes by a scan"),
+        (Standing(policy="p", runs=True, gpu_nodes=3, mig_nodes=3), "MIG layouts of 3 nodes"),
+    ],
+)
+def test_what_stays_is_named(found: Standing, words: str) -> None:
+    assert standing.take_back(found) == []
+    assert words in " ".join(standing.staying(found))
+
+
+def ours(kind: str, name: str, namespace: str = "gpu-operator", **body: Any) -> Any:
+    return objects.owned(thing(kind, name, namespace, **body))
+
+
+def node(name: str, labels: Any, **notes: str) -> Any:
+    return thing("Node", name, "", metadata={"labels": labels, "annotations": notes})
+
+
+def test_what_is_read_from_a_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(revert.gpu_nodes, "operator_namespace", lambda client: "gpu-operator")
+    added = json.dumps([{"key": "nvidia.com/gpu", "value": "present", "effect": "NoSchedule"}])
+    present = {"nvidia.com/gpu.present": "true"}
+    spec = {"devicePlugin": {"config": {"name": "gpuops-gpu-sharing"}}, "migManager": {"config": {"name": "theirs"}}}
+    share = {"sharing": {"timeSlicing": {"resources": []}}}
+    pool = machine_set("gpu-a", {openshift_machine_set.NOTE: '{"labels": {"a": null}}'})
+    pool["spec"]["template"]["spec"]["metadata"] = {"labels": {standing.CONFIG_LABEL: "time-slicing"}}
+    api = Api(
+        thing("ClusterPolicy", "gpus", "", spec=spec),
+        node("n1", {**present, standing.CONFIG_LABEL: "time-slicing"}, **{gpu_taints.ADDED_TAINTS: added}),
+        node("n2", {**present, standing.MIG_LABEL: "all-1g.10gb"}),
+        node("n3", {standing.CONFIG_LABEL: "somebodys", standing.VERDICT: "bad"}, **{gpu_taints.ADDED_TAINTS: added}),
+        ours("ConfigMap", "gpuops-gpu-sharing", data={"time-slicing": yaml.safe_dump(share)}),
+        thing("ConfigMap", "theirs", "gpu-operator", data={}),
+        thing("Namespace", "gpu-operator", ""),
+        pool,
+        objects.owned(machine_set("copy", {openshift_machine_set.NOTE: '{"labels": {"a": null}}'})),
+    )
+    found = revert.look(api)  # type: ignore[arg-type]
+    assert found == Standing(
+        policy="gpus",
+        runs=True,
+        gpu_nodes=2,
+        taints=["nvidia.com/gpu=present:NoSchedule"],
+        keys={"time-slicing": "time-slicing"},
+        config="gpuops-gpu-sharing",
+        chosen={"time-slicing"},
+        key_sets={"time-slicing": ["gpu-a"]},
+        taint_sets=[],
+        layouts=[],
+        layout_sets=[],
+        stray=["nvidia.com/gpu=present:NoSchedule"],
+        mig_nodes=1,
+        marked=1,
+        sets=["gpu-a"],
+    )

@@ -1,0 +1,388 @@
+# Copyright: gpuops.rdma contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""AWX job templates with their surveys, from the playbooks' inputs and the roles' argument specs."""
+
+from __future__ import annotations
+
+import ast
+import functools
+import importlib
+import json
+import pathlib
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import input_meanings
+import yaml
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+TEMPLATES = ROOT / "playbooks" / "vars" / "awx" / "templates.yml"
+UTILS = "ansible_collections.gpuops.rdma.plugins.module_utils"
+MAPPING = re.compile(r"^(?P<role>[a-z_]+): \"\{\{ (?P<input>rdma_[a-z_]+) \| default\((?P<default>.*)\) \}\}\"$")
+Json = dict[str, Any]
+
+# Inputs whose mapping is more than a default, or that no role takes -> the variable with their choices.
+ALIASES = {"rdma_install": "plan_install"}
+CHOICES = {
+    "rdma_oci_policies": ["check", "write", "skip"],
+    "rdma_profile": sorted(path.stem for path in (ROOT / "files" / "profiles").glob("[!k]*.yml")),
+}
+# Texts that open something, such as a pre-authenticated request.
+SECRETS = {"rdma_blueprint_model"}
+# Asked with a default of rdma_awx_* instead of the playbook's own: what a job leaves in its pod is lost.
+DEFAULTS = {"rdma_report_keep": "{{ awx_report_keep }}"}
+LEAST = {"rdma_oci_nodes": 2}
+WORDS = {"mig": "MIG", "mps": "MPS", "nccl": "NCCL", "oci": "OCI", "url": "URL", "vgpu": "vGPU"}
+# Lists whose items are known -> where: a constant of the core, or an option of a module.
+ITEMS = {
+    "rdma_collectives": lambda: list(_constant("_plan.resolve", "COLLECTIVES")),
+    "rdma_mark": lambda: list(_constant("_specs.node_mark", "SPEC")["measures"]["choices"]),
+}
+
+
+@dataclass(frozen=True)
+class Template:
+    """``asks`` are the survey's inputs in order; with a trailing * an answer is required. ``needs`` are the credential
+    types whose credentials are attached."""
+
+    name: str
+    playbook: str
+    description: str
+    asks: tuple[str, ...]
+    needs: tuple[str, ...] = ("gpuops kubeconfig", "gpuops OCI")
+    extra_vars: Mapping[str, Any] = field(default_factory=dict)
+    notifies: bool = False
+    check: bool = True
+
+
+_COMMON = ("rdma_shape", "rdma_nodes", "rdma_mode", "rdma_profile")
+_PROVE = ("rdma_sharing_state", "rdma_sharing_prove")
+_ROWS = (
+    "rdma_taints_nodes",
+    "rdma_taints_selector",
+    "rdma_time_slicing_nodes",
+    "rdma_time_slicing_selector",
+    "rdma_time_slicing_replicas",
+    "rdma_mps_nodes",
+    "rdma_mps_selector",
+    "rdma_mps_replicas",
+    "rdma_mig_nodes",
+    "rdma_mig_selector",
+    "rdma_mig_layout",
+    "rdma_mig_strategy",
+    "rdma_mig_configs",
+    "rdma_mig_drain",
+)
+_KEEP = ("rdma_report_keep", "rdma_report_keep_namespace", "rdma_report_keep_bucket")
+
+JOBS = (
+    Template(
+        "RDMA site",
+        "site",
+        "From booted GPU nodes to an NCCL verdict.",
+        (
+            *_COMMON,
+            "rdma_expected_nodes",
+            "rdma_install",
+            "rdma_launcher",
+            "rdma_allow_reboot",
+            "rdma_host_checks",
+            "rdma_collectives",
+            "rdma_test_nodes",
+            "rdma_max_bytes",
+            "rdma_busy",
+            "rdma_nccl_test_timeout",
+            "rdma_charts",
+            *_KEEP,
+        ),
+    ),
+    Template(
+        "RDMA verify",
+        "verify",
+        "Looks at every stage once and changes nothing.",
+        (*_COMMON, "rdma_expected_nodes", *_KEEP),
+    ),
+    Template(
+        "RDMA host checks",
+        "host_checks",
+        "Drivers, NICs, VFs and GPUDirect of a cluster's hosts, by a DaemonSet.",
+        (*_COMMON, "rdma_host_checks_select", "rdma_host_checks_mute", "rdma_host_checks_interval"),
+        extra_vars={"rdma_host_checks_by": "daemonset"},
+    ),
+    Template(
+        "RDMA NCCL scan",
+        "nccl_scan",
+        "Names the bad node, rail or link; marks it where that is asked for.",
+        (
+            *_COMMON,
+            "rdma_scan_block",
+            "rdma_scan_across",
+            "rdma_scan_rounds",
+            "rdma_scan_parallel",
+            "rdma_scan_pair_timeout",
+            "rdma_scan_include_marked",
+            "rdma_mark",
+            "rdma_mark_max_out",
+            *_KEEP,
+        ),
+        notifies=True,
+    ),
+    Template(
+        "RDMA OCI pool",
+        "oci_pool",
+        "Makes an RDMA node pool at OCI and goes on to an NCCL verdict.",
+        (
+            "rdma_oci_pool*",
+            "rdma_oci_shape*",
+            "rdma_oci_nodes*",
+            "rdma_oci_availability_domain*",
+            "rdma_oci_kind",
+            "rdma_oci_compartment",
+            "rdma_oci_cluster",
+            "rdma_oci_subnet",
+            "rdma_oci_image",
+            "rdma_oci_image_url",
+            "rdma_oci_policies",
+            "rdma_oci_labels",
+            "rdma_site",
+            *_KEEP,
+        ),
+    ),
+    Template(
+        "RDMA GPU sharing",
+        "sharing",
+        "Taints, time slicing, MPS and MIG of chosen nodes.",
+        (*_ROWS, *_PROVE),
+    ),
+    Template(
+        "RDMA OpenShift",
+        "openshift_site",
+        "Operators by OLM, sharing and vGPU on OpenShift, and site.yml.",
+        (
+            "rdma_site",
+            *_COMMON,
+            *_ROWS,
+            "rdma_vgpu_nodes",
+            "rdma_vgpu_selector",
+            "rdma_vgpu_repository",
+            "rdma_vgpu_version",
+            "rdma_vgpu_token",
+            "rdma_metrics",
+            "rdma_sharing_prove",
+            *_KEEP,
+        ),
+    ),
+    Template(
+        "RDMA Blueprints",
+        "blueprints",
+        "Rows of OCI AI Blueprints: pool, nodes, service, inference.",
+        (
+            "rdma_blueprint_pool",
+            "rdma_blueprint_shape",
+            "rdma_blueprint_pool_size",
+            "rdma_blueprint_availability_domain",
+            "rdma_blueprint_node_image",
+            "rdma_blueprint_add_nodes",
+            "rdma_blueprint_model",
+            "rdma_blueprint_inference_nodes",
+            "rdma_blueprint_nccl_debug",
+        ),
+        needs=("gpuops kubeconfig", "gpuops OCI", "gpuops Blueprints"),
+        check=False,
+    ),
+)
+
+
+@dataclass(frozen=True)
+class Input:
+    """What a playbook takes: ``spec`` is the role's option, or what is known of an input that no role takes."""
+
+    name: str
+    spec: Mapping[str, Any]
+    default: Any
+    roles: tuple[str, ...] = ()
+
+
+def files(template: Template) -> list[pathlib.Path]:
+    """The vars files of a playbook and of those that it imports."""
+    path = ROOT / "playbooks" / f"{template.playbook}.yml"
+    found: list[pathlib.Path] = []
+    for play in yaml.safe_load(path.read_text("utf-8")):
+        found += [path.parent / name for name in play.get("vars_files", ())]
+        if play.get("ansible.builtin.import_playbook") == "site.yml":
+            found.append(path.parent / "vars" / "inputs.yml")
+    return list(dict.fromkeys(found))
+
+
+@functools.cache
+def options() -> dict[str, Json]:
+    """Variable -> option, of all roles."""
+    found: dict[str, Json] = {}
+    for path in sorted((ROOT / "roles").glob("*/meta/argument_specs.yml")):
+        found.update(yaml.safe_load(path.read_text("utf-8"))["argument_specs"]["main"]["options"])
+    return found
+
+
+def inputs(template: Template, others: Mapping[str, tuple[str, str, str]]) -> dict[str, Input]:
+    """Name -> input of a template's playbook. ``others``: those mapped to no role, as (type, default, meaning)."""
+    found: dict[str, Input] = {}
+    for path in files(template):
+        for line in path.read_text("utf-8").splitlines():
+            match = MAPPING.match(line)
+            if match and match["role"] in options():
+                old = found.get(match["input"])
+                roles = (*(old.roles if old else ()), match["role"])
+                told = others.get(match["input"])
+                default = _literal(told[1] if told else match["default"])
+                first = old or Input(match["input"], options()[match["role"]], default)
+                found[match["input"]] = Input(first.name, first.spec, first.default, roles)
+    for name, one in found.items():
+        texts = [options()[role]["description"] for role in one.roles]
+        text = others[name][2] if name in others else input_meanings.meaning(name, texts)
+        found[name] = replace(one, spec={**one.spec, "description": text})
+    found.update(_direct(template))
+    for name, (kind, default, text) in others.items():
+        choices = options()[ALIASES[name]].get("choices") if name in ALIASES else None
+        spec = {"type": kind, "description": text, **({"choices": choices} if choices else {})}
+        found.setdefault(name, Input(name, spec, _literal(default)))
+    return found
+
+
+def _direct(template: Template) -> dict[str, Input]:
+    """Inputs that a playbook maps by ``vars`` of a task."""
+    text = (ROOT / "playbooks" / f"{template.playbook}.yml").read_text("utf-8")
+    found = (MAPPING.match(line.strip()) for line in text.splitlines())
+    return {
+        match["input"]: Input(match["input"], options()[match["role"]], _literal(match["default"]), (match["role"],))
+        for match in found
+        if match and match["role"] in options() and template.playbook != "host_checks"
+    }
+
+
+def question(given: Input, *, required: bool = False) -> Json:
+    """One question. AWX sends text, integer, float, or a list of the chosen texts; an empty answer to a text is sent
+    as empty text, which no type but text and list can take: those questions demand an answer."""
+    spec, kind = given.spec, str(given.spec.get("type", "str"))
+    choices = [str(choice) for choice in CHOICES.get(given.name) or spec.get("choices") or ()]
+    made: Json = {
+        "question_name": _title(given.name),
+        "question_description": input_meanings.plain(spec.get("description", "")),
+        "required": required,
+        "variable": given.name,
+    }
+    if kind == "bool":
+        return {
+            **made,
+            "type": "multiplechoice",
+            "choices": ["true", "false"],
+            "default": str(bool(given.default)).lower(),
+        }
+    if kind in ("int", "float"):
+        least = {"min": LEAST[given.name]} if given.name in LEAST else {}
+        default = "" if required else given.default
+        return {**made, "type": {"int": "integer"}.get(kind, kind), **least, "default": default}
+    if kind == "list" and given.name in ITEMS:
+        return {**made, "type": "multiselect", "choices": ITEMS[given.name](), "default": "\n".join(given.default)}
+    if kind == "list" and spec.get("elements", "str") in ("str", "int", "path"):
+        return {**made, "type": "textarea", "default": "\n".join(map(str, given.default or ()))}
+    if kind == "dict":
+        return {**made, "type": "textarea", "required": True, "min": 2, "default": json.dumps(given.default or {})}
+    if kind not in ("str", "path"):
+        raise SystemExit(f"{given.name} is a {kind} of {spec.get('elements', kind)}: no survey can ask for it.")
+    if spec.get("no_log") or given.name in SECRETS:
+        return {**made, "type": "password"}
+    if choices:
+        return {
+            **made,
+            "type": "multiplechoice",
+            "choices": choices,
+            "default": DEFAULTS.get(given.name, str(given.default)),
+        }
+    default = str(given.default or "")
+    return {**made, "type": "text", **({"required": True, "min": 1} if default or required else {}), "default": default}
+
+
+def templates(
+    tables: Mapping[str, tuple[str, Mapping[str, tuple[str, str, str]]]],
+) -> Iterator[tuple[Template, list[Input]]]:
+    """Each template with its inputs."""
+    for template in JOBS:
+        stems = {path.stem for path in files(template)}
+        others = {
+            key: value for stem, (_title, table) in tables.items() if stem in stems for key, value in table.items()
+        }
+        known = inputs(template, others)
+        names = [name.rstrip("*") for name in template.asks]
+        if missing := [name for name in names if name not in known]:
+            raise SystemExit(
+                f"awx_templates: {template.name}: {template.playbook}.yml does not take {', '.join(missing)}."
+            )
+        yield template, [known[name] for name in names]
+
+
+def text(tables: Mapping[str, tuple[str, Mapping[str, tuple[str, str, str]]]]) -> str:
+    """playbooks/vars/awx/templates.yml."""
+    made = [_template(template, given) for template, given in templates(tables)]
+    version = yaml.safe_load((ROOT / "galaxy.yml").read_text("utf-8"))["version"]
+    told = {"awx_version": version, "controller_templates": made}
+    body = yaml.dump(told, Dumper=_Indented, sort_keys=False, width=110, allow_unicode=True)
+    return "---\n# Generated by tools/generate.py from the playbooks' inputs and the roles' argument specs.\n" + body
+
+
+def _template(template: Template, given: list[Input]) -> Json:
+    must = {name.rstrip("*") for name in template.asks if name.endswith("*")}
+    told: Json = {
+        "name": template.name,
+        "description": template.description,
+        "organization": "{{ awx_organization }}",
+        "project": "{{ awx_project }}",
+        "playbook": f"playbooks/{template.playbook}.yml",
+        "inventory": "{{ awx_inventory }}",
+        "execution_environment": "{{ awx_environment }}",
+        "credentials": f"{{{{ {list(template.needs)} | intersect(awx_credentials) or none }}}}",
+        "job_type": "run",
+        "verbosity": 0,
+        "ask_variables_on_launch": True,
+        "ask_limit_on_launch": True,
+        "ask_credential_on_launch": True,
+        "ask_job_type_on_launch": template.check,
+        "ask_tags_on_launch": True,
+        "extra_vars": dict(template.extra_vars),
+    }
+    if template.notifies:
+        told["notification_templates_success"] = "{{ awx_notifications }}"
+        told["notification_templates_error"] = "{{ awx_notifications }}"
+    spec = [question(one, required=one.name in must) for one in given]
+    return {**told, "survey_enabled": True, "survey_spec": {"name": "", "description": "", "spec": spec}}
+
+
+def _title(name: str) -> str:
+    words = [WORDS.get(word, word) for word in name.removeprefix("rdma_").split("_")]
+    return " ".join([words[0] if words[0] in WORDS.values() else words[0].capitalize(), *words[1:]])
+
+
+class _Indented(yaml.SafeDumper):
+    """Sequences indented, as everywhere in this repository."""
+
+    def increase_indent(self, flow: bool = False, indentless: bool = False) -> None:
+        return super().increase_indent(flow, False)
+
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
+
+
+def _literal(text: str) -> Any:
+    """A default as it stands in Jinja or in a table of docs; an expression has no value before the play."""
+    if text in ("true", "false"):
+        return text == "true"
+    try:
+        return ast.literal_eval(text)
+    except (ValueError, SyntaxError):
+        return text if re.fullmatch(r"[\w.-]*", text) else ""
+
+
+def _constant(module: str, name: str) -> Any:
+    return getattr(importlib.import_module(f"{UTILS}.{module}"), name)

@@ -1,0 +1,53 @@
+#!/usr/bin/python
+# Copyright: gpuops.rdma contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Documentation of the action plugin of the same name, which does the work on the control node."""
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: NAME
+short_description: SAY IN A LINE WHAT IT DOES
+version_added: VERSION
+description:
+- SAY WHAT IT DOES, WHAT IT WRITES, AND WHEN IT FAILS.
+extends_documentation_fragment:
+- gpuops.rdma.auth
+- gpuops.rdma.attributes.cluster
+options:
+  nodes:
+    description: Only these nodes.
+    type: list
+    elements: str
+    default: []
+author:
+- gpuops maintainers (@gpuops)
+"""
+
+EXAMPLES = r"""
+- name: SAY WHAT FOR
+  gpuops.rdma.NAME:
+    nodes: [10.140.0.7]
+"""
+
+RETURN = r"""
+not_ready:
+  description: Nodes that are not Ready.
+  returned: always
+  type: list
+  elements: str
+"""
+
+from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.argspec import with_auth
+from ansible_collections.gpuops.rdma.plugins.module_utils._specs.NAME import SPEC
+
+
+def main() -> None:
+    module = AnsibleModule(argument_spec=with_auth(SPEC), supports_check_mode=True)
+    module.fail_json(msg="gpuops.rdma.NAME runs on the control node, through its action plugin.")
+
+
+if __name__ == "__main__":
+    main()

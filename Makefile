@@ -76,8 +76,8 @@ lint: $(VENV)/.ready $(LINK) ## ruff, yamllint, ansible-lint, documentation of a
 	@$(PYTHON) tools/site_pages.py
 	@$(BIN)/ansible-lint --offline -q
 
-types: $(VENV)/.ready $(LINK) ## mypy, strict, on the core
-	@MYPYPATH=$(COLLECTIONS) $(BIN)/mypy plugins/module_utils
+types: $(VENV)/.ready $(LINK) ## mypy, strict, on all plugins
+	@MYPYPATH=$(COLLECTIONS) $(BIN)/mypy plugins
 
 unit: $(VENV)/.ready $(LINK) ## The core, without Ansible and without a cluster
 	@$(PYTHON) -m pytest tests/unit -q -n 2 --cov=plugins --cov-report=term:skip-covered

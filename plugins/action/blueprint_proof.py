@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import time
 from collections.abc import Iterator
@@ -60,7 +61,7 @@ class ActionModule(RdmaAction):
     def _documents(self, connection: Api, uuid: str) -> list[Any]:
         """Digest and workspace; either may be missing."""
         found: list[Any] = []
-        for read in (lambda: connection.digest(uuid), connection.workspace):
+        for read in (functools.partial(connection.digest, uuid), connection.workspace):
             try:
                 found.append(read())
             except ClusterError as error:

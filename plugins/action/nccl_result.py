@@ -13,6 +13,7 @@ from typing import Any, Optional, TextIO
 
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import (
+    COLLECTIVES,
     Json,
     NcclRun,
     NcclVerdict,
@@ -115,8 +116,8 @@ def _expectations(args: dict[str, Any]) -> tuple[Optional[Shape], Json]:
             raise InputError(f"{key} must be at least 1, is {args[key]}.")
     if args["threshold"] is not None and not args["threshold"] > 0:
         raise InputError(f"threshold must be above 0 GB/s, is {args['threshold']}.")
-    if args["collective"] and args["collective"] not in parse.COLLECTIVES:
-        raise InputError(f"Unknown collective {args['collective']!r}. Known: {', '.join(parse.COLLECTIVES)}.")
+    if args["collective"] and args["collective"] not in COLLECTIVES:
+        raise InputError(f"Unknown collective {args['collective']!r}. Known: {', '.join(COLLECTIVES)}.")
     named = ("collective", "gpus", "algo", "exit_code", "hcas", "topology", "transport")
     expect: Json = {key: args[key] for key in named if args[key] is not None}
     if args["max_bytes"] is not None:

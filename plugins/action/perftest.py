@@ -120,7 +120,7 @@ def chosen(plan: Json, names: Sequence[str]) -> list[tuple[Shape, list[str]]]:
 def test_of(plan: Json, shape: Shape, args: dict[str, Any]) -> perftest.Test:
     namespace = plan["namespaces"]["job"]
     place, _sep, network = str(plan.get("network_attachment") or "rdma-vf").rpartition("/")
-    entry = next((test for test in plan.get("tests", []) if test["shape"] == shape.name), {})
+    entry: Json = next((test for test in plan.get("tests", []) if test["shape"] == shape.name), {})
     table = files.load(files.FILES / "perftest.yml")
     return perftest.Test(
         run=uuid.uuid4().hex[:8],

@@ -225,4 +225,5 @@ def _near(text: str) -> str:
 
 
 def _unknown(name: str, subject: str, found: str, expected: str) -> Json:
-    return to_dict(Finding(name, "unknown", subject, found, expected, "", "report"))
+    document: Json = to_dict(Finding(name, "unknown", subject, found, expected, "", "report"))
+    return document

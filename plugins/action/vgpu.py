@@ -364,8 +364,8 @@ class ActionModule(RdmaAction):
             )
         for one in self.args["profiles"]:
             meta = {"name": one["name"], "namespace": gpu_nodes.MACHINES}
-            kind = {"apiVersion": gpu_nodes.MACHINE_SET[0], "kind": gpu_nodes.MACHINE_SET[1]}
-            self._keep(self._writer().remove({**kind, "metadata": meta}))
+            machines = {"apiVersion": gpu_nodes.MACHINE_SET[0], "kind": gpu_nodes.MACHINE_SET[1]}
+            self._keep(self._writer().remove({**machines, "metadata": meta}))
         mine = {"apiVersion": "nvidia.com/v1alpha1", "kind": "NVIDIADriver", "metadata": {"name": NVIDIA_DRIVER}}
         self._keep(self._writer().remove(mine))
         text = (self.policy["metadata"].get("annotations") or {}).get(BEFORE)

@@ -448,7 +448,8 @@ class View:
         return self.args["shape"] or self.plan.get("wanted_shapes") or sorted(self.plan.get("shapes", {}))
 
     def _planned_vfs(self, name: str) -> Optional[int]:
-        return self._in_plan.get(name, {}).get("vfs")
+        vfs: Optional[int] = self._in_plan.get(name, {}).get("vfs")
+        return vfs
 
     def _meant(self, facts: NodeFacts) -> bool:
         shape = self.shapes.get(facts.shape)

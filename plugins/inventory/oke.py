@@ -110,7 +110,7 @@ PLACE = ("instance_id", "health", *oke_inventory.TOPOLOGY)
 CLUSTER = ("id", "name", "compartment_id", "kubernetes_version", "lifecycle_state", "type", "vcn_id")
 
 
-class InventoryModule(BaseInventoryPlugin, Constructable, Cacheable):
+class InventoryModule(BaseInventoryPlugin, Constructable, Cacheable):  # type: ignore[misc]
     NAME = "gpuops.rdma.oke"
 
     def verify_file(self, path: str) -> bool:

@@ -33,7 +33,7 @@ _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 _AUTH = tuple(argspec.AUTH)
 
 
-class RdmaAction(ActionBase):
+class RdmaAction(ActionBase):  # type: ignore[misc]
     """Checks arguments, connects on first use, turns errors into one message."""
 
     spec: dict[str, Any] = {}
@@ -88,7 +88,7 @@ class RdmaAction(ActionBase):
             self.progress(f"[{time.strftime('%H:%M:%S')}] {line}")
 
     def run(self, tmp: Any = None, task_vars: Any = None) -> dict[str, Any]:
-        result = super().run(tmp, task_vars)
+        result: dict[str, Any] = super().run(tmp, task_vars)
         self._task_vars = task_vars or {}
         try:
             args = self.arguments()

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Optional, Protocol
+from typing import Any, Optional, Protocol, TypeVar
 
 from ansible_collections.gpuops.rdma.plugins.module_utils._blueprints import api
 from ansible_collections.gpuops.rdma.plugins.module_utils._blueprints.api import Deployment
@@ -24,6 +24,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import J
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._blueprints import rules
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._blueprints.client import Api
 
+_Found = TypeVar("_Found")
 FIRST_POLL, LAST_POLL = 1.0, 15.0
 PATIENCE = 120.0
 """Seconds without any answer after which a wait ends."""
@@ -199,7 +200,7 @@ class Site:
 
         self._until(look, f"{name} is not gone", uuids[0], name)
 
-    def _until(self, look: Callable[[], tuple[Optional[Any], str]], what: str, uuid: str, name: str) -> Any:
+    def _until(self, look: Callable[[], tuple[Optional[_Found], str]], what: str, uuid: str, name: str) -> _Found:
         clock, started, pause, last = self.api.clock, self.api.clock(), FIRST_POLL, ""
         while True:
             found, told = look()

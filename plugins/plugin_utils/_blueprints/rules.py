@@ -29,7 +29,7 @@ def lint(documents: Union[Json, Sequence[Json]], known: Mapping[str, Any]) -> li
     unknown = sorted(set(known) - set(KNOWN))
     if unknown:
         raise InputError(f"blueprint_lint does not take {', '.join(unknown)}. Known: {', '.join(KNOWN)}.")
-    values = {key: tuple(value) if isinstance(value, list) else value for key, value in known.items()}
+    values: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in known.items()}
     try:
         values["pools"] = {name: int(size) for name, size in (values.get("pools") or {}).items()}
     except (TypeError, ValueError):

@@ -9,6 +9,7 @@ The number of calls depends on the depth of compartments and on security groups,
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Optional
@@ -85,7 +86,7 @@ class Asker:
         if isinstance(shapes, Unread):
             return shapes
         mine: Json = next((item for item in shapes if item["shape"] == self.pool.shape), {})
-        return {name: _read(lambda name=name: self._limit(name)) for name in mine.get("quota_names") or []}
+        return {name: _read(functools.partial(self._limit, name)) for name in mine.get("quota_names") or []}
 
     def _limit(self, name: str) -> Json:
         """The scope decides whether the availability domain must or must not be named."""

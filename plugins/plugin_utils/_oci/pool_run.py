@@ -209,8 +209,7 @@ class Pool(abc.ABC):
             return
         told = f"{what} of the {self.what} {self.wanted.name}"
         try:
-            clocks = {"clock": self.clock, "sleep": self.sleep}
-            oci_work.wait(self.session, told, work, self.seconds, self.progress, self.client, **clocks)
+            oci_work.wait(self.session, told, work, self.seconds, self.progress, self.client, self.clock, self.sleep)
         except Hopeless as error:
             raise self._explained(str(error), key) from None
 

@@ -161,7 +161,7 @@ class Session:
 
     def _claimed(self) -> str:
         """The tenancy in a workload's token: its signer does not tell it."""
-        token = getattr(self.signer, "security_token", None)
+        token: Any = getattr(self.signer, "security_token", None)
         claims = token.get_jwt() if hasattr(token, "get_jwt") else {}
         return str(claims.get("res_tenant") or claims.get("tenant") or os.environ.get(ENVIRONMENT["tenancy"]) or "")
 
@@ -242,7 +242,7 @@ class Session:
         seen: set[str] = set()
         page = None
         while True:
-            paged = {"page": page} if page else {}
+            paged: dict[str, Any] = {"page": page} if page else {}
             answer = self.call(what, client, method, *args, **more, **paged)
             found += answer.data if isinstance(answer.data, list) else answer.data.items
             page = answer.headers.get("opc-next-page")

@@ -399,8 +399,7 @@ class Stack:
         answer = self.session.call("compare the stack with what there is", RM, "detect_stack_drift", stack)
         work = answer.headers["opc-work-request-id"]
         seconds = self.options["timeout"] * 60
-        clocks = {"clock": self.clock, "sleep": self.sleep}
-        oci_work.wait(self.session, "drift detection", work, seconds, self.progress, RM, **clocks)
+        oci_work.wait(self.session, "drift detection", work, seconds, self.progress, RM, self.clock, self.sleep)
         more = {"work_request_id": work, "limit": oci.PAGE}
         listed = self.session.all("list what has drifted", RM, "list_stack_resource_drift_details", stack, **more)
         return [

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Optional
+from typing import Any, Optional
 
 import yaml
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError
@@ -130,7 +130,7 @@ def _of(nodes: list[Json], gpu: bool) -> list[Optional[str]]:
 
 def _taints(texts: Iterable[Optional[str]]) -> list[str]:
     """Each key and effect once, as inputs write them."""
-    found: dict[tuple[str, str], str] = {}
+    found: dict[tuple[Any, Any], str] = {}
     for text in filter(None, texts):
         for one in tolerations.read(text):
             key, value, effect = one.get("key"), one.get("value"), one.get("effect")

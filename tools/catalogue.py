@@ -25,7 +25,7 @@ FILLED = "…"
 FIELDS = ("id", "severity", "subject", "found", "expected", "remedy")
 ERRORS = {
     "RdmaError", "InputError", "DataError", "ClusterError", "NotFound", "Forbidden", "Conflict", "Gone", "Unreachable",
-    "WaitFailed", "Hopeless", "DeadlinePassed", "AnsibleParserError",
+    "WaitFailed", "Unrecoverable", "DeadlinePassed", "AnsibleParserError",
 }  # fmt: skip
 TITLES = {
     "preflight": "Before anything is changed",

@@ -1,7 +1,7 @@
 # Copyright: gpuops.rdma contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Waits for a set of things with one deadline, says who is late and why, and gives up early on what is hopeless.
+"""Waits for a set of things with one deadline, says who is late and why, and gives up early on what is unrecoverable.
 
 A function per target reads the watched collections and returns the set; kube_wait.await_state does the waiting.
 """
@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Callable, Optional
 
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import Hopeless, InputError, WaitFailed
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError, Unrecoverable, WaitFailed
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import (
     Finding,
     Json,
@@ -247,7 +247,7 @@ class View:
         if nodes and not self.planned() and self.args["for"] in PER_NODE:
             reasons = {item["name"]: item.get("excluded") or "not asked for" for item in nodes}
             first = "; ".join(f"{name}: {why}" for name, why in list(reasons.items())[:5])
-            raise Hopeless(f"{self.args['for']}: no node of the plan is left to wait for. {first}.", reasons)
+            raise Unrecoverable(f"{self.args['for']}: no node of the plan is left to wait for. {first}.", reasons)
 
     def note(self) -> str:
         """What is not waited for here, and why; "" when nothing is left out."""

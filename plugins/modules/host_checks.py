@@ -82,7 +82,7 @@ options:
     default: 600
   grace:
     description:
-    - Seconds after which a pod in a state like ImagePullBackOff counts as hopeless. A node that the run has left out
+    - Seconds after which a pod in a state like ImagePullBackOff counts as unrecoverable. A node that the run has left out
       before gets as long.
     type: int
     default: 60

@@ -131,7 +131,7 @@ options:
     type: int
     default: 1800
   grace:
-    description: Seconds after which a state like a failed ClusterServiceVersion counts as hopeless.
+    description: Seconds after which a state like a failed ClusterServiceVersion counts as unrecoverable.
     type: int
     default: 60
 author:

@@ -51,7 +51,7 @@ options:
     type: int
     default: 600
   grace:
-    description: Seconds after which a pod in a state like ImagePullBackOff counts as hopeless.
+    description: Seconds after which a pod in a state like ImagePullBackOff counts as unrecoverable.
     type: int
     default: 60
   fail_on_refusal:

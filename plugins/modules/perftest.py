@@ -54,7 +54,7 @@ options:
     type: int
     default: 900
   grace:
-    description: Seconds after which a pod that finds no place or no image counts as hopeless.
+    description: Seconds after which a pod that finds no place or no image counts as unrecoverable.
     type: int
     default: 60
   fail_on_verdict:

@@ -15,7 +15,7 @@
     |   +-- Busy              429, a PodDisruptionBudget forbids an eviction now
     |   +-- Unreachable       no answer; the same call may work later
     +-- WaitFailed            a wait ended without the state that was awaited
-        +-- Hopeless          it cannot come any more (ImagePullBackOff, ...)
+        +-- Unrecoverable          it cannot come any more (ImagePullBackOff, ...)
         +-- DeadlinePassed
 
 Each message says what was attempted, on which object, what was found and what to do.
@@ -82,7 +82,7 @@ class WaitFailed(RdmaError):
         self.late = dict(late or {})
 
 
-class Hopeless(WaitFailed):
+class Unrecoverable(WaitFailed):
     """The awaited state cannot come any more."""
 
 

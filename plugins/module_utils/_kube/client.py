@@ -376,7 +376,7 @@ class Client:
                 failure: ClusterError = _error(method, path, status, data)
             except urllib3.exceptions.HTTPError as error:
                 failure = Unreachable(f"Failed to {_verb(method)} {path} at {self.host}: {_cause(error)}.")
-                if _hopeless(error):
+                if _unrecoverable(error):
                     raise failure from None
             if time.monotonic() + pause > deadline or not _worth_retrying(again, status, data):
                 raise failure from None
@@ -578,7 +578,7 @@ def _worth_retrying(again: bool, status: int, data: bytes) -> bool:
     return status in _RETRY_STATUS and not lasting and (again or status in (429, 503))
 
 
-def _hopeless(error: Exception) -> bool:
+def _unrecoverable(error: Exception) -> bool:
     """Wrong certificates and unknown names do not heal by trying again."""
     reason = getattr(error, "reason", error)
     text = f"{error} {reason}"

@@ -54,7 +54,7 @@ NIC_LABEL = f"{NFD}15b3.present=true"
 
 @dataclass(frozen=True)
 class Status:
-    """``state``: ready, waiting, or broken (hopeless now). ``stuck``: waiting, and hopeless once it has lasted longer
+    """``state``: ready, waiting, or broken (unrecoverable now). ``stuck``: waiting, and unrecoverable once it has lasted longer
     than the caller's grace, because a registry can blink and a scheduler can find room. ``progress``: short, ``6/8``.
     """
 

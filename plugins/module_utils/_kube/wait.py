@@ -16,7 +16,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Callable, Optional, Protocol
 
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import DeadlinePassed, Hopeless, Unreachable
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import (
+    DeadlinePassed,
+    Unreachable,
+    Unrecoverable,
+)
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json
 
 NAMED = 3
@@ -37,7 +41,7 @@ class Status(Protocol):
 
     @property
     def stuck(self) -> bool:
-        """Hopeless, if it stays like this for the time of grace."""
+        """Unrecoverable, if it stays like this for the time of grace."""
 
     @property
     def progress(self) -> str:
@@ -84,7 +88,7 @@ def await_state(
 
     ``wait_change(s)`` returns when something may have changed, after s at the latest. ``clock`` is monotonic. ``read``
     may raise Unreachable: the wait goes on, a restarting API server is no verdict. A status that stays ``stuck`` for
-    ``grace`` is hopeless, a broken one at once. Hopeless is raised as soon as every other name is decided too, so that
+    ``grace`` is unrecoverable, a broken one at once. Unrecoverable is raised as soon as every other name is decided too, so that
     one bad node does not hide the next, at the latest after ``settle``. DeadlinePassed otherwise. An empty set is never
     ready.
     """
@@ -98,10 +102,10 @@ def await_state(
             watch.note(statuses, now)
             if statuses and _ready_count(statuses) == len(statuses):
                 return watch.finish(now)
-        hopeless = watch.hopeless(now)
-        given_up = (now if given_up is None else given_up) if hopeless else None
-        if given_up is not None and (not watch.undecided(hopeless) or now - given_up >= settle):
-            raise Hopeless(watch.failure(now, hopeless, trouble, remedy), watch.late())
+        unrecoverable = watch.unrecoverable(now)
+        given_up = (now if given_up is None else given_up) if unrecoverable else None
+        if given_up is not None and (not watch.undecided(unrecoverable) or now - given_up >= settle):
+            raise Unrecoverable(watch.failure(now, unrecoverable, trouble, remedy), watch.late())
         if now >= watch.deadline:
             raise DeadlinePassed(watch.failure(now, (), trouble, remedy), watch.late())
         pause = min(watch.tell(now, trouble), watch.grace_left(now))
@@ -153,21 +157,21 @@ class _Watch:
         before = self.statuses.get(key)
         return before is not None and bool(before.state == "ready")
 
-    def hopeless(self, now: float) -> tuple[str, ...]:
+    def unrecoverable(self, now: float) -> tuple[str, ...]:
         """Keys that cannot become ready any more."""
         lasted = {key for key, since in self.stuck_since.items() if now - since >= self.grace}
         return tuple(key for key, status in self.statuses.items() if status.state == "broken" or key in lasted)
 
     def grace_left(self, now: float) -> float:
-        """Seconds until the next stuck status becomes hopeless."""
+        """Seconds until the next stuck status becomes unrecoverable."""
         return min(
             (since + self.grace - now for since in self.stuck_since.values() if since + self.grace > now),
             default=math.inf,
         )
 
-    def undecided(self, hopeless: tuple[str, ...]) -> bool:
+    def undecided(self, unrecoverable: tuple[str, ...]) -> bool:
         """Whether a name (node) may still become ready. Parts without names sum up others: they decide nothing."""
-        lost = {key.partition("/")[2] for key in hopeless}  # "" = a part without names, which holds all
+        lost = {key.partition("/")[2] for key in unrecoverable}  # "" = a part without names, which holds all
         names = (key.partition("/")[2] for key, status in self.statuses.items() if status.state != "ready")
         return "" not in lost and any(name and name not in lost for name in names)
 
@@ -196,11 +200,11 @@ class _Watch:
         times = f"{duration(now - self.start)} of {duration(self.deadline - self.start)}"
         return f"{self.title:<16} {middle} | {times}"
 
-    def failure(self, now: float, hopeless: tuple[str, ...], trouble: str, remedy: str) -> str:
+    def failure(self, now: float, unrecoverable: tuple[str, ...], trouble: str, remedy: str) -> str:
         """The whole message: how far it came, who is late and why."""
         spent = duration(now - self.start)
-        verdict = f"cannot become ready any more (after {spent})" if hopeless else f"not ready after {spent}"
-        first = late_map({key: self.statuses[key] for key in hopeless})
+        verdict = f"cannot become ready any more (after {spent})" if unrecoverable else f"not ready after {spent}"
+        first = late_map({key: self.statuses[key] for key in unrecoverable})
         late = {**first, **self.late()}
         shown = [f"{name}: {why}" for name, why in list(late.items())[:TOLD]]
         more = f" (+{len(late) - TOLD} more)" if len(late) > TOLD else ""
@@ -215,7 +219,7 @@ def _ready_count(statuses: Set) -> int:
 
 
 def late_map(statuses: Set) -> dict[str, str]:
-    """Name -> why for all that is not ready: the hopeless first, then parts without names, on which the others wait. A
+    """Name -> why for all that is not ready: the unrecoverable first, then parts without names, on which the others wait. A
     name that is late in several parts has the first part's reason."""
     late: dict[str, tuple[int, bool, str]] = {}
     for key, status in statuses.items():

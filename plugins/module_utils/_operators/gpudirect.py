@@ -379,7 +379,7 @@ _LOG = (
 )
 _MODPROBE = re.compile(r"could not insert .?nvidia[-_]peermem.?: (.*)")
 _OFED_WAIT = re.compile(r"(?i)waiting for mofed to be installed")
-_HOPELESS = ("ErrImagePull", "ImagePullBackOff", "InvalidImageName", "CreateContainerError", "CrashLoopBackOff")
+_UNRECOVERABLE = ("ErrImagePull", "ImagePullBackOff", "InvalidImageName", "CreateContainerError", "CrashLoopBackOff")
 
 
 def peermem_log(text: Optional[str]) -> State:
@@ -528,7 +528,7 @@ def _statuses(pod: Json, key: str) -> list[Json]:
 def _held(status: Json) -> str:
     """Why a container cannot start, or ""."""
     waiting = (status.get("state") or {}).get("waiting") or {}
-    if waiting.get("reason") not in _HOPELESS:
+    if waiting.get("reason") not in _UNRECOVERABLE:
         return ""
     last = ((status.get("lastState") or {}).get("terminated") or {}).get("exitCode")
     code = "" if last is None else f", last exit code {last}"

@@ -14,11 +14,11 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import 
     ClusterError,
     Conflict,
     DeadlinePassed,
-    Hopeless,
     InputError,
     NotFound,
     RdmaError,
     Unreachable,
+    Unrecoverable,
 )
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._blueprints import rules
@@ -188,7 +188,7 @@ class Site:
                 return None, "not listed"
             failed = failed + 1 if here.failed else 0
             if failed >= FAILED_LOOKS or here.leaving:
-                raise Hopeless(f"{name} ended as {here.told()}.{self._log_told(uuid)}")
+                raise Unrecoverable(f"{name} ended as {here.told()}.{self._log_told(uuid)}")
             return (here if here.ready else None), here.told()
 
         return self._until(look, f"{name} is not ready", uuid, name)

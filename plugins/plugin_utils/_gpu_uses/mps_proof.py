@@ -55,7 +55,7 @@ def prove(
     timeout: float,
     grace: float,
 ) -> Json:
-    """The evidence of mps.judge. RdmaError: a process failed; Hopeless or DeadlinePassed: they do not come to compute
+    """The evidence of mps.judge. RdmaError: a process failed; Unrecoverable or DeadlinePassed: they do not come to compute
     at once."""
     names = [one["metadata"]["name"] for one in pods]
     found: list[Json] = []

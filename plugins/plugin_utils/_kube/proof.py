@@ -67,7 +67,7 @@ class Proof:
             time.sleep(POLL)
 
     def await_running(self, title: str, timeout: float, grace: float) -> None:
-        """All at once; Hopeless or DeadlinePassed with the reason of each that does not run."""
+        """All at once; Unrecoverable or DeadlinePassed with the reason of each that does not run."""
         wait.await_state(
             lambda: {f"pod/{name}": self._running(name) for name in self.pods},
             wait_change=lambda seconds: time.sleep(min(seconds, POLL)),

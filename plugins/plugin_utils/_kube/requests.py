@@ -108,7 +108,7 @@ def ask(
     pull_secrets: Sequence[str] = (),
     title: str = "probe",
 ) -> dict[str, list[Json]]:
-    """Hopeless or DeadlinePassed where a pod does not come to its end; the pods are gone afterwards."""
+    """Unrecoverable or DeadlinePassed where a pod does not come to its end; the pods are gone afterwards."""
     image = image or default_image()
     with Proof(client, namespace, say) as proof:
         proof.start([probe_pod(name, namespace, one, image, pull_secrets) for name, one in asks.items()])

@@ -356,13 +356,13 @@ class Workers:
     def await_ready(self, watcher: Watcher) -> dict[str, Worker]:
         """Node -> worker. Those without a place or an image are left behind after ``grace``, the slow ones at
         ``start_timeout``. RdmaError when there are none."""
-        began, hopeless, told = time.monotonic(), None, 0.0
+        began, unrecoverable, told = time.monotonic(), None, 0.0
         wanted = len(self.test.nodes)
         while True:
             try:
                 found = self.seen(watcher)
             except Unreachable:
-                hopeless = None
+                unrecoverable = None
                 watcher.wait_change(1.0)
                 continue
             ready = {item.node: item for item in found if item.ready}
@@ -371,13 +371,13 @@ class Workers:
             now = time.monotonic()
             late = [item for item in found if not item.ready]
             stuck = all(item.stuck for item in late)
-            hopeless = (hopeless or now) if stuck else None
+            unrecoverable = (unrecoverable or now) if stuck else None
             if now - told > 10:
                 told = now
                 why = next((f"{item.name}: {item.why}" for item in late), "no pod has been made yet")
                 self.show(f"workers {len(ready)}/{wanted} ready | {why[:160]}")
             over = now - began > self.settings.start_timeout
-            if over or (hopeless is not None and now - hopeless > self.settings.grace):
+            if over or (unrecoverable is not None and now - unrecoverable > self.settings.grace):
                 if ready:
                     return ready
                 raise RdmaError(self._nobody(late, now - began))

@@ -19,9 +19,9 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import 
     ClusterError,
     Conflict,
     DeadlinePassed,
-    Hopeless,
     InputError,
     NotFound,
+    Unrecoverable,
 )
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json
 from ansible_collections.gpuops.rdma.plugins.module_utils._oci import pool as oci_pool
@@ -89,7 +89,7 @@ class Pool(abc.ABC):
     # ---- wanted
 
     def present(self, check_mode: bool, wait: bool = True, ignore: Sequence[str] = ()) -> Json:
-        """{changed, pool, changes, created}. Raises InputError, Hopeless, DeadlinePassed."""
+        """{changed, pool, changes, created}. Raises InputError, Unrecoverable, DeadlinePassed."""
         oci_pool.check(self.wanted)
         listed = self.listed()
         found = oci_pool.adopted(listed, self.wanted)
@@ -210,10 +210,10 @@ class Pool(abc.ABC):
         told = f"{what} of the {self.what} {self.wanted.name}"
         try:
             oci_work.wait(self.session, told, work, self.seconds, self.progress, self.client, self.clock, self.sleep)
-        except Hopeless as error:
+        except Unrecoverable as error:
             raise self._explained(str(error), key) from None
 
-    def _explained(self, text: str, key: str) -> Hopeless:
+    def _explained(self, text: str, key: str) -> Unrecoverable:
         have, shape = "", self.wanted.shape
         try:
             there = self.read(key)
@@ -221,8 +221,8 @@ class Pool(abc.ABC):
         except ClusterError:
             pass
         if not oci_pool.lacks_capacity(text):
-            return Hopeless(f"{text}{have} What exists is kept; the next run goes on with it.")
-        return Hopeless(f"{text}{have} {oci_pool.capacity(shape, self.wanted.nodes, self._reports(shape))}")
+            return Unrecoverable(f"{text}{have} What exists is kept; the next run goes on with it.")
+        return Unrecoverable(f"{text}{have} {oci_pool.capacity(shape, self.wanted.nodes, self._reports(shape))}")
 
     def _reports(self, shape: str) -> Json:
         """Capacity of the shape in each availability domain."""

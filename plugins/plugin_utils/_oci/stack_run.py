@@ -22,9 +22,9 @@ from typing import Any, Optional
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import (
     Conflict,
     DeadlinePassed,
-    Hopeless,
     InputError,
     NotFound,
+    Unrecoverable,
 )
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json, as_text
 from ansible_collections.gpuops.rdma.plugins.module_utils._oci import stack as oci_stack
@@ -301,7 +301,7 @@ class Stack:
         try:
             self._follow(job["id"], job["operation"])
             self.done.append(f"waited for {job['operation'].lower()}")
-        except Hopeless as error:  # what it left is planned again
+        except Unrecoverable as error:  # what it left is planned again
             self.progress(f"stack {found['name']}: {error}")
         return self._jobs(found["id"])
 
@@ -353,7 +353,7 @@ class Stack:
         return key
 
     def _follow(self, key: str, operation: str) -> None:
-        """Shows the log as it comes, until the job is over. Hopeless with Terraform's errors when it failed."""
+        """Shows the log as it comes, until the job is over. Unrecoverable with Terraform's errors when it failed."""
         what, log = f"{operation} {key}", _Log(self.session, key)
         started, shown = self.clock(), self.clock()
         seconds = self.options["timeout"] * 60
@@ -367,7 +367,7 @@ class Stack:
                 self.progress(f"{what}: done after {passed / 60:.0f} min")
                 return
             if job.lifecycle_state not in oci_stack.RUNNING:
-                raise Hopeless(self._failed(what, job, passed, log.lines))
+                raise Unrecoverable(self._failed(what, job, passed, log.lines))
             if passed >= seconds:
                 raise DeadlinePassed(
                     f"{what} is {job.lifecycle_state} after {passed / 60:.0f} min. Resource Manager goes on with it: "

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import DeadlinePassed, Hopeless
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import DeadlinePassed, Unrecoverable
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._oci import session as oci
 
 FIRST, POLL = 1.0, 15.0
@@ -31,7 +31,7 @@ def wait(
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> None:
-    """Until ``key`` has succeeded. ``what`` completes "waiting for ...". Raises Hopeless with OCI's own words when it
+    """Until ``key`` has succeeded. ``what`` completes "waiting for ...". Raises Unrecoverable with OCI's own words when it
     failed, DeadlinePassed after ``seconds``; the work goes on, and the next run adopts it."""
     started, shown = clock(), -SHOW_EVERY
     while True:
@@ -43,7 +43,7 @@ def wait(
             progress(f"{what}: done after {passed / 60:.0f} min")
             return
         if work.status in OVER:
-            raise Hopeless(
+            raise Unrecoverable(
                 f"{what} ended as {work.status} after {passed / 60:.0f} min: {_errors(session, client, work)}"
             )
         if passed >= seconds:

@@ -12,9 +12,9 @@ from typing import Optional
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import (
     ClusterError,
     DeadlinePassed,
-    Hopeless,
     InputError,
     NotFound,
+    Unrecoverable,
 )
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json
 from ansible_collections.gpuops.rdma.plugins.module_utils._operators import addon
@@ -103,7 +103,7 @@ class Addons:
             passed = self.clock() - started
             if not late:
                 return
-            self._hopeless(looked, late, attention, passed)
+            self._unrecoverable(looked, late, attention, passed)
             if passed >= seconds:
                 raise DeadlinePassed(f"After {passed / 60:.0f} min: {'; '.join(late.values())}. Run again.", late)
             if self.clock() - shown >= SHOW_EVERY:
@@ -111,7 +111,7 @@ class Addons:
                 shown = self.clock()
             self.sleep(min(POLL, 1 + passed))
 
-    def _hopeless(
+    def _unrecoverable(
         self,
         looked: Mapping[str, tuple[bool, str, bool]],
         late: Mapping[str, str],
@@ -125,7 +125,7 @@ class Addons:
                 attention.pop(name, None)
             tired = passed - attention.get(name, passed) >= PATIENCE
             if looked[name][2] or tired:
-                raise Hopeless(
+                raise Unrecoverable(
                     f"The add-on {text}. See `oci ce cluster-addon get --addon-name {name} --cluster-id "
                     f"{self.cluster}` and its pods; correct its configuration and run again.",
                     dict(late),

@@ -356,7 +356,7 @@ def test_a_job_in_a_kueue_queue_waits_for_its_admission(cluster: Cluster, tmp_pa
     deadline = time.monotonic() + 30
     while time.monotonic() < deadline and "mpijob.kubeflow.org/nccl-h100-8" not in cluster.left():
         time.sleep(0.3)
-    time.sleep(6)  # longer than the grace of 4 s: being queued is nothing hopeless
+    time.sleep(6)  # longer than the grace of 4 s: being queued is nothing unrecoverable
     found = cluster.json("kubectl", "get", "mpijob", "nccl-h100-8", "-n", "gpuops-nccl")
     assert found["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] == "gpus"
     assert found["spec"]["runPolicy"]["suspend"] is True

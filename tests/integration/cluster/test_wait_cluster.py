@@ -12,7 +12,11 @@ import time
 
 import pytest
 from ansible_collections.gpuops.rdma.plugins.action import wait
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import DeadlinePassed, Hopeless, InputError
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import (
+    DeadlinePassed,
+    InputError,
+    Unrecoverable,
+)
 from ansible_collections.gpuops.rdma.plugins.module_utils._specs.wait import SPEC
 from support.small_sandbox import SHAPE, sandbox
 
@@ -190,7 +194,7 @@ def test_the_gpu_operator_from_nothing_to_ready(cluster, plan):
 
 def test_a_node_with_seven_gpus_is_given_up_after_the_grace_and_can_be_left_out(cluster, plan):
     cluster.offer(NODES[2], gpus=7, vfs=0)
-    with pytest.raises(Hopeless) as caught:
+    with pytest.raises(Unrecoverable) as caught:
         run(cluster, "gpu_operator", plan=str(plan), timeout=60, grace=1)
     assert caught.value.late == {
         NODES[2]: "7 of 8 nvidia.com/gpu allocatable, though the operator is ready on this node"
@@ -272,7 +276,7 @@ def test_a_plan_that_has_left_out_all_nodes_fails_at_once(cluster, plan):
         node["excluded"] = "cordoned"
     plan.write_text(json.dumps(document))
     start = time.monotonic()
-    with pytest.raises(Hopeless, match=r"no node of the plan is left to wait for\. 10\.140\.0\.1: cordoned"):
+    with pytest.raises(Unrecoverable, match=r"no node of the plan is left to wait for\. 10\.140\.0\.1: cordoned"):
         run(cluster, "vfs", plan=str(plan), timeout=60)
     assert time.monotonic() - start < 5
 
@@ -302,7 +306,7 @@ def test_vf_configuration_and_vfs(cluster, plan):
         annotate(cluster, NODES[2], phase="failed", vfs=15, bad=bad)
 
     later = Later(0.5, configure)
-    with pytest.raises(Hopeless) as caught:
+    with pytest.raises(Unrecoverable) as caught:
         run(cluster, "vf_config", later=later, plan=str(plan), timeout=60, grace=2)
     later.done()
     assert list(caught.value.late) == [NODES[2]]
@@ -311,7 +315,7 @@ def test_vf_configuration_and_vfs(cluster, plan):
     cluster.offer(NODES[0], gpus=8, vfs=16)
     cluster.offer(NODES[1], gpus=8, vfs=0)
     cluster.offer(NODES[2], gpus=8, vfs=15)
-    with pytest.raises(Hopeless) as caught:
+    with pytest.raises(Unrecoverable) as caught:
         run(cluster, "vfs", plan=str(plan), timeout=60, grace=1)
     late = caught.value.late
     assert list(late) == NODES[1:]
@@ -354,7 +358,7 @@ def test_the_network_operator_with_its_pool(cluster, plan):
     cluster.client.apply({"apiVersion": "v1", "kind": "ConfigMap", "metadata": config, "data": {"config.json": "{}"}})
     policy["spec"]["sriovDevicePlugin"] = {"config": offered("rdma_vf")}
     cluster.custom(policy)
-    with pytest.raises(Hopeless, match=r"offers VFs as nvidia.com/rdma_vf, asked for is nvidia.com/sriov_rdma_vf"):
+    with pytest.raises(Unrecoverable, match=r"offers VFs as nvidia.com/rdma_vf, asked for is nvidia.com/sriov_rdma_vf"):
         run(cluster, "network_operator", plan=str(plan), timeout=30, grace=1)
     policy["spec"]["sriovDevicePlugin"] = {"config": offered("sriov_rdma_vf")}
     cluster.custom(policy)

@@ -18,10 +18,10 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import 
     ClusterError,
     DeadlinePassed,
     Forbidden,
-    Hopeless,
     InputError,
     NotFound,
     Unreachable,
+    Unrecoverable,
 )
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._blueprints import client, deploy
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._blueprints.client import Api
@@ -181,7 +181,7 @@ def test_an_unknown_state_ends_with_the_log(here: Here) -> None:
 
 def test_a_state_that_speaks_of_failure_ends_the_wait(here: Here) -> None:
     here.server.stuck["h100-rdma"] = "FAILED"
-    with pytest.raises(Hopeless, match=r"ended as FAILED. Its log ends with"):
+    with pytest.raises(Unrecoverable, match=r"ended as FAILED. Its log ends with"):
         here.present(timeout=60.0)
 
 

@@ -13,7 +13,11 @@ from typing import Any
 
 import oci
 import pytest
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import DeadlinePassed, Hopeless, InputError
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import (
+    DeadlinePassed,
+    InputError,
+    Unrecoverable,
+)
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._oci import copy_image, import_image
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._oci import session as oci_session
 from support import oci_site
@@ -103,7 +107,7 @@ def test_a_truncated_image_is_told(site: Site) -> None:
     site.fake.sources[site.link] = "The image file is truncated."
     assert oci_session.clean(f"x {site.link} y") == f"x {site.link} y".replace(SECRET, "(hidden)")
     with pytest.raises(
-        Hopeless, match=r"ended as FAILED after 45 min: ImageImportFailed: The image file is truncated\."
+        Unrecoverable, match=r"ended as FAILED after 45 min: ImageImportFailed: The image file is truncated\."
     ):
         site.run()
 
@@ -111,7 +115,7 @@ def test_a_truncated_image_is_told(site: Site) -> None:
 def test_an_import_that_failed_is_begun_anew(site: Site) -> None:
     """Within the life of the retry token, with the same link and with a new one."""
     site.fake.sources[site.link] = "The link has expired."
-    with pytest.raises(Hopeless, match="The link has expired"):
+    with pytest.raises(Unrecoverable, match="The link has expired"):
         site.run()
     site.fake.sources[site.link] = ""
     assert site.run()["changed"] and site.images()[-1]["lifecycleState"] == "AVAILABLE"
@@ -120,7 +124,7 @@ def test_an_import_that_failed_is_begun_anew(site: Site) -> None:
 def test_a_replayed_answer_of_a_failed_import_is_not_believed(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whether OCI refuses the token or answers as before is not public."""
     site.fake.sources[site.link] = "The image file is truncated."
-    with pytest.raises(Hopeless):
+    with pytest.raises(Unrecoverable):
         site.run()
     for item in site.images():
         item["lifecycleState"] = "DISABLED"

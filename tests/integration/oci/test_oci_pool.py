@@ -28,7 +28,7 @@ import oci
 import psutil
 import pytest
 from ansible_collections.gpuops.rdma.plugins.action.oci_join_wait import ActionModule
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import DeadlinePassed, Hopeless
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import DeadlinePassed, Unrecoverable
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube.client import Client
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._kube.watch import Watcher
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._oci import join_look
@@ -359,7 +359,7 @@ def test_nothing_is_claimed_without_evidence(stuck: Stuck) -> None:
 
 @pytest.mark.parametrize(
     ("patience", "kind", "head"),
-    [(0, Hopeless, "cannot become ready any more"), (900, DeadlinePassed, "not ready after")],
+    [(0, Unrecoverable, "cannot become ready any more"), (900, DeadlinePassed, "not ready after")],
 )
 def test_the_message_of_a_wait_that_ends(stuck: Stuck, patience: int, kind: type[Exception], head: str) -> None:
     """One message: how far it came, the cause once, what to do."""

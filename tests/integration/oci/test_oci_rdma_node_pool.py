@@ -22,9 +22,9 @@ import pytest
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import (
     ClusterError,
     DeadlinePassed,
-    Hopeless,
     InputError,
     RdmaError,
+    Unrecoverable,
 )
 from ansible_collections.gpuops.rdma.plugins.module_utils._oci import pool as oci_pool
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._oci import pool_run, session
@@ -208,7 +208,7 @@ def test_a_lack_of_capacity_is_told_by_domain_and_gone_on_with(site: Site) -> No
     with pytest.raises(InputError, match="3 hosts; expected 4 hosts"):
         site.present()
     assert site.there() == {}, "known before: nothing is made"
-    with pytest.raises(Hopeless) as told:
+    with pytest.raises(Unrecoverable) as told:
         site.present(ignore=("oci.capacity",))
     text = str(told.value)
     assert "Out of host capacity" in text and f"{AD}: " in text
@@ -359,7 +359,9 @@ def test_what_oci_says_against_a_node(managed: Site) -> None:
     pool = next(iter(managed.fake.tables["nodePools"].values()))
     error = {"code": "NodeRegistrationTimeout", "message": "node did not register", "status": 500}
     pool["nodes"][1].update({"lifecycleState": "FAILING", "nodeError": error})
-    with pytest.raises(Hopeless, match=r"3 of 4 nodes run. OCI says: oke-.*: NodeRegistrationTimeout: node did not"):
+    with pytest.raises(
+        Unrecoverable, match=r"3 of 4 nodes run. OCI says: oke-.*: NodeRegistrationTimeout: node did not"
+    ):
         managed.present()
 
 

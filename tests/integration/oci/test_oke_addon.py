@@ -12,7 +12,11 @@ oci = pytest.importorskip("oci", reason="the oci SDK is not installed (docs/oci.
 from pathlib import Path
 from typing import Any
 
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import DeadlinePassed, Hopeless, InputError
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import (
+    DeadlinePassed,
+    InputError,
+    Unrecoverable,
+)
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._oci import session as oci_session
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._operators import oke_addon
@@ -108,7 +112,7 @@ def test_a_killed_run_is_waited_for(site: Site) -> None:
 def test_one_that_does_not_come_up_is_told_with_its_error(site: Site, state: str) -> None:
     site.addons.stuck["NvidiaGpuOperator"] = (state, "1 of 3 pods are ready")
     with pytest.raises(
-        Hopeless, match=rf"NvidiaGpuOperator is {state}: AddonError 1 of 3 pods.*oci ce cluster-addon get"
+        Unrecoverable, match=rf"NvidiaGpuOperator is {state}: AddonError 1 of 3 pods.*oci ce cluster-addon get"
     ):
         site.run()
     site.addons.stuck.clear()

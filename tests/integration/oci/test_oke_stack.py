@@ -16,8 +16,8 @@ from typing import Any
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import (
     ClusterError,
     DeadlinePassed,
-    Hopeless,
     InputError,
+    Unrecoverable,
 )
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._oci import session as oci_session
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._oci import stack_run
@@ -174,7 +174,7 @@ def test_the_service_is_down_in_the_middle(site: Site) -> None:
 
 def test_no_capacity_is_told_in_terraforms_words_and_the_next_run_goes_on(site: Site) -> None:
     site.stacks.world = World(resources=dict(RESOURCES), outputs=dict(OUTPUTS), fail=CAPACITY, made=2)
-    with pytest.raises(Hopeless) as error:
+    with pytest.raises(Unrecoverable) as error:
         site.run()
     text = str(error.value)
     assert "ended as FAILED (TERRAFORM_EXECUTION_ERROR) after 3 min" in text

@@ -6,7 +6,11 @@
 from __future__ import annotations
 
 import pytest
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import DeadlinePassed, Hopeless, Unreachable
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import (
+    DeadlinePassed,
+    Unreachable,
+    Unrecoverable,
+)
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube import wait
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube.readiness import Status
 
@@ -121,7 +125,7 @@ def test_an_empty_set_is_never_ready():
 
 def test_a_broken_state_ends_the_wait_at_once():
     world = World((0, {"policy": late()}), (4, {"policy": broken("refused")}))
-    with pytest.raises(Hopeless, match=r"cannot become ready any more \(after 4s\).*policy: refused"):
+    with pytest.raises(Unrecoverable, match=r"cannot become ready any more \(after 4s\).*policy: refused"):
         world.wait()
 
 
@@ -129,17 +133,17 @@ def test_a_stuck_state_ends_the_wait_only_when_it_lasts():
     blink = World((0, {"a": stuck()}), (50, {"a": late()}), (55, {"a": stuck()}), (110, {"a": READY}))
     assert blink.wait(grace=60).seconds == 110
     lasting = World((0, {"a": late()}), (10, {"a": stuck("ImagePullBackOff x")}))
-    with pytest.raises(Hopeless, match="ImagePullBackOff x"):
+    with pytest.raises(Unrecoverable, match="ImagePullBackOff x"):
         lasting.wait(grace=60)
     assert lasting.now == 1070
 
 
-def test_one_hopeless_node_does_not_hide_the_next():
+def test_one_unrecoverable_node_does_not_hide_the_next():
     first = {"VFs/n1": broken("EIO"), "VFs/n2": late("3 of 16"), "VFs/n3": late("4 of 16"), "policy": late()}
     second = {**first, "VFs/n2": broken("netns shared")}
     third = {**second, "VFs/n3": READY}
     world = World((0, first), (20, second), (40, third))
-    with pytest.raises(Hopeless) as caught:
+    with pytest.raises(Unrecoverable) as caught:
         world.wait()
     assert world.now == 1040
     assert list(caught.value.late) == ["n1", "n2", "policy"]
@@ -148,14 +152,14 @@ def test_one_hopeless_node_does_not_hide_the_next():
 
 def test_other_nodes_are_awaited_no_longer_than_settle():
     world = World((0, {"VFs/n1": broken("EIO"), "VFs/n2": late("3 of 16")}))
-    with pytest.raises(Hopeless):
+    with pytest.raises(Unrecoverable):
         world.wait(settle=90)
     assert world.now == 1090
 
 
-def test_a_node_that_is_hopeless_in_one_part_needs_no_decision_in_the_others():
+def test_a_node_that_is_unrecoverable_in_one_part_needs_no_decision_in_the_others():
     world = World((0, {"toolkit/n1": broken("Evicted"), "gpus/n1": late("0 of 8"), "gpus/n2": READY}))
-    with pytest.raises(Hopeless):
+    with pytest.raises(Unrecoverable):
         world.wait()
     assert world.now == 1000
 

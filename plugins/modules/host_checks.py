@@ -82,8 +82,8 @@ options:
     default: 600
   grace:
     description:
-    - Seconds after which a pod in a state like ImagePullBackOff counts as unrecoverable. A node that the run has left out
-      before gets as long.
+    - Seconds after which a pod in a state like ImagePullBackOff counts as unrecoverable. A node that the run has
+      excluded before gets the same time.
     type: int
     default: 60
   keep:

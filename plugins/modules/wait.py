@@ -57,8 +57,8 @@ options:
     default: false
   tolerate:
     description:
-      - Whether the wait may go on without some nodes of the plan. Those that are unrecoverable, or late at the deadline, are
-        marked as excluded in the plan with the reason, and become findings for the report.
+      - Whether the wait may continue without some nodes of the plan. Those that are unrecoverable, or late at the
+        deadline, are marked as excluded in the plan with the reason, and become findings for the report.
       - It still fails when something other than a node is late, or when no node would remain.
       - With it nothing is given up before all nodes are decided.
     type: bool
@@ -104,7 +104,8 @@ options:
     default: 900
   grace:
     description:
-      - Seconds that a state like ImagePullBackOff, CrashLoopBackOff or Unschedulable must last to count as unrecoverable.
+      - Seconds that a state like ImagePullBackOff, CrashLoopBackOff or Unschedulable must last until it counts as
+        unrecoverable.
     type: int
     default: 60
   progress:

@@ -54,8 +54,11 @@ NIC_LABEL = f"{NFD}15b3.present=true"
 
 @dataclass(frozen=True)
 class Status:
-    """``state``: ready, waiting, or broken (unrecoverable now). ``stuck``: waiting, and unrecoverable once it has lasted longer
-    than the caller's grace, because a registry can blink and a scheduler can find room. ``progress``: short, ``6/8``.
+    """How far one object is.
+
+    ``state``: ready, waiting, or broken (unrecoverable now). ``stuck``: waiting, and unrecoverable once it has lasted
+    longer than the caller's grace period, because a registry may recover and a scheduler may find room. ``progress``:
+    short, such as ``6/8``.
     """
 
     state: str

@@ -84,13 +84,13 @@ def await_state(
     min_gap: float = 2.0,
     remedy: str = "",
 ) -> Result:
-    """Reads until all is ready; all times in seconds.
+    """Reads until everything is ready, and returns the Result; all times in seconds.
 
     ``wait_change(s)`` returns when something may have changed, after s at the latest. ``clock`` is monotonic. ``read``
-    may raise Unreachable: the wait goes on, a restarting API server is no verdict. A status that stays ``stuck`` for
-    ``grace`` is unrecoverable, a broken one at once. Unrecoverable is raised as soon as every other name is decided too, so that
-    one bad node does not hide the next, at the latest after ``settle``. DeadlinePassed otherwise. An empty set is never
-    ready.
+    may raise Unreachable: the wait continues, because a restarting API server decides nothing. A status that stays
+    ``stuck`` for ``grace`` is unrecoverable, a broken one immediately. Unrecoverable is raised once every other name is
+    decided, so that one bad node does not hide the next, but ``settle`` after the first at the latest. Otherwise
+    DeadlinePassed is raised at the deadline. An empty set is never ready.
     """
     start = clock()
     watch = _Watch(start, start + timeout, grace, title, show, heartbeat, min_gap)
@@ -219,8 +219,8 @@ def _ready_count(statuses: Set) -> int:
 
 
 def late_map(statuses: Set) -> dict[str, str]:
-    """Name -> why for all that is not ready: the unrecoverable first, then parts without names, on which the others wait. A
-    name that is late in several parts has the first part's reason."""
+    """Name -> reason for everything that is not ready: unrecoverable ones first, then parts without names, on which the
+    others depend. A name that is late in several parts has the first part's reason."""
     late: dict[str, tuple[int, bool, str]] = {}
     for key, status in statuses.items():
         if status.state == "ready":

@@ -55,8 +55,8 @@ def prove(
     timeout: float,
     grace: float,
 ) -> Json:
-    """The evidence of mps.judge. RdmaError: a process failed; Unrecoverable or DeadlinePassed: they do not come to compute
-    at once."""
+    """The evidence for mps.judge. RdmaError: a process failed; Unrecoverable or DeadlinePassed: the processes never
+    compute at the same time."""
     names = [one["metadata"]["name"] for one in pods]
     found: list[Json] = []
 

@@ -31,8 +31,8 @@ def wait(
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> None:
-    """Until ``key`` has succeeded. ``what`` completes "waiting for ...". Raises Unrecoverable with OCI's own words when it
-    failed, DeadlinePassed after ``seconds``; the work goes on, and the next run adopts it."""
+    """Returns when ``key`` has succeeded. ``what`` completes "waiting for ...". Raises Unrecoverable with OCI's
+    own words when it failed, DeadlinePassed after ``seconds``; OCI continues the work, and the next run adopts it."""
     started, shown = clock(), -SHOW_EVERY
     while True:
         work = session.call(f"read the work request of {what}", client, "get_work_request", key).data

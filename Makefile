@@ -72,6 +72,7 @@ lint: $(VENV)/.ready $(LINK) ## ruff, yamllint, ansible-lint, documentation of a
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/yamllint --strict .
+	@$(PYTHON) tools/generate.py --check
 	@tools/check_docs
 	@$(PYTHON) tools/site_pages.py
 	@$(BIN)/ansible-lint --offline -q

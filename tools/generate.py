@@ -2,7 +2,7 @@
 # Copyright: gpuops.rdma contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Writes what follows from data: docs/shapes.md, docs/inputs.md, and one playbook per shape whose test can be judged.
+"""Writes what follows from data and documentation: argument specs, pages of docs, playbooks per shape, AWX data.
 
 tools/generate.py           write the files
 tools/generate.py --check   exit 1 and name the files that are not up to date
@@ -29,6 +29,7 @@ import input_meanings
 import nccl_verdicts
 import oci_tables
 import openshift_tables
+import options
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Shape
 from ansible_collections.gpuops.rdma.plugins.module_utils._host import rules as host_rules
 from ansible_collections.gpuops.rdma.plugins.module_utils._nodes import shape_files
@@ -160,6 +161,7 @@ def outputs(shapes: Sequence[Shape]) -> dict[pathlib.Path, str]:
         openshift_tables.DOCUMENT: openshift_tables.document(table),
         awx_templates.TEMPLATES: awx_templates.text(INPUTS),
         **{ROOT / "docs" / name: text for name, text in catalogue.pages().items()},
+        **options.outputs(),
     }
     files.update(
         {ROOT / "playbooks" / playbook_name(shape): playbook(shape) for shape in shapes if has_playbook(shape)}
@@ -384,7 +386,7 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description="Writes docs/shapes.md and the playbooks per shape.")
+    parser = argparse.ArgumentParser(description="Writes what follows from data and documentation.")
     parser.add_argument("--check", action="store_true", help="change nothing; exit 1 when a file is not up to date")
     check = parser.parse_args(arguments).check
     stale = {
@@ -394,7 +396,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"{'not up to date' if check else 'written'}: {path.relative_to(ROOT)}")
         if not check:
             path.write_text(text, encoding="utf-8")
-    return 1 if check and stale else 0
+    left = options.left_over()
+    for path in left:
+        print(f"{'not generated any more' if check else 'removed'}: {path.relative_to(ROOT)}")
+        if not check:
+            path.unlink()
+    return 1 if check and (stale or left) else 0
 
 
 if __name__ == "__main__":

@@ -12,7 +12,6 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._kube import objects a
 from ansible_collections.gpuops.rdma.plugins.module_utils._openshift import autoscaler, scale_watch
 from ansible_collections.gpuops.rdma.plugins.module_utils._openshift.scale_watch import Took
 from ansible_collections.gpuops.rdma.plugins.module_utils._specs.autoscaler import SPEC
-from ansible_collections.gpuops.rdma.plugins.module_utils._specs.autoscaler_config import POOL
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base.action import RdmaAction
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._gpu_uses import configs
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._kube.writer import Writer
@@ -23,7 +22,7 @@ STACK = "app in (nvidia-device-plugin-daemonset,nvidia-operator-validator)"
 
 
 class ActionModule(RdmaAction):
-    spec = {**SPEC, "pools": {**SPEC["pools"], "options": POOL}}
+    spec = SPEC
 
     def act(self, args: dict[str, Any]) -> dict[str, Any]:
         args = configs.plain(args)

@@ -10,7 +10,6 @@ from typing import Any
 
 from ansible_collections.gpuops.rdma.plugins.module_utils._blueprints import nodes as core
 from ansible_collections.gpuops.rdma.plugins.module_utils._blueprints.nodes import Backing, Node
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.argspec import with_oci
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import ClusterError, DeadlinePassed, InputError
 from ansible_collections.gpuops.rdma.plugins.module_utils._specs.blueprint_nodes import SPEC
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files
@@ -25,7 +24,7 @@ LABELS = 30.0
 
 
 class ActionModule(RdmaAction):
-    spec = with_oci(SPEC)
+    spec = SPEC
 
     def act(self, args: dict[str, Any]) -> dict[str, Any]:
         for compartment in args["compartments"]:

@@ -14,7 +14,6 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import J
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube import objects
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube.client import FIELD_MANAGER
 from ansible_collections.gpuops.rdma.plugins.module_utils._openshift import autoscaler, machine_set, scale_watch
-from ansible_collections.gpuops.rdma.plugins.module_utils._specs.autoscaler_config import POOL
 from ansible_collections.gpuops.rdma.plugins.module_utils._specs.machineset import SPEC
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base.action import RdmaAction
@@ -29,7 +28,7 @@ WRITTEN = "as the platform's controller writes it; OpenShift before 4.19 counts 
 
 
 class ActionModule(RdmaAction):
-    spec = {**SPEC, "pools": {**SPEC["pools"], "options": POOL}}
+    spec = SPEC
 
     def act(self, args: dict[str, Any]) -> dict[str, Any]:
         self.args = configs.plain(args)

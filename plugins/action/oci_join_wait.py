@@ -8,7 +8,6 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.argspec import with_oci
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import DeadlinePassed
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube import wait
 from ansible_collections.gpuops.rdma.plugins.module_utils._specs.oci_join_wait import SPEC
@@ -24,7 +23,7 @@ REMEDY = "Mend the cause and run again: the pool is used as it is, nothing is re
 
 
 class ActionModule(RdmaAction):
-    spec = with_oci(SPEC)
+    spec = SPEC
 
     def act(self, args: dict[str, Any]) -> dict[str, Any]:
         for option in ("compartment", "cluster"):

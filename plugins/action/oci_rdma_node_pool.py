@@ -9,7 +9,6 @@ import dataclasses
 import json
 from typing import Any
 
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.argspec import with_oci
 from ansible_collections.gpuops.rdma.plugins.module_utils._oci import pool as oci_pool
 from ansible_collections.gpuops.rdma.plugins.module_utils._specs.oci_rdma_node_pool import SPEC
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base.action import RdmaAction
@@ -29,7 +28,7 @@ POOL = {"managed_compute_cluster": "nodepool", "cluster_network": "clusternetwor
 
 
 class ActionModule(RdmaAction):
-    spec = with_oci(SPEC)
+    spec = SPEC
 
     def act(self, args: dict[str, Any]) -> dict[str, Any]:
         for option, kind in {**OCIDS, "pool": POOL[args["kind"]]}.items():

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.argspec import with_oci
 from ansible_collections.gpuops.rdma.plugins.module_utils._specs.oci_rdma_policy import SPEC
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base.action import RdmaAction
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._gpu_uses import configs
@@ -18,7 +17,7 @@ OCIDS = {"compartment": "compartment", "policy_compartment": "compartment", "clu
 
 
 class ActionModule(RdmaAction):
-    spec = with_oci(SPEC)
+    spec = SPEC
 
     def act(self, args: dict[str, Any]) -> dict[str, Any]:
         for option, kind in OCIDS.items():

@@ -8,7 +8,6 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.argspec import with_oci
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Finding, to_dict
 from ansible_collections.gpuops.rdma.plugins.module_utils._oci import preflight
 from ansible_collections.gpuops.rdma.plugins.module_utils._specs.oci_rdma_preflight import SPEC
@@ -21,7 +20,7 @@ OCIDS = {"compartment": "compartment", "cluster": "cluster", "image": "image", "
 
 
 class ActionModule(RdmaAction):
-    spec = with_oci(SPEC)
+    spec = SPEC
 
     def act(self, args: dict[str, Any]) -> dict[str, Any]:
         for option, kind in OCIDS.items():

@@ -9,7 +9,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.argspec import with_oci
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError
 from ansible_collections.gpuops.rdma.plugins.module_utils._oci import image as oci_image
 from ansible_collections.gpuops.rdma.plugins.module_utils._specs.oci_worker_image import SPEC
@@ -18,7 +17,7 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils._oci import copy_image
 
 
 class ActionModule(RdmaAction):
-    spec = with_oci(SPEC)
+    spec = SPEC
 
     def act(self, args: dict[str, Any]) -> dict[str, Any]:
         session.of_kind(args["compartment"], "compartment", "compartment")

@@ -10,7 +10,6 @@ import hashlib
 from pathlib import Path
 from typing import Any, Optional
 
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.argspec import with_oci
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import Forbidden, InputError, NotFound
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json
 from ansible_collections.gpuops.rdma.plugins.module_utils._report import keep as report_keep
@@ -21,7 +20,7 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils._oci import session as
 
 
 class ActionModule(RdmaAction):
-    spec = with_oci(SPEC)
+    spec = SPEC
 
     def act(self, args: dict[str, Any]) -> dict[str, Any]:
         keep, folder = args["keep"], Path(args["dir"])

@@ -19,6 +19,7 @@ description:
 extends_documentation_fragment:
 - gpuops.rdma.auth
 - gpuops.rdma.attributes.cluster
+- gpuops.rdma.pools
 options:
   cluster:
     description:
@@ -30,10 +31,7 @@ options:
     type: dict
     default: {}
   pools:
-    description: One per MachineSet, as M(gpuops.rdma.autoscaler_config) takes them. Their accelerators must be counted.
-    type: list
-    elements: dict
-    default: []
+    description: One per MachineSet. Their accelerators must be counted.
   machine_autoscalers:
     description: Apply those of O(pools). With V(false) the pools are only compared with O(cluster).
     type: bool
@@ -95,16 +93,3 @@ notes:
   type: list
   elements: str
 """
-
-from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.argspec import with_auth
-from ansible_collections.gpuops.rdma.plugins.module_utils._specs.autoscaler import SPEC
-
-
-def main() -> None:
-    module = AnsibleModule(argument_spec=with_auth(SPEC), supports_check_mode=True)
-    module.fail_json(msg="gpuops.rdma.autoscaler runs on the control node, through its action plugin.")
-
-
-if __name__ == "__main__":
-    main()

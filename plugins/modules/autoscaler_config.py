@@ -18,6 +18,7 @@ description:
 - Touches no cluster.
 extends_documentation_fragment:
 - gpuops.rdma.attributes
+- gpuops.rdma.pools
 attributes:
   check_mode:
     support: full
@@ -57,91 +58,6 @@ options:
     - openshift
     - clusterapi
     default: openshift
-  pools:
-    description: One per MachineSet.
-    type: list
-    elements: dict
-    default: []
-    suboptions:
-      machine_set:
-        description: Its name, and that of its MachineAutoscaler.
-        type: str
-        required: true
-      min_replicas:
-        description: V(0) lets it go to zero.
-        type: int
-        default: 0
-      max_replicas:
-        description: At least 1.
-        type: int
-        required: true
-      accelerator:
-        description:
-        - Value of the label C(cluster-api/accelerator), the same as C(resourceLimits.gpus[].type). Left empty, no patch
-          is rendered.
-        type: str
-        default: ""
-      shape:
-        description: Shape of C(files/topology). Or give O(pools[].gpus).
-        type: str
-        default: ""
-      gpus:
-        description: GPUs of a node, for a machine that is no shape of ours.
-        type: int
-        default: 0
-      gpu_id:
-        description: With O(pools[].gpus) and MIG, the GPU's PCI id, like V(10de:2330).
-        type: str
-        default: ""
-      cpu:
-        description:
-        - CPUs of a node. M(gpuops.rdma.machineset) takes what the set's annotations or nodes say when it is V(0).
-        type: int
-        default: 0
-      memory_mib:
-        description: Memory of a node in MiB, in the same way.
-        type: int
-        default: 0
-      config:
-        description: The device plugin's configuration of its nodes, as M(gpuops.rdma.gpu_sharing_config) takes it.
-        type: dict
-        default: {}
-      mig:
-        description: MIG layout of its nodes.
-        type: str
-        default: ""
-      mig_strategy:
-        description: Strategy of the cluster. With V(mixed) a pool cannot grow from zero.
-        type: str
-        choices:
-        - none
-        - single
-        - mixed
-      labels:
-        description: Labels of its nodes, such as the zone's.
-        type: dict
-        default: {}
-      node_labels:
-        description: Labels that only a running node gets (GPU Feature Discovery's), for pods that select by them.
-        type: dict
-        default: {}
-      taints:
-        description: Taints of its nodes.
-        type: list
-        elements: raw
-        default: []
-      zone_hints:
-        description: M(gpuops.rdma.machineset) labels the nodes with the zone of the set's providerSpec.
-        type: bool
-        default: true
-      copy_from:
-        description: M(gpuops.rdma.machineset) makes a set that is not there as a copy of this one.
-        type: str
-        default: ""
-      provider_spec:
-        description: Merged into C(providerSpec.value) of the copy.
-        type: dict
-        default: {}
 author:
 - gpuops maintainers (@gpuops)
 """
@@ -184,15 +100,3 @@ pools:
   returned: always
   type: dict
 """
-
-from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.gpuops.rdma.plugins.module_utils._specs.autoscaler_config import SPEC
-
-
-def main() -> None:
-    module = AnsibleModule(argument_spec=SPEC, supports_check_mode=True)
-    module.fail_json(msg="gpuops.rdma.autoscaler_config runs on the control node, through its action plugin.")
-
-
-if __name__ == "__main__":
-    main()

@@ -105,15 +105,3 @@ findings:
   type: list
   elements: dict
 """
-
-from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.gpuops.rdma.plugins.module_utils._specs.blueprint_lint import SPEC
-
-
-def main() -> None:
-    module = AnsibleModule(argument_spec=SPEC, supports_check_mode=True)
-    module.fail_json(msg="gpuops.rdma.blueprint_lint runs on the control node, through its action plugin.")
-
-
-if __name__ == "__main__":
-    main()

@@ -103,15 +103,3 @@ notes:
   type: list
   elements: str
 """
-
-from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.gpuops.rdma.plugins.module_utils._specs.gpu_sharing_config import SPEC
-
-
-def main() -> None:
-    module = AnsibleModule(argument_spec=SPEC, supports_check_mode=True)
-    module.fail_json(msg="gpuops.rdma.gpu_sharing_config runs on the control node, through its action plugin.")
-
-
-if __name__ == "__main__":
-    main()

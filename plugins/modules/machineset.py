@@ -22,12 +22,8 @@ description:
 extends_documentation_fragment:
 - gpuops.rdma.auth
 - gpuops.rdma.attributes.cluster
+- gpuops.rdma.pools
 options:
-  pools:
-    description: One per MachineSet, as M(gpuops.rdma.autoscaler_config) takes them.
-    type: list
-    elements: dict
-    default: []
   gpu_types:
     description: C(resourceLimits.gpus[].type) that there will be. Left empty, those of the cluster's ClusterAutoscaler.
     type: list
@@ -89,16 +85,3 @@ version:
   returned: always
   type: str
 """
-
-from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.argspec import with_auth
-from ansible_collections.gpuops.rdma.plugins.module_utils._specs.machineset import SPEC
-
-
-def main() -> None:
-    module = AnsibleModule(argument_spec=with_auth(SPEC), supports_check_mode=True)
-    module.fail_json(msg="gpuops.rdma.machineset runs on the control node, through its action plugin.")
-
-
-if __name__ == "__main__":
-    main()

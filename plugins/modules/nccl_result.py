@@ -138,15 +138,3 @@ runs:
   elements: dict
   returned: success
 """
-
-from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.gpuops.rdma.plugins.module_utils._specs.nccl_result import SPEC
-
-
-def main() -> None:
-    module = AnsibleModule(argument_spec=SPEC, supports_check_mode=True)
-    module.fail_json(msg="gpuops.rdma.nccl_result runs on the controller, through its action plugin.")
-
-
-if __name__ == "__main__":
-    main()

@@ -171,15 +171,3 @@ dest:
   type: str
   returned: with O(dest)
 """
-
-from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.gpuops.rdma.plugins.module_utils._specs.nccl_topology import SPEC
-
-
-def main() -> None:
-    module = AnsibleModule(argument_spec=SPEC, supports_check_mode=True)
-    module.fail_json(msg="gpuops.rdma.nccl_topology runs on the controller, through its action plugin.")
-
-
-if __name__ == "__main__":
-    main()

@@ -157,16 +157,3 @@ requests:
   returned: always
   type: int
 """
-
-from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.argspec import with_auth
-from ansible_collections.gpuops.rdma.plugins.module_utils._specs.node_info import SPEC
-
-
-def main() -> None:
-    module = AnsibleModule(argument_spec=with_auth(SPEC), supports_check_mode=True)
-    module.fail_json(msg="gpuops.rdma.node_info runs on the controller, by its action plugin of the same name.")
-
-
-if __name__ == "__main__":
-    main()

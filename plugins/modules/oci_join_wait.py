@@ -112,16 +112,3 @@ calls:
   returned: success
   type: int
 """
-
-from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.argspec import with_auth, with_oci
-from ansible_collections.gpuops.rdma.plugins.module_utils._specs.oci_join_wait import SPEC
-
-
-def main() -> None:
-    module = AnsibleModule(argument_spec=with_auth(with_oci(SPEC)), supports_check_mode=True)
-    module.fail_json(msg="gpuops.rdma.oci_join_wait runs on the control node, through its action plugin.")
-
-
-if __name__ == "__main__":
-    main()

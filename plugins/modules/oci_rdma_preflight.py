@@ -127,16 +127,3 @@ calls:
   returned: always
   type: int
 """
-
-from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.argspec import with_oci
-from ansible_collections.gpuops.rdma.plugins.module_utils._specs.oci_rdma_preflight import SPEC
-
-
-def main() -> None:
-    module = AnsibleModule(argument_spec=with_oci(SPEC), supports_check_mode=True)
-    module.fail_json(msg="gpuops.rdma.oci_rdma_preflight runs on the control node, through its action plugin.")
-
-
-if __name__ == "__main__":
-    main()

@@ -268,16 +268,3 @@ text:
   type: list
   elements: str
 """
-
-from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.argspec import with_auth
-from ansible_collections.gpuops.rdma.plugins.module_utils._specs.plan import SPEC
-
-
-def main() -> None:
-    module = AnsibleModule(argument_spec=with_auth(SPEC), supports_check_mode=True)
-    module.fail_json(msg="gpuops.rdma.plan runs on the control node, through its action plugin.")
-
-
-if __name__ == "__main__":
-    main()

@@ -71,16 +71,3 @@ bad_nodes:
   type: list
   elements: str
 """
-
-from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.argspec import with_auth
-from ansible_collections.gpuops.rdma.plugins.module_utils._specs.report import SPEC
-
-
-def main() -> None:
-    module = AnsibleModule(argument_spec=with_auth(SPEC), supports_check_mode=True)
-    module.fail_json(msg="gpuops.rdma.report runs on the control node, through its action plugin.")
-
-
-if __name__ == "__main__":
-    main()

@@ -76,15 +76,3 @@ nccl:
   type: list
   elements: dict
 """
-
-from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.gpuops.rdma.plugins.module_utils._specs.report_compare import SPEC
-
-
-def main() -> None:
-    module = AnsibleModule(argument_spec=SPEC, supports_check_mode=True)
-    module.fail_json(msg="gpuops.rdma.report_compare runs on the control node, through its action plugin.")
-
-
-if __name__ == "__main__":
-    main()

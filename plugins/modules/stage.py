@@ -83,15 +83,3 @@ blocker:
   returned: with O(state=started)
   type: str
 """
-
-from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.gpuops.rdma.plugins.module_utils._specs.stage import SPEC
-
-
-def main() -> None:
-    module = AnsibleModule(argument_spec=SPEC, supports_check_mode=True)
-    module.fail_json(msg="gpuops.rdma.stage runs on the control node, through its action plugin.")
-
-
-if __name__ == "__main__":
-    main()

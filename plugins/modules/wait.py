@@ -191,16 +191,3 @@ requests:
   returned: always
   type: int
 """
-
-from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.argspec import with_auth
-from ansible_collections.gpuops.rdma.plugins.module_utils._specs.wait import SPEC
-
-
-def main() -> None:
-    module = AnsibleModule(argument_spec=with_auth(SPEC), supports_check_mode=True)
-    module.fail_json(msg="gpuops.rdma.wait runs on the controller, by its action plugin of the same name.")
-
-
-if __name__ == "__main__":
-    main()

@@ -10,7 +10,7 @@ from typing import Any
 
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import NotFound
 from ansible_collections.gpuops.rdma.plugins.module_utils._openshift import machine_set as openshift_machine_set
-from ansible_collections.gpuops.rdma.plugins.module_utils._specs.autoscaler_config import POOL
+from ansible_collections.gpuops.rdma.plugins.module_utils._specs.pools import SPEC as POOLS
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._openshift import autoscaling
 
 API = "openshift-machine-api"
@@ -129,5 +129,5 @@ def openshift(version: str = "4.18.6") -> Any:
 
 
 def pool(name: str = "gpu-a", **more: Any) -> Any:
-    defaults = {key: option.get("default") for key, option in POOL.items()}
+    defaults = {key: option.get("default") for key, option in POOLS["pools"]["options"].items()}
     return {**defaults, "machine_set": name, "max_replicas": 2, "accelerator": "h100", "gpus": 8, **more}

@@ -1,10 +1,7 @@
 # Copyright: gpuops.rdma contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Options that plugins share: how a cluster and how OCI is reached. PRIVATE to the collection.
-
-Those of a cluster have the names of kubernetes.core.
-"""
+"""What the arguments of a task must be before its spec checks them. PRIVATE to the collection."""
 
 from __future__ import annotations
 
@@ -13,40 +10,6 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError
-
-AUTH: dict[str, Any] = {
-    "kubeconfig": {"type": "path"},
-    "context": {"type": "str"},
-    "host": {"type": "str"},
-    "api_key": {"type": "str", "no_log": True},
-    "ca_cert": {"type": "path", "aliases": ["ssl_ca_cert"]},
-    "validate_certs": {"type": "bool", "aliases": ["verify_ssl"]},
-}
-OCI: dict[str, Any] = {
-    "auth_type": {
-        "type": "str",
-        "choices": [
-            "config",
-            "environment",
-            "security_token",
-            "instance_principal",
-            "resource_principal",
-            "workload_identity",
-        ],
-    },
-    "config_file": {"type": "path"},
-    "profile": {"type": "str"},
-    "region": {"type": "str"},
-    "service_endpoint": {"type": "str"},
-}
-
-
-def with_auth(spec: dict[str, Any]) -> dict[str, Any]:
-    return {**AUTH, **spec}
-
-
-def with_oci(spec: dict[str, Any]) -> dict[str, Any]:
-    return {**OCI, **spec}
 
 
 def refuse_blank(names: Iterable[str], args: Mapping[str, Any]) -> None:

@@ -26,11 +26,11 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import 
 )
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube.client import Client
 from ansible_collections.gpuops.rdma.plugins.module_utils._oci import inventory
+from ansible_collections.gpuops.rdma.plugins.module_utils._specs.auth import SPEC as AUTH
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import run as base_run
 
 # A pod's log must not steer the terminal.
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
-_AUTH = tuple(argspec.AUTH)
 
 
 class RdmaAction(ActionBase):  # type: ignore[misc]
@@ -93,7 +93,7 @@ class RdmaAction(ActionBase):  # type: ignore[misc]
         try:
             args = self.arguments()
             self._plan_file = args.get("plan") or ""
-            self._auth = {key: args.get(key) for key in _AUTH}
+            self._auth = {key: args.get(key) for key in AUTH}
             result.update(self.act(args))
         except WaitFailed as error:
             result.update(failed=True, msg=str(error), late=dict(list(error.late.items())[:20]))
@@ -131,7 +131,7 @@ class RdmaAction(ActionBase):  # type: ignore[misc]
 
     def arguments(self) -> dict[str, Any]:
         """The task's arguments, coerced and checked by the plugin's spec."""
-        spec = argspec.with_auth(self.spec)
+        spec = {**AUTH, **self.spec}
         argspec.refuse_blank(self.selects, self._task.args)
         self._task.args = argspec.with_lists(spec, self._task.args)
         _result, args = self.validate_argument_spec(argument_spec=spec)

@@ -20,7 +20,6 @@ from email.utils import parsedate_to_datetime
 from pathlib import Path
 from typing import Any, Optional
 
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.argspec import OCI
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import (
     ClusterError,
     Conflict,
@@ -30,6 +29,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import 
     Unreachable,
 )
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import HIDDEN
+from ansible_collections.gpuops.rdma.plugins.module_utils._specs.oci import SPEC as OCI
 
 AUTH_TYPES = tuple(OCI["auth_type"]["choices"])
 OPTIONS = tuple(OCI)

@@ -12,7 +12,7 @@ import pytest
 import yaml
 from ansible_collections.gpuops.rdma.plugins.action.autoscaler_config import ActionModule
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError
-from ansible_collections.gpuops.rdma.plugins.module_utils._specs.autoscaler_config import POOL, SPEC
+from ansible_collections.gpuops.rdma.plugins.module_utils._specs.autoscaler_config import SPEC
 from ansible_collections.gpuops.rdma.plugins.modules import autoscaler_config
 from support.crd_schema import faults, upstream
 
@@ -24,7 +24,7 @@ def run(change: dict[str, Any] | None = None, **more: Any) -> dict[str, Any]:
     """The action with the example's arguments; ``change`` is of its pool."""
     args = {key: option.get("default") for key, option in SPEC.items()}
     args.update(copy.deepcopy(EXAMPLE), **more)
-    defaults = {key: option.get("default") for key, option in POOL.items()}
+    defaults = {key: option.get("default") for key, option in SPEC["pools"]["options"].items()}
     args["pools"] = [{**defaults, **pool, **(change or {})} for pool in args["pools"]]
     return ActionModule.__new__(ActionModule).act(args)
 

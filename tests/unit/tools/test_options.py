@@ -1,0 +1,109 @@
+# Copyright: gpuops.rdma contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Options have one source, the documentation of the modules: tools/options.py derives the rest, tools/check_docs checks
+the tasks that give them."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from importlib.machinery import SourceFileLoader
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.paths import ROOT
+
+sys.path.insert(0, str(ROOT / "tools"))
+import options
+
+MODULE = """#!/usr/bin/python
+DOCUMENTATION = r'''
+module: burn
+extends_documentation_fragment:
+- gpuops.rdma.auth
+- gpuops.rdma.attributes.cluster
+options:
+  {option}
+'''
+"""
+
+
+def checkout(root: Path, option: str) -> Path:
+    """A collection with one module that has one option."""
+    (root / "plugins/modules").mkdir(parents=True)
+    (root / "plugins/modules/burn.py").write_text(MODULE.format(option=option), "utf-8")
+    return root
+
+
+def spec(root: Path) -> dict[str, Any]:
+    made: dict[str, Any] = {}
+    exec(options.outputs(root)[root / "plugins/module_utils/_specs/burn.py"], made)
+    return dict(made["SPEC"])
+
+
+@pytest.fixture(scope="module")
+def check_docs() -> Any:
+    loader = SourceFileLoader("check_docs", str(ROOT / "tools/check_docs"))
+    module = importlib.util.module_from_spec(importlib.util.spec_from_loader(loader.name, loader))
+    loader.exec_module(module)
+    return module
+
+
+def test_a_spec_has_what_the_documentation_and_its_fragments_say(tmp_path: Path) -> None:
+    made = spec(checkout(tmp_path, "share: {type: float, default: 1, description: How much.}"))
+    assert made["share"] == {"type": "float", "default": 1.0} and isinstance(made["share"]["default"], float)
+    assert made["api_key"] == {"type": "str", "no_log": True}
+    assert made["ca_cert"]["aliases"] == ["ssl_ca_cert"]
+
+
+def test_suboptions_and_long_choices_are_kept(tmp_path: Path) -> None:
+    choices = [f"one_of_many_choices_{n}" for n in range(9)]
+    inner = f"{{kind: {{type: str, required: true, choices: {choices}}}, token: {{type: str}}}}"
+    made = spec(checkout(tmp_path, f"rows: {{type: list, elements: dict, suboptions: {inner}}}"))
+    assert made["rows"]["options"] == {
+        "kind": {"type": "str", "required": True, "choices": choices},
+        "token": {"type": "str", "no_log": True},
+    }
+
+
+def test_an_option_of_a_fragment_may_have_its_own_words(tmp_path: Path) -> None:
+    made = spec(checkout(tmp_path, "context: {description: Another one.}"))
+    assert made["context"] == {"type": "str"}
+    assert options.module_options("burn", tmp_path)["context"]["description"] == "Another one."
+
+
+def test_a_name_like_a_secret_must_be_decided_about(tmp_path: Path) -> None:
+    with pytest.raises(SystemExit, match="burn: option passphrase looks like a secret"):
+        options.outputs(checkout(tmp_path, "passphrase: {type: str}"))
+
+
+def test_a_spec_without_a_module_is_left_over(tmp_path: Path) -> None:
+    root = checkout(tmp_path, "share: {type: int}")
+    (root / options.SPECS).mkdir(parents=True)
+    for name in ("__init__", "burn", "auth", "gone"):
+        (root / options.SPECS / f"{name}.py").touch()
+    assert [path.name for path in options.left_over(root)] == ["gone.py"]
+
+
+@pytest.mark.parametrize(
+    ("given", "fault"),
+    [
+        ({"for": "nodes"}, ""),
+        ({"for": "{{ it }}", "ssl_ca_cert": "/ca"}, ""),
+        ({"for": "nodes", "timeuot": 3}, "takes no timeuot"),
+        ({"timeout": 3}, "needs for"),
+        ({"for": "node"}, "for is 'node', not one of nodes, crds"),
+    ],
+)
+def test_a_task_gives_what_its_module_takes(check_docs: Any, given: dict[str, Any], fault: str) -> None:
+    found = list(check_docs._arguments("here", [{"block": [{"gpuops.rdma.wait": given}]}]))
+    assert len(found) == bool(fault) and fault in "".join(found)
+
+
+def test_suboptions_of_a_task_are_checked_and_defaults_of_modules_are_not(check_docs: Any) -> None:
+    rows = {"rows": [{"row": "mig", "node": ["a"]}, {"nodes": ["a"]}]}
+    found = list(check_docs._arguments("here", [{"gpuops.rdma.gpu_rows": rows}]))
+    assert [one.partition("rows")[2][2:] for one in found] == ["rows takes no node", "rows needs row"]
+    assert not list(check_docs._arguments("here", [{"module_defaults": {"gpuops.rdma.wait": {"timeout": 3}}}]))

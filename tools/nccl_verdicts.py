@@ -15,7 +15,7 @@ from typing import Any
 
 import yaml
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import NcclVerdict, Shape
-from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import judge, parse
+from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import bandwidth, judge, parse
 from ansible_collections.gpuops.rdma.plugins.module_utils._nodes import shape_files
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
@@ -41,7 +41,7 @@ class Case:
         options = dict(self.options)
         name, nodes, threshold = (options.pop(key, None) for key in ("shape", "nodes", "threshold"))
         if "max_bytes" in options:
-            options["max_bytes"] = judge.size_bytes(options["max_bytes"])
+            options["max_bytes"] = bandwidth.size_bytes(options["max_bytes"])
         found = [
             judge.judge(
                 run, shape=_shapes().get(name), nodes=nodes, table=_table(), threshold=threshold, expect=options

@@ -20,7 +20,8 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import (
     Shape,
     to_dict,
 )
-from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import judge, parse
+from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import bandwidth, judge, parse, parse_json, thresholds
+from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import lines as nccl_lines
 from ansible_collections.gpuops.rdma.plugins.module_utils._specs.nccl_result import SPEC
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base.action import RdmaAction
@@ -37,7 +38,7 @@ class ActionModule(RdmaAction):
 
     def act(self, args: dict[str, Any]) -> dict[str, Any]:
         shape, expect = _expectations(args)
-        table = judge.with_site(files.nccl(), args["thresholds"])
+        table = thresholds.with_site(files.nccl(), args["thresholds"])
         path = Path(self._loader.path_dwim(args["history"])) if args["history"] else None
         history = nccl_history.read(path) if path else []
         runs = self._runs(args)
@@ -73,7 +74,7 @@ class ActionModule(RdmaAction):
             raise InputError("record needs history (the file) and shape (a known one).")
         now = datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
         records = [
-            judge.record(run, verdict, shape=shape, nodes=args["nodes"], algo=args["algo"], when=now)
+            thresholds.record(run, verdict, shape=shape, nodes=args["nodes"], algo=args["algo"], when=now)
             for run, verdict in zip(runs, verdicts)
             if verdict.measured is not None
         ]
@@ -97,10 +98,10 @@ class ActionModule(RdmaAction):
 def _read(file: TextIO, path: Path) -> list[NcclRun]:
     head = file.read(CHUNK)
     if not head.lstrip("\ufeff \t\r\n").startswith("{"):
-        return parse.parse(parse.split(_chunks(head, file)))
+        return parse.parse(nccl_lines.split(_chunks(head, file)))
     if path.stat().st_size > MAX_JSON:
         raise InputError(f"Cannot read {path}: JSON of more than {MAX_JSON >> 20} MiB is not what nccl-tests writes.")
-    return parse.parse_json(head + file.read())
+    return parse_json.parse_json(head + file.read())
 
 
 def _chunks(head: str, file: TextIO) -> Iterator[str]:
@@ -121,7 +122,7 @@ def _expectations(args: dict[str, Any]) -> tuple[Optional[Shape], Json]:
     named = ("collective", "gpus", "algo", "exit_code", "hcas", "topology", "transport")
     expect: Json = {key: args[key] for key in named if args[key] is not None}
     if args["max_bytes"] is not None:
-        expect["max_bytes"] = judge.size_bytes(args["max_bytes"])
+        expect["max_bytes"] = bandwidth.size_bytes(args["max_bytes"])
     shape = files.shapes().get(args["shape"]) if args["shape"] else None
     if args["shape"] and shape is None:
         expect["unknown_shape"] = args["shape"]

@@ -21,8 +21,9 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import (
     Shape,
     to_dict,
 )
-from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import job
+from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import bandwidth, job, thresholds
 from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import judge as nccl_judge
+from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import lines as nccl_lines
 from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import parse as nccl
 from ansible_collections.gpuops.rdma.plugins.module_utils._nodes import busy as nodes_busy
 from ansible_collections.gpuops.rdma.plugins.module_utils._plan import resolve
@@ -120,7 +121,7 @@ class Standard:
     def of(cls, args: dict[str, Any], path: Optional[Path]) -> Standard:
         if path is not None:
             nccl_history.read(path)  # a file that cannot be read is told before a job is made
-        return cls(nccl_judge.with_site(files.nccl(), args["thresholds"]), path)
+        return cls(thresholds.with_site(files.nccl(), args["thresholds"]), path)
 
     @property
     def history(self) -> list[Json]:
@@ -128,7 +129,7 @@ class Standard:
 
     def record(self, run: NcclRun, verdict: NcclVerdict, test: job.Test, shape: Shape) -> None:
         if self.path is not None and verdict.measured is not None:
-            line = nccl_judge.record(
+            line = thresholds.record(
                 run, verdict, shape=shape, nodes=len(test.nodes), algo=test.algo or "default", when=_now()
             )
             nccl_history.append(self.path, [line])
@@ -297,7 +298,7 @@ def parse(log: Path) -> NcclRun:
     if not log.exists():
         return NcclRun("empty")
     with log.open(encoding="utf-8", errors="replace", newline="\n") as file:
-        return nccl.parse(nccl.split(iter(lambda: file.read(CHUNK), "")))[-1]
+        return nccl.parse(nccl_lines.split(iter(lambda: file.read(CHUNK), "")))[-1]
 
 
 def judge(run: NcclRun, outcome: Outcome, test: job.Test, entry: Json, standard: Standard | None = None) -> NcclVerdict:
@@ -306,7 +307,7 @@ def judge(run: NcclRun, outcome: Outcome, test: job.Test, entry: Json, standard:
     expect = {
         "collective": test.collective,
         "ranks": test.np,
-        "max_bytes": nccl_judge.size_bytes(test.max_bytes),
+        "max_bytes": bandwidth.size_bytes(test.max_bytes),
         "exit_code": outcome.exit_code,
         "algo": test.algo or "default",
         "hcas": test.vfs_per_node or len(shape.pfs),
@@ -331,7 +332,7 @@ def judge(run: NcclRun, outcome: Outcome, test: job.Test, entry: Json, standard:
 
 def _by_outcome(outcome: Outcome, run: NcclRun) -> tuple[str, str] | None:
     """What the end of the job says, where it says more than the log."""
-    at = f"; the last size was {nccl_judge.size_text(run.rows[-1].size)}" if run.rows else ""
+    at = f"; the last size was {bandwidth.size_text(run.rows[-1].size)}" if run.rows else ""
     if outcome.stage == "worker":
         return "fail", f"{outcome.why}{at}"
     if outcome.stage == "deadline":

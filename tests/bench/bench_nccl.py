@@ -24,11 +24,13 @@ from pathlib import Path
 import yaml
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / ".cache" / "collections"))
+sys.path[:0] = [str(ROOT / ".cache" / "collections"), str(ROOT / "tests" / "sandbox")]
 
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import NcclRun, Shape
-from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import judge, parse, render
+from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import bandwidth, parse
+from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import lines as nccl_lines
 from ansible_collections.gpuops.rdma.plugins.module_utils._nodes import shape_files
+from gpuops_sandbox.batch import nccl_render as render
 
 LEAST = 50.0
 """Megabytes per second."""
@@ -48,8 +50,8 @@ def run_of(kind: Shape) -> NcclRun:
         collective="all_reduce",
         hosts=[f"nccl-worker-{i}" for i in range(NODES)],
         gpus=[(gpu.pci, kind.gpu_model) for gpu in kind.gpus],
-        busbw=lambda size: judge.model_busbw(kind, "all_reduce", NODES, size),
-        factor=parse.busbw_factor("all_reduce", NODES * kind.gpu_count) or 1.0,
+        busbw=lambda size: bandwidth.model_busbw(kind, "all_reduce", NODES, size),
+        factor=bandwidth.busbw_factor("all_reduce", NODES * kind.gpu_count) or 1.0,
         min_bytes=8,
         max_bytes=8 << 30,
     )
@@ -93,7 +95,7 @@ def chunks(path: Path) -> Iterator[str]:
 
 
 def read(path: Path) -> NcclRun:
-    (run,) = parse.parse(parse.split(chunks(path)))
+    (run,) = parse.parse(nccl_lines.split(chunks(path)))
     return run
 
 

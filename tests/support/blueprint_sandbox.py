@@ -18,8 +18,8 @@ from typing import Any
 import yaml
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import NcclRank, NcclRun
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube.client import Client
-from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import render
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files
+from gpuops_sandbox.batch import nccl_render as render
 
 from support.fake_blueprints import Deployment
 from support.fake_oci import FakeOci

@@ -9,15 +9,22 @@ import functools
 import json
 
 import yaml
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import NcclRow, NcclRun, NcclVerdict, Shape
-from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import judge, parse, render
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import (
+    COLLECTIVES,
+    NcclRow,
+    NcclRun,
+    NcclVerdict,
+    Shape,
+)
+from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import bandwidth, judge, parse
 from ansible_collections.gpuops.rdma.plugins.module_utils._nodes import shape_files
+from gpuops_sandbox.batch import nccl_render as render
 from hypothesis import strategies as st
 
 from support.paths import ROOT
 
 TABLE = yaml.safe_load((ROOT / "files" / "nccl.yml").read_text("utf-8"))
-JUDGED = tuple(name for name in parse.COLLECTIVES if name != "hypercube")
+JUDGED = tuple(name for name in COLLECTIVES if name != "hypercube")
 
 
 @functools.lru_cache(maxsize=1)
@@ -50,8 +57,8 @@ def model_run(
         collective=collective,
         hosts=[f"node-{i}" for i in range(nodes)],
         gpus=[(gpu.pci, shape.gpu_model) for gpu in shape.gpus],
-        busbw=lambda size: judge.model_busbw(shape, collective, nodes, size, algo, slow),
-        factor=parse.busbw_factor(collective, nodes * shape.gpu_count) or 1.0,
+        busbw=lambda size: bandwidth.model_busbw(shape, collective, nodes, size, algo, slow),
+        factor=bandwidth.busbw_factor(collective, nodes * shape.gpu_count) or 1.0,
         min_bytes=min_bytes,
         max_bytes=max_bytes,
         tests_version=version,

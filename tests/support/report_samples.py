@@ -15,12 +15,13 @@ from typing import Any, Optional
 import pytest
 import yaml
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import NcclRun, Shape, to_dict
+from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import bandwidth, parse, scan_report
 from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import judge as nccl_judge
-from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import parse, render, scan_report
 from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import scan as nccl_scan
 from ansible_collections.gpuops.rdma.plugins.module_utils._nodes import shape_files
 from ansible_collections.gpuops.rdma.plugins.module_utils._report import build
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._host.judge import Judge
+from gpuops_sandbox.batch import nccl_render as render
 
 from support import host_memory, host_trees
 from support.paths import ROOT
@@ -149,7 +150,7 @@ def simulated(nodes: list[str], of: str = SHAPE, slow: float = 1.0, max_bytes: i
         collective="all_reduce",
         hosts=nodes,
         gpus=[(gpu.pci, kind.gpu_model) for gpu in kind.gpus],
-        busbw=lambda size: nccl_judge.model_busbw(kind, "all_reduce", len(nodes), size, kind.algo, slow),
+        busbw=lambda size: bandwidth.model_busbw(kind, "all_reduce", len(nodes), size, kind.algo, slow),
         factor=2 * (ranks - 1) / ranks,
         min_bytes=8,
         max_bytes=max_bytes,

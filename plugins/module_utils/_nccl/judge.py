@@ -9,14 +9,9 @@ physical bounds are printed beside the threshold and do not make the verdict. do
 
 from __future__ import annotations
 
-import math
-import re
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from statistics import median
-from typing import Any, Optional
+from typing import Optional
 
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import DataError, InputError
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import (
     Finding,
     Json,
@@ -25,303 +20,24 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import (
     NcclVerdict,
     Shape,
 )
+from ansible_collections.gpuops.rdma.plugins.module_utils._nccl.bandwidth import (
+    ceiling,
+    hierarchical_bound,
+    limit,
+    size_text,
+)
+from ansible_collections.gpuops.rdma.plugins.module_utils._nccl.thresholds import (
+    NEAR,
+    Baseline,
+    algo_of,
+    baseline,
+    threshold_for,
+)
 
 RANKING = ("fail", "incomplete", "unjudged", "degraded", "pass")
-NEAR = 0.99
+"""Verdicts, the worst first."""
 HALVES_APART = 0.95
 _SLACK = 1.02
-
-# which part of the network limits a collective: all NICs of a node, or the NIC of one GPU
-_LIMITS = {
-    "all_reduce": "node",
-    "all_gather": "node",
-    "reduce_scatter": "node",
-    "broadcast": "node",
-    "reduce": "node",
-    "alltoall": "crossing",
-    "gather": "crossing",
-    "scatter": "crossing",
-    "sendrecv": "gpu",
-}
-
-
-def size_bytes(text: Any) -> int:
-    """``8``, ``512K``, ``4G``: sizes as nccl-tests takes them (binary). ``InputError`` for anything else."""
-    found = re.fullmatch(r"(\d+)([KMGT]?)B?", str(text).strip().upper())
-    if not found:
-        raise InputError(f"{text!r} is not a size; write bytes or a number with K, M, G or T, for example 8G.")
-    return int(found[1]) << 10 * " KMGT".index(found[2] or " ")
-
-
-def size_text(size: int) -> str:
-    """8589934592 -> ``8 GiB``."""
-    for unit, shift in (("GiB", 30), ("MiB", 20), ("KiB", 10)):
-        if size >= 1 << shift:
-            return f"{round(size / (1 << shift), 2):g} {unit}"
-    return f"{size} B"
-
-
-# --- limits ----------------------------------------------------------------------------------------------------------
-
-
-def limit(shape: Shape, collective: str, nodes: int) -> Optional[float]:
-    """GB/s of busbw that the NICs allow a ring; None for one node, or when the shape's line rate is unknown."""
-    line = shape.nic_gbytes
-    if line is None or nodes < 2 or collective not in _LIMITS or not shape.gpu_count:
-        return None
-    kind = _LIMITS[collective]
-    if kind == "node":
-        return line
-    each = line / shape.gpu_count
-    if kind == "gpu":
-        return each
-    ranks = nodes * shape.gpu_count
-    return each * (ranks - 1) / (ranks - shape.gpu_count)
-
-
-def hierarchical_bound(shape: Shape, collective: str, nodes: int) -> Optional[float]:
-    """GB/s of busbw for all_reduce by trees, NVLSTree or CollNet, where a node's data cross the network only once."""
-    return ceiling(shape, collective, nodes) if collective == "all_reduce" else None
-
-
-def ceiling(shape: Shape, collective: str, nodes: int) -> Optional[float]:
-    """GB/s of busbw that no algorithm can exceed over these NICs; a log that shows more is not of these nodes."""
-    line = shape.nic_gbytes
-    if line is None or nodes < 2 or collective not in _LIMITS or not shape.gpu_count:
-        return None
-    if collective in ("broadcast", "reduce", "sendrecv"):
-        return line
-    if collective == "alltoall":
-        return limit(shape, collective, nodes)
-    # what a node has to receive is all but its own share
-    ranks = nodes * shape.gpu_count
-    return line * (ranks - 1) / ranks * nodes / (nodes - 1)
-
-
-def algorithm(shape: Optional[Shape], asked: str) -> str:
-    """``RING`` or ``default`` (NCCL's own choice). ``asked`` "" means that of the shape's reference numbers."""
-    name = asked or (shape.algo if shape is not None else "")
-    return "RING" if name.strip().upper() == "RING" else "default"
-
-
-# --- the bandwidth model ---------------------------------------------------------------------------------------------
-
-_NVLINK = {"A100": 235.0, "H100": 478.0, "H200": 478.0, "B200": 845.0}
-_NVLINK_OTHER = 0.72
-_RING = 0.953
-_DEFAULT = {2: 1.19, 3: 1.05}
-_MANY = 0.955
-_SHARE = {"node": 0.94, "crossing": 0.88, "gpu": 0.92}
-_RAMP_BYTES = 4.0e6
-_RAMP_POWER = 0.7
-_START = 20e-6
-_NET_STEP = 2.5e-6
-_NVLINK_STEP = 0.2e-6
-_TREE_STEP = 14e-6
-
-
-def model_busbw(shape: Shape, collective: str, nodes: int, size: int, algo: str = "", slow: float = 1.0) -> float:
-    """GB/s of busbw that a healthy cluster would show for ``size`` bytes on ``nodes`` whole nodes.
-
-    ``algo`` is NCCL_ALGO, ``default`` for NCCL's own choice, "" for the shape's reference algorithm. ``slow`` scales
-    the bandwidth (one slow rail or node slows the whole collective). ``InputError`` for a shape, GPU or collective of
-    which nothing is known.
-    """
-    ring = algorithm(shape, algo) == "RING"
-    top = _plateau(shape, collective, nodes, ring) * slow
-    if size <= 0:
-        return 0.0
-    ranks = nodes * shape.gpu_count
-    work = size * _work(collective, ranks)
-    ramp = 1 + math.pow(_RAMP_BYTES / size, _RAMP_POWER)
-    seconds = _latency(nodes, ranks, ring) + work / (top * 1e9) * ramp
-    return work / seconds / 1e9
-
-
-def _plateau(shape: Shape, collective: str, nodes: int, ring: bool) -> float:
-    if collective not in _LIMITS:
-        raise InputError(f"No bandwidth model for the collective {collective!r}. Known: {', '.join(_LIMITS)}.")
-    if nodes < 1:
-        raise InputError(f"No bandwidth model for {nodes} nodes.")
-    if shape.status == "refused" or not shape.gpu_count:
-        raise InputError(f"No bandwidth model for {shape.name}: {shape.reason or 'its GPUs are not known'}.")
-    if nodes == 1:
-        return _nvlink(shape, collective)
-    bound = limit(shape, collective, nodes)
-    if bound is None:
-        raise InputError(f"No bandwidth model for {shape.name}: the line rate of its RDMA ports is unknown.")
-    if collective != "all_reduce":
-        return bound * _SHARE[_LIMITS[collective]]
-    return bound * (_RING if ring else _DEFAULT.get(nodes, _MANY))
-
-
-def _nvlink(shape: Shape, collective: str) -> float:
-    for name, value in _NVLINK.items():
-        if name in shape.gpu_model:
-            return value if collective == "all_reduce" else value * _NVLINK_OTHER
-    raise InputError(f"No single-node bandwidth model for the GPU {shape.gpu_model!r} of {shape.name}.")
-
-
-def _work(collective: str, ranks: int) -> float:
-    """busbw / algbw (one place more than _nccl.busbw_factor, since core files do not import each other)."""
-    if collective == "all_reduce":
-        return 2 * (ranks - 1) / ranks
-    shared = ("all_gather", "reduce_scatter", "alltoall", "gather", "scatter")
-    return (ranks - 1) / ranks if collective in shared else 1.0
-
-
-def _latency(nodes: int, ranks: int, ring: bool) -> float:
-    """Seconds: a ring passes every GPU twice, a tree climbs and descends."""
-    if ring or nodes == 1:
-        return _START + 2 * (nodes - 1) * _NET_STEP + 2 * (ranks - nodes) * _NVLINK_STEP
-    return _START + 2 * math.log2(nodes) * _TREE_STEP
-
-
-# --- the table -------------------------------------------------------------------------------------------------------
-
-
-_KEYS = ("shapes", "collectives", "nodes", "algo", "fraction", "gbytes", "source")
-_SITE = "this site's own threshold"
-
-
-def check_table(table: Json, name: str = "files/nccl.yml thresholds") -> None:
-    """``DataError`` with the row when a table, called ``name``, is not of the form of files/nccl.yml."""
-    for i, row in enumerate(_rows(table)):
-        fault = _fault(row)
-        if fault:
-            raise DataError(f"{name}[{i}]: {fault}.")
-
-
-def _fault(row: Json) -> str:
-    unknown = set(row) - set(_KEYS)
-    if unknown:
-        return f"unknown key {', '.join(sorted(unknown))}; known are {', '.join(_KEYS)}"
-    if not row.get("source") or not row.get("shapes") or not row.get("collectives"):
-        return "shapes, collectives and source are needed"
-    if not all(isinstance(row[key], list) for key in ("shapes", "collectives")):
-        return "shapes and collectives are lists"
-    others = [name for name in row["collectives"] if name not in _LIMITS]
-    if others:
-        return f"unknown collective {', '.join(map(str, others))}; known are {', '.join(_LIMITS)}"
-    if ("fraction" in row) == ("gbytes" in row):
-        return "needs either fraction or gbytes"
-    value = row.get("fraction", row.get("gbytes"))
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < math.inf:
-        return f"fraction and gbytes are numbers above 0, not {value!r}"
-    if not re.fullmatch(r"\d+\+?", str(row.get("nodes", ""))) or row.get("algo", "RING") not in ("RING", "default"):
-        return 'nodes is "2" or "4+", algo RING or default'
-    return ""
-
-
-def with_site(table: Json, rows: Sequence[Json]) -> Json:
-    """The table with a site's own rows before its own, so that they count first.
-
-    Rows have the form of files/nccl.yml; left out are: ``shapes`` = all shapes, ``collectives`` = all_reduce,
-    ``source``. ``InputError`` names the faulty row.
-    """
-    site = [
-        {"shapes": ["*"], "collectives": ["all_reduce"], "source": _SITE, **row} if isinstance(row, dict) else row
-        for row in rows
-    ]
-    try:
-        check_table({"thresholds": site}, "thresholds")
-    except DataError as error:
-        raise InputError(str(error)) from None
-    return {**table, "thresholds": [*site, *_rows(table)]}
-
-
-def _rows(table: Json) -> Sequence[Json]:
-    rows = table.get("thresholds")
-    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
-        raise DataError("The thresholds are not a list of mappings.")
-    return rows
-
-
-def _fits(row: Json, shape: Shape, collective: str, nodes: int, algo: str) -> bool:
-    text = str(row["nodes"])
-    wanted = nodes >= int(text[:-1]) if text.endswith("+") else nodes == int(text)
-    named = shape.name in row["shapes"] or "*" in row["shapes"]
-    return wanted and named and collective in row["collectives"] and row.get("algo", algo) == algo
-
-
-def threshold_for(
-    table: Json, shape: Shape, collective: str, nodes: int, algo: str
-) -> Optional[tuple[float, Optional[float], str]]:
-    """(GB/s, fraction of the limit or None, source), or None where the table has no row that fits."""
-    for row in _rows(table):
-        if not _fits(row, shape, collective, nodes, algo):
-            continue
-        if "gbytes" in row:
-            return float(row["gbytes"]), None, str(row["source"])
-        bound = limit(shape, collective, nodes)
-        if bound is None:
-            return None
-        return round(float(row["fraction"]) * bound, 3), float(row["fraction"]), str(row["source"])
-    return None
-
-
-# --- the site's own history -------------------------------------------------------------------------------------------
-
-_ENOUGH = 5
-_RECENT = 50
-_WIDE = 3.5 / 0.6745
-_LEAST = 0.03
-
-
-@dataclass(frozen=True)
-class Baseline:
-    """What a site's healthy runs of one kind measured, in GB/s. ``floor``: what is below is an outlier, by the modified
-    z-score of Iglewicz and Hoaglin (3.5), but at least 3 percent below the median."""
-
-    median: float
-    mad: float
-    count: int
-
-    @property
-    def floor(self) -> float:
-        return round(self.median - max(_WIDE * self.mad, _LEAST * self.median), 3)
-
-
-def record(run: NcclRun, verdict: NcclVerdict, *, shape: Shape, nodes: Optional[int], algo: str, when: str) -> Json:
-    """One line of a site's history file. ``nodes`` and ``algo`` as for ``judge``; ``when``: UTC, ISO 8601."""
-    return {
-        "v": 1,
-        "time": when,
-        "shape": shape.name,
-        "collective": run.collective,
-        "nodes": nodes or len({rank.host for rank in run.ranks}),
-        "algo": _algo_of(run, shape, algo),
-        "size": verdict.size,
-        "busbw": verdict.measured,
-        "verdict": verdict.verdict,
-    }
-
-
-def baseline(
-    history: Iterable[Json], *, shape: str, collective: str, nodes: int, algo: str, size: int
-) -> Optional[Baseline]:
-    """Median and MAD of the last 50 passed runs of this kind; None with fewer than 5. Anything else is passed over."""
-    alike = {"v": 1, "shape": shape, "collective": collective, "nodes": nodes, "algo": algo, "verdict": "pass"}
-    found = [
-        float(item["busbw"])
-        for item in history
-        if isinstance(item, dict)
-        and all(item.get(key) == value for key, value in alike.items())
-        and _is_number(item.get("size"))
-        and _is_number(item.get("busbw"))
-        and NEAR * size <= item["size"] <= size / NEAR
-    ][-_RECENT:]
-    if len(found) < _ENOUGH:
-        return None
-    middle = median(found)
-    return Baseline(middle, median(abs(value - middle) for value in found), len(found))
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 < value < math.inf
-
-
-# --- the verdict -----------------------------------------------------------------------------------------------------
 
 
 class _Case:
@@ -569,13 +285,7 @@ _CHECKS: tuple[Callable[[_Case], _Answer], ...] = (
 
 
 def _algo(case: _Case) -> str:
-    return _algo_of(case.run, case.shape, str(case.expect.get("algo") or ""))
-
-
-def _algo_of(run: NcclRun, shape: Optional[Shape], asked: str) -> str:
-    """What the log itself shows counts more than what was asked for."""
-    environment = run.transport.get("env") or {}
-    return algorithm(shape, str(environment.get("NCCL_ALGO") or asked))
+    return algo_of(case.run, case.shape, str(case.expect.get("algo") or ""))
 
 
 _GIVEN = "given"

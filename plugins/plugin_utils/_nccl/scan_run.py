@@ -30,9 +30,9 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import (
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube import readiness
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube.client import Client
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube.wait import duration
+from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import bandwidth, parse, scan_job, thresholds
 from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import job as nccl_job
 from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import judge as nccl_judge
-from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import parse, render, scan_job
 from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import scan as nccl_scan
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._kube.watch import Watcher
@@ -149,7 +149,7 @@ class Bench:
 
     @property
     def pair_bytes(self) -> tuple[str, str]:
-        top = nccl_judge.size_bytes(self.test.max_bytes)
+        top = bandwidth.size_bytes(self.test.max_bytes)
         return str(min(PAIR_BYTES, top)), self.test.max_bytes
 
     def commands(self, total: int) -> dict[str, scan_job.Command]:
@@ -176,10 +176,10 @@ class Bench:
     def rail_bounds(self) -> tuple[Optional[float], Optional[float]]:
         """(healthy, threshold) of one port in GB/s: a pair's, divided by the ports."""
         ports = len(self.shape.pfs)
-        found = nccl_judge.threshold_for(files.nccl(), self.shape, COLLECTIVE, 2, "RING")
+        found = thresholds.threshold_for(files.nccl(), self.shape, COLLECTIVE, 2, "RING")
         if not ports or found is None or self.shape.nic_gbytes is None:
             return None, None
-        healthy = nccl_judge.model_busbw(self.shape, COLLECTIVE, 2, nccl_judge.size_bytes(RAIL_BYTES), "RING")
+        healthy = bandwidth.model_busbw(self.shape, COLLECTIVE, 2, bandwidth.size_bytes(RAIL_BYTES), "RING")
         return round(healthy / ports, 1), round(found[0] / ports, 2)
 
     def judge(self, trial: nccl_scan.Trial, lines: Sequence[str], code: int, seconds: int) -> Json:
@@ -191,7 +191,7 @@ class Bench:
         expect = {
             "collective": COLLECTIVE,
             "ranks": len(trial.nodes) * self.test.gpus_per_node,
-            "max_bytes": nccl_judge.size_bytes(high),
+            "max_bytes": bandwidth.size_bytes(high),
             "exit_code": code,
             "algo": "RING" if ring else self.test.algo or "default",
             "hcas": 1 if trial.kind == "rail" else self.test.vfs_per_node or len(self.shape.pfs),
@@ -215,7 +215,7 @@ class Bench:
             "expected": healthy,
             "why": why,
             "seconds": seconds,
-            "simulated": any(line.startswith(render.SIMULATED) for line in lines[:5]),
+            "simulated": any(line.startswith(parse.SIMULATED) for line in lines[:5]),
         }
 
 

@@ -14,8 +14,9 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._blueprints import nod
 from ansible_collections.gpuops.rdma.plugins.module_utils._blueprints.proof import Expected
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import NcclRank, NcclRun
-from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import parse, render
+from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import parse
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._blueprints import rules
+from gpuops_sandbox.batch import nccl_render as render
 from support.paths import ROOT
 
 RECORDING = ROOT / ".." / "shared" / "recordings" / "batch" / "lws-v0.10.0_size2_running.json"

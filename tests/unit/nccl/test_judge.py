@@ -10,9 +10,10 @@ import dataclasses
 import pytest
 import yaml
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import DataError, InputError
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import NcclError, NcclRun
-from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import judge, parse, render
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import COLLECTIVES, NcclError, NcclRun
+from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import bandwidth, judge, parse, thresholds
 from ansible_collections.gpuops.rdma.plugins.module_utils._nodes import shape_files
+from gpuops_sandbox.batch import nccl_render as render
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.paths import ROOT
@@ -36,8 +37,8 @@ def simulated(shape, nodes, collective="all_reduce", slow=1.0, algo="", max_byte
         collective=collective,
         hosts=[f"node-{i}" for i in range(nodes)],
         gpus=[(gpu.pci, shape.gpu_model) for gpu in shape.gpus],
-        busbw=lambda size: judge.model_busbw(shape, collective, nodes, size, algo, slow),
-        factor=parse.busbw_factor(collective, nodes * shape.gpu_count),
+        busbw=lambda size: bandwidth.model_busbw(shape, collective, nodes, size, algo, slow),
+        factor=bandwidth.busbw_factor(collective, nodes * shape.gpu_count),
         min_bytes=1 << 20,
         max_bytes=max_bytes,
     )
@@ -59,10 +60,10 @@ HEALTHY = simulated(H100, 2)
 
 
 def test_the_table_is_well_formed_and_names_known_shapes():
-    judge.check_table(TABLE)
+    thresholds.check_table(TABLE)
     assert {name for row in TABLE["thresholds"] for name in row["shapes"]} <= set(SHAPES)
-    assert {name for row in TABLE["thresholds"] for name in row["collectives"]} <= set(parse.COLLECTIVES)
-    assert set(TABLE["programs"]) == set(parse.COLLECTIVES)
+    assert {name for row in TABLE["thresholds"] for name in row["collectives"]} <= set(COLLECTIVES)
+    assert set(TABLE["programs"]) == set(COLLECTIVES)
 
 
 @pytest.mark.parametrize(
@@ -71,7 +72,7 @@ def test_the_table_is_well_formed_and_names_known_shapes():
 def test_a_fault_in_the_table_is_named(fault):
     row = {**next(row for row in TABLE["thresholds"] if "fraction" in row), **fault}
     with pytest.raises(DataError, match=r"thresholds\[0\]"):
-        judge.check_table({"thresholds": [row]})
+        thresholds.check_table({"thresholds": [row]})
 
 
 @pytest.mark.parametrize("size", [4 << 30, 8 << 30, 16 << 30])
@@ -80,12 +81,12 @@ def test_a_fault_in_the_table_is_named(fault):
 @pytest.mark.parametrize("name", KNOWN)
 def test_no_threshold_is_above_the_healthy_value_nor_below_0_8_of_it(name, nodes, algo, size):
     shape = SHAPES[name]
-    for collective in parse.COLLECTIVES:
-        known = judge.threshold_for(TABLE, shape, collective, nodes, judge.algorithm(shape, algo))
+    for collective in COLLECTIVES:
+        known = thresholds.threshold_for(TABLE, shape, collective, nodes, bandwidth.algorithm(shape, algo))
         if known is None:
             assert collective == "hypercube" or nodes == 1
             continue
-        healthy = judge.model_busbw(shape, collective, nodes, size, algo)
+        healthy = bandwidth.model_busbw(shape, collective, nodes, size, algo)
         assert 0.8 * healthy < known[0] < healthy
 
 
@@ -100,7 +101,7 @@ def test_healthy_runs_pass_and_0_8_of_them_fail(name, nodes):
     assert ("some node or rail is slow, run nccl_scan" in bad.reason) == (nodes > 1)
 
 
-@pytest.mark.parametrize("collective", [name for name in parse.COLLECTIVES if name != "hypercube"])
+@pytest.mark.parametrize("collective", [name for name in COLLECTIVES if name != "hypercube"])
 def test_other_collectives_have_their_own_limits(collective):
     assert judged(read_back(simulated(H100, 4, collective)), H100, 4).verdict == "pass"
     assert judged(read_back(simulated(H100, 4, collective, slow=0.8)), H100, 4).verdict == "fail"
@@ -108,7 +109,7 @@ def test_other_collectives_have_their_own_limits(collective):
 
 def test_the_model_meets_what_was_published():
     def model(name, nodes, algo=""):
-        return judge.model_busbw(SHAPES[name], "all_reduce", nodes, 8 << 30, algo)
+        return bandwidth.model_busbw(SHAPES[name], "all_reduce", nodes, 8 << 30, algo)
 
     assert model("BM.GPU.B4.8", 2) == pytest.approx(189.6, abs=0.3)
     assert model("BM.GPU.B4.8", 2, "default") == pytest.approx(237.9, rel=0.01)
@@ -119,10 +120,10 @@ def test_the_model_meets_what_was_published():
 
 
 def test_the_model_grows_with_the_size_and_shrinks_with_the_fault():
-    curve = [judge.model_busbw(H100, "all_reduce", 8, 8 << i) for i in range(31)]
+    curve = [bandwidth.model_busbw(H100, "all_reduce", 8, 8 << i) for i in range(31)]
     assert curve == sorted(curve)
     assert curve[0] < 0.001
-    half = judge.model_busbw(H100, "all_reduce", 8, 8 << 30, slow=0.5)
+    half = bandwidth.model_busbw(H100, "all_reduce", 8, 8 << 30, slow=0.5)
     assert half == pytest.approx(curve[-1] / 2, rel=0.01)
 
 
@@ -138,34 +139,28 @@ def test_the_model_grows_with_the_size_and_shrinks_with_the_fault():
 )
 def test_without_facts_there_is_no_model(name, collective, nodes, words):
     with pytest.raises(InputError, match=words):
-        judge.model_busbw(SHAPES[name], collective, nodes, 1 << 30)
+        bandwidth.model_busbw(SHAPES[name], collective, nodes, 1 << 30)
 
 
 def test_limits():
-    assert judge.limit(H100, "all_reduce", 2) == 400
-    assert judge.limit(H100, "alltoall", 2) == pytest.approx(93.75)
-    assert judge.limit(H100, "sendrecv", 64) == 50
-    assert judge.limit(H100, "all_reduce", 1) is None
-    assert judge.hierarchical_bound(H100, "all_reduce", 2) == pytest.approx(750)
-    assert judge.hierarchical_bound(H100, "all_reduce", 8) == pytest.approx(450)
-    assert judge.hierarchical_bound(H100, "all_gather", 2) is None
+    assert bandwidth.limit(H100, "all_reduce", 2) == 400
+    assert bandwidth.limit(H100, "alltoall", 2) == pytest.approx(93.75)
+    assert bandwidth.limit(H100, "sendrecv", 64) == 50
+    assert bandwidth.limit(H100, "all_reduce", 1) is None
+    assert bandwidth.hierarchical_bound(H100, "all_reduce", 2) == pytest.approx(750)
+    assert bandwidth.hierarchical_bound(H100, "all_reduce", 8) == pytest.approx(450)
+    assert bandwidth.hierarchical_bound(H100, "all_gather", 2) is None
 
 
 @pytest.mark.parametrize(("text", "size"), [("8", 8), ("512K", 512 << 10), ("8g", 8 << 30), ("8GB", 8 << 30), (16, 16)])
 def test_sizes(text, size):
-    assert judge.size_bytes(text) == size
+    assert bandwidth.size_bytes(text) == size
 
 
 @pytest.mark.parametrize("text", ["", "8GiB", "-1", "1.5G", "G"])
 def test_other_sizes_are_refused(text):
     with pytest.raises(InputError, match="is not a size"):
-        judge.size_bytes(text)
-
-
-@pytest.mark.parametrize("ranks", [2, 8, 16, 24, 512])
-@pytest.mark.parametrize("collective", parse.COLLECTIVES)
-def test_parser_and_model_have_the_same_factor(collective, ranks):
-    assert judge._work(collective, ranks) == parse.busbw_factor(collective, ranks)
+        bandwidth.size_bytes(text)
 
 
 # --- recordings -------------------------------------------------------------------------------------------------------

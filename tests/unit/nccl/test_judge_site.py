@@ -10,8 +10,8 @@ import dataclasses
 
 import pytest
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import NcclVerdict
-from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import judge, parse
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import COLLECTIVES, NcclVerdict
+from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import bandwidth, judge, thresholds
 from hypothesis import given
 from hypothesis import strategies as st
 from support import nccl_samples as samples
@@ -51,10 +51,10 @@ def test_the_healthy_value_passes_and_0_8_of_it_fails(name, nodes):
 def test_healthy_values_and_thresholds_lie_below_what_is_possible(collective, nodes):
     for name in samples.with_line_rate():
         shape = samples.shapes()[name]
-        most = judge.ceiling(shape, collective, nodes)
+        most = bandwidth.ceiling(shape, collective, nodes)
         for algo in ("default", "RING"):
-            assert judge.model_busbw(shape, collective, nodes, 16 << 30, algo) < most
-            assert judge.threshold_for(samples.TABLE, shape, collective, nodes, algo)[0] < most
+            assert bandwidth.model_busbw(shape, collective, nodes, 16 << 30, algo) < most
+            assert thresholds.threshold_for(samples.TABLE, shape, collective, nodes, algo)[0] < most
 
 
 def test_what_no_wire_can_carry_is_not_believed():
@@ -65,8 +65,8 @@ def test_what_no_wire_can_carry_is_not_believed():
     assert judged(fast, threshold=440.0).verdict == "pass"
     within = judged(samples.model_run(H100, 2, slow=1.5))
     assert within.verdict == "pass"
-    assert judge.ceiling(H100, "all_reduce", 1) is None
-    assert judge.ceiling(samples.shapes()["BM.GPU.GM4.8"], "all_reduce", 2) is None
+    assert bandwidth.ceiling(H100, "all_reduce", 1) is None
+    assert bandwidth.ceiling(samples.shapes()["BM.GPU.GM4.8"], "all_reduce", 2) is None
 
 
 # --- the sentence -----------------------------------------------------------------------------------------------------
@@ -113,7 +113,7 @@ def test_one_node_must_not_go_over_sockets():
 
 def test_a_sites_row_counts_before_the_tables():
     before = copy.deepcopy(samples.TABLE)
-    table = judge.with_site(samples.TABLE, [{"shapes": [H100.name], "nodes": "2", "gbytes": 480}])
+    table = thresholds.with_site(samples.TABLE, [{"shapes": [H100.name], "nodes": "2", "gbytes": 480}])
     found = judged(samples.model_run(H100, 2), table=table)
     assert (found.verdict, found.threshold, found.source) == ("fail", 480, "this site's own threshold")
     assert judged(samples.model_run(H100, 4), nodes=4, table=table).threshold == 360
@@ -123,7 +123,7 @@ def test_a_sites_row_counts_before_the_tables():
 
 def test_a_sites_row_can_be_for_all_shapes_and_name_its_source():
     row = {"nodes": "2+", "collectives": ["alltoall"], "fraction": 0.5, "source": "our own acceptance test"}
-    table = judge.with_site(samples.TABLE, [row])
+    table = thresholds.with_site(samples.TABLE, [row])
     for name in samples.with_line_rate():
         shape = samples.shapes()[name]
         found = judged(samples.model_run(shape, 4, "alltoall"), shape, 4, table=table)
@@ -133,7 +133,7 @@ def test_a_sites_row_can_be_for_all_shapes_and_name_its_source():
 
 def test_a_sites_row_makes_a_shape_without_line_rate_judged():
     shape = samples.shapes()["BM.GPU.GM4.8"]
-    table = judge.with_site(samples.TABLE, [{"shapes": [shape.name], "nodes": "2", "gbytes": 150}])
+    table = thresholds.with_site(samples.TABLE, [{"shapes": [shape.name], "nodes": "2", "gbytes": 150}])
     run = samples.model_run(B4, 2)
     assert judged(run, shape).verdict == "unjudged"
     assert judged(run, shape, table=table).verdict == "pass"
@@ -155,7 +155,7 @@ def test_a_sites_row_makes_a_shape_without_line_rate_judged():
 )
 def test_a_faulty_row_of_a_site_is_refused(row, words):
     with pytest.raises(InputError, match=r"thresholds") as caught:
-        judge.with_site(samples.TABLE, [row])
+        thresholds.with_site(samples.TABLE, [row])
     assert words in str(caught.value)
 
 
@@ -166,7 +166,7 @@ RUN = samples.model_run(H100, 2)
 
 def line(busbw, **changes):
     verdict = NcclVerdict("pass", "", measured=busbw, size=8 << 30)
-    record = judge.record(RUN, verdict, shape=H100, nodes=2, algo="default", when="2026-11-21T08:00:00Z")
+    record = thresholds.record(RUN, verdict, shape=H100, nodes=2, algo="default", when="2026-11-21T08:00:00Z")
     return {**record, **changes}
 
 
@@ -175,7 +175,7 @@ USUAL = [line(value) for value in (498.0, 500.0, 501.0, 499.0, 502.0, 500.0)]
 
 def base(history, **changes):
     wanted = {"shape": H100.name, "collective": "all_reduce", "nodes": 2, "algo": "default", "size": 8 << 30}
-    return judge.baseline(history, **{**wanted, **changes})
+    return thresholds.baseline(history, **{**wanted, **changes})
 
 
 def test_a_record_is_what_the_file_holds():
@@ -192,7 +192,7 @@ def test_a_record_is_what_the_file_holds():
     }
     ring = dataclasses.replace(RUN, transport={"env": {"NCCL_ALGO": "Ring"}})
     verdict = NcclVerdict("pass", "", measured=1.0, size=8)
-    assert judge.record(ring, verdict, shape=H100, nodes=None, algo="", when="")["algo"] == "RING"
+    assert thresholds.record(ring, verdict, shape=H100, nodes=None, algo="", when="")["algo"] == "RING"
 
 
 def test_median_and_mad():
@@ -245,5 +245,5 @@ def test_no_history_makes_anything_better(values):
 
 
 def test_the_names_of_limits_and_programs_agree():
-    assert set(judge._LIMITS) == set(samples.JUDGED)
-    assert set(samples.JUDGED) < set(parse.COLLECTIVES)
+    assert set(bandwidth.LIMITS) == set(samples.JUDGED)
+    assert set(samples.JUDGED) < set(COLLECTIVES)

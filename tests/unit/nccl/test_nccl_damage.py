@@ -9,7 +9,8 @@ import dataclasses
 import functools
 
 import pytest
-from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import parse, render
+from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import parse
+from gpuops_sandbox.batch import nccl_render as render
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support import nccl_samples as samples

@@ -10,7 +10,9 @@ import os
 import tracemalloc
 
 import pytest
-from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import parse, render
+from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import lines as nccl_lines
+from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import parse
+from gpuops_sandbox.batch import nccl_render as render
 from support import nccl_samples as samples
 from support.paths import FIXTURES
 
@@ -280,7 +282,7 @@ def test_memory_does_not_grow_with_the_log():
         for times in (4, 24):
             chunks = ("".join(kind.format(i) for i in range(2000)) for _time in range(times))
             tracemalloc.start()
-            parse.parse(parse.split(chunks))
+            parse.parse(nccl_lines.split(chunks))
             peaks.append(tracemalloc.get_traced_memory()[1])
             tracemalloc.stop()
         assert peaks[1] < 1.3 * peaks[0] + 100_000, kind

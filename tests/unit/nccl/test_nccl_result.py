@@ -13,10 +13,11 @@ import pytest
 from ansible.parsing.dataloader import DataLoader
 from ansible_collections.gpuops.rdma.plugins.action import nccl_result
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError
-from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import judge, parse, render
+from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import bandwidth, judge, parse
 from ansible_collections.gpuops.rdma.plugins.module_utils._specs.nccl_result import SPEC
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._nccl import history
+from gpuops_sandbox.batch import nccl_render as render
 
 
 def answer(**given):
@@ -31,8 +32,8 @@ def log(nodes=2, slow=1.0, collective="all_reduce", low=1 << 20, step=2):
         collective=collective,
         hosts=[f"node-{i}" for i in range(nodes)],
         gpus=[(gpu.pci, shape.gpu_model) for gpu in shape.gpus],
-        busbw=lambda size: judge.model_busbw(shape, collective, nodes, size, slow=slow),
-        factor=parse.busbw_factor(collective, nodes * 8),
+        busbw=lambda size: bandwidth.model_busbw(shape, collective, nodes, size, slow=slow),
+        factor=bandwidth.busbw_factor(collective, nodes * 8),
         min_bytes=low,
         max_bytes=8 << 30,
         step=step,

@@ -8,7 +8,8 @@ from __future__ import annotations
 import re
 
 import pytest
-from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import parse
+from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import bandwidth, parse
+from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import lines as nccl_lines
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from support.paths import SHARED
@@ -589,12 +590,12 @@ def test_small_things():
 
 def test_split_cuts_endless_lines_and_keeps_the_others():
     chunks = ["a\nb", "c\n" + "x" * 100_000, "y" * 100_000, "\nend"]
-    lines = list(parse.split(chunks))
+    lines = list(nccl_lines.split(chunks))
     assert (lines[0], lines[1], lines[-1], len(lines)) == ("a", "bc", "end", 4)
-    assert len(lines[2]) <= 2 * parse.MAX_LINE + 100_000
+    assert len(lines[2]) <= 2 * nccl_lines.MAX_LINE + 100_000
 
 
 def test_busbw_factors():
     wanted = {"all_reduce": 1.875, "all_gather": 0.9375, "sendrecv": 1.0, "broadcast": 1.0, "alltoall": 0.9375}
-    assert {name: parse.busbw_factor(name, 16) for name in wanted} == wanted
-    assert parse.busbw_factor("osu", 16) is None
+    assert {name: bandwidth.busbw_factor(name, 16) for name in wanted} == wanted
+    assert bandwidth.busbw_factor("osu", 16) is None

@@ -19,11 +19,12 @@ from typing import TYPE_CHECKING, Any
 
 import kopf
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import NcclRun, Shape
-from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import judge, parse, render
+from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import bandwidth
 
 from ..operators._api import LOST, STRATEGIC, Json, Refused
 from ..operators._hub import SHAPE_LABEL, Loop
 from ..operators._logs import Log
+from . import nccl_render as render
 from ._shared import FINISHED, MPI_JOB, VOLCANO_JOB, Batch, batch_of, exit_code, now, phase, pod_path, ready
 
 if TYPE_CHECKING:
@@ -71,8 +72,8 @@ def order_of(texts: Iterable[str]) -> Order | None:
     algo = found(r"NCCL_ALGO[=\s]+([\w,]+)")
     return Order(
         collective=program[1],
-        min_bytes=judge.size_bytes(found(r"\s-b\s+(\w+)", "32M")),
-        max_bytes=judge.size_bytes(found(r"\s-e\s+(\w+)", "32M")),
+        min_bytes=bandwidth.size_bytes(found(r"\s-b\s+(\w+)", "32M")),
+        max_bytes=bandwidth.size_bytes(found(r"\s-e\s+(\w+)", "32M")),
         algo="default" if algo.lower() in ("", "auto") else algo,
         topology=found(r"NCCL_TOPO_FILE=(\S+)"),
         debug=bool(re.search(r"NCCL_DEBUG=(INFO|TRACE)", text)),
@@ -98,8 +99,8 @@ def simulate(order: Order, fleet: Fleet, slow: float, old: bool) -> NcclRun:
         collective=order.collective,
         hosts=fleet.hosts,
         gpus=[(gpu.pci, shape.gpu_model) for gpu in shape.gpus],
-        busbw=lambda size: judge.model_busbw(shape, order.collective, count, size, order.algo, slow),
-        factor=parse.busbw_factor(order.collective, count * shape.gpu_count) or 1.0,
+        busbw=lambda size: bandwidth.model_busbw(shape, order.collective, count, size, order.algo, slow),
+        factor=bandwidth.busbw_factor(order.collective, count * shape.gpu_count) or 1.0,
         min_bytes=order.min_bytes,
         max_bytes=order.max_bytes,
         **versions,

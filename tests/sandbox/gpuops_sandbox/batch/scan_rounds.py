@@ -16,12 +16,13 @@ from typing import TYPE_CHECKING, Any
 
 import kopf
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import NcclRun, Shape
-from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import judge, parse, render
+from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import bandwidth, parse
 
 from ..context import Fault
 from ..operators._api import LOST, STRATEGIC, Json, Refused
 from ..operators._hub import SHAPE_LABEL, Informer, Loop
 from ..operators._logs import Log
+from . import nccl_render as render
 from ._shared import FINISHED, batch_of, now, phase, pod_path
 from .nccl_pod import SLOW, conditions, container_status, hcas_of, order_of
 from .nccl_pod import Fleet as Workers
@@ -104,15 +105,15 @@ def lines_of(trial: Trial, command: str, fleet: Workers, slow: float) -> tuple[l
     if slow == 0:
         first = fleet.hosts[0]
         words = "'remote process exited or there was a network error / ibv_modify_qp failed'"
-        return [render.SIMULATED, f"{first}: Test NCCL failure common.cu:958 {words}"], NCCL_ERROR
+        return [parse.SIMULATED, f"{first}: Test NCCL failure common.cu:958 {words}"], NCCL_ERROR
     count, shape = len(fleet.hosts), fleet.shape
     ports = len(shape.pfs) if trial.kind == "rail" else 1
     run = render.simulate(
         collective=order.collective,
         hosts=fleet.hosts,
         gpus=[(gpu.pci, shape.gpu_model) for gpu in shape.gpus],
-        busbw=lambda size: judge.model_busbw(shape, order.collective, count, size, order.algo, slow) / ports,
-        factor=parse.busbw_factor(order.collective, count * shape.gpu_count) or 1.0,
+        busbw=lambda size: bandwidth.model_busbw(shape, order.collective, count, size, order.algo, slow) / ports,
+        factor=bandwidth.busbw_factor(order.collective, count * shape.gpu_count) or 1.0,
         min_bytes=order.min_bytes,
         max_bytes=order.max_bytes,
     )

@@ -21,11 +21,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import kopf
-from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import render
 
 from ..operators._api import STRATEGIC, Json
 from ..operators._hub import Hub, Informer, Loop, has, hub_of, run_loop, timestamp
 from ..operators._logs import Log
+from . import nccl_render as render
 from ._shared import owner, phase, pod_path
 
 if TYPE_CHECKING:

@@ -1,7 +1,7 @@
 # Copyright: gpuops.rdma contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Writes what nccl-tests would print for a run, byte for byte in its formats. PRIVATE to the collection.
+"""Writes what nccl-tests would print for a run, byte for byte in its formats.
 
 The sandbox's pods print it, property tests read it back. A run with ``tests_version`` is written as 2.17.4 and later
 write it, one without as 2.13 (the guide's image of 2023).
@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Optional
 
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import NcclRank, NcclRow, NcclRun
+from ansible_collections.gpuops.rdma.plugins.module_utils._nccl.parse import SIMULATED
 
-SIMULATED = "# SIMULATED: no GPU ran, the bandwidth is that of the written model"
 NEW, OLD = "2.19.6", ""
 
 _ROOTED = ("broadcast", "reduce", "gather", "scatter")

@@ -1,0 +1,325 @@
+# Copyright: gpuops.rdma contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""One run while it is read; what is torn, cut or mixed leaves a note and another status. PRIVATE to the collection."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import re
+from typing import Optional
+
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import (
+    COLLECTIVES,
+    NcclError,
+    NcclRank,
+    NcclRow,
+    NcclRun,
+)
+from ansible_collections.gpuops.rdma.plugins.module_utils._nccl.bandwidth import busbw_factor
+from ansible_collections.gpuops.rdma.plugins.module_utils._nccl.columns import (
+    COMMA,
+    NUMBER,
+    Columns,
+    candidates,
+    is_cell,
+)
+from ansible_collections.gpuops.rdma.plugins.module_utils._nccl.failures import ORDER
+from ansible_collections.gpuops.rdma.plugins.module_utils._nccl.lines import MAX_TEXT
+from ansible_collections.gpuops.rdma.plugins.module_utils._nccl.transport import Transport
+
+_NEVER_CHECKED_IN_PLACE = ("alltoall", "sendrecv")
+
+
+class Draft:
+    """One run as it grows; ``finish`` judges whether it is whole."""
+
+    def __init__(self, stage: int = -1) -> None:
+        self.stage = stage
+        self.program = ""
+        self.concluded = ""
+        self.announced = False
+        self.tests_version = self.nccl_version = self.cuda_version = ""
+        self.sweep: Optional[tuple[int, int, int, bool]] = None
+        self.reduced: Optional[int] = None
+        self.checked = False
+        self.columns: Optional[Columns] = None
+        self.pending: list[str] = []
+        self.rows: list[NcclRow] = []
+        self.ranks: list[NcclRank] = []
+        self.ranks_cut = False
+        self.out_of_bounds: Optional[int] = None
+        self.average: Optional[float] = None
+        self.ended = False
+        self.hard: list[NcclError] = []
+        self.soft: list[NcclError] = []
+        self.damage: list[str] = []
+        self.notes: list[str] = []
+        self.transport = Transport()
+
+    # rows
+
+    def table_line(self, line: str) -> str:
+        """Take what belongs to the table, a row or a part of one; the rest of the line comes back."""
+        columns = self.columns
+        if columns is None:
+            return line
+        end = columns.own(line, len(self.pending))
+        text = line[:end]
+        tokens = text.split()
+        if len(tokens) > 1 and tokens[0].isdecimal() and tokens[1].isdecimal():
+            self.tear()
+            lower = columns.lower_half(text, tokens)
+            if lower:
+                self.add(columns, lower)
+                return line[end:]
+            self.pending = tokens
+        elif self.pending and tokens and all(token == "N/A" or NUMBER.fullmatch(token) for token in tokens):
+            self.pending += tokens
+        else:
+            return line
+        whole = columns.full(self.pending)
+        if whole:
+            self.pending = []
+            self.add(columns, whole)
+        return line[end:]
+
+    def add(self, columns: Columns, tokens: list[str]) -> None:
+        """A whole row."""
+        self.rows.append(columns.row(tokens))
+        if columns.unreal(tokens):
+            self.damage.append(f"the row of size {tokens[0]} holds nan, inf or a number below 0")
+        if self.ended:
+            self.damage.append("rows after the footer: the output of several programs is mixed")
+
+    def tear(self) -> None:
+        """What is left of a row that never became whole."""
+        tokens, self.pending, columns = self.pending, [], self.columns
+        if not tokens or columns is None:
+            return
+        comma = any(COMMA.fullmatch(token) for token in tokens)
+        why = "numbers with a decimal comma, set LC_ALL=C" if comma else "torn row"
+        self.damage.append(f"{why} at size {tokens[0]}")
+        good = []
+        for name, text in zip(columns.names, tokens):
+            if not is_cell(name, text):
+                break
+            good.append(text)
+        first = len(columns.lead) + len(columns.halves[0])
+        # the last number may be cut short, so a half counts only when something follows it
+        keep = first if len(good) > first else len(columns.lead)
+        if good:
+            self.rows.append(columns.row(good[:keep]))
+
+    # checks
+
+    def sizes(self) -> list[int]:
+        """Sizes of one sweep, as -b, -e and -f or -i ask for; () when they are not known."""
+        if self.sweep is None:
+            return []
+        low, high, step, factor = self.sweep
+        high = min(high, self.reduced or high)
+        low = min(low, high)
+        found: list[int] = []
+        while low <= high and len(found) < 1_000_000:
+            found.append(low)
+            low = low * step if factor else low + step
+            if low == found[-1] or low <= 0:
+                break
+        return found
+
+    def asked(self) -> Optional[int]:
+        """The largest size of the sweep as it was asked for, also when memory did not allow it."""
+        if self.sweep is None:
+            return None
+        low, high, step, factor = self.sweep
+        if high < low or low <= 0 or step < 1 or (factor and step < 2):
+            return high
+        if not factor:
+            return low + (high - low) // step * step
+        while low * step <= high:
+            low *= step
+        return low
+
+    def group(self) -> int:
+        """Ranks of one communicator; 0 when they are not known or the groups differ."""
+        groups = {rank.group for rank in self.ranks}
+        return len(self.ranks) // len(groups) if groups and len(self.ranks) % len(groups) == 0 else 0
+
+    def check(self) -> None:
+        self.tear()
+        if self.ranks and not self.ranks_cut and sorted(r.rank for r in self.ranks) != list(range(len(self.ranks))):
+            self.damage.append(
+                "the ranks are not 0 to n-1: several programs in one log (built without MPI=1?) or lost lines"
+            )
+        if self.columns is not None and self.rows:
+            self._check_sweep()
+            if self.columns.exact:
+                self._check_rows()
+            self._check_checks()
+        self._check_average()
+
+    def _check_sweep(self) -> None:
+        sizes = self.sizes()
+        if not sizes:
+            self.damage.append("the sizes asked for are not known")
+        elif len(self.rows) % len(sizes):
+            self.damage.append(f"{len(self.rows)} rows, but the sweep has {len(sizes)} sizes")
+        else:
+            slack = 32 * max(len(self.ranks), 1)
+            for i, row in enumerate(self.rows):
+                want = sizes[i % len(sizes)]
+                if not want - slack <= row.size <= want:
+                    self.damage.append(f"row {i + 1} has size {row.size}, the sweep {want}")
+                    return
+
+    def _check_rows(self) -> None:
+        collective = self.collective()
+        if collective not in COLLECTIVES:
+            return
+        factor = busbw_factor(collective, self.group())
+        for row in self.rows:
+            for time, algbw, busbw in (
+                (row.out_time, row.out_algbw, row.out_busbw),
+                (row.in_time, row.in_algbw, row.in_busbw),
+            ):
+                if not self._adds_up(row.size, collective, factor, (time, algbw, busbw)):
+                    self.damage.append(f"time, algbw and busbw at size {row.size} contradict each other")
+                    return
+
+    def _check_checks(self) -> None:
+        """A half is compared with what is right in all its rows or in none; every row without a half is whole too."""
+        for name, halves in (
+            ("out-of-place", [row.out_wrong for row in self.rows if row.out_busbw is not None]),
+            ("in-place", [row.in_wrong for row in self.rows if row.in_busbw is not None]),
+        ):
+            if len({value is None for value in halves}) > 1:
+                self.damage.append(f"some {name} results were checked and some were not")
+
+    def _adds_up(self, size: int, collective: str, factor: Optional[float], half: tuple[Optional[float], ...]) -> bool:
+        """Within rounding."""
+        time, algbw, busbw = half
+        if time is None or algbw is None or busbw is None:
+            return time is None and algbw is None and busbw is None
+        shared = 1.0
+        if collective == "hypercube" and self.group():
+            shared = (self.group() - 1) / self.group()
+        if time > 0.01:
+            # from 10 s on the time is printed with two digits only
+            rounding = 0.006 + 0.0051 / time if time < 9.9e6 else 0.06
+            if abs(algbw - size * shared / time / 1e3) > 0.0075 + rounding * algbw:
+                return False
+        elif size:
+            return algbw == 0
+        return factor is None or abs(busbw - algbw * factor) <= 0.02 + 0.006 * busbw
+
+    def _check_average(self) -> None:
+        halves = [value for row in self.rows for value in (row.out_busbw, row.in_busbw) if value is not None]
+        if self.average is None or not halves:
+            return
+        mean = math.fsum(halves) / len(halves)
+        if abs(mean - self.average) > 0.02 + 0.0005 * mean:
+            self.damage.append(f"the average line says {self.average:g}, the rows' own average is {mean:g}")
+
+    def collective(self) -> str:
+        """From the program's name, or what only one collective can have printed."""
+        program = self.program or self.concluded
+        if program:
+            return re.sub(r"_perf(_mpi)?$", "", program)
+        fitting = [name for name in COLLECTIVES if self._could_be(name)]
+        return fitting[0] if len(fitting) == 1 else ""
+
+    def _could_be(self, name: str) -> bool:
+        """Whether the rows can be of this collective: by redop, root, in-place checks and arithmetic."""
+        factor = busbw_factor(name, self.group())
+        measured = any(row.busbw is not None for row in self.rows)
+        return bool(factor and measured) and all(self._row_could_be(row, name, factor or 0.0) for row in self.rows)
+
+    def _row_could_be(self, row: NcclRow, name: str, factor: float) -> bool:
+        if row.busbw is None:
+            return True  # torn: says nothing
+        if name not in candidates(row):
+            return False
+        told = self.checked and row.out_wrong is not None and row.in_busbw is not None
+        if told and (row.in_wrong is None) != (name in _NEVER_CHECKED_IN_PLACE):
+            return False
+        return all(
+            abs(busbw - algbw * factor) <= 0.02 + 0.006 * busbw
+            for algbw, busbw in ((row.out_algbw, row.out_busbw), (row.in_algbw, row.in_busbw))
+            if algbw is not None and busbw is not None
+        )
+
+    # result
+
+    def whole(self) -> bool:
+        if not self.rows or self.out_of_bounds is None or self.average is None:
+            return False
+        if self.announced or self.concluded:
+            return self.announced and self.concluded == self.program
+        return self.ended
+
+    def finish(self) -> NcclRun:
+        self.check()
+        if self.out_of_bounds:
+            self.hard.append(NcclError("wrong_data", f"{self.out_of_bounds} checks found wrong values"))
+        whole = self.whole() and not self.damage
+        status = "failed" if self.hard else "complete" if whole else "failed" if self.soft else "truncated"
+        notes = [*self.notes, *self.damage]
+        if status != "complete" and not self.hard and not self.damage and not self.soft:
+            notes.append(self._missing())
+        if whole and not self.hard:
+            notes += [f"warning: {error.text}" for error in self.soft]
+        collective = self.collective()
+        if not collective and self.rows:
+            notes.append("the log does not name the collective, and more than one fits")
+        return NcclRun(
+            status=status,
+            collective=collective,
+            rows=tuple(self.rows),
+            ranks=tuple(self.ranks),
+            tests_version=self.tests_version,
+            nccl_version=self.nccl_version or self.transport.nccl_version,
+            cuda_version=self.cuda_version or self.transport.cuda_version,
+            min_bytes=self.sweep[0] if self.sweep else None,
+            max_bytes=self.asked(),
+            checked=self.checked,
+            out_of_bounds=self.out_of_bounds,
+            average_busbw=self.average,
+            errors=() if status == "complete" else self._errors(),
+            transport=self.transport.finish(),
+            notes=tuple(dict.fromkeys(note[:MAX_TEXT] for note in notes)),
+        )
+
+    def _missing(self) -> str:
+        if not self.rows:
+            return "the log ends before the first row"
+        if self.out_of_bounds is None or self.average is None:
+            return f"the log ends at size {self.rows[-1].size}, before the footer"
+        if self.concluded and not self.announced:
+            return "the beginning of the log is missing"
+        return "the log ends within the footer"
+
+    def _errors(self) -> tuple[NcclError, ...]:
+        """NCCL's own words first: they name the place; the launcher's only the victim."""
+        found = []
+        for error in sorted(self.soft + self.hard, key=lambda e: (not e.hca, ORDER.index(e.kind))):
+            place = error.host.split("\0")
+            rank = error.rank if error.rank is not None else self._rank_at(*place)
+            found.append(dataclasses.replace(error, host=place[0], rank=rank))
+        return tuple(dict.fromkeys(found))
+
+    def _rank_at(self, host: str, pid: str = "", device: str = "") -> Optional[int]:
+        """The one rank of a process; of a process with several GPUs, the one on ``device``."""
+        ranks = [rank for rank in self.ranks if pid and (rank.host, rank.pid) == (host, int(pid))]
+        if len(ranks) > 1:
+            ranks = [rank for rank in ranks if str(rank.device) == device]
+        return ranks[0].rank if len(ranks) == 1 else None
+
+
+def release(code: int) -> str:
+    """NCCL's number of a version -> its name: 22809 is 2.28.9, 2803 is 2.8.3."""
+    if code <= 0:
+        return ""
+    large, small = (10000, 100) if code >= 10000 else (1000, 100)
+    return f"{code // large}.{code % large // small}.{code % small}"

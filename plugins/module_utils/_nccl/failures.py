@@ -1,0 +1,100 @@
+# Copyright: gpuops.rdma contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Lines that tell of an error: of nccl-tests, NCCL, the launcher, the kernel. PRIVATE to the collection."""
+
+from __future__ import annotations
+
+import re
+from typing import Optional
+
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import NcclError
+from ansible_collections.gpuops.rdma.plugins.module_utils._nccl.lines import short
+
+ORDER = ("usage", "xid", "oom", "cuda", "timeout", "nccl", "wrong_data", "mpi", "launch", "other")
+# one cheap search first: what follows runs only on lines that have one of these
+HINT = re.compile(
+    "[Ff]ailure|rror|WARN|imeout|nvalid|USAGE|mpirun|prterun|ORTE|PRTE|Primary job|exited on signal|Process name:"
+    "|Exit code:|NVRM|ermission denied|Could not resolve|Connection refused|No route to host|ut of memory|oom-kill"
+    "|OOMKilled|enough slots|key verification|#wrong=|Incompatible"
+)
+_WARN = re.compile(
+    r"(?:^|\s)(?P<host>[\w.-]+):(?P<pid>\d+):\d+ \[(?P<device>\d+)\] (?:\S+ (?:\([^)]*\) )?)?NCCL WARN (?P<text>.*)"
+)
+_HCA = re.compile(r"\bhca (\w+)|\bon dev(?:ice)? (mlx5_\w+)|'(mlx5_\w+)'")
+_TEST = re.compile(r"(?P<host>[\w.-]+): Test (?P<what>NCCL failure|CUDA failure|timeout)(?P<text>.*)")
+CHAIN = re.compile(r"\.\. (?P<host>[\w.-]+)(?: pid (?P<pid>\d+))?: Test failure (?P<text>\S+)")
+_SIGNAL = re.compile(
+    r"process rank (?P<rank>\d+) with PID \S+ on node (?P<host>\S+) exited on signal (?P<text>\d+(?: \([^)]*\))?)"
+)
+PROCESS = re.compile(r"Process name:\s*\[(?:\[\d+,\d+\]|[^\]]*@\d+),(?P<rank>\d+)\]")
+EXIT = re.compile(r"Exit code:\s*(\d+)")
+_KERNEL = re.compile(r"([\w.-]+) kernel:")
+_WRONG = re.compile(r"rank=(?P<rank>\d+) #wrong=(?P<text>\d+)")
+_USAGE = ("Invalid number of GPUs", "invalid size", "invalid option", "USAGE:", "Incompatible NCCL versions")
+_LAUNCH = (
+    "Could not resolve hostname",
+    "Connection refused",
+    "No route to host",
+    "ermission denied (publickey",
+    "Host key verification failed",
+    "ORTE was unable to reliably start",
+    "PRTE was unable to reliably start",
+    "enough slots available",
+    "was unable to launch the specified application",
+)
+_LOST = ("ORTE has lost communication", "PRTE has lost communication", "lost communication with a remote daemon")
+EXITED = ("Primary job", "detected that one or more processes exited")
+ENDED = "mpirun: a process ended with a non-zero exit code"
+
+
+def place(found: re.Match[str]) -> str:
+    """``host``, ``host\\0pid`` or ``host\\0pid\\0device``: these name the rank once the rank list is known."""
+    cells = found.groupdict()
+    return "\0".join(str(cells[name]) for name in ("host", "pid", "device") if cells.get(name))
+
+
+def warning(line: str) -> Optional[NcclError]:
+    found = _WARN.search(line)
+    if not found:
+        return None
+    text = short(found["text"])
+    hca = _HCA.search(text)
+    kind = "cuda" if text.startswith("Cuda failure") else "nccl"
+    if "out of memory" in text:
+        kind = "oom"
+    return NcclError(kind, text, host=place(found), hca=next(filter(None, hca.groups()), "") if hca else "")
+
+
+def failure(line: str) -> Optional[NcclError]:
+    """An error after which the run cannot have succeeded."""
+    found = _TEST.search(line) if ": Test " in line else None
+    if found:
+        kinds = {"NCCL failure": "nccl", "CUDA failure": "cuda", "timeout": "timeout"}
+        kind = "oom" if "out of memory" in found["text"] else kinds[found["what"]]
+        return NcclError(kind, short(f"Test {found['what']}{found['text']}"), host=found["host"])
+    if "NVRM: Xid" in line:
+        kernel = _KERNEL.search(line)
+        return NcclError("xid", short(line[line.index("NVRM: Xid") :]), host=kernel[1] if kernel else "")
+    if "Out of memory: Kill" in line or "oom-kill" in line or "OOMKilled" in line:
+        return NcclError("oom", short(line))
+    if any(words in line for words in _USAGE):
+        return NcclError("usage", short(line))
+    found = _WRONG.search(line) if "#wrong=" in line else None
+    if found:
+        return NcclError("wrong_data", short(found.group()), rank=int(found["rank"]))
+    return _launcher(line)
+
+
+def _launcher(line: str) -> Optional[NcclError]:
+    found = _SIGNAL.search(line) if "exited on signal" in line else None
+    if found:
+        text = f"mpirun: rank {found['rank']} on {found['host']} exited on signal {found['text']}"
+        return NcclError("mpi", text, host=found["host"], rank=int(found["rank"]))
+    if any(words in line for words in _LOST):
+        return NcclError("mpi", "mpirun lost the connection to a node")
+    if any(words in line for words in _LAUNCH):
+        host = re.search(r"hostname ([\w.-]+)|connect to host ([\w.-]+)|^\W*([\w.-]+@)?([\w.-]+): Permission", line)
+        names = [name for name in host.groups() if name] if host else []
+        return NcclError("launch", short(line), host=names[-1].rstrip("@") if names else "")
+    return None

@@ -1,0 +1,180 @@
+# Copyright: gpuops.rdma contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Reads the JSON of nccl-tests (``-J``, from 2.17.3). PRIVATE to the collection."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from typing import Any, Optional
+
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import (
+    Json,
+    NcclError,
+    NcclRank,
+    NcclRow,
+    NcclRun,
+)
+from ansible_collections.gpuops.rdma.plugins.module_utils._nccl.columns import Columns
+from ansible_collections.gpuops.rdma.plugins.module_utils._nccl.draft import Draft, release
+from ansible_collections.gpuops.rdma.plugins.module_utils._nccl.lines import short
+
+_BARE = re.compile(r"(?<=[:\[,])(\s*-?)(?:inf|nan)(?=\s*[,\]}])")
+_BLANK = re.compile(r"[ \t\r\n\0]*")
+
+
+def parse_json(text: str) -> list[NcclRun]:
+    """Every document in ``text`` (what ``-J`` wrote, also one after another); a cut one gives what it still has.
+
+    Documents of another kind give one run of status ``foreign`` together, however many they are.
+    """
+    text = text.lstrip("\ufeff \t\r\n\0")
+    decoder = json.JSONDecoder()
+    runs: dict[int, NcclRun] = {}
+    at, fixed = 0, False
+    while at < len(text):
+        try:
+            document, end = decoder.raw_decode(text, at)
+            cut = False
+        except (ValueError, RecursionError):
+            if not fixed:
+                # C's printf writes inf and nan, which are no JSON
+                text, fixed = text[:at] + _BARE.sub(r"\1NaN", text[at:]), True
+                continue
+            document, end, cut = _rescue(text[at:]), len(text), True
+        run = _from_document(document, cut)
+        runs.setdefault(-1 if run.status == "foreign" else at, run)
+        at = _BLANK.match(text, end).end()  # type: ignore[union-attr]
+    return list(runs.values()) or [NcclRun(status="empty")]
+
+
+def _rescue(text: str) -> Any:
+    """The longest readable beginning of a cut document: up to its last complete value, brackets closed."""
+    stack: list[str] = []
+    good, closers = 0, ""
+    quoted = escaped = False
+    for i, char in enumerate(text):
+        if quoted:
+            quoted = escaped or char != '"'
+            escaped = not escaped and char == "\\"
+        elif char == '"':
+            quoted = True
+        elif char in "{[":
+            stack.append("}" if char == "{" else "]")
+        elif char in "}]":
+            if not stack or stack.pop() != char:
+                break
+            good, closers = i + 1, "".join(reversed(stack))
+        elif char == "," and stack:
+            good, closers = i, "".join(reversed(stack))
+    try:
+        return json.loads(text[:good] + closers)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _from_document(document: Any, cut: bool) -> NcclRun:
+    if not isinstance(document, dict) or not ("results" in document or "config" in document or "args" in document):
+        return NcclRun(status="foreign", notes=("JSON, but not what nccl-tests writes",))
+    run = Draft()
+    try:
+        _fill(run, document)
+    except (TypeError, ValueError, AttributeError, KeyError, OverflowError) as error:
+        run.damage.append(f"the JSON is not of the expected form: {error}")
+    if cut:
+        run.damage.append("the JSON is cut off")
+    elif "end_time" not in document:
+        run.damage.append("the JSON has no end_time: the program did not end")
+    for text in document.get("errors") or ():
+        if isinstance(text, str) and text.strip():
+            run.soft.append(NcclError("nccl", short(text)))
+    if run.soft:
+        run.damage.append("the program reported an error")
+    return run.finish()
+
+
+def _fill(run: Draft, document: Json) -> None:
+    arguments = document.get("args") or [""]
+    run.program = run.concluded = str(arguments[0]).rsplit("/", 1)[-1]
+    run.announced = True
+    run.nccl_version = release(int(document.get("nccl_version") or 0))
+    run.ended = "end_time" in document
+    config = document.get("config") or {}
+    if "minimum_bytes" in config:
+        factor = "step_factor" in config
+        step = config["step_factor"] if factor else config.get("step_bytes", 0)
+        run.sweep = (int(config["minimum_bytes"]), int(config["maximum_bytes"]), int(step), factor)
+        run.checked = int(config.get("validation") or 0) != 0
+    _fill_ranks(run, config)
+    run.columns = Columns.find("# size count type redop root time algbw busbw #wrong time algbw busbw #wrong")
+    for entry in document.get("results") or ():
+        if run.columns is not None and isinstance(entry.get("in_place"), dict) and "cpu_time" in entry["in_place"]:
+            run.columns.exact = False
+        row = _json_row(entry)
+        run.rows.append(row)
+        if _unreal(entry):
+            run.damage.append(f"the row of size {row.size} holds nan, inf or a number below 0")
+    bounds = document.get("out_of_bounds")
+    if isinstance(bounds, dict):
+        run.out_of_bounds = int(bounds["count"])
+        if (str(bounds.get("okay")).lower() == "true") != (run.out_of_bounds == 0):
+            run.damage.append("the footer contradicts itself about wrong values")
+    average = document.get("average_bus_bandwidth", document.get("average_bus_bandwidith"))
+    if isinstance(average, dict):
+        run.average = _real(average.get("bandwidth", average.get("bandwidith")))
+
+
+def _fill_ranks(run: Draft, config: Json) -> None:
+    """The file lists the first GPU of each process only; nccl-tests numbers the others after it, device by device."""
+    each = max(int(config.get("nthreads") or 1), 1) * max(int(config.get("ngpus") or 1), 1)
+    for device in config.get("devices") or ():
+        for i in range(each):
+            run.ranks.append(
+                NcclRank(
+                    rank=int(device["rank"]) + i,
+                    host=str(device["hostname"]),
+                    device=int(device["device"]) + i,
+                    pid=int(device["pid"]),
+                    group=int(device["group"]),
+                    bus="" if i else str(device.get("device_hex", "")),
+                    gpu=str(device.get("device_info", "")),
+                )
+            )
+    if each > 1 and run.ranks:
+        run.notes.append(f"the JSON lists one GPU of {each} per process; the others are deduced")
+
+
+def _real(value: Any) -> Optional[float]:
+    """A finite number, or None: null, "nan" and inf are no measurements."""
+    if value is None or isinstance(value, bool):
+        return None
+    number = float(value)
+    return number if math.isfinite(number) else None
+
+
+def _unreal(entry: Json) -> bool:
+    """Whether a half that was measured holds a time or a bandwidth that is no measurement."""
+    halves = [half for half in (entry.get("out_of_place"), entry.get("in_place")) if half]
+    cells = [_real(half.get(key)) for half in halves for key in ("alg_bw", "bus_bw")]
+    cells += [_real(half.get("time", half.get("cpu_time"))) for half in halves]
+    return any(value is None or value < 0 for value in cells)
+
+
+def _json_row(entry: Json) -> NcclRow:
+    cells: dict[str, Optional[float]] = {}
+    for prefix, key in (("out", "out_of_place"), ("in", "in_place")):
+        half = entry.get(key) or {}
+        cells[f"{prefix}_time"] = _real(half.get("time", half.get("cpu_time")))
+        cells[f"{prefix}_algbw"] = _real(half.get("alg_bw"))
+        cells[f"{prefix}_busbw"] = _real(half.get("bus_bw"))
+        cells[f"{prefix}_wrong"] = _real(half.get("nwrong"))
+    return NcclRow(
+        size=int(entry["size"]),
+        count=int(entry["count"]),
+        type=str(entry["type"]),
+        redop=str(entry["redop"]),
+        root=int(str(entry["root"])),
+        **cells,
+    )

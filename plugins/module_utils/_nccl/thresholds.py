@@ -1,0 +1,166 @@
+# Copyright: gpuops.rdma contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What a run has to reach: the table of files/nccl.yml, a site's own rows, and what the site measured before.
+
+PRIVATE to the collection."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Any, Optional
+
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import DataError, InputError
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json, NcclRun, NcclVerdict, Shape
+from ansible_collections.gpuops.rdma.plugins.module_utils._nccl.bandwidth import LIMITS, algorithm, limit
+
+NEAR = 0.99
+_KEYS = ("shapes", "collectives", "nodes", "algo", "fraction", "gbytes", "source")
+_SITE = "this site's own threshold"
+
+
+def check_table(table: Json, name: str = "files/nccl.yml thresholds") -> None:
+    """``DataError`` with the row when a table, called ``name``, is not of the form of files/nccl.yml."""
+    for i, row in enumerate(_rows(table)):
+        fault = _fault(row)
+        if fault:
+            raise DataError(f"{name}[{i}]: {fault}.")
+
+
+def _fault(row: Json) -> str:
+    unknown = set(row) - set(_KEYS)
+    if unknown:
+        return f"unknown key {', '.join(sorted(unknown))}; known are {', '.join(_KEYS)}"
+    if not row.get("source") or not row.get("shapes") or not row.get("collectives"):
+        return "shapes, collectives and source are needed"
+    if not all(isinstance(row[key], list) for key in ("shapes", "collectives")):
+        return "shapes and collectives are lists"
+    others = [name for name in row["collectives"] if name not in LIMITS]
+    if others:
+        return f"unknown collective {', '.join(map(str, others))}; known are {', '.join(LIMITS)}"
+    if ("fraction" in row) == ("gbytes" in row):
+        return "needs either fraction or gbytes"
+    value = row.get("fraction", row.get("gbytes"))
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < math.inf:
+        return f"fraction and gbytes are numbers above 0, not {value!r}"
+    if not re.fullmatch(r"\d+\+?", str(row.get("nodes", ""))) or row.get("algo", "RING") not in ("RING", "default"):
+        return 'nodes is "2" or "4+", algo RING or default'
+    return ""
+
+
+def with_site(table: Json, rows: Sequence[Json]) -> Json:
+    """The table with a site's own rows before its own, so that they count first.
+
+    Rows have the form of files/nccl.yml; left out are: ``shapes`` = all shapes, ``collectives`` = all_reduce,
+    ``source``. ``InputError`` names the faulty row.
+    """
+    site = [
+        {"shapes": ["*"], "collectives": ["all_reduce"], "source": _SITE, **row} if isinstance(row, dict) else row
+        for row in rows
+    ]
+    try:
+        check_table({"thresholds": site}, "thresholds")
+    except DataError as error:
+        raise InputError(str(error)) from None
+    return {**table, "thresholds": [*site, *_rows(table)]}
+
+
+def _rows(table: Json) -> Sequence[Json]:
+    rows = table.get("thresholds")
+    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
+        raise DataError("The thresholds are not a list of mappings.")
+    return rows
+
+
+def _fits(row: Json, shape: Shape, collective: str, nodes: int, algo: str) -> bool:
+    text = str(row["nodes"])
+    wanted = nodes >= int(text[:-1]) if text.endswith("+") else nodes == int(text)
+    named = shape.name in row["shapes"] or "*" in row["shapes"]
+    return wanted and named and collective in row["collectives"] and row.get("algo", algo) == algo
+
+
+def threshold_for(
+    table: Json, shape: Shape, collective: str, nodes: int, algo: str
+) -> Optional[tuple[float, Optional[float], str]]:
+    """(GB/s, fraction of the limit or None, source), or None where the table has no row that fits."""
+    for row in _rows(table):
+        if not _fits(row, shape, collective, nodes, algo):
+            continue
+        if "gbytes" in row:
+            return float(row["gbytes"]), None, str(row["source"])
+        bound = limit(shape, collective, nodes)
+        if bound is None:
+            return None
+        return round(float(row["fraction"]) * bound, 3), float(row["fraction"]), str(row["source"])
+    return None
+
+
+# --- the site's own history -------------------------------------------------------------------------------------------
+
+_ENOUGH = 5
+_RECENT = 50
+_WIDE = 3.5 / 0.6745
+_LEAST = 0.03
+
+
+@dataclass(frozen=True)
+class Baseline:
+    """What a site's healthy runs of one kind measured, in GB/s. ``floor``: what is below is an outlier, by the modified
+    z-score of Iglewicz and Hoaglin (3.5), but at least 3 percent below the median."""
+
+    median: float
+    mad: float
+    count: int
+
+    @property
+    def floor(self) -> float:
+        return round(self.median - max(_WIDE * self.mad, _LEAST * self.median), 3)
+
+
+def record(run: NcclRun, verdict: NcclVerdict, *, shape: Shape, nodes: Optional[int], algo: str, when: str) -> Json:
+    """One line of a site's history file. ``nodes`` and ``algo`` as for ``judge``; ``when``: UTC, ISO 8601."""
+    return {
+        "v": 1,
+        "time": when,
+        "shape": shape.name,
+        "collective": run.collective,
+        "nodes": nodes or len({rank.host for rank in run.ranks}),
+        "algo": algo_of(run, shape, algo),
+        "size": verdict.size,
+        "busbw": verdict.measured,
+        "verdict": verdict.verdict,
+    }
+
+
+def baseline(
+    history: Iterable[Json], *, shape: str, collective: str, nodes: int, algo: str, size: int
+) -> Optional[Baseline]:
+    """Median and MAD of the last 50 passed runs of this kind; None with fewer than 5. Anything else is passed over."""
+    alike = {"v": 1, "shape": shape, "collective": collective, "nodes": nodes, "algo": algo, "verdict": "pass"}
+    found = [
+        float(item["busbw"])
+        for item in history
+        if isinstance(item, dict)
+        and all(item.get(key) == value for key, value in alike.items())
+        and _is_number(item.get("size"))
+        and _is_number(item.get("busbw"))
+        and NEAR * size <= item["size"] <= size / NEAR
+    ][-_RECENT:]
+    if len(found) < _ENOUGH:
+        return None
+    middle = median(found)
+    return Baseline(middle, median(abs(value - middle) for value in found), len(found))
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 < value < math.inf
+
+
+def algo_of(run: NcclRun, shape: Optional[Shape], asked: str) -> str:
+    """What the log itself shows counts more than what was asked for."""
+    environment = run.transport.get("env") or {}
+    return algorithm(shape, str(environment.get("NCCL_ALGO") or asked))

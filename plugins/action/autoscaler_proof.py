@@ -16,9 +16,9 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import 
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube import objects, readiness, wait
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube.readiness import BROKEN, READY, WAITING, Status
+from ansible_collections.gpuops.rdma.plugins.module_utils._nodes import machine_set as openshift_machine_set
 from ansible_collections.gpuops.rdma.plugins.module_utils._nodes import pod_gpu
 from ansible_collections.gpuops.rdma.plugins.module_utils._openshift import autoscaler, scale_watch
-from ansible_collections.gpuops.rdma.plugins.module_utils._openshift import machine_set as openshift_machine_set
 from ansible_collections.gpuops.rdma.plugins.module_utils._specs.autoscaler_proof import SPEC
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base.action import RdmaAction
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._kube.proof import Proof, pod

@@ -17,6 +17,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._kube import objects, 
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube.readiness import WAITING, Status
 from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import job, parse
 from ansible_collections.gpuops.rdma.plugins.module_utils._nodes import busy, pod_gpu
+from ansible_collections.gpuops.rdma.plugins.module_utils._nodes.member import Member
 from ansible_collections.gpuops.rdma.plugins.module_utils._specs.gpu_serving import SPEC
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files, run
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base.action import RdmaAction
@@ -26,7 +27,6 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils._kube.proven import Pr
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._kube.requests import Ask
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._kube.writer import Writer
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._nodes import gpu_nodes
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._nodes.gpu_nodes import Member
 
 OPENSHIFT = "/apis/config.openshift.io"
 POLL = 1.0

@@ -8,6 +8,8 @@ from __future__ import annotations
 from typing import Any
 
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json
+from ansible_collections.gpuops.rdma.plugins.module_utils._gpu_uses import sharing_plan
 from ansible_collections.gpuops.rdma.plugins.module_utils._specs.gpu_sharing_config import SPEC
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base.action import RdmaAction
@@ -21,20 +23,20 @@ class ActionModule(RdmaAction):
         plan = configs.plan(
             args["share"], args["configs"], args["default"], args["mig_configs"], args["mig_strategy"] or ""
         )
-        shapes = files.shapes()
-        nodes = {}
-        for one in args["nodes"]:
-            shape = shapes.get(one["shape"])
-            if shape is None or not shape.gpu_count:
-                raise InputError(f"Unknown shape {one['shape']!r} of node {one['name']}. Known: {', '.join(shapes)}.")
-            node = configs.node_of(one["name"], shape)
-            expected = plan.of(node, shape.gpu_id, one["config"], one["mig"])
-            nodes[node.name] = configs.row(expected, one["config"] or plan.default, one["mig"])
         return {
             "changed": False,
             "configs": plan.configs,
             "objects": configs.objects(plan, args["name"], args["namespace"]),
-            "policy": configs.policy_spec(plan, args["name"]),
-            "nodes": nodes,
-            "notes": plan.notes,
+            "policy": plan.policy_spec(args["name"]),
+            "nodes": {one["name"]: _row(plan, one) for one in args["nodes"]},
+            "notes": list(plan.notes),
         }
+
+
+def _row(plan: sharing_plan.Plan, one: Json) -> Json:
+    shapes = files.shapes()
+    shape = shapes.get(one["shape"])
+    if shape is None or not shape.gpu_count:
+        raise InputError(f"Unknown shape {one['shape']!r} of node {one['name']}. Known: {', '.join(shapes)}.")
+    expected = plan.of(sharing_plan.node_of(one["name"], shape), shape.gpu_id, one["config"], one["mig"])
+    return sharing_plan.row(expected, one["config"] or plan.default, one["mig"])

@@ -16,6 +16,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._kube import readiness
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube.readiness import READY, WAITING, Status
 from ansible_collections.gpuops.rdma.plugins.module_utils._nodes import facts as nodes_facts
 from ansible_collections.gpuops.rdma.plugins.module_utils._nodes import pod_gpu
+from ansible_collections.gpuops.rdma.plugins.module_utils._nodes.member import Member
 from ansible_collections.gpuops.rdma.plugins.module_utils._specs.gpu_taints import SPEC
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base.action import RdmaAction
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._kube.proof import Proof, pod
@@ -209,7 +210,7 @@ class ActionModule(RdmaAction):
         left = [one for one in present if (one["key"], one["effect"]) not in mine]
         return left, [one for one in noted if (one["key"], one["effect"]) not in places]
 
-    def _taint_node(self, one: gpu_nodes.Member) -> None:
+    def _taint_node(self, one: Member) -> None:
         """Its kubelet may write between our look and our change."""
         for attempt in range(1, ATTEMPTS + 1):
             try:
@@ -220,7 +221,7 @@ class ActionModule(RdmaAction):
             one = gpu_nodes.members(self.client, [one.name], "", described=False)[0]
         return None
 
-    def _write_taints(self, one: gpu_nodes.Member) -> None:
+    def _write_taints(self, one: Member) -> None:
         noted = nodes_tolerations.read(one.annotations.get(ADDED_TAINTS))
         taints, mine = self._wanted(one.taints, noted)
         if (taints, mine) == (one.taints, noted):
@@ -368,7 +369,7 @@ def _tolerated(spec: Json, taint: Json) -> bool:
     )
 
 
-def _ready(one: gpu_nodes.Member) -> bool:
+def _ready(one: Member) -> bool:
     return one.facts.ready and not one.facts.cordoned
 
 

@@ -13,7 +13,8 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import 
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube import objects
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube.client import FIELD_MANAGER
-from ansible_collections.gpuops.rdma.plugins.module_utils._openshift import autoscaler, machine_set, scale_watch
+from ansible_collections.gpuops.rdma.plugins.module_utils._nodes import machine_set
+from ansible_collections.gpuops.rdma.plugins.module_utils._openshift import autoscaler, scale_watch
 from ansible_collections.gpuops.rdma.plugins.module_utils._specs.machineset import SPEC
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base.action import RdmaAction

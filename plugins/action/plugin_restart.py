@@ -9,8 +9,7 @@ import time
 from typing import Any
 
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json
-from ansible_collections.gpuops.rdma.plugins.module_utils._host import reboot
-from ansible_collections.gpuops.rdma.plugins.module_utils._kube import readiness, wait
+from ansible_collections.gpuops.rdma.plugins.module_utils._kube import objects, readiness, wait
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube.readiness import Status
 from ansible_collections.gpuops.rdma.plugins.module_utils._specs.plugin_restart import SPEC
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import run
@@ -32,7 +31,7 @@ class ActionModule(RdmaAction):
             self.client.path("v1", "ConfigMap", namespace), label_selector=readiness.PLUGIN_CONFIG
         )
         pods = self.client.path("v1", "Pod", namespace)
-        old = reboot.outdated(configs, self.client.list(pods, label_selector=selector))
+        old = objects.outdated(configs, self.client.list(pods, label_selector=selector))
         if old and not self.check_mode:
             self.progress(f"device plugin: {len(old)} pods are older than their configuration and are made anew")
             for pod in old:

@@ -18,8 +18,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._gpu_uses.vgpu import 
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube import objects, readiness, wait
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube.readiness import READY, WAITING, Status
 from ansible_collections.gpuops.rdma.plugins.module_utils._nodes import facts as nodes_facts
-from ansible_collections.gpuops.rdma.plugins.module_utils._nodes import pod_gpu
-from ansible_collections.gpuops.rdma.plugins.module_utils._openshift import machine_set
+from ansible_collections.gpuops.rdma.plugins.module_utils._nodes import machine_set, pod_gpu
 from ansible_collections.gpuops.rdma.plugins.module_utils._specs.vgpu import SPEC
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base.action import RdmaAction
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._kube import requests as probe

@@ -1,15 +1,12 @@
 # Copyright: gpuops.rdma contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""A few objects of OpenShift's machine and autoscaling APIs, and a client that holds them."""
+"""A few objects of OpenShift's machine and autoscaling APIs."""
 
 from __future__ import annotations
 
-import copy
 from typing import Any
 
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import NotFound
-from ansible_collections.gpuops.rdma.plugins.module_utils._openshift import machine_set as openshift_machine_set
 from ansible_collections.gpuops.rdma.plugins.module_utils._specs.pools import SPEC as POOLS
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._openshift import autoscaling
 
@@ -24,67 +21,6 @@ KINDS = {
     "CustomResourceDefinition": "apiextensions.k8s.io/v1",
 }
 FIELDS = ("scaleDown.enabled", "scaleDown.delayAfterAdd", "resourceLimits.gpus", "expanders", "maxNodeProvisionTime")
-
-
-class Api:
-    """Objects by ``Kind/namespace/name``; selectors by label, and by the object of an event."""
-
-    def __init__(self, *objects: Any, absent: tuple[str, ...] = ()) -> None:
-        self.objects = {self.path("", one["kind"], **_place(one)): copy.deepcopy(one) for one in objects}
-        self.absent = absent
-        self.writes: list[str] = []
-
-    def path(self, _version: str, kind: str, namespace: str = "", name: str = "") -> str:
-        if kind in getattr(self, "absent", ()):
-            raise NotFound("no such kind", 404)
-        return f"{kind}/{namespace}/{name}"
-
-    def path_of(self, obj: Any) -> str:
-        return self.path("", obj["kind"], **_place(obj))
-
-    def find(self, path: str) -> Any:
-        return copy.deepcopy(self.objects.get(path))
-
-    def get(self, path: str) -> Any:
-        if path not in self.objects:
-            raise NotFound("no", 404)
-        return self.find(path)
-
-    def list(self, path: str, label_selector: str = "", field_selector: str = "") -> list[Any]:
-        start = path if path.count("/") == 2 and not path.endswith("//") else path.rstrip("/") + "/"
-        found = [self.find(key) for key in self.objects if key.startswith(start)]
-        if "=" in label_selector:
-            key, _, value = label_selector.partition("=")
-            found = [one for one in found if (one["metadata"].get("labels") or {}).get(key) == value]
-        if field_selector:
-            found = [one for one in found if one["involvedObject"]["name"] == field_selector.partition("=")[2]]
-        return found
-
-    def projected(self, path: str, read: Any, **_: Any) -> list[Any]:
-        return [read(one) for one in self.list(path)]
-
-    def patch(self, path: str, body: Any, dry_run: bool = False) -> Any:
-        self.writes.append(path)
-        body = copy.deepcopy(body)
-        body.get("metadata", {}).pop("resourceVersion", None)
-        after = openshift_machine_set.merged(self.objects[path], body)
-        if not dry_run:
-            self.objects[path] = after
-        return after
-
-    def apply(self, obj: Any, dry_run: bool = False) -> Any:
-        self.writes.append(self.path_of(obj))
-        if not dry_run:
-            self.objects[self.path_of(obj)] = obj
-        return obj
-
-    def delete(self, path: str, dry_run: bool = False) -> bool:
-        self.writes.append(path)
-        return self.objects.pop(path, None) is not None
-
-
-def _place(obj: Any) -> Any:
-    return {"namespace": obj["metadata"].get("namespace", ""), "name": obj["metadata"]["name"]}
 
 
 def thing(kind: str, name: str, namespace: str = API, **body: Any) -> Any:

@@ -15,8 +15,8 @@ from typing import Any
 import yaml
 from ansible_collections.gpuops.rdma.plugins.module_utils._gpu_uses import metrics, vgpu
 from ansible_collections.gpuops.rdma.plugins.module_utils._gpu_uses import serving as gpu_serving
-from ansible_collections.gpuops.rdma.plugins.module_utils._nodes import shape_files
-from ansible_collections.gpuops.rdma.plugins.module_utils._openshift import autoscaler, machine_set
+from ansible_collections.gpuops.rdma.plugins.module_utils._nodes import machine_set, shape_files
+from ansible_collections.gpuops.rdma.plugins.module_utils._openshift import autoscaler
 from ansible_collections.gpuops.rdma.plugins.module_utils._operators import gpudirect, olm, releases, sriov
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._operators import olm_run

@@ -14,7 +14,7 @@ from typing import Any, Callable
 import pytest
 import yaml
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import RdmaError
-from ansible_collections.gpuops.rdma.plugins.module_utils._gpu_uses import metrics, rows, sharing, vgpu
+from ansible_collections.gpuops.rdma.plugins.module_utils._gpu_uses import metrics, rows, sharing, sharing_plan, vgpu
 from ansible_collections.gpuops.rdma.plugins.module_utils._gpu_uses import serving as gpu_serving
 from ansible_collections.gpuops.rdma.plugins.module_utils._nodes import pod_gpu
 from ansible_collections.gpuops.rdma.plugins.module_utils._openshift import autoscaler as openshift_autoscaler
@@ -67,7 +67,7 @@ def capacity(gpus: Any) -> dict[str, str]:
     return openshift_autoscaler.capacity_annotations(TABLE, cpu=8, memory_mib=1024, gpus=gpus)
 
 
-def shared(*, default: str = "", mig_strategy: str = "", **configs: Any) -> gpu_configs.Plan:
+def shared(*, default: str = "", mig_strategy: str = "", **configs: Any) -> sharing_plan.Plan:
     return gpu_configs.plan([], configs, default, {}, mig_strategy)
 
 
@@ -75,8 +75,8 @@ def sliced(replicas: Any = 4, name: str = GPU, how: str = "timeSlicing") -> dict
     return {"version": "v1", "sharing": {how: {"resources": [{"name": name, "replicas": replicas}]}}}
 
 
-def node(shape: str, plan: gpu_configs.Plan, config: str, mig: str) -> Any:
-    return plan.of(gpu_configs.node_of("n", SHAPES[shape]), SHAPES[shape].gpu_id, config, mig)
+def node(shape: str, plan: sharing_plan.Plan, config: str, mig: str) -> Any:
+    return plan.of(sharing_plan.node_of("n", SHAPES[shape]), SHAPES[shape].gpu_id, config, mig)
 
 
 def machine_autoscaler(name: str, target: str, kind: str = "MachineSet") -> Any:
@@ -284,7 +284,7 @@ def test_what_we_patch_into_a_cluster_policy_exists_in_every_version(version: st
     layouts = {"mine": [{"devices": "all", "mig-enabled": True, "mig-devices": {"1g.10gb": 7}}]}
     plan = gpu_configs.plan([], {"a": sliced()}, "a", layouts, "mixed")
     tolerations = {"daemonsets": {"tolerations": pod_gpu.merged([], pod_gpu.taints(["a=b:NoExecute"]))}}
-    assert olm.unknown_fields({**gpu_configs.policy_spec(plan, "x"), **tolerations}, schema) == []
+    assert olm.unknown_fields({**plan.policy_spec("x"), **tolerations}, schema) == []
 
 
 def test_the_text_in_the_config_map_is_read_as_it_was_meant() -> None:

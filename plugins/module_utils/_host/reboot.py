@@ -1,13 +1,13 @@
 # Copyright: gpuops.rdma contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What has to start again: nodes in batches, and whether they are back; device plugins. PRIVATE to the collection."""
+"""What has to start again: nodes in batches, and whether they are back. PRIVATE to the collection."""
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Optional
 
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError
@@ -58,20 +58,3 @@ def late(node: Json, boot_id: str) -> str:
         return "has not rebooted yet"
     ready = any(item["type"] == "Ready" and item["status"] == "True" for item in node["status"].get("conditions", []))
     return "" if ready else "rebooted, not Ready yet"
-
-
-def outdated(configs: Iterable[Json], pods: Iterable[Json]) -> list[Json]:
-    """The pods that were made before one of the ConfigMaps was last changed. Both times are the API server's.
-
-    managedFields tell when a ConfigMap was changed; one without them, as when it was made.
-    """
-    changed = max((_changed(item) for item in configs), default="")
-    living = (pod for pod in pods if not pod["metadata"].get("deletionTimestamp"))
-    return [pod for pod in living if pod["metadata"].get("creationTimestamp", "") < changed]
-
-
-def _changed(obj: Json) -> str:
-    """RFC 3339 in UTC with whole seconds, as the API server writes all times: they sort as text."""
-    meta = obj["metadata"]
-    times = [str(entry.get("time", "")) for entry in meta.get("managedFields") or []]
-    return max([str(meta.get("creationTimestamp", "")), *times])

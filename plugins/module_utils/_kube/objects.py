@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Iterable
 from typing import Any, Optional
 
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json
@@ -157,3 +158,20 @@ def contained(wanted: Any, live: Any) -> bool:
             and all(contained(one, other) for one, other in zip(wanted, live))
         )
     return bool(wanted == live)
+
+
+def outdated(configs: Iterable[Json], pods: Iterable[Json]) -> list[Json]:
+    """The pods that were made before one of the ConfigMaps was last changed. Both times are the API server's.
+
+    managedFields tell when a ConfigMap was changed; one without them, as when it was made.
+    """
+    changed = max((_changed(item) for item in configs), default="")
+    living = (pod for pod in pods if not pod["metadata"].get("deletionTimestamp"))
+    return [pod for pod in living if pod["metadata"].get("creationTimestamp", "") < changed]
+
+
+def _changed(obj: Json) -> str:
+    """RFC 3339 in UTC with whole seconds, as the API server writes all times: they sort as text."""
+    meta = obj["metadata"]
+    times = [str(entry.get("time", "")) for entry in meta.get("managedFields") or []]
+    return max([str(meta.get("creationTimestamp", "")), *times])

@@ -5,18 +5,17 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Optional
 
 import yaml
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json, Shape
-from ansible_collections.gpuops.rdma.plugins.module_utils._gpu_uses import sharing
-from ansible_collections.gpuops.rdma.plugins.module_utils._gpu_uses.sharing import Expected, Family, Node
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json
+from ansible_collections.gpuops.rdma.plugins.module_utils._gpu_uses import sharing, sharing_plan
+from ansible_collections.gpuops.rdma.plugins.module_utils._gpu_uses.sharing import Family
+from ansible_collections.gpuops.rdma.plugins.module_utils._gpu_uses.sharing_plan import Plan
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files
 
 MIG_FILE = "config.yaml"
@@ -28,41 +27,16 @@ def families() -> dict[str, Family]:
     return sharing.tables(files.load(files.FILES / "gpu_sharing.yml"))
 
 
-@dataclass(frozen=True)
-class Plan:
-    """Checked configurations. ``mig_configs``: the user's own layouts, {} = the MIG manager's own file is used."""
-
-    configs: dict[str, Json]
-    default: str
-    mig_configs: dict[str, Any]
-    mig_strategy: str
-    notes: list[str]
-
-    def of(self, node: Node, gpu_id: str, config: str, mig: str) -> Expected:
-        """What a node offers that chooses ``config`` ("" = the default) and ``mig`` ("" = whole GPUs)."""
-        sharing.check_keys(self.configs, self.default, {node.name: config})
-        document = self.configs.get(config or self.default, {})
-        family = next((one for one in families().values() if gpu_id in one.ids), None)
-        if not mig or mig == sharing.DISABLED:
-            return sharing.expected(node, document, (), self.mig_strategy, family)
-        family = sharing.family_of(families(), gpu_id)
-        parts = sharing.layout(mig, node.gpus, family, self.mig_configs)
-        return sharing.expected(node, document, parts, self.mig_strategy, family)
-
-
 def plan(
     share: Sequence[Json], configs: Mapping[str, Any], default: str, mig_configs: Mapping[str, Any], mig_strategy: str
 ) -> Plan:
-    """From an action's arguments. InputError names every fault with its path."""
+    """From an action's arguments; a document that is a text is YAML. InputError names every fault with its path."""
     found: dict[str, Json] = {}
-    notes: list[str] = []
     for key, document in [*((one["key"], _from_share(one)) for one in share), *configs.items()]:
         if key in found:
             raise InputError(f"The sharing configuration {key!r} is given twice: once in share and once in configs.")
         found[key] = _parsed(key, document)
-        notes += sharing.check(key, found[key])
-    sharing.check_keys(found, default, {})
-    return Plan(found, default, plain(dict(mig_configs)), mig_strategy, notes)
+    return sharing_plan.make(found, default, plain(dict(mig_configs)), mig_strategy, families())
 
 
 def _from_share(one: Json) -> Json:
@@ -121,17 +95,17 @@ def objects(plan: Plan, name: str, namespace: str) -> list[Json]:
     return found
 
 
-def changed_keys(data: Mapping[str, str], documents: Mapping[str, Json]) -> list[str]:
-    """Keys of a ConfigMap that say otherwise than ``documents``; those that are not there change nobody."""
-    return [key for key, document in documents.items() if key in data and not _same(data[key], document)]
+def documents(data: Mapping[str, str]) -> dict[str, Optional[Json]]:
+    """Of a ConfigMap's data, each parsed; None for a text that is no document."""
+    return {key: _document(text) for key, text in data.items()}
 
 
-def _same(there: str, document: Json) -> bool:
+def _document(text: str) -> Optional[Json]:
     try:
-        found = yaml.safe_load(there)
+        found = yaml.safe_load(text)
     except yaml.YAMLError:
-        return False
-    return isinstance(found, dict) and {"version": "v1", **found} == {"version": "v1", **document}
+        return None
+    return found if isinstance(found, dict) else None
 
 
 def layouts_in(config_map: Optional[Json]) -> Json:
@@ -140,33 +114,3 @@ def layouts_in(config_map: Optional[Json]) -> Json:
     found = dict((yaml.safe_load(text_of) or {}).get("mig-configs") or {})
     found.pop(sharing.DISABLED, None)
     return found
-
-
-def layout_entry(gpu_id: str, name: str) -> Optional[Json]:
-    """A layout of the MIG manager's own file for one family of GPUs; None where it has none of that name."""
-    family = sharing.family_of(families(), gpu_id)
-    parts = family.layouts().get(name)
-    if not parts:
-        return None
-    return {"device-filter": family.filters(), "devices": "all", "mig-enabled": True, "mig-devices": dict(parts)}
-
-
-def policy_spec(plan: Plan, name: str) -> Json:
-    """What ClusterPolicy.spec must say so that the ConfigMaps are read."""
-    spec: Json = {}
-    if plan.configs:
-        spec["devicePlugin"] = {"config": {"name": name, "default": plan.default}}
-    if plan.mig_strategy:
-        spec["mig"] = {"strategy": plan.mig_strategy}
-    if plan.mig_configs:
-        spec["migManager"] = {"config": {"name": f"{name}-mig"}}
-    return spec
-
-
-def node_of(name: str, shape: Shape, memory_mib: int = 0) -> Node:
-    return Node(name, shape.gpu_count, shape.gpu_model, memory_mib)
-
-
-def row(expected: Expected, config: str, mig: str) -> Json:
-    """A node in a result."""
-    return {"config": config, "mig": mig, **dataclasses.asdict(expected)}

@@ -10,7 +10,6 @@ import difflib
 import functools
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Optional
 
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import (
@@ -21,48 +20,21 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import 
     NotYet,
     RdmaError,
 )
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json, NodeFacts, Shape
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json, Shape
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube.client import Client
 from ansible_collections.gpuops.rdma.plugins.module_utils._nodes import facts as nodes_facts
 from ansible_collections.gpuops.rdma.plugins.module_utils._nodes import gpu_labels, pod_gpu
+from ansible_collections.gpuops.rdma.plugins.module_utils._nodes.member import Member
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files
 
 PLUGIN, FEATURES = "nvidia-device-plugin-daemonset", "gpu-feature-discovery"
 OPERATOR = "gpu-operator"
 """Its Deployment, by OLM as by the chart."""
 POLICY = ("nvidia.com/v1", "ClusterPolicy")
-MEMORY_LABEL = "nvidia.com/gpu.memory"
 Say = Callable[[str], None]
 SHOWN = 50
 EVICT_AGAIN = 1.0
 """Seconds between two attempts to evict a pod."""
-
-
-@dataclass(frozen=True)
-class Member:
-    """A GPU node that is chosen."""
-
-    facts: NodeFacts
-    shape: Shape
-    labels: dict[str, str]
-    annotations: dict[str, str]
-    taints: list[Json]
-    version: str
-
-    @property
-    def name(self) -> str:
-        return self.facts.name
-
-    @property
-    def memory_mib(self) -> int:
-        """Of one GPU; 0 where the label tells of MIG devices, or is absent."""
-        text = self.labels.get(MEMORY_LABEL, "")
-        return int(text) if text.isdigit() and self.facts.sharing != "mig" else 0
-
-    @property
-    def mig_capable(self) -> bool:
-        """Unless GPU Feature Discovery says no."""
-        return self.labels.get(gpu_labels.MIG_CAPABLE) != "false"
 
 
 def members(client: Client, names: Sequence[str], selector: str, *, described: bool = True) -> list[Member]:

@@ -10,11 +10,12 @@ from typing import Any, Optional
 
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError, NotFound
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Finding, Json, to_dict
+from ansible_collections.gpuops.rdma.plugins.module_utils._gpu_uses import sharing_plan
 from ansible_collections.gpuops.rdma.plugins.module_utils._gpu_uses.sharing import Expected, Node
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube.client import Client
+from ansible_collections.gpuops.rdma.plugins.module_utils._nodes import machine_set as openshift_machine_set
 from ansible_collections.gpuops.rdma.plugins.module_utils._nodes import pod_gpu
 from ansible_collections.gpuops.rdma.plugins.module_utils._openshift import autoscaler
-from ansible_collections.gpuops.rdma.plugins.module_utils._openshift import machine_set as openshift_machine_set
 from ansible_collections.gpuops.rdma.plugins.module_utils._openshift.autoscaler import Tables
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._gpu_uses import configs as sharing
@@ -42,7 +43,7 @@ def advertised(pool: Json) -> tuple[Expected, str]:
         shape = files.shapes().get(pool["shape"])
         if shape is None or not shape.gpu_count:
             raise InputError(f"Unknown shape {pool['shape']!r} of MachineSet {pool['machine_set']}.")
-        node, gpu_id = sharing.node_of(pool["machine_set"], shape), shape.gpu_id
+        node, gpu_id = sharing_plan.node_of(pool["machine_set"], shape), shape.gpu_id
     elif pool["gpus"]:
         node, gpu_id = Node(pool["machine_set"], pool["gpus"], "", 0), pool["gpu_id"]
     else:

@@ -14,7 +14,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import J
 from ansible_collections.gpuops.rdma.plugins.module_utils._gpu_uses import sharing as gpu_sharing
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube import objects
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube.client import Client
-from ansible_collections.gpuops.rdma.plugins.module_utils._openshift import machine_set
+from ansible_collections.gpuops.rdma.plugins.module_utils._nodes import machine_set
 from ansible_collections.gpuops.rdma.plugins.module_utils._teardown import standing
 from ansible_collections.gpuops.rdma.plugins.module_utils._teardown.standing import Standing
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._gpu_uses import configs

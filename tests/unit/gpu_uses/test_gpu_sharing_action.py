@@ -12,13 +12,16 @@ from typing import Any
 import pytest
 import yaml
 from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
-from ansible_collections.gpuops.rdma.plugins.action import gpu_sharing
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import Busy, InputError, NotFound, RdmaError
-from ansible_collections.gpuops.rdma.plugins.module_utils._gpu_uses import sharing
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import Busy, InputError, RdmaError
+from ansible_collections.gpuops.rdma.plugins.module_utils._gpu_uses import sharing, sharing_plan
+from ansible_collections.gpuops.rdma.plugins.module_utils._gpu_uses.sharing_plan import NodeWanted
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube import client as kube_client
+from ansible_collections.gpuops.rdma.plugins.module_utils._kube.readiness import READY, WAITING, Status
 from ansible_collections.gpuops.rdma.plugins.module_utils._specs.gpu_sharing import SPEC
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._gpu_uses import configs
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._gpu_uses.sharing import Sharing
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._nodes import gpu_nodes
+from support.fake_api import Api, Task, arguments
 from support.paths import ROOT
 
 CONFIG, MIG = sharing.CONFIG_LABEL, sharing.MIG_LABEL
@@ -30,108 +33,30 @@ def node(name: str, **labels: str) -> dict[str, Any]:
     keys = {"config": CONFIG, "mig": MIG, "state": sharing.MIG_STATE}
     more = {keys[key]: value for key, value in labels.items()}
     meta = {"name": name, "labels": {**known, **more}}
-    return {"metadata": meta, "spec": {}, "status": {"allocatable": {"nvidia.com/gpu": "8"}, "conditions": []}}
+    status: dict[str, Any] = {"allocatable": {"nvidia.com/gpu": "8"}, "conditions": []}
+    return {"kind": "Node", "metadata": meta, "spec": {}, "status": status}
 
 
-def merged(live: Any, patch: Any) -> Any:
-    if not isinstance(patch, dict):
-        return patch
-    found = dict(live) if isinstance(live, dict) else {}
-    for key, value in patch.items():
-        found.update({key: merged(found.get(key), value)})
-        if value is None:
-            del found[key]
-    return found
+def cluster(*nodes: Any, **policy: Any) -> Api:
+    """With a device plugin and a ClusterPolicy."""
+    plugin = {"name": "plugin", "namespace": "gpu", "labels": {"app": gpu_nodes.PLUGIN}}
+    owner = {"kind": "ClusterPolicy", "metadata": {"name": "p"}, "spec": policy}
+    return Api(*nodes, owner, {"kind": "DaemonSet", "metadata": plugin})
 
 
-class Api:
-    """Nodes, and objects by ``Kind/namespace/name``."""
-
-    def __init__(self, nodes: list[Any], **policy: Any) -> None:
-        self.nodes = {one["metadata"]["name"]: one for one in nodes}
-        self.objects: dict[str, Any] = {POLICY: {"metadata": {"name": "p"}, "spec": policy}}
-        self.pods: list[Any] = []
-        self.held = 0
-        self.writes: list[str] = []
-
-    def path(self, _version: str, kind: str, namespace: str = "", name: str = "") -> str:
-        return f"{kind}/{namespace}/{name}"
-
-    def path_of(self, obj: Any) -> str:
-        meta = obj["metadata"]
-        return self.path("", obj["kind"], meta.get("namespace", ""), meta["name"])
-
-    def find(self, path: str) -> Any:
-        return copy.deepcopy(self.objects.get(path))
-
-    def get(self, path: str) -> Any:
-        if path not in self.objects:
-            raise NotFound("no", 404)
-        return self.find(path)
-
-    def list(self, path: str, **_selectors: str) -> list[Any]:
-        if path.startswith("DaemonSet"):
-            return [{"metadata": {"namespace": "gpu"}}]
-        return [copy.deepcopy(one) for key, one in self.objects.items() if key.startswith(path.rstrip("/"))]
-
-    def projected(
-        self, path: str, read: Any, label_selector: str = "", field_selector: str = "", **_: Any
-    ) -> list[Any]:
-        key, _sep, value = field_selector.partition("=")
-        items = self.pods if path.startswith("Pod") else list(self.nodes.values())
-        if key == "metadata.name":
-            items = [one for one in items if one["metadata"]["name"] == value]
-        items = [one for one in items if not label_selector or label_selector in one["metadata"].get("labels", {})]
-        return [read(copy.deepcopy(one)) for one in items]
-
-    def patch(self, path: str, body: Any, dry_run: bool = False, **_: Any) -> Any:
-        self.writes.append(path)
-        kind, _namespace, name = path.split("/")
-        store = self.nodes if kind == "Node" else self.objects
-        store[name if kind == "Node" else path] = merged(store[name if kind == "Node" else path], body)
-        return {}
-
-    def apply(self, obj: Any, dry_run: bool = False, **_: Any) -> Any:
-        self.writes.append(self.path_of(obj))
-        self.objects[self.path_of(obj)] = copy.deepcopy(obj)
-        return obj
-
-    def delete(self, path: str, **_: Any) -> bool:
-        self.writes.append(path)
-        return self.objects.pop(path, None) is not None
-
-    def evict(self, namespace: str, name: str) -> bool:
-        if self.held:
-            self.held -= 1
-            text = "The disruption budget web needs 1 healthy pods and has 1 currently"
-            raise Busy(f"Failed to create Pod/{namespace}/{name}/eviction: {text} (HTTP 429).", 429)
-        self.pods = [one for one in self.pods if one["metadata"]["name"] != name]
-        return True
-
-
-class Action(gpu_sharing.ActionModule):
+class Quick(Sharing):
     """Without waiting and proof: the nodes follow at once."""
-
-    client: Any = None
-    check_mode = diff_mode = False
-
-    def __init__(self, api: Api) -> None:
-        self.client, self.said = api, []
-
-    def progress(self, line: str) -> None:
-        self.said.append(line)
 
     def _await(self, wanted: Any) -> None:
         pass
 
-    def _prove(self, wanted: Any) -> Any:
+    def prove(self, wanted: Any) -> Any:
         return {}
 
 
 def run(api: Api, **args: Any) -> Any:
     api.writes.clear()
-    given = {key: copy.deepcopy(one.get("default")) for key, one in SPEC.items()}
-    return Action(api).act({**given, **args})
+    return Quick(Task(api), arguments(SPEC, args)).run()
 
 
 def slices(key: str, replicas: int, *nodes: str, **more: Any) -> dict[str, Any]:
@@ -141,14 +66,15 @@ def slices(key: str, replicas: int, *nodes: str, **more: Any) -> dict[str, Any]:
 
 
 def labels(api: Api, name: str) -> dict[str, str]:
-    return api.nodes[name]["metadata"]["labels"]
+    found: dict[str, str] = api.objects[f"Node//{name}"]["metadata"]["labels"]
+    return found
 
 
 # ---- one ConfigMap for all pools -----------------------------------------------------------------------------------
 
 
 def test_a_second_pool_does_not_change_the_key_of_the_first() -> None:
-    api = Api([node("a"), node("b")])
+    api = cluster(node("a"), node("b"))
     run(api, **slices("time-slicing", 4, "a"))
     with pytest.raises(InputError) as error:
         run(api, **slices("time-slicing", 2, "b"))
@@ -165,14 +91,14 @@ def test_a_second_pool_does_not_change_the_key_of_the_first() -> None:
 
 
 def test_nodes_that_follow_the_default_key_count_too() -> None:
-    api = Api([node("a"), node("b")])
+    api = cluster(node("a"), node("b"))
     run(api, **slices("time-slicing", 4, "b", default="time-slicing"))
     with pytest.raises(InputError, match="a outside of this task"):
         run(api, **slices("time-slicing", 2, "b"))
 
 
 def test_undo_with_other_replicas_leaves_the_key_of_others_as_it_is() -> None:
-    api = Api([node("a"), node("b")])
+    api = cluster(node("a"), node("b"))
     run(api, **slices("time-slicing", 4, "a", "b"))
     before = copy.deepcopy(api.objects[MAP]["data"])
     run(api, **slices("time-slicing", 2, "b", state="absent"))
@@ -183,8 +109,9 @@ def test_undo_with_other_replicas_leaves_the_key_of_others_as_it_is() -> None:
 
 
 def test_a_key_that_cannot_be_read_is_written_anew() -> None:
-    assert configs.changed_keys({"a": "x: ["}, {"a": {}, "b": {}}) == ["a"]
-    assert configs.changed_keys({"a": "flags: {migStrategy: none}"}, {"a": {"flags": {"migStrategy": "none"}}}) == []
+    broken, same = configs.documents({"a": "x: ["}), configs.documents({"a": "flags: {migStrategy: none}"})
+    assert sharing_plan.changed_keys(broken, {"a": {}, "b": {}}) == ["a"]
+    assert sharing_plan.changed_keys(same, {"a": {"flags": {"migStrategy": "none"}}}) == []
 
 
 # ---- one MIG strategy for the cluster ------------------------------------------------------------------------------
@@ -195,7 +122,7 @@ def parts(layout: str, strategy: str, *nodes: str, **more: Any) -> dict[str, Any
 
 
 def test_a_second_mig_pool_does_not_flip_the_strategy_of_the_first() -> None:
-    api = Api([node("a"), node("b")], mig={"strategy": "single"})
+    api = cluster(node("a"), node("b"), mig={"strategy": "single"})
     run(api, **parts("all-balanced", "mixed", "a"))
     with pytest.raises(InputError) as error:
         run(api, **parts("all-1g.10gb", "single", "b"))
@@ -211,7 +138,7 @@ def test_a_second_mig_pool_does_not_flip_the_strategy_of_the_first() -> None:
 
 @pytest.mark.parametrize("before", [{"strategy": "single"}, {}, {"strategy": "none"}])
 def test_the_strategy_from_before_comes_back_with_the_last_mig(before: dict[str, str]) -> None:
-    api = Api([node("a"), node("b")], mig=before)
+    api = cluster(node("a"), node("b"), mig=before)
     run(api, **parts("all-balanced", "mixed", "a"))
     run(api, **parts("all-3g.40gb", "mixed", "b"))
     assert api.objects[POLICY]["spec"]["mig"] == {"strategy": "mixed"}
@@ -219,12 +146,12 @@ def test_the_strategy_from_before_comes_back_with_the_last_mig(before: dict[str,
     assert api.objects[POLICY]["spec"]["mig"] == {"strategy": "mixed"}
     run(api, **parts("all-3g.40gb", "mixed", "b", state="absent"))
     assert api.objects[POLICY]["spec"]["mig"] == before
-    assert gpu_sharing.STRATEGY_BEFORE not in api.objects[POLICY]["metadata"]["annotations"]
+    assert sharing_plan.STRATEGY_BEFORE not in api.objects[POLICY]["metadata"]["annotations"]
     assert labels(api, "a")[MIG] == labels(api, "b")[MIG] == "all-disabled"
 
 
 def test_a_strategy_that_somebody_set_since_stays() -> None:
-    api = Api([node("a")], mig={"strategy": "single"})
+    api = cluster(node("a"), mig={"strategy": "single"})
     run(api, **parts("all-balanced", "mixed", "a"))
     api.objects[POLICY]["spec"]["mig"]["strategy"] = "none"
     run(api, **parts("all-balanced", "mixed", "a", state="absent"))
@@ -233,7 +160,7 @@ def test_a_strategy_that_somebody_set_since_stays() -> None:
 
 def test_undo_of_mig_keeps_a_key_that_goes_without_it() -> None:
     devices = sharing.shared("time-slicing", 2, ["nvidia.com/mig-1g.10gb"])
-    api = Api([node("a", mig="all-1g.10gb", config="devices"), node("b", mig="all-1g.10gb", config="gpus")])
+    api = cluster(node("a", mig="all-1g.10gb", config="devices"), node("b", mig="all-1g.10gb", config="gpus"))
     data = {"devices": configs.text(devices), "gpus": configs.text(sharing.shared("time-slicing", 2))}
     api.objects[MAP] = {"metadata": {"name": "gpuops-gpu-sharing", "labels": {}}, "data": data}
     run(api, **parts("all-1g.10gb", "mixed", "a", "b", state="absent"))
@@ -261,7 +188,7 @@ def machine_set(api: Api, **present: str) -> dict[str, str]:
     ],
 )
 def test_undo_takes_only_its_own_labels_from_a_machine_set(task: Any, present: Any, left: dict[str, str]) -> None:
-    api = Api([node("a")])
+    api = cluster(node("a"))
     machine_set(api, **present)
     result = run(api, **{**task, "nodes": ["a"], "state": "absent", "machine_sets": ["m"]})
     found = api.objects[SET]["spec"]["template"]["spec"]["metadata"]["labels"]
@@ -270,12 +197,30 @@ def test_undo_takes_only_its_own_labels_from_a_machine_set(task: Any, present: A
     assert bool(kept) == (SET not in api.writes)
 
 
+def test_new_nodes_of_a_machine_set_share_too() -> None:
+    api = cluster(node("a"))
+    own = {"cluster-api/accelerator": "nvidia-h100"}
+    api.objects[SET] = {
+        "metadata": {"name": "m"},
+        "spec": {"template": {"spec": {"metadata": {"labels": own}}}},
+    }
+    for state, wanted in (("present", {CONFIG: "mine"}), ("absent", {})):
+        task = {**slices("mine", 2, "a"), "machine_sets": ["m"], "state": state}
+        assert "update MachineSet m" in run(api, **task)["changes"]
+        assert run(api, **task)["changes"] == []
+        assert api.objects[SET]["spec"]["template"]["spec"]["metadata"]["labels"] == {**own, **wanted}
+
+
 # ---- drain ---------------------------------------------------------------------------------------------------------
 
 
 def gpu_pod(name: str, where: str) -> dict[str, Any]:
     container = {"name": "c", "resources": {"limits": {"nvidia.com/gpu": "1"}}}
-    return {"metadata": {"name": name, "namespace": "web"}, "spec": {"nodeName": where, "containers": [container]}}
+    return {
+        "kind": "Pod",
+        "metadata": {"name": name, "namespace": "web"},
+        "spec": {"nodeName": where, "containers": [container]},
+    }
 
 
 @pytest.fixture
@@ -288,8 +233,8 @@ def quick(monkeypatch: Any) -> list[float]:
 
 
 def test_mig_under_running_pods_is_refused_with_their_names() -> None:
-    api = Api([node("a")])
-    api.pods = [gpu_pod("one", "a")]
+    api = cluster(node("a"))
+    api.add(gpu_pod("one", "a"))
     with pytest.raises(InputError) as error:
         run(api, **parts("all-1g.10gb", "single", "a"))
     assert str(error.value) == (
@@ -299,23 +244,25 @@ def test_mig_under_running_pods_is_refused_with_their_names() -> None:
 
 
 def test_a_drain_evicts_and_waits_for_a_budget(quick: list[float]) -> None:
-    api = Api([node("a")])
-    api.pods, api.held = [gpu_pod("one", "a"), gpu_pod("two", "a")], 3
+    api = cluster(node("a"))
+    api.add(gpu_pod("one", "a"), gpu_pod("two", "a"))
+    api.held = 3
     run(api, **parts("all-1g.10gb", "single", "a", drain=True))
-    assert api.pods == []
+    assert not [path for path in api.objects if path.startswith("Pod")]
     assert quick[0] == 3
     assert not [path for path in api.writes if path.startswith("Pod")], "no pod is deleted"
 
 
 def test_a_budget_that_does_not_give_way_is_named_and_the_node_is_free_again(quick: list[float]) -> None:
-    api = Api([node("a")])
-    api.pods, api.held = [gpu_pod("one", "a")], 10**6
+    api = cluster(node("a"))
+    api.add(gpu_pod("one", "a"))
+    api.held = 10**6
     with pytest.raises(RdmaError) as error:
         run(api, **parts("all-1g.10gb", "single", "a", drain=True, timeout=30))
     assert str(error.value).startswith(
         "Cannot evict pod web/one: The disruption budget web needs 1 healthy pods and has 1 currently"
     )
-    assert not api.nodes["a"]["spec"].get("unschedulable")
+    assert not api.objects["Node//a"]["spec"].get("unschedulable")
     assert MIG not in labels(api, "a")
 
 
@@ -337,11 +284,11 @@ def test_the_servers_answer_names_the_budget_and_is_not_tried_again() -> None:
 # ---- waiting -------------------------------------------------------------------------------------------------------
 
 
-def waits(wanted: Any, live: Any, daemon: Any = gpu_sharing.NO_DAEMON) -> str:
-    action = Action(Api([live]))
-    action.args, action.absent = {"mig": None}, False
-    (member,) = gpu_nodes.members(action.client, [], "")
-    return action._state(member, wanted, daemon).why
+def waits(wanted: Any, live: Any, daemon: Any = sharing_plan.NO_DAEMON) -> str:
+    client: Any = cluster(live)
+    (member,) = gpu_nodes.members(client, [], "")
+    mig = member.labels.get(MIG, "")
+    return sharing_plan.state(NodeWanted(member, "", mig, "", wanted, None), member, daemon).why
 
 
 MPS = sharing.expected(sharing.Node("a", 8, "H100"), sharing.shared("mps", 4))
@@ -353,8 +300,8 @@ def test_mps_waits_for_its_daemon_whatever_is_allocatable() -> None:
     live["status"]["allocatable"] = {"nvidia.com/gpu": "32"}
     live["metadata"]["labels"].update(MPS.labels)
     assert "its MPS control daemon (nvidia-device-plugin-mps-control-daemon): no pod" in waits(MPS, live)
-    assert waits(MPS, live, gpu_sharing.Status(gpu_sharing.READY)) == ""
-    crashing = gpu_sharing.Status(gpu_sharing.WAITING, "CrashLoopBackOff", stuck=True)
+    assert waits(MPS, live, Status(READY)) == ""
+    crashing = Status(WAITING, "CrashLoopBackOff", stuck=True)
     assert waits(MPS, live, crashing).endswith("mps-control-daemon): CrashLoopBackOff")
 
 

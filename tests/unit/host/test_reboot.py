@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError
 from ansible_collections.gpuops.rdma.plugins.module_utils._host import reboot
+from ansible_collections.gpuops.rdma.plugins.module_utils._kube import objects
 from hypothesis import given
 from hypothesis import strategies as st
 from support.paths import ROOT
@@ -127,7 +128,7 @@ def test_pods_that_are_older_than_their_configuration() -> None:
         pod("after", "2026-11-21T08:00:01Z"),
         pod("going", "2026-11-21T07:00:00Z", deletionTimestamp="2026-11-21T08:00:02Z"),
     ]
-    assert [item["metadata"]["name"] for item in reboot.outdated([config], pods)] == ["before"]
-    assert reboot.outdated([], pods) == []
+    assert [item["metadata"]["name"] for item in objects.outdated([config], pods)] == ["before"]
+    assert objects.outdated([], pods) == []
     untouched = {"metadata": {"creationTimestamp": "2026-11-21T07:00:00Z"}}
-    assert reboot.outdated([untouched], pods[:3]) == []
+    assert objects.outdated([untouched], pods[:3]) == []

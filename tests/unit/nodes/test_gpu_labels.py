@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import Forbidden, InputError, NotFound
-from ansible_collections.gpuops.rdma.plugins.module_utils._gpu_uses import sharing
+from ansible_collections.gpuops.rdma.plugins.module_utils._gpu_uses import sharing, sharing_plan
 from ansible_collections.gpuops.rdma.plugins.module_utils._nodes import facts, gpu_labels
+from ansible_collections.gpuops.rdma.plugins.module_utils._nodes.member import Member
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._gpu_uses import configs
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._nodes import gpu_nodes
 
@@ -72,7 +73,7 @@ class Api:
         return [read(copy.deepcopy(one)) for one in chosen if not key or one["metadata"]["labels"].get(key) == value]
 
 
-def members(api: Any, *names: str, selector: str = "", described: bool = True) -> list[gpu_nodes.Member]:
+def members(api: Any, *names: str, selector: str = "", described: bool = True) -> list[Member]:
     return gpu_nodes.members(api, names, selector, described=described)
 
 
@@ -146,7 +147,7 @@ def test_a_foreign_node_is_sliced_and_parted_by_its_labels() -> None:
     assert members(api, "a") == [one]
     assert api.reads == 1, "NodeFeatures are big: once for a task"
     slices = configs.plan([], {"s": sharing.shared("time-slicing", 4)}, "", {}, "single")
-    own = configs.node_of("a", one.shape, one.memory_mib)
+    own = sharing_plan.node_of("a", one.shape, one.memory_mib)
     sliced = slices.of(own, one.shape.gpu_id, "s", "")
     assert sliced.resources == {"nvidia.com/gpu": 32}
     assert sliced.labels["nvidia.com/gpu.product"] == "NVIDIA-H100-80GB-HBM3-SHARED"
@@ -165,7 +166,7 @@ def test_a_shape_that_is_refused_for_rdma_has_gpus_all_the_same() -> None:
 @pytest.mark.parametrize("features", [NotFound("no"), Forbidden("not you"), [feature("a", NVSWITCH)]])
 def test_without_a_pci_id_there_is_slicing_but_no_mig(features: Any) -> None:
     (one,) = members(Api([node("a")], features))
-    own = configs.node_of("a", one.shape, one.memory_mib)
+    own = sharing_plan.node_of("a", one.shape, one.memory_mib)
     plan = configs.plan([], {"s": sharing.shared("mps", 2)}, "", {}, "single")
     assert plan.of(own, one.shape.gpu_id, "s", "").resources == {"nvidia.com/gpu": 16}
     with pytest.raises(InputError, match="neither a table of the node's instance type nor NFD tells it"):

@@ -10,7 +10,6 @@ import json
 from typing import Any
 
 import pytest
-from ansible_collections.gpuops.rdma.plugins.action import gpu_sharing
 from ansible_collections.gpuops.rdma.plugins.action.gpu_taints import ADDED_TAINTS, ADDED_TOLERATIONS, ActionModule
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import (
     DeadlinePassed,
@@ -122,22 +121,6 @@ def test_check_mode_predicts() -> None:
 def test_a_machine_set_that_is_not_there() -> None:
     with pytest.raises(InputError, match="There is no MachineSet gpus in openshift-machine-api"):
         action(machine_set(), ["a:NoSchedule"])._taint_machine_set("gpus")
-
-
-def test_new_nodes_of_a_machine_set_share_too() -> None:
-    api = machine_set()
-    api.objects["gpu"]["spec"]["template"]["spec"]["metadata"] = {"labels": {"cluster-api/accelerator": "nvidia-h100"}}
-    for absent, wanted in ((False, {"nvidia.com/device-plugin.config": "mps"}), (True, {})):
-        made = gpu_sharing.ActionModule.__new__(gpu_sharing.ActionModule)
-        made._client = api  # type: ignore[assignment]
-        made._task = type("Task", (), {"check_mode": False})()
-        made.args, made.absent, made.changes = {"config": "mps", "mig": None}, absent, []
-        made.mine = {"mps": {}}
-        made._write_machine_set("gpu")
-        made._write_machine_set("gpu")
-        assert len(made.changes) == 1
-        labels = api.objects["gpu"]["spec"]["template"]["spec"]["metadata"]["labels"]
-        assert labels == {"cluster-api/accelerator": "nvidia-h100", **wanted}
 
 
 # ---- who has to tolerate -------------------------------------------------------------------------------------------

@@ -14,9 +14,10 @@ import pytest
 from ansible_collections.gpuops.rdma.plugins.action import autoscaler, autoscaler_proof, machineset
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError, RdmaError
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube import objects as kube_objects
-from ansible_collections.gpuops.rdma.plugins.module_utils._openshift import machine_set as openshift_machine_set
+from ansible_collections.gpuops.rdma.plugins.module_utils._nodes import machine_set as openshift_machine_set
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._openshift import autoscaling
-from support.machine_api import API, KINDS, TAINT, Api, cluster, crd, machine, machine_set, openshift, pool, thing
+from support.fake_api import Api
+from support.machine_api import API, KINDS, TAINT, cluster, crd, machine, machine_set, openshift, pool, thing
 from support.paths import ROOT
 
 RECORDINGS = ROOT / ".." / "shared" / "recordings" / "platform"
@@ -189,7 +190,7 @@ def test_what_the_cluster_took_decides() -> None:
         "Pod",
         "validator",
         "gpu",
-        metadata={"creationTimestamp": "2026-11-21T10:00:00Z"},
+        metadata={"creationTimestamp": "2026-11-21T10:00:00Z", "labels": {"app": "nvidia-operator-validator"}},
         status={"conditions": [condition]},
     )
     node = thing("Node", "n1", "", metadata={"creationTimestamp": "2026-11-21T10:16:40Z"})

@@ -11,14 +11,14 @@ import pytest
 
 pytest.importorskip("kopf", reason="the sandbox's controllers need kopf (requirements-dev.txt)")
 
-from ansible_collections.gpuops.rdma.plugins.module_utils._gpu_uses import sharing
+from ansible_collections.gpuops.rdma.plugins.module_utils._gpu_uses import sharing, sharing_plan
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._gpu_uses import configs
 from gpuops_sandbox.operators import _sharing as plugin
 
 H100 = files.shapes()["BM.GPU.H100.8"]
 FAMILY = sharing.family_of(configs.families(), H100.gpu_id)
-NODE = configs.node_of("n1", H100)
+NODE = sharing_plan.node_of("n1", H100)
 LAYOUTS = ["", "all-disabled", "all-1g.10gb", "all-1g.10gb.me", "all-3g.40gb", "all-7g.80gb", "all-balanced", "mine"]
 MINE = {
     "mine": [

@@ -11,16 +11,17 @@ from typing import Any
 
 import pytest
 import yaml
-from ansible_collections.gpuops.rdma.plugins.action import gpu_metrics, gpu_sharing, gpu_taints, vgpu
-from ansible_collections.gpuops.rdma.plugins.module_utils._gpu_uses import sharing
+from ansible_collections.gpuops.rdma.plugins.action import gpu_metrics, gpu_taints, vgpu
+from ansible_collections.gpuops.rdma.plugins.module_utils._gpu_uses import sharing, sharing_plan
 from ansible_collections.gpuops.rdma.plugins.module_utils._gpu_uses import vgpu as gpu_vgpu
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube import objects
+from ansible_collections.gpuops.rdma.plugins.module_utils._nodes import machine_set as openshift_machine_set
 from ansible_collections.gpuops.rdma.plugins.module_utils._nodes import mark
-from ansible_collections.gpuops.rdma.plugins.module_utils._openshift import machine_set as openshift_machine_set
 from ansible_collections.gpuops.rdma.plugins.module_utils._teardown import standing
 from ansible_collections.gpuops.rdma.plugins.module_utils._teardown.standing import Standing
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._teardown import revert
-from support.machine_api import Api, machine_set, thing
+from support.fake_api import Api
+from support.machine_api import machine_set, thing
 from support.paths import ROOT
 
 ROLES = {"time_slicing": "gpu_time_slicing", "mps": "gpu_mps", "mig": "gpu_mig"}
@@ -40,7 +41,7 @@ def test_the_notes_are_those_of_the_actions() -> None:
     assert (revert.TAINTS, revert.TOLERATIONS) == (gpu_taints.ADDED_TAINTS, gpu_taints.ADDED_TOLERATIONS)
     assert (revert.VGPU_BEFORE, revert.VGPU_NODE) == (vgpu.BEFORE, vgpu.IN_EFFECT)
     assert revert.METRICS_BEFORE == gpu_metrics.BEFORE
-    assert revert.STRATEGY_BEFORE == gpu_sharing.STRATEGY_BEFORE
+    assert revert.STRATEGY_BEFORE == sharing_plan.STRATEGY_BEFORE
     assert (standing.CONFIG_LABEL, standing.MIG_LABEL) == (sharing.CONFIG_LABEL, sharing.MIG_LABEL)
     assert standing.VERDICT == mark.VERDICT
     assert f"{gpu_vgpu.VGPU_LABEL}=true" == standing.VGPU_NODES

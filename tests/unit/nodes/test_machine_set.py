@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError
-from ansible_collections.gpuops.rdma.plugins.module_utils._openshift import machine_set as openshift_machine_set
+from ansible_collections.gpuops.rdma.plugins.module_utils._nodes import machine_set as openshift_machine_set
 from ansible_collections.gpuops.rdma.plugins.module_utils._openshift import scale_watch
 from ansible_collections.gpuops.rdma.plugins.module_utils._openshift.scale_watch import Took
 from support.crd_schema import faults, upstream

@@ -1,0 +1,389 @@
+# Copyright: gpuops.rdma contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Checked sharing configurations of a cluster, and what a task wants of each of its nodes with them. PRIVATE.
+
+::
+
+    make(configs, default, layouts, strategy, families) -> Plan     InputError names every fault with its path
+    resolve(options, live, plan, mine, edited, members) -> Wanted   InputError: ways of sharing that exclude each other
+    refuse_for_others(wanted, options, live, others)                InputError: a change that would reach other pools
+    machine_set_labels(wanted, options, present) -> (labels, kept)  of the nodes that a MachineSet makes from now on
+    state(node, live, daemon) -> Status                             whether a node offers what it must
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Optional
+
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json, Shape
+from ansible_collections.gpuops.rdma.plugins.module_utils._gpu_uses import sharing
+from ansible_collections.gpuops.rdma.plugins.module_utils._gpu_uses.sharing import Expected, Family, Node
+from ansible_collections.gpuops.rdma.plugins.module_utils._kube.readiness import READY, WAITING, Status
+from ansible_collections.gpuops.rdma.plugins.module_utils._nodes import gpu_labels
+from ansible_collections.gpuops.rdma.plugins.module_utils._nodes.member import Member
+
+IN_EFFECT = "gpuops.rdma/sharing-config"
+"""Annotation of a node: digest of the configuration that its device plugin was started with."""
+STRATEGY_BEFORE = "gpuops.rdma/mig-strategy-before"
+"""Annotation of the ClusterPolicy, JSON {before, set}: its mig.strategy before us, and what we made it."""
+CORDONED = "gpuops.rdma/cordoned-for-mig"
+"""Annotation of a node: the cordon is ours, so that no pod takes a GPU that is being parted."""
+MPS_DAEMON = "nvidia-device-plugin-mps-control-daemon"
+NO_DAEMON = Status(WAITING, "no pod; the GPU Operator has it since 24.3, on nodes with nvidia.com/mps.capable=true")
+MIG_FAILED = (
+    "see its pod's log on the node. Machines of a cloud often need a reboot for it: env WITH_REBOOT=true in the "
+    "ClusterPolicy's spec.migManager.env"
+)
+MIG_UNSEEN = (
+    "With SELinux enforcing, GPU Operator 25.10.1 sets it only with env USE_NODE_FEATURE_API=true in the "
+    "ClusterPolicy's spec.gfd.env"
+)
+SHOWN = 5
+
+
+# ---- configurations ------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Checked configurations. ``mig_configs``: the user's own layouts, {} = the MIG manager's own file is used."""
+
+    configs: dict[str, Json]
+    default: str
+    mig_configs: dict[str, Any]
+    mig_strategy: str
+    notes: tuple[str, ...]
+    families: Mapping[str, Family] = field(repr=False)
+
+    def of(self, node: Node, gpu_id: str, config: str, mig: str) -> Expected:
+        """What a node offers that chooses ``config`` ("" = the default) and ``mig`` ("" = whole GPUs)."""
+        sharing.check_keys(self.configs, self.default, {node.name: config})
+        document = self.configs.get(config or self.default, {})
+        family = next((one for one in self.families.values() if gpu_id in one.ids), None)
+        if not mig or mig == sharing.DISABLED:
+            return sharing.expected(node, document, (), self.mig_strategy, family)
+        family = sharing.family_of(self.families, gpu_id)
+        parts = sharing.layout(mig, node.gpus, family, self.mig_configs)
+        return sharing.expected(node, document, parts, self.mig_strategy, family)
+
+    def policy_spec(self, name: str) -> Json:
+        """What ClusterPolicy.spec must say so that the ConfigMaps ``name`` and ``name``-mig are read."""
+        spec: Json = {}
+        if self.configs:
+            spec["devicePlugin"] = {"config": {"name": name, "default": self.default}}
+        if self.mig_strategy:
+            spec["mig"] = {"strategy": self.mig_strategy}
+        if self.mig_configs:
+            spec["migManager"] = {"config": {"name": f"{name}-mig"}}
+        return spec
+
+
+def make(
+    configs: Mapping[str, Json],
+    default: str,
+    mig_configs: Mapping[str, Any],
+    mig_strategy: str,
+    families: Mapping[str, Family],
+) -> Plan:
+    """``configs``: key -> document as parsed from YAML."""
+    notes = [note for key, document in configs.items() for note in sharing.check(key, document)]
+    sharing.check_keys(configs, default, {})
+    return Plan(dict(configs), default, dict(mig_configs), mig_strategy, tuple(notes), families)
+
+
+def changed_keys(present: Mapping[str, Optional[Json]], documents: Mapping[str, Json]) -> list[str]:
+    """Keys of a ConfigMap that say otherwise than ``documents``; those that are not there change nobody. ``present``:
+    None for a text that cannot be read."""
+    return [key for key, document in documents.items() if key in present and not _same(present[key], document)]
+
+
+def _same(present: Optional[Json], document: Json) -> bool:
+    return present is not None and {"version": "v1", **present} == {"version": "v1", **document}
+
+
+def layout_entry(families: Mapping[str, Family], gpu_id: str, name: str) -> Optional[Json]:
+    """A layout of the MIG manager's own file for one family of GPUs; None where it has none of that name."""
+    family = sharing.family_of(families, gpu_id)
+    parts = family.layouts().get(name)
+    if not parts:
+        return None
+    return {"device-filter": family.filters(), "devices": "all", "mig-enabled": True, "mig-devices": dict(parts)}
+
+
+def layouts(own: Json, name: Optional[str], families: Mapping[str, Family], members: Iterable[Member]) -> Json:
+    """``own`` layouts replace the MIG manager's file, so one of that file that is asked for is written beside them."""
+    if not own or not name or name in own:
+        return own
+    entries = [layout_entry(families, gpu, name) for gpu in sorted({one.shape.gpu_id for one in members})]
+    return {**own, name: [one for one in entries if one]} if any(entries) else own
+
+
+def node_of(name: str, shape: Shape, memory_mib: int = 0) -> Node:
+    return Node(name, shape.gpu_count, shape.gpu_model, memory_mib)
+
+
+def row(expected: Expected, config: str, mig: str) -> Json:
+    """A node in a result."""
+    return {"config": config, "mig": mig, **dataclasses.asdict(expected)}
+
+
+# ---- what a task wants ---------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Options:
+    """Of gpu_sharing, those that decide. ``config`` and ``mig``: None = a node keeps its own."""
+
+    absent: bool
+    name: str
+    config: Optional[str]
+    mig: Optional[str]
+    mig_strategy: Optional[str]
+    default: Optional[str]
+    replace: bool
+
+    @classmethod
+    def of(cls, args: Json) -> Options:
+        """From the arguments of the module."""
+        keys = ("name", "config", "mig", "mig_strategy", "default", "replace")
+        return cls(absent=args["state"] == "absent", **{key: args[key] for key in keys})
+
+
+@dataclass(frozen=True)
+class Live:
+    """What the ClusterPolicy says of sharing now. ``set_strategy``: "" where it leaves that to the operator."""
+
+    config: str
+    default: str
+    set_strategy: str
+
+    @property
+    def strategy(self) -> str:
+        """In effect now; single is the operator's default."""
+        return self.set_strategy or "single"
+
+    @classmethod
+    def of(cls, policy: Json) -> Live:
+        """From the ClusterPolicy."""
+        config = (policy["spec"].get("devicePlugin") or {}).get("config") or {}
+        strategy = (policy["spec"].get("mig") or {}).get("strategy")
+        return cls(str(config.get("name") or ""), str(config.get("default") or ""), str(strategy or ""))
+
+
+@dataclass(frozen=True)
+class NodeWanted:
+    """What a node is to have. ``key`` and ``mig``: values of its labels, "" = the label goes."""
+
+    member: Member
+    key: str
+    mig: str
+    config: str
+    """The configuration that it follows: its key, or the default."""
+    expected: Expected
+    digest: Optional[str]
+
+    @property
+    def name(self) -> str:
+        return self.member.name
+
+    @property
+    def failed(self) -> bool:
+        """The MIG manager gave up on a layout; it tries again only when the label changes."""
+        return bool(self.mig) and self.member.labels.get(sharing.MIG_STATE) == "failed"
+
+    @property
+    def lacking(self) -> dict[str, Optional[str]]:
+        """Labels that are to change; None = the label goes."""
+        labels = {sharing.CONFIG_LABEL: self.key or None, sharing.MIG_LABEL: self.mig or None}
+        found = {name: value for name, value in labels.items() if self.member.labels.get(name) != value}
+        return {**found, sharing.MIG_LABEL: self.mig} if self.failed else found
+
+    @property
+    def stale(self) -> bool:
+        """Whether its plugin was started with another configuration than it is to have."""
+        return self.member.annotations.get(IN_EFFECT) != self.digest
+
+    @property
+    def parts_anew(self) -> bool:
+        """Whether its MIG devices change: under running pods the MIG manager would fail."""
+        return self.member.labels.get(sharing.MIG_LABEL, "") != self.mig or self.failed
+
+    @property
+    def row(self) -> Json:
+        return row(self.expected, self.config, self.mig)
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """``mine``: keys of this task. ``edited``: those of them that the ConfigMap has with another content."""
+
+    plan: Plan
+    mine: frozenset[str]
+    edited: tuple[str, ...]
+    turned: bool
+    """The MIG strategy of the cluster changes."""
+    nodes: tuple[NodeWanted, ...]
+
+    def own_keys(self, mig: Optional[str]) -> set[str]:
+        """Keys that the task reverts: its own, or all when it names neither a key nor MIG."""
+        return set(self.mine) or (set() if mig is not None else set(self.plan.configs))
+
+    def one_of_each_kind(self) -> list[NodeWanted]:
+        """A node for each set of resources."""
+        kinds: dict[str, NodeWanted] = {}
+        for one in self.nodes:
+            kinds.setdefault(json.dumps([one.expected.sharing, one.expected.resources], sort_keys=True), one)
+        return list(kinds.values())
+
+
+def default_key(options: Options, live: Live, mine: Iterable[str]) -> str:
+    """The key that nodes without a label follow from now on. InputError: the operator reads another ConfigMap."""
+    if live.config not in ("", options.name):
+        raise InputError(
+            f"The ClusterPolicy reads the ConfigMap {live.config}, and this task writes {options.name}. Set name "
+            f"to {live.config} (and label it as ours), or take it out of the policy."
+        )
+    default = options.default if options.default is not None else live.default
+    return "" if options.absent and default in mine else default
+
+
+def resolve(
+    options: Options, live: Live, plan: Plan, mine: Iterable[str], edited: Sequence[str], members: Iterable[Member]
+) -> Wanted:
+    """``plan``: the keys of this task and those that the ConfigMap has already, as pools share one."""
+    own = frozenset(mine)
+    chosen = list(members)
+    for one in chosen:
+        _refuse_conflict(options, one)
+    turned = not options.absent and options.mig_strategy not in (None, live.strategy)
+    nodes = tuple(_node(options, plan, own, one) for one in chosen)
+    return Wanted(plan, own, () if options.absent else tuple(edited), turned, nodes)
+
+
+def _refuse_conflict(options: Options, one: Member) -> None:
+    """Two ways of sharing that exclude each other on one node are two tasks' mistake: the later must not win."""
+    if options.absent:
+        return
+    if one.labels.get(gpu_labels.VGPU) == "true":
+        raise InputError(f"{one.name} is a vGPU node: it offers exactly one GPU, which cannot be shared or parted.")
+    if options.mig not in (None, "", sharing.DISABLED) and not one.mig_capable:
+        raise InputError(
+            f"{one.name} cannot be parted: GPU Feature Discovery tells of its GPUs that they have no MIG "
+            f"({one.shape.gpu_model}). Leave the node out."
+        )
+    present = one.labels.get(sharing.CONFIG_LABEL, "")
+    if options.config and present and present != options.config and not options.replace:
+        raise InputError(
+            f"{one.name} chooses the sharing configuration {present} already, and this task wants {options.config}. "
+            "Take the other back first (state absent), leave the node out, or set replace."
+        )
+
+
+def _node(options: Options, plan: Plan, mine: frozenset[str], one: Member) -> NodeWanted:
+    key, mig = _key(options, plan, mine, one), _mig(options, one)
+    expected = plan.of(node_of(one.name, one.shape, one.memory_mib), one.shape.gpu_id, key, mig)
+    config = key or plan.default
+    text = json.dumps([options.name, config, plan.configs.get(config)], sort_keys=True)
+    digest = hashlib.sha256(text.encode()).hexdigest()[:16] if config else None
+    return NodeWanted(one, key, mig, config, expected, digest)
+
+
+def _key(options: Options, plan: Plan, mine: frozenset[str], one: Member) -> str:
+    present = one.labels.get(sharing.CONFIG_LABEL, "")
+    if options.absent:
+        return "" if _reverts(options, plan, mine, present) else present
+    return present if options.config is None else options.config
+
+
+def _reverts(options: Options, plan: Plan, mine: frozenset[str], key: str) -> bool:
+    """From a node: also a key that is not in the ConfigMap, and with MIG one that slices only its devices."""
+    if options.mig is not None and sharing.slices_devices(plan.configs.get(key, {})):
+        return True
+    return key in mine if mine else options.mig is None
+
+
+def _mig(options: Options, one: Member) -> str:
+    present = one.labels.get(sharing.MIG_LABEL, "")
+    if options.mig is None:
+        return present
+    if options.absent:
+        return sharing.DISABLED if present else ""
+    return options.mig
+
+
+# ---- what others have ----------------------------------------------------------------------------------------------
+
+
+def refuse_for_others(wanted: Wanted, options: Options, live: Live, others: Sequence[Member]) -> None:
+    """All pools share one ConfigMap and one MIG strategy: what a task changes of them is not to reach ``others``."""
+    for key in wanted.edited:
+        names = [one.name for one in others if (one.labels.get(sharing.CONFIG_LABEL) or live.default) == key]
+        if names:
+            raise InputError(
+                f"Cannot change the sharing configuration {key}: {_listed(names)} outside of this task "
+                f"chooses it too, and would change with it. Give this pool a key of its own (rdma_time_slicing_key "
+                "or rdma_mps_key of the playbook), or name all nodes that choose this one."
+            )
+    names = [f"{one.name} ({one.labels[sharing.MIG_LABEL]})" for one in others if wanted.turned and parted(one)]
+    if names:
+        raise InputError(
+            f"Cannot set mig.strategy to {options.mig_strategy}: it is {live.strategy}, is one for the whole cluster, "
+            f"and {_listed(names)} outside of this task would offer its MIG devices otherwise. Set "
+            f"mig_strategy to {live.strategy} (rdma_mig_strategy), or take that MIG back first."
+        )
+
+
+def parted(one: Member) -> bool:
+    """Whether its label chooses a MIG layout."""
+    return one.labels.get(sharing.MIG_LABEL, sharing.DISABLED) not in ("", sharing.DISABLED)
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+    return ", ".join(names[:SHOWN]) + more
+
+
+def machine_set_labels(
+    wanted: Wanted, options: Options, present: Mapping[str, str]
+) -> tuple[dict[str, Optional[str]], dict[str, str]]:
+    """(labels to write, None = it goes; those of ``present`` that are another task's and stay)."""
+    if not options.absent:
+        labels: dict[str, Optional[str]] = {}
+        if options.config is not None:
+            labels[sharing.CONFIG_LABEL] = options.config or None
+        if options.mig is not None:
+            labels[sharing.MIG_LABEL] = options.mig
+        return {key: value for key, value in labels.items() if present.get(key) != value}, {}
+    own = {sharing.CONFIG_LABEL: wanted.own_keys(options.mig)}
+    if options.mig is not None:
+        own[sharing.MIG_LABEL] = {options.mig, sharing.DISABLED, *wanted.plan.mig_configs}
+    here = {label: present[label] for label, values in own.items() if values and present.get(label)}
+    kept = {label: value for label, value in here.items() if value not in own[label]}
+    return {label: None for label in here if label not in kept}, kept
+
+
+# ---- whether it is in effect ---------------------------------------------------------------------------------------
+
+
+def state(wanted: NodeWanted, live: Member, daemon: Status) -> Status:
+    """``live``: the node as read now. ``daemon``: of its MPS control daemon, without which no pod reaches the GPU."""
+    if wanted.expected.sharing == "mps" and daemon.state != READY:
+        return dataclasses.replace(daemon, why=f"its MPS control daemon ({MPS_DAEMON}): {daemon.why}")
+    made = live.labels.get(sharing.MIG_STATE, "")
+    if wanted.mig and made == "failed" and live.labels.get(sharing.MIG_LABEL) == wanted.mig:
+        # It may still be the answer to the layout before: a while later it is not.
+        return Status(WAITING, f"the MIG manager failed to make {wanted.mig}: {MIG_FAILED}", stuck=True)
+    if wanted.mig and not made and live.labels.get(gpu_labels.MIG_CAPABLE) != "true":
+        why = f"the MIG manager does not run there: label {gpu_labels.MIG_CAPABLE} is absent. {MIG_UNSEEN}"
+        return Status(WAITING, why)
+    if wanted.mig and made != "success":
+        return Status(WAITING, f"the MIG manager has not made {wanted.mig} yet: {made or 'no state'}")
+    late = sharing.differences(wanted.expected, live.facts.allocatable, live.labels)
+    return Status(WAITING, "; ".join(late[:3])) if late else Status(READY)

@@ -1,0 +1,391 @@
+# Copyright: gpuops.rdma contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Time slicing, MPS and MIG of nodes: puts a configuration into effect, or reverts it. PRIVATE to the collection."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping
+from typing import Any, Optional
+
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import ClusterError, RdmaError
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json
+from ansible_collections.gpuops.rdma.plugins.module_utils._gpu_uses import sharing, sharing_plan
+from ansible_collections.gpuops.rdma.plugins.module_utils._gpu_uses.sharing import Expected
+from ansible_collections.gpuops.rdma.plugins.module_utils._gpu_uses.sharing_plan import (
+    CORDONED,
+    IN_EFFECT,
+    STRATEGY_BEFORE,
+    NodeWanted,
+    Wanted,
+)
+from ansible_collections.gpuops.rdma.plugins.module_utils._kube import objects, readiness
+from ansible_collections.gpuops.rdma.plugins.module_utils._kube.readiness import READY, Status
+from ansible_collections.gpuops.rdma.plugins.module_utils._nodes.member import Member, hostname, tolerations
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._gpu_uses import configs, mps_proof
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._gpu_uses.use import POLL, Task, Use
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._kube.proof import Proof, pod
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._kube.proven import Proven
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._nodes import gpu_nodes
+
+EXPERIMENTAL = "MPS on OpenShift is experimental: it passes only where two processes compute at once on one GPU."
+UNPROVEN = f"{EXPERIMENTAL} With prove never nothing shows that."
+PROOFS = 16
+"""Pods that a proof starts for one resource, at most."""
+READERS = f"app in ({gpu_nodes.PLUGIN},{gpu_nodes.FEATURES})"
+BUSY = "Cannot change the MIG devices of {nodes}: their GPUs are {use}. End these pods, or set drain."
+
+
+class Sharing(Use[Wanted]):
+    title = "gpu sharing"
+
+    def __init__(self, task: Task, args: Json) -> None:
+        super().__init__(task, args)
+        self.options = sharing_plan.Options.of(args)
+        self.map_name = args["name"]
+        self.restarted: set[str] = set()
+        self.readers: Optional[dict[str, list[Json]]] = None
+
+    # ---- what is to be ---------------------------------------------------------------------------------------------
+
+    def resolve(self) -> Wanted:
+        args = self.args
+        self.namespace = gpu_nodes.operator_namespace(self.client)
+        self.policy = gpu_nodes.policy(self.client)
+        self.live = sharing_plan.Live.of(self.policy)
+        self.members = gpu_nodes.members(self.client, args["nodes"], args["selector"])
+        self.cordoned = {one.name for one in self.members if CORDONED in one.annotations}
+        self.config_map = self._find(self.map_name)
+        strategy = self.options.mig_strategy or self.live.strategy
+        mine = configs.plan(args["share"], args["configs"], "", {}, strategy).configs
+        default = sharing_plan.default_key(self.options, self.live, mine)
+        there = {key: text for key, text in self._data().items() if key not in mine}
+        plan = configs.plan([], {**mine, **there}, default, self._layouts(), strategy)
+        self.notes.extend(plan.notes)
+        edited = sharing_plan.changed_keys(configs.documents(self._data()), mine)
+        wanted = sharing_plan.resolve(self.options, self.live, plan, mine, edited, self.members)
+        if wanted.edited or wanted.turned:
+            sharing_plan.refuse_for_others(wanted, self.options, self.live, self._others())
+        self._announce(wanted)
+        self.busy = self.free_of_pods([one.name for one in wanted.nodes if one.parts_anew], BUSY)
+        return wanted
+
+    def _find(self, name: str) -> Optional[Json]:
+        return self.client.find(self.client.path("v1", "ConfigMap", self.namespace, name))
+
+    def _data(self) -> dict[str, str]:
+        return dict((self.config_map or {}).get("data") or {})
+
+    def _layouts(self) -> Json:
+        """Own layouts, of this task and of earlier ones."""
+        own = {**configs.layouts_in(self._find(f"{self.map_name}-mig")), **self.args["mig_configs"]}
+        return sharing_plan.layouts(own, self.options.mig, configs.families(), self.members)
+
+    def _others(self) -> list[Member]:
+        mine = {one.name for one in self.members}
+        return [one for one in gpu_nodes.members(self.client, [], "", described=False) if one.name not in mine]
+
+    def _announce(self, wanted: Wanted) -> None:
+        kinds: dict[str, list[str]] = {}
+        for one in wanted.nodes:
+            found = one.expected
+            offers = ", ".join(f"{n} {key} of {found.memory_gb[key]:g} GB" for key, n in found.resources.items())
+            kinds.setdefault(f"{offers}; {found.isolation}", []).append(one.name)
+        for words, names in kinds.items():
+            self.say(f"{gpu_nodes.told(names, 3)}: {words}")
+        if any(one.expected.sharing == "mps" for one in wanted.nodes) and self.on_openshift():
+            self.note(UNPROVEN if self.args["prove"] == "never" else EXPERIMENTAL)
+
+    def result(self, wanted: Wanted) -> Json:
+        return {
+            "nodes": {one.name: one.row for one in wanted.nodes[: gpu_nodes.SHOWN]},
+            "count": len(wanted.nodes),
+            "restarted": len(self.restarted),
+        }
+
+    # ---- writing ---------------------------------------------------------------------------------------------------
+
+    def apply(self, wanted: Wanted) -> None:
+        if self.absent:
+            self._restore_strategy()
+        else:
+            self._write_config(wanted)
+        for name in self.args["machine_sets"]:
+            self._write_machine_set(name, wanted)
+        if not self.check_mode and not self.busy:
+            self._restart_together({one.name for one in wanted.nodes if one.stale})
+        for one in wanted.nodes:
+            self._write_node(one)
+
+    def _write_config(self, wanted: Wanted) -> None:
+        spec = wanted.plan.policy_spec(self.map_name)
+        if self.options.mig is None and self.options.mig_strategy is None:
+            spec.pop("mig", None)
+        for obj in configs.objects(wanted.plan, self.map_name, self.namespace):
+            self.record(self.writer.apply(objects.owned(obj)))
+        self.config_map = self._find(self.map_name) or self.config_map
+        self.patch_policy(spec, self._strategy_note(spec.get("mig")))
+
+    def _strategy_note(self, wanted: Optional[Json]) -> Optional[Json]:
+        """Where the strategy changes: what it was before the first of our changes."""
+        live = self.live.set_strategy or None
+        if not wanted or wanted["strategy"] == live:
+            return None
+        noted = self.policy_note(STRATEGY_BEFORE)
+        before = noted["before"] if noted and noted["set"] == live else live
+        return {STRATEGY_BEFORE: json.dumps({"before": before, "set": wanted["strategy"]}, sort_keys=True)}
+
+    def _restore_strategy(self) -> None:
+        """When the last MIG goes. A strategy that somebody has set since stays."""
+        noted = self.policy_note(STRATEGY_BEFORE) if self.options.mig is not None else None
+        if not noted or any(sharing_plan.parted(one) for one in self._others()):
+            return
+        if self.live.strategy == noted["set"]:
+            self.patch_policy({"mig": {"strategy": noted["before"]}}, {STRATEGY_BEFORE: None})
+
+    def _write_node(self, one: NodeWanted) -> None:
+        """Its plugin is made anew first, then labels and digest are written at once: a run that is cut short between
+        does both again."""
+        lacking, stale = one.lacking, one.stale
+        if not lacking and not stale:
+            return
+        if not self.check_mode:
+            self._drain(one.member)
+            if stale and one.name not in self.restarted:
+                self._restart(one.name)
+            if one.failed:
+                again = {"metadata": {"labels": {sharing.MIG_LABEL: None}}}
+                self.client.patch(self.client.path("v1", "Node", "", one.name), again)
+        note = {IN_EFFECT: one.digest} if stale else {}
+        meta = {**({"labels": lacking} if lacking else {}), **({"annotations": note} if note else {})}
+        before = {name: one.member.labels.get(name) for name in lacking}
+        self.patch_node(one.name, {"metadata": meta}, before, {**lacking, **note})
+
+    def _write_machine_set(self, name: str, wanted: Wanted) -> None:
+        """Labels of the nodes that it makes from now on."""
+        path, found = gpu_nodes.machine_set(self.client, name)
+        spec = found["spec"]["template"]["spec"]
+        present = dict((spec.get("metadata") or {}).get("labels") or {})
+        lacking, kept = sharing_plan.machine_set_labels(wanted, self.options, present)
+        for label, value in kept.items():
+            self.note(f"MachineSet {name} keeps its label {label}={value}: not of this task.")
+        if lacking:
+            body = {"spec": {"template": {"spec": {"metadata": {"labels": lacking}}}}}
+            self.client.patch(path, body, dry_run=self.check_mode)
+            before = {key: present.get(key) for key in lacking}
+            self.record(gpu_nodes.change(f"MachineSet {name}", before, lacking))
+
+    def _cordon(self, node: str, on: bool) -> None:
+        """By a note of ours, so that a run that was cut short is taken up, and nobody else's cordon is removed."""
+        meta = {"annotations": {CORDONED: "true" if on else None}}
+        body = {"metadata": meta, "spec": {"unschedulable": True if on else None}}
+        self.client.patch(self.client.path("v1", "Node", "", node), body)
+
+    def _drain(self, one: Member) -> None:
+        pods = self.busy.get(one.name, [])
+        if not pods:
+            return
+        if not one.facts.cordoned:
+            self._cordon(one.name, True)
+            self.cordoned.add(one.name)
+        self.say(f"{one.name}: evicts {len(pods)} pods that hold GPUs: {gpu_nodes.told(pods)}")
+        try:
+            gpu_nodes.evict(self.client, pods, self.args["timeout"], self.say)
+            self._await_free(one.name)
+        except RdmaError:
+            # Nothing was parted: who comes next may use it.
+            if one.name in self.cordoned:
+                self._cordon(one.name, False)
+            raise
+
+    def _await_free(self, node: str) -> None:
+        deadline = time.monotonic() + self.args["timeout"]
+        while left := gpu_nodes.gpu_pods(self.client, [node]).get(node, []):
+            if time.monotonic() + POLL > deadline:
+                raise RdmaError(
+                    f"Cannot change the MIG devices of {node}: {gpu_nodes.told(left)} were evicted and still hold its "
+                    f"GPUs after {self.args['timeout']} s. See what keeps them from ending (finalizers, a DaemonSet)."
+                )
+            time.sleep(POLL)
+
+    def _restart_together(self, nodes: set[str]) -> None:
+        """One request for all nodes, instead of two for each, where no other node has such pods."""
+        if not nodes:
+            return
+        self.readers = self._pods(READERS)
+        if self.readers and set(self.readers) <= nodes:
+            try:
+                self.client.delete_all(self.client.path("v1", "Pod", self.namespace), READERS)
+            except ClusterError:  # a server ends a request after 60 s: what is left of them goes one by one
+                old = {one["metadata"]["uid"] for pods in self.readers.values() for one in pods}
+                now = self._pods(READERS)
+                self.readers = {
+                    node: [one for one in pods if one["metadata"]["uid"] in old] for node, pods in now.items()
+                }
+                return
+            self.restarted |= nodes
+
+    def _restart(self, node: str) -> None:
+        """The device plugin and GPU Feature Discovery read their configuration when they start."""
+        self.restarted.add(node)
+        if self.readers is None:
+            self.readers = self._pods(READERS)
+        for one in self.readers.get(node, []):
+            self.client.delete(f"{self.client.path('v1', 'Pod', self.namespace)}/{one['metadata']['name']}")
+
+    def _pods(self, selector: str) -> dict[str, list[Json]]:
+        """By node; one list for all of them."""
+        found: dict[str, list[Json]] = {}
+        for meta, node in self.client.projected(
+            self.client.path("v1", "Pod", self.namespace),
+            lambda pod: (pod["metadata"], pod["spec"].get("nodeName", "")),
+            label_selector=selector,
+        ):
+            found.setdefault(node, []).append({"metadata": meta})
+        return found
+
+    # ---- what no node chooses any more -----------------------------------------------------------------------------
+
+    def _remove_config(self, wanted: Wanted) -> bool:
+        """Whether something was removed. The policy forgets a ConfigMap before it goes."""
+        before = len(self.changes)
+        if wanted.plan.mig_configs and self.options.mig is not None:
+            self._remove_layouts(wanted)
+        if self.config_map is not None and objects.is_ours(self.config_map):
+            self._remove_keys(self.config_map, wanted)
+        return len(self.changes) > before
+
+    def _remove_layouts(self, wanted: Wanted) -> None:
+        if not set(self._labels(sharing.MIG_LABEL)) & set(wanted.plan.mig_configs):
+            self.patch_policy({"migManager": {"config": {"name": None}}})
+            self.record(self.writer.remove(configs.config_map(f"{self.map_name}-mig", self.namespace, {})))
+
+    def _labels(self, key: str) -> list[str]:
+        """Values of a label on all nodes."""
+        return self.client.projected(
+            "/api/v1/nodes", lambda node: (node["metadata"].get("labels") or {}).get(key, ""), label_selector=key
+        )
+
+    def _remove_keys(self, config_map: Json, wanted: Wanted) -> None:
+        used = self._labels(sharing.CONFIG_LABEL)
+        gone = wanted.own_keys(self.options.mig) - set(used) - {wanted.plan.default}
+        left = {key: text for key, text in self._data().items() if key not in gone}
+        if left and len(left) == len(self._data()):
+            return
+        config: Any = {"name": self.map_name, "default": wanted.plan.default} if left else None
+        self.patch_policy({"devicePlugin": {"config": config}})
+        if left:
+            self.record(self.writer.apply(objects.owned(configs.config_map(self.map_name, self.namespace, left))))
+        else:
+            self.record(self.writer.remove({**config_map, "apiVersion": "v1", "kind": "ConfigMap"}))
+
+    # ---- waiting ---------------------------------------------------------------------------------------------------
+
+    def settle(self, wanted: Wanted) -> None:
+        self._await(wanted)
+        for node in sorted(self.cordoned):
+            self._cordon(node, False)
+        if self.absent and self._remove_config(wanted):
+            self._await(wanted)
+
+    def _await(self, wanted: Wanted) -> None:
+        """Every node offers what it must. A plugin that is older than the ConfigMap is made anew once: somebody may
+        have edited it. Where this run has put it right, all that are late are; times have whole seconds."""
+        again: set[str] = set()
+
+        def read() -> dict[str, Status]:
+            late = self._states(wanted)
+            if not again and any(status.state != READY for status in late.values()):
+                again.add("")
+                self._restart_outdated([name for name, status in late.items() if status.state != READY])
+            return {f"nodes/{name}": status for name, status in late.items()}
+
+        remedy = f"See the node's pods in namespace {self.namespace}: device plugin, feature discovery, MIG manager."
+        self.await_state(read, remedy=remedy, count=len(wanted.nodes))
+
+    def _states(self, wanted: Wanted) -> dict[str, Status]:
+        # What is reverted may be the very label by which the nodes were chosen.
+        selector = "" if self.absent else self.args["selector"]
+        # While GPU Feature Discovery starts anew its labels are gone.
+        listed = gpu_nodes.members(self.client, [one.name for one in wanted.nodes], selector, described=False)
+        found = {one.name: one for one in listed}
+        daemons = self._daemons() if any(one.expected.sharing == "mps" for one in wanted.nodes) else {}
+        none = sharing_plan.NO_DAEMON
+        return {one.name: sharing_plan.state(one, found[one.name], daemons.get(one.name, none)) for one in wanted.nodes}
+
+    def _restart_outdated(self, late: list[str]) -> None:
+        if self.config_map is None:
+            return
+        edited = any(f"update ConfigMap {self.namespace}/{self.map_name}" == one["what"] for one in self.changes)
+        self.readers = None
+        pods = self._pods(f"app={gpu_nodes.PLUGIN}")
+        for name in late:
+            if name not in self.restarted and (edited or objects.outdated([self.config_map], pods.get(name, []))):
+                self._restart(name)
+
+    def _daemons(self) -> Mapping[str, Status]:
+        """Node -> its MPS control daemon."""
+        path = self.client.path("v1", "Pod", self.namespace)
+        return dict(
+            self.client.projected(
+                path,
+                lambda pod: (pod["spec"].get("nodeName", ""), readiness.pod(pod)),
+                label_selector=f"app={sharing_plan.MPS_DAEMON}",
+            )
+        )
+
+    # ---- evidence --------------------------------------------------------------------------------------------------
+
+    def proven(self, wanted: Wanted) -> Proven:
+        what = f"sharing {sorted(wanted.mine)} of {self.args['nodes']} {self.args['selector']}"
+        state = {one.name: one.expected for one in wanted.nodes}
+        return Proven(self.client, gpu_nodes.policy_path(self.client, self.policy), what, state)
+
+    def prove(self, wanted: Wanted) -> Json:
+        """On one node of each kind, more pods at once than it has devices: some share one. Pods of one node run side by
+        side, so that each kind costs one start."""
+        proof: Json = {}
+        kinds = wanted.one_of_each_kind()
+        computing = [one for one in kinds if one.expected.sharing == "mps"]
+        sleeping = [one for one in kinds if one not in computing]
+        with Proof(self.client, self.namespace, self.say) as running:
+            for number, one in enumerate(sleeping):
+                proof[one.name] = {
+                    resource: self._sleep(running, number, one.member, resource, count)
+                    for resource, count in one.expected.resources.items()
+                }
+            if sleeping:
+                running.await_running("sharing proof", self.args["timeout"], self.args["grace"])
+        for one in computing:
+            proof[one.name] = self._compute(one.member, one.expected)
+        return proof
+
+    def _sleep(self, running: Proof, number: int, one: Member, resource: str, count: int) -> int:
+        """How many pods were started that ask for one of ``resource`` each."""
+        pods = min(count, one.shape.gpu_count + 1, PROOFS)
+        short = resource.rpartition("/")[2].replace(".", "-")
+        host, allowed = hostname(one.name, one.labels), tolerations(one.taints)
+        names = [f"gpuops-proof-{number}-{short}-{index}" for index in range(pods)]
+        image, limits = self.args["image"], {resource: "1"}
+        running.start([pod(name, self.namespace, host, image, limits, allowed) for name in names])
+        return pods
+
+    def _compute(self, one: Member, wanted: Expected) -> Json:
+        """By MPS processes compute at once, which a pod that sleeps does not show."""
+        ((resource, count),) = wanted.resources.items()
+        pods = min(count, one.shape.gpu_count + 1)
+        host, allowed = hostname(one.name, one.labels), tolerations(one.taints)
+        where = (self.namespace, host, self.args["compute_image"], resource, allowed)
+        found = [mps_proof.compute_pod(f"gpuops-compute-{at}", *where, self.args["timeout"]) for at in range(pods)]
+        evidence = mps_proof.prove(
+            self.client,
+            self.namespace,
+            found,
+            wanted.memory_gb[resource],
+            self.say,
+            timeout=self.args["timeout"],
+            grace=self.args["grace"],
+        )
+        return {resource: pods, "at_once": evidence}

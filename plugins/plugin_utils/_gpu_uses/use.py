@@ -1,0 +1,244 @@
+# Copyright: gpuops.rdma contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Base of what a task does with GPUs: resolve what is wanted, apply it, wait for it, prove it. PRIVATE.
+
+An action makes one of these and returns its ``run()``. What is wanted is a frozen dataclass that the pure half of the
+package makes of the arguments and of what was read.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Generic, Optional, Protocol, TypeVar
+
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Finding, Json
+from ansible_collections.gpuops.rdma.plugins.module_utils._kube import wait
+from ansible_collections.gpuops.rdma.plugins.module_utils._kube.client import Client
+from ansible_collections.gpuops.rdma.plugins.module_utils._kube.readiness import Status
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._kube import requests
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._kube.proven import Proven
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._kube.requests import Ask
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._kube.writer import Writer
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._nodes import gpu_nodes
+
+POLL, PER_SECOND = 1.0, 250
+"""Seconds between two readings of few objects, and objects for which a second more is waited."""
+OPENSHIFT = "/apis/config.openshift.io"
+Wanted = TypeVar("Wanted")
+
+
+class Task(Protocol):
+    """What the Ansible task offers; our action plugins do."""
+
+    @property
+    def client(self) -> Client: ...
+
+    @property
+    def check_mode(self) -> bool: ...
+
+    @property
+    def diff_mode(self) -> bool: ...
+
+    def progress(self, line: str) -> None: ...
+
+
+class Use(Generic[Wanted]):
+    """``title`` begins the progress lines of its wait."""
+
+    title = ""
+
+    def __init__(self, task: Task, args: Json) -> None:
+        self.task, self.args = task, args
+        self.absent = args.get("state") == "absent"
+        self.changes: list[Json] = []
+        self.notes: list[str] = []
+        self.policy: Json = {}
+
+    # ---- what a use says -------------------------------------------------------------------------------------------
+
+    def resolve(self) -> Wanted:
+        """Reads what is needed, writes nothing, and returns what is wanted. InputError: it cannot be."""
+        raise NotImplementedError
+
+    def apply(self, wanted: Wanted) -> None:
+        """Writes what differs; with ``check_mode`` the server only says what would happen."""
+        raise NotImplementedError
+
+    def settle(self, wanted: Wanted) -> None:
+        """Waits until what was applied is in effect."""
+        raise NotImplementedError
+
+    def proven(self, wanted: Wanted) -> Optional[Proven]:
+        """Where a proof of this is noted; None where there is nothing to prove."""
+        raise NotImplementedError
+
+    def prove(self, wanted: Wanted) -> Json:
+        """The evidence that it works. RdmaError: it does not."""
+        raise NotImplementedError
+
+    def result(self, wanted: Wanted) -> Json:
+        """Keys of the task's result beside those of all uses."""
+        raise NotImplementedError
+
+    # ---- how it is carried out -------------------------------------------------------------------------------------
+
+    def run(self) -> Json:
+        """Resolves, applies, and, unless in check mode, waits and proves. Returns the task's result."""
+        wanted = self.resolve()
+        self.apply(wanted)
+        proof: Json = {}
+        if not self.check_mode:
+            self.settle(wanted)
+            proof = self._proof(wanted)
+        found: Json = {
+            "changed": bool(self.changes),
+            "changes": [one["what"] for one in self.changes][: gpu_nodes.SHOWN],
+            "notes": self.notes,
+            "proof": proof,
+            **self.result(wanted),
+        }
+        if self.diff_mode and self.changes:
+            found["diff"] = [one["diff"] for one in self.changes][: gpu_nodes.SHOWN]
+        return found
+
+    def _proof(self, wanted: Wanted) -> Json:
+        note = None if self.absent else self.proven(wanted)
+        if note is None or not note.due(self.args["prove"], bool(self.changes)):
+            return {}
+        found = self.prove(wanted)
+        note.note()
+        return found
+
+    @property
+    def client(self) -> Client:
+        return self.task.client
+
+    @property
+    def check_mode(self) -> bool:
+        return self.task.check_mode
+
+    @property
+    def diff_mode(self) -> bool:
+        return self.task.diff_mode
+
+    @property
+    def writer(self) -> Writer:
+        return Writer(self.client, self.check_mode, self.say)
+
+    def say(self, line: str) -> None:
+        self.task.progress(line)
+
+    def note(self, line: str) -> None:
+        """Shown now, and among the notes of the result."""
+        self.notes.append(line)
+        self.say(line)
+
+    def record(self, change: Optional[Json]) -> None:
+        """Keeps a change, ``{what, diff}``; None is none."""
+        if change:
+            self.changes.append(change)
+
+    def patch_node(self, name: str, body: Json, before: Any, after: Any) -> None:
+        """A merge patch of a node, recorded as a change from ``before`` to ``after``."""
+        self.client.patch(self.client.path("v1", "Node", "", name), body, dry_run=self.check_mode)
+        self.record(gpu_nodes.change(f"Node {name}", before, after))
+
+    def on_openshift(self) -> bool:
+        return self.client.find(OPENSHIFT) is not None
+
+    # ---- the ClusterPolicy -----------------------------------------------------------------------------------------
+
+    def policy_note(self, key: str) -> Any:
+        """What an annotation of the ClusterPolicy says, from JSON; None without it."""
+        text = (self.policy["metadata"].get("annotations") or {}).get(key)
+        return json.loads(text) if text else None
+
+    def patch_policy(self, spec: Json, note: Optional[Json] = None) -> bool:
+        """Whether the ClusterPolicy did not say ``spec`` yet. ``note``: annotations that go with a change only."""
+        change = gpu_nodes.patch_policy(self.client, self.policy, spec, self.check_mode, note)
+        self.record(change)
+        return change is not None
+
+    def set_part(self, spec: Json, key: str) -> None:
+        """Writes one part of the ClusterPolicy; the annotation ``key`` keeps what it said before our first change."""
+        ((part, wanted),) = spec.items()
+        live = self.policy["spec"].get(part) or {}
+        before = json.dumps({name: live.get(name) for name in wanted}, sort_keys=True)
+        self.patch_policy(spec, None if self.policy_note(key) is not None else {key: before})
+
+    def restore_part(self, part: str, key: str) -> None:
+        """Puts back what ``set_part`` noted, and removes the note."""
+        before = self.policy_note(key)
+        if not before:
+            return
+        live = self.policy["spec"].get(part) or {}
+        mine = {name: live[name] for name in before if name in live}
+        if not self.patch_policy({part: gpu_nodes.put_back(before, mine)}, {key: None}) and not self.check_mode:
+            path = gpu_nodes.policy_path(self.client, self.policy)
+            self.client.patch(path, {"metadata": {"annotations": {key: None}}})
+
+    # ---- waiting and asking ----------------------------------------------------------------------------------------
+
+    def await_state(
+        self,
+        read: Callable[[], Mapping[str, Status]],
+        *,
+        title: str = "",
+        remedy: str = "",
+        timeout: float = 0.0,
+        count: int = 0,
+    ) -> None:
+        """Until all is ready; ``count`` objects are read each time. Unrecoverable or DeadlinePassed otherwise."""
+        wait.await_state(
+            read,
+            wait_change=lambda seconds: time.sleep(min(seconds, POLL + count / PER_SECOND)),
+            clock=time.monotonic,
+            timeout=timeout or self.args["timeout"],
+            grace=self.args["grace"],
+            show=self.say,
+            title=title or self.title,
+            remedy=remedy,
+        )
+
+    def ask(
+        self, namespace: str, asks: Mapping[str, Ask], *, image: str, secrets: Sequence[str], title: str
+    ) -> dict[str, list[Json]]:
+        """The answers to requests that pods in ``namespace`` make; {} where nothing is asked."""
+        if not asks:
+            return {}
+        return requests.ask(
+            self.client,
+            namespace,
+            asks,
+            image=image,
+            say=self.say,
+            timeout=self.args["timeout"],
+            grace=self.args["grace"],
+            pull_secrets=secrets,
+            title=title,
+        )
+
+    def free_of_pods(self, nodes: Sequence[str], refusal: str) -> dict[str, list[str]]:
+        """Node -> pods that hold its GPUs. InputError unless ``drain``; ``refusal`` has {nodes} and {use}."""
+        found = gpu_nodes.gpu_pods(self.client, nodes) if nodes else {}
+        if found and not self.args["drain"]:
+            node, pods = next(iter(sorted(found.items())))
+            use = f"in use, on {node} by {gpu_nodes.told(pods)}"
+            raise InputError(refusal.format(nodes=gpu_nodes.told(sorted(found)), use=use))
+        return found
+
+
+def in_words(findings: Sequence[Finding]) -> str:
+    """``a: found, expected b; ... . remedy``, for a message."""
+    told = [f"{one.subject}: {one.found}, expected {one.expected}" for one in findings]
+    remedy = next((one.remedy for one in findings if one.remedy), "")
+    return f"{gpu_nodes.told(told, 3)}. {remedy}"
+
+
+def url_host(address: str) -> str:
+    """An IP address as URLs write it."""
+    return f"[{address}]" if ":" in address else address

@@ -1,0 +1,120 @@
+# Copyright: gpuops.rdma contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""A client of the API server that holds a few objects, and a task that has it: for what needs no control plane."""
+
+from __future__ import annotations
+
+import copy
+import re
+from typing import Any
+
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import Busy, NotFound
+from ansible_collections.gpuops.rdma.plugins.module_utils._nodes.machine_set import merged
+
+PATHS = {"/api/v1/nodes": "Node"}
+
+
+class Api:
+    """Objects by ``Kind/namespace/name``. ``absent``: kinds that the cluster does not know. ``held``: evictions that a
+    PodDisruptionBudget refuses before it lets one through."""
+
+    def __init__(self, *objects: Any, absent: tuple[str, ...] = ()) -> None:
+        self.absent = absent
+        self.objects: dict[str, Any] = {}
+        self.writes: list[str] = []
+        self.held = 0
+        self.add(*objects)
+
+    def add(self, *objects: Any) -> None:
+        self.objects.update({self._place(one): copy.deepcopy(one) for one in objects})
+
+    @staticmethod
+    def _place(obj: Any) -> str:
+        meta = obj["metadata"]
+        return f"{obj['kind']}/{meta.get('namespace', '')}/{meta['name']}"
+
+    def path(self, _version: str, kind: str, namespace: str = "", name: str = "") -> str:
+        if kind in self.absent:
+            raise NotFound("no such kind", 404)
+        return f"{kind}/{namespace}/{name}".rstrip("/")
+
+    def path_of(self, obj: Any) -> str:
+        meta = obj["metadata"]
+        return self.path("", obj["kind"], meta.get("namespace", ""), meta["name"])
+
+    def find(self, path: str) -> Any:
+        return copy.deepcopy(self.objects.get(path))
+
+    def get(self, path: str) -> Any:
+        if path not in self.objects:
+            raise NotFound("no", 404)
+        return self.find(path)
+
+    def list(self, path: str, label_selector: str = "", field_selector: str = "", **_: Any) -> list[Any]:
+        start = PATHS.get(path, path) + "/"
+        found = [self.find(key) for key in self.objects if key.startswith(start)]
+        found = [one for one in found if _labelled(one, label_selector)]
+        return [one for one in found if _has(one, field_selector)]
+
+    def projected(self, path: str, read: Any, **selectors: Any) -> list[Any]:
+        return [read(one) for one in self.list(path, **selectors)]
+
+    def patch(self, path: str, body: Any, dry_run: bool = False, **_: Any) -> Any:
+        self.writes.append(path)
+        version = self.objects[path]["metadata"].get("resourceVersion")
+        assert body.get("metadata", {}).get("resourceVersion", version) == version
+        after = merged(self.objects[path], copy.deepcopy(body))
+        if not dry_run:
+            self.objects[path] = after
+        return after
+
+    def apply(self, obj: Any, dry_run: bool = False, **_: Any) -> Any:
+        self.writes.append(self.path_of(obj))
+        if not dry_run:
+            self.add(obj)
+        return obj
+
+    def delete(self, path: str, dry_run: bool = False, **_: Any) -> bool:
+        self.writes.append(path)
+        return (path in self.objects) if dry_run else self.objects.pop(path, None) is not None
+
+    def evict(self, namespace: str, name: str) -> bool:
+        if self.held:
+            self.held -= 1
+            text = "The disruption budget web needs 1 healthy pods and has 1 currently"
+            raise Busy(f"Failed to create Pod/{namespace}/{name}/eviction: {text} (HTTP 429).", 429)
+        return self.objects.pop(f"Pod/{namespace}/{name}", None) is not None
+
+
+def _labelled(obj: Any, selector: str) -> bool:
+    """Of a selector one part: ``key``, ``key=value`` or ``key in (a,b)``."""
+    labels = obj["metadata"].get("labels") or {}
+    several = re.fullmatch(r"(\S+) in \((.*)\)", selector)
+    if several:
+        return labels.get(several[1]) in several[2].split(",")
+    key, sep, value = selector.partition("=")
+    return not key or (labels.get(key) == value if sep else key in labels)
+
+
+def _has(obj: Any, selector: str) -> bool:
+    path, _sep, value = selector.partition("=")
+    for key in path.split(".") if path else ():
+        obj = obj.get(key, "")
+    return not path or obj == value
+
+
+class Task:
+    """What an action gives to a use of GPUs."""
+
+    def __init__(self, client: Any, check: bool = False, diff: bool = False) -> None:
+        self.client, self.check_mode, self.diff_mode = client, check, diff
+        self.said: list[str] = []
+
+    def progress(self, line: str) -> None:
+        self.said.append(line)
+
+
+def arguments(spec: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:
+    """As the module would have them: defaults for what is not given."""
+    return {**{key: copy.deepcopy(one.get("default")) for key, one in spec.items()}, **given}

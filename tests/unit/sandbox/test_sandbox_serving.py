@@ -7,15 +7,15 @@ from __future__ import annotations
 
 import asyncio
 import json
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from gpuops_sandbox.batch.serving_pods import LWS, Serving, lws_pods
+from support.paths import SHARED
 
 Json = dict[str, Any]
-RECORDING = Path(__file__).resolve().parents[2] / ".." / "shared/recordings/batch/lws-v0.10.0_size2_running.json"
+RECORDING = SHARED / "recordings/batch/lws-v0.10.0_size2_running.json"
 PART = {"spec": {"containers": [{"name": "c", "image": "x"}]}}
 SET: Json = {
     "apiVersion": "leaderworkerset.x-k8s.io/v1",

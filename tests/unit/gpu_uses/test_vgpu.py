@@ -15,7 +15,8 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import 
 from ansible_collections.gpuops.rdma.plugins.module_utils._gpu_uses import vgpu as gpu_vgpu
 from ansible_collections.gpuops.rdma.plugins.module_utils._gpu_uses.vgpu import Node
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube import objects
-from support.crd_schema import cluster_policy, faults, upstream
+from support.crd_schema import cluster_policy, faults
+from support.paths import upstream
 
 CANARY = "CANARY0815"
 BODY = {

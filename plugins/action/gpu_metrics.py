@@ -15,6 +15,7 @@ from urllib.parse import quote
 
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError, NotFound, RdmaError
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Finding, Json
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.names import METRICS_BEFORE as BEFORE
 from ansible_collections.gpuops.rdma.plugins.module_utils._gpu_uses import metrics
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube import objects as kube_objects
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube import readiness, wait
@@ -29,8 +30,6 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils._kube.requests import 
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._kube.writer import Writer
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._nodes import gpu_nodes
 
-BEFORE = "gpuops.rdma/metrics-before"
-"""Annotation of the ClusterPolicy: its exporter's settings before us; of a namespace: that its label is ours."""
 OPENSHIFT = "/apis/config.openshift.io"
 EXPORTED = "nvidia.com/gpu.deploy.dcgm-exporter"
 SHAPE = "node.kubernetes.io/instance-type"

@@ -11,6 +11,7 @@ from typing import Any, Optional
 
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError, NotFound, NotYet, RdmaError
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Finding, Json
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.names import OWNED_SELECTOR
 from ansible_collections.gpuops.rdma.plugins.module_utils._gpu_uses import serving as gpu_serving
 from ansible_collections.gpuops.rdma.plugins.module_utils._gpu_uses.serving import Evidence, Fit, Model, Serving
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube import objects, readiness, wait
@@ -236,7 +237,7 @@ class ActionModule(RdmaAction):
             self.changes += [change] if change else []
 
     def _remove(self) -> None:
-        selector = f"{objects.OWNED_LABEL}={objects.OWNER},{gpu_serving.SERVING_LABEL}={self.args['name']}"
+        selector = f"{OWNED_SELECTOR},{gpu_serving.SERVING_LABEL}={self.args['name']}"
         kinds = [*gpu_serving.kinds("kserve"), *gpu_serving.kinds("lws"), *gpu_serving.ACCOUNT_KINDS]
         place = self.args["namespace"]
         for version, kind in kinds:

@@ -12,6 +12,7 @@ from typing import Any, Optional
 
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import Conflict, InputError, RdmaError
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.names import TAINTS_ADDED
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube import readiness, wait
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube.readiness import READY, WAITING, Status
 from ansible_collections.gpuops.rdma.plugins.module_utils._nodes import facts as nodes_facts
@@ -25,7 +26,6 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils._nodes import gpu_node
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._nodes import tolerations as nodes_tolerations
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._nodes.tolerations import Holder
 
-ADDED_TAINTS, ADDED_TOLERATIONS = "gpuops.rdma/taints-added", nodes_tolerations.ADDED
 """Annotations of a node or MachineSet, and of what holds tolerations: what is ours, as JSON."""
 IN_POLICY, IN_NFD = ("spec", "daemonsets", "tolerations"), ("spec", "operand", "workerTolerations")
 NFD = "NodeFeatureDiscovery"
@@ -222,12 +222,12 @@ class ActionModule(RdmaAction):
         return None
 
     def _write_taints(self, one: Member) -> None:
-        noted = nodes_tolerations.read(one.annotations.get(ADDED_TAINTS))
+        noted = nodes_tolerations.read(one.annotations.get(TAINTS_ADDED))
         taints, mine = self._wanted(one.taints, noted)
         if (taints, mine) == (one.taints, noted):
             return
         # With the resource version: a taint that came meanwhile must not be lost.
-        meta = {"annotations": {ADDED_TAINTS: nodes_tolerations.text(mine)}, "resourceVersion": one.version}
+        meta = {"annotations": {TAINTS_ADDED: nodes_tolerations.text(mine)}, "resourceVersion": one.version}
         path = self.client.path("v1", "Node", "", one.name)
         self.client.patch(path, {"metadata": meta, "spec": {"taints": taints}}, dry_run=self.check_mode)
         self.changes.append(gpu_nodes.change(f"Node {one.name}", one.taints, taints))
@@ -235,12 +235,12 @@ class ActionModule(RdmaAction):
     def _taint_machine_set(self, name: str) -> None:
         path, found = gpu_nodes.machine_set(self.client, name)
         present = list(found["spec"]["template"]["spec"].get("taints") or [])
-        noted = nodes_tolerations.noted(found, ADDED_TAINTS)
+        noted = nodes_tolerations.noted(found, TAINTS_ADDED)
         taints, mine = self._wanted(present, noted)
         if (taints, mine) == (present, noted):
             return
         meta = {
-            "annotations": {ADDED_TAINTS: nodes_tolerations.text(mine)},
+            "annotations": {TAINTS_ADDED: nodes_tolerations.text(mine)},
             "resourceVersion": found["metadata"]["resourceVersion"],
         }
         body = {"metadata": meta, "spec": {"template": {"spec": {"taints": taints}}}}

@@ -13,6 +13,7 @@ from typing import Any, Optional
 
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import DataError, InputError
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json, Shape, to_dict
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.text import listed
 from ansible_collections.gpuops.rdma.plugins.module_utils._host import probe
 from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import topology
 from ansible_collections.gpuops.rdma.plugins.module_utils._specs.nccl_topology import SPEC
@@ -122,8 +123,7 @@ def _gate(plan_file: Path) -> dict[str, Any]:
             bad.setdefault(item["subject"], item["found"])
     if bad:
         names = list(bad)
-        more = f" and {len(names) - 3} more" if len(names) > 3 else ""
-        why = f"{', '.join(names[:3])}{more}: {bad[names[0]]}"
+        why = f"{listed(names)}: {bad[names[0]]}"
         remedy = "Make the file of these hosts with gpuops.rdma.nccl_topology, leave it to NCCL (rdma_topology=none), "
         remedy += "or leave the nodes out (rdma_nodes)."
         result.update(failed=True, msg=f"The NCCL topology file does not fit {len(names)} nodes: {why}. {remedy}")

@@ -13,6 +13,7 @@ from typing import Any
 
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import DeadlinePassed
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.names import CORDONED_FOR_REBOOT
 from ansible_collections.gpuops.rdma.plugins.module_utils._host import reboot
 from ansible_collections.gpuops.rdma.plugins.module_utils._specs.reboot import SPEC
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import run
@@ -21,7 +22,6 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils._base.action import Rd
 POLL = 2.0
 VF_PODS = "app.kubernetes.io/name=gpuops-vf-config"
 REQUEST = "gpuops.rdma/reboot"
-CORDONED = "gpuops.rdma/cordoned-for-reboot"
 
 
 class ActionModule(RdmaAction):
@@ -60,7 +60,7 @@ class ActionModule(RdmaAction):
             item["metadata"]["name"]
             for page in self.client.pages("/api/v1/nodes", field_selector="spec.unschedulable=true")
             for item in page.get("items") or []
-            if CORDONED in (item["metadata"].get("annotations") or {})
+            if CORDONED_FOR_REBOOT in (item["metadata"].get("annotations") or {})
         }
 
     def _pods(self, namespace: str) -> dict[str, Json]:
@@ -118,13 +118,13 @@ class ActionModule(RdmaAction):
     def _cordon(self, name: str, on: bool) -> None:
         """Only our own cordon is ever taken off."""
         node = self._node(name)
-        ours = CORDONED in node["metadata"].get("annotations", {})
+        ours = CORDONED_FOR_REBOOT in node["metadata"].get("annotations", {})
         if on and (node["spec"].get("unschedulable") and not ours):
             return
         if not on and not ours:
             return
         body: Json = {
-            "metadata": {"annotations": {CORDONED: "true" if on else None}},
+            "metadata": {"annotations": {CORDONED_FOR_REBOOT: "true" if on else None}},
             "spec": {"unschedulable": True if on else None},
         }
         self.client.patch(self.client.path("v1", "Node", "", name), body)

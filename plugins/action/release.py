@@ -18,6 +18,7 @@ import yaml
 from ansible.module_utils.urls import open_url
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import Forbidden, InputError, RdmaError
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json, masked
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.names import OWNED_SELECTOR
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube import objects as kube_objects
 from ansible_collections.gpuops.rdma.plugins.module_utils._operators import releases as operators_releases
 from ansible_collections.gpuops.rdma.plugins.module_utils._specs.auth import SPEC as AUTH
@@ -257,7 +258,7 @@ class ActionModule(RdmaAction):
             self._uninstall(chart, chosen[0], args)
             return result
         writer = Writer(self.client, self.check_mode, self.progress)
-        selector = f"{kube_objects.OWNED_LABEL}={kube_objects.OWNER},{kube_objects.RELEASE}={chart}"
+        selector = f"{OWNED_SELECTOR},{kube_objects.RELEASE}={chart}"
         changes = writer.sweep(kube_objects.KINDS, selector, args["timeout"])
         return {**result, "changed": bool(changes), "action": "remove" if changes else "none", "objects": len(changes)}
 

@@ -13,6 +13,8 @@ from typing import Any, Optional
 
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError, RdmaError
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import HIDDEN, Finding, Json
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.names import DRIVER_BEFORE_VGPU as BEFORE
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.names import VGPU_CONFIG as IN_EFFECT
 from ansible_collections.gpuops.rdma.plugins.module_utils._gpu_uses import vgpu
 from ansible_collections.gpuops.rdma.plugins.module_utils._gpu_uses.vgpu import Driver, Node
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube import objects, readiness, wait
@@ -27,10 +29,6 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils._kube.requests import 
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._kube.writer import Writer
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._nodes import gpu_nodes
 
-BEFORE = "gpuops.rdma/driver-before-vgpu"
-"""Annotation of the ClusterPolicy: what its driver said before us, so that it can be put back."""
-IN_EFFECT = "gpuops.rdma/vgpu-config"
-"""Annotation of a node: digest of the driver and licence that its driver's pod was started with."""
 CRD = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/clusterpolicies.nvidia.com"
 CLUSTER_VERSION = "/apis/config.openshift.io/v1/clusterversions/version"
 EXPORTER_APP = "nvidia-dcgm-exporter"

@@ -8,15 +8,19 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import pytest
 from ansible_collections.gpuops.rdma.plugins.module_utils._operators import olm
 
-from support import paths
+from support.paths import SHARED
 
-RECORDINGS = paths.RECORDINGS / "platform"
+RECORDINGS = SHARED / "recordings" / "platform"
 
 
 def recorded(name: str) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = json.loads((RECORDINGS / f"olm-0.46.0_{name}.json").read_text())
+    path = RECORDINGS / f"olm-0.46.0_{name}.json"
+    if not path.exists():
+        pytest.skip(f"{path.name} is not in ../shared/recordings/platform")
+    found: list[dict[str, Any]] = json.loads(path.read_text())
     return found
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.text import listed
 
 WHY = {
     ("mig", "mps"): "MPS does not work on MIG devices",
@@ -42,8 +43,7 @@ def _clashes(rows: Mapping[str, Sequence[str]], resources: Mapping[str, Sequence
     for (one, other), why in WHY.items():
         both = sorted(set(rows.get(one, ())) & set(rows.get(other, ())))
         if both and not _goes(one, other, resources):
-            more = f" and {len(both) - SHOWN} more" if len(both) > SHOWN else ""
-            yield f"{one} and {other} on {', '.join(both[:SHOWN])}{more}: {why}"
+            yield f"{one} and {other} on {listed(both, SHOWN)}: {why}"
 
 
 def _goes(one: str, other: str, resources: Mapping[str, Sequence[str]]) -> bool:

@@ -33,11 +33,12 @@ from typing import Any, Optional
 
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import DataError, InputError
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Finding, Json, to_dict
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.names import NAME_LABEL, ROLE_LABEL
 
 ENGINES = ("lws", "kserve")
 DIGEST = "gpuops.rdma/serving-config"
 NETWORKS = "k8s.v1.cni.cncf.io/networks"
-NAME_LABEL, SERVING_LABEL = "app.kubernetes.io/name", "gpuops.rdma/serving"
+SERVING_LABEL = "gpuops.rdma/serving"
 APP = "gpuops-serving"
 PORT, RAY_PORT = 8000, 6379
 MODEL_PATH = "/mnt/models"
@@ -529,7 +530,7 @@ def _with_model(serving: Serving, spec: Json) -> Json:
 
 def _template(serving: Serving, name: str, script: str, serves: bool) -> Json:
     spec = _with_model(serving, _spec(serving, _container(serving, name, script, serves)))
-    meta: Json = {"labels": {**_labels(serving), "gpuops.rdma/role": name}}
+    meta: Json = {"labels": {**_labels(serving), ROLE_LABEL: name}}
     annotations = _annotations(serving)
     return {"metadata": {**meta, **({"annotations": annotations} if annotations else {})}, "spec": spec}
 
@@ -556,7 +557,7 @@ def _service(serving: Serving) -> Json:
         "kind": "Service",
         "metadata": _meta(serving, f"{serving.name}-http"),
         "spec": {
-            "selector": {**_labels(serving), "gpuops.rdma/role": "leader"},
+            "selector": {**_labels(serving), ROLE_LABEL: "leader"},
             "ports": [{"name": "http", "port": PORT, "targetPort": PORT, "protocol": "TCP"}],
         },
     }

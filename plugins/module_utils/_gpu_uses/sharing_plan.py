@@ -23,6 +23,7 @@ from typing import Any, Optional
 
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json, Shape
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.text import listed
 from ansible_collections.gpuops.rdma.plugins.module_utils._gpu_uses import sharing
 from ansible_collections.gpuops.rdma.plugins.module_utils._gpu_uses.sharing import Expected, Family, Node
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube.readiness import READY, WAITING, Status
@@ -31,8 +32,6 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._nodes.member import M
 
 IN_EFFECT = "gpuops.rdma/sharing-config"
 """Annotation of a node: digest of the configuration that its device plugin was started with."""
-STRATEGY_BEFORE = "gpuops.rdma/mig-strategy-before"
-"""Annotation of the ClusterPolicy, JSON {before, set}: its mig.strategy before us, and what we made it."""
 CORDONED = "gpuops.rdma/cordoned-for-mig"
 """Annotation of a node: the cordon is ours, so that no pod takes a GPU that is being parted."""
 MPS_DAEMON = "nvidia-device-plugin-mps-control-daemon"
@@ -327,7 +326,7 @@ def refuse_for_others(wanted: Wanted, options: Options, live: Live, others: Sequ
         names = [one.name for one in others if (one.labels.get(sharing.CONFIG_LABEL) or live.default) == key]
         if names:
             raise InputError(
-                f"Cannot change the sharing configuration {key}: {_listed(names)} outside of this task "
+                f"Cannot change the sharing configuration {key}: {listed(names, SHOWN)} outside of this task "
                 f"chooses it too, and would change with it. Give this pool a key of its own (rdma_time_slicing_key "
                 "or rdma_mps_key of the playbook), or name all nodes that choose this one."
             )
@@ -335,7 +334,7 @@ def refuse_for_others(wanted: Wanted, options: Options, live: Live, others: Sequ
     if names:
         raise InputError(
             f"Cannot set mig.strategy to {options.mig_strategy}: it is {live.strategy}, is one for the whole cluster, "
-            f"and {_listed(names)} outside of this task would offer its MIG devices otherwise. Set "
+            f"and {listed(names, SHOWN)} outside of this task would offer its MIG devices otherwise. Set "
             f"mig_strategy to {live.strategy} (rdma_mig_strategy), or take that MIG back first."
         )
 
@@ -343,11 +342,6 @@ def refuse_for_others(wanted: Wanted, options: Options, live: Live, others: Sequ
 def parted(one: Member) -> bool:
     """Whether its label chooses a MIG layout."""
     return one.labels.get(sharing.MIG_LABEL, sharing.DISABLED) not in ("", sharing.DISABLED)
-
-
-def _listed(names: Sequence[str]) -> str:
-    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
-    return ", ".join(names[:SHOWN]) + more
 
 
 def machine_set_labels(

@@ -33,6 +33,7 @@ from typing import Any, Optional
 
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Finding, Json
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.text import listed
 
 CONF, TOKEN = "gridd.conf", "client_configuration_token.tok"
 """Keys that the operator mounts by name: without one of them the driver's pod never starts."""
@@ -238,7 +239,7 @@ def _version_faults(version: str, system: str, host: str, nodes: Sequence[Node])
     if others:
         names = [node.name for node in nodes if node.os in others]
         faults.append(
-            f"version is for {system}, and {_told(names)} run {', '.join(others)}: their driver could not load"
+            f"version is for {system}, and {listed(names)} run {', '.join(others)}: their driver could not load"
         )
     hosts = {
         **{node.host_driver: node.name for node in nodes if node.host_driver},
@@ -260,11 +261,6 @@ def _version_faults(version: str, system: str, host: str, nodes: Sequence[Node])
 def _numbers(version: str) -> tuple[int, ...]:
     found = _VERSION.fullmatch(version)
     return tuple(int(part or 0) for part in found.groups()) if found else (0,)
-
-
-def _told(names: Sequence[str], count: int = 3) -> str:
-    more = f" and {len(names) - count} more" if len(names) > count else ""
-    return ", ".join(names[:count]) + more
 
 
 def licensing(name: str, as_secret: bool, nls: bool, key: str = "configMapName") -> Json:

@@ -18,14 +18,12 @@ from typing import Optional
 
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json, Shape
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.names import GPU_TAINTS, NAME_LABEL, OWNED
 
-MANAGED = {"app.kubernetes.io/managed-by": "gpuops-rdma"}
-NAME_LABEL = "app.kubernetes.io/name"
 DOCUMENT_LABEL = "gpuops.rdma/document"
 RUN_LABEL = "gpuops.rdma/run"
 NODE, BOOT = "gpuops.rdma/node", "gpuops.rdma/boot-id"
 SHAPE_LABEL = "node.kubernetes.io/instance-type"
-GPU_TAINTS = ("nvidia.com/gpu", "amd.com/gpu")
 PROGRAMS = "/etc/gpuops-rdma"
 _LONGEST_NAME = 253
 
@@ -86,7 +84,7 @@ def objects(
         raise InputError(f"{daemon.name}: no supported shape is given, so there is no node to look at")
     if not image:
         raise InputError(f"{daemon.name}: no image is given; it needs one with Python 3.8 or newer")
-    meta = {"name": daemon.name, "namespace": namespace, "labels": {NAME_LABEL: daemon.name, **MANAGED}}
+    meta = {"name": daemon.name, "namespace": namespace, "labels": {NAME_LABEL: daemon.name, **OWNED}}
     pod = _pod(daemon, image, run, interval, programs)
     if pull_secrets:
         pod["imagePullSecrets"] = [{"name": name} for name in pull_secrets]
@@ -194,7 +192,7 @@ def _daemonset(meta: Json, where: list[Json], pod: Json, tolerations: Sequence[J
         "spec": {
             "selector": {"matchLabels": labels},
             "updateStrategy": {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": "100%"}},
-            "template": {"metadata": {"labels": {**labels, **MANAGED}}, "spec": spec},
+            "template": {"metadata": {"labels": {**labels, **OWNED}}, "spec": spec},
         },
     }
 

@@ -12,13 +12,12 @@ from typing import Optional
 
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json
-
-STATUS = "gpuops.rdma/vf-status"
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.names import VF_STATUS
 
 
 def status(pod: Optional[Json]) -> Json:
     """What the VF configuration pod said last; {} when it said nothing yet or nothing that can be read."""
-    text = ((pod or {}).get("metadata", {}).get("annotations") or {}).get(STATUS, "")
+    text = ((pod or {}).get("metadata", {}).get("annotations") or {}).get(VF_STATUS, "")
     try:
         document = json.loads(text) if text else {}
     except ValueError:

@@ -18,6 +18,7 @@ from typing import Any, Optional, Union
 
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import DataError, InputError
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Finding, Json, Shape
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.text import listed
 
 STAGE = "host_checks"
 VERSION = 1
@@ -219,19 +220,12 @@ def _each(devices: Devices, what: str, test: Callable[[Json], str], expected: st
     if missing:
         raise missing
     if devices.absent or not devices.have:
-        raise Missing("gpus" if what == "GPUs" else "functions", f"not there: {_some(devices.absent) or what}")
+        raise Missing("gpus" if what == "GPUs" else "functions", f"not there: {listed(devices.absent, _SHOWN) or what}")
     return None
 
 
 def _grouped(faults: Mapping[str, Sequence[str]]) -> str:
-    parts = [f"{_some(names)}: {fault}" for fault, names in list(faults.items())[:_SHOWN]]
-    more = len(faults) - _SHOWN
-    return "; ".join(parts) + (f"; and {more} more" if more > 0 else "")
-
-
-def _some(names: Sequence[str]) -> str:
-    more = len(names) - _SHOWN
-    return ", ".join(names[:_SHOWN]) + (f" and {more} more" if more > 0 else "")
+    return listed([f"{listed(names, _SHOWN)}: {fault}" for fault, names in faults.items()], _SHOWN, "; ")
 
 
 def _number(text: Any) -> int:
@@ -391,9 +385,8 @@ def xid_other(look: Look) -> Answer:
 
 def _xids(look: Look, wanted: Callable[[int], bool], expected: str) -> Answer:
     found = [item for item in look.get("driver.xids") if wanted(item["code"])]
-    return _need(
-        not found, _some([f"Xid {item['code']} of {item['pci']} x {item['count']}" for item in found]), expected
-    )
+    named = [f"Xid {item['code']} of {item['pci']} x {item['count']}" for item in found]
+    return _need(not found, listed(named, _SHOWN), expected)
 
 
 def xid_log(look: Look) -> Answer:
@@ -406,7 +399,7 @@ def xid_log(look: Look) -> Answer:
 
 def gpu_count(look: Look) -> Answer:
     gpus, wanted = look.gpus(), look.shape.gpu_count
-    lost = f"; not there: {_some(gpus.absent)}" if gpus.absent else ""
+    lost = f"; not there: {listed(gpus.absent, _SHOWN)}" if gpus.absent else ""
     return _need(len(gpus.have) == wanted, f"{len(gpus.have)} of {wanted}{lost}", f"{wanted} GPUs ({look.shape.name})")
 
 
@@ -565,9 +558,9 @@ def nic_count(look: Look) -> Answer:
     if not ports.absent:
         return None
     others = [f"{item['id']} {item.get('driver') or ''}".strip() for item in look.document.get("other_nics") or ()]
-    lost = f"; not there: {_some(ports.absent)}"
+    lost = f"; not there: {listed(ports.absent, _SHOWN)}"
     if not look.functions():
-        lost = "; no Mellanox function" + (f", other NICs: {_some(others)}" if others else "")
+        lost = "; no Mellanox function" + (f", other NICs: {listed(others, _SHOWN)}" if others else "")
     return Bad(f"{len(ports.have)} of {wanted}{lost}", f"{wanted} x {look.shape.nic_model} ({look.shape.name})")
 
 
@@ -970,7 +963,7 @@ def iommu(look: Look) -> Answer:
 def acs(look: Look) -> Answer:
     found = look.get("limits.acs")
     if found:
-        return Bad(f"{len(found)} switch port(s): {_some(found)}", "no redirection between a GPU and its NIC")
+        return Bad(f"{len(found)} switch port(s): {listed(found, _SHOWN)}", "no redirection between a GPU and its NIC")
     _all_there("limits.acs", look.ports(), look.gpus())
     return None
 
@@ -979,7 +972,7 @@ def _all_there(path: str, *devices: Devices) -> None:
     """For a fact that sums up devices: without one of them it says nothing about it."""
     absent = [name for one in devices for name in one.absent]
     if absent:
-        raise Missing(path, f"not there: {_some(absent)}")
+        raise Missing(path, f"not there: {listed(absent, _SHOWN)}")
 
 
 def relaxed_ordering(look: Look) -> Answer:

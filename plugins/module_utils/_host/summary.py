@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Optional
 
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Finding, Json, Shape
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.text import counted, listed
 
 VERDICTS = ("fail", "unknown", "warn", "pass")
 """Worst first."""
@@ -108,7 +109,7 @@ def lines(hosts: Mapping[str, Json], findings: Sequence[Finding], limit: int = 1
     """A line that counts, then one per rule and finding, worst and most frequent first, with the nodes it is about."""
     counts = {one: sum(host["verdict"] == one for host in hosts.values()) for one in VERDICTS}
     told = ", ".join(f"{number} {one}" for one, number in counts.items() if number)
-    result = [f"host checks: {len(hosts)} {'host' if len(hosts) == 1 else 'hosts'}: {told or 'none'}"]
+    result = [f"host checks: {counted(len(hosts), 'host')}: {told or 'none'}"]
     groups: dict[tuple[int, str], list[Finding]] = {}
     for item in telling(findings):
         groups.setdefault((_SEVERITIES.index(item.severity), item.id), []).append(item)
@@ -116,8 +117,7 @@ def lines(hosts: Mapping[str, Json], findings: Sequence[Finding], limit: int = 1
     for (_rank, rule), items in ordered[:limit]:
         first = items[0]
         names = list(dict.fromkeys(item.subject for item in items))
-        more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-        result.append(f"  {_VERDICT[first.severity]:<7} {rule}: {', '.join(names[:_NAMED])}{more}: {first.found}")
+        result.append(f"  {_VERDICT[first.severity]:<7} {rule}: {listed(names, _NAMED)}: {first.found}")
         if first.remedy:
             result.append(f"          {first.remedy}")
     if len(ordered) > limit:
@@ -131,6 +131,5 @@ def message(hosts: Mapping[str, Json], findings: Sequence[Finding]) -> str:
     first = next(iter(telling(findings)), None)
     if not bad or first is None:
         return ""
-    more = f" and {len(bad) - _NAMED} more" if len(bad) > _NAMED else ""
     why = f"{first.subject}: {first.id}: {first.found}. {first.remedy}".rstrip()
-    return f"Host checks fail on {len(bad)} of {len(hosts)} hosts: {', '.join(bad[:_NAMED])}{more}. {why}"
+    return f"Host checks fail on {len(bad)} of {len(hosts)} hosts: {listed(bad, _NAMED)}. {why}"

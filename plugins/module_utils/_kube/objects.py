@@ -11,12 +11,11 @@ from collections.abc import Iterable
 from typing import Any, Optional
 
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.names import OWNED_LABEL, OWNED_SELECTOR, OWNER
 
-OWNED_LABEL = "app.kubernetes.io/managed-by"
-OWNER = "gpuops-rdma"
 RELEASE = "gpuops.rdma/release"
 """Label on objects of an operator that comes from a manifest: they go when the operator goes, not with the rest."""
-SELECTOR = f"{OWNED_LABEL}={OWNER},!{RELEASE}"
+SELECTOR = f"{OWNED_SELECTOR},!{RELEASE}"
 _RBAC = "rbac.authorization.k8s.io/v1"
 KINDS = (
     ("kubeflow.org/v2beta1", "MPIJob"),
@@ -98,23 +97,21 @@ def owned(obj: Json, release: str = "") -> Json:
 
 
 def shared(obj: Json) -> Json:
-    """A copy marked as a part of another owner's object: merged into that, and never removed with our objects."""
+    """A part of somebody else's object: laid into it, and never removed with what is ours."""
     meta = obj["metadata"]
     return {**obj, "metadata": {**meta, "annotations": {**meta.get("annotations", {}), SHARED: "true"}}}
 
 
 def is_shared(obj: Json) -> bool:
-    """Whether ``shared`` marked the object as a part of another owner's."""
     return bool((obj["metadata"].get("annotations") or {}).get(SHARED) == "true")
 
 
 def is_ours(obj: Json) -> bool:
-    """Whether the object carries our owner label."""
     return bool((obj["metadata"].get("labels") or {}).get(OWNED_LABEL) == OWNER)
 
 
 def is_somebodys(obj: Json) -> bool:
-    """Whether a user put it into a namespace: not we, no controller, and not one of those that every namespace has."""
+    """Put into a namespace by somebody else: not by us, by no controller, and not found in every namespace."""
     meta = obj["metadata"]
     made_for_it = meta.get("ownerReferences") or meta.get("name") in _EVERYWHERE or meta.get("deletionTimestamp")
     token = str(obj.get("type", "")).startswith(("kubernetes.io/service-account-token", "kubernetes.io/dockercfg"))
@@ -122,7 +119,7 @@ def is_somebodys(obj: Json) -> bool:
 
 
 def visible(obj: Optional[Json]) -> Json:
-    """The object without the server's own fields, and without a Secret's content; {} for None."""
+    """Without what the server keeps for itself, and without a Secret's content."""
     if obj is None:
         return {}
     meta = {key: value for key, value in obj.get("metadata", {}).items() if key not in _SERVER_FIELDS}
@@ -133,7 +130,6 @@ def visible(obj: Optional[Json]) -> Json:
 
 
 def same(before: Optional[Json], after: Json) -> bool:
-    """Whether the two differ in nothing but what the API server writes (status, versions, managed fields)."""
     return before is not None and visible(before) == visible(after)
 
 

@@ -30,6 +30,7 @@ from dataclasses import dataclass
 from typing import Any, Optional
 
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json, NodeFacts
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.names import VF_STATUS
 
 READY, WAITING, BROKEN = "ready", "waiting", "broken"
 
@@ -42,7 +43,6 @@ STUCK_REASONS = (
     "RunContainerError",
     "ImageInspectError",
 )
-VF_STATUS = "gpuops.rdma/vf-status"
 PLUGIN_CONFIG = "nvidia.network-operator.state=state-SRIOV-device-plugin"
 """Label of the ConfigMap that the Network Operator makes for the SR-IOV device plugin, of both generations."""
 NFD = "feature.node.kubernetes.io/pci-"
@@ -70,7 +70,6 @@ class Status:
 
     @property
     def ready(self) -> bool:
-        """Whether nothing is left to wait for."""
         return self.state == READY
 
 
@@ -290,7 +289,6 @@ def _no_node(obj: Json) -> str:
 
 
 def deployment(obj: Optional[Json]) -> Status:
-    """Ready when all wanted replicas are of the newest spec and available; scaled to 0 is stuck, never ready."""
     if obj is None:
         return _waiting("Deployment not made yet")
     if not _observed(obj):
@@ -311,7 +309,6 @@ def deployment(obj: Optional[Json]) -> Status:
 
 
 def crd(obj: Optional[Json]) -> Status:
-    """Ready when the CRD is Established; broken when its names are taken by another CRD."""
     if obj is None:
         return _waiting("CRD does not exist yet")
     conditions = _conditions(obj)

@@ -17,6 +17,7 @@ from typing import Any
 
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import COLLECTIVES, Json
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.names import NAME_LABEL, OWNED, ROLE_LABEL
 
 LAUNCHERS = ("volcano", "mpi")
 MODES = ("sriov", "host")
@@ -24,8 +25,6 @@ PROGRAMS = {name: f"{name}_perf" for name in COLLECTIVES}
 NETWORKS = "k8s.v1.cni.cncf.io/networks"
 GROUP = "scheduling.k8s.io/group-name"
 TEST_LABEL = "gpuops.rdma/test"
-ROLE_LABEL = "gpuops.rdma/role"
-NAME_LABEL = "app.kubernetes.io/name"
 APP = "gpuops-nccl"
 LAUNCH_FAILED = 97
 """Exit code of our launcher script when it never got as far as mpirun."""
@@ -263,7 +262,7 @@ def files(test: Test, launcher: str) -> Json:
 
 
 def _labels(test: Test, role: str = "") -> dict[str, str]:
-    labels = {"app.kubernetes.io/managed-by": "gpuops-rdma", NAME_LABEL: APP, TEST_LABEL: test.name}
+    labels = {**OWNED, NAME_LABEL: APP, TEST_LABEL: test.name}
     return {**labels, ROLE_LABEL: role} if role else labels
 
 

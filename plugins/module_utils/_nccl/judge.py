@@ -20,6 +20,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import (
     NcclVerdict,
     Shape,
 )
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.text import listed
 from ansible_collections.gpuops.rdma.plugins.module_utils._nccl.bandwidth import (
     ceiling,
     hierarchical_bound,
@@ -206,7 +207,7 @@ def _check_net(case: _Case) -> _Answer:
         inside = any(way.startswith("NET/Socket") for way in facts.get("channels") or ())
         return ("fail", "NCCL used TCP sockets (NET/Socket) between the GPUs of one node") if inside else None
     if net == "Socket":
-        over = f" over {_some(facts['sockets'])}" if facts.get("sockets") else ""
+        over = f" over {listed(facts['sockets'], 4)}" if facts.get("sockets") else ""
         return "fail", f"NCCL used TCP sockets (NET/Socket{over}), not RDMA"
     if case.expect.get("transport") and not net:
         case.note("transport", "unknown", "no INFO line names the network", "NET/IB", "run with NCCL_DEBUG=INFO")
@@ -220,8 +221,8 @@ def _check_gdr(case: _Case) -> _Answer:
     off = [hca for hca, on in (facts.get("gdr") or {}).items() if not on]
     if off:
         hosts = facts.get("no_gdr_hosts") or []
-        where = f" on {_some(hosts)}" if hosts else ""
-        return "fail", f"GPUDirect RDMA was off for {_some(off)}{where}: data went through host memory"
+        where = f" on {listed(hosts, 4)}" if hosts else ""
+        return "fail", f"GPUDirect RDMA was off for {listed(off, 4)}{where}: data went through host memory"
     if case.expect.get("transport") and not facts.get("gdr") and facts.get("net"):
         case.note("gdr", "unknown", "no INFO line tells about GPUDirect RDMA", "GDRDMA", "run with NCCL_DEBUG=INFO")
     return None
@@ -235,11 +236,11 @@ def _check_hcas(case: _Case) -> _Answer:
     short = [group for group in facts.get("hcas_by_host") or () if len(group["hcas"]) < want]
     if short:
         worst = min(short, key=lambda group: len(group["hcas"]))
-        return "fail", f"NCCL found {len(worst['hcas'])} of {want} HCAs on {_some(worst['hosts'])}"
+        return "fail", f"NCCL found {len(worst['hcas'])} of {want} HCAs on {listed(worst['hosts'], 4)}"
     used = facts.get("used") or []
     if used and facts.get("hcas") and set(used) <= set(facts["hcas"]) and len(used) < want:
         idle = [hca for hca in facts["hcas"] if hca not in used]
-        return "fail", f"NCCL used {len(used)} of {want} HCAs; no channel went over {_some(idle)}"
+        return "fail", f"NCCL used {len(used)} of {want} HCAs; no channel went over {listed(idle, 4)}"
     if case.expect.get("transport") and not facts.get("hcas") and facts.get("net"):
         case.note("hcas", "unknown", "no INFO line lists the HCAs", f"{want} HCAs", "run with NCCL_DEBUG=INFO")
     return None
@@ -264,11 +265,6 @@ def _check_topology(case: _Case) -> _Answer:
         "run with NCCL_DEBUG_SUBSYS=INIT,ENV,GRAPH",
     )
     return None
-
-
-def _some(names: Sequence[str]) -> str:
-    head = ", ".join(names[:4])
-    return head if len(names) <= 4 else f"{head} and {len(names) - 4} more"
 
 
 _CHECKS: tuple[Callable[[_Case], _Answer], ...] = (

@@ -18,9 +18,11 @@ from typing import Optional
 
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Finding, Json, Shape
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.names import NAME_LABEL, OWNED
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.text import listed
 
 APP = "gpuops-perftest"
-NAME_LABEL, RUN_LABEL = "app.kubernetes.io/name", "gpuops.rdma/perftest"
+RUN_LABEL = "gpuops.rdma/perftest"
 NETWORKS = "k8s.v1.cni.cncf.io/networks"
 STAGE = "perftest"
 PORT = 18515
@@ -208,7 +210,7 @@ def _on(node: str) -> Json:
 
 
 def _labels(test: Test) -> dict[str, str]:
-    return {"app.kubernetes.io/managed-by": "gpuops-rdma", NAME_LABEL: APP, RUN_LABEL: test.run}
+    return {**OWNED, NAME_LABEL: APP, RUN_LABEL: test.run}
 
 
 # ---- the output ----------------------------------------------------------------------------------------------------
@@ -385,8 +387,7 @@ def _finding(
     if -1 in rails:
         remedy = f"kubectl describe node {node}; the clients' logs are in run/logs"
         return Finding("perftest.none", "unknown", node, f"with {peers}: {rails[-1]}", expected, remedy, STAGE)
-    shown = "; ".join(f"rail {rail}: {rails[rail]}" for rail in sorted(rails)[:4])
-    more = f" and {len(rails) - 4} more" if len(rails) > 4 else ""
+    shown = listed([f"rail {rail}: {rails[rail]}" for rail in sorted(rails)], 4, "; ")
     doubt = "" if sure else "; which of the two it is needs a third node that passes"
     remedy = f"look at port, cable and switch of these rails on {node}: ibstat, ethtool -S, link counters"
-    return Finding("perftest.rail", "error", node, f"with {peers}: {shown}{more}{doubt}", expected, remedy, STAGE)
+    return Finding("perftest.rail", "error", node, f"with {peers}: {shown}{doubt}", expected, remedy, STAGE)

@@ -18,6 +18,7 @@ from typing import Optional
 
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import DataError
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.names import ROLE_LABEL
 
 ROLE = "scan-round"
 """Value of the role label of a round's pod."""
@@ -166,7 +167,7 @@ def round_objects(
     """
     meta = job["metadata"]
     owner = {"apiVersion": job["apiVersion"], "kind": job["kind"], "name": meta["name"], "uid": meta["uid"]}
-    labels = {**(template.get("metadata") or {}).get("labels", {}), **_own_labels(meta), "gpuops.rdma/role": ROLE}
+    labels = {**(template.get("metadata") or {}).get("labels", {}), **_own_labels(meta), ROLE_LABEL: ROLE}
     common = {"name": name, "namespace": meta["namespace"], "labels": labels, "ownerReferences": [owner]}
     script = round_script(
         slots=slots, port=port, program=program, folders=folders, commands=commands, parallel=parallel, files=files
@@ -193,7 +194,7 @@ def _round_pod(base: Json, job: str, name: str, launcher: str, seconds: int) -> 
         spec.pop(key, None)
     # Beside a worker: the image is there already.
     beside = {
-        "labelSelector": {"matchLabels": {"gpuops.rdma/test": job, "gpuops.rdma/role": "worker"}},
+        "labelSelector": {"matchLabels": {"gpuops.rdma/test": job, ROLE_LABEL: "worker"}},
         "topologyKey": "kubernetes.io/hostname",
     }
     wish = [{"weight": 100, "podAffinityTerm": beside}]

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Optional
 
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Finding, Json
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.text import listed
 
 _ENDED = ("Succeeded", "Failed")
 _PARTS = "nvidia.com/mig-"
@@ -30,7 +31,6 @@ class Holder:
 
     @property
     def text(self) -> str:
-        """The pod, its owner and what it holds, for a message."""
         what = ", ".join(f"{number} {name}" for name, number in self.held)
         return f"pod {self.pod}{f' ({self.owner})' if self.owner else ''} holds {what}"
 
@@ -78,20 +78,17 @@ def by_node(holders: Iterable[Holder], nodes: Sequence[str]) -> dict[str, list[H
 
 def reason(held: Sequence[Holder]) -> str:
     """Why one node is left out."""
-    more = f" and {len(held) - SHOWN} more" if len(held) > SHOWN else ""
-    return f"{IN_USE}{', '.join(one.text for one in held[:SHOWN])}{more}"
+    return f"{IN_USE}{listed([one.text for one in held], SHOWN)}"
 
 
 def summary(busy: Mapping[str, Sequence[Holder]], total: int) -> str:
     """``2 of 8 nodes are in use: a (pod x/y (Job z) holds 8 nvidia.com/gpu), b (...)``."""
-    told = [f"{name} ({held[0].text})" for name, held in list(busy.items())[:SHOWN]]
-    more = f", and {len(busy) - SHOWN} more" if len(busy) > SHOWN else ""
+    told = listed([f"{name} ({held[0].text})" for name, held in busy.items()], SHOWN)
     verb = "is" if len(busy) == 1 else "are"
-    return f"{len(busy)} of {total} nodes {verb} in use: {', '.join(told)}{more}"
+    return f"{len(busy)} of {total} nodes {verb} in use: {told}"
 
 
 def findings(busy: Mapping[str, Sequence[Holder]], severity: str, stage: str) -> list[Finding]:
-    """One finding per node that other pods use."""
     remedy = "let the owner end it, or set rdma_busy: wait to wait for it, skip to test the other nodes"
     return [
         Finding("nccl.busy", severity, name, reason(held), "no pod that holds GPUs or VFs", remedy, stage)

@@ -35,8 +35,8 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import (
     Shape,
     isolation,
 )
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.names import CORDONED_FOR_REBOOT
 
-OUR_CORDON = "gpuops.rdma/cordoned-for-reboot"
 LABEL_PREFIXES = (
     "amd.com/",
     "feature.node.kubernetes.io/kernel-version",
@@ -118,7 +118,7 @@ def node_facts(node: Json) -> NodeFacts:
         ready=ready,
         ready_reason=ready_reason,
         # Our own cordon, left by a reboot that was cut short, is undone by the next run and is no wish of the user.
-        cordoned=spec.get("unschedulable") is True and OUR_CORDON not in annotations,
+        cordoned=spec.get("unschedulable") is True and CORDONED_FOR_REBOOT not in annotations,
         taints=tuple(_taint(taint) for taint in _dicts(spec.get("taints"))),
         pool=next(
             (value for key in POOL_KEYS for value in (labels.get(key), _text(annotations.get(key))) if value), ""
@@ -274,7 +274,6 @@ def judge_nodes(
 
 
 def nodes_missing(ready: int, expected: int, shapes: Iterable[str]) -> Finding:
-    """The finding for fewer ready nodes than ``expected``."""
     return Finding(
         "nodes-missing",
         "error",
@@ -310,12 +309,10 @@ def _without_shape(facts: NodeFacts, shape: Optional[Shape]) -> list[Finding]:
 
 
 def has_gpu(facts: NodeFacts) -> bool:
-    """Whether it is a GPU node, of any vendor."""
     return has_nvidia_gpu(facts) or facts.labels.get(AMD_POOL) == "true" or _offers(facts, "amd.com/gpu")
 
 
 def has_nvidia_gpu(facts: NodeFacts) -> bool:
-    """Whether it is a node with NVIDIA GPUs."""
     labelled = any(facts.labels.get(key) == "true" for key in (*GPU_LABELS, *NVIDIA_POOL))
     return labelled or _offers(facts, "nvidia.com/gpu", "nvidia.com/mig-")
 

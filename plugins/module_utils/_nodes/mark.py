@@ -13,10 +13,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import EXCLUDE_LABEL, UNHEALTHY_TAINT, Json
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.names import VERDICT_LABEL
 
 OWN = "gpuops.rdma/"
-VERDICT = "gpuops.rdma/verdict"
-"""Label: pass, fail or unknown."""
 REASON, TIME = "gpuops.rdma/verdict-reason", "gpuops.rdma/verdict-time"
 """Annotations; the time is UTC, RFC 3339, of the last change of the verdict."""
 EXCLUDE = EXCLUDE_LABEL
@@ -70,9 +69,9 @@ def patch(node: Json, verdict: str, reason: str, now: str, measures: Sequence[st
     elif verdict in ("pass", ""):
         _undo(node, labels, notes, spec)
     if not verdict:
-        labels[VERDICT], notes[REASON], notes[TIME] = None, None, None
+        labels[VERDICT_LABEL], notes[REASON], notes[TIME] = None, None, None
     elif "label" in measures:
-        labels[VERDICT], notes[REASON], notes[TIME] = verdict, reason[:MAX_REASON], now
+        labels[VERDICT_LABEL], notes[REASON], notes[TIME] = verdict, reason[:MAX_REASON], now
     return _difference(node, labels, notes, spec)
 
 

@@ -21,6 +21,7 @@ from typing import Any, Optional
 
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Finding, Json, NodeFacts, image_name
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.text import listed
 
 CHOICES = ("auto", "host", "operator")
 DMABUF_KERNEL = (5, 12)
@@ -339,7 +340,7 @@ def _stale_wait(choice: Choice, nodes: Sequence[NodeFacts]) -> Iterator[Finding]
         yield _finding(
             "warning",
             "cluster",
-            f"{_some(held)}: label {MOFED_WAIT}=true, left by an OFED container",
+            f"{listed(held)}: label {MOFED_WAIT}=true, left by an OFED container",
             "false: no device plugin goes to a node that waits for OFED",
             f"kubectl label node {held[0]} {MOFED_WAIT}=false --overwrite, when it does not change by itself",
         )
@@ -352,7 +353,7 @@ def _renamed_labels(nodes: Sequence[NodeFacts]) -> Iterator[Finding]:
     if renamed:
         yield _error(
             "cluster",
-            f"{_some(renamed)}: NFD's PCI labels carry the device ID, which neither operator looks for",
+            f"{listed(renamed)}: NFD's PCI labels carry the device ID, which neither operator looks for",
             "pci-10de.present and pci-15b3.present (or pci-0302_10de.present)",
             "set deviceLabelFields of NFD's PCI source to [vendor]",
         )
@@ -556,10 +557,6 @@ def _version(text: Any) -> tuple[int, ...]:
     """``v25.10.1`` -> (25, 10, 1); () when it is none. A kernel's ``5.15.0-1055-oracle`` -> (5, 15, 0)."""
     found = re.match(r"v?(\d+(?:\.\d+)*)", str(text))
     return tuple(int(part) for part in found.group(1).split(".")) if found else ()
-
-
-def _some(names: Sequence[str]) -> str:
-    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
 
 def _finding(severity: str, subject: str, found: str, expected: str, remedy: str) -> Finding:

@@ -18,14 +18,13 @@ from typing import Any, Optional
 
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json, Shape
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.names import GPU_TAINTS, NAME_LABEL, OWNED
 
-MANAGED = {"app.kubernetes.io/managed-by": "gpuops-rdma"}
 VF_CONFIG = "gpuops-vf-config"
 SCC = "gpuops-privileged"
 """RoleBinding that admits the pods of a namespace of ours on OpenShift; it stays as long as the namespace."""
 CNI = "gpuops-rdma-cni"
 SHAPE_LABEL = "node.kubernetes.io/instance-type"
-GPU_TAINTS = ("nvidia.com/gpu", "amd.com/gpu")
 
 PROGRAM_OPTIONS: Json = {
     "set_netns": False,
@@ -322,12 +321,12 @@ def _too_small(name: str, net: Network, nodes: int, size: int) -> str:
 
 
 def _meta(name: str, namespace: str) -> Json:
-    return {"name": name, "namespace": namespace, "labels": {"app.kubernetes.io/name": name, **MANAGED}}
+    return {"name": name, "namespace": namespace, "labels": {NAME_LABEL: name, **OWNED}}
 
 
 def privileged_namespace(name: str) -> Json:
     levels = {f"pod-security.kubernetes.io/{mode}": "privileged" for mode in ("enforce", "audit", "warn")}
-    return {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": {**MANAGED, **levels}}}
+    return {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": {**OWNED, **levels}}}
 
 
 def own_namespace(name: str, platform: str) -> list[Json]:
@@ -413,7 +412,7 @@ def _daemonset(meta: Json, shapes: Sequence[Shape], options: Mapping[str, Any], 
             },
             "template": {
                 "metadata": {
-                    "labels": {**labels, **MANAGED},
+                    "labels": {**labels, **OWNED},
                     "annotations": {"gpuops.rdma/config-hash": digest},
                 },
                 "spec": spec,

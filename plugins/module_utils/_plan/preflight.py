@@ -24,6 +24,8 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import (
     Shape,
     image_name,
 )
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.text import listed
+from ansible_collections.gpuops.rdma.plugins.module_utils._plan.permissions import INSTALLS
 
 Network = Union[ipaddress.IPv4Network, ipaddress.IPv6Network]
 
@@ -32,7 +34,6 @@ CONTROLLER_CPU = 1.0
 CONTROLLER_MEMORY = 2 * 1024**3
 
 
-INSTALLS = ("install", "upgrade", "adopt")
 DRIVER_LABEL = "nvidia.com/cuda.driver.major"
 PEERMEM_LABEL = "nvidia.com/peermem.capable"
 DMABUF_KERNEL = (5, 12)
@@ -423,7 +424,7 @@ def cuda_driver(look: Look) -> Iterator[Finding]:
         yield _finding(
             "info",
             "cluster",
-            f"the NVIDIA driver of {_subjects(silent)} is not known: no label {DRIVER_LABEL}",
+            f"the NVIDIA driver of {listed(silent)} is not known: no label {DRIVER_LABEL}",
             f">= {needed} for CUDA {image['cuda']} of the test image",
             "the GPU Operator labels the nodes; it is looked at again then",
         )
@@ -441,7 +442,7 @@ def gpudirect(look: Look) -> Iterator[Finding]:
         yield _finding(
             "warning",
             "cluster",
-            f"{_subjects(old)}: the kernel is older than {'.'.join(map(str, DMABUF_KERNEL))} and has no DMA-BUF for "
+            f"{listed(old)}: the kernel is older than {'.'.join(map(str, DMABUF_KERNEL))} and has no DMA-BUF for "
             "RDMA, and with the image's own driver nothing in Kubernetes loads nvidia_peermem",
             "nvidia_peermem loaded by the node image, after nvidia and ib_core",
             "see lsmod on a node; without it NCCL goes through host memory",
@@ -500,7 +501,7 @@ def message(findings: Sequence[Finding], when: str = "before anything was change
         if item.severity == "error":
             groups.setdefault((item.id, item.found, item.expected, item.remedy), []).append(item.subject)
     lines = [
-        f"- {line(Finding(name, 'error', _subjects(subjects), found, expected, remedy))} [{name}]"
+        f"- {line(Finding(name, 'error', listed(subjects), found, expected, remedy))} [{name}]"
         for (name, found, expected, remedy), subjects in groups.items()
     ]
     return f"{len(lines)} problem(s) {when}:\n" + "\n".join(lines)
@@ -511,11 +512,6 @@ def line(item: Finding) -> str:
     expected = f"; expected {item.expected}" if item.expected else ""
     remedy = f". {item.remedy[0].upper()}{item.remedy[1:]}" if item.remedy else ""
     return f"{item.subject}: {item.found}{expected}{remedy}"
-
-
-def _subjects(names: Sequence[str]) -> str:
-    shown = ", ".join(names[:3])
-    return shown if len(names) <= 3 else f"{shown} and {len(names) - 3} more"
 
 
 def _named(finding: Finding, name: str) -> Finding:

@@ -24,6 +24,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import (
     image_name,
     to_dict,
 )
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.text import listed
 from ansible_collections.gpuops.rdma.plugins.module_utils._nodes.facts import expected_gpus, has_gpu, shared_parts
 
 SCHEMA_VERSION = 1
@@ -182,18 +183,14 @@ def _node_faults(wishes: Json, facts: Sequence[NodeFacts]) -> Iterator[Finding]:
     named, of = wishes["nodes"], {fact.name: fact.shape for fact in facts}
     strangers = [name for name in named if name not in of]
     if strangers:
-        yield input_fault("rdma_nodes", f"the cluster does not have {_some(strangers)}")
+        yield input_fault("rdma_nodes", f"the cluster does not have {listed(strangers, 5)}")
     other = [f"{name} ({of[name] or 'no shape'})" for name in named if name in of and of[name] not in wishes["shapes"]]
     if wishes["shapes"] and other:
-        yield input_fault("rdma_nodes", f"not of rdma_shape {', '.join(wishes['shapes'])}: {_some(other)}")
+        yield input_fault("rdma_nodes", f"not of rdma_shape {', '.join(wishes['shapes'])}: {listed(other, 5)}")
     if named and wishes["expected_nodes"] > len(named):
         yield input_fault(
             "rdma_expected_nodes", f"{wishes['expected_nodes']} are expected, but rdma_nodes names {len(named)}"
         )
-
-
-def _some(names: Sequence[str]) -> str:
-    return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
 
 
 def _shape_fault(name: str, shapes: dict[str, Shape]) -> str:

@@ -15,6 +15,7 @@ from typing import Any, Optional
 from xml.etree import ElementTree
 
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json, masked
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.text import counted, listed
 
 SCHEMA_VERSION = 1
 VERDICTS = ("fail", "incomplete", "degraded", "pass")
@@ -158,9 +159,9 @@ def _node_claims(table: Sequence[Json]) -> list[tuple[str, str]]:
     for verdict, word in (("fail", ""), ("incomplete", " cannot be judged")):
         bad = [node for node in table if node["verdict"] == verdict]
         if bad:
-            names = _listed([node["name"] for node in bad])
+            names = listed([node["name"] for node in bad])
             claims.append(
-                (verdict, f"{len(bad)} of {_count(len(table))}{word}: {names} ({_cause(bad[0]).rstrip('.')}).")
+                (verdict, f"{len(bad)} of {counted(len(table), 'node')}{word}: {names} ({_cause(bad[0]).rstrip('.')}).")
             )
     return claims
 
@@ -223,12 +224,12 @@ def _praise(table: Sequence[Json], nccl: Sequence[Json], deselected: bool) -> st
     untested = sum(node["verdict"] == "pass" and not node["tested"] for node in table)
     out = [node for node in table if node["excluded"]]
     lesser = f" (tested together: {good - untested})" if untested else ""
-    text = f"{good} of {_count(len(table))} {'passes' if good == 1 else 'pass'}{lesser}"
+    text = f"{good} of {counted(len(table), 'node')} {'passes' if good == 1 else 'pass'}{lesser}"
     for item in nccl:
         when = f" (tested {item['made']})" if deselected and item.get("made") else ""
         text += f"; {item['shape']}: {item['verdict']['reason'].rstrip('.')}{when}"
     if out:
-        text += f"; left out: {_listed([node['name'] + ' (' + node['excluded'] + ')' for node in out])}"
+        text += f"; left out: {listed([node['name'] + ' (' + node['excluded'] + ')' for node in out])}"
     return text
 
 
@@ -609,7 +610,7 @@ def _rest(summary: Json, shown: Sequence[Json]) -> list[str]:
         if number:
             verb = {"pass": "pass", "fail": "fail"}.get(verdict, f"are {verdict}")
             verb = verb if number > 1 else {"pass": "passes", "fail": "fails"}.get(verdict, f"is {verdict}")
-            parts.append(f"{number} more {'node' if number == 1 else 'nodes'} {verb}")
+            parts.append(f"{counted(number, 'more node')} {verb}")
     return [f"({', '.join(parts)})"] if parts else []
 
 
@@ -627,7 +628,7 @@ def _finding_lines(report: Json, rows: int) -> list[str]:
     warned = [item for item in report["findings"] if item["severity"] == "warning"]
     warned += [item for node in report["nodes"] for item in node["findings"] if item["severity"] == "warning"]
     if warned:
-        lines.append(f"({len(warned)} {'warning' if len(warned) == 1 else 'warnings'} in the report)")
+        lines.append(f"({counted(len(warned), 'warning')} in the report)")
     return ["", *lines] if lines else []
 
 
@@ -651,7 +652,7 @@ def _curve_lines(item: Json, height: int = 6) -> list[str]:
 
 def _nccl_line(item: Json) -> str:
     gpus = f" x {item['gpus'] // len(item['nodes'])} GPUs" if item["nodes"] and item["gpus"] else ""
-    place = f"{item['collective'] or 'NCCL test'}  {_count(len(item['nodes']))}{gpus}, {item['shape']}"
+    place = f"{item['collective'] or 'NCCL test'}  {counted(len(item['nodes']), 'node')}{gpus}, {item['shape']}"
     if item["measured"] is None:
         return f"{place}: {item['verdict']}: {item['reason']}"
     fraction = f" ({item['fraction']:.2f})" if item["fraction"] else ""
@@ -674,8 +675,8 @@ def _scan_lines(item: Json, rows: int) -> list[str]:
     """What a scan concludes, and whom it convicts."""
     counts = item["counts"]
     rounds = counts.get("pair_rounds", 0)
-    runs = f"{counts.get('pair_runs', 0)} pairs in {rounds} {'round' if rounds == 1 else 'rounds'}"
-    lines = [_cut(f"scan  {_count(len(item['nodes']))}, {item['shape']}, {runs}: {item['verdict']}", 400)]
+    runs = f"{counts.get('pair_runs', 0)} pairs in {counted(rounds, 'round')}"
+    lines = [_cut(f"scan  {counted(len(item['nodes']), 'node')}, {item['shape']}, {runs}: {item['verdict']}", 400)]
     if not item["convicted"]:
         lines.append(_cut(f"  {_flat(item['reason'])}", 400))
     for found in item["convicted"][:rows]:
@@ -721,7 +722,7 @@ def _cause(node: Json) -> str:
     if telling:
         first = telling[0]
         more = len({item["stage"] for item in telling if item["severity"] == "error"} - {first["stage"]})
-        return _flat(first["found"]) + (f" (and more from {_stages(more)})" if more else "")
+        return _flat(first["found"]) + (f" (and more from {counted(more, 'other stage')})" if more else "")
     return f"left out of the test: {node['excluded']}" if node["excluded"] else ""
 
 
@@ -748,18 +749,6 @@ def _cut(line: str, width: int) -> str:
 
 def _capital(line: str) -> str:
     return line[:1].upper() + line[1:]
-
-
-def _count(number: int) -> str:
-    return f"{number} {'node' if number == 1 else 'nodes'}"
-
-
-def _stages(number: int) -> str:
-    return f"{number} other {'stage' if number == 1 else 'stages'}"
-
-
-def _listed(names: Sequence[str]) -> str:
-    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
 
 # ---- JUnit ---------------------------------------------------------------------------------------------------------

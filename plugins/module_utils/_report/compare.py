@@ -13,6 +13,7 @@ from typing import Any, Optional
 
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.text import counted, listed
 
 SCHEMA_VERSION = 1
 TOLERANCE = 5.0
@@ -220,7 +221,7 @@ def _reason(verdict: str, old: Json, new: Json, tests: Sequence[Json], nodes: Se
     for change, words in (("worse", "got worse"), ("gone", "went away"), ("came", "came"), ("better", "got better")):
         names = [item["name"] for item in nodes if item["change"] == change]
         if names:
-            parts.append(f"{len(names)} {'node' if len(names) == 1 else 'nodes'} {words}: {_listed(names)}")
+            parts.append(f"{counted(len(names), 'node')} {words}: {listed(names)}")
     if not parts:
         compared = [item for item in tests if item["change"] == "same"]
         parts = [_told(item) for item in compared] or ["no test can be compared, and no node changed"]
@@ -230,10 +231,6 @@ def _reason(verdict: str, old: Json, new: Json, tests: Sequence[Json], nodes: Se
 def _told(test: Json) -> str:
     place = f"{test['collective'] or 'NCCL test'} on {test['new']['nodes']} x {test['shape']}"
     return f"{place}: {test['old']['measured']:.1f} -> {test['new']['measured']:.1f} GB/s ({test['percent']:+.1f} %)"
-
-
-def _listed(names: Sequence[str]) -> str:
-    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
 
 # ---- text ----------------------------------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ from typing import Optional
 
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.names import VERDICT_LABEL
 
 KEPT_BYTES = 1000 * 1024
 """Of a ConfigMap or Secret; the API server refuses data of more than 1 MiB (ValidateConfigMap, MaxSecretSize)."""
@@ -37,7 +38,7 @@ def kept_object(keep: str, name: str, namespace: str, page: bytes, report: Json)
         "name": name,
         "namespace": namespace,
         # Not managed-by: what a stage or a teardown owns by that label is removed.
-        "labels": {PART_OF: OURS, "gpuops.rdma/verdict": str(report["verdict"])},
+        "labels": {PART_OF: OURS, VERDICT_LABEL: str(report["verdict"])},
         "annotations": {"gpuops.rdma/made": str(report.get("made", "")), "gpuops.rdma/reason": str(report["reason"])},
     }
     return {"apiVersion": "v1", "kind": KINDS[keep], "metadata": meta, **data}

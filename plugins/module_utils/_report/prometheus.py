@@ -15,12 +15,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Optional
 
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json
+from ansible_collections.gpuops.rdma.plugins.module_utils._host.summary import VERDICTS as HOST_VERDICTS
+from ansible_collections.gpuops.rdma.plugins.module_utils._report.build import NODE_VERDICTS, VERDICTS
 
 LISTED = 100
-VERDICTS = ("pass", "degraded", "fail", "incomplete")
 TEST_VERDICTS = (*VERDICTS, "unjudged")
-NODE_VERDICTS = ("pass", "fail", "incomplete", "shared", "excluded")
-HOST_VERDICTS = ("pass", "warn", "fail", "unknown")
 CAUSES = ("node", "rail", "fabric")
 OUTCOMES = ("ok", "slow", "failed", "unknown")
 _GB = 1e9

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Optional
 
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.text import counted
 
 MOST = 64
 """Rows and columns of a map."""
@@ -135,7 +136,7 @@ def _details(order: Sequence[str], scan: Json) -> list[Json]:
         drawn.append(_node_map(title, inside, scan))
     left = len(worst) - len(drawn)
     if left > 0:
-        drawn[-1]["note"] = f"{left} more {'block' if left == 1 else 'blocks'} with slow pairs: see report.json."
+        drawn[-1]["note"] = f"{counted(left, 'more block')} with slow pairs: see report.json."
     return drawn
 
 

@@ -18,11 +18,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json
+from ansible_collections.gpuops.rdma.plugins.module_utils._gpu_uses.sharing import CONFIG_LABEL, MIG_LABEL
+from ansible_collections.gpuops.rdma.plugins.module_utils._gpu_uses.vgpu import VGPU_LABEL
 
 GPU_NODES = "nvidia.com/gpu.present=true"
-VERDICT = "gpuops.rdma/verdict"
-CONFIG_LABEL, MIG_LABEL = "nvidia.com/device-plugin.config", "nvidia.com/mig.config"
-VGPU_NODES = "gpuops.rdma/vgpu=true"
+VGPU_NODES = f"{VGPU_LABEL}=true"
 CONFIG_MAP, MIG_SUFFIX = "gpuops-gpu-sharing", "-mig"
 TIME_SLICING, MPS = "time-slicing", "mps"
 """Name of the ConfigMap and keys that the roles use where nothing else is said."""

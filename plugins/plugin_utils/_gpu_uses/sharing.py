@@ -12,12 +12,12 @@ from typing import Any, Optional
 
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import ClusterError, RdmaError
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.names import MIG_STRATEGY_BEFORE
 from ansible_collections.gpuops.rdma.plugins.module_utils._gpu_uses import sharing, sharing_plan
 from ansible_collections.gpuops.rdma.plugins.module_utils._gpu_uses.sharing import Expected
 from ansible_collections.gpuops.rdma.plugins.module_utils._gpu_uses.sharing_plan import (
     CORDONED,
     IN_EFFECT,
-    STRATEGY_BEFORE,
     NodeWanted,
     Wanted,
 )
@@ -133,17 +133,17 @@ class Sharing(Use[Wanted]):
         live = self.live.set_strategy or None
         if not wanted or wanted["strategy"] == live:
             return None
-        noted = self.policy_note(STRATEGY_BEFORE)
+        noted = self.policy_note(MIG_STRATEGY_BEFORE)
         before = noted["before"] if noted and noted["set"] == live else live
-        return {STRATEGY_BEFORE: json.dumps({"before": before, "set": wanted["strategy"]}, sort_keys=True)}
+        return {MIG_STRATEGY_BEFORE: json.dumps({"before": before, "set": wanted["strategy"]}, sort_keys=True)}
 
     def _restore_strategy(self) -> None:
         """When the last MIG goes. A strategy that somebody has set since stays."""
-        noted = self.policy_note(STRATEGY_BEFORE) if self.options.mig is not None else None
+        noted = self.policy_note(MIG_STRATEGY_BEFORE) if self.options.mig is not None else None
         if not noted or any(sharing_plan.parted(one) for one in self._others()):
             return
         if self.live.strategy == noted["set"]:
-            self.patch_policy({"mig": {"strategy": noted["before"]}}, {STRATEGY_BEFORE: None})
+            self.patch_policy({"mig": {"strategy": noted["before"]}}, {MIG_STRATEGY_BEFORE: None})
 
     def _write_node(self, one: NodeWanted) -> None:
         """Its plugin is made anew first, then labels and digest are written at once: a run that is cut short between

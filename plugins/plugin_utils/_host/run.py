@@ -26,6 +26,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import 
     WaitFailed,
 )
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.names import OWNED_SELECTOR
 from ansible_collections.gpuops.rdma.plugins.module_utils._host import objects as host_objects
 from ansible_collections.gpuops.rdma.plugins.module_utils._host.objects import Daemon
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube import objects as kube_objects
@@ -141,7 +142,7 @@ class HostRun:
         if before is not None and not kube_objects.is_ours(before):
             raise InputError(
                 f"Cannot apply {kube_objects.reference(obj)}: it exists without the label "
-                f"{kube_objects.OWNED_LABEL}={kube_objects.OWNER}, so it is somebody else's. Remove or rename it."
+                f"{OWNED_SELECTOR}, so it is somebody else's. Remove or rename it."
             )
 
     def remove(self) -> None:

@@ -17,6 +17,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import 
     NotFound,
 )
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.names import OWNED_SELECTOR
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube import objects as kube_objects
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube.client import Client
 
@@ -42,7 +43,7 @@ class Writer:
                 # A namespace that somebody else made is used as it is; preflight has checked that it will do.
                 return None
             raise InputError(
-                f"Cannot apply {name}: it exists without the label {kube_objects.OWNED_LABEL}={kube_objects.OWNER}, "
+                f"Cannot apply {name}: it exists without the label {OWNED_SELECTOR}, "
                 "so it is somebody else's. Remove it, choose another name, or label it to hand it over."
             )
         try:

@@ -28,6 +28,8 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import 
     Unreachable,
 )
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.names import OWNED_LABEL, OWNER, ROLE_LABEL
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.text import listed
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube import readiness
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube.client import Client
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube.wait import duration
@@ -36,7 +38,6 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils._kube.watch import Wat
 
 ORDER = ("fail", "incomplete", "unjudged", "degraded", "pass")
 """Verdicts, the worst first."""
-OWNED = ("app.kubernetes.io/managed-by", "gpuops-rdma")
 DRAIN = 1.0
 """Seconds of silence after the container's end before its log is read once more, whole."""
 LAST_WORDS = 10.0
@@ -206,7 +207,7 @@ class Run:
             found = self.client.find(path)
             if found is None:
                 continue
-            if found["metadata"].get("labels", {}).get(OWNED[0]) != OWNED[1]:
+            if found["metadata"].get("labels", {}).get(OWNED_LABEL) != OWNER:
                 raise RdmaError(
                     f"Cannot run the NCCL test {self.test.name}: {path} exists and is not this collection's. "
                     "Rename or remove it, or use another rdma_job_namespace."
@@ -455,8 +456,8 @@ class Run:
             return Outcome("schedule", f"not admitted within {duration(self.queue_timeout)}: {why}", None, self._places)
         if hold == "pull" and spent > self.pull_timeout:
             slow = [_at(pod) for pod in workers if _pulls(pod)] or ["the launcher"]
-            text = f"{self.test.image} was not pulled within {duration(self.pull_timeout)}: {', '.join(slow[:3])}"
-            return Outcome("start", text + (f" and {len(slow) - 3} more" if len(slow) > 3 else ""), None, self._places)
+            why = f"{self.test.image} was not pulled within {duration(self.pull_timeout)}: {listed(slow)}"
+            return Outcome("start", why, None, self._places)
         return None
 
     def _late(self, workers: Sequence[Json], why: str) -> Optional[Outcome]:
@@ -533,7 +534,7 @@ def left_over(client: Client, namespace: str, names: Sequence[str]) -> list[str]
 
 
 def _role(pod: Json) -> str:
-    return str(pod["metadata"].get("labels", {}).get(nccl_job.ROLE_LABEL, ""))
+    return str(pod["metadata"].get("labels", {}).get(ROLE_LABEL, ""))
 
 
 def _began(pod: Json) -> bool:

@@ -27,6 +27,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import (
     Shape,
     to_dict,
 )
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.names import ROLE_LABEL
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube import readiness
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube.client import Client
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube.wait import duration
@@ -295,7 +296,7 @@ class Worker:
 
 def _worker(pod: Json) -> Optional[Worker]:
     meta = pod["metadata"]
-    if meta.get("labels", {}).get(nccl_job.ROLE_LABEL) != "worker":
+    if meta.get("labels", {}).get(ROLE_LABEL) != "worker":
         return None
     status = readiness.pod(pod)
     gone = bool(meta.get("deletionTimestamp"))
@@ -346,7 +347,7 @@ class Workers:
 
     def _round_names(self) -> list[str]:
         path = self.client.path("v1", "ConfigMap", self.test.namespace)
-        selector = f"{self._run.selector},{nccl_job.ROLE_LABEL}={scan_job.ROLE}"
+        selector = f"{self._run.selector},{ROLE_LABEL}={scan_job.ROLE}"
         return [item["metadata"]["name"] for item in self.client.list(path, label_selector=selector)]
 
     def seen(self, watcher: Watcher) -> list[Worker]:

@@ -21,6 +21,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import 
     RdmaError,
 )
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json, Shape
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.text import listed
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube.client import Client
 from ansible_collections.gpuops.rdma.plugins.module_utils._nodes import facts as nodes_facts
 from ansible_collections.gpuops.rdma.plugins.module_utils._nodes import gpu_labels, pod_gpu
@@ -260,5 +261,4 @@ def _limits(container: Json) -> Json:
 
 
 def told(names: Sequence[str], count: int = 5) -> str:
-    more = f" and {len(names) - count} more" if len(names) > count else ""
-    return ", ".join(names[:count]) + more
+    return listed(names, count)

@@ -13,11 +13,10 @@ from typing import Any, Optional
 
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError, NotFound
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.names import TOLERATIONS_ADDED
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube.client import Client
 from ansible_collections.gpuops.rdma.plugins.module_utils._nodes import pod_gpu
 
-ADDED = "gpuops.rdma/tolerations-added"
-"""Annotation: the tolerations that are ours, as JSON."""
 PROFILES = {"AcceleratorProfile": "dashboard.opendatahub.io", "HardwareProfile": "infrastructure.opendatahub.io"}
 """Kind -> API group. What OpenShift AI gives to the pods that it starts for users, tolerations among it."""
 CRD = ("apiextensions.k8s.io/v1", "CustomResourceDefinition")
@@ -34,7 +33,6 @@ class Holder:
 
     @property
     def present(self) -> list[Json]:
-        """The tolerations that the object has now."""
         found: Any = self.obj
         for key in self.fields:
             found = (found or {}).get(key)
@@ -42,15 +40,14 @@ class Holder:
 
     @property
     def noted(self) -> list[Json]:
-        """The tolerations that we added to it, by its annotation."""
-        return noted(self.obj, ADDED)
+        return noted(self.obj, TOLERATIONS_ADDED)
 
     def body(self, tolerations: list[Json], ours: list[Json]) -> Json:
         """A merge patch."""
         value: Any = tolerations
         for key in reversed(self.fields):
             value = {key: value}
-        return {"metadata": {"annotations": {ADDED: text(ours)}}, **value}
+        return {"metadata": {"annotations": {TOLERATIONS_ADDED: text(ours)}}, **value}
 
 
 def profiles(client: Client, asked: Sequence[Json]) -> tuple[list[Holder], list[str]]:
@@ -80,7 +77,7 @@ def noting_profiles(client: Client) -> list[Holder]:
     for kind in PROFILES:
         folder = _folder(client, kind)
         for one in client.list(folder) if folder else []:
-            if noted(one, ADDED):
+            if noted(one, TOLERATIONS_ADDED):
                 place = one["metadata"]["namespace"]
                 found.append(_profile(client, kind, str(_folder(client, kind, place)), one))
     return found
@@ -124,12 +121,10 @@ def with_noted(values: Any, live: Any, ours: Sequence[Json]) -> Any:
 
 
 def noted(obj: Json, key: str) -> list[Json]:
-    """The tolerations in the annotation ``key``; [] without one."""
     return read((obj["metadata"].get("annotations") or {}).get(key))
 
 
 def read(value: Optional[str]) -> list[Json]:
-    """The tolerations in an annotation's text; [] for None and for text that is not ours."""
     try:
         found = json.loads(value or "[]")
     except ValueError:
@@ -138,5 +133,4 @@ def read(value: Optional[str]) -> list[Json]:
 
 
 def text(items: list[Json]) -> Optional[str]:
-    """An annotation's text for these tolerations; None for none, which removes the annotation."""
     return json.dumps(items, sort_keys=True) if items else None

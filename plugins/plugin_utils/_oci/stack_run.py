@@ -27,6 +27,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import 
     Unrecoverable,
 )
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json, as_text
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.text import listed
 from ansible_collections.gpuops.rdma.plugins.module_utils._oci import stack as oci_stack
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._oci import session as oci
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._oci import work as oci_work
@@ -330,10 +331,9 @@ class Stack:
         job, plan = self._plan(found["id"])
         gone = plan["removed"]
         if gone and not self.options["allow_removal"]:
-            more = f" and {len(gone) - 10} more" if len(gone) > 10 else ""
             raise InputError(
                 f"The plan of the stack {found['name']} destroys or replaces {len(gone)} resources: "
-                f"{', '.join(gone[:10])}{more}. Nothing was applied. If that is meant, set allow_removal=true."
+                f"{listed(gone, 10)}. Nothing was applied. If that is meant, set allow_removal=true."
             )
         details = self._models().CreateApplyJobOperationDetails(
             execution_plan_strategy="FROM_PLAN_JOB_ID", execution_plan_job_id=job

@@ -17,6 +17,7 @@ from typing import Any, Callable, Optional
 
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import Forbidden, InputError, NotFound
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.names import OWNED_SELECTOR, TOLERATIONS_ADDED
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube import objects as kube_objects
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube import readiness, wait
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube.client import Client
@@ -339,13 +340,13 @@ class Operator:
         for note in olm.left_behind(live, obj, schema, values["spec"]):
             self.notes.append(note)
             self.say(f"{self.want['package']}: {note}")
-        values = tolerations.with_noted(values, live, tolerations.noted(live, tolerations.ADDED))
+        values = tolerations.with_noted(values, live, tolerations.noted(live, TOLERATIONS_ADDED))
         if kube_objects.contained(values, live):
             return
         name = kube_objects.reference(obj)
         if not kube_objects.is_ours(live):
             raise InputError(
-                f"Cannot change {name}: it exists without the label {kube_objects.OWNED_LABEL}={kube_objects.OWNER}, "
+                f"Cannot change {name}: it exists without the label {OWNED_SELECTOR}, "
                 "so it is somebody else's. Label it to hand it over, or take the values out."
             )
         after = self.client.patch(self.client.path_of(obj), values, dry_run=self.check)
@@ -439,7 +440,7 @@ class Operator:
     def absent(self) -> Json:
         """First what the operator looks after, while it runs; then the Subscription, and the CSV that OLM leaves."""
         want = self.want
-        selector = f"{kube_objects.OWNED_LABEL}={kube_objects.OWNER},{kube_objects.RELEASE}={want['package']}"
+        selector = f"{OWNED_SELECTOR},{kube_objects.RELEASE}={want['package']}"
         try:
             held = [one for one in self._subscriptions() if _is(one, want) and kube_objects.is_ours(one)]
         except InputError:

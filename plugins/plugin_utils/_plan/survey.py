@@ -14,6 +14,7 @@ from typing import Any, Callable, Optional
 
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import DataError, Forbidden, NotFound
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.names import OWNED
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube.client import KINDS, Client
 from ansible_collections.gpuops.rdma.plugins.module_utils._nodes import facts
 from ansible_collections.gpuops.rdma.plugins.module_utils._operators import releases as operators_releases
@@ -150,7 +151,7 @@ def _workload(kind: str, item: Json) -> Json:
         "owners": [owner["kind"] for owner in meta.get("ownerReferences") or []],
         "ready": int(status.get("availableReplicas") or status.get("numberAvailable") or 0),
     }
-    ours = all(entry["labels"].get(key) == value for key, value in sriov.MANAGED.items())
+    ours = all(entry["labels"].get(key) == value for key, value in OWNED.items())
     if kind == "daemonset" and meta["name"] == sriov.VF_CONFIG and ours:
         entry["shapes"] = sriov.configured_shapes(item)
     return entry

@@ -11,6 +11,16 @@ from typing import Any, Optional
 import yaml
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.names import (
+    DRIVER_BEFORE_VGPU,
+    METRICS_BEFORE,
+    MIG_STRATEGY_BEFORE,
+    OWNED_SELECTOR,
+    TAINTS_ADDED,
+    TOLERATIONS_ADDED,
+    VERDICT_LABEL,
+    VGPU_CONFIG,
+)
 from ansible_collections.gpuops.rdma.plugins.module_utils._gpu_uses import sharing as gpu_sharing
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube import objects
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube.client import Client
@@ -21,12 +31,7 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils._gpu_uses import confi
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._nodes import gpu_nodes, tolerations
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._openshift import autoscaling
 
-TAINTS, TOLERATIONS = "gpuops.rdma/taints-added", tolerations.ADDED
-VGPU_BEFORE, VGPU_NODE = "gpuops.rdma/driver-before-vgpu", "gpuops.rdma/vgpu-config"
-METRICS_BEFORE, STRATEGY_BEFORE = "gpuops.rdma/metrics-before", "gpuops.rdma/mig-strategy-before"
-"""Annotations of gpu_taints, vgpu, gpu_metrics and gpu_sharing; tests/unit/teardown/test_standing.py compares."""
-OURS = f"{objects.OWNED_LABEL}={objects.OWNER}"
-KEPT = (standing.CONFIG_LABEL, standing.MIG_LABEL, standing.VERDICT)
+KEPT = (gpu_sharing.CONFIG_LABEL, gpu_sharing.MIG_LABEL, VERDICT_LABEL)
 """Labels of nodes that count."""
 DRIVER = ("nvidia.com/v1alpha1", "NVIDIADriver")
 
@@ -36,33 +41,36 @@ def look(client: Client) -> Standing:
     policy = _policy(client)
     nodes = client.projected(client.path("v1", "Node"), _node)
     every = autoscaling.listed(client, autoscaling.MACHINE_SETS)
-    maps = {one["metadata"]["name"]: one for one in client.list(client.path("v1", "ConfigMap"), label_selector=OURS)}
-    noted = [one for one in every if _note(one, TAINTS)]
+    maps = {
+        one["metadata"]["name"]: one
+        for one in client.list(client.path("v1", "ConfigMap"), label_selector=OWNED_SELECTOR)
+    }
+    noted = [one for one in every if _note(one, TAINTS_ADDED)]
     config, layouts = _named(policy, "devicePlugin", maps), _named(policy, "migManager", maps)
     keys = {key: _strategy(text) for key, text in ((config or {}).get("data") or {}).items()}
     named = set(configs.layouts_in(layouts))
-    of_key, of_mig = _by_label(every, standing.CONFIG_LABEL), _by_label(every, standing.MIG_LABEL)
-    parted = {one["labels"].get(standing.MIG_LABEL, "") for one in nodes}
+    of_key, of_mig = _by_label(every, gpu_sharing.CONFIG_LABEL), _by_label(every, gpu_sharing.MIG_LABEL)
+    parted = {one["labels"].get(gpu_sharing.MIG_LABEL, "") for one in nodes}
     return Standing(
         policy=policy["metadata"]["name"] if policy else "",
         runs=_runs(client),
         gpu_nodes=sum(one["gpu"] for one in nodes),
-        taints=_taints([*_of(nodes, gpu=True), *(_note(one, TAINTS) for one in noted)]),
+        taints=_taints([*_of(nodes, gpu=True), *(_note(one, TAINTS_ADDED) for one in noted)]),
         stray=_taints(_of(nodes, gpu=False)),
         taint_sets=sorted(one["metadata"]["name"] for one in noted),
-        tolerations=bool(policy and _note(policy, TOLERATIONS)),
+        tolerations=bool(policy and _note(policy, TOLERATIONS_ADDED)),
         keys=keys,
         config=_name(config),
-        chosen={one["labels"].get(standing.CONFIG_LABEL, "") for one in nodes} & set(keys),
+        chosen={one["labels"].get(gpu_sharing.CONFIG_LABEL, "") for one in nodes} & set(keys),
         key_sets={key: of_key[key] for key in keys if key in of_key},
         mig_config=_name(layouts),
         layouts=sorted(parted & named),
         layout_sets=sorted(name for value, names in of_mig.items() if value in named for name in names),
-        mig_nodes=sum(one["labels"].get(standing.MIG_LABEL, "") not in ("", gpu_sharing.DISABLED) for one in nodes),
-        mig_noted=bool(policy and _note(policy, STRATEGY_BEFORE)),
-        vgpu=_vgpu(client, policy) or any(VGPU_NODE in one["notes"] for one in nodes),
+        mig_nodes=sum(one["labels"].get(gpu_sharing.MIG_LABEL, "") not in ("", gpu_sharing.DISABLED) for one in nodes),
+        mig_noted=bool(policy and _note(policy, MIG_STRATEGY_BEFORE)),
+        vgpu=_vgpu(client, policy) or any(VGPU_CONFIG in one["notes"] for one in nodes),
         metrics=_metrics(client, policy),
-        marked=sum(standing.VERDICT in one["labels"] for one in nodes),
+        marked=sum(VERDICT_LABEL in one["labels"] for one in nodes),
         sets=sorted(one["metadata"]["name"] for one in every if machine_set.noted(one) and not objects.is_ours(one)),
     )
 
@@ -74,7 +82,7 @@ def _node(node: Json) -> Json:
     return {
         "gpu": labels.get(key) == value,
         "labels": {key: labels[key] for key in KEPT if key in labels},
-        "notes": {key: notes[key] for key in (TAINTS, VGPU_NODE) if key in notes},
+        "notes": {key: notes[key] for key in (TAINTS_ADDED, VGPU_CONFIG) if key in notes},
     }
 
 
@@ -125,7 +133,7 @@ def _by_label(every: Iterable[Json], label: str) -> dict[str, list[str]]:
 
 
 def _of(nodes: list[Json], gpu: bool) -> list[Optional[str]]:
-    return [one["notes"].get(TAINTS) for one in nodes if one["gpu"] == gpu]
+    return [one["notes"].get(TAINTS_ADDED) for one in nodes if one["gpu"] == gpu]
 
 
 def _taints(texts: Iterable[Optional[str]]) -> list[str]:
@@ -140,7 +148,7 @@ def _taints(texts: Iterable[Optional[str]]) -> list[str]:
 
 def _vgpu(client: Client, policy: Optional[Json]) -> bool:
     mine = [one for one in autoscaling.listed(client, DRIVER, "") if objects.is_ours(one)]
-    return bool(mine or (policy and _note(policy, VGPU_BEFORE)))
+    return bool(mine or (policy and _note(policy, DRIVER_BEFORE_VGPU)))
 
 
 def _metrics(client: Client, policy: Optional[Json]) -> bool:

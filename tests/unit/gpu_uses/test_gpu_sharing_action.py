@@ -13,6 +13,7 @@ import pytest
 import yaml
 from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import Busy, InputError, RdmaError
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.names import MIG_STRATEGY_BEFORE
 from ansible_collections.gpuops.rdma.plugins.module_utils._gpu_uses import sharing, sharing_plan
 from ansible_collections.gpuops.rdma.plugins.module_utils._gpu_uses.sharing_plan import NodeWanted
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube import client as kube_client
@@ -146,7 +147,7 @@ def test_the_strategy_from_before_comes_back_with_the_last_mig(before: dict[str,
     assert api.objects[POLICY]["spec"]["mig"] == {"strategy": "mixed"}
     run(api, **parts("all-3g.40gb", "mixed", "b", state="absent"))
     assert api.objects[POLICY]["spec"]["mig"] == before
-    assert sharing_plan.STRATEGY_BEFORE not in api.objects[POLICY]["metadata"]["annotations"]
+    assert MIG_STRATEGY_BEFORE not in api.objects[POLICY]["metadata"]["annotations"]
     assert labels(api, "a")[MIG] == labels(api, "b")[MIG] == "all-disabled"
 
 

@@ -15,8 +15,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import 
 from ansible_collections.gpuops.rdma.plugins.module_utils._gpu_uses import vgpu as gpu_vgpu
 from ansible_collections.gpuops.rdma.plugins.module_utils._gpu_uses.vgpu import Node
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube import objects
-from support.crd_schema import cluster_policy, faults
-from support.paths import upstream
+from support.crd_schema import cluster_policy, faults, upstream
 
 CANARY = "CANARY0815"
 BODY = {

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.names import VF_STATUS
 from ansible_collections.gpuops.rdma.plugins.module_utils._host import reboot
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube import objects
 from hypothesis import given
@@ -20,7 +21,7 @@ PENDING = "reboot pending: RDMA netns mode is set to exclusive for the next boot
 
 
 def vf_pod(**state: Any) -> dict[str, Any]:
-    return {"metadata": {"name": "x", "annotations": {reboot.STATUS: json.dumps({"v": 1, **state})}}}
+    return {"metadata": {"name": "x", "annotations": {VF_STATUS: json.dumps({"v": 1, **state})}}}
 
 
 def node(boot: str, ready: str = "True") -> dict[str, Any]:
@@ -36,7 +37,7 @@ def test_what_a_pod_said_last() -> None:
     for silent in (None, {}, {"metadata": {}}, {"metadata": {"annotations": None}}):
         assert reboot.status(silent) == {}
     for broken in ("", "{", "[]", "7", "null"):
-        assert reboot.status({"metadata": {"annotations": {reboot.STATUS: broken}}}) == {}
+        assert reboot.status({"metadata": {"annotations": {VF_STATUS: broken}}}) == {}
 
 
 def test_only_nodes_that_ask_for_it_are_pending() -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import yaml
+from ansible_collections.gpuops.rdma.plugins.module_utils._common import names
 from ansible_collections.gpuops.rdma.plugins.module_utils._gpu_uses import metrics, serving, vgpu
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube import objects as kube_objects
 from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import job
@@ -45,7 +46,7 @@ def test_owned_objects_carry_label_and_digest_and_the_original_stays() -> None:
     before = copy.deepcopy(original)
     owned = kube_objects.owned(original)
     assert original == before
-    assert owned["metadata"]["labels"] == {"mine": "1", kube_objects.OWNED_LABEL: kube_objects.OWNER}
+    assert owned["metadata"]["labels"] == {"mine": "1", **names.OWNED}
     assert owned["metadata"]["annotations"]["note"] == "x"
     assert owned["data"] == original["data"]
 
@@ -161,7 +162,7 @@ def test_an_operators_manifest_goes_with_its_operator_but_for_the_definitions() 
     ("obj", "somebodys"),
     [
         (config_map(), True),
-        (config_map(labels={kube_objects.OWNED_LABEL: kube_objects.OWNER}), False),
+        (config_map(labels=names.OWNED), False),
         (config_map(ownerReferences=[{"kind": "Job"}]), False),
         (config_map(name="kube-root-ca.crt"), False),
         (config_map(deletionTimestamp="2026-11-21T07:00:00Z"), False),

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import yaml
 from ansible_collections.gpuops.rdma.plugins.action import nccl_test
+from ansible_collections.gpuops.rdma.plugins.module_utils._common import names
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import (
     InputError,
     NotFound,
@@ -25,7 +26,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import job as nc
 from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import parse
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._nccl import run as nccl_run
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._nccl.run import Outcome, Run, Shown, Tail
-from support.paths import RECORDINGS, ROOT
+from support.paths import ROOT
 
 Json = dict[str, Any]
 SHAPE = "BM.GPU.H100.8"
@@ -84,7 +85,9 @@ def test_a_log_whose_pod_is_gone_is_kept_as_it_was(tmp_path: Path) -> None:
 def test_only_rows_and_trouble_are_shown() -> None:
     shown: list[str] = []
     found = Shown(shown.append)
-    text = RECORDINGS / "nccl" / "all_reduce_new.txt"
+    text = (ROOT / ".." / "shared" / "recordings" / "nccl" / "all_reduce_new.txt").resolve()
+    if not text.exists():
+        pytest.skip("all_reduce_new.txt is not in ../shared/recordings/nccl")
     for line in text.read_text().splitlines():
         found.line(line)
     rows = [line for line in shown if line[:1].isdigit()]
@@ -131,7 +134,7 @@ def run_of(clock: Clock, tmp_path: Path) -> Run:
 def worker(name: str, node: str = "", phase: str = "Pending", code: int | None = None) -> Json:
     state: Json = {"terminated": {"exitCode": code, "reason": "OOMKilled"}} if code is not None else {}
     return {
-        "metadata": {"name": name, "labels": {nccl_job.ROLE_LABEL: "worker"}},
+        "metadata": {"name": name, "labels": {names.ROLE_LABEL: "worker"}},
         "spec": {"nodeName": node} if node else {},
         "status": {"phase": phase, "containerStatuses": [{"state": state}] if state else []},
     }
@@ -432,9 +435,9 @@ def test_collectives_come_from_the_task_the_plan_or_the_entry() -> None:
     both = {**entry, "collectives": ["all_gather", "all_reduce"]}
     assert nccl_test.collectives(both, {"collectives": []}) == ["all_gather", "all_reduce"]
     assert nccl_test.collectives(both, {"collectives": ["alltoall"]}) == ["alltoall"]
-    for names in (["allreduce"], ["all_reduce", "all_reduce"]):
+    for wrong in (["allreduce"], ["all_reduce", "all_reduce"]):
         with pytest.raises(InputError, match="Known: all_reduce"):
-            nccl_test.collectives(entry, {"collectives": names})
+            nccl_test.collectives(entry, {"collectives": wrong})
 
 
 def test_a_sites_thresholds_and_history_reach_the_judge(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import json
 from typing import Any
 
 import pytest
-from ansible_collections.gpuops.rdma.plugins.action.gpu_taints import ADDED_TAINTS, ADDED_TOLERATIONS, ActionModule
+from ansible_collections.gpuops.rdma.plugins.action.gpu_taints import ActionModule
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import (
     DeadlinePassed,
     InputError,
@@ -18,6 +18,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import 
     NotYet,
     RdmaError,
 )
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.names import TAINTS_ADDED, TOLERATIONS_ADDED
 from ansible_collections.gpuops.rdma.plugins.module_utils._nodes import pod_gpu
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._nodes import gpu_nodes
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._nodes import tolerations as nodes_tolerations
@@ -100,14 +101,14 @@ def test_a_machine_set_gets_what_it_lacks_and_loses_only_that() -> None:
     wanted = ["nvidia.com/gpu:NoSchedule", "team=a:NoExecute"]
     action(api, wanted)._taint_machine_set("gpu")
     assert taints(api) == [GPU, TEAM]
-    assert json.loads(api.objects["gpu"]["metadata"]["annotations"][ADDED_TAINTS]) == [TEAM]
+    assert json.loads(api.objects["gpu"]["metadata"]["annotations"][TAINTS_ADDED]) == [TEAM]
 
     action(api, wanted)._taint_machine_set("gpu")
     assert api.patches == 1
 
     action(api, wanted, absent=True)._taint_machine_set("gpu")
     assert taints(api) == [GPU]
-    assert ADDED_TAINTS not in api.objects["gpu"]["metadata"]["annotations"]
+    assert TAINTS_ADDED not in api.objects["gpu"]["metadata"]["annotations"]
 
 
 def test_check_mode_predicts() -> None:
@@ -199,7 +200,7 @@ def test_no_execute_without_worker_tolerations_on_openshift() -> None:
     made._tolerate_nfd(api.list(""))
     instance = api.objects["instance"]
     assert instance["spec"]["operand"]["workerTolerations"] == [somebodys, ours]
-    assert json.loads(instance["metadata"]["annotations"][ADDED_TOLERATIONS]) == [ours]
+    assert json.loads(instance["metadata"]["annotations"][TOLERATIONS_ADDED]) == [ours]
     assert [one["what"] for one in made.changes] == ["update NodeFeatureDiscovery instance"]
 
     again = action(api, for_all)

@@ -11,12 +11,10 @@ from typing import Any
 
 import pytest
 import yaml
-from ansible_collections.gpuops.rdma.plugins.action import gpu_metrics, gpu_taints, vgpu
-from ansible_collections.gpuops.rdma.plugins.module_utils._gpu_uses import sharing, sharing_plan
-from ansible_collections.gpuops.rdma.plugins.module_utils._gpu_uses import vgpu as gpu_vgpu
+from ansible_collections.gpuops.rdma.plugins.module_utils._common import names
+from ansible_collections.gpuops.rdma.plugins.module_utils._gpu_uses import sharing
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube import objects
 from ansible_collections.gpuops.rdma.plugins.module_utils._nodes import machine_set as openshift_machine_set
-from ansible_collections.gpuops.rdma.plugins.module_utils._nodes import mark
 from ansible_collections.gpuops.rdma.plugins.module_utils._teardown import standing
 from ansible_collections.gpuops.rdma.plugins.module_utils._teardown.standing import Standing
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._teardown import revert
@@ -37,14 +35,7 @@ def inputs(line: str) -> tuple[str, dict[str, Any]]:
     return playbook, found
 
 
-def test_the_notes_are_those_of_the_actions() -> None:
-    assert (revert.TAINTS, revert.TOLERATIONS) == (gpu_taints.ADDED_TAINTS, gpu_taints.ADDED_TOLERATIONS)
-    assert (revert.VGPU_BEFORE, revert.VGPU_NODE) == (vgpu.BEFORE, vgpu.IN_EFFECT)
-    assert revert.METRICS_BEFORE == gpu_metrics.BEFORE
-    assert revert.STRATEGY_BEFORE == sharing_plan.STRATEGY_BEFORE
-    assert (standing.CONFIG_LABEL, standing.MIG_LABEL) == (sharing.CONFIG_LABEL, sharing.MIG_LABEL)
-    assert standing.VERDICT == mark.VERDICT
-    assert f"{gpu_vgpu.VGPU_LABEL}=true" == standing.VGPU_NODES
+def test_the_names_are_the_defaults_of_the_roles() -> None:
     for row, role in ROLES.items():
         defaults = yaml.safe_load((ROOT / "roles" / role / "defaults" / "main.yml").read_text())
         assert defaults[f"{role}_config_map"] == standing.CONFIG_MAP
@@ -148,12 +139,12 @@ def test_what_is_read_from_a_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
     spec = {"devicePlugin": {"config": {"name": "gpuops-gpu-sharing"}}, "migManager": {"config": {"name": "theirs"}}}
     share = {"sharing": {"timeSlicing": {"resources": []}}}
     pool = machine_set("gpu-a", {openshift_machine_set.NOTE: '{"labels": {"a": null}}'})
-    pool["spec"]["template"]["spec"]["metadata"] = {"labels": {standing.CONFIG_LABEL: "time-slicing"}}
+    pool["spec"]["template"]["spec"]["metadata"] = {"labels": {sharing.CONFIG_LABEL: "time-slicing"}}
     api = Api(
         thing("ClusterPolicy", "gpus", "", spec=spec),
-        node("n1", {**present, standing.CONFIG_LABEL: "time-slicing"}, **{gpu_taints.ADDED_TAINTS: added}),
-        node("n2", {**present, standing.MIG_LABEL: "all-1g.10gb"}),
-        node("n3", {standing.CONFIG_LABEL: "somebodys", standing.VERDICT: "bad"}, **{gpu_taints.ADDED_TAINTS: added}),
+        node("n1", {**present, sharing.CONFIG_LABEL: "time-slicing"}, **{names.TAINTS_ADDED: added}),
+        node("n2", {**present, sharing.MIG_LABEL: "all-1g.10gb"}),
+        node("n3", {sharing.CONFIG_LABEL: "somebodys", names.VERDICT_LABEL: "bad"}, **{names.TAINTS_ADDED: added}),
         ours("ConfigMap", "gpuops-gpu-sharing", data={"time-slicing": yaml.safe_dump(share)}),
         thing("ConfigMap", "theirs", "gpu-operator", data={}),
         thing("Namespace", "gpu-operator", ""),

@@ -1,0 +1,36 @@
+# Copyright: gpuops.rdma contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Labels and annotations that several packages read or write. PRIVATE to the collection."""
+
+from __future__ import annotations
+
+OWNER = "gpuops-rdma"
+"""Value of OWNED_LABEL on all objects of this collection; also the field manager of its applies."""
+OWNED_LABEL = "app.kubernetes.io/managed-by"
+NAME_LABEL = "app.kubernetes.io/name"
+OWNED = {OWNED_LABEL: OWNER}
+OWNED_SELECTOR = f"{OWNED_LABEL}={OWNER}"
+
+ROLE_LABEL = "gpuops.rdma/role"
+VERDICT_LABEL = "gpuops.rdma/verdict"
+"""Of a node: pass, fail or unknown."""
+VF_STATUS = "gpuops.rdma/vf-status"
+"""Annotation of a pod of the VF configuration: the state of its node, as JSON."""
+CORDONED_FOR_REBOOT = "gpuops.rdma/cordoned-for-reboot"
+
+# What the uses of GPUs note, and a teardown reads.
+TAINTS_ADDED = "gpuops.rdma/taints-added"
+TOLERATIONS_ADDED = "gpuops.rdma/tolerations-added"
+"""Annotation: the tolerations that are ours, as JSON."""
+DRIVER_BEFORE_VGPU = "gpuops.rdma/driver-before-vgpu"
+"""Annotation of the ClusterPolicy: what its driver said before us, so that it can be put back."""
+VGPU_CONFIG = "gpuops.rdma/vgpu-config"
+"""Annotation of a node: digest of the driver and licence that its driver's pod was started with."""
+METRICS_BEFORE = "gpuops.rdma/metrics-before"
+"""Annotation of the ClusterPolicy: its exporter's settings before us; of a namespace: that its label is ours."""
+MIG_STRATEGY_BEFORE = "gpuops.rdma/mig-strategy-before"
+"""Annotation of the ClusterPolicy, JSON {before, set}: its mig.strategy before us, and what we made it."""
+
+GPU_TAINTS = ("nvidia.com/gpu", "amd.com/gpu")
+"""Keys of the taints that GPU nodes commonly have."""

@@ -1,0 +1,53 @@
+# Copyright: gpuops.rdma contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Versions as charts, images, operators of OLM, kernels and Python packages write them. PRIVATE to the collection."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import RdmaError
+
+MISSING_LIBRARY = ""
+try:
+    from packaging.version import Version
+except ImportError as error:  # reported by parse(), so that documentation renders without the library
+    MISSING_LIBRARY = str(error)
+
+_FORM = re.compile(
+    r"\s*(?:[a-z][a-z0-9.-]*\.(?=v\d))?v?(\d+(?:\.\d+)*)"
+    r"(?:[-.]?(alpha|beta|rc|dev|a|b)[-.]?(\d*)(?![a-z0-9]))?"
+)
+
+
+def parse(text: Any) -> Version:
+    """The version that ``text`` starts with; ``none()`` where it starts with none.
+
+    ``v26.7.0-rc.2`` < ``26.7.0`` == ``v26.7.0-ubi8`` == ``gpu-operator-certified.v26.7.0`` == ``26.7``. Suffixes but
+    those of pre-releases do not count: a kernel's ``5.15.0-1055-oracle`` is 5.15.0.
+    """
+    if MISSING_LIBRARY:
+        raise RdmaError("Cannot compare versions without the Python package packaging, which ansible-core requires.")
+    found = _FORM.match(str(text))
+    if not found:
+        return Version("0.dev0")
+    numbers, stage, number = found.groups()
+    return Version(f"{numbers}.{stage}{number or 0}" if stage else numbers)
+
+
+def none() -> Version:
+    """Older than every version."""
+    return parse("")
+
+
+def known(text: Any) -> bool:
+    """Whether ``text`` starts with a version."""
+    return parse(text) > none()
+
+
+def minor(text: Any) -> Version:
+    """Major and minor number only: 1.34 of ``v1.34.2+k3s1``."""
+    version = parse(text)
+    return Version(f"{version.major}.{version.minor}") if version > none() else version

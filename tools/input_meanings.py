@@ -1,19 +1,44 @@
 # Copyright: gpuops.rdma contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What an input of the playbooks means where the text of one role would not do: input_meanings.yml."""
+"""What the inputs of the playbooks mean: the text of the role's variable that they become, or input_meanings.yml where
+that of one role would not do."""
 
 from __future__ import annotations
 
+import functools
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+import options
 import yaml
 
 TABLE = Path(__file__).with_suffix(".yml")
 MEANINGS: dict[str, str] = yaml.safe_load(TABLE.read_text("utf-8"))
+# Inputs whose mapping is more than a default -> the variable that they become.
+ALIASES = {"rdma_install": "plan_install", "rdma_report_dir": "report_dir"}
+_MAPPING = re.compile(r"^(?P<role>[a-z_]+): \"\{\{ (?P<input>rdma_[a-z_]+) \| default\((?P<default>.*)\) \}\}\"$")
+
+
+def mapped(text: str) -> list[tuple[str, str, str]]:
+    """(variable of a role, input, its default in Jinja) of each line of YAML that maps an input to a role."""
+    found = (_MAPPING.match(line.strip()) for line in text.splitlines())
+    return [one.group("role", "input", "default") for one in found if one and one["role"] in options.variables()]
+
+
+@functools.cache
+def names() -> dict[str, str]:
+    """Variable of a role -> the input that becomes it, of all playbooks."""
+    files = sorted((options.ROOT / "playbooks/vars").glob("*.yml"))
+    found = {role: name for path in files for role, name, _ in mapped(path.read_text("utf-8"))}
+    return {**found, **{role: name for name, role in ALIASES.items()}}
+
+
+def described(variable: str) -> Any:
+    """The description of a role's variable, which mentions inputs where it mentions variables."""
+    return options.renamed(options.variables()[variable]["description"], names())
 
 
 def meaning(name: str, descriptions: Iterable[Any]) -> Any:
@@ -26,14 +51,6 @@ def meaning(name: str, descriptions: Iterable[Any]) -> Any:
         told = "".join(f"\n  {text}" for text in texts)
         raise SystemExit(f"{name}: roles describe it in different words; say in {TABLE.name} what it means:{told}")
     return next(iter(texts.values()))
-
-
-def kind(option: Mapping[str, Any]) -> str:
-    """What a table says that an option takes: its choices, or its type."""
-    if option.get("choices"):
-        return ", ".join(str(one) for one in option["choices"])
-    told = str(option.get("type", "str"))
-    return f"{told} of {option['elements']}" if "elements" in option else told
 
 
 def plain(description: Any) -> str:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import options
 import yaml
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -132,7 +133,7 @@ def _words(condition: str, variables: Mapping[str, Any]) -> str:
 
 def _row(role: str, given: str) -> tuple[str, ...]:
     """Raises for a role that is not there, that has no molecule scenario, or does not say what proves it."""
-    main = _load(ROOT / "roles" / role / "meta" / "argument_specs.yml")["argument_specs"]["main"]
+    main = options.roles().get(role, {"description": ()})
     proof = next((one for one in main["description"] if PROOF.search(one)), "")
     if not proof or not (ROOT / "extensions" / "molecule" / role / "verify.yml").is_file():
         raise FileNotFoundError(

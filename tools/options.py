@@ -1,7 +1,8 @@
 # Copyright: gpuops.rdma contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Options have one source, the DOCUMENTATION of the modules; this derives plugins/module_utils/_specs from it."""
+"""Options have one source, the DOCUMENTATION of the modules. This derives from it plugins/module_utils/_specs, and the
+argument specs, defaults and READMEs of the roles, whose meta/options.yml has only what no module says."""
 
 from __future__ import annotations
 
@@ -9,7 +10,8 @@ import ast
 import functools
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,7 @@ import yaml
 ROOT = Path(__file__).resolve().parents[1]
 SPECS = Path("plugins/module_utils/_specs")
 WIDTH = 120
+CELL = 260  # characters of a description in a table
 Json = dict[str, Any]
 
 # What DOCUMENTATION has no field for. A name is a secret wherever it stands, or, with its module's, there alone.
@@ -182,3 +185,241 @@ def _literal(value: Any) -> str:
     if isinstance(value, list):
         return "[" + ", ".join(_literal(one) for one in value) + "]"
     return json.dumps(value, ensure_ascii=False) if isinstance(value, str) else repr(value)
+
+
+# ---- roles ---------------------------------------------------------------------------------------------------------
+
+RUN_FILES: dict[str, Json] = {
+    "plan": {
+        "default": "rdma-report/run/plan.json",
+        "description": "plan.json of this run; the role C(plan) writes it.",
+    },
+    "run_dir": {"default": "rdma-report/run"},
+}
+"""Options of modules -> what they are in roles that need them, so that the roles of a play share a run folder."""
+EMPTY: Json = {"str": "", "path": "", "list": [], "dict": {}}
+"""Defaults of variables for options that may be left out: the modules take these for not given."""
+_VARIABLE = re.compile(r"\{\{ (\w+)( \| default\(omit, true\))? \}\}")
+_MENTION = re.compile(r"\b(O|RV)\(([\w.\[\]]+)(=[^)]*)?\)")
+_ORDER = ("type", "elements", "description", "required", "choices", "default", "no_log", "options")
+_TABLE = re.compile(r"^\| variable \|.*\n(?:\|.*\n)*", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Source:
+    """The option of a module that a variable of a role becomes."""
+
+    module: str
+    path: tuple[str, ...]
+    option: Json
+    omitted: bool
+    """Whether an empty variable leaves the option out."""
+
+
+@functools.cache
+def roles(root: Path = ROOT) -> dict[str, Json]:
+    """Role -> the entry point ``main`` of its argument specs."""
+    return {path.name: role(path) for path in sorted((root / "roles").iterdir()) if (path / "tasks").is_dir()}
+
+
+def variables() -> dict[str, Json]:
+    """Variable -> option, of all roles."""
+    return {name: option for one in roles().values() for name, option in one["options"].items()}
+
+
+def role(path: Path) -> Json:
+    """The argument spec of one role: what its tasks give to modules, and what meta/options.yml says beyond or instead.
+    SystemExit where that repeats what a module says, or an option has neither a default nor must be given."""
+    own = _load(path / "meta/options.yml")
+    given: dict[str, Json] = own.get("options") or {}
+    sources = sources_of(path)
+    options: dict[str, Json] = {}
+    for name in dict.fromkeys([*sources, *given]):
+        instead = given.get(name) or {}
+        derived = _derived(sources[name][0], sources) if name in sources else {}
+        if repeated := [key for key, value in instead.items() if key in derived and derived[key] == value]:
+            raise SystemExit(f"{path.name}: meta/options.yml repeats {', '.join(repeated)} of {name}: leave it out.")
+        option = {**derived, **instead}
+        if instead.get("required"):
+            option.pop("default", None)
+        elif "default" in instead or not option.get("required"):
+            option.pop("required", None)
+            if "default" not in option:
+                raise SystemExit(f"{path.name}: {name} has no default: give one in meta/options.yml.")
+        options[name] = {key: option[key] for key in _ORDER if key in option}
+    return {
+        "short_description": _load(path / "meta/main.yml")["galaxy_info"]["description"],
+        "description": own["description"],
+        "author": ["gpuops maintainers"],
+        "options": options,
+    }
+
+
+def sources_of(path: Path) -> dict[str, list[Source]]:
+    """Variable of a role -> the options that it becomes, the one that describes it first: that of the task which
+    registers ``ROLE_result``, else of the module with the role's name, else of the first task."""
+    found: dict[str, list[tuple[bool, Source]]] = {}
+    shared = {key: value for file in sorted(path.glob("vars/*.yml")) for key, value in _load(file).items()}
+    files = sorted(path.glob("tasks/*.yml"), key=lambda file: (file.stem != "main", file.stem))
+    tasks = [task for file in files for task in _tasks(_load(file) or [])]
+    for task in tasks:
+        known = {**shared, **(task.get("vars") or {})}
+        for key, value in task.items():
+            module = key.removeprefix("gpuops.rdma.")
+            if module != key and isinstance(value, dict):
+                for name, source in _given(value, module_options(module), module, (), known):
+                    found.setdefault(name, []).append((task.get("register") == f"{path.name}_result", source))
+    for task in tasks:
+        found.pop(str(task.get("register")), None)
+    return {
+        name: [one for _, one in sorted(listed, key=lambda one: (not one[0], one[1].module != path.name))]
+        for name, listed in found.items()
+    }
+
+
+def _given(
+    value: Json, taken: Mapping[str, Json], module: str, path: tuple[str, ...], known: Mapping[str, Any]
+) -> Iterator[tuple[str, Source]]:
+    """Variables that are given as they are, with their options; ``known`` are those of the task and of vars/."""
+    for key, one in value.items():
+        if key not in taken:
+            raise SystemExit(f"gpuops.rdma.{module} takes no {'.'.join((*path, key))}.")
+        bare = _VARIABLE.fullmatch(one) if isinstance(one, str) else None
+        if bare and bare[1] not in known:
+            yield bare[1], Source(module, (*path, key), taken[key], bool(bare[2]))
+        inner = known[bare[1]] if bare and bare[1] in known else one
+        for item in inner if isinstance(inner, list) else [inner]:
+            if isinstance(item, dict) and taken[key].get("suboptions"):
+                yield from _given(item, taken[key]["suboptions"], module, (*path, key), known)
+
+
+def _derived(source: Source, sources: Mapping[str, list[Source]]) -> Json:
+    """A role's option as the module has it. Lists have no choices there: the texts of AWX's surveys and of -e become
+    lists only in the module. Nor have variables whose default is none of the choices."""
+    option = argument(source.option, source.module, source.path[-1])
+    option.pop("aliases", None)
+    if not option.get("no_log"):
+        option.pop("no_log", None)
+    common = RUN_FILES.get(source.path[0], {}) if len(source.path) == 1 and not source.omitted else {}
+    if common:
+        option.pop("required", None)
+        option["default"] = common["default"]
+    if "default" not in option and not option.get("required") and option["type"] in EMPTY:
+        option["default"] = EMPTY[option["type"]]
+    if option["type"] == "list" or ("default" in option and option["default"] not in option.get("choices", ())):
+        option.pop("choices", None)
+    own = {one.path: name for name, listed in sources.items() for one in listed if one.module == source.module}
+    return {**option, **_documented(source.option, source.module, own), **common}
+
+
+def _documented(option: Json, module: str, own: Mapping[tuple[str, ...], str]) -> Json:
+    """What documentation has besides the argument spec: texts, with the role's names of the options they mention."""
+
+    made: Json = {"description": renamed(option["description"], {".".join(path): name for path, name in own.items()})}
+    if option.get("suboptions"):
+        made["options"] = {
+            key: {**argument(one, module, key), **_documented(one, module, own)}
+            for key, one in option["suboptions"].items()
+        }
+    return made
+
+
+def renamed(description: Any, names: Mapping[str, str]) -> Any:
+    """A description with other names of the options that it mentions; those without one, and returned values, are
+    mentioned as code."""
+
+    def mention(found: re.Match[str]) -> str:
+        parts = found[2].replace("[]", "").split(".")
+        for length in range(len(parts), 0, -1):
+            name = names.get(".".join(parts[:length]))
+            if found[1] == "O" and name:
+                rest = "".join(f".{part}" for part in parts[length:])
+                return f"O({name}{'[]' if rest else ''}{rest}{found[3] or ''})"
+        return f"C({found[2]}{found[3] or ''})"
+
+    if isinstance(description, list):
+        told = [_MENTION.sub(mention, str(one).strip()) for one in description]
+        return told[0] if len(told) == 1 else told
+    return _MENTION.sub(mention, str(description).strip())
+
+
+def role_outputs(root: Path = ROOT) -> dict[Path, str]:
+    """Path -> text of what is generated of every role."""
+    found = {}
+    for name, main in roles(root).items():
+        path = root / "roles" / name
+        options = main["options"]
+        defaults = {key: option["default"] for key, option in options.items() if "default" in option}
+        found[path / "meta/argument_specs.yml"] = _GENERATED + dump({"argument_specs": {"main": main}})
+        found[path / "defaults/main.yml"] = _GENERATED + dump(defaults)
+        found[path / "README.md"] = readme(path / "README.md", options)
+    return found
+
+
+_GENERATED = """---
+# Generated by tools/generate.py from meta/options.yml, tasks/ and the documentation of the modules
+"""
+
+
+def readme(path: Path, options: Mapping[str, Json]) -> str:
+    """The text of a role's README with its table of variables made anew."""
+    rows = [
+        f"| `{name}` | {kind(one)} | {_cell(one['default']) if 'default' in one else 'required'} | {told(one)} |\n"
+        for name, one in options.items()
+    ]
+    table = "| variable | type | default | meaning |\n|---|---|---|---|\n" + "".join(rows)
+    text, count = _TABLE.subn(lambda _found: table, path.read_text("utf-8"), count=1)
+    if not count:
+        raise SystemExit(f"{path}: has no table that begins with | variable |.")
+    return text
+
+
+def _cell(default: Any) -> str:
+    return f"`{json.dumps(default, ensure_ascii=False)}`"
+
+
+def kind(option: Mapping[str, Any]) -> str:
+    """What a table says that an option takes: its choices, or its type."""
+    if option.get("choices"):
+        return ", ".join(str(one) for one in option["choices"])
+    name = str(option.get("type", "str"))
+    return f"{name} of {option['elements']}" if "elements" in option else name
+
+
+def told(option: Mapping[str, Any]) -> str:
+    """A description in Markdown, for a table: its first paragraph, and those after it that a row has place for.
+    ansible-doc has all of them."""
+    text = option["description"]
+    found = ""
+    for one in [text] if isinstance(text, str) else text:
+        if found and len(found) + len(one) > CELL:
+            break
+        found = f"{found} {one.strip()}".strip()
+    return re.sub(r"\b(?:[VCOEM]|RV)\(([^)]*)\)", r"`\1`", found).replace("|", "\\|")
+
+
+def dump(document: Any) -> str:
+    """YAML in the form of this repository."""
+    return yaml.dump(document, Dumper=_Indented, sort_keys=False, width=110, allow_unicode=True)
+
+
+class _Indented(yaml.SafeDumper):
+    """Sequences indented, as everywhere in this repository."""
+
+    def increase_indent(self, flow: bool = False, indentless: bool = False) -> None:
+        return super().increase_indent(flow, False)
+
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
+
+
+def _tasks(nodes: Iterable[Json]) -> Iterator[Json]:
+    """All tasks, also those of blocks, in order."""
+    for node in nodes:
+        yield node
+        for part in ("block", "rescue", "always"):
+            yield from _tasks(node.get(part) or ())
+
+
+def _load(path: Path) -> Any:
+    return yaml.safe_load(path.read_text("utf-8"))

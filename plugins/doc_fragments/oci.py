@@ -11,11 +11,12 @@ class ModuleDocFragment:
 options:
   auth_type:
     description:
+    - How to authenticate. E(OCI_CLI_AUTH) is the default, else V(config).
     - V(config) uses a profile of the config file, V(security_token) the session token of one.
     - V(environment) uses the variables C(OCI_CLI_TENANCY), C(OCI_CLI_USER), C(OCI_CLI_FINGERPRINT), C(OCI_CLI_REGION)
       and C(OCI_CLI_KEY_FILE) or C(OCI_CLI_KEY_CONTENT).
     - The others use what the instance, the resource or the pod is given by OCI.
-    - E(OCI_CLI_AUTH) is the default, else V(config). It may have the values of the OCI CLI too, of which C(api_key) is
+    - E(OCI_CLI_AUTH) may have the values of the OCI CLI too, of which C(api_key) is
       V(environment) where the environment has a key, else V(config).
     type: str
     choices:
@@ -26,13 +27,13 @@ options:
     - resource_principal
     - workload_identity
   config_file:
-    description: E(OCI_CLI_CONFIG_FILE) is the default, else C(~/.oci/config).
+    description: Config file of OCI. E(OCI_CLI_CONFIG_FILE) is the default, else C(~/.oci/config).
     type: path
   profile:
-    description: E(OCI_CLI_PROFILE) is the default, else V(DEFAULT).
+    description: Profile of the config file. E(OCI_CLI_PROFILE) is the default, else V(DEFAULT).
     type: str
   region:
-    description: Instead of that of the profile, e.g. V(eu-frankfurt-1).
+    description: Region, instead of that of the profile, e.g. V(eu-frankfurt-1).
     type: str
   service_endpoint:
     description: URL that all services are asked at, instead of those of the region.

@@ -72,7 +72,7 @@ options:
     type: str
     default: registry.k8s.io/pause:3.10
   timeout:
-    description: Seconds for each wait but the last.
+    description: Seconds for each wait but the last, until the autoscaler runs, and until new nodes offer O(resources).
     type: int
     default: 3600
   removal_timeout:

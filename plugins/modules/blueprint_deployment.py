@@ -63,9 +63,10 @@ options:
     default: false
   record:
     description:
-    - C(namespace/name) of a ConfigMap in which digests of what was sent are kept, because the server may not tell a
-      deployment's content. Without it, a deployment whose content is not told is taken for the one asked for.
-    - With it, the sizes of shared pools and the names of nodes are read from the cluster for the judgement.
+    - ConfigMap with digests of what was sent, as C(namespace/name).
+    - The server may not tell a deployment's content. Without the digests, a deployment whose content is not told is
+      taken for the one asked for.
+    - With them, the sizes of shared pools and the names of nodes are read from the cluster for the judgement.
     type: str
     default: ''
   known:

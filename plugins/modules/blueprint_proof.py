@@ -45,7 +45,7 @@ options:
     type: bool
     default: true
   completion:
-    description: Ask its endpoint.
+    description: Have a prompt completed by its endpoint.
     type: bool
     default: false
   endpoint:

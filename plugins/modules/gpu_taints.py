@@ -85,7 +85,7 @@ options:
     type: str
     default: registry.k8s.io/pause:3.10
   timeout:
-    description: Seconds for the DaemonSets, and again for the proof.
+    description: Seconds for the nodes, and again for the proof.
     type: int
     default: 600
   grace:

@@ -70,7 +70,7 @@ options:
     type: int
     default: 0
   availability_domain:
-    description: Full name, e.g. V(AbCd:EU-FRANKFURT-1-AD-1).
+    description: Full name of the availability domain, e.g. V(AbCd:EU-FRANKFURT-1-AD-1).
     type: str
     default: ''
   subnet:
@@ -78,7 +78,7 @@ options:
     type: str
     default: ''
   security_groups:
-    description: OCIDs of network security groups of the nodes.
+    description: OCIDs of the nodes' network security groups.
     type: list
     elements: str
     default: []
@@ -142,7 +142,7 @@ options:
     elements: str
     default: []
   tags:
-    description: Freeform tags.
+    description: Freeform tags of what is made.
     type: dict
     default: {}
   before_join:
@@ -165,7 +165,7 @@ options:
     elements: str
     default: []
   ignore:
-    description: Ids of findings against a new pool that are no errors, e.g. V(oci.capacity).
+    description: Ids of findings that are no errors, e.g. V(oci.capacity).
     type: list
     elements: str
     default: []

@@ -28,7 +28,7 @@ options:
     type: str
     required: true
   availability_domain:
-    description: Full name, e.g. V(AbCd:EU-FRANKFURT-1-AD-1).
+    description: Full name of the availability domain, e.g. V(AbCd:EU-FRANKFURT-1-AD-1).
     type: str
     required: true
   shape:
@@ -40,7 +40,9 @@ options:
     type: int
     required: true
   kind:
-    description: A managed node pool with a compute cluster, or self-managed nodes of a cluster network.
+    description:
+    - V(managed_compute_cluster) is a node pool of OKE with a compute cluster.
+    - V(cluster_network) is a cluster network whose instances join the cluster by themselves.
     type: str
     choices: [managed_compute_cluster, cluster_network]
     default: managed_compute_cluster

@@ -48,7 +48,7 @@ options:
     type: str
     default: openshift-marketplace
   channel:
-    description: Without it the one that is subscribed to, else the package's default.
+    description: Channel of the Subscription; by default the one that is subscribed to, else the package's default.
     type: str
     default: ""
   csv:
@@ -61,6 +61,9 @@ options:
       lets OLM upgrade by itself.
     type: str
     default: Manual
+    choices:
+    - Manual
+    - Automatic
   every_namespace:
     description: The operator watches all namespaces, as its version must allow.
     type: bool

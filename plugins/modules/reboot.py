@@ -26,7 +26,7 @@ options:
     type: path
     required: true
   batch:
-    description: 'How many nodes at a time: a number or a percentage.'
+    description: "How many nodes reboot at a time: a number or a percentage."
     type: str
     default: 10%
   timeout:

@@ -85,9 +85,9 @@ options:
     default: helm
   resume:
     description:
-    - What to do about a release that a killed Helm left pending. V(true) deletes the record of that one revision and
-      starts again; the objects that it made stay and are taken over.
-    - V(false) fails and says so.
+    - Go on over a Helm release that an interrupted run left pending.
+    - V(true) deletes the record of that one revision and starts again; the objects that it made stay and are taken
+      over. V(false) fails and says so.
     type: bool
     default: false
   pending_timeout:

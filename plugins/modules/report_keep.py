@@ -29,7 +29,7 @@ options:
     required: true
   keep:
     description:
-    - V(none) keeps no page.
+    - Where report.html is kept beside O(dir); V(none) keeps no page.
     - V(configmap) and V(secret) are objects of the cluster; one is overwritten by the next report.
     - V(object_storage) writes C(PREFIX/CLUSTER/TIME-report.html) into a bucket; earlier ones stay.
     - V(artifact) is the page as gzip in base64 in C(rdma_report_html) of the job's artifacts, by cluster, of at most
@@ -46,7 +46,9 @@ options:
     type: str
     default: gpuops-nccl
   bucket:
-    description: Bucket of Object Storage, for V(object_storage).
+    description:
+    - Bucket of Object Storage, for V(object_storage). OCI is reached by the environment or C(module_defaults) of
+      C(group/gpuops.rdma.oci).
     type: str
     default: ''
   prefix:

@@ -99,7 +99,7 @@ options:
     type: bool
     default: false
   timeout:
-    description: Seconds for the whole set.
+    description: Seconds until the wait gives up, for all nodes or objects together.
     type: int
     default: 900
   grace:

@@ -21,7 +21,7 @@ SPEC: dict[str, Any] = {
     "source_namespace": {"type": "str", "default": "openshift-marketplace"},
     "channel": {"type": "str", "default": ""},
     "csv": {"type": "str", "default": ""},
-    "approval": {"type": "str", "default": "Manual"},
+    "approval": {"type": "str", "default": "Manual", "choices": ["Manual", "Automatic"]},
     "every_namespace": {"type": "bool", "default": False},
     "config": {"type": "dict", "default": {}},
     "catalog_image": {"type": "str", "default": ""},

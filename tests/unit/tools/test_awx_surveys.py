@@ -29,6 +29,7 @@ sys.path[:0] = [str(ROOT / "tools")]
 import awx_templates
 import generate
 import input_meanings
+import options
 from support import fake_awx
 
 TEMPLATES = [(template.name, template, given) for template, given in awx_templates.templates(generate.INPUTS)]
@@ -75,7 +76,7 @@ def role_values(template: Any, extra: dict[str, Any], names: set[str]) -> dict[s
 
 def validated(values: dict[str, Any]) -> dict[str, Any]:
     """As core checks them by the role's argument spec, and then as the actions read them."""
-    spec = {name: _plain_spec(awx_templates.options()[name]) for name in values}
+    spec = {name: _plain_spec(options.variables()[name]) for name in values}
     assert not ArgumentSpecValidator(spec).validate(dict(values)).error_messages
     result = ArgumentSpecValidator(spec).validate(argspec.with_lists(spec, values))
     assert not result.error_messages

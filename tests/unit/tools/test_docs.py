@@ -209,6 +209,14 @@ def test_no_shape_is_only_copied():
 
 def test_a_new_role_passes_the_check_of_roles(checkout, monkeypatch):
     assert new(checkout, "role", "gpu_burn") == 0
+    written = tool("options.py").role_outputs(checkout)
+    for path, text in written.items():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, "utf-8")
+    assert set(yaml.safe_load(written[checkout / "roles/gpu_burn/defaults/main.yml"])) == {
+        "gpu_burn_nodes",
+        "gpu_burn_selector",
+    }
     check_docs = tool("check_docs")
     monkeypatch.setattr(check_docs, "ROOT", checkout)
     assert list(check_docs.check_role("gpu_burn")) == []

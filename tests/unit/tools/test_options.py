@@ -107,3 +107,90 @@ def test_suboptions_of_a_task_are_checked_and_defaults_of_modules_are_not(check_
     found = list(check_docs._arguments("here", [{"gpuops.rdma.gpu_rows": rows}]))
     assert [one.partition("rows")[2][2:] for one in found] == ["rows takes no node", "rows needs row"]
     assert not list(check_docs._arguments("here", [{"module_defaults": {"gpuops.rdma.wait": {"timeout": 3}}}]))
+
+
+# ---- roles ---------------------------------------------------------------------------------------------------------
+
+TASKS = """
+- name: Apply
+  gpuops.rdma.manifest:
+    plan: "{{ burn_plan }}"
+
+- name: Share
+  gpuops.rdma.gpu_sharing:
+    share:
+      - key: "{{ burn_key }}"
+        strategy: mps
+        replicas: 2
+    default: "{{ burn_default | default(omit, true) }}"
+    state: "{{ burn_state }}"
+    machine_sets: "{{ burn_sets }}"
+    timeout: "{{ burn_minutes | int * 60 }}"
+    name: "{{ burn_found.name }}"
+  register: burn_result
+"""
+
+
+def made_role(root: Path, given: str = "{}", tasks: str = TASKS) -> dict[str, Any]:
+    """The argument spec of a role with these tasks."""
+    for folder in ("meta", "tasks"):
+        (root / "burn" / folder).mkdir(parents=True)
+    (root / "burn/tasks/main.yml").write_text(tasks, "utf-8")
+    (root / "burn/meta/main.yml").write_text("galaxy_info: {description: Burn}", "utf-8")
+    (root / "burn/meta/options.yml").write_text(f"description: [Burns.]\noptions: {given}", "utf-8")
+    return options.role(root / "burn")
+
+
+def test_a_roles_options_follow_from_its_tasks(tmp_path: Path) -> None:
+    made = made_role(
+        tmp_path, "{burn_key: {default: mps}, burn_minutes: {type: int, description: Of all., default: 1}}"
+    )
+    assert made["short_description"] == "Burn"
+    assert list(made["options"]) == ["burn_plan", "burn_key", "burn_default", "burn_state", "burn_sets", "burn_minutes"]
+    assert made["options"]["burn_plan"]["default"] == "rdma-report/run/plan.json"
+    assert made["options"]["burn_default"]["default"] == "", "the module's default is none: an empty text is left out"
+    assert made["options"]["burn_state"]["choices"] == ["present", "absent"]
+    assert "required" not in made["options"]["burn_key"], "what the role has a default for need not be given"
+    assert "O(burn_state=absent)" in str(made["options"]["burn_sets"]["description"])
+
+
+def test_what_a_role_says_beyond_the_modules_must_be_new(tmp_path: Path) -> None:
+    with pytest.raises(SystemExit, match=r"repeats default of burn_state"):
+        made_role(tmp_path, "{burn_key: {default: mps}, burn_state: {default: present}}")
+
+
+def test_an_option_of_a_role_has_a_default_or_must_be_given(tmp_path: Path) -> None:
+    tasks = '[{gpuops.rdma.wait: {for: nodes, count: "{{ burn_count }}"}}]'
+    with pytest.raises(SystemExit, match="burn_count has no default"):
+        made_role(tmp_path / "without", tasks=tasks)
+    assert made_role(tmp_path / "given", "{burn_count: {required: true}}", tasks)["options"]["burn_count"]["required"]
+
+
+def test_a_task_of_a_role_gives_what_its_module_takes(tmp_path: Path) -> None:
+    with pytest.raises(SystemExit, match=r"gpuops\.rdma\.wait takes no timeuot"):
+        made_role(tmp_path, tasks='[{gpuops.rdma.wait: {for: nodes, timeuot: "{{ burn_timeout }}"}}]')
+
+
+def test_lists_of_roles_have_no_choices(tmp_path: Path) -> None:
+    """``-e burn_measures=label,cordon`` and lines of a survey become lists in the module; core would refuse them."""
+    made = made_role(tmp_path, tasks='[{gpuops.rdma.node_mark: {measures: "{{ burn_measures }}"}}]')
+    assert (
+        made["options"]["burn_measures"]["default"] == ["label"] and "choices" not in made["options"]["burn_measures"]
+    )
+
+
+def test_the_task_whose_result_is_the_roles_describes_a_variable(tmp_path: Path) -> None:
+    both = """[{gpuops.rdma.olm_operator: {timeout: "{{ burn_timeout }}"}},
+      {gpuops.rdma.wait: {for: nodes, timeout: "{{ burn_timeout }}"}, register: burn_result}]"""
+    made = made_role(tmp_path, tasks=both)["options"]["burn_timeout"]
+    assert made["description"] == options.module_options("wait")["timeout"]["description"]
+
+
+def test_a_readme_gets_its_table_and_keeps_the_rest(tmp_path: Path) -> None:
+    page = tmp_path / "README.md"
+    page.write_text("# burn\n\n| variable | type |\n|---|---|\n| `gone` | str |\n\nResult: burn_result.\n", "utf-8")
+    given = {"burn_x": {"type": "str", "choices": ["a", "b"], "default": "a", "description": ["See V(b).", "x" * 300]}}
+    assert options.readme(page, given) == (
+        "# burn\n\n| variable | type | default | meaning |\n|---|---|---|---|\n"
+        '| `burn_x` | a, b | `"a"` | See `b`. |\n\nResult: burn_result.\n'
+    )

@@ -11,7 +11,5 @@ SAY IN TWO LINES WHAT IT DOES, WHEN IT ENDS, AND BY WHAT IT IS PROVEN.
 
 | variable | type | default | meaning |
 |---|---|---|---|
-| `NAME_nodes` | list of str | `[]` | Only these nodes. |
-| `NAME_selector` | str | `""` | Only nodes with these labels. |
 
 Result: NAME_result: `summary`, `nodes`.

@@ -1,3 +1,0 @@
----
-NAME_nodes: []
-NAME_selector: ""

@@ -1,0 +1,4 @@
+---
+# What no module says about this role; the rest of meta/argument_specs.yml follows from its tasks. make docs
+description:
+  - SAY WHAT IT WRITES, WHEN IT ENDS, AND BY WHAT IT IS PROVEN.

@@ -160,6 +160,7 @@ def outputs(shapes: Sequence[Shape]) -> dict[pathlib.Path, str]:
         oci_tables.DOCUMENT: oci_tables.document(table),
         openshift_tables.DOCUMENT: openshift_tables.document(table),
         awx_templates.TEMPLATES: awx_templates.text(INPUTS),
+        ROOT / "plugins/module_utils/_common/findings_table.py": catalogue.table(),
         **{ROOT / "docs" / name: text for name, text in catalogue.pages().items()},
         **options.outputs(),
         **options.role_outputs(),

@@ -14,6 +14,7 @@ from typing import Any, Optional
 from urllib.parse import quote
 
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError, NotFound, RdmaError
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.findings import finding
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Finding, Json
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.names import METRICS_BEFORE as BEFORE
 from ansible_collections.gpuops.rdma.plugins.module_utils._gpu_uses import metrics
@@ -34,11 +35,6 @@ OPENSHIFT = "/apis/config.openshift.io"
 EXPORTED = "nvidia.com/gpu.deploy.dcgm-exporter"
 SHAPE = "node.kubernetes.io/instance-type"
 POLL, AGAIN = 1.0, 5.0
-REMEDY = {
-    "gauges": "",
-    "series": "The exporters are well: see Prometheus' targets (Observe > Targets in OpenShift's console) and its log. "
-    f"After HTTP 401 or 403 see the ClusterRole {metrics.VIEW}: ServiceAccount {metrics.READER} is bound to it.",
-}
 SAMPLED = 3
 """Nodes whose exporters are asked for all that the dashboard reads."""
 
@@ -261,7 +257,7 @@ class ActionModule(RdmaAction):
         while True:
             findings = metrics.judge(nodes, self._read(nodes, wanted), wanted) + self._others(report, len(nodes))
             if not nodes:
-                findings.append(Finding("metrics.nodes", "error", "cluster", "no node runs the exporter", "GPU nodes"))
+                findings.append(finding("metrics.nodes", "cluster", "no node runs the exporter", expected="GPU nodes"))
             if not findings:
                 asked = {"arrived_at": self.querier} if self.querier else {}
                 return {"scraped_by": scraped, "nodes": len(nodes), "metrics": sorted(wanted), **asked}
@@ -333,27 +329,25 @@ class ActionModule(RdmaAction):
         requests: list[tuple[str, Json]] = []
         if report:
             url = f"http://{metrics.REPORT}.{self.args['report_namespace']}.svc:{metrics.REPORT_PORT}/metrics"
-            requests.append(("gauges", {"do": "get", "to": url, "tries": 5}))
+            requests.append(("metrics.gauges", {"do": "get", "to": url, "tries": 5}))
         if self.querier:
             url = f"{self.querier}/api/v1/query?query={quote(metrics.ARRIVED)}"
             request: Json = {"do": "get", "to": url, "tries": 3}
-            requests.append(("series", probe.as_account(request) if self.guarded else request))
+            requests.append(("metrics.series", probe.as_account(request) if self.guarded else request))
         if not requests:
             return []
         ask = Ask("", [request for _name, request in requests], account=metrics.READER if self.guarded else "")
         found = self._ask(self.namespace, {"gpuops-metrics-others": ask})["gpuops-metrics-others"]
         findings = []
-        for (what, request), answer in zip(requests, found):
+        for (ident, request), answer in zip(requests, found):
             text = str(answer.get("text") or "")
             why = "" if answer["ok"] else str(answer.get("error"))
-            if what == "gauges":
+            if ident == "metrics.gauges":
                 why = why or ("" if metrics.names(text) else "no sample is in the answer")
             else:
                 why = why or metrics.arrived(text, nodes)
             if why:
-                findings.append(
-                    Finding(f"metrics.{what}", "error", request["to"].partition("?")[0], why, "samples", REMEDY[what])
-                )
+                findings.append(finding(ident, request["to"].partition("?")[0], why, expected="samples"))
         return findings
 
     def _ask(self, namespace: str, asks: dict[str, Ask]) -> dict[str, list[Json]]:

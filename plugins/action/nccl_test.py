@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Callable, Optional
 
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError, RdmaError
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.findings import finding
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import (
     Finding,
     Json,
@@ -323,7 +324,7 @@ def judge(run: NcclRun, outcome: Outcome, test: job.Test, entry: Json, standard:
     if decided is not None:
         verdict = replace(verdict, verdict=decided[0], reason=decided[1])
         severity = "error" if decided[0] == "fail" else "unknown"
-        findings = findings or [Finding("nccl.result", severity, "nccl", decided[1], "", "", "nccl_test")]
+        findings = findings or [finding("nccl.result", "nccl", decided[1], severity=severity)]
         findings += [item for item in verdict.findings if item.id != "nccl.result"]
     else:
         findings += verdict.findings
@@ -357,14 +358,12 @@ def _findings(outcome: Outcome, test: job.Test) -> list[Finding]:
     """Nodes that the end of the job names."""
     remedy = f"kubectl describe node NODE; the log is in run/logs/{test.name}.log"
     found = [
-        Finding(
+        finding(
             "nccl.worker",
-            "error",
             node,
             f"its worker ended with {why} in the middle of the NCCL test",
-            "a worker that runs to the end",
-            remedy.replace("NODE", node),
-            "nccl_test",
+            expected="a worker that runs to the end",
+            remedy=remedy.replace("NODE", node),
         )
         for node, why in outcome.blamed.items()
         if node
@@ -373,9 +372,7 @@ def _findings(outcome: Outcome, test: job.Test) -> list[Finding]:
     empty = sorted(set(test.nodes) - set(outcome.places.values()))
     if outcome.stage == "schedule" and len(empty) < len(test.nodes):
         found += [
-            Finding(
-                "nccl.place", "unknown", node, f"no worker has a place here: {outcome.why}", "", remedy, "nccl_test"
-            )
+            finding("nccl.place", node, f"no worker has a place here: {outcome.why}", remedy=remedy)
             for node in empty[:20]
         ]
     return found
@@ -387,8 +384,7 @@ def _mixed_images(outcome: Outcome, test: job.Test) -> list[Finding]:
     if len(kinds) < 2:
         return []
     text = f"the pods of one test run {len(kinds)} images: {', '.join(kinds[:3])}"
-    remedy = "name the image by digest in rdma_images: nccl_test: name@sha256:..."
-    return [Finding("nccl.image", "warning", "nccl", text, f"one image, {test.image}", remedy, "nccl_test")]
+    return [finding("nccl.image", "nccl", text, expected=f"one image, {test.image}")]
 
 
 # ---- results -------------------------------------------------------------------------------------------------------

@@ -119,7 +119,7 @@ def _gate(plan_file: Path) -> dict[str, Any]:
     out = {node["name"] for node in plan["nodes"] if node["excluded"]}
     bad: dict[str, str] = {}
     for item in run.read(found)["findings"]:
-        if item["id"] == judge.TOPOLOGY and item["severity"] == "error" and item["subject"] not in out:
+        if item["id"] == "host.topology-file" and item["severity"] == "error" and item["subject"] not in out:
             bad.setdefault(item["subject"], item["found"])
     if bad:
         names = list(bad)

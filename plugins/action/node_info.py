@@ -18,6 +18,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import 
     NotFound,
     RdmaError,
 )
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.findings import finding
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Finding, Json, NodeFacts, Shape, to_dict
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube.client import Client
 from ansible_collections.gpuops.rdma.plugins.module_utils._nodes import facts as nodes_facts
@@ -149,9 +150,8 @@ def _judge(
 
 def _absent(facts: Iterable[NodeFacts], names: Iterable[str]) -> list[Finding]:
     found = {node.name for node in facts}
-    remedy = "Check the name with kubectl get nodes, and the selectors of this task."
     return [
-        Finding("node-absent", "error", name, "the cluster lists no such node", "a node", remedy)
+        finding("node.absent", name, "the cluster lists no such node", expected="a node")
         for name in names
         if name not in found
     ]

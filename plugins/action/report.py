@@ -17,7 +17,8 @@ from typing import Any, Optional
 from ansible import context
 from ansible.release import __version__ as ansible_version
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError, RdmaError
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Finding, Json, speaks_of_secret, to_dict
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.findings import finding
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json, speaks_of_secret, to_dict
 from ansible_collections.gpuops.rdma.plugins.module_utils._report import build, prometheus
 from ansible_collections.gpuops.rdma.plugins.module_utils._specs.report import SPEC
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files, run
@@ -91,7 +92,7 @@ class ActionModule(RdmaAction):
         try:
             return (run.read_plan(str(path), faulty=True) if path.exists() else EMPTY_PLAN), []
         except InputError as error:
-            return EMPTY_PLAN, [_unknown("report.plan", "cluster", str(error), "the plan of this run")]
+            return EMPTY_PLAN, [to_dict(finding("report.plan", "cluster", str(error), expected="the plan of this run"))]
 
     def _end(self, run_dir: Path, plan: Json, args: dict[str, Any]) -> Json:
         """What only the run's end can tell; kept, so that the report can be made again from the folder alone."""
@@ -117,7 +118,9 @@ class ActionModule(RdmaAction):
         try:
             facts = [node for node in NodeBook(self.client, run_dir).facts() if node.name in wanted]
         except RdmaError as error:
-            return None, [_unknown("report.nodes", "cluster", str(error), "the nodes' state at the end")]
+            return None, [
+                to_dict(finding("report.nodes", "cluster", str(error), expected="the nodes' state at the end"))
+            ]
         return [
             {"name": n.name, "ready": n.ready, "ready_reason": n.ready_reason, "allocatable": n.allocatable}
             for n in facts
@@ -201,7 +204,7 @@ def _documents(run_dir: Path, pattern: str) -> tuple[list[Json], list[Json]]:
         try:
             documents.append(run.read(path))
         except InputError as error:
-            findings.append(_unknown("report.document", path.name, str(error), "a whole document"))
+            findings.append(to_dict(finding("report.document", path.name, str(error), expected="a whole document")))
     return documents, findings
 
 
@@ -222,8 +225,3 @@ def _near(text: str) -> str:
     mark = "@" if text.startswith("@") else ""
     path = text[len(mark) :]
     return mark + os.path.relpath(path) if path.startswith("/") and "," not in path else text
-
-
-def _unknown(name: str, subject: str, found: str, expected: str) -> Json:
-    document: Json = to_dict(Finding(name, "unknown", subject, found, expected, "", "report"))
-    return document

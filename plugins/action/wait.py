@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, Callable, Optional
 
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError, Unrecoverable, WaitFailed
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.findings import finding
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import (
     Finding,
     Json,
@@ -81,11 +82,19 @@ EXPECTED = {
     "vf_config": "all VFs made",
     "vfs": "all VFs allocatable",
 }
-NO_VF_CONFIG = (
-    "no VF configuration of this collection runs here: VFs that are there were made by something else",
-    "DaemonSet gpuops-vf-config, which makes them again after a reboot",
-    "ansible-playbook gpuops.rdma.site --tags sriov",
-)
+LATE_ID = {
+    "nodes": "node.not-ready",
+    "crds": "wait.crds",
+    "gpu_operator": "gpu-operator.late",
+    "network_operator": "network-operator.late",
+    "drivers": "network-operator.drivers",
+    "vf_config": "vf.missing",
+    "vfs": "vf.missing",
+    "ip_pool": "network-operator.ip-pool",
+    "batch": "wait.batch",
+    "deployment": "wait.deployment",
+    "daemonset": "wait.daemonset",
+}
 STAGE = {
     "crds": "network_operator",
     "drivers": "network_operator",
@@ -154,16 +163,17 @@ def _seen(view: View, looked: kube_wait.Result) -> list[Finding]:
     """One finding for everything that one look found late; nodes go to the report's table, parts to its list."""
     target, planned = view.args["for"], set(view.planned())
     if target == "vf_config" and len(looked.late) == looked.total and not view.has_vf_pods():
-        return [Finding("vf_config.absent", "warning", "cluster", *NO_VF_CONFIG, STAGE[target])] if planned else []
+        found = "no VF configuration of this collection runs here: VFs that are there were made by something else"
+        expected = "DaemonSet gpuops-vf-config, which makes them again after a reboot"
+        return [finding("vf.unconfigured", "cluster", found, expected=expected)] if planned else []
     return [
-        Finding(
-            f"{target}.late",
-            "error",
+        finding(
+            LATE_ID[target],
             name if name in planned else f"{target}/{name}",
             why,
-            EXPECTED.get(target, "ready") if name in planned else "ready",
-            view.remedy(name if name in planned else "NODE"),
-            STAGE.get(target, target),
+            expected=EXPECTED.get(target, "ready") if name in planned else "ready",
+            remedy=view.remedy(name if name in planned else "NODE"),
+            id_0_1=f"{target}.late",
         )
         for name, why in looked.late.items()
     ]
@@ -180,9 +190,9 @@ def _bad_nodes(view: View, error: WaitFailed) -> dict[str, str]:
 def _left_out(view: View, bad: Mapping[str, str], show: Callable[[str], None]) -> dict[str, Any]:
     """The run goes on without these nodes; the report fails them with the reason."""
     target = view.args["for"]
-    stage = STAGE.get(target, target)
+    expected = EXPECTED.get(target, "")
     findings = [
-        Finding(f"{target}.late", "error", name, why, EXPECTED.get(target, ""), view.remedy(name), stage)
+        finding(LATE_ID[target], name, why, expected=expected, remedy=view.remedy(name), id_0_1=f"{target}.late")
         for name, why in bad.items()
     ]
     run.write(_findings_file(view.args), {"findings": findings})
@@ -506,10 +516,11 @@ class View:
             return result
         shown = "; ".join(f"{name}: {why}" for name, why in sorted(late.items())[:5])
         words = f"{policy.why}, because of {len(late)} outside of this run: {shown}"
-        remedy = "Mend them, or remove them from the cluster; this run does not need them."
         target = self.args["for"]
-        note = Finding(f"{target}.elsewhere", "warning", "cluster", words, "ready", remedy, STAGE.get(target, target))
-        self.elsewhere.append(note)
+        old = f"{target}.elsewhere"
+        self.elsewhere.append(
+            finding("wait.elsewhere", "cluster", words, expected="ready", stage=STAGE.get(target, target), id_0_1=old)
+        )
         return {**result, "policy": Status(readiness.READY)}
 
     def _short_vfs(self, status: Status, name: str) -> Status:

@@ -23,7 +23,7 @@ options:
     default: []
     aliases: [shapes]
   nodes:
-    description: Only these nodes. One that the cluster does not list is a problem C(node-absent).
+    description: Only these nodes. One that the cluster does not list is a problem C(node.absent).
     type: list
     elements: str
     default: []
@@ -45,7 +45,7 @@ options:
     type: bool
     default: true
   expected:
-    description: How many Ready nodes there must be; fewer are a problem C(nodes-missing).
+    description: How many Ready nodes there must be; fewer are a problem C(node.missing).
     type: int
   device_ids:
     description:
@@ -141,7 +141,7 @@ problems:
   type: list
   elements: dict
   sample:
-    - id: vf-missing
+    - id: vf.missing
       severity: error
       subject: 10.140.0.7
       found: 15 of 16 nvidia.com/sriov_rdma_vf allocatable

@@ -17,6 +17,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Optional, Union
 
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.findings import finding
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Finding, Json, is_int
 
 RDMA = "multinode_rdma_enabled_in_shared_pool"
@@ -77,21 +78,13 @@ def accepted(findings: Sequence[Finding]) -> bool:
     return not any(item.severity == "error" for item in findings)
 
 
-def _error(rule: str, subject: str, found: str, expected: str = "", remedy: str = "") -> Finding:
-    return Finding(f"blueprint.{rule}", "error", subject, found, expected, remedy, "blueprint")
-
-
-def _warning(rule: str, subject: str, found: str, expected: str = "", remedy: str = "") -> Finding:
-    return Finding(f"blueprint.{rule}", "warning", subject, found, expected, remedy, "blueprint")
-
-
 # ---- documents -------------------------------------------------------------------------------------------------------
 
 
 def _unpack(document: Any, facts: Json, payloads: list[Json]) -> Findings:
     """Payloads of a document go to ``payloads``; a group's own faults come out."""
     if not isinstance(document, Mapping):
-        yield _error("document", "document", f"{type(document).__name__}", "a JSON object")
+        yield finding("blueprint.document", "document", f"{type(document).__name__}", expected="a JSON object")
     elif "deployment_group" in document:
         yield from _group(document["deployment_group"], facts, payloads)
     elif isinstance(document.get("pre_filled_samples"), list):
@@ -103,26 +96,42 @@ def _unpack(document: Any, facts: Json, payloads: list[Json]) -> Findings:
 def _group(group: Any, facts: Json, payloads: list[Json]) -> Findings:
     deployments = group.get("deployments") if isinstance(group, Mapping) else None
     if not isinstance(deployments, list) or not all(isinstance(item, Mapping) for item in deployments):
-        yield _error("document", "deployment_group", "no list of deployments", "{name, deployments: [{name, recipe}]}")
+        yield finding(
+            "blueprint.document",
+            "deployment_group",
+            "no list of deployments",
+            expected="{name, deployments: [{name, recipe}]}",
+        )
         return
     subject = str(group.get("name") or "deployment_group")
     wants: dict[str, list[str]] = {}
     for item in deployments:
         name, recipe = item.get("name"), item.get("recipe")
         if not isinstance(name, str) or not isinstance(recipe, Mapping):
-            yield _error("document", subject, "a deployment without name or recipe", "{name, recipe}")
+            yield finding(
+                "blueprint.document", subject, "a deployment without name or recipe", expected="{name, recipe}"
+            )
             continue
         wants[name] = [str(other) for other in _listed(item.get("depends_on"))]
         payloads.append(dict(recipe))
         for export in _listed(item.get("exports")):
             if export not in facts["group"]["exports"]:
-                yield _error("schema", name, f"exports {export!r}", f"one of {', '.join(facts['group']['exports'])}")
+                yield finding(
+                    "blueprint.schema",
+                    name,
+                    f"exports {export!r}",
+                    expected=f"one of {', '.join(facts['group']['exports'])}",
+                )
     for name, others in wants.items():
         for other in others:
             if other not in wants:
-                yield _error("depends-on", name, f"depends on {other!r}", f"one of {', '.join(wants)}")
+                yield finding(
+                    "blueprint.depends-on", name, f"depends on {other!r}", expected=f"one of {', '.join(wants)}"
+                )
     for name in _circle(wants):
-        yield _error("depends-on", name, "depends on itself through others", "an order without a circle")
+        yield finding(
+            "blueprint.depends-on", name, "depends on itself through others", expected="an order without a circle"
+        )
 
 
 def _listed(value: Any) -> list[Any]:
@@ -161,9 +170,20 @@ def _names(payloads: Sequence[Json], around: Around) -> Findings:
     for name in (item.get("deployment_name") for item in payloads):
         if isinstance(name, str):
             if name in seen:
-                yield _error("name", name, "two documents have this deployment_name", "a name of its own for each")
+                yield finding(
+                    "blueprint.name",
+                    name,
+                    "two documents have this deployment_name",
+                    expected="a name of its own for each",
+                )
             if name in around.names:
-                yield _error("name", name, "a deployment of this name exists", "a new name", "undeploy it or rename")
+                yield finding(
+                    "blueprint.name",
+                    name,
+                    "a deployment of this name exists",
+                    expected="a new name",
+                    remedy="undeploy it or rename",
+                )
             seen.add(name)
 
 
@@ -190,12 +210,12 @@ def _one(payload: Json, facts: Json, around: Around, pools: Mapping[str, int]) -
 def _schema(payload: Json, facts: Json, subject: str) -> Findings:
     for key in facts["required"]:
         if key not in payload:
-            yield _error("schema", subject, f"{key} is missing", "required in every blueprint")
+            yield finding("blueprint.schema", subject, f"{key} is missing", expected="required in every blueprint")
     for key, value in payload.items():
         if key not in facts["fields"]:
             near = difflib.get_close_matches(key, facts["fields"], 1)
             hint = f"did you mean {near[0]}?" if near else "the server ignores it"
-            yield _warning("unknown-field", subject, f"{key} is no field of the schema", "", hint)
+            yield finding("blueprint.unknown-field", subject, f"{key} is no field of the schema", remedy=hint)
         else:
             yield from _typed(key, value, facts["fields"][key], subject)
 
@@ -203,10 +223,12 @@ def _schema(payload: Json, facts: Json, subject: str) -> Findings:
 def _typed(path: str, value: Any, kind: Any, subject: str) -> Findings:
     if isinstance(kind, Mapping) and "one_of" in kind:
         if value not in kind["one_of"]:
-            yield _error("schema", subject, f"{path} is {value!r}", f"one of {', '.join(kind['one_of'])}")
+            yield finding(
+                "blueprint.schema", subject, f"{path} is {value!r}", expected=f"one of {', '.join(kind['one_of'])}"
+            )
     elif isinstance(kind, Mapping) and "list" in kind:
         if not isinstance(value, list):
-            yield _error("schema", subject, f"{path} is {_told(value)}", "a list")
+            yield finding("blueprint.schema", subject, f"{path} is {_told(value)}", expected="a list")
             return
         for index, item in enumerate(value):
             yield from _typed(f"{path}[{index}]", item, kind["list"], subject)
@@ -214,31 +236,48 @@ def _typed(path: str, value: Any, kind: Any, subject: str) -> Findings:
         yield from _object(path, value, dict(kind), subject)
     elif kind == "labels":
         if not isinstance(value, Mapping):
-            yield _error("schema", subject, f"{path} is {_told(value)}", "an object")
+            yield finding("blueprint.schema", subject, f"{path} is {_told(value)}", expected="an object")
             return
         for key, item in value.items():
             if not isinstance(item, str):
-                yield _error("schema", subject, f"{path}.{key} is {_told(item)}", "a text, in quotation marks")
+                yield finding(
+                    "blueprint.schema", subject, f"{path}.{key} is {_told(item)}", expected="a text, in quotation marks"
+                )
     elif not _is(value, kind):
         kinds = [kind] if isinstance(kind, str) else kind
-        yield _error("schema", subject, f"{path} is {_told(value)}", " or ".join(kinds), _hint(value, kinds))
+        yield finding(
+            "blueprint.schema",
+            subject,
+            f"{path} is {_told(value)}",
+            expected=" or ".join(kinds),
+            remedy=_hint(value, kinds),
+        )
 
 
 def _object(path: str, value: Any, kind: Json, subject: str) -> Findings:
     if not isinstance(value, Mapping):
-        yield _error("schema", subject, f"{path} is {_told(value)}", "an object")
+        yield finding("blueprint.schema", subject, f"{path} is {_told(value)}", expected="an object")
         return
     for key in kind.get("required", ()):
         if key not in value:
-            yield _error("schema", subject, f"{path} has no {key}", f"{', '.join(kind['required'])}")
+            yield finding(
+                "blueprint.schema", subject, f"{path} has no {key}", expected=f"{', '.join(kind['required'])}"
+            )
     ways = kind.get("one_required")
     if ways and sum(all(key in value for key in way) for way in ways) != 1:
-        yield _error("schema", subject, f"{path} has {', '.join(value)}", " or ".join("+".join(way) for way in ways))
+        yield finding(
+            "blueprint.schema",
+            subject,
+            f"{path} has {', '.join(value)}",
+            expected=" or ".join("+".join(way) for way in ways),
+        )
     for key, item in value.items():
         if key in kind["fields"]:
             yield from _typed(f"{path}.{key}", item, kind["fields"][key], subject)
         elif not kind.get("open"):
-            yield _error("schema", subject, f"{path} has {key}", f"only {', '.join(kind['fields'])}")
+            yield finding(
+                "blueprint.schema", subject, f"{path} has {key}", expected=f"only {', '.join(kind['fields'])}"
+            )
 
 
 def _is(value: Any, kind: Union[str, Sequence[str]]) -> bool:
@@ -274,87 +313,137 @@ class _Rules:
     def missing(self, key: str) -> bool:
         return key not in self.payload and key not in self.wrong
 
-    def error(self, rule: str, found: str, expected: str = "", remedy: str = "") -> Finding:
-        return _error(rule, self.subject, found, expected, remedy)
-
     # ---- pools
 
     def pool(self) -> Findings:
         shape = self.payload.get("shared_node_pool_shape", "")
-        for key, rule in (("shared_node_pool_shape", "shape"), ("shared_node_pool_size", "pool-size")):
+        for key, rule in (
+            ("shared_node_pool_shape", "blueprint.shape"),
+            ("shared_node_pool_size", "blueprint.pool-size"),
+        ):
             if self.missing(key):
-                yield self.error(rule, f"{key} is missing", "required of a pool")
+                yield finding(rule, self.subject, f"{key} is missing", expected="required of a pool", remedy="")
         if shape.startswith("BM.") and self.missing("shared_node_pool_boot_volume_size_in_gbs"):
-            yield self.error("boot-volume", f"{shape} without shared_node_pool_boot_volume_size_in_gbs", "e.g. 1000")
+            yield finding(
+                "blueprint.boot-volume",
+                self.subject,
+                f"{shape} without shared_node_pool_boot_volume_size_in_gbs",
+                expected="e.g. 1000",
+            )
         on = self.payload.get(RDMA, False)
         yield from self.shape(shape, on)
         if on:
             yield from self.rdma_pool()
         elif shape in self.facts["rdma_shapes"] and self.around.rdma and RDMA not in self.wrong:
-            yield self.error(
-                "rdma-flag",
+            yield finding(
+                "blueprint.rdma-flag",
+                self.subject,
                 f"{RDMA} is {'false' if RDMA in self.payload else 'missing'} on a pool of {shape}",
-                "true",
-                "without it the pool has no RDMA, which only deleting and making it again mends; rdma=false accepts it",
+                expected="true",
+                remedy="without it the pool has no RDMA, which only deleting and making it again mends; "
+                "rdma=false accepts it",
             )
 
     def rdma_pool(self) -> Findings:
         size = self.payload.get("shared_node_pool_size")
         if size is not None and size < 2:
-            yield self.error("pool-size", f"{size} nodes with RDMA", "two or more", "RDMA is between nodes")
+            yield finding("blueprint.pool-size", self.subject, f"{size} nodes with RDMA", expected="two or more")
         yield from self.domain()
         yield from self.image()
 
     def shape(self, shape: str, rdma: bool) -> Findings:
         if shape in self.facts["refused_shapes"]:
-            yield self.error("shape", shape, "another shape", self.facts["refused_shapes"][shape])
+            yield finding(
+                "blueprint.shape",
+                self.subject,
+                shape,
+                expected="another shape",
+                remedy=self.facts["refused_shapes"][shape],
+            )
         elif rdma and shape and shape not in self.facts["rdma_shapes"]:
             near = difflib.get_close_matches(shape, self.facts["rdma_shapes"], 1, 0.85)
             hint = f"did you mean {near[0]}?" if near else ""
-            yield self.error("shape", f"{shape} with RDMA", f"one of {', '.join(self.facts['rdma_shapes'])}", hint)
+            yield finding(
+                "blueprint.shape",
+                self.subject,
+                f"{shape} with RDMA",
+                expected=f"one of {', '.join(self.facts['rdma_shapes'])}",
+                remedy=hint,
+            )
 
     def domain(self) -> Findings:
         name = self.payload.get("recipe_availability_domain")
         full = "its full name with the tenancy's prefix, e.g. TrcQ:EU-FRANKFURT-1-AD-3"
         if name is None:
             if self.missing("recipe_availability_domain"):
-                yield self.error("availability-domain", "recipe_availability_domain is missing", full)
+                yield finding(
+                    "blueprint.availability-domain",
+                    self.subject,
+                    "recipe_availability_domain is missing",
+                    expected=full,
+                )
             return
         match = _AD.fullmatch(name)
         if not match:
-            yield self.error("availability-domain", f"{name!r}", full)
+            yield finding("blueprint.availability-domain", self.subject, f"{name!r}", expected=full)
         elif self.around.availability_domains and name not in self.around.availability_domains:
             known = ", ".join(self.around.availability_domains)
-            yield self.error("availability-domain", f"{name!r} is none of this tenancy and region", f"one of {known}")
+            yield finding(
+                "blueprint.availability-domain",
+                self.subject,
+                f"{name!r} is none of this tenancy and region",
+                expected=f"one of {known}",
+            )
         elif self.around.region and self.region(match["region"]) not in ("", self.around.region):
-            yield self.error("availability-domain", f"{name!r}", f"one of {self.around.region}")
+            yield finding(
+                "blueprint.availability-domain", self.subject, f"{name!r}", expected=f"one of {self.around.region}"
+            )
 
     def image(self) -> Findings:
         ocid = self.payload.get("recipe_node_image_ocid")
         if ocid is None:
             if self.missing("recipe_node_image_ocid"):
-                yield self.error("image", "recipe_node_image_ocid is missing", "an imported Ubuntu image with OFED")
+                yield finding(
+                    "blueprint.image",
+                    self.subject,
+                    "recipe_node_image_ocid is missing",
+                    expected="an imported Ubuntu image with OFED",
+                )
             return
         parts = ocid.split(".")
         if len(parts) < 5 or parts[:2] != ["ocid1", "image"]:
-            yield self.error("image", f"{ocid!r}", "the OCID of an image, ocid1.image...")
+            yield finding("blueprint.image", self.subject, f"{ocid!r}", expected="the OCID of an image, ocid1.image...")
             return
         region, wanted = self.region(parts[3]), self.around.region or self.domain_region()
         if region and wanted and region != wanted:
-            yield self.error("image", f"an image of {region} for a pool in {wanted}", "", "import the image there")
+            yield finding(
+                "blueprint.image",
+                self.subject,
+                f"an image of {region} for a pool in {wanted}",
+                remedy="import the image there",
+            )
         known = self.around.images.get(ocid, {})
         if self.around.images and not known:
-            yield self.error("image", f"{ocid} is not there", "an image of this region that can be read")
+            yield finding(
+                "blueprint.image",
+                self.subject,
+                f"{ocid} is not there",
+                expected="an image of this region that can be read",
+            )
         elif self.around.compartment and known.get("compartment", self.around.compartment) != self.around.compartment:
-            yield _warning(
-                "image",
+            yield finding(
+                "blueprint.image",
                 self.subject,
                 "an image of another compartment",
-                "the pool's compartment, or a policy to read it",
+                expected="the pool's compartment, or a policy to read it",
+                severity="warning",
             )
         if known.get("os") and "Ubuntu" not in known["os"]:
-            yield self.error(
-                "image", f"an image of {known['os']}", "an Ubuntu image with OFED, the only documented kind"
+            yield finding(
+                "blueprint.image",
+                self.subject,
+                f"an image of {known['os']}",
+                expected="an Ubuntu image with OFED, the only documented kind",
             )
 
     def domain_region(self) -> str:
@@ -374,11 +463,14 @@ class _Rules:
         yield from self.shape(shape, on)
         yield from self.node_gpus(shape)
         if on and not payload.get("recipe_use_shared_node_pool") and "recipe_use_shared_node_pool" not in self.wrong:
-            yield self.error(
-                "shared-pool", f"{RDMA} without recipe_use_shared_node_pool", "recipe_use_shared_node_pool: true"
+            yield finding(
+                "blueprint.shared-pool",
+                self.subject,
+                f"{RDMA} without recipe_use_shared_node_pool",
+                expected="recipe_use_shared_node_pool: true",
             )
         if on and self.missing(NODES):
-            yield self.error("nodes", f"{RDMA} without {NODES}", "number of nodes to use")
+            yield finding("blueprint.nodes", self.subject, f"{RDMA} without {NODES}", expected="number of nodes to use")
         if count is not None:
             yield from self.many(count, on, shape)
         yield from self.parallel(count or 1)
@@ -390,32 +482,65 @@ class _Rules:
         for name in dict.fromkeys([self.payload.get("recipe_container_secret_name"), *named]):
             if name and self.around.secrets and name not in self.around.secrets:
                 known = _some(self.around.secrets)
-                yield self.error("secret", f"the Secret {name} is not there", f"one of {known}", "make it before")
+                yield finding(
+                    "blueprint.secret", self.subject, f"the Secret {name} is not there", expected=f"one of {known}"
+                )
 
     def mig(self) -> Findings:
         asked = self.payload.get("mig_resource_request")
         if asked and self.payload.get(RDMA):
-            yield self.error("mig", f"{asked} with {RDMA}", "whole nodes", "RDMA is for jobs over whole nodes")
+            yield finding(
+                "blueprint.mig",
+                self.subject,
+                f"{asked} with {RDMA}",
+                expected="whole nodes",
+                remedy="RDMA is for jobs over whole nodes",
+            )
         elif asked and self.around.mig and not any(asked in layout for layout in self.around.mig):
-            yield self.error("mig", f"no shared pool has {asked}", f"one of {_some(self.around.mig)}")
+            yield finding(
+                "blueprint.mig",
+                self.subject,
+                f"no shared pool has {asked}",
+                expected=f"one of {_some(self.around.mig)}",
+            )
 
     def many(self, count: int, on: bool, shape: str) -> Findings:
         if count < 2 and on:
-            yield self.error("nodes", f"RDMA on {count} node", "two or more", "RDMA is between nodes")
+            yield finding(
+                "blueprint.nodes",
+                self.subject,
+                f"RDMA on {count} node",
+                expected="two or more",
+                remedy="RDMA is between nodes",
+            )
         if count > 1 and not on and self.around.rdma and shape in self.facts["rdma_shapes"] and RDMA not in self.wrong:
-            yield self.error("rdma-flag", f"{count} nodes of {shape} without {RDMA}", "true", "rdma=false accepts it")
+            yield finding(
+                "blueprint.rdma-flag", self.subject, f"{count} nodes of {shape} without {RDMA}", expected="true"
+            )
         largest = max(self.pools.values(), default=None)
         if largest is not None and count > largest:
-            yield self.error("nodes", f"{count} nodes asked for", f"at most {largest}, the size of the largest pool")
+            yield finding(
+                "blueprint.nodes",
+                self.subject,
+                f"{count} nodes asked for",
+                expected=f"at most {largest}, the size of the largest pool",
+            )
         image, tags = self.payload.get("recipe_image_uri", ""), self.facts["multinode_images"]
         if on and image and not any(tag in image for tag in tags):
             why = "the only image documented for several nodes"
-            yield _warning("image", self.subject, f"recipe_image_uri {image}", f"a tag {', '.join(tags)}", why)
+            yield finding(
+                "blueprint.image",
+                self.subject,
+                f"recipe_image_uri {image}",
+                expected=f"a tag {', '.join(tags)}",
+                remedy=why,
+                severity="warning",
+            )
 
     def node_gpus(self, shape: str) -> Findings:
         count, most = self.gpu_count(), self.around.gpus.get(shape)
         if count is not None and most is not None and count > most:
-            yield self.error("gpus", f"{count} GPUs per node", f"{shape} has {most}")
+            yield finding("blueprint.gpus", self.subject, f"{count} GPUs per node", expected=f"{shape} has {most}")
 
     def gpu_count(self) -> Optional[int]:
         return self.payload.get("recipe_nvidia_gpu_count", self.payload.get("recipe_amd_gpu_count"))
@@ -425,11 +550,12 @@ class _Rules:
         tensor, pipeline, gpus = _number(args, _TENSOR), _number(args, _PIPELINE), self.gpu_count()
         if gpus is None or (tensor is None and pipeline is None) or (tensor or 1) * (pipeline or 1) == nodes * gpus:
             return
-        yield self.error(
-            "parallelism",
+        yield finding(
+            "blueprint.parallelism",
+            self.subject,
             f"tensor {tensor or 1} x pipeline {pipeline or 1} = {(tensor or 1) * (pipeline or 1)}",
-            f"{nodes} nodes x {gpus} GPUs = {nodes * gpus}",
-            f"--tensor-parallel-size {gpus} --pipeline-parallel-size {nodes}",
+            expected=f"{nodes} nodes x {gpus} GPUs = {nodes * gpus}",
+            remedy=f"--tensor-parallel-size {gpus} --pipeline-parallel-size {nodes}",
         )
 
     # ---- nodes that are added
@@ -438,20 +564,43 @@ class _Rules:
         name = self.payload.get("recipe_node_name")
         if name is None:
             if self.missing("recipe_node_name"):
-                yield self.error("update-node", "recipe_node_name is missing", "the node's private IP address")
+                yield finding(
+                    "blueprint.update-node",
+                    self.subject,
+                    "recipe_node_name is missing",
+                    expected="the node's private IP address",
+                )
         elif self.around.nodes and name not in self.around.nodes:
-            yield self.error("update-node", f"{name!r} is no node of the cluster", f"one of {_some(self.around.nodes)}")
+            yield finding(
+                "blueprint.update-node",
+                self.subject,
+                f"{name!r} is no node of the cluster",
+                expected=f"one of {_some(self.around.nodes)}",
+            )
         elif not _is_private(name):
-            yield self.error("update-node", f"{name!r}", "the node's private IP address, its name in kubectl get nodes")
+            yield finding(
+                "blueprint.update-node",
+                self.subject,
+                f"{name!r}",
+                expected="the node's private IP address, its name in kubectl get nodes",
+            )
         if "recipe_node_labels" in self.wrong:
             return
         labels = self.payload.get("recipe_node_labels") or {}
         if not labels.get("corrino"):
-            yield self.error("update-labels", "no label corrino", "the name of the pool, e.g. h100pool")
+            yield finding(
+                "blueprint.update-labels",
+                self.subject,
+                "no label corrino",
+                expected="the name of the pool, e.g. h100pool",
+            )
         for key, value in self.facts["node_labels"].items():
             if labels.get(key) != value:
-                yield self.error(
-                    "update-labels", f"{key} is {labels.get(key)!r}", f"{value!r}, else RDMA is not scheduled"
+                yield finding(
+                    "blueprint.update-labels",
+                    self.subject,
+                    f"{key} is {labels.get(key)!r}",
+                    expected=f"{value!r}, else RDMA is not scheduled",
                 )
 
 

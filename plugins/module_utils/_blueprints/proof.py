@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.findings import finding
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Finding, Json
 
 RDMA_LABEL = "corrino/rdma"
@@ -115,26 +116,37 @@ def judge(
     return [*_placed(name, workers, set(labelled), expected), *_logged(name, transports, expected)]
 
 
-def _finding(rule: str, severity: str, subject: str, found: str, expected: str, remedy: str = "") -> Finding:
-    return Finding(f"blueprint.proof-{rule}", severity, subject, found, expected, remedy, "blueprint")
-
-
 def _placed(name: str, pods: Sequence[Pod], labelled: set[str], expected: Expected) -> Iterator[Finding]:
     nodes = {item.node for item in pods if item.node}
     if len(nodes) != expected.nodes:
         found = f"{len(pods)} pods with GPUs on {len(nodes)} nodes"
-        yield _finding("nodes", "error", name, found, f"pods on {expected.nodes} nodes", "look at its pods")
+        yield finding("blueprint.proof-nodes", name, found, expected=f"pods on {expected.nodes} nodes")
     for item in pods:
         where = f"pod/{item.name}"
         if not item.ready:
-            yield _finding("pod", "unknown", where, "not ready", "a ready pod", f"kubectl describe pod {item.name}")
+            yield finding(
+                "blueprint.proof-pod",
+                where,
+                "not ready",
+                expected="a ready pod",
+                remedy=f"kubectl describe pod {item.name}",
+            )
         if item.node and item.node not in labelled:
-            yield _finding("label", "error", where, f"on {item.node}, which has no {RDMA_LABEL}", "a node with RDMA")
+            yield finding(
+                "blueprint.proof-label",
+                where,
+                f"on {item.node}, which has no {RDMA_LABEL}",
+                expected="a node with RDMA",
+            )
         if expected.gpus and item.gpus != expected.gpus:
-            yield _finding("gpus", "error", where, f"{item.gpus} GPUs", f"{expected.gpus}, all of the node")
+            yield finding(
+                "blueprint.proof-gpus", where, f"{item.gpus} GPUs", expected=f"{expected.gpus}, all of the node"
+            )
         if not item.ways:
             found = "neither an RDMA device nor the host's network with its devices"
-            yield _finding("device", "error", where, found, "VFs, or the host network with /dev/infiniband")
+            yield finding(
+                "blueprint.proof-device", where, found, expected="VFs, or the host network with /dev/infiniband"
+            )
 
 
 def _logged(name: str, transports: Sequence[Json], expected: Expected) -> Iterator[Finding]:
@@ -142,28 +154,34 @@ def _logged(name: str, transports: Sequence[Json], expected: Expected) -> Iterat
     if not expected.logged:
         return
     if not any(item.get("net") or item.get("channels") for item in told):
-        remedy = "NCCL_DEBUG must be INFO for the proof, and the log not rotated away: blueprint_nccl_debug=true"
-        yield _finding("log", "unknown", name, "no line of NCCL tells of its network", "NET/IB with GDRDMA", remedy)
+        yield finding(
+            "blueprint.proof-log", name, "no line of NCCL tells of its network", expected="NET/IB with GDRDMA"
+        )
         return
     channels = _channels(told)
     if any(way.startswith("NET/Socket") for way in channels) or any(item.get("net") == "Socket" for item in told):
-        yield _finding("net", "error", name, "NCCL used TCP sockets (NET/Socket)", "NET/IB", "NCCL_IB_HCA, VFs, nodes")
+        yield finding("blueprint.proof-net", name, "NCCL used TCP sockets (NET/Socket)", expected="NET/IB")
         return
     if not any(way.startswith("NET/IB") for way in channels):
-        yield _finding("net", "unknown", name, "no channel between nodes in the log", "NET/IB with GDRDMA")
+        yield finding(
+            "blueprint.proof-net",
+            name,
+            "no channel between nodes in the log",
+            expected="NET/IB with GDRDMA",
+            remedy="",
+            severity="unknown",
+        )
         return
     off = sorted({hca for item in told for hca, on in (item.get("gdr") or {}).items() if not on})
     slow = sorted({host for item in told for host in item.get("no_gdr_hosts") or []})
     if off or slow or "NET/IB" in channels:
         where = f" on {', '.join(slow[:5])}" if slow else ""
         found = f"NET/IB without GDRDMA{where}: data went through host memory"
-        yield _finding("gdr", "error", name, found, "NET/IB with GDRDMA", "nvidia_peermem or dma-buf on the node")
+        yield finding("blueprint.proof-gdr", name, found, expected="NET/IB with GDRDMA")
     hosts = {host for item in told for group in item.get("hcas_by_host") or [] for host in group["hosts"]}
     if len(hosts) < expected.nodes:
         found = f"NCCL's lines are of {len(hosts)} hosts"
-        yield _finding(
-            "hosts", "unknown", name, found, f"of all {expected.nodes} nodes", "Ray leaves out repeated lines"
-        )
+        yield finding("blueprint.proof-hosts", name, found, expected=f"of all {expected.nodes} nodes")
 
 
 def _channels(told: Sequence[Json]) -> dict[str, int]:

@@ -101,7 +101,7 @@ UNHEALTHY_TAINT = "gpuops.rdma/unhealthy"
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that was looked at and is not as it must be (or cannot be known).
+    """One thing that was looked at and is not as it must be (or cannot be known). ``findings.finding`` makes them.
 
     ``severity``: ``error`` fails the run, ``unknown`` makes it incomplete at best, ``warning`` and ``info`` do not
     change the verdict. ``subject`` is a node name, or ``kind/name`` of an object, or ``cluster``.
@@ -114,6 +114,8 @@ class Finding:
     expected: str = ""
     remedy: str = ""
     stage: str = ""
+    id_0_1: str = ""
+    """The id that release 0.1 gave to it; goes with the next release."""
 
     def line(self) -> str:
         """All of it in one line, for a message."""

@@ -30,6 +30,7 @@ from typing import Any, Optional
 from urllib.parse import urlsplit
 
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.findings import finding
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Finding, Json
 
 MONITORING = "monitoring.coreos.com/v1"
@@ -316,14 +317,21 @@ def judge(nodes: Mapping[str, int], read: Mapping[str, str], wanted: Iterable[st
         told = gpus(text)
         everywhere |= set(names(text))
         if not told:
-            remedy = f"Without evidence it counts as failed: see the pod of {EXPORTER} on the node."
-            findings.append(_error("no-sample", name, f"no sample of {PRESENCE}", f"{count or 'one per GPU'}", remedy))
+            findings.append(
+                finding(
+                    "metrics.no-sample",
+                    name,
+                    f"no sample of {PRESENCE}",
+                    expected=f"{count or 'one per GPU'}",
+                )
+            )
         elif count and len(told) < count:
-            findings.append(_error("gpus", name, f"the exporter tells of {len(told)} GPUs", str(count)))
+            findings.append(
+                finding("metrics.gpus", name, f"the exporter tells of {len(told)} GPUs", expected=str(count))
+            )
     missing = sorted(one for one in set(wanted) - everywhere if one.startswith("DCGM_"))
     if missing and nodes:
-        remedy = "Add them to the exporter's counters (ClusterPolicy dcgmExporter.config), or take the panel out."
-        findings.append(_error("panel", "dashboard", f"no node has {', '.join(missing)}", "samples", remedy))
+        findings.append(finding("metrics.panel", "dashboard", f"no node has {', '.join(missing)}", expected="samples"))
     return findings
 
 
@@ -358,7 +366,3 @@ def arrived(text: str, nodes: int) -> str:
     except (ValueError, LookupError, TypeError):
         return "its answer is none of Prometheus"
     return "" if count >= nodes else f"it has the series of {count} of {nodes} nodes"
-
-
-def _error(rule: str, subject: str, found: str, expected: str, remedy: str = "") -> Finding:
-    return Finding(f"metrics.{rule}", "error", subject, found, expected, remedy, "metrics")

@@ -32,6 +32,7 @@ from dataclasses import dataclass, field
 from typing import Any, Optional
 
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import DataError, InputError
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.findings import finding
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Finding, Json, to_dict
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.names import NAME_LABEL, ROLE_LABEL
 
@@ -654,13 +655,15 @@ def judge(serving: Serving, pods: Sequence[Evidence], saw: Optional[int] = None)
     """Errors alone; without evidence there is one, too."""
     findings = []
     if len(pods) != serving.nodes:
-        findings.append(_error("pods", serving.name, f"{len(pods)} pods have logs", f"{serving.nodes}"))
+        findings.append(
+            finding("serving.pods", serving.name, f"{len(pods)} pods have logs", expected=f"{serving.nodes}")
+        )
     if serving.nodes > 1 and saw is not None and saw < serving.total:
-        findings.append(_error("joined", serving.name, f"{saw} GPUs joined", f"{serving.total}"))
+        findings.append(finding("serving.joined", serving.name, f"{saw} GPUs joined", expected=f"{serving.total}"))
     for one in pods:
         if serving.total > 1 and len(one.devices) != serving.gpus:
             found = f"NCCL came up on {len(one.devices)} GPUs{_listed(one.devices)}"
-            findings.append(_error("ranks", _place(one), found, f"{serving.gpus}", "See the pod's log for NCCL WARN."))
+            findings.append(finding("serving.ranks", _place(one), found, expected=f"{serving.gpus}"))
         if serving.nodes > 1:
             findings += _way(serving, one)
     return findings
@@ -672,17 +675,15 @@ def _way(serving: Serving, one: Evidence) -> list[Finding]:
     ways = [name for name in channels if name.startswith("NET/")]
     if not ways:
         text = "no channel over the network is in the log"
-        return [_error("no-evidence", _place(one), text, "NET/IB with GDRDMA", "Without evidence it counts as failed.")]
+        return [finding("serving.no-evidence", _place(one), text, expected="NET/IB with GDRDMA")]
     if not serving.rdma:
         return []
     if net != "IB":
-        remedy = "NCCL fell back to TCP: see whether the pod has its VFs and NCCL_IB_HCA names them."
-        return [_error("socket", _place(one), f"the way is NET/{net}", "NET/IB with GDRDMA", remedy)]
+        return [finding("serving.socket", _place(one), f"the way is NET/{net}", expected="NET/IB with GDRDMA")]
     slow = sum(count for name, count in channels.items() if name.startswith("NET/IB") and "GDRDMA" not in name)
     if slow:
-        remedy = "Load nvidia_peermem, or use a driver with DMA-BUF: see docs/gpudirect.md."
         text = f"{slow} channels go over NET/IB without GDRDMA, through the host's memory"
-        return [_error("no-gdr", _place(one), text, "GDRDMA on all", remedy)]
+        return [finding("serving.no-gdr", _place(one), text, expected="GDRDMA on all")]
     return []
 
 
@@ -692,7 +693,3 @@ def _place(one: Evidence) -> str:
 
 def _listed(devices: Sequence[str]) -> str:
     return f" ({', '.join(devices)})" if devices else ""
-
-
-def _error(rule: str, subject: str, found: str, expected: str, remedy: str = "") -> Finding:
-    return Finding(f"serving.{rule}", "error", subject, found, expected, remedy, "serving")

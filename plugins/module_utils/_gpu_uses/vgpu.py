@@ -32,6 +32,7 @@ from dataclasses import dataclass, field
 from typing import Any, Optional
 
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.findings import finding
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Finding, Json
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.text import listed
 
@@ -408,22 +409,17 @@ def judge(nodes: Sequence[Node], read: Mapping[str, Sequence[Sample]]) -> list[F
         taken = list(read.get(one.name, ()))
         if not taken:
             text = f"no sample of {METRIC} from its exporter"
-            remedy = "Without evidence it counts as failed: see the pod of nvidia-dcgm-exporter on the node."
-            findings.append(_error("no-sample", one.name, text, "1", remedy))
+            findings.append(finding("vgpu.no-sample", one.name, text, expected="1"))
         elif len(taken) > 1:
-            findings.append(_error("gpus", one.name, f"{len(taken)} GPUs report a licence", "1"))
+            findings.append(finding("vgpu.gpus", one.name, f"{len(taken)} GPUs report a licence", expected="1"))
         elif taken[0].value != 1:
-            remedy = (
-                "The driver holds no licence: see nvidia-gridd in its pod's log, the token, FeatureType and whether "
-                "the licence server answers on 443 from the node."
-            )
-            findings.append(_error("unlicensed", one.name, f"{METRIC} is {taken[0].value:g}", "1", remedy))
+            findings.append(finding("vgpu.unlicensed", one.name, f"{METRIC} is {taken[0].value:g}", expected="1"))
     return findings
 
 
 def allocatable(nodes: Sequence[Node]) -> list[Finding]:
-    return [_error("allocatable", one.name, f"{one.gpus} {GPU} allocatable", "1") for one in nodes if one.gpus != 1]
-
-
-def _error(rule: str, subject: str, found: str, expected: str, remedy: str = "") -> Finding:
-    return Finding(f"vgpu.{rule}", "error", subject, found, expected, remedy, "vgpu")
+    return [
+        finding("vgpu.allocatable", one.name, f"{one.gpus} {GPU} allocatable", expected="1")
+        for one in nodes
+        if one.gpus != 1
+    ]

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any, Optional, Union
 
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import DataError, InputError
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.findings import finding
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Finding, Json, Shape
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.text import listed
 
@@ -1171,4 +1172,12 @@ def _finding(result: Result, subject: str) -> Finding:
     remedy = result.rule.remedy
     if result.status == "unknown":
         remedy = f"make it readable for the probe (docs/host_document.md says where it reads), or mute {result.rule.id}"
-    return Finding(result.rule.id, SEVERITIES[result.status], subject, result.found, result.expected, remedy, STAGE)
+    return finding(
+        result.rule.id,
+        subject,
+        result.found,
+        expected=result.expected,
+        remedy=remedy,
+        severity=SEVERITIES[result.status],
+        stage=STAGE,
+    )

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Optional
 
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.findings import finding
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import (
     Finding,
     Json,
@@ -55,13 +56,6 @@ class _Case:
         self.findings: list[Finding] = []
         self.standard: Optional[_Standard] = None
         self.usual: Optional[Baseline] = None
-
-    def note(
-        self, ident: str, severity: str, found: str, expected: str = "", remedy: str = "", subject: str = ""
-    ) -> None:
-        self.findings.append(
-            Finding(f"nccl.{ident}", severity, subject or "nccl", found, expected, remedy, "nccl_test")
-        )
 
     @property
     def transport(self) -> Json:
@@ -184,7 +178,7 @@ def _check_ranks(case: _Case) -> _Answer:
         return "incomplete", "the ranks were split into groups, whose average hides a slow one"
     models = sorted({rank.gpu for rank in run.ranks if rank.gpu})
     if len(models) > 1:
-        case.note("gpus", "warning", f"different GPUs in one run: {', '.join(models)}")
+        case.findings.append(finding("nccl.gpus", "nccl", f"different GPUs in one run: {', '.join(models)}"))
     return None
 
 
@@ -210,7 +204,7 @@ def _check_net(case: _Case) -> _Answer:
         over = f" over {listed(facts['sockets'], 4)}" if facts.get("sockets") else ""
         return "fail", f"NCCL used TCP sockets (NET/Socket{over}), not RDMA"
     if case.expect.get("transport") and not net:
-        case.note("transport", "unknown", "no INFO line names the network", "NET/IB", "run with NCCL_DEBUG=INFO")
+        case.findings.append(finding("nccl.transport", "nccl", "no INFO line names the network", expected="NET/IB"))
     return None
 
 
@@ -224,7 +218,7 @@ def _check_gdr(case: _Case) -> _Answer:
         where = f" on {listed(hosts, 4)}" if hosts else ""
         return "fail", f"GPUDirect RDMA was off for {listed(off, 4)}{where}: data went through host memory"
     if case.expect.get("transport") and not facts.get("gdr") and facts.get("net"):
-        case.note("gdr", "unknown", "no INFO line tells about GPUDirect RDMA", "GDRDMA", "run with NCCL_DEBUG=INFO")
+        case.findings.append(finding("nccl.gdr", "nccl", "no INFO line tells about GPUDirect RDMA", expected="GDRDMA"))
     return None
 
 
@@ -242,7 +236,7 @@ def _check_hcas(case: _Case) -> _Answer:
         idle = [hca for hca in facts["hcas"] if hca not in used]
         return "fail", f"NCCL used {len(used)} of {want} HCAs; no channel went over {listed(idle, 4)}"
     if case.expect.get("transport") and not facts.get("hcas") and facts.get("net"):
-        case.note("hcas", "unknown", "no INFO line lists the HCAs", f"{want} HCAs", "run with NCCL_DEBUG=INFO")
+        case.findings.append(finding("nccl.hcas", "nccl", "no INFO line lists the HCAs", expected=f"{want} HCAs"))
     return None
 
 
@@ -257,13 +251,7 @@ def _check_topology(case: _Case) -> _Answer:
         return None
     if seen.get("loaded"):
         return "fail", f"NCCL loaded the topology file {seen['loaded']}, not {want}"
-    case.note(
-        "topology",
-        "unknown",
-        f"no INFO line says that NCCL loaded {want}",
-        want,
-        "run with NCCL_DEBUG_SUBSYS=INIT,ENV,GRAPH",
-    )
+    case.findings.append(finding("nccl.topology", "nccl", f"no INFO line says that NCCL loaded {want}", expected=want))
     return None
 
 
@@ -409,7 +397,9 @@ def _above(case: _Case, busbw: float) -> str:
 def _verdict(case: _Case, answer: tuple[str, str], row: Optional[NcclRow]) -> NcclVerdict:
     verdict, reason = answer
     if verdict in ("fail", "incomplete") and not any(f.severity in ("error", "unknown") for f in case.findings):
-        case.note("result", "error" if verdict == "fail" else "unknown", reason)
+        case.findings.append(
+            finding("nccl.result", "nccl", reason, severity="error" if verdict == "fail" else "unknown")
+        )
     shape, nodes, standard = case.shape, case.nodes, case.standard
     bound = limit(shape, case.collective, nodes) if shape is not None and nodes else None
     line = shape.nic_gbytes if shape is not None and case.several else None

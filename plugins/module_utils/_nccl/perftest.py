@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import Optional
 
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.findings import finding
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Finding, Json, Shape
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.names import NAME_LABEL, OWNED
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.text import listed
@@ -385,9 +386,7 @@ def _finding(
     peers = " and ".join(tries)
     rails = {rail: why for found in tries.values() for rail, why in found.items()}
     if -1 in rails:
-        remedy = f"kubectl describe node {node}; the clients' logs are in run/logs"
-        return Finding("perftest.none", "unknown", node, f"with {peers}: {rails[-1]}", expected, remedy, STAGE)
+        return finding("perftest.none", node, f"with {peers}: {rails[-1]}", expected=expected)
     shown = listed([f"rail {rail}: {rails[rail]}" for rail in sorted(rails)], 4, "; ")
     doubt = "" if sure else "; which of the two it is needs a third node that passes"
-    remedy = f"look at port, cable and switch of these rails on {node}: ibstat, ethtool -S, link counters"
-    return Finding("perftest.rail", "error", node, f"with {peers}: {shown}{doubt}", expected, remedy, STAGE)
+    return finding("perftest.rail", node, f"with {peers}: {shown}{doubt}", expected=expected)

@@ -10,9 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.findings import finding
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Finding, Json
 
-STAGE = "nccl_scan"
+CONVICTED = {"node": "scan.node", "rail": "scan.rail", "fabric": "scan.fabric"}
+"""Cause of a conviction -> id of its finding."""
 PAIRS = ("pair", "across")
 SHOWN = 20
 
@@ -62,19 +64,26 @@ def findings(found: Json) -> list[Finding]:
     """Convictions are errors, what could not be judged is unknown, what was slow once is a warning."""
     out = []
     for item in found["convicted"]:
-        remedy = _remedy(item)
         subject = item["node"] or f"fabric/{' - '.join(item['between'])}"
-        out.append(Finding(f"scan.{item['cause']}", "error", subject, item["found"], _expected(item), remedy, STAGE))
+        out.append(
+            finding(
+                CONVICTED[item["cause"]],
+                subject,
+                item["found"],
+                expected=_expected(item),
+                remedy=_remedy(item),
+            )
+        )
     nodes = set(found["nodes"])
     for name, why in found["unresolved"].items():
         subject = name if name in nodes else f"fabric/{name}"
-        out.append(Finding("scan.unresolved", "unknown", subject, why, "a result", "run nccl_scan again", STAGE))
+        out.append(finding("scan.unresolved", subject, why, expected="a result"))
     for name, why in found["notes"].items():
-        out.append(Finding("scan.note", "warning", name, why, "the same in every run", "run nccl_scan again", STAGE))
+        out.append(finding("scan.note", name, why, expected="the same in every run"))
     if found["verdict"] != "pass" and not [item for item in out if item.severity in ("error", "unknown")]:
         severity = "error" if found["verdict"] == "fail" else "unknown"
         ident = "scan.stopped" if found["stopped"] else "scan.gate" if found["gate"] else "scan.result"
-        out.append(Finding(ident, severity, "cluster", found["reason"], "", "", STAGE))
+        out.append(finding(ident, "cluster", found["reason"], severity=severity))
     return out
 
 

@@ -9,6 +9,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Optional
 
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.findings import finding
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Finding, Json
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.text import listed
 
@@ -89,8 +90,9 @@ def summary(busy: Mapping[str, Sequence[Holder]], total: int) -> str:
 
 
 def findings(busy: Mapping[str, Sequence[Holder]], severity: str, stage: str) -> list[Finding]:
-    remedy = "let the owner end it, or set rdma_busy: wait to wait for it, skip to test the other nodes"
     return [
-        Finding("nccl.busy", severity, name, reason(held), "no pod that holds GPUs or VFs", remedy, stage)
+        finding(
+            "nccl.busy", name, reason(held), expected="no pod that holds GPUs or VFs", severity=severity, stage=stage
+        )
         for name, held in busy.items()
     ]

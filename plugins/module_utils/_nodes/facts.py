@@ -26,6 +26,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Optional
 
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import DataError
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.findings import finding
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import (
     VF_RESOURCES,
     Finding,
@@ -274,13 +275,11 @@ def judge_nodes(
 
 
 def nodes_missing(ready: int, expected: int, shapes: Iterable[str]) -> Finding:
-    return Finding(
-        "nodes-missing",
-        "error",
+    return finding(
+        "node.missing",
         "cluster",
         f"{ready} of {expected} nodes of shape {', '.join(shapes)} are Ready",
-        f"{expected} Ready nodes",
-        "See which instances of the pool failed to start or to join; then run again.",
+        expected=f"{expected} Ready nodes",
     )
 
 
@@ -299,13 +298,11 @@ def judge_node(
 
 def _without_shape(facts: NodeFacts, shape: Optional[Shape]) -> list[Finding]:
     if shape is not None:
-        remedy = "Leave the node out (rdma_nodes), or wait for a release that supports the shape."
-        return [Finding("shape-refused", "error", facts.name, f"{shape.name}: {shape.reason}", "", remedy)]
+        return [finding("shape.refused", facts.name, f"{shape.name}: {shape.reason}")]
     if not has_gpu(facts):
         return []
     found = f"GPU node of shape {facts.shape or '(no instance-type label)'}, which has no table"
-    remedy = "Add files/topology/<shape>.yml, or leave the node out (rdma_nodes)."
-    return [Finding("shape-unknown", "unknown", facts.name, found, "a shape of files/topology", remedy)]
+    return [finding("shape.unknown", facts.name, found, expected="a shape of files/topology")]
 
 
 def has_gpu(facts: NodeFacts) -> bool:
@@ -325,11 +322,9 @@ def _judge_state(facts: NodeFacts) -> list[Finding]:
     findings = []
     if not facts.ready:
         found = f"not Ready: {facts.ready_reason or 'no reason given'}"
-        remedy = f"kubectl describe node {facts.name}; look at its kubelet, or replace the instance."
-        findings.append(Finding("node-not-ready", "error", facts.name, found, "Ready", remedy))
+        findings.append(finding("node.not-ready", facts.name, found, expected="Ready"))
     if facts.cordoned:
-        remedy = f"kubectl uncordon {facts.name}, unless someone cordoned it for a reason."
-        findings.append(Finding("node-cordoned", "error", facts.name, "cordoned", "schedulable", remedy))
+        findings.append(finding("node.cordoned", facts.name, "cordoned", expected="schedulable"))
     return findings
 
 
@@ -338,23 +333,20 @@ def _judge_gpus(facts: NodeFacts, shape: Shape) -> list[Finding]:
     found = facts.allocatable.get(resource, 0)
     findings = []
     if count is None:
-        remedy = "Turn MIG off for RDMA jobs, or let GPU Feature Discovery label the node."
-        findings.append(Finding("gpu-unknown", "unknown", facts.name, f"{found} {resource}; {why}", "", remedy))
+        findings.append(finding("gpu.unknown", facts.name, f"{found} {resource}; {why}"))
     elif found != count:
         findings.append(
-            Finding(
-                "gpu-missing" if found < count else "gpu-surplus",
-                "error",
+            finding(
+                "gpu.missing" if found < count else "gpu.surplus",
                 facts.name,
                 f"{found} of {count} {resource} allocatable{_unhealthy(facts, resource)}",
-                f"{count} ({why})",
-                _gpu_remedy(facts, resource),
+                expected=f"{count} ({why})",
+                remedy=_gpu_remedy(facts, resource),
             )
         )
     if facts.sharing:
         found_text = f"GPUs are shared: {facts.sharing}"
-        remedy = "Whole-node RDMA jobs need whole GPUs; remove the sharing configuration to include this node."
-        findings.append(Finding("gpu-shared", "warning", facts.name, found_text, "whole GPUs", remedy))
+        findings.append(finding("gpu.shared", facts.name, found_text, expected="whole GPUs"))
     return findings
 
 
@@ -378,24 +370,19 @@ def _judge_vfs(facts: NodeFacts, shape: Shape, resource: str) -> list[Finding]:
     if found != count:
         other = "".join(f"; {number} stand under another name, {name}" for name, number in others.items())
         findings.append(
-            Finding(
-                "vf-missing" if found < count else "vf-surplus",
-                "error",
+            finding(
+                "vf.missing" if found < count else "vf.surplus",
                 facts.name,
                 f"{found} of {count} {resource} allocatable{_unhealthy(facts, resource)}{other}",
-                f"{count} ({len(shape.pfs)} PFs x {shape.vfs_per_pf} of {shape.name})",
-                f"ansible-playbook gpuops.rdma.site --tags sriov -e rdma_nodes={facts.name}; "
-                f"the node's gpuops-vf-config pod says what each PF lacks.",
+                expected=f"{count} ({len(shape.pfs)} PFs x {shape.vfs_per_pf} of {shape.name})",
             )
         )
     findings += [
-        Finding(
-            "vf-leftover",
-            "warning",
+        finding(
+            "vf.leftover",
             facts.name,
             f"{number} {name} allocatable: the name of another generation",
-            f"only {resource}",
-            "Remove that generation's device-plugin configuration: two plugins hand out the same VFs.",
+            expected=f"only {resource}",
         )
         for name, number in others.items()
         if found == count
@@ -405,32 +392,26 @@ def _judge_vfs(facts: NodeFacts, shape: Shape, resource: str) -> list[Finding]:
 
 def _judge_labels(facts: NodeFacts) -> list[Finding]:
     findings = []
-    for what, keys in (("NIC", (NIC_LABEL,)), ("GPU", GPU_LABELS)):
+    for ident, keys in (("label.nic", (NIC_LABEL,)), ("label.gpu", GPU_LABELS)):
         if not any(facts.labels.get(key) == "true" for key in keys):
-            found, remedy = f"label {keys[0]} is missing", _label_remedy(what)
-            findings.append(Finding(f"label-{what.lower()}", "warning", facts.name, found, "true", remedy))
+            findings.append(finding(ident, facts.name, f"label {keys[0]} is missing", expected="true"))
     if not facts.locality.network_block:
         found = "no network block label (oci.oraclecloud.com/rdma.network_block_id)"
-        remedy = "Locality cannot be used for placement; OCI's labeler writes it from instance metadata."
-        findings.append(Finding("locality-missing", "info", facts.name, found, "a network block", remedy))
+        findings.append(finding("label.locality", facts.name, found, expected="a network block"))
     return findings
-
-
-def _label_remedy(what: str) -> str:
-    return f"The operators' {what} DaemonSets skip this node; see the node-feature-discovery worker on it."
 
 
 def _judge_ids(facts: NodeFacts, shape: Shape, ids: Json) -> list[Finding]:
     seen = ids.get("ids") or {}
     if not seen:
         found = f"device IDs unknown: {ids.get('reason', '')}"
-        return [Finding("nic-ids-unknown", "info", facts.name, found, f"{len(shape.pfs)} x {shape.pf_id}")]
+        return [finding("nic.ids-unknown", facts.name, found, expected=f"{len(shape.pfs)} x {shape.pf_id}")]
     if not shape.pf_id or seen.get(shape.pf_id, 0) >= len(shape.pfs):
         return []
     listed = ", ".join(f"{count} x {device}" for device, count in sorted(seen.items()))
     remedy = f"A NIC fell off the bus, or the instance is not a {shape.name}: lspci -d {MELLANOX}: on the node."
     expected = f"{len(shape.pfs)} x {shape.pf_id}"
-    return [Finding("nic-missing", "error", facts.name, f"{ids.get('source')} lists {listed}", expected, remedy)]
+    return [finding("nic.missing", facts.name, f"{ids.get('source')} lists {listed}", expected=expected, remedy=remedy)]
 
 
 # ---- device ids ----------------------------------------------------------------------------------------------------

@@ -24,6 +24,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Optional
 
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.findings import finding
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Finding, Json
 
 EFFECTS = ("NoSchedule", "PreferNoSchedule", "NoExecute")
@@ -189,8 +190,11 @@ def check(document: Any, pool: Iterable[Any] = (), single: Sequence[str] = ()) -
             asked += _check_container(place, container if isinstance(container, Mapping) else {}, single, findings)
     if not asked and not findings:
         findings.append(
-            _error(
-                "no-gpu", f"{dot}containers", "no container asks for a GPU", "resources.limits with nvidia.com/gpu: 1"
+            finding(
+                "pod-gpu.no-gpu",
+                f"{dot}containers",
+                "no container asks for a GPU",
+                expected="resources.limits with nvidia.com/gpu: 1",
             )
         )
     _check_tolerations(f"{dot}tolerations", spec, taints(pool), findings)
@@ -210,17 +214,24 @@ def _check_container(place: str, container: Mapping[str, Any], single: Sequence[
         for which, value in (("limits", limit), ("requests", request)):
             if value is not None and not _WHOLE.fullmatch(str(value)):
                 found = f"{name}: {value} is no whole number"
-                remedy = "A GPU is asked for whole; to share one, configure time slicing, MPS or MIG on the pool."
-                findings.append(_error("fraction", f"{at}.{which}", found, "a whole number", remedy))
+                findings.append(finding("pod-gpu.fraction", f"{at}.{which}", found, expected="a whole number"))
         if limit is None:
             found = f"{name} has a request of {request} and no limit"
-            findings.append(_error("no-limit", f"{at}.limits", found, f"{name}: {request} under limits"))
+            findings.append(
+                finding("pod-gpu.no-limit", f"{at}.limits", found, expected=f"{name}: {request} under limits")
+            )
         elif request is not None and str(request) != str(limit):
             found = f"{name}: requests {request}, limits {limit}"
-            findings.append(_error("not-equal", at, found, "the same number, or limits alone"))
+            findings.append(finding("pod-gpu.not-equal", at, found, expected="the same number, or limits alone"))
         elif name in single and _WHOLE.fullmatch(str(limit)) and int(limit) > 1:
-            remedy = "More replicas give no more of the GPU. Ask for 1, or for whole GPUs on another pool."
-            findings.append(_error("more-than-one", f"{at}.limits", f"{name}: {limit}, and it is shared", "1", remedy))
+            findings.append(
+                finding(
+                    "pod-gpu.more-than-one",
+                    f"{at}.limits",
+                    f"{name}: {limit}, and it is shared",
+                    expected="1",
+                )
+            )
     return asked
 
 
@@ -234,28 +245,45 @@ def _check_tolerations(place: str, spec: Mapping[str, Any], pool: Sequence[Json]
         fitting = [item for item in present if isinstance(item, Mapping) and tolerates(item, one)]
         if not fitting:
             found = f"nothing tolerates the pool's taint {_told(one)}: the pod stays Pending"
-            findings.append(_error("no-toleration", place, found, f"{toleration(one)}"))
+            findings.append(finding("pod-gpu.no-toleration", place, found, expected=f"{toleration(one)}"))
         elif one["effect"] == "NoExecute" and all(item.get("tolerationSeconds") is not None for item in fitting):
             seconds = max(int(item["tolerationSeconds"]) for item in fitting)
             found = f"the pool's taint {_told(one)} is tolerated for {seconds} s: then the pod is evicted"
-            findings.append(_error("evicted", place, found, "no tolerationSeconds"))
+            findings.append(finding("pod-gpu.evicted", place, found, expected="no tolerationSeconds"))
 
 
 def _wrong_toleration(place: str, one: Mapping[str, Any]) -> list[Finding]:
     effect, operator = str(one.get("effect") or ""), str(one.get("operator") or "Equal")
     if effect and effect not in EFFECTS:
-        return [_error("toleration", f"{place}.effect", f"{effect!r}{_near(effect, EFFECTS)}", "a known effect")]
+        return [
+            finding(
+                "pod-gpu.toleration",
+                f"{place}.effect",
+                f"{effect!r}{_near(effect, EFFECTS)}",
+                expected="a known effect",
+            )
+        ]
     if operator == "Exists" and one.get("value"):
-        return [_error("toleration", f"{place}.value", "operator Exists has a value", "no value")]
+        return [finding("pod-gpu.toleration", f"{place}.value", "operator Exists has a value", expected="no value")]
     if operator != "Exists" and not one.get("key"):
-        return [_error("toleration", f"{place}.key", f"operator {operator} without a key", "operator Exists, or a key")]
+        return [
+            finding(
+                "pod-gpu.toleration",
+                f"{place}.key",
+                f"operator {operator} without a key",
+                expected="operator Exists, or a key",
+            )
+        ]
     if one.get("tolerationSeconds") is not None and effect not in ("", "NoExecute"):
-        return [_error("toleration", f"{place}.tolerationSeconds", f"with effect {effect}", "only with NoExecute")]
+        return [
+            finding(
+                "pod-gpu.toleration",
+                f"{place}.tolerationSeconds",
+                f"with effect {effect}",
+                expected="only with NoExecute",
+            )
+        ]
     return []
-
-
-def _error(rule: str, place: str, found: str, expected: str, remedy: str = "") -> Finding:
-    return Finding(f"pod-gpu.{rule}", "error", place, found, expected, remedy)
 
 
 def _near(name: str, known: Sequence[str]) -> str:

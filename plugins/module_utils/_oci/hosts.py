@@ -14,6 +14,7 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.findings import finding
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Finding, Json, NodeFacts
 
 SUFFIX = 11
@@ -86,31 +87,38 @@ def findings(found: Sequence[Json], nodes: Iterable[NodeFacts]) -> list[Finding]
         for key, name in _LABELS if locality else ():
             label = getattr(locality, name)
             if label and row[key] and label[-SUFFIX:] != row[key]:
-                words, remedy = f"label says {key} {label}", "label the node anew; it may have moved to another host"
-                told.append(_finding("topology", "warning", row["node"], words, f"{row[key]}, as OCI says", remedy))
+                words = f"label says {key} {label}"
+                told.append(finding("oci.host-topology", row["node"], words, expected=f"{row[key]}, as OCI says"))
     return told
 
 
 def _of_node(row: Json) -> Iterator[Finding]:
     where = f"host {row['host'][-SUFFIX:]}" if row["host"] else "host"
-    remedy = "cordon the node, and replace it by remove_nodes of oci_rdma_node_pool"
     fault = f": {row['fault']}" if row["fault"] else ""
     if row["health"] == "UNHEALTHY":
-        yield _finding("health", "error", row["node"], f"{where} is UNHEALTHY{fault}", "HEALTHY", remedy)
+        yield finding("oci.host-health", row["node"], f"{where} is UNHEALTHY{fault}", expected="HEALTHY")
     elif row["fault"]:
-        yield _finding("health", "warning", row["node"], f"{where} has impacted components{fault}", "", remedy)
+        yield finding("oci.host-health", row["node"], f"{where} has impacted components{fault}", severity="warning")
     elif row["health"] not in ("HEALTHY",):
         why = "OCI does not show its host: the right to inspect dedicated-vm-hosts in tenancy may be missing"
-        yield _finding("health", "unknown", row["node"], why if not row["host"] else f"{where}: health {row['health']}")
+        yield finding(
+            "oci.host-health",
+            row["node"],
+            why if not row["host"] else f"{where}: health {row['health']}",
+            remedy="",
+            severity="unknown",
+        )
     if row["state"] in ("REPAIR", "UNAVAILABLE"):
-        yield _finding("state", "error", row["node"], f"{where} is in state {row['state']}", "OCCUPIED", remedy)
+        yield finding("oci.host-state", row["node"], f"{where} is in state {row['state']}", expected="OCCUPIED")
     if row["capacity"] in ("DEGRADED", "UNAVAILABLE"):
         severity = "error" if row["capacity"] == "UNAVAILABLE" else "warning"
-        yield _finding("capacity", severity, row["node"], f"dedicated capacity says {row['capacity']}", "AVAILABLE")
-
-
-def _finding(rule: str, severity: str, subject: str, found: str, expected: str = "", remedy: str = "") -> Finding:
-    return Finding(f"oci.host-{rule}", severity, subject, found, expected, remedy, "oci_host_info")
+        yield finding(
+            "oci.host-capacity",
+            row["node"],
+            f"dedicated capacity says {row['capacity']}",
+            expected="AVAILABLE",
+            severity=severity,
+        )
 
 
 def blocks(found: Sequence[Json]) -> list[Json]:

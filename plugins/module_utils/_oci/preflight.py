@@ -17,6 +17,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Optional, Union
 
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.findings import finding
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Finding, Json, Shape
 
 KINDS = ("managed_compute_cluster", "cluster_network")
@@ -75,7 +76,7 @@ def judge(pool: Pool, look: Look, known: Mapping[str, Shape]) -> list[Finding]:
     """All that speaks against the pool, in the order in which to act."""
     found = [*_size(pool), *_shape(pool, look, known), *_domain(pool, look)]
     if isinstance(look.there, Unread):
-        found.append(_unread("pool", pool.pool, look.there))
+        found.append(finding("oci.pool", pool.pool, look.there.why))
     missing = pool.nodes - (0 if isinstance(look.there, Unread) else look.there)
     if missing > 0 and not any(item.severity == "error" for item in found):
         gpus = _gpus(pool, look)
@@ -86,54 +87,45 @@ def judge(pool: Pool, look: Look, known: Mapping[str, Shape]) -> list[Finding]:
     return found
 
 
-def _finding(rule: str, severity: str, subject: str, found: str, expected: str = "", remedy: str = "") -> Finding:
-    return Finding(f"oci.{rule}", severity, subject, found, expected, remedy, "oci_preflight")
-
-
-def _unread(rule: str, subject: str, read: Unread) -> Finding:
-    return _finding(rule, "unknown", subject, read.why)
-
-
 # ---- the pool itself -------------------------------------------------------------------------------------------------
 
 
 def _size(pool: Pool) -> Findings:
     if pool.nodes < 2:
-        found, why = f"{pool.nodes} nodes", "RDMA is between nodes; a single node needs no RDMA pool"
-        yield _finding("nodes", "error", "pool", found, "two or more", why)
+        yield finding("oci.nodes", "pool", f"{pool.nodes} nodes", expected="two or more")
 
 
 def _shape(pool: Pool, look: Look, known: Mapping[str, Shape]) -> Findings:
     mine = known.get(pool.shape)
     if mine and mine.status == "refused":
-        yield _finding("shape", "error", pool.shape, "not supported by this collection", "", mine.reason)
+        yield finding("oci.shape", pool.shape, "not supported by this collection", remedy=mine.reason)
         return
     if re.search(r"\.GB[23]00", pool.shape):
         why = "make it with Oracle's stack, and give its nodes to the main job"
-        yield _finding("shape", "error", pool.shape, "belongs into a GPU memory cluster", "", why)
+        yield finding("oci.shape", pool.shape, "belongs into a GPU memory cluster", remedy=why)
         return
     if isinstance(look.shapes, Unread):
-        yield _unread("shape", pool.shape, look.shapes)
+        yield finding("oci.shape", pool.shape, look.shapes.why, severity="unknown")
         return
     names = {item["shape"]: item for item in look.shapes}
     if pool.shape not in names:
         near = difflib.get_close_matches(pool.shape, list(names), 3, 0.7)
         hint = f"did you mean {', '.join(near)}?" if near else "ask for another availability domain or region"
         found = f"not offered in {pool.availability_domain}"
-        yield _finding("shape", "error", pool.shape, found, "", hint)
+        yield finding("oci.shape", pool.shape, found, remedy=hint)
     elif not names[pool.shape].get("rdma_ports"):
         offered = sorted(name for name, item in names.items() if item.get("rdma_ports") and item.get("gpus"))
         expected = f"one of {', '.join(offered)}" if offered else "a shape with RDMA"
-        yield _finding("shape", "error", pool.shape, "has no RDMA network", expected)
+        yield finding("oci.shape", pool.shape, "has no RDMA network", expected=expected)
 
 
 def _domain(pool: Pool, look: Look) -> Findings:
     if isinstance(look.domains, Unread):
-        yield _unread("availability-domain", pool.availability_domain, look.domains)
+        yield finding("oci.availability-domain", pool.availability_domain, look.domains.why, severity="unknown")
     elif pool.availability_domain not in look.domains:
         expected = f"one of {', '.join(look.domains)}"
-        yield _finding(
-            "availability-domain", "error", pool.availability_domain, "no such availability domain", expected
+        yield finding(
+            "oci.availability-domain", pool.availability_domain, "no such availability domain", expected=expected
         )
 
 
@@ -146,37 +138,50 @@ def _gpus(pool: Pool, look: Look) -> int:
 
 def _limits(pool: Pool, look: Look, gpus: int, nodes: int) -> Findings:
     if isinstance(look.limits, Unread):
-        yield _unread("limit", pool.shape, look.limits)
+        yield finding("oci.limit", pool.shape, look.limits.why)
         return
     if not look.limits:
-        yield _finding("limit", "unknown", pool.shape, "OCI names no service limit for this shape")
+        yield finding("oci.limit", pool.shape, "OCI names no service limit for this shape")
         return
     wanted = nodes * gpus
     for name, limit in look.limits.items():
         if isinstance(limit, Unread):
-            yield _unread("limit", name, limit)
+            yield finding("oci.limit", name, limit.why)
         elif limit["available"] is None:
-            yield _finding("limit", "unknown", name, "OCI does not tell what is left")
+            yield finding("oci.limit", name, "OCI does not tell what is left")
         elif limit["available"] < wanted:
             found = f"{limit['available']} GPUs left in {pool.availability_domain}"
             expected = f"{wanted} ({nodes} nodes x {gpus} GPUs)"
-            yield _finding("limit", "error", name, found, expected, "ask for a higher service limit, or free some")
+            yield finding(
+                "oci.limit",
+                name,
+                found,
+                expected=expected,
+                remedy="ask for a higher service limit, or free some",
+                severity="error",
+            )
 
 
 def _capacity(pool: Pool, look: Look, nodes: int) -> Findings:
     if look.capacity is None or isinstance(look.capacity, Unread):
-        yield _unread("capacity", pool.shape, look.capacity or Unread("no capacity report"))
+        yield finding(
+            "oci.capacity",
+            pool.shape,
+            (look.capacity or Unread("no capacity report")).why,
+            remedy="",
+            severity="unknown",
+        )
         return
     status, count = look.capacity["status"], look.capacity["count"]
-    where, remedy = f"{pool.shape} in {pool.availability_domain}", "another availability domain, or reserve capacity"
+    where = f"{pool.shape} in {pool.availability_domain}"
     if status == "HARDWARE_NOT_SUPPORTED":
-        yield _finding("capacity", "error", where, "this hardware is not there", "", remedy)
+        yield finding("oci.capacity", where, "this hardware is not there")
     elif status == "OUT_OF_HOST_CAPACITY":
-        yield _finding("capacity", "error", where, "out of host capacity", f"{nodes} hosts", remedy)
+        yield finding("oci.capacity", where, "out of host capacity", expected=f"{nodes} hosts")
     elif status != "AVAILABLE":
-        yield _finding("capacity", "unknown", where, f"OCI says {status}")
+        yield finding("oci.capacity", where, f"OCI says {status}", remedy="", severity="unknown")
     elif count is not None and count < nodes:
-        yield _finding("capacity", "error", where, f"{count} hosts", f"{nodes} hosts", remedy)
+        yield finding("oci.capacity", where, f"{count} hosts", expected=f"{nodes} hosts")
 
 
 # ---- cluster and image -----------------------------------------------------------------------------------------------
@@ -184,28 +189,27 @@ def _capacity(pool: Pool, look: Look, nodes: int) -> Findings:
 
 def _cluster(pool: Pool, look: Look) -> Findings:
     if isinstance(look.cluster, Unread):
-        yield _unread("cluster", pool.cluster, look.cluster)
+        yield finding("oci.cluster", pool.cluster, look.cluster.why, severity="unknown")
         return
     cluster = look.cluster
     subject = cluster["name"]
     if cluster["state"] not in ("ACTIVE", "UPDATING"):
-        yield _finding("cluster", "error", subject, f"is {cluster['state']}", "ACTIVE")
+        yield finding("oci.cluster", subject, f"is {cluster['state']}", expected="ACTIVE")
     if cluster["type"] == "BASIC_CLUSTER":
         remedy = "upgrade it to an enhanced cluster; that cannot be undone"
-        yield _finding("cluster", "error", subject, "is a basic cluster", "an enhanced cluster", remedy)
+        yield finding("oci.cluster", subject, "is a basic cluster", expected="an enhanced cluster", remedy=remedy)
     version, native = _version(cluster["version"]), cluster["cni"] == "OCI_VCN_IP_NATIVE"
     least = NATIVE_CNI_FROM if native else SELF_MANAGED_FROM
     if pool.kind == "cluster_network" and version and version < least:
         expected = f"{'.'.join(map(str, least))} or newer" + (" with VCN-native pod networking" if native else "")
-        yield _finding(
-            "cluster", "error", subject, f"Kubernetes {cluster['version']} with self-managed nodes", expected
+        yield finding(
+            "oci.cluster", subject, f"Kubernetes {cluster['version']} with self-managed nodes", expected=expected
         )
     if isinstance(look.addons, Unread):
-        yield _unread("addons", subject, look.addons)
+        yield finding("oci.addons", subject, look.addons.why, remedy="", severity="unknown")
     elif any(item["name"] == GPU_PLUGIN and item["state"] != "DELETED" for item in look.addons):
-        remedy = "remove the add-on, or label the nodes oci.oraclecloud.com/disable-gpu-device-plugin=true"
         found = f"has the add-on {GPU_PLUGIN}: two device plugins beside the GPU Operator"
-        yield _finding("addons", "warning", subject, found, "", remedy)
+        yield finding("oci.addons", subject, found)
 
 
 def _version(text: str) -> tuple[int, ...]:
@@ -215,19 +219,21 @@ def _version(text: str) -> tuple[int, ...]:
 
 def _image(pool: Pool, look: Look, known: Mapping[str, Shape]) -> Findings:
     if isinstance(look.image, Unread):
-        yield _unread("image", pool.image, look.image)
+        yield finding("oci.image", pool.image, look.image.why, severity="unknown")
         return
     image, subject = look.image, look.image["name"] or pool.image
     if image["state"] != "AVAILABLE":
-        yield _finding("image", "error", subject, f"is {image['state']}", "AVAILABLE")
+        yield finding("oci.image", subject, f"is {image['state']}", expected="AVAILABLE")
     if image["os"] and "ubuntu" not in image["os"].lower() and image["os"].lower() != "custom":
-        yield _finding("image", "error", subject, f"is {image['os']}", "Ubuntu, the only one with RDMA on OKE")
+        yield finding("oci.image", subject, f"is {image['os']}", expected="Ubuntu, the only one with RDMA on OKE")
     yield from _carries(pool, subject, known)
     if isinstance(look.image_shapes, Unread):
-        yield _unread("image", subject, look.image_shapes)
+        yield finding("oci.image", subject, look.image_shapes.why, severity="unknown")
     elif look.image_shapes and pool.shape not in look.image_shapes:
         remedy = f"add {pool.shape} to the image's compatible shapes (oci_worker_image does)"
-        yield _finding("image", "error", subject, f"is not for {pool.shape}", ", ".join(look.image_shapes), remedy)
+        yield finding(
+            "oci.image", subject, f"is not for {pool.shape}", expected=", ".join(look.image_shapes), remedy=remedy
+        )
 
 
 def _carries(pool: Pool, subject: str, known: Mapping[str, Shape]) -> Findings:
@@ -235,15 +241,22 @@ def _carries(pool: Pool, subject: str, known: Mapping[str, Shape]) -> Findings:
     name, shape = subject.lower(), known.get(pool.shape)
     amd = bool(shape and shape.vendor == "amd")
     if "aarch64" in name or "arm64" in name:
-        yield _finding("image", "error", subject, "is for aarch64", f"x86_64, as {pool.shape} is")
+        yield finding("oci.image", subject, "is for aarch64", expected=f"x86_64, as {pool.shape} is")
     if amd != ("rocm" in name or "amd" in name) and ("rocm" in name or "gpu" in name):
         vendor = "AMD" if amd else "NVIDIA"
-        yield _finding("image", "error", subject, "has the driver of the other vendor", f"an image for {vendor}")
+        yield finding("oci.image", subject, "has the driver of the other vendor", expected=f"an image for {vendor}")
     elif "ofed" not in name:
         gpu = "gpu" in name or "rocm" in name
         found = "its name tells no OFED" if gpu else "its name tells neither GPU driver nor OFED"
         expected = "an image of Oracle's list for RDMA nodes"
-        yield _finding("image", "unknown", subject, found, expected, "without them nodes come up without RDMA")
+        yield finding(
+            "oci.image",
+            subject,
+            found,
+            expected=expected,
+            remedy="without them nodes come up without RDMA",
+            severity="unknown",
+        )
 
 
 # ---- network ---------------------------------------------------------------------------------------------------------
@@ -252,10 +265,10 @@ def _carries(pool: Pool, subject: str, known: Mapping[str, Shape]) -> Findings:
 def network(look: Look, only_joining: bool = False) -> Findings:
     """RDMA ports are no VNICs and no security rule is about them; joining and NCCL's start need the VNICs."""
     if isinstance(look.subnet, Unread):
-        yield _unread("subnet", "subnet", look.subnet)
+        yield finding("oci.subnet", "subnet", look.subnet.why)
         return
     if isinstance(look.rules, Unread):
-        yield _unread("network", look.subnet["name"], look.rules)
+        yield finding("oci.network", look.subnet["name"], look.rules.why, severity="unknown")
         return
     subject, cidr = look.subnet["name"], look.subnet["cidr"]
     end = "" if look.cluster is None or isinstance(look.cluster, Unread) else look.cluster["private_endpoint"]
@@ -272,9 +285,9 @@ def _told(look: Look, subject: str, direction: str, cidr: str, port: Optional[in
     if answer is False:
         remedy = f"allow {direction.lower()} TCP {port or 'all ports'} {cidr} in a security list or group"
         why = "nodes do not join" if port else "NCCL cannot start"
-        yield _finding("network", "error", subject, f"no rule allows {what}: {why}", "", remedy)
+        yield finding("oci.network", subject, f"no rule allows {what}: {why}", remedy=remedy)
     elif answer is None:
-        yield _finding("network", "unknown", subject, f"rules that name other groups may allow {what}")
+        yield finding("oci.network", subject, f"rules that name other groups may allow {what}", severity="unknown")
 
 
 def allows(

@@ -31,6 +31,7 @@ from dataclasses import dataclass
 from typing import Any, Optional
 
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import DataError, InputError
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.findings import finding
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Finding, Json, is_int
 
 NAMESPACE = "openshift-machine-api"
@@ -212,10 +213,6 @@ def check_machine_set(
     return findings
 
 
-def _error(rule: str, subject: str, found: str, expected: str = "", remedy: str = "") -> Finding:
-    return Finding(f"autoscaler.{rule}", "error", subject, found, expected, remedy)
-
-
 def _node_labels(machine_set: Json) -> dict[str, str]:
     return dict(_at(machine_set, ("spec", "template", "spec", "metadata", "labels")) or {})
 
@@ -238,14 +235,26 @@ def _check_accelerator(name: str, machine_set: Json, gpu_types: Sequence[str], f
             "it is on spec.template.metadata.labels, which labels the Machine, not the Node" if on_machine else "absent"
         )
         expected = f"spec.template.spec.metadata.labels[{ACCELERATOR}]"
-        findings.append(_error("accelerator", name, f"label {ACCELERATOR}: {where}", expected))
+        findings.append(finding("autoscaler.accelerator", name, f"label {ACCELERATOR}: {where}", expected=expected))
     elif not value or not _VALUE.fullmatch(value):
         findings.append(
-            _error("accelerator", name, f"label {ACCELERATOR}={value} is no label value", "nvidia-h100 or alike")
+            finding(
+                "autoscaler.accelerator",
+                name,
+                f"label {ACCELERATOR}={value} is no label value",
+                expected="nvidia-h100 or alike",
+            )
         )
     elif gpu_types and value not in gpu_types:
         found = f"label {ACCELERATOR}={value}{_near(value, gpu_types)}"
-        findings.append(_error("accelerator", name, found, "one of ClusterAutoscaler.spec.resourceLimits.gpus[].type"))
+        findings.append(
+            finding(
+                "autoscaler.accelerator",
+                name,
+                found,
+                expected="one of ClusterAutoscaler.spec.resourceLimits.gpus[].type",
+            )
+        )
 
 
 def _check_capacity(table: Tables, name: str, machine_set: Json, gpus: Optional[int], findings: list[Finding]) -> None:
@@ -259,20 +268,35 @@ def _check_capacity(table: Tables, name: str, machine_set: Json, gpus: Optional[
                     if part != "gpu"
                     else "no GPU is simulated"
                 )
-                findings.append(_error("capacity", name, f"annotation {key} is absent: {why}", "both families"))
+                findings.append(
+                    finding("autoscaler.capacity", name, f"annotation {key} is absent: {why}", expected="both families")
+                )
             elif not _readable(family, part, value):
                 panics = ": the cluster-autoscaler-operator panics on it" if part == "gpu" else ""
-                findings.append(_error("capacity", name, f"annotation {key}={value} is no number{panics}", "a number"))
+                findings.append(
+                    finding(
+                        "autoscaler.capacity",
+                        name,
+                        f"annotation {key}={value} is no number{panics}",
+                        expected="a number",
+                    )
+                )
     counts = {notes[keys["gpu"]] for keys in table.families.values() if keys["gpu"] in notes}
     if len(counts) > 1:
         found, severity = f"the two GPU counts differ: {', '.join(sorted(counts))}", "error"
         if str(_provider(machine_set).get("kind")) in table.zones:
             found, severity = f"{found}. The controllers of this platform write machine.openshift.io/GPU", "warning"
-        findings.append(Finding("autoscaler.capacity", severity, name, found, "the same"))
+        findings.append(finding("autoscaler.capacity", name, found, expected="the same", severity=severity))
     elif gpus is not None and counts and counts != {str(gpus)}:
         found = f"GPU count {counts.pop()}, and its nodes advertise {gpus} {GPU}"
         findings.append(
-            _error("capacity", name, found, str(gpus), "Count the replicas of time slicing and MPS, and MIG devices.")
+            finding(
+                "autoscaler.capacity",
+                name,
+                found,
+                expected=str(gpus),
+                remedy="Count the replicas of time slicing and MPS, and MIG devices.",
+            )
         )
 
 
@@ -306,18 +330,24 @@ def _check_zone(table: Tables, name: str, machine_set: Json, zonal: bool, findin
         if key not in labels:
             if zonal and zone and rule and key in (ZONE, rule["label"]):
                 remedy = "Without it, a pod with a volume in that zone never scales the set from zero."
-                findings.append(_error("zone", name, f"label {key} is absent", str(zone), remedy))
+                findings.append(
+                    finding("autoscaler.zone", name, f"label {key} is absent", expected=str(zone), remedy=remedy)
+                )
         elif key != ZONE and rule and key != rule["label"]:
             findings.append(
-                _error(
-                    "zone",
+                finding(
+                    "autoscaler.zone",
                     name,
                     f"label {key} is not this platform's ({_provider(machine_set).get('kind')})",
-                    rule["label"],
+                    expected=rule["label"],
                 )
             )
         elif zone and labels[key] != zone:
-            findings.append(_error("zone", name, f"label {key}={labels[key]}", f"{zone}, as in its providerSpec"))
+            findings.append(
+                finding(
+                    "autoscaler.zone", name, f"label {key}={labels[key]}", expected=f"{zone}, as in its providerSpec"
+                )
+            )
 
 
 # ---- ClusterAutoscaler, MachineAutoscaler --------------------------------------------------------------------------
@@ -516,22 +546,30 @@ def check_owners(autoscalers: Iterable[Json], machine_sets: Iterable[str]) -> li
         name, spec = f"MachineAutoscaler/{one['metadata']['name']}", one["spec"]
         target = spec.get("scaleTargetRef") or {}
         if target.get("kind") != "MachineSet":
-            findings.append(_error("target", name, f"scaleTargetRef.kind {target.get('kind')}", "MachineSet"))
+            findings.append(
+                finding("autoscaler.target", name, f"scaleTargetRef.kind {target.get('kind')}", expected="MachineSet")
+            )
         elif target.get("name") not in known:
             findings.append(
-                _error(
-                    "target",
+                finding(
+                    "autoscaler.target",
                     name,
                     f"there is no MachineSet {target.get('name')}{_near(str(target.get('name')), known)}",
                 )
             )
         elif target["name"] in owners:
             findings.append(
-                _error("target", name, f"MachineSet {target['name']} belongs to {owners[target['name']]} already")
+                finding(
+                    "autoscaler.target",
+                    name,
+                    f"MachineSet {target['name']} belongs to {owners[target['name']]} already",
+                )
             )
         owners.setdefault(str(target.get("name")), name)
         if spec.get("minReplicas", 0) > spec.get("maxReplicas", 0):
-            findings.append(_error("size", name, f"min {spec['minReplicas']} is more than max {spec['maxReplicas']}"))
+            findings.append(
+                finding("autoscaler.size", name, f"min {spec['minReplicas']} is more than max {spec['maxReplicas']}")
+            )
     return findings
 
 

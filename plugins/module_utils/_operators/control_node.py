@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.findings import finding
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Finding, Json
 
 _MACHINES = {"x86_64": "amd64", "amd64": "amd64", "aarch64": "arm64", "arm64": "arm64"}
@@ -38,10 +39,8 @@ def check(look: Look, table: Json, packages: Mapping[str, str], collections: Map
     """All findings. ``table`` is files/control_node.yml; ``packages`` and ``collections`` are name -> least version."""
     return [
         *_python(look, table),
-        *_least(
-            "Python package", look.packages, packages, "pip install -r requirements.txt into the Python of Ansible"
-        ),
-        *_least("collection", look.collections, collections, "ansible-galaxy collection install -r requirements.yml"),
+        *_least("control-node.package", "Python package", look.packages, packages),
+        *_least("control-node.collection", "collection", look.collections, collections),
         *helm(look, table["helm"]),
         *_server(look),
     ]
@@ -61,14 +60,16 @@ def message(findings: Sequence[Finding]) -> str:
 
 def _python(look: Look, table: Json) -> Iterator[Finding]:
     if _below(look.python, table["python"]):
-        yield _error("Python", look.python, f">= {table['python']}", "run Ansible with a newer Python")
+        yield finding("control-node.python", "Python", look.python, expected=f">= {table['python']}")
 
 
-def _least(what: str, have: Mapping[str, str], wanted: Mapping[str, str], remedy: str) -> Iterator[Finding]:
+def _least(ident: str, what: str, have: Mapping[str, str], wanted: Mapping[str, str]) -> Iterator[Finding]:
     for name, least in wanted.items():
         found = have.get(name, "")
         if not found or _below(found, least):
-            yield _error(f"{what} {name}", found or "not installed", f">= {least}", remedy)
+            subject = f"{what} {name}"
+            old = f"control_node.{subject.lower().replace(' ', '-')}"
+            yield finding(ident, subject, found or "not installed", expected=f">= {least}", id_0_1=old)
 
 
 def helm_fits(look: Look, table: Json) -> bool:
@@ -83,34 +84,29 @@ def helm(look: Look, table: Json) -> Iterator[Finding]:
     if look.helm_installed and look.helm_installed != look.helm_path:
         remedy = f"{look.helm_installed} is there: put its folder first in PATH"
     if not look.helm_path:
-        yield _error("Helm", "not found in PATH", expected, remedy)
+        yield finding("control-node.helm", "Helm", "not found in PATH", expected=expected, remedy=remedy)
     elif look.helm_error or version(look.helm) == NONE:
-        yield _error(
-            "Helm", f"{look.helm_path}: {look.helm_error or look.helm or 'prints no version'}", expected, remedy
-        )
+        found = f"{look.helm_path}: {look.helm_error or look.helm or 'prints no version'}"
+        yield finding("control-node.helm", "Helm", found, expected=expected, remedy=remedy)
     elif _below(look.helm, table["min"]) or not _below(look.helm, table["below"] + "-0"):
-        yield _error("Helm", f"{look.helm_path} is {look.helm}", expected, remedy)
+        yield finding("control-node.helm", "Helm", f"{look.helm_path} is {look.helm}", expected=expected, remedy=remedy)
     elif not _below(look.helm, "4-0") and _below(
         look.collections.get("kubernetes.core", ""), table["collection_for_4"]
     ):
-        yield _error(
+        yield finding(
+            "control-node.helm",
             "Helm",
             f"{look.helm_path} is {look.helm}, which kubernetes.core drives from {table['collection_for_4']} on",
-            "Helm 3, or a newer kubernetes.core",
-            "ansible-galaxy collection install --upgrade kubernetes.core",
+            expected="Helm 3, or a newer kubernetes.core",
+            remedy="ansible-galaxy collection install --upgrade kubernetes.core",
         )
 
 
 def _server(look: Look) -> Iterator[Finding]:
     if look.server_error:
-        yield _error("cluster", look.server_error, "", "")
+        yield finding("control-node.cluster", "cluster", look.server_error)
     elif look.cluster and not look.server:
-        yield Finding("control_node.cluster", "unknown", "cluster", "was not asked", "an answer", "", "control_node")
-
-
-def _error(subject: str, found: str, expected: str, remedy: str) -> Finding:
-    name = subject.lower().replace(" ", "-")
-    return Finding(f"control_node.{name}", "error", subject, found, expected, remedy, "control_node")
+        yield finding("control-node.cluster", "cluster", "was not asked", expected="an answer", severity="unknown")
 
 
 # ---- versions ------------------------------------------------------------------------------------------------------

@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from typing import Any, Optional
 
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.findings import finding
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Finding, Json, NodeFacts, image_name
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.text import listed
 
@@ -174,19 +175,21 @@ def _forbidden(choice: Choice, site: Site) -> Iterator[Finding]:
     old = sorted({kernel for kernel in site.kernels if (0, 0) < _version(kernel)[:2] < DMABUF_KERNEL})
     pair = f"rdma_driver={choice.driver} with rdma_ofed={choice.ofed}"
     if old:
-        yield _error(
+        yield finding(
+            "plan.gpudirect",
             "rdma_ofed",
             f"{pair} on kernel {old[0]}, which has no DMA-BUF for RDMA; nothing would load nvidia_peermem",
-            "kernel >= 5.12",
-            "use node images with a newer kernel, or rdma_driver=operator with OFED",
+            expected="kernel >= 5.12",
+            remedy="use node images with a newer kernel, or rdma_driver=operator with OFED",
         )
     elif choice.ofed == "operator":
-        yield _finding(
-            "warning",
+        yield finding(
+            "plan.gpudirect",
             "rdma_ofed",
             f"{pair}: the host's NVIDIA modules were not built for the container's OFED: nvidia_peermem cannot be used",
-            "open NVIDIA kernel modules, for DMA-BUF",
-            "see the host check gpudirect-path, or let the operator bring the driver too (rdma_driver=operator)",
+            expected="open NVIDIA kernel modules, for DMA-BUF",
+            remedy="see the host check gpudirect-path, or let the operator bring the driver too (rdma_driver=operator)",
+            severity="warning",
         )
 
 
@@ -196,18 +199,20 @@ def _forbidden_driver(choice: Choice, site: Site) -> Iterator[Finding]:
         and site.platform != "openshift"
         and (site.host_driver or (site.image_driver and site.oci))
     ):
-        yield _error(
+        yield finding(
+            "plan.gpudirect",
             "rdma_driver",
             "rdma_driver=operator, and the node images bring the driver; a second one on top breaks the node",
-            "host",
-            "use rdma_driver=host, or node images without a driver",
+            expected="host",
+            remedy="use rdma_driver=host, or node images without a driver",
         )
     if choice.driver == "host" and (site.platform == "openshift" or site.host_driver is False):
-        yield _error(
+        yield finding(
+            "plan.gpudirect",
             "rdma_driver",
             "rdma_driver=host, and the nodes have no driver" + (" (OpenShift)" if site.platform == "openshift" else ""),
-            "operator",
-            "use rdma_driver=operator, or node images with a driver",
+            expected="operator",
+            remedy="use rdma_driver=operator, or node images with a driver",
         )
 
 
@@ -215,27 +220,30 @@ def _forbidden_ofed(choice: Choice, site: Site) -> Iterator[Finding]:
     if choice.ofed != "operator":
         return
     if site.oci:
-        yield _error(
+        yield finding(
+            "plan.gpudirect",
             "rdma_ofed",
             "rdma_ofed=operator on OCI: its container restarts every Mellanox driver, the management NIC's too, and "
             "the node loses the network",
-            "host",
-            "use rdma_ofed=host; OCI's images bring the RDMA drivers",
+            expected="host",
+            remedy="use rdma_ofed=host; OCI's images bring the RDMA drivers",
         )
     elif site.host_ofed:
-        yield _error(
+        yield finding(
+            "plan.gpudirect",
             "rdma_ofed",
             "rdma_ofed=operator, and the nodes have OFED installed; the container would unload it under running pods",
-            "host",
-            "use rdma_ofed=host, or node images without OFED",
+            expected="host",
+            remedy="use rdma_ofed=host, or node images without OFED",
         )
     elif site.host_ofed is None:
-        yield _finding(
-            "warning",
+        yield finding(
+            "plan.gpudirect",
             "rdma_ofed",
             "rdma_ofed=operator; whether the nodes have OFED of their own, or a Mellanox management NIC, is not known",
-            "neither",
-            "look at nic_stack and the default route in the host checks before you go on",
+            expected="neither",
+            remedy="look at nic_stack and the default route in the host checks before you go on",
+            severity="warning",
         )
 
 
@@ -248,24 +256,40 @@ def _old(choice: Choice, site: Site) -> Iterator[Finding]:
     for least, what in ((SIDECAR_MIN, "driver.rdma.enabled"), (HOST_MOFED_MIN, "driver.rdma.useHostMofed")):
         if version and version[:2] < least and (what == "driver.rdma.enabled" or choice.host_mofed):
             text = ".".join(map(str, least))
-            yield _error(
-                "rdma_driver", f"{name} has no {what}", f">= v{text}", "use a newer GPU Operator (rdma_charts)"
+            yield finding(
+                "plan.gpudirect",
+                "rdma_driver",
+                f"{name} has no {what}",
+                expected=f">= v{text}",
+                remedy="use a newer GPU Operator (rdma_charts)",
             )
     if version == ENDLESS_WAIT and choice.host_mofed:
         why = "its driver manager waits for ever for OFED with useHostMofed"
-        yield _error("rdma_driver", f"{name}: {why}", ">= v25.10.1", "use a newer GPU Operator (rdma_charts)")
+        yield finding(
+            "plan.gpudirect",
+            "rdma_driver",
+            f"{name}: {why}",
+            expected=">= v25.10.1",
+            remedy="use a newer GPU Operator (rdma_charts)",
+        )
     if version == NO_RELOAD:
         why = "nvidia_peermem is not loaded again when a driver pod restarts without a reboot"
-        yield _finding(
-            "warning", "rdma_driver", f"{name}: {why}", ">= v26.3.3", "use a newer GPU Operator (rdma_charts)"
+        yield finding(
+            "plan.gpudirect",
+            "rdma_driver",
+            f"{name}: {why}",
+            expected=">= v26.3.3",
+            remedy="use a newer GPU Operator (rdma_charts)",
+            severity="warning",
         )
     major = re.match(r"\d+", site.driver_version)
     if major and int(major.group()) < DRIVER_MIN:
-        yield _error(
+        yield finding(
+            "plan.gpudirect",
             "rdma_driver",
             f"driver.version={site.driver_version} has no nvidia_peermem",
-            f">= {DRIVER_MIN}",
-            "set a newer driver.version in rdma_gpu_operator_values",
+            expected=f">= {DRIVER_MIN}",
+            remedy="set a newer driver.version in rdma_gpu_operator_values",
         )
 
 
@@ -301,22 +325,24 @@ def _ofed_container(choice: Choice, workloads: Sequence[Json]) -> Iterator[Findi
             image_name(image) in ("doca-driver", "mofed") for image in item["images"]
         )
         if is_ofed and choice.ofed == "host":
-            yield _error(
+            yield finding(
+                "plan.gpudirect",
                 _place(item),
                 "an OFED container, which restarts the node's Mellanox drivers whenever its pod does",
-                "none with rdma_ofed=host",
-                "remove ofedDriver from the NicClusterPolicy and reboot the nodes (rdma_ofed=operator keeps it)",
+                expected="none with rdma_ofed=host",
+                remedy="remove ofedDriver from the NicClusterPolicy and reboot the nodes (rdma_ofed=operator keeps it)",
             )
 
 
 def _driver_container(choice: Choice, workloads: Sequence[Json]) -> Iterator[Finding]:
     for item in _daemonsets(workloads):
         if item["name"].startswith(DRIVER_DS) and choice.driver == "host":
-            yield _error(
+            yield finding(
+                "plan.gpudirect",
                 _place(item),
                 "the operator's driver container, besides the driver of the node images",
-                "none with rdma_driver=host",
-                "set driver.enabled=false in that release and reboot the nodes, or use rdma_driver=operator",
+                expected="none with rdma_driver=host",
+                remedy="set driver.enabled=false in that release and reboot the nodes, or use rdma_driver=operator",
             )
 
 
@@ -325,11 +351,13 @@ def _second_multus(workloads: Sequence[Json]) -> Iterator[Finding]:
         if "NicClusterPolicy" in item.get("owners", ()):
             continue
         if any(image_name(image) in ("multus-cni", "multus") for image in item["images"]):
-            yield _error(
+            yield finding(
+                "plan.gpudirect",
                 _place(item),
                 "a second multus; each takes the other's CNI configuration for the primary network",
-                "the Network Operator's alone",
-                "remove it, or leave secondaryNetwork.multus out of the NicClusterPolicy (rdma_install=existing)",
+                expected="the Network Operator's alone",
+                remedy="remove it, or leave secondaryNetwork.multus out of the NicClusterPolicy "
+                "(rdma_install=existing)",
             )
 
 
@@ -337,12 +365,13 @@ def _stale_wait(choice: Choice, nodes: Sequence[NodeFacts]) -> Iterator[Finding]
     """The label outlives the policy that set it; the device plugins' pods do not go to such nodes."""
     held = [node.name for node in nodes if node.labels.get(MOFED_WAIT) == "true"]
     if held and choice.ofed == "host":
-        yield _finding(
-            "warning",
+        yield finding(
+            "plan.gpudirect",
             "cluster",
             f"{listed(held)}: label {MOFED_WAIT}=true, left by an OFED container",
-            "false: no device plugin goes to a node that waits for OFED",
-            f"kubectl label node {held[0]} {MOFED_WAIT}=false --overwrite, when it does not change by itself",
+            expected="false: no device plugin goes to a node that waits for OFED",
+            remedy=f"kubectl label node {held[0]} {MOFED_WAIT}=false --overwrite, when it does not change by itself",
+            severity="warning",
         )
 
 
@@ -351,11 +380,12 @@ def _renamed_labels(nodes: Sequence[NodeFacts]) -> Iterator[Finding]:
     label = re.compile(r"feature\.node\.kubernetes\.io/pci-(?:\w{4}_)?(10de|15b3)_\w+\.present")
     renamed = [node.name for node in nodes if any(label.match(key) for key in node.labels)]
     if renamed:
-        yield _error(
+        yield finding(
+            "plan.gpudirect",
             "cluster",
             f"{listed(renamed)}: NFD's PCI labels carry the device ID, which neither operator looks for",
-            "pci-10de.present and pci-15b3.present (or pci-0302_10de.present)",
-            "set deviceLabelFields of NFD's PCI source to [vendor]",
+            expected="pci-10de.present and pci-15b3.present (or pci-0302_10de.present)",
+            remedy="set deviceLabelFields of NFD's PCI source to [vendor]",
         )
 
 
@@ -509,14 +539,13 @@ def pod_findings(states: Mapping[str, State], stage: str, patience: float = PATI
         severity = "error" if state.status == "fail" or late else "unknown"
         age = "" if state.seconds is None else f" (for {state.seconds:.0f} s)"
         found.append(
-            Finding(
+            finding(
                 "gpudirect.driver-pod",
-                severity,
                 node,
                 f"{state.reason}{age}",
-                "nvidia_peermem loaded by the driver's pod",
-                f"kubectl logs of {PEERMEM} and {MANAGER} in the node's pod of {DRIVER_DS}",
-                stage,
+                expected="nvidia_peermem loaded by the driver's pod",
+                severity=severity,
+                stage=stage,
             )
         )
     return found
@@ -557,11 +586,3 @@ def _version(text: Any) -> tuple[int, ...]:
     """``v25.10.1`` -> (25, 10, 1); () when it is none. A kernel's ``5.15.0-1055-oracle`` -> (5, 15, 0)."""
     found = re.match(r"v?(\d+(?:\.\d+)*)", str(text))
     return tuple(int(part) for part in found.group(1).split(".")) if found else ()
-
-
-def _finding(severity: str, subject: str, found: str, expected: str, remedy: str) -> Finding:
-    return Finding("plan.gpudirect", severity, subject, found, expected, remedy, "plan")
-
-
-def _error(subject: str, found: str, expected: str, remedy: str) -> Finding:
-    return _finding("error", subject, found, expected, remedy)

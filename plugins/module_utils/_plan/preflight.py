@@ -12,10 +12,11 @@ from __future__ import annotations
 import ipaddress
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Callable, Union
 
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.findings import finding
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import (
     VF_RESOURCES,
     Finding,
@@ -96,12 +97,13 @@ class Look:
 
 def permissions(look: Look) -> Iterator[Finding]:
     for item in look.denied:
-        yield _error("cluster", f"not allowed {item}", "", "grant it to the user of this kubeconfig")
+        yield finding("preflight.permissions", "cluster", f"not allowed {item}")
 
 
 def helm(look: Look) -> Iterable[Finding]:
     """Not asked where no chart is installed: a manifest needs no Helm."""
-    return look.helm if any(not item["manifest"] for item in look.installs) else ()
+    found = look.helm if any(not item["manifest"] for item in look.installs) else ()
+    return [replace(item, stage="preflight", id_0_1="preflight.helm") for item in found]
 
 
 def crd_version(look: Look) -> Iterator[Finding]:
@@ -110,11 +112,11 @@ def crd_version(look: Look) -> Iterator[Finding]:
     for name in [*names, *BATCH_CRDS[look.plan["launcher"]]]:
         wanted, served = look.wanted_crds.get(name, ""), look.survey.get("served", {}).get(name, [])
         if wanted and served and wanted not in served:
-            yield _error(
+            yield finding(
+                "preflight.crd-version",
                 f"CustomResourceDefinition {name}",
                 f"served as {', '.join(served)}",
-                wanted,
-                "it is of another release of that operator, or of another product: remove or update it",
+                expected=wanted,
             )
 
 
@@ -123,21 +125,29 @@ def kubernetes_version(look: Look) -> Iterator[Finding]:
     found = _minor(look.survey.get("server_version", ""))
     low, high = limits.get("min"), limits.get("max")
     if found is None:
-        yield _finding("unknown", "cluster", f"server version {look.survey.get('server_version')!r}", "1.x", "")
+        yield finding(
+            "preflight.kubernetes-version",
+            "cluster",
+            f"server version {look.survey.get('server_version')!r}",
+            expected="1.x",
+            severity="unknown",
+        )
     elif low and found < _version(low):
-        yield _error(
+        yield finding(
+            "preflight.kubernetes-version",
             "cluster",
             look.survey["server_version"],
-            f">= {low}",
-            f"upgrade, or use another profile than {look.plan['profile']}",
+            expected=f">= {low}",
+            remedy=f"upgrade, or use another profile than {look.plan['profile']}",
         )
     elif high and found > _version(high):
-        yield _finding(
-            "warning",
+        yield finding(
+            "preflight.kubernetes-version",
             "cluster",
             look.survey["server_version"],
-            f"<= {high}, the newest that the operators of profile {look.plan['profile']} were validated with",
-            "go on only if you know that these releases work there",
+            expected=f"<= {high}, the newest that the operators of profile {look.plan['profile']} were validated with",
+            remedy="go on only if you know that these releases work there",
+            severity="warning",
         )
 
 
@@ -150,11 +160,11 @@ def nfd_once(look: Look) -> Iterator[Finding]:
         and ("master" in item["name"] or item["name"].endswith("nfd"))
     ]
     if len(masters) > 1:
-        yield _error(
+        yield finding(
+            "preflight.one-nfd",
             "cluster",
             f"{len(masters)} NFD masters: {', '.join(sorted(masters))}",
-            "exactly one",
-            "remove one of them; two overwrite each other's node labels",
+            expected="exactly one",
         )
 
 
@@ -166,11 +176,11 @@ def gpu_plugin(look: Look) -> Iterator[Finding]:
         if known and _plugin_goes(look.plan):
             continue
         if known or any(image_name(image) == "k8s-device-plugin" for image in item["images"]):
-            yield _error(
+            yield finding(
+                "preflight.one-gpu-plugin",
                 f"DaemonSet {item['namespace']}/{item['name']}",
                 "a second device plugin that also advertises nvidia.com/gpu (on OKE the add-on NvidiaGpuPlugin)",
-                "only the GPU Operator's",
-                "disable the add-on (oci ce cluster-addon disable --addon-name NvidiaGpuPlugin), or remove it",
+                expected="only the GPU Operator's",
             )
 
 
@@ -185,29 +195,35 @@ def rdma_shared_plugin(look: Look) -> Iterator[Finding]:
         return
     for item in look.survey["workloads"]:
         if item["kind"] == "daemonset" and any("k8s-rdma-shared-dev-plugin" in image for image in item["images"]):
-            yield _error(
+            yield finding(
+                "preflight.rdma-shared-plugin",
                 f"DaemonSet {item['namespace']}/{item['name']}",
                 "the RDMA shared device plugin, which refuses exclusive RDMA network namespaces",
-                "not there in mode sriov",
-                "remove it, or use rdma_mode=host",
+                expected="not there in mode sriov",
             )
 
 
 def nic_cluster_policy(look: Look) -> Iterator[Finding]:
     for item in look.survey["nic_cluster_policies"]:
         if item["name"] != "nic-cluster-policy":
-            yield _error(
+            yield finding(
+                "preflight.nic-cluster-policy-name",
                 f"NicClusterPolicy {item['name']}",
                 "a name that the Network Operator ignores",
-                "nic-cluster-policy",
-                f"kubectl delete nicclusterpolicy {item['name']}",
+                expected="nic-cluster-policy",
+                remedy=f"kubectl delete nicclusterpolicy {item['name']}",
             )
 
 
 def cluster_policy(look: Look) -> Iterator[Finding]:
     names = [item["name"] for item in look.survey["cluster_policies"]]
     if len(names) > 1:
-        yield _error("cluster", f"{len(names)} ClusterPolicies: {', '.join(names)}", "one", "delete all but the oldest")
+        yield finding(
+            "preflight.one-cluster-policy",
+            "cluster",
+            f"{len(names)} ClusterPolicies: {', '.join(names)}",
+            expected="one",
+        )
 
 
 def ip_pool(look: Look) -> Iterator[Finding]:
@@ -227,25 +243,25 @@ def ip_pool(look: Look) -> Iterator[Finding]:
     for what, cidrs in groups:
         clash = next((cidr for cidr in cidrs if (other := _network(cidr)) and _overlaps(network, other)), None)
         if clash:
-            yield _error(
-                pool, f"{subnet} overlaps {what}: {clash}", "no overlap", "set rdma_ip_pool_subnet to a free network"
-            )
+            yield finding("preflight.ip-pool", pool, f"{subnet} overlaps {what}: {clash}", expected="no overlap")
     if look.survey["service_cidrs"] is None and not look.service_cidrs:
-        yield _finding(
-            "unknown",
+        yield finding(
+            "preflight.ip-pool",
             pool,
             f"{subnet}; the service CIDRs are not known: this user may not list servicecidrs.networking.k8s.io",
-            "no overlap with the services",
-            "set rdma_service_cidrs, or grant it",
+            expected="no overlap with the services",
+            remedy="set rdma_service_cidrs, or grant it",
+            severity="unknown",
         )
     default = _network(PF_DEFAULT)
     if look.plan["platform"] == "oke" and not look.pf_network and default and _overlaps(network, default):
-        yield _finding(
-            "info",
+        yield finding(
+            "preflight.ip-pool",
             pool,
             f"{subnet}; the PFs' own addresses are not known, {PF_DEFAULT} on images without rdma_network.json",
-            "no overlap with the PFs' own RDMA network",
-            "read rdma_network.json on a node and set rdma_pf_network",
+            expected="no overlap with the PFs' own RDMA network",
+            remedy="read rdma_network.json on a node and set rdma_pf_network",
+            severity="info",
         )
 
 
@@ -259,18 +275,20 @@ def namespaces(look: Look) -> Iterator[Finding]:
     for name in sorted(look.namespaces):
         item = present.get(name)
         if item and item["phase"] == "Terminating":
-            yield _error(
+            yield finding(
+                "preflight.namespaces",
                 f"Namespace {name}",
                 f"Terminating: {item['reason'] or 'no reason given'}",
-                "Active or absent",
-                "remove what holds it (finalizers), then run again",
+                expected="Active or absent",
+                remedy="remove what holds it (finalizers), then run again",
             )
         elif item and item["enforce"] in ("baseline", "restricted") and name in needs_privilege:
-            yield _error(
+            yield finding(
+                "preflight.namespaces",
                 f"Namespace {name}",
                 f"pod security level {item['enforce']}",
-                "privileged",
-                f"kubectl label ns {name} pod-security.kubernetes.io/enforce=privileged --overwrite",
+                expected="privileged",
+                remedy=f"kubectl label ns {name} pod-security.kubernetes.io/enforce=privileged --overwrite",
             )
     yield from _report_namespace(look, set(present))
 
@@ -282,11 +300,12 @@ def _report_namespace(look: Look, present: set[str]) -> Iterator[Finding]:
     planned = [item for group in groups for item in group]
     made = {item["metadata"]["name"] for item in planned if item["kind"] == "Namespace"}
     if kept.get("keep") in ("configmap", "secret") and present and kept["namespace"] not in present | made:
-        yield _error(
+        yield finding(
+            "preflight.namespaces",
             f"Namespace {kept['namespace']}",
             f"absent, and rdma_report_keep is {kept['keep']}",
-            "a namespace for report.html",
-            f"kubectl create ns {kept['namespace']}, or name another by rdma_report_keep_namespace",
+            expected="a namespace for report.html",
+            remedy=f"kubectl create ns {kept['namespace']}, or name another by rdma_report_keep_namespace",
         )
 
 
@@ -302,10 +321,18 @@ def controller_room(look: Look) -> Iterator[Finding]:
     remedy = "without it `helm upgrade` hangs on its hook job until it times out"
     if full:
         found = f"the nodes without GPUs have no room left for the operators' controllers: {', '.join(full[:5])}"
-        yield _error("cluster", found, expected, f"make the CPU node pool larger; {remedy}")
+        yield finding(
+            "preflight.controller-room",
+            "cluster",
+            found,
+            expected=expected,
+            remedy=f"make the CPU node pool larger; {remedy}",
+        )
     else:
         found = "no Ready, untainted node without GPUs for the operators' controllers and Helm's hook jobs"
-        yield _error("cluster", found, expected, f"add a CPU node pool; {remedy}")
+        yield finding(
+            "preflight.controller-room", "cluster", found, expected=expected, remedy=f"add a CPU node pool; {remedy}"
+        )
 
 
 def candidates(nodes: Sequence[NodeFacts], shapes: Collection[str]) -> list[NodeFacts]:
@@ -333,13 +360,20 @@ def node_images(look: Look) -> Iterator[Finding]:
             ("runtime", node.runtime, rules.get("runtime", []), rules.get("runtime_refused", [])),
         ):
             if not value:
-                yield _finding("unknown", node.name, f"{rule_id} not reported", "one that the profile knows", "")
+                yield finding(
+                    "preflight.node-image",
+                    node.name,
+                    f"{rule_id} not reported",
+                    expected="one that the profile knows",
+                    remedy="",
+                    severity="unknown",
+                )
             elif _matches(value, refused) or (allowed and not _matches(value, allowed)):
-                yield _error(
+                yield finding(
+                    "preflight.node-image",
                     node.name,
                     f"{rule_id} {value}",
-                    f"one of {', '.join(_plain(allowed))} (profile {look.plan['profile']})",
-                    "use an image of that list, or another rdma_profile",
+                    expected=f"one of {', '.join(_plain(allowed))} (profile {look.plan['profile']})",
                 )
 
 
@@ -349,8 +383,8 @@ def one_runtime(look: Look) -> Iterator[Finding]:
         families.setdefault(node.runtime.split(":")[0], node.name)
     if len(families) > 1:
         listed = ", ".join(f"{family} on {name}" for family, name in sorted(families.items()))
-        yield _error(
-            "cluster", f"mixed container runtimes on GPU nodes: {listed}", "one", "the GPU Operator supports one only"
+        yield finding(
+            "preflight.one-runtime", "cluster", f"mixed container runtimes on GPU nodes: {listed}", expected="one"
         )
 
 
@@ -358,11 +392,11 @@ def shape_in_profile(look: Look) -> Iterator[Finding]:
     covered = look.profile.get("shapes")
     for shape in look.plan["shapes"]:
         if covered and shape not in covered:
-            yield _error(
+            yield finding(
+                "preflight.shape-in-profile",
                 f"shape {shape}",
                 f"not covered by profile {look.plan['profile']}",
-                ", ".join(covered),
-                "use rdma_profile=current for it",
+                expected=", ".join(covered),
             )
 
 
@@ -375,20 +409,19 @@ def mode_region(look: Look) -> Iterator[Finding]:
         for region in regions:
             if offered is None or not region or ("*" not in offered and region not in offered):
                 known = "not stated by Oracle" if offered is None else ", ".join(offered)
-                yield _finding(
-                    "warning",
+                yield finding(
+                    "preflight.mode-region",
                     f"shape {name}",
                     f"region {region or 'unknown'}",
-                    f"VFs are offered for this shape in: {known}",
-                    "use rdma_mode=host if the nodes have no VFs",
+                    expected=f"VFs are offered for this shape in: {known}",
                 )
     if look.plan["platform"] == "oke":
-        yield _finding(
-            "info",
+        yield finding(
+            "preflight.mode-region",
             "cluster",
             "mode sriov",
-            "",
-            "VFs are a preview on OKE; rdma_mode=host is what Oracle supports today",
+            remedy="VFs are a preview on OKE; rdma_mode=host is what Oracle supports today",
+            severity="info",
         )
 
 
@@ -397,11 +430,12 @@ def leftovers(look: Look) -> Iterator[Finding]:
     for resource in VF_RESOURCES:
         nodes = [node.name for node in look.gpu_nodes if node.allocatable.get(resource)]
         if resource != ours and nodes and look.sriov:
-            yield _error(
+            yield finding(
+                "preflight.leftovers",
                 nodes[0] if len(nodes) == 1 else "cluster",
                 f"VFs are already advertised as {resource} on {len(nodes)} node(s): {', '.join(nodes[:3])}",
-                f"only {ours}",
-                f"remove that device-plugin configuration, or set rdma_resource={resource}",
+                expected=f"only {ours}",
+                remedy=f"remove that device-plugin configuration, or set rdma_resource={resource}",
             )
 
 
@@ -414,19 +448,20 @@ def cuda_driver(look: Look) -> Iterator[Finding]:
         if not major.isdigit():
             silent.append(node.name)
         elif int(major) < int(needed.partition(".")[0]):
-            yield _error(
+            yield finding(
+                "preflight.cuda-driver",
                 node.name,
                 f"NVIDIA driver {major}",
-                f">= {needed} for CUDA {image['cuda']} of the test image",
-                "use a newer node image or an older test image (rdma_images)",
+                expected=f">= {needed} for CUDA {image['cuda']} of the test image",
             )
     if silent:
-        yield _finding(
-            "info",
+        yield finding(
+            "preflight.cuda-driver",
             "cluster",
             f"the NVIDIA driver of {listed(silent)} is not known: no label {DRIVER_LABEL}",
-            f">= {needed} for CUDA {image['cuda']} of the test image",
-            "the GPU Operator labels the nodes; it is looked at again then",
+            expected=f">= {needed} for CUDA {image['cuda']} of the test image",
+            remedy="the GPU Operator labels the nodes; it is looked at again then",
+            severity="info",
         )
 
 
@@ -439,13 +474,12 @@ def gpudirect(look: Look) -> Iterator[Finding]:
         if (version := _minor(node.kernel)) and version < DMABUF_KERNEL and node.labels.get(PEERMEM_LABEL) != "true"
     ]
     if old:
-        yield _finding(
-            "warning",
+        yield finding(
+            "preflight.gpudirect",
             "cluster",
             f"{listed(old)}: the kernel is older than {'.'.join(map(str, DMABUF_KERNEL))} and has no DMA-BUF for "
             "RDMA, and with the image's own driver nothing in Kubernetes loads nvidia_peermem",
-            "nvidia_peermem loaded by the node image, after nvidia and ib_core",
-            "see lsmod on a node; without it NCCL goes through host memory",
+            expected="nvidia_peermem loaded by the node image, after nvidia and ib_core",
         )
 
 
@@ -453,9 +487,7 @@ def expected_nodes(look: Look) -> Iterator[Finding]:
     wanted = int(look.plan.get("expected_nodes") or 0)
     found = len(look.plan["nodes"])
     if wanted and found > wanted:
-        yield _finding(
-            "warning", "cluster", f"{found} GPU nodes", f"{wanted} asked for", "narrow with rdma_nodes or rdma_shape"
-        )
+        yield finding("preflight.expected-nodes", "cluster", f"{found} GPU nodes", expected=f"{wanted} asked for")
 
 
 CHECKS: dict[str, Callable[[Look], Iterable[Finding]]] = {
@@ -490,20 +522,17 @@ def check(look: Look, ignore: Sequence[str] = (), only: Sequence[str] = ()) -> l
     found = [] if only else [Finding(**item) for item in look.plan.get("findings", [])]
     for name, run in CHECKS.items():
         if name not in ignore and (name in only or not only):
-            found += [_named(finding, name) for finding in run(look)]
+            found += run(look)
     return found
 
 
 def message(findings: Sequence[Finding], when: str = "before anything was changed") -> str:
     """All errors as one text, each on a line; nodes with the same problem share one."""
-    groups: dict[tuple[str, str, str, str], list[str]] = {}
+    groups: dict[Finding, list[str]] = {}
     for item in findings:
         if item.severity == "error":
-            groups.setdefault((item.id, item.found, item.expected, item.remedy), []).append(item.subject)
-    lines = [
-        f"- {line(Finding(name, 'error', listed(subjects), found, expected, remedy))} [{name}]"
-        for (name, found, expected, remedy), subjects in groups.items()
-    ]
+            groups.setdefault(replace(item, subject=""), []).append(item.subject)
+    lines = [f"- {line(replace(item, subject=listed(names)))} [{item.id}]" for item, names in groups.items()]
     return f"{len(lines)} problem(s) {when}:\n" + "\n".join(lines)
 
 
@@ -512,26 +541,6 @@ def line(item: Finding) -> str:
     expected = f"; expected {item.expected}" if item.expected else ""
     remedy = f". {item.remedy[0].upper()}{item.remedy[1:]}" if item.remedy else ""
     return f"{item.subject}: {item.found}{expected}{remedy}"
-
-
-def _named(finding: Finding, name: str) -> Finding:
-    return Finding(
-        id=f"preflight.{name}",
-        severity=finding.severity,
-        subject=finding.subject,
-        found=finding.found,
-        expected=finding.expected,
-        remedy=finding.remedy,
-        stage="preflight",
-    )
-
-
-def _finding(severity: str, subject: str, found: str, expected: str, remedy: str) -> Finding:
-    return Finding("", severity, subject, found, expected, remedy)
-
-
-def _error(subject: str, found: str, expected: str, remedy: str) -> Finding:
-    return _finding("error", subject, found, expected, remedy)
 
 
 def _blocking(taints: Sequence[str]) -> bool:

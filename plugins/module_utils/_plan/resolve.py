@@ -14,6 +14,7 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any, Optional
 
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.findings import finding
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import (
     EXCLUDE_LABEL,
     UNHEALTHY_TAINT,
@@ -140,7 +141,7 @@ def text(plan: Json) -> str:
 
 def input_fault(subject: str, found: str) -> Finding:
     """Something that the user gave and that cannot be accepted."""
-    return Finding("plan.input", "error", subject, found, "", "", "plan")
+    return finding("plan.input", subject, found)
 
 
 def _wish_faults(wishes: Json, facts: Sequence[NodeFacts], shapes: dict[str, Shape]) -> Iterator[Finding]:
@@ -214,20 +215,29 @@ def _nodes(wishes: Json, facts: Sequence[NodeFacts], shapes: dict[str, Shape]) -
             continue  # told already
         if fault:
             findings.append(
-                Finding("plan.shape", "error", fact.name, fault, "a supported shape", "narrow with rdma_shape", "plan")
+                finding(
+                    "shape.refused" if fact.shape in shapes else "shape.unknown",
+                    fact.name,
+                    fault,
+                    expected="a supported shape",
+                    remedy="narrow with rdma_shape",
+                    severity="error",
+                    id_0_1="plan.shape",
+                )
             )
             continue
         nodes.append(_node(fact, shapes[fact.shape]))
         if fact.cordoned:
             findings.append(
-                Finding(
-                    "plan.cordoned",
-                    "warning",
+                finding(
+                    "node.cordoned",
                     fact.name,
                     "cordoned",
-                    "schedulable",
-                    f"kubectl uncordon {fact.name}",
-                    "plan",
+                    expected="schedulable",
+                    remedy=f"kubectl uncordon {fact.name}",
+                    severity="warning",
+                    stage="plan",
+                    id_0_1="plan.cordoned",
                 )
             )
     return nodes, findings
@@ -418,14 +428,12 @@ def slug(shape: str) -> str:
 
 
 def _untestable(shape: Shape) -> Finding:
-    return Finding(
+    return finding(
         "plan.nccl",
-        "unknown",
         f"shape {shape.name}",
         "no source states its NCCL settings, so no test is run: without GID index and traffic class it would mislead",
-        "recommended NCCL settings",
-        f"add them with their source to files/topology/{shape.name}.yml",
-        "plan",
+        expected="recommended NCCL settings",
+        remedy=f"add them with their source to files/topology/{shape.name}.yml",
     )
 
 

@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import datetime
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Optional
 from xml.etree import ElementTree
 
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json, masked
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.findings import finding
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Finding, Json, masked, to_dict
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.text import counted, listed
 
 SCHEMA_VERSION = 1
@@ -85,7 +86,7 @@ def build(
     nccl = [_aged(item, plan) for item in nccl]
     fresh = [item for item in nccl if not item.get("stale")]
     judged = [item for test in fresh for item in test["verdict"].get("findings", [])]
-    findings = _unique([*plan.get("findings", []), *findings, *judged, *_count_findings(plan, stages, nodes)])
+    findings = _unique([*plan.get("findings", []), *findings, *judged, *to_dict(_count_findings(plan, stages, nodes))])
     table = _node_table(plan, nodes, findings, fresh)
     table = [{**row, "host": (hosts or {}).get(row["name"])} for row in table]
     names = {node["name"] for node in table}
@@ -186,9 +187,9 @@ def _nccl_claims(nccl: Sequence[Json]) -> list[tuple[str, str]]:
         verdict, reason = item["verdict"]["verdict"], item["verdict"]["reason"]
         place = f"NCCL on {len(item.get('nodes', []))} x {item['shape']}"
         claims.append((_CLAIM.get(verdict, verdict), f"{place}: {reason}"))
-        for finding in item["verdict"].get("findings", []):
-            if finding["severity"] in _CLAIM:
-                claims.append((_CLAIM[finding["severity"]], f"{place}: {finding['found']}"))
+        for one in item["verdict"].get("findings", []):
+            if one["severity"] in _CLAIM:
+                claims.append((_CLAIM[one["severity"]], f"{place}: {one['found']}"))
     return claims
 
 
@@ -236,7 +237,7 @@ def _praise(table: Sequence[Json], nccl: Sequence[Json], deselected: bool) -> st
 # ---- findings ------------------------------------------------------------------------------------------------------
 
 
-def _count_findings(plan: Json, stages: Sequence[Json], nodes: Optional[Sequence[Json]]) -> list[Json]:
+def _count_findings(plan: Json, stages: Sequence[Json], nodes: Optional[Sequence[Json]]) -> list[Finding]:
     """Expected against allocatable, per node, as the cluster says at the end."""
     undone = {stage["name"]: _UNDONE[stage["status"]] for stage in stages if stage["status"] in _UNDONE}
     present = {node["name"]: node for node in nodes or ()}
@@ -244,62 +245,42 @@ def _count_findings(plan: Json, stages: Sequence[Json], nodes: Optional[Sequence
     for node in plan.get("nodes", []):
         name, now = node["name"], present.get(node["name"])
         if nodes is None:
-            found.append(
-                _finding("node.unseen", name, "the cluster could not be asked at the end", "", severity="unknown")
-            )
+            found.append(finding("node.unseen", name, "the cluster could not be asked at the end"))
             continue
         if now is None:
-            found.append(_finding("node.gone", name, "the node is not in the cluster any more", "present"))
+            text = "the node is not in the cluster any more"
+            found.append(finding("node.absent", name, text, expected="present", remedy="", id_0_1="node.gone"))
             continue
         if not now["ready"]:
-            why = now.get("ready_reason") or "no reason given"
-            found.append(_finding("node.ready", name, f"not Ready: {why}", "Ready", f"kubectl describe node {name}"))
+            text = f"not Ready: {now.get('ready_reason') or 'no reason given'}"
+            found.append(finding("node.not-ready", name, text, expected="Ready", id_0_1="node.ready"))
         found += _resource_findings(plan, node, now, undone)
     return found
 
 
-def _resource_findings(plan: Json, node: Json, now: Json, undone: dict[str, str]) -> list[Json]:
-    wanted = [("gpus", _gpu_resource(plan, node), "gpu_operator")]
+def _resource_findings(plan: Json, node: Json, now: Json, undone: dict[str, str]) -> Iterator[Finding]:
+    wanted = [("gpus", _gpu_resource(plan, node), "gpu_operator", "gpu.missing", "gpu.surplus")]
     if plan["mode"] == "sriov":
-        wanted.append(("vfs", plan["resources"]["vf"], "sriov"))
-    found = []
-    for key, resource, stage in wanted:
+        wanted.append(("vfs", plan["resources"]["vf"], "sriov", "vf.missing", "vf.surplus"))
+    for key, resource, stage, missing, surplus in wanted:
         have = now["allocatable"].get(resource, 0)
         if node[key] is None or have == node[key]:
             continue
-        text = f"{have} of {node[key]} {resource} allocatable"
-        expected = f"{node[key]} ({node['shape']})"
-        if stage in undone:
-            text += f"; stage {stage} {undone[stage]}"
-            found.append(_finding(f"node.{key}", node["name"], text, expected, "", stage, "unknown"))
-        else:
-            found.append(_finding(f"node.{key}", node["name"], text, expected, _again(stage, [node["name"]]), stage))
-    return found
+        late = stage in undone
+        yield finding(
+            missing if have < node[key] else surplus,
+            node["name"],
+            f"{have} of {node[key]} {resource} allocatable" + (f"; stage {stage} {undone[stage]}" if late else ""),
+            expected=f"{node[key]} ({node['shape']})",
+            remedy="" if late else _again(stage, [node["name"]]),
+            severity="unknown" if late else "",
+            id_0_1=f"node.{key}",
+        )
 
 
 def _gpu_resource(plan: Json, node: Json) -> str:
     """Shared GPUs may be offered under a name of their own."""
     return str(node.get("gpu_resource") or plan["resources"]["gpu"])
-
-
-def _finding(
-    name: str,
-    subject: str,
-    found: str,
-    expected: str,
-    remedy: str = "",
-    stage: str = "report",
-    severity: str = "error",
-) -> Json:
-    return {
-        "id": name,
-        "severity": severity,
-        "subject": subject,
-        "found": found,
-        "expected": expected,
-        "remedy": remedy,
-        "stage": stage,
-    }
 
 
 def _again(stage: str, names: Sequence[str]) -> str:
@@ -323,7 +304,7 @@ def _severity(item: Json) -> int:
 
 
 def _shown(item: Json, more: Sequence[str] = ()) -> Json:
-    keys = ("id", "severity", *more, "found", "expected", "remedy", "stage")
+    keys = ("id", "id_0_1", "severity", *more, "found", "expected", "remedy", "stage")
     return {key: item.get(key, "") for key in keys}
 
 

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from typing import Optional
 
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import DataError
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.findings import finding
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Finding, Json, Shape
 from ansible_collections.gpuops.rdma.plugins.module_utils._host import rules
 from ansible_collections.gpuops.rdma.plugins.module_utils._host import summary as host_report
@@ -17,9 +18,6 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import topology
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files
 
 STAGE = "host_checks"
-NO_DOCUMENT = "host-document"
-NO_SHAPE = "host-shape"
-TOPOLOGY = "topology-file"
 _SEVERITY = {"fail": "error", "unknown": "unknown", "warn": "warning"}
 
 
@@ -43,8 +41,18 @@ class Judge:
 
     def __call__(self, name: str, document: Json, shape: Optional[Shape]) -> tuple[Json, list[Finding], Json]:
         if shape is None:
-            expected = "devices of one of the shapes in files/topology"
-            return self._only(name, NO_SHAPE, "its devices are of no known shape", expected, "give its shape", document)
+            return self._only(
+                finding(
+                    "shape.unknown",
+                    name,
+                    "its devices are of no known shape",
+                    expected="devices of one of the shapes in files/topology",
+                    remedy="give its shape",
+                    stage=STAGE,
+                    id_0_1="host-shape",
+                ),
+                document,
+            )
         try:
             found = [*rules.judge(self.rules, document, shape, **self.how), *self._topology(document, shape)]
             findings = host_report.telling([dataclasses.replace(item, subject=name, stage=STAGE) for item in found])
@@ -52,27 +60,26 @@ class Judge:
         except (DataError, KeyError, TypeError, ValueError, AttributeError) as error:
             why = f"its document is not of the expected form: {error}"
             remedy = "use one version of this collection for probe and rules"
-            return self._only(name, NO_DOCUMENT, why, "a document of format 1", remedy, document)
+            bad = finding("host.document", name, why, expected="a document of format 1", remedy=remedy)
+            return self._only(bad, document)
         return summary, findings, document if findings else {}
 
     def _topology(self, document: Json, shape: Shape) -> Iterator[Finding]:
         """Before the test: NCCL itself drops what it does not find in silence."""
         if shape.name in self.files:
-            remedy = "make this host's file with gpuops.rdma.nccl_topology, or leave it to NCCL (rdma_topology=none)"
             devices = "vf" if self.mode == "sriov" else "pf"
             for item in topology.fit(self.files[shape.name], document, devices):
                 expected = "the GPUs and NICs of the NCCL topology file"
-                yield Finding(TOPOLOGY, _SEVERITY[item.status], "", item.message, expected, remedy)
+                severity = _SEVERITY[item.status]
+                yield finding("host.topology-file", "", item.message, expected=expected, severity=severity)
 
     def absent(self, name: str, why: str, remedy: str) -> tuple[Json, list[Finding], Json]:
         """A host that has given no document: nothing is known, which is no pass."""
-        return self._only(name, NO_DOCUMENT, f"no host document: {why}", "a document of this run", remedy, {})
+        found = f"no host document: {why}"
+        return self._only(finding("host.document", name, found, expected="a document of this run", remedy=remedy), {})
 
-    def _only(
-        self, name: str, rule: str, found: str, expected: str, remedy: str, document: Json
-    ) -> tuple[Json, list[Finding], Json]:
-        findings = [Finding(rule, "unknown", name, found, expected, remedy, STAGE)]
-        return host_report.summary(None, findings, None, self.mode), findings, document
+    def _only(self, only: Finding, document: Json) -> tuple[Json, list[Finding], Json]:
+        return host_report.summary(None, [only], None, self.mode), [only], document
 
 
 def _topology_files(plan: Json) -> dict[str, topology.Element]:

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Optional
 
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.findings import finding
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Finding, Json
 from ansible_collections.gpuops.rdma.plugins.module_utils._oci import preflight
 from ansible_collections.gpuops.rdma.plugins.module_utils._oci.preflight import Look, Pool, Unread
@@ -225,7 +226,7 @@ def _rule(direction: str, rule: Any, end: Optional[str], kind: Optional[str] = "
 
 def _policy(severity: str, subject: str, found: str, why: str) -> Finding:
     remedy = f"needed because: {why}" if why else ""
-    return Finding("oci.policy", severity, subject, found, "", remedy, "oci_preflight")
+    return finding("oci.policy", subject, found, remedy=remedy, severity=severity)
 
 
 def findings(asker: Asker) -> list[Finding]:

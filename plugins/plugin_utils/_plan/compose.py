@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Callable, Optional
 
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import DataError, InputError
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.findings import finding
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Finding, Json, NodeFacts, Shape, to_dict
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube.client import KINDS
 from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import job as nccl_job
@@ -226,9 +227,9 @@ def _release(
 
 def _release_findings(name: str, release: Json) -> list[Finding]:
     subject = f"release {release['namespace']}/{release['name']}"
-    findings = [Finding("plan.values", "warning", subject, text, "", "", "plan") for text in release["warnings"]]
+    findings = [finding("plan.values", subject, text) for text in release["warnings"]]
     if release["action"] == "refuse":
-        findings.append(Finding("plan.release", "error", subject, release["why"], "", "", "plan"))
+        findings.append(finding("plan.release", subject, release["why"]))
     return findings
 
 
@@ -236,7 +237,7 @@ def _unreadable(survey: Json) -> Iterator[Finding]:
     for item in survey["releases"]:
         if item["status"] == releases.UNREADABLE:
             subject = f"release {item['namespace']}/{item['name']}"
-            yield Finding("plan.release", "warning", subject, item["description"], "", "", "plan")
+            yield finding("plan.release", subject, item["description"], severity="warning")
 
 
 def _pull_secrets_left_out(plan: Json, wishes: Json, profile: Json) -> Iterator[Finding]:
@@ -247,7 +248,7 @@ def _pull_secrets_left_out(plan: Json, wishes: Json, profile: Json) -> Iterator[
         if "name" in forms.values() and release["action"] in permissions.INSTALLS:
             subject = f"release {release['namespace']}/{release['name']}"
             text = f"the chart {release['chart']} takes one pull secret: {names[0]}, without {', '.join(names[1:])}"
-            yield Finding("plan.registry", "warning", subject, text, "", "", "plan")
+            yield finding("plan.registry", subject, text)
 
 
 # ---- objects -------------------------------------------------------------------------------------------------------
@@ -380,7 +381,5 @@ def _own_topology(path: Path, shape: Shape, faults: Faults) -> str:
     misfits = nccl_topology.fit(system, {"gpus": [{"pci": gpu.pci} for gpu in shape.gpus], "functions": ports})
     doubts = [f"line {item.line}: {item.message}" for item in problems]
     doubts += [f"{shape.name} in files/topology: {item.message}" for item in misfits if item.kind in ("gpu", "nic")]
-    faults.findings += [
-        Finding("plan.topology", "warning", "rdma_topology_file", f"{path}, {line}", "", "", "plan") for line in doubts
-    ]
+    faults.findings += [finding("plan.topology", "rdma_topology_file", f"{path}, {line}") for line in doubts]
     return text

@@ -46,7 +46,7 @@ def test_nodes_are_measured_by_their_shape(cluster):
     assert result["summary"]["gpus"] == {"expected": 40, "allocatable": 39}
     assert result["summary"]["vfs"] == {"expected": 80, "allocatable": 79}
     assert result["summary"]["simulated"] is True
-    assert errors(result) == {("gpu-missing", "10.140.0.3"), ("vf-missing", "10.140.0.3")}
+    assert errors(result) == {("gpu.missing", "10.140.0.3"), ("vf.missing", "10.140.0.3")}
     row = next(row for row in result["nodes"] if row["name"] == "10.140.0.3")
     assert row["vfs"] == {"resource": VF, "expected": 16, "allocatable": 15, "capacity": 15}
     assert row["locality"]["network_block"]
@@ -67,12 +67,12 @@ def test_selectors_work_at_the_server_and_pages_cost_requests_not_results(cluste
 def test_nodes_by_name_and_one_that_is_absent(cluster):
     result = info(cluster, nodes=["10.140.0.1", "10.9.9.9"])
     assert [row["name"] for row in result["nodes"]] == ["10.140.0.1"]
-    assert ("node-absent", "10.9.9.9") in errors(result)
+    assert ("node.absent", "10.9.9.9") in errors(result)
 
 
 def test_fewer_nodes_than_expected(cluster):
-    assert ("nodes-missing", "cluster") in errors(info(cluster, shape=[SHAPE], expected=6))
-    assert ("nodes-missing", "cluster") not in errors(info(cluster, shape=[SHAPE], expected=5))
+    assert ("node.missing", "cluster") in errors(info(cluster, shape=[SHAPE], expected=6))
+    assert ("node.missing", "cluster") not in errors(info(cluster, shape=[SHAPE], expected=5))
 
 
 def test_a_query_shapes_the_answer_and_results_are_capped(cluster):
@@ -98,7 +98,7 @@ def test_wrong_input_is_refused_with_the_known_values(cluster):
 def test_mode_host_has_no_vfs(cluster):
     result = info(cluster, vfs=False)
     assert "vfs" not in result["nodes"][0]
-    assert errors(result) == {("gpu-missing", "10.140.0.3")}
+    assert errors(result) == {("gpu.missing", "10.140.0.3")}
 
 
 def test_device_ids_are_unknown_until_a_node_feature_tells(cluster):
@@ -115,7 +115,7 @@ def test_device_ids_are_unknown_until_a_node_feature_tells(cluster):
     cluster.custom(feature)
     result = info(cluster, device_ids=True, shape=[SHAPE])
     assert result["nodes"][0]["device_ids"]["ids"] == {"15b3:1021": 15}
-    assert ("nic-missing", "10.140.0.1") in errors(result)
+    assert ("nic.missing", "10.140.0.1") in errors(result)
 
 
 def test_a_compacted_list_is_read_again():

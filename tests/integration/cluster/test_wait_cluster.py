@@ -247,7 +247,7 @@ def test_a_node_outside_of_the_run_does_not_hold_it_and_is_told(cluster, plan):
         result, _lines = run(cluster, "gpu_operator", plan=str(plan), timeout=60)
         assert result["ready"] == result["total"] == 1 + 4 * 2
         (told,) = findings(plan, "gpu_operator")
-        assert (told["id"], told["severity"]) == ("gpu_operator.elsewhere", "warning")
+        assert (told["id"], told["severity"]) == ("wait.elsewhere", "warning")
         assert f"because of 1 outside of this run: {NODES[2]}: nvidia-operator-validator" in told["found"]
     finally:
         cluster.sandbox("fault", "clear")

@@ -87,7 +87,7 @@ def test_the_operators_driver_on_the_hosts_ofed(cluster: Any) -> None:
     # The container says so, and the node is left out with the reason.
     here.fault("add", "peermem-fails:1")
     broken = here.play("site.yml", "--tags", "gpu_operator", report="broken", rdma_driver="operator")
-    told = findings_of(broken.node(names[1]), "gpu_operator.late")
+    told = findings_of(broken.node(names[1]), "gpu-operator.late")
     assert "could not be" not in told["found"] and "failed to load nvidia-peermem module" in told["found"], told
     assert "built for another OFED" in told["found"]
     assert broken.node(names[0])["findings"] == []
@@ -104,7 +104,7 @@ def test_driver_and_ofed_of_the_operators(cluster: Any) -> None:
     assert late.stage("gpu_operator")["status"] == "ok", "what needs OFED is not waited for before OFED is asked for"
     assert "the drivers wait for OFED" in late.output
     assert re.search(r"ofed 1/2 .*late: .*OFED is missing: the OFED container builds or loads the modules", late.output)
-    told = findings_of(late.node(names[1]), "network_operator.late")["found"]
+    told = findings_of(late.node(names[1]), "network-operator.late")["found"]
     assert re.search(r"OFED is missing: the OFED container .* \(for \d+ s\)", told), told
     assert late.node(names[0])["findings"] == []
     waiting = driver_pods(here)[names[1]]["status"]["initContainerStatuses"][0]

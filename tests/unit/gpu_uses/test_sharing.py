@@ -229,7 +229,7 @@ def test_the_facts_agree(document: Any, layout: Any, strategy: str, resources: d
     assert facts.sharing == found.sharing
     assert resources[resource] == count
     assert not [
-        one for one in nodes_facts.judge_node(facts, H100) if one.id in ("gpu-missing", "gpu-surplus", "gpu-unknown")
+        one for one in nodes_facts.judge_node(facts, H100) if one.id in ("gpu.missing", "gpu.surplus", "gpu.unknown")
     ]
 
 

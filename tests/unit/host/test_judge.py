@@ -50,7 +50,7 @@ def test_no_document_and_no_shape_are_unknown(document: dict[str, Any]) -> None:
     summary, findings, _kept = judge.absent("n1", "ImagePullBackOff x", "look at it")
     assert (summary["verdict"], summary["remedy"]) == ("unknown", "look at it")
     assert "ImagePullBackOff" in findings[0].found
-    assert judge("n1", document, None)[0]["rule"] == "host-shape"
+    assert judge("n1", document, None)[0]["rule"] == "shape.unknown"
 
 
 def test_rules_that_do_not_exist_are_refused_before_anything_is_done() -> None:

@@ -60,9 +60,9 @@ def test_the_summary_counts_vfs_and_links(tmp_path: Path) -> None:
 
 
 def test_without_a_document_nothing_is_claimed() -> None:
-    summary = host_report.summary(None, [finding("host-document", "unknown", remedy="look")], SHAPES[H100], "sriov")
+    summary = host_report.summary(None, [finding("host.document", "unknown", remedy="look")], SHAPES[H100], "sriov")
     assert summary["verdict"] == "unknown"
-    assert (summary["rule"], summary["remedy"]) == ("host-document", "look")
+    assert (summary["rule"], summary["remedy"]) == ("host.document", "look")
     assert {summary[key] for key in ("driver", "ofed", "gpudirect", "vfs", "links")} == {""}
 
 

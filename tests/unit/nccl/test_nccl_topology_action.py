@@ -145,7 +145,7 @@ def run_folder(folder: Path, topology: str, findings: list[dict[str, str]] | Non
     return str(folder / "plan.json")
 
 
-def finding(subject: str, severity: str = "error", id_: str = "topology-file") -> dict[str, str]:
+def finding(subject: str, severity: str = "error", id_: str = "host.topology-file") -> dict[str, str]:
     return {"id": id_, "severity": severity, "subject": subject, "found": f"no GPU at {subject}"}
 
 

@@ -19,7 +19,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import J
 from ansible_collections.gpuops.rdma.plugins.module_utils._host import probe
 from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import topology
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files as base_files
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._host.judge import TOPOLOGY, Judge
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._host.judge import Judge
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support import host_memory, host_trees
@@ -275,9 +275,9 @@ def test_host_checks_name_the_node_that_the_file_does_not_fit() -> None:
     assert (summary["verdict"], findings) == ("pass", [])
     bad = good.replace(f'busid="{H100.gpus[0].pci}"', 'busid="0000:77:00.0"')
     summary, findings, _document = Judge(plan(bad), [], [])("gpu-1", found, H100)
-    assert (summary["verdict"], summary["rule"]) == ("fail", TOPOLOGY)
+    assert (summary["verdict"], summary["rule"]) == ("fail", "host.topology-file")
     assert [(item.id, item.severity, item.subject) for item in findings] == [
-        (TOPOLOGY, "error", "gpu-1"), (TOPOLOGY, "warning", "gpu-1"),
+        ("host.topology-file", "error", "gpu-1"), ("host.topology-file", "warning", "gpu-1"),
     ]  # fmt: skip
     assert "rdma_topology=none" in findings[0].remedy
 

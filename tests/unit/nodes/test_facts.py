@@ -174,10 +174,10 @@ def test_a_node_with_exactly_its_shapes_devices_has_no_error_and_any_other_has(g
     shape = h100_shape()
     read = facts(gpus=gpus, vfs=vfs)
     errors = {finding.id for finding in nodes_facts.judge_node(read, shape, VF) if finding.severity == "error"}
-    assert ("gpu-missing" in errors) is (gpus < 8)
-    assert ("gpu-surplus" in errors) is (gpus > 8)
-    assert ("vf-missing" in errors) is (vfs < 16)
-    assert ("vf-surplus" in errors) is (vfs > 16)
+    assert ("gpu.missing" in errors) is (gpus < 8)
+    assert ("gpu.surplus" in errors) is (gpus > 8)
+    assert ("vf.missing" in errors) is (vfs < 16)
+    assert ("vf.surplus" in errors) is (vfs > 16)
 
 
 # Sharing.
@@ -237,18 +237,18 @@ def test_a_whole_node_has_no_findings(h100):
 
 def test_missing_vfs_and_gpus_name_the_node_k_of_n_and_a_remedy(h100):
     findings = found(facts(gpus=7, vfs=15), h100)
-    assert set(findings) == {"gpu-missing", "vf-missing"}
-    vf = findings["vf-missing"]
+    assert set(findings) == {"gpu.missing", "vf.missing"}
+    vf = findings["vf.missing"]
     assert (vf.subject, vf.severity) == ("10.140.0.1", "error")
     assert vf.found == f"15 of 16 {VF} allocatable"
     assert "--tags sriov -e rdma_nodes=10.140.0.1" in vf.remedy
-    assert findings["gpu-missing"].found == "7 of 8 nvidia.com/gpu allocatable"
+    assert findings["gpu.missing"].found == "7 of 8 nvidia.com/gpu allocatable"
 
 
 def test_unhealthy_devices_are_told_apart_from_absent_ones(h100):
     raw = node(vfs=15)
     raw["status"]["capacity"][VF] = "16"
-    assert "the device plugin calls 1 unhealthy" in found(nodes_facts.node_facts(raw), h100)["vf-missing"].found
+    assert "the device plugin calls 1 unhealthy" in found(nodes_facts.node_facts(raw), h100)["vf.missing"].found
 
 
 def test_vfs_are_not_looked_at_in_mode_host(h100):
@@ -259,25 +259,25 @@ def test_another_generations_vfs_are_named(h100):
     raw = node(vfs=0)
     raw["status"]["allocatable"]["nvidia.com/rdma-vf"] = "16"
     findings = found(nodes_facts.node_facts(raw), h100)
-    assert "16 stand under another name, nvidia.com/rdma-vf" in findings["vf-missing"].found
+    assert "16 stand under another name, nvidia.com/rdma-vf" in findings["vf.missing"].found
     raw["status"]["allocatable"][VF] = "16"
-    assert found(nodes_facts.node_facts(raw), h100)["vf-leftover"].severity == "warning"
+    assert found(nodes_facts.node_facts(raw), h100)["vf.leftover"].severity == "warning"
 
 
 def test_the_states_of_a_node(h100):
-    assert "no CNI" in found(facts(ready="False"), h100)["node-not-ready"].found
-    assert "node-cordoned" in found(facts(unschedulable=True), h100)
+    assert "no CNI" in found(facts(ready="False"), h100)["node.not-ready"].found
+    assert "node.cordoned" in found(facts(unschedulable=True), h100)
     bare = facts(labels={
         "feature.node.kubernetes.io/pci-15b3.present": "false",
         "oci.oraclecloud.com/rdma.network_block_id": "no-imds-data",
     })  # fmt: skip
-    assert set(found(bare, h100)) == {"label-nic", "locality-missing"}
+    assert set(found(bare, h100)) == {"label.nic", "label.locality"}
 
 
 def test_shared_nodes_are_right_when_their_replicas_are_there_but_say_so(h100):
     findings = found(facts(gpus=32, labels=SHARED), h100)
-    assert set(findings) == {"gpu-shared"}
-    assert "gpu-missing" in found(facts(gpus=8, labels=SHARED), h100)
+    assert set(findings) == {"gpu.shared"}
+    assert "gpu.missing" in found(facts(gpus=8, labels=SHARED), h100)
 
 
 def test_nodes_of_unknown_shape(shapes, h100):
@@ -285,15 +285,15 @@ def test_nodes_of_unknown_shape(shapes, h100):
         {"metadata": {"name": "c", "labels": {"node.kubernetes.io/instance-type": "VM.Standard"}}}
     )
     assert nodes_facts.judge_nodes([cpu], shapes, VF) == []
-    assert [f.id for f in nodes_facts.judge_nodes([facts(shape="BM.GPU.NEW.8")], shapes, VF)] == ["shape-unknown"]
+    assert [f.id for f in nodes_facts.judge_nodes([facts(shape="BM.GPU.NEW.8")], shapes, VF)] == ["shape.unknown"]
     refused = Shape("BM.GPU.X.8", "refused", "AMD", "amd")
-    assert nodes_facts.judge_nodes([facts(shape="BM.GPU.X.8")], {"BM.GPU.X.8": refused}, VF)[0].id == "shape-refused"
+    assert nodes_facts.judge_nodes([facts(shape="BM.GPU.X.8")], {"BM.GPU.X.8": refused}, VF)[0].id == "shape.refused"
 
 
 def test_fewer_ready_nodes_than_expected(shapes):
     nodes = [facts(name="a"), facts(name="b", ready="False"), facts(name="c", shape="VM.Standard")]
     missing = nodes_facts.judge_nodes(nodes, shapes, VF, expected=2)[0]
-    assert (missing.id, missing.found) == ("nodes-missing", "1 of 2 nodes of shape BM.GPU.H100.8 are Ready")
+    assert (missing.id, missing.found) == ("node.missing", "1 of 2 nodes of shape BM.GPU.H100.8 are Ready")
     assert nodes_facts.judge_nodes(nodes[:1], shapes, VF, expected=1) == []
 
 
@@ -315,7 +315,7 @@ def test_device_ids_come_from_node_features(h100):
     assert (ids["b"]["source"], ids["b"]["reason"]) == ("unknown", "no Mellanox device is reported")
     assert "only a probe on the host can tell" in ids["c"]["reason"]
     assert found(facts(), h100, ids=ids["a"]) == {}
-    assert found(facts(), h100, ids=ids["c"])["nic-ids-unknown"].severity == "info"
+    assert found(facts(), h100, ids=ids["c"])["nic.ids-unknown"].severity == "info"
 
 
 @recorded
@@ -329,7 +329,7 @@ def test_device_ids_come_from_recorded_node_states_where_features_are_silent(h10
     assert ids["10.140.0.1"]["source"] == "SriovNetworkNodeState"
     assert ids["10.140.0.1"]["ids"] == {"15b3:1021": 2, "15b3:101f": 1, "15b3:101e": 2}
     assert ids["10.140.0.4"] == {"source": "NodeFeature", "ids": {"15b3:1021": 1}, "reason": ""}
-    missing = found(facts(), h100, ids=ids["10.140.0.1"])["nic-missing"]
+    missing = found(facts(), h100, ids=ids["10.140.0.1"])["nic.missing"]
     assert missing.expected == "16 x 15b3:1021"
     silent = load("platform/sriov-network-operator-1.6.0_target_namespace_missing_no_nic_seen.json")
     states = [item for item in silent if item["kind"] == "SriovNetworkNodeState"]

@@ -37,7 +37,7 @@ def look(facts: Any = None, seen: Any = None, *, asked: Any = None, **changes: A
 
 
 def found(view: preflight.Look, check: str) -> list[Finding]:
-    return [item for item in preflight.check(view) if item.id == f"preflight.{check}"]
+    return [item for item in preflight.check(view) if item.id.split(".")[1] == check and item.stage == "preflight"]
 
 
 def one(view: preflight.Look, check: str, severity: str = "error") -> Finding:
@@ -68,7 +68,7 @@ def test_a_usual_cluster_has_no_error() -> None:
 
 def test_the_plans_own_findings_come_first() -> None:
     facts = [gpu_node("10.0.0.1", "BM.GPU.B300.8"), *cluster()]
-    assert preflight.check(look(facts))[0].id == "plan.shape"
+    assert preflight.check(look(facts))[0].id == "shape.refused"
 
 
 def test_every_missing_permission_is_listed() -> None:
@@ -139,7 +139,7 @@ def test_a_definition_of_another_version(name: str, asked: Any, trouble: bool) -
     assert found(look(seen=survey(served={name: ["v1beta9", WANTED.get(name)]}), asked=asked), "crd-version") == []
 
 
-HELM = Finding("control_node.helm", "error", "Helm", "not found in PATH", ">= 3.10, < 5", "install Helm")
+HELM = Finding("control-node.helm", "error", "Helm", "not found in PATH", ">= 3.10, < 5", "install Helm")
 
 
 def test_helm_is_asked_for_only_where_a_chart_is_installed() -> None:

@@ -9,6 +9,7 @@
     token(text) -> str                                a client configuration token; InputError, never with its content
     servers(token) -> ["host:443"]                    of CLS or DLS, as the token names them
     license_object(name, ns, gridd, token, secret)    Secret, or ConfigMap for operators that know no Secret
+    resolve(args, license, nodes) -> Wanted           checked nodes and driver, and who runs another one; InputError
     driver(settings, nodes) -> Driver                 checked against the nodes' system and host driver; InputError
     policy_spec(driver, name, secret, nls) -> Json    what ClusterPolicy.spec must say
     nvidia_driver(...) -> Json                        the same as an NVIDIADriver, for one pool beside others
@@ -24,7 +25,9 @@ mount paths of the licence), its CRDs of v23.9 to v26.7, dcgm-exporter etc/defau
 from __future__ import annotations
 
 import base64
+import dataclasses
 import difflib
+import hashlib
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -35,7 +38,11 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import 
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.findings import finding
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Finding, Json
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.text import listed
+from ansible_collections.gpuops.rdma.plugins.module_utils._kube import readiness
+from ansible_collections.gpuops.rdma.plugins.module_utils._kube.readiness import READY, WAITING, Status
+from ansible_collections.gpuops.rdma.plugins.module_utils._nodes import machine_set
 
+NVIDIA_DRIVER = "gpuops-vgpu"
 CONF, TOKEN = "gridd.conf", "client_configuration_token.tok"
 """Keys that the operator mounts by name: without one of them the driver's pod never starts."""
 METRIC = "DCGM_FI_DEV_VGPU_LICENSE_STATUS"
@@ -163,6 +170,28 @@ def knows_secret(crd: Json, version: str = "") -> bool:
     return release is None or (int(release[1]), int(release[2])) >= SECRET_SINCE
 
 
+def licence_servers(settings: Mapping[str, Any]) -> list[str]:
+    """``host:port`` that nodes must reach: as given, or as the token or the settings name them. InputError: none is."""
+    targets = settings["reach"] or servers(str(settings["token"]).strip())
+    if not targets and settings["server"]:
+        targets = [f"{settings['server']}:{settings['server_port'] or 443}"]
+    if not targets:
+        raise InputError(
+            "The token names no licence server: give license.reach, like [api.cls.licensing.nvidia.com:443]."
+        )
+    return [one if one.rpartition(":")[2].isdigit() and ":" in one else f"{one}:443" for one in targets]
+
+
+def unreached(targets: Sequence[str], answers: Mapping[str, Sequence[Json]]) -> list[str]:
+    """``answers``: node -> one per target. A sentence for each node that reaches none of them."""
+    faults = []
+    for node, found in answers.items():
+        errors = [f"{to}: {a.get('error')}" for to, a in zip(targets, found) if not a["ok"]]
+        if len(errors) == len(targets):
+            faults.append(f"from {node}: {'; '.join(errors)}")
+    return faults
+
+
 # ---- driver --------------------------------------------------------------------------------------------------------
 
 
@@ -176,6 +205,9 @@ class Node:
     os_image: str = ""
     gpus: int = 0
     ocp: str = ""
+    in_effect: str = ""
+    """Digest of what its driver was started with; "" before the first."""
+    taints: Sequence[Json] = ()
 
     @property
     def os(self) -> str:
@@ -362,6 +394,109 @@ def _profile_faults(profiles: Sequence[Mapping[str, Any]]) -> list[str]:
         if twice:
             faults.append(f"{key} {', '.join(twice)} stands twice: a MachineSet has one profile, and a profile one")
     return faults
+
+
+def copied(base: Json, profile: Mapping[str, Any]) -> Json:
+    """Only the RHCOS template with the vGPU device differs, and the labels that tell the nodes apart."""
+    name, template = profile["name"], {"template": profile["template"]}
+    found = machine_set.copy(base, name, template, profile.get("replicas") or 0)
+    labels = found["spec"]["template"]["spec"]["metadata"]["labels"]
+    labels.update({VGPU_LABEL: "true", PROFILE_LABEL: name})
+    return found
+
+
+# ---- what is wanted ------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What is known before the nodes are. ``by_crd``: an NVIDIADriver takes the ClusterPolicy's place."""
+
+    as_secret: bool
+    by_crd: bool
+    license: Json = field(default_factory=dict, repr=False)
+    machine_sets: tuple[Json, ...] = ()
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """``digest``: of driver and licence. ``stale``: nodes whose driver was started with another one."""
+
+    nodes: tuple[Node, ...]
+    driver: Driver
+    digest: str
+
+    @property
+    def stale(self) -> list[Node]:
+        return [one for one in self.nodes if one.in_effect != self.digest]
+
+    @property
+    def image(self) -> str:
+        """The end of the image that a driver's pod must have."""
+        return f"/{self.driver.image}:{self.driver.version}"
+
+
+def check_arguments(args: Mapping[str, Any]) -> None:
+    """InputError for what the module's specification cannot say."""
+    lacking = [name for name in ("driver", "license") if not args[name]]
+    if lacking:
+        raise InputError(f"Cannot set up vGPU: {' and '.join(lacking)} must be given with state present.")
+    if not (args["nodes"] or args["selector"] or args["profiles"]):
+        raise InputError(
+            "Cannot set up vGPU: no node is chosen. Give nodes, selector, or profiles with machine_set; the guest "
+            "driver must not reach nodes with whole GPUs."
+        )
+    if args["profiles"] and not args["machine_set"]:
+        raise InputError("Cannot make MachineSets for the vGPU profiles: give machine_set, whose copies they become.")
+
+
+def chosen(args: Mapping[str, Any], every: Sequence[Node]) -> list[Node]:
+    """``every``: nodes with the labels of ``selector``, all nodes without one. InputError: a name is none of them."""
+    by_name = {one.name: one for one in every}
+    missing = [name for name in args["nodes"] if name not in by_name]
+    if missing:
+        labels = f" with the labels {args['selector']}" if args["selector"] else ""
+        raise InputError(f"{missing[0]} is no node of this cluster{labels}.")
+    if args["nodes"]:
+        return [by_name[name] for name in args["nodes"]]
+    return list(every) if args["selector"] else of_profiles(args, every)
+
+
+def of_profiles(args: Mapping[str, Any], nodes: Iterable[Node]) -> list[Node]:
+    """Nodes that the MachineSets of the profiles made."""
+    names = {one["name"] for one in args["profiles"]}
+    return [one for one in nodes if one.labels.get(PROFILE_LABEL) in names]
+
+
+def resolve(args: Mapping[str, Any], license: Json, nodes: Sequence[Node]) -> Wanted:
+    """InputError names what forbids vGPU on these nodes. One that has it already may be without its GPU meanwhile."""
+    if not nodes and not args["profiles"]:
+        raise InputError("No node of this cluster has the names or labels that were given: there is nothing to set up.")
+    faults = node_faults([dataclasses.replace(one, gpus=0 if one.in_effect else one.gpus) for one in nodes])
+    found = driver(args["driver"], nodes)
+    if faults:
+        raise InputError(f"Cannot set up vGPU: {'; '.join(faults)}.")
+    text = json.dumps([dataclasses.astuple(found)[:3], license["data"]], sort_keys=True)
+    return Wanted(tuple(nodes), found, hashlib.sha256(text.encode()).hexdigest()[:16])
+
+
+def of_another(pods: Sequence[Json], image: str) -> str:
+    """Image of a node's driver, where that is not ``image``; else ""."""
+    images = [str(one.get("image") or "") for one in pods[0]["spec"]["containers"]] if pods else []
+    return images[0] if images and not any(image in one for one in images) else ""
+
+
+def state(pods: Sequence[Json], gpus: int, image: str) -> Status:
+    """Of one node: its driver's ``pods``, and the GPUs that it offers."""
+    if not pods:
+        return Status(WAITING, "no pod of the driver yet")
+    other = of_another(pods, image)
+    if other:
+        return Status(WAITING, f"its driver's pod is still of {other}")
+    status = readiness.pod(pods[0])
+    if status.state != READY or gpus == 1:
+        return status
+    return Status(WAITING, f"offers {gpus} {GPU}, and must offer 1")
 
 
 # ---- evidence ------------------------------------------------------------------------------------------------------

@@ -242,3 +242,8 @@ def in_words(findings: Sequence[Finding]) -> str:
 def url_host(address: str) -> str:
     """An IP address as URLs write it."""
     return f"[{address}]" if ":" in address else address
+
+
+def pod_ip(pod: Json) -> str:
+    """ "" before it has one."""
+    return str((pod.get("status") or {}).get("podIP") or "")

@@ -15,7 +15,10 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import 
 from ansible_collections.gpuops.rdma.plugins.module_utils._gpu_uses import vgpu as gpu_vgpu
 from ansible_collections.gpuops.rdma.plugins.module_utils._gpu_uses.vgpu import Node
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube import objects
+from ansible_collections.gpuops.rdma.plugins.module_utils._specs.vgpu import SPEC
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._gpu_uses.vgpu import VGpu
 from support.crd_schema import cluster_policy, faults, upstream
+from support.fake_api import Api, Task, arguments
 
 CANARY = "CANARY0815"
 BODY = {
@@ -226,10 +229,8 @@ PROFILES = [{"name": "q48", "template": "rhcos-48q", "replicas": 2}, {"name": "q
 
 
 def test_each_profile_is_a_copy_with_its_template() -> None:
-    from ansible_collections.gpuops.rdma.plugins.action import vgpu
-
     gpu_vgpu.check_profiles(BASE, PROFILES)
-    first, second = (vgpu._copied(BASE, one) for one in PROFILES)
+    first, second = (gpu_vgpu.copied(BASE, one) for one in PROFILES)
     value = first["spec"]["template"]["spec"]["providerSpec"]["value"]
     assert value == {"kind": gpu_vgpu.VSPHERE, "template": "rhcos-48q", "numCPUs": 16}
     assert "template" not in {key for key in first["spec"]["template"]["spec"] if key != "providerSpec"}
@@ -316,7 +317,7 @@ def test_a_vgpu_node_offers_one_gpu_and_shares_nothing() -> None:
 
 
 def test_a_diff_of_the_licence_hides_a_config_map_too() -> None:
-    from ansible_collections.gpuops.rdma.plugins.action import vgpu
+    from ansible_collections.gpuops.rdma.plugins.plugin_utils._gpu_uses import vgpu
     from ansible_collections.gpuops.rdma.plugins.plugin_utils._kube import writer
 
     obj = objects.owned(gpu_vgpu.license_object("l", "ns", "FeatureType=1\n", TOKEN, False))
@@ -341,43 +342,27 @@ def test_the_policy_gets_back_what_it_said() -> None:
     assert gpu_nodes.put_back({"labels": {}}, {"labels": {"release": "x"}}) == {"labels": {"release": None}}
 
 
-class Cluster:
-    """An operator without a GPU node, or a node of a profile whose GPU is in use."""
-
-    def __init__(self, pods: list[Any]) -> None:
-        self.pods = pods
-
-    @staticmethod
-    def path(_version: str, kind: str, *_: str) -> str:
-        return kind
-
-    def list(self, path: str, label_selector: str = "", field_selector: str = "") -> list[Any]:
-        found = [{"metadata": {"namespace": "nvidia-gpu-operator"}}]
-        return found if (path, field_selector) == ("Deployment", "metadata.name=gpu-operator") else []
-
-    def projected(self, _path: str, read: Any, **_: Any) -> list[Any]:
-        return [read(one) for one in self.pods]
-
-
 def test_the_first_gpu_nodes_of_a_cluster_may_be_vgpu_nodes() -> None:
     from ansible_collections.gpuops.rdma.plugins.plugin_utils._nodes import gpu_nodes
 
-    client: Any = Cluster([])
+    operator = {"kind": "Deployment", "metadata": {"name": "gpu-operator", "namespace": "nvidia-gpu-operator"}}
+    client: Any = Api(operator)
     assert gpu_nodes.operator_namespace(client, before_nodes=True) == "nvidia-gpu-operator"
     with pytest.raises(InputError, match="no GPU Operator, or its device plugin is off"):
         gpu_nodes.operator_namespace(client)
 
 
 def test_machines_whose_gpus_are_in_use_do_not_go() -> None:
-    from ansible_collections.gpuops.rdma.plugins.action import vgpu
-
     limits = {"limits": {"nvidia.com/gpu": "1"}}
     pod = {
+        "kind": "Pod",
         "metadata": {"namespace": "a", "name": "b"},
         "spec": {"nodeName": "n", "containers": [{"resources": limits}]},
     }
-    made: Any = vgpu.ActionModule.__new__(vgpu.ActionModule)
-    made._client, made.args = Cluster([pod]), {"profiles": [{"name": "q8"}], "drain": False}
-    made._all = lambda: [Node("n", {gpu_vgpu.PROFILE_LABEL: "q8"}, "", 1)]
+    meta = {"name": "n", "labels": {gpu_vgpu.PROFILE_LABEL: "q8"}}
+    node = {"kind": "Node", "metadata": meta, "spec": {}, "status": {"allocatable": {"nvidia.com/gpu": "1"}}}
+    api = Api(pod, node)
+    use = VGpu(Task(api), arguments(SPEC, {"state": "absent", "profiles": [{"name": "q8", "template": "t"}]}))
     with pytest.raises(InputError, match="in use, on n by a/b, and the machines would go with them"):
-        made._take_back()
+        use.apply(gpu_vgpu.Setup(as_secret=True, by_crd=False))
+    assert api.writes == []

@@ -23,10 +23,10 @@ from gpuops_sandbox.batch import nccl_render as render
 
 from support.fake_blueprints import Deployment
 from support.fake_oci import FakeOci
-from support.paths import ROOT
+from support.paths import ROOT, UPSTREAM
 
 Json = dict[str, Any]
-LWS_CRD = ROOT / ".." / "shared/upstream/crds/lws/leaderworkerset.x-k8s.io_leaderworkersets.yaml"
+LWS_CRD = UPSTREAM / "crds" / "lws" / "leaderworkerset.x-k8s.io_leaderworkersets.yaml"
 SMALL_CRDS = ROOT / "tests/sandbox/openshift/crds/serving.yaml"
 NAMESPACE = "default"
 GROUPS = f"/apis/leaderworkerset.x-k8s.io/v1/namespaces/{NAMESPACE}/leaderworkersets"

@@ -10,12 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import jsonschema
-import pytest
 import yaml
-
-from support.paths import SHARED
-
-UPSTREAM = SHARED / "upstream"
 
 
 def cluster_policy(spec: dict[str, Any]) -> dict[str, Any]:
@@ -23,14 +18,6 @@ def cluster_policy(spec: dict[str, Any]) -> dict[str, Any]:
     parts = ("daemonsets", "dcgm", "dcgmExporter", "devicePlugin", "driver", "gfd", "nodeStatusExporter", "toolkit")
     whole = {"operator": {"defaultRuntime": "crio"}, **{part: {} for part in parts}, **spec}
     return {"apiVersion": "nvidia.com/v1", "kind": "ClusterPolicy", "metadata": {"name": "p"}, "spec": whole}
-
-
-def upstream(*parts: str) -> Path:
-    """A file of ../shared/upstream; the test is skipped where there is none."""
-    path = UPSTREAM.joinpath(*parts)
-    if not path.exists():
-        pytest.skip(f"{'/'.join(parts)} is not in ../shared/upstream")
-    return path
 
 
 def strict(schema: Any, name: str = "") -> Any:

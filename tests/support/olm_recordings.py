@@ -8,19 +8,15 @@ from __future__ import annotations
 import json
 from typing import Any
 
-import pytest
 from ansible_collections.gpuops.rdma.plugins.module_utils._operators import olm
 
-from support.paths import SHARED
+from support import paths
 
-RECORDINGS = SHARED / "recordings" / "platform"
+RECORDINGS = paths.RECORDINGS / "platform"
 
 
 def recorded(name: str) -> list[dict[str, Any]]:
-    path = RECORDINGS / f"olm-0.46.0_{name}.json"
-    if not path.exists():
-        pytest.skip(f"{path.name} is not in ../shared/recordings/platform")
-    found: list[dict[str, Any]] = json.loads(path.read_text())
+    found: list[dict[str, Any]] = json.loads((RECORDINGS / f"olm-0.46.0_{name}.json").read_text())
     return found
 
 

@@ -1,13 +1,29 @@
 # Copyright: gpuops.rdma contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Where things are in a checkout."""
+"""Where things are in a checkout, and beside it."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).resolve().parents[2]
 FIXTURES = ROOT / "tests" / "fixtures"
+RECORDINGS = FIXTURES / "recordings"
 SHARED = ROOT.parent / "shared"
-"""Beside the checkout: upstream's definitions and values, and recordings; not part of the repository."""
+"""Beside the checkout, not part of the repository. What of it tests need is listed in tests/README.md."""
+UPSTREAM = SHARED / "upstream"
+
+
+def needed(path: Path) -> Path:
+    """``path``, which is below SHARED; the test is skipped by that name where there is none."""
+    if not path.exists():
+        pytest.skip(f"needs ../shared/{path.relative_to(SHARED)}")
+    return path
+
+
+def upstream(*parts: str) -> Path:
+    """A file or folder of ../shared/upstream; the test is skipped by that name where there is none."""
+    return needed(UPSTREAM.joinpath(*parts))

@@ -12,7 +12,6 @@ import functools
 from collections.abc import Mapping, Sequence
 from typing import Any, Optional
 
-import pytest
 import yaml
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import NcclRun, Shape, to_dict
 from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import bandwidth, parse, scan_report
@@ -24,9 +23,8 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils._host.judge import Jud
 from gpuops_sandbox.batch import nccl_render as render
 
 from support import host_memory, host_trees
-from support.paths import ROOT
+from support.paths import RECORDINGS, ROOT
 
-RECORDINGS = ROOT / ".." / "shared" / "recordings" / "nccl"
 SHAPE = "BM.GPU.H100.8"
 GPU, VF = "nvidia.com/gpu", "nvidia.com/sriov_rdma_vf"
 STAGES = (
@@ -136,10 +134,7 @@ def nccl(
 
 
 def recorded(name: str) -> NcclRun:
-    path = RECORDINGS / name
-    if not path.exists():
-        pytest.skip(f"{name} is not here: ../shared/recordings/nccl comes with the workplace, not with the checkout")
-    return parse.parse_any(path.read_text("utf-8", errors="replace"))[0]
+    return parse.parse_any((RECORDINGS / "nccl" / name).read_text("utf-8", errors="replace"))[0]
 
 
 def simulated(nodes: list[str], of: str = SHAPE, slow: float = 1.0, max_bytes: int = 8 << 30) -> NcclRun:

@@ -21,8 +21,8 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._openshift import auto
 from ansible_collections.gpuops.rdma.plugins.module_utils._operators import olm
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._gpu_uses import configs as gpu_configs
-from support.crd_schema import faults, upstream
-from support.paths import ROOT
+from support.crd_schema import faults
+from support.paths import ROOT, upstream
 
 TABLE = openshift_autoscaler.tables(yaml.safe_load((ROOT / "files/autoscaler.yml").read_text()))
 SHAPES = files.shapes()

@@ -79,6 +79,7 @@ HIDDEN = "(hidden)"
 
 
 def speaks_of_secret(text: str) -> bool:
+    """Whether a key of this name may hold a secret."""
     return _SECRET.search(text) is not None
 
 
@@ -192,10 +193,12 @@ class Shape:
 
     @property
     def gpu_count(self) -> int:
+        """GPUs of a node; 0 for a refused shape."""
         return len(self.gpus)
 
     @property
     def vf_count(self) -> int:
+        """VFs that a node offers when all its RDMA ports are configured."""
         return len(self.pfs) * self.vfs_per_pf
 
     @property

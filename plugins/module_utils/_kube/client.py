@@ -1,7 +1,7 @@
 # Copyright: gpuops.rdma contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The only room that talks to the API server. PRIVATE to the collection.
+"""The only file that talks to the API server. PRIVATE to the collection.
 
 Authentication (kubeconfig with exec plugins, proxies, in-cluster) is the kubernetes package's; requests are raw JSON
 over its connection pool, because typed models refuse simulated and some real nodes and cost ten times the parsing.
@@ -127,7 +127,8 @@ class Client:
 
     @classmethod
     def connect(cls, auth: Mapping[str, Any]) -> Client:
-        """Options win over K8S_AUTH_* over KUBECONFIG over the default kubeconfig over the pod's service account."""
+        """A connected client. Precedence: options, K8S_AUTH_*, KUBECONFIG, the default kubeconfig, the pod's service
+        account. Raises InputError for a kubeconfig or certificates that cannot be used."""
         if MISSING_LIBRARY:
             raise RdmaError(
                 f"Cannot import a library of the control node: {MISSING_LIBRARY}. "
@@ -163,6 +164,7 @@ class Client:
         return f"{path}/{plural}/{name}" if name else f"{path}/{plural}"
 
     def path_of(self, obj: Json) -> str:
+        """The URL path of this object, from its kind, namespace and name."""
         meta = obj["metadata"]
         return self.path(obj["apiVersion"], obj["kind"], meta.get("namespace", ""), meta["name"])
 
@@ -179,6 +181,7 @@ class Client:
     # ---- reading -----------------------------------------------------------------------------------------------
 
     def get(self, path: str, query: Optional[Mapping[str, str]] = None) -> Json:
+        """The document at ``path``. Raises NotFound where there is none."""
         return _document(self._request("GET", path, query))
 
     def find(self, path: str) -> Optional[Json]:
@@ -197,8 +200,8 @@ class Client:
         limit: int = 500,
         metadata_only: bool = False,
     ) -> Iterator[bytes]:
-        """List documents as bytes. The next page is on its way while the caller handles this one: the token for it
-        stands before the items. Raises Gone when a token is too old; start again then."""
+        """List documents as bytes. The next page is fetched while the caller handles this one, because its token comes
+        before the items. Raises Gone when a token is too old: start again then."""
         ask = functools.partial(self._request, "GET", path, accept=METADATA_ONLY if metadata_only else JSON)
         query = {"limit": str(limit)}
         query.update({"labelSelector": label_selector} if label_selector else {})
@@ -218,14 +221,15 @@ class Client:
     def pages(
         self, path: str, *, label_selector: str = "", field_selector: str = "", limit: int = 500
     ) -> Iterator[Json]:
+        """The collection's list documents, ``limit`` items each. Raises Gone when a page's token is too old."""
         for page in self.raw_pages(path, label_selector=label_selector, field_selector=field_selector, limit=limit):
             yield _document(page)
 
     def projected_at(
         self, path: str, read: Callable[[Json], Any], *, limit: int = 500, **selectors: str
     ) -> tuple[Items, str]:
-        """``read(item)`` of all items, page by page, so that no full object outlives its page, and the resourceVersion
-        to watch from; begins anew when a page's token got too old."""
+        """``read(item)`` of all items, page by page, so that no whole object outlives its page, and the resourceVersion
+        to watch from; starts again when a page's token is too old."""
 
         def read_pages() -> Iterator[tuple[Items, str]]:
             for page in self.pages(path, limit=limit, **selectors):
@@ -234,6 +238,7 @@ class Client:
         return _anew_on_gone(read_pages)
 
     def projected(self, path: str, read: Callable[[Json], Any], *, limit: int = 500, **selectors: str) -> Items:
+        """``read(item)`` of all items, as ``projected_at`` without the version."""
         return self.projected_at(path, read, limit=limit, **selectors)[0]
 
     def versions(self, path: str, *, label_selector: str = "") -> tuple[Items, str]:
@@ -251,12 +256,13 @@ class Client:
         return self.projected_at(path, lambda item: item, limit=limit, **selectors)
 
     def list(self, path: str, *, label_selector: str = "", field_selector: str = "", limit: int = 500) -> list[Json]:
+        """All items, whole. For large collections use ``projected``."""
         return self.list_at(path, label_selector=label_selector, field_selector=field_selector, limit=limit)[0]
 
     def watch(
         self, path: str, *, resource_version: str, timeout: float, label_selector: str = "", field_selector: str = ""
     ) -> Iterator[tuple[str, Json]]:
-        """(event type, object) until ``timeout`` seconds have passed. Gone: list again. Unreachable: it broke off."""
+        """(event type, object) for ``timeout`` seconds. Raises Gone (list again) or Unreachable (cut off)."""
         query = {
             "watch": "true",
             "resourceVersion": resource_version,
@@ -275,7 +281,7 @@ class Client:
     def log_lines(
         self, namespace: str, pod: str, *, container: str = "", follow: bool = False, tail: int = 0
     ) -> Iterator[str]:
-        """``tail``: only so many lines from the end."""
+        """The lines of a container's log. ``tail``: only that many from the end. Raises Unreachable when cut off."""
         query = {"container": container} if container else {}
         if follow:
             query["follow"] = "true"
@@ -288,19 +294,19 @@ class Client:
     # ---- writing -----------------------------------------------------------------------------------------------
 
     def apply(self, obj: Json, *, dry_run: bool = False, force: bool = True) -> Json:
-        """Server-side apply as field manager gpuops-rdma; unknown fields are refused by the server."""
+        """The object after a server-side apply as field manager gpuops-rdma; the server refuses unknown fields."""
         query = {"fieldManager": FIELD_MANAGER, "fieldValidation": "Strict", "force": "true" if force else "false"}
         content = "application/apply-patch+yaml"
         return _document(self._request("PATCH", self.path_of(obj), _dry(query, dry_run), _yaml(obj), content))
 
     def patch(self, path: str, body: Any, *, kind: str = "merge", dry_run: bool = False) -> Json:
-        """``kind`` merge or json; unknown fields are refused by the server, as in apply()."""
+        """The object after the patch. ``kind``: merge or json; the server refuses unknown fields, as in apply()."""
         content = {"merge": "application/merge-patch+json", "json": "application/json-patch+json"}[kind]
         query = _dry({"fieldManager": FIELD_MANAGER, "fieldValidation": "Strict"}, dry_run)
         return _document(self._request("PATCH", path, query, json.dumps(body).encode(), content))
 
     def delete(self, path: str, *, propagation: str = "Background", dry_run: bool = False) -> bool:
-        """False when it was not there."""
+        """False when the object was not there."""
         # The server does not read a DELETE's query when there is a body.
         body = {"propagationPolicy": propagation, **({"dryRun": ["All"]} if dry_run else {})}
         try:
@@ -310,11 +316,11 @@ class Client:
         return True
 
     def delete_all(self, path: str, label_selector: str) -> None:
-        """Those of a collection with these labels, in one request."""
+        """Deletes the objects of a collection that match the label selector, in one request."""
         self._request("DELETE", path, {"labelSelector": label_selector})
 
     def evict(self, namespace: str, pod: str) -> bool:
-        """False when it was not there. Busy when a PodDisruptionBudget forbids it now; its text names the budget."""
+        """False when the pod was not there. Raises Busy, naming the PodDisruptionBudget, when one forbids it now."""
         meta = {"name": pod, "namespace": namespace}
         body = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": meta}
         try:
@@ -324,7 +330,7 @@ class Client:
         return True
 
     def allowed(self, verb: str, group: str, resource: str, namespace: str = "") -> bool:
-        """SelfSubjectAccessReview: may this user do that?"""
+        """Whether a SelfSubjectAccessReview allows this user the request."""
         name, _sep, subresource = resource.partition("/")
         attributes = {"verb": verb, "group": group, "resource": name, "namespace": namespace}
         if subresource:
@@ -357,7 +363,7 @@ class Client:
         idempotent: Optional[bool] = None,
         accept: str = JSON,
     ) -> bytes:
-        """``idempotent``: may be sent again when the answer is lost; by default, all but POST."""
+        """``idempotent``: the request may be sent again when the answer is lost; by default, all but POST may."""
         again = method != "POST" if idempotent is None else idempotent
         url = f"{self.host}{path}" + (f"?{urlencode(query)}" if query else "")
         deadline = time.monotonic() + PATIENCE
@@ -385,7 +391,7 @@ class Client:
             pause = min(pause * 2, 3.0)
 
     def _stream(self, path: str, query: Mapping[str, str], read_timeout: float, longest: int = 0) -> Iterator[bytes]:
-        """Lines of an answer that stays open, cut at ``longest`` bytes (0: never). Unreachable when it breaks off."""
+        """Lines of a streamed answer, cut at ``longest`` bytes (0: never). Raises Unreachable when it is cut off."""
         url = f"{self.host}{path}?{urlencode(query)}"
         try:
             with self._count:
@@ -401,7 +407,7 @@ class Client:
                 raise _error("watch", path, int(answer.status), bytes(answer.read()))
             yield from _lines(answer, longest)
         except (urllib3.exceptions.HTTPError, OSError) as error:
-            raise Unreachable(f"The stream {path} from {self.host} broke off: {_cause(error)}.") from None
+            raise Unreachable(f"The stream {path} from {self.host} was cut off: {_cause(error)}.") from None
         finally:
             with contextlib.suppress(Exception, UnboundLocalError):
                 answer.close()
@@ -438,10 +444,10 @@ def _verify(auth: Mapping[str, Any]) -> bool:
 
 
 def _configure_kubeconfig(configuration: Any, auth: Mapping[str, Any], folder: str) -> None:
-    """``folder``: where the kubernetes package may write the kubeconfig's certificates and keys for us to read.
+    """``folder``: where the kubernetes package may write the kubeconfig's certificates and keys, for us to read.
 
-    Left to itself it keeps them until Python exits, and Ansible's workers do not exit that way: every task would leave
-    a private key behind. It also remembers where it wrote which, beyond the folder's end.
+    By default it keeps them until Python exits, and Ansible's workers do not exit that way: every task would leave a
+    private key behind. It also remembers the files that it wrote after the folder is gone.
     """
     given = auth.get("kubeconfig") or os.environ.get("K8S_AUTH_KUBECONFIG") or os.environ.get("KUBECONFIG")
     context = auth.get("context") or os.environ.get("K8S_AUTH_CONTEXT") or None
@@ -480,8 +486,8 @@ def _configure_kubeconfig(configuration: Any, auth: Mapping[str, Any], folder: s
 
 
 def _read_certificates(options: dict[str, Any]) -> None:
-    """Takes them into memory, once for all connections of the pool. Which keys there are is the kubernetes package's
-    release: ``ca_cert_data`` came with 37."""
+    """Reads the certificates into memory, once for all connections of the pool. Which keys ``options`` has depends on
+    the kubernetes package: ``ca_cert_data`` came with 37."""
     context = urllib3.util.ssl_.create_urllib3_context(cert_reqs=options["cert_reqs"])
     ca_file, ca_data = options.pop("ca_certs", None), options.pop("ca_cert_data", None)
     cert_file, key_file = options.pop("cert_file", None), options.pop("key_file", None)
@@ -501,7 +507,7 @@ def _read_certificates(options: dict[str, Any]) -> None:
 
 
 def _anew_on_gone(read_pages: Callable[[], Iterable[tuple[Items, str]]]) -> tuple[Items, str]:
-    """All pages' items and the last page's version; from the first page again when a page's token got too old."""
+    """All pages' items and the last page's version; from the first page again when a page's token is too old."""
     for attempt in range(RESTARTS):
         found: Items = []
         version = ""
@@ -521,7 +527,7 @@ def _list_version(document: Json) -> str:
 
 
 def _versions(page: bytes) -> tuple[Items, str]:
-    """Quotes inside a JSON text are escaped, so the count of items is exact; what looks otherwise is parsed."""
+    """Quotes inside a JSON string are escaped, so the count of items is exact; anything unexpected is parsed."""
     head, found = _LIST_VERSION.match(page), _VERSION.findall(page)
     if head and len(found) == page.count(_PARTIAL):
         return [(name.decode(), f"{uid.decode()}/{at.decode()}") for name, uid, at in found], head[1].decode()
@@ -538,7 +544,7 @@ def _dry(query: dict[str, str], dry_run: bool) -> dict[str, str]:
 
 
 def _yaml(obj: Json) -> bytes:
-    """JSON that is YAML too: the server's parser refuses a character beyond U+FFFF escaped as two surrogates."""
+    """JSON that is valid YAML: the server's parser refuses a character beyond U+FFFF escaped as two surrogates."""
     return _SURROGATES.sub(lambda pair: str(json.loads(f'"{pair[0]}"')), json.dumps(obj)).encode()
 
 
@@ -580,7 +586,7 @@ def _worth_retrying(again: bool, status: int, data: bytes) -> bool:
 
 
 def _unrecoverable(error: Exception) -> bool:
-    """Wrong certificates and unknown names do not heal by trying again."""
+    """Whether trying again is useless: wrong certificates and unknown host names."""
     reason = getattr(error, "reason", error)
     text = f"{error} {reason}"
     return (

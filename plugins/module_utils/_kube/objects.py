@@ -97,21 +97,23 @@ def owned(obj: Json, release: str = "") -> Json:
 
 
 def shared(obj: Json) -> Json:
-    """A part of somebody else's object: laid into it, and never removed with what is ours."""
+    """A copy marked as a part of another owner's object: merged into that, and never removed with our objects."""
     meta = obj["metadata"]
     return {**obj, "metadata": {**meta, "annotations": {**meta.get("annotations", {}), SHARED: "true"}}}
 
 
 def is_shared(obj: Json) -> bool:
+    """Whether ``shared`` marked the object as a part of another owner's."""
     return bool((obj["metadata"].get("annotations") or {}).get(SHARED) == "true")
 
 
 def is_ours(obj: Json) -> bool:
+    """Whether the object carries our owner label."""
     return bool((obj["metadata"].get("labels") or {}).get(OWNED_LABEL) == OWNER)
 
 
 def is_somebodys(obj: Json) -> bool:
-    """Put into a namespace by somebody else: not by us, by no controller, and not found in every namespace."""
+    """Whether a user put it into a namespace: not we, no controller, and not one of those that every namespace has."""
     meta = obj["metadata"]
     made_for_it = meta.get("ownerReferences") or meta.get("name") in _EVERYWHERE or meta.get("deletionTimestamp")
     token = str(obj.get("type", "")).startswith(("kubernetes.io/service-account-token", "kubernetes.io/dockercfg"))
@@ -119,7 +121,7 @@ def is_somebodys(obj: Json) -> bool:
 
 
 def visible(obj: Optional[Json]) -> Json:
-    """Without what the server keeps for itself, and without a Secret's content."""
+    """The object without the server's own fields, and without a Secret's content; {} for None."""
     if obj is None:
         return {}
     meta = {key: value for key, value in obj.get("metadata", {}).items() if key not in _SERVER_FIELDS}
@@ -130,6 +132,7 @@ def visible(obj: Optional[Json]) -> Json:
 
 
 def same(before: Optional[Json], after: Json) -> bool:
+    """Whether the two differ in nothing but what the API server writes (status, versions, managed fields)."""
     return before is not None and visible(before) == visible(after)
 
 

@@ -70,6 +70,7 @@ class Status:
 
     @property
     def ready(self) -> bool:
+        """Whether nothing is left to wait for."""
         return self.state == READY
 
 
@@ -289,6 +290,7 @@ def _no_node(obj: Json) -> str:
 
 
 def deployment(obj: Optional[Json]) -> Status:
+    """Ready when all wanted replicas are of the newest spec and available; scaled to 0 is stuck, never ready."""
     if obj is None:
         return _waiting("Deployment not made yet")
     if not _observed(obj):
@@ -309,6 +311,7 @@ def deployment(obj: Optional[Json]) -> Status:
 
 
 def crd(obj: Optional[Json]) -> Status:
+    """Ready when the CRD is Established; broken when its names are taken by another CRD."""
     if obj is None:
         return _waiting("CRD does not exist yet")
     conditions = _conditions(obj)

@@ -140,6 +140,7 @@ class _Watch:
     told_at: Optional[float] = None
 
     def note(self, statuses: Set, now: float) -> None:
+        """Records a reading: what became ready, since when a status is stuck, and a point of the timeline."""
         came = [key for key, status in statuses.items() if status.state == "ready" and not self._was_ready(key)]
         if came and self.timeline:
             self.slowest = came[-1]
@@ -176,9 +177,11 @@ class _Watch:
         return "" not in lost and any(name and name not in lost for name in names)
 
     def late(self) -> dict[str, str]:
+        """Name -> reason for everything that the last reading found not ready."""
         return late_map(self.statuses)
 
     def finish(self, now: float) -> Result:
+        """The Result of a wait that succeeded; prints the last line if any was printed before."""
         if self.told:
             self.show(self.line(now, ""))
         total = len(self.statuses)
@@ -196,6 +199,7 @@ class _Watch:
         return due - since
 
     def line(self, now: float, trouble: str) -> str:
+        """The progress line: parts with their counts, late names with reasons, time spent and allowed."""
         middle = f"no answer from the API server: {trouble}" if trouble else _parts_and_late(self.statuses)
         times = f"{duration(now - self.start)} of {duration(self.deadline - self.start)}"
         return f"{self.title:<16} {middle} | {times}"

@@ -32,6 +32,7 @@ class Holder:
 
     @property
     def text(self) -> str:
+        """The pod, its owner and what it holds, for a message."""
         what = ", ".join(f"{number} {name}" for name, number in self.held)
         return f"pod {self.pod}{f' ({self.owner})' if self.owner else ''} holds {what}"
 
@@ -90,6 +91,7 @@ def summary(busy: Mapping[str, Sequence[Holder]], total: int) -> str:
 
 
 def findings(busy: Mapping[str, Sequence[Holder]], severity: str, stage: str) -> list[Finding]:
+    """One finding per node that other pods use."""
     return [
         finding(
             "nccl.busy", name, reason(held), expected="no pod that holds GPUs or VFs", severity=severity, stage=stage

@@ -275,6 +275,7 @@ def judge_nodes(
 
 
 def nodes_missing(ready: int, expected: int, shapes: Iterable[str]) -> Finding:
+    """The finding for fewer ready nodes than ``expected``."""
     return finding(
         "node.missing",
         "cluster",
@@ -306,10 +307,12 @@ def _without_shape(facts: NodeFacts, shape: Optional[Shape]) -> list[Finding]:
 
 
 def has_gpu(facts: NodeFacts) -> bool:
+    """Whether it is a GPU node, of any vendor."""
     return has_nvidia_gpu(facts) or facts.labels.get(AMD_POOL) == "true" or _offers(facts, "amd.com/gpu")
 
 
 def has_nvidia_gpu(facts: NodeFacts) -> bool:
+    """Whether it is a node with NVIDIA GPUs."""
     labelled = any(facts.labels.get(key) == "true" for key in (*GPU_LABELS, *NVIDIA_POOL))
     return labelled or _offers(facts, "nvidia.com/gpu", "nvidia.com/mig-")
 

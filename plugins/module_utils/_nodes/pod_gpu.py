@@ -118,6 +118,7 @@ def tolerates(toleration: Mapping[str, Any], one: Mapping[str, Any]) -> bool:
 
 
 def toleration(one: Mapping[str, Any]) -> Json:
+    """The toleration of a taint."""
     if one.get("value"):
         return {"key": one["key"], "operator": "Equal", "value": one["value"], "effect": one["effect"]}
     return {"key": one["key"], "operator": "Exists", "effect": one["effect"]}
@@ -174,6 +175,7 @@ def _at(document: Any, path: Sequence[str]) -> Any:
 
 
 def is_gpu(resource: str) -> bool:
+    """Whether an extended resource's name means GPUs."""
     return resource.startswith(GPU_PREFIXES)
 
 

@@ -50,12 +50,15 @@ class _Part:
             self.faults = []  # One fault is enough; what is missing inside follows from it.
 
     def at(self, key: str) -> str:
+        """The path of a key in the document, such as ``pfs[2].pci``."""
         return f"{self.path}.{key}" if self.path and key else self.path or key
 
     def fault(self, key: str, text: str) -> None:
+        """Adds a fault of this key to the list that parse() raises at the end."""
         self.faults.append(f"{self.at(key) or 'document'}: {text}")
 
     def take(self, key: str) -> Any:
+        """The value of a key, marked as read; None and a fault when it is missing."""
         self.seen.add(key)
         if key not in self.data:
             self.fault(key, "is missing")
@@ -69,11 +72,13 @@ class _Part:
         return True
 
     def text(self, key: str, pattern: re.Pattern[str] = _WORD, what: str = "a text") -> str:
+        """A text that matches ``pattern``; "" after a fault."""
         present = key in self.data
         value = self.take(key)
         return self.checked(key, value, pattern, what) if present else ""
 
     def checked(self, key: str, value: Any, pattern: re.Pattern[str], what: str) -> str:
+        """``value`` as text if it matches ``pattern``; "" after a fault."""
         if not isinstance(value, str):
             hint = "; quote it (YAML 1.1 reads 0000:47:00.1 as a base-60 number)" if pattern is _PCI else "; quote it"
             self.fault(key, f"must be {what}, is {_shown(value)}{hint if isinstance(value, (int, float)) else ''}")
@@ -84,9 +89,11 @@ class _Part:
         return value
 
     def maybe_text(self, key: str, pattern: re.Pattern[str], what: str) -> str:
+        """As ``text``, or "" where the value is the word ``unknown``."""
         return "" if self.is_unknown(key) else self.text(key, pattern, what)
 
     def whole(self, key: str, low: int, high: int) -> int:
+        """A whole number between ``low`` and ``high``; ``low`` after a fault."""
         present = key in self.data
         value = self.take(key)
         if present and not _is_whole(value, low, high):
@@ -94,12 +101,14 @@ class _Part:
         return value if _is_whole(value, low, high) else low
 
     def part(self, key: str) -> _Part:
+        """The mapping under a key; an empty one after a fault."""
         value = self.take(key)
         if key in self.data:
             return _Part(value, self.at(key), self.faults)
         return _Part({}, self.at(key), [])
 
     def parts(self, key: str) -> list[_Part]:
+        """The list of mappings under a key."""
         return [_Part(item, f"{self.at(key)}[{i}]", self.faults) for i, item in enumerate(self.items(key))]
 
     def items(self, key: str) -> list[Any]:
@@ -111,6 +120,7 @@ class _Part:
         return value if isinstance(value, list) else []
 
     def texts(self, key: str, pattern: re.Pattern[str], what: str) -> list[str]:
+        """The list of texts under a key, each matching ``pattern``."""
         return [self.checked(f"{key}[{i}]", v, pattern, what) for i, v in enumerate(self.items(key))]
 
     def end(self) -> None:
@@ -324,6 +334,7 @@ class _Tree:
         self.cpu = self._cpu()
 
     def sockets(self) -> tuple[Json, ...]:
+        """CPU sockets with nested PCI bridges, checked against the PFs and GPUs of the shape."""
         found = tuple(self._socket(socket) for socket in self.part.parts("sockets"))
         self.part.end()
         _unique(self.buses, self.faults)

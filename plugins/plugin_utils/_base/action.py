@@ -44,10 +44,12 @@ class RdmaAction(ActionBase):  # type: ignore[misc]
     _plan_file: str = ""
 
     def act(self, args: dict[str, Any]) -> dict[str, Any]:
+        """The task's result. ``args`` are coerced and checked by ``spec``. Raises RdmaError, whose text becomes msg."""
         raise NotImplementedError
 
     @property
     def client(self) -> Client:
+        """The connection to the host's cluster, made on first use."""
         if self._client is None:
             client = Client.connect(self._auth)
             self._refuse_elsewhere(client.host)
@@ -73,13 +75,16 @@ class RdmaAction(ActionBase):  # type: ignore[misc]
 
     @property
     def check_mode(self) -> bool:
+        """Whether the run only predicts."""
         return bool(self._task.check_mode)
 
     @property
     def diff_mode(self) -> bool:
+        """Whether the result should hold a diff."""
         return bool(self._task.diff)
 
     def progress(self, line: str) -> None:
+        """Prints a line at once, without control characters."""
         Display().display(_CONTROL.sub("", line))
 
     def show(self, line: str) -> None:
@@ -88,6 +93,8 @@ class RdmaAction(ActionBase):  # type: ignore[misc]
             self.progress(f"[{time.strftime('%H:%M:%S')}] {line}")
 
     def run(self, tmp: Any = None, task_vars: Any = None) -> dict[str, Any]:
+        """Ansible's entry point: checks arguments, calls act(), turns every error into a message, writes the
+        journal."""
         result: dict[str, Any] = super().run(tmp, task_vars)
         self._task_vars = task_vars or {}
         try:

@@ -23,6 +23,7 @@ _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 def load(path: Path) -> dict[str, Any]:
+    """The YAML mapping in a file. Raises DataError for a file that cannot be read or is no mapping."""
     try:
         document = yaml.load(path.read_text(encoding="utf-8"), Loader=_Loader)
     except (OSError, yaml.YAMLError) as error:
@@ -40,6 +41,7 @@ def shapes() -> dict[str, Shape]:
 
 
 def profile_names() -> list[str]:
+    """The names that ``profile`` takes, sorted."""
     return sorted(path.stem for path in (FILES / "profiles").glob("*.yml") if not path.stem.startswith("keys-"))
 
 
@@ -82,11 +84,13 @@ def topology_file(path: Path) -> str:
 
 @functools.lru_cache(maxsize=1)
 def nccl() -> dict[str, Any]:
+    """files/nccl.yml: limits and thresholds of the verdict."""
     return load(FILES / "nccl.yml")
 
 
 @functools.lru_cache(maxsize=1)
 def host_rules() -> _host_rules.Table:
+    """files/host_rules.yml, parsed."""
     return _host_rules.table(load(FILES / "host_rules.yml"))
 
 

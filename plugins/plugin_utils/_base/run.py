@@ -65,6 +65,7 @@ def selected(task_vars: Mapping[str, Any], stage: str) -> bool:
 
 
 def read(path: Path) -> Json:
+    """The JSON object in a file of the run folder. Raises InputError when it is absent or damaged."""
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -114,11 +115,13 @@ def outdate(run_dir: Path, why: str) -> None:
 
 
 def journal_size(run_dir: Path) -> int:
+    """Bytes of the journal so far; 0 without one."""
     place = run_dir / "journal.jsonl"
     return place.stat().st_size if place.exists() else 0
 
 
 def journal_since(run_dir: Path, size: int) -> list[Json]:
+    """The journal's entries after its first ``size`` bytes."""
     place = run_dir / "journal.jsonl"
     if not place.exists():
         return []

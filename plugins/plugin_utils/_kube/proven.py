@@ -1,10 +1,10 @@
 # Copyright: gpuops.rdma contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What was proven, noted on an object of the cluster. PRIVATE to the collection.
+"""What was proven, recorded in an annotation of an object in the cluster. PRIVATE to the collection.
 
-With ``prove: changed`` a run that writes nothing proves nothing. A run that failed or was cut between its writes and
-its proof leaves nothing to write, and must not be taken for good by the next: so what counts is the note of a proof.
+With ``prove: changed`` a run that writes nothing runs no proof. After a run that failed or was killed between its
+writes and its proof, the next run has nothing to write either, so what decides is whether a proof was recorded.
 """
 
 from __future__ import annotations
@@ -21,20 +21,21 @@ ANNOTATION = "gpuops.rdma/proven"
 
 
 class Proven:
-    """``path``: of the object that carries the note. ``what``: names the row and its nodes. ``state``: JSON data; with
-    another state the proof has to be made again."""
+    """``path``: of the object with the annotation. ``what``: the use of GPUs and its nodes. ``state``: JSON data; when
+    it differs, the proof is due again."""
 
     def __init__(self, client: Client, path: str, what: str, state: Any) -> None:
         self.client, self.path = client, path
         self.what, self.digest = _digest(what), _digest(state)
 
     def due(self, mode: str, changed: bool) -> bool:
-        """``mode``: always, changed or never."""
+        """Whether the proof has to run. ``mode``: always, changed or never."""
         if mode != "changed":
             return mode == "always"
         return changed or self._noted().get(self.what) != self.digest
 
     def note(self) -> None:
+        """Writes the annotation that says what was proven, unless it says so already."""
         noted = self._noted()
         if noted.get(self.what) != self.digest:
             text = json.dumps({**noted, self.what: self.digest}, sort_keys=True)

@@ -51,6 +51,7 @@ class Ask:
 
 @functools.lru_cache(maxsize=1)
 def program() -> str:
+    """The text of files/probe/probe.py, which the pods run."""
     return (files.FILES / "probe" / "probe.py").read_text(encoding="utf-8")
 
 
@@ -60,6 +61,7 @@ def default_image() -> str:
 
 
 def probe_pod(name: str, namespace: str, ask: Ask, image: str, pull_secrets: Sequence[str]) -> Json:
+    """The Pod that makes the request ``ask`` and prints the answer as JSON."""
     found = pod(name, namespace, ask.node, image, {}, ask.tolerations)
     found["metadata"]["labels"]["app.kubernetes.io/name"] = APP
     spec = found["spec"]

@@ -24,6 +24,7 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils._kube.watch import Wat
 
 
 def daemonsets(watcher: Watcher, namespace: str) -> list[Json]:
+    """The namespace's DaemonSets, projected by ``workload``."""
     found: list[Json] = watcher.store(watcher.client.path("apps/v1", "DaemonSet", namespace), workload).items()
     return found
 
@@ -57,6 +58,7 @@ def states(
 
 
 def late_pods(watcher: Watcher, daemonset: Json) -> dict[str, str]:
+    """Node -> why the DaemonSet's pod there is not ready."""
     generation = str(daemonset["metadata"].get("generation", ""))
     pods = _pods(watcher, daemonset["metadata"]["namespace"], daemonset)
     statuses = {pod["spec"]["nodeName"]: pod_status(pod, generation) for pod in pods}
@@ -64,11 +66,14 @@ def late_pods(watcher: Watcher, daemonset: Json) -> dict[str, str]:
 
 
 def refused(watcher: Watcher, namespace: str, name: str) -> Optional[Status]:
+    """Why the controller of this name may not create its pods (quota, pod security, a webhook); None without such an
+    event."""
     path = watcher.client.path("v1", "Event", namespace)
     return readiness.failed_create(watcher.store(path, event, field_selector="reason=FailedCreate").items(), name)
 
 
 def pod_status(pod: Optional[Json], generation: str) -> Status:
+    """The pod's status; waiting while it is of an older spec than the DaemonSet's ``generation``."""
     status = readiness.pod(pod)
     made_for = ((pod or {}).get("metadata", {}).get("labels") or {}).get("pod-template-generation", "")
     if status.ready and made_for and generation and made_for != generation:
@@ -95,12 +100,14 @@ def _owner(pod: Json) -> str:
 
 
 def meta(obj: Json) -> Json:
+    """The metadata that predicates read."""
     found = obj["metadata"]
     keys = ("name", "namespace", "generation", "labels", "creationTimestamp", "deletionTimestamp", "ownerReferences")
     return {key: found[key] for key in keys if key in found}
 
 
 def workload(obj: Json) -> Json:
+    """A DaemonSet or Deployment with the fields that predicates read, and its containers' images."""
     spec = obj.get("spec") or {}
     pod = (spec.get("template") or {}).get("spec") or {}
     kept = {key: spec[key] for key in ("replicas", "selector", "updateStrategy") if key in spec}
@@ -115,6 +122,7 @@ def workload(obj: Json) -> Json:
 
 
 def small_pod(obj: Json) -> Json:
+    """A pod with the fields that predicates read."""
     status = obj.get("status") or {}
     keys = ("phase", "reason", "message", "startTime", "conditions", "initContainerStatuses", "containerStatuses")
     report = (obj["metadata"].get("annotations") or {}).get(VF_STATUS)
@@ -137,5 +145,6 @@ def _pinned(obj: Json) -> str:
 
 
 def event(obj: Json) -> Json:
+    """An event with the fields that predicates read."""
     keys = ("involvedObject", "reason", "message", "type")
     return {"metadata": meta(obj), **{key: obj.get(key) for key in keys}}

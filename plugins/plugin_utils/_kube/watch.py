@@ -46,6 +46,7 @@ First = Callable[[], tuple[dict[str, Any], str]]
 
 
 def same(obj: Json) -> Any:
+    """The whole object, for collections that are small."""
     return obj
 
 
@@ -183,6 +184,7 @@ class Watcher:
         return self._stores[key]
 
     def wait_change(self, seconds: float) -> None:
+        """Returns when any store has changed, or after ``seconds``."""
         if self.changed.wait(seconds):
             time.sleep(COALESCE_SECONDS)
         self.changed.clear()

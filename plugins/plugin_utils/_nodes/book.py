@@ -58,6 +58,7 @@ class NodeBook:
         return {name: facts for name, (_version, facts) in now.items()}, at
 
     def facts(self) -> list[NodeFacts]:
+        """The facts of all nodes, current as of this call."""
         return list(self.look()[0].values())
 
     def kept(self) -> list[NodeFacts]:

@@ -33,6 +33,7 @@ class Holder:
 
     @property
     def present(self) -> list[Json]:
+        """The tolerations that the object has now."""
         found: Any = self.obj
         for key in self.fields:
             found = (found or {}).get(key)
@@ -40,6 +41,7 @@ class Holder:
 
     @property
     def noted(self) -> list[Json]:
+        """The tolerations that we added to it, by its annotation."""
         return noted(self.obj, TOLERATIONS_ADDED)
 
     def body(self, tolerations: list[Json], ours: list[Json]) -> Json:
@@ -121,10 +123,12 @@ def with_noted(values: Any, live: Any, ours: Sequence[Json]) -> Any:
 
 
 def noted(obj: Json, key: str) -> list[Json]:
+    """The tolerations in the annotation ``key``; [] without one."""
     return read((obj["metadata"].get("annotations") or {}).get(key))
 
 
 def read(value: Optional[str]) -> list[Json]:
+    """The tolerations in an annotation's text; [] for None and for text that is not ours."""
     try:
         found = json.loads(value or "[]")
     except ValueError:
@@ -133,4 +137,5 @@ def read(value: Optional[str]) -> list[Json]:
 
 
 def text(items: list[Json]) -> Optional[str]:
+    """An annotation's text for these tolerations; None for none, which removes the annotation."""
     return json.dumps(items, sort_keys=True) if items else None

@@ -780,4 +780,4 @@ def _node(item: Any) -> Json:
     }
 
 
-POOLS = {"managed_compute_cluster": Managed, "cluster_network": Network}
+POOLS: dict[str, Callable[..., Pool]] = {"managed_compute_cluster": Managed, "cluster_network": Network}

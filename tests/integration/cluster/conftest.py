@@ -17,7 +17,6 @@ FLEET = ("--gpu-nodes", "3", "--cpu-nodes", "1", "--shape", "BM.GPU.H100.8")
 @pytest.fixture(scope="session")
 def sandbox_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A folder of its own for this session's sandboxes; skips when their binaries are not built."""
-    pytest.importorskip("kopf", reason="the sandbox's controllers need kopf (requirements-dev.txt)")
     from gpuops_sandbox import build
 
     if build.missing():

@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 from support.nccl_cluster import LAUNCHERS, ROOT, Cluster, act, nccl_cluster, plan_file
 from support.nccl_cluster import argv_of as command
+from support.paths import upstream
 
 pytestmark = pytest.mark.cluster
 
@@ -312,9 +313,7 @@ def test_a_volcano_queue_that_is_not_there_is_told_before_a_job_is_made(cluster:
 @pytest.fixture
 def kueue(cluster: Cluster) -> Iterator[None]:
     """Kueue's definitions and a queue; the test plays its controller."""
-    folder = (ROOT / ".." / "shared" / "upstream" / "crds" / "kueue").resolve()
-    if not folder.exists():
-        pytest.skip("../shared/upstream/crds/kueue is not there")
+    folder = upstream("crds", "kueue")
     paths = [str(folder / f"kueue.x-k8s.io_{name}.yaml") for name in ("localqueues", "workloads")]
     for path in paths:
         cluster.run("kubectl", "apply", "--server-side", "-f", path)

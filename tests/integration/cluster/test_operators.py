@@ -13,12 +13,9 @@ import time
 
 import pytest
 import yaml
-from support.paths import ROOT
-
-pytest.importorskip("kopf", reason="the sandbox's controllers need kopf (requirements-dev.txt)")
-
 from ansible_collections.gpuops.rdma.plugins.module_utils._operators import sriov
 from gpuops_sandbox.context import load_shapes
+from support.paths import ROOT
 
 pytestmark = pytest.mark.cluster
 

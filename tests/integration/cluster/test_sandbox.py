@@ -15,9 +15,6 @@ from typing import Any
 
 import psutil
 import pytest
-
-pytest.importorskip("kopf", reason="the sandbox's controllers need kopf (requirements-dev.txt)")
-
 from gpuops_sandbox import cli, faults, stages
 from gpuops_sandbox.cluster import COMPONENTS, CONTROLLERS, Api, ApiError, Sandbox, SandboxError
 from gpuops_sandbox.context import Context, Fault, write_faults

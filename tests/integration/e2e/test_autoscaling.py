@@ -215,7 +215,7 @@ def _families(here: Any, **grows: bool) -> None:
 
 
 @pytest.mark.e2e
-@pytest.mark.skipif(os.environ.get("GPUOPS_MATRIX") != "all", reason="another version: GPUOPS_MATRIX=all")
+@pytest.mark.skipif(os.environ.get("GPUOPS_MATRIX") != "all", reason="GPUOPS_MATRIX=all: another version")
 def test_from_zero_on_4_20(bed: Any) -> None:
     here = bed("4.20")
     done = autoscale(here, rdma_autoscaling_pools=[pool("gpu-a")])

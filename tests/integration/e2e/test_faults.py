@@ -51,7 +51,7 @@ def check(played: Any, node: str, words: list[str]) -> None:
 
 
 @pytest.mark.e2e
-@pytest.mark.skipif(EVERYTHING, reason="the matrix runs each fault alone")
+@pytest.mark.skipif(EVERYTHING, reason="make test: side by side; the matrix runs each fault alone")
 def test_faults_of_nodes_side_by_side(cluster: Any) -> None:
     healthy = 2
     faults = [part for index, (kind, _words) in enumerate(NODE_FAULTS) for part in ("--fault", f"{kind}:{index}")]
@@ -69,7 +69,7 @@ def test_faults_of_nodes_side_by_side(cluster: Any) -> None:
 
 
 @pytest.mark.e2e
-@pytest.mark.skipif(not EVERYTHING, reason="make test runs them side by side")
+@pytest.mark.skipif(not EVERYTHING, reason="GPUOPS_MATRIX=all: each fault alone")
 @pytest.mark.parametrize(("kind", "words"), NODE_FAULTS)
 def test_fault_of_a_node(cluster: Any, kind: str, words: list[str]) -> None:
     here = cluster("--gpu-nodes", "3", "--fault", f"{kind}:1")

@@ -122,7 +122,7 @@ def test_through_olm_to_a_verdict(cluster: Any) -> None:
 
 
 @pytest.mark.e2e
-@pytest.mark.skipif(not ALL, reason="every fault of the operators' row: GPUOPS_MATRIX=all")
+@pytest.mark.skipif(not ALL, reason="GPUOPS_MATRIX=all: every fault of the operators' row")
 def test_faults_of_the_operators(cluster: Any) -> None:
     here = cluster("--platform", "openshift", "--gpu-nodes", "3", "--cpu-nodes", "1")
     here.fault("add", "catalog-unreachable:certified-operators")
@@ -243,7 +243,7 @@ def inputs_of(nodes: list[str]) -> dict[str, Any]:
 
 
 @pytest.mark.e2e
-@pytest.mark.skipif(not ALL, reason="all rows at once: GPUOPS_MATRIX=all")
+@pytest.mark.skipif(not ALL, reason="GPUOPS_MATRIX=all: all rows at once")
 def test_all_rows_at_once(all_rows: Any) -> None:
     here, rows = all_rows
     played = play(here, "-e", json.dumps(rows), "-vv")
@@ -337,7 +337,7 @@ BROKEN = [
 
 
 @pytest.mark.e2e
-@pytest.mark.skipif(not ALL, reason="a fault for each row: GPUOPS_MATRIX=all")
+@pytest.mark.skipif(not ALL, reason="GPUOPS_MATRIX=all: a fault for each row")
 @pytest.mark.parametrize("case", BROKEN, ids=lambda case: f"{case.row}-{case.fault.partition(':')[0] or 'input'}")
 def test_a_fault_fails_its_row_with_the_cause(all_rows: Any, case: Broken) -> None:
     """In the bed that test_all_rows_at_once has made."""

@@ -5,11 +5,6 @@
 
 from __future__ import annotations
 
-import pytest
-from support.paths import ROOT
-
-oci = pytest.importorskip("oci", reason="the oci SDK is not installed (docs/oci.md)")
-
 import json
 import os
 import re
@@ -19,9 +14,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import pytest
 from support import oci_site
 from support.blueprint_sandbox import SandboxSite
 from support.fake_blueprints import FakeBlueprints
+from support.paths import ROOT, UPSTREAM
 
 SANDBOX = [sys.executable, str(ROOT / "tests/sandbox/sandbox")]
 ANSIBLE = str(Path(sys.executable).with_name("ansible-playbook"))
@@ -175,7 +172,7 @@ def test_the_pool_is_certified(here: Here) -> None:
 def test_inference_of_405b_is_proven(here: Here) -> None:
     assert here.done("inference", "-vvv", words=PROVEN, **MODEL) == 1
     sent = here.server.posted[-1]
-    sample = ROOT / ".." / "shared/upstream/oci/blueprints/rdma_distributed_inference.json"
+    sample = UPSTREAM / "oci" / "blueprints" / "rdma_distributed_inference.json"
     if sample.is_file():
         known = json.loads(sample.read_text())
         assert set(sent) == set(known)

@@ -6,11 +6,6 @@ themselves."""
 
 from __future__ import annotations
 
-import pytest
-from support.paths import ROOT
-
-oci = pytest.importorskip("oci", reason="the oci SDK is not installed (docs/oci.md)")
-
 import datetime
 import http.server
 import ipaddress
@@ -26,6 +21,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import oci
+import pytest
 import yaml
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import DeadlinePassed, InputError
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._blueprints import stack_inputs
@@ -37,6 +34,7 @@ from cryptography.x509.oid import NameOID
 from support import oci_site
 from support.fake_oci import FakeOci
 from support.fake_stacks import Stacks, World
+from support.paths import ROOT
 
 GPU, SECRET = "ocid1.compartment.oc1..gpu", "hunter2-hunter2"
 TERRAFORM = "\n".join(

@@ -218,7 +218,7 @@ def test_killed_after_its_writes_and_taken_down(site: Site, kind: str) -> None:
         unchanged(site.play("oci_teardown", kind=kind, teardown="rdma"))
 
 
-@pytest.mark.skipif(not ALL, reason="GPUOPS_MATRIX=all kills at each task")
+@pytest.mark.skipif(not ALL, reason="GPUOPS_MATRIX=all: a kill at each task")
 @pytest.mark.parametrize("kind", ["managed_compute_cluster", "cluster_network"])
 @pytest.mark.parametrize("task", range(1, 17))
 def test_killed_at_a_task(site: Site, task: int, kind: str) -> None:

@@ -5,13 +5,11 @@
 
 from __future__ import annotations
 
-import pytest
-
-oci = pytest.importorskip("oci", reason="the oci SDK is not installed (docs/oci.md)")
-
 from pathlib import Path
 from typing import Any
 
+import oci
+import pytest
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import (
     DeadlinePassed,
     InputError,

@@ -19,14 +19,11 @@ from typing import Any
 
 import pytest
 import yaml
-from support.paths import ROOT
-
-oci = pytest.importorskip("oci", reason="the oci SDK is not installed (docs/oci.md)")
-
 from gpuops_sandbox.cluster import Sandbox
 from support import oci_site
 from support.fake_addons import Addons
 from support.fake_oci import FakeOci
+from support.paths import ROOT
 
 SANDBOX = [sys.executable, str(ROOT / "tests/sandbox/sandbox")]
 ANSIBLE = str(Path(sys.executable).with_name("ansible-playbook"))
@@ -103,7 +100,7 @@ def _placed(item: dict[str, Any], namespace: str) -> dict[str, Any]:
     return item
 
 
-@pytest.mark.skipif(os.environ.get("GPUOPS_MATRIX") != "all", reason="two runs of site.yml: GPUOPS_MATRIX=all")
+@pytest.mark.skipif(os.environ.get("GPUOPS_MATRIX") != "all", reason="GPUOPS_MATRIX=all: two runs of site.yml")
 def test_operators_by_add_ons(
     fake: FakeOci, url: str, config: dict[str, Any], tmp_path: Path, sandbox: Sandbox
 ) -> None:

@@ -5,11 +5,6 @@
 
 from __future__ import annotations
 
-import pytest
-from support.paths import ROOT
-
-oci = pytest.importorskip("oci", reason="the oci SDK is not installed (docs/oci.md)")
-
 import getpass
 import os
 import shutil
@@ -22,10 +17,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
 from support import oci_site
 from support.fake_oci import Answer, FakeOci, Request
 from support.fake_stacks import Stacks, World
+from support.paths import ROOT
 
 GPU, SECRET = "ocid1.compartment.oc1..gpu", "hunter2-hunter2"
 SSHD = shutil.which("sshd", path=f"{os.environ['PATH']}:/usr/sbin:/usr/local/sbin")

@@ -17,10 +17,9 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import N
 from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import parse
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._blueprints import rules
 from gpuops_sandbox.batch import nccl_render as render
-from support.paths import ROOT
+from support.paths import RECORDINGS
 
-RECORDING = ROOT / ".." / "shared" / "recordings" / "batch" / "lws-v0.10.0_size2_running.json"
-needs_recording = pytest.mark.skipif(not RECORDING.is_file(), reason="shared/recordings/batch is not there")
+RECORDING = RECORDINGS / "batch" / "lws-v0.10.0_size2_running.json"
 HCAS = [f"mlx5_{index}" for index in range(16, 32)]
 TWO = Expected(2, 8)
 
@@ -124,7 +123,6 @@ def test_verdicts() -> None:
     assert proof.verdict(proof.judge("x", [], (), [], TWO), True) == "failed", "no pods are no proof"
 
 
-@needs_recording
 def test_members_of_a_recorded_group() -> None:
     recorded = json.loads(RECORDING.read_text())
     pods = [obj for obj in recorded if obj["kind"] == "Pod"]

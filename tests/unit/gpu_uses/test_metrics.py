@@ -20,8 +20,8 @@ import yaml
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError
 from ansible_collections.gpuops.rdma.plugins.module_utils._gpu_uses import metrics
 from ansible_collections.gpuops.rdma.plugins.module_utils._report import prometheus as report_prometheus
-from support.crd_schema import cluster_policy, faults, upstream
-from support.paths import ROOT
+from support.crd_schema import cluster_policy, faults
+from support.paths import ROOT, upstream
 
 BOARD = metrics.dashboard(yaml.safe_load((ROOT / "files/dashboard.yml").read_text()))
 SPACE = {"metadata": {"name": "gpu", "labels": {"openshift.io/cluster-monitoring": "true"}}}

@@ -15,8 +15,8 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import 
 from ansible_collections.gpuops.rdma.plugins.module_utils._gpu_uses import serving as _serving
 from ansible_collections.gpuops.rdma.plugins.module_utils._gpu_uses.serving import Evidence, Serving
 from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import parse
-from support.crd_schema import faults, upstream
-from support.paths import ROOT
+from support.crd_schema import faults
+from support.paths import ROOT, upstream
 
 TABLE = _serving.models(yaml.safe_load((ROOT / "files/models.yml").read_text()))
 LOGS = ROOT / "tests" / "fixtures" / "nccl"

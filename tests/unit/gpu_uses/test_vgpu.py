@@ -17,8 +17,9 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._gpu_uses.vgpu import 
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube import objects
 from ansible_collections.gpuops.rdma.plugins.module_utils._specs.vgpu import SPEC
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._gpu_uses.vgpu import VGpu
-from support.crd_schema import cluster_policy, faults, upstream
+from support.crd_schema import cluster_policy, faults
 from support.fake_api import Api, Task, arguments
+from support.paths import upstream
 
 CANARY = "CANARY0815"
 BODY = {

@@ -22,10 +22,10 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files as 
 from support import host_memory, host_trees
 from support.host_layout import DEVICES, Files, Link
 from support.host_trees import Host
-from support.paths import ROOT
+from support.paths import RECORDINGS, ROOT
 
-DUMP = ROOT / ".." / "shared" / "recordings" / "nccl" / "topo_dump.xml"
-REAL = ROOT / "tests" / "fixtures" / "hosts" / "h200_real.tar.gz"
+DUMP = RECORDINGS / "nccl" / "topo_dump.xml"
+REAL = ROOT / "tests" / "fixtures" / "hosts" / "h200_real.tgz"
 SUPPORTED = sorted(name for name, shape in data.shapes().items() if shape.status == "supported")
 every_shape = pytest.mark.parametrize("name", SUPPORTED)
 DISTANCES = ("PIX", "PXB", "PHB", "NODE", "SYS")
@@ -34,9 +34,6 @@ H200_VM = host_trees.describe("h200-vm")
 NAMES = yaml.safe_load(host_trees.DESCRIPTIONS.read_text(encoding="utf-8"))
 KINDS = [host_trees.describe(name) for name in NAMES]
 every_kind = pytest.mark.parametrize("host", KINDS, ids=lambda host: host.name)
-
-
-needs_real = pytest.mark.skipif(not REAL.exists(), reason="no tree of a real H200 machine in tests/fixtures/hosts")
 
 
 def document(files: Files) -> dict[str, Any]:
@@ -75,12 +72,10 @@ def test_everything_of_a_healthy_host_can_be_read(name: str) -> None:
     assert document(host_trees.tree(Host(name)))["unread"] == {}
 
 
-@every_shape
+@pytest.mark.parametrize("name", [name for name in SUPPORTED if host_trees.shape(name).pci_tree])
 def test_nccl_would_see_the_tables_tree(name: str) -> None:
     """The table keeps the PCI tree as NCCL writes it; NCCL's way through our sysfs must come back to it."""
     shape = host_trees.shape(name)
-    if not shape.pci_tree:
-        pytest.skip(f"files/topology knows no PCI tree of {name}")
     expected = {}
 
     def walk(nodes: Any, parent: str) -> None:
@@ -145,7 +140,6 @@ def as_nccl(files: Files, leaves: list[str]) -> dict[str, dict[str, Any]]:
     return found
 
 
-@pytest.mark.skipif(not DUMP.exists(), reason="../shared is not present")
 def test_renders_what_nccl_dumped_on_an_h200_machine() -> None:
     system = ElementTree.parse(DUMP).getroot()
     expected = {}
@@ -204,7 +198,6 @@ def form(value: bytes | Link) -> set[str]:
     return {re.sub(r"\(.*", "", re.sub(r"\d+", "9", line)) for line in words.split("\n")}
 
 
-@needs_real
 def test_a_real_machine_without_rdma_nics_fails_and_what_it_hides_is_unknown() -> None:
     """docs/host_document.md shows this answer."""
     table, profile = data.host_rules(), data.profile("current")
@@ -216,7 +209,6 @@ def test_a_real_machine_without_rdma_nics_fails_and_what_it_hides_is_unknown() -
     assert unknown == {"lockdown", "runtime", "oca", "memlock-ssh", "iommu", "governor"}
 
 
-@needs_real
 def test_gpu_half_has_the_files_and_forms_of_a_real_machine() -> None:
     real, ours = real_tree(), host_trees.tree(dataclasses.replace(H200_VM, gpus=1))
     assert of_gpus(ours) == of_gpus(real)
@@ -225,7 +217,6 @@ def test_gpu_half_has_the_files_and_forms_of_a_real_machine() -> None:
         assert form(real[path]) <= form(ours[path]), path
 
 
-@needs_real
 def test_the_probe_says_the_same_of_ours_and_of_a_real_machine() -> None:
     real, ours = document(real_tree()), document(host_trees.tree(dataclasses.replace(H200_VM, gpus=1)))
     for key in ("gpus", "functions", "functions_omitted", "other_nics", "nvswitches", "oca"):

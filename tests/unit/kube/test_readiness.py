@@ -1,7 +1,7 @@
 # Copyright: gpuops.rdma contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Predicates, read from what real controllers did (../shared/recordings)."""
+"""Predicates, read from what real controllers did (tests/fixtures/recordings)."""
 
 from __future__ import annotations
 
@@ -12,10 +12,7 @@ import json
 import pytest
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import NodeFacts
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube import readiness
-from support.paths import SHARED
-
-RECORDINGS = SHARED / "recordings"
-recorded = pytest.mark.skipif(not RECORDINGS.is_dir(), reason="no ../shared/recordings beside the checkout")
+from support.paths import RECORDINGS
 
 
 @functools.cache
@@ -135,7 +132,6 @@ def read_job(name):
     return readiness.mpi_job(one(objects, "MPIJob"), podgroup, pods, one(objects, "Job"), events)
 
 
-@recorded
 @pytest.mark.parametrize("name", JOBS)
 def test_every_recorded_job_is_read_as_what_it_is(name):
     state, code, exit_code, words = JOBS[name]
@@ -145,14 +141,12 @@ def test_every_recorded_job_is_read_as_what_it_is(name):
     assert status.stuck is (code in ("unschedulable", "CrashLoopBackOff", "suspended"))
 
 
-@recorded
 def test_no_recording_of_a_job_is_forgotten():
     names = {path.stem for path in (RECORDINGS / "batch").glob("*.json") if not path.stem.startswith("lws-")}
     states = {name for name in names if not name.endswith("_events")}
     assert states == {name.removesuffix("-events") for name in JOBS} | set(TIMELINES) | ADMISSION
 
 
-@recorded
 @pytest.mark.parametrize("name", TIMELINES)
 def test_a_job_seen_over_time_ends_as_what_it_is(name):
     codes = []
@@ -171,7 +165,6 @@ def test_a_job_seen_over_time_ends_as_what_it_is(name):
     assert codes[-1] == TIMELINES[name]
 
 
-@recorded
 def test_specs_that_the_mpi_operator_refuses_are_broken_not_waiting():
     refused = {}
     for case in load(f"batch/{M}invalid_specs.json"):
@@ -190,14 +183,12 @@ def test_jobs_that_nobody_has_seen_or_that_are_gone():
     assert readiness.volcano_job({"metadata": {}}).code == readiness.mpi_job({"metadata": {}}).code == "created"
 
 
-@recorded
 def test_completed_without_a_master_is_no_success():
     objects = load(f"batch/{V}2workers_completed.json")
     status = readiness.volcano_job(one(objects, "Job"), None, [])
     assert (status.state, status.code) == ("broken", "unknown")
 
 
-@recorded
 def test_a_restart_policy_makes_a_failed_master_a_wait():
     objects = load(f"batch/{V}2workers_master_exit3_no_failed_policy.json")
     job = one(objects, "Job")
@@ -209,7 +200,6 @@ def test_a_restart_policy_makes_a_failed_master_a_wait():
     assert FOREVER not in status.why
 
 
-@recorded
 @pytest.mark.parametrize(
     "name",
     sorted(path.name for path in (RECORDINGS / "batch").glob("lws-*.json") if "_events" not in path.name),
@@ -235,7 +225,6 @@ OPERATORS = {
 }
 
 
-@recorded
 @pytest.mark.parametrize("name", OPERATORS)
 def test_recorded_cluster_policies(name):
     status = readiness.cluster_policy(one(load(name), "ClusterPolicy"))
@@ -278,7 +267,6 @@ NIC = {
 }
 
 
-@recorded
 @pytest.mark.parametrize("name", NIC)
 def test_recorded_nic_cluster_policies(name):
     objects = load(name)
@@ -287,7 +275,6 @@ def test_recorded_nic_cluster_policies(name):
     assert NIC[name][1] in status.why
 
 
-@recorded
 def test_a_nic_cluster_policy_of_another_name_never_comes():
     status = readiness.nic_cluster_policy(
         one(load("platform/network-operator-26.4.1_wrong_name.json"), "NicClusterPolicy", "my-policy")
@@ -312,7 +299,6 @@ def test_a_nic_cluster_policy_that_asks_for_nothing_or_is_stale_is_not_ready():
 # Workloads and pods.
 
 
-@recorded
 def test_recorded_daemonsets_and_deployments():
     held = load("operators/gpu-operator-v26.7.0_rdma_host_mofed.json")
     driver = readiness.daemonset(one(held, "DaemonSet", "nvidia-driver-daemonset"))
@@ -340,7 +326,6 @@ def test_a_daemonset_whose_controller_has_not_looked_is_not_ready():
     assert not readiness.daemonset(None).ready
 
 
-@recorded
 def test_recorded_pods_say_what_holds_them():
     pods = of_kind(load("platform/network-operator-26.4.1_rdma_shared_pull_failure.json"), "Pod")
     readings = {pod["metadata"]["name"]: readiness.pod(pod) for pod in pods}
@@ -472,7 +457,6 @@ POOLS = {
 }
 
 
-@recorded
 @pytest.mark.parametrize("name", POOLS)
 def test_recorded_ip_pools(name):
     objects = load("platform/nv-ipam-26.4.1_pools.json")
@@ -572,7 +556,6 @@ def test_vf_pods_without_a_readable_report_are_not_ready():
 # ---- the device plugin's configuration -----------------------------------------------------------------------------
 
 
-@recorded
 @pytest.mark.parametrize("name", ["network-operator-v26.4.1_sriov.json", "network-operator-v23.10.x_guide.json"])
 def test_recorded_plugin_configurations_hold_what_the_policy_asks_for(name):
     objects = load(f"operators/{name}")

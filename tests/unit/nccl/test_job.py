@@ -17,6 +17,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import job as nc
 from hypothesis import given
 from hypothesis import strategies as st
 from support import crd_schema
+from support.paths import upstream
 
 Json = dict[str, Any]
 CRDS = {
@@ -77,13 +78,13 @@ VARIANTS = [
 def test_objects_are_what_the_real_crds_take(test: nccl_job.Test, launcher: str) -> None:
     for obj in nccl_job.objects(test, launcher):
         if obj["kind"] in CRDS:
-            assert crd_schema.faults(obj, crd_schema.upstream(*CRDS[obj["kind"]])) == []
+            assert crd_schema.faults(obj, upstream(*CRDS[obj["kind"]])) == []
 
 
 def test_the_contract_test_can_fail() -> None:
     obj = main_object(job(), "volcano")
     obj["spec"]["tasks"][0]["template"]["spec"]["restartPolicyy"] = "Never"
-    assert crd_schema.faults(obj, crd_schema.upstream(*CRDS["Job"]))
+    assert crd_schema.faults(obj, upstream(*CRDS["Job"]))
 
 
 @given(
@@ -362,7 +363,7 @@ def test_a_kueue_queue_is_a_label_and_a_suspended_job() -> None:
     made = main_object(job(kueue_queue="gpus"), "mpi")
     assert made["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] == "gpus"
     assert made["spec"]["runPolicy"]["suspend"] is True
-    assert crd_schema.faults(made, crd_schema.upstream(*CRDS["MPIJob"])) == []
+    assert crd_schema.faults(made, upstream(*CRDS["MPIJob"])) == []
     assert "suspend" not in str(main_object(job(), "mpi")) and "kueue" not in str(main_object(job(), "mpi"))
     with pytest.raises(InputError, match="Kueue does not manage Volcano Jobs"):
         nccl_job.objects(job(kueue_queue="gpus"), "volcano")

@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """One test per trap of the batch controllers: our job avoids it, and what was recorded of it ends our run in time.
 
-The recordings are of the real controllers (../shared/recordings/batch); the traps are those of ../shared/reference
+The recordings are of the real controllers (tests/fixtures/recordings/batch); the traps are those of ../shared/reference
 batch.md and nccl.md 4.1 to 4.5.
 """
 
@@ -21,14 +21,12 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import N
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube import readiness
 from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import job as nccl_job
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._nccl.run import Outcome, Run
-from support.paths import SHARED
+from support import paths
 
 Json = dict[str, Any]
-RECORDINGS = SHARED / "recordings" / "batch"
+RECORDINGS = paths.RECORDINGS / "batch"
 V, M = "volcano-v1.15.1_", "mpi-operator-v0.8.2_"
 GRACE, START = 10.0, 100.0
-
-recorded = pytest.mark.skipif(not RECORDINGS.is_dir(), reason=f"{RECORDINGS} is not there")
 
 
 def test_of(**more: Any) -> nccl_job.Test:
@@ -104,7 +102,6 @@ def verdict(outcome: Outcome) -> str:
 # ---- Volcano -------------------------------------------------------------------------------------------------------
 
 
-@recorded
 def test_trap_master_exits_3_without_failure_policy_and_runs_for_ever(tmp_path: Path) -> None:
     assert {"events": ["PodFailed", "PodEvicted"], "action": "AbortJob"} in policies(made("volcano"))
     outcome = replayed(f"{V}2workers_master_exit3_no_failed_policy", tmp_path, 5)
@@ -112,7 +109,6 @@ def test_trap_master_exits_3_without_failure_policy_and_runs_for_ever(tmp_path: 
     assert verdict(outcome) == "fail"
 
 
-@recorded
 def test_trap_podfailed_completejob_reports_completed(tmp_path: Path) -> None:
     for policy in policies(made("volcano")):
         failing = {policy.get("event"), *policy.get("events", ())} & {"PodFailed", "PodEvicted", "*"}
@@ -128,7 +124,6 @@ def test_trap_podpending_timeout_is_broken_so_no_policy_waits() -> None:
     assert "PodPending" not in str(made("volcano")) and "timeout" not in str(policies(made("volcano")))
 
 
-@recorded
 @pytest.mark.parametrize(
     "name",
     ["5workers_on_4nodes_gang_not_enqueued", "5workers_not_enqueued_PodPending-timeout5s"],
@@ -141,7 +136,6 @@ def test_trap_a_gang_that_is_not_admitted_has_no_pods_and_no_conditions(name: st
     assert not events or "overused nvidia.com/" in outcome.why
 
 
-@recorded
 def test_trap_a_full_queue_looks_like_a_lack_of_room(tmp_path: Path) -> None:
     name = f"{V}2workers_queue_capability_8gpu"
     assert replayed(name, tmp_path, GRACE + 5, True, queue="gold") is None, "who names a queue wants to wait in it"
@@ -150,13 +144,11 @@ def test_trap_a_full_queue_looks_like_a_lack_of_room(tmp_path: Path) -> None:
     assert "queue resource quota insufficient" in outcome.why
 
 
-@recorded
 def test_trap_unschedulable_pods_pend_for_ever(tmp_path: Path) -> None:
     outcome = replayed(f"{V}2workers_no_toleration_unschedulable", tmp_path, GRACE + 2)
     assert outcome is not None and outcome.stage == "schedule" and "untolerated taint(s)" in outcome.why
 
 
-@recorded
 def test_trap_a_dead_worker_leaves_the_job_running(tmp_path: Path) -> None:
     outcome = replayed(f"{V}4workers_worker_failed137_no_policy", tmp_path, 15)
     assert outcome is not None and outcome.stage == "worker" and verdict(outcome) == "fail"
@@ -188,7 +180,6 @@ def test_trap_volcanos_hostfile_has_no_last_newline_and_no_slots() -> None:
 # ---- MPI Operator --------------------------------------------------------------------------------------------------
 
 
-@recorded
 def test_trap_activedeadlineseconds_never_fires_under_waitforworkersready(tmp_path: Path) -> None:
     name = f"{M}5workers_pending_activeDeadlineSeconds5_WaitForWorkersReady"
     assert not [obj for obj in json.loads((RECORDINGS / f"{name}.json").read_text()) if obj["apiVersion"] == "batch/v1"]
@@ -201,14 +192,12 @@ def test_trap_activedeadlineseconds_never_fires_under_waitforworkersready(tmp_pa
     assert worker["activeDeadlineSeconds"] > test.deadline + test.pull + test.reach
 
 
-@recorded
 def test_trap_deadlock_of_gang_and_waitforworkersready(tmp_path: Path) -> None:
     assert made("mpi", gang=True)["spec"]["launcherCreationPolicy"] == "AtStartup"
     outcome = replayed(f"{M}gang-volcano_2workers_WaitForWorkersReady", tmp_path, 3)
     assert outcome is not None and "deadlock" in outcome.why and verdict(outcome) == "incomplete"
 
 
-@recorded
 def test_trap_cleanpodpolicy_none_keeps_the_gpus(tmp_path: Path) -> None:
     assert made("mpi")["spec"]["runPolicy"]["cleanPodPolicy"] == "Running"
     name = f"{M}2workers_succeeded_cleanPodPolicy-None"
@@ -219,7 +208,6 @@ def test_trap_cleanpodpolicy_none_keeps_the_gpus(tmp_path: Path) -> None:
     assert outcome is not None and outcome.exit_code == 0, "the run has ended; Run.clean deletes the pods by label"
 
 
-@recorded
 def test_trap_onfailure_loses_the_log(tmp_path: Path) -> None:
     spec = made("mpi")["spec"]
     assert spec["mpiReplicaSpecs"]["Launcher"]["restartPolicy"] == "Never" and spec["runPolicy"]["backoffLimit"] == 0
@@ -228,13 +216,11 @@ def test_trap_onfailure_loses_the_log(tmp_path: Path) -> None:
     assert verdict(outcome) == "incomplete"
 
 
-@recorded
 def test_trap_running_stays_true_between_tries_and_the_reason_ends_with_a_slash(tmp_path: Path) -> None:
     outcome = replayed(f"{M}2workers_launcher_Never_backoffLimit0_failed", tmp_path, 3)
     assert outcome is not None and (outcome.stage, outcome.exit_code) == ("run", 3) and verdict(outcome) == "fail"
 
 
-@recorded
 def test_trap_a_failed_worker_is_not_remade_and_the_mpijob_stays_running(tmp_path: Path) -> None:
     outcome = replayed(f"{M}4workers_worker1_failed137", tmp_path, 15)
     assert outcome is not None and outcome.blamed == {"10.140.0.2": "exit 137 (OOMKilled)"}
@@ -244,7 +230,6 @@ def test_trap_ttl_deletes_only_the_launcher() -> None:
     assert "ttlSecondsAfterFinished" not in str(made("mpi")) + str(made("volcano"))
 
 
-@recorded
 def test_trap_a_suspended_mpijob_has_no_pods_for_ever(tmp_path: Path) -> None:
     name = f"{M}2workers_suspended"
     outcome = replayed(name, tmp_path, GRACE + 2)

@@ -16,9 +16,10 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._nodes import shape_fi
 from gpuops_sandbox.batch import nccl_render as render
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support import paths
 from support.paths import ROOT
 
-RECORDINGS = ROOT / ".." / "shared" / "recordings" / "nccl"
+RECORDINGS = paths.RECORDINGS / "nccl"
 TABLE = yaml.safe_load((ROOT / "files" / "nccl.yml").read_text())
 SHAPES = {
     shape.name: shape
@@ -29,7 +30,6 @@ SHAPES = {
 KNOWN = sorted(name for name, shape in SHAPES.items() if shape.nic_gbytes is not None)
 H100 = SHAPES["BM.GPU.H100.8"]
 HCAS = [f"mlx5_{i}" for i in range(16)]
-NEEDS = pytest.mark.skipif(not RECORDINGS.is_dir(), reason="shared/recordings/nccl is not there")
 
 
 def simulated(shape, nodes, collective="all_reduce", slow=1.0, algo="", max_bytes=8 << 30):
@@ -166,7 +166,6 @@ def test_other_sizes_are_refused(text):
 # --- recordings -------------------------------------------------------------------------------------------------------
 
 
-@NEEDS
 def test_the_guides_own_sample_fails_oracles_own_threshold():
     (run,) = parse.parse_any((RECORDINGS / "guide_a100_2nodes.txt").read_text())
     verdict = judged(run, SHAPES["BM.GPU.B4.8"], 2)
@@ -175,7 +174,6 @@ def test_the_guides_own_sample_fails_oracles_own_threshold():
     assert "ncclscout" in verdict.source
 
 
-@NEEDS
 @pytest.mark.parametrize(
     ("name", "options", "verdict", "words"),
     [
@@ -203,7 +201,6 @@ def test_documented_verdicts(name, options, verdict, words):
     assert (got.verdict, words in got.reason) == (verdict, True), got.reason
 
 
-@NEEDS
 def test_without_shape_and_threshold_nothing_is_judged():
     for path in RECORDINGS.glob("*.*"):
         if path.suffix in (".txt", ".json") and not path.name.startswith("fail"):

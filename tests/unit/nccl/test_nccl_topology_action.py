@@ -19,14 +19,13 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import topology 
 from ansible_collections.gpuops.rdma.plugins.module_utils._specs.nccl_topology import SPEC
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files
 from support import host_trees
-from support.paths import ROOT
+from support.paths import RECORDINGS, ROOT, UPSTREAM, needed
 
 SHAPE = "BM.GPU.H100.8"
 GOOD = _topology.render(files.shapes()[SHAPE])
-SHARED = ROOT / ".." / "shared"
 REAL = [
-    *(SHARED / "upstream" / "oci" / "topology" / f"{name}.xml" for name in ("BM.GPU4.8", "BM.GPU.A100-v2.8", SHAPE)),
-    SHARED / "recordings" / "nccl" / "topo_dump.xml",
+    *(UPSTREAM / "oci" / "topology" / f"{name}.xml" for name in ("BM.GPU4.8", "BM.GPU.A100-v2.8", SHAPE)),
+    RECORDINGS / "nccl" / "topo_dump.xml",
 ]
 
 
@@ -71,9 +70,7 @@ def test_of_a_tree_and_of_its_document(tree: Path, document: dict[str, Any]) -> 
 
 @pytest.mark.parametrize("path", REAL, ids=lambda path: path.stem)
 def test_of_real_files(path: Path) -> None:
-    if not path.exists():
-        pytest.skip("../shared is not present")
-    made = answer(src=str(path))
+    made = answer(src=str(needed(path)))
     assert made["valid"] and "xml" not in made
     assert {item["status"] for item in made["problems"]} == {"doubtful"}
     assert {item["message"].split()[2].rstrip(":") for item in made["problems"]} <= {"gdr", "rank", "host_hash"}

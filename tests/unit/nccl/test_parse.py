@@ -12,10 +12,9 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import bandwidth
 from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import lines as nccl_lines
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from support.paths import SHARED
+from support import paths
 
-RECORDINGS = SHARED / "recordings" / "nccl"
-needs_recordings = pytest.mark.skipif(not RECORDINGS.is_dir(), reason="shared/recordings/nccl is not there")
+RECORDINGS = paths.RECORDINGS / "nccl"
 
 # file: status, collective, rows, ranks, tests, nccl, cuda, min, max, checked, average
 WANTED = {
@@ -67,7 +66,6 @@ def values(row):
     return tuple(getattr(row, name) for name in row.__dataclass_fields__)
 
 
-@needs_recordings
 @pytest.mark.parametrize("name", sorted(WANTED))
 def test_every_recording(name):
     run = one(read(name))
@@ -79,12 +77,10 @@ def test_every_recording(name):
         assert values(run.rows[-1]) == LAST[name]
 
 
-@needs_recordings
 def test_no_recording_is_left_out():
     assert {path.name for path in RECORDINGS.iterdir() if path.suffix in (".txt", ".json")} == set(WANTED)
 
 
-@needs_recordings
 @pytest.mark.parametrize("name", sorted(name for name in WANTED if name.endswith(".txt")))
 def test_every_number_of_every_row(name):
     text = read(name)
@@ -96,7 +92,6 @@ def test_every_number_of_every_row(name):
         assert values(row) == (int(cells[0]), int(cells[1]), cells[2], cells[3], int(cells[4]), *numbers)
 
 
-@needs_recordings
 def test_ranks():
     ranks = one(read("guide_a100_2nodes.txt")).ranks
     assert [rank.rank for rank in ranks] == list(range(16))
@@ -108,14 +103,12 @@ def test_ranks():
     ]  # fmt: skip
 
 
-@needs_recordings
 def test_failed_recording_names_what_and_where():
     (error,) = one(read("fail_too_many_gpus.txt")).errors
     assert (error.kind, error.host) == ("usage", "vm")
     assert error.text == "Invalid number of GPUs: 8 requested but only 4 were found."
 
 
-@needs_recordings
 @pytest.mark.parametrize("name", ["all_reduce", "all_gather", "broadcast", "reduce_scatter"])
 def test_json_and_text_of_one_run_agree(name):
     ours, theirs = one(read(f"{name}.json")), one(read(f"{name}_new.txt"))
@@ -125,7 +118,6 @@ def test_json_and_text_of_one_run_agree(name):
         assert left.in_time == pytest.approx(right.in_time, rel=0.001)
 
 
-@needs_recordings
 @pytest.mark.parametrize(
     "prefix",
     [
@@ -274,7 +266,6 @@ def test_hypercube_prints_no_redop():
     assert (run.status, run.rows[0].redop, run.rows[0].root, run.rows[0].out_busbw) == ("complete", "", -1, 10.0)
 
 
-@needs_recordings
 def test_blank_out_of_place_half_is_told_from_a_torn_row():
     lines = read("all_gather_new.txt").splitlines()
     blank = [line[:52] + " " * 32 + line[85:] if " float " in line else line for line in lines]
@@ -287,7 +278,6 @@ def test_blank_out_of_place_half_is_told_from_a_torn_row():
     assert run.rows[-1].in_busbw is None
 
 
-@needs_recordings
 def test_messages_in_the_middle_of_rows():
     text = read("all_reduce_new.txt")
     lines = text.splitlines()
@@ -306,14 +296,12 @@ def test_messages_in_the_middle_of_rows():
     assert "warning: something harmless" in run.notes
 
 
-@needs_recordings
 def test_several_runs_in_one_log():
     names = ["all_reduce_new.txt", "all_gather_new.txt", "all_reduce_old.txt", "fail_too_many_gpus.txt"]
     runs = parse.parse_any("".join(read(name) for name in names))
     assert [(run.status, run.collective, len(run.rows)) for run in runs] == [WANTED[name][:3] for name in names]
 
 
-@needs_recordings
 def test_programs_without_mpi_side_by_side_are_no_run():
     lines = read("all_reduce_new.txt").splitlines()
     for text in ("\n".join(x for line in lines for x in (line, line)), "\n".join(lines[:11] + lines + lines[11:])):
@@ -356,7 +344,6 @@ def test_failures_are_classified(line, kind, host, rank, hca):
     assert (error.kind, error.host, error.rank, error.hca) == (kind, host, rank, hca)
 
 
-@needs_recordings
 def test_a_failure_in_the_middle_of_a_row():
     lines = read("all_reduce_new.txt").splitlines()
     run = one("\n".join([*lines[:20], lines[20][:52] + "vm: Test CUDA failure a.cu:9 'misaligned address'"]))
@@ -478,7 +465,6 @@ def test_without_info_lines_nothing_is_claimed():
 # --- JSON -------------------------------------------------------------------------------------------------------------
 
 
-@needs_recordings
 def test_json_quirks():
     text = read("all_gather.json")
     assert one(
@@ -493,7 +479,6 @@ def test_json_quirks():
     assert len(parse.parse_any(text + "\n" + text)) == 2
 
 
-@needs_recordings
 @given(st.data())
 @settings(max_examples=60, deadline=None)
 def test_cut_json_is_never_complete_and_keeps_its_rows(data):
@@ -514,7 +499,6 @@ def test_other_json_gives_a_status(text):
 # --- damage -----------------------------------------------------------------------------------------------------------
 
 
-@needs_recordings
 @pytest.mark.parametrize("name", ["all_reduce_new.txt", "all_gather_old_c0.txt", "guide_a100_2nodes.txt"])
 @given(st.data())
 @settings(max_examples=150, deadline=None)
@@ -526,7 +510,6 @@ def test_a_cut_log_is_never_complete(name, data):
     assert all(run.status != "complete" for run in parse.parse_any(text[:end]))
 
 
-@needs_recordings
 @pytest.mark.parametrize("name", ["all_reduce_new.txt", "broadcast_new.txt", "guide_a100_2nodes.txt"])
 @given(st.data())
 @settings(max_examples=200, deadline=None)
@@ -537,7 +520,6 @@ def test_a_lost_line_of_the_table_is_noticed(name, data):
     assert one("\n".join(lines[:lost] + lines[lost + 1 :])).status == "truncated"
 
 
-@needs_recordings
 @pytest.mark.parametrize("name", ["all_reduce_new.txt", "guide_a100_2nodes.txt"])
 @given(st.data())
 @settings(max_examples=300, deadline=None)
@@ -564,7 +546,6 @@ def test_noise_gives_a_status_and_no_traceback(noise):
         assert run.status in ("foreign", "empty", "truncated", "failed")
 
 
-@needs_recordings
 @given(st.data())
 @settings(max_examples=150, deadline=None)
 def test_noise_inside_a_log_gives_a_status_and_no_traceback(data):

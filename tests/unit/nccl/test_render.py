@@ -13,9 +13,9 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import bandwidth
 from gpuops_sandbox.batch import nccl_render as render
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.paths import SHARED
+from support import paths
 
-RECORDINGS = SHARED / "recordings" / "nccl"
+RECORDINGS = paths.RECORDINGS / "nccl"
 NAMES = (
     "all_reduce_new",
     "all_reduce_old",
@@ -28,7 +28,6 @@ NAMES = (
 STEPS = {"guide_a100_2nodes": (9663676416, "bytes")}
 
 
-@pytest.mark.skipif(not RECORDINGS.is_dir(), reason="shared/recordings/nccl is not there")
 @pytest.mark.parametrize("name", NAMES)
 def test_recordings_are_written_byte_for_byte(name):
     ours_not = ("# Writing JSON", "Warning: Permanently added")

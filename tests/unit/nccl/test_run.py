@@ -26,7 +26,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import job as nc
 from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import parse
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._nccl import run as nccl_run
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._nccl.run import Outcome, Run, Shown, Tail
-from support.paths import ROOT
+from support.paths import RECORDINGS, ROOT
 
 Json = dict[str, Any]
 SHAPE = "BM.GPU.H100.8"
@@ -85,9 +85,7 @@ def test_a_log_whose_pod_is_gone_is_kept_as_it_was(tmp_path: Path) -> None:
 def test_only_rows_and_trouble_are_shown() -> None:
     shown: list[str] = []
     found = Shown(shown.append)
-    text = (ROOT / ".." / "shared" / "recordings" / "nccl" / "all_reduce_new.txt").resolve()
-    if not text.exists():
-        pytest.skip("all_reduce_new.txt is not in ../shared/recordings/nccl")
+    text = RECORDINGS / "nccl" / "all_reduce_new.txt"
     for line in text.read_text().splitlines():
         found.line(line)
     rows = [line for line in shown if line[:1].isdigit()]

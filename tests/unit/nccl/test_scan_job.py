@@ -21,6 +21,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import job as nc
 from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import scan_job
 from ansible_collections.gpuops.rdma.plugins.module_utils._nccl.scan_job import Command
 from support import crd_schema
+from support.paths import upstream
 
 Json = dict[str, Any]
 LAUNCHERS = ("volcano", "mpi")
@@ -77,7 +78,7 @@ def test_the_launcher_of_an_mpijob_sleeps() -> None:
 @pytest.mark.parametrize("launcher", LAUNCHERS)
 def test_the_crds_know_every_field(launcher: str) -> None:
     job = job_of(scan_job.workers_only(nccl_job.objects(test_of(), launcher), 100))
-    assert crd_schema.faults(job, crd_schema.upstream(*CRDS[job["kind"]])) == []
+    assert crd_schema.faults(job, upstream(*CRDS[job["kind"]])) == []
 
 
 def test_neither_job_is_refused() -> None:

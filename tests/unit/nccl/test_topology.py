@@ -21,13 +21,9 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import topology
 from ansible_collections.gpuops.rdma.plugins.module_utils._nodes import shape_files
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.paths import ROOT
+from support.paths import RECORDINGS, ROOT, upstream
 
-SHARED = ROOT / ".." / "shared"
-UPSTREAM = SHARED / "upstream" / "oci" / "topology"
 WITH_FILE = ("BM.GPU4.8", "BM.GPU.A100-v2.8", "BM.GPU.H100.8")
-
-needs_shared = pytest.mark.skipif(not SHARED.exists(), reason="../shared is not present")
 
 
 def load(name: str) -> Shape:
@@ -47,36 +43,33 @@ def generator() -> ModuleType:
 GENERATE = generator()
 
 
-def upstream(name: str) -> topology.Element:
-    return topology.parse((UPSTREAM / f"{name}.xml").read_text(encoding="utf-8"))
+def real(name: str) -> topology.Element:
+    return topology.parse(upstream("oci", "topology", f"{name}.xml").read_text(encoding="utf-8"))
 
 
 # --- against upstream's files ------------------------------------------------------------------------------------
 
 
-@needs_shared
 @pytest.mark.parametrize("name", WITH_FILE)
 def test_equals_upstream_but_for_documented_deviations(name: str) -> None:
     allowed = [item for item in GENERATE.DEVIATIONS if item.shape in (name, "*")]
-    found = topology.compare(topology.parse(topology.render(load(name))), upstream(name))
+    found = topology.compare(topology.parse(topology.render(load(name))), real(name))
     unexplained = [line for line in found if not any(re.fullmatch(item.pattern, line) for item in allowed)]
     assert unexplained == []
     stale = [item.what for item in allowed if not any(re.fullmatch(item.pattern, line) for line in found)]
     assert stale == []
 
 
-@needs_shared
 def test_only_the_root_links_of_h100_deviate() -> None:
-    found = topology.compare(topology.parse(topology.render(load("BM.GPU.H100.8"))), upstream("BM.GPU.H100.8"))
+    found = topology.compare(topology.parse(topology.render(load("BM.GPU.H100.8"))), real("BM.GPU.H100.8"))
     assert sum("link_speed" in line for line in found) == 8
     assert sum(" speed: 200000" in line for line in found) == 16
 
 
-@needs_shared
 @pytest.mark.parametrize("name", WITH_FILE)
 def test_default_names_are_those_of_upstream(name: str) -> None:
     shape, by_function = load(name), {}
-    for element in upstream(name).walk():
+    for element in real(name).walk():
         for nic in (child for child in element.children if child.tag == "nic"):
             for net in nic.children:
                 function = int(net.attributes["port"]) - 1
@@ -91,9 +84,8 @@ def test_b4_has_the_layout_of_a100_v2() -> None:
     assert kinds == {"device"} | unknown_on_b4
 
 
-@needs_shared
 def test_recorded_dump_of_nccl_is_read() -> None:
-    dump = topology.parse((SHARED / "recordings" / "nccl" / "topo_dump.xml").read_text(encoding="utf-8"))
+    dump = topology.parse((RECORDINGS / "nccl" / "topo_dump.xml").read_text(encoding="utf-8"))
     gpus = [element for element in dump.walk() if element.tag == "gpu"]
     assert [gpu.attributes["rank"] for gpu in gpus] == ["0", "1", "2", "3"]
     assert {gpu.children[0].attributes["count"] for gpu in gpus} == {"18"}

@@ -24,12 +24,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support import host_memory, host_trees
 from support.host_trees import Host
-from support.paths import ROOT
+from support.paths import RECORDINGS, ROOT
 
 SHAPES = {name: shape for name, shape in base_files.shapes().items() if shape.status == "supported"}
 WITH_TREE = [name for name, shape in SHAPES.items() if shape.pci_tree]
 H100 = SHAPES["BM.GPU.H100.8"]
-DUMP = ROOT / ".." / "shared" / "recordings" / "nccl" / "topo_dump.xml"
+DUMP = RECORDINGS / "nccl" / "topo_dump.xml"
 H200_VM = Host("BM.GPU.H200.8", virtualisation="kvm", gpus=4, mode="host", ofed="builtin", runtime="containerd")
 
 
@@ -130,7 +130,6 @@ def test_the_smaller_link_of_a_device_and_its_port_counts() -> None:
     ]  # fmt: skip
 
 
-@pytest.mark.skipif(not DUMP.exists(), reason="../shared is not present")
 def test_of_an_h200_machine_as_nccl_dumped_it() -> None:
     made = topology.of_host(json.loads(_read(H200_VM)))
     differing, _detected = topology.contrast(made, topology.parse(DUMP.read_text(encoding="utf-8")))

@@ -18,10 +18,8 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._nodes import facts as
 from ansible_collections.gpuops.rdma.plugins.module_utils._nodes import shape_files
 from hypothesis import given
 from hypothesis import strategies as st
-from support.paths import ROOT
+from support.paths import RECORDINGS, ROOT
 
-RECORDINGS = ROOT / ".." / "shared" / "recordings"
-recorded = pytest.mark.skipif(not RECORDINGS.is_dir(), reason="no ../shared/recordings beside the checkout")
 VF = "nvidia.com/sriov_rdma_vf"
 
 
@@ -135,7 +133,6 @@ def test_why_a_node_is_not_ready_is_kept():
     assert "no Ready condition" in nodes_facts.node_facts({"metadata": {"name": "n"}}).ready_reason
 
 
-@recorded
 def test_recorded_nodes():
     seen = [
         nodes_facts.node_facts(item)
@@ -318,7 +315,6 @@ def test_device_ids_come_from_node_features(h100):
     assert found(facts(), h100, ids=ids["c"])["nic.ids-unknown"].severity == "info"
 
 
-@recorded
 def test_device_ids_come_from_recorded_node_states_where_features_are_silent(h100):
     states = [
         item

@@ -14,10 +14,9 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import 
 from ansible_collections.gpuops.rdma.plugins.module_utils._nodes import machine_set as openshift_machine_set
 from ansible_collections.gpuops.rdma.plugins.module_utils._openshift import scale_watch
 from ansible_collections.gpuops.rdma.plugins.module_utils._openshift.scale_watch import Took
-from support.crd_schema import faults, upstream
-from support.paths import ROOT
+from support.crd_schema import faults
+from support.paths import RECORDINGS, upstream
 
-RECORDINGS = ROOT / ".." / "shared" / "recordings" / "platform"
 GPU = {"key": "nvidia.com/gpu", "value": "present", "effect": "NoSchedule"}
 TEAM = {"key": "team", "value": "a", "effect": "NoExecute"}
 VCPU = "machine.openshift.io/vCPU"
@@ -111,10 +110,7 @@ def test_a_copy_is_a_set_of_its_own() -> None:
 
 
 def recorded(name: str) -> list[Any]:
-    path = RECORDINGS / f"cluster-autoscaler-ocp-{name}.json"
-    if not path.exists():
-        pytest.skip(f"{path.name} is not in ../shared/recordings/platform")
-    return list(json.loads(path.read_text()))
+    return list(json.loads((RECORDINGS / "platform" / f"cluster-autoscaler-ocp-{name}.json").read_text()))
 
 
 def events(objects: list[Any], pod: str) -> list[Any]:

@@ -18,15 +18,13 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import S
 from ansible_collections.gpuops.rdma.plugins.module_utils._nodes import shape_files
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.paths import ROOT
+from support.paths import ROOT, SHARED, UPSTREAM, needed
 
-SHARED = ROOT / ".." / "shared"
 FILES = sorted((ROOT / "files" / "topology").glob("*.yml"))
 DOCUMENTS = {path.stem: yaml.safe_load(path.read_text(encoding="utf-8")) for path in FILES}
 SHAPES = {name: shape_files.parse(data) for name, data in DOCUMENTS.items()}
 SUPPORTED = {name: shape for name, shape in SHAPES.items() if shape.status == "supported"}
 
-needs_upstream = pytest.mark.skipif(not SHARED.exists(), reason="../shared is not present")
 every_file = pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 every_supported = pytest.mark.parametrize("name", SUPPORTED)
 
@@ -60,13 +58,13 @@ EXCEPTIONS = {
 
 
 def upstream() -> dict[str, Any]:
-    return json.loads((SHARED / "upstream" / "oci" / "shapes.json").read_text(encoding="utf-8"))
+    return json.loads(needed(UPSTREAM / "oci" / "shapes.json").read_text(encoding="utf-8"))
 
 
 def upstream_shape(name: str) -> dict[str, Any]:
     found = [shape for shape in upstream()["hpc-shapes"] if shape["shape"] == name]
     if not found:
-        pytest.skip(f"{name} is newer than ../shared/upstream/oci/shapes.json")
+        pytest.skip(f"no facts: {name} is newer than ../shared/upstream/oci/shapes.json")
     return found[0]
 
 
@@ -98,16 +96,14 @@ def test_pyyaml_reads_no_address_as_a_number(path: pathlib.Path) -> None:
     assert all(isinstance(number, int) and number < 10000 for number in numbers(DOCUMENTS[path.stem]))
 
 
-@needs_upstream
 def test_every_shape_of_the_reference_has_a_file() -> None:
-    text = (SHARED / "reference" / "oci-hpc-oke.md").read_text(encoding="utf-8")
+    text = needed(SHARED / "reference" / "oci-hpc-oke.md").read_text(encoding="utf-8")
     section = text.split("### 1.1 ")[1].split("### 1.2 ")[0]
     named = re.findall(r"^\| (BM\.GPU\S+)", section, re.MULTILINE)
     assert len(named) > 15
     assert {*named, "BM.GPU.L40S-NC.4"} <= set(SHAPES)
 
 
-@needs_upstream
 @every_supported
 def test_gpus_and_ports_are_those_of_upstream(name: str) -> None:
     shape, truth = SUPPORTED[name], upstream_shape(name)
@@ -119,7 +115,6 @@ def test_gpus_and_ports_are_those_of_upstream(name: str) -> None:
     assert [(p.pci, p.netdev, p.hca) for p in shape.vcn] == [tuple(nic[k] for k in keys) for nic in truth["vcn-nics"]]
 
 
-@needs_upstream
 @every_supported
 def test_models_and_ids_are_those_of_upstream(name: str) -> None:
     shape, truth = SUPPORTED[name], upstream_shape(name)
@@ -131,7 +126,6 @@ def test_models_and_ids_are_those_of_upstream(name: str) -> None:
     assert shape.gpu_id == GPU_IDS[shape.gpu_model]
 
 
-@needs_upstream
 @every_supported
 def test_mtu_is_that_of_upstream(name: str) -> None:
     upstream_shape(name)

@@ -10,17 +10,14 @@ import json
 import pytest
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import DataError, InputError
 from ansible_collections.gpuops.rdma.plugins.module_utils._oci import image as oci_image
-from support.paths import SHARED
+from support.paths import upstream
 
-INDEX = SHARED / "upstream" / "oci" / "worker-node-images.json"
 LINK = "https://x.objectstorage.eu-frankfurt-1.oci.customer-oci.com/p/abc/n/ns/b/images/o/2026/Ubuntu-24.04.oci"
 
 
 @pytest.fixture(scope="module")
 def index():
-    if not INDEX.is_file():
-        pytest.skip("shared/upstream/oci/worker-node-images.json is not there")
-    return json.loads(INDEX.read_text("utf-8"))
+    return json.loads(upstream("oci", "worker-node-images.json").read_text("utf-8"))
 
 
 def test_one_image_is_picked(index) -> None:

@@ -15,12 +15,11 @@ import pytest
 import yaml
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import DataError, InputError
 from ansible_collections.gpuops.rdma.plugins.module_utils._openshift import autoscaler
-from support.crd_schema import faults, upstream
-from support.paths import ROOT
+from support.crd_schema import faults
+from support.paths import RECORDINGS, ROOT, upstream
 
 TABLE = autoscaler.tables(yaml.safe_load((ROOT / "files/autoscaler.yml").read_text()))
-RECORDINGS = ROOT / ".." / "shared" / "recordings" / "platform"
-RECORDED = sorted(RECORDINGS.glob("cluster-autoscaler-ocp-*.json"))
+RECORDED = sorted((RECORDINGS / "platform").glob("cluster-autoscaler-ocp-*.json"))
 NAME = re.compile(
     r"cluster-autoscaler-ocp-(?P<version>4\.\d+|main)(-\S+-provider-(?P<provider>[a-z]+))?_(?P<what>\w+)\.json"
 )
@@ -69,11 +68,9 @@ def event(objects: list[Any], kind: str, name: str = "") -> tuple[str, str]:
     return "", ""
 
 
-@pytest.mark.parametrize("path", RECORDED or [None], ids=lambda path: path.stem[19:] if path else "none")
-def test_every_recorded_scenario(path: Path | None) -> None:
+@pytest.mark.parametrize("path", RECORDED, ids=lambda path: path.stem[19:])
+def test_every_recorded_scenario(path: Path) -> None:
     """From the MachineSet and the pods alone: node group or not, new size, events, and the words of a refusal."""
-    if path is None:
-        pytest.skip("../shared/recordings/platform is absent")
     named = NAME.fullmatch(path.name)
     assert named
     behaviour = TABLE.behaviour(named["version"], named["provider"] or "openshift")
@@ -106,8 +103,6 @@ def test_every_recorded_scenario(path: Path | None) -> None:
 
 
 def test_each_version_has_recordings_of_its_own() -> None:
-    if not RECORDED:
-        pytest.skip("../shared/recordings/platform is absent")
     assert len(RECORDED) >= 40
     versions = {match["version"] for path in RECORDED if (match := NAME.fullmatch(path.name))}
     assert versions == {"4.18", "4.20", "main"}

@@ -18,9 +18,8 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._nodes import machine_
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._openshift import autoscaling
 from support.fake_api import Api
 from support.machine_api import API, KINDS, TAINT, cluster, crd, machine, machine_set, openshift, pool, thing
-from support.paths import ROOT
+from support.paths import RECORDINGS
 
-RECORDINGS = ROOT / ".." / "shared" / "recordings" / "platform"
 SLICED = {"name": "nvidia.com/gpu", "replicas": 4}
 
 
@@ -263,10 +262,7 @@ def proof(api: Api, **args: Any) -> Any:
 
 def replay(name: str) -> tuple[Any, Any]:
     """(the action on a cluster as it was recorded, its pod)"""
-    path = RECORDINGS / f"cluster-autoscaler-ocp-{name}.json"
-    if not path.exists():
-        pytest.skip(f"{path.name} is not in ../shared/recordings/platform")
-    objects = json.loads(path.read_text())
+    objects = json.loads((RECORDINGS / "platform" / f"cluster-autoscaler-ocp-{name}.json").read_text())
     version = re.match(r"4\.\d+", name)
     assert version
     return proof(Api(*objects, openshift(f"{version[0]}.1"))), next(one for one in objects if one["kind"] == "Pod")

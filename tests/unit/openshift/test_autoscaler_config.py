@@ -14,7 +14,8 @@ from ansible_collections.gpuops.rdma.plugins.action.autoscaler_config import Act
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError
 from ansible_collections.gpuops.rdma.plugins.module_utils._specs.autoscaler_config import SPEC
 from ansible_collections.gpuops.rdma.plugins.modules import autoscaler_config
-from support.crd_schema import faults, upstream
+from support.crd_schema import faults
+from support.paths import upstream
 
 EXAMPLE = yaml.safe_load(autoscaler_config.EXAMPLES)[0]["gpuops.rdma.autoscaler_config"]
 KINDS = {"ClusterAutoscaler": "clusterautoscaler.yaml", "MachineAutoscaler": "machineautoscaler.yaml"}

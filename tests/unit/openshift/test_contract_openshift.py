@@ -8,8 +8,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from support.crd_schema import faults, upstream
+from support.crd_schema import faults
 from support.openshift_objects import MATRIX, OWN, ROOT, Entry
+from support.paths import upstream
 
 CASES = [(entry, definition) for entry in MATRIX for definition in entry.definitions]
 IDS = [f"{entry.kind}-{definition.partition('/')[2].partition('/')[0]}" for entry, definition in CASES]

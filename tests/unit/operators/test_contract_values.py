@@ -18,15 +18,12 @@ import pytest
 import yaml
 from ansible_collections.gpuops.rdma.plugins.module_utils._operators import releases
 from support import crd_schema
-from support.paths import ROOT
+from support.paths import RECORDINGS, ROOT, upstream
 
 PROFILES = ROOT / "files" / "profiles"
-UPSTREAM = ROOT.parent / "shared" / "upstream"
 NAMES = ("current", "guide-2024")
 OPERATORS = {"gpu_operator": "gpu-operator", "network_operator": "network-operator"}
 RELEASE = {"current": "v26.4.1", "guide-2024": "v23.10.x"}
-
-pytestmark = pytest.mark.skipif(not UPSTREAM.is_dir(), reason="needs ../shared/upstream (the real charts' data)")
 
 # Subcharts of which the umbrella chart's values.yaml shows a part only.
 OPEN_CHARTS = ("node-feature-discovery", "maintenance-operator-chart")
@@ -62,7 +59,7 @@ def key_files() -> list[Path]:
 
 def upstream_values(key_file: Path) -> Path:
     chart, version = key_file.stem.removeprefix("keys-").rsplit("-", 1)
-    return UPSTREAM / "values" / chart / f"{version}.yaml"
+    return upstream("values", chart, f"{version}.yaml")
 
 
 def all_keys(path: Path) -> list[str]:
@@ -150,7 +147,7 @@ def test_no_staging_image_would_run(name: str) -> None:
 
 
 def test_images_of_the_policy_are_those_of_the_release() -> None:
-    document, release = profile("current"), load(UPSTREAM / "values" / "network-operator" / "v26.4.1.release.yaml")
+    document, release = profile("current"), load(upstream("values", "network-operator", "v26.4.1.release.yaml"))
     policy = document["network_operator"]["policy"]
     parts = {
         "SriovDevicePlugin": policy["sriovDevicePlugin"],
@@ -166,7 +163,7 @@ def test_images_of_the_policy_are_those_of_the_release() -> None:
 
 def test_cni_images_of_the_guide_are_those_of_releases() -> None:
     cni = profile("guide-2024")["cni"]
-    folder = UPSTREAM / "values" / "network-operator"
+    folder = upstream("values", "network-operator")
     sriov = load(folder / "v23.10.x.release.yaml")["SriovCni"]
     rdma = load(folder / "v24.10.1.release.yaml")["rdmaCni"]
     assert cni["sriov_image"] == f"{sriov['repository']}/{sriov['image']}:{sriov['version']}"
@@ -191,7 +188,8 @@ CONFIG = {
 
 
 def validate(value: Any, schema: dict[str, Any]) -> None:
-    jsonschema = pytest.importorskip("jsonschema")
+    import jsonschema
+
     jsonschema.Draft202012Validator(schema).validate(value)
 
 
@@ -209,7 +207,7 @@ def test_policy_fits_the_real_crd(multus: bool) -> None:
         },
     )
     assert policy is not None
-    crd = crd_schema.upstream("crds", "network-operator", "v26.4.1", "mellanox.com_nicclusterpolicies.yaml")
+    crd = upstream("crds", "network-operator", "v26.4.1", "mellanox.com_nicclusterpolicies.yaml")
     assert crd_schema.faults(policy, crd) == []
     assert policy["metadata"]["name"] == "nic-cluster-policy"
     assert ("secondaryNetwork" in policy["spec"]) is multus
@@ -221,11 +219,11 @@ def test_the_ofed_driver_of_the_profile_fits_the_definition_and_the_release() ->
     driver = profile("current")["network_operator"]["ofed_driver"]
     policy = releases.nic_cluster_policy(profile("current"), CONFIG, more={"ofedDriver": driver})
     assert policy is not None
-    crd = crd_schema.upstream("crds", "network-operator", "v26.4.1", "mellanox.com_nicclusterpolicies.yaml")
+    crd = upstream("crds", "network-operator", "v26.4.1", "mellanox.com_nicclusterpolicies.yaml")
     assert crd_schema.faults(policy, crd) == []
     policy["spec"]["ofedDriver"]["startUpProbe"] = {}
     assert "startUpProbe" in crd_schema.faults(policy, crd)[0]
-    release = load(UPSTREAM / "values" / "network-operator" / "v26.4.1.release.yaml")["Mofed"]
+    release = load(upstream("values", "network-operator", "v26.4.1.release.yaml"))["Mofed"]
     assert {key: driver[key] for key in ("image", "repository", "version")} == {
         key: release[key] for key in ("image", "repository", "version")
     }
@@ -236,7 +234,7 @@ def test_device_plugin_configuration_fits_the_webhooks_schemas(release: str) -> 
     policy = releases.nic_cluster_policy(profile("current"), CONFIG)
     assert policy is not None
     config = json.loads(policy["spec"]["sriovDevicePlugin"]["config"])
-    folder = UPSTREAM / "schemas" / "network-operator" / release
+    folder = upstream("schemas", "network-operator", release)
     validate(config, load(folder / "sriov_network_device_plugin.json"))
     for resource in config["resourceList"]:
         validate(resource, load(folder / "net_device.json"))
@@ -252,7 +250,7 @@ def test_gpu_operator_values_fit_the_cluster_policy(name: str, release: str) -> 
     """The chart copies its sections into ClusterPolicy by name; with our values over its defaults they must fit."""
     ours = rendered(name, "gpu_operator")
     merged = releases.merge(chart_values(name, "gpu_operator"), ours)
-    crd = next((UPSTREAM / "crds" / "gpu-operator" / release).glob("nvidia.com_clusterpolicies*"))
+    crd = next(upstream("crds", "gpu-operator", release).glob("nvidia.com_clusterpolicies*"))
     spec = {section: {key: merged[section][key] for key in part} for section, part in ours.items()}
     policy = {"apiVersion": "nvidia.com/v1", "kind": "ClusterPolicy", "metadata": {"name": "x"}, "spec": spec}
     found = [fault for fault in crd_schema.faults(policy, crd) if "is a required property" not in fault]
@@ -264,7 +262,7 @@ def recorded(name: str) -> list[Any]:
         "current": ("gpu-operator-v26.7.0_default.json", "network-operator-v26.4.1_sriov.json"),
         "guide-2024": ("gpu-operator-v23.9.1_guide.json", "network-operator-v23.10.x_guide.json"),
     }[name]
-    folder = UPSTREAM.parent / "recordings" / "operators"
+    folder = RECORDINGS / "operators"
     return [item for file in files for item in json.loads((folder / file).read_text())]
 
 

@@ -16,10 +16,8 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import N
 from ansible_collections.gpuops.rdma.plugins.module_utils._operators import gpudirect
 from ansible_collections.gpuops.rdma.plugins.module_utils._operators.gpudirect import Choice, Site, State
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files
-from support.paths import SHARED
+from support.paths import RECORDINGS
 
-RECORDINGS = SHARED / "recordings" / "platform"
-TEMPLATES = SHARED / "recordings" / "operators"
 NOW = 1_795_000_000.0
 
 OKE = Site("oke", True, "v26.7.0", image_driver=True, kernels=("6.8.0-1035-oracle",))
@@ -100,9 +98,7 @@ def test_values_are_those_of_the_charts() -> None:
 
 @pytest.mark.parametrize("path", ["rdma_host_mofed", "rdma_operator_mofed"])
 def test_the_recorded_daemonset_is_what_the_values_mean(path: str) -> None:
-    file = TEMPLATES / f"gpu-operator-v26.7.0_{path}.json"
-    if not file.exists():
-        pytest.skip("../shared/recordings is not present")
+    file = RECORDINGS / "operators" / f"gpu-operator-v26.7.0_{path}.json"
     choice = gpudirect.choose("operator", "host" if "host" in path else "operator", OTHER)
     daemonset = next(item for item in json.loads(file.read_text()) if item["metadata"]["name"] == gpudirect.DRIVER_DS)
     spec = daemonset["spec"]["template"]["spec"]
@@ -420,9 +416,7 @@ def test_a_pod_that_has_not_started() -> None:
 
 
 def recorded(name: str) -> tuple[list[Any], Any]:
-    file = RECORDINGS / f"network-operator-26.4.1_{name}.json"
-    if not file.exists():
-        pytest.skip("../shared/recordings is not present")
+    file = RECORDINGS / "platform" / f"network-operator-26.4.1_{name}.json"
     objects = json.loads(file.read_text())
     pods = [item for item in objects if item["kind"] == "Pod" and item["metadata"]["name"].startswith("mofed-")]
     gpu = next(item for item in objects if item["kind"] == "Node" and "BM.GPU" in str(item["metadata"]["labels"]))

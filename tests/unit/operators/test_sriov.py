@@ -20,7 +20,7 @@ from gpuops_sandbox.vfhost import PROGRAM, program
 from hypothesis import given
 from hypothesis import strategies as st
 from support import crd_schema
-from support.paths import SHARED
+from support.paths import RECORDINGS, upstream
 
 ALL = load_shapes()
 SHAPES = {name: shape for name, shape in ALL.items() if shape.status == "supported"}
@@ -150,8 +150,8 @@ def takes(selector: dict[str, Any], vf_id: str, pf: str) -> bool:
 @pytest.mark.parametrize("release", ["v23.10.x", "v24.10.1", "v25.10.0", "v26.1.2", "v26.4.1"])
 def test_device_plugin_config_passes_the_webhook_schemas(release: str) -> None:
     folder = ("schemas", "network-operator", release)
-    outer = json.loads(crd_schema.upstream(*folder, "sriov_network_device_plugin.json").read_text())
-    inner = json.loads(crd_schema.upstream(*folder, "net_device.json").read_text())
+    outer = json.loads(upstream(*folder, "sriov_network_device_plugin.json").read_text())
+    inner = json.loads(upstream(*folder, "net_device.json").read_text())
     for names in SETS:
         config = sriov.device_plugin_config(some(*names), VF)
         jsonschema.validate(config, outer)
@@ -208,9 +208,7 @@ def test_old_chart_has_its_prefix_built_in() -> None:
 def test_network_attachment() -> None:
     nad = sriov.network_attachment("rdma-vf", "jobs", VF, "gpuops-rdma", 4220)
     for release in ("v26.4.1", "v23.10.x"):
-        crd = crd_schema.upstream(
-            "crds", "network-operator", release, "k8s.cni.cncf.io_networkattachmentdefinitions_crd.yaml"
-        )
+        crd = upstream("crds", "network-operator", release, "k8s.cni.cncf.io_networkattachmentdefinitions_crd.yaml")
         assert crd_schema.faults(nad, crd) == []
         assert crd_schema.faults({**nad, "spec": {**nad["spec"], "conf": ""}}, crd) != []
     assert nad["metadata"]["annotations"] == {"k8s.v1.cni.cncf.io/resourceName": VF}
@@ -225,7 +223,7 @@ def test_network_attachment() -> None:
 
 def test_ip_pool_is_one_that_the_crd_takes() -> None:
     pool = sriov.ip_pool("gpuops-rdma", "netop", "192.168.0.0/16", 100, 16, shapes=some("BM.GPU.H100.8"))
-    crd = crd_schema.upstream("crds", "nv-ipam", "005-nv-ipam.nvidia.com_ippools.yaml")
+    crd = upstream("crds", "nv-ipam", "005-nv-ipam.nvidia.com_ippools.yaml")
     assert crd_schema.faults(pool, crd) == []
     assert crd_schema.faults({**pool, "spec": {**pool["spec"], "blockSize": 1}}, crd) != []
     assert pool["spec"]["perNodeBlockSize"] == 32 and pool["spec"]["gateway"] == "192.168.0.1"
@@ -291,14 +289,11 @@ def test_cni_daemonset_leaves_the_copying_to_the_images() -> None:
 
 
 def test_device_plugin_pods_are_found_by_the_labels_of_both_generations() -> None:
-    recordings = SHARED / "recordings" / "operators"
-    if not recordings.exists():
-        pytest.skip("../shared/recordings/operators is not there")
     wanted = sriov.PROGRAM_OPTIONS["plugin_selector"].partition("(")[2].rstrip(")").split(",")
     for name in ("network-operator-v23.10.x_guide.json", "network-operator-v26.4.1_sriov.json"):
         found = {
             obj["metadata"]["name"]: obj["spec"]["template"]["metadata"]["labels"].get("app") in wanted
-            for obj in json.loads((recordings / name).read_text())
+            for obj in json.loads((RECORDINGS / "operators" / name).read_text())
             if obj["kind"] == "DaemonSet"
         }
         assert [ds for ds, hit in found.items() if hit] == [ds for ds in found if ds.endswith("sriov-device-plugin")]

@@ -276,7 +276,7 @@ def test_a_report_with_gaps_renders(report: Any) -> None:
 
 # ---- in a browser --------------------------------------------------------------------------------------------------
 
-browser = pytest.mark.skipif(not CHROMIUM, reason="chromium is not installed: the page is not tested in a browser")
+browser = pytest.mark.skipif(not CHROMIUM, reason="no chromium: the page is not tested in a browser")
 
 
 def chromium(folder: Path, text: str, *flags: str, width: int = 1280) -> tuple[str, list[str]]:

@@ -1,7 +1,7 @@
 # Copyright: gpuops.rdma contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The simulated cluster autoscaler decides what the real ones did: a replay of ../shared/recordings/platform."""
+"""The simulated cluster autoscaler decides what the real ones did: a replay of tests/fixtures/recordings/platform."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._openshift import auto
 from gpuops_sandbox import openshift
 from gpuops_sandbox.platform_openshift import _scaling, cluster_autoscaler_operator
 from gpuops_sandbox.platform_openshift._scaling import VERSIONS, Decision, Group, Want
-from support.paths import ROOT
+from support.paths import RECORDINGS, ROOT
 
-RECORDED = sorted((ROOT / ".." / "shared" / "recordings" / "platform").glob("cluster-autoscaler-ocp-*.json"))
+RECORDED = sorted((RECORDINGS / "platform").glob("cluster-autoscaler-ocp-*.json"))
 NAME = re.compile(r"cluster-autoscaler-ocp-(4\.\d+|main)(?:-\S+-provider-([a-z]+))?_(\w+)\.json")
 
 
@@ -40,10 +40,8 @@ def said(objects: list[Any], kind: str) -> list[tuple[str, str, str]]:
     ]
 
 
-@pytest.mark.parametrize("path", RECORDED or [None], ids=lambda path: path.stem[19:] if path else "none")
-def test_every_recorded_scenario(path: Path | None) -> None:
-    if path is None:
-        pytest.skip("../shared/recordings/platform is absent")
+@pytest.mark.parametrize("path", RECORDED, ids=lambda path: path.stem[19:])
+def test_every_recorded_scenario(path: Path) -> None:
     key, scenario = named(path)
     objects = json.loads(path.read_text())
     machine_set = next(one for one in objects if one["kind"] == "MachineSet")
@@ -81,8 +79,6 @@ def _compare_status(one: Group, decision: Decision, status: Any, before: int, sc
 
 
 def test_all_recordings_are_replayed() -> None:
-    if not RECORDED:
-        pytest.skip("../shared/recordings/platform is absent")
     assert {named(path)[0] for path in RECORDED} == set(VERSIONS)
     assert len(RECORDED) >= 40
 

@@ -1,7 +1,7 @@
 # Copyright: gpuops.rdma contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The simulated batch controllers make what the real ones made: compared with ../shared/recordings/batch."""
+"""The simulated batch controllers make what the real ones made: compared with tests/fixtures/recordings/batch."""
 
 from __future__ import annotations
 
@@ -16,10 +16,11 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import judge, pa
 from ansible_collections.gpuops.rdma.plugins.module_utils._nodes import shape_files
 from gpuops_sandbox.batch import _placing, mpi_operator, nccl_pod, volcano
 from gpuops_sandbox.batch._shared import amount, requests
+from support import paths
 from support.paths import ROOT
 
 Json = dict[str, Any]
-RECORDINGS = ROOT / ".." / "shared" / "recordings" / "batch"
+RECORDINGS = paths.RECORDINGS / "batch"
 VOLCANO, MPI = "volcano-v1.15.1", "mpi-operator-v0.8.2"
 UID = "00000000-0000-4000-8000-000000000001"
 GROWN = {"dnsPolicy", "terminationMessagePath", "terminationMessagePolicy", "imagePullPolicy", "enableServiceLinks"}
@@ -40,10 +41,7 @@ LATER = ("batch.kubernetes.io/controller-uid", "batch.kubernetes.io/job-name", "
 
 
 def recorded(name: str) -> list[Json]:
-    path = RECORDINGS / f"{name}.json"
-    if not path.exists():
-        pytest.skip(f"{path.name} is not in ../shared/recordings/batch")
-    found = json.loads(path.read_text())
+    found = json.loads((RECORDINGS / f"{name}.json").read_text())
     return found if isinstance(found, list) else [found]
 
 

@@ -12,10 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.paths import SHARED
-
-pytest.importorskip("kopf", reason="the sandbox's controllers need kopf (requirements-dev.txt)")
-
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._host.judge import Judge
 from gpuops_sandbox.context import Fault, load_shapes
 from gpuops_sandbox.nodes import Fleet, Pool
@@ -27,17 +23,14 @@ from gpuops_sandbox.operators._hub import Node, Pod, as_pod
 from gpuops_sandbox.operators._machines import Machine
 from gpuops_sandbox.operators._pods import Step
 from gpuops_sandbox.vfhost import MemoryHost
+from support.paths import RECORDINGS
 
-RECORDINGS = SHARED / "recordings"
 H100 = load_shapes()["BM.GPU.H100.8"]
 POLICY = {"driver": {"enabled": True, "rdma": {"enabled": True, "useHostMofed": False}}}
 
 
 def recording(name: str) -> list[dict[str, Any]]:
-    path = RECORDINGS / f"{name}.json"
-    if not path.exists():
-        pytest.skip("../shared/recordings is not present")
-    return list(json.loads(path.read_text()))
+    return list(json.loads((RECORDINGS / f"{name}.json").read_text()))
 
 
 def one(objects: list[dict[str, Any]], kind: str, name: str = "") -> dict[str, Any]:

@@ -12,10 +12,6 @@ import types
 
 import pytest
 import yaml
-from support.paths import ROOT
-
-pytest.importorskip("kopf", reason="the sandbox's controllers need kopf (requirements-dev.txt)")
-
 from gpuops_sandbox.context import Fault, load_shapes
 from gpuops_sandbox.operators import _gpu_objects as gpu
 from gpuops_sandbox.operators import _nic_objects as nic
@@ -25,9 +21,8 @@ from gpuops_sandbox.operators._machines import Machine, discover
 from gpuops_sandbox.operators._selectors import labels_match, node_matches
 from gpuops_sandbox.operators.node_agent import gpu_labels, host_faults, interfaces
 from gpuops_sandbox.vfhost import MemoryHost, program
+from support.paths import RECORDINGS, ROOT, upstream
 
-SHARED = ROOT / ".." / "shared"
-RECORDINGS = SHARED / "recordings"
 CHARTS = ROOT / "tests" / "sandbox" / "charts"
 GPU_RECORDINGS = {
     "gpu-operator-v26.7.0_default": (26, 7),
@@ -46,10 +41,7 @@ NOT_COMPARED = {"kube-root-ca.crt", "nvidia-driver-startup-probe", "gpu-operator
 
 
 def recording(name):
-    path = RECORDINGS / f"{name}.json"
-    if not path.exists():
-        pytest.skip(f"{path} is not there: recordings come with the development workspace, not with the collection")
-    return json.loads(path.read_text())
+    return json.loads((RECORDINGS / f"{name}.json").read_text())
 
 
 def by_name(objects, *kinds):
@@ -544,10 +536,7 @@ def test_charts_have_the_profiles_version_and_only_keys_of_the_real_ones(profile
     values = yaml.safe_load((folder / "values.yaml").read_text())
     assert (meta["name"], meta["version"].lstrip("v")) == (chart, str(facts["version"]).lstrip("v"))
     release = {"23.10.0": "v23.10.x"}.get(meta["version"], "v" + meta["version"].lstrip("v"))
-    upstream = SHARED / "upstream" / "values" / chart / f"{release}.yaml"
-    if not upstream.exists():
-        pytest.skip(f"{upstream} is not there: it comes with the development workspace")
-    real = yaml.safe_load(upstream.read_text())
+    real = yaml.safe_load(upstream("values", chart, f"{release}.yaml").read_text())
     unknown = sorted(".".join(key) for key in set(keys(values)) - set(keys(real)))
     assert unknown == []
     assert {key for key in real if key != "test"} <= {key[0] for key in keys(values)}
@@ -558,10 +547,8 @@ def test_definitions_are_those_of_the_real_groups():
     crds += [one for one in yaml.safe_load_all((CHARTS / "mpi-operator.yaml").read_text()) if one]
     crds = [one for one in crds if one["kind"] == "CustomResourceDefinition"] + nic.ipam_crds((26, 4))
     ours = {one["metadata"]["name"]: identity(one) for one in crds}
-    if not (SHARED / "upstream" / "crds").exists():
-        pytest.skip("the real CRDs come with the development workspace")
     real = {}
-    for path in (SHARED / "upstream" / "crds").rglob("*.yaml"):
+    for path in upstream("crds").rglob("*.yaml"):
         if path.stat().st_size < 900_000 and not {"kueue", "kserve", "lws", "openshift"} & set(path.parts):
             text = path.read_text()
             real.update(

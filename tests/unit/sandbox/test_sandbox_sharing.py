@@ -8,9 +8,6 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-
-pytest.importorskip("kopf", reason="the sandbox's controllers need kopf (requirements-dev.txt)")
-
 from ansible_collections.gpuops.rdma.plugins.module_utils._gpu_uses import sharing, sharing_plan
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._gpu_uses import configs

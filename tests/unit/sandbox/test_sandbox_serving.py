@@ -7,15 +7,15 @@ from __future__ import annotations
 
 import asyncio
 import json
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from gpuops_sandbox.batch.serving_pods import LWS, Serving, lws_pods
+from support.paths import RECORDINGS
 
 Json = dict[str, Any]
-RECORDING = Path(__file__).resolve().parents[2] / ".." / "shared/recordings/batch/lws-v0.10.0_size2_running.json"
+RECORDING = RECORDINGS / "batch" / "lws-v0.10.0_size2_running.json"
 PART = {"spec": {"containers": [{"name": "c", "image": "x"}]}}
 SET: Json = {
     "apiVersion": "leaderworkerset.x-k8s.io/v1",
@@ -92,8 +92,6 @@ def test_a_pod_of_another_stays_and_is_told_once(mine: Json) -> None:
 
 
 def test_names_and_labels_are_those_of_the_real_one() -> None:
-    if not RECORDING.is_file():
-        pytest.skip("../shared/recordings/batch is absent")
     objects = json.loads(RECORDING.read_text())
     real = {one["metadata"]["name"]: one["metadata"]["labels"] for one in objects if one["kind"] == "Pod"}
     obj = next(one for one in objects if one["kind"] == "LeaderWorkerSet")

@@ -33,7 +33,7 @@ class ActionModule(RdmaAction):
             name = node["metadata"]["name"]
             change = mark.patch(node, *verdicts[name], now, args["measures"])
             if change:
-                changes[name] = mark.told(change)
+                changes[name] = mark.reported(change)
                 self._write(node, change)
         for name, words in list(changes.items())[:SHOWN]:
             self.progress(f"{name}: {verdicts[name][0] or 'undone'}: {', '.join(words)}")

@@ -5,7 +5,7 @@
 
     RdmaError                 every error that a user may see
     +-- InputError            what the user gave: unknown shape, bad value, wrong key
-    |   +-- NotYet            what another step has to make first; a run that only predicts goes on
+    |   +-- NotYet            what another step has to create first
     +-- DataError             a data file of ours, or an object of the cluster, is not what it must be
     +-- ClusterError          the API server refused or could not be reached
     |   +-- NotFound          404
@@ -15,10 +15,10 @@
     |   +-- Busy              429, a PodDisruptionBudget forbids an eviction now
     |   +-- Unreachable       no answer; the same call may work later
     +-- WaitFailed            a wait ended without the state that was awaited
-        +-- Unrecoverable          it cannot come any more (ImagePullBackOff, ...)
+        +-- Unrecoverable     no waiting will end it (ImagePullBackOff, ...)
         +-- DeadlinePassed
 
-Each message says what was attempted, on which object, what was found and what to do.
+Each message names what was attempted, the object, what was found and what to do.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class InputError(RdmaError):
 
 
 class NotYet(InputError):
-    """Another step has to make it first. In check mode that step may be an earlier one of the same run, so what fails a
+    """Another step has to create it first. In check mode that may be an earlier step of the same run, so what fails a
     real run is a predicted change there."""
 
 
@@ -83,8 +83,8 @@ class WaitFailed(RdmaError):
 
 
 class Unrecoverable(WaitFailed):
-    """The awaited state cannot come any more."""
+    """The awaited state cannot be reached any more."""
 
 
 class DeadlinePassed(WaitFailed):
-    """The awaited state did not come in time."""
+    """The awaited state was not reached in time."""

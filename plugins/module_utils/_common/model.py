@@ -40,14 +40,14 @@ def image_name(image: str) -> str:
 
 
 def as_text(value: Any) -> str:
-    """As services of OCI take values: all are texts, lists and objects in JSON."""
+    """The value as OCI's services take it: a text; lists and objects as JSON."""
     if isinstance(value, bool):
         return "true" if value else "false"
     return str(value) if isinstance(value, (str, int, float)) else json.dumps(value, sort_keys=True)
 
 
 def is_int(value: Any) -> bool:
-    """Whether it is a whole number; true and false are none."""
+    """Whether it is a whole number; booleans are not."""
     return isinstance(value, int) and not isinstance(value, bool)
 
 
@@ -87,8 +87,8 @@ def masked(value: Any, key: str = "") -> Any:
     """JSON data without what must not be shown, for reports and diffs: texts under keys that speak of a secret, also as
     ``{name, value}`` of an environment. Names of Secrets (``secretName``, ``imagePullSecrets``) are no secrets."""
     if isinstance(value, dict):
-        told = value.get("name") if isinstance(value.get("name"), str) and "value" in value else None
-        return {name: masked(item, told if told and name == "value" else str(name)) for name, item in value.items()}
+        named = value.get("name") if isinstance(value.get("name"), str) and "value" in value else None
+        return {name: masked(item, named if named and name == "value" else str(name)) for name, item in value.items()}
     if isinstance(value, (list, tuple)):
         return [masked(item, key) for item in value]
     reference = key.lower().endswith(("name", "names", "secret", "secrets"))
@@ -214,7 +214,7 @@ class Shape:
 
 @dataclass(frozen=True)
 class Locality:
-    """Where a node stands in the RDMA network; "" = the label is absent or ``no-imds-data``."""
+    """A node's place in the RDMA network; "" = the label is absent or ``no-imds-data``."""
 
     island: str = ""
     network_block: str = ""

@@ -580,7 +580,7 @@ def _worth_retrying(again: bool, status: int, data: bytes) -> bool:
     if status == 0:
         return again
     # A webhook that cannot be reached answers 500 as well as a restarting server does, and a PodDisruptionBudget 429 as
-    # a busy one does; their text tells them apart.
+    # a busy one does; their text distinguishes them.
     lasting = b"webhook" in data or _BUDGET in data
     return status in _RETRY_STATUS and not lasting and (again or status in (429, 503))
 

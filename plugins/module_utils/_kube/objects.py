@@ -14,7 +14,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import J
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.names import OWNED_LABEL, OWNED_SELECTOR, OWNER
 
 RELEASE = "gpuops.rdma/release"
-"""Label on objects of an operator that comes from a manifest: they go when the operator goes, not with the rest."""
+"""Label on objects of an operator that is installed from a manifest: they are removed with the operator only."""
 SELECTOR = f"{OWNED_SELECTOR},!{RELEASE}"
 _RBAC = "rbac.authorization.k8s.io/v1"
 KINDS = (
@@ -63,12 +63,12 @@ OCCUPANTS = (
     ("batch.volcano.sh/v1alpha1", "Job"),
     ("k8s.cni.cncf.io/v1", "NetworkAttachmentDefinition"),
 )
-"""What somebody may have put into a namespace of ours."""
+"""Kinds that a user may have created in one of our namespaces."""
 _EVERYWHERE = ("kube-root-ca.crt", "openshift-service-ca.crt")
 APPLIED = "gpuops.rdma/applied"
 """Annotation with a digest of what was last applied: a key that we no longer ask for changes it."""
 SHARED = "gpuops.rdma/shared"
-"""Annotation on an object of somebody else that has a part of ours."""
+"""Annotation on an unmanaged object that contains a part of ours."""
 _SERVER_FIELDS = ("managedFields", "resourceVersion", "uid", "creationTimestamp", "generation", "selfLink")
 _LONG = 2000
 """Longest text that a diff shows; programs and XML in ConfigMaps are named by their length instead."""
@@ -82,7 +82,7 @@ def reference(obj: Json) -> str:
 
 
 def owned(obj: Json, release: str = "") -> Json:
-    """The object with the labels that say it is ours (and of which operator), and the digest of its content."""
+    """The object with our owner label (and the operator's name), and the digest of its content."""
     digest = hashlib.sha256(json.dumps(obj, sort_keys=True).encode()).hexdigest()[:16]
     meta = {
         **obj["metadata"],
@@ -165,7 +165,7 @@ def contained(wanted: Any, live: Any) -> bool:
 def outdated(configs: Iterable[Json], pods: Iterable[Json]) -> list[Json]:
     """The pods that were made before one of the ConfigMaps was last changed. Both times are the API server's.
 
-    managedFields tell when a ConfigMap was changed; one without them, as when it was made.
+    managedFields record when a ConfigMap was changed; without them, its creation time counts.
     """
     changed = max((_changed(item) for item in configs), default="")
     living = (pod for pod in pods if not pod["metadata"].get("deletionTimestamp"))

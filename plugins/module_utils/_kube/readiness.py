@@ -10,14 +10,14 @@ Cluster stages::
     failed_create(events, name) node(facts, labels=()) resource(facts, name, expected)
     ip_pool(pool, nodes, events=()) vf_pod(pod, boot_id="")
 
-Batch jobs (``ready`` = ended well, ``code`` says where the job stands, ``exit_code`` is the master's or launcher's)::
+Batch jobs (``ready`` = ended well, ``code`` is the job's phase, ``exit_code`` is the master's or launcher's)::
 
     volcano_job(job, podgroup=None, pods=(), events=())
     mpi_job(job, podgroup=None, pods=(), launcher_job=None, events=())
 
 ``job`` is None when the object is gone. ``code`` of a job: gone, created (the controller has not seen it), pending,
 unschedulable, suspended, running, ending, succeeded, failed, stopped (by a command or a policy, not by its master),
-unknown (it says that it succeeded, and nothing is left to prove it).
+unknown (its status is succeeded, and no pod is left to confirm it).
 
 An absent object is None and never ready. An empty status is waiting. All functions accept partial objects.
 """
@@ -47,7 +47,7 @@ PLUGIN_CONFIG = "nvidia.network-operator.state=state-SRIOV-device-plugin"
 """Label of the ConfigMap that the Network Operator makes for the SR-IOV device plugin, of both generations."""
 NFD = "feature.node.kubernetes.io/pci-"
 GPU_LABEL = "|".join(f"{NFD}{kind}10de.present=true" for kind in ("", "0302_", "0300_"))
-"""The GPU Operator takes a node for a GPU node by any of these, and by nothing else."""
+"""The GPU Operator selects GPU nodes by any of these labels, and by nothing else."""
 NIC_LABEL = f"{NFD}15b3.present=true"
 """The SR-IOV device plugin's DaemonSet selects by it."""
 
@@ -57,7 +57,7 @@ class Status:
     """How far one object is.
 
     ``state``: ready, waiting, or broken (unrecoverable now). ``stuck``: waiting, and unrecoverable once it has lasted
-    longer than the caller's grace period, because a registry may recover and a scheduler may find room. ``progress``:
+    longer than the caller's grace period, because a registry may recover and a scheduler may find a node. ``progress``:
     short, such as ``6/8``.
     """
 
@@ -138,7 +138,7 @@ def _observed(obj: Json) -> bool:
 
 
 def pod(obj: Optional[Json]) -> Status:
-    """Ready when the pod is Ready (or has Succeeded); says what holds it otherwise."""
+    """Ready when the pod is Ready or has Succeeded; otherwise with the reason."""
     if obj is None:
         return _waiting("no pod yet")
     if _meta(obj).get("deletionTimestamp"):
@@ -222,7 +222,7 @@ def _not_ready(obj: Json) -> Status:
 
 
 def exit_code(obj: Optional[Json]) -> Optional[int]:
-    """Exit code of a pod's first ended container (a failed one first), also of its last try; None when none ended."""
+    """Exit code of the first terminated container (failed ones first, restarts included); None if none terminated."""
     codes = []
     for entry in _status(obj).get("containerStatuses") or []:
         for state in (_state(entry, "terminated"), (entry.get("lastState") or {}).get("terminated") or {}):
@@ -286,7 +286,9 @@ def daemonset(obj: Optional[Json], allow_zero: bool = False) -> Status:
 def _no_node(obj: Json) -> str:
     template = _spec(_spec(obj).get("template"))
     wanted = ", ".join(f"{key}={value}" for key, value in sorted((template.get("nodeSelector") or {}).items()))
-    return f"no node takes {_name(obj)}" + (f": it selects {wanted}" if wanted else ": taints or affinity keep it off")
+    return f"no node is eligible for {_name(obj)}" + (
+        f": it selects {wanted}" if wanted else ": taints or affinity exclude all"
+    )
 
 
 def deployment(obj: Optional[Json]) -> Status:
@@ -342,9 +344,9 @@ def helm_release(secrets: Iterable[Json], name: str) -> Status:
 # ---- operators -----------------------------------------------------------------------------------------------------
 
 _FALSE_READY = {
-    "NoGPUNodes": "it says ready, but only because it sees no GPU node: NFD has labelled none "
-    "(its worker needs a toleration of the nodes' taints)",
-    "NFDLabelsMissing": "it says ready, but only because no node carries NFD's labels yet",
+    "NoGPUNodes": "it reports ready, but only because it sees no GPU node: NFD has labelled none "
+    "(its worker needs a toleration for the nodes' taints)",
+    "NFDLabelsMissing": "it reports ready, but only because no node has NFD's labels yet",
 }
 
 
@@ -386,13 +388,13 @@ def nic_cluster_policy(policy: Optional[Json], daemonsets: Iterable[Json] = ()) 
         return _stuck(_held_states(failed or held, daemonsets) or _words(status), "error")
     if state == "ready" and not held:
         if not applied:
-            return _waiting("NicClusterPolicy says ready, but its spec asks for no component", code="EmptySpec")
+            return _waiting("NicClusterPolicy reports ready, but its spec enables no component", code="EmptySpec")
         return _ready() if _fresh(policy) else _waiting("its conditions are of an older spec")
     return _waiting(f"NicClusterPolicy is {state}: {_held_states(held, daemonsets)}".rstrip(": "), code="notReady")
 
 
 def _fresh(policy: Json) -> bool:
-    """From v26.7 on the conditions carry observedGeneration; before, nothing tells a stale ready."""
+    """From v26.7 on the conditions carry observedGeneration; before, a stale ready cannot be recognised."""
     generation = _meta(policy).get("generation") or 0
     seen = (_conditions(policy).get("Ready") or {}).get("observedGeneration")
     return seen is None or seen >= generation
@@ -412,7 +414,7 @@ def _held_states(entries: Iterable[Json], daemonsets: Iterable[Json]) -> str:
 def _children(by_state: Mapping[str, list[Json]], name: str) -> str:
     children = by_state.get(name)
     if not children:
-        return "it has made no DaemonSet; the operator's log says why, often missing NFD labels"
+        return "it has created no DaemonSet; see the operator's log (often NFD labels are missing)"
     reasons = [reading.why for reading in map(daemonset, children) if not reading.ready]
     return "; ".join(reasons) or "its DaemonSets are rolled out, the operator has not noticed yet"
 
@@ -471,7 +473,7 @@ def ip_pool(pool: Optional[Json], nodes: Sequence[str], events: Iterable[Json] =
         return _ready(progress=progress) if nodes else _waiting("no node needs a block of addresses")
     first = ", ".join(missing[:3]) + (f" (+{len(missing) - 3} more)" if len(missing) > 3 else "")
     if any(e.get("reason") == "NoFreeRanges" and _ends_with_any(e, missing) for e in mine):
-        why = f"IPPool {name} is too small: {progress} nodes have a block, none left for {first}"
+        why = f"IPPool {name} is too small: {progress} nodes have a block, no block is left for {first}"
         return _broken(why, "NoFreeRanges", progress=progress)
     return _waiting(f"IPPool {name}: no block yet for {first}", progress=progress)
 
@@ -518,12 +520,12 @@ def resource(facts: Optional[NodeFacts], name: str, expected: Optional[int]) -> 
 
 
 def vf_report(obj: Optional[Json]) -> Optional[Json]:
-    """The VF configuration pod's report (see docs/architecture.md), None when there is none or it is not JSON."""
+    """The VF configuration pod's report (see docs/architecture.md); None without one, or when it is not JSON."""
     return _json((_meta(obj).get("annotations") or {}).get(VF_STATUS))
 
 
 def vf_cause(report: Optional[Json]) -> str:
-    """What a VF report says is wrong: its reason and the PFs that the reason does not name; "" when nothing is."""
+    """The fault in a VF report: its reason and the PFs that the reason does not name; "" without a fault."""
     bad = (report or {}).get("bad") or {}
     reason = str((report or {}).get("reason") or "")
     parts = [f"{pci}: {text}" for pci, text in sorted(bad.items())] if isinstance(bad, dict) else []
@@ -533,7 +535,7 @@ def vf_cause(report: Optional[Json]) -> str:
 
 
 def vf_pod(obj: Optional[Json], boot_id: str = "") -> Status:
-    """Ready when the pod says that all VFs of its node are made, in this boot."""
+    """Ready when the pod reports that all VFs of its node exist, since this boot."""
     report = vf_report(obj)
     if report is None:
         return _without_report(obj)
@@ -544,7 +546,7 @@ def vf_pod(obj: Optional[Json], boot_id: str = "") -> Status:
     if phase in ("failed", "blocked"):
         count = "" if f"{made} of {wanted} VFs" in cause else f", {made} of {wanted} VFs"
         why = f"VF configuration {phase}{count}: {cause or 'no reason given'}"
-        # A failed configuration is tried again by its pod; a blocked one waits for somebody.
+        # The pod retries a failed configuration; a blocked one needs a user.
         return _stuck(why, phase, progress=progress) if phase == "failed" else _broken(why, phase, progress=progress)
     if phase == "ready" and made == wanted and wanted:
         return _ready(progress=progress)
@@ -589,12 +591,12 @@ def _place(obj: Json) -> str:
 
 
 def _gang_words(podgroup: Optional[Json], pods: Iterable[Json], events: Iterable[Json]) -> str:
-    """Why a gang is not placed, in the scheduler's words, the nearest to the cause first; "" when it says nothing."""
+    """Why a gang is not scheduled, in the scheduler's words, the most specific first; "" without an event."""
     own = [words for words in map(_own_words, pods) if words]
     condition = _conditions(podgroup).get("Unschedulable")
     group = str((condition or {}).get("message") or "") if _is_true(condition) else ""
-    told = [str(e.get("message") or "") for e in events if e.get("reason") == "Unschedulable"]
-    admission = [words for words in told if words.startswith(("resource in cluster", "queue resource"))]
+    messages = [str(e.get("message") or "") for e in events if e.get("reason") == "Unschedulable"]
+    admission = [words for words in messages if words.startswith(("resource in cluster", "queue resource"))]
     causes = [words for words in own if "nodes are " in words and "pod group" not in words]
     causes += [group] if "Origin reason" in group else []
     return next(iter([*causes, *admission[-1:], *own, *([group] if group else [])]), "")
@@ -684,7 +686,7 @@ def _volcano_running(job: Json, master: Optional[Json], pods: Sequence[Json], ev
 
 
 def _volcano_failure(job: Json, failed: Json, is_master: bool) -> Status:
-    """A pod has failed and the Job still says Running: for ever, unless a policy acts on it."""
+    """A pod has failed and the Job is still Running: it stays so unless a policy acts on it."""
     code = exit_code(failed)
     actions = _failure_actions(job, code)
     why = f"the {'master' if is_master else 'worker'} {_place(failed)} ended: {_failure(failed)}"
@@ -695,7 +697,7 @@ def _volcano_failure(job: Json, failed: Json, is_master: bool) -> Status:
 
 
 def _failure_actions(job: Json, code: Optional[int]) -> list[str]:
-    """Actions of the policies that a failed pod triggers. TaskFailed is none of them: it counts restarts only."""
+    """Actions of the policies that a failed pod triggers. TaskFailed is not among them: it counts restarts only."""
     tasks = _spec(job).get("tasks") or []
     policies = [*(_spec(job).get("policies") or []), *(p for task in tasks for p in task.get("policies") or [])]
     return [
@@ -798,8 +800,8 @@ def _mpi_pending(
     gang = _spec(podgroup).get("minMember") or 0
     if late and not launchers and workers and gang > len(workers):
         why = (
-            f"deadlock: the gang needs {gang} pods, but the launcher comes only after its {len(workers)} workers run; "
-            "use launcherCreationPolicy AtStartup with gang scheduling"
+            f"deadlock: the gang needs {gang} pods, but the launcher is created only after its {len(workers)} "
+            "workers run; use launcherCreationPolicy AtStartup with gang scheduling"
         )
         return _broken(why, "failed")
     pods = [*launchers, *workers]

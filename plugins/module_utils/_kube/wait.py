@@ -5,7 +5,7 @@
 
 A set is a mapping ``key -> status``; a key is ``part`` or ``part/name`` (``toolkit/10.140.0.3``), and a status is any
 value with ``state`` (ready, waiting, broken), ``why``, ``stuck`` and ``progress``, as _readiness.Status has them.
-Parts keep the order in which they first come.
+Parts keep the order in which they first appear.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import J
 
 NAMED = 3
 """Late names in a progress line."""
-TOLD = 10
+IN_ERROR = 10
 """Late names in an error."""
 TIMELINE = 50
 
@@ -45,7 +45,7 @@ class Status(Protocol):
 
     @property
     def progress(self) -> str:
-        """How far it is; "" when that cannot be told."""
+        """How far it is, such as ``6/8``; "" when unknown."""
 
 
 Set = Mapping[str, Any]
@@ -55,7 +55,7 @@ Set = Mapping[str, Any]
 @dataclass(frozen=True)
 class Result:
     """``timeline``: ``{t, ready, total}`` in seconds from the start, at most TIMELINE entries. ``slowest``: the key
-    that came last, "" when nothing had to come. ``late`` is empty unless the set was read only once."""
+    that became ready last, "" when nothing had to. ``late`` is empty unless the set was read only once."""
 
     seconds: float
     ready: int
@@ -108,7 +108,7 @@ def await_state(
             raise Unrecoverable(watch.failure(now, unrecoverable, trouble, remedy), watch.late())
         if now >= watch.deadline:
             raise DeadlinePassed(watch.failure(now, (), trouble, remedy), watch.late())
-        pause = min(watch.tell(now, trouble), watch.grace_left(now))
+        pause = min(watch.report(now, trouble), watch.grace_left(now))
         if given_up is not None:
             pause = min(pause, given_up + settle - now)
         wait_change(max(0.01, min(pause, watch.deadline - now)))
@@ -123,7 +123,7 @@ def _read(read: Callable[[], Set]) -> tuple[Optional[Set], str]:
 
 @dataclass
 class _Watch:
-    """What was seen so far, and what of it was told."""
+    """What was read so far, and what of it was printed."""
 
     start: float
     deadline: float
@@ -136,8 +136,8 @@ class _Watch:
     stuck_since: dict[str, float] = field(default_factory=dict)
     timeline: list[Json] = field(default_factory=list)
     slowest: str = ""
-    told: str = ""
-    told_at: Optional[float] = None
+    printed: str = ""
+    printed_at: Optional[float] = None
 
     def note(self, statuses: Set, now: float) -> None:
         """Records a reading: what became ready, since when a status is stuck, and a point of the timeline."""
@@ -182,19 +182,19 @@ class _Watch:
 
     def finish(self, now: float) -> Result:
         """The Result of a wait that succeeded; prints the last line if any was printed before."""
-        if self.told:
+        if self.printed:
             self.show(self.line(now, ""))
         total = len(self.statuses)
         return Result(round(now - self.start, 1), total, total, {}, self.slowest, tuple(self.timeline))
 
-    def tell(self, now: float, trouble: str) -> float:
-        """Shows a line when it says something new or the heartbeat is due; returns the seconds to the next one."""
+    def report(self, now: float, trouble: str) -> float:
+        """Prints a line when it has news or the heartbeat is due; returns the seconds until the next line."""
         text = trouble or _parts_and_late(self.statuses)
-        since = math.inf if self.told_at is None else now - self.told_at
-        due = self.heartbeat if text == self.told else self.min_gap
+        since = math.inf if self.printed_at is None else now - self.printed_at
+        due = self.heartbeat if text == self.printed else self.min_gap
         if since >= due:
             self.show(self.line(now, trouble))
-            self.told, self.told_at = text, now
+            self.printed, self.printed_at = text, now
             return self.heartbeat
         return due - since
 
@@ -205,13 +205,13 @@ class _Watch:
         return f"{self.title:<16} {middle} | {times}"
 
     def failure(self, now: float, unrecoverable: tuple[str, ...], trouble: str, remedy: str) -> str:
-        """The whole message: how far it came, who is late and why."""
+        """The error message: counts, and who is late and why."""
         spent = duration(now - self.start)
         verdict = f"cannot become ready any more (after {spent})" if unrecoverable else f"not ready after {spent}"
         first = late_map({key: self.statuses[key] for key in unrecoverable})
         late = {**first, **self.late()}
-        shown = [f"{name}: {why}" for name, why in list(late.items())[:TOLD]]
-        more = f" (+{len(late) - TOLD} more)" if len(late) > TOLD else ""
+        shown = [f"{name}: {why}" for name, why in list(late.items())[:IN_ERROR]]
+        more = f" (+{len(late) - IN_ERROR} more)" if len(late) > IN_ERROR else ""
         parts = [f"{self.title}: {verdict}: {_parts(self.statuses) or 'nothing was found to wait for'}."]
         parts += [f"Late: {'; '.join(shown)}{more}."] if late else []
         parts += [f"The API server does not answer: {trouble}"] if trouble else []

@@ -38,7 +38,7 @@ class Holder:
 
 
 def holder(pod: Json, resources: Collection[str]) -> Optional[Holder]:
-    """None for a pod that has no node, has ended, or asks for none of ``resources``."""
+    """None for a pod without a node, one that has ended, and one that requests none of ``resources``."""
     spec, meta = pod.get("spec") or {}, pod["metadata"]
     node = spec.get("nodeName")
     if not node or (pod.get("status") or {}).get("phase") in _ENDED:
@@ -85,9 +85,9 @@ def reason(held: Sequence[Holder]) -> str:
 
 def summary(busy: Mapping[str, Sequence[Holder]], total: int) -> str:
     """``2 of 8 nodes are in use: a (pod x/y (Job z) holds 8 nvidia.com/gpu), b (...)``."""
-    told = listed([f"{name} ({held[0].text})" for name, held in busy.items()], SHOWN)
+    named = listed([f"{name} ({held[0].text})" for name, held in busy.items()], SHOWN)
     verb = "is" if len(busy) == 1 else "are"
-    return f"{len(busy)} of {total} nodes {verb} in use: {told}"
+    return f"{len(busy)} of {total} nodes {verb} in use: {named}"
 
 
 def findings(busy: Mapping[str, Sequence[Holder]], severity: str, stage: str) -> list[Finding]:

@@ -5,7 +5,7 @@
 
 ::
 
-    quantity("128Gi") -> float                        DataError on what is none
+    quantity("128Gi") -> float                        DataError for anything else
     node_facts(node) -> NodeFacts                     never raises, whatever the object looks like
     expected_gpus(facts, shape) -> (resource, count, why)
     shared_parts(facts) -> (isolation, {resource: GB})
@@ -207,7 +207,7 @@ def _sharing(labels: Mapping[str, str], resources: Mapping[str, int]) -> tuple[s
 
 
 def expected_gpus(facts: NodeFacts, shape: Shape) -> tuple[str, Optional[int], str]:
-    """(resource, how many must be allocatable, why). The number is None where the node does not tell (MIG)."""
+    """(resource, how many must be allocatable, why). The number is None where the node does not publish it (MIG)."""
     if facts.sharing == "mig":
         return _expected_mig(facts)
     if not facts.sharing:
@@ -232,7 +232,7 @@ def _expected_mig(facts: NodeFacts) -> tuple[str, Optional[int], str]:
 
 def shared_parts(facts: NodeFacts) -> tuple[str, dict[str, float]]:
     """(isolation in words, resource -> GB (1e9 bytes) of one replica or MIG device); ("", {}) for whole GPUs. A
-    resource is left out where the node does not tell its memory."""
+    resource is left out where the node does not publish its memory."""
     if not facts.sharing:
         return "", {}
     if facts.sharing != "mig":
@@ -287,7 +287,7 @@ def nodes_missing(ready: int, expected: int, shapes: Iterable[str]) -> Finding:
 def judge_node(
     facts: NodeFacts, shape: Optional[Shape], vf_resource: str = "", ids: Optional[Json] = None
 ) -> list[Finding]:
-    """Findings of one node. A node without GPUs and of no known shape has none."""
+    """Findings of one node; () for a node of an unknown shape without GPUs."""
     if shape is None or shape.status == "refused":
         return _without_shape(facts, shape)
     findings = [*_judge_state(facts), *_judge_gpus(facts, shape)]
@@ -371,7 +371,7 @@ def _judge_vfs(facts: NodeFacts, shape: Shape, resource: str) -> list[Finding]:
     }
     findings = []
     if found != count:
-        other = "".join(f"; {number} stand under another name, {name}" for name, number in others.items())
+        other = "".join(f"; {number} are published under another name, {name}" for name, number in others.items())
         findings.append(
             finding(
                 "vf.missing" if found < count else "vf.surplus",
@@ -469,7 +469,7 @@ def known_ids(
     return result
 
 
-_NO_SOURCE = "no NodeFeature and no SriovNetworkNodeState of this node; only a probe on the host can tell"
+_NO_SOURCE = "no NodeFeature and no SriovNetworkNodeState of this node; only a probe on the host can determine it"
 
 
 def _merged(readings: Iterable[tuple[str, dict[str, int]]]) -> dict[str, dict[str, int]]:

@@ -1,7 +1,7 @@
 # Copyright: gpuops.rdma contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""GPUs of a node whose instance type has no table, from what GPU Feature Discovery and NFD tell. PRIVATE.
+"""GPUs of a node whose instance type has no table, from the labels of GPU Feature Discovery and NFD. PRIVATE.
 
 ::
 
@@ -11,7 +11,7 @@
 Such a Shape knows its GPUs and nothing of RDMA: no NICs, no PCI addresses. What the labels mean is from
 NVIDIA/k8s-device-plugin docs/gpu-feature-discovery (0719b2a4) and internal/lm/mig-strategy.go (062f0903):
 ``nvidia.com/gpu.count`` is of whole GPUs, replicas or not, but with MIG strategy single of MIG devices; then only NFD's
-list of PCI devices tells the GPUs. NFD's labels name the vendor alone, so the PCI id comes from there too.
+list of PCI devices names the GPUs. NFD's labels name the vendor only, so the PCI id comes from that list too.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ def gpu_devices(feature: Json) -> tuple[str, dict[str, int]]:
     devices = _dict(_dict(_dict(spec.get("features")).get("instances")).get("pci.device")).get("elements")
     found: Counter[str] = Counter()
     for entry in devices if isinstance(devices, list) else []:
-        told = _dict(_dict(entry).get("attributes"))
-        kind, vendor, device = (str(told.get(key, "")).lower() for key in ("class", "vendor", "device"))
+        device_facts = _dict(_dict(entry).get("attributes"))
+        kind, vendor, device = (str(device_facts.get(key, "")).lower() for key in ("class", "vendor", "device"))
         if vendor == NVIDIA and kind.startswith(DISPLAY) and device:
             found[f"{vendor}:{device}"] += 1
     return str(_dict(meta.get("labels")).get(_NODE) or meta.get("name") or ""), dict(found)
@@ -51,19 +51,19 @@ def _dict(value: Any) -> Json:
 
 
 def described(facts: NodeFacts, devices: Mapping[str, int]) -> tuple[Optional[Shape], str]:
-    """``devices`` of gpu_devices, {} where NFD does not tell: then the PCI id is "", and nothing that goes by it works.
-    What is missing is told in words that follow the node's name."""
+    """``devices`` of gpu_devices, {} where NFD does not list them: then the PCI id is "", and nothing that needs it
+    works. What is missing is returned in words that follow the node's name."""
     product = facts.labels.get(PRODUCT, "")
-    told = facts.labels.get(COUNT, "")
-    lacking = [label for label, value in ((PRODUCT, product), (COUNT, told)) if not value]
+    counted = facts.labels.get(COUNT, "")
+    lacking = [label for label, value in ((PRODUCT, product), (COUNT, counted)) if not value]
     if lacking:
         return None, f"has no label {' and no label '.join(lacking)}"
     parted = _MIG in product
-    count = sum(devices.values()) if parted else int(told) if told.isdigit() else 0
+    count = sum(devices.values()) if parted else int(counted) if counted.isdigit() else 0
     if not count and parted:
-        return None, f"is parted by MIG ({product}), and no NodeFeature of NFD tells how many GPUs it has"
+        return None, f"is partitioned by MIG ({product}), and no NodeFeature of NFD lists its GPUs"
     if not count:
-        return None, f"says {COUNT}={told}"
+        return None, f"has {COUNT}={counted}"
     model = product.partition(_MIG)[0]
     model = model[: -len(_SHARED)] if model.endswith(_SHARED) else model
     return (

@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """What a verdict does to a Node object, and how it is undone. PRIVATE to the collection.
 
-Every mark is a key of our own, so that only our own marks are ever taken away: a cordon or taint of somebody else, and
+Every mark is a key of our own, so that only our own marks are ever removed: a cordon or taint of another owner, and
 OCI's labels, stay as they are.
 """
 
@@ -33,7 +33,7 @@ MAX_REASON = 500
 
 
 def is_marked(node: Json) -> bool:
-    """Did we take the node out?"""
+    """Whether we cordoned, tainted or excluded the node."""
     meta = node["metadata"]
     taints = node.get("spec", {}).get("taints") or []
     return (
@@ -58,7 +58,7 @@ def verdicts(scan: Json) -> dict[str, tuple[str, str]]:
 def patch(node: Json, verdict: str, reason: str, now: str, measures: Sequence[str]) -> Json:
     """The merge patch that makes the node's marks those of its verdict; {} when they are so already.
 
-    ``verdict`` fail: the measures are taken. pass or "" (undo): all our marks that take the node out go, "" removes
+    ``verdict`` fail: the measures are taken. pass or "" (undo): removes all our marks that exclude the node, "" also
     label and annotations too. unknown: only the label changes, a measure in place stays. ``now``: UTC, RFC 3339.
     """
     labels: dict[str, Any] = {}
@@ -112,7 +112,7 @@ def _changed(wanted: Json, have: Mapping[str, str]) -> Json:
     return {key: value for key, value in wanted.items() if have.get(key) != value}
 
 
-def told(change: Json) -> list[str]:
+def reported(change: Json) -> list[str]:
     """The change in words."""
     meta, spec = change.get("metadata", {}), change.get("spec", {})
     words = [f"{key}={value}" if value is not None else f"{key}-" for key, value in meta.get("labels", {}).items()]

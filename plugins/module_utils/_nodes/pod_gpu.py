@@ -31,7 +31,7 @@ EFFECTS = ("NoSchedule", "PreferNoSchedule", "NoExecute")
 HARD = ("NoSchedule", "NoExecute")
 GPU_PREFIXES = ("nvidia.com/gpu", "nvidia.com/mig-", "amd.com/gpu")
 GPU_TAINT: Json = {"key": "nvidia.com/gpu", "value": "", "effect": "NoSchedule"}
-"""What the GPU Operator's pods tolerate without being told."""
+"""What the GPU Operator's pods tolerate by default."""
 
 _NAME = r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?"
 _TAINT_KEY = re.compile(rf"([a-z0-9]([-a-z0-9.]{{0,251}}[a-z0-9])?/)?{_NAME}")
@@ -93,7 +93,7 @@ def taints(values: Iterable[Any]) -> list[Json]:
 
 
 def with_taints(present: Sequence[Json], wanted: Sequence[Json]) -> list[Json]:
-    """What stands there stays; a taint of the same key and effect is replaced only by another value, not by none."""
+    """Existing taints stay; one of the same key and effect is replaced only by another value, never by none."""
     found = list(present)
     for one in wanted:
         place = next(
@@ -125,7 +125,7 @@ def toleration(one: Mapping[str, Any]) -> Json:
 
 
 def merged(present: Sequence[Json], wanted: Iterable[Mapping[str, Any]]) -> list[Json]:
-    """The list is a whole in every API: what stands in it stays."""
+    """APIs replace such a list as a whole, so existing entries are kept."""
     found = list(present)
     for one in wanted:
         if one["effect"] in HARD and not any(

@@ -417,7 +417,7 @@ class _Tree:
 
     def _place(self, part: _Part, key: str, index: int, places: dict[int, int], numa: int) -> None:
         if index in places:
-            part.fault(key, f"{index} stands twice in the tree")
+            part.fault(key, f"{index} occurs twice in the tree")
         places[index] = numa
 
 

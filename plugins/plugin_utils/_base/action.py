@@ -58,17 +58,20 @@ class RdmaAction(ActionBase):  # type: ignore[misc]
 
     def _refuse_elsewhere(self, server: str) -> None:
         """One kubeconfig for an inventory of clusters leads every host's task to the same cluster, unless each has its
-        context. Only where the inventory tells its clusters' addresses can that be seen."""
-        told = getattr(self, "_task_vars", {})
-        ends = told.get("oci_endpoints") or [told.get("oci_public_endpoint"), told.get("oci_private_endpoint")]
+        context. This is detected only where the inventory has the clusters' addresses."""
+        known_vars = getattr(self, "_task_vars", {})
+        ends = known_vars.get("oci_endpoints") or [
+            known_vars.get("oci_public_endpoint"),
+            known_vars.get("oci_private_endpoint"),
+        ]
         known = [str(one) for one in self._templar.template(ends) if one] if any(ends) else []
         if not inventory.elsewhere(server, known):
             return
-        name, cluster = told.get("inventory_hostname", "this host"), str(told.get("oci_cluster_id") or "")
+        name, cluster = known_vars.get("inventory_hostname", "this host"), str(known_vars.get("oci_cluster_id") or "")
         called = f" (OKE calls it {inventory.context(cluster)})" if cluster else ""
         raise InputError(
-            f"The kubeconfig leads to {server}, but by the inventory {name} is at {' or '.join(known)}: nothing was "
-            f"asked of that cluster. Give {name} its context of the kubeconfig by the variable rdma_context{called}, "
+            f"The kubeconfig leads to {server}, but by the inventory {name} is at {' or '.join(known)}: no request was "
+            f"sent to that cluster. Give {name} its context of the kubeconfig by the variable rdma_context{called}, "
             "or a kubeconfig of its own by rdma_kubeconfig. If this is another way to the same cluster, set its "
             "variable oci_endpoints to a list with that HOST:PORT."
         )
@@ -88,8 +91,8 @@ class RdmaAction(ActionBase):  # type: ignore[misc]
         Display().display(_CONTROL.sub("", line))
 
     def show(self, line: str) -> None:
-        """Progress of what takes long: with the time of day."""
-        with contextlib.suppress(OSError):  # after Ctrl-C nobody may be there to print it
+        """Prints a progress line with the time of day."""
+        with contextlib.suppress(OSError):  # after Ctrl-C the terminal may be gone
             self.progress(f"[{time.strftime('%H:%M:%S')}] {line}")
 
     def run(self, tmp: Any = None, task_vars: Any = None) -> dict[str, Any]:

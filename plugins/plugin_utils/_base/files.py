@@ -41,13 +41,14 @@ def shapes() -> dict[str, Shape]:
 
 
 def profile_names() -> list[str]:
-    """The names that ``profile`` takes, sorted."""
+    """Names of all profiles, sorted."""
     return sorted(path.stem for path in (FILES / "profiles").glob("*.yml") if not path.stem.startswith("keys-"))
 
 
 @functools.lru_cache(maxsize=8)
 def profile(name: str, platform: str = "") -> dict[str, Any]:
-    """With ``platform`` openshift, what the profile says of it is laid over the rest."""
+    """The profile as a mapping; with ``platform`` openshift, its OpenShift section is merged over the rest. Raises
+    InputError for an unknown name."""
     if name not in profile_names():
         raise InputError(f"Unknown version profile {name!r}. Known: {', '.join(profile_names())}.")
     document = load(FILES / "profiles" / f"{name}.yml")
@@ -78,7 +79,9 @@ def topology_file(path: Path) -> str:
     except OSError as error:
         raise InputError(f"Cannot read the NCCL topology file {path}: {error.strerror}.") from None
     if len(content) > MAX_TOPOLOGY:
-        raise InputError(f"The NCCL topology file {path} has more than {MAX_TOPOLOGY >> 20} MiB, so it is none.")
+        raise InputError(
+            f"The NCCL topology file {path} is larger than {MAX_TOPOLOGY >> 20} MiB, more than a ConfigMap can hold."
+        )
     return content.decode("utf-8", "replace")
 
 

@@ -47,11 +47,11 @@ OURS = (
 )
 TEST_STAGE = "nccl_test"
 HARMLESS = (TEST_STAGE, "nccl_scan", "perftest", "node_mark")
-"""Tasks whose changes, pods of their own and marks on nodes, take nothing from an earlier test's result."""
+"""Tasks that only create their own pods or mark nodes: an earlier test's result stays valid."""
 
 
 def clear(run_dir: Path, keep: Sequence[str] = ()) -> None:
-    """What an earlier run left, by name: the folder may be somebody's own. ``keep``: patterns of OURS to leave."""
+    """Removes an earlier run's files by name: the folder may hold others. ``keep``: patterns of OURS to leave."""
     for pattern in OURS:
         for path in () if pattern in keep else run_dir.glob(pattern):
             path.unlink(missing_ok=True)
@@ -108,9 +108,9 @@ def journal(path: str, entry: Json) -> None:
 
 
 def outdate(run_dir: Path, why: str) -> None:
-    """A test says nothing about a cluster that was changed after it: its result is kept, and marked."""
+    """Marks the results of earlier tests as stale: the cluster was changed after them."""
     for path in run_dir.glob("nccl-*.json"):
-        with contextlib.suppress(InputError):  # half a document is the report's to tell
+        with contextlib.suppress(InputError):  # the report names a damaged document
             write(path, {**read(path), "stale": why})
 
 

@@ -38,7 +38,7 @@ def pod(
 
 
 class Proof:
-    """As a context: whatever comes, the pods are gone afterwards."""
+    """A context manager: the pods are removed at its end, also after an error."""
 
     def __init__(self, client: Client, namespace: str, say: Callable[[str], None]) -> None:
         self.client, self.namespace, self.say = client, namespace, say
@@ -52,7 +52,7 @@ class Proof:
             self.client.delete(self.client.path("v1", "Pod", self.namespace, name))
 
     def start(self, pods: Sequence[Json]) -> None:
-        """A pod of an earlier run that was cut short goes first: a pod cannot be changed."""
+        """Removes the pod of an earlier, interrupted run first, because a pod cannot be changed."""
         for one in pods:
             name = one["metadata"]["name"]
             path = self.client.path("v1", "Pod", self.namespace, name)
@@ -94,7 +94,7 @@ class Proof:
         return str(status.get("phase") or ""), ""
 
     def await_decided(self, name: str, timeout: float) -> tuple[str, str]:
-        """Until the scheduler has said something of the pod."""
+        """Waits until the scheduler has decided on the pod."""
         deadline = time.monotonic() + timeout
         while True:
             phase, why = self.phase(name)

@@ -8,7 +8,7 @@ PRIVATE to the collection.
 
     ask(client, namespace, {"gpuops-probe-0": Ask(node, [request])}, image=..., ...) -> {"gpuops-probe-0": [answer]}
 
-A request and its answer are described in files/probe/probe.py; an answer that did not come is not ``ok``.
+A request and its answer are described in files/probe/probe.py; a missing answer is not ``ok``.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils._kube.proof import Pro
 
 APP = "gpuops-probe"
 PER_POD = 200
-"""Requests that one pod makes: they stand in its command line."""
+"""Requests per pod: they are passed on its command line."""
 POLL = 0.5
 CREDENTIALS = "/var/run/gpuops"
 SERVICE_CA = "openshift-service-ca.crt"
@@ -93,7 +93,7 @@ def as_account(request: Json) -> Json:
 
 
 def spread(requests: Sequence[Json], prefix: str, node: str = "", per_pod: int = PER_POD) -> dict[str, Ask]:
-    """Many requests over as few pods as take them."""
+    """Splits many requests over as few pods as possible."""
     parts = [requests[at : at + per_pod] for at in range(0, len(requests), per_pod)]
     return {f"{prefix}-{number}": Ask(node, part) for number, part in enumerate(parts)}
 
@@ -110,7 +110,7 @@ def ask(
     pull_secrets: Sequence[str] = (),
     title: str = "probe",
 ) -> dict[str, list[Json]]:
-    """Unrecoverable or DeadlinePassed where a pod does not come to its end; the pods are gone afterwards."""
+    """The answers. Raises Unrecoverable or DeadlinePassed when a pod does not finish; always removes the pods."""
     image = image or default_image()
     with Proof(client, namespace, say) as proof:
         proof.start([probe_pod(name, namespace, one, image, pull_secrets) for name, one in asks.items()])
@@ -151,7 +151,7 @@ def _answers(client: Client, namespace: str, name: str, count: int) -> list[Json
                 found[int(answer["n"])] = answer
     except ClusterError as error:
         last = str(error)
-    nothing = {"ok": False, "error": f"the pod {name} said nothing of it: {last or 'its log is empty'}"}
+    nothing = {"ok": False, "error": f"the pod {name} reported nothing on it: {last or 'its log is empty'}"}
     return [found.get(number, nothing) for number in range(count)]
 
 

@@ -40,7 +40,7 @@ def states(
     each: bool = False,
 ) -> dict[str, Status]:
     """One status per node. Pods are only looked at while the DaemonSet's own counters are not complete: then nodes that
-    are not ours may hold the counters, and only pods tell which node is late and why. ``each``: counters of fewer pods
+    are not ours may delay the counters, and only pods show which node is late and why. ``each``: counters of fewer pods
     than there are nodes prove nothing."""
     whole = readiness.daemonset(daemonset)
     short = each and _desired(daemonset) < len(nodes)

@@ -33,12 +33,12 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import J
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube.client import Client
 
 STREAM_SECONDS = 60.0
-"""Length of one watch request; the next one goes on where it ended."""
+"""Length of one watch request; the next one continues where it ended."""
 RETRY_SECONDS = 2.0
 PAGE = 200
 """Objects per list request: two pages are in memory at a time."""
 COALESCE_SECONDS = 0.1
-"""Changes come in swarms (a rollout); one reading serves them all."""
+"""Changes arrive in bursts (a rollout); one reading serves them all."""
 
 Project = Callable[[Json], Any]
 First = Callable[[], tuple[dict[str, Any], str]]

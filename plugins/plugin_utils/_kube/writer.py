@@ -25,7 +25,7 @@ POLL = 1.0
 
 
 class Writer:
-    """With ``dry_run`` the server says what would happen. ``say`` prints a line. Every method returns changes as
+    """With ``dry_run`` the server predicts the result. ``say`` prints a line. Every method returns changes as
     ``{what, diff}``."""
 
     def __init__(self, client: Client, dry_run: bool, say: Callable[[str], None]) -> None:
@@ -40,11 +40,11 @@ class Writer:
             return None
         if before is not None and not takeover and not kube_objects.is_ours(before):
             if obj["kind"] == "Namespace":
-                # A namespace that somebody else made is used as it is; preflight has checked that it will do.
+                # A namespace that exists already is used as it is; preflight has checked that it is suitable.
                 return None
             raise InputError(
-                f"Cannot apply {name}: it exists without the label {OWNED_SELECTOR}, "
-                "so it is somebody else's. Remove it, choose another name, or label it to hand it over."
+                f"Cannot apply {name}: it exists without the label {OWNED_SELECTOR}, so this collection does not "
+                "manage it. Label it to hand it over, remove it, or choose another name."
             )
         try:
             after = self.client.apply(obj, dry_run=self.dry_run)
@@ -59,7 +59,7 @@ class Writer:
         return _change("create" if before is None else "update", name, before, after)
 
     def remove(self, obj: Json) -> Optional[Json]:
-        """None when it is not there, on its way out, or somebody else's."""
+        """None when it is absent, being deleted, or unmanaged."""
         before = self._find(obj)
         if before is not None and not kube_objects.is_ours(before):
             self.say(f"left alone: {kube_objects.reference(obj)} does not carry the label of this collection")
@@ -75,7 +75,7 @@ class Writer:
     ) -> list[Json]:
         """Removes everything of these kinds with these labels, in this order, and waits until it is gone.
 
-        A namespace stays while something of somebody else is in it, and so does what ``stays`` has a reason for.
+        A namespace is kept while it contains unmanaged objects; so is whatever ``stays`` gives a reason for.
         ``left`` is what stayed.
         """
         changes = []

@@ -76,7 +76,7 @@ class NodeBook:
         return {facts.name: facts for _version, facts in found}, at
 
     def _load(self) -> dict[str, Entry]:
-        """Nothing when there is none, when it is of another cluster, or damaged: then all is read anew."""
+        """The stored entries; {} when they are absent, damaged or of another cluster: then everything is read again."""
         if self._file is None or not self._file.exists():
             return {}
         with contextlib.suppress(InputError, KeyError, TypeError, AttributeError):

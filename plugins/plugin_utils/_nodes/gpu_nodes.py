@@ -40,8 +40,8 @@ EVICT_AGAIN = 1.0
 
 def members(client: Client, names: Sequence[str], selector: str, *, described: bool = True) -> list[Member]:
     """NVIDIA GPU nodes: those named, those with the labels, or all; vGPU guests by name alone. Their GPUs are those of
-    their shape's table, else what GPU Feature Discovery tells. InputError for a name that is none, when there is no
-    node at all, and for a node of which neither tells, unless nobody chose it or it need not be ``described``."""
+    their shape's table, else GPU Feature Discovery's labels. Raises InputError for an unknown name, without any
+    node, and for a node that neither describes, unless it was not named or need not be ``described``."""
     only = f"metadata.name={names[0]}" if len(names) == 1 else ""
     listed = client.projected("/api/v1/nodes", _candidate, label_selector=selector, field_selector=only)
     found = [one for one in listed if one is not None]
@@ -79,7 +79,7 @@ def _candidate(node: Json) -> Optional[Member]:
 
 
 def _described(client: Client, found: list[Member], chosen: bool) -> list[Member]:
-    """A table may also say only that a shape has no RDMA with us: its GPUs are as good."""
+    """Also of shapes that are refused for RDMA: their GPUs work alike."""
     done: list[Member] = []
     lacking: list[tuple[Member, str]] = []
     for one in found:
@@ -93,18 +93,18 @@ def _described(client: Client, found: list[Member], chosen: bool) -> list[Member
             done.append(dataclasses.replace(one, shape=shape))
     if lacking and (chosen or not done):
         one, why = lacking[0]
-        more = f" Nor of {len(lacking) - 1} more." if len(lacking) > 1 else ""
+        more = f" The same holds for {len(lacking) - 1} more." if len(lacking) > 1 else ""
         raise InputError(
-            f"Cannot tell the GPUs of node {one.name}: its instance type {one.facts.shape or '(none)'} has no table "
-            f"(files/topology), and it {why}.{more} See that the pods of DaemonSet {FEATURES} and of NFD run there, or "
-            "choose other nodes."
+            f"Cannot determine the GPUs of node {one.name}: its instance type {one.facts.shape or '(none)'} has no "
+            f"table (files/topology), and it {why}.{more} See that the pods of DaemonSet {FEATURES} and NFD run "
+            "there, or choose other nodes."
         )
     return done
 
 
 @functools.lru_cache(maxsize=1)
 def _devices(client: Client) -> dict[str, dict[str, int]]:
-    """Node -> its GPUs by PCI id, as NFD tells: read once for a task, as no machine changes its GPUs meanwhile."""
+    """Node -> its GPUs by PCI id, from NFD; read once per task."""
     try:
         path = client.path("nfd.k8s-sigs.io/v1alpha1", "NodeFeature")
         read = client.projected(path, gpu_labels.gpu_devices, limit=200)
@@ -168,7 +168,7 @@ def policy_path(client: Client, found: Json) -> str:
 def patch_policy(
     client: Client, found: Json, spec: Json, dry_run: bool, annotations: Optional[Json] = None
 ) -> Optional[Json]:
-    """A change as {what, diff}; None when it says so already. ``annotations`` go with it, and only with it."""
+    """A change as {what, diff}; None when nothing differs. ``annotations`` are written with a change only."""
     changed = _lacking(spec, found.get("spec") or {})
     if not changed:
         return None
@@ -196,7 +196,7 @@ def _lacking(wanted: Mapping[str, Any], live: Mapping[str, Any]) -> Json:
 
 
 def put_back(before: Any, live: Any) -> Any:
-    """A merge patch's value that makes ``live`` what it was ``before``: keys that came since go."""
+    """The merge patch that makes ``live`` what it was ``before``: later keys are removed."""
     if not isinstance(before, Mapping) or not isinstance(live, Mapping):
         return before
     gone = {key: None for key in live if key not in before}

@@ -1,7 +1,7 @@
 # Copyright: gpuops.rdma contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Objects that hold tolerations of others' pods, with a note of what is ours in them. PRIVATE to the collection."""
+"""Objects with tolerations of users' pods, and an annotation of those that we added. PRIVATE to the collection."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def profiles(client: Client, asked: Sequence[Json]) -> tuple[list[Holder], list[
             near = difflib.get_close_matches(one["name"], there, 1)
             hint = f" did you mean {near[0]}?" if near else f" known: {', '.join(sorted(there)) or '(none)'}."
             raise InputError(
-                f"Cannot add tolerations to {title}: it is not there;{hint} Make it in the dashboard first."
+                f"Cannot add tolerations to {title}: it does not exist;{hint} Create it in the dashboard first."
             )
         found.append(_profile(client, one["kind"], folder, there[one["name"]]))
     return found, notes
@@ -86,17 +86,17 @@ def noting_profiles(client: Client) -> list[Holder]:
 
 
 def _profile(client: Client, kind: str, folder: str, obj: Json) -> Holder:
-    """Where the list stands differs by kind and release: the cluster's own definition tells."""
+    """The place of the list differs by kind and release: it is taken from the cluster's own definition."""
     name = obj["metadata"]["name"]
     crd = client.get(client.path(*CRD, "", f"{folder.rsplit('/', 1)[-1]}.{PROFILES[kind]}"))
     version = folder.split("/")[3]
     schemas = [one["schema"]["openAPIV3Schema"] for one in crd["spec"]["versions"] if one["name"] == version]
     places = pod_gpu.tolerations_in(schemas[0] if schemas else {})
     if len(places) != 1:
-        told = ", ".join(".".join(one) for one in places) or "no list of tolerations"
+        listed = ", ".join(".".join(one) for one in places) or "no list of tolerations"
         raise InputError(
             f"Cannot add tolerations to {kind} {obj['metadata']['namespace']}/{name}: the definition "
-            f"{crd['metadata']['name']} has {told}, where one was expected. Write them into the profile yourself."
+            f"{crd['metadata']['name']} has {listed}, where one was expected. Write them into the profile yourself."
         )
     return Holder(f"{kind} {obj['metadata']['namespace']}/{name}", f"{folder}/{name}", obj, places[0])
 
@@ -113,8 +113,8 @@ def _folder(client: Client, kind: str, namespace: str = "") -> Optional[str]:
 
 
 def with_noted(values: Any, live: Any, ours: Sequence[Json]) -> Any:
-    """``values`` for ``live``, their lists with what was noted as added to them: else a list that is given and a
-    taint's toleration would take turns in each run."""
+    """``values`` for ``live``, whose lists keep what the annotation says we added: otherwise a given list and a taint's
+    toleration would overwrite each other in each run."""
     if isinstance(values, dict) and isinstance(live, dict):
         return {key: with_noted(value, live.get(key), ours) for key, value in values.items()}
     if isinstance(values, list) and isinstance(live, list):

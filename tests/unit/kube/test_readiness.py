@@ -259,9 +259,12 @@ NIC = {
     "platform/network-operator-26.4.1_rdma_shared.json": ("ready", ""),
     "platform/network-operator-26.4.1_no_node_matches.json": (
         "waiting",
-        "no node takes rdma-shared-dp-ds: it selects feature.node.kubernetes.io/pci-15b3.present=true",
+        "no node is eligible for rdma-shared-dp-ds: it selects feature.node.kubernetes.io/pci-15b3.present=true",
     ),
-    "platform/network-operator-26.4.1_ofed_no_nfd_os_labels.json": ("waiting", "state-OFED (it has made no DaemonSet"),
+    "platform/network-operator-26.4.1_ofed_no_nfd_os_labels.json": (
+        "waiting",
+        "state-OFED (it has created no DaemonSet",
+    ),
     "platform/network-operator-26.4.1_ofed_pull_failure.json": ("waiting", "state-OFED (0 of 4 pods available)"),
     "platform/network-operator-26.4.1_rdma_shared_pull_failure.json": ("waiting", "1 of 4 pods are of the newest spec"),
 }
@@ -449,7 +452,7 @@ GPU_NODES = [f"10.140.0.{index}" for index in range(1, 5)]
 POOLS = {
     "sriov-pool": ("ready", "4/4", ""),
     "overlap": ("ready", "4/4", ""),
-    "too-small": ("broken", "2/4", "too small: 2/4 nodes have a block, none left for 10.140.0.2, 10.140.0.4"),
+    "too-small": ("broken", "2/4", "too small: 2/4 nodes have a block, no block is left for 10.140.0.2, 10.140.0.4"),
     "bad-gateway": ("broken", "", 'Invalid value: "10.41.0.1": is not part of the subnet'),
     "block-too-big": ("broken", "", "is larger then amount of IPs"),
     "no-nodes": ("waiting", "0/4", "no block yet for 10.140.0.1"),

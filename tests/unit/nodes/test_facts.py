@@ -256,7 +256,7 @@ def test_another_generations_vfs_are_named(h100):
     raw = node(vfs=0)
     raw["status"]["allocatable"]["nvidia.com/rdma-vf"] = "16"
     findings = found(nodes_facts.node_facts(raw), h100)
-    assert "16 stand under another name, nvidia.com/rdma-vf" in findings["vf.missing"].found
+    assert "16 are published under another name, nvidia.com/rdma-vf" in findings["vf.missing"].found
     raw["status"]["allocatable"][VF] = "16"
     assert found(nodes_facts.node_facts(raw), h100)["vf.leftover"].severity == "warning"
 
@@ -310,7 +310,7 @@ def test_device_ids_come_from_node_features(h100):
     ids = nodes_facts.device_ids(["a", "b", "c"], [feature("a", pfs), feature("b", [("10de", "2330")])])
     assert ids["a"] == {"source": "NodeFeature", "ids": {"15b3:1021": 16, "15b3:101e": 16}, "reason": ""}
     assert (ids["b"]["source"], ids["b"]["reason"]) == ("unknown", "no Mellanox device is reported")
-    assert "only a probe on the host can tell" in ids["c"]["reason"]
+    assert "only a probe on the host can determine it" in ids["c"]["reason"]
     assert found(facts(), h100, ids=ids["a"]) == {}
     assert found(facts(), h100, ids=ids["c"])["nic.ids-unknown"].severity == "info"
 

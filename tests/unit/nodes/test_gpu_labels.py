@@ -113,8 +113,8 @@ def test_gpus_by_labels(labels: dict[str, str], devices: Any, count: int, model:
             {"gpu__product": None, "gpu__count": None},
             "no label nvidia.com/gpu.product and no label nvidia.com/gpu.count",
         ),
-        ({"gpu__count": "many"}, "says nvidia.com/gpu.count=many"),
-        ({"gpu__product": "X-MIG-1g.5gb", "gpu__count": "56"}, "parted by MIG (X-MIG-1g.5gb), and no NodeFeature"),
+        ({"gpu__count": "many"}, "has nvidia.com/gpu.count=many"),
+        ({"gpu__product": "X-MIG-1g.5gb", "gpu__count": "56"}, "partitioned by MIG (X-MIG-1g.5gb), and no NodeFeature"),
     ],
 )
 def test_what_is_missing(labels: Any, text: str) -> None:
@@ -179,10 +179,10 @@ def test_a_node_that_nothing_tells_of_is_refused_with_what_is_missing() -> None:
     for names, selector in (((), "feature.node.kubernetes.io/pci-10de.present=true"), (("b",), "")):
         with pytest.raises(InputError) as caught:
             members(api, *names, selector=selector)
-        assert "Cannot tell the GPUs of node b: its instance type g6.4xlarge has no table" in str(caught.value)
+        assert "Cannot determine the GPUs of node b: its instance type g6.4xlarge has no table" in str(caught.value)
         assert "no label nvidia.com/gpu.product and no label nvidia.com/gpu.count" in str(caught.value)
         assert "See that the pods of DaemonSet gpu-feature-discovery" in str(caught.value)
-        assert ("Nor of 1 more." in str(caught.value)) is (not names)
+        assert ("The same holds for 1 more" in str(caught.value)) is (not names)
     with pytest.raises(InputError, match=r"instance type \(none\)"):
         members(api, "c")
     assert [one.name for one in members(api, described=False)] == ["a", "b", "c"]
@@ -192,7 +192,7 @@ def test_a_node_that_nothing_tells_of_is_refused_with_what_is_missing() -> None:
 def test_a_node_that_nobody_chose_holds_nothing_up() -> None:
     late = node("late", "", 0, gpu__product=None)
     assert [one.name for one in members(Api([node("a"), late]))] == ["a"]
-    with pytest.raises(InputError, match="Cannot tell the GPUs of node late"):
+    with pytest.raises(InputError, match="Cannot determine the GPUs of node late"):
         members(Api([late]))
 
 

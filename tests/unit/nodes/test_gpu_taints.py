@@ -271,7 +271,7 @@ def test_profiles_that_cannot_be_changed() -> None:
     ]
     there = {"team-a": copy.deepcopy(MADE)}
     for spec, asked, words in (
-        (LIST, {**TEAM_A, "name": "team-b"}, "it is not there; did you mean team-a"),
+        (LIST, {**TEAM_A, "name": "team-b"}, "it does not exist; did you mean team-a"),
         ({"enabled": {}}, TEAM_A, "has no list of tolerations, where one was expected"),
         ({**LIST, "a": {"properties": LIST}}, TEAM_A, "has spec.tolerations, spec.a.tolerations, where one"),
     ):

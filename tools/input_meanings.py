@@ -19,13 +19,44 @@ TABLE = Path(__file__).with_suffix(".yml")
 MEANINGS: dict[str, str] = yaml.safe_load(TABLE.read_text("utf-8"))
 # Inputs whose mapping is more than a default -> the variable that they become.
 ALIASES = {"rdma_install": "plan_install", "rdma_report_dir": "report_dir"}
-_MAPPING = re.compile(r"^(?P<role>[a-z_]+): \"\{\{ (?P<input>rdma_[a-z_]+) \| default\((?P<default>.*)\) \}\}\"$")
+_LITERAL = re.compile(r"'[^']*'|[\d.]+|true|false|\[.*\]|\{.*\}|")
+OWN = "  # own default"
+"""Ends a line whose default is the playbook's, not that of the role's variable."""
+_MAPPING = re.compile(
+    r"^(?P<role>[a-z_]+): \"\{\{ (?P<input>rdma_[a-z_]+) \| default\((?P<default>.*)\) \}\}\"(?P<own>"
+    rf"{OWN})?$"
+)
 
 
 def mapped(text: str) -> list[tuple[str, str, str]]:
     """(variable of a role, input, its default in Jinja) of each line of YAML that maps an input to a role."""
     found = (_MAPPING.match(line.strip()) for line in text.splitlines())
     return [one.group("role", "input", "default") for one in found if one and one["role"] in options.variables()]
+
+
+def with_defaults(text: str) -> str:
+    """A file of playbooks/vars whose inputs have the defaults of the variables that they become, but for expressions
+    and for lines that end with ``OWN``. An input that its role must be given keeps its own: without it the role is not
+    run."""
+    return "".join(_with_default(line) for line in text.splitlines(keepends=True))
+
+
+def _with_default(line: str) -> str:
+    found = _MAPPING.match(line.rstrip("\n"))
+    option = options.variables().get(found["role"], {}) if found else {}
+    if not found or "default" not in option or not _LITERAL.fullmatch(found["default"]):
+        return line
+    default = _jinja(option["default"])
+    if found["own"] and found["default"] == default:
+        raise SystemExit(f"{found['role']}: its default is that of the role; leave out{OWN}.")
+    return line if found["own"] else line[: found.start("default")] + default + line[found.end("default") :]
+
+
+def _jinja(value: Any) -> str:
+    """A default as Jinja writes it."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    return repr(int(value) if isinstance(value, float) and value.is_integer() else value)
 
 
 @functools.cache

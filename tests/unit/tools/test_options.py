@@ -16,6 +16,7 @@ import pytest
 from support.paths import ROOT
 
 sys.path.insert(0, str(ROOT / "tools"))
+import input_meanings
 import options
 
 MODULE = """#!/usr/bin/python
@@ -194,3 +195,36 @@ def test_a_readme_gets_its_table_and_keeps_the_rest(tmp_path: Path) -> None:
         "# burn\n\n| variable | type | default | meaning |\n|---|---|---|---|\n"
         '| `burn_x` | a, b | `"a"` | See `b`. |\n\nResult: burn_result.\n'
     )
+
+
+# ---- inputs of the playbooks ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("line", "made"),
+    [
+        ("plan_mode: \"{{ rdma_mode | default('host') }}\"", "plan_mode: \"{{ rdma_mode | default('sriov') }}\""),
+        ('plan_mode: "{{ rdma_mode | default() }}"', "plan_mode: \"{{ rdma_mode | default('sriov') }}\""),
+        (
+            'plan_collectives: "{{ rdma_x | default([]) }}"',
+            "plan_collectives: \"{{ rdma_x | default(['all_reduce']) }}\"",
+        ),
+        ('plan_set_netns: "{{ rdma_x | default(true) }}"', 'plan_set_netns: "{{ rdma_x | default(false) }}"'),
+        ('host_checks_interval: "{{ rdma_x | default(3) }}"', 'host_checks_interval: "{{ rdma_x | default(0) }}"'),
+        (
+            "oke_stack_compartment: \"{{ rdma_x | default('') }}\"",
+            "oke_stack_compartment: \"{{ rdma_x | default('') }}\"",
+        ),
+    ],
+)
+def test_an_input_has_the_default_of_its_roles_variable(line: str, made: str) -> None:
+    assert input_meanings.with_defaults(f"---\n{line}\n") == f"---\n{made}\n"
+
+
+def test_an_input_may_have_its_own_default_or_an_expression() -> None:
+    own = "plan_mode: \"{{ rdma_mode | default('host') }}\"  # own default\n"
+    expression = "plan_mode: \"{{ rdma_mode | default(found | default('')) }}\"\n"
+    assert input_meanings.with_defaults(own + expression) == own + expression
+    assert [found[2] for found in input_meanings.mapped(own)] == ["'host'"]
+    with pytest.raises(SystemExit, match="plan_mode: its default is that of the role"):
+        input_meanings.with_defaults(own.replace("host", "sriov"))

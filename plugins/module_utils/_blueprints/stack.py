@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Optional
 
+from ansible_collections.gpuops.rdma.plugins.module_utils._common import versions
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json, image_name
 
@@ -87,14 +88,9 @@ def _old(tool: Json, found: Sequence[Json]) -> Iterator[str]:
     for item in found if least else ():
         for image in item["images"]:
             tag = image.partition("@")[0].rpartition("/")[2].partition(":")[2]
-            if image_name(image) in tool["images"] and _number(tag) and _number(tag) < _number(least):
+            if image_name(image) in tool["images"] and versions.older(tag, least):
                 place = f"{tool['title']} {tag} in {item['namespace']}"
                 yield f"{place} is older than {least}, which Blueprints are made for"
-
-
-def _number(text: str) -> tuple[int, ...]:
-    found = re.match(r"v?(\d+(?:\.\d+)*)", text)
-    return tuple(int(part) for part in found.group(1).split(".")) if found else ()
 
 
 def host(url: str) -> tuple[str, int]:

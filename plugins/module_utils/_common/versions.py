@@ -23,7 +23,7 @@ _FORM = re.compile(
 
 
 def parse(text: Any) -> Version:
-    """The version that ``text`` starts with; ``none()`` where it starts with none.
+    """The version that ``text`` starts with; 0.dev0, which is older than all others, where it starts with none.
 
     ``v26.7.0-rc.2`` < ``26.7.0`` == ``v26.7.0-ubi8`` == ``gpu-operator-certified.v26.7.0`` == ``26.7``. Suffixes but
     those of pre-releases do not count: a kernel's ``5.15.0-1055-oracle`` is 5.15.0.
@@ -37,17 +37,17 @@ def parse(text: Any) -> Version:
     return Version(f"{numbers}.{stage}{number or 0}" if stage else numbers)
 
 
-def none() -> Version:
-    """Older than every version."""
-    return parse("")
-
-
 def known(text: Any) -> bool:
     """Whether ``text`` starts with a version."""
-    return parse(text) > none()
+    return _FORM.match(str(text)) is not None
 
 
-def minor(text: Any) -> Version:
-    """Major and minor number only: 1.34 of ``v1.34.2+k3s1``."""
+def older(text: Any, than: Any) -> bool:
+    """Whether ``text`` is of a version before ``than``; False where it has none."""
+    return known(text) and parse(text) < parse(than)
+
+
+def minor(text: Any) -> tuple[int, int]:
+    """Major and minor number: (1, 34) of ``v1.34.2+k3s1``; (0, 0) where ``text`` starts with no version."""
     version = parse(text)
-    return Version(f"{version.major}.{version.minor}") if version > none() else version
+    return version.major, version.minor

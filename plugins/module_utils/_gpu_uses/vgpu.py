@@ -34,6 +34,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Optional
 
+from ansible_collections.gpuops.rdma.plugins.module_utils._common import versions
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.findings import finding
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Finding, Json
@@ -47,7 +48,7 @@ CONF, TOKEN = "gridd.conf", "client_configuration_token.tok"
 """Keys that the operator mounts by name: without one of them the driver's pod never starts."""
 METRIC = "DCGM_FI_DEV_VGPU_LICENSE_STATUS"
 FEATURES = {0: "unlicensed", 1: "NVIDIA vGPU", 2: "NVIDIA RTX Virtual Workstation", 4: "NVIDIA Virtual Compute Server"}
-SECRET_SINCE = (25, 10)
+SECRET_SINCE = "25.10"
 """Release of the GPU Operator whose values know licensingConfig.secretName."""
 GPU = "nvidia.com/gpu"
 VGPU_LABEL, PROFILE_LABEL = "gpuops.rdma/vgpu", "gpuops.rdma/vgpu-profile"
@@ -166,8 +167,7 @@ def knows_secret(crd: Json, version: str = "") -> bool:
             found = (found.get("properties") or {}).get(key) or {}
         if found.get("properties"):
             return "secretName" in found["properties"]
-    release = re.match(r"v?(\d+)\.(\d+)", version)
-    return release is None or (int(release[1]), int(release[2])) >= SECRET_SINCE
+    return not versions.older(version, SECRET_SINCE)
 
 
 def licence_servers(settings: Mapping[str, Any]) -> list[str]:
@@ -281,19 +281,14 @@ def _version_faults(version: str, system: str, host: str, nodes: Sequence[Node])
     for one, where in sorted(hosts.items()):
         if not _VERSION.fullmatch(one):
             faults.append(f"host_version {one!r} is no driver version like 550.163.02")
-        elif _numbers(version)[0] != _numbers(one)[0]:
+        elif (branch := versions.minor(version)[0]) != (theirs := versions.minor(one)[0]):
             faults.append(
-                f"guest driver {version} is of branch {_numbers(version)[0]}, and the host's ({where}) {one} of branch "
-                f"{_numbers(one)[0]}: they must be of one branch"
+                f"guest driver {version} is of branch {branch}, and the host's ({where}) {one} of branch {theirs}: "
+                "they must be of one branch"
             )
-        elif _numbers(version) > _numbers(one):
+        elif versions.older(one, version):
             faults.append(f"guest driver {version} is newer than the host's ({where}) {one}: it must not be")
     return faults
-
-
-def _numbers(version: str) -> tuple[int, ...]:
-    found = _VERSION.fullmatch(version)
-    return tuple(int(part or 0) for part in found.groups()) if found else (0,)
 
 
 def licensing(name: str, as_secret: bool, nls: bool, key: str = "configMapName") -> Json:

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Optional, Union
 
+from ansible_collections.gpuops.rdma.plugins.module_utils._common import versions
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import DataError, InputError
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.findings import finding
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Finding, Json, Shape
@@ -231,15 +232,9 @@ def _grouped(faults: Mapping[str, Sequence[str]]) -> str:
 
 def _number(text: Any) -> int:
     """The first number of a version: 570 of 570.172.08."""
-    found = re.match(r"v?(\d+)", str(text))
-    if not found:
+    if not versions.known(text):
         raise Missing("driver.version", f"{text!r} is no version")
-    return int(found.group(1))
-
-
-def _version(text: Any) -> tuple[int, int]:
-    numbers = [int(number) for number in re.findall(r"\d+", str(text))[:2]]
-    return (numbers[0], numbers[1]) if len(numbers) == 2 else (0, 0)
+    return versions.minor(text)[0]
 
 
 def _need(ok: bool, found: str, expected: str) -> Answer:
@@ -296,7 +291,7 @@ def lockdown(look: Look) -> Answer:
 
 def cgroup(look: Look) -> Answer:
     newest, limit = look.profile.get("kubernetes", {}).get("max"), look.limits["cgroup_v2_from"]
-    if newest is None or _version(newest) < _version(limit):
+    if newest is None or versions.older(newest, limit):
         return Skip(f"Kubernetes before {limit} takes cgroup v1")
     return _need(
         look.get("os.cgroup") == 2, "cgroup v1", f"cgroup v2: the kubelet refuses v1 from Kubernetes {limit} on"
@@ -894,7 +889,7 @@ def nvidia_fs(look: Look) -> Answer:
     if not look.get("gpudirect.nvidia_fs"):
         return None
     operator = look.profile["gpu_operator"]
-    if _version(operator["version"]) < _version(look.limits["nvidia_fs_uverbs_from"]):
+    if versions.older(operator["version"], look.limits["nvidia_fs_uverbs_from"]):
         return Skip("this GPU Operator does not look at nvidia_fs")
     return Bad("nvidia_fs is loaded", "not loaded, or devicePlugin.env MOFED_ENABLED=false (profile current sets it)")
 

@@ -17,11 +17,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Optional, Union
 
+from ansible_collections.gpuops.rdma.plugins.module_utils._common import versions
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.findings import finding
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Finding, Json, Shape
 
 KINDS = ("managed_compute_cluster", "cluster_network")
-SELF_MANAGED_FROM, NATIVE_CNI_FROM = (1, 25), (1, 27, 10)
+SELF_MANAGED_FROM, NATIVE_CNI_FROM = "1.25", "1.27.10"
 API_PORTS = (6443, 12250)
 """Nodes reach the cluster's endpoint at these; 12250 is where a node gets its identity."""
 GPU_PLUGIN = "NvidiaGpuPlugin"
@@ -198,10 +199,10 @@ def _cluster(pool: Pool, look: Look) -> Findings:
     if cluster["type"] == "BASIC_CLUSTER":
         remedy = "upgrade it to an enhanced cluster; that cannot be undone"
         yield finding("oci.cluster", subject, "is a basic cluster", expected="an enhanced cluster", remedy=remedy)
-    version, native = _version(cluster["version"]), cluster["cni"] == "OCI_VCN_IP_NATIVE"
+    native = cluster["cni"] == "OCI_VCN_IP_NATIVE"
     least = NATIVE_CNI_FROM if native else SELF_MANAGED_FROM
-    if pool.kind == "cluster_network" and version and version < least:
-        expected = f"{'.'.join(map(str, least))} or newer" + (" with VCN-native pod networking" if native else "")
+    if pool.kind == "cluster_network" and versions.older(cluster["version"], least):
+        expected = f"{least} or newer" + (" with VCN-native pod networking" if native else "")
         yield finding(
             "oci.cluster", subject, f"Kubernetes {cluster['version']} with self-managed nodes", expected=expected
         )
@@ -210,11 +211,6 @@ def _cluster(pool: Pool, look: Look) -> Findings:
     elif any(item["name"] == GPU_PLUGIN and item["state"] != "DELETED" for item in look.addons):
         found = f"has the add-on {GPU_PLUGIN}: two device plugins beside the GPU Operator"
         yield finding("oci.addons", subject, found)
-
-
-def _version(text: str) -> tuple[int, ...]:
-    match = re.match(r"v?(\d+)\.(\d+)(?:\.(\d+))?", text or "")
-    return tuple(int(part) for part in match.groups() if part) if match else ()
 
 
 def _image(pool: Pool, look: Look, known: Mapping[str, Shape]) -> Findings:

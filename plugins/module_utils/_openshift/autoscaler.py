@@ -30,6 +30,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Optional
 
+from ansible_collections.gpuops.rdma.plugins.module_utils._common import versions
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import DataError, InputError
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.findings import finding
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Finding, Json, is_int
@@ -94,10 +95,9 @@ class Tables:
 
 
 def _version(text: str) -> tuple[int, int]:
-    match = re.match(r"v?(\d+)\.(\d+)", text)
-    if not match:
+    if not versions.known(text):
         raise InputError(f"{text!r} is no version of OpenShift, like 4.20.")
-    return int(match[1]), int(match[2])
+    return versions.minor(text)
 
 
 def tables(document: Json) -> Tables:

@@ -13,11 +13,11 @@ from __future__ import annotations
 
 import difflib
 import json
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Optional
 
+from ansible_collections.gpuops.rdma.plugins.module_utils._common import versions
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json, as_text, image_name
 
 GONE = ("DELETED",)
@@ -142,14 +142,10 @@ def _version(want: Json, there: Optional[Json], options: Optional[Mapping[str, S
     version = str(want["version"])
     if not options or not version or version in options:
         return version, ""
-    known = sorted(options, key=_number)
+    known = sorted(options, key=versions.parse)
     if not want["asked"]:  # the table is older than what OKE offers
         return known[-1], ""
     return version, f"OKE has no {want['name']} {version} for this cluster; it has {', '.join(known)}"
-
-
-def _number(version: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in re.findall(r"\d+", version))
 
 
 def _known(want: Json, keys: Sequence[str]) -> tuple[dict[str, str], str, tuple[str, ...]]:

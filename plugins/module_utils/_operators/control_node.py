@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from ansible_collections.gpuops.rdma.plugins.module_utils._common import versions
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.findings import finding
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Finding, Json
@@ -85,12 +86,12 @@ def helm(look: Look, table: Json) -> Iterator[Finding]:
         remedy = f"{look.helm_installed} is there: put its folder first in PATH"
     if not look.helm_path:
         yield finding("control-node.helm", "Helm", "not found in PATH", expected=expected, remedy=remedy)
-    elif look.helm_error or version(look.helm) == NONE:
+    elif look.helm_error or not versions.known(look.helm):
         found = f"{look.helm_path}: {look.helm_error or look.helm or 'prints no version'}"
         yield finding("control-node.helm", "Helm", found, expected=expected, remedy=remedy)
-    elif _below(look.helm, table["min"]) or not _below(look.helm, table["below"] + "-0"):
+    elif _below(look.helm, table["min"]) or versions.minor(look.helm) >= versions.minor(table["below"]):
         yield finding("control-node.helm", "Helm", f"{look.helm_path} is {look.helm}", expected=expected, remedy=remedy)
-    elif not _below(look.helm, "4-0") and _below(
+    elif versions.minor(look.helm) >= (4, 0) and _below(
         look.collections.get("kubernetes.core", ""), table["collection_for_4"]
     ):
         yield finding(
@@ -109,31 +110,8 @@ def _server(look: Look) -> Iterator[Finding]:
         yield finding("control-node.cluster", "cluster", "was not asked", expected="an answer", severity="unknown")
 
 
-# ---- versions ------------------------------------------------------------------------------------------------------
-
-Version = tuple[tuple[int, ...], tuple[tuple[int, int, str], ...]]
-NONE: Version = ((), ())
-_RELEASED = ((2, 0, ""),)
-
-
-def version(text: str) -> Version:
-    """A key that orders semantic versions: ``v3.19.0-rc.1`` < ``v3.19.0`` < ``3.19.1+build``. NONE for no version."""
-    found = re.fullmatch(r"v?(\d+(?:\.\d+)*)(?:-([0-9A-Za-z.-]+))?(?:\+.*)?", text.strip())
-    if not found:
-        found = re.match(r"v?(\d+(?:\.\d+)*)()", text.strip())
-    if not found:
-        return NONE
-    numbers = [int(part) for part in found.group(1).split(".")]
-    while numbers and numbers[-1] == 0:
-        numbers.pop()
-    before = tuple(
-        (0, int(part), "") if part.isdigit() else (1, 0, part) for part in (found.group(2) or "").split(".") if part
-    )
-    return tuple(numbers), before or _RELEASED
-
-
 def _below(found: str, least: str) -> bool:
-    return version(found) < version(least)
+    return versions.parse(found) < versions.parse(least)
 
 
 def requirements(text: str) -> dict[str, str]:

@@ -17,24 +17,25 @@ import datetime
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Optional
+from typing import Optional
 
+from ansible_collections.gpuops.rdma.plugins.module_utils._common import versions
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.findings import finding
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Finding, Json, NodeFacts, image_name
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.text import listed
 
 CHOICES = ("auto", "host", "operator")
-DMABUF_KERNEL = (5, 12)
+DMABUF_KERNEL = "5.12"
 DRIVER_MIN = 470
 """The first driver branch that has nvidia_peermem."""
-SIDECAR_MIN = (1, 8)
+SIDECAR_MIN = "1.8"
 """The first GPU Operator whose driver pods have the container nvidia-peermem-ctr."""
-HOST_MOFED_MIN = (1, 9)
+HOST_MOFED_MIN = "1.9"
 """The first GPU Operator with driver.rdma.useHostMofed."""
-ENDLESS_WAIT = (25, 10, 0)
+ENDLESS_WAIT = "25.10.0"
 """k8s-driver-manager 0.9.0 looks for the container's OFED when told to use the host's (k8s-driver-manager 123)."""
-NO_RELOAD = (26, 3, 0)
+NO_RELOAD = "26.3.0"
 
 DRIVER_DS, DRIVER, PEERMEM, MANAGER, VALIDATION = (
     "nvidia-driver-daemonset",
@@ -172,7 +173,7 @@ def _forbidden(choice: Choice, site: Site) -> Iterator[Finding]:
     yield from _old(choice, site)
     if choice.rdma or (choice.driver, choice.ofed) == ("host", "host"):
         return
-    old = sorted({kernel for kernel in site.kernels if (0, 0) < _version(kernel)[:2] < DMABUF_KERNEL})
+    old = sorted({kernel for kernel in site.kernels if versions.older(kernel, DMABUF_KERNEL)})
     pair = f"rdma_driver={choice.driver} with rdma_ofed={choice.ofed}"
     if old:
         yield finding(
@@ -251,19 +252,18 @@ def _old(choice: Choice, site: Site) -> Iterator[Finding]:
     """The least versions of what loads nvidia_peermem."""
     if not choice.rdma:
         return
-    version = _version(site.gpu_operator)
+    version = versions.parse(site.gpu_operator)
     name = f"GPU Operator {site.gpu_operator}"
     for least, what in ((SIDECAR_MIN, "driver.rdma.enabled"), (HOST_MOFED_MIN, "driver.rdma.useHostMofed")):
-        if version and version[:2] < least and (what == "driver.rdma.enabled" or choice.host_mofed):
-            text = ".".join(map(str, least))
+        if versions.older(site.gpu_operator, least) and (what == "driver.rdma.enabled" or choice.host_mofed):
             yield finding(
                 "plan.gpudirect",
                 "rdma_driver",
                 f"{name} has no {what}",
-                expected=f">= v{text}",
+                expected=f">= v{least}",
                 remedy="use a newer GPU Operator (rdma_charts)",
             )
-    if version == ENDLESS_WAIT and choice.host_mofed:
+    if version == versions.parse(ENDLESS_WAIT) and choice.host_mofed:
         why = "its driver manager waits for ever for OFED with useHostMofed"
         yield finding(
             "plan.gpudirect",
@@ -272,7 +272,7 @@ def _old(choice: Choice, site: Site) -> Iterator[Finding]:
             expected=">= v25.10.1",
             remedy="use a newer GPU Operator (rdma_charts)",
         )
-    if version == NO_RELOAD:
+    if version == versions.parse(NO_RELOAD):
         why = "nvidia_peermem is not loaded again when a driver pod restarts without a reboot"
         yield finding(
             "plan.gpudirect",
@@ -282,8 +282,7 @@ def _old(choice: Choice, site: Site) -> Iterator[Finding]:
             remedy="use a newer GPU Operator (rdma_charts)",
             severity="warning",
         )
-    major = re.match(r"\d+", site.driver_version)
-    if major and int(major.group()) < DRIVER_MIN:
+    if versions.older(site.driver_version, DRIVER_MIN):
         yield finding(
             "plan.gpudirect",
             "rdma_driver",
@@ -487,7 +486,7 @@ def _init(
     told = name == VALIDATION or (name == MANAGER and _OFED_WAIT.search(logs.get(MANAGER, "")))
     if not told:
         return State("waiting", f"init container {name} of the driver pod has not ended", age)
-    if _version(gpu_operator) == ENDLESS_WAIT and host_mofed and name == MANAGER:
+    if versions.parse(gpu_operator) == versions.parse(ENDLESS_WAIT) and host_mofed and name == MANAGER:
         return State("fail", f"GPU Operator {gpu_operator}: {name} waits for ever for OFED with useHostMofed", age)
     return State(
         "waiting", f"init container {name} waits for OFED; missing: {_missing_half(True, host_mofed, ofed)}", age
@@ -580,9 +579,3 @@ def _age(pod: Json, status: Optional[Json], now: float) -> Optional[float]:
 
 
 # ---- small things --------------------------------------------------------------------------------------------------
-
-
-def _version(text: Any) -> tuple[int, ...]:
-    """``v25.10.1`` -> (25, 10, 1); () when it is none. A kernel's ``5.15.0-1055-oracle`` -> (5, 15, 0)."""
-    found = re.match(r"v?(\d+(?:\.\d+)*)", str(text))
-    return tuple(int(part) for part in found.group(1).split(".")) if found else ()

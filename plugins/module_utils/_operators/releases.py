@@ -28,6 +28,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Optional, Union
 
+from ansible_collections.gpuops.rdma.plugins.module_utils._common import versions
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import DataError, InputError
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json, image_name
 
@@ -77,7 +78,7 @@ def values(
     unknown = list(_unknown(given, _Known(entry["known_keys"]), (), frozenset(dead)))
     faults = [f"{path} {text}" for path, text in dead.items()]
     warnings = list(_idle(entry["rules"].get("idle", ()), given, merged, chosen))
-    if parse_version(chosen) == parse_version(str(entry["version"])):
+    if versions.parse(chosen) == versions.parse(str(entry["version"])):
         faults += unknown
     else:
         warnings += [f"{text} (keys are those of {entry['version']}, the chart is {chosen})" for text in unknown]
@@ -206,7 +207,7 @@ def bad_release(rules: Iterable[Json], version: str, chart_values: Json) -> list
     """Why this release must not be used; empty when nothing is known against it."""
     found = []
     for rule in rules:
-        if parse_version(rule["version"]) == parse_version(version) and not _harmless(rule, chart_values):
+        if versions.parse(rule["version"]) == versions.parse(version) and not _harmless(rule, chart_values):
             found.append(f"version {version}: {rule['why']}")
     return found
 
@@ -218,16 +219,10 @@ def _harmless(rule: Json, chart_values: Json) -> bool:
     return bool(needed) and all(present.get(name) == value for name, value in needed.items())
 
 
-def parse_version(text: str) -> tuple[int, ...]:
-    """``v26.7.0`` and ``23.10.0-rc.5`` -> (26, 7, 0), (23, 10, 0); what is no version -> ()."""
-    found = re.match(r"v?(\d+(?:\.\d+)*)", str(text))
-    return tuple(int(part) for part in found.group(1).split(".")) if found else ()
-
-
 def _applies(rule: Json, version: str) -> bool:
-    number = parse_version(version)
+    number = versions.parse(version)
     since, until = rule.get("since"), rule.get("until")
-    return not (since and number < parse_version(since)) and not (until and number >= parse_version(until))
+    return not (since and number < versions.parse(since)) and not (until and number >= versions.parse(until))
 
 
 def _flat(tree: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
@@ -661,7 +656,7 @@ def _tag(want: Json, strangers: Sequence[Json]) -> str:
     for item in strangers:
         for image in item["images"]:
             tag = image.partition("@")[0].rpartition("/")[2].partition(":")[2]
-            if image_name(image) in want["images"] and parse_version(tag):
+            if image_name(image) in want["images"] and versions.known(tag):
                 return str(tag)
     return ""
 
@@ -695,7 +690,7 @@ def _one(want: Json, release: Json, install: str, now: float, resume: bool, pati
         note = [] if status == "deployed" else [f"Helm release {_place(release)} is {status}: {release['description']}"]
         kept = {"version": release["version"], "values": release["values"], "warnings": tuple(note)}
         return _decision(want, "none", f"{release['version']} is there and is left as it is", **place, **kept)
-    if parse_version(release["version"]) > parse_version(want["version"]):
+    if versions.parse(release["version"]) > versions.parse(want["version"]):
         return _refuse(
             want,
             f"{_place(release)} has {want['chart']} {release['version']}, newer than {want['version']}; operators do "
@@ -710,7 +705,7 @@ def _update(want: Json, release: Json, place: Json) -> Decision:
     # An adopted release keeps the settings that the profile does not speak of; one of our own name gets exactly ours.
     target = merge(release["values"], want["values"]) if foreign else want["values"]
     changed = tuple(changes(release["values"], target))
-    newer = parse_version(release["version"]) != parse_version(want["version"])
+    newer = versions.parse(release["version"]) != versions.parse(want["version"])
     failed = release["status"] != "deployed"
     if not (changed or newer or failed):
         return _decision(want, "none", f"{release['version']} with these values is deployed", values=target, **place)
@@ -767,9 +762,8 @@ def _seconds(stamp: str) -> float:
 
 def _jump(want: Json, release: Json) -> Iterator[str]:
     border = (24, 10)
-    if (
-        want["chart"] == "network-operator"
-        and parse_version(release["version"])[:2] < border <= parse_version(want["version"])[:2]
+    if want["chart"] == "network-operator" and versions.minor(release["version"]) < border <= versions.minor(
+        want["version"]
     ):
         yield (
             f"{_place(release)} goes from {release['version']} to {want['version']}, over v24.10: the chart no longer "

@@ -15,6 +15,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Callable, Union
 
+from ansible_collections.gpuops.rdma.plugins.module_utils._common import versions
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.findings import finding
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import (
@@ -26,6 +27,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import (
     image_name,
 )
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.text import listed
+from ansible_collections.gpuops.rdma.plugins.module_utils._operators.gpudirect import DMABUF_KERNEL
 from ansible_collections.gpuops.rdma.plugins.module_utils._plan.permissions import INSTALLS
 
 Network = Union[ipaddress.IPv4Network, ipaddress.IPv6Network]
@@ -37,7 +39,6 @@ CONTROLLER_MEMORY = 2 * 1024**3
 
 DRIVER_LABEL = "nvidia.com/cuda.driver.major"
 PEERMEM_LABEL = "nvidia.com/peermem.capable"
-DMABUF_KERNEL = (5, 12)
 """The first kernel with DMA-BUF for RDMA; below it GPUDirect RDMA needs the module nvidia_peermem."""
 PF_DEFAULT = "192.168.0.0/16"
 """Where Oracle Cloud Agent numbers the PFs when the node image has no rdma_network.json."""
@@ -122,9 +123,9 @@ def crd_version(look: Look) -> Iterator[Finding]:
 
 def kubernetes_version(look: Look) -> Iterator[Finding]:
     limits = look.profile.get("kubernetes", {})
-    found = _minor(look.survey.get("server_version", ""))
+    found = versions.minor(look.survey.get("server_version", ""))
     low, high = limits.get("min"), limits.get("max")
-    if found is None:
+    if found == (0, 0):
         yield finding(
             "preflight.kubernetes-version",
             "cluster",
@@ -132,7 +133,7 @@ def kubernetes_version(look: Look) -> Iterator[Finding]:
             expected="1.x",
             severity="unknown",
         )
-    elif low and found < _version(low):
+    elif low and found < versions.minor(low):
         yield finding(
             "preflight.kubernetes-version",
             "cluster",
@@ -140,7 +141,7 @@ def kubernetes_version(look: Look) -> Iterator[Finding]:
             expected=f">= {low}",
             remedy=f"upgrade, or use another profile than {look.plan['profile']}",
         )
-    elif high and found > _version(high):
+    elif high and found > versions.minor(high):
         yield finding(
             "preflight.kubernetes-version",
             "cluster",
@@ -471,13 +472,13 @@ def gpudirect(look: Look) -> Iterator[Finding]:
     old = [
         node.name
         for node in look.gpu_nodes
-        if (version := _minor(node.kernel)) and version < DMABUF_KERNEL and node.labels.get(PEERMEM_LABEL) != "true"
+        if versions.older(node.kernel, DMABUF_KERNEL) and node.labels.get(PEERMEM_LABEL) != "true"
     ]
     if old:
         yield finding(
             "preflight.gpudirect",
             "cluster",
-            f"{listed(old)}: the kernel is older than {'.'.join(map(str, DMABUF_KERNEL))} and has no DMA-BUF for "
+            f"{listed(old)}: the kernel is older than {DMABUF_KERNEL} and has no DMA-BUF for "
             "RDMA, and with the image's own driver nothing in Kubernetes loads nvidia_peermem",
             expected="nvidia_peermem loaded by the node image, after nvidia and ib_core",
         )
@@ -564,13 +565,3 @@ def _matches(value: str, patterns: Sequence[str]) -> bool:
 
 def _plain(patterns: Sequence[str]) -> list[str]:
     return [re.sub(r"[\\^$]|\.\*", "", pattern) for pattern in patterns]
-
-
-def _version(text: Any) -> tuple[int, int]:
-    major, minor = str(text).split(".")[:2]
-    return int(major), int(minor)
-
-
-def _minor(text: str) -> Union[tuple[int, int], None]:
-    found = re.match(r"v?(\d+)\.(\d+)", text)
-    return (int(found.group(1)), int(found.group(2))) if found else None

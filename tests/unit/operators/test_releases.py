@@ -436,6 +436,11 @@ def test_going_back_is_refused() -> None:
     assert made.action == "refuse" and "newer than v26.7.0" in made.why
 
 
+def test_a_release_candidate_is_older_than_its_release() -> None:
+    made = decide(release(version="v26.7.0-rc.2"))
+    assert made.action == "upgrade" and "v26.7.0-rc.2 -> v26.7.0" in made.why
+
+
 def test_jump_over_24_10_warns() -> None:
     there = release("network-operator", "network-operator", "network-operator", "23.10.0")
     made = decide(there, wanted=want(operator="network_operator"))

@@ -576,6 +576,3 @@ def _age(pod: Json, status: Optional[Json], now: float) -> Optional[float]:
     except ValueError:
         return None
     return max(now - begin.timestamp(), 0.0)
-
-
-# ---- small things --------------------------------------------------------------------------------------------------

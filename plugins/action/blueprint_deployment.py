@@ -1,7 +1,7 @@
 # Copyright: gpuops.rdma contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Deploys blueprints by OCI AI Blueprints, once, and undeploys them."""
+"""Deploys blueprints with OCI AI Blueprints, idempotently, and undeploys them."""
 
 from __future__ import annotations
 
@@ -26,12 +26,13 @@ class ActionModule(RdmaAction):
     spec = SPEC
 
     def act(self, args: dict[str, Any]) -> dict[str, Any]:
+        """Deploys, undeploys, lists or reads logs; returns the deployments and the number of requests."""
         documents = _documents(args)
         state = args["state"]
         if state == "present" and not documents:
-            return {"changed": False, "deployments": [], "posts": 0}  # a list that is empty on a second run
+            return {"changed": False, "deployments": [], "posts": 0}  # the list may be empty on a second run
         if state in ("absent", "logged") and not args["name"] and not documents:
-            raise InputError(f"Which deployment? state={state} needs name.")
+            raise InputError(f"state={state} needs name: the deployment's name.")
         connection = Api(args)
         site = Site(
             connection,
@@ -48,7 +49,7 @@ class ActionModule(RdmaAction):
         return {"changed": any(one.get("changed") for one in found), "deployments": found, **more}
 
     def _around(self, documents: list[Json]) -> Json:
-        """What the lint can know of the cluster: its nodes, and how many each shared pool has for these blueprints."""
+        """Facts of the cluster for the lint: its nodes, and the number of nodes of each shared pool."""
         rdma = any(one.get(RDMA) is True for one in documents)
         nodes = self.client.projected("/api/v1/nodes", blueprint_nodes.node)
         return {"nodes": [item.name for item in nodes], "pools": blueprint_nodes.pools(nodes, rdma)}

@@ -1,7 +1,7 @@
 # Copyright: gpuops.rdma contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Judges blueprints of OCI AI Blueprints before they are sent. Asks no server."""
+"""Checks blueprints of OCI AI Blueprints before they are sent. Contacts no server."""
 
 from __future__ import annotations
 
@@ -22,9 +22,10 @@ class ActionModule(RdmaAction):
     spec = SPEC
 
     def act(self, args: dict[str, Any]) -> dict[str, Any]:
+        """Findings on all documents; failed if one is an error."""
         documents = [*args["blueprints"], *(rules.read(Path(path)) for path in args["src"])]
         if not documents:
-            raise InputError("Nothing to lint: give blueprints or src.")
+            raise InputError("Nothing to lint: set blueprints or src.")
         found = rules.lint(documents, {key: args[key] for key in rules.KNOWN})
         errors = [item for item in found if item.severity == "error"]
         result: dict[str, Any] = {

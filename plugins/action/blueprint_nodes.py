@@ -1,7 +1,7 @@
 # Copyright: gpuops.rdma contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Nodes of shared pools of OCI AI Blueprints: which have RDMA behind them, and which are still to be added."""
+"""Nodes of shared pools of OCI AI Blueprints: which have RDMA, and which still have to be added."""
 
 from __future__ import annotations
 
@@ -20,13 +20,14 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils._oci import session as
 SHOWN = 100
 FIRST_POLL, LAST_POLL = 1.0, 15.0
 LABELS = 30.0
-"""Seconds."""
+"""Seconds to wait for the labels of an update."""
 
 
 class ActionModule(RdmaAction):
     spec = SPEC
 
     def act(self, args: dict[str, Any]) -> dict[str, Any]:
+        """Nodes with their backing, and blueprints that would add them; failed if ``must_be`` does not hold."""
         for compartment in args["compartments"]:
             oci.of_kind(compartment, "compartment", "compartments")
         session = oci.Session(args)
@@ -36,10 +37,10 @@ class ActionModule(RdmaAction):
             nodes = self._await_labels(args, backing)
         if not args["pool"] and not args["names"]:
             nodes = [item for item in nodes if _has_rdma_ports(item)]
-        result = self._told(args, nodes, backing)
+        result = self._result(args, nodes, backing)
         return {**result, "calls": session.requests}
 
-    def _told(self, args: dict[str, Any], nodes: list[Node], backing: dict[str, Backing]) -> dict[str, Any]:
+    def _result(self, args: dict[str, Any], nodes: list[Node], backing: dict[str, Backing]) -> dict[str, Any]:
         with_rdma, without = core.backed(nodes, backing)
         missing = [item.name for item in with_rdma if not item.added]
         why = core.no_rdma(args["pool"], without)
@@ -53,22 +54,23 @@ class ActionModule(RdmaAction):
             "why": why,
         }
         if args["must_be"] == "rdma" and not result["rdma"]:
-            result.update(failed=True, msg=f"{why or 'There is no node with RDMA'}.")
+            result.update(failed=True, msg=f"{why or 'No node has RDMA'}.")
         if args["must_be"] in ("addable", "added") and not with_rdma:
             result.update(failed=True, msg=core.nothing(nodes, args["compartments"]))
         if args["must_be"] == "addable" and args["names"] and without:
-            said = f"{core.some([item.name for item in without])} ({len(without)} nodes)"
+            nodes_named = f"{core.some([item.name for item in without])} ({len(without)} nodes)"
             result.update(
-                failed=True, msg=f"{said} are of no cluster network and no compute cluster: they have no RDMA."
+                failed=True,
+                msg=f"{nodes_named} belong to no cluster network or compute cluster: they have no RDMA.",
             )
         if args["must_be"] == "added" and missing:
-            said = f"{core.some(missing)} ({len(missing)} nodes) have not the labels of Blueprints"
+            late = f"{core.some(missing)} ({len(missing)} nodes) do not have the labels of Blueprints"
             remedy = "add them with blueprint_recreate=true, which undeploys an earlier update of the same node"
-            result.update(failed=True, msg=f"{said}, though their updates have ended; {remedy}.")
+            result.update(failed=True, msg=f"{late}, although their updates have completed; {remedy}.")
         return result
 
     def _await(self, args: dict[str, Any]) -> list[Node]:
-        """Until as many nodes of the pool are ready; in check mode one look is enough."""
+        """Waits until enough nodes of the pool are ready; in check mode it reads once."""
         started, pause, last = time.monotonic(), FIRST_POLL, ""
         while True:
             nodes = self._nodes(args)
@@ -76,21 +78,21 @@ class ActionModule(RdmaAction):
             wanted = args["size"] or len(args["names"])
             if len(ready) >= wanted or self.check_mode:
                 return nodes
-            told = f"{len(ready)} of {wanted} nodes ready"
-            if told != last:
-                self.progress(f"{args['pool'] or 'nodes'}: {told}")
-                last = told
+            status = f"{len(ready)} of {wanted} nodes ready"
+            if status != last:
+                self.progress(f"{args['pool'] or 'nodes'}: {status}")
+                last = status
             if time.monotonic() - started >= args["timeout"]:
                 raise DeadlinePassed(
-                    f"{args['pool'] or 'The nodes'}: {told} after {args['timeout'] / 60:.0f} min. A node that runs in "
-                    "OCI and does not join has no policy to (CLUSTER_JOIN), or an image without OKE's bootstrap: see "
+                    f"{args['pool'] or 'The nodes'}: {status} after {args['timeout'] / 60:.0f} min. A node that runs "
+                    "in OCI but does not join lacks the policy CLUSTER_JOIN, or its image lacks OKE's bootstrap: see "
                     "docs/oci_policies.md."
                 )
             time.sleep(pause)
             pause = min(pause * 1.5, LAST_POLL)
 
     def _await_labels(self, args: dict[str, Any], backing: dict[str, Backing]) -> list[Node]:
-        """A label may come a moment after its update has ended."""
+        """Waits for the labels, which may appear a moment after their update has completed."""
         deadline = time.monotonic() + min(LABELS, args["timeout"])
         while True:
             nodes = self._nodes(args)

@@ -30,13 +30,14 @@ class ActionModule(RdmaAction):
     spec = SPEC
 
     def act(self, args: dict[str, Any]) -> dict[str, Any]:
+        """The verdict with findings, pods, transport and, on request, a completion; failed unless it is proven."""
         connection = Api(args)
         here = self._deployment(connection, args["name"])
         documents = self._documents(connection, here.uuid)
         names = [here.name, api.canonical(*documents, name=here.name, uuid=here.uuid)]
         expected = Expected(args["nodes"], args["gpus"], args["nccl_log"])
         answer = self._answer(args, here, documents) if args["completion"] or args["endpoint"] else {}
-        pods, transports, found = self._look(names, args, expected)
+        pods, transports, found = self._observe(names, args, expected)
         verdict = core.verdict(found, expected.logged)
         result: dict[str, Any] = {
             "changed": False,
@@ -48,18 +49,18 @@ class ActionModule(RdmaAction):
         }
         if verdict == "failed" or (verdict == "unknown" and expected.logged):
             lines = "\n".join(f"- {item.line()}" for item in found[:SHOWN])
-            told = "does not use RDMA as asked for" if verdict == "failed" else "is not proven to use RDMA"
-            result.update(failed=True, msg=f"{here.name} {told}:\n{lines}")
+            outcome = "does not use RDMA as required" if verdict == "failed" else "is not proven to use RDMA"
+            result.update(failed=True, msg=f"{here.name} {outcome}:\n{lines}")
         return result
 
     def _deployment(self, connection: Api, name: str) -> api.Deployment:
         same = [item for item in api.of_name(connection.deployments(), name) if not item.leaving]
         if not same:
-            raise NotFound(f"Blueprints has no deployment {name} to look at.")
+            raise NotFound(f"Blueprints has no deployment {name}.")
         return same[0]
 
     def _documents(self, connection: Api, uuid: str) -> list[Any]:
-        """Digest and workspace; either may be missing."""
+        """Digest and workspace, as far as they can be read."""
         found: list[Any] = []
         for read in (functools.partial(connection.digest, uuid), connection.workspace):
             try:
@@ -73,10 +74,10 @@ class ActionModule(RdmaAction):
 
     # ---- pods and their logs
 
-    def _look(
+    def _observe(
         self, names: list[str], args: dict[str, Any], expected: Expected
     ) -> tuple[list[Pod], list[Json], list[Finding]]:
-        """Again until it is proven or the time is over: NCCL prints its channels only when the model is loaded."""
+        """Repeats until it is proven or timeout: NCCL prints its channels only when the model is loaded."""
         started, pause = time.monotonic(), FIRST_POLL
         path = self.client.path("v1", "Pod", args["namespace"])
         while True:
@@ -102,20 +103,20 @@ class ActionModule(RdmaAction):
         lines = itertools.islice(self.client.log_lines(item.namespace, item.name), MOST_LINES)
         return (core.bare(line) for line in lines if " NCCL INFO " in line)
 
-    # ---- its endpoint
+    # ---- endpoint
 
     def _answer(self, args: dict[str, Any], here: api.Deployment, documents: list[Any]) -> dict[str, Any]:
         url = args["endpoint"] or api.endpoint(*documents, name=here.name, uuid=here.uuid)
         if not url:
-            raise InputError(f"Blueprints does not tell where {here.name} answers; give endpoint.")
+            raise InputError(f"Blueprints does not report an endpoint of {here.name}; set endpoint.")
         service = Http(url.rstrip("/"), args["verify_tls"], args["ca_path"] or "")
         self._await_health(service, args)
         model = core.model(service.send("list its models", "GET", "/v1/models"))
         body = {"model": model, "prompt": args["prompt"], "max_tokens": 16, "temperature": 0}
         started = time.monotonic()
-        text = core.completion(service.send(f"complete a prompt by {here.name}", "POST", "/v1/completions", body))
+        text = core.completion(service.send(f"complete a prompt with {here.name}", "POST", "/v1/completions", body))
         if not text:
-            raise ClusterError(f"{here.name} at {url} answered a prompt without any text.")
+            raise ClusterError(f"{here.name} at {url} answered a prompt with no text.")
         seconds = round(time.monotonic() - started, 2)
         self.progress(f"{here.name}: completed a prompt in {seconds} s")
         return {"endpoint": url, "model": model, "completion": text[:200], "completion_seconds": seconds}
@@ -129,7 +130,7 @@ class ActionModule(RdmaAction):
             except ClusterError as error:
                 if self.check_mode or time.monotonic() - started >= args["timeout"]:
                     raise ClusterError(f"{args['name']} is not healthy: {error}", error.status) from None
-                self.progress(f"{args['name']}: /health is not there yet ({error.status or 'no answer'})")
+                self.progress(f"{args['name']}: /health does not answer yet ({error.status or 'no answer'})")
             time.sleep(pause)
             pause = min(pause * 1.5, LAST_POLL)
 

@@ -1,7 +1,7 @@
 # Copyright: gpuops.rdma contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Installs OCI AI Blueprints on an existing cluster, by its Terraform stack."""
+"""Installs OCI AI Blueprints on an existing cluster with its Terraform stack."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ class ActionModule(RdmaAction):
     spec = SPEC
 
     def act(self, args: dict[str, Any]) -> dict[str, Any]:
+        """Brings the installation into its state; returns the stack's result with API and portal URL."""
         args = plain(args)
         oci.of_kind(args["compartment"], "compartment", "compartment")
         session = oci.Session(args)
@@ -33,7 +34,7 @@ class ActionModule(RdmaAction):
             return self._login(stack)
         chosen = self._choose(session, stack, args)
         result = stack.present(self.check_mode, args["state"] == "planned")
-        result.update({"tools": chosen.told, **self._shown(result["outputs"])})
+        result.update({"tools": chosen.notes, **self._shown(result["outputs"])})
         if chosen.warnings:
             result["warnings"] = chosen.warnings
         if result["job"] and args["certificate_timeout"] and not self.check_mode:
@@ -46,19 +47,19 @@ class ActionModule(RdmaAction):
         return {"api_url": found["api"], "portal_url": found["portal"]}
 
     def _choose(self, session: oci.Session, stack: stack_run.Stack, args: dict[str, Any]) -> blueprints_stack.Chosen:
-        """Completes the stack's variables from the cluster and from what runs in it."""
+        """Completes the stack's variables from the cluster and its workloads."""
         found, table = stack.find(), _edge.table()
         given = {**args["variables"], **args["secret_variables"]}
         there = found["variables"] if found else None
         workloads = survey.workloads(self.client, ("deployments",))
         chosen = blueprints_stack.choose(table, workloads, given, there)
-        for line in chosen.told:
+        for line in chosen.notes:
             self.progress(line)
         values = dict(chosen.variables)
         if args["cluster"]:
             values.update(_edge.place(session, args["cluster"], args))
         elif found is None:
-            raise InputError("On which cluster? Give its OCID in cluster.")
+            raise InputError("Set cluster to the OCID of the cluster to install on.")
         version = stack.file(table["version_file"]).strip()
         values.update({table["version"]: version} if version else {})
         admin, password = table["admin"], args["admin_password"]
@@ -77,12 +78,10 @@ class ActionModule(RdmaAction):
         return chosen
 
     def _login(self, stack: stack_run.Stack) -> dict[str, Any]:
-        """Address and login; the result is not shown by Ansible."""
-        told = _edge.named(stack.last_outputs())
-        if not (told["api"] and told["username"] and told["password"]):
-            raise InputError(
-                f"The stack {stack.name} has no outputs yet that tell address and login: install it first."
-            )
-        shown = {"api_url": told["api"], "portal_url": told["portal"]}
-        login = {"admin_username": told["username"], "admin_password": told["password"]}
+        """Address and login; Ansible does not show the result (no_log)."""
+        found = _edge.named(stack.last_outputs())
+        if not (found["api"] and found["username"] and found["password"]):
+            raise InputError(f"The stack {stack.name} has no outputs with address and login yet: install it first.")
+        shown = {"api_url": found["api"], "portal_url": found["portal"]}
+        login = {"admin_username": found["username"], "admin_password": found["password"]}
         return {"changed": False, **shown, **login, "_ansible_no_log": True}

@@ -1,7 +1,7 @@
 # Copyright: gpuops.rdma contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Waits until the instances of a pool on OCI are nodes of the cluster, and says why one is not."""
+"""Waits until the instances of an OCI pool are nodes of the cluster, and reports why one is not."""
 
 from __future__ import annotations
 
@@ -13,25 +13,26 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._kube import wait
 from ansible_collections.gpuops.rdma.plugins.module_utils._specs.oci_join_wait import SPEC
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base.action import RdmaAction
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._kube.watch import Watcher
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._oci import join_look
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._oci import join_read
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._oci import session as oci
 
 SHOWN = 20
 SETTLE = 30.0
-"""Seconds that others are waited for once a cause is proven: it is the pool's, not the node's."""
-REMEDY = "Mend the cause and run again: the pool is used as it is, nothing is removed."
+"""Seconds to wait for other nodes once a cause is proven: it usually affects the whole pool."""
+REMEDY = "Fix the cause and run again: the pool is kept as it is, nothing is removed."
 
 
 class ActionModule(RdmaAction):
     spec = SPEC
 
     def act(self, args: dict[str, Any]) -> dict[str, Any]:
+        """Waits; returns joined nodes, late instances with their diagnosis, and seconds. Raises DeadlinePassed."""
         for option in ("compartment", "cluster"):
             oci.of_kind(args[option], option, option)
-        join_look.pool_kind(args["pool"])
+        join_read.pool_kind(args["pool"])
         session = oci.Session(args)
         with Watcher(self.client) as watcher:
-            joining = join_look.Joining(session, watcher, args)
+            joining = join_read.Joining(session, watcher, args)
             result = wait.look(joining.read()) if self.check_mode else self._wait(joining, watcher, args)
             nodes = joining.joined()
         return {
@@ -46,7 +47,7 @@ class ActionModule(RdmaAction):
             "calls": session.requests,
         }
 
-    def _wait(self, joining: join_look.Joining, watcher: Watcher, args: dict[str, Any]) -> wait.Result:
+    def _wait(self, joining: join_read.Joining, watcher: Watcher, args: dict[str, Any]) -> wait.Result:
         try:
             return wait.await_state(
                 joining.read,
@@ -63,5 +64,5 @@ class ActionModule(RdmaAction):
             texts: dict[str, list[str]] = {}
             for name, text in found.items():
                 texts.setdefault(text, []).append(name)
-            told = "".join(f"\n- {', '.join(names)}: {text}" for text, names in texts.items())
-            raise DeadlinePassed(f"{error}{told}", {**error.late, **found}) from None
+            diagnoses = "".join(f"\n- {', '.join(names)}: {text}" for text, names in texts.items())
+            raise DeadlinePassed(f"{error}{diagnoses}", {**error.late, **found}) from None

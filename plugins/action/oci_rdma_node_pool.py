@@ -1,7 +1,7 @@
 # Copyright: gpuops.rdma contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""An RDMA pool of an OKE cluster: made, adopted, changed or ended."""
+"""Creates, adopts, changes or deletes an RDMA pool of an OKE cluster."""
 
 from __future__ import annotations
 
@@ -31,6 +31,7 @@ class ActionModule(RdmaAction):
     spec = SPEC
 
     def act(self, args: dict[str, Any]) -> dict[str, Any]:
+        """Brings the pool into its state; returns pool, changes, warnings and, on request, a diff."""
         for option, kind in {**OCIDS, "pool": POOL[args["kind"]]}.items():
             if args[option]:
                 oci.of_kind(args[option], kind, option)
@@ -41,24 +42,24 @@ class ActionModule(RdmaAction):
         session = oci.Session(args)
         pool = pool_run.POOLS[args["kind"]](session, wanted, self.progress, args["timeout"])
         if args["state"] == "absent":
-            told = pool.absent(self.check_mode, args["confirm"])
+            result = pool.absent(self.check_mode, args["confirm"])
         else:
-            told = pool.present(self.check_mode, args["wait"], args["ignore"])
-        for line in told.get("warnings", ()):
+            result = pool.present(self.check_mode, args["wait"], args["ignore"])
+        for line in result.get("warnings", ()):
             self.progress(f"warning: {line}")
         if self.diff_mode:
-            told["diff"] = _diff(told)
-        return {**told, "calls": session.requests}
+            result["diff"] = _diff(result)
+        return {**result, "calls": session.requests}
 
 
-def _diff(told: dict[str, Any]) -> dict[str, str]:
-    """The pool's fields that change, one a line."""
-    if told["created"]:
+def _diff(result: dict[str, Any]) -> dict[str, str]:
+    """The pool's fields that change, one per line."""
+    if result["created"]:
         kept = ("kind", "name", "shape", "size", "availability_domain")
-        made = {key: told["pool"].get(key) for key in kept}
+        made = {key: result["pool"].get(key) for key in kept}
         return {"before": "", "after": json.dumps(made, indent=2) + "\n"}
     sides = {}
     for side in ("before", "after"):
-        lines = [f"{item['what']}: {json.dumps(item[side], sort_keys=True)}\n" for item in told["changes"]]
+        lines = [f"{item['what']}: {json.dumps(item[side], sort_keys=True)}\n" for item in result["changes"]]
         sides[side] = "".join(lines)
     return sides

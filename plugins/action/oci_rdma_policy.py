@@ -20,20 +20,21 @@ class ActionModule(RdmaAction):
     spec = SPEC
 
     def act(self, args: dict[str, Any]) -> dict[str, Any]:
+        """Writes what is missing; returns statements added, unknown ones, policy and dynamic group."""
         for option, kind in OCIDS.items():
             if args[option]:
                 oci.of_kind(args[option], kind, option)
         session = oci.Session(args)
-        told = policy_run.Writer(session, configs.plain(args), self.progress).run(self.check_mode)
-        for item in told["unknown"]:
+        result = policy_run.Writer(session, configs.plain(args), self.progress).run(self.check_mode)
+        for item in result["unknown"]:
             self.progress(f"unknown: {item['statement']}: {item['reason']}")
         if self.diff_mode:
-            told["diff"] = _diff(told)
-        return {**told, "calls": session.requests}
+            result["diff"] = _diff(result)
+        return {**result, "calls": session.requests}
 
 
-def _diff(told: dict[str, Any]) -> dict[str, str]:
-    group = told["dynamic_group"]
+def _diff(result: dict[str, Any]) -> dict[str, str]:
+    group = result["dynamic_group"]
     before = f"{group['name']}: {group['before']}\n" if group and group["before"] else ""
     after = f"{group['name']}: {group['rule']}\n" if group else ""
-    return {"before": before, "after": after + "".join(f"{line}\n" for line in told["added"])}
+    return {"before": before, "after": after + "".join(f"{line}\n" for line in result["added"])}

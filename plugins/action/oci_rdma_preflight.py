@@ -1,7 +1,7 @@
 # Copyright: gpuops.rdma contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Whether an RDMA pool may be made on OCI: everything that speaks against it, at once. Reads only."""
+"""Whether an RDMA pool can be created on OCI: all obstacles at once. Read-only."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import F
 from ansible_collections.gpuops.rdma.plugins.module_utils._oci import preflight
 from ansible_collections.gpuops.rdma.plugins.module_utils._specs.oci_rdma_preflight import SPEC
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base.action import RdmaAction
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._oci import look
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._oci import preflight_read
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._oci import session as oci
 
 SHOWN = 50
@@ -23,23 +23,24 @@ class ActionModule(RdmaAction):
     spec = SPEC
 
     def act(self, args: dict[str, Any]) -> dict[str, Any]:
+        """Findings and missing policy statements; failed if a finding is an error."""
         for option, kind in OCIDS.items():
             if args[option]:
                 oci.of_kind(args[option], kind, option)
         session = oci.Session(args)
         pool = preflight.Pool(**{field.name: args[field.name] for field in dataclasses.fields(preflight.Pool)})
-        asker = look.Asker(session, pool, args["compartment"], args["security_groups"])
-        found = look.findings(asker)
+        reader = preflight_read.Reader(session, pool, args["compartment"], args["security_groups"])
+        found = preflight_read.findings(reader)
         if args["policies"]:
-            sets = args["policy_sets"] or [look.SETS[pool.kind]]
-            found += asker.policies(args["group"], args["user_groups"], args["policy_options"], sets)
-        return self._told([self._severity(item, args["ignore"]) for item in found], session.requests)
+            sets = args["policy_sets"] or [preflight_read.SETS[pool.kind]]
+            found += reader.policies(args["group"], args["user_groups"], args["policy_options"], sets)
+        return self._result([self._severity(item, args["ignore"]) for item in found], session.requests)
 
     def _severity(self, item: Finding, ignore: list[str]) -> Finding:
         ignored = item.severity == "error" and item.id in ignore
         return dataclasses.replace(item, severity="warning") if ignored else item
 
-    def _told(self, found: list[Finding], calls: int) -> dict[str, Any]:
+    def _result(self, found: list[Finding], calls: int) -> dict[str, Any]:
         errors = [item for item in found if item.severity == "error"]
         for item in found:
             if item.severity != "error":
@@ -52,5 +53,5 @@ class ActionModule(RdmaAction):
         }
         if errors:
             lines = "\n".join(f"- {item.line()}" for item in errors[:SHOWN])
-            result.update(failed=True, msg=f"{len(errors)} reasons against this pool; nothing was changed:\n{lines}")
+            result.update(failed=True, msg=f"{len(errors)} faults prevent this pool; nothing was changed:\n{lines}")
         return result

@@ -20,10 +20,11 @@ class ActionModule(RdmaAction):
     spec = SPEC
 
     def act(self, args: dict[str, Any]) -> dict[str, Any]:
+        """Imports or copies the image; returns its OCID, state and the shapes added."""
         session.of_kind(args["compartment"], "compartment", "compartment")
         if [bool(args["url"]), bool(args["index"]), bool(args["image"])].count(True) != 1:
             raise InputError(
-                "Which image? Give one of url, index with what to pick from it, or image with from_region and bucket."
+                "Set one of url, index (with the fields to select an image by), or image (with from_region and bucket)."
             )
         if args["image"]:
             session.of_kind(args["image"], "image", "image")
@@ -47,4 +48,4 @@ def _index(path: Path) -> Any:
     except OSError as error:
         raise InputError(f"Cannot read the image index {path}: {error.strerror}.") from None
     except ValueError as error:
-        raise InputError(f"Cannot read the image index {path}: no JSON ({error}).") from None
+        raise InputError(f"Cannot read the image index {path}: not JSON ({error}).") from None

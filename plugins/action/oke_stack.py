@@ -1,7 +1,7 @@
 # Copyright: gpuops.rdma contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Makes an OKE cluster by a Terraform stack of Resource Manager, or takes one as it is, and writes its inventory."""
+"""Creates an OKE cluster with a Terraform stack of Resource Manager, or adopts one, and writes its inventory."""
 
 from __future__ import annotations
 
@@ -24,11 +24,12 @@ class ActionModule(RdmaAction):
     spec = SPEC
 
     def act(self, args: dict[str, Any]) -> dict[str, Any]:
+        """Brings the stack into its state and writes inventory and kubeconfig; returns outputs, plan and job."""
         args = plain(args)
         oci.of_kind(args["compartment"], "compartment", "compartment")
         session = oci.Session(args)
         if args["cluster"]:
-            result = self._as_it_is(session, args)
+            result = self._adopted(session, args)
         else:
             stack = stack_run.Stack(session, args, self.progress)
             if args["state"] == "absent":
@@ -39,10 +40,10 @@ class ActionModule(RdmaAction):
         result["calls"] = session.requests
         return result
 
-    def _as_it_is(self, session: oci.Session, args: dict[str, Any]) -> dict[str, Any]:
-        """A cluster that is there, in the words of the stack's outputs."""
+    def _adopted(self, session: oci.Session, args: dict[str, Any]) -> dict[str, Any]:
+        """The result for an existing cluster, with the keys of the stack's outputs."""
         if args["state"] != "present" or args["stack"] or args["zip"]:
-            raise InputError("cluster takes a cluster as it is: leave out stack and zip, and use state=present.")
+            raise InputError("cluster adopts an existing cluster: leave out stack and zip, and use state=present.")
         key = oci.of_kind(args["cluster"], "cluster", "cluster")
         found = session.call(f"read the cluster {key}", "oke", "get_cluster", key).data
         if found.lifecycle_state not in ("ACTIVE", "UPDATING"):
@@ -56,8 +57,15 @@ class ActionModule(RdmaAction):
             "vcn_id": found.vcn_id or "",
             "kubernetes_version": found.kubernetes_version or "",
         }
-        told = {"stack_id": "", "name": found.name, "state": found.lifecycle_state, "job": "", "plan": {}}
-        return {**told, "changed": False, "did": [], "outputs": outputs, "secret_outputs": [], "variables_changed": []}
+        result = {"stack_id": "", "name": found.name, "state": found.lifecycle_state, "job": "", "plan": {}}
+        return {
+            **result,
+            "changed": False,
+            "did": [],
+            "outputs": outputs,
+            "secret_outputs": [],
+            "variables_changed": [],
+        }
 
     def _files(self, session: oci.Session, args: dict[str, Any], outputs: Json) -> bool:
         changed = False
@@ -75,13 +83,13 @@ class ActionModule(RdmaAction):
         details = models.CreateClusterKubeconfigContentDetails(
             token_version="2.0.0", endpoint=args["kubeconfig_endpoint"]
         )
-        what = f"make a kubeconfig of {cluster}"
+        what = f"create a kubeconfig for {cluster}"
         more = {"create_cluster_kubeconfig_content_details": details}
         answer = session.call(what, "oke", "create_kubeconfig", cluster, **more)
         return self._write(Path(args["kubeconfig_dest"]), answer.data.content.decode("utf-8"), 0o600)
 
     def _write(self, path: Path, text: str, mode: int) -> bool:
-        """Whether there was something to write."""
+        """Writes the file unless it has this text already; whether it changed."""
         try:
             if path.is_file() and path.read_text(encoding="utf-8") == text:
                 return False

@@ -1,7 +1,7 @@
 # Copyright: gpuops.rdma contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""OKE clusters of a compartment, or the GPU nodes of a cluster, as inventory."""
+"""Inventory of the OKE clusters of a compartment, or of the GPU nodes of a cluster."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ version_added: 0.1.0
 description:
 - With O(hosts=clusters) every cluster of a compartment is a host, for the main job. With O(hosts=nodes) the nodes of a
   cluster are hosts, for checks over SSH, with their place in the RDMA network and their health.
-- A kubeconfig is not part of it. With several clusters the kubeconfig has a context for each, and C(compose) says which
-  is the host's, as in the example. A job on a host refuses a kubeconfig that leads to another cluster.
+- It provides no kubeconfig. For several clusters, use a kubeconfig with a context for each and select it by C(compose),
+  as in the example. A job refuses a kubeconfig that points to another cluster than its host.
 - The number of calls depends on pools, subnets and pages, not on the number of nodes. Lists are read in pages of 1,000.
-- The file's name ends with C(oke.yml) or C(oke.yaml). docs/oci.md shows what comes out.
+- The file's name must end with C(oke.yml) or C(oke.yaml). docs/oci.md shows the resulting hosts.
 extends_documentation_fragment:
 - gpuops.rdma.oci
 - constructed
 - inventory_cache
 options:
   plugin:
-    description: Always V(gpuops.rdma.oke).
+    description: Must be V(gpuops.rdma.oke).
     type: str
     required: true
     choices: [gpuops.rdma.oke]
   hosts:
-    description: What a host is.
+    description: What the hosts of the inventory are.
     type: str
     choices: [clusters, nodes]
     default: clusters
@@ -38,14 +38,14 @@ options:
     env:
     - name: OCI_COMPARTMENT
   subcompartments:
-    description: With O(hosts=clusters), look into the compartments inside too.
+    description: With O(hosts=clusters), include nested compartments.
     type: bool
     default: false
   cluster:
-    description: With O(hosts=nodes), OCID or name of the cluster. May be left out when O(cluster_networks) are given.
+    description: With O(hosts=nodes), OCID or name of the cluster. Optional with O(cluster_networks).
     type: str
   cluster_networks:
-    description: OCIDs of cluster networks whose instances are nodes too. OCI does not tell which cluster they joined.
+    description: OCIDs of cluster networks whose instances are nodes too. OCI does not report their cluster.
     type: list
     elements: str
     default: []
@@ -54,7 +54,7 @@ options:
     type: bool
     default: true
   gpu_only:
-    description: Leave out nodes of shapes without GPUs that this collection knows.
+    description: Leave out nodes whose shape has no GPUs or is unknown to this collection.
     type: bool
     default: true
   remote_user:
@@ -62,15 +62,15 @@ options:
     type: str
     default: ubuntu
   bastion:
-    description: Hosts to jump over on the way to the nodes, in order, as V(user@host).
+    description: SSH jump hosts on the way to the nodes, in order, as V(user@host).
     type: list
     elements: str
     default: []
 """
 
 EXAMPLES = r"""
-# clusters.oke.yml: the main job on all clusters of a compartment, by the contexts that
-# oci ce cluster create-kubeconfig has written
+# clusters.oke.yml: the main job on all clusters of a compartment, with the contexts that
+# oci ce cluster create-kubeconfig wrote
 plugin: gpuops.rdma.oke
 compartment: ocid1.compartment.oc1..aaaa
 profile: DEFAULT
@@ -114,9 +114,11 @@ class InventoryModule(BaseInventoryPlugin, Constructable, Cacheable):  # type: i
     NAME = "gpuops.rdma.oke"
 
     def verify_file(self, path: str) -> bool:
+        """Whether the file's name ends with oke.yml or oke.yaml."""
         return bool(super().verify_file(path)) and path.endswith(("oke.yml", "oke.yaml"))
 
     def parse(self, inventory: Any, loader: Any, path: str, cache: bool = True) -> None:
+        """Adds the hosts to ``inventory``. AnsibleParserError for wrong options and refused calls."""
         super().parse(inventory, loader, path, cache)
         self._read_config_data(path)
         try:
@@ -127,15 +129,15 @@ class InventoryModule(BaseInventoryPlugin, Constructable, Cacheable):  # type: i
             self._add(host)
 
     def _hosts(self, key: str, cache: bool) -> list[Json]:
-        """From the cache, where it is asked for and not to be refreshed."""
-        asked = self.get_option("cache")
-        if asked and cache:
+        """The hosts, from the cache if it is enabled and not to be refreshed."""
+        cached = self.get_option("cache")
+        if cached and cache:
             try:
                 return list(self._cache[key]["hosts"])
             except (KeyError, TypeError):
-                pass  # not there, or expired
+                pass  # missing or expired
         hosts = self._read()
-        if asked:
+        if cached:
             self._cache[key] = {"hosts": hosts}
         return hosts
 
@@ -185,7 +187,7 @@ class InventoryModule(BaseInventoryPlugin, Constructable, Cacheable):  # type: i
         places = self._places(session) if self.get_option("topology") else []
         listed = oke_inventory.Listed(managed, members, attachments, addresses, places, sizes)
         hosts, faults = oke_inventory.nodes(listed, _shapes())
-        self._tell(faults)
+        self._report(faults)
         if self.get_option("gpu_only"):
             hosts = [host for host in hosts if host["vars"]["oci_gpus"]]
         common = {"ansible_user": self.get_option("remote_user")}
@@ -193,15 +195,15 @@ class InventoryModule(BaseInventoryPlugin, Constructable, Cacheable):  # type: i
         common.update({"ansible_ssh_common_args": jump} if jump else {})
         return [{**host, "vars": {**host["vars"], **common}} for host in hosts]
 
-    def _tell(self, faults: list[str]) -> None:
-        """With strict a host that cannot be resolved is an error; else it is named and left out."""
+    def _report(self, faults: list[str]) -> None:
+        """With strict a host that cannot be resolved is an error, else a warning, and the host is left out."""
         if faults and self.get_option("strict"):
             raise InputError(f"{len(faults)} nodes cannot be resolved (strict): {'; '.join(faults[:5])}.")
         for fault in faults[:5]:
             self.display.warning(f"gpuops.rdma.oke: {fault}")
 
     def _managed(self, session: oci.Session) -> list[Json]:
-        """Pools of the cluster; only a single pool tells its nodes, so one call a pool."""
+        """Pools of the cluster with nodes; only get_node_pool returns nodes, so one call per pool."""
         compartment, cluster = self.get_option("compartment"), self._cluster(session)
         what = f"list node pools of {cluster}"
         pools = session.all(what, "oke", "list_node_pools", compartment, cluster_id=cluster, limit=oci.PAGE)
@@ -221,8 +223,8 @@ class InventoryModule(BaseInventoryPlugin, Constructable, Cacheable):  # type: i
         found = [item.id for item in there if item.name == given]
         if len(found) != 1:
             known = ", ".join(sorted({item.name for item in there})) or "none"
-            many = f"{len(found)} clusters are named {given!r}; give the OCID"
-            raise InputError(f"{many if found else f'No cluster is named {given!r}'}. Clusters there: {known}.")
+            many = f"{len(found)} clusters are named {given!r}; set cluster to the OCID"
+            raise InputError(f"{many if found else f'No cluster is named {given!r}'}. Existing clusters: {known}.")
         return str(found[0])
 
     def _members(self, session: oci.Session) -> tuple[dict[str, list[Json]], dict[str, int]]:
@@ -239,7 +241,7 @@ class InventoryModule(BaseInventoryPlugin, Constructable, Cacheable):  # type: i
         return members, sizes
 
     def _addresses(self, session: oci.Session) -> tuple[list[Json], list[Json]]:
-        """VNICs of the compartment and private addresses by subnet: pages, no call an instance."""
+        """VNICs of the compartment and private addresses by subnet: no call per instance."""
         compartment = self.get_option("compartment")
         what = f"list VNICs of {compartment}"
         attached = session.all(what, "compute", "list_vnic_attachments", compartment, limit=oci.PAGE)
@@ -252,7 +254,7 @@ class InventoryModule(BaseInventoryPlugin, Constructable, Cacheable):  # type: i
         return attachments, addresses
 
     def _places(self, session: oci.Session) -> list[Json]:
-        """Hosts with their place and health; without the right to see them the nodes come without these."""
+        """Hosts with place and health; [] with a warning if this user may not list them."""
         where = session.tenancy or self.get_option("compartment")
         more = {"compute_host_in_subtree": True} if session.tenancy else {}
         try:
@@ -260,7 +262,7 @@ class InventoryModule(BaseInventoryPlugin, Constructable, Cacheable):  # type: i
         except NotFound as error:
             if self.get_option("strict"):
                 raise
-            self.display.warning(f"gpuops.rdma.oke: nodes come without block and health: {error}")
+            self.display.warning(f"gpuops.rdma.oke: nodes have no block and no health: {error}")
             return []
         return [_plain(item, PLACE) for item in listed]
 
@@ -270,7 +272,7 @@ def _plain(item: Any, names: tuple[str, ...]) -> Json:
 
 
 def _inside(session: oci.Session, top: str) -> dict[str, str]:
-    """OCID -> name of all compartments inside, level by level: OCI lists a whole tree only from the root."""
+    """OCID -> name of all nested compartments, level by level: OCI lists a whole tree only from the root."""
     found: dict[str, str] = {}
     ahead = [top]
     while ahead:

@@ -36,7 +36,7 @@ init_plugin_loader([str(ROOT / ".cache" / "collections")])
 from ansible.inventory.data import InventoryData
 from ansible.parsing.dataloader import DataLoader
 from ansible_collections.gpuops.rdma.plugins.module_utils._oci.preflight import Pool
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._oci import look, session
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._oci import preflight_read, session
 from support import oci_site
 
 PREFLIGHT, PER_1000, REPEAT = 2.0, 1.0, 3
@@ -108,8 +108,8 @@ class Bench:
             subnet=oci_site.SUBNET,
             cluster=self.site["cluster"],
         )
-        asker = look.Asker(session.Session(options), pool, GPU, ())
-        assert not look.findings(asker)
+        asker = preflight_read.Reader(session.Session(options), pool, GPU, ())
+        assert not preflight_read.findings(asker)
         asker.policies("oke-gpu", [], [], ["managed_compute_cluster"])
 
     def inventory(self) -> None:

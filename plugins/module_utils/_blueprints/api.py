@@ -1,10 +1,10 @@
 # Copyright: gpuops.rdma contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What the API of OCI AI Blueprints answers, and what it means. PRIVATE to the collection.
+"""Answers of the API of OCI AI Blueprints, and what they mean. PRIVATE to the collection.
 
-The control plane's source is not public: calls and states are those of its documentation (oci-ai-blueprints 1807459d)
-and of Oracle's own clients. Where a form is not documented, any is accepted; docs/blueprints.md lists what is not.
+The control plane's source is not public: calls and states are from its documentation (oci-ai-blueprints 1807459d) and
+from Oracle's clients. Any format is accepted where none is documented; docs/blueprints.md lists these.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ READY: dict[str, tuple[str, ...]] = {
     "shared_node_pool": ("active", "monitoring", "completed"),
     "team": ("active", "monitoring", "completed"),
 }
-"""Mode -> statuses of a deployment that has what it asked for. There is no published list."""
+"""Mode -> statuses of a ready deployment. There is no published list."""
 LEAVING = "decommission"
 _FAILED = re.compile(r"fail|error", re.IGNORECASE)
 _DATE = re.compile(r"(\d{4}-\d\d-\d\d) (\d{1,2}):(\d\d) ([AP]M) UTC", re.IGNORECASE)
@@ -34,12 +34,12 @@ _TITLE = re.compile(r"<title[^>]*>(.*?)</title>", re.IGNORECASE | re.DOTALL)
 _TRUE, _FALSE = ("true", "yes", "on", "1"), ("false", "no", "off", "0")
 _EMPTY: tuple[Any, ...] = (None, "", [], {})
 LONGEST = 600
-"""Characters of an answer that are shown."""
+"""Characters of an answer in a message."""
 
 
 @dataclass(frozen=True)
 class Deployment:
-    """One entry of GET /deployment/. ``created``: ISO 8601 where the date could be read, else as it came."""
+    """One entry of GET /deployment/. ``created``: ISO 8601 if the date could be parsed, else unchanged."""
 
     uuid: str
     name: str
@@ -50,24 +50,27 @@ class Deployment:
 
     @property
     def leaving(self) -> bool:
+        """Whether it is being undeployed."""
         return self.directive.lower() == LEAVING
 
     @property
     def ready(self) -> bool:
+        """Whether its status is one of a ready deployment of its mode; of any mode if that is unknown."""
         known = READY.get(self.mode) or tuple({item for items in READY.values() for item in items})
         return not self.leaving and self.status.lower() in known
 
     @property
     def failed(self) -> bool:
-        """No status for a failure is documented: one whose name says so counts as one."""
+        """Whether its status contains fail or error; no failure status is documented."""
         return bool(_FAILED.search(self.status))
 
-    def told(self) -> str:
-        return f"{self.status or 'without status'}{', to be undeployed' if self.leaving else ''}"
+    def state(self) -> str:
+        """Status and directive, for messages."""
+        return f"{self.status or 'no status'}{', being undeployed' if self.leaving else ''}"
 
 
 def date(text: str) -> str:
-    """``2025-03-28 11:12 AM UTC`` -> ``2025-03-28T11:12:00Z``; other forms as they are."""
+    """``2025-03-28 11:12 AM UTC`` -> ``2025-03-28T11:12:00Z``; other formats unchanged."""
     found = _DATE.fullmatch(text.strip())
     if not found or not 1 <= int(found[2]) <= 12 or int(found[3]) > 59:
         return text
@@ -76,17 +79,19 @@ def date(text: str) -> str:
 
 
 def entries(document: Any) -> list[Deployment]:
-    """Of an answer with a list, plain or in an object (``results``, ``deployments``). DataError for anything else."""
+    """Deployments of an answer: a list, or an object with one list (``results``, ``deployments``). Raises DataError."""
     listed = document
     if isinstance(document, Mapping):
         lists = [value for value in document.values() if isinstance(value, list)]
         listed = lists[0] if len(lists) == 1 else None
     if not isinstance(listed, list) or not all(isinstance(item, Mapping) for item in listed):
-        raise DataError(f"The list of deployments has a form that is not known: {shown(document)}")
+        raise DataError(f"The list of deployments has an unknown format: {shown(document)}")
     return [entry(item) for item in listed]
 
 
 def entry(item: Mapping[str, Any]) -> Deployment:
+    """One entry of a list of deployments, under any of the key names in use."""
+
     def text(*names: str) -> str:
         return next((str(item[name]) for name in names if item.get(name) not in (None, "")), "")
 
@@ -101,17 +106,18 @@ def entry(item: Mapping[str, Any]) -> Deployment:
 
 
 def of_name(found: Sequence[Deployment], name: str, mode: str = "") -> list[Deployment]:
-    """Those with this name, the ones that stay first, then by age. ``mode``: only of this one, where it is told."""
+    """Deployments with this name, those being undeployed last, then by age. ``mode``: only those of this or no mode."""
     same = [item for item in found if item.name == name and (not mode or item.mode in ("", mode))]
     return sorted(same, key=lambda item: (item.leaving, item.created, item.uuid))
 
 
 def mode_of(blueprint: Mapping[str, Any]) -> str:
+    """recipe_mode of a blueprint, "" without one."""
     return str(blueprint.get("recipe_mode") or "")
 
 
 def created(document: Any) -> str:
-    """deployment_uuid of the answer to POST /deployment/, "" where it is not told."""
+    """deployment_uuid in the answer to POST /deployment/, "" if it is missing."""
     for item in _objects(document):
         for key in ("deployment_uuid", "uuid"):
             if isinstance(item.get(key), str) and item[key]:
@@ -123,13 +129,13 @@ def created(document: Any) -> str:
 
 
 def digest(blueprint: Mapping[str, Any]) -> str:
-    """The same for the same content, whatever the order of keys. It is the content's SHA-256: no secret can be read."""
+    """SHA-256 of the content, independent of the order of keys."""
     text = json.dumps(blueprint, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()
 
 
 def content(details: Any) -> Optional[Json]:
-    """The blueprint inside the answer for one deployment, as an object or as JSON text; None where it is not told."""
+    """The blueprint in the answer for one deployment, as an object or as JSON text; None if it is not there."""
     best: Optional[Json] = None
     for item in _objects(details):
         if "recipe_mode" in item and len(item) > 2 and (best is None or len(item) > len(best)):
@@ -137,11 +143,11 @@ def content(details: Any) -> Optional[Json]:
     return best
 
 
-def differing(sent: Mapping[str, Any], told: Mapping[str, Any]) -> list[str]:
-    """Names of the fields that were asked for and are otherwise. Fields that only the server has are its defaults."""
+def differing(sent: Mapping[str, Any], stored: Mapping[str, Any]) -> list[str]:
+    """Names of fields sent that the server has otherwise. Fields that only the server has are its defaults."""
     found: list[str] = []
     for key, value in sent.items():
-        other = told.get(key)
+        other = stored.get(key)
         if key == "recipe_container_env" and isinstance(value, list) and isinstance(other, list):
             found += _variables(key, value, other)
         elif other != value:
@@ -149,14 +155,14 @@ def differing(sent: Mapping[str, Any], told: Mapping[str, Any]) -> list[str]:
     return found
 
 
-def _variables(key: str, sent: Sequence[Any], told: Sequence[Any]) -> list[str]:
-    mine, theirs = ({str(item.get("key")): item.get("value") for item in one} for one in (sent, told))
+def _variables(key: str, sent: Sequence[Any], stored: Sequence[Any]) -> list[str]:
+    mine, theirs = ({str(item.get("key")): item.get("value") for item in one} for one in (sent, stored))
     return [f"{key}[{name}]" for name in dict.fromkeys([*mine, *theirs]) if mine.get(name) != theirs.get(name)]
 
 
 def typed(fields: Mapping[str, Any], kinds: Mapping[str, Any]) -> Json:
-    """A blueprint from values as inventories and command lines give them: texts become what the schema wants, and
-    empty ones are left out. ``kinds``: ``fields`` of files/oci/blueprints.yml. What cannot be read stays."""
+    """A blueprint from values of inventories and command lines: strings are converted to the schema's types, empty
+    values are left out, what cannot be converted stays. ``kinds``: ``fields`` of files/oci/blueprints.yml."""
     found: Json = {}
     for key, value in fields.items():
         if value not in _EMPTY:
@@ -191,19 +197,20 @@ def is_page(kind: str, body: str) -> bool:
 
 
 def title(body: str) -> str:
+    """Title of a web page, at most 80 characters; "" without one."""
     found = _TITLE.search(body)
     return " ".join(found[1].split())[:80] if found else ""
 
 
 def shown(document: Any) -> str:
-    """An answer in one line, without what speaks of a secret."""
+    """An answer in one line of at most LONGEST characters, secrets masked."""
     text = document if isinstance(document, str) else json.dumps(masked(document), ensure_ascii=False)
     text = " ".join(text.split())
     return text if len(text) <= LONGEST else text[:LONGEST] + "..."
 
 
 def words(document: Any) -> str:
-    """What a refusal says: its texts, with the field each stands under."""
+    """The messages in an error's body, each with its field's name, secrets masked."""
     if isinstance(document, (Mapping, list)):
         return "; ".join(dict.fromkeys(_words(masked(document), "")))[:LONGEST] or "no reason given"
     return shown(document) if document else "no reason given"
@@ -222,7 +229,7 @@ def _words(document: Any, key: str) -> Iterator[str]:
 
 
 def log_lines(document: Any) -> list[str]:
-    """Lines of /deployment_logs/, whose form is not documented: texts, objects, or either in an object."""
+    """Lines of /deployment_logs/, whose format is not documented: strings, objects, or either inside an object."""
     if isinstance(document, str):
         return [line for line in document.splitlines() if line.strip()]
     if isinstance(document, list):
@@ -232,20 +239,20 @@ def log_lines(document: Any) -> list[str]:
             return [
                 line for value in document.values() if isinstance(value, (list, Mapping)) for line in log_lines(value)
             ]
-        told = [str(value) for value in masked(dict(document)).values() if value not in (None, "")]
-        return [" ".join(told)] if told else []
+        texts = [str(value) for value in masked(dict(document)).values() if value not in (None, "")]
+        return [" ".join(texts)] if texts else []
     return []
 
 
 def without(text: str, secrets: Sequence[str]) -> str:
-    """``text`` without the secrets, whatever answered with them."""
+    """``text`` with the secrets masked."""
     for secret in sorted({item for item in secrets if item and len(item) > 3}, key=len, reverse=True):
         text = text.replace(secret, HIDDEN)
     return text
 
 
 def secrets_of(blueprint: Mapping[str, Any]) -> list[str]:
-    """Values of a blueprint that must not be shown: links with a right in them, texts under keys that say so."""
+    """Values of a blueprint that must not be shown: pre-authenticated links, and strings under secret-like keys."""
     return list(dict.fromkeys(_secrets(blueprint, masked(dict(blueprint)))))
 
 
@@ -263,35 +270,35 @@ def _secrets(value: Any, hidden: Any) -> Iterator[str]:
         yield value
 
 
-# ---- where a service answers -----------------------------------------------------------------------------------------
+# ---- endpoints of services -------------------------------------------------------------------------------------------
 
 
 def endpoint(*documents: Any, name: str, uuid: str) -> str:
     """URL of a deployment's service: ``service_endpoint_domain`` of its digest or ``public_endpoint`` of the workspace.
-    A domain without a scheme is served over TLS. "" where it is not told."""
+    A domain without a scheme is served over TLS. "" if it is missing."""
     for document in documents:
         for item in _objects(document):
-            told = item.get("service_endpoint_domain") or item.get("public_endpoint")
+            url = item.get("service_endpoint_domain") or item.get("public_endpoint")
             known = {str(item.get(key)) for key in ("deployment_uuid", "deployment-uuid", "deployment_name", "name")}
             mine = known & {name, uuid} or known == {"None"}
-            if isinstance(told, str) and told and mine:
-                return (told if "://" in told else f"https://{told}").rstrip("/")
+            if isinstance(url, str) and url and mine:
+                return (url if "://" in url else f"https://{url}").rstrip("/")
     return ""
 
 
 def canonical(*documents: Any, name: str, uuid: str) -> str:
-    """The name under which Blueprints runs a deployment in the cluster; "" where it is not told."""
+    """The name under which Blueprints runs a deployment in the cluster; "" if it is missing."""
     for document in documents:
         for item in _objects(document):
             known = {str(item.get(key)) for key in ("deployment_uuid", "deployment-uuid", "deployment_name", "name")}
-            told = item.get("canonical-name") or item.get("canonical_name")
-            if isinstance(told, str) and told and known & {name, uuid}:
-                return told
+            found = item.get("canonical-name") or item.get("canonical_name")
+            if isinstance(found, str) and found and known & {name, uuid}:
+                return found
     return ""
 
 
 def _objects(document: Any, depth: int = 0) -> Iterator[Mapping[str, Any]]:
-    """All objects in a document, the outer first; texts that are JSON objects are read."""
+    """All objects in a document, the outer first; strings that are JSON objects are parsed."""
     if depth > 6:
         return
     if isinstance(document, Mapping):
@@ -309,16 +316,16 @@ def _objects(document: Any, depth: int = 0) -> Iterator[Mapping[str, Any]]:
 
 
 def address(url: str, verify: bool) -> str:
-    """The API's base URL without its ending slash. InputError where a password would go in clear or into a log."""
+    """The API's base URL without trailing slash. InputError if a password would be sent in clear or be logged."""
     found = re.fullmatch(r"(https?)://([^/\s?#]+?)/*", url.strip())
     if not found:
-        told = f", not {url[:80]!r}" if "@" not in url else ""
-        raise InputError(f"url must be the API's address, https://api.<domain>{told}.")
+        given = f", not {url[:80]!r}" if "@" not in url else ""
+        raise InputError(f"url must be the API's address, https://api.<domain>{given}.")
     if "@" in found[2]:
-        raise InputError("url must not hold a user or a password: use username and password.")
+        raise InputError("url must not contain a user or a password: set username and password.")
     local = re.fullmatch(r"(127\.[\d.]+|localhost|\[::1\])(:\d+)?", found[2])
     if found[1] == "http" and verify and not local:
         raise InputError(
-            f"The API at {found[0]} has no TLS: the password would go in clear. Use https, or verify_tls=false."
+            f"The API at {found[0]} has no TLS: the password would be sent in clear. Use https, or verify_tls=false."
         )
     return f"{found[1]}://{found[2]}"

@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Nodes as OCI AI Blueprints sees them, and what backs them in OCI. PRIVATE to the collection.
 
-A pool that was asked for without its RDMA flag is made without RDMA, and nothing says so: only instances of a cluster
+A pool requested without its RDMA flag is created without RDMA, and nothing reports that: only instances of a cluster
 network or of a compute cluster have RDMA between them.
 """
 
@@ -44,12 +44,12 @@ class Node:
 
     @property
     def added(self) -> bool:
-        """Blueprints schedules RDMA deployments on it."""
+        """Whether Blueprints schedules RDMA deployments on it."""
         return bool(self.labels.get(POOL)) and all(self.labels.get(key) == "true" for key in (SHARED, RDMA))
 
 
 def node(obj: Json) -> Node:
-    """Of a Node object."""
+    """A Node made from a Node object of the cluster."""
     meta, spec, status = (obj.get(key) or {} for key in ("metadata", "spec", "status"))
     labels = meta.get("labels") or {}
     conditions = status.get("conditions") or []
@@ -64,8 +64,8 @@ def node(obj: Json) -> Node:
 
 
 def of_pool(nodes: Iterable[Node], pool: str, shape: str = "") -> list[Node]:
-    """Nodes of a shared pool: by its name in the label, however it is written. How Blueprints writes it is not public:
-    where no label has the name, nodes of shared pools of this shape."""
+    """Nodes of a shared pool, by the name in their label, ignoring case and punctuation: how Blueprints writes it is
+    not public. If no label has the name, nodes of this shape in any shared pool."""
     listed = list(nodes)
     named = [item for item in listed if _plain(item.labels.get(POOL, "")) == _plain(pool)]
     if named or not shape:
@@ -78,7 +78,7 @@ def _plain(name: str) -> str:
 
 
 def pools(nodes: Iterable[Node], rdma: bool = False) -> dict[str, int]:
-    """Nodes of each shared pool by its label, one of 0 where there is none. ``rdma``: only nodes with that label."""
+    """Pool label -> number of nodes, ``{"shared pools": 0}`` without any. ``rdma``: only nodes with the RDMA label."""
     found: dict[str, int] = {}
     for item in nodes:
         if item.labels.get(SHARED) == "true" and (not rdma or item.labels.get(RDMA) == "true"):
@@ -88,11 +88,11 @@ def pools(nodes: Iterable[Node], rdma: bool = False) -> dict[str, int]:
 
 
 def chosen(nodes: Sequence[Node], names: Sequence[str]) -> list[Node]:
-    """Those named, or all. InputError for a name that is no node."""
+    """The nodes with these names, or all. InputError for an unknown name."""
     known = {item.name: item for item in nodes}
     unknown = [name for name in names if name not in known]
     if unknown:
-        raise InputError(f"{some(unknown)} is no node of the cluster. A node's name on OKE is its private IP address.")
+        raise InputError(f"The cluster has no node {some(unknown)}. A node's name on OKE is its private IP address.")
     return [known[name] for name in names] if names else list(nodes)
 
 
@@ -106,29 +106,29 @@ def backed(nodes: Iterable[Node], backing: Mapping[str, Backing]) -> tuple[list[
 
 
 def no_rdma(pool: str, without: Sequence[Node]) -> str:
-    """What to say of a pool that was made without RDMA; "" for one that has it."""
+    """Message for a pool that was created without RDMA; "" for one with RDMA."""
     if not without:
         return ""
     return (
-        f"{pool or 'the pool'}: {some([item.name for item in without])} ({len(without)} nodes) are instances of no "
-        "cluster network and no compute cluster: not RDMA; recreate with blueprint_recreate=true"
+        f"{pool or 'the pool'}: {some([item.name for item in without])} ({len(without)} nodes) belong to no "
+        "cluster network or compute cluster: no RDMA; recreate the pool with blueprint_recreate=true"
     )
 
 
 def nothing(nodes: Sequence[Node], compartments: Sequence[str]) -> str:
-    """What to say where no node can be added."""
+    """Message when no node can be added."""
     if not nodes:
-        return "No node of the cluster has a shape with RDMA: there is none to add."
+        return "No node of the cluster has a shape with RDMA: there is nothing to add."
     return (
         f"None of {some([item.name for item in nodes])} ({len(nodes)} nodes) is an instance of a cluster network or "
-        f"compute cluster in {', '.join(compartments)}: there is none to add. Are these their compartments, and may "
-        "this user see them?"
+        f"compute cluster in {', '.join(compartments)}: there is nothing to add. Check the compartments, and that "
+        "this user may see them."
     )
 
 
 def updates(nodes: Iterable[Node], backing: Mapping[str, Backing], label: str) -> list[Json]:
-    """A blueprint for each node that has RDMA and is not yet added: the server takes one node each. The name is of this
-    node's very object: a node that joined anew is another one."""
+    """A blueprint for each node that has RDMA and is not added yet: the server accepts one node each. The name contains
+    the node object's uid: a node that rejoined counts as a new one."""
     return [
         {
             "recipe_mode": "update",
@@ -146,6 +146,7 @@ def _short(item: Node) -> str:
 
 
 def row(item: Node, backing: Optional[Backing]) -> Json:
+    """The node as the module returns it."""
     found = {"kind": backing.kind, "id": backing.id, "name": backing.name} if backing else {}
     return {
         "name": item.name,
@@ -159,4 +160,5 @@ def row(item: Node, backing: Optional[Backing]) -> Json:
 
 
 def some(names: Sequence[str]) -> str:
+    """The first five names, comma-separated; "..." if there are more."""
     return ", ".join(names[:5]) + (", ..." if len(names) > 5 else "")

@@ -42,6 +42,7 @@ class Pod:
 
 
 def pod(obj: Json) -> Pod:
+    """The Pod made from a pod object: GPUs, node, readiness and its access to NICs."""
     meta, spec, status = (obj.get(key) or {} for key in ("metadata", "spec", "status"))
     containers = [item for item in spec.get("containers") or [] if isinstance(item, Mapping)]
     limits: dict[str, str] = {}

@@ -1,10 +1,10 @@
 # Copyright: gpuops.rdma contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What the stack of OCI AI Blueprints may install on a cluster that has some of it. PRIVATE to the collection.
+"""What the stack of OCI AI Blueprints may install on a cluster that has some of its tools. PRIVATE to the collection.
 
-``choose`` holds its Helm releases (files/oci/blueprints_stack.yml) against what runs: what is there is brought along,
-two of a kind are refused, also where they are there already.
+``choose`` compares its Helm releases (files/oci/blueprints_stack.yml) with what runs: existing tools are reused, two
+instances of a tool are refused, even if both exist already.
 """
 
 from __future__ import annotations
@@ -21,18 +21,19 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import J
 
 @dataclass
 class Chosen:
-    """``variables`` of the stack; ``told``: a line per tool; ``warnings``."""
+    """``variables`` of the stack; ``notes``: a line per tool; ``warnings``."""
 
     variables: dict[str, str] = field(default_factory=dict)
-    told: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
 
 
 def choose(
     table: Json, workloads: Iterable[Json], given: Mapping[str, Any], there: Optional[Mapping[str, str]]
 ) -> Chosen:
-    """``workloads``: ``{kind, namespace, name, images}``; ``given``: the user's variables; ``there``: those of the
-    stack that exists, None before it was made. InputError lists all that must not be."""
+    """The variables that choose between own and existing tools. ``workloads``: ``{kind, namespace, name, images}``;
+    ``given``: the user's variables; ``there``: those of the existing stack, None without one. InputError lists all
+    conflicts."""
     chosen, faults = Chosen(), []
     deployments = [item for item in workloads if item["kind"] == "deployment"]
     for tool in table["tools"].values():
@@ -43,7 +44,7 @@ def choose(
     if any(value == "true" for value in chosen.variables.values()):
         chosen.variables[table["any_tool"]] = "true"
     if faults:
-        raise InputError("\n- ".join(["OCI AI Blueprints cannot be installed beside what the cluster has:", *faults]))
+        raise InputError("\n- ".join(["OCI AI Blueprints conflicts with what runs in the cluster:", *faults]))
     return chosen
 
 
@@ -54,28 +55,28 @@ def _running(tool: Json, deployments: Iterable[Json]) -> list[Json]:
 def _one(
     tool: Json, found: Sequence[Json], given: Mapping[str, Any], there: Optional[Mapping[str, str]], chosen: Chosen
 ) -> str:
-    """What must not be; "" when all is well, with the variables in ``chosen``."""
+    """The conflict of one tool, or "" with the variables set in ``chosen``."""
     flag, title = tool["flag"], tool["title"]
     places = sorted({item["namespace"] for item in found})
     names = ", ".join(f"{item['namespace']}/{item['name']}" for item in found)
     if len(places) > 1:
-        return f"{title} is there {len(places)} times: {names}. Remove all but one"
+        return f"{title} is installed {len(places)} times: {names}. Remove all but one"
     own = there is not None and str(there.get(flag, "false")).lower() != "true"
     asked = given[flag] if flag in given else None if there is None else there.get(flag)
     brought = _true(asked) if asked is not None else bool(places) and not own
     if not brought:
         if places and not (own and places == [tool["installs"]["namespace"]]):
-            return f"{title} is there ({names}), and the stack would install a second one: set {flag}=true"
-        chosen.told.append(f"{title}: the stack's own {tool['installs']['version'] or ''}".rstrip())
+            return f"{title} is installed already ({names}), and the stack would install a second one: set {flag}=true"
+        chosen.notes.append(f"{title}: the stack's own {tool['installs']['version'] or ''}".rstrip())
         return ""
     if not places:
-        return f"{flag}=true, but {title} runs nowhere in the cluster: leave it out, and the stack installs it"
+        return f"{flag}=true, but {title} does not run in the cluster: leave {flag} out, and the stack installs it"
     wrong = tool["namespace"] and str(given.get(tool["namespace"]) or places[0]) != places[0]
     if wrong:
         return f"{tool['namespace']} is {given[tool['namespace']]}, but {title} runs in {places[0]}"
     chosen.variables[flag] = "true"
     chosen.variables.update({tool["namespace"]: places[0]} if tool["namespace"] else {})
-    chosen.told.append(f"{title}: that of {places[0]}")
+    chosen.notes.append(f"{title}: the existing one in {places[0]}")
     return ""
 
 
@@ -90,12 +91,12 @@ def _old(tool: Json, found: Sequence[Json]) -> Iterator[str]:
             tag = image.partition("@")[0].rpartition("/")[2].partition(":")[2]
             if image_name(image) in tool["images"] and versions.older(tag, least):
                 place = f"{tool['title']} {tag} in {item['namespace']}"
-                yield f"{place} is older than {least}, which Blueprints are made for"
+                yield f"{place} is older than {least}, which Blueprints requires"
 
 
 def host(url: str) -> tuple[str, int]:
-    """``https://api.x:8443/y`` -> (api.x, 8443). InputError where there is none."""
+    """``https://api.x:8443/y`` -> (api.x, 8443). InputError for anything else."""
     found = re.match(r"https://([^/:?#]+)(?::(\d+))?", url or "")
     if not found:
-        raise InputError(f"The stack's output names no https address of the API, but {url!r}.")
+        raise InputError(f"The stack's output is not an https address of the API: {url!r}.")
     return found.group(1), int(found.group(2) or 443)

@@ -1,10 +1,10 @@
 # Copyright: gpuops.rdma contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Which node image, and whether it is there already. PRIVATE to the collection.
+"""Node images: links, the image index, and images that were imported before. PRIVATE to the collection.
 
 A link is a pre-authenticated request of Object Storage; the part after ``/p/`` is a secret and is never shown. Display
-names of images are not unique, so an image is known by a tag: the digest of its link without the secret.
+names of images are not unique, so an image is identified by a tag: the digest of its link without the secret.
 """
 
 from __future__ import annotations
@@ -18,58 +18,59 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import 
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import HIDDEN, Json
 
 TAG = "gpuops.rdma/source"
-"""Freeform tag of images that we imported."""
+"""Freeform tag of images that this collection imported."""
 THERE = ("AVAILABLE", "IMPORTING", "PROVISIONING")
 FIELDS = ("shape", "os", "os_version", "kernel", "gpu_driver", "cuda")
 _LINK = re.compile(r"https?://[^/]+(/p/[^/]+)?/n/(?P<space>[^/]+)/b/(?P<bucket>[^/]+)/o/(?P<object>.+)")
 
 
 def parts(url: str) -> Mapping[str, str]:
-    """space, bucket and object of a link. InputError, without its secret, where it is none or was cut off."""
+    """``space``, ``bucket`` and ``object`` of a link. InputError, without its secret, for anything else."""
     match = _LINK.fullmatch(url)
     if not match:
         raise InputError(
-            f"{hidden(url)!r} is no link to an object: https://HOST/p/.../n/NAMESPACE/b/BUCKET/o/OBJECT is expected. "
-            "It may have been cut off when it was copied."
+            f"{hidden(url)!r} is not a link to an object: https://HOST/p/.../n/NAMESPACE/b/BUCKET/o/OBJECT is expected."
+            " It may have been truncated when it was copied."
         )
     return match.groupdict()
 
 
 def hidden(url: str) -> str:
+    """The link with the secret of its pre-authenticated request masked."""
     return re.sub(r"/p/[^/]+", f"/p/{HIDDEN}", url)
 
 
 def digest(url: str) -> str:
-    """Of what the link leads to: a new link to the same object is the same image."""
+    """SHA-256 of the object that the link points to: a new link to the same object gives the same digest."""
     found = parts(url)
     return hashlib.sha256("/".join((found["space"], found["bucket"], found["object"])).encode()).hexdigest()
 
 
 def name(url: str) -> str:
-    """The object's own name, which tells OS, OFED, driver and CUDA on Oracle's images."""
+    """The object's name without its extension; Oracle's names contain OS, OFED, driver and CUDA versions."""
     return re.sub(r"\.(oci|qcow2|vmdk)$", "", parts(url)["object"].rsplit("/", 1)[-1], flags=re.IGNORECASE)
 
 
 def there(images: Sequence[Json], wanted: str) -> Optional[Json]:
-    """The image of this source; one that is ready comes before one that is coming. An image: {id, state, tags,
-    created}."""
+    """The image imported from this source, available ones before those in progress; None without one. ``images``:
+    {id, state, tags, created}."""
     mine = [item for item in images if item["tags"].get(TAG) == wanted and item["state"] in THERE]
     return min(mine, key=lambda item: (THERE.index(item["state"]), item["created"]), default=None)
 
 
 def pick(index: Any, wanted: Mapping[str, str]) -> Json:
-    """The one image of worker-node-images.json (oci-hpc-oke) that fits; of several builds of the same, the newest.
-    ``wanted``: FIELDS, "" = any. InputError lists what there is."""
+    """The image of worker-node-images.json (oci-hpc-oke) that matches; of several builds of the same, the newest.
+    ``wanted``: FIELDS, "" = any. InputError lists the candidates; DataError for another kind of file."""
     listed = index.get("images") if isinstance(index, Mapping) else None
     if not isinstance(listed, list):
         raise DataError("The image index has no list of images: worker-node-images.json of oci-hpc-oke is expected.")
     found = [item for item in listed if all(_fits(item, key, wanted.get(key, "")) for key in FIELDS)]
     asked = ", ".join(f"{key} {wanted[key]}" for key in FIELDS if wanted.get(key)) or "anything"
     if not found:
-        raise InputError(f"No image of the index fits {asked}. There are:\n{_listed(listed)}")
+        raise InputError(f"No image of the index matches {asked}. Available:\n{_listed(listed)}")
     kinds = {tuple(_value(item, key) for key in FIELDS[1:]) for item in found}
     if len(kinds) > 1:
-        raise InputError(f"{len(found)} images fit {asked}; say more. They are:\n{_listed(found)}")
+        raise InputError(f"{len(found)} images match {asked}; be more specific. They are:\n{_listed(found)}")
     newest: Json = max(found, key=lambda item: _value(item, "release_date"))
     return newest
 

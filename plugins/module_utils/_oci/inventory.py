@@ -1,7 +1,7 @@
 # Copyright: gpuops.rdma contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Hosts of the inventory plugin oke, from what OCI lists. PRIVATE to the collection.
+"""Hosts of the inventory plugin oke, built from what OCI lists. PRIVATE to the collection.
 
 Documents are plain dicts with the SDK's attribute names; only the fields named here are read.
 """
@@ -24,8 +24,8 @@ TOPOLOGY = ("hpc_island_id", "network_block_id", "local_block_id", "gpu_memory_f
 
 @dataclass(frozen=True)
 class Listed:
-    """What was listed. ``managed``: pools of the cluster with their nodes. ``members``: pool -> instances of cluster
-    networks and instance pools. ``attachments`` and ``addresses`` are those of the compartment and of its subnets."""
+    """OCI's lists. ``managed``: pools of the cluster with their nodes. ``members``: pool -> instances of cluster
+    networks and instance pools. ``attachments`` and ``addresses``: of the compartment and of its subnets."""
 
     managed: Sequence[Json] = ()
     members: Mapping[str, Sequence[Json]] = field(default_factory=dict)
@@ -36,8 +36,8 @@ class Listed:
 
 
 def nodes(listed: Listed, shapes: Mapping[str, Mapping[str, Any]]) -> tuple[list[Json], list[str]]:
-    """(hosts as {name, groups, vars}, what could not be resolved), sorted by name. A node is there once, even when two
-    pools list it. ``shapes``: name -> {gpus, vfs}."""
+    """(hosts as {name, groups, vars}, messages about what could not be resolved), sorted by name. A node that two
+    pools list appears once. ``shapes``: name -> {gpus, vfs}."""
     places = {host.get("instance_id"): host for host in listed.hosts}
     found: dict[str, Json] = {}
     faults: list[str] = []
@@ -120,7 +120,7 @@ def _host(item: Json, place: Json, shapes: Mapping[str, Mapping[str, Any]]) -> J
 
 
 def _once(hosts: list[Json]) -> list[Json]:
-    """Display names are not unique: those of several get the end of their OCID."""
+    """Display names are not unique: duplicates get the end of their OCID as a suffix."""
     names = Counter(host["name"] for host in hosts)
     return [
         {**host, "name": f"{host['name']}-{host['vars']['oci_instance_id'][-SUFFIX:]}"}
@@ -141,19 +141,19 @@ def _counts(listed: Listed) -> list[str]:
 
 
 ENDPOINTS = ("public_endpoint", "private_endpoint", "vcn_hostname_endpoint", "ipv6_endpoint", "kubernetes")
-"""Addresses of a cluster as OKE tells them, HOST:PORT; ``kubernetes`` is that of the oldest clusters."""
+"""Addresses of a cluster as OKE reports them, HOST:PORT; ``kubernetes`` is that of the oldest clusters."""
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
 def context(cluster: str) -> str:
-    """The name that OKE gives the context in a kubeconfig: it writes the file, `oci ce cluster create-kubeconfig` only
-    merges it."""
+    """The name of the cluster's context in a kubeconfig: OKE chooses it, `oci ce cluster create-kubeconfig` only merges
+    the file."""
     return f"context-{cluster[-SUFFIX:]}"
 
 
 def elsewhere(server: str, endpoints: Iterable[str]) -> bool:
-    """Whether ``server``, the URL of a kubeconfig, is none of a cluster's endpoints. Of a tunnel's near end, and of a
-    cluster whose endpoints are not known, nobody can tell: no."""
+    """Whether ``server``, the URL in a kubeconfig, belongs to another cluster than these endpoints. False where that
+    cannot be decided: for the local end of a tunnel, and when no endpoint is known."""
     known = {_address(f"//{one}") for one in endpoints if one}
     found = _address(server)
     return bool(known) and found[0] not in LOOPBACK and found not in known
@@ -165,7 +165,7 @@ def _address(url: str) -> tuple[str, int]:
 
 
 def clusters(items: Iterable[Json], compartments: Mapping[str, str], region: str) -> list[Json]:
-    """Clusters as hosts of the main job: {name, groups, vars}, sorted; those going away are left out."""
+    """Clusters as hosts of the main job: {name, groups, vars}, sorted; those being deleted are left out."""
     found = []
     for item in items:
         if str(item.get("lifecycle_state")) in GONE:
@@ -204,5 +204,5 @@ def _without(host: Json, key: str) -> Json:
 
 
 def proxy(bastions: Sequence[str]) -> str:
-    """ansible_ssh_common_args for hosts behind one bastion or several, in order."""
+    """ansible_ssh_common_args for hosts behind these bastions, in order; "" without any."""
     return f"-o ProxyJump={','.join(bastions)}" if bastions else ""

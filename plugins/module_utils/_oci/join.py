@@ -3,10 +3,10 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Which instances of a pool have become nodes, and why one has not. PRIVATE to the collection.
 
-A cause is ``proven`` by what OCI or the instance shows, ``likely`` by what is missing there, ``excluded`` by what is
-there, else ``open``. What could not be read never excludes anything. The console's lines are those of Oracle's
-cloud-init for worker nodes (oci-hpc-oke files/oke-ubuntu-cloud-init.sh), of cloud-init, and of Go's TLS and network
-errors, which the kubelet and ``oke bootstrap`` print.
+A cause is ``proven`` by evidence from OCI or the instance, ``likely`` when the evidence against it is missing,
+``excluded`` by evidence against it, else ``open``. What could not be read excludes nothing. The console patterns are
+those of Oracle's cloud-init for worker nodes (oci-hpc-oke files/oke-ubuntu-cloud-init.sh), of cloud-init, and of
+Go's TLS and network errors, which the kubelet and ``oke bootstrap`` print.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Status:
 
 @dataclass(frozen=True)
 class Member:
-    """One instance of a pool. ``state`` is OCI's word, in capitals; ``error`` what OKE says of a managed node."""
+    """One instance of a pool. ``state``: OCI's, in capitals; ``error``: what OKE reports for a managed node."""
 
     id: str
     name: str
@@ -73,11 +73,11 @@ class Member:
 
 @dataclass(frozen=True)
 class Evidence:
-    """What could be read of one instance that does not join; None = not read, ``unread`` says why.
+    """What could be read about one instance that does not join; None = not read, ``unread`` has the reason.
 
-    ``rules``: findings on the security rules, none = they allow what joining needs. ``policies``: findings on the
-    statements that self-managed nodes need. ``endpoints``: addresses at which the cluster answers, without port.
-    ``ca``: its certificate, PEM. ``metadata``: of the instance.
+    ``rules``: findings on the security rules, empty = they allow what joining needs. ``policies``: findings on the
+    statements that self-managed nodes need. ``endpoints``: addresses of the cluster's API server,
+    without port. ``ca``: its certificate, PEM. ``metadata``: of the instance.
     """
 
     kind: str
@@ -92,7 +92,7 @@ class Evidence:
 
 @dataclass(frozen=True)
 class Cause:
-    """One of CAUSES with its verdict and what speaks for it."""
+    """One of CAUSES with its verdict and the evidence."""
 
     cause: str
     verdict: str
@@ -121,8 +121,8 @@ def match(members: Iterable[Member], nodes: Iterable[NodeFacts]) -> dict[str, No
 def statuses(
     members: Sequence[Member], nodes: Mapping[str, NodeFacts], wanted: int, causes: Mapping[str, str]
 ) -> dict[str, Status]:
-    """For _wait: ``instances`` (running of those wanted), then ``joined/NAME``. ``causes``: OCID -> why an instance
-    cannot join, proven. A node that was replaced is not waited for: its instance is gone from the list."""
+    """States for a wait: ``instances`` (running out of ``wanted``), then ``joined/NAME``. ``causes``: OCID -> proven
+    reason why an instance cannot join. A replaced node is not waited for: its instance is no longer listed."""
     there = [item for item in members if item.state not in GONE or item.id in nodes]
     running = [item for item in there if item.state in RUNNING]
     found = {"instances": Status(READY, progress=f"{len(running)}/{wanted}")}
@@ -144,22 +144,22 @@ def _joined(member: Member, node: Optional[NodeFacts], cause: str) -> Status:
     if cause:
         return Status(BROKEN, cause)
     if member.error:
-        return Status(WAITING, f"OKE says: {member.error}", True)
-    return Status(WAITING, "runs, no node yet" if member.state in RUNNING else member.state.lower())
+        return Status(WAITING, f"OKE reports: {member.error}", True)
+    return Status(WAITING, "running, not a node yet" if member.state in RUNNING else member.state.lower())
 
 
 # ---- why one has not -------------------------------------------------------------------------------------------------
 
 
 def causes(evidence: Evidence) -> list[Cause]:
-    """All of CAUSES, the most certain first."""
-    told = _console(evidence)
-    found = [told.get(cause) or judge(evidence) for cause, judge in _JUDGES.items()]
+    """A verdict for each of CAUSES, the most certain first."""
+    shown = _console(evidence)
+    found = [shown.get(cause) or judge(evidence) for cause, judge in _JUDGES.items()]
     return sorted(found, key=lambda item: (RANK.index(item.verdict), tuple(CAUSES).index(item.cause)))
 
 
 def explain(found: Sequence[Cause], instance: str, unread: Mapping[str, str]) -> tuple[str, bool]:
-    """(the text for one instance, whether a cause is proven)."""
+    """(diagnosis of one instance as text, whether a cause is proven)."""
     first = found[0]
     named = [item for item in found if item.verdict in (PROVEN, LIKELY)]
     rest = [item for item in found if item not in named]
@@ -167,29 +167,29 @@ def explain(found: Sequence[Cause], instance: str, unread: Mapping[str, str]) ->
         " and ".join(
             f"{CAUSES[item.cause]} ({'' if item.verdict == PROVEN else 'likely: '}{item.why})" for item in named
         )
-        or "the cause is not shown by OCI or by the console"
+        or "neither OCI nor the console shows the cause"
     ]
-    for verdict, head in ((EXCLUDED, "Excluded"), (OPEN, "Not known")):
-        told = [f"{CAUSES[item.cause]} ({item.why})" for item in rest if item.verdict == verdict]
-        parts += [f"{head}: {'; '.join(told)}"] if told else []
+    for verdict, head in ((EXCLUDED, "Excluded"), (OPEN, "Unknown")):
+        listed = [f"{CAUSES[item.cause]} ({item.why})" for item in rest if item.verdict == verdict]
+        parts += [f"{head}: {'; '.join(listed)}"] if listed else []
     parts += [f"Could not be read: {'; '.join(f'{what}: {why}' for what, why in unread.items())}"] if unread else []
     if first.verdict != PROVEN:
         parts.append(
-            f"Look at oci compute console-history capture --instance-id {instance}, and on the host at "
+            f"Check oci compute console-history capture --instance-id {instance}, and on the host "
             "/var/log/cloud-init-output.log and journalctl -u kubelet"
         )
     return ". ".join(parts), first.verdict == PROVEN
 
 
 def _console(evidence: Evidence) -> dict[str, Cause]:
-    """What the instance's own lines prove; the last line of a kind counts, and none before a success."""
+    """Causes that the instance's console proves; the last line of a kind counts, lines before a success do not."""
     found: dict[str, Cause] = {}
     text = evidence.console or ""
     joined = max((match.end() for match in _JOINED.finditer(text)), default=0)
     for line in text[joined:].splitlines():
         for cause, pattern in _LINES:
             if pattern.search(line):
-                found[cause] = Cause(cause, PROVEN, f"the console says: {_short(line)}")
+                found[cause] = Cause(cause, PROVEN, f"console: {_short(line)}")
     if "image" not in found and (joined or _BEGUN.search(text)):
         found["image"] = Cause("image", EXCLUDED, "the console shows that oke bootstrap ran")
     return found
@@ -202,7 +202,7 @@ def _short(line: str) -> str:
 
 def _policy(evidence: Evidence) -> Cause:
     if evidence.kind == MANAGED:
-        return Cause("policy", EXCLUDED, "nodes of a managed pool need none")
+        return Cause("policy", EXCLUDED, "nodes of a managed pool need no policy")
     if evidence.policies is None:
         return Cause("policy", OPEN, "policies were not read")
     missing = [item.subject for item in evidence.policies if item.severity == "error"]
@@ -210,7 +210,7 @@ def _policy(evidence: Evidence) -> Cause:
         return Cause("policy", PROVEN, f"missing: {'; '.join(missing[:3])}")
     if evidence.policies:
         return Cause("policy", OPEN, evidence.policies[0].found)
-    return Cause("policy", EXCLUDED, "a statement allows it, by its text")
+    return Cause("policy", EXCLUDED, "the text of a statement allows it")
 
 
 def _image(evidence: Evidence) -> Cause:
@@ -218,11 +218,9 @@ def _image(evidence: Evidence) -> Cause:
     if evidence.kind == SELF_MANAGED and evidence.metadata is not None and script == "":
         return Cause("image", PROVEN, "the instance has no user_data that would run oke bootstrap")
     if evidence.console and _BOOTED.search(evidence.console):
-        return Cause(
-            "image", LIKELY, "the console shows the end of cloud-init or a login, and nothing of oke bootstrap"
-        )
+        return Cause("image", LIKELY, "the console shows the end of cloud-init or a login, but no oke bootstrap")
     if script and "oke" not in script:
-        return Cause("image", LIKELY, "its user_data does not speak of oke bootstrap")
+        return Cause("image", LIKELY, "its user_data does not mention oke bootstrap")
     return Cause("image", OPEN, "the console shows neither oke bootstrap nor the end of cloud-init")
 
 
@@ -234,7 +232,7 @@ def _network(evidence: Evidence) -> Cause:
         return Cause("network", PROVEN, "; ".join(bad[:3]))
     if evidence.rules:
         return Cause("network", OPEN, evidence.rules[0].found)
-    return Cause("network", EXCLUDED, "security lists and groups allow 6443 and 12250; routes were not looked at")
+    return Cause("network", EXCLUDED, "security lists and groups allow 6443 and 12250; routes were not checked")
 
 
 def _endpoint(evidence: Evidence) -> Cause:
@@ -244,19 +242,21 @@ def _endpoint(evidence: Evidence) -> Cause:
     host, ca = given.get("apiserver_host", "").partition(":")[0], _pem(given.get("cluster_ca_cert", ""))
     known = [item.partition(":")[0] for item in evidence.endpoints or () if item]
     if host and known and host not in known:
-        return Cause("endpoint", PROVEN, f"the instance was told {host}, the cluster answers at {', '.join(known)}")
+        return Cause(
+            "endpoint", PROVEN, f"the instance was given {host}, the cluster's endpoints are {', '.join(known)}"
+        )
     if ca and evidence.ca and ca != _pem(evidence.ca):
-        return Cause("endpoint", PROVEN, "the certificate that the instance was given is not the cluster's CA")
+        return Cause("endpoint", PROVEN, "the certificate in the instance's metadata is not the cluster's CA")
     if host and known and ca and evidence.ca:
         return Cause("endpoint", EXCLUDED, "the instance was given the cluster's endpoint and CA")
-    return Cause("endpoint", OPEN, "not both endpoint and CA of the instance could be compared")
+    return Cause("endpoint", OPEN, "endpoint and CA of the instance could not both be compared")
 
 
 _JUDGES = {"policy": _policy, "image": _image, "network": _network, "endpoint": _endpoint}
 
 
 def _user_data(metadata: Optional[Mapping[str, str]]) -> Optional[str]:
-    """Decoded; "" where there is none, None where it cannot be read (it may be compressed)."""
+    """Decoded; "" without any, None where it cannot be decoded (it may be compressed)."""
     text = (metadata or {}).get("user_data", "")
     try:
         return base64.b64decode(text, validate=True).decode("utf-8")
@@ -273,14 +273,14 @@ def _pem(text: str) -> str:
 
 
 def instance_of(item: Json, managed: bool) -> Member:
-    """From what OCI lists: nodes of a node pool, or instances of a cluster network."""
+    """A Member made from an entry of OCI's list: a node of a node pool, or an instance of a cluster network."""
     error = item.get("node_error") or {}
-    told = ": ".join(str(error[key]) for key in ("code", "message") if error.get(key))
+    reported = ": ".join(str(error[key]) for key in ("code", "message") if error.get(key))
     state = item.get("lifecycle_state") if managed else item.get("state")
     return Member(
         str(item["id"]),
         str(item.get("name") or item.get("display_name") or item["id"]),
         str(state or "").upper(),
         str(item.get("private_ip") or ""),
-        told,
+        reported,
     )

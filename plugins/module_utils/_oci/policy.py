@@ -3,8 +3,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """OCI policy statements by meaning: what a tenancy's statements grant, and which one is missing. PRIVATE.
 
-OCI has no call that answers "may X do Y", so statements are read as text. What is found is "granted by this statement",
-never "authorised": a condition on something that cannot be known beforehand makes the answer ``unknown``, not yes.
+OCI has no call that answers "may X do Y", so statements are parsed as text. The answer is "granted by this statement",
+never "authorised": a condition on something that cannot be known beforehand gives ``unknown``, not ``pass``.
 
 Syntax: Oracle's pages on policy syntax, advanced policy features (conditions, permissions) and dynamic group rules.
 """
@@ -21,7 +21,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import 
 DEFAULT_DOMAIN = "default"
 VERBS = ("inspect", "read", "use", "manage")
 ALL = "all-resources"
-# Endorse and admit speak of other tenancies and grant nothing here; define only names things.
+# Endorse and admit concern other tenancies and grant nothing here; define only names things.
 FOREIGN = ("endorse", "admit", "define")
 
 
@@ -38,7 +38,7 @@ class Name:
 class Test:
     variable: str
     operator: str
-    """``=``, ``!=``, ``in``, ``not in``, or a word of a comparison that cannot be judged (before, between, ...)."""
+    """``=``, ``!=``, ``in``, ``not in``, or a comparison that cannot be evaluated (before, between, ...)."""
     values: tuple[str, ...]
 
 
@@ -97,8 +97,8 @@ class Compartment:
 
 @dataclass(frozen=True)
 class Context:
-    """For whom and where. ``groups``: those of the user, as ``name`` or ``domain/name`` or OCID. ``who``: the (dynamic)
-    group that a missing statement is written for. ``facts``: variables of conditions that are known, in lower case.
+    """Principal and place. ``groups``: those of the user, as ``name``, ``domain/name`` or OCID. ``who``: the (dynamic)
+    group that a missing statement is written for. ``facts``: known variables of conditions, in lower case.
     ``options``: see ``when`` in files/oci/policies.yml."""
 
     tenancy: str
@@ -121,7 +121,7 @@ class Source:
 
 @dataclass(frozen=True)
 class Review:
-    """One need. ``status``: pass, fail, unknown. ``statement``: ready to paste. ``by``: the statement that decided."""
+    """Verdict on one need. ``status``: pass, fail, unknown. ``statement``: to paste. ``by``: the deciding statement."""
 
     status: str
     statement: str
@@ -130,7 +130,7 @@ class Review:
     reason: str = ""
 
 
-# ---- words -----------------------------------------------------------------------------------------------------------
+# ---- tokens ----------------------------------------------------------------------------------------------------------
 
 _TOKEN = re.compile(r"""\s*(?:'([^']*)'|"([^"]*)"|(/[^/\s'",{}()]+/)|(!=|>=|<=|[{}(),=/:<>])|([^\s{}(),=/:!'"<>]+))""")
 
@@ -143,6 +143,7 @@ class _Token:
 
     @property
     def low(self) -> str:
+        """The text in lower case."""
         return self.text.lower()
 
 
@@ -165,7 +166,7 @@ def _tokens(text: str) -> list[_Token]:
 
 
 class _Reader:
-    """Tokens one by one; an error says what was expected and what stands there."""
+    """Reads tokens one by one; its errors name what was expected and what was found."""
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -174,13 +175,16 @@ class _Reader:
 
     @property
     def low(self) -> str:
+        """The next token in lower case; "" for a quoted one and at the end."""
         token = self.peek()
         return token.low if token and token.kind != "quoted" else ""
 
     def peek(self) -> Optional[_Token]:
+        """The next token without consuming it; None at the end."""
         return self.tokens[self.at] if self.at < len(self.tokens) else None
 
     def next(self, expected: str) -> _Token:
+        """Consumes and returns the next token. InputError at the end; ``expected`` is for its text."""
         token = self.peek()
         if token is None:
             raise self.error(expected)
@@ -188,16 +192,19 @@ class _Reader:
         return token
 
     def accept(self, *words: str) -> bool:
+        """Consumes the next token if it is one of these words; whether it was."""
         if self.low in words:
             self.at += 1
             return True
         return False
 
     def need(self, word: str) -> None:
+        """Consumes this word. InputError for any other token."""
         if not self.accept(word):
             raise self.error(repr(word))
 
     def error(self, expected: str) -> InputError:
+        """The error, not raised, for the token at the current position."""
         token = self.peek()
         there = repr(token.text) if token else "the end"
         return InputError(f"Cannot read the policy text {self.text!r}: expected {expected}, found {there}.")
@@ -207,7 +214,7 @@ class _Reader:
 
 
 def parse(text: str, home: str = "") -> Statement:
-    """A statement. Raises InputError where the text is none; what is foreign to this tenancy is not read further."""
+    """The statement. InputError for text that is not one; statements about other tenancies are not parsed further."""
     reader = _Reader(text)
     kind = reader.low
     if kind in FOREIGN:
@@ -322,7 +329,7 @@ def _value(reader: _Reader) -> str:
 
 
 def rule_of(text: str) -> Condition:
-    """The matching rule of a dynamic group."""
+    """The matching rule of a dynamic group, parsed. Raises InputError."""
     reader = _Reader(text)
     found = condition_of(reader)
     if reader.peek() is not None:
@@ -334,7 +341,7 @@ def rule_of(text: str) -> Condition:
 
 
 def holds(condition: Optional[Condition], facts: Mapping[str, str]) -> Optional[bool]:
-    """None: depends on a variable that is not known. Values are compared without case, as OCI does."""
+    """Whether the condition is true; None: it depends on an unknown variable. Ignores case, as OCI does."""
     if condition is None:
         return True
     if isinstance(condition, Group):
@@ -371,23 +378,25 @@ class Catalogue:
     permissions: Mapping[str, Mapping[str, tuple[str, ...]]]
 
     def members(self, resource: str) -> tuple[str, ...]:
+        """Resource types of a family; () for anything else."""
         return self.families.get(resource, ())
 
     def of(self, verb: str, resource: str) -> frozenset[str]:
         """Permissions of ``verb resource``; empty where they are not known."""
         table = self.permissions.get(resource, {})
         rank = VERBS.index(verb)
-        return frozenset(name for told in VERBS[: rank + 1] for name in table.get(told, ()))
+        return frozenset(name for included in VERBS[: rank + 1] for name in table.get(included, ()))
 
     def resource_of(self, permission: str) -> str:
+        """The resource type that a permission belongs to; "" for an unknown one."""
         return next(
             (name for name, table in self.permissions.items() if any(permission in part for part in table.values())), ""
         )
 
 
 def covers(granted: Statement, wanted: Statement, catalogue: Catalogue) -> Optional[bool]:
-    """Does the right of one statement include that of the other? Location, subject and condition are not looked at.
-    None: it names permissions of a resource whose permissions we do not know."""
+    """Whether the right of one statement includes that of the other, ignoring location, subject and condition.
+    None: it names permissions of a resource whose permissions are not in the catalogue."""
     if granted.verb and granted.resource == ALL and not wanted.permissions:
         return VERBS.index(granted.verb) >= VERBS.index(wanted.verb)
     if wanted.permissions:
@@ -398,7 +407,7 @@ def covers(granted: Statement, wanted: Statement, catalogue: Catalogue) -> Optio
     known = catalogue.of(wanted.verb, wanted.resource)
     if known:
         return known <= granted.permissions
-    return None if _speaks_of(granted.permissions, wanted.resource) else False
+    return None if _mentions(granted.permissions, wanted.resource) else False
 
 
 def _has(granted: Statement, permission: str, catalogue: Catalogue) -> bool:
@@ -412,7 +421,7 @@ def _has(granted: Statement, permission: str, catalogue: Catalogue) -> bool:
     return any(permission in catalogue.of(granted.verb, resource) for resource in resources)
 
 
-def _speaks_of(permissions: Iterable[str], resource: str) -> bool:
+def _mentions(permissions: Iterable[str], resource: str) -> bool:
     stem = resource.replace("-", "_").rstrip("s").upper()
     return any(name.startswith(f"{stem}_") for name in permissions)
 
@@ -421,7 +430,7 @@ def _speaks_of(permissions: Iterable[str], resource: str) -> bool:
 
 
 def ancestors(compartment: str, compartments: Mapping[str, Compartment]) -> list[str]:
-    """The compartment and all that enclose it, innermost first. A circle ends it."""
+    """The compartment and all that enclose it, innermost first; stops at a cycle."""
     found: list[str] = []
     while compartment and compartment not in found:
         found.append(compartment)
@@ -430,7 +439,7 @@ def ancestors(compartment: str, compartments: Mapping[str, Compartment]) -> list
 
 
 def reaches(statement: Statement, target: str, context: Context) -> bool:
-    """Does the statement hold in this compartment? Rights are inherited by compartments inside."""
+    """Whether the statement applies to this compartment; nested compartments inherit."""
     chain = [*ancestors(target, context.compartments)]
     if context.tenancy not in chain:
         chain.append(context.tenancy)
@@ -444,7 +453,7 @@ def reaches(statement: Statement, target: str, context: Context) -> bool:
 
 
 def _named(path: Sequence[str], home: str, context: Context) -> str:
-    """OCID of a path of names, from the policy's own compartment (which may be named itself); "" = none such."""
+    """OCID of a path of names, from the policy's own compartment (which the path may include); "" if there is none."""
     at, rest = home, list(path)
     own = context.compartments.get(home)
     if own and own.name.lower() == rest[0] and (len(rest) == 1 or not _child(home, rest[0], context)):
@@ -462,11 +471,11 @@ def _child(parent: str, name: str, context: Context) -> str:
     )
 
 
-def speaks_to(
+def applies_to(
     statement: Statement, wanted: Statement, dynamic_groups: Sequence[DynamicGroup], context: Context
 ) -> Optional[bool]:
-    """Is the principal of ``wanted`` among the statement's subjects? None: a rule of a dynamic group depends on tags or
-    the like."""
+    """Whether the principal of ``wanted`` is among the statement's subjects. None: the rule of a dynamic group depends
+    on something unknown, such as tags."""
     if statement.subject == "any-user":
         return True
     if wanted.subject == "group":
@@ -506,7 +515,7 @@ def _member(group: DynamicGroup, wanted: Statement, context: Context) -> Optiona
 
 
 def facts_of(wanted: Statement, context: Context) -> dict[str, str]:
-    """What is known of the request that the wanted statement stands for."""
+    """Known variables of the request that ``wanted`` would permit, in lower case."""
     known = {key.lower(): value for key, value in context.facts.items()}
     if wanted.subject == "dynamic-group":
         known.update({"request.principal.type": "instance", "instance.compartment.id": context.compartment})
@@ -527,6 +536,7 @@ def facts_of(wanted: Statement, context: Context) -> dict[str, str]:
 
 
 def catalogue(document: Mapping[str, Any]) -> Catalogue:
+    """The Catalogue of files/oci/policies.yml."""
     return Catalogue(
         {name: tuple(members) for name, members in document["families"].items()},
         {
@@ -537,7 +547,7 @@ def catalogue(document: Mapping[str, Any]) -> Catalogue:
 
 
 def needs(document: Mapping[str, Any], name: str, context: Context) -> list[dict[str, str]]:
-    """``{statement, why}`` of a set, filled in for the context. Raises InputError with the known sets."""
+    """``{statement, why}`` of a set, rendered for the context. InputError for an unknown set."""
     sets = document["sets"]
     if name not in sets:
         raise InputError(f"Unknown set of policies {name!r}. Known: {', '.join(sets)}.")
@@ -552,7 +562,7 @@ def needs(document: Mapping[str, Any], name: str, context: Context) -> list[dict
 
 
 def quoted(who: str) -> str:
-    """``domain/name`` -> ``'domain'/'name'``; an OCID -> ``id ocid1...``."""
+    """A group as a statement writes it: ``domain/name`` -> ``'domain'/'name'``; an OCID -> ``id ocid1...``."""
     name = who.replace("'", "")
     if name.startswith("ocid1."):
         return f"id {name}"
@@ -566,7 +576,7 @@ def review(
     context: Context,
     known: Catalogue,
 ) -> list[Review]:
-    """Every need (``{statement, why}``, see ``needs``) against all statements that were found."""
+    """A Review of every need (``{statement, why}``, see ``needs``) against all statements."""
     readable = _readable(statements)
     return [_judge(need, readable, dynamic_groups, context, known) for need in required]
 
@@ -578,31 +588,31 @@ def missing(
     context: Context,
     known: Catalogue,
 ) -> list[str]:
-    """The needs that no statement grants, ready to paste. One that may be granted under a condition is not among them;
-    ``review`` tells it."""
+    """Statements that nothing grants, ready to paste. Those that a condition may grant are not included; ``review``
+    reports them."""
     found = review(required, statements, dynamic_groups, context, known)
     return [item.statement for item in found if item.status == "fail"]
 
 
 def domains(statements: Sequence[Union[str, Source]], whos: Iterable[str]) -> frozenset[str]:
-    """Identity domains other than Default whose dynamic groups matter here, in lower case."""
+    """Identity domains other than Default that the statements or ``whos`` refer to, in lower case."""
     named = [name for item in _readable(statements) if item.subject == "dynamic-group" for name in item.names]
     own = [_as_name(who) for who in whos if who]
     return frozenset(name.domain for name in (*named, *own) if not name.ocid) - {DEFAULT_DOMAIN}
 
 
 def matches(group: DynamicGroup, statement: str, context: Context) -> Optional[bool]:
-    """Does the group's rule match the instances that the statement is for? None: it depends on tags, or the like."""
+    """Whether the group's rule matches the instances that the statement is for. None: it depends on tags or similar."""
     return _member(group, parse(statement), context)
 
 
 def named(group: DynamicGroup, who: str) -> bool:
-    """Is it the group that is written ``name``, ``domain/name`` or by its OCID?"""
+    """Whether ``who`` (``name``, ``domain/name`` or OCID) means this group."""
     return _named_in(group, (_as_name(who),))
 
 
 def widened(rule: str, own: str) -> str:
-    """A dynamic group's rule that matches what it did, and what ``own`` matches."""
+    """A dynamic group's rule extended to match what ``own`` matches as well."""
     return f"ANY {{{rule}, {own}}}" if rule.strip() else own
 
 
@@ -613,7 +623,7 @@ def _readable(statements: Sequence[Union[str, Source]]) -> list[Statement]:
         try:
             found.append(parse(source.text, source.compartment))
         except InputError:
-            continue  # a syntax that we do not know grants nothing that we could show
+            continue  # unknown syntax: nothing that we could prove to be granted
     return [item for item in found if item.kind in ("allow", "deny")]
 
 
@@ -627,23 +637,23 @@ def _judge(
     try:
         wanted = parse(need["statement"])
     except InputError as error:
-        raise DataError(f"A statement of the collection's own table is wrong: {error}") from None
+        raise DataError(f"A statement in files/oci/policies.yml is wrong: {error}") from None
     answers = [(item, _grants(item, wanted, dynamic_groups, context, known)) for item in statements]
-    told = need["statement"], need["why"]
+    head = need["statement"], need["why"]
     denied = next((item for item, answer in answers if item.kind == "deny" and answer is not False), None)
     if denied:
         sure = (denied, True) in answers
-        return Review("fail" if sure else "unknown", *told, denied.text, "a deny statement comes before all that allow")
+        return Review("fail" if sure else "unknown", *head, denied.text, "a deny statement overrides every allow")
     given = next((item for item, answer in answers if item.kind == "allow" and answer), None)
     if given:
-        return Review("pass", *told, given.text)
+        return Review("pass", *head, given.text)
     parts = _by_parts(wanted, statements, dynamic_groups, context, known)
     if parts:
-        return Review("pass", *told, "; ".join(parts))
+        return Review("pass", *head, "; ".join(parts))
     maybe = next((item for item, answer in answers if item.kind == "allow" and answer is None), None)
     if maybe:
-        return Review("unknown", *told, maybe.text, "it depends on what cannot be known before the request")
-    return Review("fail", *told, "", _nearest(wanted, statements, dynamic_groups, context, known))
+        return Review("unknown", *head, maybe.text, "it depends on a condition that is only known at request time")
+    return Review("fail", *head, "", _nearest(wanted, statements, dynamic_groups, context, known))
 
 
 def _grants(
@@ -657,7 +667,7 @@ def _grants(
     answers = (
         reaches(statement, target, context),
         covers(statement, wanted, known),
-        speaks_to(statement, wanted, dynamic_groups, context),
+        applies_to(statement, wanted, dynamic_groups, context),
         holds(statement.condition, facts_of(wanted, context)),
     )
     if False in answers:
@@ -697,23 +707,23 @@ def _nearest(
     context: Context,
     known: Catalogue,
 ) -> str:
-    """Why the statement that comes nearest does not do, for the message."""
+    """Why the closest statement does not grant it, for the message."""
     target = context.tenancy if wanted.location.kind == "tenancy" else context.compartment
     for item in statements:
         if item.kind != "allow" or covers(item, wanted, known) is False:
             continue
         if not reaches(item, target, context):
             return f"{item.text!r} is for another compartment"
-        if speaks_to(item, wanted, dynamic_groups, context) is False:
-            return f"{item.text!r} is for {_told(item, dynamic_groups)}"
+        if applies_to(item, wanted, dynamic_groups, context) is False:
+            return f"{item.text!r} is for {_subject_of(item, dynamic_groups)}"
         if holds(item.condition, facts_of(wanted, context)) is False:
             return f"the condition of {item.text!r} excludes it"
     return "no statement grants it"
 
 
-def _told(statement: Statement, dynamic_groups: Sequence[DynamicGroup]) -> str:
+def _subject_of(statement: Statement, dynamic_groups: Sequence[DynamicGroup]) -> str:
     if statement.subject != "dynamic-group":
-        return "others"
+        return "other principals"
     if any(_named_in(group, statement.names) for group in dynamic_groups):
         return "a dynamic group whose rule does not match these instances"
-    return "a dynamic group that is not there (its name or domain may be wrong)"
+    return "a dynamic group that does not exist (its name or domain may be wrong)"

@@ -1,13 +1,13 @@
 # Copyright: gpuops.rdma contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""An RDMA pool of OKE: what is asked for, what is there, what differs, which nodes go. PRIVATE to the collection.
+"""An RDMA pool of OKE: desired and existing state, differences, nodes to remove. PRIVATE to the collection.
 
 Two kinds. ``managed_compute_cluster``: a node pool of OKE whose nodes are launched into a compute cluster.
 ``cluster_network``: an instance configuration and a cluster network, whose instances join the cluster by themselves.
 
-A pool is known by its OCID or its name; what we made carries the freeform tag TAG with the pool's name, and DIGEST with
-the digest of the inputs that OCI does not give back. Sources: models of the OCI SDK 2.189; terraform-oci-oke
+A pool is identified by OCID or name; what the collection made has the freeform tag TAG with the pool's name, and DIGEST
+with the digest of the inputs that OCI does not return. Sources: models of the OCI SDK 2.189; terraform-oci-oke
 modules/workers (metadata of nodes); oci-hpc-oke terraform/oke-workers.tf (agent plugins, cloud-init).
 """
 
@@ -29,7 +29,7 @@ KINDS = ("managed_compute_cluster", "cluster_network")
 TAG, DIGEST = "gpuops.rdma/pool", "gpuops.rdma/config"
 GONE = ("DELETED", "DELETING", "TERMINATED", "TERMINATING")
 PLUGINS = ("Compute HPC RDMA Authentication", "Compute HPC RDMA Auto-Configuration", "Compute RDMA GPU Monitoring")
-"""Without the first two the RDMA ports come up, but the fabric does not let them in."""
+"""Without the first two the RDMA ports come up, but the fabric does not authenticate them."""
 NO_DEVICE_PLUGIN = "oci.oraclecloud.com/disable-gpu-device-plugin"
 EFFECTS = ("NoSchedule", "PreferNoSchedule", "NoExecute")
 SHOWN = 20
@@ -39,7 +39,7 @@ _TAINT = re.compile(r"(?P<key>[\w./-]+)(=(?P<value>[\w.-]*))?:(?P<effect>\w+)")
 
 @dataclass(frozen=True)
 class Wanted:
-    """Inputs; "" and empty = as it is, or OCI's own default. ``boot_volume_gb``: GB, 0 = the image's."""
+    """Options; "" and empty = unchanged, or OCI's default. ``boot_volume_gb``: GB, 0 = the image's."""
 
     name: str
     kind: str = KINDS[0]
@@ -73,7 +73,7 @@ class Wanted:
 
 @dataclass(frozen=True)
 class Change:
-    """``how``: update (in place; nodes that are there stay as they are), size, remove, replace, refused."""
+    """``how``: update (in place; existing nodes stay unchanged), size, remove, replace, refused."""
 
     what: str
     before: Any
@@ -85,72 +85,74 @@ class Change:
 
 
 def check(wanted: Wanted) -> None:
-    """InputError for what no answer of OCI is needed to refuse."""
+    """Checks the options without asking OCI. Raises InputError."""
     if wanted.nodes < 2:
         raise InputError(
-            f"nodes: {wanted.nodes}: RDMA is between nodes, so an RDMA pool has two nodes or more. "
-            "Make a single node, or end the pool by state: absent."
+            f"nodes: {wanted.nodes}: an RDMA pool needs at least two nodes. "
+            "Create a single node without RDMA, or remove the pool with state: absent."
         )
     if re.search(r"\.GB[23]00", wanted.shape):
         raise InputError(
-            f"{wanted.shape} belongs into a GPU memory cluster, which this module does not make. Make it with Oracle's "
-            "stack, and give its nodes to the main job."
+            f"{wanted.shape} belongs in a GPU memory cluster, which this module does not create. Create it with "
+            "Oracle's stack, then run the main job on its nodes."
         )
     for text in wanted.taints:
         match = _TAINT.fullmatch(text)
         if not match or match["effect"] not in EFFECTS:
-            raise InputError(f"taints: {text!r} is no taint; KEY=VALUE:EFFECT with one of {', '.join(EFFECTS)}.")
+            raise InputError(
+                f"taints: {text!r} is not a taint; expected KEY=VALUE:EFFECT with one of {', '.join(EFFECTS)}."
+            )
     if wanted.placement_constraint and wanted.kind != "cluster_network":
-        raise InputError("placement_constraint is of a cluster network; a compute cluster has none here.")
+        raise InputError("placement_constraint is only for cluster networks, not for compute clusters.")
     if wanted.host_group and wanted.kind != "managed_compute_cluster":
-        raise InputError("host_group is of a node pool; a cluster network takes its hosts by itself.")
+        raise InputError("host_group is only for node pools; a cluster network chooses its hosts itself.")
 
 
 def for_new(wanted: Wanted) -> None:
-    """InputError where something is missing that a new pool needs."""
+    """InputError if an option is missing that a new pool needs."""
     names = ("cluster", "shape", "availability_domain", "subnet", "image")
     missing = [name for name in names if not getattr(wanted, name)]
     if missing:
-        raise InputError(f"There is no pool {wanted.name!r} yet; to make it, give {', '.join(missing)} too.")
+        raise InputError(f"The pool {wanted.name!r} does not exist; to create it, set {', '.join(missing)} as well.")
 
 
-# ---- what is there ---------------------------------------------------------------------------------------------------
+# ---- existing pools --------------------------------------------------------------------------------------------------
 
 
 def adopted(pools: Sequence[Json], wanted: Wanted) -> Optional[Json]:
-    """The pool of this OCID or name; None: none is there. Pools: {id, name, state, tags, ...}. Of several with the same
-    name, the one that we made; InputError where that does not decide."""
+    """The pool with this OCID or name, None if it does not exist. ``pools``: {id, name, state, tags, ...}. Of several
+    with the same name, the one that we made; InputError where that is ambiguous."""
     alive = [item for item in pools if item["state"] not in GONE]
     if wanted.pool:
         found = next((item for item in alive if item["id"] == wanted.pool), None)
         if found is None:
-            raise InputError(f"pool: {wanted.pool} is not there, or is being deleted.")
+            raise InputError(f"pool: {wanted.pool} does not exist, or is being deleted.")
         return found
     mine = [item for item in alive if item["name"] == wanted.name]
     if len(mine) > 1:
         mine = [item for item in mine if item["tags"].get(TAG) == wanted.name] or mine
     if len(mine) > 1:
         listed = ", ".join(f"{item['id']} ({item['state']})" for item in mine)
-        raise InputError(f"{len(mine)} pools have the name {wanted.name!r}: {listed}. Say which by pool.")
+        raise InputError(f"{len(mine)} pools have the name {wanted.name!r}: {listed}. Set pool to the OCID of one.")
     return mine[0] if mine else None
 
 
 def token(wanted: Wanted, what: str, gone: Sequence[str] = ()) -> str:
-    """opc-retry-token: the same request of a killed run is not done twice. ``gone``: OCIDs of earlier ones."""
+    """opc-retry-token, so that OCI does not repeat the request of a killed run. ``gone``: OCIDs of earlier pools."""
     parts = (what, wanted.name, wanted.compartment, wanted.cluster, digest(wanted), *sorted(gone))
     return f"gpuops-{hashlib.sha256('|'.join(parts).encode()).hexdigest()[:40]}"
 
 
 def digest(wanted: Wanted) -> str:
-    """Of the inputs that make a node what it is and that OCI does not give back in a form that can be compared."""
-    told: Json = {
+    """Digest of the options that define a node and that OCI does not return in a comparable form."""
+    inputs: Json = {
         "taints": list(wanted.taints),
         "before_join": wanted.before_join,
         "after_join": wanted.after_join,
         "package_repository": wanted.package_repository,
     }
     if wanted.kind == "cluster_network":
-        told.update(
+        inputs.update(
             {
                 "image": wanted.image,
                 "boot_volume_gb": wanted.boot_volume_gb,
@@ -164,16 +166,17 @@ def digest(wanted: Wanted) -> str:
                 "plugins": list(PLUGINS),
             }
         )
-    return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()[:32]
+    return hashlib.sha256(json.dumps(inputs, sort_keys=True).encode()).hexdigest()[:32]
 
 
 def labels(wanted: Wanted) -> dict[str, str]:
-    """Initial labels of the nodes."""
+    """Initial labels of the nodes: the option, and the one that keeps OKE's device plugin away."""
     own = {NO_DEVICE_PLUGIN: "true"} if wanted.disable_gpu_device_plugin else {}
     return {**own, **{str(key): str(value) for key, value in wanted.labels.items()}}
 
 
 def tags(wanted: Wanted) -> dict[str, str]:
+    """Freeform tags of the pool: the option, TAG and DIGEST."""
     return {**{str(key): str(value) for key, value in wanted.tags.items()}, TAG: wanted.name, DIGEST: digest(wanted)}
 
 
@@ -186,30 +189,30 @@ FIXED = {
     "cluster": "cluster",
     "compute_cluster": "compute cluster",
 }
-"""What a pool cannot change without being made anew."""
+"""What cannot be changed without recreating the pool; option -> label in messages."""
 IN_PLACE = ("image", "boot_volume_gb", "kubernetes_version", "ssh_public_key")
 
 
 def differences(there: Json, wanted: Wanted) -> list[Change]:
-    """Between a pool and what is asked for. Only what was given is compared. InputError where it cannot be changed.
+    """Changes from the pool to the options; only options that are set count. InputError if one cannot be changed.
     ``there``: fields as in Wanted, tags, size, nodes [{id, name, private_ip, state}], rdma (what backs it, "" = none).
     """
     if there["state"] == "FAILED":
         raise InputError(
             f"The pool {there['name']} ({there['id']}) has FAILED: {there.get('details') or 'OCI gives no reason'}. "
-            "End it by state: absent, then run again."
+            "Remove it with state: absent, then run again."
         )
     if not there["rdma"]:
         raise InputError(
             f"The pool {there['name']} ({there['id']}) is backed by neither a compute cluster nor a cluster network: "
-            "it has no RDMA, and cannot get it. Make another pool, and end this one."
+            "it has no RDMA, and RDMA cannot be added. Create another pool and remove this one."
         )
-    for key, told in FIXED.items():
+    for key, label in FIXED.items():
         before, after = there.get(key) or "", getattr(wanted, key)
         if after and before and before != after:
             raise InputError(
-                f"The {told} of the pool {there['name']} is {before}, not {after}, and cannot be changed. "
-                "Make another pool, or end this one first by state: absent."
+                f"The {label} of the pool {there['name']} is {before}, not {after}, and cannot be changed. "
+                "Create another pool, or first remove this one with state: absent."
             )
     found = [
         Change(key, there.get(key), getattr(wanted, key))
@@ -222,7 +225,7 @@ def differences(there: Json, wanted: Wanted) -> list[Change]:
 def _sets(there: Json, wanted: Wanted) -> list[Change]:
     found = []
     ours = there["tags"].get(TAG) == wanted.name
-    # of a pool of others only what was asked for, no default of ours
+    # in a pool that we did not make only what was asked for, none of our defaults
     named = labels(wanted) if ours else {str(key): str(value) for key, value in wanted.labels.items()}
     if "labels" in there and _part(named, there["labels"]):
         found.append(Change("labels", there["labels"], {**there["labels"], **named}))
@@ -243,7 +246,7 @@ def _part(wanted: Mapping[str, str], there: Mapping[str, str]) -> bool:
 
 
 def _nodes(there: Json, wanted: Wanted) -> list[Change]:
-    """Size and nodes that go. Fewer nodes: those that go are named, nothing is deleted unasked."""
+    """Changes of size and nodes. To shrink, the nodes must be named: nothing is deleted unasked."""
     size, nodes = there["size"], there["nodes"]
     going = [item for item in nodes if {item["id"], item["name"], item["private_ip"]} & set(wanted.remove_nodes)]
     launched = [item for item in nodes if not item.get("error") or item["state"] == "ACTIVE"]
@@ -252,8 +255,8 @@ def _nodes(there: Json, wanted: Wanted) -> list[Change]:
         listed = ", ".join(f"{item['name']} ({item['private_ip'] or item['id']})" for item in nodes[:SHOWN])
         named = f"{len(going)} of them are named" if wanted.remove_nodes else "none is named"
         raise InputError(
-            f"The pool {there['name']} has {size} nodes and should have {wanted.nodes}: say in remove_nodes which "
-            f"{less} go ({named}). Its nodes: {listed}{' ...' if len(nodes) > SHOWN else ''}."
+            f"The pool {there['name']} has {size} nodes and should have {wanted.nodes}: name the {less} to remove in "
+            f"remove_nodes ({named}). Its nodes: {listed}{' ...' if len(nodes) > SHOWN else ''}."
         )
     if less > 0:
         return [Change("nodes", item["id"], None, "remove") for item in going]
@@ -261,7 +264,7 @@ def _nodes(there: Json, wanted: Wanted) -> list[Change]:
     if less < 0:
         found.append(Change("size", size, wanted.nodes, "size"))
     elif len(launched) < size and there["state"] not in ("CREATING", "UPDATING", "PROVISIONING", "SCALING"):
-        # a request that failed half-way: OCI fills the pool when its size is written again
+        # after a request that failed half-way OCI fills the pool when its size is set again
         found.append(Change("size", len(launched), size, "size"))
     return found
 
@@ -269,7 +272,7 @@ def _nodes(there: Json, wanted: Wanted) -> list[Change]:
 # ---- nodes -----------------------------------------------------------------------------------------------------------
 
 _JOIN = """#!/bin/bash
-# Joins this node to its OKE cluster. Written by gpuops.rdma; its lines are on the serial console.
+# Joins this node to its OKE cluster. Written by gpuops.rdma; it also logs to the serial console.
 say() { echo "gpuops-join: $*" | tee /dev/console; }
 imds=http://169.254.169.254/opc/v2
 for _ in $(seq 150); do
@@ -336,15 +339,15 @@ def cloud_init(wanted: Wanted, version: str, api_server: str, ca: str) -> str:
         {"path": "/etc/systemd/networkd.conf.d/gpuops.conf", "content": _NETWORKD, "permissions": "0644"},
         {"path": "/usr/local/sbin/gpuops-join", "content": script, "permissions": "0755"},
     ]
-    told = {"write_files": files, "runcmd": [["/usr/local/sbin/gpuops-join"]]}
-    return base64.b64encode(f"#cloud-config\n{json.dumps(told)}\n".encode()).decode()
+    config = {"write_files": files, "runcmd": [["/usr/local/sbin/gpuops-join"]]}
+    return base64.b64encode(f"#cloud-config\n{json.dumps(config)}\n".encode()).decode()
 
 
 def metadata(
     wanted: Wanted, version: str, api_server: str, ca: str, tenancy: str, native: bool, proxy_mode: str = "iptables"
 ) -> dict[str, str]:
-    """Instance metadata of a self-managed node: what ``oke bootstrap`` reads. ``native``: VCN-native pod networking."""
-    told = {
+    """Instance metadata of a self-managed node, read by ``oke bootstrap``. ``native``: VCN-native pod networking."""
+    values = {
         "apiserver_host": api_server,
         "cluster_ca_cert": ca,
         "oke-k8version": version,
@@ -354,9 +357,9 @@ def metadata(
         "user_data": cloud_init(wanted, version, api_server, ca),
     }
     if wanted.ssh_public_key:
-        told["ssh_authorized_keys"] = wanted.ssh_public_key
+        values["ssh_authorized_keys"] = wanted.ssh_public_key
     if native:
-        told.update(
+        values.update(
             {
                 "oke-native-pod-networking": "true",
                 "oke-max-pods": str(wanted.max_pods or 31),
@@ -364,11 +367,11 @@ def metadata(
                 "pod-nsgids": ",".join(wanted.pod_security_groups),
             }
         )
-    return told
+    return values
 
 
 def certificate(kubeconfig: Any) -> str:
-    """The cluster's CA (base64 of PEM) of a kubeconfig, parsed."""
+    """The cluster's CA (base64 of PEM) from a parsed kubeconfig. InputError without one."""
     try:
         return str(kubeconfig["clusters"][0]["cluster"]["certificate-authority-data"])
     except (KeyError, IndexError, TypeError):
@@ -379,25 +382,26 @@ def certificate(kubeconfig: Any) -> str:
 
 
 def lacks_capacity(text: str) -> bool:
+    """Whether an error of OCI reports missing host capacity."""
     return bool(_CAPACITY.search(text))
 
 
 def capacity(shape: str, nodes: int, reports: Mapping[str, Any]) -> str:
-    """Where the nodes could be. ``reports``: availability domain -> {status, count} or the reason why it is unknown."""
+    """Text about where there is capacity. ``reports``: availability domain -> {status, count}, or why it is unknown."""
     lines = []
-    for domain, told in reports.items():
-        if isinstance(told, str):
-            lines.append(f"- {domain}: unknown ({told})")
+    for domain, report in reports.items():
+        if isinstance(report, str):
+            lines.append(f"- {domain}: unknown ({report})")
             continue
-        count = f", {told['count']} hosts" if told.get("count") is not None else ""
-        lines.append(f"- {domain}: {told['status']}{count}")
+        count = f", {report['count']} hosts" if report.get("count") is not None else ""
+        lines.append(f"- {domain}: {report['status']}{count}")
     return (
-        f"Capacity of {shape} now, {nodes} nodes were asked for:\n" + "\n".join(lines) + "\n"
-        "Hosts of a report need not be in one RDMA network. What exists is kept; the next run goes on with it. "
+        f"Current capacity of {shape} ({nodes} nodes requested):\n" + "\n".join(lines) + "\n"
+        "The hosts of a report are not necessarily in one RDMA network. What exists is kept; the next run continues. "
         "Try another availability domain, fewer nodes, or reserved capacity."
     )
 
 
 def errors(nodes: Sequence[Json]) -> list[str]:
-    """What OCI says against single nodes: {name, private_ip, error}."""
+    """Errors that OCI reports for nodes ({name, private_ip, error}), one line each."""
     return [f"{item['name'] or item['private_ip']}: {item['error']}" for item in nodes if item.get("error")]

@@ -4,10 +4,10 @@
 """Terraform stacks of OCI Resource Manager: variables, what a plan removes, errors of a log, outputs. PRIVATE.
 
     declared(files)                        the variables that a configuration declares
-    settle(given, secret, there, known)    the variables of the stack as they shall be, checked
-    last_applied(jobs)                     the job whose result the resources have, None where that is unknown
+    settle(given, secret, there, known)    the desired variables of the stack, checked
+    last_applied(jobs)                     the job that produced the current resources, None if unknown
     removed(plan), counts(plan)            of a Terraform plan in JSON
-    errors(lines), hint(text)              Terraform's own words, and what to do
+    errors(lines), hint(text)              Terraform's messages, and what to do
     split(outputs)                         (outputs that may be shown, those that are secrets)
     inventory(outputs, ...)                an Ansible inventory of the cluster, its bastion and its operator host
 
@@ -29,7 +29,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import H
 CHANGING = ("APPLY", "DESTROY", "APPLY_ROLLBACK", "IMPORT_TF_STATE")
 RUNNING = ("ACCEPTED", "IN_PROGRESS", "CANCELING")
 SHORTEST_SECRET = 4
-"""Values that are shorter are not looked for in logs: "1" or "yes" stand everywhere."""
+"""Characters; shorter values are not masked in logs: "1" or "yes" occur everywhere."""
 ERROR_LINES = 20
 
 
@@ -43,7 +43,7 @@ class Variable:
 
 
 def declared(files: Mapping[str, str]) -> dict[str, Variable]:
-    """``files``: name -> text of the ``*.tf`` files of the root module."""
+    """The variables by name. ``files``: name -> text of the ``*.tf`` files of the root module."""
     found: dict[str, Variable] = {}
     for text in files.values():
         for match in re.finditer(r'^[ \t]*variable[ \t]+"([\w-]+)"[ \t]*\{', text, re.MULTILINE):
@@ -76,8 +76,8 @@ def _attributes(text: str, start: int) -> Iterator[tuple[str, str]]:
 
 @dataclass(frozen=True)
 class Settled:
-    """``values``: all variables of the stack; ``changed``: names that differ from those that are there; ``secrets``:
-    values that must not be shown."""
+    """``values``: all variables of the stack; ``changed``: names whose value differs from the existing one;
+    ``secrets``: values that must not be shown."""
 
     values: dict[str, str]
     changed: tuple[str, ...]
@@ -91,10 +91,10 @@ def settle(
     known: Optional[Mapping[str, Variable]],
     defaults: Mapping[str, str],
 ) -> Settled:
-    """``there``: variables of the stack that exists, which are kept; None for a new one. ``known``: those that the
-    configuration declares, None where it is not at hand. ``defaults``: for those that it asks for and nobody gave.
+    """The variables to set. ``there``: those of the existing stack, kept; None for a new one. ``known``: those
+    that the configuration declares, None if it is not at hand. ``defaults``: for declared variables without a value.
 
-    InputError: a name in both, one that the configuration does not have, one without a value.
+    InputError for a name in both ``given`` and ``secret``, an undeclared name, or a required one without a value.
     """
     both = sorted(set(given) & set(secret))
     if both:
@@ -114,19 +114,20 @@ def _check(own: Mapping[str, str], values: Mapping[str, str], known: Mapping[str
     faults = []
     for name in sorted(set(own) - set(known)):
         near = difflib.get_close_matches(name, sorted(known), 1, 0.6)
-        faults.append(f"{name} is no variable of it" + (f"; did you mean {near[0]}?" if near else ""))
+        faults.append(f"{name} is not declared" + (f"; did you mean {near[0]}?" if near else ""))
     faults += [f"{name} has no value" for name, item in sorted(known.items()) if item.required and name not in values]
     if faults:
         raise InputError("\n- ".join(["Cannot accept the variables of the Terraform configuration:", *faults]))
 
 
 def is_secret(name: str, known: Optional[Mapping[str, Variable]] = None) -> bool:
+    """Whether the value must not be shown: declared sensitive, or with a name that suggests it."""
     item = (known or {}).get(name)
     return bool(item and item.sensitive) or speaks_of_secret(name) or "nonce" in name.lower()
 
 
 def same(name: str, present: Optional[str], wanted: str) -> bool:
-    """Whether a variable is as it shall be. Stars in the place of a secret say that there is one, not which."""
+    """Whether a variable has the wanted value. Asterisks in place of a secret count as equal."""
     if present is None:
         return False
     if present == wanted or (is_secret(name) and re.fullmatch(r"\*+", present)):
@@ -138,7 +139,7 @@ def same(name: str, present: Optional[str], wanted: str) -> bool:
 
 
 def without_secrets(text: str, secrets: Sequence[str]) -> str:
-    """``secrets``: longest first. Also what stands behind ``name =`` with a name that speaks of a secret."""
+    """``text`` with the secrets (longest first) masked, and any value assigned to a name that suggests a secret."""
     for value in secrets:
         if len(value) >= SHORTEST_SECRET:
             text = text.replace(value, HIDDEN)
@@ -147,8 +148,8 @@ def without_secrets(text: str, secrets: Sequence[str]) -> str:
 
 
 def begins_outputs(line: str) -> bool:
-    """Whether outputs follow in a job's log: a secret that Terraform was not told of stands there in clear, over many
-    lines where it is a key."""
+    """Whether outputs follow in a job's log: a secret that is not declared sensitive would be in clear text there, over
+    many lines for a key."""
     return _OUTPUTS.match(_STAMP.sub("", line)) is not None
 
 
@@ -156,7 +157,7 @@ def begins_outputs(line: str) -> bool:
 
 
 def same_files(ours: Mapping[str, str], theirs: Mapping[str, str]) -> bool:
-    """Digests by name. What the service may have added beside Terraform's own files does not count."""
+    """Whether two sets of digests by file name are equal, ignoring non-Terraform files that the service may add."""
     extra = [name for name in theirs if name not in ours and name.endswith((".tf", ".tf.json", ".tfvars"))]
     return not extra and all(theirs.get(name) == digest for name, digest in ours.items())
 
@@ -165,20 +166,19 @@ def same_files(ours: Mapping[str, str], theirs: Mapping[str, str]) -> bool:
 
 
 def running(jobs: Iterable[Json]) -> Optional[Json]:
-    """``jobs``: ``{id, operation, state, created}``."""
+    """The first job that is not finished, or None. ``jobs``: ``{id, operation, state, created}``."""
     return next((job for job in jobs if job["state"] in RUNNING), None)
 
 
 def last_applied(jobs: Iterable[Json]) -> Optional[Json]:
-    """The APPLY that succeeded and after which nothing has touched the resources: not a destroy, no apply that failed
-    half way."""
+    """The successful APPLY after which no other job changed the resources (no destroy, no failed apply); else None."""
     over = [job for job in jobs if job["operation"] in CHANGING and job["state"] not in RUNNING]
     newest = max(over, key=lambda job: str(job["created"]), default=None)
     return newest if newest and newest["operation"] == "APPLY" and newest["state"] == "SUCCEEDED" else None
 
 
 def nothing_made(jobs: Iterable[Json]) -> bool:
-    """Whether no resources can be left: never applied, or destroyed since."""
+    """Whether no resources can exist: never applied, or destroyed since."""
     over = [job for job in jobs if job["operation"] in CHANGING]
     newest = max(over, key=lambda job: str(job["created"]), default=None)
     return newest is None or (newest["operation"] == "DESTROY" and newest["state"] == "SUCCEEDED")
@@ -195,7 +195,7 @@ def counts(plan: Json) -> dict[str, int]:
 
 
 def removed(plan: Json) -> list[str]:
-    """Addresses of resources that the plan destroys or replaces."""
+    """Terraform addresses of resources that the plan destroys or replaces."""
     return [str(item["address"]) for item in plan.get("resource_changes") or [] if "delete" in _actions(item)]
 
 
@@ -204,12 +204,13 @@ def _actions(item: Json) -> Sequence[str]:
 
 
 def read_plan(data: bytes) -> Json:
+    """A Terraform plan from its JSON. Raises DataError."""
     try:
         document = json.loads(data)
     except ValueError:
-        raise DataError("Resource Manager gave a plan that is no JSON.") from None
+        raise DataError("Resource Manager returned a plan that is not JSON.") from None
     if not isinstance(document, dict):
-        raise DataError("Resource Manager gave a plan that is no JSON object.")
+        raise DataError("Resource Manager returned a plan that is not a JSON object.")
     return document
 
 
@@ -240,20 +241,21 @@ def errors(lines: Iterable[str]) -> list[str]:
 _HINTS = (
     (
         r"out of (host )?capacity",
-        "there is no free host of that shape in that availability domain: take another one, a capacity reservation, or "
-        "fewer nodes, and run again; what was made stays and is used",
+        "no host of that shape is free in that availability domain: use another one, a capacity reservation, or "
+        "fewer nodes, and run again; what exists is kept",
     ),
-    (r"LimitExceeded|QuotaExceeded|service limit", "ask for a higher limit, or ask for less, and run again"),
+    (r"LimitExceeded|QuotaExceeded|service limit", "request a higher limit, or fewer resources, and run again"),
     (
         r"NotAuthorizedOrNotFound|NotAuthorized\b",
-        "Resource Manager acts with the rights of who made the stack: see docs/oci_policies.md",
+        "Resource Manager uses the permissions of the stack's creator: see docs/oci_policies.md",
     ),
-    (r"No value for required variable", "give it in variables"),
-    (r"timed? ?out|timeout while waiting", "run again; what was made stays and is used"),
+    (r"No value for required variable", "set it in variables"),
+    (r"timed? ?out|timeout while waiting", "run again; what exists is kept"),
 )
 
 
 def hint(text: str) -> str:
+    """What to do about an error of Terraform; "" for an unknown one."""
     return next((words for pattern, words in _HINTS if re.search(pattern, text, re.IGNORECASE)), "")
 
 
@@ -261,7 +263,7 @@ def hint(text: str) -> str:
 
 
 def split(outputs: Iterable[Json]) -> tuple[Json, Json]:
-    """``outputs``: ``{name, value, sensitive}``."""
+    """(outputs that may be shown, secret ones) by name. ``outputs``: ``{name, value, sensitive}``."""
     shown: Json = {}
     secret: Json = {}
     for item in outputs:
@@ -271,7 +273,7 @@ def split(outputs: Iterable[Json]) -> tuple[Json, Json]:
 
 
 def _value(value: Any) -> Any:
-    """Resource Manager gives texts; lists and objects as JSON."""
+    """Resource Manager returns strings; lists and objects as JSON."""
     if isinstance(value, str) and value[:1] in ("[", "{"):
         try:
             return json.loads(value)
@@ -287,11 +289,11 @@ def inventory(outputs: Json, place: Json, key: str = "", jump: str = "") -> Json
     without a cluster.
     """
     if not outputs.get("cluster_id"):
-        raise DataError("The stack's outputs name no cluster (cluster_id), so no inventory can be written.")
+        raise DataError("The stack has no output cluster_id, so no inventory can be written.")
     name = _host(outputs.get("cluster_name") or "cluster")
     bastion = jump or _login(outputs, "bastion_ssh_user", "bastion_public_ip")
     operator = _login(outputs, "operator_ssh_user", "operator_private_ip")
-    told = {
+    variables = {
         "ansible_connection": "local",
         "oci_cluster_id": outputs["cluster_id"],
         "oci_compartment_id": place["compartment"],
@@ -301,7 +303,7 @@ def inventory(outputs: Json, place: Json, key: str = "", jump: str = "") -> Json
         "oci_private_endpoint": outputs.get("cluster_private_endpoint", ""),
         **({"oci_bastion": [bastion]} if bastion else {}),
     }
-    groups: Json = {"clusters": {"hosts": {name: told}}}
+    groups: Json = {"clusters": {"hosts": {name: variables}}}
     if bastion and not jump:
         groups["bastion"] = {"hosts": {f"{name}-bastion": _ssh(bastion, key)}}
     if operator:
@@ -323,7 +325,7 @@ def _ssh(login: str, key: str) -> Json:
 
 
 def _through(bastion: str, key: str) -> Json:
-    """A jump host is not given the key of the target: with a key of its own it needs ProxyCommand."""
+    """ProxyJump does not pass the key of the target to the jump host: with a key, ProxyCommand is needed."""
     if not bastion:
         return {}
     if key:

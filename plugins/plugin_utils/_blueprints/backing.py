@@ -1,9 +1,9 @@
 # Copyright: gpuops.rdma contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Which instances have RDMA between them: members of cluster networks and of compute clusters. PRIVATE.
+"""Instances with RDMA between them: members of cluster networks and of compute clusters. PRIVATE.
 
-Calls follow the number of networks and clusters, not that of nodes.
+The number of calls depends on networks and clusters, not on nodes.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _GONE = ("TERMINATED", "TERMINATING", "DELETED")
 
 
 def read(session: oci.Session, compartments: Sequence[str]) -> dict[str, Backing]:
-    """OCID of an instance -> what it is a member of."""
+    """OCID of an instance -> the network or cluster it belongs to."""
     found: dict[str, Backing] = {}
     for compartment in compartments:
         found.update(_networks(session, compartment))

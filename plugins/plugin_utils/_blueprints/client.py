@@ -1,7 +1,7 @@
 # Copyright: gpuops.rdma contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The only room that talks to the API of OCI AI Blueprints, and to the services it deploys. PRIVATE to the collection.
+"""The only file that talks to the API of OCI AI Blueprints, and to the services it deploys. PRIVATE to the collection.
 
 HTTP is Ansible's own (proxies, TLS). Redirects are not followed: they lead to a login page, and turn a POST into a GET.
 """
@@ -32,13 +32,13 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import 
 OPTIONS = ("url", "username", "password", "token", "verify_tls", "ca_path")
 TIMEOUT = 60.0
 PATIENCE = 10.0
-"""Seconds for which a reading is tried again while nothing answers; a wait has a patience of its own."""
+"""Seconds for which a GET is retried while the server does not answer; waits have their own."""
 PAUSE = 1.0
 _AGAIN = (429, 502, 503, 504)
 
 
 class Http:
-    """Requests to one server; every error is a ClusterError without a secret in it."""
+    """Requests to one server; every error is a ClusterError with secrets masked."""
 
     def __init__(self, url: str, verify: bool, ca_path: str = "", secrets: tuple[str, ...] = ()) -> None:
         self.url, self.verify, self.ca_path = url, verify, ca_path or None
@@ -48,7 +48,7 @@ class Http:
     def send(
         self, what: str, method: str, path: str, body: Any = None, form: Optional[Mapping[str, str]] = None
     ) -> Any:
-        """JSON of one answer, or its text where it is no JSON; ``what`` completes "Cannot ..."."""
+        """The answer as JSON, or as text if it is not JSON. ``what`` completes "Cannot ..."."""
         headers = {"Accept": "application/json", **self.headers()}
         data = None
         if form is not None:
@@ -66,6 +66,7 @@ class Http:
         return document
 
     def headers(self) -> dict[str, str]:
+        """Headers added to every request."""
         return {}
 
     def _exchange(
@@ -96,42 +97,42 @@ class Http:
 
     def _unreachable(self, what: str, error: BaseException) -> ClusterError:
         cause = getattr(error, "reason", None) or error
-        said = api.without(f"{type(cause).__name__}: {cause}".splitlines()[0], self.secrets)[:200]
-        if isinstance(cause, ssl.SSLError) or "CERTIFICATE_VERIFY" in said or "certificate" in said.lower():
+        reason = api.without(f"{type(cause).__name__}: {cause}".splitlines()[0], self.secrets)[:200]
+        if isinstance(cause, ssl.SSLError) or "CERTIFICATE_VERIFY" in reason or "certificate" in reason.lower():
             return ClusterError(
-                f"Cannot {what}: the certificate of {self.url} is not trusted ({said}). Give its CA as ca_path; that "
-                "of Blueprints is not valid before cert-manager is done. verify_tls=false skips the check."
+                f"Cannot {what}: the certificate of {self.url} is not trusted ({reason}). Set ca_path to its CA; that "
+                "of Blueprints is not valid until cert-manager is done. verify_tls=false skips the check."
             )
-        return Unreachable(f"Cannot {what}: {self.url} does not answer ({said}).")
+        return Unreachable(f"Cannot {what}: {self.url} does not answer ({reason}).")
 
     def _page(self, what: str, status: int, text: str) -> ClusterError:
         name = api.title(text)
-        told = f" ({api.without(name, self.secrets)})" if name else ""
+        heading = f" ({api.without(name, self.secrets)})" if name else ""
         return ClusterError(
-            f"Cannot {what}: {self.url} answered with a web page{told} instead of JSON (HTTP {status}). Is it the "
-            "address of the API, https://api.<domain>, and not that of the portal or of a proxy's login?",
+            f"Cannot {what}: {self.url} answered with a web page{heading} instead of JSON (HTTP {status}). The "
+            "address must be that of the API, https://api.<domain>, not of the portal or of a proxy's login.",
             status,
             "page",
         )
 
     def _refused(self, what: str, status: int, document: Any) -> ClusterError:
-        said = api.without(api.words(document), self.secrets).rstrip(".")
-        text = f"Cannot {what}: Blueprints answered {status}: {said}."
+        reason = api.without(api.words(document), self.secrets).rstrip(".")
+        text = f"Cannot {what}: Blueprints answered {status}: {reason}."
         if 300 <= status < 400:
-            return ClusterError(f"{text} It redirects; give the address of the API itself.", status, "redirect")
+            return ClusterError(f"{text} It redirects; set url to the address of the API itself.", status, "redirect")
         if status in (401, 403):
             return Forbidden(f"{text} Check username and password, or the token.", status)
         if status == 404:
             return NotFound(text, status)
         if status == 500:
-            text += " A missing policy shows as 500 too: see docs/oci_policies.md."
-        if "already exists" in said.lower():
+            text += " A missing policy also shows as 500: see docs/oci_policies.md."
+        if "already exists" in reason.lower():
             return Conflict(text, status, "exists")
         return ClusterError(text, status)
 
 
 class Api(Http):
-    """The Blueprints API. ``options``: those of OPTIONS. Logs in on first use where no token is given."""
+    """The Blueprints API. ``options``: those of OPTIONS. Logs in on first use unless a token is given."""
 
     def __init__(
         self,
@@ -146,13 +147,15 @@ class Api(Http):
         self._token = str(options.get("token") or "")
         self._login = (str(options.get("username") or ""), str(options.get("password") or ""))
         if not self._token and not all(self._login):
-            raise InputError("Blueprints wants a login: give username and password, or token.")
+            raise InputError("Blueprints needs a login: set username and password, or token.")
 
     def headers(self) -> dict[str, str]:
+        """The Authorization header, once there is a token."""
         return {"Authorization": f"Token {self._token}"} if self._token else {}
 
     def call(self, what: str, method: str, path: str, body: Any = None, patience: float = PATIENCE) -> Any:
-        """One call. A GET is tried again while the server does not answer; a POST never: it is not idempotent."""
+        """The answer to one call. A GET is retried for ``patience`` seconds without answer; a POST never, it is not
+        idempotent. Raises ClusterError and its subclasses."""
         self._ensure_token(patience)
         if method != "GET":
             return self.send(what, method, path, body)
@@ -161,7 +164,7 @@ class Api(Http):
         except Forbidden as error:
             if error.status != 401 or not all(self._login):
                 raise
-        self._token = ""  # it has expired during a long wait
+        self._token = ""  # it expired during a long wait
         self._ensure_token(patience)
         return self._patiently(lambda: self.send(what, method, path), patience)
 
@@ -196,18 +199,20 @@ class Api(Http):
     # ---- calls
 
     def deployments(self, patience: float = PATIENCE) -> list[api.Deployment]:
+        """All deployments, also those being undeployed."""
         return api.entries(self.call("list deployments", "GET", "/deployment/", patience=patience))
 
     def details(self, uuid: str) -> Any:
+        """The answer for one deployment, whose format is not documented."""
         return self.call(f"read deployment {uuid}", "GET", f"/deployment/{quote(uuid, safe='')}/")
 
     def create(self, blueprint: Mapping[str, Any]) -> str:
-        """deployment_uuid, "" where the answer does not tell it."""
+        """deployment_uuid of the new deployment, "" if the answer does not contain it."""
         name = blueprint.get("deployment_name")
         return api.created(self.call(f"deploy {name}", "POST", "/deployment/", dict(blueprint)))
 
     def undeploy(self, deployment: api.Deployment) -> bool:
-        """False when it was not there any more."""
+        """Whether it still existed."""
         try:
             self.call(f"undeploy {deployment.name}", "POST", "/undeploy/", {"deployment_uuid": deployment.uuid})
         except NotFound:
@@ -215,13 +220,16 @@ class Api(Http):
         return True
 
     def log(self, uuid: str) -> list[str]:
+        """Lines of a deployment's log, secrets masked."""
         found = self.call("read a deployment's log", "GET", f"/deployment_logs/{quote(uuid, safe='')}/")
         return [api.without(line, self.secrets) for line in api.log_lines(found)]
 
     def digest(self, uuid: str) -> Any:
+        """A deployment's digest: names and endpoint of its service."""
         return self.call("read a deployment's digest", "GET", f"/deployment_digests/{quote(uuid, safe='')}/")
 
     def workspace(self) -> Any:
+        """The workspace: all deployments with their endpoints."""
         return self.call("read the workspace", "GET", "/workspace/")
 
 

@@ -1,7 +1,7 @@
 # Copyright: gpuops.rdma contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What was sent to Blueprints, as digests in a ConfigMap: its API may not tell a deployment's content. PRIVATE."""
+"""Digests of what was sent to Blueprints, in a ConfigMap: its API may not return a deployment's content. PRIVATE."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._kube.client import Cl
 
 
 class ConfigMapRecord:
-    """``where``: namespace/name; both are made when the first digest is written."""
+    """``where``: namespace/name; both are created when the first digest is written. Raises InputError."""
 
     def __init__(self, client: Client, where: str) -> None:
         namespace, _slash, name = where.partition("/")
@@ -24,7 +24,7 @@ class ConfigMapRecord:
         self.path = client.path("v1", "ConfigMap", namespace, name)
 
     def read(self, uuid: str) -> str:
-        """The digest that was sent for this deployment, or ""."""
+        """The digest that was stored for this deployment, or ""."""
         data = (self.client.find(self.path) or {}).get("data") or {}
         try:
             return str(json.loads(data.get(uuid, "{}")).get("digest", ""))
@@ -32,6 +32,7 @@ class ConfigMapRecord:
             return ""
 
     def write(self, uuid: str, name: str, digest: str) -> None:
+        """Stores the digest of a deployment."""
         entry = {uuid: json.dumps({"name": name, "digest": digest})}
         if self.client.find(self.path) is not None:
             self.client.patch(self.path, {"data": entry})
@@ -41,6 +42,7 @@ class ConfigMapRecord:
         self.client.apply(objects.owned({**_made("ConfigMap", self.name, self.namespace), "data": entry}))
 
     def forget(self, uuid: str) -> None:
+        """Deletes the stored digest."""
         if self.client.find(self.path) is not None:
             self.client.patch(self.path, {"data": {uuid: None}})
 

@@ -1,7 +1,7 @@
 # Copyright: gpuops.rdma contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What the stack of OCI AI Blueprints needs besides a stack: the cluster's place, and a valid certificate. PRIVATE."""
+"""Inputs of the stack of OCI AI Blueprints from the cluster, and the wait for its certificate. PRIVATE."""
 
 from __future__ import annotations
 
@@ -21,12 +21,13 @@ POLL, SHOW_EVERY, CONNECT = 15.0, 60.0, 10.0
 
 
 def table() -> Json:
+    """files/oci/blueprints_stack.yml: tools, variables and outputs of the stack."""
     return dict(files.load(files.FILES / "oci" / "blueprints_stack.yml"))
 
 
 def place(session: oci.Session, cluster: str, given: Json) -> dict[str, str]:
-    """The variables that say where the cluster is. ``given``: node_subnet, load_balancer_subnet, "" = as the cluster
-    says. InputError where the cluster does not say it."""
+    """The stack's variables for the place of the cluster. ``given``: node_subnet, load_balancer_subnet, "" = read from
+    the cluster. InputError if the cluster does not have them."""
     names = table()["place"]
     key = oci.of_kind(cluster, "cluster", "cluster")
     found = session.call(f"read the cluster {key}", "oke", "get_cluster", key).data
@@ -46,7 +47,7 @@ def place(session: oci.Session, cluster: str, given: Json) -> dict[str, str]:
     lacking = [name for name, value in values.items() if not value]
     if lacking:
         raise InputError(
-            f"The cluster {found.name} does not tell its {', '.join(lacking).replace('_', ' ')}: give it as an option, "
+            f"Cannot read from the cluster {found.name}: {', '.join(lacking).replace('_', ' ')}. Set it as an option, "
             f"or as {', '.join(names[name] for name in lacking)} in variables."
         )
     return {names[name]: value for name, value in values.items()}
@@ -62,7 +63,7 @@ def _node_subnet(session: oci.Session, compartment: str, cluster: str) -> str:
 
 
 def certificate(name: str, port: int, ca_path: str = "") -> str:
-    """Why the certificate of that host is not valid; "" when it is."""
+    """Why the TLS certificate of a host is not valid; "" if it is valid."""
     try:
         context = ssl.create_default_context(cafile=ca_path or None)
         with (
@@ -73,7 +74,7 @@ def certificate(name: str, port: int, ca_path: str = "") -> str:
     except ssl.SSLCertVerificationError as error:
         return f"its certificate is not valid: {error.verify_message}"
     except socket.gaierror:
-        return "its name is not known (nip.io is blocked by some networks and VPNs)"
+        return "its name cannot be resolved (some networks and VPNs block nip.io)"
     except (OSError, ValueError) as error:
         return f"it does not answer: {getattr(error, 'strerror', None) or error}"
 
@@ -85,21 +86,22 @@ def wait_for_certificate(
     progress: Callable[[str], None],
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
-    look: Callable[[str, int, str], str] = certificate,
+    check: Callable[[str, int, str], str] = certificate,
 ) -> None:
-    """Until the API answers with a certificate that is trusted, which cert-manager gets after the stack is applied."""
+    """Waits until the API has a trusted certificate, which cert-manager requests after the stack is applied. Raises
+    DeadlinePassed."""
     name, port = stack.host(url)
     started, shown = clock(), -SHOW_EVERY
     while True:
-        why, passed = look(name, port, ca_path), clock() - started
+        why, passed = check(name, port, ca_path), clock() - started
         if not why:
-            progress(f"{name}: certificate is valid after {passed / 60:.0f} min")
+            progress(f"{name}: certificate valid after {passed / 60:.0f} min")
             return
         if passed >= minutes * 60:
             raise DeadlinePassed(
                 f"{name} after {minutes} min: {why}. See `kubectl get certificates,challenges -A`: "
-                "cert-manager needs port 80 of the load balancer open to the internet. Run again; with ca_path for a "
-                "CA of your own, or certificate_timeout=0 to go on without it."
+                "cert-manager needs port 80 of the load balancer open to the internet. Run again, with ca_path for "
+                "your own CA, or certificate_timeout=0 to continue without it."
             )
         if passed - shown >= SHOW_EVERY:
             progress(f"{name}: {why} ({passed / 60:.0f} of {minutes} min)")
@@ -108,5 +110,5 @@ def wait_for_certificate(
 
 
 def named(outputs: Json) -> dict[str, Any]:
-    """api, portal, username, password, as far as they are there."""
+    """Outputs of the stack as {api, portal, username, password}; "" for a missing one."""
     return {name: outputs.get(output, "") for name, output in table()["outputs"].items()}

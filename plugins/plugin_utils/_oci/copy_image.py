@@ -1,10 +1,10 @@
 # Copyright: gpuops.rdma contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Brings a node image from another region: export there, a link for a day, import here. PRIVATE to the collection.
+"""Copies a node image from another region: export there, link for a day, import here. PRIVATE to the collection.
 
-An image is of one region. The object's name holds the image's OCID, so that a run that was killed finds its export and
-its import again.
+An image belongs to one region. The object's name contains the image's OCID, so that the next run finds the export and
+the import of a killed one.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils._oci import session as
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._oci import work as oci_work
 
 FORMAT = "OCI"
-"""Keeps launch options; the only one that OCI imports as it was."""
+"""Keeps launch options; the only format that OCI imports unchanged."""
 LINK_HOURS = 24
 
 
@@ -31,12 +31,12 @@ class Copy:
         self.session, self.options, self.progress, self.clocks = session, options, progress, clocks
         self.image, self.bucket = options["image"], options["bucket"]
         if options["from_region"] == session.region:
-            raise InputError(f"from_region: the image is in {session.region} already; use it as it is.")
+            raise InputError(f"from_region: the image is in {session.region} already; no copy is needed.")
         self.there = session.elsewhere(options["from_region"])
         self.object = f"gpuops-{self.image}.oci"
 
     def run(self, check_mode: bool) -> Json:
-        """As Import.run."""
+        """Copies the image; returns the same as Import.run."""
         what = f"read the image {self.image} in {self.there.region}"
         source = self.there.call(what, "compute", "get_image", self.image).data
         options = {**self.options, "name": self.options["name"] or source.display_name}
@@ -48,27 +48,27 @@ class Copy:
         known = import_image.Import(self.session, options, f"https://none{path}", self.progress, **self.clocks)
         state = known.known()
         if state:
-            told = known.run(check_mode)
+            result = known.run(check_mode)
             if state != "AVAILABLE" and not check_mode and not self.options["keep_object"] and self._exported(space):
-                self._forget(space)  # of a run that was killed
-            return told
+                self._forget(space)  # left by a killed run
+            return result
         if check_mode:
             return {"changed": True, "image_ocid": "", "state": "", "added_shapes": options["shapes"]}
         self._export(space, source)
         key, url = self._link(space)
         try:
-            told = import_image.Import(self.session, options, url, self.progress, **self.clocks).run(False)
+            result = import_image.Import(self.session, options, url, self.progress, **self.clocks).run(False)
         finally:
-            self._call("end the link to the object", "delete_preauthenticated_request", space, self.bucket, key)
+            self._call("delete the link to the object", "delete_preauthenticated_request", space, self.bucket, key)
         if not self.options["keep_object"]:
             self._forget(space)
-        return told
+        return result
 
     def _forget(self, space: str) -> None:
         self._call(f"delete the object {self.object}", "delete_object", space, self.bucket, self.object)
 
     def _export(self, space: str, source: Any) -> None:
-        """Not again where an earlier run has exported it, or is at it."""
+        """Exports unless an earlier run has exported it; waits for an export in progress."""
         if self._exported(space):
             self.progress(f"{source.display_name}: exported already to {self.bucket} in {self.there.region}")
             return
@@ -85,7 +85,7 @@ class Copy:
         oci_work.wait(self.there, what, work or self._work(source), seconds, self.progress, **self.clocks)
 
     def _exported(self, space: str) -> bool:
-        """The object is there when the export is done, not before."""
+        """The object appears only when the export is complete."""
         try:
             self._call(f"look for the object {self.object}", "head_object", space, self.bucket, self.object)
         except NotFound:
@@ -97,13 +97,13 @@ class Copy:
         return oci_work.running(self.there, self.image, compartment, self.image)
 
     def _link(self, space: str) -> tuple[str, str]:
-        """(id, URL) of a link that reads the object."""
+        """(id, URL) of a new link for reading the object."""
         end = datetime.datetime.now(datetime.timezone.utc) + datetime.timedelta(hours=LINK_HOURS)
         details = self.session.oci.object_storage.models.CreatePreauthenticatedRequestDetails(
             name=self.object, object_name=self.object, access_type="ObjectRead", time_expires=end
         )
         method = "create_preauthenticated_request"
-        made = self._call(f"make a link to the object {self.object}", method, space, self.bucket, details)
+        made = self._call(f"create a link to the object {self.object}", method, space, self.bucket, details)
         base = self.there.client("storage").base_client.endpoint
         return made.id, made.full_path or f"{base}{made.access_uri}"
 
@@ -112,10 +112,10 @@ class Copy:
 
 
 def needs(options: Json) -> None:
-    """InputError where something is missing for a copy."""
+    """InputError if an option is missing that a copy needs."""
     missing = [name for name in ("from_region", "bucket") if not options[name]]
     if missing:
         raise InputError(
-            f"image: to bring {options['image']} from another region, give {', '.join(missing)} too; the bucket is one "
-            "in that region."
+            f"image: to copy {options['image']} from another region, set {', '.join(missing)} as well; the bucket must "
+            "be in that region."
         )

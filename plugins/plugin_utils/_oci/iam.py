@@ -1,9 +1,9 @@
 # Copyright: gpuops.rdma contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Compartments, policies and dynamic groups of a tenancy, as far as a question needs them. PRIVATE to the collection.
+"""Compartments, policies and dynamic groups of a tenancy, as far as they are needed. PRIVATE to the collection.
 
-The number of calls depends on how deep the compartment lies and on how many identity domains are named, not on nodes.
+The number of calls depends on the depth of the compartment and on the identity domains named, not on nodes.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils._oci import session as
 
 WORKERS = 8
 PAGE = 200
-"""Entries of a page of an identity domain."""
+"""Entries per page of an identity domain."""
 
 
 def read(call: Callable[[], Any]) -> Any:
-    """The answer, or Unread with OCI's reason. What ends every further call too is raised."""
+    """The answer, or Unread with OCI's reason. Raises Forbidden and Unreachable, which would end every call."""
     try:
         return call()
     except (Forbidden, Unreachable):
@@ -38,7 +38,7 @@ def read(call: Callable[[], Any]) -> Any:
 
 @dataclass(frozen=True)
 class Granted:
-    """What was read. ``unread``: why a part of it could not be; then nothing is missing for certain."""
+    """What was read. ``unread``: why a part could not be read; then nothing is missing for certain."""
 
     tree: dict[str, policy.Compartment] = field(default_factory=dict)
     statements: Sequence[Source] = ()
@@ -47,15 +47,15 @@ class Granted:
 
 
 class Iam:
-    """Questions about one compartment."""
+    """Reads what concerns one compartment."""
 
     def __init__(self, session: oci.Session, compartment: str) -> None:
         self.session, self.compartment = session, compartment
         self.root = session.tenancy or compartment
-        session.client("identity")  # made here, threads do not race for it
+        session.client("identity")  # created here so that threads do not race for it
 
     def granted(self, whos: Sequence[str]) -> Granted:
-        """All statements that may reach the compartment. ``whos``: groups that are asked about, for their domains."""
+        """All statements that may apply to the compartment. ``whos``: groups of interest, for their domains."""
         tree = read(self._tree)
         if isinstance(tree, Unread):
             return Granted(unread=tree)
@@ -70,7 +70,7 @@ class Iam:
     def reviews(
         self, granted: Granted, name: str, who: str, user_groups: Sequence[str], options: Sequence[str], facts: Json
     ) -> list[Review]:
-        """Of each need of the set ``name``."""
+        """A Review of each need of the policy set ``name``."""
         table = files.load(files.FILES / "oci" / "policies.yml")
         context = self.context(granted, who, user_groups, options, facts)
         needs = policy.needs(table, name, context)
@@ -80,9 +80,10 @@ class Iam:
     def context(
         self, granted: Granted, who: str, user_groups: Sequence[str], options: Sequence[str], facts: Json
     ) -> policy.Context:
-        told = {"request.region": self.session.region, **facts}
+        """The context that statements are judged in; ``facts`` are completed by the region."""
+        known = {"request.region": self.session.region, **facts}
         return policy.Context(
-            self.root, self.compartment, granted.tree, tuple(user_groups), who, told, frozenset(options)
+            self.root, self.compartment, granted.tree, tuple(user_groups), who, known, frozenset(options)
         )
 
     def _tree(self) -> dict[str, policy.Compartment]:
@@ -94,15 +95,17 @@ class Iam:
         return tree
 
     def statements(self, compartment: str) -> list[Source]:
+        """Statements of the policies attached to one compartment."""
         listed = self.policies(compartment)
         return [Source(text, compartment, item.name) for item in listed for text in item.statements]
 
     def policies(self, compartment: str) -> list[Any]:
+        """Policies attached to a compartment, as SDK models."""
         what = f"list policies of {compartment}"
         return self.session.all(what, "identity", "list_policies", compartment, limit=oci.PAGE)
 
     def dynamic_groups(self, domains: frozenset[str]) -> list[DynamicGroup]:
-        """Those of the Default domain, and of the named ones at each domain's own URL."""
+        """Dynamic groups of the Default domain and of the named ones, each read at its domain's URL."""
         listed = self.session.all("list dynamic groups", "identity", "list_dynamic_groups", self.root, limit=oci.PAGE)
         found = [DynamicGroup(item.name, item.matching_rule or "", ocid=item.id) for item in listed]
         for domain in self.domains(domains) if domains else []:
@@ -114,11 +117,12 @@ class Iam:
         return found
 
     def domains(self, names: frozenset[str]) -> list[Any]:
+        """Active identity domains with these names (lower case), as SDK models."""
         listed = self.session.all("list identity domains", "identity", "list_domains", self.root)
         return [item for item in listed if item.display_name.lower() in names and item.lifecycle_state == "ACTIVE"]
 
     def domain_groups(self, domain: Any) -> list[Any]:
-        """SCIM counts from 1."""
+        """Dynamic groups of an identity domain, as SDK models; SCIM counts from 1."""
         found: list[Any] = []
         what, method = f"list dynamic groups of the domain {domain.display_name}", "list_dynamic_resource_groups"
         while True:

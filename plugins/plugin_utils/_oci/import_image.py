@@ -1,7 +1,7 @@
 # Copyright: gpuops.rdma contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Imports a node image once: looks for it, checks the link, imports, waits, opens it for its shapes. PRIVATE."""
+"""Imports a node image once: finds it or checks the link, imports, waits, adds compatible shapes. PRIVATE."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ Progress = Callable[[str], None]
 
 
 def check_link(url: str) -> Optional[int]:
-    """Size of the object in bytes, None where the link could not be asked from here (OCI may still reach it).
-    InputError when Object Storage itself refuses it."""
+    """Size of the object in bytes; None if the link cannot be reached from here (OCI may still reach it).
+    InputError if Object Storage refuses it."""
     try:
         with open_url(url, method="HEAD", timeout=LINK_SECONDS) as answer:
             size = answer.headers.get("content-length")
@@ -33,8 +33,8 @@ def check_link(url: str) -> Optional[int]:
     except urllib.error.HTTPError as error:
         if error.code in (401, 403, 404, 410):
             raise InputError(
-                f"The link {oci_image.hidden(url)} is refused ({error.code}): it has expired, was cut off, or there "
-                "is no such object. Get a new link."
+                f"The link {oci_image.hidden(url)} is refused ({error.code}): it has expired, was truncated, or the "
+                "object does not exist. Get a new link."
             ) from None
         return None
     except (OSError, http.client.HTTPException, ValueError):
@@ -51,7 +51,7 @@ class Import:
         self.name = options["name"] or oci_image.name(url)
 
     def known(self) -> str:
-        """State of an image of this source, "" = there is none."""
+        """State of the image imported from this source, "" if there is none."""
         there = oci_image.there(self._images(), self.source)
         return str(there["state"]) if there else ""
 
@@ -61,7 +61,7 @@ class Import:
         changed = there is None
         if there is None:
             size = check_link(self.url)
-            self.progress(f"{self.name}: link is good" + (f", {size / 1e9:.1f} GB" if size else ", size unknown"))
+            self.progress(f"{self.name}: link is valid" + (f", {size / 1e9:.1f} GB" if size else ", size unknown"))
             if check_mode:
                 return {"changed": True, "image_ocid": "", "state": "", "added_shapes": self.options["shapes"]}
             key, work = self._create()
@@ -88,8 +88,8 @@ class Import:
         ]
 
     def _create(self) -> tuple[str, str]:
-        """The retry token makes a second request within a day, of a killed run, the same one. Where what it began has
-        failed or is gone, OCI would only tell that again: then it is a new request."""
+        """With the retry token OCI recognises the request of a killed run for a day. If that import failed or its image
+        is gone, OCI would only repeat that answer: then the request gets a new token."""
         models = self.session.oci.core.models
         source = models.ImageSourceViaObjectStorageUriDetails(
             source_uri=self.url,
@@ -124,15 +124,15 @@ class Import:
         return found.status in oci_work.OVER
 
     def _work(self, image: str) -> str:
-        """Of an import that an earlier run began."""
+        """Work request of the import that an earlier run started."""
         what = f"list work requests of {image}"
         listed = self.session.all(what, "work", "list_work_requests", self.compartment, resource_id=image)
         if not listed:
-            raise DeadlinePassed(f"{self.name} is being imported, but OCI lists no work request of it. Run again.")
+            raise DeadlinePassed(f"{self.name} is being imported, but OCI lists no work request for it. Run again.")
         return str(max(listed, key=lambda item: str(item.time_accepted)).id)
 
     def _open(self, image: str, check_mode: bool) -> Sequence[str]:
-        """Shapes that the image is not open for yet. Without any entry it is open for those of its launch mode."""
+        """Shapes added to the image. Without any entry it is compatible with those of its launch mode."""
         wanted = self.options["shapes"]
         if not wanted:
             return []
@@ -141,5 +141,5 @@ class Import:
         added = [shape for shape in wanted if shape not in have]
         for shape in [] if check_mode else added:
             method = "add_image_shape_compatibility_entry"
-            self.session.call(f"open {self.name} for {shape}", "compute", method, image, shape)
+            self.session.call(f"add {shape} to {self.name}", "compute", method, image, shape)
         return added

@@ -1,10 +1,10 @@
 # Copyright: gpuops.rdma contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Writes the policy statements that are missing, and the dynamic group that they name. PRIVATE to the collection.
+"""Writes the missing policy statements and the dynamic group that they name. PRIVATE to the collection.
 
-Only statements that nothing in the tenancy grants are written, all into one policy; nothing is ever taken away. A
-dynamic group of others is not changed unless that is asked for.
+Only statements that nothing in the tenancy grants are written, all into one policy; nothing is ever removed. An
+existing dynamic group is changed only if that is requested.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ PATCH = "urn:ietf:params:scim:api:messages:2.0:PatchOp"
 
 @dataclass(frozen=True)
 class Group:
-    """What is to be done with the dynamic group. ``before``: its rule, "" = it is not there."""
+    """Desired dynamic group. ``before``: its present rule, "" = it does not exist."""
 
     who: str
     domain: str
@@ -44,10 +44,11 @@ class Group:
     before: str
     after: str
     key: str = ""
-    """OCID; of another domain than Default, its id there."""
+    """OCID; in another domain than Default, its id there."""
 
     @property
     def changed(self) -> bool:
+        """Whether the rule has to be written."""
         return self.before != self.after
 
 
@@ -65,13 +66,13 @@ class Writer:
         self.facts = {"target.cluster.id": options["cluster"]} if options["cluster"] else {}
 
     def run(self, check_mode: bool) -> Json:
-        """{changed, added, policy, dynamic_group, unknown}."""
+        """Writes what is missing; {changed, added, policy, dynamic_group, unknown}. InputError, DeadlinePassed."""
         self._check()
         granted = self.iam.granted([self.options["dynamic_group"]])
         if granted.unread:
             raise InputError(
-                f"Not all policies can be read, so that none is written: {granted.unread.why} Let an administrator run "
-                "this, or write what the preflight prints."
+                f"Some policies cannot be read, so none is written: {granted.unread.why} Have an administrator run "
+                "this, or write the statements that the preflight prints."
             )
         group = self._group(granted)
         if group and group.changed:
@@ -82,7 +83,7 @@ class Writer:
         missing = [item.statement for item in reviews if item.status == "fail"]
         unknown = [{"statement": item.statement, "reason": item.reason} for item in reviews if item.status == "unknown"]
         policy = self._target(granted, missing) if missing else {}
-        told = {"added": missing, "policy": policy, "unknown": unknown, "dynamic_group": _shown(group)}
+        result = {"added": missing, "policy": policy, "unknown": unknown, "dynamic_group": _shown(group)}
         changed = bool(missing) or bool(group and group.changed)
         if changed and not check_mode:
             home = self._home()
@@ -91,9 +92,9 @@ class Writer:
             if missing:
                 policy["id"] = self._write_policy(home, policy, missing)
             self._proven()
-        return {"changed": changed, **told}
+        return {"changed": changed, **result}
 
-    # ---- what is asked for
+    # ---- what is needed
 
     def _check(self) -> None:
         kinds = {name: self.table["sets"][name]["who"] for name in self.options["sets"]}
@@ -110,7 +111,7 @@ class Writer:
         return str(self.options[option]) if option else ""
 
     def _reviews(self, granted: iam.Granted) -> list[Review]:
-        """Of all sets; a statement that two of them need is there once."""
+        """Of all sets; a statement that several of them need appears once."""
         found: dict[str, Review] = {}
         for name in self.options["sets"]:
             groups = [self.options["group"]] if self.options["group"] else []
@@ -127,7 +128,7 @@ class Writer:
             return None
         who = self.options["dynamic_group"]
         if who.startswith("ocid1."):
-            raise InputError(f"dynamic_group: give its name, as name or domain/name, not its OCID {who}.")
+            raise InputError(f"dynamic_group must be a name or domain/name, not the OCID {who}.")
         domain, _slash, name = who.replace("'", "").rpartition("/")
         domain = domain.lower() or oci_policy.DEFAULT_DOMAIN
         own = rules[0].format(compartment=self.options["compartment"])
@@ -140,14 +141,14 @@ class Writer:
         wanted = f"Allow dynamic-group {oci_policy.quoted(who)} to {{CLUSTER_JOIN}} in tenancy"
         fits = oci_policy.matches(there, wanted, context)
         if fits is None:
-            self.progress(f"warning: whether the rule of {who} matches the nodes cannot be told: {there.rule}")
+            self.progress(f"warning: cannot determine whether the rule of {who} matches the nodes: {there.rule}")
         if fits is not False:
             return Group(who, there.domain, there.name, there.rule, there.rule, there.ocid)
         after = oci_policy.widened(there.rule, own)
         if not self.options["widen_dynamic_group"]:
             raise InputError(
-                f"The dynamic group {who} is there, but its rule does not match the nodes: {there.rule}. Set "
-                f"widen_dynamic_group to make it {after}, or name another group."
+                f"The rule of the dynamic group {who} does not match the nodes: {there.rule}. Set "
+                f"widen_dynamic_group to change it to {after}, or use another group."
             )
         return Group(who, there.domain, there.name, there.rule, after, there.ocid)
 
@@ -173,7 +174,7 @@ class Writer:
             description=DESCRIPTION,
             freeform_tags=self._tags(),
         )
-        self._made(home, f"make the dynamic group {group.who}", "identity", "create_dynamic_group", details)
+        self._made(home, f"create the dynamic group {group.who}", "identity", "create_dynamic_group", details)
 
     def _domain_group(self, home: oci.Session, group: Group) -> None:
         models = self.session.oci.identity_domains.models
@@ -189,13 +190,13 @@ class Writer:
         made = models.DynamicResourceGroup(
             schemas=[SCHEMA], display_name=group.name, matching_rule=group.after, description=DESCRIPTION
         )
-        what = f"make the dynamic group {group.who}"
+        what = f"create the dynamic group {group.who}"
         self._made(home, what, client, "create_dynamic_resource_group", dynamic_resource_group=made)
 
     def _domain(self, name: str) -> Any:
         found = next(iter(self.iam.domains(frozenset({name}))), None)
         if found is None:
-            raise InputError(f"dynamic_group: there is no identity domain {name!r}, or you may not see it.")
+            raise InputError(f"dynamic_group: the identity domain {name!r} does not exist, or you may not see it.")
         return found
 
     def _group_is(self, group: Group) -> bool:
@@ -206,12 +207,12 @@ class Writer:
     # ---- the policy
 
     def _target(self, granted: iam.Granted, missing: Sequence[str]) -> Json:
-        """Where it is written: a statement on the tenancy only holds in the root compartment."""
+        """The policy to write: statements on the tenancy are only effective in the root compartment."""
         root = any(oci_policy.parse(item).location.kind == "tenancy" for item in missing)
         home = self.options["policy_compartment"] or (self.iam.root if root else self.options["compartment"])
         if root and home != self.iam.root:
             raise InputError(
-                "policy_compartment: statements on the tenancy only hold in a policy of the root compartment "
+                "policy_compartment: statements on the tenancy are only effective in the root compartment "
                 f"({self.iam.root}), not of {home}."
             )
         return {"name": self.options["name"], "compartment": home, "id": ""}
@@ -223,7 +224,7 @@ class Writer:
         models = self.session.oci.identity.models
         there = self._policy(target)
         if there is None:
-            self.progress(f"policy {target['name']}: making it with {len(missing)} statements")
+            self.progress(f"policy {target['name']}: creating it with {len(missing)} statements")
             details = models.CreatePolicyDetails(
                 compartment_id=target["compartment"],
                 name=target["name"],
@@ -231,7 +232,7 @@ class Writer:
                 statements=list(missing),
                 freeform_tags=self._tags(),
             )
-            what = f"make the policy {target['name']} in {target['compartment']}"
+            what = f"create the policy {target['name']} in {target['compartment']}"
             self._made(home, what, "identity", "create_policy", details)
             self._until(f"the policy {target['name']}", lambda: self._policy(target) is not None)
             there = self._policy(target)
@@ -243,18 +244,18 @@ class Writer:
         return str(there.id)
 
     def _made(self, home: oci.Session, what: str, client: str, method: str, *args: Any, **more: Any) -> None:
-        """One that a killed run made, and that OCI does not list yet, is no error."""
+        """Creates; an object of a killed run that OCI does not list yet is no error."""
         try:
             home.call(what, client, method, *args, **more)
         except Conflict as error:
             if "exist" not in str(error).lower():
                 raise
-            self.progress(f"{what}: it is there already")
+            self.progress(f"{what}: it exists already")
 
-    # ---- afterwards
+    # ---- verification
 
     def _proven(self) -> None:
-        """All that was missing is granted by what OCI lists now."""
+        """Waits until what OCI lists grants everything that was missing."""
         late: list[str] = []
 
         def granted() -> bool:
@@ -274,7 +275,7 @@ class Writer:
             self.sleep(POLL)
 
     def _home(self) -> oci.Session:
-        """Identity is written in the tenancy's home region only."""
+        """A session in the tenancy's home region, the only one where Identity can be written."""
         if self.session.endpoint or not self.session.tenancy:
             return self.session
         what, method = "list the tenancy's regions", "list_region_subscriptions"

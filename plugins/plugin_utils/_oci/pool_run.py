@@ -1,10 +1,10 @@
 # Copyright: gpuops.rdma contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Makes, adopts, changes and ends an RDMA pool of OKE. PRIVATE to the collection.
+"""Creates, adopts, changes and deletes an RDMA pool of OKE. PRIVATE to the collection.
 
-Every step looks first at what is there, so that a run that was killed is gone on with. Requests that make something
-carry a retry token, for the seconds in which OCI does not list yet what it has made.
+Every step first reads what exists, so that a run continues a killed one. Requests that create something carry a retry
+token, for the seconds until OCI lists the new object.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import J
 from ansible_collections.gpuops.rdma.plugins.module_utils._oci import pool as oci_pool
 from ansible_collections.gpuops.rdma.plugins.module_utils._oci import preflight
 from ansible_collections.gpuops.rdma.plugins.module_utils._oci.pool import Change, Wanted
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._oci import look
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._oci import preflight_read
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._oci import session as oci
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._oci import work as oci_work
 
 POLL, SHOW_EVERY, SEEN_AFTER = 30.0, 60.0, 300.0
-"""SEEN_AFTER: seconds within which something new has to be listed."""
+"""Seconds. SEEN_AFTER: limit for OCI to list a new object."""
 TRIES = 9
 Progress = Callable[[str], None]
 
 
 class Pool(abc.ABC):
-    """One pool. ``clocks``: clock and sleep, for tests."""
+    """One pool of the kind ``what``. ``clocks``: clock and sleep, for tests."""
 
     client = "work"
     what = "pool"
@@ -52,68 +52,69 @@ class Pool(abc.ABC):
         self.models = session.oci.core.models
         self.warnings: list[str] = []
 
-    # ---- of each kind
+    # ---- implemented for each kind
 
     @abc.abstractmethod
     def listed(self) -> list[Json]:
-        """Pools of that name, or the one of that OCID: {id, name, state, tags}."""
+        """Pools with the name, or the one with the OCID: {id, name, state, tags}."""
 
     @abc.abstractmethod
     def read(self, key: str, addresses: bool = True) -> Json:
-        """As oci_pool.differences wants it; without ``addresses`` with fewer calls, for a wait."""
+        """The pool as oci_pool.differences needs it; without ``addresses`` it takes fewer calls, for waits."""
 
     @abc.abstractmethod
     def create(self, gone: Sequence[str]) -> str:
-        """Asks for the pool; the work request."""
+        """Requests the pool; returns the work request's OCID or ""."""
 
     @abc.abstractmethod
     def update(self, there: Json, changes: Sequence[Change]) -> str:
-        """Asks for all changes but nodes that go; the work request."""
+        """Requests all changes except removals of nodes; returns the work request's OCID or ""."""
 
     @abc.abstractmethod
     def remove(self, there: Json, node: str, less: bool) -> str:
-        """Ends one node; ``less``: the pool gets smaller, else OCI makes another. The work request."""
+        """Deletes one node; ``less``: the pool shrinks, else OCI replaces it. Returns the work request's OCID or ""."""
 
     @abc.abstractmethod
     def end(self, there: Json) -> str:
-        """Ends the pool; the work request."""
+        """Deletes the pool; returns the work request's OCID or ""."""
 
     @abc.abstractmethod
     def tidy(self, there: Json) -> None:
-        """Ends what we made for the pool, after its end."""
+        """Deletes what we created for the pool, once the pool is gone."""
 
     def plugins(self, there: Json, check_mode: bool) -> list[Change]:
-        """Agent plugins that RDMA needs and that are not enabled; enabled here unless in check mode."""
+        """Agent plugins that RDMA needs and that are not enabled; enables them except in check mode."""
         return []
 
-    # ---- wanted
+    # ---- states
 
     def present(self, check_mode: bool, wait: bool = True, ignore: Sequence[str] = ()) -> Json:
-        """{changed, pool, changes, created}. Raises InputError, Unrecoverable, DeadlinePassed."""
+        """Creates or changes the pool; {changed, pool, changes, created}. ``ignore``: ids of preflight findings.
+        Raises InputError, Unrecoverable, DeadlinePassed."""
         oci_pool.check(self.wanted)
         listed = self.listed()
         found = oci_pool.adopted(listed, self.wanted)
         if found is None:
-            self._may_be_made(ignore)
+            self._preflight(ignore)
             if check_mode:
-                return self._told(True, {**self._predicted(), "id": ""}, [], created=True)
+                return self._result(True, {**self._predicted(), "id": ""}, [], created=True)
             gone = [item["id"] for item in listed]
             work = self.create(gone)
             found = self._seen()
-            self.progress(f"{self.what} {self.wanted.name}: asked for {self.wanted.nodes} nodes ({found['id']})")
+            self.progress(f"{self.what} {self.wanted.name}: requested {self.wanted.nodes} nodes ({found['id']})")
             if not wait:
-                return self._told(True, self.read(found["id"]), [], created=True)
+                return self._result(True, self.read(found["id"]), [], created=True)
             self._done(work, found["id"], "creation")
             there = self._full(found["id"])
             self.plugins(there, False)
-            return self._told(True, there, [], created=True)
+            return self._result(True, there, [], created=True)
         return self._as_wanted(found, check_mode, wait)
 
     def _as_wanted(self, found: Json, check_mode: bool, wait: bool) -> Json:
         there = self.read(found["id"])
         if wait and not check_mode and (work := self._running_work(there)):
             self.progress(
-                f"{self.what} {there['name']}: is {there['state']}, waiting for what an earlier run asked for"
+                f"{self.what} {there['name']}: is {there['state']}, waiting for the request of an earlier run"
             )
             self._done(work, there["id"], "earlier request")
             there = self.read(found["id"])
@@ -122,10 +123,10 @@ class Pool(abc.ABC):
             self._change(there, changes, wait)
             there = self._full(found["id"], None if changes else there) if wait else there
         changes = [*changes, *self.plugins(there, check_mode)] if wait or check_mode else changes
-        return self._told(bool(changes), there, changes)
+        return self._result(bool(changes), there, changes)
 
     def _change(self, there: Json, changes: Sequence[Change], wait: bool) -> None:
-        """Nodes go one after the other; the rest is one request."""
+        """Removes nodes one after the other; the rest is one request."""
         for item in changes:
             if item.how in ("remove", "replace"):
                 self.progress(f"{self.what} {there['name']}: {item.how} {item.before}")
@@ -135,27 +136,29 @@ class Pool(abc.ABC):
         if rest:
             self.progress(f"{self.what} {there['name']}: changing {', '.join(item.what for item in rest)}")
             if any(item.how == "update" and item.what != "tags" for item in rest):
-                self.progress(f"{self.what} {there['name']}: nodes that are there stay as they are; new ones are so")
+                self.progress(
+                    f"{self.what} {there['name']}: existing nodes stay unchanged; new nodes get the new values"
+                )
             work = self.update(there, rest)
             if wait:
                 self._done(work, there["id"], "update")
 
     def absent(self, check_mode: bool, confirmed: str) -> Json:
-        """Only where ``confirmed`` is the pool's name. {changed, pool}."""
+        """Deletes the pool if ``confirmed`` is its name, else InputError. {changed, pool}."""
         found = oci_pool.adopted(self.listed(), self.wanted) if not self.wanted.pool else self._by_id()
         if found is None:
             return {"changed": False, "pool": {}, "changes": [], "created": False, "warnings": self.warnings}
         if confirmed != found["name"]:
             raise InputError(
                 f"The {self.what} {found['name']} ({found['id']}) and its nodes, with their boot volumes, would be "
-                f"deleted for good. Set confirm to {found['name']!r} for that; nothing was changed."
+                f"deleted permanently. Set confirm to {found['name']!r} to do that; nothing was changed."
             )
         there = self.read(found["id"])
         if not check_mode:
-            self._done(self.end(there), there["id"], "end")
+            self._done(self.end(there), there["id"], "deletion")
             self._ended(there)
             self.tidy(there)
-        return self._told(True, there, [Change("pool", there["id"], None, "remove")])
+        return self._result(True, there, [Change("pool", there["id"], None, "remove")])
 
     def _by_id(self) -> Optional[Json]:
         try:
@@ -163,36 +166,36 @@ class Pool(abc.ABC):
         except InputError:
             return None
         except NotFound as error:
-            self.warnings.append(f"Whether the {self.what} is gone or only cannot be seen is not known. {error}")
+            self.warnings.append(f"The {self.what} is deleted or not visible to this user. {error}")
             return None
 
-    # ---- before
+    # ---- before creation
 
-    def _may_be_made(self, ignore: Sequence[str]) -> None:
+    def _preflight(self, ignore: Sequence[str]) -> None:
         oci_pool.for_new(self.wanted)
         asked = self.wanted
         pool = preflight.Pool(
             asked.shape, asked.nodes, asked.availability_domain, asked.kind, asked.image, asked.subnet, asked.cluster
         )
-        asker = look.Asker(self.session, pool, asked.compartment, asked.security_groups)
-        found = [item for item in look.findings(asker) if item.id not in ignore]
+        reader = preflight_read.Reader(self.session, pool, asked.compartment, asked.security_groups)
+        found = [item for item in preflight_read.findings(reader) if item.id not in ignore]
         against = [item for item in found if item.severity == "error"]
         for item in found:
             if item.severity != "error":
                 self.progress(f"{item.severity}: {item.line()}")
         if against:
             lines = "\n".join(f"- {item.line()}" for item in against)
-            raise InputError(f"The {self.what} {asked.name} cannot be made; nothing was changed:\n{lines}")
+            raise InputError(f"The {self.what} {asked.name} cannot be created; nothing was changed:\n{lines}")
 
     def _predicted(self) -> Json:
         asked = self.wanted
-        told = {"name": asked.name, "size": asked.nodes, "nodes": [], "state": "", "rdma": ""}
-        return {**told, "shape": asked.shape, "availability_domain": asked.availability_domain}
+        pool = {"name": asked.name, "size": asked.nodes, "nodes": [], "state": "", "rdma": ""}
+        return {**pool, "shape": asked.shape, "availability_domain": asked.availability_domain}
 
     # ---- waits
 
     def _seen(self) -> Json:
-        """What was made now, as soon as OCI lists it."""
+        """The new pool, as soon as OCI lists it."""
         started = self.clock()
         while self.clock() - started <= SEEN_AFTER:
             found = oci_pool.adopted(self.listed(), self.wanted)
@@ -200,16 +203,16 @@ class Pool(abc.ABC):
                 return found
             self.sleep(min(POLL, 3.0))
         raise DeadlinePassed(
-            f"The {self.what} {self.wanted.name} was asked for, but OCI does not list it after {SEEN_AFTER:.0f} s. "
-            "Run again: the same request is not done twice."
+            f"The {self.what} {self.wanted.name} was requested, but OCI does not list it after {SEEN_AFTER:.0f} s. "
+            "Run again: OCI does not repeat the same request."
         )
 
     def _done(self, work: str, key: str, what: str) -> None:
         if not work:
             return
-        told = f"{what} of the {self.what} {self.wanted.name}"
+        label = f"{what} of the {self.what} {self.wanted.name}"
         try:
-            oci_work.wait(self.session, told, work, self.seconds, self.progress, self.client, self.clock, self.sleep)
+            oci_work.wait(self.session, label, work, self.seconds, self.progress, self.client, self.clock, self.sleep)
         except Unrecoverable as error:
             raise self._explained(str(error), key) from None
 
@@ -217,15 +220,15 @@ class Pool(abc.ABC):
         have, shape = "", self.wanted.shape
         try:
             there = self.read(key)
-            have, shape = f" {len(there['nodes'])} of {there['size']} nodes are there.", there["shape"] or shape
+            have, shape = f" {len(there['nodes'])} of {there['size']} nodes exist.", there["shape"] or shape
         except ClusterError:
             pass
         if not oci_pool.lacks_capacity(text):
-            return Unrecoverable(f"{text}{have} What exists is kept; the next run goes on with it.")
+            return Unrecoverable(f"{text}{have} What exists is kept; the next run continues.")
         return Unrecoverable(f"{text}{have} {oci_pool.capacity(shape, self.wanted.nodes, self._reports(shape))}")
 
     def _reports(self, shape: str) -> Json:
-        """Capacity of the shape in each availability domain."""
+        """Capacity of the shape by availability domain."""
         root = self.session.tenancy or self.wanted.compartment
         what = "list availability domains"
         try:
@@ -236,31 +239,31 @@ class Pool(abc.ABC):
 
     def _report(self, shape: str, domain: str, root: str) -> Any:
         try:
-            return look.capacity(self.session, root, shape, domain)
+            return preflight_read.capacity(self.session, root, shape, domain)
         except ClusterError as error:
             return str(error)
 
     def _full(self, key: str, there: Optional[Json] = None) -> Json:
-        """The pool when all its nodes run; ``there``: as it was read just now."""
+        """The pool once all its nodes run; ``there``: the pool if it was just read."""
         started, shown = self.clock(), -SHOW_EVERY
         while True:
             last = there is not None
             there = there or self.read(key, addresses=False)
             running = [item for item in there["nodes"] if item["state"].upper() in ("ACTIVE", "RUNNING")]
             passed = self.clock() - started
-            size = self.wanted.nodes  # the pool's own may still be that of before
-            have = f"{len(running)} of {size} nodes run"
+            size = self.wanted.nodes  # the pool may still report its old size
+            have = f"{len(running)} of {size} nodes running"
             wrong = oci_pool.errors(there["nodes"])
             if len(running) == size == there["size"]:
                 return there if last else self.read(key)
             if wrong and there["state"] not in ("CREATING", "UPDATING"):
-                text = f"The {self.what} {there['name']}: {have}. OCI says: {'; '.join(wrong[: oci_pool.SHOWN])}."
+                text = f"The {self.what} {there['name']}: {have}. OCI reports: {'; '.join(wrong[: oci_pool.SHOWN])}."
                 raise self._explained(text, key)
             if passed >= self.seconds:
                 late = ", ".join(item["name"] or item["id"] for item in there["nodes"] if item not in running)
                 raise DeadlinePassed(
                     f"The {self.what} {there['name']}: {have} after {passed / 60:.0f} min. Not running: "
-                    f"{late or 'not launched yet'}. Run again to wait on."
+                    f"{late or 'not launched yet'}. Run again to continue waiting."
                 )
             if passed - shown >= SHOW_EVERY:
                 self.progress(f"{self.what} {there['name']}: {have}, {passed / 60:.0f} of {self.seconds / 60:.0f} min")
@@ -269,7 +272,7 @@ class Pool(abc.ABC):
             there = None
 
     def _ended(self, there: Json) -> None:
-        """Seen to be gone: OCI may give no work request for an end."""
+        """Waits until the pool is gone: OCI may return no work request for a deletion."""
         started = self.clock()
         while True:
             try:
@@ -279,11 +282,11 @@ class Pool(abc.ABC):
             if state in ("DELETED", "TERMINATED"):
                 return
             if self.clock() - started >= self.seconds:
-                raise DeadlinePassed(f"The {self.what} {there['name']} is still {state}. OCI goes on with it.")
+                raise DeadlinePassed(f"The {self.what} {there['name']} is still {state}. OCI continues the deletion.")
             self.sleep(POLL)
 
     def _running_work(self, there: Json) -> str:
-        """The work request that is under way for the pool, "" = none."""
+        """OCID of the pool's work request in progress, "" if there is none."""
         if there["state"] not in ("CREATING", "UPDATING", "PROVISIONING", "SCALING"):
             return ""
         return oci_work.running(self.session, there["name"], there["compartment"], there["id"], self.client)
@@ -291,7 +294,7 @@ class Pool(abc.ABC):
     # ---- shared
 
     def _made(self, what: str, client: str, method: str, key: str) -> str:
-        """Something new, as soon as it can be named in the next request: OCI answers 404 for some seconds."""
+        """``key``, once OCI can read the new object: for some seconds it answers 404."""
         started = self.clock()
         while True:
             try:
@@ -303,7 +306,7 @@ class Pool(abc.ABC):
             self.sleep(3.0)
 
     def _make(self, what: str, client: str, method: str, token: str, *args: Any) -> Any:
-        """A call that makes something. A token whose object was deleted since is refused: then it is a new request."""
+        """A call that creates something. OCI refuses the token of a deleted object: then the request gets a new one."""
         for number in range(1, TRIES + 1):
             suffix = f"-{number}" if number > 1 else ""
             try:
@@ -314,7 +317,7 @@ class Pool(abc.ABC):
         raise AssertionError("unreachable")
 
     def _cluster(self, key: str = "") -> Json:
-        """What nodes have to know of their cluster."""
+        """What nodes need to know about their cluster: {version, cni, api_server, ca}."""
         key = key or self.wanted.cluster
         found = self.session.call(f"read the cluster {key}", "oke", "get_cluster", key).data
         nets = found.cluster_pod_network_options or []
@@ -328,7 +331,7 @@ class Pool(abc.ABC):
             "ca": oci_pool.certificate(yaml.safe_load(raw)),
         }
 
-    def _told(self, changed: bool, there: Json, changes: Sequence[Change], created: bool = False) -> Json:
+    def _result(self, changed: bool, there: Json, changes: Sequence[Change], created: bool = False) -> Json:
         kept = ("id", "name", "state", "size", "shape", "availability_domain", "rdma", "nodes", "parts")
         return {
             "changed": changed,
@@ -346,9 +349,11 @@ class Managed(Pool):
 
     @property
     def kinds(self) -> Any:
+        """The SDK's models of OKE."""
         return self.session.oci.container_engine.models
 
     def listed(self) -> list[Json]:
+        """As Pool.listed, by list_node_pools or get_node_pool."""
         asked = self.wanted
         if asked.pool:
             item = self.session.call(f"read the node pool {asked.pool}", "oke", "get_node_pool", asked.pool).data
@@ -359,12 +364,13 @@ class Managed(Pool):
         return [_pool_summary(item) for item in listed]
 
     def read(self, key: str, addresses: bool = True) -> Json:
+        """As Pool.read; OKE returns nodes and addresses with the pool, so it is always one call."""
         found = self.session.call(f"read the node pool {key}", "oke", "get_node_pool", key).data
         config = found.node_config_details
         place = config.placement_configs[0] if config and config.placement_configs else None
         source = found.node_source_details
         compute = getattr(config, "compute_cluster_id", None) or ""
-        told = {
+        pool = {
             **_pool_summary(found),
             "rdma": compute,
             "details": found.lifecycle_details or "",
@@ -383,16 +389,18 @@ class Managed(Pool):
             "parts": {"node_pool": found.id, "compute_cluster": compute},
         }
         if source is not None:
-            told["image"] = getattr(source, "image_id", "") or ""
-            told["boot_volume_gb"] = getattr(source, "boot_volume_size_in_gbs", 0) or 0
-        return told
+            pool["image"] = getattr(source, "image_id", "") or ""
+            pool["boot_volume_gb"] = getattr(source, "boot_volume_size_in_gbs", 0) or 0
+        return pool
 
     def create(self, gone: Sequence[str]) -> str:
+        """As Pool.create, in the compute cluster that is given, found or created."""
         asked, kinds, about = self.wanted, self.kinds, self._cluster()
         compute = asked.compute_cluster or self._compute_cluster()
         if not hasattr(kinds.CreateNodePoolNodeConfigDetails(), "compute_cluster_id"):
             raise InputError(
-                "This version of the Python package oci knows no compute cluster of a node pool: 2.179 does."
+                "This version of the Python package oci does not support node pools in a compute cluster: "
+                "install 2.179 or newer."
             )
         place = {"availability_domain": asked.availability_domain, "subnet_id": asked.subnet}
         place.update({"host_group_id": asked.host_group} if asked.host_group else {})
@@ -418,7 +426,7 @@ class Managed(Pool):
             freeform_tags=oci_pool.tags(asked),
         )
         token = oci_pool.token(asked, "nodepool", gone)
-        made = self._make(f"make the node pool {asked.name}", "oke", "create_node_pool", token, details)
+        made = self._make(f"create the node pool {asked.name}", "oke", "create_node_pool", token, details)
         return made.headers.get("opc-work-request-id") or ""
 
     def _source(self) -> Any:
@@ -444,7 +452,7 @@ class Managed(Pool):
         return kinds.FlannelOverlayNodePoolPodNetworkOptionDetails(cni_type=cni) if cni else None
 
     def _compute_cluster(self) -> str:
-        """That of an earlier run, or a new one. Only one in the pool's availability domain can be used."""
+        """OCID of the compute cluster: that of an earlier run in the pool's availability domain, or a new one."""
         asked = self.wanted
         what, place = f"list compute clusters named {asked.name}", {"availability_domain": asked.availability_domain}
         method, more = "list_compute_clusters", {"display_name": asked.name, **place}
@@ -452,7 +460,7 @@ class Managed(Pool):
         alive = [item for item in listed if item.lifecycle_state == "ACTIVE"]
         mine = [item for item in alive if (item.freeform_tags or {}).get(oci_pool.TAG) == asked.name] or alive
         if mine:
-            self.progress(f"compute cluster {asked.name}: {mine[0].id} is there, used")
+            self.progress(f"compute cluster {asked.name}: using the existing {mine[0].id}")
             return str(mine[0].id)
         details = self.models.CreateComputeClusterDetails(
             compartment_id=asked.compartment,
@@ -461,28 +469,29 @@ class Managed(Pool):
             **place,
         )
         token = oci_pool.token(asked, "computecluster", [item.id for item in listed])
-        what = f"make the compute cluster {asked.name}"
+        what = f"create the compute cluster {asked.name}"
         made = self._make(what, "compute", "create_compute_cluster", token, details).data
         return self._made("compute cluster", "compute", "get_compute_cluster", made.id)
 
     def update(self, there: Json, changes: Sequence[Change]) -> str:
-        told, more, config = {item.what: item.after for item in changes}, {}, {}
-        if "image" in told or "boot_volume_gb" in told:
+        """As Pool.update; node metadata is replaced only if the digest of the options differs."""
+        new, more, config = {item.what: item.after for item in changes}, {}, {}
+        if "image" in new or "boot_volume_gb" in new:
             more["node_source_details"] = self.kinds.NodeSourceViaImageDetails(
-                image_id=told.get("image") or there.get("image"),
-                boot_volume_size_in_gbs=told.get("boot_volume_gb") or there.get("boot_volume_gb") or None,
+                image_id=new.get("image") or there.get("image"),
+                boot_volume_size_in_gbs=new.get("boot_volume_gb") or there.get("boot_volume_gb") or None,
             )
         for key in ("kubernetes_version", "ssh_public_key"):
-            more.update({key: told[key]} if key in told else {})
-        if "labels" in told:
-            more["initial_node_labels"] = self._labels(told["labels"])
-        if "config" in told:
+            more.update({key: new[key]} if key in new else {})
+        if "labels" in new:
+            more["initial_node_labels"] = self._labels(new["labels"])
+        if "config" in new:
             more["node_metadata"] = self._metadata(self._cluster(there["cluster"]))
-        if "config" in told or "tags" in told:
-            more["freeform_tags"] = {**there["tags"], **told.get("tags", {})}
-            more["freeform_tags"].update({oci_pool.DIGEST: told["config"]} if "config" in told else {})
-        config.update({"size": self.wanted.nodes} if "size" in told else {})
-        config.update({"nsg_ids": told["security_groups"]} if "security_groups" in told else {})
+        if "config" in new or "tags" in new:
+            more["freeform_tags"] = {**there["tags"], **new.get("tags", {})}
+            more["freeform_tags"].update({oci_pool.DIGEST: new["config"]} if "config" in new else {})
+        config.update({"size": self.wanted.nodes} if "size" in new else {})
+        config.update({"nsg_ids": new["security_groups"]} if "security_groups" in new else {})
         if config:
             more["node_config_details"] = self.kinds.UpdateNodePoolNodeConfigDetails(**config)
         details = self.kinds.UpdateNodePoolDetails(**more)
@@ -491,16 +500,18 @@ class Managed(Pool):
         return answer.headers.get("opc-work-request-id") or ""
 
     def remove(self, there: Json, node: str, less: bool) -> str:
-        what = f"end the node {node} of {there['name']}"
+        """As Pool.remove, by delete_node."""
+        what = f"delete the node {node} of {there['name']}"
         answer = self.session.call(what, "oke", "delete_node", there["id"], node, is_decrement_size=less)
         return answer.headers.get("opc-work-request-id") or ""
 
     def end(self, there: Json) -> str:
-        answer = self.session.call(f"end the node pool {there['name']}", "oke", "delete_node_pool", there["id"])
+        """As Pool.end, by delete_node_pool."""
+        answer = self.session.call(f"delete the node pool {there['name']}", "oke", "delete_node_pool", there["id"])
         return answer.headers.get("opc-work-request-id") or ""
 
     def tidy(self, there: Json) -> None:
-        """The compute cluster, where we made it. One that is used by others stays."""
+        """Deletes the compute cluster if we created it; one that others use stays, with a warning."""
         key = there["compute_cluster"]
         if not key:
             return
@@ -508,12 +519,12 @@ class Managed(Pool):
         if (found.freeform_tags or {}).get(oci_pool.TAG) != there["name"]:
             return
         try:
-            self.session.call(f"end the compute cluster {key}", "compute", "delete_compute_cluster", key)
+            self.session.call(f"delete the compute cluster {key}", "compute", "delete_compute_cluster", key)
         except Conflict as error:
             self.warnings.append(str(error))
 
     def plugins(self, there: Json, check_mode: bool) -> list[Change]:
-        """A node pool has no setting for agent plugins, its instances have."""
+        """As Pool.plugins: agent plugins are a setting of the instances, not of the node pool."""
         what = f"list instances of the compute cluster of {there['name']}"
         more = {"compute_cluster_id": there["compute_cluster"], "limit": oci.PAGE}
         listed = self.session.all(what, "compute", "list_instances", there["compartment"], **more)
@@ -533,16 +544,17 @@ class Managed(Pool):
             are_all_plugins_disabled=False, plugins_config=[*kept, *_enabled(self.models)]
         )
         details = self.models.UpdateInstanceDetails(agent_config=config)
-        what = f"enable the agent plugins of RDMA on {instance.display_name}"
+        what = f"enable the RDMA agent plugins on {instance.display_name}"
         self.session.call(what, "compute", "update_instance", instance.id, details)
 
 
 class Network(Pool):
-    """A cluster network: its instances join the cluster by cloud-init."""
+    """A cluster network: its instances join the cluster in cloud-init."""
 
     what = "cluster network"
 
     def listed(self) -> list[Json]:
+        """As Pool.listed, by list_cluster_networks or get_cluster_network."""
         asked = self.wanted
         if asked.pool:
             what, method = f"read the cluster network {asked.pool}", "get_cluster_network"
@@ -552,6 +564,7 @@ class Network(Pool):
         return [_network_summary(item) for item in listed]
 
     def read(self, key: str, addresses: bool = True) -> Json:
+        """As Pool.read, with tags and digest of the instance configuration in use."""
         found = self.session.call(f"read the cluster network {key}", "management", "get_cluster_network", key).data
         pool = found.instance_pools[0] if found.instance_pools else None
         place = found.placement_configuration
@@ -559,7 +572,7 @@ class Network(Pool):
         launch = config.instance_details.launch_details if config else None
         home = found.compartment_id
         parts = {"cluster_network": found.id, "instance_pool": pool.id if pool else ""}
-        told = {
+        network = {
             **_network_summary(found),
             "rdma": found.id,
             "compartment": home,
@@ -570,10 +583,10 @@ class Network(Pool):
             "nodes": self._nodes(found.id, home, place.primary_subnet_id if place and addresses else ""),
             "parts": {**parts, "instance_configuration": config.id if config else ""},
         }
-        # the digest is that of the configuration: one that was made and not set yet is set
+        # the digest is the configuration's: one that was created but not assigned yet gets assigned
         own = (config.freeform_tags or {}).get(oci_pool.DIGEST) if config else None
-        told["tags"] = {**told["tags"], **({oci_pool.DIGEST: own} if own else {})}
-        return told
+        network["tags"] = {**network["tags"], **({oci_pool.DIGEST: own} if own else {})}
+        return network
 
     def _configuration(self, key: str) -> Any:
         what, method = f"read the instance configuration {key}", "get_instance_configuration"
@@ -583,7 +596,7 @@ class Network(Pool):
             return None
 
     def _nodes(self, key: str, home: str, subnet: str) -> list[Json]:
-        """Private addresses by one list of the compartment and one of the subnet, not by a call per instance."""
+        """Instances; private addresses take one list of the compartment and one of the subnet, no call per instance."""
         what, method = "list instances of the cluster network", "list_cluster_network_instances"
         listed = self.session.all(what, "management", method, home, key, limit=oci.PAGE)
         alive = [item for item in listed if str(item.state).upper() not in oci_pool.GONE]
@@ -614,6 +627,7 @@ class Network(Pool):
         }
 
     def create(self, gone: Sequence[str]) -> str:
+        """As Pool.create, with an instance configuration that is found or created."""
         asked, models = self.wanted, self.models
         config = self._make_configuration()
         pool = models.CreateClusterNetworkInstancePoolDetails(
@@ -635,12 +649,12 @@ class Network(Pool):
             freeform_tags=oci_pool.tags(asked),
         )
         token = oci_pool.token(asked, "clusternetwork", gone)
-        what = f"make the cluster network {asked.name}"
+        what = f"create the cluster network {asked.name}"
         made = self._make(what, "management", "create_cluster_network", token, details)
         return made.headers.get("opc-work-request-id") or ""
 
     def _make_configuration(self) -> str:
-        """That of an earlier run with the same content, or a new one."""
+        """OCID of the instance configuration: that of an earlier run with the same content, or a new one."""
         asked, models = self.wanted, self.models
         wanted = oci_pool.digest(asked)
         what, method = "list instance configurations", "list_instance_configurations"
@@ -648,10 +662,10 @@ class Network(Pool):
         for item in listed:
             own = item.freeform_tags or {}
             if own.get(oci_pool.TAG) == asked.name and own.get(oci_pool.DIGEST) == wanted:
-                self.progress(f"instance configuration {asked.name}: {item.id} is there, used")
+                self.progress(f"instance configuration {asked.name}: using the existing {item.id}")
                 return str(item.id)
         if not self.session.tenancy:
-            raise InputError("Which tenancy? Nodes must be told to join; set OCI_CLI_TENANCY to its OCID.")
+            raise InputError("Unknown tenancy: nodes need its OCID to join. Set OCI_CLI_TENANCY.")
         about = self._cluster()
         data = oci_pool.metadata(
             asked,
@@ -688,18 +702,19 @@ class Network(Pool):
             instance_details=models.ComputeInstanceDetails(launch_details=launch),
         )
         token = oci_pool.token(asked, "instanceconfiguration", [item.id for item in listed if _mine(item, asked.name)])
-        what = f"make the instance configuration {asked.name}"
+        what = f"create the instance configuration {asked.name}"
         made = self._make(what, "management", "create_instance_configuration", token, details).data
         return self._made("instance configuration", "management", "get_instance_configuration", made.id)
 
     def update(self, there: Json, changes: Sequence[Change]) -> str:
-        told, models = {item.what: item.after for item in changes}, self.models
-        if "config" in told:
+        """As Pool.update; another configuration means a new instance configuration."""
+        new, models = {item.what: item.after for item in changes}, self.models
+        if "config" in new:
             oci_pool.for_new(self.wanted)
         pool: Json = {"id": there["parts"]["instance_pool"]}
-        pool.update({"size": self.wanted.nodes} if "size" in told else {})
-        pool.update({"instance_configuration_id": self._make_configuration()} if "config" in told else {})
-        more: Json = {"freeform_tags": told["tags"]} if "tags" in told else {}
+        pool.update({"size": self.wanted.nodes} if "size" in new else {})
+        pool.update({"instance_configuration_id": self._make_configuration()} if "config" in new else {})
+        more: Json = {"freeform_tags": new["tags"]} if "tags" in new else {}
         if len(pool) > 1:
             more["instance_pools"] = [models.UpdateClusterNetworkInstancePoolDetails(**pool)]
         what = f"change the cluster network {there['name']}"
@@ -708,10 +723,11 @@ class Network(Pool):
         return answer.headers.get("opc-work-request-id") or ""
 
     def remove(self, there: Json, node: str, less: bool) -> str:
+        """As Pool.remove, by detaching and terminating the instance."""
         details = self.models.DetachInstancePoolInstanceDetails(
             instance_id=node, is_decrement_size=less, is_auto_terminate=True
         )
-        what, pool = f"end the node {node} of {there['name']}", there["parts"]["instance_pool"]
+        what, pool = f"delete the node {node} of {there['name']}", there["parts"]["instance_pool"]
         answer = self.session.call(what, "management", "detach_instance_pool_instance", pool, details)
         work = answer.headers.get("opc-work-request-id") or ""
         if not work:
@@ -719,26 +735,27 @@ class Network(Pool):
         return work
 
     def _gone(self, there: Json, node: str) -> None:
-        """Where OCI gives no work request for it."""
+        """Waits until a removed node is gone, where OCI returns no work request."""
         started = self.clock()
         while any(item["id"] == node for item in self.read(there["id"])["nodes"]):
             if self.clock() - started >= self.seconds:
-                raise DeadlinePassed(f"The node {node} of {there['name']} is still there. Run again to wait on.")
+                raise DeadlinePassed(f"The node {node} of {there['name']} still exists. Run again to continue waiting.")
             self.sleep(POLL)
 
     def end(self, there: Json) -> str:
-        what = f"end the cluster network {there['name']}"
+        """As Pool.end, by terminate_cluster_network."""
+        what = f"delete the cluster network {there['name']}"
         answer = self.session.call(what, "management", "terminate_cluster_network", there["id"])
         return answer.headers.get("opc-work-request-id") or ""
 
     def tidy(self, there: Json) -> None:
-        """Instance configurations that we made for it."""
+        """Deletes instance configurations that we created for it."""
         what, method = "list instance configurations", "list_instance_configurations"
         for item in self.session.all(what, "management", method, there["compartment"], limit=oci.PAGE):
             if not _mine(item, there["name"]):
                 continue
             try:
-                what = f"end the instance configuration {item.id}"
+                what = f"delete the instance configuration {item.id}"
                 self.session.call(what, "management", "delete_instance_configuration", item.id)
             except Conflict as error:
                 self.warnings.append(str(error))
@@ -753,7 +770,7 @@ def _enabled(models: Any) -> list[Any]:
 
 
 def _plugins_off(config: Any) -> list[str]:
-    """Plugins that the instance's configuration does not say to be enabled."""
+    """Plugins that the instance's configuration does not enable."""
     listed = (config.plugins_config or []) if config else []
     on = {item.name for item in listed if item.desired_state == "ENABLED"}
     everything = bool(config and config.are_all_plugins_disabled)

@@ -1,10 +1,10 @@
 # Copyright: gpuops.rdma contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The only room that talks to OCI: authentication, clients, retries, pages and error text. PRIVATE to the collection.
+"""The only file that talks to OCI: authentication, clients, retries, pages and error text. PRIVATE to the collection.
 
 Thin on purpose: calls and models are those of the `oci` SDK. The SDK takes a second to import, so it is imported when
-the first client is made, and not at all where no OCI plugin runs.
+a session is created, and not at all if no OCI plugin runs.
 """
 
 from __future__ import annotations
@@ -54,16 +54,17 @@ ENVIRONMENT = {
     "pass_phrase": "OCI_CLI_PASSPHRASE",
     "region": "OCI_CLI_REGION",
 }
-"""Names of the OCI CLI."""
+"""The OCI CLI's environment variables."""
 CLI_AUTH = {"oke_workload_identity": "workload_identity"}
-"""Values of OCI_CLI_AUTH that the OCI CLI knows by another name than we do; for api_key see ``auth_of_environment``."""
+"""Values of OCI_CLI_AUTH with another name in this collection; for api_key see ``auth_of_environment``."""
 PAGE = 1000
 _PAR = re.compile(r"/p/[^/\s]+/n/")
 SKEW = 240
-"""Seconds of clock difference from which on it is named as the cause of a 401; the service accepts 300."""
+"""Seconds of clock skew that are reported as the cause of a 401; the service accepts 300."""
 
 
 def sdk() -> Any:
+    """The module ``oci``, imported. InputError if it is not installed."""
     try:
         return importlib.import_module("oci")
     except ImportError:
@@ -74,7 +75,7 @@ def sdk() -> Any:
 
 
 class Session:
-    """``options``: those of OPTIONS, missing or None = default. Raises InputError for what the user gave."""
+    """``options``: those of OPTIONS, missing or None = default. Raises InputError if it cannot authenticate."""
 
     def __init__(self, options: Mapping[str, Any], retries: Optional[Any] = None) -> None:
         self.auth_type = options.get("auth_type") or auth_of_environment()
@@ -82,7 +83,7 @@ class Session:
             raise InputError(f"Unknown auth_type {self.auth_type!r}. Known: {', '.join(AUTH_TYPES)}.")
         self.oci = sdk()
         self._tripped = importlib.import_module("circuitbreaker").CircuitBreakerError
-        """Raised by the SDK instead of a call, after many that failed."""
+        """Raised by the SDK instead of a call after many failures."""
         self.endpoint = options.get("service_endpoint") or ""
         self.requests = 0
         self._counting = threading.Lock()
@@ -96,7 +97,7 @@ class Session:
             self._check_region()
 
     def elsewhere(self, region: str) -> Session:
-        """The same user in another region."""
+        """A session of the same user in another region."""
         return Session({**self._options, "region": region}, self._retries)
 
     # ---- authentication
@@ -126,7 +127,7 @@ class Session:
         return self._with_key(config)
 
     def _with_key(self, config: dict[str, Any]) -> tuple[dict[str, Any], Any]:
-        """One signer for all clients: each would read and check the key by itself, 0.1 s a client."""
+        """One signer for all clients: otherwise each reads and checks the key itself, 0.1 s per client."""
         self.oci.config.validate_config(config)
         signer = self.oci.signer.Signer(
             config["tenancy"],
@@ -160,7 +161,7 @@ class Session:
         return {}, self.oci.auth.signers.get_oke_workload_identity_resource_principal_signer()
 
     def _claimed(self) -> str:
-        """The tenancy in a workload's token: its signer does not tell it."""
+        """The tenancy in a workload's token: its signer does not expose it."""
         token: Any = getattr(self.signer, "security_token", None)
         claims = token.get_jwt() if hasattr(token, "get_jwt") else {}
         return str(claims.get("res_tenant") or claims.get("tenant") or os.environ.get(ENVIRONMENT["tenancy"]) or "")
@@ -172,7 +173,7 @@ class Session:
         path = self._options.get("config_file") or os.environ.get("OCI_CLI_CONFIG_FILE") or "~/.oci/config"
         file, profile = Path(path).expanduser(), self._profile()
         if not file.is_file():
-            raise InputError(f"Cannot authenticate to OCI: there is no config file {path}.")
+            raise InputError(f"Cannot authenticate to OCI: the config file {path} does not exist.")
         try:
             config = dict(self.oci.config.from_file(str(file), profile))
         except self.oci.exceptions.ProfileNotFound:
@@ -183,32 +184,32 @@ class Session:
         return {**config, **({"region": self._options["region"]} if self._options.get("region") else {})}
 
     def _reason(self, error: Exception) -> str:
-        """Of an error of the SDK, without keys or tokens."""
+        """Reason of an error of the SDK, without keys or tokens."""
         kinds = self.oci.exceptions
         if isinstance(error, kinds.InvalidConfig):
             return f"the config is not valid ({', '.join(f'{key}: {why}' for key, why in error.errors.items())})"
         known = {
-            "InvalidKeyFilePath": "the key_file is not there",
-            "InvalidPrivateKey": "the key_file holds no private key",
+            "InvalidKeyFilePath": "the key_file does not exist",
+            "InvalidPrivateKey": "the key_file contains no private key",
             "MissingPrivateKeyPassphrase": "the key needs a pass_phrase",
-            "MissingPEMHeaders": "the key_file holds no private key",
+            "MissingPEMHeaders": "the key_file contains no private key",
         }
         name = type(error).__name__
         return known.get(name, f"{name}: {str(error).splitlines()[0][:200] if str(error) else 'no reason given'}")
 
     def _check_region(self) -> None:
         if not self.region:
-            raise InputError("Which region of OCI? Set region, or give one in the profile.")
+            raise InputError("No OCI region. Set region, here or in the profile.")
         if not self.oci.regions.is_region(self.region):
             raise InputError(
-                f"Unknown OCI region {self.region!r}: a name like eu-frankfurt-1 is expected. A region that the SDK "
-                "does not know yet can be told by OCI_REGION_METADATA."
+                f"Unknown OCI region {self.region!r}: a name like eu-frankfurt-1 is expected. Set "
+                "OCI_REGION_METADATA for a region that the SDK does not know yet."
             )
 
     # ---- calls
 
     def client(self, name: str) -> Any:
-        """Made once; see CLIENTS. ``name@URL``: at this address, as an identity domain has one of its own."""
+        """The client of CLIENTS, created once. ``name@URL`` uses that address: each identity domain has its own."""
         if name not in self._clients:
             service, _at, url = name.partition("@")
             module, kind = CLIENTS[service]
@@ -222,7 +223,7 @@ class Session:
         return self._clients[name]
 
     def call(self, what: str, client: str, method: str, *args: Any, **more: Any) -> Any:
-        """One call; ``what`` completes "Cannot ...". Returns the SDK's response."""
+        """One call; ``what`` completes "Cannot ...". Returns the SDK's response; raises ClusterError, Unreachable."""
         call: Callable[..., Any] = getattr(self.client(client), method)
         with self._counting:
             self.requests += 1
@@ -237,7 +238,7 @@ class Session:
             ) from None
 
     def all(self, what: str, client: str, method: str, *args: Any, **more: Any) -> list[Any]:
-        """All pages of a list, of a plain list or a collection. A page token that comes twice ends it with an error."""
+        """All entries of all pages, of a plain list or a collection. ClusterError if a page token repeats."""
         found: list[Any] = []
         seen: set[str] = set()
         page = None
@@ -249,29 +250,29 @@ class Session:
             if not page:
                 return found
             if page in seen:
-                raise ClusterError(f"Cannot {what}: OCI gave the same page twice.")
+                raise ClusterError(f"Cannot {what}: OCI returned the same page twice.")
             seen.add(page)
 
     def _refused(self, what: str, error: Any) -> ClusterError:
-        """404 may mean 403: OCI hides which."""
-        said = f"OCI answered {error.status} {error.code}: {clean(str(error.message)).rstrip('.')[:300]}"
+        """The error to raise; a 404 may also mean 403, OCI does not distinguish them."""
+        answer = f"OCI answered {error.status} {error.code}: {clean(str(error.message)).rstrip('.')[:300]}"
         request = f" (request {error.request_id})" if error.request_id else ""
         if error.status == 401:
-            return Forbidden(f"Cannot {what}: {said}. {self._why_not_authenticated(error)}{request}", 401, error.code)
+            return Forbidden(f"Cannot {what}: {answer}. {self._why_not_authenticated(error)}{request}", 401, error.code)
         if error.status == 404:
             return NotFound(
-                f"Cannot {what}: {said}. It is not there, or this user may not see it; OCI does not tell which. Check "
-                f"the OCID, the region ({self.region or 'of the endpoint'}) and the policies, see "
+                f"Cannot {what}: {answer}. It does not exist, or this user may not see it; OCI does not say which. "
+                f"Check the OCID, the region ({self.region or 'of the endpoint'}) and the policies, see "
                 f"docs/oci_policies.md{request}.",
                 404,
                 error.code,
             )
         if error.status == 429:
             return ClusterError(
-                f"Cannot {what}: {said}. Too many requests, also after waiting.{request}", 429, error.code
+                f"Cannot {what}: {answer}. Too many requests, even after retries.{request}", 429, error.code
             )
         kind = Conflict if error.status in (409, 412) else ClusterError
-        return kind(f"Cannot {what}: {said}.{request}", error.status, error.code)
+        return kind(f"Cannot {what}: {answer}.{request}", error.status, error.code)
 
     def _why_not_authenticated(self, error: Any) -> str:
         try:
@@ -281,27 +282,27 @@ class Session:
         if abs(skew) > SKEW:
             return f"This machine's clock is {abs(skew):.0f} s {'ahead' if skew > 0 else 'behind'}; OCI accepts 300 s."
         if self.auth_type not in ("config", "environment"):
-            return "The token has expired or is of another region or tenancy."
-        return "Check user, tenancy, fingerprint and key of the profile: one of them does not belong to the others."
+            return "The token has expired or belongs to another region or tenancy."
+        return "Check user, tenancy, fingerprint and key of the profile: they do not match."
 
 
 def auth_of_environment() -> str:
-    """What OCI_CLI_AUTH asks for. The CLI, which kubeconfigs of OKE run, knows no `environment`; told `api_key`
-    it takes the key from the environment where there is one, else from the config file."""
-    asked = os.environ.get("OCI_CLI_AUTH") or "config"
-    if asked == "api_key":
+    """The auth_type for OCI_CLI_AUTH. The CLI, which kubeconfigs of OKE run, has no `environment`: with `api_key` it
+    reads the key from the environment if it is there, else from the config file."""
+    chosen = os.environ.get("OCI_CLI_AUTH") or "config"
+    if chosen == "api_key":
         keys = ("OCI_CLI_KEY_CONTENT", "OCI_CLI_KEY_FILE")
         return "environment" if any(os.environ.get(name) for name in keys) else "config"
-    return CLI_AUTH.get(asked, asked)
+    return CLI_AUTH.get(chosen, chosen)
 
 
 def clean(text: str) -> str:
-    """OCI's words without the secret of a pre-authenticated request."""
+    """A text of OCI without the secrets of pre-authenticated requests."""
     return _PAR.sub(f"/p/{HIDDEN}/n/", text)
 
 
 def of_kind(ocid: str, kind: str, option: str) -> str:
-    """The OCID, or InputError where it is none of this kind. A tenancy is a compartment, the root."""
+    """The OCID unchanged. InputError if it is not of this kind; a tenancy counts as a compartment, the root."""
     parts = ocid.split(".")
     accepted = (kind, "tenancy") if kind == "compartment" else (kind,)
     if len(parts) < 5 or parts[0] != "ocid1":

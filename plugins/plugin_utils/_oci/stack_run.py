@@ -1,10 +1,10 @@
 # Copyright: gpuops.rdma contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""One stack of OCI Resource Manager: found or made, planned, applied, read, compared, destroyed. PRIVATE.
+"""One stack of OCI Resource Manager: found or created, planned, applied, read, compared, destroyed. PRIVATE.
 
-Everything is read back from the service: a killed run leaves nothing that the next one would need. A stack is known by
-its name in the compartment, what it was made of by its own files and variables, a running job by the list of jobs.
+All state is read from the service, so that a run continues a killed one. A stack is identified by its name in the
+compartment, its content by its files and variables, a running job by the list of jobs.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils._oci import session as
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._oci import work as oci_work
 
 POLL = 10.0
-"""Seconds between two looks at a job; fewer in its first seconds."""
+"""Seconds between two reads of a job; fewer in its first seconds."""
 SHOW_EVERY = 60.0
 BIGGEST_ZIP = 11_000_000
-"""Bytes that Resource Manager takes."""
+"""Bytes that Resource Manager accepts."""
 RM = "resource_manager"
 Progress = Callable[[str], None]
 
@@ -59,21 +59,21 @@ class Stack:
         self.secrets: tuple[str, ...] = ()
         self.done: list[str] = []
         self.secret_values: Json = {}
-        """Outputs that must not be shown, once they were read."""
+        """Outputs that must not be shown; set when outputs are read."""
         self.name = options["name"]
 
-    # ---- the whole
+    # ---- states
 
     def present(self, check_mode: bool, planned: bool = False) -> Json:
-        """Made and applied; with ``planned`` only planned."""
+        """Creates or updates the stack and applies it; with ``planned`` only plans. Returns the module's result."""
         found = self.find()
         if found is None and self.options["stack"]:
             raise InputError(
-                f"The stack {self.options['stack']} was deleted: leave out stack to make one by name and zip."
+                f"The stack {self.options['stack']} was deleted: leave out stack to create one by name and zip."
             )
         if found is None and not self.data:
             raise InputError(
-                f"There is no stack {self.name} in {self.options['compartment']}, and no zip to make it of."
+                f"The stack {self.name} does not exist in {self.options['compartment']}; set zip to create it."
             )
         settled = self.settled(found)
         if found is None:
@@ -96,13 +96,13 @@ class Stack:
         return self._apply(found, changed=False)
 
     def absent(self, check_mode: bool) -> Json:
-        """Destroys the resources, then deletes the stack. The stack's name must be repeated in ``confirm``."""
+        """Destroys the resources, then deletes the stack, if ``confirm`` is its name, else InputError."""
         found = self.find()
         if found is None:
             return {"changed": False, "stack_id": "", "name": self.name, "did": []}
         if self.options["confirm"] != found["name"]:
             raise InputError(
-                f"Destroying the stack {found['name']} ({found['id']}) deletes everything that it made, the cluster "
+                f"Destroying the stack {found['name']} ({found['id']}) deletes everything that it created, the cluster "
                 f"with its nodes and volumes. To do that, repeat its name: confirm={found['name']}."
             )
         self.settled(found)
@@ -118,24 +118,24 @@ class Stack:
         return self._result(found, changed=True, state="DELETED")
 
     def outputs(self, job: str) -> tuple[Json, Json]:
-        """(those that may be shown, those that are secrets) of a job."""
+        """(outputs that may be shown, secret outputs) of a job."""
         listed = self.session.all("list outputs of the stack", RM, "list_job_outputs", job, limit=oci.PAGE)
-        told = ({"name": x.output_name, "value": x.output_value, "sensitive": bool(x.is_sensitive)} for x in listed)
-        return oci_stack.split(told)
+        items = ({"name": x.output_name, "value": x.output_value, "sensitive": bool(x.is_sensitive)} for x in listed)
+        return oci_stack.split(items)
 
     def last_outputs(self) -> Json:
-        """All outputs of the last apply, with the secrets. InputError where there is none."""
+        """All outputs of the last apply, with the secrets. InputError if it was not applied."""
         found = self.find()
         job = oci_stack.last_applied(self._jobs(found["id"])) if found else None
         if job is None:
-            raise InputError(f"The stack {self.name} of {self.options['compartment']} was not applied yet.")
+            raise InputError(f"The stack {self.name} of {self.options['compartment']} has not been applied yet.")
         shown, secret = self.outputs(job["id"])
         return {**shown, **secret}
 
     # ---- the stack
 
     def find(self) -> Optional[Json]:
-        """The stack of that OCID or name; None where there is none of that name. InputError where there are several."""
+        """The stack with the OCID or name; None if it does not exist. InputError for several with the name."""
         key = self.options["stack"]
         if key:
             oci.of_kind(key, "ormstack", "stack")
@@ -146,7 +146,7 @@ class Stack:
             alive = [item for item in listed if item.lifecycle_state not in ("DELETED", "DELETING", "FAILED")]
             if len(alive) > 1:
                 keys = ", ".join(item.id for item in alive)
-                raise InputError(f"There are {len(alive)} stacks {self.name}: {keys}. Say which, by its OCID in stack.")
+                raise InputError(f"There are {len(alive)} stacks {self.name}: {keys}. Set stack to the OCID of one.")
             if not alive:
                 return None
             key = alive[0].id
@@ -154,7 +154,7 @@ class Stack:
         return None if found["state"] in ("DELETING", "DELETED") else found
 
     def settled(self, found: Optional[Json]) -> oci_stack.Settled:
-        """The variables as they shall be; what is secret of them is not shown from then on."""
+        """The desired variables, checked; their secrets are masked from then on."""
         known = self.known()
         places = {
             "tenancy_ocid": self.session.tenancy,
@@ -168,11 +168,11 @@ class Stack:
         return settled
 
     def known(self) -> Optional[dict[str, oci_stack.Variable]]:
-        """Variables that the zip declares; None without one."""
+        """Variables that the zip declares; None without a zip."""
         return oci_stack.declared(self._root()) if self.data else None
 
     def file(self, name: str) -> str:
-        """Text of a file beside the root module; "" where there is none."""
+        """Text of a file in the root module's folder; "" if it does not exist."""
         folder = (self.options["working_directory"] or "").strip("/")
         return self.files.get(f"{folder}/{name}" if folder else name, b"").decode("utf-8", "replace")
 
@@ -216,14 +216,14 @@ class Stack:
         )
         found = self._created(details)
         self.done.append("create")
-        self.progress(f"stack {self.name}: made, {found['id']}")
+        self.progress(f"stack {self.name}: created, {found['id']}")
         if planned:
             return self._result(found, changed=True, plan=self._plan(found["id"])[1])
         return self._apply(found, changed=True)
 
     def _created(self, details: Any) -> Json:
-        """The token makes the request of a killed run and this one the same; it does not bring a stack back."""
-        what = f"make the stack {self.name} in {self.options['compartment']}"
+        """The new stack. With the token OCI recognises the request of a killed run; a deleted stack needs a new one."""
+        what = f"create the stack {self.name} in {self.options['compartment']}"
         try:
             made = self.session.call(what, RM, "create_stack", details, opc_retry_token=self._token()).data
             found = self._active(made.id)
@@ -235,7 +235,7 @@ class Stack:
         return self._active(self.session.call(what, RM, "create_stack", details).data.id)
 
     def _token(self) -> str:
-        """Makes the request of a killed run and this one the same, though the new stack is not listed yet."""
+        """opc-retry-token: the same request of a killed run gives the same stack, even if it is not listed yet."""
         text = json.dumps([self.options["compartment"], self.name, hashlib.sha256(self.data).hexdigest()])
         return hashlib.sha256(text.encode()).hexdigest()[:40]
 
@@ -255,7 +255,7 @@ class Stack:
             self.sleep(POLL)
 
     def _updated(self, found: Json, settled: oci_stack.Settled, moved: bool, check_mode: bool, planned: bool) -> Json:
-        told = [*(["configuration"] if moved else []), *settled.changed]
+        names = [*(["configuration"] if moved else []), *settled.changed]
         if check_mode:
             would = ["update", "plan" if planned else "apply"]
             return self._result(found, changed=True, would=would, settled=settled, moved=moved)
@@ -265,13 +265,13 @@ class Stack:
         what = f"change the stack {found['name']}"
         self.session.call(what, RM, "update_stack", found["id"], details)
         self.done.append("update")
-        self.progress(f"stack {found['name']}: changed ({', '.join(told[:10])})")
+        self.progress(f"stack {found['name']}: changed ({', '.join(names[:10])})")
         if planned:
             return self._result(found, changed=True, settled=settled, moved=moved, plan=self._plan(found["id"])[1])
         return self._apply(found, changed=True, settled=settled, moved=moved)
 
     def _config(self, method: str, key: str) -> dict[str, str]:
-        """Digests of the files that a stack or a job has."""
+        """Digests of the files of a stack or a job, by name."""
         data = self.session.call("read the configuration of the stack", RM, method, key).data.content
         return _digests(_contents(data, "the stack's configuration"))
 
@@ -288,7 +288,7 @@ class Stack:
         ]
 
     def _after_running(self, found: Json, check_mode: bool, to_destroy: bool = False) -> list[Json]:
-        """The jobs, once none is running: that of a killed run is waited for, whoever began it."""
+        """The stack's jobs, once none is running: waits for one that an earlier run or another user started."""
         jobs = self._jobs(found["id"])
         job = oci_stack.running(jobs)
         if job is None or check_mode:
@@ -302,12 +302,12 @@ class Stack:
         try:
             self._follow(job["id"], job["operation"])
             self.done.append(f"waited for {job['operation'].lower()}")
-        except Unrecoverable as error:  # what it left is planned again
+        except Unrecoverable as error:  # a new plan covers what it left
             self.progress(f"stack {found['name']}: {error}")
         return self._jobs(found["id"])
 
     def _applied(self, found: Json, jobs: list[Json], values: Mapping[str, str]) -> Optional[Json]:
-        """The job that made the resources as they are wanted."""
+        """The job that left the resources in the desired state, or None."""
         job = oci_stack.last_applied(jobs)
         if job is None:
             return None
@@ -326,34 +326,34 @@ class Stack:
         plan = oci_stack.read_plan(answer.data.content)
         return job, {**oci_stack.counts(plan), "removed": oci_stack.removed(plan)}
 
-    def _apply(self, found: Json, changed: bool, **told: Any) -> Json:
-        """Applies exactly what was planned, unless that removes something that nobody asked to remove."""
+    def _apply(self, found: Json, changed: bool, **more: Any) -> Json:
+        """Plans and applies exactly that plan. InputError if it removes resources without allow_removal."""
         job, plan = self._plan(found["id"])
         gone = plan["removed"]
         if gone and not self.options["allow_removal"]:
             raise InputError(
                 f"The plan of the stack {found['name']} destroys or replaces {len(gone)} resources: "
-                f"{listed(gone, 10)}. Nothing was applied. If that is meant, set allow_removal=true."
+                f"{listed(gone, 10)}. Nothing was applied. If this is intended, set allow_removal=true."
             )
         details = self._models().CreateApplyJobOperationDetails(
             execution_plan_strategy="FROM_PLAN_JOB_ID", execution_plan_job_id=job
         )
         applied = self._job(found["id"], "APPLY", details)
         moved = bool(plan["add"] or plan["change"] or plan["destroy"])
-        return self._result(found, changed=changed or moved, plan=plan, job=applied, **told)
+        return self._result(found, changed=changed or moved, plan=plan, job=applied, **more)
 
     def _job(self, stack: str, operation: str, details: Any) -> str:
         made = self._models().CreateJobDetails(
             stack_id=stack, display_name=f"gpuops-{operation.lower()}", job_operation_details=details
         )
-        what = f"begin {operation} of the stack {self.name or stack}"
+        what = f"start {operation} of the stack {self.name or stack}"
         key = str(self.session.call(what, RM, "create_job", made).data.id)
         self.done.append(operation.lower())
         self._follow(key, operation)
         return key
 
     def _follow(self, key: str, operation: str) -> None:
-        """Shows the log as it comes, until the job is over. Unrecoverable with Terraform's errors when it failed."""
+        """Shows the log until the job ends. Unrecoverable with Terraform's errors if it failed, DeadlinePassed."""
         what, log = f"{operation} {key}", _Log(self.session, key)
         started, shown = self.clock(), self.clock()
         seconds = self.options["timeout"] * 60
@@ -370,8 +370,8 @@ class Stack:
                 raise Unrecoverable(self._failed(what, job, passed, log.lines))
             if passed >= seconds:
                 raise DeadlinePassed(
-                    f"{what} is {job.lifecycle_state} after {passed / 60:.0f} min. Resource Manager goes on with it: "
-                    "run again, it will be waited for."
+                    f"{what} is {job.lifecycle_state} after {passed / 60:.0f} min. Resource Manager continues it: "
+                    "run again to wait for it."
                 )
             if self.clock() - shown >= SHOW_EVERY:
                 self.progress(f"{what}: {job.lifecycle_state}, {passed / 60:.0f} of {seconds / 60:.0f} min")
@@ -380,9 +380,9 @@ class Stack:
 
     def _failed(self, what: str, job: Any, passed: float, lines: list[str]) -> str:
         reason = job.failure_details
-        told = [self._clean(line) for line in oci_stack.errors(lines)]
-        text = " / ".join(told) or self._clean(str(reason.message)) if reason else " / ".join(told)
-        advice = oci_stack.hint(text) or "look at the job's log in the console; what was made stays and is used"
+        lines_shown = [self._clean(line) for line in oci_stack.errors(lines)]
+        text = " / ".join(lines_shown) or self._clean(str(reason.message)) if reason else " / ".join(lines_shown)
+        advice = oci_stack.hint(text) or "see the job's log in the console; what exists is kept"
         code = f" ({reason.code})" if reason and reason.code else ""
         return (
             f"{what} ended as {job.lifecycle_state}{code} after {passed / 60:.0f} min: {text or 'no reason given'}. "
@@ -395,13 +395,13 @@ class Stack:
     # ---- drift and result
 
     def _drift(self, stack: str) -> list[Json]:
-        """Resources that are not as Terraform left them."""
-        answer = self.session.call("compare the stack with what there is", RM, "detect_stack_drift", stack)
+        """Resources that changed since Terraform applied them."""
+        answer = self.session.call("detect drift of the stack", RM, "detect_stack_drift", stack)
         work = answer.headers["opc-work-request-id"]
         seconds = self.options["timeout"] * 60
         oci_work.wait(self.session, "drift detection", work, seconds, self.progress, RM, self.clock, self.sleep)
         more = {"work_request_id": work, "limit": oci.PAGE}
-        listed = self.session.all("list what has drifted", RM, "list_stack_resource_drift_details", stack, **more)
+        listed = self.session.all("list drifted resources", RM, "list_stack_resource_drift_details", stack, **more)
         return [
             {
                 "name": x.resource_name,
@@ -447,18 +447,18 @@ class Stack:
 
 
 class _Log:
-    """The log of a job, entry by entry as it grows."""
+    """Reads the log of a job as it grows."""
 
     def __init__(self, session: oci.Session, job: str) -> None:
         self.session, self.job = session, job
         self.lines: list[str] = []
         self.outputs = False
-        """Whether the outputs have begun: they end a log, and are read by a call of their own."""
+        """Whether the outputs have started: they end a log, and have a call of their own."""
         self._since: Any = None
         self._last: set[tuple[str, str]] = set()
 
     def new(self) -> list[str]:
-        """Entries since the last call. Those of the last known second come again, and are left out."""
+        """Lines since the last call; entries of the last known second are returned again and skipped."""
         since = {"timestamp_greater_than_or_equal_to": self._since} if self._since else {}
         what = "read the log of the job"
         try:
@@ -497,7 +497,7 @@ def _read_zip(path: str) -> bytes:
         raise InputError(f"Cannot read the zip {path}: {error.strerror}.") from None
     if len(data) > BIGGEST_ZIP:
         raise InputError(
-            f"{path} has {len(data) / 1e6:.0f} MB; Resource Manager takes {BIGGEST_ZIP / 1e6:.0f}. Take the release's "
+            f"{path} has {len(data) / 1e6:.0f} MB; Resource Manager accepts {BIGGEST_ZIP / 1e6:.0f}. Use the release's "
             "zip, not the whole repository."
         )
     return data
@@ -508,7 +508,9 @@ def _contents(data: bytes, what: str) -> dict[str, bytes]:
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
             return {item.filename: archive.read(item) for item in archive.infolist() if not item.is_dir()}
     except (zipfile.BadZipFile, OSError, RuntimeError) as error:
-        raise InputError(f"{what} is no zip file: {error}. Is it a web page, or was the download cut off?") from None
+        raise InputError(
+            f"{what} is not a zip file: {error}. Is it a web page, or was the download interrupted?"
+        ) from None
 
 
 def _digests(files: Mapping[str, bytes]) -> dict[str, str]:

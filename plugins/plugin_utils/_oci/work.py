@@ -1,9 +1,9 @@
 # Copyright: gpuops.rdma contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Waits for a work request of OCI, with its progress shown and its errors told. PRIVATE to the collection.
+"""Waits for a work request of OCI, shows its progress and reports its errors. PRIVATE to the collection.
 
-The work request is what counts: OCI documents no state of an image or a pool that failed.
+Only the work request is conclusive: OCI documents no failed state of images and pools.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import 
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._oci import session as oci
 
 FIRST, POLL = 1.0, 15.0
-"""Seconds between two looks: short at the beginning, a quarter of what has passed then, POLL at most."""
+"""Seconds between two reads: a quarter of the time passed, at least FIRST, at most POLL."""
 SHOW_EVERY = 60.0
 OVER = ("FAILED", "CANCELED", "CANCELING")
 
@@ -31,14 +31,14 @@ def wait(
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> None:
-    """Returns when ``key`` has succeeded. ``what`` completes "waiting for ...". Raises Unrecoverable with OCI's
-    own words when it failed, DeadlinePassed after ``seconds``; OCI continues the work, and the next run adopts it."""
+    """Returns when ``key`` has succeeded. ``what`` completes "waiting for ...". Raises Unrecoverable with OCI's errors
+    if it failed, DeadlinePassed after ``seconds``; OCI continues the work, and the next run waits for it."""
     started, shown = clock(), -SHOW_EVERY
     while True:
         work = session.call(f"read the work request of {what}", client, "get_work_request", key).data
         passed = clock() - started
         percent = getattr(work, "percent_complete", None)
-        told = f"{work.status}, {percent:.0f} %" if percent is not None else str(work.status)
+        status = f"{work.status}, {percent:.0f} %" if percent is not None else str(work.status)
         if work.status == "SUCCEEDED":
             progress(f"{what}: done after {passed / 60:.0f} min")
             return
@@ -48,25 +48,25 @@ def wait(
             )
         if passed >= seconds:
             raise DeadlinePassed(
-                f"{what} is not done after {passed / 60:.0f} min ({told}). OCI goes on with it: run again."
+                f"{what} is not done after {passed / 60:.0f} min ({status}). OCI continues it: run again."
             )
         if passed - shown >= SHOW_EVERY:
-            progress(f"{what}: {told}, {passed / 60:.0f} of {seconds / 60:.0f} min")
+            progress(f"{what}: {status}, {passed / 60:.0f} of {seconds / 60:.0f} min")
             shown = passed
         sleep(min(max(FIRST, passed / 4), POLL, max(seconds - passed, 0.1)))
 
 
 def running(session: oci.Session, what: str, compartment: str, resource: str, client: str = "work") -> str:
-    """The newest work request on a resource that is not over; "" where there is none. ``what``: the resource."""
-    told, more = f"list work requests of {what}", {"resource_id": resource}
-    listed = session.all(told, client, "list_work_requests", compartment, **more)
+    """OCID of the newest unfinished work request on a resource; "" if there is none. ``what``: the resource."""
+    request, more = f"list work requests of {what}", {"resource_id": resource}
+    listed = session.all(request, client, "list_work_requests", compartment, **more)
     alive = [item for item in listed if item.status in ("ACCEPTED", "IN_PROGRESS")]
     newest = max(alive, key=lambda item: str(item.time_accepted), default=None)
     return str(newest.id) if newest else ""
 
 
 def _errors(session: oci.Session, client: str, work: Any) -> str:
-    """OKE's call wants the compartment too."""
+    """OKE's call needs the compartment as well."""
     asked = (work.compartment_id, work.id) if client == "oke" else (work.id,)
     what, method = "read the errors of a work request", "list_work_request_errors"
     listed: Any = session.call(what, client, method, *asked).data

@@ -132,12 +132,12 @@ def here(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Here]:
 
 def test_a_pool_without_rdma_is_found_out_and_made_anew(here: Here) -> None:
     here.site.rdma = False
-    said = "(2 nodes) are instances of no cluster network and no compute cluster: not RDMA; recreate with"
+    said = "(2 nodes) belong to no cluster network or compute cluster: no RDMA; recreate the pool with"
     here.refused("pool", said, "blueprint_recreate=true", **POOL)
     assert here.posts() == 1 and here.server.posted[0]["shared_node_pool_size"] == 2
     here.site.rdma = True
     assert here.done("pool", "-vvv", blueprint_recreate="true", **POOL) == 1
-    assert here.posts() == 2, "undeployed and made anew"
+    assert here.posts() == 2, "undeploying and recreating it"
     if ALL:
         words = "h100-rdma is deployed with other values of its content"
         here.refused("pool", words, **{**POOL, "rdma_blueprint_pool_size": "3"})
@@ -157,7 +157,7 @@ def test_existing_nodes_are_added_one_by_one(here: Here) -> None:
     assert labels[good]["corrino"] == "h100pool" and labels[good]["corrino/rdma"] == "true"
     assert "corrino" not in labels[plain]
     if ALL:
-        here.refused("add", f"{plain} (1 nodes) are of no cluster network", rdma_blueprint_add_nodes=[plain], **ADD)
+        here.refused("add", f"{plain} (1 nodes) belong to no cluster network", rdma_blueprint_add_nodes=[plain], **ADD)
         here.site._label(good, {"corrino/rdma": None})
         assert here.done("add", blueprint_recreate="true", **ADD) == 1, "lost labels come back when asked for"
 

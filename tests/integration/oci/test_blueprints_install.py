@@ -119,7 +119,7 @@ def test_a_certificate(tls: Tls) -> None:
         free.bind(("127.0.0.1", 0))  # and does not listen
         nobody = free.getsockname()[1]
         assert "does not answer: Connection refused" in stack_inputs.certificate("127.0.0.1", nobody, ca)
-    assert "nip.io is blocked" in stack_inputs.certificate("api.gpuops.invalid", 443)
+    assert "block nip.io" in stack_inputs.certificate("api.gpuops.invalid", 443)
     assert "does not answer" in stack_inputs.certificate("127.0.0.1", tls.port, "/nowhere.pem")
 
 
@@ -131,13 +131,13 @@ def test_the_certificate_is_waited_for_k_of_n_minutes() -> None:
         now[0] += seconds
 
     clocks = {"clock": lambda: now[0], "sleep": sleep}
-    look = {"look": lambda *_args: next(answers)}
-    stack_inputs.wait_for_certificate("https://api.x.nip.io", 20, "", lines.append, **clocks, **look)
+    check = {"check": lambda *_args: next(answers)}
+    stack_inputs.wait_for_certificate("https://api.x.nip.io", 20, "", lines.append, **clocks, **check)
     assert lines[0] == "api.x.nip.io: its certificate is not valid: self-signed certificate (0 of 20 min)"
     assert [line.partition("(")[2] for line in lines[1:-1]] == ["1 of 20 min)", "2 of 20 min)", "3 of 20 min)"]
-    assert lines[-1] == "api.x.nip.io: certificate is valid after 3 min"
+    assert lines[-1] == "api.x.nip.io: certificate valid after 3 min"
     with pytest.raises(DeadlinePassed, match=r"api\.x after 2 min: late\. See `kubectl get certificates.*ca_path"):
-        late = {"look": lambda *_args: "late"}
+        late = {"check": lambda *_args: "late"}
         stack_inputs.wait_for_certificate("https://api.x", 2, "", lines.append, **clocks, **late)
 
 
@@ -164,7 +164,8 @@ def test_place(fake: FakeOci, url: str, config: dict[str, Any], tmp_path: Path) 
     assert found["existent_oke_load_balancer_subnet_ocid"].endswith("..lb")
     cluster["options"] = {}
     with pytest.raises(
-        InputError, match="does not tell its load balancer subnet: give it as an option, or as existent_oke"
+        InputError,
+        match=r"Cannot read from the cluster .*: load balancer subnet\. Set it as an option, or as exist",
     ):
         stack_inputs.place(session, cluster["id"], given)
     cluster["lifecycleState"] = "CREATING"
@@ -270,7 +271,7 @@ def test_installed_beside_what_is_there_and_again(site: Site) -> None:
     site.kube.images = [("registry.k8s.io/kueue/kueue:v0.18.2", "kueue-system")]
     first = site.play()
     assert "failed=0" in first and "changed=1" in first, first[-3000:]
-    assert "Kueue: that of kueue-system" in first and "certificate is valid after 0 min" in first
+    assert "Kueue: the existing one in kueue-system" in first and "certificate valid after 0 min" in first
     (stack,) = site.stacks.stacks.values()
     wanted = {"bring_your_own_kueue": "true", "existent_kueue_namespace": "kueue-system", "stack_version": "v1.0.11"}
     assert wanted.items() <= stack["variables"].items() and "bring_your_own_lws" not in stack["variables"]
@@ -281,10 +282,10 @@ def test_installed_beside_what_is_there_and_again(site: Site) -> None:
     assert "changed=0" in again and "failed=0" in again and "LeaderWorkerSet: the stack's own" in again, again[-3000:]
     site.kube.images.append(("x/gpu-operator:v26.7.0", "other"))
     refused = site.play()
-    assert "the GPU Operator is there 2 times: gpu-operator/d2, other/d3. Remove all but one" in refused
+    assert "the GPU Operator is installed 2 times: gpu-operator/d2, other/d3. Remove all but one" in refused
 
 
 def test_what_a_new_installation_needs(site: Site) -> None:
     assert "needs admin_password and admin_email" in site.play(admin_password="", admin_email="")
-    assert "On which cluster? Give its OCID in cluster" in site.play(cluster="")
+    assert "Set cluster to the OCID of the cluster" in site.play(cluster="")
     assert not site.stacks.stacks

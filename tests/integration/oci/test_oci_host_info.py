@@ -17,7 +17,7 @@ import oci
 import pytest
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import NodeFacts
 from ansible_collections.gpuops.rdma.plugins.module_utils._oci import hosts as oci_hosts
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._oci import host_look, session
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._oci import host_read, session
 from support import oci_site
 from support.fake_oci import FakeOci
 
@@ -38,8 +38,8 @@ class Site:
         key = self.members[index]["id"]
         return next(item for item in self.fake.tables["computeHosts"].values() if item["instanceId"] == key)
 
-    def rows(self, **changes: Any) -> tuple[list[dict[str, Any]], host_look.Look]:
-        look = host_look.Look(self.session, "", **changes)
+    def rows(self, **changes: Any) -> tuple[list[dict[str, Any]], host_read.HostReader]:
+        look = host_read.HostReader(self.session, "", **changes)
         hosts, metal = look.read()
         return oci_hosts.rows(hosts, metal, self.nodes, look.faults(hosts, 50)), look
 

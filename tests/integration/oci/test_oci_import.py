@@ -144,11 +144,11 @@ def test_check_mode_makes_nothing(site: Site) -> None:
 
 @pytest.mark.parametrize(
     ("link", "message"),
-    [("/p/expired-s3cr3t/n/a/b/c/o/d", "is refused"), ("/p/s3cr3t/n/a/b/c", "is no link to an object"), ("", "")],
+    [("/p/expired-s3cr3t/n/a/b/c/o/d", "is refused"), ("/p/s3cr3t/n/a/b/c", "is not a link to an object"), ("", "")],
 )
 def test_bad_links(site: Site, storage: str, link: str, message: str) -> None:
     if not link:
-        with pytest.raises(InputError, match="is no link"):
+        with pytest.raises(InputError, match="is not a link"):
             site.run("not a link")
         return
     with pytest.raises(InputError, match=message) as error:
@@ -186,7 +186,7 @@ def test_an_image_of_another_region(site: Site) -> None:
 def test_a_copy_that_was_killed_goes_on(site: Site, ended: str, monkeypatch: pytest.MonkeyPatch) -> None:
     source, count = oci_site.image(site.fake), {"export": 1, "import": 2}[ended]
     waits: list[str] = []
-    real = import_image._oci_work.wait
+    real = import_image.oci_work.wait
 
     def cut(session: Any, what: str, *args: Any, **more: Any) -> None:
         waits.append(what)
@@ -194,7 +194,7 @@ def test_a_copy_that_was_killed_goes_on(site: Site, ended: str, monkeypatch: pyt
             raise KeyboardInterrupt
         real(session, what, *args, **more)
 
-    monkeypatch.setattr(import_image._oci_work, "wait", cut)
+    monkeypatch.setattr(import_image.oci_work, "wait", cut)
     with pytest.raises(KeyboardInterrupt):
         copied(site, source["id"])
     told = copied(site, source["id"])
@@ -206,5 +206,5 @@ def test_a_copy_that_was_killed_goes_on(site: Site, ended: str, monkeypatch: pyt
 def test_a_copy_asks_for_what_it_needs(site: Site) -> None:
     with pytest.raises(InputError, match="the image is in eu-frankfurt-1 already"):
         copied(site, "ocid1.image.oc1.eu-frankfurt-1.a", from_region="eu-frankfurt-1")
-    with pytest.raises(InputError, match="give from_region, bucket too"):
+    with pytest.raises(InputError, match="set from_region, bucket as well"):
         copy_image.needs({"image": "ocid1.image.oc1..a", "from_region": "", "bucket": ""})

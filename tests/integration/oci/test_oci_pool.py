@@ -31,7 +31,7 @@ from ansible_collections.gpuops.rdma.plugins.action.oci_join_wait import ActionM
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import DeadlinePassed, Unrecoverable
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube.client import Client
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._kube.watch import Watcher
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._oci import join_look
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._oci import join_read
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._oci import session as oci_session
 from gpuops_sandbox.cluster import Sandbox
 from support import oci_site
@@ -277,14 +277,14 @@ class Stuck:
         fake.add("policies", {"name": "join", "statements": [text], "compartmentId": GPU})
 
     @contextlib.contextmanager
-    def looked(self, patience: int = 0) -> Iterator[tuple[join_look.Joining, Watcher]]:
+    def looked(self, patience: int = 0) -> Iterator[tuple[join_read.Joining, Watcher]]:
         site = self.site
         options = {"compartment": GPU, "cluster": site.cluster["id"], "pool": self.network["id"], "nodes": 0}
         options.update({"group": "oke-gpu", "patience": patience})
         auth = {key: site.inputs[key] for key in ("service_endpoint", "config_file")}
         session = oci_session.Session(auth, oci.retry.NoneRetryStrategy())
         with Watcher(Client.connect({"kubeconfig": str(site.sandbox.kubeconfig)})) as watcher:
-            self.joining = join_look.Joining(session, watcher, options)
+            self.joining = join_read.Joining(session, watcher, options)
             yield self.joining, watcher
 
     def told(self) -> dict[str, Any]:
@@ -311,13 +311,13 @@ def test_those_that_join_are_nodes(stuck: Stuck) -> None:
     ("case", "words"),
     [
         ("policy", r"no CLUSTER_JOIN policy \(.*(missing: Allow dynamic-group oke-gpu|401 Unauthorized)"),
-        ("image", r"image without bootstrap \(the console says: gpuops-join: no bootstrap"),
+        ("image", r"image without bootstrap \(console: gpuops-join: no bootstrap"),
         ("user_data", r"image without bootstrap \(the instance has no user_data"),
-        ("console", r"security rules of the node's network \(the console says: .*10\.0\.0\.10:6443: i/o timeout"),
+        ("console", r"security rules of the node's network \(console: .*10\.0\.0\.10:6443: i/o timeout"),
         ("rules", r"security rules of the node's network \(no rule allows the cluster's endpoint 10\.0\.0\.10:6443"),
-        ("ca", r"wrong cluster CA or endpoint \(the console says: .*x509: certificate signed by unknown authority"),
-        ("ca without console", r"wrong cluster CA or endpoint \(the certificate that the instance was given is not"),
-        ("endpoint without console", r"told 10\.0\.0\.99, the cluster answers at 10\.0\.0\.10"),
+        ("ca", r"wrong cluster CA or endpoint \(console: .*x509: certificate signed by unknown authority"),
+        ("ca without console", r"wrong cluster CA or endpoint \(the certificate in the instance's metadata is not"),
+        ("endpoint without console", r"given 10\.0\.0\.99, the cluster's endpoints are 10\.0\.0\.10"),
     ],
 )
 def test_why_one_does_not_join(stuck: Stuck, case: str, words: str) -> None:
@@ -342,7 +342,7 @@ def test_why_one_does_not_join(stuck: Stuck, case: str, words: str) -> None:
     texts = [status.why for key, status in found.items() if key.startswith("joined/")]
     assert [found[key].state for key in found] == ["ready", "broken", "broken"]
     assert re.search(words, texts[0]), texts[0]
-    assert texts[1].startswith("as inst-") and "Excluded: " in texts[0]
+    assert texts[1].startswith("same as inst-") and "Excluded: " in texts[0]
     assert ("Could not be read: console: " in texts[0]) == (not joiner.readable)
     assert not joiner._histories, "what was captured is removed again"
 
@@ -353,7 +353,10 @@ def test_nothing_is_claimed_without_evidence(stuck: Stuck) -> None:
     stuck.launch()
     assert {status.state for key, status in stuck.told().items() if key != "instances"} == {"waiting"}
     text, _other = stuck.joining.texts.values()
-    assert text.startswith("the cause is not shown") and "Excluded: no CLUSTER_JOIN policy (a statement" in text
+    assert (
+        text.startswith("neither OCI nor the console")
+        and "Excluded: no CLUSTER_JOIN policy (the text of a statement" in text
+    )
     assert "console-history capture --instance-id ocid1.instance" in text
 
 

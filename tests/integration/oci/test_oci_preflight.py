@@ -16,7 +16,7 @@ import oci
 import pytest
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import Forbidden
 from ansible_collections.gpuops.rdma.plugins.module_utils._oci.preflight import Pool
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._oci import look
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._oci import preflight_read
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._oci import session as oci_session
 from support import oci_site
 from support.fake_oci import FakeOci
@@ -36,13 +36,13 @@ class Site:
         self.pool = {"shape": H100, "nodes": 4, "availability_domain": AD, "kind": "managed_compute_cluster"}
         self.pool.update({"image": self.image["id"], "subnet": oci_site.SUBNET, "cluster": self.cluster["id"]})
 
-    def asker(self, **changes: Any) -> look.Asker:
+    def asker(self, **changes: Any) -> preflight_read.Reader:
         groups = changes.pop("groups", ())
         session = oci_session.Session(self.options, oci.retry.NoneRetryStrategy())
-        return look.Asker(session, Pool(**{**self.pool, **changes}), GPU, groups)
+        return preflight_read.Reader(session, Pool(**{**self.pool, **changes}), GPU, groups)
 
     def told(self, **changes: Any) -> list[tuple[str, str]]:
-        self.found = look.findings(self.asker(**changes))
+        self.found = preflight_read.findings(self.asker(**changes))
         return [(item.id.removeprefix("oci."), item.severity) for item in self.found]
 
 
@@ -65,7 +65,7 @@ def test_nothing_speaks_against_it(site: Site) -> None:
         ({"shape": "BM.GPU.GB200.4"}, ("shape", "error"), ""),
         ({"availability_domain": "AD-1"}, ("availability-domain", "error"), "one of AbCd:EU-FRANKFURT-1-AD-1"),
         ({"nodes": 9}, ("limit", "error"), "72 (9 nodes x 8 GPUs)"),
-        ({"image": "ocid1.image.oc1.eu-frankfurt-1.none"}, ("image", "unknown"), "It is not there, or this user may"),
+        ({"image": "ocid1.image.oc1.eu-frankfurt-1.none"}, ("image", "unknown"), "It does not exist, or this user may"),
         ({"cluster": "ocid1.cluster.oc1.eu-frankfurt-1.none"}, ("cluster", "unknown"), "or this user may not see it"),
     ],
 )
@@ -207,7 +207,7 @@ def test_a_wrong_key_is_one_message(site: Site) -> None:
 def test_calls_do_not_depend_on_nodes(site: Site, nodes: int) -> None:
     asker = site.asker(nodes=nodes)
     started = time.monotonic()
-    assert look.findings(asker) == []
+    assert preflight_read.findings(asker) == []
     asker.policies("oke-gpu", [], [], ["managed_compute_cluster"])
     print(f"{asker.session.requests} calls in {time.monotonic() - started:.2f} s")
     assert asker.session.requests == 15 == sum(site.fake.calls.values())
@@ -221,6 +221,6 @@ def test_the_module(site: Site, tmp_path: Path) -> None:
     (tmp_path / "play.yml").write_text(json.dumps(play), encoding="utf-8")
     program = Path(sys.executable).with_name("ansible-playbook")
     done = subprocess.run([program, "play.yml"], cwd=tmp_path, capture_output=True, text=True, timeout=60)
-    assert "2 reasons against this pool; nothing was changed:" in done.stdout, done.stdout + done.stderr
+    assert "2 faults prevent this pool; nothing was changed:" in done.stdout, done.stdout + done.stderr
     assert JOIN in done.stdout
     assert "Traceback" not in done.stdout + done.stderr and "PRIVATE KEY" not in done.stdout

@@ -213,7 +213,7 @@ def test_a_lack_of_capacity_is_told_by_domain_and_gone_on_with(site: Site) -> No
     text = str(told.value)
     assert "Out of host capacity" in text and f"{AD}: " in text
     assert "AD-2: AVAILABLE, 100 hosts" in text and "AD-3: OUT_OF_HOST_CAPACITY, 0 hosts" in text
-    assert "the next run goes on with it" in text
+    assert "the next run continues" in text
     site.fake.capacity[(AD, H100)] = 8
     told_again = site.present()
     assert told_again["changed"] and not told_again["created"] and len(site.alive()) == 4
@@ -227,7 +227,7 @@ def test_sizes(site: Site) -> None:
     assert told["changed"] and told["changes"][0] == {"what": "size", "before": 4, "after": 5}
     assert len(told["pool"]["nodes"]) == 5 == len(site.alive())
     site.fake.calls.clear()
-    with pytest.raises(InputError, match="say in remove_nodes which 3 go") as refused:
+    with pytest.raises(InputError, match="name the 3 to remove in remove_nodes") as refused:
         site.present(nodes=2)
     assert made[0]["private_ip"] in str(refused.value)
     with pytest.raises(InputError, match="1 of them are named"):
@@ -250,7 +250,7 @@ def test_changes(site: Site) -> None:
     site.present()
     other = oci_site.image(site.fake)["id"]
     asked = {"image": other, "labels": {"team": "vision"}, "tags": {"cost": "other"}}
-    assert site.present(**asked)["changed"] and "new ones are so" in " ".join(site.lines)
+    assert site.present(**asked)["changed"] and "new nodes get the new values" in " ".join(site.lines)
     if site.kind == "managed_compute_cluster":
         pool = next(iter(site.fake.tables["nodePools"].values()))
         assert pool["nodeSourceDetails"] == {"sourceType": "IMAGE", "imageId": other, "bootVolumeSizeInGBs": 1000}
@@ -286,7 +286,7 @@ def test_a_foreign_pool_is_adopted_by_its_ocid(site: Site) -> None:
             "no default of ours"
         )
         site.fake.tables[table][key].update({"lifecycleState": "FAILED", "lifecycleDetails": "no quota"})
-        with pytest.raises(InputError, match=r"has FAILED: no quota. End it by state: absent"):
+        with pytest.raises(InputError, match=r"has FAILED: no quota. Remove it with state: absent"):
             site.present(pool=key)
 
 
@@ -297,7 +297,7 @@ def test_two_pools_of_one_name(managed: Site) -> None:
     managed.fake.add("nodePools", {**other, "freeformTags": {}})
     assert managed.present()["pool"]["id"] == first, "the one that we made"
     managed.fake.tables["nodePools"][other["id"]]["freeformTags"] = pool["freeformTags"]
-    with pytest.raises(InputError, match=r"2 pools have the name 'rdma'.*Say which by pool"):
+    with pytest.raises(InputError, match=r"2 pools have the name 'rdma'.*Set pool to the OCID of one"):
         managed.present()
     assert managed.present(pool=first)["pool"]["id"] == first
     pool["nodeConfigDetails"]["computeClusterId"] = None
@@ -308,15 +308,15 @@ def test_two_pools_of_one_name(managed: Site) -> None:
 def test_bad_input_makes_nothing(managed: Site) -> None:
     arm = oci_site.image(managed.fake, "Ubuntu-24.04-aarch64-DOCA-OFED-3.4.0-GPU-595")["id"]
     for changes, words in (
-        ({"nodes": 1}, "nodes: 1: RDMA is between nodes"),
-        ({"shape": "BM.GPU.GB200.4"}, "belongs into a GPU memory cluster, which this module does not make"),
+        ({"nodes": 1}, "nodes: 1: an RDMA pool needs at least two nodes"),
+        ({"shape": "BM.GPU.GB200.4"}, "belongs in a GPU memory cluster, which this module does not create"),
         ({"shape": "VM.Standard.E5.Flex"}, "VM.Standard.E5.Flex: has no RDMA network; expected one of "),
         ({"shape": "BM.GPU.H100.9"}, "did you mean BM.GPU.H100.8"),
         ({"availability_domain": "AD-1"}, f"AD-1: no such availability domain; expected one of {AD}"),
         ({"nodes": 9}, "64 GPUs left in .*; expected 72 .9 nodes x 8 GPUs"),
-        ({"taints": ["gpu"]}, "'gpu' is no taint; KEY=VALUE:EFFECT"),
+        ({"taints": ["gpu"]}, "'gpu' is not a taint; expected KEY=VALUE:EFFECT"),
         ({"taints": ["gpu=yes:NoSched"]}, "NoSchedule, PreferNoSchedule, NoExecute"),
-        ({"image": ""}, "to make it, give image too"),
+        ({"image": ""}, "to create it, set image as well"),
         ({"image": arm}, "is for aarch64; expected x86_64, as BM.GPU.H100.8 is"),
         ({"pool": "ocid1.nodepool.oc1.x.none"}, "read the node pool .*none: .*this user may not see it"),
         ({"compute_cluster": "ocid1.computecluster.oc1.x.none"}, "404 NotAuthorizedOrNotFound"),
@@ -332,13 +332,13 @@ def test_oci_fails_in_the_middle(site: Site) -> None:
     """Limits used up meanwhile, no permission, too many requests, an outage: one message, and the next run goes on."""
     target = "POST /20180222/nodePools" if site.kind == KINDS[0] else "POST /20160918/clusterNetworks"
     site.fake.fail(target, 400, "LimitExceeded", "The limit gpu-h100-count was exceeded.")
-    with pytest.raises(ClusterError, match=r"Cannot make the .* rdma: OCI answered 400 LimitExceeded: The limit"):
+    with pytest.raises(ClusterError, match=r"Cannot create the .* rdma: OCI answered 400 LimitExceeded: The limit"):
         site.present()
     site.fake.fail(target, 404, "NotAuthorizedOrNotFound")
-    with pytest.raises(ClusterError, match=r"Cannot make the .* rdma: .*or this user may not see it"):
+    with pytest.raises(ClusterError, match=r"Cannot create the .* rdma: .*or this user may not see it"):
         site.present()
     site.fake.fail("GET .*workRequests/", 429, "TooManyRequests", times=1)
-    with pytest.raises(ClusterError, match=r"429 TooManyRequests.*Too many requests, also after waiting"):
+    with pytest.raises(ClusterError, match=r"429 TooManyRequests.*Too many requests, even after retries"):
         site.present()
     site.fake.fail("GET .*workRequests", 500, "InternalError", "down", times=1)
     with pytest.raises(ClusterError, match="OCI answered 500 InternalError: down"):
@@ -350,7 +350,9 @@ def test_oci_fails_in_the_middle(site: Site) -> None:
 
 def test_a_deadline_names_who_is_late(site: Site) -> None:
     site.fake.durations["boot"] = 2 * 3600.0
-    with pytest.raises(DeadlinePassed, match=r"0 of 4 nodes run after 60 min. Not running: (inst|oke)-.* Run again"):
+    with pytest.raises(
+        DeadlinePassed, match=r"0 of 4 nodes running after 60 min. Not running: (inst|oke)-.* Run again"
+    ):
         site.present()
 
 
@@ -360,7 +362,7 @@ def test_what_oci_says_against_a_node(managed: Site) -> None:
     error = {"code": "NodeRegistrationTimeout", "message": "node did not register", "status": 500}
     pool["nodes"][1].update({"lifecycleState": "FAILING", "nodeError": error})
     with pytest.raises(
-        Unrecoverable, match=r"3 of 4 nodes run. OCI says: oke-.*: NodeRegistrationTimeout: node did not"
+        Unrecoverable, match=r"3 of 4 nodes running. OCI reports: oke-.*: NodeRegistrationTimeout: node did not"
     ):
         managed.present()
 
@@ -370,7 +372,7 @@ def test_the_end_is_guarded(site: Site) -> None:
     site.fake.calls.clear()
     pool = site.pool()
     for confirmed in ("", "other"):
-        with pytest.raises(InputError, match=r"would be deleted for good. Set confirm to 'rdma'"):
+        with pytest.raises(InputError, match=r"would be deleted permanently. Set confirm to 'rdma'"):
             pool.absent(False, confirmed)
     assert pool.absent(True, "rdma")["changed"] and site.writes() == []
     assert site.pool().absent(False, "rdma")["changed"]

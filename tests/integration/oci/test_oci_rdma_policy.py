@@ -17,7 +17,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import 
     InputError,
 )
 from ansible_collections.gpuops.rdma.plugins.module_utils._oci.preflight import Pool
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._oci import look, policy_run, session
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._oci import policy_run, preflight_read, session
 from support import oci_site
 from support.fake_oci import FakeOci
 
@@ -90,7 +90,7 @@ def test_only_what_is_missing_by_meaning(site: Site) -> None:
 
 
 def test_statements_on_the_tenancy_go_to_the_root(site: Site) -> None:
-    with pytest.raises(InputError, match="only hold in a policy of the root compartment"):
+    with pytest.raises(InputError, match="only effective in the root compartment"):
         site.run("cluster_creation", group="Platform", policy_compartment=GPU)
     told = site.run("cluster_creation", group="Platform")
     assert told["policy"]["compartment"] == site.fake.tenancy and told["dynamic_group"] == {}
@@ -104,9 +104,9 @@ def test_a_dynamic_group_of_another_domain(site: Site) -> None:
     assert [item["displayName"] for item in site.fake.domain_groups["domain1"]] == ["oke-gpu"]
     assert site.fake.tables["dynamicGroups"] == {}
     assert not site.run("self_managed_nodes", dynamic_group="Corp/oke-gpu")["changed"]
-    asker = look.Asker(site.session, Pool("BM.GPU.H100.8", 2, oci_site.DOMAIN), GPU, ())
+    asker = preflight_read.Reader(site.session, Pool("BM.GPU.H100.8", 2, oci_site.DOMAIN), GPU, ())
     assert asker.policies("Corp/oke-gpu", [], [], ["self_managed_nodes"]) == [], "the preflight sees it too"
-    with pytest.raises(InputError, match="there is no identity domain 'none'"):
+    with pytest.raises(InputError, match="the identity domain 'none' does not exist"):
         site.run("self_managed_nodes", dynamic_group="None/oke-gpu")
 
 
@@ -116,7 +116,7 @@ def test_a_dynamic_group_of_others_is_changed_only_when_asked(site: Site, domain
     site.fake.domain_groups["domain1"] = [{"id": "1", "displayName": "oke-gpu", "matchingRule": rule, "ocid": "o"}]
     site.fake.add("dynamicGroups", {"name": "oke-gpu", "matchingRule": rule, "compartmentId": site.fake.tenancy})
     who = f"{domain}oke-gpu"
-    with pytest.raises(InputError, match=r"its rule does not match the nodes: ANY .*sales") as told:
+    with pytest.raises(InputError, match=r"does not match the nodes: ANY .*sales") as told:
         site.run("self_managed_nodes", dynamic_group=who)
     assert "widen_dynamic_group" in str(told.value) and site.writes() == []
     site.run("self_managed_nodes", dynamic_group=who, widen_dynamic_group=True)
@@ -132,7 +132,7 @@ def test_a_run_that_was_killed_before_oci_lists_what_it_made(site: Site) -> None
             site.fake._seen[item["id"]] = site.fake.clock.now() + 30
     told = site.run("self_managed_nodes")
     assert site.statements() == [JOIN] and len(site.fake.tables["dynamicGroups"]) == 1
-    assert told["policy"]["id"] and any("it is there already" in line for line in site.lines)
+    assert told["policy"]["id"] and any("it exists already" in line for line in site.lines)
 
 
 def test_what_cannot_be_known_is_not_written(site: Site) -> None:
@@ -148,13 +148,13 @@ def test_bad_input(site: Site) -> None:
         site.run("self_managed_nodes", dynamic_group="")
     with pytest.raises(InputError, match="group: the group of the users is missing; cluster_creation needs it"):
         site.run("cluster_creation")
-    with pytest.raises(InputError, match="give its name"):
+    with pytest.raises(InputError, match="must be a name"):
         site.run("self_managed_nodes", dynamic_group="ocid1.dynamicgroup.oc1..a")
     site.fake.fail("GET .*/policies", 404, "NotAuthorizedOrNotFound", times=1)
-    with pytest.raises(InputError, match="Not all policies can be read, so that none is written"):
+    with pytest.raises(InputError, match="Some policies cannot be read, so none is written"):
         site.run("self_managed_nodes")
     site.fake.fail("POST .*/dynamicGroups", 404, "NotAuthorizedOrNotFound", times=1)
-    with pytest.raises(ClusterError, match=r"Cannot make the dynamic group oke-gpu: .*this user may not see it"):
+    with pytest.raises(ClusterError, match=r"Cannot create the dynamic group oke-gpu: .*this user may not see it"):
         site.run("self_managed_nodes")
     assert site.statements() == []
     site.fake.lag = 1000.0

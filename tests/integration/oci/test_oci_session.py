@@ -83,7 +83,7 @@ def test_a_wrong_key_or_fingerprint(reach: Reach, tmp_path: Path) -> None:
         ({}, {"region": "eu-frankfrt-1", "service_endpoint": None}, "Unknown OCI region 'eu-frankfrt-1'"),
         ({"key_file": "none.pem"}, {}, "Cannot authenticate to OCI by config: .*key_file"),
         ({"fingerprint": "12:34"}, {}, "the config is not valid .fingerprint: malformed"),
-        ({}, {"config_file": "none"}, "there is no config file none"),
+        ({}, {"config_file": "none"}, "the config file none does not exist"),
         ({}, {"auth_type": "password"}, "Unknown auth_type 'password'. Known: config, environment"),
         (
             {},
@@ -106,7 +106,7 @@ def test_a_wrong_clock(reach: Reach, fake: FakeOci, skew: float, words: str) -> 
 
 def test_no_right_looks_like_nothing_there(reach: Reach, fake: FakeOci) -> None:
     fake.fail("GET .*/instances", 404, "NotAuthorizedOrNotFound")
-    with pytest.raises(NotFound, match=r"not there, or this user may not see it; OCI does not tell which.*policies"):
+    with pytest.raises(NotFound, match=r"does not exist, or this user may not see it; OCI does not say.*policies"):
         asked(reach())
 
 

@@ -172,7 +172,7 @@ def test_same_names_become_distinct(fake: FakeOci, read: Any) -> None:
     for _index in range(2):
         oci_site.cluster(fake, "train")
     assert len(read().hosts) == 2
-    with pytest.raises(AnsibleParserError, match="2 clusters are named 'train'; give the OCID"):
+    with pytest.raises(AnsibleParserError, match="2 clusters are named 'train'; set cluster to the OCID"):
         read(hosts="nodes", cluster="train")
 
 
@@ -182,13 +182,13 @@ def test_same_names_become_distinct(fake: FakeOci, read: Any) -> None:
         ({"compartment": "gpu"}, "compartment must be an OCID"),
         ({"compartment": "ocid1.cluster.oc1..x"}, "must be the OCID of a compartment, not of a cluster"),
         ({"profile": "nobody"}, "has no profile 'nobody'. Known: DEFAULT"),
-        ({"config_file": "/nowhere/config"}, "there is no config file"),
+        ({"config_file": "/nowhere/config"}, "does not exist"),
         ({"auth_type": "password"}, "auth_type"),
         ({"hosts": "nodes"}, "needs cluster or cluster_networks"),
-        ({"hosts": "nodes", "cluster": "other"}, "No cluster is named 'other'. Clusters there: train"),
+        ({"hosts": "nodes", "cluster": "other"}, "No cluster is named 'other'. Existing clusters: train"),
         (
             {"hosts": "nodes", "cluster_networks": ["ocid1.clusternetwork.oc1..x.y"]},
-            "It is not there, or this user may",
+            "It does not exist, or this user may",
         ),
         ({"service_endpoint": "http://127.0.0.1:9"}, "no answer from"),
         ({"auth_type": "security_token"}, "has no security_token_file"),

@@ -138,7 +138,7 @@ def test_what_a_plan_removes_is_not_applied_unasked(site: Site) -> None:
 @pytest.mark.parametrize("minutes", [0.2, 0.55, 2])
 def test_a_killed_run_is_taken_up(site: Site, minutes: float) -> None:
     """Killed while planning, and while applying."""
-    with pytest.raises(DeadlinePassed, match=r"run again, it will be waited for"):
+    with pytest.raises(DeadlinePassed, match=r"run again to wait for it"):
         site.run(timeout=minutes)
     left = site.jobs()
     found = site.run()
@@ -178,7 +178,7 @@ def test_no_capacity_is_told_in_terraforms_words_and_the_next_run_goes_on(site: 
     assert "ended as FAILED (TERRAFORM_EXECUTION_ERROR) after 3 min" in text
     assert "Error: 500-InternalError, Out of host capacity. / Suggestion:" in text and "\u2502" not in text
     assert 'with module.oke.oci_containerengine_node_pool.rdma["oke-rdma"]' in text
-    assert "no free host of that shape" in text and "what was made stays" in text
+    assert "no host of that shape is free" in text and "what exists is kept" in text
     site.stacks.world = World(resources=dict(RESOURCES), outputs=dict(OUTPUTS))
     again = site.run()
     assert again["plan"]["add"] == 1 and again["outputs"]["cluster_id"] and len(site.stacks.stacks) == 1
@@ -228,7 +228,7 @@ def test_drift_is_listed(site: Site) -> None:
 def test_a_destroy_needs_the_name_again(site: Site) -> None:
     assert site.stack().absent(False)["changed"] is False
     site.run()
-    with pytest.raises(InputError, match=r"deletes everything that it made.*confirm=train"):
+    with pytest.raises(InputError, match=r"deletes everything that it created.*confirm=train"):
         site.stack().absent(False)
     assert site.stack(confirm="train").absent(True)["did"] == ["destroy", "delete"]
     assert site.jobs()[-1][0] == "APPLY"
@@ -260,12 +260,12 @@ def test_a_stack_of_somebody_else_is_adopted_by_its_ocid(site: Site) -> None:
     [
         (
             {"variables": {"worker_rdma_shap": "x"}},
-            r"worker_rdma_shap is no variable of it; did you mean worker_rdma_sha",
+            r"worker_rdma_shap is not declared; did you mean worker_rdma_sha",
         ),
         ({"stack": "ocid1.cluster.oc1.eu-frankfurt-1.x"}, "stack must be the OCID of an ormstack, not of a cluster"),
-        ({"zip": None}, "There is no stack train in .*, and no zip"),
+        ({"zip": None}, "The stack train does not exist in .*; set zip"),
         ({"zip": "/nowhere.zip"}, "Cannot read the zip /nowhere.zip: No such file"),
-        ({"zip": __file__}, "is no zip file: .*web page"),
+        ({"zip": __file__}, "is not a zip file: .*web page"),
         ({"working_directory": "terraform"}, "has no Terraform files in terraform"),
     ],
 )
@@ -287,11 +287,11 @@ def test_two_stacks_of_one_name(site: Site) -> None:
     site.run()
     (stack,) = site.stacks.stacks.values()
     site.stacks.stacks["second"] = {**stack, "id": "ocid1.ormstack.oc1..second"}
-    with pytest.raises(InputError, match=r"There are 2 stacks train: .*second\. Say which"):
+    with pytest.raises(InputError, match=r"There are 2 stacks train: .*second\. Set stack"):
         site.run()
 
 
 def test_no_permission_and_wrong_compartment(site: Site) -> None:
     site.fake.fail("GET /20180917/stacks", 404, "NotAuthorizedOrNotFound", "Authorization failed or not found.")
-    with pytest.raises(Exception, match=r"Cannot list stacks of .*not there, or this user may not see it"):
+    with pytest.raises(Exception, match=r"Cannot list stacks of .*does not exist, or this user may not see it"):
         site.run()

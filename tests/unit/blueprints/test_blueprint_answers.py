@@ -45,7 +45,7 @@ def test_entries_of_any_list() -> None:
     assert plain == api.entries({"count": 1, "next": None, "results": [ENTRY]})
     assert (plain[0].uuid, plain[0].name, plain[0].created) == ("u1", "chat", "2025-03-28T11:12:00Z")
     for odd in ({"a": 1}, {"a": [], "b": []}, ["x"], "text", None):
-        with pytest.raises(DataError, match="form that is not known"):
+        with pytest.raises(DataError, match="unknown format"):
             api.entries(odd)
 
 

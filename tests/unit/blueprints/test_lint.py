@@ -134,7 +134,7 @@ def test_the_filter_returns_plain_data() -> None:
     assert [item["id"] for item in found] == ["blueprint.gpus", "blueprint.parallelism"], (
         "GPUs come from files/topology"
     )
-    with pytest.raises(AnsibleFilterError, match="does not take colour"):
+    with pytest.raises(AnsibleFilterError, match="has no option colour"):
         lint(BASES["pool"], colour="red")
     with pytest.raises(AnsibleFilterError, match="pools must be"):
         lint(BASES["pool"], pools={"a": "many"})

@@ -190,8 +190,8 @@ def test_nodes_to_add_are_those_with_rdma_that_are_not_labelled() -> None:
 def test_a_pool_without_rdma() -> None:
     good, bad = nodes.backed(ALL, BACKING)
     assert [item.name for item in good] == ["10.0.0.1", "10.0.0.2"]
-    assert nodes.no_rdma("p", bad).startswith("p: 10.0.0.3, 10.0.0.4 (2 nodes) are instances of no cluster network")
-    assert nodes.no_rdma("p", bad).endswith("not RDMA; recreate with blueprint_recreate=true")
+    assert nodes.no_rdma("p", bad).startswith("p: 10.0.0.3, 10.0.0.4 (2 nodes) belong to no cluster network")
+    assert nodes.no_rdma("p", bad).endswith("no RDMA; recreate the pool with blueprint_recreate=true")
     assert nodes.no_rdma("p", []) == ""
 
 
@@ -200,10 +200,10 @@ def test_no_node_with_rdma_is_no_success(must_be: str) -> None:
     """A wrong compartment shows no cluster network: nothing would be added, and nothing would say so."""
     action = object.__new__(blueprint_nodes.ActionModule)
     args = {"pool": "", "names": [], "label": "h100pool", "must_be": must_be, "compartments": ["ocid1.compartment.x"]}
-    told = action._told(args, ALL, {})
-    assert told["failed"] and "in ocid1.compartment.x: there is none to add" in told["msg"]
-    assert action._told(args, [], {})["msg"].startswith("No node of the cluster has a shape with RDMA")
-    assert "failed" not in action._told({**args, "must_be": "addable"}, ALL, BACKING)
+    told = action._result(args, ALL, {})
+    assert told["failed"] and "in ocid1.compartment.x: there is nothing to add" in told["msg"]
+    assert action._result(args, [], {})["msg"].startswith("No node of the cluster has a shape with RDMA")
+    assert "failed" not in action._result({**args, "must_be": "addable"}, ALL, BACKING)
 
 
 def test_nodes_of_a_pool_however_it_is_written() -> None:
@@ -217,5 +217,5 @@ def test_nodes_of_a_pool_however_it_is_written() -> None:
 
 def test_names_that_are_no_node() -> None:
     assert [item.name for item in nodes.chosen(ALL, ["10.0.0.3"])] == ["10.0.0.3"]
-    with pytest.raises(InputError, match=r"10.0.0.9 is no node"):
+    with pytest.raises(InputError, match=r"has no node 10.0.0.9"):
         nodes.chosen(ALL, ["10.0.0.1", "10.0.0.9"])

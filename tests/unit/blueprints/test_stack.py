@@ -31,7 +31,7 @@ def choose(workloads: Any = (), given: Any = None, there: Any = None) -> stack.C
 
 def test_an_empty_cluster_gets_all_of_the_stack() -> None:
     found = choose()
-    assert found.variables == {} and "the GPU Operator: the stack's own v25.3.0" in found.told
+    assert found.variables == {} and "the GPU Operator: the stack's own v25.3.0" in found.notes
 
 
 def test_what_is_there_is_brought_along() -> None:
@@ -46,7 +46,7 @@ def test_what_is_there_is_brought_along() -> None:
         "existent_kueue_namespace": "kueue-system",
         "bring_your_own_cluster": "true",
     }
-    assert "the GPU Operator: that of gpu-operator" in found.told and not found.warnings
+    assert "the GPU Operator: the existing one in gpu-operator" in found.notes and not found.warnings
 
 
 def test_the_stacks_own_stay_on_the_next_run() -> None:
@@ -60,22 +60,27 @@ def test_the_stacks_own_stay_on_the_next_run() -> None:
 @pytest.mark.parametrize(
     ("workloads", "given", "there", "said"),
     [
-        ([runs(GPU, "a"), runs(GPU, "b")], {}, None, "the GPU Operator is there 2 times: a/a, b/b. Remove all but one"),
-        ([runs(GPU, "a"), runs(GPU, "gpu-operator")], {}, {}, "is there 2 times"),
+        (
+            [runs(GPU, "a"), runs(GPU, "b")],
+            {},
+            None,
+            "GPU Operator is installed 2 times: a/a, b/b. Remove all but one",
+        ),
+        ([runs(GPU, "a"), runs(GPU, "gpu-operator")], {}, {}, "is installed 2 times"),
         (
             [runs(LWS, "lws-system")],
             {"bring_your_own_lws": False},
             None,
-            "LeaderWorkerSet is there .* set bring_your_own_lws",
+            "LeaderWorkerSet is installed already .* set bring_your_own_lws",
         ),
         (
             [runs(KUEUE, "elsewhere")],
             {},
             {},
-            "Kueue is there .elsewhere/elsewhere., and the stack would install a second",
+            "Kueue is installed already .elsewhere/elsewhere., and the stack would install a second",
         ),
-        ([], {"bring_your_own_kueue": True}, None, "bring_your_own_kueue=true, but Kueue runs nowhere"),
-        ([], {}, {"bring_your_own_lws": "true"}, "LeaderWorkerSet runs nowhere"),
+        ([], {"bring_your_own_kueue": True}, None, "bring_your_own_kueue=true, but Kueue does not run in the cluster"),
+        ([], {}, {"bring_your_own_lws": "true"}, "LeaderWorkerSet does not run in the cluster"),
         (
             [runs(GPU, "gpu-operator")],
             {FLAG: True, PLACE: "other"},
@@ -94,12 +99,12 @@ def test_all_faults_at_once_and_an_old_release() -> None:
         choose([runs(GPU, "a"), runs(GPU, "b"), runs(KUEUE, "a"), runs(KUEUE, "b")])
     assert str(error.value).count("\n- ") == 2
     old = choose([runs("registry.k8s.io/lws/lws:v0.6.1@sha256:ab", "lws-system")])
-    assert old.warnings == ["LeaderWorkerSet v0.6.1 in lws-system is older than 0.7.0, which Blueprints are made for"]
+    assert old.warnings == ["LeaderWorkerSet v0.6.1 in lws-system is older than 0.7.0, which Blueprints requires"]
 
 
 def test_address() -> None:
     assert stack.host("https://api.1-2-3-4.nip.io") == ("api.1-2-3-4.nip.io", 443)
     assert stack.host("https://localhost:8443/x") == ("localhost", 8443)
     for url in ("", "http://api.x", "https://"):
-        with pytest.raises(InputError, match="no https address"):
+        with pytest.raises(InputError, match="not an https address"):
             stack.host(url)

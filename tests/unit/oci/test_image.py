@@ -29,10 +29,10 @@ def test_one_image_is_picked(index) -> None:
 
 
 def test_several_and_none_are_listed(index) -> None:
-    with pytest.raises(InputError, match="3 images fit shape") as error:
+    with pytest.raises(InputError, match="3 images match shape") as error:
         oci_image.pick(index, {"shape": "BM.GPU.H100.8"})
     assert "kernel 6.14" in str(error.value) and "/p/" not in str(error.value)
-    with pytest.raises(InputError, match="fits gpu_driver 560") as error:
+    with pytest.raises(InputError, match="matches gpu_driver 560") as error:
         oci_image.pick(index, {"gpu_driver": "560", "cuda": "12.6"})
     assert "driver 595, CUDA 13.2" in str(error.value)
 
@@ -64,7 +64,7 @@ def test_a_link_is_known_by_its_object() -> None:
     "link", ["", "x", LINK[:60], LINK.split("/o/", maxsplit=1)[0], "ftp://a/n/b/b/c/o/d", "https://a/p/secret/x"]
 )
 def test_no_link(link: str) -> None:
-    with pytest.raises(InputError, match="is no link to an object") as error:
+    with pytest.raises(InputError, match="is not a link to an object") as error:
         oci_image.digest(link)
     assert "secret" not in str(error.value)
 

@@ -47,7 +47,7 @@ def finding(severity: str, subject: str, found: str) -> Finding:
 def test_nothing_is_claimed_where_all_was_seen_and_is_fine() -> None:
     assert {item.verdict for item in join.causes(GOOD)} == {"excluded"}
     text, proven = join.explain(join.causes(GOOD), "ocid1.instance.x", {})
-    assert not proven and text.startswith("the cause is not shown") and text.count("Excluded:") == 1
+    assert not proven and text.startswith("neither OCI nor the console shows") and text.count("Excluded:") == 1
     assert "console-history capture --instance-id ocid1.instance.x" in text and "journalctl -u kubelet" in text
 
 
@@ -63,12 +63,12 @@ def test_what_was_not_read_excludes_nothing() -> None:
     [
         ({"policies": (finding("error", JOIN, ""),)}, ("policy", "proven"), JOIN),
         ({"metadata": {**GIVEN, "user_data": ""}, "console": ""}, ("image", "proven"), "no user_data"),
-        ({"console": "Cloud-init v. 25.1 finished at Fri"}, ("image", "likely"), "nothing of oke bootstrap"),
+        ({"console": "Cloud-init v. 25.1 finished at Fri"}, ("image", "likely"), "but no oke bootstrap"),
         ({"rules": (finding("error", "s", "no rule allows 6443"),)}, ("network", "proven"), "no rule allows 6443"),
         (
             {"endpoints": ("10.0.0.77:6443",)},
             ("endpoint", "proven"),
-            "told 10.0.0.10, the cluster answers at 10.0.0.77",
+            "given 10.0.0.10, the cluster's endpoints are 10.0.0.77",
         ),
         ({"ca": CA.replace("MIIB", "MIIC")}, ("endpoint", "proven"), "not the cluster's CA"),
     ],

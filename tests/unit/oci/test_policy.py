@@ -102,7 +102,7 @@ def test_a_denial_comes_first() -> None:
         ("Allow dynamic-group oke-gpu to {CLUSTER_JOIN} in compartment Sales", "is for another compartment"),
         ("Allow dynamic-group sales-nodes to {CLUSTER_JOIN} in tenancy", "whose rule does not match"),
         ("Allow dynamic-group X/oke-gpu to {CLUSTER_JOIN} in tenancy", "name or domain may be wrong"),
-        ("Allow group Platform to {CLUSTER_JOIN} in tenancy", "is for others"),
+        ("Allow group Platform to {CLUSTER_JOIN} in tenancy", "is for other principals"),
         ("Allow any-user to {CLUSTER_JOIN} in tenancy where target.cluster.id = 'x'", "the condition of"),
         ("Allow any-user to use clusters in tenancy", "no statement grants it"),
     ],
@@ -138,7 +138,7 @@ def test_broken_text_is_told(text: str, expected: str) -> None:
 
 
 def test_a_wrong_table_is_our_fault() -> None:
-    with pytest.raises(DataError, match="own table"):
+    with pytest.raises(DataError, match=r"files/oci/policies\.yml is wrong"):
         policy.review([{"statement": "Allow", "why": ""}], [], [], TABLES.context(), TABLES.KNOWN)
 
 

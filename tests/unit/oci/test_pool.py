@@ -110,17 +110,17 @@ def test_metadata_of_a_self_managed_node() -> None:
 
 def test_capacity_in_words() -> None:
     text = oci_pool.capacity("BM.GPU.H100.8", 4, {"AD-1": {"status": "AVAILABLE", "count": 3}, "AD-2": "no right"})
-    assert "- AD-1: AVAILABLE, 3 hosts\n- AD-2: unknown (no right)" in text and "need not be in one RDMA" in text
+    assert "- AD-1: AVAILABLE, 3 hosts\n- AD-2: unknown (no right)" in text and "not necessarily in one RDMA" in text
     assert oci_pool.lacks_capacity("InternalError: Out of host capacity.") and not oci_pool.lacks_capacity("Limit")
 
 
 @pytest.mark.parametrize(
     ("asked", "words"),
     [
-        ({"nodes": 1}, "RDMA is between nodes"),
+        ({"nodes": 1}, "at least two nodes"),
         ({"shape": "BM.GPU.GB300.4"}, "GPU memory cluster"),
-        ({"placement_constraint": "SINGLE_BLOCK"}, "placement_constraint is of a cluster network"),
-        ({"kind": "cluster_network", "host_group": "h"}, "host_group is of a node pool"),
+        ({"placement_constraint": "SINGLE_BLOCK"}, "placement_constraint is only for cluster networks"),
+        ({"kind": "cluster_network", "host_group": "h"}, "host_group is only for node pools"),
     ],
 )
 def test_what_needs_no_answer_of_oci(asked: dict[str, Any], words: str) -> None:

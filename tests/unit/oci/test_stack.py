@@ -74,8 +74,8 @@ def test_stars_of_a_secret_are_no_change() -> None:
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"a": 1, "b_tokn": 2}, "b_tokn is no variable of it; did you mean b_token"),
-        ({"a": 1, "something": 2}, "something is no variable of it$"),
+        ({"a": 1, "b_tokn": 2}, "b_tokn is not declared; did you mean b_token"),
+        ({"a": 1, "something": 2}, "something is not declared$"),
         ({"c": 1}, "a has no value"),
         ({"a": 1, "b_token": "x"}, "Give each variable once: b_token"),
     ],
@@ -130,7 +130,7 @@ def test_plans() -> None:
     assert stack.counts(plan) == {"add": 2, "change": 1, "destroy": 2}
     assert stack.removed(plan) == ["c", "f"]
     assert stack.counts({}) == {"add": 0, "change": 0, "destroy": 0}
-    with pytest.raises(DataError, match="no JSON"):
+    with pytest.raises(DataError, match="not JSON"):
         stack.read_plan(b"<html>")
 
 
@@ -200,5 +200,5 @@ def test_inventory_with_a_key_a_jump_host_or_neither() -> None:
     assert "bastion" not in own and own["clusters"]["hosts"]["train-1"]["oci_bastion"] == ["me@gate"]
     plain = stack.inventory({"cluster_id": "x"}, PLACE)["all"]["children"]
     assert list(plain) == ["clusters"] and "oci_bastion" not in plain["clusters"]["hosts"]["cluster"]
-    with pytest.raises(DataError, match="name no cluster"):
+    with pytest.raises(DataError, match="no output cluster_id"):
         stack.inventory({"vcn_id": "x"}, PLACE)

@@ -1,10 +1,10 @@
 # Copyright: gpuops.rdma contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Instances of a pool beside the nodes of its cluster, and what speaks of one that does not join. PRIVATE.
+"""Instances of a pool beside the nodes of its cluster, and evidence about those that do not join. PRIVATE.
 
-Listing a pool is two calls at most, whatever its size; only instances whose joining is overdue are looked at one by
-one, DIAGNOSED of them.
+Listing a pool takes two calls at most, whatever its size; only overdue instances are read one by one, DIAGNOSED of
+them.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._oci import join
 from ansible_collections.gpuops.rdma.plugins.module_utils._oci.join import Evidence, Member, Status
 from ansible_collections.gpuops.rdma.plugins.module_utils._oci.preflight import Pool
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._kube.watch import Watcher
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._oci import look
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._oci import preflight_read
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._oci import session as oci
 
 FIRST, POLL = 2.0, 15.0
-"""Seconds between two looks at the pool: short at the beginning, a tenth of what has passed then, POLL at most."""
+"""Seconds between two reads of the pool: a tenth of the time passed, at least FIRST, at most POLL."""
 DIAGNOSED = 3
 CONSOLE_BYTES = 1 << 20
 CONSOLE_PAUSES = (0.5, 1.0, 2.0, *[5.0] * 24)
-"""Seconds between two looks at a capture."""
+"""Seconds between two reads of a capture."""
 ROOT_CA = "/api/v1/namespaces/kube-system/configmaps/kube-root-ca.crt"
 NODES = "/api/v1/nodes"
 NODE = ("id", "name", "private_ip", "lifecycle_state")
@@ -38,6 +38,7 @@ INSTANCE = ("id", "display_name", "state")
 
 
 def pool_kind(ocid: str) -> str:
+    """MANAGED or SELF_MANAGED, from the pool's OCID. InputError for another kind of OCID."""
     kinds = {"nodepool": join.MANAGED, "clusternetwork": join.SELF_MANAGED}
     kind = ocid.split(".")[1] if ocid.count(".") >= 4 else ""
     if kind not in kinds:
@@ -46,7 +47,7 @@ def pool_kind(ocid: str) -> str:
 
 
 class Joining:
-    """``options``: those of oci_join_wait."""
+    """The state of one pool for a wait. ``options``: those of oci_join_wait."""
 
     def __init__(
         self,
@@ -63,13 +64,14 @@ class Joining:
         self.nodes: dict[str, NodeFacts] = {}
         self.proven: dict[str, str] = {}
         self.texts: dict[str, str] = {}
-        """Name -> the diagnosis of an instance that was looked at."""
+        """Name -> diagnosis of an instance."""
         self._begun = clock()
         self._read_at: Optional[float] = None
         self._since: dict[str, float] = {}
         self._shape, self._domain = "", ""
 
     def read(self) -> dict[str, Status]:
+        """States for the wait, from the watched nodes and the pool as last listed; diagnoses overdue instances."""
         now = self.clock()
         if self._read_at is None or now - self._read_at >= self.pause(now):
             self.members, self._read_at = self._members(), now
@@ -82,17 +84,18 @@ class Joining:
         return join.statuses(self.members, self.nodes, self.wanted, self.proven)
 
     def pause(self, now: float) -> float:
-        """Seconds until OCI is asked again."""
+        """Seconds until the pool is read again."""
         return min(max(FIRST, (now - self._begun) / 10), POLL)
 
     def joined(self) -> list[str]:
+        """Names of the pool's nodes, sorted."""
         return sorted(node.name for node in self.nodes.values())
 
     def diagnose_late(self) -> dict[str, str]:
-        """Name -> diagnosis, of instances that run and have not joined."""
+        """Name -> diagnosis of running instances that have not joined."""
         for item in self.members:
             if item.state in join.RUNNING and item.id not in self.nodes:
-                with contextlib.suppress(Unreachable):  # the wait's own end is told in every case
+                with contextlib.suppress(Unreachable):  # the timeout itself is reported in any case
                     self._diagnose(item)
         return self.texts
 
@@ -125,10 +128,10 @@ class Joining:
             return
         evidence = self._evidence(item)
         text, proven = join.explain(join.causes(evidence), item.id, evidence.unread)
-        same = next((name for name, told in self.texts.items() if told == text), "")
+        same = next((name for name, known in self.texts.items() if known == text), "")
         self.texts[item.name] = text
         if proven:
-            self.proven[item.id] = f"as {same}" if same else text
+            self.proven[item.id] = f"same as {same}" if same else text
 
     def _evidence(self, item: Member) -> Evidence:
         unread: dict[str, str] = {}
@@ -143,16 +146,16 @@ class Joining:
                 return None
 
         instance = read("instance", lambda: self._instance(item.id))
-        asker = read("VNIC", lambda: self._asker(item.id))
-        selfmade = self.kind == join.SELF_MANAGED
+        reader = read("VNIC", lambda: self._reader(item.id))
+        self_managed = self.kind == join.SELF_MANAGED
         return Evidence(
             kind=self.kind,
             console=read("console", lambda: self._console(item.id)),
             metadata=instance,
-            rules=read("security rules", asker.joining) if asker else None,
-            policies=read("policies", lambda: self._policies(asker)) if asker and selfmade else None,
-            endpoints=read("cluster", self._endpoints) if selfmade else None,
-            ca=read("CA of the cluster", lambda: cluster_ca(self.watcher.client)) if selfmade else None,
+            rules=read("security rules", reader.joining) if reader else None,
+            policies=read("policies", lambda: self._policies(reader)) if reader and self_managed else None,
+            endpoints=read("cluster", self._endpoints) if self_managed else None,
+            ca=read("CA of the cluster", lambda: cluster_ca(self.watcher.client)) if self_managed else None,
             unread=unread,
         )
 
@@ -161,7 +164,7 @@ class Joining:
         self._domain = found.availability_domain or ""
         return dict(found.metadata or {})
 
-    def _asker(self, key: str) -> look.Asker:
+    def _reader(self, key: str) -> preflight_read.Reader:
         """With the subnet and the security groups of the instance's own VNIC."""
         compartment, what = self.options["compartment"], f"list VNICs of {key}"
         attached = self.session.all(what, "compute", "list_vnic_attachments", compartment, instance_id=key)
@@ -172,19 +175,19 @@ class Joining:
         pool = Pool(
             self._shape, self.wanted, self._domain, cluster=self.options["cluster"], subnet=vnic.subnet_id or ""
         )
-        return look.Asker(self.session, pool, compartment, vnic.nsg_ids or ())
+        return preflight_read.Reader(self.session, pool, compartment, vnic.nsg_ids or ())
 
-    def _policies(self, asker: look.Asker) -> list[Any]:
-        return asker.policies(self.options["group"], [], [], [look.SETS[self.kind]])
+    def _policies(self, reader: preflight_read.Reader) -> list[Any]:
+        return reader.policies(self.options["group"], [], [], [preflight_read.SETS[self.kind]])
 
     def _endpoints(self) -> list[str]:
         key = self.options["cluster"]
-        told = self.session.call(f"read the cluster {key}", "oke", "get_cluster", key).data.endpoints
+        found = self.session.call(f"read the cluster {key}", "oke", "get_cluster", key).data.endpoints
         names = ("private_endpoint", "public_endpoint", "vcn_hostname_endpoint")
-        return [value for value in (getattr(told, name, None) for name in names) if value]
+        return [value for value in (getattr(found, name, None) for name in names) if value]
 
     def _console(self, key: str) -> str:
-        """The serial console's last megabyte. Captured for this, and removed again."""
+        """The last megabyte of the serial console; the capture is deleted afterwards."""
         what = f"capture the console of {key}"
         details = self.session.oci.core.models.CaptureConsoleHistoryDetails(instance_id=key)
         made = self.session.call(what, "compute", "capture_console_history", details).data
@@ -194,16 +197,16 @@ class Joining:
             self.sleep(seconds)
             made = self.session.call(what, "compute", "get_console_history", made.id).data
         if made.lifecycle_state != "SUCCEEDED":
-            raise ClusterError(f"Cannot {what}: it is {made.lifecycle_state}.")
+            raise ClusterError(f"Cannot {what}: the capture is {made.lifecycle_state}.")
         method = "get_console_history_content"
         data = self.session.call(f"read the console of {key}", "compute", method, made.id, length=CONSOLE_BYTES).data
-        with contextlib.suppress(ClusterError):  # what was read counts
-            self.session.call(f"remove the capture of {key}", "compute", "delete_console_history", made.id)
+        with contextlib.suppress(ClusterError):  # it was read, which is what matters
+            self.session.call(f"delete the capture of {key}", "compute", "delete_console_history", made.id)
         return bytes(data).decode("utf-8", "replace")
 
 
 def cluster_ca(client: Client) -> Optional[str]:
-    """PEM, as the cluster publishes it in every namespace."""
+    """The cluster's CA as PEM, from kube-root-ca.crt; None if it is not there."""
     found: Json = client.find(ROOT_CA) or {}
     return str((found.get("data") or {}).get("ca.crt") or "") or None
 

@@ -3,8 +3,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Lists hosts, the topology of dedicated capacity and fault reports. PRIVATE to the collection.
 
-Calls: one per page of 1,000 hosts, one per capacity topology and page, one per host that is not
-well; none per instance.
+Calls: one per page of 1,000 hosts, one per capacity topology and page, one per faulty host; none per instance.
 """
 
 from __future__ import annotations
@@ -44,18 +43,18 @@ METAL = (
 )
 
 
-class Look:
-    """``unread``: what could not be read, with OCI's reason."""
+class HostReader:
+    """Reads hosts of a compartment. ``unread``: OCI's reasons for what could not be read."""
 
     def __init__(self, session: oci.Session, compartment: str, domain: str = "", shape: str = "") -> None:
         self.session, self.shape, self.domain = session, shape, domain
         self.compartment = compartment or session.tenancy
         self.more: Json = {"availability_domain": domain} if domain else {}
         self.unread: list[str] = []
-        session.client("compute")  # made here, threads do not race for it
+        session.client("compute")  # created here so that threads do not race for it
 
     def read(self) -> tuple[list[Json], list[Json]]:
-        """(hosts, hosts of the capacity topologies)."""
+        """(hosts, hosts of the capacity topologies), as in module_utils/_oci/hosts.py."""
         with ThreadPoolExecutor(2) as workers:
             asked = [workers.submit(read, call) for call in (self._hosts, self._metal)]
             hosts, metal = (future.result() for future in asked)
@@ -87,16 +86,16 @@ class Look:
         return self.compartment == self.session.tenancy
 
     def faults(self, hosts: Sequence[Json], most: int) -> dict[str, str]:
-        """OCID of a host -> its report; of ``most`` hosts at most."""
+        """OCID of a host -> its fault report, for ``most`` hosts at most."""
         keys = oci_hosts.suspicious(hosts)
         if len(keys) > most:
             self.unread.append(
                 f"fault reports of {len(keys) - most} of {len(keys)} hosts were not read (faults={most})"
             )
         with ThreadPoolExecutor(WORKERS) as workers:
-            told = list(workers.map(lambda key: read(lambda: self._fault(key)), keys[:most]))
+            reports = list(workers.map(lambda key: read(lambda: self._fault(key)), keys[:most]))
         found = {}
-        for key, text in zip(keys, told):
+        for key, text in zip(keys, reports):
             if isinstance(text, Unread):
                 self.unread.append(text.why)
             elif text:

@@ -1,7 +1,7 @@
 # Copyright: gpuops.rdma contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Asks OCI what oci_rdma_preflight judges, in parallel. PRIVATE to the collection.
+"""Reads from OCI what oci_rdma_preflight judges, in parallel. PRIVATE to the collection.
 
 The number of calls depends on the depth of compartments and on security groups, not on the number of nodes.
 """
@@ -26,25 +26,26 @@ WORKERS = 8
 SERVICE = "compute"
 GONE = ("DELETED", "DELETING", "TERMINATED", "TERMINATING")
 SEVERITY = {"fail": "error", "unknown": "unknown"}
-# What has to be allowed for which kind of pool.
+# Policy set by kind of pool.
 SETS = {"managed_compute_cluster": "managed_compute_cluster", "cluster_network": "self_managed_nodes"}
 
 
 _read = oci_iam.read
 
 
-class Asker:
-    """One preflight's questions."""
+class Reader:
+    """Reads what the preflight of one pool needs."""
 
     def __init__(self, session: oci.Session, pool: Pool, compartment: str, groups: Sequence[str]) -> None:
         self.session, self.pool, self.compartment, self.groups = session, pool, compartment, tuple(groups)
-        # A client is made by the first call; made here, threads do not race for it.
+        # Clients are created on first use; created here so that threads do not race for them.
         for name in ("compute", "management", "network", "identity", "oke", "limits"):
             session.client(name)
 
-    def look(self) -> Look:
+    def read(self) -> Look:
+        """Everything that the preflight judges; what cannot be read is Unread."""
         with ThreadPoolExecutor(WORKERS) as workers:
-            asked = {
+            futures = {
                 "domains": workers.submit(_read, self._domains),
                 "shapes": workers.submit(_read, self._shapes),
                 "capacity": workers.submit(_read, self._capacity),
@@ -55,18 +56,18 @@ class Asker:
                 "subnet": workers.submit(_read, self._subnet),
                 "there": workers.submit(_read, self._there),
             }
-            found = {name: future.result() for name, future in asked.items()}
+            found = {name: future.result() for name, future in futures.items()}
             limits = workers.submit(_read, lambda: self._limits(found["shapes"]))
             rules = workers.submit(_read, lambda: self._rules(found["subnet"]))
             return Look(**found, limits=limits.result(), rules=rules.result(), groups=self.groups)
 
     def joining(self) -> list[Finding]:
-        """Findings on the security rules that a node needs to join; none of them when they allow it."""
+        """Findings on the security rules that joining needs; [] if they allow it."""
         subnet = _read(self._subnet)
         look = Look(cluster=_read(self._cluster), subnet=subnet, rules=_read(lambda: self._rules(subnet)))
         return list(preflight.network(dataclasses.replace(look, groups=self.groups), only_joining=True))
 
-    # ---- one question each
+    # ---- one request each
 
     def _domains(self) -> list[str]:
         what = "list availability domains"
@@ -74,6 +75,7 @@ class Asker:
 
     @property
     def root(self) -> str:
+        """OCID of the tenancy; of the compartment where the tenancy is unknown."""
         return self.session.tenancy or self.compartment
 
     def _shapes(self) -> list[Json]:
@@ -90,10 +92,10 @@ class Asker:
         return {name: _read(functools.partial(self._limit, name)) for name in mine.get("quota_names") or []}
 
     def _limit(self, name: str) -> Json:
-        """The scope decides whether the availability domain must or must not be named."""
+        """The limit's scope decides whether the request must name the availability domain or must not."""
         what = f"read the service limit {name}"
-        told = self.session.all(what, "limits", "list_limit_definitions", self.root, service_name=SERVICE, name=name)
-        scope = told[0].scope_type if told else "AD"
+        defined = self.session.all(what, "limits", "list_limit_definitions", self.root, service_name=SERVICE, name=name)
+        scope = defined[0].scope_type if defined else "AD"
         more = {"availability_domain": self.pool.availability_domain} if scope == "AD" else {}
         answer = self.session.call(what, "limits", "get_resource_availability", SERVICE, name, self.root, **more)
         return {"available": answer.data.available}
@@ -137,7 +139,7 @@ class Asker:
         return [item.shape for item in self.session.all(what, "compute", method, self.pool.image)]
 
     def _there(self) -> int:
-        """The size of the pool of this name, which an earlier run made."""
+        """Number of nodes of the existing pool of this name."""
         name, what = self.pool.pool, f"list pools named {self.pool.pool}"
         if not name:
             return 0
@@ -163,9 +165,9 @@ class Asker:
             return subnet or []
         found: list[Json] = []
         for key in subnet["lists"]:
-            told = self.session.call(f"read the security list {key}", "network", "get_security_list", key).data
-            found += [_rule("INGRESS", rule, rule.source) for rule in told.ingress_security_rules or []]
-            found += [_rule("EGRESS", rule, rule.destination) for rule in told.egress_security_rules or []]
+            listed = self.session.call(f"read the security list {key}", "network", "get_security_list", key).data
+            found += [_rule("INGRESS", rule, rule.source) for rule in listed.ingress_security_rules or []]
+            found += [_rule("EGRESS", rule, rule.destination) for rule in listed.egress_security_rules or []]
         for key in self.groups:
             what, method = f"list rules of the security group {key}", "list_network_security_group_security_rules"
             for rule in self.session.all(what, "network", method, key):
@@ -179,7 +181,7 @@ class Asker:
     def policies(
         self, who: str, user_groups: Sequence[str], options: Sequence[str], sets: Sequence[str]
     ) -> list[Finding]:
-        """Findings on the statements that the sets need; one ``unknown`` where policies cannot be read."""
+        """Findings on the statements that the sets need; one ``unknown`` if policies cannot be read."""
         iam = oci_iam.Iam(self.session, self.compartment)
         granted = iam.granted([who])
         unread = granted.unread
@@ -191,21 +193,21 @@ class Asker:
             for item in iam.reviews(granted, name, who, user_groups, options, facts):
                 if item.status == "pass":
                     continue
-                # A statement may stand in a policy that could not be read.
+                # The statement may be in a policy that could not be read.
                 status = "unknown" if unread else item.status
-                why = f"{item.reason}; not all could be read: {unread.why}" if unread else item.reason
+                why = f"{item.reason}; some policies could not be read: {unread.why}" if unread else item.reason
                 found.append(_policy(SEVERITY[status], item.statement, why, item.why))
         return found
 
 
 def capacity(session: oci.Session, root: str, shape: str, domain: str) -> Json:
-    """{status, count} now. Without fault domain: OCI refuses one for BM shapes. ``root``: OCID of the tenancy."""
+    """{status, count} of hosts now. No fault domain: OCI refuses one for BM shapes. ``root``: the tenancy's OCID."""
     models = session.oci.core.models
     asked = models.CreateCapacityReportShapeAvailabilityDetails(instance_shape=shape)
     details = models.CreateComputeCapacityReportDetails(
         compartment_id=root, availability_domain=domain, shape_availabilities=[asked]
     )
-    what = f"ask for capacity of {shape} in {domain}"
+    what = f"read the capacity of {shape} in {domain}"
     report = session.call(what, "compute", "create_compute_capacity_report", details).data
     found = report.shape_availabilities[0]
     return {"status": found.availability_status, "count": found.available_count}
@@ -229,5 +231,6 @@ def _policy(severity: str, subject: str, found: str, why: str) -> Finding:
     return finding("oci.policy", subject, found, remedy=remedy, severity=severity)
 
 
-def findings(asker: Asker) -> list[Finding]:
-    return preflight.judge(asker.pool, asker.look(), files.shapes())
+def findings(reader: Reader) -> list[Finding]:
+    """Findings of the preflight, policies left out."""
+    return preflight.judge(reader.pool, reader.read(), files.shapes())

@@ -19,6 +19,7 @@ extends_documentation_fragment:
 - gpuops.rdma.oci
 - gpuops.rdma.auth
 - gpuops.rdma.attributes.cluster
+- gpuops.rdma.stack
 attributes:
   check_mode:
     support: full
@@ -40,27 +41,14 @@ options:
     - absent
   compartment:
     description: OCID of the compartment of the stack.
-    type: str
-    required: true
   name:
     description: Display name of the stack, by which it is found again.
     type: str
     default: oci-ai-blueprints
-  stack:
-    description: OCID of a stack, instead of O(name).
-    type: str
-    default: ''
   zip:
     description: Zip file of the release, e.g. C(v1.0.11_app.zip). Without it the files of an existing stack stay.
-    type: path
-  working_directory:
-    description: Folder in the zip that has the root module.
-    type: str
-    default: ''
   terraform_version:
     description: For a new stack; Resource Manager's newest by default.
-    type: str
-    default: ''
   cluster:
     description: OCID of the cluster; required for a new installation.
     type: str
@@ -87,28 +75,8 @@ options:
     default: ''
   variables:
     description: More variables of the stack. Those of an existing stack that are not named stay.
-    type: dict
-    default: {}
   secret_variables:
     description: More variables, whose values are never shown.
-    type: dict
-    default: {}
-  tags:
-    description: Freeform tags of a new stack.
-    type: dict
-    default: {}
-  allow_removal:
-    description: Apply a plan that destroys or replaces resources.
-    type: bool
-    default: false
-  detect_drift:
-    description: Compare what there is with what Terraform has left, where nothing is to be applied. Takes minutes.
-    type: bool
-    default: false
-  confirm:
-    description: The stack's name again, with O(state=absent).
-    type: str
-    default: ''
   timeout:
     description: Minutes to wait for a job.
     type: int

@@ -19,6 +19,7 @@ description:
 extends_documentation_fragment:
 - gpuops.rdma.auth
 - gpuops.rdma.attributes.cluster
+- gpuops.rdma.gpu_uses
 options:
   interval:
     description: How often Prometheus asks, in its own writing.
@@ -55,19 +56,8 @@ options:
     default: ""
   state:
     description: With V(absent) all this is removed, and the ClusterPolicy says again what it said before.
-    type: str
-    choices:
-    - present
-    - absent
-    default: present
   prove:
     description: When to ask the exporters.
-    type: str
-    choices:
-    - changed
-    - always
-    - never
-    default: changed
   image:
     description: Image with Python 3.8 or newer; by default that of the VF configuration.
     type: str

@@ -20,6 +20,7 @@ description:
 extends_documentation_fragment:
 - gpuops.rdma.auth
 - gpuops.rdma.attributes.cluster
+- gpuops.rdma.gpu_uses
 options:
   name:
     description: Name of the service.
@@ -118,19 +119,8 @@ options:
     default: []
   state:
     description: With V(absent) all objects of this name that are ours are removed; the claim stays.
-    type: str
-    choices:
-    - present
-    - absent
-    default: present
   prove:
     description: When to ask the model and read the logs.
-    type: str
-    choices:
-    - changed
-    - always
-    - never
-    default: changed
   probe_image:
     description: Image with Python 3.8 or newer for the pod that asks; by default that of the VF configuration.
     type: str

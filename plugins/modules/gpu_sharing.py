@@ -22,6 +22,8 @@ extends_documentation_fragment:
 - gpuops.rdma.auth
 - gpuops.rdma.attributes.cluster
 - gpuops.rdma.sharing
+- gpuops.rdma.gpu_uses
+- gpuops.rdma.gpu_nodes
 options:
   default:
     description: Key for nodes without the label. Left out, the ClusterPolicy's stays.
@@ -33,15 +35,6 @@ options:
     - none
     - single
     - mixed
-  nodes:
-    description: Only these nodes.
-    type: list
-    elements: str
-    default: []
-  selector:
-    description: Only nodes with these labels. Without it and O(nodes), all NVIDIA GPU nodes but vGPU guests.
-    type: str
-    default: ""
   machine_sets:
     description:
     - MachineSets of OpenShift whose new nodes are to choose the same.
@@ -57,11 +50,6 @@ options:
     type: str
   state:
     description: With V(absent) the nodes go back to whole GPUs, and keys that no node chooses any more are removed.
-    type: str
-    choices:
-    - present
-    - absent
-    default: present
   replace:
     description: Let nodes that choose another key choose this one. Refused without.
     type: bool
@@ -74,30 +62,12 @@ options:
     default: false
   prove:
     description: When to start pods that share devices; they are removed again.
-    type: str
-    choices:
-    - changed
-    - always
-    - never
-    default: changed
-  image:
-    description: Image of these pods; it must stay alive.
-    type: str
-    default: registry.k8s.io/pause:3.10
   compute_image:
     description:
     - Image of the pods that compute on GPUs shared by MPS; any with Python 3.8. Left empty, that of the other probes.
     - They print when they compute by the GPU's own clock, which tells computing at once from taking turns.
     type: str
     default: ""
-  timeout:
-    description: Seconds for the nodes, and again for the proof.
-    type: int
-    default: 600
-  grace:
-    description: Seconds that a pod of the proof may be unschedulable or without image.
-    type: int
-    default: 60
 author:
 - gpuops maintainers (@gpuops)
 """

@@ -20,6 +20,8 @@ description:
 extends_documentation_fragment:
 - gpuops.rdma.auth
 - gpuops.rdma.attributes.cluster
+- gpuops.rdma.gpu_uses
+- gpuops.rdma.gpu_nodes
 options:
   taints:
     description: As V(key=value:effect) or mappings. Without a value, a taint of that key and effect is taken as it is.
@@ -27,15 +29,6 @@ options:
     elements: raw
     default:
     - nvidia.com/gpu:NoSchedule
-  nodes:
-    description: Only these nodes.
-    type: list
-    elements: str
-    default: []
-  selector:
-    description: Only nodes with these labels. Without it and O(nodes), all NVIDIA GPU nodes but vGPU guests.
-    type: str
-    default: ""
   machine_sets:
     description: MachineSets whose new machines get the taints too.
     type: list
@@ -67,31 +60,8 @@ options:
         required: true
   state:
     description: With V(absent) the taints and tolerations that this module added are removed.
-    type: str
-    choices:
-    - present
-    - absent
-    default: present
   prove:
     description: When to start the two pods; they are removed again.
-    type: str
-    choices:
-    - changed
-    - always
-    - never
-    default: changed
-  image:
-    description: Image of these pods; it must stay alive.
-    type: str
-    default: registry.k8s.io/pause:3.10
-  timeout:
-    description: Seconds for the nodes, and again for the proof.
-    type: int
-    default: 600
-  grace:
-    description: Seconds that a pod of the proof may be unschedulable or without image.
-    type: int
-    default: 60
 author:
 - gpuops maintainers (@gpuops)
 """

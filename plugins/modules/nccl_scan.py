@@ -21,27 +21,17 @@ description:
 extends_documentation_fragment:
 - gpuops.rdma.auth
 - gpuops.rdma.attributes.cluster
+- gpuops.rdma.nccl_jobs
 options:
   plan:
     description: plan.json with the tests; each shape's nodes are scanned with its test's image and settings.
-    type: path
-    required: true
   run_dir:
     description: Where results and, in C(logs/), the rounds' logs are written. The plan's folder by default.
-    type: path
   tests:
     description: Names of the plan's tests whose shapes are scanned; all by default.
     type: list
     elements: str
     default: []
-  launcher:
-    description: Overrides the plan's launcher.
-    type: str
-    choices:
-    - auto
-    - volcano
-    - mpi
-    default: auto
   block:
     description: The locality label whose nodes are nearest to each other. With V(none) all nodes are one block.
     type: str
@@ -86,12 +76,8 @@ options:
     default: 64
   timeout:
     description: Seconds until the workers run, image pulls included; those that do not are left out.
-    type: int
-    default: 1800
   grace:
     description: Seconds for which a worker may have no place, or no image, before it is left out.
-    type: int
-    default: 120
   pair_timeout:
     description: Seconds for one run of a node alone or of a pair.
     type: int
@@ -114,12 +100,6 @@ options:
     default: false
   keep:
     description: Leave the workers, which hold their GPUs.
-    type: bool
-    default: false
-  fail_on_verdict:
-    description: Fail the task when the verdict is not V(pass).
-    type: bool
-    default: false
 author:
 - gpuops maintainers (@gpuops)
 """

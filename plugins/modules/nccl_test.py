@@ -22,27 +22,13 @@ description:
 extends_documentation_fragment:
 - gpuops.rdma.auth
 - gpuops.rdma.attributes.cluster
+- gpuops.rdma.nccl_jobs
 options:
-  plan:
-    description: plan.json with the tests.
-    type: path
-    required: true
-  run_dir:
-    description: Where the result and, in C(logs/), the logs are written. The plan's folder by default.
-    type: path
   tests:
     description: Names of the tests to run; all of the plan by default.
     type: list
     elements: str
     default: []
-  launcher:
-    description: Overrides the plan's launcher.
-    type: str
-    choices:
-    - auto
-    - volcano
-    - mpi
-    default: auto
   collectives:
     description: Overrides the plan's collectives, for example V(all_gather). Each is a job of its own.
     type: list
@@ -52,14 +38,6 @@ options:
     description: Place the pods of an MPIJob all at once. Needs the Volcano scheduler.
     type: bool
     default: false
-  timeout:
-    description: Seconds until all pods run. Waiting in a queue and pulling the image do not count.
-    type: int
-    default: 1800
-  grace:
-    description: Seconds for which a pod may have no place, or no image, before the test is given up.
-    type: int
-    default: 120
   run_timeout:
     description: Seconds for the test itself, from when launcher and all workers run. V(0) means the plan's.
     type: int
@@ -97,14 +75,6 @@ options:
   history:
     description: File of what this site measured. Results are compared with it and added to it.
     type: path
-  keep:
-    description: Leave the job and its pods, which hold their GPUs.
-    type: bool
-    default: false
-  fail_on_verdict:
-    description: Fail the task when the verdict is not V(pass).
-    type: bool
-    default: false
 author:
 - gpuops maintainers (@gpuops)
 """

@@ -22,6 +22,7 @@ description:
 extends_documentation_fragment:
 - gpuops.rdma.oci
 - gpuops.rdma.attributes
+- gpuops.rdma.rdma_pools
 attributes:
   check_mode:
     support: full
@@ -44,15 +45,6 @@ options:
     - present
     - absent
     default: present
-  kind:
-    description:
-    - V(managed_compute_cluster) is a node pool of OKE with a compute cluster.
-    - V(cluster_network) is a cluster network whose instances join the cluster by themselves.
-    type: str
-    choices:
-    - managed_compute_cluster
-    - cluster_network
-    default: managed_compute_cluster
   pool:
     description: OCID of a pool that is there, instead of finding it by name.
     type: str
@@ -77,11 +69,6 @@ options:
     description: OCID of the subnet of the nodes.
     type: str
     default: ''
-  security_groups:
-    description: OCIDs of the nodes' network security groups.
-    type: list
-    elements: str
-    default: []
   image:
     description: OCID of the node image; M(gpuops.rdma.oci_worker_image) returns it.
     type: str
@@ -161,11 +148,6 @@ options:
     description:
     - Nodes that go, by OCID, private address or name. Needed to make a pool smaller.
     - A node that is named without the pool getting smaller is replaced.
-    type: list
-    elements: str
-    default: []
-  ignore:
-    description: Ids of findings that are no errors, e.g. V(oci.capacity).
     type: list
     elements: str
     default: []

@@ -17,6 +17,7 @@ description:
 extends_documentation_fragment:
 - gpuops.rdma.oci
 - gpuops.rdma.attributes
+- gpuops.rdma.rdma_pools
 attributes:
   check_mode:
     support: full
@@ -39,13 +40,6 @@ options:
     description: Number of nodes.
     type: int
     required: true
-  kind:
-    description:
-    - V(managed_compute_cluster) is a node pool of OKE with a compute cluster.
-    - V(cluster_network) is a cluster network whose instances join the cluster by themselves.
-    type: str
-    choices: [managed_compute_cluster, cluster_network]
-    default: managed_compute_cluster
   cluster:
     description: OCID of the cluster.
     type: str
@@ -58,11 +52,6 @@ options:
     description: OCID of the nodes' subnet.
     type: str
     default: ''
-  security_groups:
-    description: OCIDs of the nodes' network security groups.
-    type: list
-    elements: str
-    default: []
   pool:
     description:
     - Name or OCID of the pool, which may be there already; then only nodes that it lacks need limit and capacity.
@@ -89,11 +78,6 @@ options:
     default: ''
   user_groups:
     description: Groups of the user, as C(name) or C(domain/name), for sets that are about users.
-    type: list
-    elements: str
-    default: []
-  ignore:
-    description: Ids of findings that are no errors, e.g. V(oci.capacity).
     type: list
     elements: str
     default: []

@@ -22,6 +22,7 @@ description:
 extends_documentation_fragment:
 - gpuops.rdma.auth
 - gpuops.rdma.attributes.cluster
+- gpuops.rdma.gpu_uses
 options:
   driver:
     description: The guest driver; required with O(state=present).
@@ -123,19 +124,8 @@ options:
   state:
     description: With V(absent) the licence, the driver settings and the MachineSets of O(profiles) with their machines
       are removed, and the ClusterPolicy says again what it said before.
-    type: str
-    choices:
-    - present
-    - absent
-    default: present
   prove:
     description: When to read the licence metrics.
-    type: str
-    choices:
-    - changed
-    - always
-    - never
-    default: changed
   image:
     description: Image with Python 3.8 or newer for the pods that look at the network; by default that of the VF
       configuration.

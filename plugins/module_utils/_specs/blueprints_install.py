@@ -10,16 +10,16 @@ from typing import Any
 
 from ansible_collections.gpuops.rdma.plugins.module_utils._specs.auth import SPEC as AUTH
 from ansible_collections.gpuops.rdma.plugins.module_utils._specs.oci import SPEC as OCI
+from ansible_collections.gpuops.rdma.plugins.module_utils._specs.stack import SPEC as STACK
 
 SPEC: dict[str, Any] = {
     **OCI,
     **AUTH,
+    **STACK,
     "state": {"type": "str", "default": "present", "choices": ["present", "planned", "login", "absent"]},
     "compartment": {"type": "str", "required": True},
     "name": {"type": "str", "default": "oci-ai-blueprints"},
-    "stack": {"type": "str", "default": ""},
     "zip": {"type": "path"},
-    "working_directory": {"type": "str", "default": ""},
     "terraform_version": {"type": "str", "default": ""},
     "cluster": {"type": "str", "default": ""},
     "node_subnet": {"type": "str", "default": ""},
@@ -29,10 +29,6 @@ SPEC: dict[str, Any] = {
     "admin_email": {"type": "str", "default": ""},
     "variables": {"type": "dict", "default": {}},
     "secret_variables": {"type": "dict", "default": {}, "no_log": True},
-    "tags": {"type": "dict", "default": {}},
-    "allow_removal": {"type": "bool", "default": False},
-    "detect_drift": {"type": "bool", "default": False},
-    "confirm": {"type": "str", "default": ""},
     "timeout": {"type": "int", "default": 90},
     "certificate_timeout": {"type": "int", "default": 20},
     "ca_path": {"type": "path"},

@@ -9,15 +9,17 @@ from __future__ import annotations
 from typing import Any
 
 from ansible_collections.gpuops.rdma.plugins.module_utils._specs.auth import SPEC as AUTH
+from ansible_collections.gpuops.rdma.plugins.module_utils._specs.gpu_nodes import SPEC as GPU_NODES
+from ansible_collections.gpuops.rdma.plugins.module_utils._specs.gpu_uses import SPEC as GPU_USES
 from ansible_collections.gpuops.rdma.plugins.module_utils._specs.sharing import SPEC as SHARING
 
 SPEC: dict[str, Any] = {
     **AUTH,
     **SHARING,
+    **GPU_USES,
+    **GPU_NODES,
     "default": {"type": "str"},
     "mig_strategy": {"type": "str", "choices": ["none", "single", "mixed"]},
-    "nodes": {"type": "list", "elements": "str", "default": []},
-    "selector": {"type": "str", "default": ""},
     "machine_sets": {"type": "list", "elements": "str", "default": []},
     "config": {"type": "str"},
     "mig": {"type": "str"},
@@ -25,8 +27,5 @@ SPEC: dict[str, Any] = {
     "replace": {"type": "bool", "default": False},
     "drain": {"type": "bool", "default": False},
     "prove": {"type": "str", "default": "changed", "choices": ["changed", "always", "never"]},
-    "image": {"type": "str", "default": "registry.k8s.io/pause:3.10"},
     "compute_image": {"type": "str", "default": ""},
-    "timeout": {"type": "int", "default": 600},
-    "grace": {"type": "int", "default": 60},
 }

@@ -9,12 +9,14 @@ from __future__ import annotations
 from typing import Any
 
 from ansible_collections.gpuops.rdma.plugins.module_utils._specs.auth import SPEC as AUTH
+from ansible_collections.gpuops.rdma.plugins.module_utils._specs.gpu_nodes import SPEC as GPU_NODES
+from ansible_collections.gpuops.rdma.plugins.module_utils._specs.gpu_uses import SPEC as GPU_USES
 
 SPEC: dict[str, Any] = {
     **AUTH,
+    **GPU_USES,
+    **GPU_NODES,
     "taints": {"type": "list", "elements": "raw", "default": ["nvidia.com/gpu:NoSchedule"]},
-    "nodes": {"type": "list", "elements": "str", "default": []},
-    "selector": {"type": "str", "default": ""},
     "machine_sets": {"type": "list", "elements": "str", "default": []},
     "profiles": {
         "type": "list",
@@ -28,7 +30,4 @@ SPEC: dict[str, Any] = {
     },
     "state": {"type": "str", "default": "present", "choices": ["present", "absent"]},
     "prove": {"type": "str", "default": "changed", "choices": ["changed", "always", "never"]},
-    "image": {"type": "str", "default": "registry.k8s.io/pause:3.10"},
-    "timeout": {"type": "int", "default": 600},
-    "grace": {"type": "int", "default": 60},
 }

@@ -9,13 +9,14 @@ from __future__ import annotations
 from typing import Any
 
 from ansible_collections.gpuops.rdma.plugins.module_utils._specs.auth import SPEC as AUTH
+from ansible_collections.gpuops.rdma.plugins.module_utils._specs.nccl_jobs import SPEC as NCCL_JOBS
 
 SPEC: dict[str, Any] = {
     **AUTH,
+    **NCCL_JOBS,
     "plan": {"type": "path", "required": True},
     "run_dir": {"type": "path"},
     "tests": {"type": "list", "elements": "str", "default": []},
-    "launcher": {"type": "str", "default": "auto", "choices": ["auto", "volcano", "mpi"]},
     "block": {
         "type": "str",
         "default": "local_block",
@@ -36,5 +37,4 @@ SPEC: dict[str, Any] = {
     "include_marked": {"type": "bool", "default": False},
     "plan_only": {"type": "bool", "default": False},
     "keep": {"type": "bool", "default": False},
-    "fail_on_verdict": {"type": "bool", "default": False},
 }

@@ -9,17 +9,14 @@ from __future__ import annotations
 from typing import Any
 
 from ansible_collections.gpuops.rdma.plugins.module_utils._specs.auth import SPEC as AUTH
+from ansible_collections.gpuops.rdma.plugins.module_utils._specs.nccl_jobs import SPEC as NCCL_JOBS
 
 SPEC: dict[str, Any] = {
     **AUTH,
-    "plan": {"type": "path", "required": True},
-    "run_dir": {"type": "path"},
+    **NCCL_JOBS,
     "tests": {"type": "list", "elements": "str", "default": []},
-    "launcher": {"type": "str", "default": "auto", "choices": ["auto", "volcano", "mpi"]},
     "collectives": {"type": "list", "elements": "str", "default": []},
     "gang": {"type": "bool", "default": False},
-    "timeout": {"type": "int", "default": 1800},
-    "grace": {"type": "int", "default": 120},
     "run_timeout": {"type": "int", "default": 0},
     "pull_timeout": {"type": "int", "default": 1800},
     "queue_timeout": {"type": "int", "default": 3600},
@@ -27,6 +24,4 @@ SPEC: dict[str, Any] = {
     "busy_timeout": {"type": "int", "default": 3600},
     "thresholds": {"type": "list", "elements": "dict", "default": []},
     "history": {"type": "path"},
-    "keep": {"type": "bool", "default": False},
-    "fail_on_verdict": {"type": "bool", "default": False},
 }

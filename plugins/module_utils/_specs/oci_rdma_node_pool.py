@@ -9,24 +9,20 @@ from __future__ import annotations
 from typing import Any
 
 from ansible_collections.gpuops.rdma.plugins.module_utils._specs.oci import SPEC as OCI
+from ansible_collections.gpuops.rdma.plugins.module_utils._specs.rdma_pools import SPEC as RDMA_POOLS
 
 SPEC: dict[str, Any] = {
     **OCI,
+    **RDMA_POOLS,
     "name": {"type": "str", "required": True},
     "compartment": {"type": "str", "required": True},
     "state": {"type": "str", "default": "present", "choices": ["present", "absent"]},
-    "kind": {
-        "type": "str",
-        "default": "managed_compute_cluster",
-        "choices": ["managed_compute_cluster", "cluster_network"],
-    },
     "pool": {"type": "str", "default": ""},
     "cluster": {"type": "str", "default": ""},
     "shape": {"type": "str", "default": ""},
     "nodes": {"type": "int", "default": 0},
     "availability_domain": {"type": "str", "default": ""},
     "subnet": {"type": "str", "default": ""},
-    "security_groups": {"type": "list", "elements": "str", "default": []},
     "image": {"type": "str", "default": ""},
     "boot_volume_gb": {"type": "int", "default": 0},
     "kubernetes_version": {"type": "str", "default": ""},
@@ -49,7 +45,6 @@ SPEC: dict[str, Any] = {
     "after_join": {"type": "str", "default": ""},
     "package_repository": {"type": "str", "default": ""},
     "remove_nodes": {"type": "list", "elements": "str", "default": []},
-    "ignore": {"type": "list", "elements": "str", "default": []},
     "confirm": {"type": "str", "default": ""},
     "wait": {"type": "bool", "default": True},
     "timeout": {"type": "int", "default": 60},

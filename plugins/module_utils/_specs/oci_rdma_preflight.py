@@ -9,27 +9,22 @@ from __future__ import annotations
 from typing import Any
 
 from ansible_collections.gpuops.rdma.plugins.module_utils._specs.oci import SPEC as OCI
+from ansible_collections.gpuops.rdma.plugins.module_utils._specs.rdma_pools import SPEC as RDMA_POOLS
 
 SPEC: dict[str, Any] = {
     **OCI,
+    **RDMA_POOLS,
     "compartment": {"type": "str", "required": True},
     "availability_domain": {"type": "str", "required": True},
     "shape": {"type": "str", "required": True},
     "nodes": {"type": "int", "required": True},
-    "kind": {
-        "type": "str",
-        "default": "managed_compute_cluster",
-        "choices": ["managed_compute_cluster", "cluster_network"],
-    },
     "cluster": {"type": "str", "default": ""},
     "image": {"type": "str", "default": ""},
     "subnet": {"type": "str", "default": ""},
-    "security_groups": {"type": "list", "elements": "str", "default": []},
     "pool": {"type": "str", "default": ""},
     "policies": {"type": "bool", "default": True},
     "policy_sets": {"type": "list", "elements": "str", "default": []},
     "policy_options": {"type": "list", "elements": "str", "default": [], "choices": ["create_policies", "host_group"]},
     "group": {"type": "str", "default": ""},
     "user_groups": {"type": "list", "elements": "str", "default": []},
-    "ignore": {"type": "list", "elements": "str", "default": []},
 }

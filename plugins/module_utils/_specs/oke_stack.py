@@ -9,23 +9,14 @@ from __future__ import annotations
 from typing import Any
 
 from ansible_collections.gpuops.rdma.plugins.module_utils._specs.oci import SPEC as OCI
+from ansible_collections.gpuops.rdma.plugins.module_utils._specs.stack import SPEC as STACK
 
 SPEC: dict[str, Any] = {
     **OCI,
+    **STACK,
     "state": {"type": "str", "default": "present", "choices": ["present", "planned", "absent"]},
-    "compartment": {"type": "str", "required": True},
     "name": {"type": "str", "default": "oke-gpu-rdma"},
-    "stack": {"type": "str", "default": ""},
     "cluster": {"type": "str", "default": ""},
-    "zip": {"type": "path"},
-    "working_directory": {"type": "str", "default": ""},
-    "terraform_version": {"type": "str", "default": ""},
-    "variables": {"type": "dict", "default": {}},
-    "secret_variables": {"type": "dict", "default": {}, "no_log": True},
-    "tags": {"type": "dict", "default": {}},
-    "allow_removal": {"type": "bool", "default": False},
-    "detect_drift": {"type": "bool", "default": False},
-    "confirm": {"type": "str", "default": ""},
     "timeout": {"type": "int", "default": 180},
     "inventory": {"type": "path"},
     "ssh_key": {"type": "path", "no_log": False},

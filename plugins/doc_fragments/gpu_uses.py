@@ -1,0 +1,27 @@
+# Copyright: gpuops.rdma contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Uses of GPUs: options of all modules that make, prove and remove one."""
+
+from __future__ import annotations
+
+
+class ModuleDocFragment:
+    DOCUMENTATION = r"""
+options:
+  state:
+    description: V(absent) removes what the module made.
+    type: str
+    choices:
+    - present
+    - absent
+    default: present
+  prove:
+    description: When to prove that it works.
+    type: str
+    choices:
+    - changed
+    - always
+    - never
+    default: changed
+"""

@@ -5,6 +5,7 @@
 
 ::
 
+    resolve(args, ...) -> Wanted                      what is to be scraped, shown and asked; InputError
     policy_spec(interval, labels) -> Json             ClusterPolicy.spec so that the operator makes its ServiceMonitor
     why_not_selected(prometheus, labels, namespace)   "" when that Prometheus takes our ServiceMonitors
     dashboard(document) -> Json                       a Grafana dashboard that the OpenShift console can show
@@ -26,12 +27,13 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Optional
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.findings import finding
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Finding, Json
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Finding, Json, Shape
 
 MONITORING = "monitoring.coreos.com/v1"
 EXPORTER, PORT = "nvidia-dcgm-exporter", 9400
@@ -70,6 +72,61 @@ class Report(http.server.BaseHTTPRequestHandler):
 http.server.ThreadingHTTPServer(("", 9401), Report).serve_forever()
 """
 """Prometheus 3 refuses an answer without a content type that it knows, so a plain file server will not do."""
+
+
+# ---- what is wanted ------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """``querier``: address of the Prometheus that is asked, "" for none; ``guarded``: it wants a token."""
+
+    openshift: bool
+    querier: str
+    guarded: bool
+    labels: dict[str, str]
+    interval: str
+    report: bool
+    report_namespace: str
+    board: Optional[Json] = None
+    objects: tuple[Json, ...] = ()
+
+
+def resolve(args: Mapping[str, Any], openshift: bool, board: Json, report: str, image: str) -> Wanted:
+    """``board``: dashboard() of ours. ``report``: the text of a report.prom, "" for none. ``image``: of its server."""
+    address, guarded = querier(args["prometheus_url"], openshift)
+    labels = {key: str(value) for key, value in args["labels"].items()}
+    place = args["report_namespace"]
+    shown = board if args["dashboard"] and (openshift or args["dashboard_namespace"]) else None
+    objects: list[Json] = []
+    if shown and args["state"] == "present":
+        own = args["dashboard_labels"]
+        named = {str(key): str(value) for key, value in own.items()} if own is not None else None
+        objects.append(dashboard_object(shown, openshift, args["dashboard_namespace"], named))
+    if report:
+        meta = {"name": place, "labels": {CLUSTER_MONITORING: "true"} if openshift else {}}
+        objects.append({"apiVersion": "v1", "kind": "Namespace", "metadata": meta})
+        secrets = args["image_pull_secrets"]
+        objects += report_objects(report, place, image, args["interval"], labels, secrets, openshift)
+    return Wanted(openshift, address, guarded, labels, args["interval"], bool(report), place, shown, tuple(objects))
+
+
+def made(args: Mapping[str, Any], wanted: Wanted, board: Json) -> tuple[list[Json], list[Json]]:
+    """(dashboard, objects of the report): names of what an earlier task made, in the order in which they go."""
+    place, openshift = args["dashboard_namespace"], wanted.openshift
+    shown = [dashboard_object(board, openshift, place)] if openshift or place else []
+    blank = report_objects("x 1", wanted.report_namespace, "none", "15s", {}, openshift=openshift)
+    namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": wanted.report_namespace}}
+    return shown, [*reversed(blank), namespace]
+
+
+def gpu_count(node: Json, shapes: Mapping[str, Shape]) -> tuple[str, int]:
+    """(node, its GPUs): of its shape, else as feature discovery counts them; 0 where neither tells."""
+    labels = node["metadata"].get("labels") or {}
+    shape = shapes.get(labels.get("node.kubernetes.io/instance-type", ""))
+    count = labels.get("nvidia.com/gpu.count", "")
+    whole = labels.get("nvidia.com/mig.strategy", "") in ("", "none") and count.isdigit()
+    return node["metadata"]["name"], shape.gpu_count if shape else int(count) if whole else 0
 
 
 # ---- scraping ------------------------------------------------------------------------------------------------------
@@ -332,6 +389,8 @@ def judge(nodes: Mapping[str, int], read: Mapping[str, str], wanted: Iterable[st
     missing = sorted(one for one in set(wanted) - everywhere if one.startswith("DCGM_"))
     if missing and nodes:
         findings.append(finding("metrics.panel", "dashboard", f"no node has {', '.join(missing)}", expected="samples"))
+    if not nodes:
+        findings.append(finding("metrics.nodes", "cluster", "no node runs the exporter", expected="GPU nodes"))
     return findings
 
 
@@ -366,3 +425,31 @@ def arrived(text: str, nodes: int) -> str:
     except (ValueError, LookupError, TypeError):
         return "its answer is none of Prometheus"
     return "" if count >= nodes else f"it has the series of {count} of {nodes} nodes"
+
+
+def others(wanted: Wanted) -> list[tuple[str, Json]]:
+    """(id of its finding, request): our own gauges where Prometheus finds them, and what has arrived there."""
+    found: list[tuple[str, Json]] = []
+    if wanted.report:
+        url = f"http://{REPORT}.{wanted.report_namespace}.svc:{REPORT_PORT}/metrics"
+        found.append(("metrics.gauges", {"do": "get", "to": url, "tries": 5}))
+    if wanted.querier:
+        url = f"{wanted.querier}/api/v1/query?query={quote(ARRIVED)}"
+        found.append(("metrics.series", {"do": "get", "to": url, "tries": 3}))
+    return found
+
+
+def judge_others(asked: Sequence[tuple[str, Json]], answers: Sequence[Json], nodes: int) -> list[Finding]:
+    """``answers`` to others(), in its order; ``nodes``: how many must have arrived."""
+    findings = []
+    for (ident, request), answer in zip(asked, answers):
+        text = str(answer.get("text") or "")
+        if not answer["ok"]:
+            why = str(answer.get("error"))
+        elif ident == "metrics.gauges":
+            why = "" if names(text) else "no sample is in the answer"
+        else:
+            why = arrived(text, nodes)
+        if why:
+            findings.append(finding(ident, request["to"].partition("?")[0], why, expected="samples"))
+    return findings

@@ -27,7 +27,7 @@ LAYERS = {
     "_host": {"_kube", "_nodes", "_nccl", "_operators"},
     "_plan": {"_kube", "_nodes", "_oci", "_operators", "_nccl", "_host"},
     "_report": {"_nodes", "_nccl", "_host"},
-    "_gpu_uses": {"_kube", "_nodes", "_operators"},
+    "_gpu_uses": {"_kube", "_nodes", "_nccl"},
     "_openshift": {"_kube", "_nodes", "_gpu_uses"},
     "_blueprints": {"_kube", "_nodes", "_oci"},
     "_teardown": {"_kube", "_nodes", "_gpu_uses", "_openshift"},

@@ -61,7 +61,7 @@ class Metrics(Use[Wanted]):
             ) from None
 
     def result(self, wanted: Wanted) -> Json:
-        return {}
+        return {"notes": self.notes}
 
     # ---- writing ---------------------------------------------------------------------------------------------------
 

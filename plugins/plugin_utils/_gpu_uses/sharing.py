@@ -103,6 +103,7 @@ class Sharing(Use[Wanted]):
             "nodes": {one.name: one.row for one in wanted.nodes[: gpu_nodes.SHOWN]},
             "count": len(wanted.nodes),
             "restarted": len(self.restarted),
+            "notes": self.notes,
         }
 
     # ---- writing ---------------------------------------------------------------------------------------------------

@@ -81,7 +81,7 @@ class Use(Generic[Wanted]):
         raise NotImplementedError
 
     def result(self, wanted: Wanted) -> Json:
-        """Keys of the task's result beside those of all uses."""
+        """Keys of the task's result beside changed, changes, diff and proof."""
         raise NotImplementedError
 
     # ---- how it is carried out -------------------------------------------------------------------------------------
@@ -97,7 +97,6 @@ class Use(Generic[Wanted]):
         found: Json = {
             "changed": bool(self.changes),
             "changes": [one["what"] for one in self.changes][: gpu_nodes.SHOWN],
-            "notes": self.notes,
             "proof": proof,
             **self.result(wanted),
         }

@@ -131,6 +131,7 @@ class VGpu(Use[Setup]):
             "count": len(self.wanted.nodes) if self.wanted else 0,
             "images": list(self.wanted.driver.tags) if self.wanted else [],
             "license_kind": "Secret" if wanted.as_secret else "ConfigMap",
+            "notes": self.notes,
         }
 
     # ---- writing ---------------------------------------------------------------------------------------------------

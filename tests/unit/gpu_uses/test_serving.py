@@ -15,7 +15,9 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import 
 from ansible_collections.gpuops.rdma.plugins.module_utils._gpu_uses import serving as _serving
 from ansible_collections.gpuops.rdma.plugins.module_utils._gpu_uses.serving import Evidence, Serving
 from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import parse
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._gpu_uses.serving import ModelServing
 from support.crd_schema import faults
+from support.fake_api import Api, Task
 from support.paths import ROOT, upstream
 
 TABLE = _serving.models(yaml.safe_load((ROOT / "files/models.yml").read_text()))
@@ -275,21 +277,11 @@ def test_the_fits_grow_with_every_gpu() -> None:
 @pytest.mark.parametrize(("address", "port"), [("172.30.0.9", 80), ("None", 8000)])
 def test_a_headless_service_is_asked_at_the_pods_own_port(address: str, port: int) -> None:
     """OpenShift AI makes KServe's Services headless."""
-    from ansible_collections.gpuops.rdma.plugins.action import gpu_serving
-
-    class Client:
-        @staticmethod
-        def path(*place: str) -> str:
-            return "/".join(place)
-
-        @staticmethod
-        def find(path: str) -> Any:
-            return {"spec": {"clusterIP": address}} if path == "v1/Service/serving/llama-70b-predictor" else None
-
-    made: Any = gpu_serving.ActionModule.__new__(gpu_serving.ActionModule)
-    made._client = Client()
+    meta = {"name": "llama-70b-predictor", "namespace": "serving"}
+    api = Api({"kind": "Service", "metadata": meta, "spec": {"clusterIP": address}})
+    use = ModelServing(Task(api), {})
     served = dataclasses.replace(ONE, engine="kserve")
-    assert made._endpoint(served) == f"http://llama-70b-predictor.serving.svc:{port}"
+    assert use._endpoint(served) == f"http://llama-70b-predictor.serving.svc:{port}"
 
 
 @pytest.mark.parametrize(

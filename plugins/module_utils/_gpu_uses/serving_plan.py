@@ -1,0 +1,205 @@
+# Copyright: gpuops.rdma contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Which engine serves a model, on which of the chosen nodes, and with what of the plan's RDMA. PRIVATE.
+
+::
+
+    engine(asked, there) -> str                        lws or kserve; InputError where the cluster has none
+    serving(args, engine, members) -> Serving          over TCP, on these nodes
+    with_rdma(serving, plan, members) -> (Serving, members)   VFs, network and variables of the plan's NCCL job
+    resolve(serving, model, members, ...) -> Wanted    InputError: it does not fit, or too few nodes offer the GPUs
+    evidence(pod, node, lines) -> Evidence             from a pod's log
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Optional
+
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json
+from ansible_collections.gpuops.rdma.plugins.module_utils._gpu_uses import serving as rules
+from ansible_collections.gpuops.rdma.plugins.module_utils._gpu_uses.serving import Evidence, Fit, Model, Serving
+from ansible_collections.gpuops.rdma.plugins.module_utils._gpu_uses.sharing import MIB, Family
+from ansible_collections.gpuops.rdma.plugins.module_utils._kube import readiness
+from ansible_collections.gpuops.rdma.plugins.module_utils._kube.readiness import WAITING, Status
+from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import job, parse
+from ansible_collections.gpuops.rdma.plugins.module_utils._nodes import busy, pod_gpu
+from ansible_collections.gpuops.rdma.plugins.module_utils._nodes.member import Member, lasting
+
+OF_THE_TEST = ("NCCL_TOPO_FILE", "NCCL_ALGO")
+"""The NCCL job's own: a ConfigMap in its namespace, and an algorithm that is the test's, not the model's."""
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """``serving`` None: the model of this name is to go."""
+
+    serving: Optional[Serving] = None
+    fit: Optional[Fit] = None
+
+
+def engine(asked: str, there: Sequence[str]) -> str:
+    """``auto``: KServe where the cluster has it, as users of its console expect, else LeaderWorkerSet."""
+    if asked == "auto" and there:
+        return there[0]
+    if asked in there:
+        return asked
+    if there:
+        raise InputError(f"Cannot serve with {asked}: this cluster has {', '.join(there)} alone.")
+    raise InputError(
+        f"Cannot serve with {'kserve or lws' if asked == 'auto' else asked}: this cluster does not know "
+        "InferenceService nor LeaderWorkerSet. Install KServe (on OpenShift with OpenShift AI) or LeaderWorkerSet."
+    )
+
+
+def serving(args: Json, name: str, members: Sequence[Member]) -> Serving:
+    """``name`` of the engine; ``members``: nodes with whole GPUs."""
+    if not members:
+        raise InputError("All GPU nodes that were chosen share their GPUs: a model on several needs whole ones.")
+    same = ("name", "namespace", "model", "image", "claim", "nodes", "gpus", "tensor", "pipeline", "rdma", "shm_gib")
+    return Serving(
+        **{key: args[key] for key in same},
+        path=args["path"].strip(),
+        engine=name,
+        context=args["context_length"],
+        args=tuple(args["args"]),
+        hosts=tuple(one.name for one in members) if args["hosts"] or args["selector"] else (),
+        pull_secrets=tuple(args["pull_secrets"]),
+        tolerations=tuple(_tolerations(members)),
+        env={key: str(value) for key, value in args["env"].items()},
+    )
+
+
+def _tolerations(members: Iterable[Member]) -> list[Json]:
+    """For the taints of all nodes that it may come to, and always for the usual one."""
+    own = lasting(taint for member in members for taint in member.taints)
+    seen = {(one["key"], one.get("value", ""), one["effect"]): one for one in own}
+    usual: Json = {"key": "nvidia.com/gpu", "operator": "Exists"}
+    return pod_gpu.merged([usual], seen.values())
+
+
+def with_rdma(found: Serving, plan: Json, members: Sequence[Member]) -> tuple[Serving, list[Member]]:
+    """VFs, network and variables as the NCCL job of the plan has them; on nodes of the plan alone. One that was left
+    out because it is in use may be in use by this very model."""
+    tested = {
+        node["name"]: node
+        for node in plan["nodes"]
+        if not node.get("excluded") or node["excluded"].startswith(busy.IN_USE)
+    }
+    shapes = Counter(tested[one.name]["shape"] for one in members if one.name in tested)
+    entries = {one["shape"]: one for one in plan["tests"] if one["shape"] in shapes}
+    if len(entries) != 1:
+        raise InputError(
+            f"The plan tests {len(entries)} shapes among the chosen nodes ({', '.join(sorted(shapes)) or 'none'}): "
+            "a model needs nodes of one shape. Choose them by hosts or selector, or make a new plan."
+        )
+    shape, entry = next(iter(entries.items()))
+    chosen = [one for one in members if tested.get(one.name, {}).get("shape") == shape]
+    names = [one.name for one in chosen]
+    test = job.of_plan(plan, entry, names)
+    env = {name: value for name, value in job.nccl_env(test).items() if not name.startswith("NCCL_DEBUG")}
+    env = {name: value for name, value in {**env, **found.env}.items() if name not in OF_THE_TEST}
+    network = test.network if "/" in test.network else f"{test.namespace}/{test.network}"
+    sriov = test.mode == "sriov"
+    changed = dataclasses.replace(
+        found,
+        vfs=test.vfs_per_node if sriov else 0,
+        host=not sriov,
+        network=network if sriov else "",
+        gpu_resource=test.gpu_resource,
+        vf_resource=test.vf_resource,
+        interface=test.interface,
+        env=env,
+        hosts=tuple(names),
+    )
+    return changed, chosen
+
+
+def offered(members: Iterable[Member]) -> int:
+    """GPUs of the node that offers most."""
+    return max(one.facts.allocatable.get(one.shape.gpu_resource, 0) for one in members)
+
+
+def resolve(
+    found: Serving,
+    model: Model,
+    members: Sequence[Member],
+    families: Mapping[str, Family],
+    memory_gb: float,
+    access_modes: Sequence[str],
+) -> Wanted:
+    """``memory_gb`` of one GPU, 0 = as the nodes or a table tell. ``access_modes``: of the claim."""
+    memory = memory_gb or _memory(members, families)
+    fit = rules.check(found, model, memory, offered(members), access_modes)
+    fitting = [one for one in members if one.facts.allocatable.get(found.gpu_resource, 0) >= found.gpus]
+    if len(fitting) < found.nodes:
+        raise InputError(
+            f"Cannot serve {model.name} as {found.name}: {found.nodes} nodes with {found.gpus} GPUs are "
+            f"needed, and {len(fitting)} of the {len(members)} chosen offer them."
+        )
+    return Wanted(found, fit)
+
+
+def _memory(members: Sequence[Member], families: Mapping[str, Family]) -> float:
+    """Of the smallest GPU, in GB: as the node tells, else by the GPU's nameplate."""
+    sizes = []
+    for one in members:
+        family = next((f for f in families.values() if one.shape.gpu_id in f.ids), None)
+        sizes.append(one.memory_mib * MIB / 1e9 if one.memory_mib else float(family.memory_gb if family else 0))
+    smallest = min(sizes)
+    if not smallest:
+        raise InputError(f"The memory of a GPU of {members[sizes.index(0.0)].name} is not known: give memory_gb.")
+    return round(smallest, 1)
+
+
+# ---- states and evidence -------------------------------------------------------------------------------------------
+
+
+def states(found: Serving, pods: Sequence[Json], workload: Json) -> dict[str, Status]:
+    """Of each pod, and of the engine's ``workload`` while it has made too few."""
+    now = rules.digest(found)
+    late = {f"pods/{one['metadata']['name']}": _state(one, now) for one in pods}
+    if len(pods) < found.nodes:
+        why = f"{len(pods)} of {found.nodes} pods were made{_complaint(workload)}"
+        late[f"{found.engine}/{found.name}"] = Status(WAITING, why)
+    return late
+
+
+def _state(pod: Json, digest: str) -> Status:
+    """A pod of before a change may still be Ready."""
+    if (pod["metadata"].get("annotations") or {}).get(rules.DIGEST) != digest:
+        return Status(WAITING, "still of the configuration before")
+    return readiness.pod(pod)
+
+
+def _complaint(workload: Json) -> str:
+    status = workload.get("status") or {}
+    failure = ((status.get("modelStatus") or {}).get("lastFailureInfo") or {}).get("message")
+    words = [str(failure)] if failure else []
+    words += [
+        str(one.get("message"))
+        for one in status.get("conditions") or []
+        if one.get("status") == "False" and one.get("message")
+    ]
+    return f": {words[0]}" if words else ""
+
+
+def evidence(pod: str, node: str, lines: Iterable[str]) -> Evidence:
+    """Who took part, and over what."""
+    said = [line for line in lines if " NCCL INFO " in line]
+    return Evidence(pod, node, rules.ranks(said), parse.parse(said)[-1].transport)
+
+
+def proof(evidences: Sequence[Evidence], answer: str) -> Json:
+    """For a result."""
+    return {
+        "ranks": sum(len(one.devices) for one in evidences),
+        "transport": sorted({way for one in evidences for way in one.transport.get("channels") or {}}),
+        "nodes": sorted(one.node for one in evidences),
+        "answer": answer,
+    }

@@ -162,7 +162,8 @@ def kinds() -> dict[str, Kind]:
     }
     for rule in host_rules():
         severity = SEVERITIES[rule["severity"]]
-        own = Kind(rule["what"], severity, "host_checks", rule["remedy"], "host_rules.md", rule["id"])
+        old = rule.get("id_0_1", rule["id"].replace(".", "-"))
+        own = Kind(rule["what"], severity, "host_checks", rule["remedy"], "host_rules.md", old)
         found.setdefault(rule["id"], own)
     return dict(sorted(found.items()))
 

@@ -294,11 +294,11 @@ def rules_document(path: pathlib.Path = ROOT / "files" / "host_rules.yml") -> st
     parts = [_RULES_HEAD]
     for group in dict.fromkeys(rule.group for rule in rules):
         rows = [
-            (f"`{rule.id}`", rule.severity, _sentence(rule.what), rule.remedy, rule.reference)
+            (f"`{rule.id}`", rule.severity, _sentence(rule.what), rule.remedy, rule.reference, f"`{rule.id_0_1}`")
             for rule in rules
             if rule.group == group
         ]
-        parts += [f"\n## {group}\n", table(("Rule", "Else", "What must hold", "What to do", "Source"), rows)]
+        parts += [f"\n## {group}\n", table(("Rule", "Else", "What must hold", "What to do", "Source", "In 0.1"), rows)]
     return "\n".join(part.strip("\n") + "\n" for part in parts)
 
 
@@ -313,7 +313,7 @@ a card that is not there) is told by that rule alone. Of several failed rules th
 on.
 
 In a VM, what the hypervisor hides (links, ACS, IOMMU, the PCI tree) is unknown; in a container, all that is the host's
-own. `rdma_host_checks_select` and `rdma_host_checks_mute` take ids of this page.
+own. `rdma_host_checks_select` and `rdma_host_checks_mute` take ids of this page, and for one release those of 0.1.
 """
 
 

@@ -8,12 +8,6 @@ from __future__ import annotations
 
 TABLE: dict[str, tuple[str, str, str, str]] = {
     # id: (severity, stage, remedy, id in release 0.1)
-    "acs": (
-        "error",
-        "host_checks",
-        "turn ACS redirection off in the firmware, or setpci -s ADDRESS ECAP_ACS+6.w=0000 at each boot",
-        "acs",
-    ),
     "autoscaler.accelerator": (
         "error",
         "autoscaler",
@@ -212,25 +206,6 @@ TABLE: dict[str, tuple[str, str, str, str]] = {
         "",
         "blueprint.update-node",
     ),
-    "cdi": (
-        "warning",
-        "host_checks",
-        ("wait for nvidia-container-toolkit-daemonset, or run nvidia-ctk cdi generate "
-         "--output=/etc/cdi/nvidia.yaml"),
-        "cdi",
-    ),
-    "cgroup": (
-        "warning",
-        "host_checks",
-        "boot with systemd.unified_cgroup_hierarchy=1, or use an image with cgroup v2",
-        "cgroup",
-    ),
-    "congestion": (
-        "warning",
-        "host_checks",
-        "compare with other nodes of the block; read twice (interval) under load to see whether it goes on",
-        "congestion",
-    ),
     "control-node.cluster": (
         "error",
         "control_node",
@@ -261,99 +236,94 @@ TABLE: dict[str, tuple[str, str, str, str]] = {
         "run Ansible with a newer Python",
         "control_node.python",
     ),
-    "default-route": (
-        "error",
+    "counters.congestion": (
+        "warning",
         "host_checks",
-        ("remove that route and find what sets it (networkd, router advertisements); the device plugin skips "
-         "such a NIC"),
-        "default-route",
+        "compare with other nodes of the block; read twice (interval) under load to see whether it goes on",
+        "congestion",
     ),
-    "driver-absent": (
+    "counters.link-downed": (
+        "warning",
+        "host_checks",
+        "look at the cable and the switch port's log",
+        "link-downed",
+    ),
+    "counters.out-of-sequence": (
+        "warning",
+        "host_checks",
+        "look for drops on the switch (PFC, ECN of the RDMA priority)",
+        "out-of-sequence",
+    ),
+    "counters.pause": (
+        "warning",
+        "host_checks",
+        ("find the slow receiver (PCI link, IOMMU, ACS of this host when it sends them; another host when it "
+         "takes them)"),
+        "pause",
+    ),
+    "counters.symbol-errors": (
+        "warning",
+        "host_checks",
+        "clean or replace the cable or transceiver",
+        "symbol-errors",
+    ),
+    "driver.absent": (
         "error",
         "host_checks",
         "use a GPU node image, or rdma_driver=operator where images bring none; look at dmesg for NVRM",
         "driver-absent",
     ),
-    "driver-cuda": (
+    "driver.cuda": (
         "warning",
         "host_checks",
         "use a newer node image, or an older test image (rdma_images)",
         "driver-cuda",
     ),
-    "driver-old": (
-        "error",
-        "host_checks",
-        "install a newer driver or node image",
-        "driver-old",
-    ),
-    "driver-origin": (
-        "error",
-        "host_checks",
-        "set rdma_driver to what the image has; a second driver on top of one that is loaded breaks the node",
-        "driver-origin",
-    ),
-    "fabric-manager": (
+    "driver.fabric-manager": (
         "error",
         "host_checks",
         ("systemctl enable --now nvidia-fabricmanager (same version as the driver); without it CUDA does not "
          "start on these GPUs"),
         "fabric-manager",
     ),
-    "governor": (
+    "driver.old": (
+        "error",
+        "host_checks",
+        "install a newer driver or node image",
+        "driver-old",
+    ),
+    "driver.origin": (
+        "error",
+        "host_checks",
+        "set rdma_driver to what the image has; a second driver on top of one that is loaded breaks the node",
+        "driver-origin",
+    ),
+    "driver.persistence": (
         "warning",
         "host_checks",
-        "cpupower frequency-set -g performance, or tuned-adm profile throughput-performance",
-        "governor",
+        ("systemctl enable --now nvidia-persistenced, or the driver unloads its state whenever no program "
+         "uses a GPU"),
+        "persistence",
     ),
-    "gpu-address": (
+    "driver.xid": (
+        "error",
+        "host_checks",
+        ("drain the node, reset the GPU or reboot; when it comes back, have the host repaired "
+         "(nvidia-bug-report.sh)"),
+        "xid",
+    ),
+    "driver.xid-log": (
         "warning",
         "host_checks",
-        "report it; do not use the NCCL topology file of the shape on this node (rdma_topology=none)",
-        "gpu-address",
+        ("search the archived journal (journalctl -k -b) for NVRM Xid; events before the log's begin are not "
+         "seen"),
+        "xid-log",
     ),
-    "gpu-count": (
-        "error",
-        "host_checks",
-        ("reboot; when the GPU stays away, have the host replaced (terminate the instance with its fault "
-         "reported)"),
-        "gpu-count",
-    ),
-    "gpu-driver": (
-        "error",
-        "host_checks",
-        "look at dmesg for NVRM and that address; unbind vfio-pci when the GPU was meant for a VM",
-        "gpu-driver",
-    ),
-    "gpu-ecc": (
-        "error",
-        "host_checks",
-        ("drain the node and reset the GPU; replace the host when nvidia-smi -q -d ECC,ROW_REMAPPER shows "
-         "failures"),
-        "gpu-ecc",
-    ),
-    "gpu-id": (
-        "error",
-        "host_checks",
-        "check that the node's label instance-type is its shape",
-        "gpu-id",
-    ),
-    "gpu-link": (
-        "error",
-        "host_checks",
-        "drain and power-cycle the host; a link that trains narrow again is a hardware fault",
-        "gpu-link",
-    ),
-    "gpu-link-speed": (
+    "driver.xid-other": (
         "warning",
         "host_checks",
-        "measure under load first, idle GPUs may save power; then power-cycle the host",
-        "gpu-link-speed",
-    ),
-    "gpu-numa": (
-        "warning",
-        "host_checks",
-        "set the firmware's NUMA nodes per socket (NPS, SNC) to the shape's",
-        "gpu-numa",
+        "look it up in NVIDIA's Xid catalogue",
+        "xid-other",
     ),
     "gpu-operator.late": (
         "error",
@@ -361,17 +331,60 @@ TABLE: dict[str, tuple[str, str, str, str]] = {
         "",
         "gpu_operator.late",
     ),
-    "gpu-remap": (
+    "gpu.address": (
         "warning",
         "host_checks",
-        "drain the node and reset the GPU (nvidia-smi --gpu-reset) or reboot",
-        "gpu-remap",
+        "report it; do not use the NCCL topology file of the shape on this node (rdma_topology=none)",
+        "gpu-address",
+    ),
+    "gpu.driver": (
+        "error",
+        "host_checks",
+        "look at dmesg for NVRM and that address; unbind vfio-pci when the GPU was meant for a VM",
+        "gpu-driver",
+    ),
+    "gpu.ecc": (
+        "error",
+        "host_checks",
+        ("drain the node and reset the GPU; replace the host when nvidia-smi -q -d ECC,ROW_REMAPPER shows "
+         "failures"),
+        "gpu-ecc",
+    ),
+    "gpu.id": (
+        "error",
+        "host_checks",
+        "check that the node's label instance-type is its shape",
+        "gpu-id",
+    ),
+    "gpu.link": (
+        "error",
+        "host_checks",
+        "drain and power-cycle the host; a link that trains narrow again is a hardware fault",
+        "gpu-link",
+    ),
+    "gpu.link-speed": (
+        "warning",
+        "host_checks",
+        "measure under load first, idle GPUs may save power; then power-cycle the host",
+        "gpu-link-speed",
     ),
     "gpu.missing": (
         "error",
         "gpu_operator",
         "",
         "gpu-missing",
+    ),
+    "gpu.numa": (
+        "warning",
+        "host_checks",
+        "set the firmware's NUMA nodes per socket (NPS, SNC) to the shape's",
+        "gpu-numa",
+    ),
+    "gpu.remap": (
+        "warning",
+        "host_checks",
+        "drain the node and reset the GPU (nvidia-smi --gpu-reset) or reboot",
+        "gpu-remap",
     ),
     "gpu.shared": (
         "warning",
@@ -391,12 +404,6 @@ TABLE: dict[str, tuple[str, str, str, str]] = {
         "Turn MIG off for RDMA jobs, or let GPU Feature Discovery label the node.",
         "gpu-unknown",
     ),
-    "gpudirect-path": (
-        "error",
-        "host_checks",
-        "open kernel modules on kernel 5.12 or newer give DMA-BUF; else load nvidia_peermem (role peermem)",
-        "gpudirect-path",
-    ),
     "gpudirect.driver-pod": (
         "error",
         "network_operator",
@@ -404,23 +411,96 @@ TABLE: dict[str, tuple[str, str, str, str]] = {
          "nvidia-driver-daemonset"),
         "gpudirect.driver-pod",
     ),
+    "gpudirect.nv-peer-mem": (
+        "error",
+        "host_checks",
+        ("rmmod nv_peer_mem and remove its package (nvidia-peer-memory-dkms); nvidia_peermem took its place "
+         "with R470"),
+        "nv-peer-mem",
+    ),
+    "gpudirect.nvidia-fs": (
+        "warning",
+        "host_checks",
+        ("see that devicePlugin.env has MOFED_ENABLED=false in the cluster (the profile current sets it), "
+         "then mute this rule"),
+        "nvidia-fs",
+    ),
+    "gpudirect.open-module": (
+        "warning",
+        "host_checks",
+        ("use an image with NVIDIA's open kernel modules (driver.kernelModuleType=open with the operator's "
+         "driver)"),
+        "open-module",
+    ),
+    "gpudirect.path": (
+        "error",
+        "host_checks",
+        "open kernel modules on kernel 5.12 or newer give DMA-BUF; else load nvidia_peermem (role peermem)",
+        "gpudirect-path",
+    ),
+    "host.acs": (
+        "error",
+        "host_checks",
+        "turn ACS redirection off in the firmware, or setpci -s ADDRESS ECAP_ACS+6.w=0000 at each boot",
+        "acs",
+    ),
+    "host.default-route": (
+        "error",
+        "host_checks",
+        ("remove that route and find what sets it (networkd, router advertisements); the device plugin skips "
+         "such a NIC"),
+        "default-route",
+    ),
     "host.document": (
         "unknown",
         "host_checks",
         "",
         "host-document",
     ),
+    "host.governor": (
+        "warning",
+        "host_checks",
+        "cpupower frequency-set -g performance, or tuned-adm profile throughput-performance",
+        "governor",
+    ),
+    "host.iommu": (
+        "warning",
+        "host_checks",
+        "boot with iommu=pt; translation costs bandwidth of every transfer between GPU and NIC",
+        "iommu",
+    ),
+    "host.oca": (
+        "error",
+        "host_checks",
+        ("enable the plugins Compute HPC RDMA Authentication and Auto-Configuration of the instance; look at "
+         "oci-hpc-mlx-configure.log"),
+        "oca",
+    ),
+    "host.pci-flat": (
+        "warning",
+        "host_checks",
+        ("give NCCL a topology file of the real host (NCCL_TOPO_FILE); a flat PCI tree makes it avoid "
+         "GPUDirect"),
+        "pci-flat",
+    ),
+    "host.platform": (
+        "warning",
+        "host_checks",
+        ("check the shape; what a hypervisor hides stays unknown, and in a container the probe needs the "
+         "host's root"),
+        "platform",
+    ),
+    "host.time-sync": (
+        "warning",
+        "host_checks",
+        "systemctl enable --now chronyd (or systemd-timesyncd); certificates and logs of a job depend on it",
+        "time-sync",
+    ),
     "host.topology-file": (
         "error",
         "host_checks",
         "make this host's file with gpuops.rdma.nccl_topology, or leave it to NCCL (rdma_topology=none)",
         "topology-file",
-    ),
-    "iommu": (
-        "warning",
-        "host_checks",
-        "boot with iommu=pt; translation costs bandwidth of every transfer between GPU and NIC",
-        "iommu",
     ),
     "label.gpu": (
         "warning",
@@ -440,27 +520,14 @@ TABLE: dict[str, tuple[str, str, str, str]] = {
         "The operators' NIC DaemonSets skip this node; see the node-feature-discovery worker on it.",
         "label-nic",
     ),
-    "link-downed": (
-        "warning",
-        "host_checks",
-        "look at the cable and the switch port's log",
-        "link-downed",
-    ),
-    "lockdown": (
-        "warning",
-        "host_checks",
-        ("boot without lockdown= and without Secure Boot; locked down, unsigned modules are refused and PCI "
-         "settings cannot be changed"),
-        "lockdown",
-    ),
-    "memlock-runtime": (
+    "memlock.runtime": (
         "error",
         "host_checks",
         ("CRI-O - default_ulimits = [\"memlock=-1:-1\"] in /etc/crio/crio.conf.d; containerd - "
          "LimitMEMLOCK=infinity in its unit; then restart it"),
         "memlock-runtime",
     ),
-    "memlock-ssh": (
+    "memlock.ssh": (
         "warning",
         "host_checks",
         ("two lines in /etc/security/limits.d/rdma.conf, * soft memlock unlimited and * hard memlock "
@@ -565,20 +632,20 @@ TABLE: dict[str, tuple[str, str, str, str]] = {
         "",
         "nccl.worker",
     ),
-    "netns-mode": (
+    "netns.mode": (
         "error",
         "host_checks",
         ("rdma_allow_reboot=true, or options ib_core netns_mode=0 in /etc/modprobe.d, then reboot; or use "
          "rdma_mode=host"),
         "netns-mode",
     ),
-    "netns-persistent": (
+    "netns.persistent": (
         "warning",
         "host_checks",
         "write options ib_core netns_mode=0 to /etc/modprobe.d/ib_core.conf and rebuild the initramfs",
         "netns-persistent",
     ),
-    "netns-reboot": (
+    "netns.reboot": (
         "error",
         "host_checks",
         ("reboot the node when exclusive is configured (role nodes, in batches); else correct options "
@@ -603,105 +670,43 @@ TABLE: dict[str, tuple[str, str, str, str]] = {
         "",
         "network_operator.late",
     ),
-    "nic-count": (
-        "error",
-        "host_checks",
-        "reboot; when it stays away, have the host replaced",
-        "nic-count",
-    ),
-    "nic-driver": (
+    "nic.driver": (
         "error",
         "host_checks",
         ("look at dmesg for that address, then bind it (echo ADDRESS > /sys/bus/pci/drivers/mlx5_core/bind) "
          "or reboot"),
         "nic-driver",
     ),
-    "nic-extra": (
+    "nic.extra": (
         "warning",
         "host_checks",
         "check the shape; ports that nothing knows are left out of every test",
         "nic-extra",
     ),
-    "nic-firmware": (
+    "nic.firmware": (
         "warning",
         "host_checks",
         "bring all to one version (mlxfwmanager), then reboot",
         "nic-firmware",
     ),
-    "nic-gid": (
+    "nic.gid": (
         "error",
         "host_checks",
         ("give the port its IPv4 address (on OCI the agent does); NCCL_IB_GID_INDEX=3 is otherwise of "
          "another kind or empty"),
         "nic-gid",
     ),
-    "nic-gpu-distance": (
+    "nic.gpu-distance": (
         "error",
         "host_checks",
         "have the host repaired, a card is in another slot; until then GPUDirect crosses the CPU",
         "nic-gpu-distance",
     ),
-    "nic-id": (
+    "nic.id": (
         "error",
         "host_checks",
         "check that the node's label instance-type is its shape",
         "nic-id",
-    ),
-    "nic-link": (
-        "error",
-        "host_checks",
-        ("look at cable and switch port; Polling is no signal, Disabled is the administrator's word; on OCI "
-         "see that the agent has authenticated the port"),
-        "nic-link",
-    ),
-    "nic-link-layer": (
-        "error",
-        "host_checks",
-        "mlxconfig -d ADDRESS set LINK_TYPE_P1=2, then reboot; OCI's cluster network is RoCE",
-        "nic-link-layer",
-    ),
-    "nic-modules": (
-        "error",
-        "host_checks",
-        "modprobe them and look at dmesg; after a kernel update rebuild OFED for it (dkms autoinstall)",
-        "nic-modules",
-    ),
-    "nic-mtu": (
-        "error",
-        "host_checks",
-        "ip link set NETDEV mtu MTU; on OCI see why the agent has not done it",
-        "nic-mtu",
-    ),
-    "nic-names": (
-        "error",
-        "host_checks",
-        "remove udev rules that rename them, or set NCCL_IB_HCA for this node; NCCL would take other NICs",
-        "nic-names",
-    ),
-    "nic-numa": (
-        "warning",
-        "host_checks",
-        "set the firmware's NUMA nodes per socket (NPS, SNC) to the shape's",
-        "nic-numa",
-    ),
-    "nic-pci-link": (
-        "error",
-        "host_checks",
-        "drain and power-cycle the host; a link that trains low again is a hardware fault",
-        "nic-pci-link",
-    ),
-    "nic-rate": (
-        "error",
-        "host_checks",
-        "reseat or replace the cable, then look at the switch port; mlxlink shows what was negotiated",
-        "nic-rate",
-    ),
-    "nic-same-build": (
-        "error",
-        "host_checks",
-        ("reinstall OFED for the running kernel (dkms autoinstall, or mlnxofedinstall --add-kernel-support), "
-         "then reboot"),
-        "nic-same-build",
     ),
     "nic.ids-unknown": (
         "info",
@@ -709,11 +714,73 @@ TABLE: dict[str, tuple[str, str, str, str]] = {
         "",
         "nic-ids-unknown",
     ),
+    "nic.link": (
+        "error",
+        "host_checks",
+        ("look at cable and switch port; Polling is no signal, Disabled is the administrator's word; on OCI "
+         "see that the agent has authenticated the port"),
+        "nic-link",
+    ),
+    "nic.link-layer": (
+        "error",
+        "host_checks",
+        "mlxconfig -d ADDRESS set LINK_TYPE_P1=2, then reboot; OCI's cluster network is RoCE",
+        "nic-link-layer",
+    ),
     "nic.missing": (
         "error",
         "network_operator",
         "reboot; when it stays away, have the host replaced",
         "nic-missing",
+    ),
+    "nic.modules": (
+        "error",
+        "host_checks",
+        "modprobe them and look at dmesg; after a kernel update rebuild OFED for it (dkms autoinstall)",
+        "nic-modules",
+    ),
+    "nic.mtu": (
+        "error",
+        "host_checks",
+        "ip link set NETDEV mtu MTU; on OCI see why the agent has not done it",
+        "nic-mtu",
+    ),
+    "nic.names": (
+        "error",
+        "host_checks",
+        "remove udev rules that rename them, or set NCCL_IB_HCA for this node; NCCL would take other NICs",
+        "nic-names",
+    ),
+    "nic.numa": (
+        "warning",
+        "host_checks",
+        "set the firmware's NUMA nodes per socket (NPS, SNC) to the shape's",
+        "nic-numa",
+    ),
+    "nic.pci-link": (
+        "error",
+        "host_checks",
+        "drain and power-cycle the host; a link that trains low again is a hardware fault",
+        "nic-pci-link",
+    ),
+    "nic.rate": (
+        "error",
+        "host_checks",
+        "reseat or replace the cable, then look at the switch port; mlxlink shows what was negotiated",
+        "nic-rate",
+    ),
+    "nic.relaxed-ordering": (
+        "warning",
+        "host_checks",
+        "mlxconfig -d ADDRESS set PCI_WR_ORDERING=1, then reboot",
+        "relaxed-ordering",
+    ),
+    "nic.same-build": (
+        "error",
+        "host_checks",
+        ("reinstall OFED for the running kernel (dkms autoinstall, or mlnxofedinstall --add-kernel-support), "
+         "then reboot"),
+        "nic-same-build",
     ),
     "node.absent": (
         "error",
@@ -744,27 +811,6 @@ TABLE: dict[str, tuple[str, str, str, str]] = {
         "report",
         "",
         "node.unseen",
-    ),
-    "nv-peer-mem": (
-        "error",
-        "host_checks",
-        ("rmmod nv_peer_mem and remove its package (nvidia-peer-memory-dkms); nvidia_peermem took its place "
-         "with R470"),
-        "nv-peer-mem",
-    ),
-    "nvidia-fs": (
-        "warning",
-        "host_checks",
-        ("see that devicePlugin.env has MOFED_ENABLED=false in the cluster (the profile current sets it), "
-         "then mute this rule"),
-        "nvidia-fs",
-    ),
-    "oca": (
-        "error",
-        "host_checks",
-        ("enable the plugins Compute HPC RDMA Authentication and Auto-Configuration of the instance; look at "
-         "oci-hpc-mlx-configure.log"),
-        "oca",
     ),
     "oci.addons": (
         "warning",
@@ -862,74 +908,87 @@ TABLE: dict[str, tuple[str, str, str, str]] = {
         "",
         "oci.subnet",
     ),
-    "ofed-origin": (
+    "ofed.origin": (
         "error",
         "host_checks",
         ("remove ofedDriver from the NicClusterPolicy and reboot; its container restarts every Mellanox "
          "driver, the management NIC's too"),
         "ofed-origin",
     ),
-    "open-module": (
+    "os.cdi": (
         "warning",
         "host_checks",
-        ("use an image with NVIDIA's open kernel modules (driver.kernelModuleType=open with the operator's "
-         "driver)"),
-        "open-module",
+        ("wait for nvidia-container-toolkit-daemonset, or run nvidia-ctk cdi generate "
+         "--output=/etc/cdi/nvidia.yaml"),
+        "cdi",
     ),
-    "os-image": (
+    "os.cgroup": (
+        "warning",
+        "host_checks",
+        "boot with systemd.unified_cgroup_hierarchy=1, or use an image with cgroup v2",
+        "cgroup",
+    ),
+    "os.image": (
         "warning",
         "host_checks",
         "use a node image that the profile was tested with (docs/profiles.md), or another rdma_profile",
         "os-image",
     ),
-    "out-of-sequence": (
+    "os.lockdown": (
         "warning",
         "host_checks",
-        "look for drops on the switch (PFC, ECN of the RDMA priority)",
-        "out-of-sequence",
+        ("boot without lockdown= and without Secure Boot; locked down, unsigned modules are refused and PCI "
+         "settings cannot be changed"),
+        "lockdown",
     ),
-    "pause": (
+    "os.runtime": (
+        "error",
+        "host_checks",
+        "start it (systemctl status crio containerd); without one the node takes no pod",
+        "runtime",
+    ),
+    "os.runtime-handler": (
         "warning",
         "host_checks",
-        ("find the slow receiver (PCI link, IOMMU, ACS of this host when it sends them; another host when it "
-         "takes them)"),
-        "pause",
+        ("wait for nvidia-container-toolkit-daemonset on this node; with toolkit.enabled=false install "
+         "nvidia-container-toolkit on the host"),
+        "runtime-handler",
     ),
-    "pci-flat": (
+    "os.secure-boot": (
         "warning",
         "host_checks",
-        ("give NCCL a topology file of the real host (NCCL_TOPO_FILE); a flat PCI tree makes it avoid "
-         "GPUDirect"),
-        "pci-flat",
+        ("turn Secure Boot off in the instance's shielded settings, or sign the modules of NVIDIA and OFED "
+         "with an enrolled key"),
+        "secure-boot",
     ),
-    "peermem-ib-core": (
+    "peermem.ib-core": (
         "error",
         "host_checks",
         ("rebuild the NVIDIA modules after an OFED change (dkms autoinstall), then reload nvidia-peermem; "
          "operator's driver - delete its pod on this node"),
         "peermem-ib-core",
     ),
-    "peermem-idle": (
+    "peermem.idle": (
         "warning",
         "host_checks",
         "unload it (rmmod nvidia-peermem) or make it register; NCCL takes DMA-BUF, other programs may not",
         "peermem-idle",
     ),
-    "peermem-not-loaded": (
+    "peermem.not-loaded": (
         "error",
         "host_checks",
         ("modprobe nvidia-peermem, or the role peermem, which does it at each boot; nothing in Kubernetes "
          "does with a host driver"),
         "peermem-not-loaded",
     ),
-    "peermem-not-registered": (
+    "peermem.not-registered": (
         "error",
         "host_checks",
         ("rmmod nvidia-peermem, load OFED's ib_core, modprobe nvidia-peermem; then "
          "/sys/kernel/mm/memory_peers must have nv_mem"),
         "peermem-not-registered",
     ),
-    "peermem-persistent": (
+    "peermem.persistent": (
         "warning",
         "host_checks",
         "role peermem, or a line nvidia-peermem in /etc/modules-load.d/nvidia-peermem.conf",
@@ -946,13 +1005,6 @@ TABLE: dict[str, tuple[str, str, str, str]] = {
         "perftest",
         "look at port, cable and switch of these rails on {subject}: ibstat, ethtool -S, link counters",
         "perftest.rail",
-    ),
-    "persistence": (
-        "warning",
-        "host_checks",
-        ("systemctl enable --now nvidia-persistenced, or the driver unloads its state whenever no program "
-         "uses a GPU"),
-        "persistence",
     ),
     "plan.gpudirect": (
         "error",
@@ -995,13 +1047,6 @@ TABLE: dict[str, tuple[str, str, str, str]] = {
         "plan",
         "",
         "plan.values",
-    ),
-    "platform": (
-        "warning",
-        "host_checks",
-        ("check the shape; what a hypervisor hides stays unknown, and in a container the probe needs the "
-         "host's root"),
-        "platform",
     ),
     "pod-gpu.evicted": (
         "error",
@@ -1165,17 +1210,11 @@ TABLE: dict[str, tuple[str, str, str, str]] = {
         "use rdma_profile=current for it",
         "preflight.shape-in-profile",
     ),
-    "rdma-devices": (
+    "rdma.devices": (
         "error",
         "host_checks",
         "modprobe ib_uverbs rdma_ucm; look at udev when the modules are loaded",
         "rdma-devices",
-    ),
-    "relaxed-ordering": (
-        "warning",
-        "host_checks",
-        "mlxconfig -d ADDRESS set PCI_WR_ORDERING=1, then reboot",
-        "relaxed-ordering",
     ),
     "report.document": (
         "unknown",
@@ -1194,19 +1233,6 @@ TABLE: dict[str, tuple[str, str, str, str]] = {
         "report",
         "",
         "report.plan",
-    ),
-    "runtime": (
-        "error",
-        "host_checks",
-        "start it (systemctl status crio containerd); without one the node takes no pod",
-        "runtime",
-    ),
-    "runtime-handler": (
-        "warning",
-        "host_checks",
-        ("wait for nvidia-container-toolkit-daemonset on this node; with toolkit.enabled=false install "
-         "nvidia-container-toolkit on the host"),
-        "runtime-handler",
     ),
     "scan.fabric": (
         "error",
@@ -1256,13 +1282,6 @@ TABLE: dict[str, tuple[str, str, str, str]] = {
         "run nccl_scan again",
         "scan.unresolved",
     ),
-    "secure-boot": (
-        "warning",
-        "host_checks",
-        ("turn Secure Boot off in the instance's shielded settings, or sign the modules of NVIDIA and OFED "
-         "with an enrolled key"),
-        "secure-boot",
-    ),
     "serving.joined": (
         "error",
         "serving",
@@ -1311,60 +1330,29 @@ TABLE: dict[str, tuple[str, str, str, str]] = {
         "Add files/topology/<shape>.yml, or leave the node out (rdma_nodes).",
         "shape-unknown",
     ),
-    "symbol-errors": (
-        "warning",
-        "host_checks",
-        "clean or replace the cable or transceiver",
-        "symbol-errors",
-    ),
-    "time-sync": (
-        "warning",
-        "host_checks",
-        "systemctl enable --now chronyd (or systemd-timesyncd); certificates and logs of a job depend on it",
-        "time-sync",
-    ),
-    "vf-admin-mac": (
+    "vf.admin-mac": (
         "error",
         "host_checks",
         "run the stage sriov again; with another MAC the switch drops what the VF sends",
         "vf-admin-mac",
     ),
-    "vf-count": (
-        "error",
-        "host_checks",
-        ("run the stage sriov again (ansible-playbook gpuops.rdma.site --tags sriov); VFs do not survive a "
-         "reboot without the VF configuration's pod"),
-        "vf-count",
-    ),
-    "vf-driver": (
+    "vf.driver": (
         "error",
         "host_checks",
         "run the stage sriov again; the device plugin hands out only VFs of that driver",
         "vf-driver",
     ),
-    "vf-id": (
+    "vf.id": (
         "error",
         "host_checks",
         "check that the node's label instance-type is its shape",
         "vf-id",
     ),
-    "vf-left": (
+    "vf.left": (
         "warning",
         "host_checks",
         "reboot the node, or use rdma_mode=sriov; pods on the host network see the VFs' RDMA devices too",
         "vf-left",
-    ),
-    "vf-mtu": (
-        "error",
-        "host_checks",
-        "set the MTU of the port first, then run the stage sriov again",
-        "vf-mtu",
-    ),
-    "vf-total": (
-        "error",
-        "host_checks",
-        "mlxconfig -d ADDRESS set SRIOV_EN=1 NUM_OF_VFS=8, then reboot",
-        "vf-total",
     ),
     "vf.leftover": (
         "warning",
@@ -1379,12 +1367,24 @@ TABLE: dict[str, tuple[str, str, str, str]] = {
          "gpuops-vf-config pod says what each PF lacks."),
         "vf-missing",
     ),
+    "vf.mtu": (
+        "error",
+        "host_checks",
+        "set the MTU of the port first, then run the stage sriov again",
+        "vf-mtu",
+    ),
     "vf.surplus": (
         "error",
         "sriov",
         ("ansible-playbook gpuops.rdma.site --tags sriov -e rdma_nodes={subject}; the node's "
          "gpuops-vf-config pod says what each PF lacks."),
         "vf-surplus",
+    ),
+    "vf.total": (
+        "error",
+        "host_checks",
+        "mlxconfig -d ADDRESS set SRIOV_EN=1 NUM_OF_VFS=8, then reboot",
+        "vf-total",
     ),
     "vf.unconfigured": (
         "warning",
@@ -1446,25 +1446,5 @@ TABLE: dict[str, tuple[str, str, str, str]] = {
         "nodes",
         "Mend them, or remove them from the cluster; this run does not need them.",
         "wait.elsewhere",
-    ),
-    "xid": (
-        "error",
-        "host_checks",
-        ("drain the node, reset the GPU or reboot; when it comes back, have the host repaired "
-         "(nvidia-bug-report.sh)"),
-        "xid",
-    ),
-    "xid-log": (
-        "warning",
-        "host_checks",
-        ("search the archived journal (journalctl -k -b) for NVRM Xid; events before the log's begin are not "
-         "seen"),
-        "xid-log",
-    ),
-    "xid-other": (
-        "warning",
-        "host_checks",
-        "look it up in NVIDIA's Xid catalogue",
-        "xid-other",
     ),
 }

@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """What must hold on a GPU host: the host document against the shape, the mode and the profile. PRIVATE.
 
-files/host_rules.yml has the rules (id, severity, texts, thresholds), CONDITIONS below one function for each id. A
+files/host_rules.yml has the rules, and the conditions that are one comparison; CONDITIONS below has the others. A
 condition answers None (it holds), ``Bad`` or ``Skip``, or asks for a fact that the document does not have: then the
 rule is ``unknown`` unless a fault is already proven. docs/host_document.md has the facts' units.
 """
@@ -54,6 +54,12 @@ class Rule:
     needs: tuple[str, ...]
     after: tuple[str, ...] = ()
     blind: tuple[str, ...] = ()
+    id_0_1: str = ""
+    unless: tuple[str, ...] = ()
+    each: str = ""
+    holds: tuple[Any, ...] = ()
+    found: str = ""
+    expected: str = ""
 
 
 @dataclass(frozen=True)
@@ -63,18 +69,25 @@ class Table:
 
 
 def table(document: Json) -> Table:
-    """files/host_rules.yml, read. DataError when it and CONDITIONS do not have the same ids."""
+    """files/host_rules.yml, read. DataError when a rule has no condition or two, or one that cannot be read."""
     rules = tuple(_rule(entry) for entry in document["rules"])
     ids = [rule.id for rule in rules]
-    odd = sorted({name for name in ids if ids.count(name) > 1} | (set(ids) ^ set(CONDITIONS)))
+    written = {rule.id for rule in rules if rule.holds}
+    odd = {name for name in ids if ids.count(name) > 1} | (set(ids) - written ^ set(CONDITIONS))
+    odd |= {rule.id for rule in rules if not _readable(rule)}
     if odd:
-        raise DataError(f"files/host_rules.yml and the conditions do not have the same ids: {', '.join(odd)}.")
+        raise DataError(f"files/host_rules.yml: no rule with one condition: {', '.join(sorted(odd))}.")
     return Table(rules, document["limits"])
 
 
 def _rule(entry: Json) -> Rule:
     values: Json = {key: tuple(value) if isinstance(value, list) else value for key, value in entry.items()}
-    return Rule(**values)
+    return Rule(**{"id_0_1": entry["id"].replace(".", "-"), **values})
+
+
+def _readable(rule: Rule) -> bool:
+    known = set(rule.unless) <= set(SKIPS) and rule.each in ("", *DEVICES)
+    return known and (not rule.holds or (len(rule.holds) == 3 and rule.holds[1] in OPERATORS))
 
 
 # ---- what a condition sees and answers ---------------------------------------------------------------------------
@@ -133,6 +146,25 @@ class Look:
     @property
     def dmabuf(self) -> bool:
         return bool(self.get("gpudirect.dmabuf.possible"))
+
+    @property
+    def nvswitches(self) -> bool:
+        behind = _matches(self.shape.gpu_model, self.limits["nvswitch_gpus"]) and not self.virtual
+        return behind or bool(self.get("nvswitches"))
+
+    @property
+    def cgroup_v2_needed(self) -> bool:
+        newest = self.profile.get("kubernetes", {}).get("max")
+        return newest is not None and not versions.older(newest, self.limits["cgroup_v2_from"])
+
+    def value(self, name: str) -> Any:
+        """Of ``shape.X``, ``options.X`` (mode, driver, ofed), ``table.X`` (limits of the rules), else a fact."""
+        space, _dot, key = name.partition(".")
+        if space == "table":
+            return self.limits[key]
+        return (
+            getattr(self.shape if space == "shape" else self, key) if space in ("shape", "options") else self.get(name)
+        )
 
     def gpus(self) -> Devices:
         """All GPUs; the shape's that are not there are ``absent``. A VM numbers its devices itself."""
@@ -241,6 +273,69 @@ def _need(ok: bool, found: str, expected: str) -> Answer:
     return None if ok else Bad(found, expected)
 
 
+SKIPS: dict[str, tuple[Callable[[Look], bool], str]] = {
+    "mode-host": (lambda look: not look.sriov, "mode host uses no VFs"),
+    "mode-sriov": (lambda look: look.sriov, "mode sriov wants VFs"),
+    "host-network": (lambda look: not look.sriov, "pods on the host network see the host's devices in both modes"),
+    "not-oci": (lambda look: not look.get("platform.oci"), "not on OCI"),
+    "cgroup-v1-taken": (lambda look: not look.cgroup_v2_needed, "the profile's Kubernetes takes cgroup v1"),
+    "profile-without-cdi": (
+        lambda look: not look.profile["gpu_operator"]["values"].get("cdi", {}).get("enabled"),
+        "the profile does not use CDI",
+    ),
+    "any-driver": (lambda look: look.driver == "auto", "rdma_driver=auto takes what is there"),
+    "no-driver": (lambda look: look.driver_absent, "no NVIDIA driver is loaded"),
+    "no-nvswitches": (lambda look: not look.nvswitches, "no NVSwitches"),
+    "dmabuf": (lambda look: look.dmabuf, "DMA-BUF is possible"),
+    "no-dmabuf": (lambda look: not look.dmabuf, "nvidia_peermem is needed"),
+    "no-peermem": (lambda look: not look.get("gpudirect.peermem.loaded"), "nvidia_peermem is not loaded"),
+    "operator-loads": (lambda look: bool(look.get("driver.origin") == "operator"), "the driver's DaemonSet loads it"),
+    "reboot-brings": (
+        lambda look: bool(look.get("rdma.netns") != "exclusive" and look.get("rdma.reboot_pending")),
+        "a reboot brings exclusive; see netns.reboot",
+    ),
+    "not-exclusive": (lambda look: bool(look.get("rdma.netns") != "exclusive"), "the mode is not exclusive"),
+}
+"""Where a rule does not apply -> (condition, reason)."""
+OPERATORS: dict[str, Callable[[Any, Any], bool]] = {
+    "is": lambda found, wanted: bool((bool(found) if isinstance(wanted, bool) else found) == wanted),
+    "not": lambda found, wanted: bool(found != wanted),
+    "at-least": lambda found, wanted: bool(found >= wanted),
+    "in": lambda found, wanted: found in wanted,
+}
+DEVICES: dict[str, tuple[Callable[[Look], Devices], str, str]] = {
+    "gpus": (Look.gpus, "GPUs", "gpus"),
+    "ports": (Look.ports, "ports", "functions"),
+    "vfs": (Look.vfs, "VFs", "functions"),
+}
+"""What ``each`` of a rule names -> (the devices, their name, their place in the document)."""
+
+
+def _compared(rule: Rule, look: Look) -> Answer:
+    """The condition that files/host_rules.yml has."""
+    fact, operator, wanted = rule.holds
+    if isinstance(wanted, str) and wanted.startswith(("shape.", "options.")):
+        name, wanted = wanted, look.value(wanted)
+        if wanted in (None, ""):
+            return Skip(f"{name} is not known")
+    holds, expected = OPERATORS[operator], _filled(rule.expected, look)
+    if not rule.each:
+        value = look.get(fact)
+        return _need(holds(value, wanted), _filled(rule.found, look, value), expected)
+    devices, what, group = DEVICES[rule.each]
+
+    def test(item: Json) -> str:
+        value = _field(item, group, fact)
+        return "" if holds(value, wanted) else _filled(rule.found, look, value)
+
+    return _each(devices(look), what, test, expected)
+
+
+def _filled(text: str, look: Look, value: Any = "") -> str:
+    own = "none" if value in (None, "") else str(value)
+    return re.sub(r"[{]([\w.]*)[}]", lambda match: str(look.value(match[1])) if match[1] else own, text)
+
+
 NO_DRIVER = Skip("no NVIDIA driver is loaded")
 HOST_MODE = Skip("mode host uses no VFs")
 USES_DMABUF = Skip("DMA-BUF is possible")
@@ -280,24 +375,6 @@ def _plain(patterns: Optional[Sequence[str]]) -> str:
     return " or ".join(re.sub(r"[\\^$]|\.\*", "", pattern) for pattern in patterns or ()) or "any"
 
 
-def secure_boot(look: Look) -> Answer:
-    return _need(not look.get("os.secure_boot"), "Secure Boot is on", "off, or all modules signed")
-
-
-def lockdown(look: Look) -> Answer:
-    found = look.get("os.lockdown")
-    return _need(found == "none", f"lockdown {found}", "none")
-
-
-def cgroup(look: Look) -> Answer:
-    newest, limit = look.profile.get("kubernetes", {}).get("max"), look.limits["cgroup_v2_from"]
-    if newest is None or versions.older(newest, limit):
-        return Skip(f"Kubernetes before {limit} takes cgroup v1")
-    return _need(
-        look.get("os.cgroup") == 2, "cgroup v1", f"cgroup v2: the kubelet refuses v1 from Kubernetes {limit} on"
-    )
-
-
 def runtime(look: Look) -> Answer:
     name, patterns = look.get("runtime.name"), look.profile["nodes"].get("runtime")
     if name == "none":
@@ -305,34 +382,7 @@ def runtime(look: Look) -> Answer:
     return _need(not patterns or _matches(RUNTIMES.get(name, name), patterns), name, _plain(patterns))
 
 
-def runtime_handler(look: Look) -> Answer:
-    return _need(
-        look.get("runtime.nvidia_handler"), f"{look.get('runtime.name')} has no handler nvidia", "a handler nvidia"
-    )
-
-
-def cdi(look: Look) -> Answer:
-    if not look.profile["gpu_operator"]["values"].get("cdi", {}).get("enabled"):
-        return Skip("the profile does not use CDI")
-    return _need(
-        bool(look.get("runtime.cdi")), "no file in /etc/cdi and /run/cdi", "a CDI specification of nvidia.com/gpu"
-    )
-
-
 # ---- NVIDIA driver -------------------------------------------------------------------------------------------------
-
-
-def driver_absent(look: Look) -> Answer:
-    return _need(not look.driver_absent, "no NVIDIA driver is loaded", "a loaded driver")
-
-
-def driver_origin(look: Look) -> Answer:
-    if look.driver == "auto":
-        return Skip("rdma_driver=auto takes what is there")
-    if look.driver_absent:
-        return NO_DRIVER
-    found = look.get("driver.origin")
-    return _need(found == look.driver, f"the driver comes from: {found}", f"rdma_driver={look.driver}")
 
 
 def driver_old(look: Look) -> Answer:
@@ -353,22 +403,6 @@ def _driver_from(look: Look, least: int, why: str) -> Answer:
     return _need(_number(found) >= least, f"driver {found}", f">= {least} ({why})")
 
 
-def fabric_manager(look: Look) -> Answer:
-    if look.driver_absent:
-        return NO_DRIVER
-    has_switches = _matches(look.shape.gpu_model, look.limits["nvswitch_gpus"]) and not look.virtual
-    if not has_switches and not look.get("nvswitches"):
-        return Skip("no NVSwitches")
-    found = look.get("driver.fabric_manager")
-    return _need(found == "running", f"the fabric manager is {found}", "running: the GPUs hang on NVSwitches")
-
-
-def persistence(look: Look) -> Answer:
-    if look.driver_absent:
-        return NO_DRIVER
-    return _need(look.get("driver.persistence"), "nvidia-persistenced does not run", "running")
-
-
 def xid(look: Look) -> Answer:
     return _xids(look, lambda code: code in look.limits["hardware_xids"], "none of hardware or firmware")
 
@@ -385,11 +419,6 @@ def _xids(look: Look, wanted: Callable[[int], bool], expected: str) -> Answer:
     return _need(not found, listed(named, _SHOWN), expected)
 
 
-def xid_log(look: Look) -> Answer:
-    found = look.get("driver.xids_since")
-    return _need(found == "boot", "the kernel's log begins after the boot", "a log from boot on")
-
-
 # ---- GPUs ----------------------------------------------------------------------------------------------------------
 
 
@@ -397,13 +426,6 @@ def gpu_count(look: Look) -> Answer:
     gpus, wanted = look.gpus(), look.shape.gpu_count
     lost = f"; not there: {listed(gpus.absent, _SHOWN)}" if gpus.absent else ""
     return _need(len(gpus.have) == wanted, f"{len(gpus.have)} of {wanted}{lost}", f"{wanted} GPUs ({look.shape.name})")
-
-
-def gpu_id(look: Look) -> Answer:
-    wanted = look.shape.gpu_id
-    if not wanted:
-        return Skip("the shape's GPU ID is not known")
-    return _each(look.gpus(), "GPUs", lambda gpu: _other(_field(gpu, "gpus", "id"), wanted), wanted)
 
 
 def gpu_address(look: Look) -> Answer:
@@ -414,14 +436,6 @@ def gpu_address(look: Look) -> Answer:
         "GPUs",
         lambda gpu: "" if _field(gpu, "gpus", "pci") in known else "no address of the shape",
         expected,
-    )
-
-
-def gpu_driver(look: Look) -> Answer:
-    if look.driver_absent:
-        return NO_DRIVER
-    return _each(
-        look.gpus(), "GPUs", lambda gpu: _other(_field(gpu, "gpus", "driver"), "nvidia", "no driver"), "nvidia"
     )
 
 
@@ -445,19 +459,6 @@ def gpu_link_speed(look: Look) -> Answer:
 def gpu_numa(look: Look) -> Answer:
     wanted = {gpu.pci: gpu.numa for gpu in look.shape.gpus}
     return _numa(look.gpus(), "gpus", "GPUs", wanted)
-
-
-def gpu_ecc(look: Look) -> Answer:
-    return _each(look.gpus(), "GPUs", lambda gpu: _count(_field(gpu, "gpus", "ecc_errors"), "ECC error(s)"), "none")
-
-
-def gpu_remap(look: Look) -> Answer:
-    return _each(
-        look.gpus(),
-        "GPUs",
-        lambda gpu: "a row remap waits for a reset" if _field(gpu, "gpus", "remap_pending") else "",
-        "none",
-    )
 
 
 def _other(found: Any, wanted: Any, empty: str = "none") -> str:
@@ -610,21 +611,6 @@ def nic_rate(look: Look) -> Answer:
     return _each(Devices(active, absent), "ports", test, expected)
 
 
-def nic_link_layer(look: Look) -> Answer:
-    return _ports(look, lambda port: _other(_field(port, "functions", "link_layer"), "Ethernet"), "Ethernet")
-
-
-def nic_gid(look: Look) -> Answer:
-    return _ports(look, lambda port: _other(_field(port, "functions", "gid3"), "RoCE v2"), "GID 3: RoCE v2")
-
-
-def nic_mtu(look: Look) -> Answer:
-    wanted = look.shape.mtu
-    if not wanted:
-        return Skip("the shape's MTU is not known")
-    return _ports(look, lambda port: _small(_field(port, "functions", "mtu"), wanted), f">= {wanted}")
-
-
 def _small(mtu: int, wanted: int) -> str:
     return "" if mtu >= wanted else f"MTU {mtu}"
 
@@ -708,43 +694,8 @@ def _ports(look: Look, test: Callable[[Json], str], expected: str) -> Answer:
 # ---- SR-IOV --------------------------------------------------------------------------------------------------------
 
 
-def oca(look: Look) -> Answer:
-    if not look.get("platform.oci"):
-        return Skip("not on OCI")
-    found = look.get("oca.state")
-    return _need(found == "Fully Configured", f"the agent's log: {found}", "Fully Configured")
-
-
-def vf_total(look: Look) -> Answer:
-    wanted = look.shape.vfs_per_pf
-    if not look.sriov:
-        return HOST_MODE
-    return _ports(look, lambda port: _few(_field(port, "functions", "totalvfs"), wanted), f">= {wanted}")
-
-
 def _few(number: int, wanted: int) -> str:
     return "" if number >= wanted else f"firmware offers {number} VF(s)"
-
-
-def vf_count(look: Look) -> Answer:
-    wanted = look.shape.vfs_per_pf
-    if not look.sriov:
-        return HOST_MODE
-
-    def test(port: Json) -> str:
-        number = _field(port, "functions", "numvfs")
-        return "" if number == wanted else f"{number} VF(s)"
-
-    return _ports(look, test, f"{wanted} per port, {look.shape.vf_count} in all")
-
-
-def vf_id(look: Look) -> Answer:
-    wanted = look.shape.vf_id
-    return _vfs(look, lambda vf: _other(_field(vf, "functions", "id"), wanted), wanted)
-
-
-def vf_driver(look: Look) -> Answer:
-    return _vfs(look, lambda vf: _other(_field(vf, "functions", "driver"), "mlx5_core", "no driver"), "mlx5_core")
 
 
 def vf_mtu(look: Look) -> Answer:
@@ -777,17 +728,7 @@ def _vfs(look: Look, test: Callable[[Json], str], expected: str) -> Answer:
     return _each(look.vfs(), "VFs", test, expected) if look.sriov else HOST_MODE
 
 
-def vf_left(look: Look) -> Answer:
-    if look.sriov:
-        return Skip("mode sriov wants VFs")
-    return _ports(look, lambda port: _count(_field(port, "functions", "numvfs"), "VF(s)"), "no VFs")
-
-
 # ---- GPUDirect -----------------------------------------------------------------------------------------------------
-
-
-def nv_peer_mem(look: Look) -> Answer:
-    return _need(not look.get("gpudirect.nv_peer_mem"), "nv_peer_mem is loaded", "nvidia_peermem alone, or DMA-BUF")
 
 
 def _peermem(look: Look, condition: Callable[[], Answer]) -> Answer:
@@ -819,29 +760,6 @@ def _no_dmabuf(look: Look) -> str:
     return "no DMA-BUF: " + "; ".join(text for key, text in lacks.items() if facts.get(key) is False)
 
 
-def peermem_ib_core(look: Look) -> Answer:
-    def condition() -> Answer:
-        if not look.get("gpudirect.peermem.loaded"):
-            return Skip("nvidia_peermem is not loaded")
-        fits = look.get("gpudirect.peermem.matches_ib_core")
-        return _need(fits, "nvidia_peermem does not use the running ib_core", "built against the running OFED")
-
-    return _peermem(look, condition)
-
-
-def peermem_not_registered(look: Look) -> Answer:
-    def condition() -> Answer:
-        if not look.get("gpudirect.peermem.loaded"):
-            return Skip("nvidia_peermem is not loaded")
-        return _need(
-            look.get("gpudirect.peermem.registered"),
-            "nvidia_peermem is loaded, but /sys/kernel/mm/memory_peers has no nv_mem",
-            "registered with ib_core",
-        )
-
-    return _peermem(look, condition)
-
-
 def gpudirect_path(look: Look) -> Answer:
     found, why = look.get("gpudirect.path"), look.document["gpudirect"].get("why") or ""
     if found == "unknown":
@@ -858,33 +776,6 @@ def open_module(look: Look) -> Answer:
     return Skip(f"DMA-BUF lacks more: {', '.join(lacks)}") if lacks else Bad("proprietary kernel modules", "open ones")
 
 
-def peermem_idle(look: Look) -> Answer:
-    if look.driver_absent:
-        return NO_DRIVER
-    if not look.dmabuf or not look.get("gpudirect.peermem.loaded"):
-        return Skip("nvidia_peermem is needed, or not loaded")
-    return _need(
-        look.get("gpudirect.peermem.registered"),
-        "nvidia_peermem is loaded and not registered",
-        "registered or not loaded",
-    )
-
-
-def peermem_persistent(look: Look) -> Answer:
-    def condition() -> Answer:
-        if not look.get("gpudirect.peermem.loaded"):
-            return Skip("nvidia_peermem is not loaded")
-        if look.get("driver.origin") == "operator":
-            return Skip("the driver's DaemonSet loads it")
-        return _need(
-            look.get("gpudirect.peermem.persistent"),
-            "nvidia_peermem is loaded, and nothing in modules-load.d loads it at the next boot",
-            "a line nvidia-peermem in modules-load.d",
-        )
-
-    return _peermem(look, condition)
-
-
 def nvidia_fs(look: Look) -> Answer:
     if not look.get("gpudirect.nvidia_fs"):
         return None
@@ -895,35 +786,6 @@ def nvidia_fs(look: Look) -> Answer:
 
 
 # ---- RDMA subsystem ------------------------------------------------------------------------------------------------
-
-
-def netns_mode(look: Look) -> Answer:
-    if not look.sriov:
-        return Skip("pods on the host network see the host's devices in both modes")
-    found = look.get("rdma.netns")
-    if found == "exclusive":
-        return None
-    if look.get("rdma.reboot_pending"):
-        return Skip("a reboot brings exclusive; see netns-reboot")
-    return Bad(f"RDMA namespace mode {found}", "exclusive")
-
-
-def netns_reboot(look: Look) -> Answer:
-    if not look.sriov:
-        return Skip("pods on the host network see the host's devices in both modes")
-    running, configured = look.get("rdma.netns"), look.get("rdma.netns_configured")
-    if not look.get("rdma.reboot_pending"):
-        return None
-    return Bad(f"{running} now, {configured} after a reboot", "exclusive, now and after a reboot")
-
-
-def netns_persistent(look: Look) -> Answer:
-    if not look.sriov:
-        return Skip("pods on the host network see the host's devices in both modes")
-    if look.get("rdma.netns") != "exclusive":
-        return Skip("the mode is not exclusive")
-    configured = look.get("rdma.netns_configured")
-    return _need(configured != "default", "exclusive now, and nothing configures it for the next boot", "netns_mode=0")
 
 
 def rdma_devices(look: Look) -> Answer:
@@ -938,22 +800,9 @@ def rdma_devices(look: Look) -> Answer:
 # ---- limits --------------------------------------------------------------------------------------------------------
 
 
-def memlock_runtime(look: Look) -> Answer:
-    return _memlock(look, "limits.memlock_runtime", "containers")
-
-
-def memlock_ssh(look: Look) -> Answer:
-    return _memlock(look, "limits.memlock_ssh", "SSH sessions")
-
-
 def _memlock(look: Look, path: str, who: str) -> Answer:
     found = look.get(path)
     return _need(found == "unlimited", f"{who} may lock {found} bytes", "unlimited")
-
-
-def iommu(look: Look) -> Answer:
-    found = look.get("limits.iommu")
-    return _need(found in ("off", "pt"), "the IOMMU translates", "off or passing through (iommu=pt)")
 
 
 def acs(look: Look) -> Answer:
@@ -976,16 +825,6 @@ def relaxed_ordering(look: Look) -> Answer:
         return Bad("off for at least one port", "on for all")
     _all_there("limits.relaxed_ordering", look.ports())
     return None
-
-
-def governor(look: Look) -> Answer:
-    found = look.get("limits.governor")
-    return _need(found == "performance", f"governor {found}", "performance")
-
-
-def time_sync(look: Look) -> Answer:
-    found = look.get("limits.time_sync")
-    return _need(found == "synchronised", found, "synchronised")
 
 
 def default_route(look: Look) -> Answer:
@@ -1044,22 +883,50 @@ def _counted(look: Look, names: Mapping[str, str]) -> Answer:
 
 
 CONDITIONS: dict[str, Callable[[Look], Answer]] = {
-    function.__name__.replace("_", "-"): function
-    for function in (
-        platform, os_image, secure_boot, lockdown, cgroup, runtime, runtime_handler, cdi,
-        driver_absent, driver_origin, driver_old, driver_cuda, fabric_manager, persistence, xid, xid_other, xid_log,
-        gpu_count, gpu_id, gpu_address, gpu_driver, gpu_link, gpu_link_speed, gpu_numa, gpu_ecc, gpu_remap,
-        nic_modules, nic_same_build, ofed_origin,
-        nic_count, nic_id, nic_extra, nic_driver, nic_link, nic_rate, nic_link_layer, nic_gid, nic_mtu, nic_pci_link,
-        nic_firmware, nic_names, nic_gpu_distance, nic_numa, pci_flat,
-        oca, vf_total, vf_count, vf_id, vf_driver, vf_mtu, vf_admin_mac, vf_left,
-        nv_peer_mem, peermem_not_loaded, peermem_ib_core, peermem_not_registered, gpudirect_path, open_module,
-        peermem_idle, peermem_persistent, nvidia_fs,
-        netns_mode, netns_reboot, netns_persistent, rdma_devices,
-        memlock_runtime, memlock_ssh, iommu, acs, relaxed_ordering, governor, time_sync, default_route,
-        link_downed, symbol_errors, out_of_sequence, congestion, pause,
-    )
-}  # fmt: skip
+    "host.platform": platform,
+    "os.image": os_image,
+    "os.runtime": runtime,
+    "driver.old": driver_old,
+    "driver.cuda": driver_cuda,
+    "driver.xid": xid,
+    "driver.xid-other": xid_other,
+    "gpu.missing": gpu_count,
+    "gpu.address": gpu_address,
+    "gpu.link": gpu_link,
+    "gpu.link-speed": gpu_link_speed,
+    "gpu.numa": gpu_numa,
+    "nic.modules": nic_modules,
+    "nic.same-build": nic_same_build,
+    "ofed.origin": ofed_origin,
+    "nic.missing": nic_count,
+    "nic.id": nic_id,
+    "nic.extra": nic_extra,
+    "nic.driver": nic_driver,
+    "nic.link": nic_link,
+    "nic.rate": nic_rate,
+    "nic.pci-link": nic_pci_link,
+    "nic.firmware": nic_firmware,
+    "nic.names": nic_names,
+    "nic.gpu-distance": nic_gpu_distance,
+    "nic.numa": nic_numa,
+    "host.pci-flat": pci_flat,
+    "vf.mtu": vf_mtu,
+    "vf.admin-mac": vf_admin_mac,
+    "peermem.not-loaded": peermem_not_loaded,
+    "gpudirect.path": gpudirect_path,
+    "gpudirect.open-module": open_module,
+    "gpudirect.nvidia-fs": nvidia_fs,
+    "rdma.devices": rdma_devices,
+    "host.acs": acs,
+    "nic.relaxed-ordering": relaxed_ordering,
+    "host.default-route": default_route,
+    "counters.link-downed": link_downed,
+    "counters.symbol-errors": symbol_errors,
+    "counters.out-of-sequence": out_of_sequence,
+    "counters.congestion": congestion,
+    "counters.pause": pause,
+}
+"""Rules that are more than one comparison."""
 
 
 # ---- judging -------------------------------------------------------------------------------------------------------
@@ -1112,7 +979,10 @@ def judge(rules: Table, document: Json, shape: Shape, *, mode: str, profile: Jso
 
 
 def choose(rules: Table, select: Sequence[str] = (), mute: Sequence[str] = ()) -> list[Rule]:
-    """The rules to apply. InputError with the nearest id for one that does not exist, or when none is left."""
+    """The rules to apply; ids of release 0.1 are taken too. InputError with the nearest id for one that does not exist,
+    or when none is left."""
+    new = {rule.id_0_1: rule.id for rule in rules.rules}
+    select, mute = ([new.get(name, name) for name in names] for names in (select, mute))
     ids = [rule.id for rule in rules.rules]
     strange = [name for name in dict.fromkeys((*select, *mute)) if name not in ids]
     if strange:
@@ -1135,7 +1005,8 @@ def _result(rule: Rule, look: Look) -> Result:
     if kind in rule.blind:
         return Result(rule, "unknown", f"not seen from inside {_PLATFORMS.get(kind, kind)}", rule.what)
     try:
-        answer = CONDITIONS[rule.id](look)
+        why = next((text for applies, text in map(SKIPS.__getitem__, rule.unless) if applies(look)), "")
+        answer = Skip(why) if why else _compared(rule, look) if rule.holds else CONDITIONS[rule.id](look)
     except Missing as missing:
         return Result(rule, "unknown", _words(missing, look.document), rule.what)
     if isinstance(answer, Bad):
@@ -1175,4 +1046,5 @@ def _finding(result: Result, subject: str) -> Finding:
         remedy=remedy,
         severity=SEVERITIES[result.status],
         stage=STAGE,
+        id_0_1=result.rule.id_0_1,
     )

@@ -189,7 +189,7 @@ def _forbidden(choice: Choice, site: Site) -> Iterator[Finding]:
             "rdma_ofed",
             f"{pair}: the host's NVIDIA modules were not built for the container's OFED: nvidia_peermem cannot be used",
             expected="open NVIDIA kernel modules, for DMA-BUF",
-            remedy="see the host check gpudirect-path, or let the operator bring the driver too (rdma_driver=operator)",
+            remedy="see the host check gpudirect.path, or let the operator bring the driver too (rdma_driver=operator)",
             severity="warning",
         )
 

@@ -58,8 +58,8 @@ def test_images_of_oci_bring_both_and_each_path_is_judged(cluster: Any) -> None:
     paths = [played.node(name)["host"]["gpudirect"] for name in names]
     assert paths == ["dmabuf", "peermem", "none"], played.output[-3000:]
     assert played.node(names[0])["findings"] == []
-    assert findings_of(played.node(names[1]), "open-module")["severity"] == "warning"
-    missing = findings_of(played.node(names[2]), "peermem-not-loaded")
+    assert findings_of(played.node(names[1]), "gpudirect.open-module")["severity"] == "warning"
+    missing = findings_of(played.node(names[2]), "peermem.not-loaded")
     assert missing["severity"] == "error" and "role peermem" in missing["remedy"]
     assert played.node(names[2])["verdict"] == "fail"
 

@@ -65,9 +65,9 @@ def test_faults_of_hosts_reach_the_report_with_their_remedies(cluster: Any) -> N
     assert {node["host"]["verdict"] for node in mended.report["nodes"]} == {"pass"}, mended.output[-3000:]
 
     # Narrowed to a rule, and one that does not exist.
-    played = here.play("site.yml", "--tags", "host_checks", report="odd", rdma_host_checks_select="['nic-lnik']")
+    played = here.play("site.yml", "--tags", "host_checks", report="odd", rdma_host_checks_select="['nic.lnik']")
     assert played.stage("host_checks")["status"] == "failed"
-    assert "nearest: nic-link" in played.stage("host_checks")["error"]
+    assert "nearest: nic.link" in played.stage("host_checks")["error"]
 
 
 @pytest.mark.e2e
@@ -85,7 +85,7 @@ def test_peermem_is_loaded_where_it_helps_and_refused_elsewhere(cluster: Any) ->
     here = cluster("--gpu-nodes", "3", "--fault", "host-peermem-not-loaded:1")
     names = here.nodes()
     before = here.play("site.yml", "--skip-tags", "nccl_test")
-    assert before.node(names[1])["host"]["rule"] == "peermem-not-loaded"
+    assert before.node(names[1])["host"]["rule"] == "peermem.not-loaded"
     plan = str(here.folder / "report" / "run" / "plan.json")
     playbook = here.folder / "peermem.yml"
     role = {
@@ -107,6 +107,6 @@ def test_peermem_is_loaded_where_it_helps_and_refused_elsewhere(cluster: Any) ->
     assert f"{names[0]} refused: DMA-BUF is possible" in loaded.output
     after = here.play("site.yml", "--tags", "host_checks", report="after")
     assert after.node(names[1])["host"]["gpudirect"] == "peermem", after.node(names[1])
-    assert after.node(names[1])["host"]["rule"] != "peermem-not-loaded"
+    assert after.node(names[1])["host"]["rule"] != "peermem.not-loaded"
     again = here.play(str(playbook), report="again")
     assert f"{names[1]} loaded" not in again.output

@@ -83,10 +83,10 @@ def test_a_healthy_host_of_the_guide_passes(name: str) -> None:
 def test_a_container_and_a_gpu_machine_without_nics_are_told_apart() -> None:
     vm = host_trees.describe("h200-vm")
     found = wrong(statuses(host_trees.tree(vm), vm.shape, **how()))
-    assert (found["nic-count"][0], found["gpu-count"][0], found["gpudirect-path"][0]) == ("fail", "fail", "fail")
+    assert (found["nic.missing"][0], found["gpu.missing"][0], found["gpudirect.path"][0]) == ("fail", "fail", "fail")
     box = host_trees.describe("in-a-container")
     found = wrong(statuses(host_trees.tree(box), box.shape, **how()))
-    assert {status for status, _ in found.values()} == {"unknown"} and "platform" in found
+    assert {status for status, _ in found.values()} == {"unknown"} and "host.platform" in found
 
 
 # --- every fault -----------------------------------------------------------------------------------------------------
@@ -109,9 +109,9 @@ def test_the_fault_is_named_with_its_remedy(fault: Fault) -> None:
 
 # What is told first is what one acts on. Here it is another rule than the fault's own, for the reason given.
 FIRST = {
-    "pci-flat": "platform",  # A shape BM.* in a VM: that comes first.
-    "peermem-not-persistent": "open-module",  # With the open module nothing would need nvidia_peermem.
-    "no-dmabuf": "peermem-not-loaded",  # No path because of it.
+    "pci-flat": "host.platform",  # A shape BM.* in a VM: that comes first.
+    "peermem-not-persistent": "gpudirect.open-module",  # With the open module nothing would need nvidia_peermem.
+    "no-dmabuf": "peermem.not-loaded",  # No path because of it.
 }
 
 
@@ -124,11 +124,11 @@ def test_the_fault_is_told_first(fault: Fault) -> None:
 def possible(fault: Fault, name: str) -> bool:
     """Whether a host of this shape can have it, as far as files/topology knows the shape."""
     shape = host_trees.shape(name)
-    if fault.rule in ("gpu-numa", "nic-numa"):
+    if fault.rule in ("gpu.numa", "nic.numa"):
         return bool(shape.pci_tree)
-    if fault.rule == "fabric-manager":
+    if fault.rule == "driver.fabric-manager":
         return "L40S" not in name  # which has no NVSwitches
-    if fault.rule in ("platform", "pci-flat"):
+    if fault.rule in ("host.platform", "host.pci-flat"):
         return len(shape.pfs) >= 16  # the description passes that many NICs through
     return fault.id != "vf-model" or shape.vf_id != "15b3:1018"  # that is the shape's own
 
@@ -144,13 +144,13 @@ def test_the_fault_is_named_on_other_shapes(fault: Fault, name: str) -> None:
 @pytest.mark.parametrize(
     ("fault", "rule", "words"),
     [
-        ("gpu-link-width=7", "gpu-link", "0000:d8:00.0: x8 of x16"),
-        ("gpu-missing=5", "gpu-count", "0000:a8:00.0"),
-        ("port-down=9", "nic-link", "rdma9 (0000:86:00.1): DOWN, Polling"),
-        ("port-rate=4", "nic-rate", "rdma4 (0000:41:00.0): 25 Gb/s"),
-        ("vfs-missing=15", "vf-count", "rdma15 (0000:d5:00.1): 0 VF(s)"),
-        ("xid-79=6", "xid", "Xid 79 of 0000:c0:00.0"),
-        ("admin-mac-unset=12", "vf-admin-mac", "rdma12v0"),
+        ("gpu-link-width=7", "gpu.link", "0000:d8:00.0: x8 of x16"),
+        ("gpu-missing=5", "gpu.missing", "0000:a8:00.0"),
+        ("port-down=9", "nic.link", "rdma9 (0000:86:00.1): DOWN, Polling"),
+        ("port-rate=4", "nic.rate", "rdma4 (0000:41:00.0): 25 Gb/s"),
+        ("vfs-missing=15", "vf.missing", "rdma15 (0000:d5:00.1): 0 VF(s)"),
+        ("xid-79=6", "driver.xid", "Xid 79 of 0000:c0:00.0"),
+        ("admin-mac-unset=12", "vf.admin-mac", "rdma12v0"),
     ],
 )
 def test_the_place_is_named(fault: str, rule: str, words: str) -> None:
@@ -187,12 +187,12 @@ settings.register_profile("damage", max_examples=300, deadline=None, suppress_he
 
 
 # (fault, rule) -> why the rule may pass when the file is gone.
-GONE = {("nic-extra", "nic-extra"): "a card that the bus does not list is not there"}
+GONE = {("nic-extra", "nic.extra"): "a card that the bus does not list is not there"}
 # Once these passed for want of one file: the fault, its rule, the file.
 WITHOUT = (
-    ("default-route", "default-route", "0000:27:00.0/class"),
-    ("relaxed-ordering", "relaxed-ordering", "0000:97:00.0/class"),
-    ("kernel-update", "nic-same-build", "proc/sys/kernel/osrelease"),
+    ("default-route", "host.default-route", "0000:27:00.0/class"),
+    ("relaxed-ordering", "nic.relaxed-ordering", "0000:97:00.0/class"),
+    ("kernel-update", "nic.same-build", "proc/sys/kernel/osrelease"),
 )
 
 

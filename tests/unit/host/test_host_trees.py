@@ -204,9 +204,9 @@ def test_a_real_machine_without_rdma_nics_fails_and_what_it_hides_is_unknown() -
     shape = data.shapes()["BM.GPU.H200.8"]
     answers = rules.results(table, document(real_tree()), shape, mode="sriov", profile=profile)
     failed = {one.rule.id for one in answers if one.status == "fail"}
-    assert failed == {"gpu-count", "nic-count", "nic-modules", "rdma-devices", "gpudirect-path", "netns-mode"}
+    assert failed == {"gpu.missing", "nic.missing", "nic.modules", "rdma.devices", "gpudirect.path", "netns.mode"}
     unknown = {one.rule.id for one in answers if one.status == "unknown"}
-    assert unknown == {"lockdown", "runtime", "oca", "memlock-ssh", "iommu", "governor"}
+    assert unknown == {"os.lockdown", "os.runtime", "host.oca", "memlock.ssh", "host.iommu", "host.governor"}
 
 
 def test_gpu_half_has_the_files_and_forms_of_a_real_machine() -> None:

@@ -32,8 +32,8 @@ def test_a_healthy_host_passes_and_its_document_is_not_kept(document: dict[str, 
 
 def test_findings_are_about_the_node_that_was_asked_for(document: dict[str, Any]) -> None:
     bad = {**document, "functions": [{**document["functions"][0], "state": "DOWN"}, *document["functions"][1:]]}
-    summary, findings, kept = Judge(PLAN, ["nic-link"], [])("n1", bad, H100)
-    assert (summary["verdict"], summary["rule"], summary["links"]) == ("fail", "nic-link", "15/16")
+    summary, findings, kept = Judge(PLAN, ["nic.link"], [])("n1", bad, H100)
+    assert (summary["verdict"], summary["rule"], summary["links"]) == ("fail", "nic.link", "15/16")
     assert {(item.subject, item.stage) for item in findings} == {("n1", "host_checks")}
     assert kept is bad
 
@@ -54,5 +54,5 @@ def test_no_document_and_no_shape_are_unknown(document: dict[str, Any]) -> None:
 
 
 def test_rules_that_do_not_exist_are_refused_before_anything_is_done() -> None:
-    with pytest.raises(InputError, match="nearest: nic-link"):
+    with pytest.raises(InputError, match=r"nearest: nic\.link"):
         Judge(PLAN, ["nic-lnik"], [])

@@ -209,8 +209,8 @@ def test_the_page_shows_what_the_host_checks_found() -> None:
     page = Page(html.render(report))
     check_numbers(page, report)
     rules = {row[1]: row for row in page.tables["rules"][1:]}
-    assert rules["vf-count"][0] == "error" and rules["vf-count"][3] == "10.140.0.7"
-    assert "sriov again" in rules["vf-count"][5]
+    assert rules["vf.missing"][0] == "error" and rules["vf.missing"][3] == "10.140.0.7"
+    assert "sriov again" in rules["vf.missing"][5]
     assert list(rules) == sorted(rules, key=lambda name: ("error", "unknown", "warning").index(rules[name][0]))
 
 

@@ -73,7 +73,7 @@ def test_host_checks_are_with_their_node() -> None:
     report = checked(samples.fault())
     by_name = {node["name"]: node for node in report["nodes"]}
     assert by_name["10.140.0.7"]["host"]["vfs"] == "15/16"
-    assert by_name["10.140.0.3"]["host"]["rule"] == "peermem-not-registered"
+    assert by_name["10.140.0.3"]["host"]["rule"] == "peermem.not-registered"
     assert by_name["10.140.0.1"]["host"]["verdict"] == "pass"
     assert report["next"] == "ansible-playbook gpuops.rdma.site --tags sriov"
 

@@ -195,7 +195,7 @@ def test_host_rules_judge_by_what_the_plan_says(tmp_path: Path) -> None:
     plan = {"mode": "host", "profile": "current", "driver": "operator", "ofed": "operator"}
     assert Judge(plan, [], [])("node", document, H100)[1] == []
     found = Judge({**plan, "driver": "host", "ofed": "host"}, [], [])("node", document, H100)[1]
-    assert [item.id for item in found] == ["driver-origin", "ofed-origin"]
+    assert [item.id for item in found] == ["driver.origin", "ofed.origin"]
 
 
 def test_a_host_that_is_not_ocis_without_its_operators_lacks_a_driver_only(tmp_path: Path) -> None:
@@ -204,5 +204,5 @@ def test_a_host_that_is_not_ocis_without_its_operators_lacks_a_driver_only(tmp_p
     assert document["platform"]["oci"] is False
     plan = {"mode": "host", "profile": "current", "driver": "host", "ofed": "host"}
     (absent, *others) = Judge(plan, [], [])("node", document, H100)[1]
-    assert absent.id == "driver-absent" and "rdma_driver=operator" in absent.remedy
-    assert "oca" not in {item.id for item in others}
+    assert absent.id == "driver.absent" and "rdma_driver=operator" in absent.remedy
+    assert "host.oca" not in {item.id for item in others}

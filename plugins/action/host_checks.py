@@ -90,7 +90,7 @@ class ActionModule(RdmaAction):
             self.show(line)
         if args["run_dir"]:
             _keep(Path(args["run_dir"]), judged, names, findings, run)
-        bad = [name for name in names if hosts[name]["verdict"] == "fail"]
+        bad = summary.bad(hosts)
         result: dict[str, Any] = {
             "counts": {one: sum(host["verdict"] == one for host in hosts.values()) for one in summary.VERDICTS},
             "hosts": dict(list(hosts.items())[:DETAILS]),
@@ -110,7 +110,7 @@ def _keep(
     base_run.write(folder / f"findings-{STAGE}.json", {"findings": findings})
     for path in folder.glob("host-*.json"):
         path.unlink()
-    for name in [name for name in names if judged[name][0]["verdict"] != "pass" and judged[name][2]][:DETAILS]:
+    for name in [name for name in names if not summary.passes(judged[name][0]) and judged[name][2]][:DETAILS]:
         base_run.write(folder / f"host-{name.replace('/', '_')}.json", judged[name][2])
 
 

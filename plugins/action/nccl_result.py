@@ -5,11 +5,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 import datetime
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Optional, TextIO
+from typing import Any, Optional
 
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import (
@@ -18,19 +17,13 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import (
     NcclRun,
     NcclVerdict,
     Shape,
-    to_dict,
 )
-from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import bandwidth, judge, parse, parse_json, thresholds
-from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import lines as nccl_lines
+from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import bandwidth, judge, parse, thresholds
 from ansible_collections.gpuops.rdma.plugins.module_utils._specs.nccl_result import SPEC
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base.action import RdmaAction
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._nccl import history as nccl_history
-
-CHUNK = 1 << 18
-MAX_JSON = 64 << 20
-MAX_ROWS = 64
-MAX_NAMES = 16
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._nccl import log_file
 
 
 class ActionModule(RdmaAction):
@@ -62,7 +55,7 @@ class ActionModule(RdmaAction):
             "changed": args["record"] and self._record(path, args, wanted, verdicts),
             "verdict": decisive.verdict,
             "reason": decisive.reason,
-            "runs": [_projected(run, verdict) for run, verdict in zip(wanted, verdicts)],
+            "runs": [judge.shown(run, verdict) for run, verdict in zip(wanted, verdicts)],
         }
 
     def _record(
@@ -90,24 +83,9 @@ class ActionModule(RdmaAction):
         path = Path(self._loader.path_dwim(args["src"]))
         try:
             with path.open(encoding="utf-8", errors="replace", newline="\n") as file:
-                return _read(file, path)
+                return log_file.runs(file, path)
         except OSError as error:
             raise InputError(f"Cannot read the NCCL log {path}: {error.strerror}.") from None
-
-
-def _read(file: TextIO, path: Path) -> list[NcclRun]:
-    head = file.read(CHUNK)
-    if not head.lstrip("\ufeff \t\r\n").startswith("{"):
-        return parse.parse(nccl_lines.split(_chunks(head, file)))
-    if path.stat().st_size > MAX_JSON:
-        raise InputError(f"Cannot read {path}: JSON of more than {MAX_JSON >> 20} MiB is not what nccl-tests writes.")
-    return parse_json.parse_json(head + file.read())
-
-
-def _chunks(head: str, file: TextIO) -> Iterator[str]:
-    while head:
-        yield head
-        head = file.read(CHUNK)
 
 
 def _expectations(args: dict[str, Any]) -> tuple[Optional[Shape], Json]:
@@ -127,31 +105,3 @@ def _expectations(args: dict[str, Any]) -> tuple[Optional[Shape], Json]:
     if args["shape"] and shape is None:
         expect["unknown_shape"] = args["shape"]
     return shape, expect
-
-
-def _projected(run: NcclRun, verdict: NcclVerdict) -> Json:
-    """The run for a task's result: the largest rows, and counts instead of one entry per rank."""
-    hosts = list(dict.fromkeys(rank.host for rank in run.ranks))
-    small = to_dict(dataclasses.replace(run, ranks=(), rows=run.rows[-MAX_ROWS:], transport={}))
-    del small["ranks"]
-    return {
-        **small,
-        "verdict": to_dict(verdict),
-        "rows_total": len(run.rows),
-        "gpus": len(run.ranks),
-        "nodes": len(hosts),
-        "hosts": hosts[:MAX_NAMES],
-        "gpu": ", ".join(sorted({rank.gpu for rank in run.ranks})),
-        "transport": _short(run.transport),
-    }
-
-
-def _short(transport: Json) -> Json:
-    groups: Sequence[Json] = transport.get("hcas_by_host") or ()
-    if not transport:
-        return {}
-    return {
-        **transport,
-        "hcas_by_host": [{**group, "hosts": group["hosts"][:MAX_NAMES]} for group in groups[:MAX_NAMES]],
-        "no_gdr_hosts": transport["no_gdr_hosts"][:MAX_NAMES],
-    }

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import datetime
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +14,9 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._nodes import mark
 from ansible_collections.gpuops.rdma.plugins.module_utils._specs.node_mark import SPEC
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import run
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base.action import RdmaAction
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._nodes import marking
 
 SHOWN = 50
-TAKES_OUT = {"cordon", "taint", "exclude"}
 
 
 class ActionModule(RdmaAction):
@@ -26,18 +25,10 @@ class ActionModule(RdmaAction):
     def act(self, args: dict[str, Any]) -> dict[str, Any]:
         plan = run.read_plan(args["plan"])
         verdicts = self._verdicts(plan, args)
-        self._guard(verdicts, args)
-        now = datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
-        changes = {}
-        for node in self._nodes(verdicts):
-            name = node["metadata"]["name"]
-            change = mark.patch(node, *verdicts[name], now, args["measures"])
-            if change:
-                changes[name] = mark.reported(change)
-                self._write(node, change)
+        mark.guard(verdicts, args["measures"], args["max_out"])
+        changes, gone = marking.mark(self.client, verdicts, args["measures"], dry_run=self.check_mode)
         for name, words in list(changes.items())[:SHOWN]:
             self.progress(f"{name}: {verdicts[name][0] or 'undone'}: {', '.join(words)}")
-        gone = sorted(set(verdicts) - self._present)
         return {
             "changed": bool(changes),
             "nodes": dict(list(changes.items())[:SHOWN]),
@@ -58,40 +49,6 @@ class ActionModule(RdmaAction):
             found.update(mark.verdicts(scan))
         return {name: verdict for name, verdict in found.items() if _chosen(name, args)}
 
-    @staticmethod
-    def _guard(verdicts: dict[str, tuple[str, str]], args: dict[str, Any]) -> None:
-        """A wrong threshold must not take a whole cluster out."""
-        bad = sorted(name for name, (verdict, _why) in verdicts.items() if verdict == "fail")
-        limit = args["max_out"] or max(1, len(verdicts) // 10)
-        if TAKES_OUT & set(args["measures"]) and len(bad) > limit:
-            raise InputError(
-                f"Refused to take {len(bad)} of {len(verdicts)} nodes out ({', '.join(bad[:5])}, ...): the limit is "
-                f"{limit}. Set max_out to allow it, or measures to label only."
-            )
-
-    def _nodes(self, verdicts: dict[str, tuple[str, str]]) -> list[Json]:
-        found = []
-        for page in self.client.pages("/api/v1/nodes"):
-            found += [_slim(item) for item in page.get("items") or [] if item["metadata"]["name"] in verdicts]
-        self._present = {node["metadata"]["name"] for node in found}
-        return found
-
-    def _write(self, node: Json, change: Json) -> None:
-        """With the resource version where a list is replaced: a taint that came meanwhile must not be lost."""
-        if "taints" in change.get("spec", {}):
-            version = node["metadata"]["resourceVersion"]
-            change = {**change, "metadata": {**change.get("metadata", {}), "resourceVersion": version}}
-        path = self.client.path("v1", "Node", "", node["metadata"]["name"])
-        self.client.patch(path, change, dry_run=self.check_mode)
-
 
 def _chosen(name: str, args: dict[str, Any]) -> bool:
     return not args["nodes"] or name in args["nodes"]
-
-
-def _slim(node: Json) -> Json:
-    meta, spec = node["metadata"], node.get("spec", {})
-    return {
-        "metadata": {key: meta.get(key) for key in ("name", "labels", "annotations", "resourceVersion")},
-        "spec": {key: spec[key] for key in ("taints", "unschedulable") if key in spec},
-    }

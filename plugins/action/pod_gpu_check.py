@@ -26,13 +26,8 @@ class ActionModule(RdmaAction):
         return result
 
     def _taints(self, selector: str) -> list[Json]:
-        """All that stand on some node of the pool; those of Kubernetes itself come and go with a node's health."""
+        """All that stand on some node of the pool."""
         nodes = self.client.projected("/api/v1/nodes", lambda node: node, label_selector=selector)
         if not nodes:
             raise InputError(f"No node has the labels {selector}: there is no pool whose taints could be read.")
-        found: dict[tuple[str, str], Json] = {}
-        for node in nodes:
-            for one in node["spec"].get("taints") or []:
-                if not one["key"].startswith("node.kubernetes.io/"):
-                    found.setdefault((one["key"], one["effect"]), one)
-        return list(found.values())
+        return pod_gpu.standing(nodes)

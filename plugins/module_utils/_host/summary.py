@@ -127,9 +127,18 @@ def lines(hosts: Mapping[str, Json], findings: Sequence[Finding], limit: int = 1
 
 def message(hosts: Mapping[str, Json], findings: Sequence[Finding]) -> str:
     """One sentence for a failed task."""
-    bad = [name for name, host in hosts.items() if host["verdict"] == "fail"]
+    failed = bad(hosts)
     first = next(iter(telling(findings)), None)
-    if not bad or first is None:
+    if not failed or first is None:
         return ""
     why = f"{first.subject}: {first.id}: {first.found}. {first.remedy}".rstrip()
-    return f"Host checks fail on {len(bad)} of {len(hosts)} hosts: {listed(bad, _NAMED)}. {why}"
+    return f"Host checks fail on {len(failed)} of {len(hosts)} hosts: {listed(failed, _NAMED)}. {why}"
+
+
+def bad(hosts: Mapping[str, Json]) -> list[str]:
+    """Names of the hosts that fail, in the order of ``hosts``."""
+    return [name for name, host in hosts.items() if host["verdict"] == "fail"]
+
+
+def passes(host: Json) -> bool:
+    return bool(host["verdict"] == "pass")

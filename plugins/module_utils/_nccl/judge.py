@@ -9,6 +9,7 @@ physical bounds are printed beside the threshold and do not make the verdict. do
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterable, Sequence
 from typing import Optional
 
@@ -20,6 +21,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import (
     NcclRun,
     NcclVerdict,
     Shape,
+    to_dict,
 )
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.text import listed
 from ansible_collections.gpuops.rdma.plugins.module_utils._nccl.bandwidth import (
@@ -425,3 +427,37 @@ def _verdict(case: _Case, answer: tuple[str, str], row: Optional[NcclRow]) -> Nc
 def worst(verdicts: Sequence[NcclVerdict]) -> Optional[NcclVerdict]:
     """The verdict that decides over several runs; None for none."""
     return min(verdicts, key=lambda item: RANKING.index(item.verdict)) if verdicts else None
+
+
+# --- for a task's result ---------------------------------------------------------------------------------------------
+
+MAX_ROWS = 64
+MAX_NAMES = 16
+
+
+def shown(run: NcclRun, verdict: NcclVerdict) -> Json:
+    """The run for a task's result: the largest rows, and counts instead of one entry per rank."""
+    hosts = list(dict.fromkeys(rank.host for rank in run.ranks))
+    small = to_dict(dataclasses.replace(run, ranks=(), rows=run.rows[-MAX_ROWS:], transport={}))
+    del small["ranks"]
+    return {
+        **small,
+        "verdict": to_dict(verdict),
+        "rows_total": len(run.rows),
+        "gpus": len(run.ranks),
+        "nodes": len(hosts),
+        "hosts": hosts[:MAX_NAMES],
+        "gpu": ", ".join(sorted({rank.gpu for rank in run.ranks})),
+        "transport": _short(run.transport),
+    }
+
+
+def _short(transport: Json) -> Json:
+    groups: Sequence[Json] = transport.get("hcas_by_host") or ()
+    if not transport:
+        return {}
+    return {
+        **transport,
+        "hcas_by_host": [{**group, "hosts": group["hosts"][:MAX_NAMES]} for group in groups[:MAX_NAMES]],
+        "no_gdr_hosts": transport["no_gdr_hosts"][:MAX_NAMES],
+    }

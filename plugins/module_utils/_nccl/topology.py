@@ -687,3 +687,14 @@ class _Reader:
         # NCCL counts bytes.
         if len(text.encode("utf-8", "surrogatepass")) > MAX_STRING:
             raise self.fail(f"a name or value is longer than {MAX_STRING} bytes")
+
+
+def counted(lines: Sequence[str]) -> list[str]:
+    """``net 0000:0c:00.0 1 guid: 0x9a | absent`` of many nets -> one line."""
+    counts: dict[str, int] = {}
+    for line in lines:
+        key, _sep, values = line.partition(": ")
+        side = "the other file" if values.startswith("absent | ") else "this file"
+        text = f"{side} states {key.rpartition(' ')[2]} of {key.partition(' ')[0]}"
+        counts[text] = counts.get(text, 0) + 1
+    return [f"{text} ({number} times)" for text, number in counts.items()]

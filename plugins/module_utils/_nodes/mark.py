@@ -10,12 +10,15 @@ OCI's labels, stay as they are.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Optional
 
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import EXCLUDE_LABEL, UNHEALTHY_TAINT, Json
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.names import VERDICT_LABEL
 
 OWN = "gpuops.rdma/"
+TAKES_OUT = {"cordon", "taint", "exclude"}
+"""Measures after which nothing is scheduled on a node."""
 REASON, TIME = "gpuops.rdma/verdict-reason", "gpuops.rdma/verdict-time"
 """Annotations; the time is UTC, RFC 3339, of the last change of the verdict."""
 EXCLUDE = EXCLUDE_LABEL
@@ -121,3 +124,15 @@ def reported(change: Json) -> list[str]:
     if "taints" in spec:
         words.append("taint" if any(taint["key"] == TAINT["key"] for taint in spec["taints"]) else "untaint")
     return words or ["reason"]
+
+
+def guard(verdicts: Mapping[str, tuple[str, str]], measures: Sequence[str], most: Optional[int]) -> None:
+    """A wrong threshold must not take a whole cluster out: InputError when more than ``most`` nodes would go, by
+    default a tenth."""
+    bad = sorted(name for name, (verdict, _why) in verdicts.items() if verdict == "fail")
+    limit = most or max(1, len(verdicts) // 10)
+    if TAKES_OUT & set(measures) and len(bad) > limit:
+        raise InputError(
+            f"Refused to take {len(bad)} of {len(verdicts)} nodes out ({', '.join(bad[:5])}, ...): the limit is "
+            f"{limit}. Set max_out to allow it, or measures to label only."
+        )

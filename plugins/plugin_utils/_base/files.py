@@ -6,6 +6,8 @@
 from __future__ import annotations
 
 import functools
+import os
+import tempfile
 from pathlib import Path
 from typing import Any, Optional
 
@@ -104,3 +106,16 @@ def version() -> str:
     if manifest.exists():
         return str(load(manifest)["collection_info"]["version"])
     return str(load(FILES.parent / "galaxy.yml")["version"])
+
+
+def replace(path: Path, text: str) -> None:
+    """Whole or not at all, with the rights of the file that it replaces."""
+    try:
+        mode = path.stat().st_mode & 0o7777 if path.exists() else 0o644
+        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        with os.fdopen(handle, "wb") as out:
+            out.write(text.encode("utf-8", "replace"))
+        Path(name).chmod(mode)
+        Path(name).replace(path)
+    except OSError as error:
+        raise InputError(f"Cannot write {path}: {error.strerror}. Give a place in a folder you can write.") from None

@@ -12,10 +12,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from ansible_collections.gpuops.rdma.plugins.action import node_info
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import Gone, InputError
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube.client import Client
 from ansible_collections.gpuops.rdma.plugins.module_utils._specs.node_info import SPEC
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._nodes import info as node_info
 from support.small_sandbox import ROOT, SHAPE, VF, sandbox
 
 pytestmark = pytest.mark.cluster

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import tracemalloc
@@ -87,8 +88,8 @@ def test_bad_input_is_refused(given, words):
 def test_many_rows_are_cut_to_the_last_64():
     many = log(low=8 << 20, step=2) * 1
     run = parse.parse_any(many)[0]
-    run = nccl_result.dataclasses.replace(run, rows=run.rows * 10)
-    small = nccl_result._projected(run, judge.judge(run, shape=None, nodes=None, table={}))
+    run = dataclasses.replace(run, rows=run.rows * 10)
+    small = judge.shown(run, judge.judge(run, shape=None, nodes=None, table={}))
     assert (small["rows_total"], len(small["rows"])) == (110, 64)
 
 

@@ -1,0 +1,70 @@
+# Copyright: gpuops.rdma contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Documents of hosts, as host_info and the host checks leave them. PRIVATE to the collection."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Optional
+
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import DataError, InputError
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json, to_dict
+from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import topology
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import run
+
+
+def document(value: Any) -> Json:
+    """A host document, also as the result of host_info."""
+    inner = value.get("host") if isinstance(value, Mapping) else None
+    found = inner if isinstance(inner, Mapping) else value
+    if not isinstance(found, Mapping) or "gpus" not in found or "functions" not in found:
+        raise InputError("this is no host document: it has no gpus and functions. gpuops.rdma.host_info makes one.")
+    return dict(found)
+
+
+def _named_documents(value: Any) -> Iterator[tuple[str, Json]]:
+    """(name, document): of a mapping by name, a list, one document, or the folder of a run."""
+    if isinstance(value, str):
+        for path in sorted(Path(value).expanduser().glob("host-*.json")):
+            yield path.stem[5:], _named(path.stem[5:], run.read(path))
+    elif isinstance(value, Mapping) and ("functions" in value or isinstance(value.get("host"), Mapping)):
+        found = document(value)
+        yield str(found.get("host") or "host"), found
+    elif isinstance(value, Mapping):
+        for name, item in value.items():
+            yield str(name), _named(str(name), item)
+    elif isinstance(value, (list, tuple)):
+        for number, item in enumerate(value):
+            found = _named(f"entry {number}", item)
+            yield str(found.get("host") or number), found
+    else:
+        raise InputError("hosts must be a mapping of host documents, a list of them, or the folder of a run.")
+
+
+def _named(name: str, value: Any) -> Json:
+    try:
+        return document(value)
+    except (InputError, DataError) as error:
+        raise InputError(f"hosts, {name}: {error}") from None
+
+
+def misfits(system: Optional[topology.Element], hosts: Any, devices: str, most: int) -> Json:
+    """What of the file each node lacks; nodes that have all of it are left out."""
+    if hosts is None or system is None:
+        return {}
+    found: dict[str, list[topology.Misfit]] = {}
+    count = 0
+    for name, one in _named_documents(hosts):
+        count += 1
+        found[name] = topology.fit(system, one, devices)
+    if not count:
+        raise InputError("hosts has no host document, so nothing is known of any node.")
+    unfit = {name: items for name, items in found.items() if any(item.status != "warn" for item in items)}
+    shown = sorted((name for name in found if found[name]), key=lambda name: (name not in unfit, name))
+    return {
+        "fits": not unfit,
+        "unfit": sorted(unfit)[:most],
+        "missing": {name: to_dict(found[name]) for name in shown[:most]},
+    }

@@ -174,3 +174,10 @@ def locked(path: Path) -> Iterator[None]:
 
 def _last_lines(text: str, count: int = 6) -> str:
     return " | ".join(line.strip() for line in text.strip().splitlines()[-count:]) or "no output"
+
+
+if __name__ == "__main__":
+    try:
+        print(ensure(lambda line: print(line, file=sys.stderr, flush=True)))
+    except BuildError as error:
+        sys.exit(f"sandbox: {error}")

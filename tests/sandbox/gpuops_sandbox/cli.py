@@ -107,7 +107,7 @@ def parser() -> argparse.ArgumentParser:
 
     logs = commands.add_parser("logs", help="a component's log")
     logs.add_argument("component", nargs="?", default=CONTROLLERS, choices=(*COMPONENTS, CONTROLLERS))
-    logs.add_argument("--name", default=DEFAULT_NAME)
+    logs.add_argument("--name", help="the sandbox (default: the only one there is)")
     logs.add_argument("-f", "--follow", action="store_true", help="go on as the log grows")
     logs.set_defaults(run=_logs)
 
@@ -178,11 +178,11 @@ def _add_fault_commands(fault: argparse.ArgumentParser) -> None:
     show.add_argument("--kinds", action="store_true", help="the kinds that there are")
     show.set_defaults(run=_fault_list)
     for command in (add, clear, show):
-        command.add_argument("--name", default=DEFAULT_NAME, help="the sandbox (default: %(default)s)")
+        command.add_argument("--name", help="the sandbox (default: the only one there is)")
 
 
 def _add_name(command: argparse.ArgumentParser) -> None:
-    command.add_argument("name", nargs="?", default=DEFAULT_NAME, metavar="NAME", help=f"default: {DEFAULT_NAME}")
+    command.add_argument("name", nargs="?", metavar="NAME", help="default: the only one there is")
     command.add_argument("--name", dest="name_option", metavar="NAME", help="the same as an option")
 
 
@@ -193,11 +193,19 @@ def _count(text: str) -> int:
 
 
 def _sandbox(options: argparse.Namespace) -> Sandbox:
-    """The sandbox that was named, checked: its name becomes a folder's."""
-    name = getattr(options, "name_option", None) or options.name
+    """The sandbox that was named, or the only one there is. A name is checked: it becomes a folder's."""
+    name = getattr(options, "name_option", None) or options.name or _only()
     if not name.replace("-", "").isalnum() or not name[0].isalnum() or name != name.lower() or len(name) > 40:
         raise SandboxError(f"{name!r} cannot be a sandbox's name: use lower-case letters, digits and '-', at most 40")
     return Sandbox(name)
+
+
+def _only() -> str:
+    """The name of the only sandbox; the default name where there is none."""
+    there = names()
+    if len(there) > 1:
+        raise SandboxError(f"which sandbox? There are {', '.join(there)}")
+    return there[0] if there else DEFAULT_NAME
 
 
 # up

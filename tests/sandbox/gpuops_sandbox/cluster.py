@@ -399,11 +399,13 @@ class Sandbox:
         watched = [name for name in [*fleet.gpu_names()[-1:], *fleet.cpu_names()] if name not in broken]
 
         def nodes_ready() -> bool:
+            if not all(_settled(api, name) for name in watched):
+                return False
             states = api.node_states()
-            settled = [name for name, state in states.items() if state.startswith("Ready") != (name in broken)]
-            return len(settled) >= total and all(_settled(api, name) for name in watched)
+            return sum(state.startswith("Ready") != (name in broken) for name, state in states.items()) >= total
 
-        self._wait(nodes_ready, timeout, "not all nodes get Ready ('sandbox logs kwok-controller' may say why)")
+        otherwise = "not all nodes get Ready ('sandbox logs kwok-controller' may say why)"
+        self._wait(nodes_ready, timeout, otherwise, pause=0.2 + total / 1000)
         self._wait(self.controllers_ready, timeout, "the simulated controllers do not start")
 
     def controllers_ready(self) -> bool:
@@ -412,12 +414,12 @@ class Sandbox:
             raise SandboxError("the simulated controllers ended:\n" + "\n".join(lines[-15:]))
         return (self.state / READY_FILE).exists()
 
-    def _wait(self, reached: Callable[[], bool], timeout: float, otherwise: str) -> None:
+    def _wait(self, reached: Callable[[], bool], timeout: float, otherwise: str, pause: float = 0.2) -> None:
         deadline = time.monotonic() + timeout
         while not reached():
             if time.monotonic() > deadline:
                 raise SandboxError(f"sandbox {self.name}: {otherwise}, after {timeout:.0f} s")
-            time.sleep(0.2)
+            time.sleep(pause)
 
     # ending it
 

@@ -37,7 +37,7 @@ WORDS = {"mig": "MIG", "mps": "MPS", "nccl": "NCCL", "oci": "OCI", "url": "URL",
 # Lists whose items are known -> where: a constant of the core, or an option of a module.
 ITEMS = {
     "rdma_collectives": lambda: list(_constant("_plan.resolve", "COLLECTIVES")),
-    "rdma_mark": lambda: list(_constant("_specs.node_mark", "SPEC")["measures"]["choices"]),
+    "rdma_mark": lambda: list(options.module_options("node_mark")["measures"]["choices"]),
 }
 
 

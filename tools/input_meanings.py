@@ -30,7 +30,7 @@ _MAPPING = re.compile(
 
 def mapped(text: str) -> list[tuple[str, str, str]]:
     """(variable of a role, input, its default in Jinja) of each line of YAML that maps an input to a role."""
-    found = (_MAPPING.match(line.strip()) for line in text.splitlines())
+    found = (_MAPPING.match(line.strip()) for line in with_defaults(text).splitlines())
     return [one.group("role", "input", "default") for one in found if one and one["role"] in options.variables()]
 
 

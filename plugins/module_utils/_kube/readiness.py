@@ -6,7 +6,7 @@
 Cluster stages::
 
     cluster_policy(policy) nic_cluster_policy(policy, daemonsets=()) plugin_config(policy, config_map, resource)
-    crd(obj) helm_release(secrets, name) daemonset(obj, allow_zero=False) deployment(obj) pod(obj)
+    crd(obj) daemonset(obj, allow_zero=False) deployment(obj) pod(obj)
     failed_create(events, name) node(facts, labels=()) resource(facts, name, expected)
     ip_pool(pool, nodes, events=()) vf_pod(pod, boot_id="")
 
@@ -323,22 +323,6 @@ def crd(obj: Optional[Json]) -> Status:
     if names and names.get("status") == "False":
         return _broken(f"CRD {_name(obj)} is refused: {_words(names)}", "NamesNotAccepted")
     return _waiting("CRD is not established yet")
-
-
-def helm_release(secrets: Iterable[Json], name: str) -> Status:
-    """The newest revision's state, read from the labels of helm's release Secrets."""
-    mine = [s for s in secrets if _labels(s).get("owner") == "helm" and _labels(s).get("name") == name]
-    if not mine:
-        return _waiting(f"Helm release {name} does not exist yet")
-    newest = max(mine, key=lambda secret: int(_labels(secret).get("version") or 0))
-    state = _labels(newest).get("status", "unknown")
-    if state == "deployed":
-        return _ready(code=state)
-    if state.startswith("pending-"):
-        return _stuck(f"Helm release {name} is in {state}: another helm runs, or one was interrupted", state)
-    if state in ("uninstalling", "uninstalled"):
-        return _waiting(f"Helm release {name} is {state}", code=state)
-    return _broken(f"Helm release {name} is {state}", state)
 
 
 # ---- operators -----------------------------------------------------------------------------------------------------

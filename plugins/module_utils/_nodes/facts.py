@@ -12,7 +12,7 @@
     judge_node(facts, shape, vf_resource="", ids=None) -> [Finding]
     judge_nodes(facts, shapes, vf_resource="", ids=None, expected=None) -> [Finding]
     feature_ids(node_feature) / state_ids(node_state) -> (node, {"15b3:1021": 16})
-    device_ids(names, features, states=()) -> {node: {"source", "ids", "reason"}}
+    known_ids(names, features, states=()) -> {node: {"source", "ids", "reason"}}
     node_row(facts, shape, vf_resource="") -> the node's small dict in results and reports
     summary(facts, shapes, vf_resource="") -> totals, and per shape
 """
@@ -445,17 +445,13 @@ def _id(attributes: Json, vendor: str, device: str) -> str:
     return ":".join(values) if values[0] == MELLANOX and values[1] else ""
 
 
-def device_ids(names: Iterable[str], features: Iterable[Json], states: Iterable[Json] = ()) -> dict[str, Json]:
-    """Per node ``{"source": "NodeFeature" | "SriovNetworkNodeState" | "unknown", "ids": {...}, "reason": ""}``."""
-    return known_ids(names, map(feature_ids, features), map(state_ids, states))
-
-
 def known_ids(
     names: Iterable[str],
     features: Iterable[tuple[str, dict[str, int]]],
     states: Iterable[tuple[str, dict[str, int]]] = (),
 ) -> dict[str, Json]:
-    """As device_ids, from what feature_ids and state_ids have read: the big objects need not be kept."""
+    """Per node ``{"source": "NodeFeature" | "SriovNetworkNodeState" | "unknown", "ids": {...}, "reason": ""}``, from
+    what feature_ids and state_ids have read: the big objects need not be kept."""
     by_source: tuple[tuple[str, dict[str, dict[str, int]]], ...] = (
         ("NodeFeature", _merged(features)),
         ("SriovNetworkNodeState", _merged(states)),

@@ -387,12 +387,6 @@ class Catalogue:
         rank = VERBS.index(verb)
         return frozenset(name for included in VERBS[: rank + 1] for name in table.get(included, ()))
 
-    def resource_of(self, permission: str) -> str:
-        """The resource type that a permission belongs to; "" for an unknown one."""
-        return next(
-            (name for name, table in self.permissions.items() if any(permission in part for part in table.values())), ""
-        )
-
 
 def covers(granted: Statement, wanted: Statement, catalogue: Catalogue) -> Optional[bool]:
     """Whether the right of one statement includes that of the other, ignoring location, subject and condition.

@@ -33,8 +33,6 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import J
 READY, WAITING, BROKEN, APPROVE = "ready", "waiting", "broken", "approve"
 APPROVALS = ("Automatic", "Manual")
 MARKETPLACE = "openshift-marketplace"
-SILENT_SECONDS = 20
-"""A Subscription that has neither state nor condition by then will not get any by itself."""
 
 
 @dataclass(frozen=True)

@@ -434,17 +434,6 @@ def test_crds(conditions, state):
     assert readiness.crd(None).state == "waiting"
 
 
-def test_the_newest_revision_of_a_helm_release_counts():
-    def secret(version, status, name="gpu-operator"):
-        return {"metadata": {"labels": {"owner": "helm", "name": name, "version": str(version), "status": status}}}
-
-    assert readiness.helm_release([], "gpu-operator").state == "waiting"
-    assert readiness.helm_release([secret(9, "failed"), secret(10, "deployed")], "gpu-operator").ready
-    pending = readiness.helm_release([secret(1, "superseded"), secret(2, "pending-upgrade")], "gpu-operator")
-    assert (pending.state, pending.stuck, pending.code) == ("waiting", True, "pending-upgrade")
-    assert readiness.helm_release([secret(1, "failed")], "gpu-operator").state == "broken"
-
-
 # Pools, nodes, VFs.
 
 

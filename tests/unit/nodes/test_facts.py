@@ -9,6 +9,7 @@ import contextlib
 import functools
 import json
 from fractions import Fraction
+from typing import Any
 
 import pytest
 import yaml
@@ -114,6 +115,10 @@ def node(name="10.140.0.1", shape="BM.GPU.H100.8", gpus=8, vfs=16, labels=None, 
 
 def facts(**more):
     return nodes_facts.node_facts(node(**more))
+
+
+def device_ids(names: Any, features: Any, states: Any = ()) -> Any:
+    return nodes_facts.known_ids(names, map(nodes_facts.feature_ids, features), map(nodes_facts.state_ids, states))
 
 
 def test_a_usual_node():
@@ -307,7 +312,7 @@ def feature(name, devices):
 
 def test_device_ids_come_from_node_features(h100):
     pfs = [("15b3", "1021")] * 16 + [("15b3", "101e")] * 16 + [("10de", "2330")] * 8
-    ids = nodes_facts.device_ids(["a", "b", "c"], [feature("a", pfs), feature("b", [("10de", "2330")])])
+    ids = device_ids(["a", "b", "c"], [feature("a", pfs), feature("b", [("10de", "2330")])])
     assert ids["a"] == {"source": "NodeFeature", "ids": {"15b3:1021": 16, "15b3:101e": 16}, "reason": ""}
     assert (ids["b"]["source"], ids["b"]["reason"]) == ("unknown", "no Mellanox device is reported")
     assert "only a probe on the host can determine it" in ids["c"]["reason"]
@@ -321,7 +326,7 @@ def test_device_ids_come_from_recorded_node_states_where_features_are_silent(h10
         for item in load("platform/sriov-network-operator-1.6.0_externally_managed_status_by_hand.json")
         if item["kind"] == "SriovNetworkNodeState"
     ]
-    ids = nodes_facts.device_ids(["10.140.0.1", "10.140.0.4"], [feature("10.140.0.4", [("15B3", "0x1021")])], states)
+    ids = device_ids(["10.140.0.1", "10.140.0.4"], [feature("10.140.0.4", [("15B3", "0x1021")])], states)
     assert ids["10.140.0.1"]["source"] == "SriovNetworkNodeState"
     assert ids["10.140.0.1"]["ids"] == {"15b3:1021": 2, "15b3:101f": 1, "15b3:101e": 2}
     assert ids["10.140.0.4"] == {"source": "NodeFeature", "ids": {"15b3:1021": 1}, "reason": ""}
@@ -329,7 +334,7 @@ def test_device_ids_come_from_recorded_node_states_where_features_are_silent(h10
     assert missing.expected == "16 x 15b3:1021"
     silent = load("platform/sriov-network-operator-1.6.0_target_namespace_missing_no_nic_seen.json")
     states = [item for item in silent if item["kind"] == "SriovNetworkNodeState"]
-    assert nodes_facts.device_ids(["10.140.0.1"], [], states)["10.140.0.1"]["source"] == "unknown"
+    assert device_ids(["10.140.0.1"], [], states)["10.140.0.1"]["source"] == "unknown"
 
 
 @given(JSON)

@@ -517,6 +517,7 @@ CHECKS: dict[str, Callable[[Look], Iterable[Finding]]] = {
 
 def check(look: Look, ignore: Sequence[str] = (), only: Sequence[str] = ()) -> list[Finding]:
     """All findings, the plan's own first; with ``only`` those of these checks. InputError for what is no check."""
+    ignore, only = ([name.rpartition(".")[2] for name in names] for names in (ignore, only))
     strange = sorted({*ignore, *only} - set(CHECKS))
     if strange:
         raise InputError(f"Unknown preflight check(s): {', '.join(strange)}. Known: {', '.join(sorted(CHECKS))}.")

@@ -18,7 +18,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.findings impor
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Finding, Json, masked, to_dict
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.text import counted, listed
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 VERDICTS = ("fail", "incomplete", "degraded", "pass")
 """Worst first."""
 NODE_VERDICTS = ("fail", "incomplete", "shared", "excluded", "pass")
@@ -324,12 +324,23 @@ def _node_table(
         _node_row(plan, node, present.get(node["name"]), mine.get(node["name"], []), node["name"] in tested)
         for node in plan.get("nodes", [])
     ]
-    return sorted(table, key=lambda row: (_NODE_ORDER[row["verdict"]], -_stages_against(row)))
+    return sorted(table, key=lambda row: (_NODE_ORDER[row["verdict"]], -_errors(row)))
 
 
-def _stages_against(row: Json) -> int:
-    """How many stages hold something against a node: their findings may be faces of one fault."""
-    return len({item["stage"] for item in row["findings"] if item["severity"] == "error"})
+def _errors(row: Json) -> int:
+    return sum(item["severity"] == "error" for item in row["findings"])
+
+
+def _merged(findings: Sequence[Json]) -> list[Json]:
+    """A node's findings, worst first, one per id: of those that have seen the same fault the first; what the others
+    found is its ``also``."""
+    kept: dict[str, Json] = {}
+    for item in sorted(findings, key=_severity):
+        one = kept.setdefault(item["id"], {**item, "also": []})
+        one["remedy"] = one["remedy"] or item["remedy"]
+        if item["found"] not in (one["found"], *one["also"]):
+            one["also"].append(item["found"])
+    return list(kept.values())
 
 
 def _node_row(plan: Json, node: Json, now: Optional[Json], findings: Sequence[Json], tested: bool) -> Json:
@@ -351,7 +362,7 @@ def _node_row(plan: Json, node: Json, now: Optional[Json], findings: Sequence[Js
         "isolation": node.get("isolation", ""),
         "memory_gb": node.get("memory_gb") or {},
         "excluded": node["excluded"],
-        "findings": [_shown(item) for item in sorted(findings, key=_severity)],
+        "findings": [_shown(item, ("also",)) for item in _merged(findings)],
     }
 
 
@@ -698,12 +709,11 @@ def locality(place: Json) -> str:
 
 
 def _cause(node: Json) -> str:
-    """The worst finding; else why the node was left out. Findings of one stage are mostly faces of one fault."""
+    """The worst finding, and how many more errors there are; else why the node was left out."""
     telling = [item for item in node["findings"] if item["severity"] in ("error", "unknown")]
     if telling:
-        first = telling[0]
-        more = len({item["stage"] for item in telling if item["severity"] == "error"} - {first["stage"]})
-        return _flat(first["found"]) + (f" (and more from {counted(more, 'other stage')})" if more else "")
+        more = _errors(node) - 1
+        return _flat(telling[0]["found"]) + (f" (and {more} more)" if more > 0 else "")
     return f"left out of the test: {node['excluded']}" if node["excluded"] else ""
 
 

@@ -16,6 +16,8 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import J
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.text import counted, listed
 
 SCHEMA_VERSION = 1
+READS = (1, 2)
+"""Schemas of reports that can be compared."""
 TOLERANCE = 5.0
 """Percent. Runs of one healthy cluster differ by less."""
 LATENCY_BYTES = 1 << 20
@@ -56,8 +58,8 @@ def _check(report: Json, which: str) -> None:
     missing = [key for key in keys if key not in report]
     if missing:
         raise InputError(f"The {which} file is no report.json of gpuops.rdma: it has no {', '.join(missing)}.")
-    if report["schema_version"] != SCHEMA_VERSION:
-        raise InputError(f"The {which} report is of schema {report['schema_version']}; this version reads 1.")
+    if report["schema_version"] not in READS:
+        raise InputError(f"The {which} report is of schema {report['schema_version']}; this version reads 1 and 2.")
 
 
 def _head(report: Json) -> Json:

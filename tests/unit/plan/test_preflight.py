@@ -417,3 +417,12 @@ def test_everything_wrong_at_once_is_told_at_once() -> None:
     wanted = ("permissions", "kubernetes-version", "one-gpu-plugin", "rdma-shared-plugin", "nic-cluster-policy-name")
     wanted += ("ip-pool", "namespaces", "controller-room", "node-image")
     assert errors == {f"preflight.{name}" for name in wanted}
+
+
+def test_a_check_can_be_named_as_its_findings_are() -> None:
+    seen = survey(cluster_policies=[{"name": "a", "state": ""}, {"name": "b", "state": ""}])
+    ignored = preflight.check(look(seen=seen), ["preflight.one-cluster-policy"])
+    assert "preflight.one-cluster-policy" not in {item.id for item in ignored}
+    assert [item.id for item in preflight.check(look(seen=seen), only=["one-cluster-policy"])] == [
+        "preflight.one-cluster-policy"
+    ]

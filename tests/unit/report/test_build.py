@@ -109,14 +109,15 @@ def test_a_node_that_lacks_a_vf_is_named_with_its_cause() -> None:
     seen = [samples.present(node) for node in planned]
     seen[6]["allocatable"][VF] = 15
     remedy = f"ansible-playbook gpuops.rdma.site --tags sriov -e rdma_nodes={BAD}"
-    found = samples.finding(BAD, "error", VF_WORDS, stage="sriov", remedy=remedy)
+    found = {**samples.finding(BAD, "error", VF_WORDS, stage="sriov", remedy=remedy), "id": "vf.missing"}
     report = checked(samples.report(planned, seen=seen, findings=[found]))
     assert report["verdict"] == "fail"
     assert report["reason"] == f"1 of 8 nodes: {BAD} ({VF_WORDS})."
     assert report["next"] == remedy
     assert report["nodes"][0]["name"] == BAD
     assert report["nodes"][0]["vfs"] == {"resource": VF, "expected": 16, "allocatable": 15}
-    assert [item["found"] for item in report["nodes"][0]["findings"]] == [VF_WORDS, f"15 of 16 {VF} allocatable"]
+    (one,) = report["nodes"][0]["findings"]  # one fault, seen by the stage and at the end
+    assert (one["id"], one["found"], one["also"]) == ("vf.missing", VF_WORDS, [f"15 of 16 {VF} allocatable"])
     lines = build.text(report)
     assert lines[1].startswith(BAD) and "15/16" in lines[1] and lines[1].endswith(VF_WORDS)
     assert "(4 more nodes pass)" in lines
@@ -535,7 +536,7 @@ def test_every_key_of_the_schema_is_described() -> None:
 
 def test_the_schema_refuses_a_report_of_another_form() -> None:
     report = samples.report(nodes(1))
-    for damage in ({"verdict": "great"}, {"schema_version": 2}, {"reason": ""}, {"extra": 1}):
+    for damage in ({"verdict": "great"}, {"schema_version": 1}, {"reason": ""}, {"extra": 1}):
         assert list(VALIDATOR.iter_errors({**report, **damage})), damage
 
 

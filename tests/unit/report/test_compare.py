@@ -103,10 +103,14 @@ def test_scans_and_versions() -> None:
     assert "  gone: node 10.140.0.7: " in "\n".join(compare.text(found))
 
 
-@pytest.mark.parametrize("wrong", [{}, {"verdict": "pass"}, {**OLD, "schema_version": 2}])
+@pytest.mark.parametrize("wrong", [{}, {"verdict": "pass"}, {**OLD, "schema_version": 3}])
 def test_what_is_no_report_is_refused(wrong: Json) -> None:
     with pytest.raises(InputError, match="old"):
         compare.compare(wrong, OLD)
+
+
+def test_a_report_of_0_1_can_be_compared() -> None:
+    assert compare.compare({**OLD, "schema_version": 1}, made(when=LATER))["verdict"] == "same"
 
 
 def test_a_strange_tolerance_is_refused() -> None:

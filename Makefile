@@ -24,10 +24,10 @@ export PYTHONPATH := $(CURDIR)/$(COLLECTIONS):$(CURDIR)/tests:$(CURDIR)/tests/sa
 export PYTHONDONTWRITEBYTECODE := 1
 export ANSIBLE_CONFIG := $(CURDIR)/ansible.cfg
 
-.PHONY: help setup demo-setup programs packages demo test lint types unit cluster oci awx e2e molecule consumer gates ee-check test-matrix test-scale bench sandbox-up sandbox-down docs docs-site linkcheck update clean
+.PHONY: help setup demo-setup programs packages demo test lint types unit coverage cluster oci awx e2e molecule molecule-openshift consumer gates ee-check test-matrix test-scale bench sandbox-up sandbox-down docs docs-site linkcheck update clean
 
 help: ## What there is
-	@grep -E '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
+	@grep -E '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-18s %s\n", $$1, $$2}'
 
 $(PYTHON):
 	@$(BASE_PYTHON) -m venv $(VENV)
@@ -79,9 +79,13 @@ demo: sandbox-up ## The main job on simulated GPUs, from nothing to a verdict an
 	  -e rdma_profile=$(PROFILE) -e rdma_shape=$(SHAPE)
 	@echo "GPUs, NICs and bandwidths above are simulated; the control plane is real. make sandbox-down removes it."
 
-# Two at a time: a playbook waits for its cluster more than it computes. Each prints when it is done.
-test: packages setup lint types ## Everything but scale
-	@$(MAKE) --no-print-directory --jobs=2 --keep-going --output-sync=target e2e unit cluster oci awx molecule consumer gates
+# The longest first. A playbook waits for its cluster more than it computes, so there are more lanes than two cores.
+LANES := e2e molecule oci unit cluster molecule-openshift gates lint types consumer awx
+JOBS ?= 3
+
+test: packages setup ## Everything but scale, in lanes side by side
+	@MAKE="$(MAKE)" tools/lanes $(JOBS) $(LANES)
+
 
 lint: $(VENV)/.ready $(LINK) ## ruff, yamllint, ansible-lint, documentation of all plugins and roles
 	@$(BIN)/ruff check .
@@ -96,27 +100,38 @@ types: $(VENV)/.ready $(LINK) ## mypy, strict, on all plugins
 	@MYPYPATH=$(COLLECTIONS) $(BIN)/mypy plugins
 
 unit: $(VENV)/.ready $(LINK) ## The core, without Ansible and without a cluster
+	@$(PYTHON) -m pytest tests/unit -q -n 2
+
+coverage: $(VENV)/.ready $(LINK) ## Which lines of plugins the unit tests run
 	@$(PYTHON) -m pytest tests/unit -q -n 2 --cov=plugins --cov-report=term:skip-covered
 
 cluster: setup ## Plugins against the sandbox's API server
-	@$(PYTHON) -m pytest tests/integration/cluster -q --durations=10 --durations-min=20
+	@$(PYTHON) -m pytest tests/integration/cluster -q -n 2 --dist loadfile --durations=10 --durations-min=20
 
 oci: setup ## OCI modules and playbooks, with the real SDK against a fake OCI
-	@$(PYTHON) -m pytest tests/integration/oci -q --durations=10 --durations-min=20
+	@$(PYTHON) -m pytest tests/integration/oci -q -n 2 --dist loadfile --durations=10 --durations-min=20
 
 awx: setup ## The AWX data set, applied twice to a stand-in of AWX's API by the real awx.awx modules
 	@$(PYTHON) -m pytest tests/integration/awx -q
 
 e2e: setup ## Whole playbooks against sandboxes: shapes, faults, second runs
-	@$(PYTHON) -m pytest tests/integration/e2e -q --durations=10 --durations-min=20
+	@$(PYTHON) -m pytest tests/integration/e2e -q -n 2 --maxschedchunk 1 --durations=10 --durations-min=20
 
 # What a killed run left goes first. Molecule's own state stays in this checkout: elsewhere it would be shared by all
 # folders of the same name.
-molecule: export MOLECULE_EPHEMERAL_DIRECTORY := $(CURDIR)/.cache/molecule-state
-molecule: setup ## A Molecule scenario per role, each on what the ones before it left: SCENARIOS="control_node plan ..."
+define molecule
 	@$(BIN)/molecule destroy --scenario-name default --no-report >/dev/null
-	@$(BIN)/molecule test --report $(addprefix --scenario-name ,$(SCENARIOS))
-	@GPUOPS_MOLECULE_PLATFORM=openshift $(BIN)/molecule test --report $(addprefix --scenario-name ,$(OPENSHIFT_SCENARIOS))
+	@$(BIN)/molecule test --report $(addprefix --scenario-name ,$(1))
+endef
+
+molecule: export MOLECULE_EPHEMERAL_DIRECTORY := $(CURDIR)/.cache/molecule-state-oke
+molecule: setup ## A Molecule scenario per role, each on what the ones before it left: SCENARIOS="control_node plan ..."
+	$(call molecule,$(SCENARIOS))
+
+molecule-openshift: export MOLECULE_EPHEMERAL_DIRECTORY := $(CURDIR)/.cache/molecule-state-openshift
+molecule-openshift: export GPUOPS_MOLECULE_PLATFORM := openshift
+molecule-openshift: setup ## The same for the roles of OpenShift
+	$(call molecule,$(OPENSHIFT_SCENARIOS))
 
 consumer: setup ## Roles from the built artefact, in a project that is not this one
 	@$(PYTHON) tools/consumer

@@ -11,50 +11,27 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import pytest
 import yaml
 
 from support.paths import ROOT
+from support.sandboxes import ANSIBLE, SHAPE, Cluster, Pool
 
-SANDBOX = [sys.executable, str(ROOT / "tests/sandbox/sandbox")]
 CHARTS = ROOT / "tests" / "sandbox" / "charts"
-ANSIBLE = str(Path(sys.executable).with_name("ansible"))
 WITHOUT = "gpu-operator,network-operator,nfd,nv-ipam,node-agent,multus"
 LAUNCHERS = ("mpi", "volcano")
-SHAPE = "BM.GPU.H100.8"
 GPUS = {"nvidia.com/gpu": "8", "nvidia.com/sriov_rdma_vf": "16"}
 BLOCK = 4
 """Nodes in a block of the plan."""
 
 
-@dataclass
-class Cluster:
-    name: str
-    kubeconfig: Path
-    nodes: list[str] = field(default_factory=list)
-
-    def run(self, *command: str, text: str | None = None) -> str:
-        """What it prints; ``text`` is its input."""
-        argv = [*SANDBOX, "exec", self.name, "--", *command]
-        done = subprocess.run(argv, input=text, capture_output=True, text=True)
-        assert done.returncode == 0, f"{' '.join(command)}: {done.stdout[-500:]}{done.stderr[-1000:]}"
-        return done.stdout
-
-    def json(self, *command: str) -> Any:
-        return json.loads(self.run(*command, "-o", "json"))
+class Nccl(Cluster):
+    """A sandbox on which NCCL jobs can run."""
 
     def node(self, name: str) -> Any:
         return self.json("kubectl", "get", "node", name)
-
-    def apply(self, *objects: dict[str, Any]) -> None:
-        self.run("kubectl", "apply", "-f", "-", text=yaml.safe_dump_all(objects))
-
-    def fault(self, verb: str, *faults: str) -> None:
-        subprocess.run([*SANDBOX, "fault", verb, "--name", self.name, *faults], check=True, capture_output=True)
 
     def devices(self, node: str, **more: str) -> None:
         values = {**GPUS, **more}
@@ -68,29 +45,20 @@ class Cluster:
 
 
 @contextlib.contextmanager
-def nccl_cluster(kind: str, folder: Path, gpu_nodes: int) -> Iterator[Cluster]:
-    name, kubeconfig = f"{kind}-{os.getpid()}", folder / "config"
-    up = [*SANDBOX, "up", "--name", name, "--gpu-nodes", str(gpu_nodes), "--without", WITHOUT, "--small-nodes"]
-    done = subprocess.run([*up, "--kubeconfig", str(kubeconfig)], capture_output=True, text=True)
-    if done.returncode:
-        pytest.fail(f"sandbox up: {done.stdout[-500:]}{done.stderr[-500:]}")
-    try:
-        made = Cluster(name, kubeconfig)
-        made.run("kubectl", "apply", "--server-side", "-f", str(CHARTS / "mpi-operator.yaml"))
+def nccl_cluster(pool: Pool, folder: Path, gpu_nodes: int) -> Iterator[Nccl]:
+    """With that many GPU nodes, each of which offers GPUs and VFs, both launchers and a namespace for jobs."""
+    with pool.lease(folder, "--gpu-nodes", str(gpu_nodes), "--without", WITHOUT) as lent:
+        made = Nccl(lent.sandbox, folder)
+        made.kubectl("apply", "--server-side", "-f", str(CHARTS / "mpi-operator.yaml"))
         place = ("-n", "volcano-system", "--create-namespace", "--wait")
         made.run("helm", "install", "volcano", str(CHARTS / "volcano"), *place)
-        made.run("kubectl", "create", "namespace", "gpuops-nccl")
-        found = made.json("kubectl", "get", "nodes", "-l", f"node.kubernetes.io/instance-type={SHAPE}")
-        names = [item["metadata"]["name"] for item in found["items"]]
-        made.nodes = sorted(names, key=lambda one: tuple(int(part) for part in one.split(".")))
-        for node in made.nodes:
+        made.kubectl("create", "namespace", "gpuops-nccl")
+        for node in made.nodes():
             made.devices(node)
         yield made
-    finally:
-        subprocess.run([*SANDBOX, "down", name], capture_output=True)
 
 
-def plan_file(cluster: Cluster, folder: Path, mode: str = "sriov", **more: Any) -> Path:
+def plan_file(cluster: Nccl, folder: Path, mode: str = "sriov", **more: Any) -> Path:
     shape = yaml.safe_load((ROOT / "files" / "topology" / f"{SHAPE}.yml").read_text())
     entry = {
         "name": "nccl-h100-8",
@@ -113,7 +81,7 @@ def plan_file(cluster: Cluster, folder: Path, mode: str = "sriov", **more: Any) 
     }
     nodes = [
         {"name": name, "shape": SHAPE, "excluded": "", "locality": {"local_block": f"block{i // BLOCK}"}}
-        for i, name in enumerate(cluster.nodes)
+        for i, name in enumerate(cluster.nodes())
     ]
     plan = {
         "schema_version": 1,
@@ -131,7 +99,7 @@ def plan_file(cluster: Cluster, folder: Path, mode: str = "sriov", **more: Any) 
     return path
 
 
-def argv_of(cluster: Cluster, module: str, check: bool = False, **args: Any) -> tuple[list[str], dict[str, str]]:
+def argv_of(cluster: Nccl, module: str, check: bool = False, **args: Any) -> tuple[list[str], dict[str, str]]:
     """(command, environment) of one task."""
     given = {"kubeconfig": str(cluster.kubeconfig), **args}
     argv = [ANSIBLE, "localhost", "-m", f"gpuops.rdma.{module}", "-a", json.dumps(given)]
@@ -140,7 +108,7 @@ def argv_of(cluster: Cluster, module: str, check: bool = False, **args: Any) -> 
     return argv, {**env, "ANSIBLE_COLLECTIONS_PATH": str(ROOT / ".cache" / "collections")}
 
 
-def act(cluster: Cluster, module: str, plan: Path, writes: str, **args: Any) -> dict[str, Any]:
+def act(cluster: Nccl, module: str, plan: Path, writes: str, **args: Any) -> dict[str, Any]:
     """One task; its result with the display's text as ``output`` and the file ``writes`` of its run as ``document``."""
     argv, env = argv_of(cluster, module, plan=str(plan), **args)
     done = subprocess.run(argv, capture_output=True, text=True, env=env, cwd=ROOT, timeout=240)

@@ -6,34 +6,20 @@
 from __future__ import annotations
 
 import contextlib
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import pytest
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import NotFound
-from ansible_collections.gpuops.rdma.plugins.module_utils._kube.client import Client
 
-from support.paths import ROOT
+from support.sandboxes import SHAPE, Cluster, Pool
 
-SANDBOX = [sys.executable, str(ROOT / "tests/sandbox/sandbox")]
-SHAPE = "BM.GPU.H100.8"
 VF = "nvidia.com/sriov_rdma_vf"
 
 
-@dataclass
-class Cluster:
-    name: str
-    kubeconfig: Path
-    client: Client
-
-    def sandbox(self, *command: str) -> str:
-        done = subprocess.run([*SANDBOX, *command, "--name", self.name], capture_output=True, text=True, check=True)
-        return done.stdout
+class Small(Cluster):
+    """A sandbox without simulated operators: the tests play them."""
 
     def offer(self, node: str, **resources: int) -> None:
         """Sets what a node offers; ``gpus`` and ``vfs`` are the two names that matter here."""
@@ -96,13 +82,8 @@ class Cluster:
 
 
 @contextlib.contextmanager
-def sandbox(name: str, folder: Path, gpu_nodes: int) -> Iterator[Cluster]:
-    kubeconfig = folder / "kubeconfig"
-    up = [*SANDBOX, "up", "--name", name, "--gpu-nodes", str(gpu_nodes), "--cpu-nodes", "1", "--without", "all"]
-    done = subprocess.run([*up, "--small-nodes", "--kubeconfig", str(kubeconfig)], capture_output=True, text=True)
-    if done.returncode:
-        pytest.fail(f"sandbox up: {done.stdout}{done.stderr}")
-    try:
-        yield Cluster(name, kubeconfig, Client.connect({"kubeconfig": str(kubeconfig)}))
-    finally:
-        subprocess.run([*SANDBOX, "down", name], capture_output=True, text=True)
+def small_sandbox(pool: Pool, folder: Path, gpu_nodes: int) -> Iterator[Small]:
+    """With that many GPU nodes, and one without GPU."""
+    options = ("--gpu-nodes", str(gpu_nodes), "--cpu-nodes", "1", "--without", "all")
+    with pool.lease(folder, *options) as lent:
+        yield Small(lent.sandbox, folder)

@@ -22,7 +22,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._host import objects
 from ansible_collections.gpuops.rdma.plugins.module_utils._host.objects import PROBE
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._host import run as host_run
 from support import host_trees
-from support.small_sandbox import SHAPE, sandbox
+from support.small_sandbox import SHAPE, small_sandbox
 
 pytestmark = pytest.mark.cluster
 NODES = ["10.140.0.1", "10.140.0.2", "10.140.0.3"]
@@ -35,8 +35,8 @@ PLAN = {
 
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory):
-    with sandbox(f"probe-{os.getpid()}", tmp_path_factory.mktemp("probe"), len(NODES)) as cluster:
+def cluster(pool, tmp_path_factory):
+    with small_sandbox(pool, tmp_path_factory.mktemp("probe"), len(NODES)) as cluster:
         yield cluster
 
 

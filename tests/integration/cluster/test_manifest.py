@@ -5,22 +5,22 @@
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 import pytest
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import DeadlinePassed, InputError
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube import objects
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._kube.writer import Writer
-from support.small_sandbox import Cluster, sandbox
+from support.sandboxes import Pool
+from support.small_sandbox import Small, small_sandbox
 
 pytestmark = pytest.mark.cluster
 CLAIM = {"spec": {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Mi"}}}}
 
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    with sandbox(f"manifest-{os.getpid()}", tmp_path_factory.mktemp("manifest"), 0) as cluster:
+def cluster(pool: Pool, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    with small_sandbox(pool, tmp_path_factory.mktemp("manifest"), 0) as cluster:
         yield cluster
 
 
@@ -29,11 +29,11 @@ def obj(kind: str, name: str, namespace: str = "", **more: Any) -> dict[str, Any
     return {"apiVersion": "v1", "kind": kind, "metadata": {**meta, **more.pop("meta", {})}, **more}
 
 
-def writer(cluster: Cluster, said: list[str] | None = None, dry_run: bool = False) -> Writer:
+def writer(cluster: Small, said: list[str] | None = None, dry_run: bool = False) -> Writer:
     return Writer(cluster.client, dry_run, (said if said is not None else []).append)
 
 
-def ours(cluster: Cluster) -> None:
+def ours(cluster: Small) -> None:
     for item in (obj("Namespace", "own"), obj("Namespace", "shared"), obj("ConfigMap", "a", "own")):
         writer(cluster).apply(objects.owned(item))
     writer(cluster).apply(objects.owned(obj("ConfigMap", "a", "default")))
@@ -49,15 +49,15 @@ def claims_stay(item: dict[str, Any]) -> str:
     return "it has data" if item["kind"] == "PersistentVolumeClaim" else ""
 
 
-def there(cluster: Cluster, kind: str, name: str, namespace: str = "") -> bool:
+def there(cluster: Small, kind: str, name: str, namespace: str = "") -> bool:
     found = cluster.client.find(cluster.client.path("v1", kind, namespace, name))
     return found is not None and "deletionTimestamp" not in found["metadata"]
 
 
-def test_somebody_elses_object_is_neither_changed_nor_removed(cluster: Cluster) -> None:
+def test_somebody_elses_object_is_neither_changed_nor_removed(cluster: Small) -> None:
     cluster.client.apply(obj("ConfigMap", "foreign", "default", data={"a": "1"}))
     wanted = objects.owned(obj("ConfigMap", "foreign", "default", data={"a": "2"}))
-    with pytest.raises(InputError, match="so it is somebody else's"):
+    with pytest.raises(InputError, match="so this collection does not manage it"):
         writer(cluster).apply(wanted)
     said: list[str] = []
     assert writer(cluster, said).remove(wanted) is None
@@ -65,7 +65,7 @@ def test_somebody_elses_object_is_neither_changed_nor_removed(cluster: Cluster) 
     assert there(cluster, "ConfigMap", "foreign", "default")
 
 
-def test_everything_of_ours_goes_and_nothing_else(cluster: Cluster) -> None:
+def test_everything_of_ours_goes_and_nothing_else(cluster: Small) -> None:
     ours(cluster)
     predicted = writer(cluster, dry_run=True).sweep(objects.KINDS, objects.SELECTOR, 60, claims_stay)
     assert there(cluster, "Namespace", "own")
@@ -93,7 +93,7 @@ def test_everything_of_ours_goes_and_nothing_else(cluster: Cluster) -> None:
     assert writer(cluster).sweep(objects.KINDS, objects.SELECTOR, 60) == []
 
 
-def test_what_does_not_go_is_named(cluster: Cluster) -> None:
+def test_what_does_not_go_is_named(cluster: Small) -> None:
     held = objects.owned(obj("ConfigMap", "held", "default", meta={"finalizers": ["example.com/hold"]}))
     writer(cluster).apply(held)
     with pytest.raises(DeadlinePassed, match="ConfigMap default/held"):

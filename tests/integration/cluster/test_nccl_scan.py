@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.nccl_cluster import BLOCK, ROOT, Cluster, argv_of, nccl_cluster, plan_file
+from support.nccl_cluster import BLOCK, ROOT, Nccl, argv_of, nccl_cluster, plan_file
 from support.nccl_cluster import act as task
+from support.sandboxes import Pool
 
 pytestmark = pytest.mark.cluster
 
@@ -25,18 +26,18 @@ LABEL = "oci.oraclecloud.com/rdma.local_block_id"
 
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    with nccl_cluster("scan", tmp_path_factory.mktemp("kube"), NODES) as made:
-        for i, node in enumerate(made.nodes):
+def cluster(pool: Pool, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nccl]:
+    with nccl_cluster(pool, tmp_path_factory.mktemp("kube"), NODES) as made:
+        for i, node in enumerate(made.nodes()):
             made.run("kubectl", "label", "node", node, f"{LABEL}=block{i // BLOCK}", "--overwrite")
         yield made
 
 
-def act(cluster: Cluster, module: str, plan: Path, **args: Any) -> dict[str, Any]:
+def act(cluster: Nccl, module: str, plan: Path, **args: Any) -> dict[str, Any]:
     return task(cluster, module, plan, "scan-h100-8.json", **args)
 
 
-def scan(cluster: Cluster, plan: Path, **args: Any) -> dict[str, Any]:
+def scan(cluster: Nccl, plan: Path, **args: Any) -> dict[str, Any]:
     return act(cluster, "nccl_scan", plan, **{"grace": 4, "timeout": 60, **args})
 
 
@@ -46,7 +47,7 @@ def named(result: dict[str, Any]) -> list[tuple[str, str]]:
 
 
 @pytest.mark.parametrize(("launcher", "mode"), [("mpi", "sriov"), ("volcano", "host")])
-def test_healthy_nodes_pass_and_nothing_is_left(cluster: Cluster, tmp_path: Path, launcher: str, mode: str) -> None:
+def test_healthy_nodes_pass_and_nothing_is_left(cluster: Nccl, tmp_path: Path, launcher: str, mode: str) -> None:
     result = scan(cluster, plan_file(cluster, tmp_path, mode), launcher=launcher)
     assert result["verdict"] == "pass", result
     document = result["document"]
@@ -60,8 +61,8 @@ def test_healthy_nodes_pass_and_nothing_is_left(cluster: Cluster, tmp_path: Path
 
 
 @pytest.mark.parametrize(("launcher", "mode"), [("mpi", "host"), ("volcano", "sriov")])
-def test_each_fault_is_named_as_what_it_is(cluster: Cluster, tmp_path: Path, launcher: str, mode: str) -> None:
-    node, rail = cluster.nodes[1], cluster.nodes[6]
+def test_each_fault_is_named_as_what_it_is(cluster: Nccl, tmp_path: Path, launcher: str, mode: str) -> None:
+    node, rail = cluster.nodes()[1], cluster.nodes()[6]
     faults = (f"slow-nic:{node}", f"slow-rail:{rail}:5", "slow-cross-block:0:1")
     cluster.fault("add", *faults)
     try:
@@ -79,8 +80,8 @@ def test_each_fault_is_named_as_what_it_is(cluster: Cluster, tmp_path: Path, lau
     assert cluster.left() == []
 
 
-def test_a_worker_that_dies_convicts_its_node_only(cluster: Cluster, tmp_path: Path) -> None:
-    node = cluster.nodes[2]
+def test_a_worker_that_dies_convicts_its_node_only(cluster: Nccl, tmp_path: Path) -> None:
+    node = cluster.nodes()[2]
     cluster.fault("add", f"job-pod-dies:{node}")
     try:
         result = scan(cluster, plan_file(cluster, tmp_path))
@@ -91,8 +92,8 @@ def test_a_worker_that_dies_convicts_its_node_only(cluster: Cluster, tmp_path: P
     assert cluster.left() == []
 
 
-def test_a_node_without_room_is_told_and_does_not_hold_up_the_others(cluster: Cluster, tmp_path: Path) -> None:
-    node = cluster.nodes[3]
+def test_a_node_without_room_is_told_and_does_not_hold_up_the_others(cluster: Nccl, tmp_path: Path) -> None:
+    node = cluster.nodes()[3]
     cluster.devices(node, **{"nvidia.com/gpu": "7"})
     try:
         result = scan(cluster, plan_file(cluster, tmp_path))
@@ -103,10 +104,10 @@ def test_a_node_without_room_is_told_and_does_not_hold_up_the_others(cluster: Cl
     assert cluster.left() == []
 
 
-def test_an_interrupted_scan_gives_the_gpus_back_and_goes_on(cluster: Cluster, tmp_path: Path) -> None:
+def test_an_interrupted_scan_gives_the_gpus_back_and_goes_on(cluster: Nccl, tmp_path: Path) -> None:
     plan = plan_file(cluster, tmp_path)
     state = plan.parent / "scan-h100-8.state.jsonl"
-    rail = cluster.nodes[5]
+    rail = cluster.nodes()[5]
     cluster.fault("add", f"slow-rail:{rail}:2")
     try:
         argv, env = argv_of(cluster, "nccl_scan", plan=str(plan), parallel=1)
@@ -131,7 +132,7 @@ def test_an_interrupted_scan_gives_the_gpus_back_and_goes_on(cluster: Cluster, t
     assert [logs.count(f"{one}> gpuops: exit") for one in before] == [1] * len(before)
 
 
-def test_check_mode_and_plan_only_make_nothing(cluster: Cluster, tmp_path: Path) -> None:
+def test_check_mode_and_plan_only_make_nothing(cluster: Nccl, tmp_path: Path) -> None:
     plan = plan_file(cluster, tmp_path)
     result = scan(cluster, plan, check=True)
     assert "round 1: 4 pairs inside 2 blocks" in result["scans"][0]["outline"], result
@@ -140,7 +141,7 @@ def test_check_mode_and_plan_only_make_nothing(cluster: Cluster, tmp_path: Path)
     assert cluster.left() == []
 
 
-def test_a_foreign_job_of_the_same_name_is_left_alone(cluster: Cluster, tmp_path: Path) -> None:
+def test_a_foreign_job_of_the_same_name_is_left_alone(cluster: Nccl, tmp_path: Path) -> None:
     cluster.run("kubectl", "create", "configmap", "scan-h100-8-files", "-n", "gpuops-nccl", "--from-literal=a=b")
     try:
         result = scan(cluster, plan_file(cluster, tmp_path))
@@ -149,14 +150,14 @@ def test_a_foreign_job_of_the_same_name_is_left_alone(cluster: Cluster, tmp_path
     assert "FAILED!" in result["output"] and "not this collection's" in result["msg"]
 
 
-def test_marks_are_set_and_undone_and_nobody_elses_touched(cluster: Cluster, tmp_path: Path) -> None:
-    bad, held = cluster.nodes[1], cluster.nodes[2]
+def test_marks_are_set_and_undone_and_nobody_elses_touched(cluster: Nccl, tmp_path: Path) -> None:
+    bad, held = cluster.nodes()[1], cluster.nodes()[2]
     plan = plan_file(cluster, tmp_path)
     cluster.run("kubectl", "cordon", held)
     before = cluster.node(bad)["metadata"]["labels"]
     document = {
-        "nodes": cluster.nodes,
-        "good": [name for name in cluster.nodes if name != bad],
+        "nodes": cluster.nodes(),
+        "good": [name for name in cluster.nodes() if name != bad],
         "unresolved": {},
         "convicted": [{"node": bad, "found": "rdma5 (mlx5_6): 11.9 of 24 GB/s"}],
     }
@@ -177,7 +178,7 @@ def test_marks_are_set_and_undone_and_nobody_elses_touched(cluster: Cluster, tmp
     again = act(cluster, "node_mark", plan, measures=every)
     assert again["changed"] is False, again
 
-    document.update(good=cluster.nodes, convicted=[])
+    document.update(good=cluster.nodes(), convicted=[])
     (plan.parent / "scan-h100-8.json").write_text(json.dumps(document))
     act(cluster, "node_mark", plan, measures=every)
     node = cluster.node(bad)
@@ -191,10 +192,10 @@ def test_marks_are_set_and_undone_and_nobody_elses_touched(cluster: Cluster, tmp
     assert not [key for key in cluster.node(bad)["metadata"]["labels"] if key.startswith("gpuops.rdma/")]
 
 
-def test_a_wrong_threshold_takes_no_cluster_out(cluster: Cluster, tmp_path: Path) -> None:
+def test_a_wrong_threshold_takes_no_cluster_out(cluster: Nccl, tmp_path: Path) -> None:
     plan = plan_file(cluster, tmp_path)
-    bad = [{"node": name, "found": "slow"} for name in cluster.nodes[:3]]
-    document = {"nodes": cluster.nodes, "good": cluster.nodes[3:], "unresolved": {}, "convicted": bad}
+    bad = [{"node": name, "found": "slow"} for name in cluster.nodes()[:3]]
+    document = {"nodes": cluster.nodes(), "good": cluster.nodes()[3:], "unresolved": {}, "convicted": bad}
     (plan.parent / "scan-h100-8.json").write_text(json.dumps(document))
     result = act(cluster, "node_mark", plan, measures=["cordon"])
     assert "FAILED!" in result["output"] and "the limit is 1" in result["msg"]

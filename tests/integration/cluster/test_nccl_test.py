@@ -15,9 +15,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.nccl_cluster import LAUNCHERS, ROOT, Cluster, act, nccl_cluster, plan_file
+from support.nccl_cluster import LAUNCHERS, ROOT, Nccl, act, nccl_cluster, plan_file
 from support.nccl_cluster import argv_of as command
 from support.paths import upstream
+from support.sandboxes import Pool
 
 pytestmark = pytest.mark.cluster
 
@@ -25,22 +26,22 @@ NODES = 4
 
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    with nccl_cluster("nccl", tmp_path_factory.mktemp("kube"), NODES) as made:
+def cluster(pool: Pool, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nccl]:
+    with nccl_cluster(pool, tmp_path_factory.mktemp("kube"), NODES) as made:
         yield made
 
 
-def argv_of(cluster: Cluster, plan: Path, **args: Any) -> tuple[list[str], dict[str, str]]:
+def argv_of(cluster: Nccl, plan: Path, **args: Any) -> tuple[list[str], dict[str, str]]:
     return command(cluster, "nccl_test", plan=str(plan), **{"grace": 4, **args})
 
 
-def nccl_test(cluster: Cluster, plan: Path, **args: Any) -> dict[str, Any]:
+def nccl_test(cluster: Nccl, plan: Path, **args: Any) -> dict[str, Any]:
     return act(cluster, "nccl_test", plan, "nccl-h100-8.json", **{"grace": 4, **args})
 
 
 @pytest.mark.parametrize("mode", ["sriov", "host"])
 @pytest.mark.parametrize("launcher", LAUNCHERS)
-def test_healthy_nodes_pass_and_nothing_is_left(cluster: Cluster, tmp_path: Path, launcher: str, mode: str) -> None:
+def test_healthy_nodes_pass_and_nothing_is_left(cluster: Nccl, tmp_path: Path, launcher: str, mode: str) -> None:
     result = nccl_test(cluster, plan_file(cluster, tmp_path, mode), launcher=launcher)
     assert result["verdict"] == "pass", result
     document = result["document"]
@@ -55,8 +56,8 @@ def test_healthy_nodes_pass_and_nothing_is_left(cluster: Cluster, tmp_path: Path
 
 
 @pytest.mark.parametrize("launcher", LAUNCHERS)
-def test_a_worker_that_dies_is_named_with_its_node(cluster: Cluster, tmp_path: Path, launcher: str) -> None:
-    node = cluster.nodes[1]
+def test_a_worker_that_dies_is_named_with_its_node(cluster: Nccl, tmp_path: Path, launcher: str) -> None:
+    node = cluster.nodes()[1]
     cluster.fault("add", f"job-pod-dies:{node}")
     try:
         result = nccl_test(cluster, plan_file(cluster, tmp_path), launcher=launcher)
@@ -72,8 +73,8 @@ def test_a_worker_that_dies_is_named_with_its_node(cluster: Cluster, tmp_path: P
     assert cluster.left() == []
 
 
-def test_a_slow_nic_fails_and_says_what_to_do(cluster: Cluster, tmp_path: Path) -> None:
-    node, kind = cluster.nodes[0], "slow-nic"
+def test_a_slow_nic_fails_and_says_what_to_do(cluster: Nccl, tmp_path: Path) -> None:
+    node, kind = cluster.nodes()[0], "slow-nic"
     cluster.fault("add", f"{kind}:{node}")
     try:
         result = nccl_test(cluster, plan_file(cluster, tmp_path))
@@ -85,9 +86,9 @@ def test_a_slow_nic_fails_and_says_what_to_do(cluster: Cluster, tmp_path: Path) 
 
 @pytest.mark.parametrize("launcher", LAUNCHERS)
 def test_a_worker_without_a_place_is_incomplete_and_frees_the_others(
-    cluster: Cluster, tmp_path: Path, launcher: str
+    cluster: Nccl, tmp_path: Path, launcher: str
 ) -> None:
-    node = cluster.nodes[2]
+    node = cluster.nodes()[2]
     cluster.devices(node, **{"nvidia.com/gpu": "7"})
     try:
         result = nccl_test(cluster, plan_file(cluster, tmp_path), launcher=launcher)
@@ -98,18 +99,18 @@ def test_a_worker_without_a_place_is_incomplete_and_frees_the_others(
     assert cluster.left() == []
 
 
-def test_volcano_says_why_a_gang_is_not_admitted(cluster: Cluster, tmp_path: Path) -> None:
-    for node in cluster.nodes[:3]:
+def test_volcano_says_why_a_gang_is_not_admitted(cluster: Nccl, tmp_path: Path) -> None:
+    for node in cluster.nodes()[:3]:
         cluster.devices(node, **{"nvidia.com/gpu": "4"})
     try:
         result = nccl_test(cluster, plan_file(cluster, tmp_path), launcher="volcano")
     finally:
-        for node in cluster.nodes:
+        for node in cluster.nodes():
             cluster.devices(node)
     assert result["verdict"] == "incomplete" and "overused nvidia.com/gpu" in result["reason"], result
 
 
-def test_gang_of_an_mpijob(cluster: Cluster, tmp_path: Path) -> None:
+def test_gang_of_an_mpijob(cluster: Nccl, tmp_path: Path) -> None:
     result = nccl_test(cluster, plan_file(cluster, tmp_path), launcher="mpi", gang=True)
     assert result["verdict"] == "pass", result
     assert cluster.left() == []
@@ -124,7 +125,7 @@ def wait_for_log(folder: Path) -> Path:
     return log
 
 
-def test_an_api_server_that_restarts_does_not_disturb(cluster: Cluster, tmp_path: Path) -> None:
+def test_an_api_server_that_restarts_does_not_disturb(cluster: Nccl, tmp_path: Path) -> None:
     argv, env = argv_of(cluster, plan_file(cluster, tmp_path))
     running = subprocess.Popen(argv, stdout=subprocess.PIPE, text=True, env=env, cwd=ROOT)
     log = wait_for_log(tmp_path)
@@ -136,7 +137,7 @@ def test_an_api_server_that_restarts_does_not_disturb(cluster: Cluster, tmp_path
     assert cluster.left() == []
 
 
-def test_the_next_run_removes_what_a_killed_one_left(cluster: Cluster, tmp_path: Path) -> None:
+def test_the_next_run_removes_what_a_killed_one_left(cluster: Nccl, tmp_path: Path) -> None:
     plan = plan_file(cluster, tmp_path)
     kept = nccl_test(cluster, plan, launcher="volcano", keep=True)
     assert kept["verdict"] == "pass" and cluster.left(), kept
@@ -145,7 +146,7 @@ def test_the_next_run_removes_what_a_killed_one_left(cluster: Cluster, tmp_path:
     assert cluster.left() == []
 
 
-def test_an_interrupted_run_gives_the_gpus_back(cluster: Cluster, tmp_path: Path) -> None:
+def test_an_interrupted_run_gives_the_gpus_back(cluster: Nccl, tmp_path: Path) -> None:
     argv, env = argv_of(cluster, plan_file(cluster, tmp_path))
     running = subprocess.Popen(argv, stdout=subprocess.PIPE, text=True, env=env, cwd=ROOT, start_new_session=True)
     wait_for_log(tmp_path)
@@ -157,7 +158,7 @@ def test_an_interrupted_run_gives_the_gpus_back(cluster: Cluster, tmp_path: Path
     assert cluster.left() == []
 
 
-def test_a_foreign_job_of_the_same_name_is_left_alone(cluster: Cluster, tmp_path: Path) -> None:
+def test_a_foreign_job_of_the_same_name_is_left_alone(cluster: Nccl, tmp_path: Path) -> None:
     foreign = {
         "apiVersion": "v1",
         "kind": "ConfigMap",
@@ -172,13 +173,13 @@ def test_a_foreign_job_of_the_same_name_is_left_alone(cluster: Cluster, tmp_path
     assert "FAILED!" in result["output"] and "not this collection's" in result["msg"]
 
 
-def test_check_mode_makes_no_job(cluster: Cluster, tmp_path: Path) -> None:
+def test_check_mode_makes_no_job(cluster: Nccl, tmp_path: Path) -> None:
     result = nccl_test(cluster, plan_file(cluster, tmp_path), check=True)
     assert result["jobs"] == ["mpi job nccl-h100-8: all_reduce on 4 nodes, 32 ranks"]
     assert cluster.left() == []
 
 
-def test_a_run_that_hangs_is_ended_by_our_deadline(cluster: Cluster, tmp_path: Path) -> None:
+def test_a_run_that_hangs_is_ended_by_our_deadline(cluster: Nccl, tmp_path: Path) -> None:
     result = nccl_test(cluster, plan_file(cluster, tmp_path, deadline=1))
     assert result["verdict"] == "fail" and "the test hung: it did not end within 1s" in result["reason"], result
     assert Path(result["log"]).read_text().count("NCCL version") == 1
@@ -188,7 +189,7 @@ def test_a_run_that_hangs_is_ended_by_our_deadline(cluster: Cluster, tmp_path: P
 # ---- several collectives -------------------------------------------------------------------------------------------
 
 
-def test_two_collectives_are_two_jobs_and_two_results(cluster: Cluster, tmp_path: Path) -> None:
+def test_two_collectives_are_two_jobs_and_two_results(cluster: Nccl, tmp_path: Path) -> None:
     plan = plan_file(cluster, tmp_path, collectives=["all_reduce", "all_gather"])
     history = tmp_path / "site" / "nccl.jsonl"
     rows = [{"nodes": "4+", "collectives": ["all_gather"], "gbytes": 500, "source": "this site"}]
@@ -208,7 +209,7 @@ def test_two_collectives_are_two_jobs_and_two_results(cluster: Cluster, tmp_path
     assert cluster.left() == []
 
 
-def test_another_collectives_leftovers_are_removed_too(cluster: Cluster, tmp_path: Path) -> None:
+def test_another_collectives_leftovers_are_removed_too(cluster: Nccl, tmp_path: Path) -> None:
     both = plan_file(cluster, tmp_path / "both", collectives=["all_gather", "broadcast"])
     nccl_test(cluster, both, keep=True, launcher="volcano", busy="fail")
     assert cluster.left()
@@ -243,8 +244,8 @@ def foreign(node: str) -> list[dict[str, Any]]:
 
 
 @pytest.fixture
-def busy_node(cluster: Cluster) -> Iterator[str]:
-    node = cluster.nodes[1]
+def busy_node(cluster: Nccl) -> Iterator[str]:
+    node = cluster.nodes()[1]
     cluster.apply(*foreign(node))
     deadline = time.monotonic() + 30
     while time.monotonic() < deadline and not foreign_pods(cluster):
@@ -253,14 +254,14 @@ def busy_node(cluster: Cluster) -> Iterator[str]:
     cluster.run("kubectl", "delete", "namespace", "team-a", "--ignore-not-found", "--wait=true")
 
 
-def foreign_pods(cluster: Cluster) -> dict[str, str]:
+def foreign_pods(cluster: Nccl) -> dict[str, str]:
     found = cluster.json("kubectl", "get", "pods", "-n", "team-a")
     return {item["metadata"]["name"]: item["metadata"]["uid"] for item in found["items"]}
 
 
 @pytest.mark.parametrize("launcher", LAUNCHERS)
 def test_a_node_in_use_stops_the_test_before_any_job(
-    cluster: Cluster, tmp_path: Path, busy_node: str, launcher: str
+    cluster: Nccl, tmp_path: Path, busy_node: str, launcher: str
 ) -> None:
     before = foreign_pods(cluster)
     result = nccl_test(cluster, plan_file(cluster, tmp_path), launcher=launcher)
@@ -273,7 +274,7 @@ def test_a_node_in_use_stops_the_test_before_any_job(
 
 
 @pytest.mark.parametrize("mode", ["sriov", "host"])
-def test_skip_tests_the_other_nodes_and_says_why(cluster: Cluster, tmp_path: Path, busy_node: str, mode: str) -> None:
+def test_skip_tests_the_other_nodes_and_says_why(cluster: Nccl, tmp_path: Path, busy_node: str, mode: str) -> None:
     before = foreign_pods(cluster)
     plan = plan_file(cluster, tmp_path, mode)
     result = nccl_test(cluster, plan, busy="skip")
@@ -284,13 +285,13 @@ def test_skip_tests_the_other_nodes_and_says_why(cluster: Cluster, tmp_path: Pat
     assert foreign_pods(cluster) == before and cluster.left() == []
 
 
-def test_wait_has_a_deadline(cluster: Cluster, tmp_path: Path, busy_node: str) -> None:
+def test_wait_has_a_deadline(cluster: Nccl, tmp_path: Path, busy_node: str) -> None:
     result = nccl_test(cluster, plan_file(cluster, tmp_path), busy="wait", busy_timeout=3)
     assert result["verdict"] == "incomplete" and busy_node in result["reason"] and "after 3 s" in result["reason"]
     assert "waits: 1 of 4 nodes is in use" in result["output"]
 
 
-def test_wait_goes_on_when_the_owner_has_ended_it(cluster: Cluster, tmp_path: Path, busy_node: str) -> None:
+def test_wait_goes_on_when_the_owner_has_ended_it(cluster: Nccl, tmp_path: Path, busy_node: str) -> None:
     argv, env = argv_of(cluster, plan_file(cluster, tmp_path), busy="wait", busy_timeout=120)
     running = subprocess.Popen(argv, stdout=subprocess.PIPE, text=True, env=env, cwd=ROOT)
     assert running.stdout is not None
@@ -304,27 +305,26 @@ def test_wait_goes_on_when_the_owner_has_ended_it(cluster: Cluster, tmp_path: Pa
 # ---- queues --------------------------------------------------------------------------------------------------------
 
 
-def test_a_volcano_queue_that_is_not_there_is_told_before_a_job_is_made(cluster: Cluster, tmp_path: Path) -> None:
+def test_a_volcano_queue_that_is_not_there_is_told_before_a_job_is_made(cluster: Nccl, tmp_path: Path) -> None:
     result = nccl_test(cluster, plan_file(cluster, tmp_path, queue="gold"), launcher="volcano")
     assert "FAILED!" in result["output"] and "Volcano's queue gold does not exist" in result["msg"]
     assert cluster.left() == []
 
 
 @pytest.fixture
-def kueue(cluster: Cluster) -> Iterator[None]:
+def kueue(cluster: Nccl) -> Iterator[None]:
     """Kueue's definitions and a queue; the test plays its controller."""
     folder = upstream("crds", "kueue")
     paths = [str(folder / f"kueue.x-k8s.io_{name}.yaml") for name in ("localqueues", "workloads")]
     for path in paths:
         cluster.run("kubectl", "apply", "--server-side", "-f", path)
-    cluster.run("kubectl", "wait", "--for=condition=Established", "crd/localqueues.kueue.x-k8s.io", "--timeout=20s")
-    cluster.run("kubectl", "wait", "--for=condition=Established", "crd/workloads.kueue.x-k8s.io", "--timeout=20s")
+    cluster.established()
     yield
     for path in paths:
         cluster.run("kubectl", "delete", "-f", path)
 
 
-def test_without_kueue_or_its_queue_no_job_is_made(cluster: Cluster, tmp_path: Path) -> None:
+def test_without_kueue_or_its_queue_no_job_is_made(cluster: Nccl, tmp_path: Path) -> None:
     plan = plan_file(cluster, tmp_path, kueue_queue="gpus")
     result = nccl_test(cluster, plan, launcher="mpi")
     assert "the cluster serves nothing of kueue.x-k8s.io" in result["msg"]
@@ -343,7 +343,7 @@ def local_queue() -> dict[str, Any]:
     }
 
 
-def test_a_job_in_a_kueue_queue_waits_for_its_admission(cluster: Cluster, tmp_path: Path, kueue: None) -> None:
+def test_a_job_in_a_kueue_queue_waits_for_its_admission(cluster: Nccl, tmp_path: Path, kueue: None) -> None:
     plan = plan_file(cluster, tmp_path, kueue_queue="gpus")
     refused = nccl_test(cluster, plan, launcher="mpi")
     assert "there is no LocalQueue gpus in namespace gpuops-nccl" in refused["msg"]

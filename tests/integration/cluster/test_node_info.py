@@ -16,15 +16,16 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import 
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube.client import Client
 from ansible_collections.gpuops.rdma.plugins.module_utils._specs.node_info import SPEC
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._nodes import info as node_info
-from support.small_sandbox import ROOT, SHAPE, VF, sandbox
+from support.paths import ROOT
+from support.small_sandbox import SHAPE, VF, small_sandbox
 
 pytestmark = pytest.mark.cluster
 DEFAULTS = {key: option.get("default") for key, option in SPEC.items()}
 
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory):
-    with sandbox(f"info-{os.getpid()}", tmp_path_factory.mktemp("info"), 5) as cluster:
+def cluster(pool, tmp_path_factory):
+    with small_sandbox(pool, tmp_path_factory.mktemp("info"), 5) as cluster:
         for index in range(1, 6):
             cluster.offer(f"10.140.0.{index}", gpus=8, vfs=16)
         cluster.offer("10.140.0.3", gpus=7, vfs=15)

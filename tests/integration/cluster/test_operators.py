@@ -6,9 +6,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 import time
 
 import pytest
@@ -16,36 +13,24 @@ import yaml
 from ansible_collections.gpuops.rdma.plugins.module_utils._operators import sriov
 from gpuops_sandbox.context import load_shapes
 from support.paths import ROOT
+from support.sandboxes import Cluster
 
 pytestmark = pytest.mark.cluster
 
-SANDBOX = ROOT / "tests" / "sandbox" / "sandbox"
 CHARTS = ROOT / "tests" / "sandbox" / "charts"
 GPU, RESOURCE = "nvidia.com/gpu", "nvidia.com/sriov_rdma_vf"
 H100 = "BM.GPU.H100.8"
 
 
-class Cluster:
+class Operators(Cluster):
     """One sandbox, driven with kubectl and helm."""
 
-    def __init__(self, profile, shapes, *options):
-        self.name = f"test-operators-{profile}-{os.getpid()}"
+    def __init__(self, lent, profile, shapes):
+        super().__init__(lent.sandbox, lent.folder)
         self.facts = yaml.safe_load((ROOT / "files" / "profiles" / f"{profile}.yml").read_text())
         self.charts = CHARTS / profile
         self.namespace = self.facts["namespaces"]["network_operator"]
         self.shapes = [load_shapes()[name] for name in shapes]
-        self.sandbox("up", "--name", self.name, "--profile", profile, "--cpu-nodes", "1", "--small-nodes", *options)
-
-    def sandbox(self, *arguments):
-        done = subprocess.run([sys.executable, SANDBOX, *arguments], capture_output=True, text=True, timeout=600)
-        assert done.returncode == 0, f"sandbox {' '.join(arguments)}: {done.stdout[-500:]} {done.stderr[-1500:]}"
-        return done.stdout
-
-    def run(self, *command, text=None, fails=False):
-        command = [sys.executable, SANDBOX, "exec", self.name, "--", *command]
-        done = subprocess.run(command, input=text, capture_output=True, text=True, timeout=300)
-        assert fails or done.returncode == 0, f"{' '.join(map(str, command[4:]))}: {done.stderr[-1500:]}"
-        return done.stdout
 
     def get(self, *what):
         return json.loads(self.run("kubectl", "get", *what, "-o", "json", "--ignore-not-found") or "{}")
@@ -136,13 +121,13 @@ class Cluster:
 
 
 @pytest.fixture(scope="module")
-def faulty():
+def faulty(pool, tmp_path_factory):
     """Eight H100 nodes, one with each fault that concerns a node's resources, everything installed."""
     faults = ["vf-missing:0", "vf-config-fails:1", "plugin-before-vfs:2", "netns-shared:3", "no-totalvfs:4"]
     faults += ["gpu-missing:5", "image-pull:6", "crash-loop:7"]
     options = [part for fault in faults for part in ("--fault", fault)]
-    cluster = Cluster("current", [H100], "--gpu-nodes", "8", "--shape", H100, *options)
-    try:
+    with pool.lease(tmp_path_factory.mktemp("faulty"), "--gpu-nodes", "8", *options) as lent:
+        cluster = Operators(lent, "current", [H100])
         cluster.install_gpu_operator()
         cluster.wait_for(GPU, n1="8", n5="8", n6="7")
         cluster.install_network_operator()
@@ -151,18 +136,14 @@ def faulty():
         cluster.make_vfs(set_netns=True)
         cluster.wait_for(RESOURCE, n1="15", n6="16", n8="16")
         yield cluster
-    finally:
-        cluster.sandbox("down", cluster.name)
 
 
 @pytest.fixture(scope="module")
-def guide():
+def guide(pool, tmp_path_factory):
     """Two BM.GPU4.8 nodes, whose management NIC's VF has the RDMA VFs' device id, with the releases of 2024."""
-    cluster = Cluster("guide-2024", ["BM.GPU4.8"], "--gpu-nodes", "2", "--shape", "BM.GPU4.8")
-    try:
-        yield cluster
-    finally:
-        cluster.sandbox("down", cluster.name)
+    options = ("--profile", "guide-2024", "--gpu-nodes", "2", "--shape", "BM.GPU4.8")
+    with pool.lease(tmp_path_factory.mktemp("guide"), *options) as lent:
+        yield Operators(lent, "guide-2024", ["BM.GPU4.8"])
 
 
 def test_gpus_come_only_where_toolkit_and_device_plugin_are_ready(faulty):
@@ -298,7 +279,7 @@ def test_a_reboot_on_request_makes_the_persistent_netns_mode_count(faulty):
 
 def test_after_a_reboot_the_vfs_come_back_without_anyone(faulty):
     before = faulty.get("node", "10.140.0.6")["status"]["nodeInfo"]["bootID"]
-    faulty.sandbox("fault", "add", "--name", faulty.name, "reboot:5")
+    faulty.fault("add", "reboot:5")
 
     def gone():
         node = faulty.get("node", "10.140.0.6")["status"]
@@ -312,7 +293,7 @@ def test_after_a_reboot_the_vfs_come_back_without_anyone(faulty):
 
 def test_cleared_faults_recover(faulty):
     for fault in ("image-pull:6", "crash-loop:7", "vf-config-fails:1"):
-        faulty.sandbox("fault", "clear", "--name", faulty.name, fault)
+        faulty.fault("clear", fault)
     faulty.wait_for(GPU, n7="8", n8="8")
     faulty.wait_for(RESOURCE, n2="16")
     faulty.until("ClusterPolicy", lambda: faulty.reasons().get("Ready") == ("True", "Reconciled") or faulty.policy())

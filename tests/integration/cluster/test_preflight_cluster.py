@@ -16,21 +16,21 @@ from typing import Any
 
 import pytest
 import yaml
-from support.small_sandbox import ROOT, Cluster, sandbox
+from support.paths import ROOT
+from support.sandboxes import Pool
+from support.small_sandbox import Small, small_sandbox
 
 PLAYBOOK = str(Path(sys.executable).with_name("ansible-playbook"))
 RBAC = "rbac.authorization.k8s.io"
 
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory, sandbox_home: Path) -> Iterator[Cluster]:
-    with sandbox("preflight", tmp_path_factory.mktemp("preflight"), 2) as made:
+def cluster(pool: Pool, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Small]:
+    with small_sandbox(pool, tmp_path_factory.mktemp("preflight"), 2) as made:
         yield made
 
 
-def play(
-    cluster: Cluster, folder: Path, kubeconfig: Path, *tags: str, **inputs: Any
-) -> tuple[int, str, dict[str, Any]]:
+def play(cluster: Small, folder: Path, kubeconfig: Path, *tags: str, **inputs: Any) -> tuple[int, str, dict[str, Any]]:
     """(exit code, output, report)"""
     given = {"rdma_report_dir": str(folder), "rdma_kubeconfig": str(kubeconfig), **inputs}
     command = [PLAYBOOK, "site.yml", "-i", "inventories/sandbox", "-e", json.dumps(given), "--tags", ",".join(tags)]
@@ -42,7 +42,7 @@ def play(
     return done.returncode, done.stdout + done.stderr, report
 
 
-def reader(cluster: Cluster, folder: Path) -> Path:
+def reader(cluster: Small, folder: Path) -> Path:
     """A kubeconfig whose user may look at everything and change nothing."""
     account = {"name": "reader", "namespace": "default"}
     rules = [
@@ -66,12 +66,12 @@ def reader(cluster: Cluster, folder: Path) -> Path:
     return made
 
 
-def objects(cluster: Cluster) -> set[str]:
+def objects(cluster: Small) -> set[str]:
     paths = ("/api/v1/namespaces", "/api/v1/configmaps", "/apis/apps/v1/daemonsets", "/api/v1/secrets")
     return {f"{path}/{item['metadata']['name']}" for path in paths for item in cluster.client.list(path)}
 
 
-def test_everything_wrong_is_one_list_before_any_change(cluster: Cluster, tmp_path: Path) -> None:
+def test_everything_wrong_is_one_list_before_any_change(cluster: Small, tmp_path: Path) -> None:
     cluster.crd("mpijobs", "kubeflow.org", "v1", "MPIJob", "Namespaced")
     secret = {
         "apiVersion": "v1",

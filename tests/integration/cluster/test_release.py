@@ -6,54 +6,33 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
-from support.small_sandbox import ROOT, SANDBOX, sandbox
+from support.paths import ROOT
+from support.sandboxes import ANSIBLE, Cluster, Pool
+from support.small_sandbox import small_sandbox
 
 pytestmark = pytest.mark.cluster
 
-ANSIBLE = str(Path(sys.executable).with_name("ansible"))
 
-
-@dataclass
-class Cluster:
-    name: str
-    kubeconfig: Path
-
-    def run(self, *command: str, check: bool = True) -> subprocess.CompletedProcess[str]:
-        """A program of the sandbox (kubectl, helm) against this cluster."""
-        argv = [*SANDBOX, "exec", self.name, "--", *command]
-        return subprocess.run(argv, check=check, capture_output=True, text=True)
-
-    def json(self, *command: str) -> Any:
-        return json.loads(self.run(*command).stdout)
-
-    def apply(self, *objects: dict[str, Any]) -> None:
-        argv = [*SANDBOX, "exec", self.name, "--", "kubectl", "apply", "-f", "-"]
-        subprocess.run(argv, check=True, input=yaml.safe_dump_all(objects), text=True, capture_output=True)
-
+class Releases(Cluster):
     def revision(self, name: str, namespace: str) -> int:
-        return int(
-            self.json("helm", "list", "-n", namespace, "-a", "-o", "json", "--filter", f"^{name}$")[0]["revision"]
-        )
+        return int(self.json("helm", "list", "-n", namespace, "-a", "--filter", f"^{name}$")[0]["revision"])
 
     def release(self, *options: str, **args: Any) -> dict[str, Any]:
         """One task of gpuops.rdma.release; its result with the display's text as ``output``."""
-        found = self.run("printenv", "PATH").stdout.strip()
-        env = {**os.environ, "PATH": found, "ANSIBLE_NOCOLOR": "1", "ANSIBLE_CALLBACK_RESULT_FORMAT": "json"}
-        env["ANSIBLE_COLLECTIONS_PATH"] = str(ROOT / ".cache" / "collections")
+        collections = str(ROOT / ".cache" / "collections")
+        env = {"ANSIBLE_CALLBACK_RESULT_FORMAT": "json", "ANSIBLE_COLLECTIONS_PATH": collections}
         given = {"kubeconfig": str(self.kubeconfig), **args}
         argv = [ANSIBLE, "localhost", "-m", "gpuops.rdma.release", "-a", json.dumps(given), *options]
         argv += ["-e", f"ansible_python_interpreter={sys.executable}"]
-        done = subprocess.run(argv, capture_output=True, text=True, env=env, cwd=ROOT)
+        done = self.done(*argv, env=env)
         assert "=> {" in done.stdout, done.stdout + done.stderr
         output, _, answer = done.stdout.partition("=> {")
         result, _ = json.JSONDecoder().raw_decode("{" + answer)
@@ -61,9 +40,9 @@ class Cluster:
 
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    with sandbox(f"release-{os.getpid()}", tmp_path_factory.mktemp("kube"), 0) as small:
-        yield Cluster(small.name, small.kubeconfig)
+def cluster(pool: Pool, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Releases]:
+    with small_sandbox(pool, tmp_path_factory.mktemp("kube"), 0) as small:
+        yield Releases(small.sandbox, small.folder)
 
 
 def chart(folder: Path, name: str, version: str = "v26.7.0", extra: str = "") -> str:
@@ -85,20 +64,16 @@ def task(name: str, ref: str, **more: Any) -> dict[str, Any]:
     return {**base, "values": {"driver": {"enabled": False}}, **more}
 
 
-def test_install_unchanged_upgrade(cluster: Cluster, tmp_path: Path) -> None:
+def test_install_unchanged_upgrade(cluster: Releases, tmp_path: Path) -> None:
     given = task("first", chart(tmp_path, "first"))
     predicted = cluster.release("--check", "--diff", **given)
     assert (predicted["changed"], predicted["action"]) == (True, "install")
-    assert cluster.run("kubectl", "get", "ns", "ns-first", check=False).returncode != 0, (
-        "check mode must change nothing"
-    )
+    assert cluster.done("kubectl", "get", "ns", "ns-first").returncode != 0, "check mode must change nothing"
 
     made = cluster.release(**given)
     assert (made["changed"], made["action"]) == (True, "install"), made
     assert "first: helm install first v26.7.0" in made["output"]
-    assert (
-        cluster.json("kubectl", "get", "cm", "-n", "ns-first", "first-made", "-o", "json")["data"]["driver"] == "false"
-    )
+    assert cluster.json("kubectl", "get", "cm", "-n", "ns-first", "first-made")["data"]["driver"] == "false"
 
     again = cluster.release(**given, helm_binary="/nowhere/helm")
     assert (again["changed"], again.get("action")) == (False, "none"), again  # no Helm is needed where nothing changes
@@ -118,16 +93,16 @@ def test_install_unchanged_upgrade(cluster: Cluster, tmp_path: Path) -> None:
     assert back["failed"] and "newer than v26.7.0" in back["msg"]
 
 
-def test_release_under_another_name_is_adopted(cluster: Cluster, tmp_path: Path) -> None:
+def test_release_under_another_name_is_adopted(cluster: Releases, tmp_path: Path) -> None:
     ref = chart(tmp_path, "second")
     cluster.run("helm", "install", "--generate-name", ref, "-n", "elsewhere", "--create-namespace", "--set", "own=1")
     made = cluster.release(**task("second", ref))
     assert (made["action"], made["namespace"]) == ("adopt", "elsewhere"), made
     assert made["name"].startswith("second-")
-    kept = cluster.json("helm", "get", "values", made["name"], "-n", "elsewhere", "-o", "json")
+    kept = cluster.json("helm", "get", "values", made["name"], "-n", "elsewhere")
     assert kept == {"own": 1, "driver": {"enabled": False}}
     assert cluster.release(**task("second", ref))["action"] == "none"
-    assert len(cluster.json("helm", "list", "-A", "-o", "json", "--filter", "second")) == 1
+    assert len(cluster.json("helm", "list", "-A", "--filter", "second")) == 1
 
     cluster.run("helm", "install", "third-party", ref, "-n", "other", "--create-namespace")
     doubled = cluster.release(**task("second", ref))
@@ -135,7 +110,7 @@ def test_release_under_another_name_is_adopted(cluster: Cluster, tmp_path: Path)
     assert "other/third-party" in doubled["msg"] and f"elsewhere/{made['name']}" in doubled["msg"]
 
 
-def test_installation_without_helm_is_refused_or_taken_as_it_is(cluster: Cluster, tmp_path: Path) -> None:
+def test_installation_without_helm_is_refused_or_taken_as_it_is(cluster: Releases, tmp_path: Path) -> None:
     labels = {"app": "addon"}
     cluster.apply(
         {
@@ -161,7 +136,7 @@ def test_installation_without_helm_is_refused_or_taken_as_it_is(cluster: Cluster
     assert missing["failed"] and "no nowhere is installed" in missing["msg"]
 
 
-def pending(cluster: Cluster, name: str, revision: int, status: str, minutes: int) -> None:
+def pending(cluster: Releases, name: str, revision: int, status: str, minutes: int) -> None:
     """Turns a release's newest record into what a killed Helm leaves behind."""
     code = (
         "import base64,datetime,gzip,json,sys;s=json.load(sys.stdin);"
@@ -172,12 +147,12 @@ def pending(cluster: Cluster, name: str, revision: int, status: str, minutes: in
         "print(json.dumps(s))"
     )
     place = ["-n", f"ns-{name}", f"sh.helm.release.v1.{name}.v{revision}"]
-    secret = cluster.run("kubectl", "get", "secret", *place, "-o", "json").stdout
+    secret = cluster.run("kubectl", "get", "secret", *place, "-o", "json")
     changed = subprocess.run([sys.executable, "-c", code], input=secret, capture_output=True, text=True, check=True)
     cluster.apply(json.loads(changed.stdout))
 
 
-def test_pending_release_is_refused_then_resumed(cluster: Cluster, tmp_path: Path) -> None:
+def test_pending_release_is_refused_then_resumed(cluster: Releases, tmp_path: Path) -> None:
     given = task("fourth", chart(tmp_path, "fourth"))
     cluster.release(**given)
     pending(cluster, "fourth", 1, "pending-install", 3)
@@ -187,10 +162,10 @@ def test_pending_release_is_refused_then_resumed(cluster: Cluster, tmp_path: Pat
     pending(cluster, "fourth", 1, "pending-install", 60)
     old = cluster.release(**given)
     assert old["failed"] and "helm uninstall fourth -n ns-fourth" in old["msg"] and "rdma_release_resume" in old["msg"]
-    before = cluster.json("kubectl", "get", "cm", "-n", "ns-fourth", "fourth-made", "-o", "json")["metadata"]["uid"]
+    before = cluster.json("kubectl", "get", "cm", "-n", "ns-fourth", "fourth-made")["metadata"]["uid"]
     resumed = cluster.release(**given, resume=True)
     assert (resumed["changed"], resumed["action"]) == (True, "install"), resumed
-    after = cluster.json("kubectl", "get", "cm", "-n", "ns-fourth", "fourth-made", "-o", "json")["metadata"]["uid"]
+    after = cluster.json("kubectl", "get", "cm", "-n", "ns-fourth", "fourth-made")["metadata"]["uid"]
     assert before == after, "the objects of the unfinished release are taken over, not made anew"
     assert cluster.release(**given)["action"] == "none"
 
@@ -203,7 +178,7 @@ def test_pending_release_is_refused_then_resumed(cluster: Cluster, tmp_path: Pat
     assert cluster.release(**given)["action"] == "none"
 
 
-def test_failed_release_converges(cluster: Cluster, tmp_path: Path) -> None:
+def test_failed_release_converges(cluster: Releases, tmp_path: Path) -> None:
     broken = "---\napiVersion: v1\nkind: Service\nmetadata:\n  name: 0bad\nspec:\n  ports: []\n"
     given = task("fifth", chart(tmp_path, "fifth", extra=broken))
     failed = cluster.release(**given)
@@ -218,7 +193,7 @@ def test_failed_release_converges(cluster: Cluster, tmp_path: Path) -> None:
     assert cluster.release(**given)["action"] == "none"
 
 
-def test_charts_that_cannot_be_pulled_and_bad_namespaces(cluster: Cluster, tmp_path: Path) -> None:
+def test_charts_that_cannot_be_pulled_and_bad_namespaces(cluster: Releases, tmp_path: Path) -> None:
     given = task("sixth", "")
     away = cluster.release(**{**given, "repo": "http://127.0.0.1:1/charts"})
     assert away["failed"] and "set rdma_charts.sixth to its directory" in away["msg"], away
@@ -234,7 +209,7 @@ def test_charts_that_cannot_be_pulled_and_bad_namespaces(cluster: Cluster, tmp_p
     cluster.run("kubectl", "patch", "cm", "hold", "-n", "stuck", "--type=merge", "-p", '{"metadata":{"finalizers":[]}}')
 
 
-def test_helm_that_is_missing_or_strange(cluster: Cluster, tmp_path: Path) -> None:
+def test_helm_that_is_missing_or_strange(cluster: Releases, tmp_path: Path) -> None:
     given = task("seventh", chart(tmp_path, "seventh"))
     missing = cluster.release(**given, helm_binary=str(tmp_path / "nothing"))
     assert missing["failed"] and "cannot be run" in missing["msg"]
@@ -248,10 +223,10 @@ def test_helm_that_is_missing_or_strange(cluster: Cluster, tmp_path: Path) -> No
         fake.chmod(0o755)
         strange = cluster.release(**given, helm_binary=str(fake))
         assert strange["failed"] and words in strange["msg"], strange
-    assert cluster.run("kubectl", "get", "ns", "ns-seventh", check=False).returncode != 0
+    assert cluster.done("kubectl", "get", "ns", "ns-seventh").returncode != 0
 
 
-def test_manifest_is_applied_where_it_is_absent(cluster: Cluster, tmp_path: Path) -> None:
+def test_manifest_is_applied_where_it_is_absent(cluster: Releases, tmp_path: Path) -> None:
     labels = {"app": "eighth"}
     objects: list[dict[str, Any]] = [
         {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "eighth"}},
@@ -275,7 +250,7 @@ def test_manifest_is_applied_where_it_is_absent(cluster: Cluster, tmp_path: Path
     assert cluster.release("--check", **given)["changed"]
     made = cluster.release(**given)
     assert (made["changed"], made["objects"]) == (True, 2), made
-    meta = cluster.json("kubectl", "get", "deploy", "-n", "eighth", "eighth", "-o", "json")["metadata"]
+    meta = cluster.json("kubectl", "get", "deploy", "-n", "eighth", "eighth")["metadata"]
     assert meta["labels"]["app.kubernetes.io/managed-by"] == "gpuops-rdma"
     manifest.unlink()
     again = cluster.release(**given)
@@ -286,7 +261,7 @@ def test_manifest_is_applied_where_it_is_absent(cluster: Cluster, tmp_path: Path
     assert away["failed"] and "Cannot read the manifest" in away["msg"]
 
 
-def test_release_that_is_uninstalled(cluster: Cluster, tmp_path: Path) -> None:
+def test_release_that_is_uninstalled(cluster: Releases, tmp_path: Path) -> None:
     ref = chart(tmp_path, "away-chart")
     cluster.run("helm", "install", "any-name", ref, "-n", "away", "--create-namespace")
     gone = {"state": "absent", "operator": "away_chart"}
@@ -294,7 +269,7 @@ def test_release_that_is_uninstalled(cluster: Cluster, tmp_path: Path) -> None:
     assert (predicted["changed"], predicted["name"], predicted["namespace"]) == (True, "any-name", "away")
     assert cluster.revision("any-name", "away") == 1
     assert cluster.release(**gone)["action"] == "uninstall"
-    assert cluster.json("helm", "list", "-n", "away", "-a", "-o", "json") == []
+    assert cluster.json("helm", "list", "-n", "away", "-a") == []
     again = cluster.release(**gone)
     assert (again["changed"], again["action"]) == (False, "none")
     for name in ("one", "two"):
@@ -305,7 +280,7 @@ def test_release_that_is_uninstalled(cluster: Cluster, tmp_path: Path) -> None:
     assert cluster.release(**gone)["name"] == "one"
 
 
-def test_an_operator_from_a_manifest_is_removed_with_what_was_applied(cluster: Cluster, tmp_path: Path) -> None:
+def test_an_operator_from_a_manifest_is_removed_with_what_was_applied(cluster: Releases, tmp_path: Path) -> None:
     objects = [
         {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "thirteenth"}},
         {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "op", "namespace": "thirteenth"}},
@@ -316,13 +291,13 @@ def test_an_operator_from_a_manifest_is_removed_with_what_was_applied(cluster: C
     assert cluster.release(**given)["objects"] == 2
     away = cluster.release(state="absent", operator="thirteenth")
     assert (away["changed"], away["action"], away["objects"]) == (True, "remove", 2), away
-    assert cluster.run("kubectl", "get", "ns", "thirteenth", check=False).returncode != 0
+    assert cluster.done("kubectl", "get", "ns", "thirteenth").returncode != 0
     assert not cluster.release(state="absent", operator="thirteenth")["changed"]
 
 
-def test_server_that_goes_away_in_the_middle(cluster: Cluster, tmp_path: Path) -> None:
+def test_server_that_goes_away_in_the_middle(cluster: Releases, tmp_path: Path) -> None:
     """The first upgrade command fails as it does when the API server restarts; the second is Helm's own."""
-    real = cluster.run("sh", "-c", "command -v helm").stdout.strip()
+    real = cluster.run("sh", "-c", "command -v helm").strip()
     wrapper = tmp_path / "helm"
     wrapper.write_text(
         '#!/bin/sh\ncase "$*" in *upgrade*) if [ ! -e "$0.used" ]; then touch "$0.used";\n'
@@ -336,7 +311,7 @@ def test_server_that_goes_away_in_the_middle(cluster: Cluster, tmp_path: Path) -
     assert cluster.revision("tenth", "ns-tenth") == 1
 
 
-def test_release_of_a_plan(cluster: Cluster, tmp_path: Path) -> None:
+def test_release_of_a_plan(cluster: Releases, tmp_path: Path) -> None:
     ref = chart(tmp_path, "eleventh")
     entry = {**task("eleventh", ref), "repo": "", "manifest": "", "images": ["eleventh"], "keep": False}
     plan: dict[str, Any] = {"schema_version": 1, "install": "helm", "releases": {"gpu_operator": entry}}

@@ -338,9 +338,10 @@ def test_the_api_server_restarts_and_pods_still_start(sandbox: Sandbox, api: Api
 @pytest.mark.cluster
 def test_side_by_side_repair_and_down(sandbox: Sandbox, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     kubeconfig = tmp_path / "kubeconfig"
-    up = ["up", "--name", "second", "--gpu-nodes", "1", "--cpu-nodes", "0", "--without", "all", "--small-nodes"]
+    name = f"second-{os.getpid()}"
+    up = ["up", "--name", name, "--gpu-nodes", "1", "--cpu-nodes", "0", "--without", "all", "--small-nodes"]
     up += ["--kubeconfig", str(kubeconfig)]
-    second = Sandbox("second")
+    second = Sandbox(name)
     try:
         assert cli.main(up) == 0
         assert second.api().host != sandbox.api().host
@@ -350,17 +351,17 @@ def test_side_by_side_repair_and_down(sandbox: Sandbox, capsys: pytest.CaptureFi
         assert "is up already" in capsys.readouterr().out
         assert cli.main([*up, "--profile", "guide-2024"]) == 1
         assert "with other options (profile" in capsys.readouterr().err
-        for name in ("etcd", CONTROLLERS):
-            process = second.process(name)
+        for component in ("etcd", CONTROLLERS):
+            process = second.process(component)
             assert process is not None
             process.kill()
         eventually(lambda: second.dead() == ["etcd", CONTROLLERS])
-        assert cli.main(["status", "second"]) == 1
+        assert cli.main(["status", name]) == 1
         assert cli.main(up) == 0
         assert second.dead() == [] and "is up again" in capsys.readouterr().out
     finally:
         pids = [process.pid for name in (*COMPONENTS, CONTROLLERS) if (process := second.process(name))]
-        assert cli.main(["down", "second"]) == 0
+        assert cli.main(["down", name]) == 0
     assert len(pids) == 6
     assert not [pid for pid in pids if psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE]
     assert not second.state.exists() and not kubeconfig.exists()

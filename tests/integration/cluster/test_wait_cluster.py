@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import json
-import os
 import threading
 import time
 
@@ -18,7 +17,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import 
     Unrecoverable,
 )
 from ansible_collections.gpuops.rdma.plugins.module_utils._specs.wait import SPEC
-from support.small_sandbox import SHAPE, sandbox
+from support.small_sandbox import SHAPE, small_sandbox
 
 pytestmark = pytest.mark.cluster
 DEFAULTS = {key: option.get("default") for key, option in SPEC.items()}
@@ -30,8 +29,8 @@ GPU_PARTS = ("nvidia-container-toolkit-daemonset", "nvidia-device-plugin-daemons
 
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory):
-    with sandbox(f"wait-{os.getpid()}", tmp_path_factory.mktemp("wait"), len(NODES)) as cluster:
+def cluster(pool, tmp_path_factory):
+    with small_sandbox(pool, tmp_path_factory.mktemp("wait"), len(NODES)) as cluster:
         yield cluster
 
 
@@ -239,7 +238,7 @@ def test_a_node_outside_of_the_run_does_not_hold_it_and_is_told(cluster, plan):
         run(cluster, "gpu_operator", plan=str(plan), timeout=2)  # nothing tells that it is another node's
     fault = f"image-pull:{NODES[2]}:{GPU_PARTS[2]}"
     try:
-        cluster.sandbox("fault", "add", fault)
+        cluster.fault("add", fault)
         pods = cluster.client.path("v1", "Pod", "gpu-operator")
         for pod in cluster.client.list(pods, label_selector=f"app={GPU_PARTS[2]}"):
             if pod["spec"]["nodeName"] == NODES[2]:
@@ -250,7 +249,7 @@ def test_a_node_outside_of_the_run_does_not_hold_it_and_is_told(cluster, plan):
         assert (told["id"], told["severity"]) == ("wait.elsewhere", "warning")
         assert f"because of 1 outside of this run: {NODES[2]}: nvidia-operator-validator" in told["found"]
     finally:
-        cluster.sandbox("fault", "clear")
+        cluster.fault("clear")
         cluster.custom(POLICY, RECONCILED)
 
 
@@ -344,7 +343,9 @@ def test_the_network_operator_with_its_pool(cluster, plan):
     cluster.custom(policy, {"state": "notReady", "appliedStates": [{"name": state, "state": "notReady"}]})
     labels = {"app": "sriovdp", STATE_LABEL: state}
     cluster.daemonset("nvidia-network-operator", "device-plugin", labels, shape="BM.GPU4.8")
-    with pytest.raises(DeadlinePassed, match=r"no node takes device-plugin: it selects .*instance-type=BM.GPU4.8"):
+    with pytest.raises(
+        DeadlinePassed, match=r"no node is eligible for device-plugin: it selects .*instance-type=BM.GPU4.8"
+    ):
         run(cluster, "network_operator", plan=str(plan), timeout=2)
     cluster.daemonset("nvidia-network-operator", "device-plugin", labels)
     cluster.custom(policy, {"state": "ready", "appliedStates": [{"name": state, "state": "ready"}]})
@@ -409,7 +410,7 @@ def test_an_api_server_that_restarts_in_the_middle_is_survived(cluster, plan):
     cluster.offer(NODES[0], gpus=8, vfs=3)
 
     def restart_and_mend():
-        cluster.sandbox("fault", "add", "api-restart")
+        cluster.fault("add", "api-restart")
         time.sleep(2)
         cluster.offer(NODES[0], gpus=8, vfs=16)
 

@@ -15,8 +15,8 @@ import time
 from typing import Any
 
 import pytest
+from support.machine_sets import API, machine_set, pool
 
-API = "openshift-machine-api"
 OLD = {"machine.openshift.io/vCPU": "224", "machine.openshift.io/memoryMb": "2097152", "machine.openshift.io/GPU": "8"}
 NEW = {
     "capacity.cluster-autoscaler.kubernetes.io/cpu": "224",
@@ -24,7 +24,6 @@ NEW = {
     "capacity.cluster-autoscaler.kubernetes.io/gpu-count": "8",
     "capacity.cluster-autoscaler.kubernetes.io/gpu-type": "nvidia.com/gpu",
 }
-TAINT = "nvidia.com/gpu=present:NoSchedule"
 SIZE = "machine.openshift.io/cluster-api-autoscaler-node-group-{}-size"
 ZONE = "topology.kubernetes.io/zone"
 
@@ -59,21 +58,6 @@ def device_plugin() -> Any:
     spec = {"selector": {"matchLabels": labels}, "template": {"metadata": {"labels": labels}, "spec": pod}}
     meta = {"name": "nvidia-device-plugin-daemonset", "namespace": "kube-system", "labels": labels}
     return {"apiVersion": "apps/v1", "kind": "DaemonSet", "metadata": meta, "spec": spec}
-
-
-def machine_set(name: str, zone: str, notes: Any = None, **inner: Any) -> Any:
-    labels = {"machine.openshift.io/cluster-api-machineset": name}
-    value = {"kind": "AWSMachineProviderConfig", "instanceType": "BM.GPU.H100.8"}
-    value["placement"] = {"availabilityZone": f"sandbox-1{zone}"}  # type: ignore[assignment]
-    template = {"metadata": {"labels": labels}, "spec": {"providerSpec": {"value": value}, **inner}}
-    spec = {"replicas": 0, "selector": {"matchLabels": labels}, "template": template}
-    meta = {"name": name, "namespace": API, "annotations": notes or {}}
-    return {"apiVersion": "machine.openshift.io/v1beta1", "kind": "MachineSet", "metadata": meta, "spec": spec}
-
-
-def pool(name: str, **more: Any) -> Any:
-    fixed = {"max_replicas": 2, "accelerator": "nvidia-h100", "shape": "BM.GPU.H100.8", "taints": [TAINT]}
-    return {"machine_set": name, **fixed, "cpu": 224, "memory_mib": 2097152, **more}
 
 
 def autoscale(here: Any, *args: str, **inputs: Any) -> Any:

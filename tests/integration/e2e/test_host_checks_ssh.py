@@ -19,8 +19,9 @@ from typing import Any
 
 import pytest
 import yaml
-from conftest import ANSIBLE, ROOT
 from support import host_faults, host_trees
+from support.paths import ROOT
+from support.sandboxes import PLAYBOOK as ANSIBLE
 
 SHAPE = "BM.GPU.H100.8"
 HOSTS = 20

@@ -13,23 +13,16 @@ import time
 from typing import Any
 
 import pytest
-from conftest import ANSIBLE, FAST, ROOT, SANDBOX
+from support.paths import ROOT
+from support.plays import command
 
 
 def interrupt(here: Any, when: str) -> str:
     """Starts site.yml and kills all of it as soon as its output shows ``when``."""
-    extra = [
-        part
-        for key, value in {**FAST, "rdma_report_dir": str(here.folder / "killed")}.items()
-        for part in ("-e", f"{key}={value}")
-    ]
-    command = [*SANDBOX, "exec", here.name, "--", ANSIBLE, "site.yml", "-i", "inventories/sandbox", *extra]
-    environment = {**os.environ, "ANSIBLE_CONFIG": str(ROOT / "ansible.cfg"), "ANSIBLE_NOCOLOR": "1"}
     log = here.folder / "killed.log"
     with log.open("w") as out:
-        process = subprocess.Popen(
-            command, cwd=ROOT, env=environment, stdout=out, stderr=subprocess.STDOUT, start_new_session=True
-        )
+        argv = command("site.yml", here.folder / "killed")
+        process = here.start(*argv, stdout=out, stderr=subprocess.STDOUT)
         deadline = time.monotonic() + 120
         while when not in log.read_text():
             assert process.poll() is None, log.read_text()[-2000:]
@@ -159,11 +152,7 @@ def test_a_release_under_another_name_is_adopted_and_host_mode_adds_nothing(clus
     here = cluster("--gpu-nodes", "2")
     chart = str(ROOT / "tests/sandbox/charts/current/gpu-operator")
     theirs = ["helm", "install", "my-gpus", chart, "-n", "gpus", "--create-namespace", "--set", "driver.enabled=false"]
-    subprocess.run(
-        [*SANDBOX, "exec", here.name, "--", *theirs],
-        check=True,
-        capture_output=True,
-    )
+    here.run(*theirs)
     played = here.play(rdma_mode="host")
     assert played.verdict == "pass", played.report.get("reason") or played.output[-3000:]
     releases = here.kubectl("get", "secrets", "-A", "-l", "owner=helm", "-o", "name")

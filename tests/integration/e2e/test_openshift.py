@@ -15,9 +15,9 @@ from typing import Any
 
 import pytest
 import yaml
+from support.machine_sets import machine_set, pool
 from support.paths import ROOT
-from test_autoscaling import machine_set, pool
-from test_workloads import CANARY, OBJECTS, SERVING, VGPU
+from support.workload_samples import CANARY, OBJECTS, SERVING, VGPU
 
 FAST = {"rdma_grace": 6, "rdma_sharing_timeout": 60, "rdma_host_checks": "false"}
 INVENTORY = ("-i", "inventories/sandbox_openshift")
@@ -209,7 +209,7 @@ def all_rows(shared_cluster: Any) -> Any:
     definitions = yaml.safe_load_all((CHARTS / "current/gpu-operator/crds/crds.yaml").read_text("utf-8"))
     crd = next(one for one in definitions if one["metadata"]["name"] == "nvidiadrivers.nvidia.com")
     apply(here, crd)
-    here.kubectl("wait", "--for=condition=Established", "crd/nvidiadrivers.nvidia.com", "--timeout=30s")
+    here.established()
     apply(here, WHOLE_DRIVER)
     return here, inputs_of(names(here))
 

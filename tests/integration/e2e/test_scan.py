@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import ANSIBLE, FAST, ROOT, SANDBOX
+from support.plays import command
 
 EVERYTHING = os.environ.get("GPUOPS_MATRIX") == "all"
 NODES, BLOCK = (64, 16) if EVERYTHING else (16, 4)
@@ -44,13 +44,8 @@ def named(found: dict[str, Any]) -> list[tuple[str, str]]:
 
 def interrupt_after_pairs(here: Any, folder: Path, inputs: dict[str, str]) -> list[str]:
     """Starts the playbook, stops it as Ctrl-C does once the first round of pairs is over; what was run until then."""
-    values = {**FAST, "rdma_report_dir": str(folder), **inputs}
-    extra = [part for key, value in values.items() for part in ("-e", f"{key}={value}")]
-    command = [*SANDBOX, "exec", here.name, "--", ANSIBLE, PLAYBOOK, "-i", "inventories/sandbox", *extra]
-    environment = {**os.environ, "ANSIBLE_CONFIG": str(ROOT / "ansible.cfg"), "ANSIBLE_NOCOLOR": "1"}
-    running = subprocess.Popen(
-        command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True
-    )
+    argv = command(PLAYBOOK, folder, **inputs)
+    running = here.start(*argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     state = folder / "run" / "scan-h100-8.state.jsonl"
     deadline = time.monotonic() + 300
     while time.monotonic() < deadline and running.poll() is None:
@@ -59,7 +54,7 @@ def interrupt_after_pairs(here: Any, folder: Path, inputs: dict[str, str]) -> li
         time.sleep(0.1)
     os.killpg(running.pid, signal.SIGINT)
     output, _ = running.communicate(timeout=180)
-    assert state.exists(), output.decode()[-3000:]
+    assert state.exists(), output[-3000:]
     return [json.loads(line)["id"] for line in state.read_text().splitlines()[1:]]
 
 

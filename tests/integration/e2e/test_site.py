@@ -9,7 +9,7 @@ import os
 from typing import Any
 
 import pytest
-from conftest import pools
+from support.plays import pools
 
 EVERYTHING = os.environ.get("GPUOPS_MATRIX") == "all"
 SHAPES = ["BM.GPU.B4.8", "BM.GPU.A100-v2.8", "BM.GPU4.8", "BM.GPU.H100.8", "BM.GPU.H200.8", "BM.GPU.B200.8"]
@@ -50,7 +50,7 @@ def test_healthy(cluster: Any, profile: str, mode: str, launcher: str, shapes: l
 
 @pytest.mark.e2e
 def test_check_mode_predicts_and_changes_nothing(cluster: Any) -> None:
-    here = cluster("--gpu-nodes", "2")
+    here = cluster("--gpu-nodes", "2", again=True)
     before = here.kubectl("get", "ns,crd,ds,deploy,cm", "-A", "-o", "name")
     predicted = here.play("site.yml", "--check", "--diff")
     assert predicted.code == 0, predicted.output[-3000:]
@@ -61,7 +61,7 @@ def test_check_mode_predicts_and_changes_nothing(cluster: Any) -> None:
 
 @pytest.mark.e2e
 def test_plan_is_printed_and_changes_nothing(cluster: Any) -> None:
-    here = cluster("--gpu-nodes", "2")
+    here = cluster("--gpu-nodes", "2", again=True)
     before = here.kubectl("get", "ns,crd,ds,deploy,cm", "-A", "-o", "name")
     played = here.play("site.yml", "--tags", "plan")
     assert played.code == 0, played.output[-3000:]

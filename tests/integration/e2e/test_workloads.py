@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import base64
 import json
 import os
 import re
@@ -13,45 +12,9 @@ from typing import Any
 
 import pytest
 from support.paths import ROOT
+from support.workload_samples import CANARY, GPU, OBJECTS, SERVING, VFS, VGPU, VM
 
 CRDS = ROOT / "tests" / "sandbox" / "openshift" / "crds"
-CANARY = "CANARY-4711-token"
-SERVERS = {"service_instance_configuration": {"node_url_list": [{"url": "dls.example.com"}]}}
-TOKEN = f"head.{base64.urlsafe_b64encode(json.dumps(SERVERS).encode()).decode()}.{CANARY}"
-VFS = "nvidia.com/sriov_rdma_vf"
-GPU = "nvidia.com/gpu"
-VM = "10.140.200.2"
-OBJECTS = """
-apiVersion: v1
-kind: Secret
-metadata: {name: ngc-secret, namespace: gpu-operator}
-type: kubernetes.io/dockerconfigjson
-stringData: {.dockerconfigjson: '{"auths": {}}'}
----
-apiVersion: monitoring.coreos.com/v1
-kind: Prometheus
-metadata: {name: stack, namespace: default}
-spec: {serviceMonitorSelector: {matchLabels: {release: stack}}, serviceMonitorNamespaceSelector: {}}
----
-apiVersion: v1
-kind: Namespace
-metadata: {name: gpuops-serving}
----
-apiVersion: v1
-kind: PersistentVolumeClaim
-metadata: {name: models, namespace: gpuops-serving}
-spec: {accessModes: [ReadWriteMany], storageClassName: "", volumeName: models, resources: {requests: {storage: 1Ti}}}
----
-apiVersion: v1
-kind: PersistentVolume
-metadata: {name: models}
-spec:
-  accessModes: [ReadWriteMany]
-  capacity: {storage: 1Ti}
-  claimRef: {name: models, namespace: gpuops-serving}
-  storageClassName: ""
-  nfs: {server: 192.0.2.1, path: /models}
-"""
 KNATIVE = """
 apiVersion: serving.kserve.io/v1beta1
 kind: InferenceService
@@ -61,22 +24,6 @@ metadata:
   annotations: {serving.kserve.io/deploymentMode: Serverless}
 spec: {predictor: {model: {modelFormat: {name: vllm}, storageUri: "pvc://models/small"}}}
 """
-VGPU = {
-    "rdma_vgpu_nodes": VM,
-    "rdma_vgpu_repository": "registry.example.com/vgpu",
-    "rdma_vgpu_image": "vgpu-guest-driver-5",
-    "rdma_vgpu_version": "550.163.01",
-    "rdma_vgpu_host_version": "550.163.02",
-    "rdma_vgpu_pull_secrets": "ngc-secret",
-    "rdma_vgpu_token": TOKEN,
-}
-SERVING = {
-    "rdma_serving_model": "llama-3.1-405b",
-    "rdma_serving_image": "registry.example.com/vllm:1",
-    "rdma_serving_claim": "models",
-    "rdma_serving_path": "llama-3.1-405b",
-    "rdma_serving_nodes": "2",
-}
 METRICS = {"rdma_metrics": "true", "rdma_metrics_dashboard_namespace": "default"}
 
 
@@ -106,7 +53,7 @@ def prepared(cluster: Any) -> tuple[Any, dict[str, str]]:
     here.kubectl("annotate", "node", VM, "gpuops.sandbox/vgpu=L40S-48Q")
     for name in ("monitoring", "serving"):
         here.kubectl("apply", "-f", str(CRDS / f"{name}.yaml"))
-    here.kubectl("wait", "--for=condition=Established", "crd", "--all", "--timeout=30s")
+    here.established()
     path = here.folder / "objects.yaml"
     path.write_text(OBJECTS)
     here.kubectl("apply", "-f", str(path))

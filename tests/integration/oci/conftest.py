@@ -10,12 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible.plugins.loader import init_plugin_loader
-from support.paths import ROOT
-
-# Before anything of the collection is imported: plugins are then found as Ansible finds them.
-init_plugin_loader([str(ROOT / ".cache" / "collections")])
-
 from support import oci_site
 from support.fake_oci import FakeOci
 

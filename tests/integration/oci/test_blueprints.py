@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -18,11 +17,10 @@ import pytest
 from support import oci_site
 from support.blueprint_sandbox import SandboxSite
 from support.fake_blueprints import FakeBlueprints
-from support.paths import ROOT, UPSTREAM
+from support.paths import UPSTREAM
+from support.sandboxes import PLAYBOOK, Cluster, Pool
 
-SANDBOX = [sys.executable, str(ROOT / "tests/sandbox/sandbox")]
 ANSIBLE = str(Path(sys.executable).with_name("ansible-playbook"))
-NAME = f"blueprints-{os.getpid()}"
 GPU = "ocid1.compartment.oc1..gpu"
 PASSWORD, LINK = "pa55-c4nary", "https://acme.test/p/l1nk-c4nary/n/acme/b/llama405b/o/"
 POOL = {
@@ -42,8 +40,9 @@ ALL = os.environ.get("GPUOPS_MATRIX") == "all"
 class Here:
     """One sandbox with the operators of site.yml, a Blueprints API that deploys into it, and OCI behind."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    def __init__(self, cluster: Cluster) -> None:
+        self.cluster, self.folder = cluster, cluster.folder
+        folder = self.folder
         self.oci = oci_site.tenancy()
         endpoint = self.oci.start()
         config = oci_site.config_file(oci_site.credentials(self.oci, folder), folder)
@@ -59,32 +58,21 @@ class Here:
         }
 
     def up(self) -> None:
-        self._run([*SANDBOX, "up", "--name", NAME, "--gpu-nodes", "4", "--cpu-nodes", "1", "--small-nodes"])
         code, output = self.play("site.yml", "--tags", "gpu_operator,batch", **SITE)
         assert code == 0, output[-3000:]
-        found = self._run([*SANDBOX, "exec", NAME, "--", "printenv", "KUBECONFIG"]).stdout.strip()
-        self.site = SandboxSite(found, self.oci, GPU, self.folder)
+        self.site = SandboxSite(str(self.cluster.kubeconfig), self.oci, GPU, self.folder)
         self.server.site = self.site
         self.site.network = "host"
 
     def down(self) -> None:
         self.server.stop()
         self.oci.stop()
-        subprocess.run([*SANDBOX, "down", NAME], check=False, capture_output=True, timeout=120)
-
-    def _run(self, command: list[str]) -> subprocess.CompletedProcess[str]:
-        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
-        assert done.returncode == 0, done.stdout + done.stderr
-        return done
 
     def play(self, playbook: str, *args: str, **inputs: Any) -> tuple[int, str]:
         values = self.folder / "inputs.json"
         values.write_text(json.dumps({**self.inputs, **inputs}))
-        command = [*SANDBOX, "exec", NAME, "--", ANSIBLE, playbook, "-i", "inventories/sandbox", "-e", f"@{values}"]
-        environment = {**os.environ, "ANSIBLE_CONFIG": str(ROOT / "ansible.cfg"), "ANSIBLE_NOCOLOR": "1"}
-        done = subprocess.run(
-            [*command, *args], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300, check=False
-        )
+        command = [PLAYBOOK, playbook, "-i", "inventories/sandbox", "-e", f"@{values}", *args]
+        done = self.cluster.done(*command, timeout=300)
         output = done.stdout + done.stderr
         assert "Traceback" not in output, output[-4000:]
         assert "c4nary" not in output, "a secret is shown"
@@ -121,13 +109,14 @@ class Here:
 
 
 @pytest.fixture(scope="module")
-def here(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Here]:
-    made = Here(tmp_path_factory.mktemp("blueprints"))
-    try:
-        made.up()
-        yield made
-    finally:
-        made.down()
+def here(pool: Pool, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Here]:
+    with pool.lease(tmp_path_factory.mktemp("blueprints"), "--gpu-nodes", "4", "--cpu-nodes", "1") as lent:
+        made = Here(lent)
+        try:
+            made.up()
+            yield made
+        finally:
+            made.down()
 
 
 def test_a_pool_without_rdma_is_found_out_and_made_anew(here: Here) -> None:

@@ -33,14 +33,13 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._kube.client import Cl
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._kube.watch import Watcher
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._oci import join_read
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._oci import session as oci_session
-from gpuops_sandbox.cluster import Sandbox
 from support import oci_site
 from support.fake_join import Joiner
 from support.fake_oci import Answer, FakeOci, Request
 from support.fake_stacks import Stacks, World
 from support.paths import ROOT
+from support.sandboxes import PLAYBOOK, Cluster, Pool
 
-SANDBOX = [sys.executable, str(ROOT / "tests/sandbox/sandbox")]
 ANSIBLE = str(Path(sys.executable).with_name("ansible-playbook"))
 ALL = os.environ.get("GPUOPS_MATRIX") == "all"
 GPU, NODES = "ocid1.compartment.oc1..gpu", 4
@@ -58,23 +57,19 @@ class Played:
 
 
 @pytest.fixture(scope="module")
-def sandbox() -> Iterator[Sandbox]:
-    name = f"oci-{os.getpid()}"
-    up = [*SANDBOX, "up", "--name", name, "--small-nodes", "--gpu-nodes", "0", "--cpu-nodes", "2"]
-    done = subprocess.run(up, capture_output=True, text=True, timeout=600, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-    yield Sandbox(name)
-    subprocess.run([*SANDBOX, "down", name], capture_output=True, timeout=120, check=False)
+def cluster(pool: Pool, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    with pool.lease(tmp_path_factory.mktemp("sandbox"), "--gpu-nodes", "0", "--cpu-nodes", "2") as lent:
+        yield lent
 
 
 class Site:
     """A tenancy whose pools boot into a sandbox."""
 
-    def __init__(self, fake: FakeOci, url: str, config: dict[str, Any], folder: Path, sandbox: Sandbox) -> None:
-        self.fake, self.folder, self.sandbox = fake, folder, sandbox
+    def __init__(self, fake: FakeOci, url: str, config: dict[str, Any], folder: Path, cluster: Cluster) -> None:
+        self.fake, self.folder, self.inside, self.sandbox = fake, folder, cluster, cluster.sandbox
         self.cluster = oci_site.cluster(fake)
         self.cluster["clusterPodNetworkOptions"] = [{"cniType": "OCI_VCN_IP_NATIVE"}]
-        self.joiner = Joiner(fake, sandbox, self.cluster)
+        self.joiner = Joiner(fake, self.sandbox, self.cluster)
         self.cluster["certificateAuthority"] = base64.b64encode(self.joiner.ca.encode()).decode()
         fake.sources[LINK.format(oci_site.IMAGE)] = ""
         fake.durations.update({"CreateImage": 3.0, "NODEPOOL_CREATE": 2.0, "CreateClusterNetwork": 2.0, "boot": 1.0})
@@ -97,18 +92,16 @@ class Site:
     def play(self, playbook: str = "oci_pool", site: bool = False, kill_at: int = 0, **inputs: Any) -> Played:
         values = {f"rdma_oci_{key}": value for key, value in {**self.inputs, **inputs}.items()}
         values.update({**SITE, "rdma_report_dir": str(self.folder / "report"), "rdma_site": site})
-        command = [*SANDBOX, "exec", self.sandbox.name, "--", ANSIBLE, f"playbooks/{playbook}.yml"]
+        command = [PLAYBOOK, f"playbooks/{playbook}.yml"]
         command += ["-i", "inventories/sandbox", "-e", json.dumps(values)]
-        environment = {**os.environ, "ANSIBLE_CONFIG": str(ROOT / "ansible.cfg"), "ANSIBLE_NOCOLOR": "1"}
-        environment.update(
-            {"ANSIBLE_CALLBACK_PLUGINS": str(ROOT / "tests/integration/oci/callbacks"), "KILL_AT": str(kill_at)}
-        )
+        environment = {
+            "ANSIBLE_CALLBACK_PLUGINS": str(ROOT / "tests/integration/oci/callbacks"),
+            "KILL_AT": str(kill_at),
+        }
         environment.update({"ANSIBLE_CALLBACKS_ENABLED": "kill_at", "KILL_TRACE": str(self.folder / "trace")})
         (self.folder / "trace").write_text("", encoding="utf-8")
         with (self.folder / "log").open("w+", encoding="utf-8") as log:
-            self.process = subprocess.Popen(
-                command, cwd=ROOT, env=environment, stdout=log, stderr=log, text=True, start_new_session=True
-            )
+            self.process = self.inside.start(*command, env=environment, stdout=log, stderr=log)
             code = self.process.wait(timeout=600)
             log.seek(0)
             output = log.read()
@@ -152,8 +145,8 @@ class Site:
 
 
 @pytest.fixture
-def site(fake: FakeOci, url: str, config: dict[str, Any], tmp_path: Path, sandbox: Sandbox) -> Iterator[Site]:
-    made = Site(fake, url, config, tmp_path, sandbox)
+def site(fake: FakeOci, url: str, config: dict[str, Any], tmp_path: Path, cluster: Cluster) -> Iterator[Site]:
+    made = Site(fake, url, config, tmp_path, cluster)
     yield made
     made.clear()
 

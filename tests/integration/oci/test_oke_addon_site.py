@@ -11,22 +11,18 @@ from __future__ import annotations
 import json
 import os
 import re
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
-from gpuops_sandbox.cluster import Sandbox
 from support import oci_site
 from support.fake_addons import Addons
 from support.fake_oci import FakeOci
 from support.paths import ROOT
+from support.sandboxes import PLAYBOOK, Cluster, Pool
 
-SANDBOX = [sys.executable, str(ROOT / "tests/sandbox/sandbox")]
-ANSIBLE = str(Path(sys.executable).with_name("ansible-playbook"))
 CHARTS = {
     "NvidiaGpuOperator": ("gpu-operator", "gpu-operator", ["driver.enabled=false"]),
     "NvidiaNetworkOperator": (
@@ -51,31 +47,18 @@ spec:
 
 
 @pytest.fixture(scope="module")
-def sandbox() -> Iterator[Sandbox]:
-    name = f"addon-{os.getpid()}"
-    up = [*SANDBOX, "up", "--name", name, "--small-nodes", "--gpu-nodes", "2", "--cpu-nodes", "2"]
-    done = subprocess.run(up, capture_output=True, text=True, timeout=600, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-    yield Sandbox(name)
-    subprocess.run([*SANDBOX, "down", name], capture_output=True, timeout=120, check=False)
+def sandbox(pool: Pool, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    with pool.lease(tmp_path_factory.mktemp("sandbox"), "--gpu-nodes", "2", "--cpu-nodes", "2") as lent:
+        yield lent
 
 
-def within(sandbox: Sandbox, *command: str, text: str = "") -> str:
+def within(sandbox: Cluster, *command: str, text: str = "") -> str:
     """Output of a command with the sandbox's kubeconfig."""
-    done = subprocess.run(
-        [*SANDBOX, "exec", sandbox.name, "--", *command],
-        input=text,
-        capture_output=True,
-        text=True,
-        cwd=ROOT,
-        env={**os.environ, "ANSIBLE_CONFIG": str(ROOT / "ansible.cfg"), "ANSIBLE_NOCOLOR": "1"},
-        timeout=500,
-        check=False,
-    )
+    done = sandbox.done(*command, text=text, timeout=500)
     return done.stdout + ("" if done.returncode == 0 else f"{done.stderr}\nrc={done.returncode}")
 
 
-def install(sandbox: Sandbox, addon: dict[str, Any]) -> None:
+def install(sandbox: Cluster, addon: dict[str, Any]) -> None:
     """As an add-on might: plain objects, and a policy of its own."""
     if addon["name"] not in CHARTS:
         return
@@ -102,7 +85,7 @@ def _placed(item: dict[str, Any], namespace: str) -> dict[str, Any]:
 
 @pytest.mark.skipif(os.environ.get("GPUOPS_MATRIX") != "all", reason="GPUOPS_MATRIX=all: two runs of site.yml")
 def test_operators_by_add_ons(
-    fake: FakeOci, url: str, config: dict[str, Any], tmp_path: Path, sandbox: Sandbox
+    fake: FakeOci, url: str, config: dict[str, Any], tmp_path: Path, sandbox: Cluster
 ) -> None:
     addons = Addons(fake)
     addons.seconds = 0.2
@@ -119,7 +102,7 @@ def test_operators_by_add_ons(
         "rdma_network_operator_timeout": 90,
         "rdma_host_checks": False,
     }
-    command = [ANSIBLE, "playbooks/site.yml", "-i", "inventories/sandbox", "-e", json.dumps(inputs)]
+    command = [PLAYBOOK, "playbooks/site.yml", "-i", "inventories/sandbox", "-e", json.dumps(inputs)]
     first = within(sandbox, *command)
     assert "rc=" not in first and "failed=0" in first and "PASS" in first, first[-4000:]
     assert [item.split()[1] for item in addons.changes] == ["NodeFeatureDiscovery", *CHARTS]

@@ -458,8 +458,10 @@ class Sandbox:
 
         kwok is restarted too: its watches come back up to 30 s later than a kubelet's do.
         """
-        self._restart("kube-apiserver", lambda: time.sleep(down))
-        self._wait(self.api().ready, 60, "the API server does not get ready after its restart")
+        # While it is away another sandbox that starts must not take its port.
+        with build.locked(build.cache_home() / "ports.lock"):
+            self._restart("kube-apiserver", lambda: time.sleep(down))
+            self._wait(self.api().ready, 60, "the API server does not get ready after its restart")
         self._restart("kwok-controller", self._drop_leases)
 
     def _drop_leases(self) -> None:

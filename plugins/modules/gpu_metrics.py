@@ -19,7 +19,7 @@ description:
 extends_documentation_fragment:
 - gpuops.rdma.auth
 - gpuops.rdma.attributes.cluster
-- gpuops.rdma.gpu_uses
+- gpuops.rdma.gpu_use_state
 options:
   interval:
     description: How often Prometheus asks, in its own writing.

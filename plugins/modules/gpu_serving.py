@@ -20,7 +20,7 @@ description:
 extends_documentation_fragment:
 - gpuops.rdma.auth
 - gpuops.rdma.attributes.cluster
-- gpuops.rdma.gpu_uses
+- gpuops.rdma.gpu_use_state
 options:
   name:
     description: Name of the service.

@@ -22,7 +22,7 @@ extends_documentation_fragment:
 - gpuops.rdma.auth
 - gpuops.rdma.attributes.cluster
 - gpuops.rdma.sharing
-- gpuops.rdma.gpu_uses
+- gpuops.rdma.gpu_use_state
 - gpuops.rdma.gpu_nodes
 options:
   default:

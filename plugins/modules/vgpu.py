@@ -22,7 +22,7 @@ description:
 extends_documentation_fragment:
 - gpuops.rdma.auth
 - gpuops.rdma.attributes.cluster
-- gpuops.rdma.gpu_uses
+- gpuops.rdma.gpu_use_state
 options:
   driver:
     description: The guest driver; required with O(state=present).

@@ -14,7 +14,13 @@ from typing import Any, Callable
 import pytest
 import yaml
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import RdmaError
-from ansible_collections.gpuops.rdma.plugins.module_utils._gpu_uses import metrics, rows, sharing, sharing_plan, vgpu
+from ansible_collections.gpuops.rdma.plugins.module_utils._gpu_uses import (
+    exclusive,
+    metrics,
+    sharing,
+    sharing_plan,
+    vgpu,
+)
 from ansible_collections.gpuops.rdma.plugins.module_utils._gpu_uses import serving as gpu_serving
 from ansible_collections.gpuops.rdma.plugins.module_utils._nodes import pod_gpu
 from ansible_collections.gpuops.rdma.plugins.module_utils._openshift import autoscaler as openshift_autoscaler
@@ -206,7 +212,7 @@ CASES: list[tuple[str, Callable[[], Any], str]] = [
     ),
     (
         "vgpu: time slicing on its nodes",
-        lambda: rows.check({"time_slicing": ["n"], "vgpu": ["n"]}, {}),
+        lambda: exclusive.check({"time_slicing": ["n"], "vgpu": ["n"]}, {}),
         "exactly one GPU, which is not shared",
     ),
     ("dashboard: no label", lambda: metrics.dashboard_object({}, True, labels={}), "the console would not show it"),

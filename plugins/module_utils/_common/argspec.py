@@ -29,7 +29,8 @@ def with_lists(spec: Mapping[str, Any], args: Mapping[str, Any]) -> dict[str, An
     """``args`` with texts made lists where the spec has lists: AWX's surveys and -e give text. Items stand between
     commas or line ends, blanks around them do not count, and an empty text is an empty list: core would keep the
     blanks, and make it one empty item."""
-    return {name: _with_lists(spec.get(name) or {}, value) for name, value in args.items()}
+    options = {key: option for name, option in spec.items() for key in (name, *option.get("aliases", ()))}
+    return {name: _with_lists(options.get(name) or {}, value) for name, value in args.items()}
 
 
 def _with_lists(option: Mapping[str, Any], value: Any) -> Any:

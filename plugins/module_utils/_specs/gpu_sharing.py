@@ -10,13 +10,13 @@ from typing import Any
 
 from ansible_collections.gpuops.rdma.plugins.module_utils._specs.auth import SPEC as AUTH
 from ansible_collections.gpuops.rdma.plugins.module_utils._specs.gpu_nodes import SPEC as GPU_NODES
-from ansible_collections.gpuops.rdma.plugins.module_utils._specs.gpu_uses import SPEC as GPU_USES
+from ansible_collections.gpuops.rdma.plugins.module_utils._specs.gpu_use_state import SPEC as GPU_USE_STATE
 from ansible_collections.gpuops.rdma.plugins.module_utils._specs.sharing import SPEC as SHARING
 
 SPEC: dict[str, Any] = {
     **AUTH,
     **SHARING,
-    **GPU_USES,
+    **GPU_USE_STATE,
     **GPU_NODES,
     "default": {"type": "str"},
     "mig_strategy": {"type": "str", "choices": ["none", "single", "mixed"]},

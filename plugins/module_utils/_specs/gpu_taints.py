@@ -10,11 +10,11 @@ from typing import Any
 
 from ansible_collections.gpuops.rdma.plugins.module_utils._specs.auth import SPEC as AUTH
 from ansible_collections.gpuops.rdma.plugins.module_utils._specs.gpu_nodes import SPEC as GPU_NODES
-from ansible_collections.gpuops.rdma.plugins.module_utils._specs.gpu_uses import SPEC as GPU_USES
+from ansible_collections.gpuops.rdma.plugins.module_utils._specs.gpu_use_state import SPEC as GPU_USE_STATE
 
 SPEC: dict[str, Any] = {
     **AUTH,
-    **GPU_USES,
+    **GPU_USE_STATE,
     **GPU_NODES,
     "taints": {"type": "list", "elements": "raw", "default": ["nvidia.com/gpu:NoSchedule"]},
     "machine_sets": {"type": "list", "elements": "str", "default": []},

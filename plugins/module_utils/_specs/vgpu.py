@@ -9,11 +9,11 @@ from __future__ import annotations
 from typing import Any
 
 from ansible_collections.gpuops.rdma.plugins.module_utils._specs.auth import SPEC as AUTH
-from ansible_collections.gpuops.rdma.plugins.module_utils._specs.gpu_uses import SPEC as GPU_USES
+from ansible_collections.gpuops.rdma.plugins.module_utils._specs.gpu_use_state import SPEC as GPU_USE_STATE
 
 SPEC: dict[str, Any] = {
     **AUTH,
-    **GPU_USES,
+    **GPU_USE_STATE,
     "driver": {
         "type": "dict",
         "options": {

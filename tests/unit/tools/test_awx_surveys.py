@@ -17,7 +17,7 @@ import yaml
 from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
 from ansible.parsing.dataloader import DataLoader
 from ansible.template import Templar, trust_as_template
-from ansible_collections.gpuops.rdma.plugins.action import gpu_rows, gpu_serving, gpu_sharing, gpu_taints, vgpu
+from ansible_collections.gpuops.rdma.plugins.action import gpu_serving, gpu_sharing, gpu_taints, gpu_uses, vgpu
 from ansible_collections.gpuops.rdma.plugins.module_utils._common import argspec
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError
 from ansible_collections.gpuops.rdma.plugins.module_utils._specs.plan import SPEC
@@ -232,10 +232,10 @@ def test_nothing_given_is_not_refused() -> None:
         argspec.refuse_blank(("nodes", "selector"), left_out)
 
 
-def test_a_blank_selector_is_no_row() -> None:
-    made = gpu_rows.ActionModule.__new__(gpu_rows.ActionModule)
-    rows = [{"row": "mps", "nodes": [], "selector": " ", "resources": []}]
-    assert made.act({"rows": rows}) == {"changed": False, "rows": {}}
+def test_a_blank_selector_is_no_use() -> None:
+    made = gpu_uses.ActionModule.__new__(gpu_uses.ActionModule)
+    uses = [{"use": "mps", "nodes": [], "selector": " ", "resources": []}]
+    assert made.act({"uses": uses}) == {"changed": False, "uses": {}, "rows": {}}
 
 
 def plan_images(given: Any) -> dict[str, Any]:

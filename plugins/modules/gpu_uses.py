@@ -7,25 +7,28 @@
 from __future__ import annotations
 
 DOCUMENTATION = r"""
-module: gpu_rows
+module: gpu_uses
 short_description: Refuse uses of GPUs that exclude each other on one node
 version_added: 0.1.0
 description:
 - Compares the nodes of each use (time slicing, MPS, MIG, vGPU, serving), and fails with all pairs that do not go
   together, before anything is written. Writes nothing.
+- Its former name is C(gpuops.rdma.gpu_rows), which still leads here.
 extends_documentation_fragment:
 - gpuops.rdma.auth
 - gpuops.rdma.attributes.cluster
 options:
-  rows:
-    description: The uses that are asked for; one without O(rows[].nodes) and O(rows[].selector) is none.
+  uses:
+    description: The uses that are asked for; one without O(uses[].nodes) and O(uses[].selector) is none.
     type: list
     elements: dict
     required: true
+    aliases: [rows]
     suboptions:
-      row:
+      use:
         description: The use.
         type: str
+        aliases: [row]
         required: true
         choices:
         - mig
@@ -53,17 +56,21 @@ author:
 
 EXAMPLES = r"""
 - name: Two pools, two uses
-  gpuops.rdma.gpu_rows:
-    rows:
-      - row: time_slicing
+  gpuops.rdma.gpu_uses:
+    uses:
+      - use: time_slicing
         selector: pool=small-jobs
-      - row: mig
+      - use: mig
         selector: pool=notebooks
 """
 
 RETURN = r"""
-rows:
+uses:
   description: Number of nodes of each use that is asked for.
+  returned: success
+  type: dict
+rows:
+  description: The same, under the name that it had as C(gpuops.rdma.gpu_rows).
   returned: success
   type: dict
 requests:

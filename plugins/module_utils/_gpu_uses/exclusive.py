@@ -1,10 +1,7 @@
 # Copyright: gpuops.rdma contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Which uses of GPUs exclude each other on one node. PRIVATE.
-
-A row is one use that a playbook is asked for: taints go with all others, these do not go with each other.
-"""
+"""Which uses of GPUs exclude each other on one node; taints go with all of them. PRIVATE."""
 
 from __future__ import annotations
 
@@ -25,23 +22,22 @@ WHY = {
     ("serving", "vgpu"): "a vGPU has neither NVLink nor RDMA for a model over several GPUs",
     ("time_slicing", "vgpu"): "a vGPU node offers exactly one GPU, which is not shared",
 }
-ROWS = tuple(sorted({name for pair in WHY for name in pair}))
+USES = tuple(sorted({name for pair in WHY for name in pair}))
 SHOWN = 5
 
 
-def check(rows: Mapping[str, Sequence[str]], resources: Mapping[str, Sequence[str]]) -> None:
-    """``rows``: row -> names of its nodes. ``resources``: row -> what it shares, where it says so. InputError names
-    every pair of rows that meet on a node, before anything is written."""
-    faults = list(_clashes(rows, resources))
+def check(nodes: Mapping[str, Sequence[str]], resources: Mapping[str, Sequence[str]]) -> None:
+    """``nodes``: use -> names of its nodes. ``resources``: use -> what it shares, where it says so. InputError names
+    every pair of uses that meet on a node."""
+    faults = list(_clashes(nodes, resources))
     if faults:
-        raise InputError(
-            "\n- ".join(["Rows that exclude each other on one node; give each a pool of its own:", *faults])
-        )
+        head = "Uses of GPUs that exclude each other on one node; give each a pool of its own:"
+        raise InputError("\n- ".join([head, *faults]))
 
 
-def _clashes(rows: Mapping[str, Sequence[str]], resources: Mapping[str, Sequence[str]]) -> Iterator[str]:
+def _clashes(nodes: Mapping[str, Sequence[str]], resources: Mapping[str, Sequence[str]]) -> Iterator[str]:
     for (one, other), why in WHY.items():
-        both = sorted(set(rows.get(one, ())) & set(rows.get(other, ())))
+        both = sorted(set(nodes.get(one, ())) & set(nodes.get(other, ())))
         if both and not _goes(one, other, resources):
             yield f"{one} and {other} on {listed(both, SHOWN)}: {why}"
 

@@ -1,0 +1,32 @@
+# Copyright: gpuops.rdma contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Refuses uses of GPUs that exclude each other on one node, before the first of them is made."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json
+from ansible_collections.gpuops.rdma.plugins.module_utils._gpu_uses import exclusive
+from ansible_collections.gpuops.rdma.plugins.module_utils._specs.gpu_uses import SPEC
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._base.action import RdmaAction
+
+
+class ActionModule(RdmaAction):
+    spec = SPEC
+
+    def act(self, args: dict[str, Any]) -> dict[str, Any]:
+        asked = [one for one in args["uses"] if one["nodes"] or one["selector"].strip()]
+        nodes = {one["use"]: self._nodes(one) for one in asked}
+        exclusive.check(nodes, {one["use"]: one["resources"] for one in asked})
+        counts = {use: len(names) for use, names in nodes.items()}
+        return {"changed": False, "uses": counts, "rows": counts}
+
+    def _nodes(self, use: Json) -> list[str]:
+        """Names alone; that they are GPU nodes is checked where the use is made."""
+        if not use["selector"].strip():
+            return list(use["nodes"])
+        path = self.client.path("v1", "Node")
+        found = self.client.projected(path, lambda node: str(node["metadata"]["name"]), label_selector=use["selector"])
+        return [name for name in found if not use["nodes"] or name in use["nodes"]]

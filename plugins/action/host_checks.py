@@ -11,6 +11,7 @@ from typing import Any, Optional
 
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Finding, Json
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Plan
 from ansible_collections.gpuops.rdma.plugins.module_utils._host import summary
 from ansible_collections.gpuops.rdma.plugins.module_utils._host.objects import PROBE
 from ansible_collections.gpuops.rdma.plugins.module_utils._specs.host_checks import SPEC
@@ -30,17 +31,17 @@ class ActionModule(RdmaAction):
     spec = SPEC
 
     def act(self, args: dict[str, Any]) -> dict[str, Any]:
-        plan = base_run.read_plan(args["plan"]) if args["plan"] else {}
         if args["source"] == "inventory":
-            return self._inventory(plan, args)
-        if not plan:
+            given = Plan(mode=args["mode"], profile=args["profile"])
+            return self._inventory(base_run.read_plan(args["plan"]) if args["plan"] else given, args)
+        if not args["plan"]:
             raise InputError("host_checks source=daemonset needs plan: it says which nodes there are.")
-        return self._daemonset(plan, args)
+        return self._daemonset(base_run.read_plan(args["plan"]), args)
 
     # ---- in the cluster --------------------------------------------------------------------------------------------
 
-    def _daemonset(self, plan: Json, args: dict[str, Any]) -> dict[str, Any]:
-        nodes = {node["name"]: node for node in plan["nodes"]}
+    def _daemonset(self, plan: Plan, args: dict[str, Any]) -> dict[str, Any]:
+        nodes = {node.name: node for node in plan.nodes}
         if not nodes:
             raise InputError("The plan has no node of a supported shape, so there is no host to check.")
         judge = host_judge.Judge(plan, args["select"], args["mute"])
@@ -48,10 +49,10 @@ class ActionModule(RdmaAction):
         if self.check_mode:
             return {"changed": False, "would": run.predict(), "hosts": {}, "counts": {}, "findings": []}
         with run.applied(args["keep"]):
-            waits = {name: not node["excluded"] for name, node in nodes.items()}
+            waits = {name: not node.excluded for name, node in nodes.items()}
             late = run.follow(waits, title=STAGE, timeout=args["timeout"], grace=args["grace"])
             taken, missing = run.collect(
-                list(nodes), late, lambda name, document: judge(name, document, judge.shapes[nodes[name]["shape"]])
+                list(nodes), late, lambda name, document: judge(name, document, judge.shapes[nodes[name].shape])
             )
         for name, why in missing.items():
             taken[name] = judge.absent(name, why, f"kubectl -n {run.namespace} get pods -o wide; {_look(name)}")
@@ -60,8 +61,8 @@ class ActionModule(RdmaAction):
 
     # ---- over SSH --------------------------------------------------------------------------------------------------
 
-    def _inventory(self, plan: Json, args: dict[str, Any]) -> dict[str, Any]:
-        judge = host_judge.Judge(plan or args, args["select"], args["mute"])
+    def _inventory(self, plan: Plan, args: dict[str, Any]) -> dict[str, Any]:
+        judge = host_judge.Judge(plan, args["select"], args["mute"])
         judged = {name: self._host(judge, name, args) for name in self._task_vars.get("ansible_play_hosts_all") or []}
         if not judged:
             raise InputError("host_checks source=inventory: the play has no hosts.")

@@ -82,7 +82,7 @@ class ActionModule(RdmaAction):
 
     def _objects(self, args: dict[str, Any]) -> list[Json]:
         if args.get("plan"):
-            groups = run.read_plan(args["plan"])["objects"]
+            groups = run.read_plan(args["plan"]).objects
             if args.get("group") not in groups:
                 raise InputError(f"The plan has no objects {args.get('group')!r}. It has: {', '.join(sorted(groups))}.")
             return list(groups[args["group"]])

@@ -13,6 +13,7 @@ from typing import Any
 
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import RdmaError
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json, to_dict
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import NcclTest, Node, Plan
 from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import job, scan_report
 from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import scan as nccl_scan
 from ansible_collections.gpuops.rdma.plugins.module_utils._nodes import mark
@@ -55,7 +56,7 @@ class ActionModule(RdmaAction):
             result.update(failed=True, msg=f"NCCL scan {worst['name']}: {worst['verdict']}: {worst['reason']}")
         return result
 
-    def _outline(self, plan: Json, entry: Json, args: dict[str, Any]) -> Json:
+    def _outline(self, plan: Plan, entry: NcclTest, args: dict[str, Any]) -> Json:
         """The plan alone: no cluster is asked."""
         scan = Part(self, plan, entry, args, {}, ()).scan
         if scan is None:
@@ -89,15 +90,15 @@ def _assume_good(scan: nccl_scan.Scan) -> Json:
     return nccl_scan.record(state, [{**blank, "id": trial.id, "nodes": list(trial.nodes)} for trial in first.trials])
 
 
-def scan_name(entry: Json) -> str:
+def scan_name(entry: NcclTest) -> str:
     """``scan-h100-8``, from the name of the shape."""
-    return f"scan-{resolve.slug(entry['shape'])}"
+    return f"scan-{resolve.slug(entry.shape)}"
 
 
-def _taken(node: Json, marked: Container[str]) -> bool:
+def _taken(node: Node, marked: Container[str]) -> bool:
     """Healthy for the plan, or left out by a mark of ours and nothing else."""
-    why = node["excluded"]
-    return not why or (node["name"] in marked and (why == "cordoned" or mark.OWN in why))
+    why = node.excluded
+    return not why or (node.name in marked and (why == "cordoned" or mark.OWN in why))
 
 
 class Part:
@@ -106,24 +107,24 @@ class Part:
     def __init__(
         self,
         action: ActionModule,
-        plan: Json,
-        entry: Json,
+        plan: Plan,
+        entry: NcclTest,
         args: dict[str, Any],
         boots: dict[str, str],
         marked: Container[str],
     ) -> None:
         self.action, self.plan, self.entry, self.args, self.boots = action, plan, entry, args, boots
-        self.name, self.shape = scan_name(entry), files.shapes()[entry["shape"]]
+        self.name, self.shape = scan_name(entry), files.shapes()[entry.shape]
         self.folder = Path(args["run_dir"] or Path(args["plan"]).parent)
-        nodes = [node for node in plan["nodes"] if node["shape"] == entry["shape"] and _taken(node, marked)]
-        self.nodes = [node["name"] for node in nodes]
-        self.blocks = {node["name"]: (node.get("locality") or {}).get(args["block"], "") for node in nodes}
-        self.launcher = plan["launcher"] if args["launcher"] == "auto" else args["launcher"]
+        nodes = [node for node in plan.nodes if node.shape == entry.shape and _taken(node, marked)]
+        self.nodes = [node.name for node in nodes]
+        self.blocks = {node.name: getattr(node.locality, args["block"], "") for node in nodes}
+        self.launcher = plan.launcher if args["launcher"] == "auto" else args["launcher"]
         self.settings = Settings(
             start_timeout=args["timeout"],
             grace=args["grace"],
             trial_timeout=args["pair_timeout"],
-            gate_timeout=int(entry["deadline"]),
+            gate_timeout=entry.deadline,
             deadline=args["deadline"],
             parallel=max(1, args["parallel"]),
             keep=args["keep"],
@@ -149,8 +150,8 @@ class Part:
             "collective": "all_reduce",
             "deadline": self.settings.deadline,
         }
-        if self.entry["topology"]:
-            more.update(topology=job.TOPOLOGY_MAP, topology_key=str(self.entry["topology"]))
+        if self.entry.topology:
+            more.update(topology=job.TOPOLOGY_MAP, topology_key=self.entry.topology)
         if self.args["include_marked"]:
             more["tolerations"] = (*job.Test.tolerations, *mark.TOLERATIONS)
         test = job.of_plan(self.plan, self.entry, self.nodes, **more)
@@ -172,7 +173,7 @@ class Part:
     def run(self) -> Json:
         """From leftovers to clean-up; writes ``scan-<shape>.json`` and its findings, returns the small result."""
         if self.scan is None:
-            nothing = nccl_scan.Conclusion("incomplete", f"no healthy node of {self.entry['shape']} is left", True)
+            nothing = nccl_scan.Conclusion("incomplete", f"no healthy node of {self.entry.shape} is left", True)
             return self._keep(nothing, [], 0.0)
         began = time.monotonic()
         test = self._test()
@@ -233,12 +234,12 @@ class Part:
         gate = bench.gate
         if gate is None:
             return
-        stem = file_stem(self.entry["name"])
+        stem = file_stem(self.entry.name)
         log = self.folder / "logs" / f"{stem}.log"
         log.write_text("".join(f"{line}\n" for line in gate.lines), encoding="utf-8")
         document = {
-            "name": self.entry["name"],
-            "shape": self.entry["shape"],
+            "name": self.entry.name,
+            "shape": self.entry.shape,
             "nodes": list(gate.nodes),
             "gpus": len(gate.run.ranks),
             "mode": bench.test.mode,
@@ -255,9 +256,7 @@ class Part:
 
     def _keep(self, conclusion: nccl_scan.Conclusion, results: Sequence[Json], seconds: float) -> Json:
         """Writes the documents that the report is made of; returns the small result."""
-        found = scan_report.document(
-            self.name, self.entry["shape"], self.nodes, self.blocks, to_dict(conclusion), results
-        )
+        found = scan_report.document(self.name, self.entry.shape, self.nodes, self.blocks, to_dict(conclusion), results)
         found["seconds"] = round(seconds, 1)
         base_run.write(self.folder / f"{self.name}.json", found)
         base_run.write(self.folder / f"findings-{self.name}.json", {"findings": to_dict(scan_report.findings(found))})

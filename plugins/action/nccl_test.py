@@ -22,12 +22,12 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import (
     Shape,
     to_dict,
 )
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import NcclTest, Plan
 from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import bandwidth, job, thresholds
 from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import judge as nccl_judge
 from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import lines as nccl_lines
 from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import parse as nccl
 from ansible_collections.gpuops.rdma.plugins.module_utils._nodes import busy as nodes_busy
-from ansible_collections.gpuops.rdma.plugins.module_utils._plan import resolve
 from ansible_collections.gpuops.rdma.plugins.module_utils._specs.nccl_test import SPEC
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import run as base_run
@@ -66,7 +66,7 @@ class ActionModule(RdmaAction):
             result.update(failed=True, msg=f"NCCL test {worst['name']}: {worst['verdict']}: {worst['reason']}")
         return result
 
-    def _check(self, plan: Json, parts: Sequence[tuple[Json, str]], args: dict[str, Any]) -> dict[str, Any]:
+    def _check(self, plan: Plan, parts: Sequence[tuple[NcclTest, str]], args: dict[str, Any]) -> dict[str, Any]:
         """Dry-run apply: the server checks every field, no job is made."""
         jobs, busy = [], []
         for entry, one in parts:
@@ -86,9 +86,9 @@ class ActionModule(RdmaAction):
         }
 
 
-def collectives(entry: Json, args: dict[str, Any]) -> list[str]:
+def collectives(entry: NcclTest, args: dict[str, Any]) -> list[str]:
     """Of one entry of the plan. InputError for an unknown one and for one named twice."""
-    names = args["collectives"] or entry.get("collectives") or [entry["collective"]]
+    names = args["collectives"] or entry.collectives
     unknown = [name for name in names if name not in job.PROGRAMS]
     if unknown or len(set(names)) != len(names):
         what = f"unknown: {', '.join(unknown)}" if unknown else "one is named twice"
@@ -96,18 +96,18 @@ def collectives(entry: Json, args: dict[str, Any]) -> list[str]:
     return list(names)
 
 
-def test_of(plan: Json, entry: Json, args: dict[str, Any], collective: str = "") -> tuple[job.Test, str]:
+def test_of(plan: Plan, entry: NcclTest, args: dict[str, Any], collective: str = "") -> tuple[job.Test, str]:
     """The job model and the launcher. One of several collectives has its name in the job's."""
-    nodes = [node["name"] for node in resolve.test_nodes(plan, entry["shape"], entry.get("limit") or None)]
+    nodes = plan.test_nodes(entry.shape, entry.limit)
     names = collectives(entry, args)
     more: Json = {"collective": collective or names[0], "pull": args["pull_timeout"]}
     if len(names) > 1:
-        more["name"] = f"{entry['name']}-{job.slug(more['collective'])}"
+        more["name"] = f"{entry.name}-{job.slug(more['collective'])}"
     if args["gang"]:
         more["gang"] = True
-    if entry["topology"]:
-        more.update(topology=job.TOPOLOGY_MAP, topology_key=f"{resolve.slug(entry['shape'])}.xml")
-    launcher = plan["launcher"] if args["launcher"] == "auto" else args["launcher"]
+    if entry.topology:
+        more.update(topology=job.TOPOLOGY_MAP, topology_key=entry.topology)
+    launcher = plan.launcher if args["launcher"] == "auto" else args["launcher"]
     return job.of_plan(plan, entry, nodes, **more), launcher
 
 
@@ -140,7 +140,7 @@ class Part:
     """One test: one collective on one shape's nodes."""
 
     def __init__(
-        self, action: ActionModule, entry: Json, collective: str, args: dict[str, Any], standard: Standard
+        self, action: ActionModule, entry: NcclTest, collective: str, args: dict[str, Any], standard: Standard
     ) -> None:
         self.client, self.show = action.client, action.show
         self.entry, self.collective, self.args, self.standard = entry, collective, args, standard
@@ -186,7 +186,7 @@ class Part:
         parsed = parse(log)
         verdict = judge(parsed, outcome, test, self.entry, self.standard)
         verdict = replace(verdict, findings=(*verdict.findings, *left_out))
-        self.standard.record(parsed, verdict, test, files.shapes()[self.entry["shape"]])
+        self.standard.record(parsed, verdict, test, files.shapes()[self.entry.shape])
         self.say(f"{verdict.verdict}: {verdict.reason}")
         return self._keep(verdict, parsed, str(log) if log.exists() else "", outcome.seconds, outcome)
 
@@ -215,7 +215,7 @@ class Part:
         """(nodes still in use that stop the test, findings about those left out). No pod is touched."""
         look, mode = Look(self.client, self.plan, job.names(self.entry)), self.args["busy"]
         if mode == "skip":
-            nodes = [node["name"] for node in resolve.test_nodes(self.plan, self.entry["shape"])]
+            nodes = self.plan.test_nodes(self.entry.shape)
             busy = look.once(nodes)
             if busy:
                 self.say(f"left out: {nodes_busy.summary(busy, len(nodes))}")
@@ -229,7 +229,7 @@ class Part:
     def _not_run(self, held: Busy, left_out: Sequence[Finding]) -> NcclVerdict:
         """GPUs in use say nothing about a node's network."""
         if not held:
-            text = f"no healthy node of {self.entry['shape']} is left for the test"
+            text = f"no healthy node of {self.entry.shape} is left for the test"
             return NcclVerdict("incomplete", text, findings=tuple(left_out))
         waited = f" after {self.args['busy_timeout']} s" if self.args["busy"] == "wait" else ""
         text = f"the test did not start: {nodes_busy.summary(held, len(self.test.nodes))}{waited}"
@@ -251,7 +251,7 @@ class Part:
         run = run if run.collective else replace(run, collective=test.collective)
         document = {
             "name": test.name,
-            "shape": self.entry["shape"],
+            "shape": self.entry.shape,
             "nodes": list(test.nodes),
             "gpus": test.np,
             "mode": test.mode,
@@ -302,9 +302,11 @@ def parse(log: Path) -> NcclRun:
         return nccl.parse(nccl_lines.split(iter(lambda: file.read(CHUNK), "")))[-1]
 
 
-def judge(run: NcclRun, outcome: Outcome, test: job.Test, entry: Json, standard: Standard | None = None) -> NcclVerdict:
+def judge(
+    run: NcclRun, outcome: Outcome, test: job.Test, entry: NcclTest, standard: Standard | None = None
+) -> NcclVerdict:
     """A test that never started says nothing about a node's bandwidth: that is incomplete, not fail."""
-    shape, standard = files.shapes()[entry["shape"]], standard or Standard(files.nccl())
+    shape, standard = files.shapes()[entry.shape], standard or Standard(files.nccl())
     expect = {
         "collective": test.collective,
         "ranks": test.np,

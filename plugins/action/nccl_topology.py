@@ -108,12 +108,12 @@ def _gate(plan_file: Path) -> dict[str, Any]:
     plan = run.read_plan(str(plan_file))
     result: dict[str, Any] = {
         "changed": False,
-        "files": sorted({t["topology"] for t in plan["tests"] if t["topology"]}),
+        "files": sorted({test.topology for test in plan.tests if test.topology}),
     }
     found = plan_file.parent / f"findings-{judge.STAGE}.json"
     if not result["files"] or not found.exists():
         return result
-    out = {node["name"] for node in plan["nodes"] if node["excluded"]}
+    out = {node.name for node in plan.nodes if node.excluded}
     bad: dict[str, str] = {}
     for item in run.read(found)["findings"]:
         if item["id"] == "host.topology-file" and item["severity"] == "error" and item["subject"] not in out:

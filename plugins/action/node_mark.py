@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Plan
 from ansible_collections.gpuops.rdma.plugins.module_utils._nodes import mark
 from ansible_collections.gpuops.rdma.plugins.module_utils._specs.node_mark import SPEC
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import run
@@ -36,10 +36,10 @@ class ActionModule(RdmaAction):
             "gone": gone[:SHOWN],
         }
 
-    def _verdicts(self, plan: Json, args: dict[str, Any]) -> dict[str, tuple[str, str]]:
+    def _verdicts(self, plan: Plan, args: dict[str, Any]) -> dict[str, tuple[str, str]]:
         """Of every scan in the run folder, or "" for all nodes of the plan when the marks are to go."""
         if args["state"] == "absent":
-            return {node["name"]: ("", "") for node in plan["nodes"] if _chosen(node["name"], args)}
+            return {node.name: ("", "") for node in plan.nodes if _chosen(node.name, args)}
         folder = Path(args["run_dir"] or Path(args["plan"]).parent)
         scans = [run.read(path) for path in sorted(folder.glob("scan-*.json"))]
         if not scans:

@@ -52,5 +52,5 @@ class ActionModule(RdmaAction):
             return [olm_run.complete(args)]
         if not args.get("stage"):
             raise InputError("gpuops.rdma.olm_operator with plan needs stage: gpu_operator or network_operator.")
-        entries = (run.read_plan(args["plan"]).get("olm") or {}).get(args["stage"]) or []
+        entries = run.read_plan(args["plan"]).olm.get(args["stage"], ())
         return [dict(one) for one in entries]

@@ -6,10 +6,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Plan
 from ansible_collections.gpuops.rdma.plugins.module_utils._host import peermem
 from ansible_collections.gpuops.rdma.plugins.module_utils._host.objects import PEERMEM
 from ansible_collections.gpuops.rdma.plugins.module_utils._specs.peermem import SPEC
@@ -57,7 +59,7 @@ class ActionModule(RdmaAction):
 
     def _cluster(self, args: dict[str, Any]) -> dict[str, Any]:
         plan = self._narrowed(base_run.read_plan(args["plan"]), args["nodes"])
-        names = [node["name"] for node in plan["nodes"]]
+        names = [node.name for node in plan.nodes]
         run = for_plan(self.client, plan, PEERMEM, self.show, image=args["image"])
         if self.check_mode:
             what = "nvidia_peermem would be loaded, and named in modules-load.d, where the host can have it"
@@ -67,14 +69,14 @@ class ActionModule(RdmaAction):
             taken, missing = run.collect(names, late, lambda _name, outcome: outcome)
         return self._result(names, taken, missing, args["fail_on_refusal"])
 
-    def _narrowed(self, plan: Json, wanted: list[str]) -> Json:
-        known = {node["name"] for node in plan["nodes"]}
+    def _narrowed(self, plan: Plan, wanted: list[str]) -> Plan:
+        known = {node.name for node in plan.nodes}
         unknown = [name for name in wanted if name not in known]
         if unknown:
             raise InputError(f"The plan has no node {', '.join(unknown[:5])}.")
         if not known:
             raise InputError("The plan has no node of a supported shape.")
-        return {**plan, "nodes": [node for node in plan["nodes"] if not wanted or node["name"] in wanted]}
+        return replace(plan, nodes=tuple(node for node in plan.nodes if not wanted or node.name in wanted))
 
     def _result(
         self, names: list[str], taken: Mapping[str, Json], missing: Mapping[str, str], strict: bool

@@ -13,6 +13,7 @@ from typing import Any
 
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json, Shape, to_dict
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Plan
 from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import perftest
 from ansible_collections.gpuops.rdma.plugins.module_utils._operators import sriov
 from ansible_collections.gpuops.rdma.plugins.module_utils._specs.perftest import SPEC
@@ -54,7 +55,7 @@ class ActionModule(RdmaAction):
             result.update(failed=True, msg=f"ib_write_bw: {worst['verdict']}: {result['reason']}")
         return result
 
-    def _run_of(self, plan: Json, shape: Shape, args: dict[str, Any]) -> PerftestRun:
+    def _run_of(self, plan: Plan, shape: Shape, args: dict[str, Any]) -> PerftestRun:
         logs = Path(args["run_dir"]) / "logs" if args["run_dir"] else None
         return PerftestRun(
             self.client,
@@ -65,18 +66,18 @@ class ActionModule(RdmaAction):
             logs=logs,
         )
 
-    def _predict(self, plan: Json, shape: Shape, nodes: Sequence[str], args: dict[str, Any]) -> list[str]:
+    def _predict(self, plan: Plan, shape: Shape, nodes: Sequence[str], args: dict[str, Any]) -> list[str]:
         run = self._run_of(plan, shape, args)
         return [line for pairs in perftest.rounds(nodes) for line in run.predict(pairs)]
 
-    def _namespace(self, plan: Json) -> None:
+    def _namespace(self, plan: Plan) -> None:
         """The network attachment stands there in mode sriov; in mode host it may be the first thing in it."""
-        path = self.client.path("v1", "Namespace", "", plan["namespaces"]["job"])
+        path = self.client.path("v1", "Namespace", "", plan.namespaces.job)
         if self.client.find(path) is None:
-            for obj in sriov.own_namespace(plan["namespaces"]["job"], plan.get("platform", "")):
+            for obj in sriov.own_namespace(plan.namespaces.job, plan.platform):
                 self.client.apply(obj)
 
-    def _test(self, plan: Json, shape: Shape, nodes: Sequence[str], args: dict[str, Any]) -> Json:
+    def _test(self, plan: Plan, shape: Shape, nodes: Sequence[str], args: dict[str, Any]) -> Json:
         run, table = self._run_of(plan, shape, args), files.load(files.FILES / "perftest.yml")
         limit, _source = perftest.threshold(table, shape)
         began = time.monotonic()
@@ -101,40 +102,38 @@ class ActionModule(RdmaAction):
         }
 
 
-def chosen(plan: Json, names: Sequence[str]) -> list[tuple[Shape, list[str]]]:
+def chosen(plan: Plan, names: Sequence[str]) -> list[tuple[Shape, list[str]]]:
     """The nodes to pair, per shape. Without ``names`` those that are not left out, and shapes with two or more."""
-    known = {node["name"]: node for node in plan["nodes"]}
+    known = {node.name: node for node in plan.nodes}
     unknown = [name for name in names if name not in known]
     if unknown:
         raise InputError(f"The plan has no node {', '.join(unknown[:5])}.")
-    nodes = [known[name] for name in dict.fromkeys(names)] or [item for item in known.values() if not item["excluded"]]
+    nodes = [known[name] for name in dict.fromkeys(names)] or [item for item in known.values() if not item.excluded]
     groups: dict[str, list[str]] = {}
     for node in nodes:
-        groups.setdefault(node["shape"], []).append(node["name"])
+        groups.setdefault(node.shape, []).append(node.name)
     found = [(files.shapes()[name], members) for name, members in groups.items() if len(members) > 1]
     if not found:
         raise InputError("ib_write_bw needs two healthy nodes of one shape; the plan has no such pair.")
     return found
 
 
-def test_of(plan: Json, shape: Shape, args: dict[str, Any]) -> perftest.Test:
-    namespace = plan["namespaces"]["job"]
-    place, _sep, network = str(plan.get("network_attachment") or "rdma-vf").rpartition("/")
-    entry: Json = next((test for test in plan.get("tests", []) if test["shape"] == shape.name), {})
+def test_of(plan: Plan, shape: Shape, args: dict[str, Any]) -> perftest.Test:
+    entry = next((test for test in plan.tests if test.shape == shape.name), None)
     table = files.load(files.FILES / "perftest.yml")
     return perftest.Test(
         run=uuid.uuid4().hex[:8],
-        namespace=namespace,
+        namespace=plan.namespaces.job,
         shape=shape,
-        image=args["image"] or entry.get("image") or files.profile(plan["profile"])["test_image"]["image"],
-        mode=plan["mode"],
-        gpu_resource=plan["resources"]["gpu"],
-        vf_resource=plan["resources"]["vf"],
-        network=network if place in ("", namespace) else f"{place}/{network}",
+        image=args["image"] or (entry.image if entry else files.profile(plan.profile)["test_image"]["image"]),
+        mode=plan.mode,
+        gpu_resource=plan.resources.gpu,
+        vf_resource=plan.resources.vf,
+        network=plan.network,
         seconds=args["seconds"],
         size=table["size"],
         queue_pairs=table["queue_pairs"],
         cuda=args["cuda"],
         dmabuf=args["dmabuf"],
-        pull_secrets=tuple(entry.get("pull_secrets", ())),
+        pull_secrets=entry.pull_secrets if entry else (),
     )

@@ -11,9 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from ansible.utils.display import Display
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Plan
 from ansible_collections.gpuops.rdma.plugins.module_utils._operators import releases
 from ansible_collections.gpuops.rdma.plugins.module_utils._plan import resolve
+from ansible_collections.gpuops.rdma.plugins.module_utils._plan.options import Given, Options
 from ansible_collections.gpuops.rdma.plugins.module_utils._specs.plan import SPEC
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files, run
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base.action import RdmaAction
@@ -27,19 +29,18 @@ class ActionModule(RdmaAction):
 
     def act(self, args: dict[str, Any]) -> dict[str, Any]:
         dest = Path(args.pop("dest"))
-        shapes = files.shapes()
+        options, shapes = Options.of(args), files.shapes()
         with ThreadPoolExecutor(max_workers=1) as beside:
             reading = beside.submit(plan_survey.survey, self.client)
             facts = NodeBook(self.client, dest.parent).facts()
             survey = reading.result()
-        if args["install"] == "oke_addon":
-            survey["addons"] = compose_addon.look(args, self.progress)
-        platform, _why = resolve.platform(args, survey, facts)
-        profile = releases.mirrored(files.profile(args["profile"], platform), args["image_registry"])
-        plan = resolve.decide(args, survey, facts, shapes, profile)
-        compose.complete(plan, args, survey, facts, shapes, profile, time.time())
+        if options.install == "oke_addon":
+            survey["addons"] = compose_addon.look(options, self.progress)
+        platform = resolve.platform(options, survey, facts).value
+        profile = releases.mirrored(files.profile(options.profile, platform), options.image_registry)
+        plan = compose.compose(Given(options, survey, facts, shapes, profile, time.time()))
         if args["keep_excluded"] and dest.exists():
-            _keep_excluded(plan, run.read(dest))
+            plan = self._keep_excluded(plan, dest)
         keys = ("server_version", "served", "workloads", "namespaces", "service_cidrs")
         chosen = {key: survey[key] for key in (*keys, "cluster_policies", "nic_cluster_policies")}
         run.write(dest.parent / "survey.json", chosen)
@@ -52,17 +53,20 @@ class ActionModule(RdmaAction):
             run.read_plan(str(dest))  # nobody else will tell at once what is wrong with it
         return {
             "plan": str(dest),
-            "nodes": len(plan["nodes"]),
-            "shapes": {name: shape["nodes"] for name, shape in plan["shapes"].items()},
-            "simulated": plan["simulated"],
+            "nodes": len(plan.nodes),
+            "shapes": {name: shape.nodes for name, shape in plan.shapes.items()},
+            "simulated": plan.simulated,
             "text": text[:60],
         }
 
     def _asked_for_plan(self) -> bool:
         return "plan" in (self._task_vars.get("ansible_run_tags") or []) or Display().verbosity > 0
 
-
-def _keep_excluded(plan: Json, earlier: Json) -> None:
-    reasons = {node["name"]: node["excluded"] for node in earlier.get("nodes", [])}
-    for node in plan["nodes"]:
-        node["excluded"] = node["excluded"] or reasons.get(node["name"], "")
+    def _keep_excluded(self, plan: Plan, dest: Path) -> Plan:
+        """With the nodes that an earlier stage of this run has left out."""
+        try:
+            reasons = {node.name: node.excluded for node in run.read_plan(str(dest), faulty=True).nodes}
+        except InputError as error:
+            self.progress(f"nodes that the plan there leaves out are not kept so: {error}")
+            return plan
+        return run.without(plan, reasons)

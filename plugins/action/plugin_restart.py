@@ -23,10 +23,10 @@ class ActionModule(RdmaAction):
 
     def act(self, args: dict[str, Any]) -> dict[str, Any]:
         plan = run.read_plan(args["plan"])
-        selector = plan.get("restart_plugin") or ""
+        selector = plan.restart_plugin
         if not selector:
             return {"restarted": [], "total": 0}
-        namespace = plan["namespaces"]["network_operator"]
+        namespace = plan.namespaces.network_operator
         configs = self.client.list(
             self.client.path("v1", "ConfigMap", namespace), label_selector=readiness.PLUGIN_CONFIG
         )

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import Forbidden
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json, to_dict
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Permission, Plan
 from ansible_collections.gpuops.rdma.plugins.module_utils._plan import permissions, preflight
 from ansible_collections.gpuops.rdma.plugins.module_utils._specs.preflight import SPEC
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files, run
@@ -48,14 +50,14 @@ class ActionModule(RdmaAction):
             result.update(failed=True, msg=preflight.message(findings, when))
         return result
 
-    def _look(self, plan: Json, survey: Json, args: dict[str, Any], again: bool) -> preflight.Look:
+    def _look(self, plan: Plan, survey: Json, args: dict[str, Any], again: bool) -> preflight.Look:
         book = NodeBook(self.client, Path(args["plan"]).parent)
         look = preflight.Look(
             plan=plan,
             survey=survey,
             nodes=book.facts() if again else book.kept(),
             shapes=files.shapes(),
-            profile=files.profile(plan["profile"], plan["platform"]),
+            profile=files.profile(plan.profile, plan.platform),
             wanted_crds=plan_survey.WANTED_CRDS,
             vcn_cidrs=args["vcn_cidrs"],
             pod_cidrs=args["pod_cidrs"],
@@ -69,13 +71,13 @@ class ActionModule(RdmaAction):
         requested = self._requested(look) if look.installs else {}
         return dataclasses.replace(look, denied=self._denied(plan, args["read_only"]), helm=helm, requested=requested)
 
-    def _denied(self, plan: Json, read_only: bool) -> list[str]:
+    def _denied(self, plan: Plan, read_only: bool) -> list[str]:
         """All missing permissions at once. Check mode and verify change nothing, so only reading is asked for there."""
-        rules = plan["permissions"]
+        rules: Sequence[Permission] = plan.permissions
         if self.check_mode or read_only:
             rules = permissions.reading(plan, keeps=not self.check_mode)
         with ThreadPoolExecutor(max_workers=8) as workers:
-            answers = list(workers.map(lambda rule: self.client.allowed(**rule), rules))
+            answers = list(workers.map(lambda rule: self.client.allowed(**vars(rule)), rules))
         return permissions.texts(rule for rule, allowed in zip(rules, answers) if not allowed)
 
     def _requested(self, look: preflight.Look) -> dict[str, tuple[float, float]]:

@@ -29,11 +29,11 @@ class ActionModule(RdmaAction):
 
     def act(self, args: dict[str, Any]) -> dict[str, Any]:
         plan = run.read_plan(args["plan"])
-        wanted = [node["name"] for node in plan["nodes"] if not node["excluded"]]
-        own = plan["namespaces"]["own"]
+        wanted = [node.name for node in plan.nodes if not node.excluded]
+        own = plan.namespaces.own
         pods = {} if self.check_mode else self._reported(own, wanted, args["settle"])
         pending = reboot.pending(pods, wanted)
-        busy = self._busy(pending, plan["resources"]["gpu"]) if pending else {}
+        busy = self._busy(pending, plan.resources.gpu) if pending else {}
         free = [name for name in pending if name not in busy]
         if not self.check_mode:
             for name in sorted(self._left_cordoned() & set(wanted) - set(pending)):

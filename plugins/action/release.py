@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import re
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Optional
 
@@ -19,6 +20,7 @@ from ansible.module_utils.urls import open_url
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import Forbidden, InputError, RdmaError
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json, masked
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.names import OWNED_SELECTOR
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Release
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube import objects as kube_objects
 from ansible_collections.gpuops.rdma.plugins.module_utils._operators import releases as operators_releases
 from ansible_collections.gpuops.rdma.plugins.module_utils._specs.auth import SPEC as AUTH
@@ -46,11 +48,14 @@ class ActionModule(RdmaAction):
         if args["state"] == "absent":
             return self._absent(args)
         want = self._wanted(args)
-        if want.get("addons"):
+        if want.addons:
             return self._addons(want, args)
-        if want.get("action") == "olm":  # gpuops.rdma.olm_operator's
-            return {"changed": False, **{key: want[key] for key in ("action", "why", "name", "namespace", "chart")}}
-        operator = str(want.get("operator") or args.get("operator") or want["chart"].replace("-", "_"))
+        if want.action == "olm":  # gpuops.rdma.olm_operator's
+            return {
+                "changed": False,
+                **{key: getattr(want, key) for key in ("action", "why", "name", "namespace", "chart")},
+            }
+        operator = want.operator or str(args.get("operator") or want.chart.replace("-", "_"))
         decision = self._decide(want, args)
         if decision.action == "refuse":
             raise InputError(f"{operator}: {decision.why}.")
@@ -58,8 +63,8 @@ class ActionModule(RdmaAction):
         if decision.action == "none" or self.check_mode:
             return result
         self._check_namespace(decision.namespace)
-        target = {**want, "name": decision.name, "namespace": decision.namespace}
-        if want["manifest"]:
+        target = replace(want, name=decision.name, namespace=decision.namespace)
+        if want.manifest:
             result.update(self._apply_manifest(operator, target))
             return result
         self._run_helm(operator, target, decision, args)
@@ -67,37 +72,37 @@ class ActionModule(RdmaAction):
 
     # ---- what to do ------------------------------------------------------------------------------------------------
 
-    def _wanted(self, args: dict[str, Any]) -> Json:
+    def _wanted(self, args: dict[str, Any]) -> Release:
         if args.get("plan"):
-            releases = run.read_plan(args["plan"])["releases"]
+            releases = run.read_plan(args["plan"]).releases
             if args.get("operator") not in releases:
                 known = ", ".join(sorted(releases)) or "none"
                 raise InputError(f"The plan has no release {args.get('operator')!r}. It has: {known}.")
-            return dict(releases[args["operator"]])
+            return releases[args["operator"]]
         missing = [key for key in ("name", "namespace", "chart", "version") if not args.get(key)]
         if missing:
             raise InputError(
                 f"gpuops.rdma.release needs plan and operator, or a release: {', '.join(missing)} missing."
             )
         local = files.local_chart(args.get("ref"))
-        return {
+        return Release(
             **{key: args[key] for key in ("name", "namespace", "chart", "repo", "values", "keep")},
-            "ref": args.get("ref") or "",
-            "manifest": args.get("manifest") or "",
-            "version": str((local or {}).get("version") or args["version"]),
-            "images": args["images"] or [args["chart"]],
-        }
+            ref=args.get("ref") or "",
+            manifest=args.get("manifest") or "",
+            version=str((local or {}).get("version") or args["version"]),
+            images=tuple(args["images"] or [args["chart"]]),
+        )
 
-    def _decide(self, want: Json, args: dict[str, Any]) -> operators_releases.Decision:
+    def _decide(self, want: Release, args: dict[str, Any]) -> operators_releases.Decision:
         """From what is there now: the plan may be older than what another run has done since."""
-        install = run.read_plan(args["plan"])["install"] if args.get("plan") else args["install"]
+        install = run.read_plan(args["plan"]).install if args.get("plan") else args["install"]
         try:
-            releases = self._installed(want)
+            releases = self._installed(want.chart)
         except Forbidden:
             if install != "existing":
                 raise
             releases = []  # to verify what is there its Deployment will do: no right to read Secrets is needed
-        same = any(item["chart"] == want["chart"] for item in releases)
+        same = any(item["chart"] == want.chart for item in releases)
         return operators_releases.decide(
             want,
             releases,
@@ -108,17 +113,17 @@ class ActionModule(RdmaAction):
             patience=float(args["pending_timeout"]),
         )
 
-    def _installed(self, want: Json) -> list[Json]:
-        return plan_survey.releases(self.client, (want["chart"],))
+    def _installed(self, chart: str) -> list[Json]:
+        return plan_survey.releases(self.client, (chart,))
 
-    def _result(self, decision: operators_releases.Decision, want: Json) -> dict[str, Any]:
+    def _result(self, decision: operators_releases.Decision, want: Release) -> dict[str, Any]:
         result: dict[str, Any] = {
             "changed": decision.action != "none",
             "action": decision.action,
             "why": decision.why,
             "name": decision.name,
             "namespace": decision.namespace,
-            "chart": want["chart"],
+            "chart": want.chart,
             "version": decision.version,
             "values_changed": list(decision.changes)[:20],
         }
@@ -141,12 +146,14 @@ class ActionModule(RdmaAction):
 
     # ---- Helm ------------------------------------------------------------------------------------------------------
 
-    def _run_helm(self, operator: str, want: Json, decision: operators_releases.Decision, args: dict[str, Any]) -> None:
+    def _run_helm(
+        self, operator: str, want: Release, decision: operators_releases.Decision, args: dict[str, Any]
+    ) -> None:
         binary = helm.path(args.get("helm_binary"))
         for attempt in range(ATTEMPTS):
             for secret in decision.clear:
                 self.client.delete(self.client.path("v1", "Secret", decision.namespace, secret))
-            self.progress(f"{operator}: helm {decision.action} {want['chart']} {decision.version} ({decision.why})")
+            self.progress(f"{operator}: helm {decision.action} {want.chart} {decision.version} ({decision.why})")
             answer = self._helm(binary, want, decision, args)
             if not answer.get("failed"):
                 return
@@ -158,21 +165,23 @@ class ActionModule(RdmaAction):
                 return
             decision = again
 
-    def _after_failure(self, answer: dict[str, Any], want: Json) -> Optional[operators_releases.Decision]:
+    def _after_failure(self, answer: dict[str, Any], want: Release) -> Optional[operators_releases.Decision]:
         """A server that restarted in the middle leaves a pending release behind; it is ours, so it is resumed."""
         text = f"{answer.get('msg')}\n{answer.get('stderr', '')}\n{answer.get('module_stderr', '')}"
         if not _BLINK.search(text) or _PULL.search(text):
             return None
-        self.progress(f"{want['chart']}: the API server went away while Helm was at work; trying again")
+        self.progress(f"{want.chart}: the API server went away while Helm was at work; trying again")
         time.sleep(3)
-        decision = operators_releases.decide(want, self._installed(want), now=time.time(), resume=True, patience=0)
+        decision = operators_releases.decide(
+            want, self._installed(want.chart), now=time.time(), resume=True, patience=0
+        )
         return None if decision.action == "refuse" else decision
 
     def _helm(
-        self, binary: str, want: Json, decision: operators_releases.Decision, args: dict[str, Any]
+        self, binary: str, want: Release, decision: operators_releases.Decision, args: dict[str, Any]
     ) -> dict[str, Any]:
         """The answer of kubernetes.core.helm."""
-        ref = want["ref"] or want["chart"]
+        ref = want.ref or want.chart
         local = operators_releases.is_local(ref)
         module_args: dict[str, Any] = {
             "binary_path": binary,
@@ -185,8 +194,8 @@ class ActionModule(RdmaAction):
             "timeout": f"{args['timeout']}s",
             **_auth(args),
         }
-        if want["repo"] and not local:
-            module_args["chart_repo_url"] = want["repo"]
+        if want.repo and not local:
+            module_args["chart_repo_url"] = want.repo
         if not local:
             module_args["chart_version"] = decision.version
         return dict(
@@ -195,28 +204,28 @@ class ActionModule(RdmaAction):
 
     # ---- add-ons of OKE --------------------------------------------------------------------------------------------
 
-    def _addons(self, want: Json, args: dict[str, Any]) -> dict[str, Any]:
+    def _addons(self, want: Release, args: dict[str, Any]) -> dict[str, Any]:
         """From what is there now, as with Helm; what an earlier run began is waited for."""
-        addons = oke_addon.Addons(run.read_plan(args["plan"])["oke"], self.progress)
-        names = [one["name"] for one in want["addons"]]
-        charts = [one["chart"] for one in want["addons"] if one["chart"]]
+        addons = oke_addon.Addons(run.read_plan(args["plan"]).oke, self.progress)
+        names = [one.name for one in want.addons]
+        charts = [one.chart for one in want.addons if one.chart]
         survey = {
             "addons": {"present": addons.present(names), "options": addons.options()},
             "releases": plan_survey.releases(self.client, charts),
             "workloads": plan_survey.workloads(self.client, ("deployments",)),
         }
-        told = [(one, compose_addon.one_decision(one, survey)) for one in want["addons"]]
+        told = [(one, compose_addon.one_decision(one, survey)) for one in want.addons]
         refused = [decision.why for _one, decision in told if decision.action == "refuse"]
         if refused:
-            raise InputError(f"{want['operator']}: {'; '.join(refused)}.")
+            raise InputError(f"{want.operator}: {'; '.join(refused)}.")
         changing = [(one, decision) for one, decision in told if decision.action in ("enable", "configure")]
         warnings = [text for _one, decision in told for text in decision.warnings]
         result: dict[str, Any] = {
             "changed": bool(changing),
             "action": changing[-1][1].action if changing else "none",
-            "why": "; ".join(f"{one['name']}: {decision.why}" for one, decision in told),
+            "why": "; ".join(f"{one.name}: {decision.why}" for one, decision in told),
             "values_changed": [key for _one, decision in changing for key in decision.changes][:20],
-            **{key: want[key] for key in ("name", "namespace", "chart")},
+            **{key: getattr(want, key) for key in ("name", "namespace", "chart")},
             "version": told[-1][1].version,
             **({"warnings": warnings} if warnings else {}),
         }
@@ -224,18 +233,18 @@ class ActionModule(RdmaAction):
             return result
         for one, decision in told:
             if decision.action in ("enable", "configure"):
-                addons.act(one["name"], decision)
-            addons.wait([one["name"]], float(args["timeout"]))
+                addons.act(one.name, decision)
+            addons.wait([one.name], float(args["timeout"]))
         return result
 
     # ---- manifests -------------------------------------------------------------------------------------------------
 
-    def _apply_manifest(self, operator: str, want: Json) -> dict[str, Any]:
-        objects = _manifest(operator, want["manifest"])
-        objects = operators_releases.with_images(objects, want.get("image_registry", ""), want.get("pull_secrets", ()))
-        self.progress(f"{operator}: applying {len(objects)} objects of {want['manifest']}")
+    def _apply_manifest(self, operator: str, want: Release) -> dict[str, Any]:
+        objects = _manifest(operator, want.manifest)
+        objects = operators_releases.with_images(objects, want.image_registry, want.pull_secrets)
+        self.progress(f"{operator}: applying {len(objects)} objects of {want.manifest}")
         writer = Writer(self.client, False, self.progress)
-        changed = [writer.apply(kube_objects.owned(obj, want["chart"]), takeover=True) for obj in objects]
+        changed = [writer.apply(kube_objects.owned(obj, want.chart), takeover=True) for obj in objects]
         return {"changed": any(changed), "objects": len(objects), "values_changed": []}
 
     # ---- away ------------------------------------------------------------------------------------------------------
@@ -245,7 +254,7 @@ class ActionModule(RdmaAction):
         chart = args.get("chart") or str(args.get("operator") or "").replace("_", "-")
         if not chart:
             raise InputError("gpuops.rdma.release state=absent needs operator or chart.")
-        found = [item for item in self._installed({"chart": chart}) if item["chart"] == chart]
+        found = [item for item in self._installed(chart) if item["chart"] == chart]
         chosen = [item for item in found if all(item[key] == args[key] for key in ("name", "namespace") if args[key])]
         if len(chosen) > 1:
             places = ", ".join(f"{item['namespace']}/{item['name']}" for item in chosen)
@@ -317,9 +326,9 @@ def _manifest(operator: str, source: str) -> list[Json]:
     return objects
 
 
-def _diff(decision: operators_releases.Decision, want: Json) -> dict[str, str]:
+def _diff(decision: operators_releases.Decision, want: Release) -> dict[str, str]:
     present = decision.present or {}
-    header = f"{want['chart']} {decision.namespace}/{decision.name}"
+    header = f"{want.chart} {decision.namespace}/{decision.name}"
 
     def text(version: str, values: Json) -> str:
         return str(yaml.safe_dump({"version": version, "values": masked(values)}, sort_keys=True))

@@ -19,6 +19,7 @@ from ansible.release import __version__ as ansible_version
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError, RdmaError
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.findings import finding
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json, speaks_of_secret, to_dict
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Plan
 from ansible_collections.gpuops.rdma.plugins.module_utils._report import build, prometheus
 from ansible_collections.gpuops.rdma.plugins.module_utils._specs.report import SPEC
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files, run
@@ -30,14 +31,6 @@ NO_SECRET = re.compile(r"rdma_report_keep[\"']?\s*[=:]\s*[\"']?secret\b|rdma_ima
 """Inputs that name a kind or objects, and hold no secret."""
 LOOKING = re.compile(r"\b(?:verify|host_checks|nccl_scan)(\.ya?ml)?$")
 """Playbooks that set up nothing: what they find is mended by site.yml beside them."""
-EMPTY_PLAN: Json = {
-    "nodes": [],
-    "shapes": {},
-    "mode": "",
-    "profile": "",
-    "resources": {"gpu": "nvidia.com/gpu", "vf": ""},
-    "decisions": [],
-}
 
 
 class ActionModule(RdmaAction):
@@ -86,15 +79,15 @@ class ActionModule(RdmaAction):
             )
         return result
 
-    def _plan(self, run_dir: Path) -> tuple[Json, list[Json]]:
+    def _plan(self, run_dir: Path) -> tuple[Plan, list[Json]]:
         """The plan, or an empty one when its stage failed: the report then says so."""
         path = run_dir / "plan.json"
         try:
-            return (run.read_plan(str(path), faulty=True) if path.exists() else EMPTY_PLAN), []
+            return (run.read_plan(str(path), faulty=True) if path.exists() else Plan()), []
         except InputError as error:
-            return EMPTY_PLAN, [to_dict(finding("report.plan", "cluster", str(error), expected="the plan of this run"))]
+            return Plan(), [to_dict(finding("report.plan", "cluster", str(error), expected="the plan of this run"))]
 
-    def _end(self, run_dir: Path, plan: Json, args: dict[str, Any]) -> Json:
+    def _end(self, run_dir: Path, plan: Plan, args: dict[str, Any]) -> Json:
         """What only the run's end can tell; kept, so that the report can be made again from the folder alone."""
         path = run_dir / "end.json"
         if args["again"] and path.exists():
@@ -110,11 +103,11 @@ class ActionModule(RdmaAction):
         run.write(path, end)
         return end
 
-    def _nodes(self, plan: Json, run_dir: Path) -> tuple[Optional[list[Json]], list[Json]]:
+    def _nodes(self, plan: Plan, run_dir: Path) -> tuple[Optional[list[Json]], list[Json]]:
         """What the nodes offer at the end. A cluster that cannot be asked any more is a finding, not a crash."""
-        if not plan["nodes"]:
+        if not plan.nodes:
             return [], []
-        wanted = {node["name"] for node in plan["nodes"]}
+        wanted = {node.name for node in plan.nodes}
         try:
             facts = [node for node in NodeBook(self.client, run_dir).facts() if node.name in wanted]
         except RdmaError as error:
@@ -126,20 +119,20 @@ class ActionModule(RdmaAction):
             for n in facts
         ], []
 
-    def _versions(self, plan: Json) -> Json:
-        releases = {name: release.get("version", "") for name, release in plan.get("releases", {}).items()}
+    def _versions(self, plan: Plan) -> Json:
+        releases = {name: release.version for name, release in plan.releases.items()}
         return {
             "collection": files.version(),
             "ansible_core": ansible_version,
             "python": platform.python_version(),
-            "kubernetes": plan.get("server_version", ""),
+            "kubernetes": plan.server_version,
             **releases,
         }
 
-    def _installed(self, plan: Json) -> Json:
+    def _installed(self, plan: Plan) -> Json:
         """Stage -> ClusterServiceVersion, of operators that came through OLM: the plan knows only what is pinned."""
         found: Json = {}
-        for stage, wants in (plan.get("olm") or {}).items():
+        for stage, wants in plan.olm.items():
             own = wants[-1]
             try:
                 path = self.client.path("operators.coreos.com/v1alpha1", "Subscription", own["namespace"])

@@ -25,6 +25,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import (
     Shape,
     image_name,
 )
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Plan
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube import readiness
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube import wait as kube_wait
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube.client import Client
@@ -120,7 +121,7 @@ def wait(
     """The action without Ansible; ``once`` looks and does not wait, ``keep`` makes findings of what it sees then."""
     if args["tolerate"] and not args["plan"]:
         raise InputError("wait tolerate=true needs plan: the nodes that are late are left out of it.")
-    plan = run.read_plan(args["plan"]) if args["plan"] else {}
+    plan = run.read_plan(args["plan"]) if args["plan"] else Plan()
     start = time.monotonic()
     if args["for"] == "drivers" and not Drivers.follow_ofed(plan):
         return _result(kube_wait.Result(0.0, 0, 0))
@@ -128,7 +129,7 @@ def wait(
         view = View(watcher, args, plan)
         if once:
             looked = kube_wait.look(view.read())
-            if keep and plan:
+            if keep and args["plan"]:
                 run.write(_findings_file(args), {"findings": [*_seen(view, looked), *view.elsewhere]})
             return _result(looked)
         view.refuse_nobody()
@@ -151,7 +152,7 @@ def wait(
             if not bad:
                 raise
             return {**_left_out(view, bad, show), "seconds": round(time.monotonic() - start, 1)}
-    if plan:
+    if args["plan"]:
         _findings_file(args).unlink(missing_ok=True)
         noted = view.noted()
         if noted:
@@ -226,19 +227,13 @@ def _result(result: kube_wait.Result) -> dict[str, Any]:
 class View:
     """The watched collections of one wait, and a method per target that reads them into a set."""
 
-    def __init__(self, watcher: Watcher, args: Mapping[str, Any], plan: Json) -> None:
+    def __init__(self, watcher: Watcher, args: Mapping[str, Any], plan: Plan) -> None:
         self.watcher, self.args, self.plan = watcher, args, plan
         self.shapes = files.shapes()
-        self._in_plan = {item["name"]: item for item in plan.get("nodes", [])}
+        self._in_plan = {node.name: node for node in plan.nodes}
         self.driver_pods = Drivers(watcher, plan, lambda: self._list("mellanox.com/v1alpha1", "NicClusterPolicy"))
-        self.namespaces = {
-            "gpu_operator": "gpu-operator",
-            "network_operator": "nvidia-network-operator",
-            "own": "gpuops-rdma",
-            **plan.get("namespaces", {}),
-        }
-        resources = plan.get("resources", {})
-        self.vf_resource = args["resource"] or resources.get("vf") or DEFAULT_VF
+        self.namespaces = plan.namespaces
+        self.vf_resource = args["resource"] or plan.resources.vf or DEFAULT_VF
         self.elsewhere: list[Finding] = []
         unknown = [name for name in args["shape"] if name not in self.shapes]
         if unknown:
@@ -249,13 +244,12 @@ class View:
         return target()
 
     def remedy(self, node: str) -> str:
-        return REMEDY[self.args["for"]].format(node=node, **self.namespaces)
+        return REMEDY[self.args["for"]].format(node=node, **vars(self.namespaces))
 
     def refuse_nobody(self) -> None:
         """With a plan that has left out all its nodes there is nothing to wait for, however long."""
-        nodes = self.plan.get("nodes", [])
-        if nodes and not self.planned() and self.args["for"] in PER_NODE:
-            reasons = {item["name"]: item.get("excluded") or "not asked for" for item in nodes}
+        if self.plan.nodes and not self.planned() and self.args["for"] in PER_NODE:
+            reasons = {node.name: node.excluded or "not asked for" for node in self.plan.nodes}
             first = "; ".join(f"{name}: {why}" for name, why in list(reasons.items())[:5])
             raise Unrecoverable(f"{self.args['for']}: no node of the plan is left to wait for. {first}.", reasons)
 
@@ -263,7 +257,7 @@ class View:
         """What is not waited for here, and why; "" when nothing is left out."""
         if self.args["for"] == "gpu_operator" and self.driver_pods.wait_for_policy():
             return "the drivers wait for OFED, which comes with the Network Operator: its stage waits for the rest"
-        if self.args["for"] == "nodes" and self.plan and not self._device_labels():
+        if self.args["for"] == "nodes" and self.args["plan"] and not self._device_labels():
             return "no NFD here yet, so no device labels are awaited: it comes with the GPU Operator, whose stage waits"
         return ""
 
@@ -279,9 +273,9 @@ class View:
     def nodes(self) -> Statuses:
         facts, labels = self._seen_nodes(), [*self.args["labels"], *self._device_labels()]
         wanted = self.planned()
-        count = self.args["count"] or self.plan.get("expected_nodes") or None
+        count = self.args["count"] or self.plan.expected_nodes or None
         names = list(wanted)
-        if not self.plan.get("nodes") or (count or 0) > len(wanted):
+        if not self.plan.nodes or (count or 0) > len(wanted):
             names += [name for name, node in facts.items() if name not in wanted and self._meant(node)]
         found = {f"nodes/{name}": readiness.node(facts.get(name), labels) for name in names}
         ready = {key: status for key, status in found.items() if status.ready}
@@ -294,11 +288,10 @@ class View:
         return found
 
     def crds(self) -> Statuses:
-        group = self.args["group"]
-        known = self.plan.get("crds", {})
+        group, known = self.args["group"], self.plan.crds
         if group and group not in known:
             raise InputError(f"The plan has no group {group!r} of CRDs. It has: {', '.join(sorted(known)) or 'none'}.")
-        return self._crds([*self.args["name"], *known.get(group, [])])
+        return self._crds([*self.args["name"], *known.get(group, ())])
 
     def _crds(self, names: Sequence[str]) -> Statuses:
         path = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
@@ -316,7 +309,7 @@ class View:
         return {key: self._explained(status, namespace, key) for key, status in found.items()}
 
     def gpu_operator(self) -> Statuses:
-        namespace = self.namespaces["gpu_operator"]
+        namespace = self.namespaces.gpu_operator
         policy = _oldest(self._list("nvidia.com/v1", "ClusterPolicy"))
         spec = (policy or {}).get("spec") or {}
         nodes = self._targets()
@@ -342,7 +335,7 @@ class View:
         return self._held_elsewhere(result, by_app.values())
 
     def network_operator(self) -> Statuses:
-        namespace = self.namespaces["network_operator"]
+        namespace = self.namespaces.network_operator
         daemonsets = self._daemonsets(namespace)
         policies = self._list("mellanox.com/v1alpha1", "NicClusterPolicy")
         policy = next((item for item in policies if _name(item) == "nic-cluster-policy"), next(iter(policies), None))
@@ -362,23 +355,23 @@ class View:
         if home:
             daemon = next((item for item in self._daemonsets(home) if _name(item) == CONFIG_DAEMON), None)
             result.update(rollout.states(self.watcher, "config-daemon", home, daemon, nodes))
-        made_by_it = self.plan.get("crds", {}).get("policy", [])
+        made_by_it = self.plan.crds.get("policy", ())
         result.update(self._crds(made_by_it) if made_by_it else {})
         return self._held_elsewhere(result, daemonsets)
 
     def drivers(self) -> Statuses:
         """What the stage gpu_operator could not wait for: the drivers start when OFED has."""
         found = self.gpu_operator()
-        if any(item.get("excluded") for item in self.plan.get("nodes", [])):
+        if any(node.excluded for node in self.plan.nodes):
             found.pop("policy", None)  # it sums up the nodes, those too that were left out
         return found
 
     def batch(self) -> Statuses:
         """The controllers, found by their images wherever they run, and their resource definitions."""
-        if not self.plan:
+        if not self.args["plan"]:
             raise InputError("wait for=batch needs plan.")
-        launcher = "volcano" if self.plan["launcher"] == "volcano" else "mpi_operator"
-        images = files.profile(self.plan["profile"])[launcher]["images"]
+        launcher = "volcano" if self.plan.launcher == "volcano" else "mpi_operator"
+        images = files.profile(self.plan.profile)[launcher]["images"]
         deployments = self.watcher.store(self._in("", "apps/v1", "Deployment"), rollout.workload).items()
         result = self._crds(["jobs.batch.volcano.sh" if launcher == "volcano" else "mpijobs.kubeflow.org"])
         for image in images:
@@ -390,7 +383,7 @@ class View:
     def vf_config(self) -> Statuses:
         """The pods' readiness is their program's word that the VFs are made in this boot. While one is not ready, the
         reports tell which node and why."""
-        daemonsets = self._daemonsets(self.namespaces["own"])
+        daemonsets = self._daemonsets(self.namespaces.own)
         whole = readiness.daemonset(next((item for item in daemonsets if _name(item) == VF_CONFIG), None))
         if whole.ready and self._names():
             return {f"VFs/{name}": whole for name in self._names()}
@@ -401,7 +394,7 @@ class View:
         }
         if all(name in pods for name in self._targets()):
             return result
-        own = self.namespaces["own"]
+        own = self.namespaces.own
         missing = {key for key in result if key.partition("/")[2] not in pods}
         return {
             key: self._explained(one, own, "/gpuops-vf-config") if key in missing else one
@@ -420,8 +413,8 @@ class View:
         return result
 
     def ip_pool(self) -> Statuses:
-        namespace = self.args["namespace"] or self.namespaces["network_operator"]
-        names = self.args["name"] or [self.plan.get("ip_pool", {}).get("name", "gpuops-rdma")]
+        namespace = self.args["namespace"] or self.namespaces.network_operator
+        names = self.args["name"] or [self.plan.ip_pool.name]
         pools = {_name(item): item for item in self._list("nv-ipam.nvidia.com/v1alpha1", "IPPool", namespace)}
         nodes = self._names()
         result = {name: readiness.ip_pool(pools.get(name), nodes) for name in names}
@@ -436,9 +429,9 @@ class View:
 
         A plan is needed: it says whether the run needs the NICs.
         """
-        if not self.plan or not self._has_nfd():
+        if not self.args["plan"] or not self._has_nfd():
             return []
-        return [readiness.GPU_LABEL, *([readiness.NIC_LABEL] if self.plan.get("mode") == "sriov" else [])]
+        return [readiness.GPU_LABEL, *([readiness.NIC_LABEL] if self.plan.mode == "sriov" else [])]
 
     def _has_nfd(self) -> bool:
         workloads = self._daemonsets("")
@@ -449,17 +442,16 @@ class View:
     def planned(self) -> list[str]:
         """Names from the plan (without those left out) or from the task; none = whatever nodes of the shapes exist."""
         chosen = self.args["nodes"]
-        if not self.plan.get("nodes"):
+        if not self.plan.nodes:
             return list(chosen)
-        known = (item["name"] for item in self.plan["nodes"] if not item.get("excluded"))
+        known = (node.name for node in self.plan.nodes if not node.excluded)
         return [name for name in known if not chosen or name in chosen]
 
     def _shapes(self) -> list[str]:
-        return self.args["shape"] or self.plan.get("wanted_shapes") or sorted(self.plan.get("shapes", {}))
+        return self.args["shape"] or list(self.plan.wanted_shapes) or sorted(self.plan.shapes)
 
     def _planned_vfs(self, name: str) -> Optional[int]:
-        vfs: Optional[int] = self._in_plan.get(name, {}).get("vfs")
-        return vfs
+        return self._in_plan[name].vfs if name in self._in_plan else None
 
     def _meant(self, facts: NodeFacts) -> bool:
         shape = self.shapes.get(facts.shape)
@@ -485,7 +477,8 @@ class View:
         return self.planned() or [name for name, facts in self._seen_nodes().items() if self._meant(facts)]
 
     def _shape(self, facts: Optional[NodeFacts], name: str) -> Optional[Shape]:
-        return self.shapes.get(facts.shape if facts else self._in_plan.get(name, {}).get("shape", ""))
+        told = facts or self._in_plan.get(name)
+        return self.shapes.get(told.shape) if told else None
 
     def _expected_gpus(self, facts: Optional[NodeFacts], name: str) -> tuple[str, Optional[int], str]:
         shape = self._shape(facts, name)
@@ -546,20 +539,20 @@ class View:
 
     def _plugin_config(self, policy: Optional[Json]) -> Optional[Status]:
         """Only with a plan: it says under which name the VFs are asked for."""
-        if not self.plan or not ((policy or {}).get("spec") or {}).get("sriovDevicePlugin"):
+        if not self.args["plan"] or not ((policy or {}).get("spec") or {}).get("sriovDevicePlugin"):
             return None
-        path = self._in(self.namespaces["network_operator"], "v1", "ConfigMap")
+        path = self._in(self.namespaces.network_operator, "v1", "ConfigMap")
         store = self.watcher.store(path, _config_map, label_selector=readiness.PLUGIN_CONFIG)
         return readiness.plugin_config(policy, next(iter(store.items()), None), self.vf_resource)
 
     def _config_daemon_namespace(self) -> str:
         """Where the SR-IOV operator's daemon runs, which puts the CNI plugins on the nodes; "" where there is none."""
-        olm = (self.plan.get("olm") or {}).get("network_operator") or []
+        olm = self.plan.olm.get("network_operator")
         if olm:
             return str(olm[0]["namespace"])
-        values = ((self.plan.get("releases") or {}).get("network_operator") or {}).get("values") or {}
-        enabled = (values.get("sriovNetworkOperator") or {}).get("enabled")
-        return str(self.namespaces["network_operator"]) if enabled else ""
+        release = self.plan.releases.get("network_operator")
+        enabled = release and (release.values.get("sriovNetworkOperator") or {}).get("enabled")
+        return self.namespaces.network_operator if enabled else ""
 
     # Collections.
 
@@ -574,7 +567,7 @@ class View:
         return rollout.daemonsets(self.watcher, namespace)
 
     def _vf_pods(self) -> dict[str, Json]:
-        path = self._in(self.namespaces["own"], "v1", "Pod")
+        path = self._in(self.namespaces.own, "v1", "Pod")
         pods = self.watcher.store(path, rollout.small_pod, label_selector=VF_POD_LABEL).items()
         living = (pod for pod in pods if not pod["metadata"].get("deletionTimestamp"))
         return {pod["spec"].get("nodeName", ""): pod for pod in living}

@@ -11,10 +11,14 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import yaml
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Locality
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import NcclTest, Node, Plan, Resources
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import run as base_run
 
 from support.paths import ROOT
 from support.sandboxes import ANSIBLE, SHAPE, Cluster, Pool
@@ -60,42 +64,28 @@ def nccl_cluster(pool: Pool, folder: Path, gpu_nodes: int) -> Iterator[Nccl]:
 
 def plan_file(cluster: Nccl, folder: Path, mode: str = "sriov", **more: Any) -> Path:
     shape = yaml.safe_load((ROOT / "files" / "topology" / f"{SHAPE}.yml").read_text())
-    entry = {
-        "name": "nccl-h100-8",
-        "shape": SHAPE,
-        "collective": "all_reduce",
-        "limit": 0,
-        "gpus_per_node": 8,
-        "vfs_per_node": 16 if mode == "sriov" else 0,
-        "min_bytes": "8",
-        "max_bytes": "8G",
-        "image": "example.test/nccl-tests:1",
-        "mpi": 5,
-        "env": shape["nccl"]["env"],
-        "hca": "mlx5",
-        "algo": "",
-        "topology": False,
-        "interface": "eth0",
-        "deadline": 300,
-        **more,
-    }
-    nodes = [
-        {"name": name, "shape": SHAPE, "excluded": "", "locality": {"local_block": f"block{i // BLOCK}"}}
-        for i, name in enumerate(cluster.nodes())
-    ]
-    plan = {
-        "schema_version": 1,
-        "mode": mode,
-        "launcher": "mpi",
-        "namespaces": {"job": "gpuops-nccl"},
-        "resources": {"gpu": "nvidia.com/gpu", "vf": "nvidia.com/sriov_rdma_vf"},
-        "network_attachment": "gpuops-nccl/rdma-vf",
-        "nodes": nodes,
-        "tests": [entry],
-    }
+    entry = NcclTest(
+        "nccl-h100-8",
+        SHAPE,
+        vfs_per_node=16 if mode == "sriov" else 0,
+        image="example.test/nccl-tests:1",
+        mpi=5,
+        env=shape["nccl"]["env"],
+        hca="mlx5",
+        deadline=300,
+    )
+    nodes = tuple(
+        Node(name, SHAPE, locality=Locality(local_block=f"block{i // BLOCK}")) for i, name in enumerate(cluster.nodes())
+    )
+    plan = Plan(
+        mode=mode,
+        launcher="mpi",
+        resources=Resources(vf="nvidia.com/sriov_rdma_vf"),
+        nodes=nodes,
+        tests=(replace(entry, **more),),
+    )
     path = folder / "run" / "plan.json"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(plan))
+    base_run.write(path, plan)
     return path
 
 

@@ -1,7 +1,7 @@
 # Copyright: gpuops.rdma contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Nodes, a survey and wishes that a plan is made of; for test_plan.py and test_preflight.py."""
+"""Nodes, a survey and options that a plan is made of; for test_plan.py and test_preflight.py."""
 
 from __future__ import annotations
 
@@ -10,9 +10,11 @@ from typing import Any
 
 import yaml
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import NodeFacts, Shape
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Plan
 from ansible_collections.gpuops.rdma.plugins.module_utils._nodes import shape_files
 from ansible_collections.gpuops.rdma.plugins.module_utils._operators import releases
 from ansible_collections.gpuops.rdma.plugins.module_utils._plan import resolve
+from ansible_collections.gpuops.rdma.plugins.module_utils._plan.options import Given, Options
 from ansible_collections.gpuops.rdma.plugins.module_utils._specs.plan import SPEC
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._plan import compose
@@ -71,32 +73,30 @@ def survey(**changes: Any) -> dict[str, Any]:
     return {"server_version": "v1.34.1", **empty, **more, **changes}
 
 
-def wishes(**changes: Any) -> dict[str, Any]:
+def options(**changes: Any) -> Options:
     """The options of gpuops.rdma.plan with their defaults."""
     unknown = set(changes) - set(SPEC)
     assert not unknown, unknown
-    return {**{name: option.get("default") for name, option in SPEC.items()}, **changes}
+    return Options.of({**{name: option.get("default") for name, option in SPEC.items()}, **changes})
 
 
-def whole(facts: Sequence[NodeFacts], seen: Any = None, **asked: Any) -> dict[str, Any]:
+def whole(facts: Sequence[NodeFacts], seen: Any = None, **asked: Any) -> Plan:
     """The plan with releases, objects and permissions, as the action writes it."""
-    chosen, seen = wishes(**asked), seen or survey()
-    data = releases.mirrored(files.profile(chosen["profile"]), chosen["image_registry"])
-    made = resolve.decide(chosen, seen, facts, SHAPES, data)
-    compose.complete(made, chosen, seen, facts, SHAPES, data, now=1795230000.0)
-    return made
+    chosen = options(**asked)
+    data = releases.mirrored(files.profile(chosen.profile), chosen.image_registry)
+    return compose.compose(Given(chosen, seen or survey(), facts, SHAPES, data, now=1795230000.0))
 
 
-def faults(made: dict[str, Any]) -> dict[str, str]:
+def faults(made: Plan) -> dict[str, str]:
     """What the plan does not accept: input -> all that is said of it."""
     found: dict[str, str] = {}
-    for item in made["findings"]:
-        if item["id"] == "plan.input":
-            assert (item["severity"], item["stage"]) == ("error", "plan")
-            found[item["subject"]] = f"{found.get(item['subject'], '')} {item['found']}".strip()
+    for item in made.findings:
+        if item.id == "plan.input":
+            assert (item.severity, item.stage) == ("error", "plan")
+            found[item.subject] = f"{found.get(item.subject, '')} {item.found}".strip()
     return found
 
 
-def plan(facts: Sequence[NodeFacts], seen: Any = None, **asked: Any) -> dict[str, Any]:
-    chosen = wishes(**asked)
-    return resolve.decide(chosen, seen or survey(), facts, SHAPES, profile(chosen["profile"]))
+def plan(facts: Sequence[NodeFacts], seen: Any = None, **asked: Any) -> Plan:
+    chosen = options(**asked)
+    return resolve.decide(Given(chosen, seen or survey(), facts, SHAPES, profile(chosen.profile), 0.0))

@@ -9,11 +9,22 @@ NCCL results are real where a recording exists (``recorded``), else written by t
 from __future__ import annotations
 
 import functools
+from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Optional
 
 import yaml
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import NcclRun, Shape, to_dict
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Locality, NcclRun, Shape, to_dict
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import (
+    Decision,
+    NcclTest,
+    Node,
+    Plan,
+    PlannedShape,
+    Release,
+    Resources,
+)
 from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import bandwidth, parse, scan_report
 from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import judge as nccl_judge
 from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import scan as nccl_scan
@@ -53,37 +64,32 @@ def names(number: int) -> list[str]:
     return [f"10.140.{index // 250}.{index % 250 + 1}" for index in range(number)]
 
 
-def planned(name: str, index: int = 0, **changes: Any) -> dict[str, Any]:
-    locality = {
-        "island": "",
-        "network_block": "nb-2",
-        "local_block": f"lb-{index // 16}",
-        "rack": "",
-        "rdma_cluster": "",
-    }
-    node = {"name": name, "shape": SHAPE, "gpus": 8, "vfs": 16, "shared": "", "locality": locality, "excluded": ""}
-    return {**node, **changes}
+def planned(name: str, index: int = 0, **changes: Any) -> Node:
+    locality = Locality(network_block="nb-2", local_block=f"lb-{index // 16}")
+    return replace(Node(name, SHAPE, gpus=8, vfs=16, locality=locality), **changes)
 
 
-def plan(nodes: list[dict[str, Any]], **changes: Any) -> dict[str, Any]:
-    shapes = {node["shape"] for node in nodes}
-    return {
-        "schema_version": 1,
-        "simulated": True,
-        "platform": "oke",
-        "server_version": "v1.34.1",
-        "profile": "current",
-        "mode": "sriov",
-        "launcher": "mpi",
-        "install": "helm",
-        "resources": {"gpu": GPU, "vf": VF},
-        "shapes": {name: {"nodes": sum(node["shape"] == name for node in nodes)} for name in sorted(shapes)},
-        "nodes": nodes,
-        "findings": [],
-        "decisions": [{"what": "launcher", "value": "mpi", "why": "the MPI Operator is installed"}],
-        "releases": {"gpu_operator": {"version": "v26.7.0", "values": {"driver": {"enabled": False}}}},
-        **changes,
-    }
+def release(version: str, **values: Any) -> Release:
+    return Release("gpu-operator", "gpu-operator", "gpu-operator", version, values=values)
+
+
+def plan(nodes: Sequence[Node], **changes: Any) -> Plan:
+    counts = Counter(sorted(node.shape for node in nodes))
+    made = Plan(
+        simulated=True,
+        platform="oke",
+        server_version="v1.34.1",
+        profile="current",
+        mode="sriov",
+        launcher="mpi",
+        install="helm",
+        resources=Resources(GPU, VF),
+        shapes={name: PlannedShape(nodes=number) for name, number in counts.items()},
+        nodes=tuple(nodes),
+        decisions=(Decision("launcher", "mpi", "the MPI Operator is installed"),),
+        releases={"gpu_operator": release("v26.7.0", driver={"enabled": False})},
+    )
+    return replace(made, **changes)
 
 
 def stages(failed: str = "", error: str = "", only: tuple[str, ...] = STAGES) -> list[dict[str, Any]]:
@@ -103,9 +109,9 @@ def stages(failed: str = "", error: str = "", only: tuple[str, ...] = STAGES) ->
     return records
 
 
-def present(node: dict[str, Any], **changes: Any) -> dict[str, Any]:
-    allocatable = {GPU: node["gpus"], VF: node["vfs"]}
-    return {"name": node["name"], "ready": True, "ready_reason": "", "allocatable": allocatable, **changes}
+def present(node: Node, **changes: Any) -> dict[str, Any]:
+    allocatable = {GPU: node.gpus, VF: node.vfs}
+    return {"name": node.name, "ready": True, "ready_reason": "", "allocatable": allocatable, **changes}
 
 
 def finding(subject: str, severity: str, found: str, **changes: Any) -> dict[str, Any]:
@@ -156,7 +162,7 @@ def simulated(nodes: list[str], of: str = SHAPE, slow: float = 1.0, max_bytes: i
 @functools.cache
 def _checked(name: str, faults: tuple[str, ...]) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     document = host_memory.probe(host_trees.tree(host_trees.Host(SHAPE, name=name, faults=faults)))
-    judge = Judge({"mode": "sriov", "profile": "current"}, (), ())
+    judge = Judge(Plan(mode="sriov", profile="current"), (), ())
     summary, findings, _document = judge(name, document, shape())
     return summary, to_dict(findings)
 
@@ -173,15 +179,15 @@ def hosts(
 
 
 def scan(
-    nodes: Sequence[dict[str, Any]],
+    nodes: Sequence[Node],
     slow: Sequence[str] = (),
     rails: Optional[Mapping[str, int]] = None,
     link: Sequence[str] = (),
 ) -> dict[str, Any]:
     """A scan's document: planned and concluded by the scan itself, its runs answered by a model: ``slow`` nodes,
     one port of the nodes of ``rails`` and the ``link`` between two blocks give half."""
-    names = [node["name"] for node in nodes]
-    blocks = {node["name"]: node["locality"]["local_block"] for node in nodes}
+    names = [node.name for node in nodes]
+    blocks = {node.name: node.locality.local_block for node in nodes}
     ports = shape().pfs
     plan_, state = nccl_scan.Scan(names, blocks, "sample", None, ports), nccl_scan.begin()
     while (now := plan_.next_round(state)) is not None:
@@ -221,7 +227,7 @@ def _answer(
 
 
 def report(
-    nodes: list[dict[str, Any]],
+    nodes: Sequence[Node],
     *,
     states: Optional[list[dict[str, Any]]] = None,
     seen: Any = "all",
@@ -235,7 +241,7 @@ def report(
     **changes: Any,
 ) -> dict[str, Any]:
     """A report whose parts are healthy unless told otherwise. ``seen``: what the cluster has at the end."""
-    good = [node["name"] for node in nodes if not node["excluded"]]
+    good = [node.name for node in nodes if not node.excluded]
     return {
         **build.build(
             plan=plan(nodes, **changes),
@@ -259,41 +265,31 @@ def fault() -> dict[str, Any]:
     planned_ = [planned(name, index) for index, name in enumerate(names(8))]
     earlier = report(planned_)
     earlier["nccl"][0]["made"] = "2026-01-01T03:04:05Z"
-    lacks, broken = planned_[6]["name"], planned_[2]["name"]
-    planned_[6]["excluded"] = "VFs: 15 of 16"
+    lacks, broken = planned_[6].name, planned_[2].name
+    planned_[6] = replace(planned_[6], excluded="VFs: 15 of 16")
     seen = [present(node) for node in planned_]
     seen[6]["allocatable"][VF] = 15
     checked, found = hosts(
-        [node["name"] for node in planned_], {lacks: ("vfs-missing",), broken: ("peermem-not-registered",)}
+        [node.name for node in planned_], {lacks: ("vfs-missing",), broken: ("peermem-not-registered",)}
     )
-    good = [node["name"] for node in planned_ if not node["excluded"]]
+    good = [node.name for node in planned_ if not node.excluded]
     result = {**nccl(simulated(good, slow=0.94), good), "made": "2026-01-02T03:03:04Z"}
-    tests = [
-        {
-            "name": result["name"],
-            "shape": SHAPE,
-            "collective": "all_reduce",
-            "min_bytes": "8",
-            "max_bytes": "8G",
-            "gpus_per_node": 8,
-            "vfs_per_node": 16,
-            "hca": "mlx5",
-            "env": {"NCCL_IB_GID_INDEX": "3", "NCCL_CUMEM_ENABLE": "0", "UCX_TLS": "tcp", "SITE_LOGIN": "not shown"},
-        }
-    ]
+    env = {"NCCL_IB_GID_INDEX": "3", "NCCL_CUMEM_ENABLE": "0", "UCX_TLS": "tcp", "SITE_LOGIN": "not shown"}
+    tests = (NcclTest(result["name"], SHAPE, vfs_per_node=16, hca="mlx5", env=env),)
     return report(planned_, seen=seen, findings=found, hosts=checked, results=[result], previous=earlier, tests=tests)
 
 
 def parts(number: int, size: int = 16) -> dict[str, Any]:
     """What ``build.build`` takes: of a scan of that many nodes in blocks of ``size`` that has found a slow node, a
     slow rail and a slow link."""
-    planned_ = [planned(name, index) for index, name in enumerate(names(number))]
-    for index, node in enumerate(planned_):
-        node["locality"]["local_block"] = f"lb-{index // size}"
-    slow, rail = planned_[6]["name"], planned_[20]["name"]
+    planned_ = [
+        planned(name, locality=Locality(network_block="nb-2", local_block=f"lb-{index // size}"))
+        for index, name in enumerate(names(number))
+    ]
+    slow, rail = planned_[6].name, planned_[20].name
     last = (number - 1) // size
     document = scan(planned_, slow=[slow], rails={rail: 5}, link=[f"lb-{last - 1}", f"lb-{last}"])
-    checked, found = hosts([node["name"] for node in planned_], {slow: ("pause", "iommu-on")})
+    checked, found = hosts([node.name for node in planned_], {slow: ("pause", "iommu-on")})
     good = sorted(set(document["good"]))
     return {
         "plan": plan(planned_),

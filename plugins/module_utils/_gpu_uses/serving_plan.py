@@ -22,6 +22,7 @@ from typing import Optional
 
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Plan
 from ansible_collections.gpuops.rdma.plugins.module_utils._gpu_uses import serving as rules
 from ansible_collections.gpuops.rdma.plugins.module_utils._gpu_uses.serving import Evidence, Fit, Model, Serving
 from ansible_collections.gpuops.rdma.plugins.module_utils._gpu_uses.sharing import MIB, Family
@@ -83,23 +84,21 @@ def _tolerations(members: Iterable[Member]) -> list[Json]:
     return pod_gpu.merged([usual], seen.values())
 
 
-def with_rdma(found: Serving, plan: Json, members: Sequence[Member]) -> tuple[Serving, list[Member]]:
+def with_rdma(found: Serving, plan: Plan, members: Sequence[Member]) -> tuple[Serving, list[Member]]:
     """VFs, network and variables as the NCCL job of the plan has them; on nodes of the plan alone. One that was left
     out because it is in use may be in use by this very model."""
     tested = {
-        node["name"]: node
-        for node in plan["nodes"]
-        if not node.get("excluded") or node["excluded"].startswith(busy.IN_USE)
+        node.name: node.shape for node in plan.nodes if not node.excluded or node.excluded.startswith(busy.IN_USE)
     }
-    shapes = Counter(tested[one.name]["shape"] for one in members if one.name in tested)
-    entries = {one["shape"]: one for one in plan["tests"] if one["shape"] in shapes}
+    shapes = Counter(tested[one.name] for one in members if one.name in tested)
+    entries = {one.shape: one for one in plan.tests if one.shape in shapes}
     if len(entries) != 1:
         raise InputError(
             f"The plan tests {len(entries)} shapes among the chosen nodes ({', '.join(sorted(shapes)) or 'none'}): "
             "a model needs nodes of one shape. Choose them by hosts or selector, or make a new plan."
         )
     shape, entry = next(iter(entries.items()))
-    chosen = [one for one in members if tested.get(one.name, {}).get("shape") == shape]
+    chosen = [one for one in members if tested.get(one.name) == shape]
     names = [one.name for one in chosen]
     test = job.of_plan(plan, entry, names)
     env = {name: value for name, value in job.nccl_env(test).items() if not name.startswith("NCCL_DEBUG")}

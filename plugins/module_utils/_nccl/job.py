@@ -18,6 +18,7 @@ from typing import Any
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import COLLECTIVES, Json
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.names import NAME_LABEL, OWNED, ROLE_LABEL
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import NcclTest, Plan
 
 LAUNCHERS = ("volcano", "mpi")
 MODES = ("sriov", "host")
@@ -484,51 +485,40 @@ def _pod_group(test: Test) -> Json:
 # ---- from the plan -------------------------------------------------------------------------------------------------
 
 
-def of_plan(plan: Json, entry: Json, nodes: Sequence[str], **more: Any) -> Test:
-    """The job of one entry of the plan's ``tests`` on these nodes. ``more`` overrides fields of Test."""
-    namespace = plan["namespaces"]["job"]
-    place, _sep, network = str(plan.get("network_attachment") or "rdma-vf").rpartition("/")
+_SAME = (
+    "name", "gpus_per_node", "vfs_per_node", "image", "mpi", "collective", "min_bytes", "max_bytes", "env", "hca",
+    "algo", "interface", "deadline", "gang", "pull_secrets", "queue", "kueue_queue",
+)  # fmt: skip
+"""Fields of Test that are the plan's as they are."""
+
+
+def of_plan(plan: Plan, entry: NcclTest, nodes: Sequence[str], **more: Any) -> Test:
+    """The job of one of the plan's tests on these nodes. ``more`` overrides fields of Test."""
     values: Json = {
-        "name": entry["name"],
-        "namespace": namespace,
+        **{name: getattr(entry, name) for name in _SAME},
+        "namespace": plan.namespaces.job,
         "nodes": tuple(nodes),
-        "gpus_per_node": entry["gpus_per_node"],
-        "vfs_per_node": entry["vfs_per_node"],
-        "gpu_resource": plan["resources"]["gpu"],
-        "vf_resource": plan["resources"]["vf"],
-        "network": network if place in ("", namespace) else f"{place}/{network}",
-        "mode": plan["mode"],
-        "image": entry["image"],
-        "mpi": int(entry["mpi"]),
-        "collective": entry["collective"],
-        "min_bytes": str(entry["min_bytes"]),
-        "max_bytes": str(entry["max_bytes"]),
-        "env": dict(entry["env"]),
-        "hca": entry["hca"],
-        "algo": entry["algo"],
-        "interface": entry["interface"],
-        "deadline": int(entry["deadline"]),
-        "gang": bool(entry.get("gang")),
-        "pull_secrets": tuple(entry.get("pull_secrets", ())),
-        "queue": entry.get("queue") or "default",
-        "kueue_queue": entry.get("kueue_queue") or "",
+        "gpu_resource": plan.resources.gpu,
+        "vf_resource": plan.resources.vf,
+        "network": plan.network,
+        "mode": plan.mode,
         **_measured(plan, entry, nodes),
     }
     return Test(**{**values, **more})
 
 
-def _measured(plan: Json, entry: Json, nodes: Sequence[str]) -> dict[str, int]:
-    """From what the plan saw allocatable on these nodes; {} for a plan that does not say."""
+def _measured(plan: Plan, entry: NcclTest, nodes: Sequence[str]) -> dict[str, int]:
+    """From what the plan saw allocatable on these nodes; {} where they did not say."""
     named = set(nodes)
-    mine = [node for node in plan.get("nodes", ()) if node["name"] in named]
-    if not mine or not all(node.get("cpu") and node.get("memory") for node in mine):
+    mine = [node for node in plan.nodes if node.name in named]
+    if not mine or not all(node.cpu and node.memory for node in mine):
         return {}
-    return room(entry["gpus_per_node"], min(node["cpu"] for node in mine), min(node["memory"] for node in mine))
+    return room(entry.gpus_per_node, min(node.cpu for node in mine), min(node.memory for node in mine))
 
 
-def names(entry: Json) -> list[str]:
-    """Of all tests that an entry of the plan may become, whatever its collectives: what a run may have left."""
-    return [entry["name"], *(f"{entry['name']}-{slug(collective)}" for collective in PROGRAMS)]
+def names(entry: NcclTest) -> list[str]:
+    """Of all tests that one of the plan may become, whatever its collectives: what a run may have left."""
+    return [entry.name, *(f"{entry.name}-{slug(collective)}" for collective in PROGRAMS)]
 
 
 def slug(collective: str) -> str:

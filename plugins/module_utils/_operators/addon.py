@@ -19,6 +19,7 @@ from typing import Any, Optional
 
 from ansible_collections.gpuops.rdma.plugins.module_utils._common import versions
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json, as_text, image_name
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Addon
 
 GONE = ("DELETED",)
 SETTLING = ("CREATING", "UPDATING")
@@ -67,28 +68,28 @@ def equal(one: Optional[str], other: str) -> bool:
 # ---- two of a kind -------------------------------------------------------------------------------------------------
 
 
-def rival(want: Json, present: Optional[Json], releases: Iterable[Json], workloads: Iterable[Json]) -> str:
-    """``want``: ``{name, namespace, chart, images}``; ``releases``, ``workloads``: the survey's. How the add-on
+def rival(want: Addon, present: Optional[Json], releases: Iterable[Json], workloads: Iterable[Json]) -> str:
+    """``releases``, ``workloads``: the survey's. How the add-on
     installs itself is not public: a release or a Deployment in its namespace is taken for it once it is enabled."""
     enabled = present is not None and present["state"] not in GONE
     found = [
         f"Helm release {item['namespace']}/{item['name']}"
         for item in releases
-        if item["chart"] == want["chart"] and not (enabled and item["namespace"] == want["namespace"])
+        if item["chart"] == want.chart and not (enabled and item["namespace"] == want.namespace)
     ]
     found = found or [
         f"Deployment {item['namespace']}/{item['name']}"
         for item in workloads
         if item["kind"] == "deployment"
-        and any(image_name(image) in want["images"] for image in item["images"])
-        and not (enabled and item["namespace"] in (want["namespace"], "kube-system"))
+        and any(image_name(image) in want.images for image in item["images"])
+        and not (enabled and item["namespace"] in (want.namespace, "kube-system"))
     ]
     if not found:
         return ""
     both = "is enabled, and besides it there is" if enabled else "would be a second one beside"
-    way = f"Remove it, or disable the add-on (oci ce cluster-addon disable --addon-name {want['name']})"
+    way = f"Remove it, or disable the add-on (oci ce cluster-addon disable --addon-name {want.name})"
     other = way if enabled else "Uninstall it first, or use rdma_install=helm or rdma_install=existing"
-    return f"the add-on {want['name']} {both} {', '.join(found)}. {other}"
+    return f"the add-on {want.name} {both} {', '.join(found)}. {other}"
 
 
 def others(images: Sequence[str], workloads: Iterable[Json]) -> list[str]:
@@ -103,9 +104,8 @@ def others(images: Sequence[str], workloads: Iterable[Json]) -> list[str]:
 # ---- decisions -----------------------------------------------------------------------------------------------------
 
 
-def decide(want: Json, present: Optional[Json], options: Optional[Mapping[str, Sequence[str]]] = None) -> Decision:
-    """``want``: ``{name, version, asked, configuration, own}``; ``asked``: the user named the version; ``own``: keys
-    that the user gave. ``present``: ``{name, state, version, installed, configuration, error}``. ``options``: version
+def decide(want: Addon, present: Optional[Json], options: Optional[Mapping[str, Sequence[str]]] = None) -> Decision:
+    """``present``: ``{name, state, version, installed, configuration, error}``. ``options``: version
     -> keys that it takes, as OKE lists them; None where they are not known."""
     there = present if present and present["state"] not in GONE else None
     version, fault = _version(want, there, options)
@@ -115,14 +115,12 @@ def decide(want: Json, present: Optional[Json], options: Optional[Mapping[str, S
     if strange:
         return Decision("refuse", strange, version, {})
     if there is None:
-        return Decision("enable", f"{want['name']} is not enabled", version, wishes, tuple(sorted(wishes)), dropped)
+        return Decision("enable", f"{want.name} is not enabled", version, wishes, tuple(sorted(wishes)), dropped)
     if there["state"] == "DELETING":
-        return Decision(
-            "refuse", f"{want['name']} is being removed. Wait until it is gone, then run again", version, {}
-        )
+        return Decision("refuse", f"{want.name} is being removed. Wait until it is gone, then run again", version, {})
     merged = {**there["configuration"], **wishes}
     changes = tuple(sorted(key for key, value in wishes.items() if not equal(there["configuration"].get(key), value)))
-    moved = bool(want["asked"] and version and version != there["version"])
+    moved = bool(want.asked and version and version != there["version"])
     told = [f"values differ: {', '.join(changes[:5])}" + (" ..." if len(changes) > 5 else "")] if changes else []
     told += [f"{there['version'] or there['installed']} -> {version}"] if moved else []
     if changes or moved:
@@ -135,30 +133,30 @@ def decide(want: Json, present: Optional[Json], options: Optional[Mapping[str, S
     return Decision("none", why, version, merged, (), dropped)
 
 
-def _version(want: Json, there: Optional[Json], options: Optional[Mapping[str, Sequence[str]]]) -> tuple[str, str]:
+def _version(want: Addon, there: Optional[Json], options: Optional[Mapping[str, Sequence[str]]]) -> tuple[str, str]:
     """(version, why not). An add-on that is there keeps its version unless the user names one."""
-    if there and not want["asked"]:
+    if there and not want.asked:
         return there["version"], ""
-    version = str(want["version"])
+    version = str(want.version)
     if not options or not version or version in options:
         return version, ""
     known = sorted(options, key=versions.parse)
-    if not want["asked"]:  # the table is older than what OKE offers
+    if not want.asked:  # the table is older than what OKE offers
         return known[-1], ""
-    return version, f"OKE has no {want['name']} {version} for this cluster; it has {', '.join(known)}"
+    return version, f"OKE has no {want.name} {version} for this cluster; it has {', '.join(known)}"
 
 
-def _known(want: Json, keys: Sequence[str]) -> tuple[dict[str, str], str, tuple[str, ...]]:
+def _known(want: Addon, keys: Sequence[str]) -> tuple[dict[str, str], str, tuple[str, ...]]:
     """(configuration, what is wrong, warnings). Keys that only our table has are left out where OKE lacks them."""
-    wishes = dict(want["configuration"])
+    wishes = dict(want.configuration)
     if not keys:
         return wishes, "", ()
     strange = [key for key in wishes if key not in keys]
     faults = []
-    for key in (key for key in strange if key in want["own"]):
+    for key in (key for key in strange if key in want.own):
         near = difflib.get_close_matches(key, list(keys), 1, 0.6)
-        faults.append(f"{key} is no key of the add-on {want['name']}" + (f"; did you mean {near[0]}?" if near else ""))
-    dropped = tuple(f"the add-on {want['name']} takes no {key}: left out" for key in strange if key not in want["own"])
+        faults.append(f"{key} is no key of the add-on {want.name}" + (f"; did you mean {near[0]}?" if near else ""))
+    dropped = tuple(f"the add-on {want.name} takes no {key}: left out" for key in strange if key not in want.own)
     return {key: value for key, value in wishes.items() if key in keys}, "; ".join(faults), dropped
 
 

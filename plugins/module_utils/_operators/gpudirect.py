@@ -23,6 +23,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common import version
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.findings import finding
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Finding, Json, NodeFacts, image_name
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Decision
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.text import listed
 
 CHOICES = ("auto", "host", "operator")
@@ -91,14 +92,14 @@ class Choice:
         """The part of NicClusterPolicy.spec; ``ofed_driver`` is the profile's."""
         return {"ofedDriver": copy.deepcopy(ofed_driver)} if self.ofed == "operator" else {}
 
-    def decisions(self) -> list[Json]:
-        """For plan.decisions."""
+    def decisions(self) -> list[Decision]:
+        """For the plan."""
         told = {
             "driver": self.driver,
             "ofed": self.ofed,
             "peermem": "driver pods" if self.rdma else "not by an operator",
         }
-        return [{"what": what, "value": value, "why": self.reasons[what]} for what, value in told.items()]
+        return [Decision(what, value, self.reasons[what]) for what, value in told.items()]
 
 
 @dataclass(frozen=True)

@@ -5,10 +5,11 @@
 
 From a version profile (files/profiles) to a release::
 
-    values(profile, operator, overrides)     checked chart values
-    wanted(profile, operator, values, ref)   the release that is asked for
+    release(asked, profile, survey, now)     the plan's entry, and what of the input cannot be accepted; by way of
+      values(profile, operator, overrides)     checked chart values
+      wanted(profile, operator, values, ref)   the release that is asked for
+      decide(wanted, releases, workloads)      none | install | upgrade | adopt | refuse, and why
     installed(secrets)                       the releases that are there
-    decide(wanted, releases, workloads)      none | install | upgrade | adopt | refuse, and why
     nic_cluster_policy(profile, config)      the CR that charts since 24.10 leave to us
 
 ``profile[operator]`` must carry ``known_keys`` (list of paths) and ``rules``, which the loader of profiles adds.
@@ -25,12 +26,13 @@ import gzip
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any, Optional, Union
 
 from ansible_collections.gpuops.rdma.plugins.module_utils._common import versions
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import DataError, InputError
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json, image_name
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Finding, Json, image_name
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Faults, Release
 
 CHARTS = ("gpu-operator", "network-operator", "volcano", "mpi-operator")
 """Charts whose values are looked at; those of other releases may hold passwords and are dropped at once."""
@@ -60,11 +62,11 @@ def values(
     operator: str,
     overrides: Overrides = None,
     *,
-    wishes: Optional[Json] = None,
+    needed: Optional[Json] = None,
     version: str = "",
     driver: str = "",
 ) -> Values:
-    """The chart's values: the profile's, then the plan's ``wishes``, then the user's ``overrides``.
+    """The chart's values: the profile's, then what the plan has ``needed``, then the user's ``overrides``.
 
     ``overrides`` is a mapping, or ``helm --set`` text (``a.b=c,d=e``), or a list of these. ``driver``: who brings it,
     ``host`` or ``operator``; "" takes what the profile says of its node images. InputError lists every fault: unknown
@@ -73,7 +75,7 @@ def values(
     entry = profile[operator]
     chosen = version or str(entry["version"])
     given = as_values(overrides)
-    merged = merge(merge(entry["values"], wishes or {}), given)
+    merged = merge(merge(entry["values"], needed or {}), given)
     dead = dict(_dead(entry["rules"].get("dead", ()), given, chosen))
     unknown = list(_unknown(given, _Known(entry["known_keys"]), (), frozenset(dead)))
     faults = [f"{path} {text}" for path, text in dead.items()]
@@ -419,7 +421,7 @@ def wanted(
     chart_values: Json,
     reference: Union[str, Mapping[str, Any], None] = None,
     local: Optional[Mapping[str, Any]] = None,
-) -> Json:
+) -> Release:
     """The release that is asked for.
 
     ``reference`` replaces the profile's chart or manifest: a path, ``oci://...``, ``repo/chart``, or a mapping with
@@ -434,18 +436,19 @@ def wanted(
             f"Cannot use {ref} for {operator}: it holds the chart {local.get('name')!r}, not {entry['chart']!r}. "
             f"Correct rdma_charts.{operator}."
         )
-    return {
-        "name": given.get("release") or entry["release"],
-        "namespace": given.get("namespace") or entry.get("namespace") or profile["namespaces"][operator],
-        "chart": entry["chart"],
-        "ref": "" if by_manifest else ref,
-        "repo": str(given.get("repo") or ("" if ref or by_manifest else entry["repo"])),
-        "manifest": (ref or entry["manifest"]) if by_manifest else "",
-        "version": str((local or {}).get("version") or given.get("version") or entry["version"]),
-        "values": chart_values,
-        "images": list(entry["images"]),
-        "keep": bool(entry.get("keep")),
-    }
+    return Release(
+        operator=operator,
+        name=given.get("release") or entry["release"],
+        namespace=given.get("namespace") or entry.get("namespace") or profile["namespaces"][operator],
+        chart=entry["chart"],
+        ref="" if by_manifest else ref,
+        repo=str(given.get("repo") or ("" if ref or by_manifest else entry["repo"])),
+        manifest=(ref or entry["manifest"]) if by_manifest else "",
+        version=str((local or {}).get("version") or given.get("version") or entry["version"]),
+        values=chart_values,
+        images=tuple(entry["images"]),
+        keep=bool(entry.get("keep")),
+    )
 
 
 def _reference(operator: str, reference: Union[str, Mapping[str, Any], None]) -> Mapping[str, Any]:
@@ -459,6 +462,53 @@ def _reference(operator: str, reference: Union[str, Mapping[str, Any], None]) ->
             f"rdma_charts.{operator} has unknown keys: {', '.join(strange)}. Known: {', '.join(_REFERENCE_KEYS)}."
         )
     return reference
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What is asked for of one operator. ``overrides``: the user's values; ``extra``: those that the plan needs;
+    ``reference``: the user's chart; ``local``: its Chart.yaml when it is on this machine; others as in the options."""
+
+    operator: str
+    reference: Union[str, Mapping[str, Any], None] = None
+    local: Optional[Json] = None
+    overrides: Overrides = None
+    extra: Json = field(default_factory=dict)
+    driver: str = ""
+    install: str = "helm"
+    registry: str = ""
+    pull_secrets: tuple[str, ...] = ()
+    resume: bool = False
+
+
+def release(asked: Asked, profile: Json, survey: Json, now: float) -> tuple[Optional[Release], list[Finding]]:
+    """The plan's entry of one operator, None where none can be made; and the inputs that cannot be accepted."""
+    faults, operator = Faults(), asked.operator
+    entry, chart = profile[operator], f"rdma_charts.{operator}"
+    needed = merge(pull_secrets(entry, asked.pull_secrets), asked.extra)
+    version = str((asked.local or {}).get("version") or "")
+
+    def checked(overrides: Overrides) -> Values:
+        return values(profile, operator, overrides, needed=needed, version=version, driver=asked.driver)
+
+    found = faults.attempt(f"rdma_{operator}_values", lambda: checked(asked.overrides))
+    found = found or faults.attempt(chart, lambda: checked(None)) or Values({})
+    chosen = found.values
+    want = faults.attempt(chart, lambda: wanted(profile, operator, chosen, asked.reference, asked.local))
+    if want is None:
+        return None, faults.findings
+    if want.manifest:
+        want = replace(want, image_registry=asked.registry, pull_secrets=asked.pull_secrets)
+    decision = decide(
+        want,
+        survey["releases"],
+        survey["workloads"],
+        install=asked.install,
+        now=now,
+        resume=asked.resume,
+        bad=entry["rules"].get("bad", ()),
+    )
+    return planned(want, replace(decision, warnings=(*found.warnings, *decision.warnings))), faults.findings
 
 
 # ---- what is there -------------------------------------------------------------------------------------------------
@@ -550,7 +600,7 @@ class Decision:
 
 
 def decide(
-    want: Json,
+    want: Release,
     releases: Iterable[Json],
     workloads: Iterable[Json] = (),
     *,
@@ -563,7 +613,7 @@ def decide(
     """What to do about one operator. ``releases``: from ``installed``; ``workloads``: ``{kind, namespace, name, images,
     release}``; ``now``: seconds since the epoch; ``install``: helm, or existing (nothing is ever installed)."""
     everything = list(releases)
-    same = [item for item in everything if item["chart"] == want["chart"]]
+    same = [item for item in everything if item["chart"] == want.chart]
     strangers = _strangers(want, same, workloads)
     if len(same) > 1 or (same and strangers):
         return _refuse(want, _conflict(want, same, strangers))
@@ -572,38 +622,34 @@ def decide(
     if same:
         decision = _one(want, same[0], install, now, resume, patience)
         notes = [f"installed {text}" for text in bad_release(bad, same[0]["version"], same[0]["values"])]
-        return _with(decision, warnings=(*decision.warnings, *(notes if decision.action == "none" else [])))
+        return replace(decision, warnings=(*decision.warnings, *(notes if decision.action == "none" else [])))
     if install == "existing":
-        return _refuse(want, f"rdma_install=existing, but no {want['chart']} is installed; use rdma_install=helm")
+        return _refuse(want, f"rdma_install=existing, but no {want.chart} is installed; use rdma_install=helm")
     return _fresh(want, everything)
 
 
-def entry(want: Json, decision: Decision) -> Json:
-    """The release as the plan writes it down."""
+def planned(want: Release, decision: Decision) -> Release:
+    """The release as the plan has it."""
     shown = {key: value for key, value in (decision.present or {}).items() if key not in ("values", "secret")}
-    return {
-        **want,
-        "name": decision.name,
-        "namespace": decision.namespace,
-        "version": decision.version,
-        "values": decision.values,
-        "present": shown,
-        "action": decision.action,
-        "why": decision.why,
-        "warnings": list(decision.warnings),
-    }
+    return replace(
+        want,
+        name=decision.name,
+        namespace=decision.namespace,
+        version=decision.version,
+        values=decision.values,
+        present=shown,
+        action=decision.action,
+        why=decision.why,
+        warnings=decision.warnings,
+    )
 
 
-def _with(decision: Decision, **changes: Any) -> Decision:
-    return Decision(**{**decision.__dict__, **changes})
-
-
-def _decision(want: Json, action: str, why: str, **more: Any) -> Decision:
-    base = {key: want[key] for key in ("name", "namespace", "version", "values")}
+def _decision(want: Release, action: str, why: str, **more: Any) -> Decision:
+    base = {key: getattr(want, key) for key in ("name", "namespace", "version", "values")}
     return Decision(action, why, **{**base, **more})
 
 
-def _refuse(want: Json, why: str, **more: Any) -> Decision:
+def _refuse(want: Release, why: str, **more: Any) -> Decision:
     return _decision(want, "refuse", why, **more)
 
 
@@ -611,59 +657,59 @@ def _place(item: Json) -> str:
     return f"{item['namespace']}/{item['name']}"
 
 
-def _strangers(want: Json, same: Sequence[Json], workloads: Iterable[Json]) -> list[Json]:
+def _strangers(want: Release, same: Sequence[Json], workloads: Iterable[Json]) -> list[Json]:
     """Deployments that run this operator and belong to none of the Helm releases."""
     owned = {(item["namespace"], item["name"]) for item in same}
     return [
         item
         for item in workloads
         if item["kind"] == "deployment"
-        and any(image_name(image) in want["images"] for image in item["images"])
+        and any(image_name(image) in want.images for image in item["images"])
         and (item["namespace"], item.get("release", "")) not in owned
     ]
 
 
-def _conflict(want: Json, same: Sequence[Json], strangers: Sequence[Json]) -> str:
+def _conflict(want: Release, same: Sequence[Json], strangers: Sequence[Json]) -> str:
     found = [f"Helm release {_place(item)} ({item['version']}, {item['status']})" for item in same]
     found += [f"Deployment {_place(item)}, installed without {'that' if same else 'a'} release" for item in strangers]
     return (
-        f"{len(found)} installations of {want['chart']} would fight over the same nodes: {'; '.join(found)}. "
+        f"{len(found)} installations of {want.chart} would fight over the same nodes: {'; '.join(found)}. "
         "Remove all but one (helm uninstall NAME -n NAMESPACE; OKE: disable the add-on)"
     )
 
 
-def _stranger(want: Json, strangers: Sequence[Json], install: str) -> Decision:
+def _stranger(want: Release, strangers: Sequence[Json], install: str) -> Decision:
     places = ", ".join(_place(item) for item in strangers)
     namespace = strangers[0]["namespace"]
     if len({item["namespace"] for item in strangers}) > 1:
         return _refuse(want, _conflict(want, (), strangers))
-    if install == "existing" or want["keep"]:
+    if install == "existing" or want.keep:
         name = str(strangers[0].get("release") or "")
         told = f"Helm release {name}, whose record was not found" if name else "not a Helm release"
-        seen = {"namespace": namespace, "name": name or want["name"], "version": _tag(want, strangers), "values": {}}
+        seen = {"namespace": namespace, "name": name or want.name, "version": _tag(want, strangers), "values": {}}
         return _decision(want, "none", f"is there: Deployment {places}, {told}", **seen)
     return _refuse(
         want,
-        f"{want['chart']} is already there as Deployment {places}, which is no Helm release (an OKE add-on, OLM, or "
+        f"{want.chart} is already there as Deployment {places}, which is no Helm release (an OKE add-on, OLM, or "
         "plain manifests). Set rdma_install=existing to verify it as it is, on OKE rdma_install=oke_addon to configure "
         "the add-on, or remove it (OKE: disable the add-on)",
         namespace=namespace,
     )
 
 
-def _tag(want: Json, strangers: Sequence[Json]) -> str:
+def _tag(want: Release, strangers: Sequence[Json]) -> str:
     """The version that the image of a Deployment says; "" where it says none."""
     for item in strangers:
         for image in item["images"]:
             tag = image.partition("@")[0].rpartition("/")[2].partition(":")[2]
-            if image_name(image) in want["images"] and versions.known(tag):
+            if image_name(image) in want.images and versions.known(tag):
                 return str(tag)
     return ""
 
 
-def _fresh(want: Json, releases: Sequence[Json]) -> Decision:
+def _fresh(want: Release, releases: Sequence[Json]) -> Decision:
     for item in releases:
-        if (item["name"], item["namespace"]) == (want["name"], want["namespace"]):
+        if (item["name"], item["namespace"]) == (want.name, want.namespace):
             if item["status"] == UNREADABLE:
                 return _refuse(want, item["description"])
             return _refuse(
@@ -671,10 +717,10 @@ def _fresh(want: Json, releases: Sequence[Json]) -> Decision:
                 f"the release name {_place(item)} is taken by chart {item['chart']} {item['version']}; "
                 "remove that release or give another name (rdma_charts.<operator>.release)",
             )
-    return _decision(want, "install", f"no {want['chart']} in the cluster")
+    return _decision(want, "install", f"no {want.chart} in the cluster")
 
 
-def _one(want: Json, release: Json, install: str, now: float, resume: bool, patience: float) -> Decision:
+def _one(want: Release, release: Json, install: str, now: float, resume: bool, patience: float) -> Decision:
     place = {"name": release["name"], "namespace": release["namespace"], "present": release}
     status = release["status"]
     if status.startswith("pending"):
@@ -686,30 +732,30 @@ def _one(want: Json, release: Json, install: str, now: float, resume: bool, pati
             f"`helm uninstall {release['name']} -n {release['namespace']}`",
             **place,
         )
-    if install == "existing" or (want["keep"] and status == "deployed"):
+    if install == "existing" or (want.keep and status == "deployed"):
         note = [] if status == "deployed" else [f"Helm release {_place(release)} is {status}: {release['description']}"]
         kept = {"version": release["version"], "values": release["values"], "warnings": tuple(note)}
         return _decision(want, "none", f"{release['version']} is there and is left as it is", **place, **kept)
-    if versions.parse(release["version"]) > versions.parse(want["version"]):
+    if versions.parse(release["version"]) > versions.parse(want.version):
         return _refuse(
             want,
-            f"{_place(release)} has {want['chart']} {release['version']}, newer than {want['version']}; operators do "
+            f"{_place(release)} has {want.chart} {release['version']}, newer than {want.version}; operators do "
             "not support going back. Use rdma_install=existing, or a profile or chart of that version, or uninstall it",
             **place,
         )
     return _update(want, release, place)
 
 
-def _update(want: Json, release: Json, place: Json) -> Decision:
-    foreign = (release["name"], release["namespace"]) != (want["name"], want["namespace"])
+def _update(want: Release, release: Json, place: Json) -> Decision:
+    foreign = (release["name"], release["namespace"]) != (want.name, want.namespace)
     # An adopted release keeps the settings that the profile does not speak of; one of our own name gets exactly ours.
-    target = merge(release["values"], want["values"]) if foreign else want["values"]
+    target = merge(release["values"], want.values) if foreign else want.values
     changed = tuple(changes(release["values"], target))
-    newer = versions.parse(release["version"]) != versions.parse(want["version"])
+    newer = versions.parse(release["version"]) != versions.parse(want.version)
     failed = release["status"] != "deployed"
     if not (changed or newer or failed):
         return _decision(want, "none", f"{release['version']} with these values is deployed", values=target, **place)
-    reasons = [f"{release['version']} -> {want['version']}"] if newer else []
+    reasons = [f"{release['version']} -> {want.version}"] if newer else []
     reasons += [f"values differ: {', '.join(changed[:5])}" + (" ..." if len(changed) > 5 else "")] if changed else []
     reasons += [f"revision {release['revision']} is {release['status']}: {release['description']}"] if failed else []
     return _decision(
@@ -725,7 +771,7 @@ def _update(want: Json, release: Json, place: Json) -> Decision:
     )
 
 
-def _pending(want: Json, release: Json, place: Json, now: float, resume: bool, patience: float) -> Decision:
+def _pending(want: Release, release: Json, place: Json, now: float, resume: bool, patience: float) -> Decision:
     name, namespace = release["name"], release["namespace"]
     age = now - _seconds(release["updated"])
     since = f"for {age / 60:.0f} min" if 0 <= age < 10 * 365 * 86400 else "since an unknown time"
@@ -760,13 +806,11 @@ def _seconds(stamp: str) -> float:
     return datetime.datetime.fromisoformat(found.group(1) + zone).timestamp()
 
 
-def _jump(want: Json, release: Json) -> Iterator[str]:
+def _jump(want: Release, release: Json) -> Iterator[str]:
     border = (24, 10)
-    if want["chart"] == "network-operator" and versions.minor(release["version"]) < border <= versions.minor(
-        want["version"]
-    ):
+    if want.chart == "network-operator" and versions.minor(release["version"]) < border <= versions.minor(want.version):
         yield (
-            f"{_place(release)} goes from {release['version']} to {want['version']}, over v24.10: the chart no longer "
+            f"{_place(release)} goes from {release['version']} to {want.version}, over v24.10: the chart no longer "
             "owns the NicClusterPolicy. Its hook job network-operator-keep-ncp keeps the existing one; VFs in use are "
             "cut off while multus and the device plugin are replaced"
         )
@@ -826,7 +870,7 @@ _EXPLAINED: tuple[tuple[str, str], ...] = (
 )
 
 
-def explain(operator: str, want: Json, text: str) -> str:
+def explain(operator: str, want: Release, text: str) -> str:
     """Helm's failure as one message: what was attempted, Helm's own line, what to do."""
     lines = [line.strip() for line in re.sub(r"stdout:|stderr:", "\n", text).splitlines() if line.strip()]
     useful = [line for line in lines if not re.match(r"(?i)failure when executing|warning:", line)]
@@ -834,7 +878,7 @@ def explain(operator: str, want: Json, text: str) -> str:
     words = " ".join(" ".join(useful[first:]).split()) or "no message"
     shown = words if len(words) <= 400 else f"{words[:400]}..."
     advice = next((advice for pattern, advice in _EXPLAINED if re.search(pattern, text)), "").format(operator=operator)
-    what = f"{want['chart']} {want['version']} (from {want['ref'] or want['repo']}) as {_place(want)}"
+    what = f"{want.chart} {want.version} (from {want.ref or want.repo}) as {f'{want.namespace}/{want.name}'}"
     return f"Helm could not install {what}: {shown.rstrip('.')}." + (
         f" {advice[0].upper()}{advice[1:]}." if advice else ""
     )

@@ -11,13 +11,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Permission, Plan
 
 Rule = tuple[str, str, str, str]
 """verbs, API group, resource, namespace ("" = the whole cluster)"""
 
 APPLY = "get create patch"
 KEPT = {"configmap": "configmaps", "secret": "secrets"}
-INSTALLS = ("install", "upgrade", "adopt")
 RBAC = "rbac.authorization.k8s.io"
 # The kinds in the charts of the operators and of Volcano; Helm writes by create and patch.
 CHART_KINDS = (
@@ -36,34 +36,34 @@ CLUSTER_KINDS = (
 )
 
 
-def rules(plan: Json, kinds: Mapping[tuple[str, str], tuple[str, bool]]) -> list[Json]:
-    """``{verb, group, resource, namespace}`` of a whole plan (with releases and objects), each once.
+def rules(plan: Plan, kinds: Mapping[tuple[str, str], tuple[str, bool]]) -> list[Permission]:
+    """Of a whole plan (with releases and objects), each once.
 
     ``kinds``: (apiVersion, kind) -> (resource, whether it is namespaced).
     """
     return _once([*_reads(plan), *_test(plan), *_hosts(plan), *_objects(plan, kinds), *_releases(plan), *_kept(plan)])
 
 
-def reading(plan: Json, keeps: bool) -> list[Json]:
-    """Of ``plan["permissions"]``, those to look; with ``keeps`` also those to keep the report where that was asked."""
+def reading(plan: Plan, keeps: bool) -> list[Permission]:
+    """Of the plan's permissions, those to look; with ``keeps`` also those to keep the report where that was asked."""
     kept = _once(_kept(plan)) if keeps else []
-    return [rule for rule in plan["permissions"] if rule["verb"] in ("get", "list", "watch") or rule in kept]
+    return [rule for rule in plan.permissions if rule.verb in ("get", "list", "watch") or rule in kept]
 
 
-def _once(rules: Iterable[Rule]) -> list[Json]:
-    found: dict[Rule, None] = {}
+def _once(rules: Iterable[Rule]) -> list[Permission]:
+    found: dict[Permission, None] = {}
     for verbs, group, resource, namespace in rules:
-        found.update({(verb, group, resource, namespace): None for verb in verbs.split()})
-    return [dict(zip(("verb", "group", "resource", "namespace"), rule)) for rule in found]
+        found.update({Permission(verb, group, resource, namespace): None for verb in verbs.split()})
+    return list(found)
 
 
-def texts(missing: Iterable[Json]) -> list[str]:
+def texts(missing: Iterable[Permission]) -> list[str]:
     """A line per namespace: ``in namespace gpuops-rdma: create, patch configmaps, daemonsets.apps; patch pods``."""
     verbs: dict[str, dict[str, list[str]]] = {}
     for rule in missing:
-        where = f"in namespace {rule['namespace']}" if rule["namespace"] else "in the whole cluster"
-        what = f"{rule['resource']}.{rule['group']}" if rule["group"] else str(rule["resource"])
-        verbs.setdefault(where, {}).setdefault(what, []).append(rule["verb"])
+        where = f"in namespace {rule.namespace}" if rule.namespace else "in the whole cluster"
+        what = f"{rule.resource}.{rule.group}" if rule.group else rule.resource
+        verbs.setdefault(where, {}).setdefault(what, []).append(rule.verb)
     lines = []
     for where, resources in verbs.items():
         groups: dict[str, list[str]] = {}
@@ -73,7 +73,7 @@ def texts(missing: Iterable[Json]) -> list[str]:
     return lines
 
 
-def _reads(plan: Json) -> Iterator[Rule]:
+def _reads(plan: Plan) -> Iterator[Rule]:
     yield "list watch", "", "nodes", ""
     yield "list watch", "", "pods", ""
     yield "list watch", "apps", "deployments", ""
@@ -82,25 +82,25 @@ def _reads(plan: Json) -> Iterator[Rule]:
     yield "list", "", "namespaces", ""
     yield "list watch", "apiextensions.k8s.io", "customresourcedefinitions", ""
     yield "list watch", "nvidia.com", "clusterpolicies", ""
-    if plan["install"] == "helm":
+    if plan.install == "helm":
         yield "list", "", "secrets", ""
-    if plan["mode"] == "sriov":
+    if plan.mode == "sriov":
         yield "list watch", "mellanox.com", "nicclusterpolicies", ""
-        yield "list watch", "nv-ipam.nvidia.com", "ippools", plan["namespaces"]["network_operator"]
-        yield "list watch", "", "configmaps", plan["namespaces"]["network_operator"]
-    if plan.get("driver") == "operator":
-        yield "get", "", "pods/log", plan["namespaces"]["gpu_operator"]
-    if plan["mode"] == "sriov" and plan["set_netns"]:
+        yield "list watch", "nv-ipam.nvidia.com", "ippools", plan.namespaces.network_operator
+        yield "list watch", "", "configmaps", plan.namespaces.network_operator
+    if plan.driver == "operator":
+        yield "get", "", "pods/log", plan.namespaces.gpu_operator
+    if plan.mode == "sriov" and plan.set_netns:
         yield "get patch", "", "nodes", ""
-        yield "patch", "", "pods", plan["namespaces"]["own"]
+        yield "patch", "", "pods", plan.namespaces.own
 
 
-def _test(plan: Json) -> Iterator[Rule]:
-    if not plan["tests"]:
+def _test(plan: Plan) -> Iterator[Rule]:
+    if not plan.tests:
         return
-    job = plan["namespaces"]["job"]
-    volcano = plan["launcher"] == "volcano"
-    gang = any(test.get("gang") for test in plan["tests"])
+    job = plan.namespaces.job
+    volcano = plan.launcher == "volcano"
+    gang = any(test.gang for test in plan.tests)
     yield "get list create patch delete", "", "configmaps", job
     yield "get", "", "pods/log", job
     yield "delete", "", "pods", job
@@ -112,18 +112,18 @@ def _test(plan: Json) -> Iterator[Rule]:
     yield f"get {groups}", "scheduling.volcano.sh", "podgroups", job
     if not volcano:
         yield "list watch", "batch", "jobs", job
-    if any(test.get("queue", "default") != "default" for test in plan["tests"]) and (volcano or gang):
+    if any(test.queue != "default" for test in plan.tests) and (volcano or gang):
         yield "get", "scheduling.volcano.sh", "queues", ""
-    if any(test.get("kueue_queue") for test in plan["tests"]):
+    if any(test.kueue_queue for test in plan.tests):
         yield "get", "kueue.x-k8s.io", "localqueues", job
         yield "list watch", "kueue.x-k8s.io", "workloads", job
 
 
-def _hosts(plan: Json) -> Iterator[Rule]:
+def _hosts(plan: Plan) -> Iterator[Rule]:
     """The DaemonSet that checks the hosts, its documents, and what its pods may do, which only its owner can grant."""
-    if not plan.get("host_checks"):
+    if not plan.host_checks:
         return
-    own = plan["namespaces"]["own"]
+    own = plan.namespaces.own
     yield APPLY, "", "namespaces", ""
     for group, resource in (("", "serviceaccounts"), (RBAC, "roles"), (RBAC, "rolebindings"), ("apps", "daemonsets")):
         yield f"{APPLY} delete", group, resource, own
@@ -132,15 +132,14 @@ def _hosts(plan: Json) -> Iterator[Rule]:
     yield "list watch", "", "events", own
 
 
-def _kept(plan: Json) -> Iterator[Rule]:
+def _kept(plan: Plan) -> Iterator[Rule]:
     """report.html in a ConfigMap or Secret, see _report_keep."""
-    kept = plan.get("report_keep") or {}
-    if kept.get("keep") in KEPT:
-        yield APPLY, "", KEPT[kept["keep"]], kept["namespace"]
+    if plan.report_keep.keep in KEPT:
+        yield APPLY, "", KEPT[plan.report_keep.keep], plan.report_keep.namespace
 
 
-def _objects(plan: Json, kinds: Mapping[tuple[str, str], tuple[str, bool]]) -> Iterator[Rule]:
-    for objects in plan["objects"].values():
+def _objects(plan: Plan, kinds: Mapping[tuple[str, str], tuple[str, bool]]) -> Iterator[Rule]:
+    for objects in plan.objects.values():
         for item in objects:
             version = str(item["apiVersion"])
             resource, namespaced = kinds[version, item["kind"]]
@@ -158,10 +157,10 @@ def _granted(role: Json, namespace: str) -> Iterator[Rule]:
                 yield " ".join(rule["verbs"]), group, resource, namespace
 
 
-def _olm(plan: Json) -> Iterator[Rule]:
+def _olm(plan: Plan) -> Iterator[Rule]:
     """OLM installs with rights of its own; what it is told, and what it makes, is written and read here."""
     group = "operators.coreos.com"
-    for wants in (plan.get("olm") or {}).values():
+    for wants in plan.olm.values():
         yield APPLY, "", "namespaces", ""
         yield "list", group, "subscriptions", ""
         for want in wants:
@@ -174,16 +173,16 @@ def _olm(plan: Json) -> Iterator[Rule]:
             yield "get", "packages.operators.coreos.com", "packagemanifests", want["source_namespace"]
 
 
-def _releases(plan: Json) -> Iterator[Rule]:
+def _releases(plan: Plan) -> Iterator[Rule]:
     yield from _olm(plan)
-    for key, release in plan["releases"].items():
-        if release["action"] not in INSTALLS:
+    for key, release in plan.releases.items():
+        if not release.installs:
             continue
-        namespace = release["namespace"]
+        namespace = release.namespace
         yield APPLY, "", "namespaces", ""
         yield from ((APPLY, group, resource, namespace) for group, resource in CHART_KINDS)
         yield from ((APPLY, group, resource, "") for group, resource in CLUSTER_KINDS)
-        if not release["manifest"]:
+        if not release.manifest:
             # Helm's own records, and its hooks.
             yield "get list create update delete", "", "secrets", namespace
             yield "get watch create delete", "batch", "jobs", namespace

@@ -26,9 +26,9 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import (
     Shape,
     image_name,
 )
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Plan, Release
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.text import listed
 from ansible_collections.gpuops.rdma.plugins.module_utils._operators.gpudirect import DMABUF_KERNEL
-from ansible_collections.gpuops.rdma.plugins.module_utils._plan.permissions import INSTALLS
 
 Network = Union[ipaddress.IPv4Network, ipaddress.IPv6Network]
 
@@ -55,7 +55,7 @@ REGION_KEYS = {"phx": "us-phoenix-1", "iad": "us-ashburn-1", "fra": "eu-frankfur
 class Look:
     """Everything that a check may look at."""
 
-    plan: Json
+    plan: Plan
     survey: Json
     nodes: Sequence[NodeFacts]
     shapes: dict[str, Shape]
@@ -77,23 +77,22 @@ class Look:
 
     @property
     def gpu_nodes(self) -> list[NodeFacts]:
-        wanted = {node["name"] for node in self.plan["nodes"]}
+        wanted = {node.name for node in self.plan.nodes}
         return [node for node in self.nodes if node.name in wanted]
 
     @property
-    def installs(self) -> list[Json]:
+    def installs(self) -> list[Release]:
         """The releases that this run will install or change."""
-        return [item for item in self.plan.get("releases", {}).values() if item["action"] in INSTALLS]
+        return [item for item in self.plan.releases.values() if item.installs]
 
     @property
     def namespaces(self) -> set[str]:
         """All that this run works in, those of the releases too."""
-        releases = self.plan.get("releases", {}).values()
-        return {*self.plan["namespaces"].values(), *(item["namespace"] for item in releases)}
+        return {*vars(self.plan.namespaces).values(), *(item.namespace for item in self.plan.releases.values())}
 
     @property
     def sriov(self) -> bool:
-        return bool(self.plan["mode"] == "sriov")
+        return self.plan.mode == "sriov"
 
 
 def permissions(look: Look) -> Iterator[Finding]:
@@ -103,14 +102,14 @@ def permissions(look: Look) -> Iterator[Finding]:
 
 def helm(look: Look) -> Iterable[Finding]:
     """Not asked where no chart is installed: a manifest needs no Helm."""
-    found = look.helm if any(not item["manifest"] for item in look.installs) else ()
+    found = look.helm if any(not item.manifest for item in look.installs) else ()
     return [replace(item, stage="preflight", id_0_1="preflight.helm") for item in found]
 
 
 def crd_version(look: Look) -> Iterator[Finding]:
     groups = ("gpu_operator", "network_operator", "policy") if look.sriov else ("gpu_operator",)
     names = [name for group in groups for name in look.profile["crds"][group]]
-    for name in [*names, *BATCH_CRDS[look.plan["launcher"]]]:
+    for name in [*names, *BATCH_CRDS[look.plan.launcher]]:
         wanted, served = look.wanted_crds.get(name, ""), look.survey.get("served", {}).get(name, [])
         if wanted and served and wanted not in served:
             yield finding(
@@ -139,14 +138,14 @@ def kubernetes_version(look: Look) -> Iterator[Finding]:
             "cluster",
             look.survey["server_version"],
             expected=f">= {low}",
-            remedy=f"upgrade, or use another profile than {look.plan['profile']}",
+            remedy=f"upgrade, or use another profile than {look.plan.profile}",
         )
     elif high and found > versions.minor(high):
         yield finding(
             "preflight.kubernetes-version",
             "cluster",
             look.survey["server_version"],
-            expected=f"<= {high}, the newest that the operators of profile {look.plan['profile']} were validated with",
+            expected=f"<= {high}, the newest that the operators of profile {look.plan.profile} were validated with",
             remedy="go on only if you know that these releases work there",
             severity="warning",
         )
@@ -185,10 +184,11 @@ def gpu_plugin(look: Look) -> Iterator[Finding]:
             )
 
 
-def _plugin_goes(plan: Json) -> bool:
+def _plugin_goes(plan: Plan) -> bool:
     """The GPU Operator's add-on takes Oracle's own plugin away."""
-    values = ((plan.get("releases") or {}).get("gpu_operator") or {}).get("values") or {}
-    return plan.get("install") == "oke_addon" and values.get("disableNvidiaGpuPlugin") == "true"
+    release = plan.releases.get("gpu_operator")
+    goes = release is not None and release.values.get("disableNvidiaGpuPlugin") == "true"
+    return plan.install == "oke_addon" and goes
 
 
 def rdma_shared_plugin(look: Look) -> Iterator[Finding]:
@@ -230,7 +230,7 @@ def cluster_policy(look: Look) -> Iterator[Finding]:
 def ip_pool(look: Look) -> Iterator[Finding]:
     if not look.sriov:
         return
-    pool, subnet = "IPPool gpuops-rdma", look.plan["ip_pool"]["subnet"]
+    pool, subnet = "IPPool gpuops-rdma", look.plan.ip_pool.subnet
     network = _network(subnet)
     if network is None:
         return  # the plan has told it
@@ -255,7 +255,7 @@ def ip_pool(look: Look) -> Iterator[Finding]:
             severity="unknown",
         )
     default = _network(PF_DEFAULT)
-    if look.plan["platform"] == "oke" and not look.pf_network and default and _overlaps(network, default):
+    if look.plan.platform == "oke" and not look.pf_network and default and _overlaps(network, default):
         yield finding(
             "preflight.ip-pool",
             pool,
@@ -269,10 +269,8 @@ def ip_pool(look: Look) -> Iterator[Finding]:
 def namespaces(look: Look) -> Iterator[Finding]:
     present = {item["name"]: item for item in look.survey["namespaces"]}
     # The test's workers, too: IPC_LOCK, all that mode sriov needs, is not among baseline's capabilities.
-    keys = (
-        ("gpu_operator", "job") if look.plan["mode"] == "host" else ("gpu_operator", "network_operator", "own", "job")
-    )
-    needs_privilege = {look.plan["namespaces"][key] for key in keys}
+    keys = ("gpu_operator", "job") if look.plan.mode == "host" else ("gpu_operator", "network_operator", "own", "job")
+    needs_privilege = {getattr(look.plan.namespaces, key) for key in keys}
     for name in sorted(look.namespaces):
         item = present.get(name)
         if item and item["phase"] == "Terminating":
@@ -296,23 +294,23 @@ def namespaces(look: Look) -> Iterator[Finding]:
 
 def _report_namespace(look: Look, present: set[str]) -> Iterator[Finding]:
     """Without this the run would end, after its test, with a report that has no place."""
-    kept = look.plan.get("report_keep") or {}
-    groups = [] if look.read_only else look.plan.get("objects", {}).values()
+    kept = look.plan.report_keep
+    groups = [] if look.read_only else look.plan.objects.values()
     planned = [item for group in groups for item in group]
     made = {item["metadata"]["name"] for item in planned if item["kind"] == "Namespace"}
-    if kept.get("keep") in ("configmap", "secret") and present and kept["namespace"] not in present | made:
+    if kept.keep in ("configmap", "secret") and present and kept.namespace not in present | made:
         yield finding(
             "preflight.namespaces",
-            f"Namespace {kept['namespace']}",
-            f"absent, and rdma_report_keep is {kept['keep']}",
+            f"Namespace {kept.namespace}",
+            f"absent, and rdma_report_keep is {kept.keep}",
             expected="a namespace for report.html",
-            remedy=f"kubectl create ns {kept['namespace']}, or name another by rdma_report_keep_namespace",
+            remedy=f"kubectl create ns {kept.namespace}, or name another by rdma_report_keep_namespace",
         )
 
 
 def controller_room(look: Look) -> Iterator[Finding]:
     """What runs already has its place: room is only asked for when something is installed."""
-    if look.plan["install"] != "helm":
+    if look.plan.install != "helm":
         return
     open_nodes = candidates(look.nodes, look.shapes)
     full = [node.name for node in open_nodes if not has_room(node, look.requested.get(node.name, (0.0, 0.0)))]
@@ -374,7 +372,7 @@ def node_images(look: Look) -> Iterator[Finding]:
                     "preflight.node-image",
                     node.name,
                     f"{rule_id} {value}",
-                    expected=f"one of {', '.join(_plain(allowed))} (profile {look.plan['profile']})",
+                    expected=f"one of {', '.join(_plain(allowed))} (profile {look.plan.profile})",
                 )
 
 
@@ -391,12 +389,12 @@ def one_runtime(look: Look) -> Iterator[Finding]:
 
 def shape_in_profile(look: Look) -> Iterator[Finding]:
     covered = look.profile.get("shapes")
-    for shape in look.plan["shapes"]:
+    for shape in look.plan.shapes:
         if covered and shape not in covered:
             yield finding(
                 "preflight.shape-in-profile",
                 f"shape {shape}",
-                f"not covered by profile {look.plan['profile']}",
+                f"not covered by profile {look.plan.profile}",
                 expected=", ".join(covered),
             )
 
@@ -404,7 +402,7 @@ def shape_in_profile(look: Look) -> Iterator[Finding]:
 def mode_region(look: Look) -> Iterator[Finding]:
     if not look.sriov:
         return
-    for name in look.plan["shapes"]:
+    for name in look.plan.shapes:
         offered = look.shapes[name].regions.get("sriov")
         regions = sorted({REGION_KEYS.get(n.region, n.region) for n in look.gpu_nodes if n.shape == name})
         for region in regions:
@@ -416,7 +414,7 @@ def mode_region(look: Look) -> Iterator[Finding]:
                     f"region {region or 'unknown'}",
                     expected=f"VFs are offered for this shape in: {known}",
                 )
-    if look.plan["platform"] == "oke":
+    if look.plan.platform == "oke":
         yield finding(
             "preflight.mode-region",
             "cluster",
@@ -427,7 +425,7 @@ def mode_region(look: Look) -> Iterator[Finding]:
 
 
 def leftovers(look: Look) -> Iterator[Finding]:
-    ours = look.plan["resources"]["vf"]
+    ours = look.plan.resources.vf
     for resource in VF_RESOURCES:
         nodes = [node.name for node in look.gpu_nodes if node.allocatable.get(resource)]
         if resource != ours and nodes and look.sriov:
@@ -467,7 +465,7 @@ def cuda_driver(look: Look) -> Iterator[Finding]:
 
 
 def gpudirect(look: Look) -> Iterator[Finding]:
-    if look.plan.get("peermem"):
+    if look.plan.peermem:
         return
     old = [
         node.name
@@ -485,8 +483,7 @@ def gpudirect(look: Look) -> Iterator[Finding]:
 
 
 def expected_nodes(look: Look) -> Iterator[Finding]:
-    wanted = int(look.plan.get("expected_nodes") or 0)
-    found = len(look.plan["nodes"])
+    wanted, found = look.plan.expected_nodes, len(look.plan.nodes)
     if wanted and found > wanted:
         yield finding("preflight.expected-nodes", "cluster", f"{found} GPU nodes", expected=f"{wanted} asked for")
 
@@ -521,7 +518,7 @@ def check(look: Look, ignore: Sequence[str] = (), only: Sequence[str] = ()) -> l
     strange = sorted({*ignore, *only} - set(CHECKS))
     if strange:
         raise InputError(f"Unknown preflight check(s): {', '.join(strange)}. Known: {', '.join(sorted(CHECKS))}.")
-    found = [] if only else [Finding(**item) for item in look.plan.get("findings", [])]
+    found = [] if only else list(look.plan.findings)
     for name, run in CHECKS.items():
         if name not in ignore and (name in only or not only):
             found += run(look)

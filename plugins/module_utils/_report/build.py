@@ -8,6 +8,7 @@ docs/report.md documents the JSON; docs/report.schema.json is its schema.
 
 from __future__ import annotations
 
+import dataclasses
 import datetime
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,6 +17,7 @@ from xml.etree import ElementTree
 
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.findings import finding
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Finding, Json, masked, to_dict
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Node, Plan
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.text import counted, listed
 
 SCHEMA_VERSION = 2
@@ -64,7 +66,7 @@ _SCAN_KEYS: Json = {
 
 def build(
     *,
-    plan: Json,
+    plan: Plan,
     stages: Sequence[Json],
     nodes: Optional[Sequence[Json]],
     findings: Sequence[Json],
@@ -86,7 +88,7 @@ def build(
     nccl = [_aged(item, plan) for item in nccl]
     fresh = [item for item in nccl if not item.get("stale")]
     judged = [item for test in fresh for item in test["verdict"].get("findings", [])]
-    findings = _unique([*plan.get("findings", []), *findings, *judged, *to_dict(_count_findings(plan, stages, nodes))])
+    findings = _unique([*to_dict(plan.findings), *findings, *judged, *to_dict(_count_findings(plan, stages, nodes))])
     table = _node_table(plan, nodes, findings, fresh)
     table = [{**row, "host": (hosts or {}).get(row["name"])} for row in table]
     names = {node["name"] for node in table}
@@ -98,7 +100,7 @@ def build(
         "verdict": verdict,
         "reason": reason,
         "next": _with_inputs(_next(verdict, stages, table, cluster, fresh, deselected), command),
-        "simulated": bool(plan.get("simulated")),
+        "simulated": plan.simulated,
         "worst": _worst(table),
         "summary": _summary(table),
         "stages": [_stage(item) for item in stages],
@@ -122,7 +124,7 @@ def exit_failed(report: Json, deselected: bool) -> bool:
 
 
 def _verdict(
-    plan: Json,
+    plan: Plan,
     stages: Sequence[Json],
     table: Sequence[Json],
     cluster: Sequence[Json],
@@ -193,15 +195,11 @@ def _nccl_claims(nccl: Sequence[Json]) -> list[tuple[str, str]]:
     return claims
 
 
-def _missing_claims(plan: Json, table: Sequence[Json], nccl: Sequence[Json], deselected: bool) -> list[tuple[str, str]]:
+def _missing_claims(plan: Plan, table: Sequence[Json], nccl: Sequence[Json], deselected: bool) -> list[tuple[str, str]]:
     if not table:
         return [("incomplete", "No GPU node was found.")]
     tested = {item["shape"] for item in nccl if not item.get("stale")}
-    untested = [
-        shape
-        for shape in sorted({node["shape"] for node in table} | set(plan.get("shapes", {})))
-        if shape not in tested
-    ]
+    untested = [shape for shape in sorted({node["shape"] for node in table} | set(plan.shapes)) if shape not in tested]
     if not untested:
         return []
     if deselected:
@@ -213,9 +211,9 @@ def _missing_claims(plan: Json, table: Sequence[Json], nccl: Sequence[Json], des
     return [("incomplete", f"Not tested: {', '.join(untested)} ({why}).")]
 
 
-def _aged(item: Json, plan: Json) -> Json:
+def _aged(item: Json, plan: Plan) -> Json:
     """A result that says nothing about the cluster as it is now says why, under ``stale``."""
-    if not item.get("stale") and item.get("mode") and plan.get("mode") and item["mode"] != plan["mode"]:
+    if not item.get("stale") and item.get("mode") and plan.mode and item["mode"] != plan.mode:
         return {**item, "stale": f"it is of mode {item['mode']}"}
     return item
 
@@ -237,13 +235,13 @@ def _praise(table: Sequence[Json], nccl: Sequence[Json], deselected: bool) -> st
 # ---- findings ------------------------------------------------------------------------------------------------------
 
 
-def _count_findings(plan: Json, stages: Sequence[Json], nodes: Optional[Sequence[Json]]) -> list[Finding]:
+def _count_findings(plan: Plan, stages: Sequence[Json], nodes: Optional[Sequence[Json]]) -> list[Finding]:
     """Expected against allocatable, per node, as the cluster says at the end."""
     undone = {stage["name"]: _UNDONE[stage["status"]] for stage in stages if stage["status"] in _UNDONE}
     present = {node["name"]: node for node in nodes or ()}
     found = []
-    for node in plan.get("nodes", []):
-        name, now = node["name"], present.get(node["name"])
+    for node in plan.nodes:
+        name, now = node.name, present.get(node.name)
         if nodes is None:
             found.append(finding("node.unseen", name, "the cluster could not be asked at the end"))
             continue
@@ -258,29 +256,24 @@ def _count_findings(plan: Json, stages: Sequence[Json], nodes: Optional[Sequence
     return found
 
 
-def _resource_findings(plan: Json, node: Json, now: Json, undone: dict[str, str]) -> Iterator[Finding]:
-    wanted = [("gpus", _gpu_resource(plan, node), "gpu_operator", "gpu.missing", "gpu.surplus")]
-    if plan["mode"] == "sriov":
-        wanted.append(("vfs", plan["resources"]["vf"], "sriov", "vf.missing", "vf.surplus"))
-    for key, resource, stage, missing, surplus in wanted:
+def _resource_findings(plan: Plan, node: Node, now: Json, undone: dict[str, str]) -> Iterator[Finding]:
+    wanted = [("gpus", node.gpus, node.gpu_resource, "gpu_operator", "gpu.missing", "gpu.surplus")]
+    if plan.mode == "sriov":
+        wanted.append(("vfs", node.vfs, plan.resources.vf, "sriov", "vf.missing", "vf.surplus"))
+    for key, number, resource, stage, missing, surplus in wanted:
         have = now["allocatable"].get(resource, 0)
-        if node[key] is None or have == node[key]:
+        if number is None or have == number:
             continue
         late = stage in undone
         yield finding(
-            missing if have < node[key] else surplus,
-            node["name"],
-            f"{have} of {node[key]} {resource} allocatable" + (f"; stage {stage} {undone[stage]}" if late else ""),
-            expected=f"{node[key]} ({node['shape']})",
-            remedy="" if late else _again(stage, [node["name"]]),
+            missing if have < number else surplus,
+            node.name,
+            f"{have} of {number} {resource} allocatable" + (f"; stage {stage} {undone[stage]}" if late else ""),
+            expected=f"{number} ({node.shape})",
+            remedy="" if late else _again(stage, [node.name]),
             severity="unknown" if late else "",
             id_0_1=f"node.{key}",
         )
-
-
-def _gpu_resource(plan: Json, node: Json) -> str:
-    """Shared GPUs may be offered under a name of their own."""
-    return str(node.get("gpu_resource") or plan["resources"]["gpu"])
 
 
 def _again(stage: str, names: Sequence[str]) -> str:
@@ -312,7 +305,7 @@ def _shown(item: Json, more: Sequence[str] = ()) -> Json:
 
 
 def _node_table(
-    plan: Json, nodes: Optional[Sequence[Json]], findings: Sequence[Json], nccl: Sequence[Json]
+    plan: Plan, nodes: Optional[Sequence[Json]], findings: Sequence[Json], nccl: Sequence[Json]
 ) -> list[Json]:
     """One entry per node of the plan, worst first."""
     present = {node["name"]: node for node in nodes or ()}
@@ -321,8 +314,8 @@ def _node_table(
     for item in findings:
         mine.setdefault(item["subject"], []).append(item)
     table = [
-        _node_row(plan, node, present.get(node["name"]), mine.get(node["name"], []), node["name"] in tested)
-        for node in plan.get("nodes", [])
+        _node_row(plan, node, present.get(node.name), mine.get(node.name, []), node.name in tested)
+        for node in plan.nodes
     ]
     return sorted(table, key=lambda row: (_NODE_ORDER[row["verdict"]], -_errors(row)))
 
@@ -343,38 +336,37 @@ def _merged(findings: Sequence[Json]) -> list[Json]:
     return list(kept.values())
 
 
-def _node_row(plan: Json, node: Json, now: Optional[Json], findings: Sequence[Json], tested: bool) -> Json:
+def _node_row(plan: Plan, node: Node, now: Optional[Json], findings: Sequence[Json], tested: bool) -> Json:
     def offered(resource: str) -> Optional[int]:
         return int(now["allocatable"].get(resource, 0)) if now else None
 
-    gpu, vf = _gpu_resource(plan, node), plan["resources"]["vf"]
-    wanted_vfs = node["vfs"] if plan["mode"] == "sriov" else 0
+    vf, wanted_vfs = plan.resources.vf, node.vfs if plan.mode == "sriov" else 0
     return {
-        "name": node["name"],
-        "shape": node["shape"],
+        "name": node.name,
+        "shape": node.shape,
         "verdict": _node_verdict(node, findings),
         "ready": bool(now["ready"]) if now else None,
         "tested": tested,
-        "gpus": {"expected": node["gpus"], "allocatable": offered(gpu)},
+        "gpus": {"expected": node.gpus, "allocatable": offered(node.gpu_resource)},
         "vfs": {"resource": vf, "expected": wanted_vfs, "allocatable": offered(vf) if wanted_vfs else 0},
-        "locality": node["locality"],
-        "shared": node["shared"],
-        "isolation": node.get("isolation", ""),
-        "memory_gb": node.get("memory_gb") or {},
-        "excluded": node["excluded"],
+        "locality": to_dict(node.locality),
+        "shared": node.shared,
+        "isolation": node.isolation,
+        "memory_gb": node.memory_gb,
+        "excluded": node.excluded,
         "findings": [_shown(item, ("also",)) for item in _merged(findings)],
     }
 
 
-def _node_verdict(node: Json, findings: Sequence[Json]) -> str:
+def _node_verdict(node: Node, findings: Sequence[Json]) -> str:
     severities = {item["severity"] for item in findings}
     if "error" in severities:
         return "fail"
     if "unknown" in severities:
         return "incomplete"
-    if node["shared"]:
+    if node.shared:
         return "shared"
-    return "excluded" if node["excluded"] else "pass"
+    return "excluded" if node.excluded else "pass"
 
 
 def _summary(table: Sequence[Json]) -> Json:
@@ -434,14 +426,13 @@ def _scan(item: Json) -> Json:
     return {**shown, "rails": [{"netdev": "", "hca": "", **row} for row in shown["rails"]]}
 
 
-def _provenance(plan: Json) -> Json:
+def _provenance(plan: Plan) -> Json:
     """The plan without what stands elsewhere (nodes, findings) or is large (objects stay in run/plan.json)."""
-    shown = {
-        key: masked(value) for key, value in plan.items() if key not in ("objects", "nodes", "findings", "permissions")
-    }
-    if "tests" in shown:
-        shown["tests"] = [{**test, "env": _shown_env(test.get("env") or {})} for test in shown["tests"]]
-    return shown
+    kept = dataclasses.replace(plan, objects={}, nodes=(), findings=(), permissions=())
+    shown: Json = masked(to_dict(kept))
+    for key in ("objects", "nodes", "findings", "permissions"):
+        del shown[key]
+    return {**shown, "tests": [{**test, "env": _shown_env(test["env"])} for test in shown["tests"]]}
 
 
 def _shown_env(env: Mapping[str, Any]) -> Json:

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import os
 import tempfile
@@ -13,8 +14,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import DataError, InputError
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json, to_dict
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Plan
 
 
 def write(path: Path, document: Any, compact: bool = False) -> None:
@@ -77,24 +79,32 @@ def read(path: Path) -> Json:
     return document
 
 
-def read_plan(path: str, *, faulty: bool = False) -> Json:
-    """A plan whose inputs cannot be accepted is for preflight and the report alone (``faulty``): they list it all."""
-    plan = read(Path(path))
-    if plan.get("schema_version") != 1:
-        raise InputError(f"{path} is not a plan of this version of the collection (schema_version 1). Make a new plan.")
-    faults = [f"{item['subject']}: {item['found']}" for item in plan.get("findings", []) if item["id"] == "plan.input"]
-    if faults and not faulty:
-        raise InputError("\n- ".join(["This plan cannot be carried out; nothing was changed:", *faults]))
+def read_plan(path: str, *, faulty: bool = False) -> Plan:
+    """A plan whose inputs cannot be accepted is for preflight and the report alone (``faulty``): they list it all.
+    InputError also for a plan of another version, and for a damaged one."""
+    try:
+        plan = Plan.from_json(read(Path(path)))
+    except DataError as error:
+        raise InputError(
+            f"Cannot use the plan {path}: {error}. Make a new one with the inputs of this run: "
+            "ansible-playbook gpuops.rdma.site --tags plan"
+        ) from None
+    if plan.faults and not faulty:
+        raise InputError("\n- ".join(["This plan cannot be carried out; nothing was changed:", *plan.faults]))
     return plan
 
 
-def exclude(path: str, reasons: dict[str, str]) -> None:
-    """Takes nodes out of the later stages; the first reason stays."""
-    plan = read_plan(path)
-    for node in plan["nodes"]:
-        if node["name"] in reasons and not node["excluded"]:
-            node["excluded"] = reasons[node["name"]]
+def exclude(path: str, reasons: Mapping[str, str]) -> Plan:
+    """Takes nodes out of the later stages; the plan as it is now written."""
+    plan = without(read_plan(path), reasons)
     write(Path(path), plan)
+    return plan
+
+
+def without(plan: Plan, reasons: Mapping[str, str]) -> Plan:
+    """The plan with these nodes left out; the first reason stays."""
+    nodes = (dataclasses.replace(node, excluded=node.excluded or reasons.get(node.name, "")) for node in plan.nodes)
+    return dataclasses.replace(plan, nodes=tuple(nodes))
 
 
 def journal(path: str, entry: Json) -> None:

@@ -12,6 +12,7 @@ from typing import Optional
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import DataError
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.findings import finding
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Finding, Json, Shape
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Plan
 from ansible_collections.gpuops.rdma.plugins.module_utils._host import rules
 from ansible_collections.gpuops.rdma.plugins.module_utils._host import summary as host_report
 from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import topology
@@ -25,16 +26,16 @@ class Judge:
     """``judge(name, document, shape)`` -> (summary, findings, document); findings are about ``name``. Where
     there are none the document is {}: thousands of healthy ones would only take memory."""
 
-    def __init__(self, plan: Json, select: Sequence[str], mute: Sequence[str]) -> None:
+    def __init__(self, plan: Plan, select: Sequence[str], mute: Sequence[str]) -> None:
         """Of ``plan`` mode, profile, driver and ofed are read. InputError for rules that do not exist."""
-        self.shapes, self.rules, self.mode = files.shapes(), files.host_rules(), str(plan["mode"])
+        self.shapes, self.rules, self.mode = files.shapes(), files.host_rules(), plan.mode
         rules.choose(self.rules, select, mute)
         self.files = _topology_files(plan)
         self.how: Json = {
             "mode": self.mode,
-            "profile": files.profile(plan["profile"], plan.get("platform", "")),
-            "driver": plan.get("driver") or "auto",
-            "ofed": plan.get("ofed") or "auto",
+            "profile": files.profile(plan.profile, plan.platform),
+            "driver": plan.driver or "auto",
+            "ofed": plan.ofed or "auto",
             "select": tuple(select),
             "mute": tuple(mute),
         }
@@ -82,9 +83,9 @@ class Judge:
         return host_report.summary(None, [only], None, self.mode), [only], document
 
 
-def _topology_files(plan: Json) -> dict[str, topology.Element]:
+def _topology_files(plan: Plan) -> dict[str, topology.Element]:
     """The topology files that the plan's tests use, by shape."""
-    objects = plan.get("objects", {}).get("nccl_topology", [])
+    objects = plan.objects.get("nccl_topology", ())
     texts = {key: text for item in objects for key, text in (item.get("data") or {}).items()}
-    tests = {test["shape"]: test["topology"] for test in plan.get("tests", [])}
+    tests = {test.shape: test.topology for test in plan.tests}
     return {shape: topology.parse(texts[key]) for shape, key in tests.items() if key in texts}

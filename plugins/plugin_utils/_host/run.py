@@ -27,6 +27,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import 
 )
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.names import OWNED_SELECTOR
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Plan
 from ansible_collections.gpuops.rdma.plugins.module_utils._host import objects as host_objects
 from ansible_collections.gpuops.rdma.plugins.module_utils._host.objects import Daemon
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube import objects as kube_objects
@@ -55,23 +56,22 @@ def programs(daemon: Daemon) -> dict[str, str]:
 
 
 def for_plan(
-    client: Client, plan: Json, daemon: Daemon, show: Callable[[str], None], *, image: str = "", interval: float = 0
+    client: Client, plan: Plan, daemon: Daemon, show: Callable[[str], None], *, image: str = "", interval: float = 0
 ) -> HostRun:
     """A run over the plan's nodes. ``image`` "": the plan's, which the VF configuration uses too."""
-    probe = plan.get("probe") or {"image": data.profile(plan["profile"])["vf_config_image"], "pull_secrets": []}
-    namespace, shapes, run = plan["namespaces"]["own"], data.shapes(), uuid.uuid4().hex[:12]
+    namespace, shapes, run = plan.namespaces.own, data.shapes(), uuid.uuid4().hex[:12]
     objects = host_objects.objects(
         daemon,
-        [shapes[name] for name in plan["shapes"]],
-        [node["name"] for node in plan["nodes"]],
+        [shapes[name] for name in plan.shapes],
+        [node.name for node in plan.nodes],
         namespace,
-        image=image or probe["image"],
-        pull_secrets=probe["pull_secrets"],
+        image=image or plan.probe.image,
+        pull_secrets=plan.probe.pull_secrets,
         run=run,
         programs=programs(daemon),
         interval=interval,
     )
-    return HostRun(client, daemon, run, [*sriov.own_namespace(namespace, plan.get("platform", "")), *objects], show)
+    return HostRun(client, daemon, run, [*sriov.own_namespace(namespace, plan.platform), *objects], show)
 
 
 class HostRun:

@@ -11,6 +11,7 @@ from typing import Callable, Optional
 
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import Unreachable
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Plan
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube.client import Client
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube.wait import duration
 from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import job
@@ -25,10 +26,10 @@ Busy = dict[str, list[nodes_busy.Holder]]
 class Look:
     """``own``: names of tests in the job's namespace whose pods do not count, as their leftovers are removed."""
 
-    def __init__(self, client: Client, plan: Json, own: Collection[str]) -> None:
-        self.client, self.own, self.namespace = client, own, plan["namespaces"]["job"]
-        gpus = {node.get("gpu_resource") or plan["resources"]["gpu"] for node in plan["nodes"]}
-        self.resources = gpus | {plan["resources"]["gpu"], plan["resources"]["vf"]}
+    def __init__(self, client: Client, plan: Plan, own: Collection[str]) -> None:
+        self.client, self.own, self.namespace = client, own, plan.namespaces.job
+        gpus = {node.gpu_resource for node in plan.nodes}
+        self.resources = gpus | {plan.resources.gpu, plan.resources.vf}
         self.path = client.path("v1", "Pod")
 
     def _read(self, pod: Json) -> Optional[nodes_busy.Holder]:

@@ -29,6 +29,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import 
 )
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.names import OWNED_LABEL, OWNER, ROLE_LABEL
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import NcclTest, Plan
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.text import listed
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube import readiness
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube.client import Client
@@ -510,9 +511,9 @@ def interruptible() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def chosen(plan: Json, names: Sequence[str]) -> list[Json]:
+def chosen(plan: Plan, names: Sequence[str]) -> list[NcclTest]:
     """The plan's tests of these names, or all. InputError for unknown names and for a plan without tests."""
-    known = {entry["name"]: entry for entry in plan.get("tests", [])}
+    known = {entry.name: entry for entry in plan.tests}
     unknown = [name for name in names if name not in known]
     if unknown:
         raise InputError(f"The plan has no test {', '.join(unknown)}. It has: {', '.join(known) or 'none'}.")

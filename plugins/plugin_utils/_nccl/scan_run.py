@@ -28,6 +28,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import (
     to_dict,
 )
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.names import ROLE_LABEL
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import NcclTest
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube import readiness
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube.client import Client
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube.wait import duration
@@ -143,7 +144,7 @@ class Bench:
     """What the trials are made of and judged by. ``entry``: the plan's test of the shape."""
 
     shape: Shape
-    entry: Json
+    entry: NcclTest
     test: nccl_job.Test
     settings: Settings
     gate: Optional[Gate] = None

@@ -17,6 +17,7 @@ from typing import Any, Callable, Optional
 
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import ClusterError
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Finding, Json, NodeFacts
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Plan
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube import readiness
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube.readiness import Status
 from ansible_collections.gpuops.rdma.plugins.module_utils._operators import gpudirect
@@ -37,20 +38,20 @@ Nodes = Mapping[str, Optional[NodeFacts]]
 class Drivers:
     """``policies`` lists the NicClusterPolicies. Without a plan, or where the nodes bring all, there is nothing."""
 
-    def __init__(self, watcher: Watcher, plan: Json, policies: Callable[[], list[Json]]) -> None:
+    def __init__(self, watcher: Watcher, plan: Plan, policies: Callable[[], list[Json]]) -> None:
         self.watcher, self.policies = watcher, policies
-        self.namespaces = plan.get("namespaces", {})
-        self.driver, self.by_ofed = plan.get("driver") == "operator", plan.get("ofed") == "operator"
-        self.peermem = bool(plan.get("peermem"))
+        self.namespaces = plan.namespaces
+        self.driver, self.by_ofed = plan.driver == "operator", plan.ofed == "operator"
+        self.peermem = plan.peermem
         self.follows = self.follow_ofed(plan)
-        self.version = str(((plan.get("releases") or {}).get("gpu_operator") or {}).get("version", ""))
+        self.version = plan.releases["gpu_operator"].version if "gpu_operator" in plan.releases else ""
         self._logs: dict[tuple[str, str], tuple[float, str]] = {}
         self._silent: dict[str, State] = {}
 
     @staticmethod
-    def follow_ofed(plan: Json) -> bool:
+    def follow_ofed(plan: Plan) -> bool:
         """Whether the driver's pods start only when OFED's have."""
-        return bool(plan.get("driver") == plan.get("ofed") == "operator")
+        return plan.driver == plan.ofed == "operator"
 
     def wait_for_policy(self) -> bool:
         """The driver waits for an OFED that nobody has asked for yet: the next stage does."""
@@ -117,7 +118,7 @@ class Drivers:
         }
 
     def _pods(self, operator: str, selector: str) -> dict[str, Json]:
-        path = self.watcher.client.path("v1", "Pod", self.namespaces[operator])
+        path = self.watcher.client.path("v1", "Pod", getattr(self.namespaces, operator))
         items = self.watcher.store(path, _small, label_selector=selector).items()
         return {item["spec"]["nodeName"]: item for item in items if not item["metadata"].get("deletionTimestamp")}
 

@@ -3,20 +3,21 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The part of a plan that add-ons of OKE carry out: plan.oke, and what stands in plan.releases for it. PRIVATE.
 
-``survey["addons"]`` is ``{present, options}``, see ``oke_addon``. The releases of these stages have the key
-``addons``, a list of ``{name, version, asked, configuration, own, namespace, chart, images, optional}``; no chart is
-installed for them.
+``survey["addons"]`` is ``{present, options}``, see ``oke_addon``. No chart is installed for releases with ``addons``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Callable
 
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Addon, Release
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube import objects as kube_objects
 from ansible_collections.gpuops.rdma.plugins.module_utils._operators import addon, releases
+from ansible_collections.gpuops.rdma.plugins.module_utils._plan.options import Options
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._oci import session
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._operators import oke_addon
@@ -28,105 +29,93 @@ def table() -> Json:
     return dict(files.load(TABLE))
 
 
-def stages(plan: Json) -> list[str]:
-    """Those that are add-ons in this plan."""
-    if plan["install"] != "oke_addon":
-        return []
-    return ["gpu_operator", *(["network_operator"] if plan["mode"] == "sriov" else [])]
-
-
-def look(wishes: Json, progress: Callable[[str], None]) -> Json:
-    """What OKE says of the add-ons: for the survey. ``wishes["oci"]``: cluster and how OCI is reached."""
-    addons = oke_addon.Addons(oke(wishes), progress)
+def look(options: Options, progress: Callable[[str], None]) -> Json:
+    """What OKE says of the add-ons: for the survey. ``options.oci``: cluster and how OCI is reached."""
+    addons = oke_addon.Addons(oke(options), progress)
     names = [one["name"] for entry in table().values() if isinstance(entry, dict) for one in entry["addons"]]
     return {"present": addons.present(names), "options": addons.options()}
 
 
-def oke(wishes: Json) -> Json:
+def oke(options: Options) -> Json:
     """``plan.oke``: nothing of it is a secret."""
-    given = {key: value for key, value in dict(wishes.get("oci") or {}).items() if value}
+    given = {key: value for key, value in options.oci.items() if value}
     strange = sorted(set(given) - {"cluster", *session.OPTIONS})
     if strange:
         raise InputError(f"oci has unknown keys {', '.join(strange)}; known: cluster, {', '.join(session.OPTIONS)}.")
     return given
 
 
-def release(stage: str, wishes: Json, survey: Json, profile: Json) -> Json:
+def release(stage: str, options: Options, survey: Json, profile: Json) -> Release:
     """What stands in plan.releases for a stage. InputError for values or a chart that an add-on cannot have."""
     entry = table()[stage]
-    wants = [_want(stage, one, entry, wishes, profile) for one in entry["addons"]]
-    own = wants[-1]
-    wants = _without_others(wants, survey)
+    known = [_want(stage, one, entry, options, profile) for one in entry["addons"]]
+    own, wants = known[-1], _without_others(known, survey)
     told = [one_decision(want, survey) for want in wants]
     refused = [item.why for item in told if item.action == "refuse"]
     last = told[-1]
-    doing = [f"{want['name']}: {item.action}, {item.why}" for want, item in zip(wants, told)]
+    doing = [f"{want.name}: {item.action}, {item.why}" for want, item in zip(wants, told)]
     action = "refuse" if refused else next((item.action for item in told if item.action != "none"), "none")
-    return {
-        "operator": stage,
-        "name": own["name"],
-        "namespace": entry["namespace"],
-        "chart": own["chart"],
-        "repo": "",
-        "ref": "",
-        "manifest": "",
-        "keep": False,
-        "images": own["images"],
-        "version": last.version,
-        "values": own["configuration"],
-        "present": {},
-        "action": action,
-        "why": "; ".join(refused or doing),
-        "warnings": [text for item in told for text in item.warnings],
-        "addons": wants,
-    }
+    return Release(
+        operator=stage,
+        name=own.name,
+        namespace=entry["namespace"],
+        chart=own.chart,
+        images=own.images,
+        version=last.version,
+        values=own.configuration,
+        action=action,
+        why="; ".join(refused or doing),
+        warnings=tuple(text for item in told for text in item.warnings),
+        addons=wants,
+    )
 
 
-def one_decision(want: Json, survey: Json) -> addon.Decision:
-    present = survey["addons"]["present"].get(want["name"])
+def one_decision(want: Addon, survey: Json) -> addon.Decision:
+    present = survey["addons"]["present"].get(want.name)
     why = addon.rival(want, present, survey["releases"], survey["workloads"])
     if why:
-        return addon.Decision("refuse", why, want["version"], {})
-    return addon.decide(want, present, survey["addons"]["options"].get(want["name"]))
+        return addon.Decision("refuse", why, want.version, {})
+    return addon.decide(want, present, survey["addons"]["options"].get(want.name))
 
 
-def _want(stage: str, one: Json, entry: Json, wishes: Json, profile: Json) -> Json:
+def _want(stage: str, one: Json, entry: Json, options: Options, profile: Json) -> Addon:
     if profile["network_operator"]["policy_by"] != "us":
-        raise InputError(f"The profile {wishes['profile']} is older than the add-ons of OKE: use rdma_profile=current.")
+        raise InputError(f"The profile {options.profile} is older than the add-ons of OKE: use rdma_profile=current.")
     last = one is entry["addons"][-1]
-    values = releases.as_values(wishes[f"{stage}_values"]) if last else {}
-    given = wishes["charts"].get(stage) if last else None
+    values = releases.as_values(options.values(stage)) if last else {}
+    given = options.charts.get(stage) if last else None
     if given and (not isinstance(given, Mapping) or set(given) - {"version"}):
         raise InputError(f"An add-on of OKE takes no chart: rdma_charts.{stage} may only have a version.")
-    if last and wishes["image_registry"]:
+    if last and options.image_registry:
         raise InputError("Add-ons of OKE take their images from Oracle's registry: leave out rdma_image_registry.")
     configuration = addon.configuration(one["configuration"], values)
-    return {
-        "name": one["name"],
-        "version": str((given or {}).get("version") or one["version"]),
-        "asked": bool(given),
-        "configuration": configuration,
-        "own": sorted(addon.configuration({}, values)),
-        "namespace": entry["namespace"],
-        "chart": profile[stage]["chart"] if last else "",
-        "images": list(one["images"]),
-        "optional": not last,
-    }
+    return Addon(
+        name=one["name"],
+        version=str((given or {}).get("version") or one["version"]),
+        asked=bool(given),
+        configuration=configuration,
+        own=tuple(sorted(addon.configuration({}, values))),
+        namespace=entry["namespace"],
+        chart=profile[stage]["chart"] if last else "",
+        images=tuple(one["images"]),
+        optional=not last,
+    )
 
 
-def _without_others(wants: Sequence[Json], survey: Json) -> list[Json]:
+def _without_others(wants: Sequence[Addon], survey: Json) -> tuple[Addon, ...]:
     """NFD that somebody else has installed stays the only one; the GPU Operator is then told not to look for OKE's."""
-    kept: list[Json] = []
-    for want in wants:
-        present = survey["addons"]["present"].get(want["name"])
-        if want["optional"] and present is None and addon.others(want["images"], survey["workloads"]):
-            continue
-        kept.append(want)
-    last = dict(kept[-1])
+    kept = [
+        want
+        for want in wants
+        if not want.optional
+        or want.name in survey["addons"]["present"]
+        or not addon.others(want.images, survey["workloads"])
+    ]
+    last = kept[-1]
     if len(kept) < len(wants):
-        key = "skipNodeFeatureDiscoveryDependencyCheck"
-        last["configuration"] = {**last["configuration"], key: "true"}
-    return [*kept[:-1], last]
+        more = {"skipNodeFeatureDiscoveryDependencyCheck": "true"}
+        last = replace(last, configuration={**last.configuration, **more})
+    return (*kept[:-1], last)
 
 
 def policy(objects: list[Json]) -> list[Json]:

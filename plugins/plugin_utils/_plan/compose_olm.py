@@ -9,18 +9,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Release
 from ansible_collections.gpuops.rdma.plugins.module_utils._operators import releases
 from ansible_collections.gpuops.rdma.plugins.module_utils._operators.gpudirect import Choice
+from ansible_collections.gpuops.rdma.plugins.module_utils._plan.options import Options
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._operators import olm_run
 
 STAGES = {"gpu_operator": ("nfd", "gpu_operator"), "network_operator": ("sriov_operator", "network_operator")}
 """Stage -> operators, in the order in which they are installed. The last one is the stage's own."""
-WISHES = (
+OPTIONS = (
     "namespace",
     "source",
     "source_namespace",
@@ -53,71 +55,55 @@ DEFAULTS: Json = {
 }
 
 
-def stages(plan: Json) -> list[str]:
-    """Those that go through OLM in this plan."""
-    if plan["install"] != "olm":
-        return []
-    return ["gpu_operator", *(["network_operator"] if plan["mode"] == "sriov" else [])]
-
-
-def wants(plan: Json, wishes: Json, profile: Json, choice: Choice) -> dict[str, list[Json]]:
+def wants(stages: Sequence[str], options: Options, profile: Json, choice: Choice) -> dict[str, tuple[Json, ...]]:
     """``plan.olm``. InputError for what rdma_olm and the operators' values cannot say."""
-    if not stages(plan):
-        return {}
-    given = dict(wishes.get("olm") or {})
+    given = options.olm
     faults = list(_faults(given))
     if faults:
         raise InputError("\n- ".join(["Cannot accept rdma_olm:", *faults]))
-    if releases.as_values(wishes["network_operator_values"]):
+    if releases.as_values(options.network_operator_values):
         raise InputError("On OpenShift the Network Operator comes through OLM and no chart takes values; use rdma_olm.")
-    found: dict[str, list[Json]] = {}
-    for stage in stages(plan):
-        found[stage] = [_want(name, given.get(name) or {}, plan, wishes, profile, choice) for name in STAGES[stage]]
-    return found
+    return {
+        stage: tuple(_want(name, given.get(name) or {}, options, profile, choice) for name in STAGES[stage])
+        for stage in stages
+    }
 
 
 def _faults(given: Mapping[str, Any]) -> Iterator[str]:
     known = sorted(name for names in STAGES.values() for name in names)
-    for name, options in given.items():
+    for name, one in given.items():
         if name not in known:
             yield f"{name} is none of {', '.join(known)}"
             continue
-        for key in options if isinstance(options, dict) else [str(options)]:
-            if key not in WISHES:
-                yield f"{name}.{key} is unknown; known: {', '.join(WISHES)}"
+        for key in one if isinstance(one, dict) else [str(one)]:
+            if key not in OPTIONS:
+                yield f"{name}.{key} is unknown; known: {', '.join(OPTIONS)}"
 
 
-def _want(name: str, options: Json, plan: Json, wishes: Json, profile: Json, choice: Choice) -> Json:
-    values = dict(options.get("values") or {})
+def _want(name: str, given: Json, options: Options, profile: Json, choice: Choice) -> Json:
+    values = dict(given.get("values") or {})
     if name == "gpu_operator":
         base = releases.merge(profile["gpu_operator"]["values"], choice.gpu_operator_values)
-        values = releases.merge(releases.merge(base, releases.as_values(wishes["gpu_operator_values"])), values)
-    want = olm_run.complete({**DEFAULTS, **options, "values": values, "operator": name})
+        values = releases.merge(releases.merge(base, releases.as_values(options.gpu_operator_values)), values)
+    want = olm_run.complete({**DEFAULTS, **given, "values": values, "operator": name})
     want["evidence"] = {}
     if name == "gpu_operator":  # gpuops.rdma.wait looks at the policy, and at each node's GPUs
         want["resources"] = [{**one, "await": "none"} for one in want["resources"]]
     return want
 
 
-def release(stage: str, found: Mapping[str, list[Json]]) -> Json:
+def release(stage: str, wants: Sequence[Json]) -> Release:
     """What stands in plan.releases for a stage: as a release of Helm's, with the action olm."""
-    want = found[stage][-1]
+    want = wants[-1]
     values = want["resources"][0]["values"] if want["resources"] else {}
-    also = ", ".join(one["package"] for one in found[stage][:-1])
-    return {
-        "operator": stage,
-        "name": want["package"],
-        "namespace": want["namespace"],
-        "chart": want["package"],
-        "repo": "",
-        "ref": "",
-        "manifest": "",
-        "keep": False,
-        "images": [],
-        "version": want["csv"],
-        "values": values,
-        "present": {},
-        "action": "olm",
-        "why": f"through OLM, from the catalog {want['source']}, after {also}",
-        "warnings": [],
-    }
+    also = ", ".join(one["package"] for one in wants[:-1])
+    return Release(
+        operator=stage,
+        name=want["package"],
+        namespace=want["namespace"],
+        chart=want["package"],
+        version=want["csv"],
+        values=values,
+        action="olm",
+        why=f"through OLM, from the catalog {want['source']}, after {also}",
+    )

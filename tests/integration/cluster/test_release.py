@@ -9,11 +9,14 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Plan, Release
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import run as base_run
 from support.paths import ROOT
 from support.sandboxes import ANSIBLE, Cluster, Pool
 from support.small_sandbox import small_sandbox
@@ -313,18 +316,17 @@ def test_server_that_goes_away_in_the_middle(cluster: Releases, tmp_path: Path) 
 
 def test_release_of_a_plan(cluster: Releases, tmp_path: Path) -> None:
     ref = chart(tmp_path, "eleventh")
-    entry = {**task("eleventh", ref), "repo": "", "manifest": "", "images": ["eleventh"], "keep": False}
-    plan: dict[str, Any] = {"schema_version": 1, "install": "helm", "releases": {"gpu_operator": entry}}
+    entry = Release(**task("eleventh", ref), images=("eleventh",))
     file = tmp_path / "plan.json"
-    file.write_text(json.dumps(plan))
+    base_run.write(file, Plan(install="helm", releases={"gpu_operator": entry}))
     unknown = cluster.release(plan=str(file), operator="network_operator")
     assert unknown["failed"] and "It has: gpu_operator." in unknown["msg"]
     assert cluster.release(plan=str(file), operator="gpu_operator")["action"] == "install"
-    entry.update(name="renamed", action="none", present={"name": "eleventh"})
-    file.write_text(json.dumps(plan))
+    renamed = replace(entry, name="renamed", action="none", present={"name": "eleventh"})
+    base_run.write(file, Plan(install="helm", releases={"gpu_operator": renamed}))
     assert cluster.release(plan=str(file), operator="gpu_operator")["name"] == "eleventh"
 
-    found = {**entry, "chart": "twelfth", "action": "none", "present": {}, "why": "its CRDs are there"}
-    file.write_text(json.dumps({**plan, "releases": {"batch": found}}))
+    found = replace(renamed, chart="twelfth", present={}, why="its CRDs are there")
+    base_run.write(file, Plan(install="helm", releases={"batch": found}))
     made = cluster.release(plan=str(file), operator="batch")
     assert made["changed"], "only a release or a Deployment counts; definitions may be what a killed run left"

@@ -16,7 +16,9 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import 
     InputError,
     Unrecoverable,
 )
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Node, Plan, PlannedShape, Resources
 from ansible_collections.gpuops.rdma.plugins.module_utils._specs.wait import SPEC
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import run as base_run
 from support.small_sandbox import SHAPE, small_sandbox
 
 pytestmark = pytest.mark.cluster
@@ -37,24 +39,16 @@ def cluster(pool, tmp_path_factory):
 @pytest.fixture
 def plan(tmp_path):
     path = tmp_path / "run" / "plan.json"
-    path.parent.mkdir()
-    nodes = [{"name": name, "shape": SHAPE, "gpus": 8, "vfs": 16, "excluded": ""} for name in NODES]
-    document = {
-        "schema_version": 1,
-        "profile": "current",
-        "mode": "sriov",
-        "launcher": "mpi",
-        "nodes": nodes,
-        "shapes": {SHAPE: {}},
-        "namespaces": {
-            "gpu_operator": "gpu-operator",
-            "network_operator": "nvidia-network-operator",
-            "own": "gpuops-rdma",
-        },
-        "resources": {"gpu": "nvidia.com/gpu", "vf": "nvidia.com/sriov_rdma_vf"},
-        "crds": {"network_operator": ["nicclusterpolicies.mellanox.com"]},
-    }
-    path.write_text(json.dumps(document))
+    document = Plan(
+        profile="current",
+        mode="sriov",
+        launcher="mpi",
+        nodes=tuple(Node(name, SHAPE, gpus=8, vfs=16) for name in NODES),
+        shapes={SHAPE: PlannedShape()},
+        resources=Resources(vf="nvidia.com/sriov_rdma_vf"),
+        crds={"network_operator": ("nicclusterpolicies.mellanox.com",)},
+    )
+    base_run.write(path, document)
     return path
 
 

@@ -352,7 +352,7 @@ def test_plan_and_report_tell_of_a_node_what_its_configuration_says(document: An
     shared = wanted.sharing != ""
     assert nodes_facts.shared_parts(facts) == ((wanted.isolation, wanted.memory_gb) if shared else ("", {}))
     row = resolve._node(facts, H100)
-    assert (row["isolation"], row["memory_gb"]) == nodes_facts.shared_parts(facts)
+    assert (row.isolation, row.memory_gb) == nodes_facts.shared_parts(facts)
 
 
 def test_a_node_that_does_not_tell_its_memory_has_none_in_the_plan() -> None:

@@ -9,13 +9,14 @@ from typing import Any
 
 import pytest
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Plan
 from ansible_collections.gpuops.rdma.plugins.module_utils._host import probe
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._host.judge import Judge
 from support import host_trees
 
 H100 = files.shapes()["BM.GPU.H100.8"]
-PLAN = {"mode": "sriov", "profile": "current"}
+PLAN = Plan(mode="sriov", profile="current")
 
 
 @pytest.fixture(scope="module")

@@ -125,8 +125,8 @@ def test_teardown_knows_every_kind_that_a_plan_or_a_job_makes() -> None:
         for launcher in ("mpi", "volcano"):
             facts = [samples.gpu_node(f"10.140.0.{number}") for number in (1, 2)]
             plan = samples.whole(facts, profile=profile, launcher=launcher, topology="file")
-            made += [item for group in plan["objects"].values() for item in group]
-            test = job.of_plan(plan, plan["tests"][0], [fact.name for fact in facts], gang=launcher == "mpi")
+            made += [item for group in plan.objects.values() for item in group]
+            test = job.of_plan(plan, plan.tests[0], [fact.name for fact in facts], gang=launcher == "mpi")
             made += job.objects(test, launcher)
     kinds = {(item["apiVersion"], item["kind"]) for item in made}
     assert {kind for _version, kind in kinds} >= {"MPIJob", "IPPool", "NicClusterPolicy", "DaemonSet", "Namespace"}

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import NcclTest, Node, Plan, Resources
 from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import job as nccl_job
 from hypothesis import given
 from hypothesis import strategies as st
@@ -347,16 +348,10 @@ def test_workers_ask_for_what_the_nodes_have(launcher: str) -> None:
 
 
 def test_the_room_is_the_smallest_nodes() -> None:
-    plan = {
-        "namespaces": {"job": "j"},
-        "resources": {"gpu": "nvidia.com/gpu", "vf": "nvidia.com/sriov_rdma_vf"},
-        "mode": "sriov",
-        "nodes": [{"name": n, "cpu": cpu, "memory": 1 << 40} for n, cpu in (("a", 200.0), ("b", 40.0), ("c", 8.0))],
-    }
-    names = "name gpus_per_node vfs_per_node min_bytes max_bytes image mpi env hca algo interface deadline collective"
-    entry = {name: getattr(job(), name) for name in names.split()}
-    assert nccl_job.of_plan(plan, entry, ["a", "b"]).cpus == 20
-    assert nccl_job.of_plan({**plan, "nodes": [{"name": "a"}]}, entry, ["a"]).cpus == 0
+    nodes = tuple(Node(n, "x", cpu=cpu, memory=1 << 40) for n, cpu in (("a", 200.0), ("b", 40.0), ("c", 8.0)))
+    entry = NcclTest("nccl", "x")
+    assert nccl_job.of_plan(Plan(nodes=nodes), entry, ["a", "b"]).cpus == 20
+    assert nccl_job.of_plan(Plan(nodes=(Node("a", "x"),)), entry, ["a"]).cpus == 0
 
 
 def test_a_kueue_queue_is_a_label_and_a_suspended_job() -> None:
@@ -385,20 +380,13 @@ def test_an_image_by_digest_from_a_private_registry(launcher: str) -> None:
 
 def test_an_entrys_jobs_have_names_that_pods_can_bear() -> None:
     for slug in ("a100-v2-8", "h100-8"):
-        for name in nccl_job.names({"name": f"nccl-{slug}"}):
+        for name in nccl_job.names(NcclTest(f"nccl-{slug}", "x")):
             nccl_job.check(job(name=name), "volcano")
 
 
 def test_plan_entry_becomes_the_job() -> None:
-    plan = {
-        "namespaces": {"job": "gpuops-nccl"},
-        "resources": {"gpu": "nvidia.com/gpu", "vf": "nvidia.com/sriov_rdma_vf"},
-        "network_attachment": "gpuops-nccl/rdma-vf",
-        "mode": "sriov",
-    }
-    fields = {field.name: getattr(job(), field.name) for field in dataclasses.fields(nccl_job.Test)}
-    names = "name gpus_per_node vfs_per_node min_bytes max_bytes image mpi env hca algo interface deadline collective"
-    entry = {name: fields[name] for name in names.split()}
+    plan = Plan(mode="sriov", resources=Resources(vf="nvidia.com/sriov_rdma_vf"))
+    entry = NcclTest(shape="x", **{name: getattr(job(), name) for name in nccl_job._SAME})
     assert nccl_job.of_plan(plan, entry, ["10.140.0.1", "10.140.0.2"]) == job()
-    other = nccl_job.of_plan({**plan, "network_attachment": "shared/rdma"}, entry, ["a"], gang=True)
+    other = nccl_job.of_plan(dataclasses.replace(plan, network_attachment="shared/rdma"), entry, ["a"], gang=True)
     assert other.network == "shared/rdma" and other.gang

@@ -18,6 +18,7 @@ import pytest
 from ansible_collections.gpuops.rdma.plugins.action import nccl_test
 from ansible_collections.gpuops.rdma.plugins.module_utils._common import names
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import NcclRun
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import NcclTest
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube import readiness
 from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import job as nccl_job
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._nccl.run import Outcome, Run
@@ -95,7 +96,7 @@ def replayed(name: str, tmp_path: Path, seconds: float, events: bool = False, **
 
 
 def verdict(outcome: Outcome) -> str:
-    entry = {"name": "nccl-test", "shape": "BM.GPU.H100.8"}
+    entry = NcclTest("nccl-test", "BM.GPU.H100.8")
     return nccl_test.judge(NcclRun("empty"), outcome, test_of(), entry).verdict
 
 

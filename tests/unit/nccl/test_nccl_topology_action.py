@@ -14,10 +14,12 @@ import pytest
 from ansible.parsing.dataloader import DataLoader
 from ansible_collections.gpuops.rdma.plugins.action import nccl_topology
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import NcclTest, Node, Plan
 from ansible_collections.gpuops.rdma.plugins.module_utils._host import probe
 from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import topology as _topology
 from ansible_collections.gpuops.rdma.plugins.module_utils._specs.nccl_topology import SPEC
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import run as base_run
 from support import host_trees
 from support.paths import RECORDINGS, ROOT, UPSTREAM, needed
 
@@ -134,9 +136,8 @@ def test_many_hosts_give_a_small_result(document: dict[str, Any]) -> None:
 
 
 def run_folder(folder: Path, topology: str, findings: list[dict[str, str]] | None, excluded: str = "") -> str:
-    nodes = [{"name": f"gpu-{number}", "excluded": excluded if number == 1 else ""} for number in range(3)]
-    plan = {"schema_version": 1, "findings": [], "nodes": nodes, "tests": [{"topology": topology}]}
-    (folder / "plan.json").write_text(json.dumps(plan), encoding="utf-8")
+    nodes = tuple(Node(f"gpu-{number}", "x", excluded=excluded if number == 1 else "") for number in range(3))
+    base_run.write(folder / "plan.json", Plan(nodes=nodes, tests=(NcclTest("nccl", "x", topology=topology),)))
     if findings is not None:
         (folder / "findings-host_checks.json").write_text(json.dumps({"findings": findings}), encoding="utf-8")
     return str(folder / "plan.json")

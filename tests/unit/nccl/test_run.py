@@ -21,6 +21,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import 
     Unreachable,
 )
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import NcclRun
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import NcclTest, Plan
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube import readiness
 from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import job as nccl_job
 from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import parse
@@ -311,7 +312,7 @@ def test_two_images_in_one_test_are_told() -> None:
 
 # ---- what an end means ---------------------------------------------------------------------------------------------
 
-ENTRY = {"name": "nccl", "shape": SHAPE}
+ENTRY = NcclTest("nccl", SHAPE)
 
 
 @pytest.mark.parametrize(
@@ -418,19 +419,19 @@ def test_a_foreign_object_of_our_name_stops_everything(tmp_path: Path) -> None:
 
 
 def test_tests_are_chosen_by_name() -> None:
-    plan = {"tests": [{"name": "one"}, {"name": "two"}]}
-    assert [item["name"] for item in nccl_run.chosen(plan, [])] == ["one", "two"]
-    assert [item["name"] for item in nccl_run.chosen(plan, ["two"])] == ["two"]
+    plan = Plan(tests=(NcclTest("one", SHAPE), NcclTest("two", SHAPE)))
+    assert [item.name for item in nccl_run.chosen(plan, [])] == ["one", "two"]
+    assert [item.name for item in nccl_run.chosen(plan, ["two"])] == ["two"]
     with pytest.raises(InputError, match="It has: one, two"):
         nccl_run.chosen(plan, ["three"])
     with pytest.raises(InputError, match="no NCCL test"):
-        nccl_run.chosen({"tests": []}, [])
+        nccl_run.chosen(Plan(), [])
 
 
 def test_collectives_come_from_the_task_the_plan_or_the_entry() -> None:
-    entry = {"name": "nccl", "collective": "all_reduce"}
+    entry = NcclTest("nccl", SHAPE)
     assert nccl_test.collectives(entry, {"collectives": []}) == ["all_reduce"]
-    both = {**entry, "collectives": ["all_gather", "all_reduce"]}
+    both = NcclTest("nccl", SHAPE, collectives=("all_gather", "all_reduce"))
     assert nccl_test.collectives(both, {"collectives": []}) == ["all_gather", "all_reduce"]
     assert nccl_test.collectives(both, {"collectives": ["alltoall"]}) == ["alltoall"]
     for wrong in (["allreduce"], ["all_reduce", "all_reduce"]):

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import to_dict
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import NcclTest
 from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import job, scan_job, scan_report
 from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import scan as nccl_scan
 from ansible_collections.gpuops.rdma.plugins.module_utils._nodes import mark
@@ -39,7 +40,7 @@ def bench_of(name: str = SHAPE, **more: Any) -> Bench:
     shape = files.shapes()[name]
     given = {"name": "scan", "namespace": "jobs", "nodes": ("a", "b"), "gpus_per_node": 8, "image": "i"}
     test = job.Test(**{**given, "vfs_per_node": shape.vf_count, "hca": "mlx5", "algo": shape.algo, **more})
-    return Bench(shape, {"deadline": 300}, test, Settings())
+    return Bench(shape, NcclTest("nccl", shape.name, deadline=300), test, Settings())
 
 
 def log_of(bench: Bench, trial: nccl_scan.Trial, held: tuple[Fault, ...] = ()) -> tuple[list[str], int]:

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import DataError, InputError, RdmaError
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import NcclTest, Plan
 from ansible_collections.gpuops.rdma.plugins.module_utils._host import probe
 from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import topology
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files as base_files
@@ -261,10 +262,10 @@ def test_a_host_that_could_not_be_read() -> None:
 # --- in the host checks ----------------------------------------------------------------------------------------------
 
 
-def plan(text: str) -> Json:
-    files = [{"kind": "Namespace"}, {"kind": "ConfigMap", "data": {"h100-8.xml": text}}]
-    tests = [{"shape": H100.name, "topology": "h100-8.xml"}]
-    return {"mode": "sriov", "profile": "current", "objects": {"nccl_topology": files}, "tests": tests}
+def plan(text: str, topology: str = "h100-8.xml") -> Plan:
+    files = ({"kind": "Namespace"}, {"kind": "ConfigMap", "data": {"h100-8.xml": text}})
+    tests = (NcclTest("nccl", H100.name, topology=topology),)
+    return Plan(mode="sriov", profile="current", objects={"nccl_topology": files}, tests=tests)
 
 
 def test_host_checks_name_the_node_that_the_file_does_not_fit() -> None:
@@ -282,8 +283,5 @@ def test_host_checks_name_the_node_that_the_file_does_not_fit() -> None:
 
 
 def test_host_checks_without_a_file_say_nothing_of_one() -> None:
-    for made in (
-        {"mode": "sriov", "profile": "current"},
-        {**plan(""), "tests": [{"shape": H100.name, "topology": ""}]},
-    ):
+    for made in (Plan(mode="sriov", profile="current"), plan("", topology="")):
         assert Judge(made, [], [])("gpu-1", document(), H100)[1] == []

@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Plan
 from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import topology
 from support import plan_samples as samples
 from support.plan_samples import A100, H100, cluster, faults, gpu_node, whole
@@ -16,13 +16,13 @@ from support.plan_samples import A100, H100, cluster, faults, gpu_node, whole
 GOOD = topology.render(samples.SHAPES[H100])
 
 
-def files(made: Json) -> dict[str, str]:
-    found = [item["data"] for item in made["objects"]["nccl_topology"] if item["kind"] == "ConfigMap"]
+def files(made: Plan) -> dict[str, str]:
+    found = [item["data"] for item in made.objects["nccl_topology"] if item["kind"] == "ConfigMap"]
     return dict(found[0]) if found else {}
 
 
-def doubts(made: Json) -> list[str]:
-    return [item["found"] for item in made["findings"] if item["id"] == "plan.topology"]
+def doubts(made: Plan) -> list[str]:
+    return [item.found for item in made.findings if item.id == "plan.topology"]
 
 
 @pytest.fixture
@@ -39,10 +39,10 @@ def test_an_own_file_is_used_as_it_is(own: Path, asked: str, mode: str) -> None:
     made = whole(cluster(), topology=asked, topology_file=str(own), mode=mode)
     assert (faults(made), doubts(made)) == ({}, [])
     assert files(made) == {"h100-8.xml": GOOD.replace("\n", "\r\n")}
-    assert made["tests"][0]["topology"] == "h100-8.xml"
-    assert made["objects"]["nccl_topology"][1]["metadata"]["namespace"] == made["namespaces"]["job"]
-    (decision,) = [item for item in made["decisions"] if item["what"] == "topology"]
-    assert decision["value"] == str(own) and "rdma_topology_file" in decision["why"]
+    assert made.tests[0].topology == "h100-8.xml"
+    assert made.objects["nccl_topology"][1]["metadata"]["namespace"] == made.namespaces.job
+    (decision,) = [item for item in made.decisions if item.what == "topology"]
+    assert decision.value == str(own) and "rdma_topology_file" in decision.why
 
 
 def test_rendered_and_none() -> None:
@@ -70,7 +70,7 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
         told = faults(whole(cluster(), topology_file=str(path)))["rdma_topology_file"]
         assert told.startswith(f"Cannot read the NCCL topology file {path}: ")
     (tmp_path / "big").write_bytes(b" " * (1 << 20) + b"x")
-    assert "more than 1 MiB" in faults(whole(cluster(), topology_file=str(tmp_path / "big")))["rdma_topology_file"]
+    assert "larger than 1 MiB" in faults(whole(cluster(), topology_file=str(tmp_path / "big")))["rdma_topology_file"]
 
 
 def test_wishes_that_contradict_each_other(own: Path) -> None:

@@ -5,27 +5,30 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Addon
 from ansible_collections.gpuops.rdma.plugins.module_utils._operators import addon
 
-WANT = {
-    "name": "NvidiaGpuOperator",
-    "version": "v25.10.1",
-    "asked": False,
-    "configuration": {"cdi.enabled": "true", "mig.strategy": "single"},
-    "own": [],
-    "namespace": "gpu-operator",
-    "chart": "gpu-operator",
-    "images": ["gpu-operator"],
-}
+WANT = Addon(
+    name="NvidiaGpuOperator",
+    version="v25.10.1",
+    asked=False,
+    configuration={"cdi.enabled": "true", "mig.strategy": "single"},
+    own=(),
+    namespace="gpu-operator",
+    chart="gpu-operator",
+    images=("gpu-operator",),
+    optional=False,
+)
 OPTIONS = {"v25.3.4": ["cdi.enabled", "mig.strategy"], "v25.10.1": ["cdi.enabled", "mig.strategy", "toolkit.enabled"]}
 
 
 def there(state: str = "ACTIVE", **more: Any) -> dict[str, Any]:
     base = {"name": "NvidiaGpuOperator", "state": state, "version": "v25.10.1", "installed": "v25.10.1", "error": ""}
-    return {**base, "configuration": dict(WANT["configuration"]), **more}
+    return {**base, "configuration": dict(WANT.configuration), **more}
 
 
 def test_chart_values_become_texts() -> None:
@@ -68,20 +71,20 @@ def test_what_is_there_and_not_spoken_of_stays() -> None:
 
 
 def test_versions() -> None:
-    older = {**WANT, "version": "v24.1.0"}
+    older = replace(WANT, version="v24.1.0")
     assert addon.decide(older, None, OPTIONS).version == "v25.10.1", "the newest, where ours is not offered any more"
-    asked = addon.decide({**older, "asked": True}, None, OPTIONS)
+    asked = addon.decide(replace(older, asked=True), None, OPTIONS)
     assert asked.action == "refuse" and "it has v25.3.4, v25.10.1" in asked.why
-    moved = addon.decide({**WANT, "asked": True}, there(version="v25.3.4"), OPTIONS)
+    moved = addon.decide(replace(WANT, asked=True), there(version="v25.3.4"), OPTIONS)
     assert moved.action == "configure" and "v25.3.4 -> v25.10.1" in moved.why
     assert addon.decide(WANT, None, None).version == "v25.10.1", "what is not known is not refused"
 
 
 def test_keys_that_the_add_on_does_not_take() -> None:
-    ours = {**WANT, "configuration": {**WANT["configuration"], "driver.enabled": "false"}}
+    ours = replace(WANT, configuration={**WANT.configuration, "driver.enabled": "false"})
     found = addon.decide(ours, None, OPTIONS)
     assert "driver.enabled" not in found.configuration and "takes no driver.enabled" in found.warnings[0]
-    typo = {**WANT, "configuration": {"toolkit.enbled": "true"}, "own": ["toolkit.enbled"]}
+    typo = replace(WANT, configuration={"toolkit.enbled": "true"}, own=("toolkit.enbled",))
     refused = addon.decide(typo, None, OPTIONS)
     assert refused.action == "refuse" and "did you mean toolkit.enabled?" in refused.why
 

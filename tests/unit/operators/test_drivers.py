@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import Forbidden
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import NodeFacts
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Namespaces, Permission, Plan, Release
 from ansible_collections.gpuops.rdma.plugins.module_utils._operators import releases
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._operators.drivers import LOG_AGE, Drivers
@@ -21,16 +23,16 @@ ELSEWHERE = [gpu_node("n1", provider_id=""), gpu_node("n2", provider_id="")]
 OPERATORS = {"driver": "operator", "ofed": "operator"}
 
 
-def driver_values(made: dict[str, Any]) -> Any:
-    return made["releases"]["gpu_operator"]["values"]["driver"]
+def driver_values(made: Plan) -> Any:
+    return made.releases["gpu_operator"].values["driver"]
 
 
-def policy(made: dict[str, Any]) -> Any:
-    return next(item["spec"] for item in made["objects"]["network_operator"] if item["kind"] == "NicClusterPolicy")
+def policy(made: Plan) -> Any:
+    return next(item["spec"] for item in made.objects["network_operator"] if item["kind"] == "NicClusterPolicy")
 
 
-def told(made: dict[str, Any], rule: str = "plan.gpudirect") -> list[tuple[str, str]]:
-    return [(item["severity"], item["found"]) for item in made["findings"] if item["id"] == rule]
+def told(made: Plan, rule: str = "plan.gpudirect") -> list[tuple[str, str]]:
+    return [(item.severity, item.found) for item in made.findings if item.id == rule]
 
 
 def workload(name: str, ready: int, image: str = "x/y:1") -> dict[str, Any]:
@@ -51,14 +53,12 @@ def workload(name: str, ready: int, image: str = "x/y:1") -> dict[str, Any]:
 
 def test_on_oci_the_image_brings_both() -> None:
     made = whole(cluster())
-    assert (made["driver"], made["ofed"], made["peermem"]) == ("host", "host", False)
+    assert (made.driver, made.ofed, made.peermem) == ("host", "host", False)
     assert driver_values(made) == {"enabled": False}
     assert "ofedDriver" not in policy(made)
-    assert {"driver", "ofed", "peermem"} <= {item["what"] for item in made["decisions"]}
+    assert {"driver", "ofed", "peermem"} <= {item.what for item in made.decisions}
     assert told(made) == [] and faults(made) == {}
-    assert not [
-        rule for rule in made["permissions"] if rule["resource"] == "pods/log" and rule["namespace"] == "gpu-operator"
-    ]
+    assert not [rule for rule in made.permissions if rule.resource == "pods/log" and rule.namespace == "gpu-operator"]
 
 
 def test_the_operators_bring_both() -> None:
@@ -67,9 +67,8 @@ def test_the_operators_bring_both() -> None:
     assert driver_values(made) == {"enabled": True, "rdma": {"enabled": True, "useHostMofed": False}}
     ofed = policy(made)["ofedDriver"]
     assert ofed == {**files.profile("current")["network_operator"]["ofed_driver"], "imagePullSecrets": []}
-    assert made["peermem"] is True
-    log = {"verb": "get", "group": "", "resource": "pods/log", "namespace": "gpu-operator"}
-    assert log in made["permissions"]
+    assert made.peermem is True
+    assert Permission("get", "", "pods/log", "gpu-operator") in made.permissions
     mirrored = whole(ELSEWHERE, image_registry="mirror.example", image_pull_secrets=["s"], **OPERATORS)
     assert policy(mirrored)["ofedDriver"]["repository"] == "mirror.example/nvidia/mellanox"
     assert policy(mirrored)["ofedDriver"]["imagePullSecrets"] == ["s"]
@@ -78,9 +77,9 @@ def test_the_operators_bring_both() -> None:
 def test_a_chart_that_makes_the_policy_is_given_a_value() -> None:
     node = gpu_node("n1", provider_id="", os_image="Oracle Linux Server 8.9", kernel="4.18.0-513.el8.x86_64")
     made = whole([node], profile="guide-2024", **OPERATORS)
-    assert made["releases"]["network_operator"]["values"]["ofedDriver"] == {"deploy": True}
+    assert made.releases["network_operator"].values["ofedDriver"] == {"deploy": True}
     assert driver_values(made)["enabled"] is True
-    assert "ofedDriver" not in whole([node], profile="guide-2024")["releases"]["network_operator"]["values"]
+    assert "ofedDriver" not in whole([node], profile="guide-2024").releases["network_operator"].values
 
 
 @pytest.mark.parametrize(
@@ -111,7 +110,7 @@ def test_a_chart_that_makes_the_policy_is_given_a_value() -> None:
 def test_refused_as_an_input(nodes: Any, asked: Any, subject: str, words: str) -> None:
     made = whole(nodes, **asked)
     assert words in faults(made)[subject]
-    assert made["releases"]["gpu_operator"], "the rest is planned all the same"
+    assert made.releases["gpu_operator"], "the rest is planned all the same"
 
 
 def test_both_wrong_words_are_told() -> None:
@@ -130,9 +129,9 @@ def test_what_stands_in_the_way_is_told_with_the_plan() -> None:
 
 def test_auto_follows_a_driver_container_that_runs() -> None:
     running, idle = (survey(workloads=[workload("nvidia-driver-daemonset", ready)]) for ready in (2, 0))
-    assert whole(ELSEWHERE, running)["driver"] == "operator"
+    assert whole(ELSEWHERE, running).driver == "operator"
     made = whole(ELSEWHERE, idle)
-    assert made["driver"] == "host" and "the operator's driver container" in told(made)[0][1]
+    assert made.driver == "host" and "the operator's driver container" in told(made)[0][1]
 
 
 def test_values_without_a_plan_go_by_the_profile() -> None:
@@ -150,13 +149,13 @@ LABELS = {
     "network.nvidia.com/operator.mofed.wait": "false",
 }
 WAITING = "waiting for mellanox ofed and nvidia drivers to be installed"
-PLAN = {
-    "driver": "operator",
-    "ofed": "operator",
-    "peermem": True,
-    "namespaces": {"gpu_operator": "gpu", "network_operator": "net"},
-    "releases": {"gpu_operator": {"version": "v26.7.0"}},
-}
+PLAN = Plan(
+    driver="operator",
+    ofed="operator",
+    peermem=True,
+    namespaces=Namespaces("gpu", "net"),
+    releases={"gpu_operator": Release("gpu-operator", "gpu", "gpu-operator", "v26.7.0")},
+)
 
 
 class Fake:
@@ -215,7 +214,7 @@ def nodes(*names: str) -> dict[str, NodeFacts]:
 
 
 def drivers(fake: Fake, *policies: Any, **changes: Any) -> Drivers:
-    return Drivers(fake, {**PLAN, **changes}, lambda: list(policies))  # type: ignore[arg-type]
+    return Drivers(fake, replace(PLAN, **changes), lambda: list(policies))  # type: ignore[arg-type]
 
 
 def test_each_node_has_its_state_with_age_and_missing_half() -> None:
@@ -287,7 +286,7 @@ def test_without_the_operators_driver_nothing_is_looked_at() -> None:
     fake = Fake()
     made = drivers(fake, driver="host", ofed="host", peermem=False)
     assert made.loaded(nodes("a")) == {} and made.ofed(nodes("a")) == {} and made.unproven("gpu_operator") == []
-    assert not Drivers.follow_ofed({}) and fake.asked == []
+    assert not Drivers.follow_ofed(Plan()) and fake.asked == []
 
 
 def test_without_peermem_the_pod_is_all() -> None:

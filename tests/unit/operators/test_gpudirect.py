@@ -49,8 +49,8 @@ def test_auto(site: Site, driver: str, ofed: str, rdma: bool) -> None:
     choice = gpudirect.choose("auto", "auto", site)
     assert (choice.driver, choice.ofed, choice.rdma) == (driver, ofed, rdma)
     assert not choice.refused
-    assert [item["what"] for item in choice.decisions()] == ["driver", "ofed", "peermem"]
-    assert all(item["why"] for item in choice.decisions())
+    assert [item.what for item in choice.decisions()] == ["driver", "ofed", "peermem"]
+    assert all(item.why for item in choice.decisions())
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,10 @@ import json
 from typing import Any
 
 import pytest
+from ansible_collections.gpuops.rdma.plugins.module_utils._common import codec
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import DataError, InputError
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import to_dict
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Release
 from ansible_collections.gpuops.rdma.plugins.module_utils._operators import releases
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files
 from hypothesis import example, given
@@ -197,7 +200,7 @@ def test_wishes_come_before_overrides_and_lists_are_replaced() -> None:
         "guide-2024",
         "network_operator",
         {"sriovDevicePlugin": {"resources": [{"name": "mine"}]}},
-        wishes={"sriovDevicePlugin": {"resources": [{"name": "a"}, {"name": "b"}]}},
+        needed={"sriovDevicePlugin": {"resources": [{"name": "a"}, {"name": "b"}]}},
     )
     assert made.values["sriovDevicePlugin"] == {"deploy": True, "resources": [{"name": "mine"}]}
 
@@ -228,26 +231,25 @@ def test_uverbs_release_is_taken_where_mofed_is_off() -> None:
 # ---- what is asked for ---------------------------------------------------------------------------------------------
 
 
-def want(name: str = "current", operator: str = "gpu_operator", reference: Any = None, **more: Any) -> dict[str, Any]:
-    made = releases.wanted(files.profile(name), operator, values(name, operator).values, reference, **more)
-    return {**made}
+def want(name: str = "current", operator: str = "gpu_operator", reference: Any = None, **more: Any) -> Release:
+    return releases.wanted(files.profile(name), operator, values(name, operator).values, reference, **more)
 
 
 def test_wanted_from_the_profile() -> None:
     made = want()
-    assert (made["name"], made["namespace"], made["version"]) == ("gpu-operator", "gpu-operator", "v26.7.0")
-    assert made["repo"].startswith("https://") and not made["ref"] and not made["manifest"]
+    assert (made.name, made.namespace, made.version) == ("gpu-operator", "gpu-operator", "v26.7.0")
+    assert made.repo.startswith("https://") and not made.ref and not made.manifest
     guide = want("guide-2024", "network_operator")
-    assert (guide["namespace"], guide["version"]) == ("network-operator", "23.10.0")
-    assert want(operator="mpi_operator")["manifest"].endswith("mpi-operator.yaml")
+    assert (guide.namespace, guide.version) == ("network-operator", "23.10.0")
+    assert want(operator="mpi_operator").manifest.endswith("mpi-operator.yaml")
 
 
 def test_references_replace_the_charts_place() -> None:
     local = want(reference="/charts/gpu-operator", local={"name": "gpu-operator", "version": "v26.7.0-1"})
-    assert (local["ref"], local["repo"], local["version"]) == ("/charts/gpu-operator", "", "v26.7.0-1")
+    assert (local.ref, local.repo, local.version) == ("/charts/gpu-operator", "", "v26.7.0-1")
     other = want(reference={"repo": "https://mirror.example/charts", "version": "v26.3.3", "release": "gpu"})
-    assert (other["repo"], other["version"], other["name"]) == ("https://mirror.example/charts", "v26.3.3", "gpu")
-    assert want(operator="mpi_operator", reference="/m/mpi.yaml")["manifest"] == "/m/mpi.yaml"
+    assert (other.repo, other.version, other.name) == ("https://mirror.example/charts", "v26.3.3", "gpu")
+    assert want(operator="mpi_operator", reference="/m/mpi.yaml").manifest == "/m/mpi.yaml"
     with pytest.raises(InputError, match="holds the chart 'volcano'"):
         want(reference="/charts/volcano", local={"name": "volcano", "version": "1"})
     with pytest.raises(InputError, match=r"unknown keys: chart\. Known: ref"):
@@ -488,10 +490,10 @@ def test_bad_release_that_stays_is_warned_about() -> None:
 
 def test_plan_entry_is_plain_data_without_secrets() -> None:
     wanted = want()
-    entry = releases.entry(wanted, decide(release(version="v26.3.3", config={"a": 1}), wanted=wanted))
-    assert json.loads(json.dumps(entry)) == entry
-    assert entry["present"]["version"] == "v26.3.3" and "values" not in entry["present"]
-    assert (entry["action"], entry["version"]) == ("upgrade", "v26.7.0")
+    entry = releases.planned(wanted, decide(release(version="v26.3.3", config={"a": 1}), wanted=wanted))
+    assert codec.decode(Release, json.loads(json.dumps(to_dict(entry)))) == entry
+    assert entry.present["version"] == "v26.3.3" and not {"values", "secret"} & set(entry.present)
+    assert (entry.action, entry.version) == ("upgrade", "v26.7.0")
 
 
 # ---- Helm's words --------------------------------------------------------------------------------------------------

@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import to_dict
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Plan, Probe
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube.client import KINDS
 from ansible_collections.gpuops.rdma.plugins.module_utils._operators import sriov
 from ansible_collections.gpuops.rdma.plugins.module_utils._plan import permissions
@@ -21,14 +23,14 @@ B200 = "BM.GPU.B200.8"
 MIXED = [gpu_node("10.0.0.1", H100), gpu_node("10.0.0.2", A100), cpu_node()]
 
 
-def configured(made: dict[str, Any]) -> list[str]:
-    return sriov.configured_shapes(made["objects"]["vf_config"][-1])
+def configured(made: Plan) -> list[str]:
+    return sriov.configured_shapes(made.objects["vf_config"][-1])
 
 
-def rules(made: dict[str, Any]) -> set[str]:
+def rules(made: Plan) -> set[str]:
     return {
-        f"{rule['verb']} {rule['resource']}{'.' if rule['group'] else ''}{rule['group']} {rule['namespace']}".strip()
-        for rule in made["permissions"]
+        f"{rule.verb} {rule.resource}{'.' if rule.group else ''}{rule.group} {rule.namespace}".strip()
+        for rule in made.permissions
     }
 
 
@@ -38,11 +40,11 @@ def release(name: str, namespace: str, chart: str, version: str, **more: Any) ->
     return {**place, **rest, **more}
 
 
-def installed(made: dict[str, Any]) -> dict[str, Any]:
+def installed(made: Plan) -> dict[str, Any]:
     """A survey in which all releases of a plan are there as it wants them."""
     there = [
-        release(item["name"], item["namespace"], item["chart"], item["version"], values=item["values"])
-        for item in made["releases"].values()
+        release(item.name, item.namespace, item.chart, item.version, values=item.values)
+        for item in made.releases.values()
     ]
     return survey(releases=there)
 
@@ -69,9 +71,9 @@ def test_all_that_is_wrong_is_told_at_once() -> None:
     assert "nope is not a key" in told["rdma_network_operator_values"]
     assert "unknown keys: reff" in told["rdma_charts.volcano"]
     assert len(told) == 5
-    assert len([item for item in made["findings"] if item["subject"] == "rdma_resource"]) == 1, "told once"
-    assert {"gpu_operator", "network_operator"} <= set(made["releases"]), "the rest is planned all the same"
-    assert json.loads(json.dumps(made)) == made
+    assert len([item for item in made.findings if item.subject == "rdma_resource"]) == 1, "told once"
+    assert {"gpu_operator", "network_operator"} <= set(made.releases), "the rest is planned all the same"
+    assert Plan.from_json(json.loads(json.dumps(to_dict(made)))) == made
 
 
 def test_a_wrong_shape_is_a_fault_and_not_the_end() -> None:
@@ -89,19 +91,19 @@ def test_a_resource_that_the_charts_refuse(profile: str) -> None:
 def test_a_faulty_plan_is_read_by_preflight_and_the_report_only(tmp_path: Path) -> None:
     path = tmp_path / "plan.json"
     run.write(path, whole(cluster(), collectives=["sum"], ip_pool_subnet="192.168.0.0/27"))
-    assert run.read_plan(str(path), faulty=True)["nodes"]
+    assert run.read_plan(str(path), faulty=True).nodes
     with pytest.raises(InputError, match=r"nothing was changed:\n- rdma_collectives: .*\n- rdma_ip_pool_subnet: "):
         run.read_plan(str(path))
     run.write(path, whole(cluster()))
-    assert run.read_plan(str(path))["nodes"]
+    assert run.read_plan(str(path)).nodes
 
 
 def test_an_unreadable_release_of_others_is_a_warning() -> None:
     broken = release("web", "web", "", "", status="unreadable", description="Cannot read the Helm release in Secret x.")
     made = whole(cluster(), survey(releases=[broken]))
-    (item,) = [item for item in made["findings"] if item["subject"] == "release web/web"]
-    assert (item["severity"], "Secret x" in item["found"]) == ("warning", True)
-    assert made["releases"]["gpu_operator"]["action"] == "install"
+    (item,) = [item for item in made.findings if item.subject == "release web/web"]
+    assert (item.severity, "Secret x" in item.found) == ("warning", True)
+    assert made.releases["gpu_operator"].action == "install"
 
 
 # ---- shapes --------------------------------------------------------------------------------------------------------
@@ -117,7 +119,7 @@ def test_what_an_earlier_run_configured_stays() -> None:
     seen = survey(configured_shapes=[H100, GPU4])
     assert configured(whole(MIXED, seen, shapes=[A100])) == sorted([A100, GPU4, H100])
     first = whole(MIXED, seen)
-    assert whole(MIXED, seen, nodes=["10.0.0.2"])["objects"]["vf_config"] == first["objects"]["vf_config"]
+    assert whole(MIXED, seen, nodes=["10.0.0.2"]).objects["vf_config"] == first.objects["vf_config"]
 
 
 def test_shapes_that_the_profile_does_not_cover_or_nobody_knows_are_not_configured() -> None:
@@ -141,8 +143,7 @@ def test_every_object_of_the_plan_may_be_applied() -> None:
         ):  # fmt: skip
             assert f"{verb} {place}" in told
     assert {"patch pods gpuops-rdma", "list pods network-operator", "delete pods network-operator"} <= told, "granted"
-    keys = [tuple(rule.values()) for rule in made["permissions"]]
-    assert len(keys) == len(set(keys))
+    assert len(made.permissions) == len(set(made.permissions))
 
 
 def test_mode_host_needs_nothing_of_the_network() -> None:
@@ -170,8 +171,8 @@ def test_a_report_that_is_kept_needs_the_right_to_write_it_even_where_nothing_el
     wanted = {f"{verb} {resource} reports" for verb in ("get", "create", "patch")}
     assert wanted <= rules(made)
     verify = permissions.reading(made, keeps=True)
-    writes = {(rule["verb"], rule["resource"], rule["namespace"]) for rule in verify} - {
-        (rule["verb"], rule["resource"], rule["namespace"]) for rule in permissions.reading(made, keeps=False)
+    writes = {(rule.verb, rule.resource, rule.namespace) for rule in verify} - {
+        (rule.verb, rule.resource, rule.namespace) for rule in permissions.reading(made, keeps=False)
     }
     assert writes == {("create", resource, "reports"), ("patch", resource, "reports")}
 
@@ -197,7 +198,7 @@ def test_helm_needs_rights_where_its_releases_are() -> None:
 def test_nothing_to_install_needs_no_right_to_install() -> None:
     seen = installed(whole(cluster()))
     made = whole(cluster(), seen)
-    assert {item["action"] for item in made["releases"].values()} == {"none"}
+    assert {item.action for item in made.releases.values()} == {"none"}
     told = rules(made)
     assert "list secrets" in told
     assert not [rule for rule in told if "secrets " in rule or "clusterroles" in rule]
@@ -223,9 +224,9 @@ def test_the_jobs_permissions(launcher: str, gang: bool) -> None:
 
 def test_missing_permissions_are_a_line_per_namespace() -> None:
     made = whole(cluster())
-    missing = [rule for rule in made["permissions"] if rule["namespace"] == "gpuops-rdma" or rule["verb"] == "list"]
+    missing = [rule for rule in made.permissions if rule.namespace == "gpuops-rdma" or rule.verb == "list"]
     told = permissions.texts(missing)
-    assert len(told) == len({rule["namespace"] for rule in missing})
+    assert len(told) == len({rule.namespace for rule in missing})
     (own,) = [line for line in told if line.startswith("in namespace gpuops-rdma: ")]
     assert "get, create, patch serviceaccounts, roles.rbac.authorization.k8s.io, " in own
     assert own.count("daemonsets.apps") == 1
@@ -234,8 +235,8 @@ def test_missing_permissions_are_a_line_per_namespace() -> None:
 
 def test_every_kind_of_ours_is_known_to_the_client() -> None:
     made = whole(cluster(), profile="guide-2024", topology="file")
-    assert made["objects"]["nccl_topology"]
-    for objects in made["objects"].values():
+    assert made.objects["nccl_topology"]
+    for objects in made.objects.values():
         assert all((item["apiVersion"], item["kind"]) in KINDS for item in objects)
 
 
@@ -247,22 +248,22 @@ def test_pull_secrets_reach_every_pod_that_we_decide_on(profile: str) -> None:
     made = whole(cluster(), profile=profile, image_pull_secrets=["one", "two"])
     assert faults(made) == {}
     names, pods = ["one", "two"], [{"name": "one"}, {"name": "two"}]
-    values = made["releases"]["gpu_operator"]["values"]
+    values = made.releases["gpu_operator"].values
     assert values["operator"]["imagePullSecrets"] == values["toolkit"]["imagePullSecrets"] == names
     assert values["node-feature-discovery"]["imagePullSecrets"] == pods
-    assert made["releases"]["batch"]["pull_secrets"] == names
-    network = made["releases"]["network_operator"]["values"]
+    assert list(made.releases["batch"].pull_secrets) == names
+    network = made.releases["network_operator"].values
     assert network["imagePullSecrets"] == network["operator"]["imagePullSecrets"] == names
-    daemonsets = [item for group in made["objects"].values() for item in group if item["kind"] == "DaemonSet"]
+    daemonsets = [item for group in made.objects.values() for item in group if item["kind"] == "DaemonSet"]
     assert len(daemonsets) == (1 if profile == "current" else 2)
     assert all(item["spec"]["template"]["spec"]["imagePullSecrets"] == pods for item in daemonsets)
-    policies = [item for group in made["objects"].values() for item in group if item["kind"] == "NicClusterPolicy"]
+    policies = [item for group in made.objects.values() for item in group if item["kind"] == "NicClusterPolicy"]
     for policy in policies:
         assert policy["spec"]["nvIpam"]["imagePullSecrets"] == names
         assert policy["spec"]["secondaryNetwork"]["multus"]["imagePullSecrets"] == names
-    assert made["tests"][0]["pull_secrets"] == names
+    assert list(made.tests[0].pull_secrets) == names
     plain = whole(cluster(), profile=profile)
-    assert "imagePullSecrets" not in json.dumps(plain["releases"])
+    assert "imagePullSecrets" not in json.dumps(to_dict(plain.releases))
 
 
 def images(tree: Any) -> set[str]:
@@ -281,23 +282,23 @@ def test_a_registry_of_ones_own(profile: str) -> None:
     asked = {"profile": profile, "image_registry": "mirror.example/x/", "images": {"nccl_test": "a.example/nccl:1"}}
     made = whole(cluster(), **asked)
     assert faults(made) == {}
-    objects = [item for group in made["objects"].values() for item in group]
+    objects = [item for group in made.objects.values() for item in group]
     found = images([item for item in objects if item["kind"] in ("DaemonSet", "NicClusterPolicy")])
-    found |= images(made["releases"]["gpu_operator"]["values"])
+    found |= images(made.releases["gpu_operator"].values)
     assert found and all(image.startswith("mirror.example/x/") for image in found), found
-    assert made["tests"][0]["image"] == "a.example/nccl:1", "what was asked for stays"
-    assert made["probe"] == {"image": "mirror.example/x/library/python:3.12-slim", "pull_secrets": []}
-    nfd = made["releases"]["gpu_operator"]["values"]["node-feature-discovery"]
+    assert made.tests[0].image == "a.example/nccl:1", "what was asked for stays"
+    assert made.probe == Probe("mirror.example/x/library/python:3.12-slim", ())
+    nfd = made.releases["gpu_operator"].values["node-feature-discovery"]
     assert nfd == {"image": {"repository": "mirror.example/x/nfd/node-feature-discovery"}}
-    assert made["releases"]["batch"]["image_registry"] == "mirror.example/x/"
-    volcano = whole(cluster(), **asked, launcher="volcano")["releases"]["batch"]
-    assert volcano["values"] == {"basic": {"image_registry": "mirror.example/x"}}
-    assert "mirror" not in json.dumps(whole(cluster(), profile=profile))
+    assert made.releases["batch"].image_registry == "mirror.example/x/"
+    volcano = whole(cluster(), **asked, launcher="volcano").releases["batch"]
+    assert volcano.values == {"basic": {"image_registry": "mirror.example/x"}}
+    assert "mirror" not in json.dumps(to_dict(whole(cluster(), profile=profile)))
 
 
 @pytest.mark.parametrize(("names", "warnings"), [(["one"], 0), (["one", "two"], 1)])
 def test_volcano_takes_one_pull_secret(names: list[str], warnings: int) -> None:
     made = whole(cluster(), launcher="volcano", image_pull_secrets=names)
-    assert made["releases"]["batch"]["values"] == {"basic": {"image_pull_secret": "one"}}
-    told = [item["found"] for item in made["findings"] if item["id"] == "plan.registry"]
+    assert made.releases["batch"].values == {"basic": {"image_pull_secret": "one"}}
+    told = [item.found for item in made.findings if item.id == "plan.registry"]
     assert len(told) == warnings and all("one, without two" in text for text in told)

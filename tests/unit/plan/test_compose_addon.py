@@ -22,34 +22,34 @@ def made(seen: Any = None, **asked: Any) -> dict[str, Any]:
 
 def test_releases_are_add_ons_and_need_no_rights_of_helm() -> None:
     plan = made()
-    assert plan["oke"] == {"cluster": CLUSTER, "region": "eu-frankfurt-1"} and not faults(plan)
+    assert plan.oke == {"cluster": CLUSTER, "region": "eu-frankfurt-1"} and not faults(plan)
     for stage, name in (("gpu_operator", "NvidiaGpuOperator"), ("network_operator", "NvidiaNetworkOperator")):
-        assert (plan["releases"][stage]["name"], plan["releases"][stage]["action"]) == (name, "enable")
-    assert [one["name"] for one in plan["releases"]["gpu_operator"]["addons"]] == [
+        assert (plan.releases[stage].name, plan.releases[stage].action) == (name, "enable")
+    assert [one.name for one in plan.releases["gpu_operator"].addons] == [
         "NodeFeatureDiscovery",
         "NvidiaGpuOperator",
     ]
-    assert plan["releases"]["batch"]["action"] == "install", "the batch system is no add-on"
+    assert plan.releases["batch"].action == "install", "the batch system is no add-on"
     helm = whole(cluster())
-    assert plan["namespaces"]["network_operator"] == helm["namespaces"]["network_operator"]
+    assert plan.namespaces.network_operator == helm.namespaces.network_operator
     # The MPI Operator is applied from its manifest, so what is left are its rights, not Helm's.
-    rules = {(rule["verb"], rule["resource"], rule["namespace"]) for rule in plan["permissions"]}
+    rules = {(rule.verb, rule.resource, rule.namespace) for rule in plan.permissions}
     assert ("create", "secrets", "gpu-operator") not in rules
 
 
 def test_the_policy_is_the_add_ons_and_gets_the_device_plugin_only() -> None:
     plan = made()
-    (policy,) = plan["objects"]["network_operator"]
+    (policy,) = plan.objects["network_operator"]
     assert objects.is_shared(policy) and list(policy["spec"]) == ["sriovDevicePlugin"]
     assert not objects.is_ours(policy), "teardown leaves it"
-    kinds = [item["kind"] for item in plan["objects"]["sriov"]]
+    kinds = [item["kind"] for item in plan.objects["sriov"]]
     assert "IPPool" in kinds and "NetworkAttachmentDefinition" in kinds
-    assert not made(mode="host")["objects"]["network_operator"]
-    assert "network_operator" not in made(mode="host")["releases"]
+    assert not made(mode="host").objects["network_operator"]
+    assert "network_operator" not in made(mode="host").releases
 
 
 def test_values_become_keys() -> None:
-    values = made(gpu_operator_values={"mig": {"strategy": "mixed"}})["releases"]["gpu_operator"]["values"]
+    values = made(gpu_operator_values={"mig": {"strategy": "mixed"}}).releases["gpu_operator"].values
     assert values["mig.strategy"] == "mixed" and values["cdi.enabled"] == "true"
 
 
@@ -59,8 +59,8 @@ def test_what_is_wrong_is_told_with_the_rest() -> None:
     helm = {"name": "gpu-operator", "namespace": "gpu-operator", "chart": "gpu-operator", "version": "v26.7.0"}
     more = {"status": "deployed", "revision": 1, "updated": "", "description": "", "values": {}, "secret": "s"}
     plan = made(survey(releases=[{**helm, **more, "app_version": ""}]))
-    refused = [item for item in plan["findings"] if item["id"] == "plan.release" and item["severity"] == "error"]
-    assert len(refused) == 1 and "second one beside Helm release gpu-operator/gpu-operator" in refused[0]["found"]
+    refused = [item for item in plan.findings if item.id == "plan.release" and item.severity == "error"]
+    assert len(refused) == 1 and "second one beside Helm release gpu-operator/gpu-operator" in refused[0].found
 
 
 def test_oracles_own_device_plugin_goes_when_the_add_on_comes() -> None:

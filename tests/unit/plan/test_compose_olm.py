@@ -22,28 +22,26 @@ def made(**wishes: Any) -> Any:
 
 def test_operators_come_through_olm_in_order() -> None:
     plan = made()
-    assert plan["install"] == "olm"
-    assert {stage: [one["package"] for one in wants] for stage, wants in plan["olm"].items()} == {
+    assert plan.install == "olm"
+    assert {stage: [one["package"] for one in wants] for stage, wants in plan.olm.items()} == {
         "gpu_operator": ["nfd", "gpu-operator-certified"],
         "network_operator": ["sriov-network-operator", "nvidia-network-operator"],
     }
-    assert plan["namespaces"]["gpu_operator"] == "nvidia-gpu-operator"
-    assert plan["namespaces"]["network_operator"] == "nvidia-network-operator"
-    assert {plan["releases"][key]["action"] for key in ("gpu_operator", "network_operator")} == {"olm"}
-    assert plan["releases"]["batch"]["action"] == "install"
+    assert plan.namespaces.gpu_operator == "nvidia-gpu-operator"
+    assert plan.namespaces.network_operator == "nvidia-network-operator"
+    assert {plan.releases[key].action for key in ("gpu_operator", "network_operator")} == {"olm"}
+    assert plan.releases["batch"].action == "install"
 
 
 def test_the_policys_values_are_the_plans_and_the_users_over_them() -> None:
-    values = made(gpu_operator_values={"mig": {"strategy": "mixed"}})["olm"]["gpu_operator"][-1]["resources"][0][
-        "values"
-    ]
+    values = made(gpu_operator_values={"mig": {"strategy": "mixed"}}).olm["gpu_operator"][-1]["resources"][0]["values"]
     assert values["driver"]["enabled"] is True
     assert values["mig"] == {"strategy": "mixed"}
 
 
 def test_a_version_can_be_pinned_and_come_from_another_catalog() -> None:
     asked = {"gpu_operator": {"csv": "gpu-operator-certified.v26.3.3", "source": "mirrored", "catalog_image": "r/i:1"}}
-    want = made(olm=asked)["olm"]["gpu_operator"][-1]
+    want = made(olm=asked).olm["gpu_operator"][-1]
     assert (want["csv"], want["source"], want["catalog_image"]) == (
         "gpu-operator-certified.v26.3.3",
         "mirrored",
@@ -66,24 +64,24 @@ def test_what_cannot_be_accepted(wishes: Any, subject: str, words: str) -> None:
 def test_olm_is_for_openshift() -> None:
     plan = whole(cluster(), install="olm")
     assert "is for OpenShift" in faults(plan)["rdma_install"]
-    assert plan["olm"] == {}
+    assert plan.olm == {}
 
 
 def test_pods_of_ours_are_admitted() -> None:
     """Each privileged namespace brings the right to use the privileged SecurityContextConstraints."""
-    for objects in made()["objects"].values():
+    for objects in made().objects.values():
         for place, obj in enumerate(objects):
             if obj["kind"] == "Namespace":
                 binding = objects[place + 1]
                 assert binding["metadata"]["namespace"] == obj["metadata"]["name"]
                 assert binding["roleRef"]["name"] == "system:openshift:scc:privileged"
                 assert binding["subjects"][0]["name"] == f"system:serviceaccounts:{obj['metadata']['name']}"
-    plain = whole(cluster())["objects"]
+    plain = whole(cluster()).objects
     assert not [obj for objects in plain.values() for obj in objects if obj["metadata"]["name"] == sriov.SCC]
 
 
 def test_rights_of_a_run_through_olm() -> None:
-    asked = {(rule["verb"], rule["resource"], rule["namespace"]) for rule in made()["permissions"]}
+    asked = {(rule.verb, rule.resource, rule.namespace) for rule in made().permissions}
     assert ("patch", "installplans", "nvidia-gpu-operator") in asked
     assert ("get", "packagemanifests", "openshift-marketplace") in asked
     assert not [rule for rule in asked if rule[1] == "secrets" and rule[0] == "list"]

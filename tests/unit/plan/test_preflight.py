@@ -29,11 +29,20 @@ def look(facts: Any = None, seen: Any = None, *, asked: Any = None, **changes: A
         survey=seen or survey(),
         nodes=facts,
         shapes=samples.SHAPES,
-        profile=samples.profile(made["profile"]),
+        profile=samples.profile(made.profile),
         wanted_crds=WANTED,
         pf_network="10.224.0.0/12",
     )
     return dataclasses.replace(base, **changes)
+
+
+def acting(view: preflight.Look, **actions: str) -> preflight.Look:
+    """With these actions of the releases, none for the others."""
+    releases = {
+        name: dataclasses.replace(release, action=actions.get(name, "none"))
+        for name, release in view.plan.releases.items()
+    }
+    return dataclasses.replace(view, plan=dataclasses.replace(view.plan, releases=releases))
 
 
 def found(view: preflight.Look, check: str) -> list[Finding]:
@@ -144,14 +153,10 @@ HELM = Finding("control-node.helm", "error", "Helm", "not found in PATH", ">= 3.
 
 def test_helm_is_asked_for_only_where_a_chart_is_installed() -> None:
     assert one(look(helm=[HELM]), "helm").found == "not found in PATH"
-    settled = look(helm=[HELM])
-    for release in settled.plan["releases"].values():
-        release["action"] = "none"
-    assert found(settled, "helm") == []
-    settled.plan["releases"]["batch"]["action"] = "install"
-    assert settled.plan["releases"]["batch"]["manifest"] and found(settled, "helm") == []
-    settled.plan["releases"]["gpu_operator"]["action"] = "upgrade"
-    assert len(found(settled, "helm")) == 1
+    assert found(acting(look(helm=[HELM])), "helm") == []
+    by_manifest = acting(look(helm=[HELM]), batch="install")
+    assert by_manifest.plan.releases["batch"].manifest and found(by_manifest, "helm") == []
+    assert len(found(acting(look(helm=[HELM]), batch="install", gpu_operator="upgrade"), "helm")) == 1
 
 
 def test_the_shared_rdma_plugin_only_troubles_sriov() -> None:
@@ -264,9 +269,7 @@ def test_room_is_what_other_pods_have_left(cores: float, gib: float, room: bool)
     assert ([item.found[-10:] for item in found(view, "controller-room")] == []) is room
     if not room:
         assert "10.140.9.1" in one(view, "controller-room").found
-    for release in view.plan["releases"].values():
-        release["action"] = "none"
-    assert found(view, "controller-room") == [], "what runs already has its place"
+    assert found(acting(view), "controller-room") == [], "what runs already has its place"
 
 
 @pytest.mark.parametrize(

@@ -69,14 +69,14 @@ def test_lists_begin_anew_when_their_version_is_compacted() -> None:
 
 
 def test_the_shapes_of_an_earlier_run_are_read_from_its_daemonset() -> None:
-    ours = whole(cluster(2, H100))["objects"]["vf_config"][-1]
+    ours = whole(cluster(2, H100)).objects["vf_config"][-1]
     strange = {**ours, "metadata": {**ours["metadata"], "labels": {}}}
     for item, shapes in ((ours, [H100]), (strange, [])):
         lists = {"/apis/apps/v1/deployments": {"items": []}, "/apis/apps/v1/daemonsets": {"items": [item]}}
         seen = survey.survey(Server({"/version": {}, "/apis": apis(), **lists}))
         assert seen["configured_shapes"] == shapes
         assert "shapes" not in seen["workloads"][0]
-    assert whole(cluster(2, A100), seen)["findings"] == []
+    assert whole(cluster(2, A100), seen).findings == ()
 
 
 def test_versions_that_are_served() -> None:

@@ -6,11 +6,13 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any, Optional
 from xml.etree import ElementTree
 
 import jsonschema
 import pytest
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Finding
 from ansible_collections.gpuops.rdma.plugins.module_utils._report import build
 from hypothesis import given
 from hypothesis import strategies as st
@@ -105,7 +107,7 @@ def test_all_pass_shows_a_table_and_a_curve() -> None:
 
 def test_a_node_that_lacks_a_vf_is_named_with_its_cause() -> None:
     planned = nodes(8)
-    planned[6]["excluded"] = "VFs: 15 of 16"
+    planned[6] = replace(planned[6], excluded="VFs: 15 of 16")
     seen = [samples.present(node) for node in planned]
     seen[6]["allocatable"][VF] = 15
     remedy = f"ansible-playbook gpuops.rdma.site --tags sriov -e rdma_nodes={BAD}"
@@ -268,8 +270,10 @@ def test_host_mode_asks_for_no_vf() -> None:
 
 def test_shared_and_cordoned_nodes_are_visible() -> None:
     planned = nodes(4)
-    planned[1].update(shared="time-slicing", gpus=32, excluded="its GPUs are shared (time-slicing, 4 replicas)")
-    planned[2]["excluded"] = "cordoned"
+    planned[1] = replace(
+        planned[1], shared="time-slicing", gpus=32, excluded="its GPUs are shared (time-slicing, 4 replicas)"
+    )
+    planned[2] = replace(planned[2], excluded="cordoned")
     seen = [samples.present(node) for node in planned]
     found = [samples.finding("10.140.0.3", "warning", "cordoned", stage="plan")]
     report = checked(samples.report(planned, seen=seen, findings=found))
@@ -301,10 +305,8 @@ def test_when_all_nodes_are_left_out_nothing_is_proven() -> None:
 def test_gpus_of_shared_nodes_are_counted_as_their_sharing_says() -> None:
     names = ("renamed", "mig", "short")
     renamed, mig, short = (samples.planned(name, shared="mps", excluded="shared") for name in names)
-    renamed.update(gpus=16, gpu_resource="nvidia.com/gpu.shared")
-    mig.update(gpus=None)
-    short.update(gpus=16)
-    planned = [*nodes(1), renamed, mig, short]
+    renamed = replace(renamed, gpus=16, gpu_resource="nvidia.com/gpu.shared")
+    planned = [*nodes(1), renamed, replace(mig, gpus=None), replace(short, gpus=16)]
     seen = [samples.present(node) for node in planned]
     seen[1]["allocatable"] = {"nvidia.com/gpu.shared": 16, VF: 16}
     seen[2]["allocatable"] = {GPU: 3, VF: 16}
@@ -318,7 +320,7 @@ def test_gpus_of_shared_nodes_are_counted_as_their_sharing_says() -> None:
 @pytest.mark.parametrize("severity", ["error", "unknown", "warning"])
 def test_a_finding_of_an_excluded_node_is_kept(severity: str) -> None:
     planned = nodes(3)
-    planned[0]["excluded"] = "GPUs: 7 of 8"
+    planned[0] = replace(planned[0], excluded="GPUs: 7 of 8")
     found = samples.finding("10.140.0.1", severity, "a word that must not be lost")
     report = checked(samples.report(planned, findings=[found]))
     entry = next(node for node in report["nodes"] if node["name"] == "10.140.0.1")
@@ -340,7 +342,7 @@ def test_a_finding_of_a_node_outside_the_plan_is_kept() -> None:
 def test_findings_of_the_plan_count_without_preflight() -> None:
     unknown = samples.finding("shape BM.GPU.H100.8", "unknown", "no source states its NCCL settings")
     built = build.build(
-        plan={**samples.plan(nodes(1)), "findings": [unknown]},
+        plan=samples.plan(nodes(1), findings=(Finding(**unknown),)),
         stages=samples.stages(),
         nodes=[samples.present(node) for node in nodes(1)],
         findings=[unknown],
@@ -462,7 +464,7 @@ def test_the_result_of_an_earlier_run_proves_nothing_about_a_changed_cluster(mor
 
 def test_two_shapes_need_two_results() -> None:
     planned = nodes(4)
-    planned[2]["shape"] = planned[3]["shape"] = "BM.GPU.H200.8"
+    planned[2:4] = [replace(node, shape="BM.GPU.H200.8") for node in planned[2:4]]
     first, second = samples.names(4)[:2], samples.names(4)[2:]
     one = samples.nccl(samples.simulated(first), first)
     two = samples.nccl(samples.simulated(second, "BM.GPU.H200.8", slow=0.5), second, "BM.GPU.H200.8")
@@ -489,7 +491,7 @@ def test_a_thousand_nodes() -> None:
     seen = [samples.present(node) for node in planned]
     for index in range(0, 1000, 33):
         seen[index]["allocatable"][VF] = 15
-        planned[index]["excluded"] = "VFs: 15 of 16"
+        planned[index] = replace(planned[index], excluded="VFs: 15 of 16")
     report = checked(samples.report(planned, seen=seen))
     assert report["verdict"] == "fail"
     assert report["reason"].startswith("31 of 1000 nodes: 10.140.0.1, 10.140.0.34, 10.140.0.67 and 28 more (")
@@ -501,7 +503,7 @@ def test_a_thousand_nodes() -> None:
 
 def test_credentials_in_chart_values_are_hidden() -> None:
     values = {"registry": {"password": "hunter2", "imagePullSecrets": ["pull"]}, "licensing": {"secretName": "lic"}}
-    report = checked(samples.report(nodes(1), releases={"gpu_operator": {"version": "v1", "values": values}}))
+    report = checked(samples.report(nodes(1), releases={"gpu_operator": samples.release("v1", **values)}))
     kept = report["plan"]["releases"]["gpu_operator"]["values"]
     assert "hunter2" not in json.dumps(report)
     assert kept["registry"]["imagePullSecrets"] == ["pull"]

@@ -22,7 +22,7 @@ NODES = [samples.planned(name, index) for index, name in enumerate(samples.names
 
 def made(slow: float = 1.0, when: str = "2026-01-01T00:00:00Z", nodes: Any = None, **more: Any) -> Json:
     planned = copy.deepcopy(NODES if nodes is None else nodes)
-    good = [node["name"] for node in planned if not node["excluded"]]
+    good = [node.name for node in planned if not node.excluded]
     result = {**samples.nccl(samples.simulated(good, slow=slow), good), "made": when}
     return samples.report(planned, results=[result], **more)
 
@@ -66,7 +66,7 @@ def test_another_number_of_nodes_is_not_compared() -> None:
     assert found["nccl"][0]["change"] == "not_comparable"
     assert found["nccl"][0]["why"] == "4 nodes then, 2 now"
     assert found["nccl"][0]["rows"] == [] and found["nccl"][0]["percent"] is None
-    assert {(item["name"], item["change"]) for item in found["nodes"]} == {(node["name"], "gone") for node in NODES[2:]}
+    assert {(item["name"], item["change"]) for item in found["nodes"]} == {(node.name, "gone") for node in NODES[2:]}
     assert found["verdict"] == "worse"
 
 
@@ -87,9 +87,9 @@ def test_nodes_that_changed_are_told_worst_first() -> None:
     found = compare.compare(OLD, made(when=LATER, seen=seen))
     assert found["verdict"] == "worse"
     (node,) = found["nodes"]
-    assert (node["name"], node["change"], node["old"], node["new"]) == (NODES[2]["name"], "worse", "pass", "fail")
+    assert (node["name"], node["change"], node["old"], node["new"]) == (NODES[2].name, "worse", "pass", "fail")
     assert node["found"] == f"15 of 16 {samples.VF} allocatable"
-    assert f"1 node got worse: {NODES[2]['name']}" in found["reason"]
+    assert f"1 node got worse: {NODES[2].name}" in found["reason"]
     assert compare.compare(made(when=LATER, seen=seen), OLD)["nodes"][0]["change"] == "better"
 
 

@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import time
 from collections import Counter
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any, Optional
@@ -98,7 +99,7 @@ def many(number: int) -> dict[str, Any]:
     seen = [samples.present(node) for node in planned]
     for index in range(0, number, 33):
         seen[index]["allocatable"][samples.VF] = 15
-        planned[index]["excluded"] = "VFs: 15 of 16"
+        planned[index] = replace(planned[index], excluded="VFs: 15 of 16")
     return samples.report(planned, seen=seen)
 
 

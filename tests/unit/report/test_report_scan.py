@@ -13,6 +13,7 @@ from typing import Any
 import jsonschema
 import pytest
 from ansible_collections.gpuops.rdma.plugins.action import report as action
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Locality
 from ansible_collections.gpuops.rdma.plugins.module_utils._report import build, scan_chart
 from support import report_samples as samples
 
@@ -185,9 +186,9 @@ def test_when_everything_is_slow_the_pictures_stay_few(large: Json) -> None:
 
 
 def test_more_blocks_than_fit_keep_the_bad_ones() -> None:
-    planned = [samples.planned(name, locality={**samples.planned("x")["locality"], "local_block": f"b{index // 2:03d}"})
+    planned = [samples.planned(name, locality=Locality(network_block="nb-2", local_block=f"b{index // 2:03d}"))
                for index, name in enumerate(samples.names(200))]  # fmt: skip
-    report = samples.report(planned, scans=[samples.scan(planned, slow=[planned[199]["name"]])])
+    report = samples.report(planned, scans=[samples.scan(planned, slow=[planned[199].name])])
     blocks = scan_chart.maps(report["scan"][0])[0]
     assert len(blocks["labels"]) == scan_chart.MOST and "b099" in [label["text"] for label in blocks["labels"]]
 

@@ -20,6 +20,7 @@ from ansible.template import Templar, trust_as_template
 from ansible_collections.gpuops.rdma.plugins.action import gpu_serving, gpu_sharing, gpu_taints, gpu_uses, vgpu
 from ansible_collections.gpuops.rdma.plugins.module_utils._common import argspec
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Probe
 from ansible_collections.gpuops.rdma.plugins.module_utils._specs.plan import SPEC
 from support import plan_samples
 from support.paths import ROOT
@@ -252,8 +253,8 @@ def test_images_may_be_json_text_and_the_host_checks_take_theirs_from_the_plan()
     wanted = {"vf_config": "r.example/python:3.12", "nccl_test": "r.example/nccl:1"}
     for given in (wanted, json.dumps(wanted)):
         made = plan_samples.whole(plan_samples.cluster(), images=plan_images(given), image_pull_secrets=["s"])
-        assert made["probe"] == {"image": "r.example/python:3.12", "pull_secrets": ["s"]}
-        assert made["tests"][0]["image"] == "r.example/nccl:1"
+        assert made.probe == Probe("r.example/python:3.12", ("s",))
+        assert made.tests[0].image == "r.example/nccl:1"
     with pytest.raises(InputError, match="'images' is of type str and we were unable to convert to dict"):
         plan_images("vf_config: r.example/python:3.12")
     unknown = plan_samples.whole(plan_samples.cluster(), images=plan_images('{"vfconfig": "x"}'))

@@ -1,0 +1,291 @@
+# Copyright: gpuops.rdma contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The plan: everything that a run will do, as frozen values. PRIVATE to the collection.
+
+``plan.json`` is ``to_dict(plan)``; ``Plan.from_json`` reads it strictly. Kubernetes objects and chart values stay JSON.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Callable, Optional, TypeVar
+
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.codec import decode
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import DataError, InputError
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.findings import finding
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Finding, Json, Locality
+
+T = TypeVar("T")
+SCHEMA_VERSION = 2
+INSTALLS = ("install", "upgrade", "adopt")
+"""Actions of a release by which something is installed."""
+INPUT = "plan.input"
+"""Id of the finding about an input that cannot be accepted."""
+
+
+def input_fault(subject: str, found: str) -> Finding:
+    """Something that the user gave and that cannot be accepted."""
+    return finding(INPUT, subject, found)
+
+
+class Faults:
+    """Inputs that cannot be accepted, for one list: the plan goes on without what they spoil."""
+
+    def __init__(self) -> None:
+        self.findings: list[Finding] = []
+
+    def attempt(self, subject: str, call: Callable[[], T]) -> Optional[T]:
+        """What ``call`` returns; None where it raises InputError or DataError, which is then a finding."""
+        try:
+            return call()
+        except (InputError, DataError) as error:
+            head, *faults = str(error).split("\n- ")
+            self.findings += [input_fault(subject, text) for text in faults or [head]]
+            return None
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What was chosen, and why."""
+
+    what: str
+    value: Any
+    why: str
+
+
+@dataclass(frozen=True)
+class PlannedShape:
+    """A shape of the run: what each of its ``nodes`` has."""
+
+    nodes: int = 0
+    gpus: int = 0
+    vfs: int = 0
+    gpu_model: str = ""
+    pf_id: str = ""
+    vf_id: str = ""
+    mtu: Optional[int] = None
+    nic_gbytes: Optional[float] = None
+    """GB/s of all RDMA ports together."""
+
+
+@dataclass(frozen=True)
+class Node:
+    """A GPU node of the run."""
+
+    name: str
+    shape: str
+    gpu_resource: str = "nvidia.com/gpu"
+    gpus: Optional[int] = None
+    """How many of ``gpu_resource`` must be allocatable; None where the node does not say (MIG)."""
+    vfs: int = 0
+    cpu: float = 0.0
+    """Allocatable cores."""
+    memory: int = 0
+    """Allocatable bytes."""
+    shared: str = ""
+    """``time-slicing``, ``mps``, ``mig``, or "" for whole GPUs."""
+    isolation: str = ""
+    memory_gb: dict[str, float] = field(default_factory=dict)
+    """Resource -> GB (1e9 bytes) of one shared part."""
+    locality: Locality = field(default_factory=Locality)
+    excluded: str = ""
+    """Why it takes no part in the test; "" = it does."""
+
+
+@dataclass(frozen=True)
+class Namespaces:
+    gpu_operator: str = "gpu-operator"
+    network_operator: str = "nvidia-network-operator"
+    own: str = "gpuops-rdma"
+    """Of the VF configuration."""
+    job: str = "gpuops-nccl"
+
+
+@dataclass(frozen=True)
+class Resources:
+    """Names of extended resources."""
+
+    gpu: str = "nvidia.com/gpu"
+    vf: str = ""
+
+
+@dataclass(frozen=True)
+class IpPool:
+    name: str = "gpuops-rdma"
+    subnet: str = ""
+
+
+@dataclass(frozen=True)
+class Probe:
+    """The pods that check the hosts."""
+
+    image: str = ""
+    pull_secrets: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class ReportKeep:
+    """Where report.html is kept besides its folder; ``keep``: none, configmap, secret, object_storage or artifact."""
+
+    keep: str = "none"
+    namespace: str = "gpuops-nccl"
+
+
+@dataclass(frozen=True)
+class Addon:
+    """An add-on of OKE as it is to be."""
+
+    name: str
+    version: str
+    asked: bool
+    """The user named the version."""
+    configuration: dict[str, str]
+    own: tuple[str, ...]
+    """Keys of the configuration that the user gave."""
+    namespace: str
+    chart: str
+    images: tuple[str, ...]
+    optional: bool
+
+
+@dataclass(frozen=True)
+class Release:
+    """One operator as it is to be, and what is to be done about it.
+
+    ``action``: install, upgrade, adopt, none, refuse; enable, configure, wait for add-ons of OKE; olm.
+    """
+
+    name: str
+    namespace: str
+    chart: str
+    version: str
+    operator: str = ""
+    ref: str = ""
+    repo: str = ""
+    manifest: str = ""
+    """Path or address of a manifest that is applied in place of a chart."""
+    values: Json = field(default_factory=dict)
+    images: tuple[str, ...] = ()
+    """Names of the operator's own images: a Deployment that runs one is this operator."""
+    keep: bool = False
+    """What is there is never changed."""
+    image_registry: str = ""
+    pull_secrets: tuple[str, ...] = ()
+    """``image_registry``, ``pull_secrets``: for the pods of a manifest."""
+    present: Json = field(default_factory=dict)
+    """The Helm release that is there, without its values; {} = none."""
+    action: str = ""
+    why: str = ""
+    warnings: tuple[str, ...] = ()
+    addons: tuple[Addon, ...] = ()
+
+    @property
+    def installs(self) -> bool:
+        return self.action in INSTALLS
+
+
+@dataclass(frozen=True)
+class NcclTest:
+    """The test of one shape; ``limit``: at most so many nodes, 0 = all. ``topology``: key of its file in the topology
+    ConfigMap, "" without one. ``mpi``: major version of Open MPI. ``deadline`` in seconds."""
+
+    name: str
+    shape: str
+    collective: str = "all_reduce"
+    collectives: tuple[str, ...] = ("all_reduce",)
+    limit: int = 0
+    gpus_per_node: int = 8
+    vfs_per_node: int = 0
+    min_bytes: str = "8"
+    max_bytes: str = "8G"
+    image: str = ""
+    mpi: int = 4
+    gang: bool = False
+    pull_secrets: tuple[str, ...] = ()
+    queue: str = "default"
+    kueue_queue: str = ""
+    env: dict[str, str] = field(default_factory=dict)
+    hca: str = ""
+    algo: str = ""
+    topology: str = ""
+    interface: str = "eth0"
+    deadline: int = 1800
+
+
+@dataclass(frozen=True)
+class Permission:
+    """A rule for SelfSubjectAccessReview; ``namespace`` "" = the whole cluster."""
+
+    verb: str
+    group: str
+    resource: str
+    namespace: str
+
+
+@dataclass(frozen=True)
+class Plan:
+    """docs/architecture.md lists the fields. ``Plan()`` is the plan of a run that has none."""
+
+    schema_version: int = SCHEMA_VERSION
+    simulated: bool = False
+    platform: str = ""
+    server_version: str = ""
+    profile: str = ""
+    mode: str = ""
+    launcher: str = ""
+    install: str = ""
+    driver: str = ""
+    ofed: str = ""
+    peermem: bool = False
+    expected_nodes: int = 0
+    wanted_shapes: tuple[str, ...] = ()
+    decisions: tuple[Decision, ...] = ()
+    findings: tuple[Finding, ...] = ()
+    shapes: dict[str, PlannedShape] = field(default_factory=dict)
+    nodes: tuple[Node, ...] = ()
+    namespaces: Namespaces = field(default_factory=Namespaces)
+    resources: Resources = field(default_factory=Resources)
+    ip_pool: IpPool = field(default_factory=IpPool)
+    network_attachment: str = "gpuops-nccl/rdma-vf"
+    set_netns: bool = False
+    host_checks: bool = False
+    probe: Probe = field(default_factory=Probe)
+    report_keep: ReportKeep = field(default_factory=ReportKeep)
+    restart_plugin: str = ""
+    releases: dict[str, Release] = field(default_factory=dict)
+    oke: Json = field(default_factory=dict)
+    olm: dict[str, tuple[Json, ...]] = field(default_factory=dict)
+    crds: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    objects: dict[str, tuple[Json, ...]] = field(default_factory=dict)
+    tests: tuple[NcclTest, ...] = ()
+    permissions: tuple[Permission, ...] = ()
+
+    @classmethod
+    def from_json(cls, document: Json) -> Plan:
+        """The plan of a ``plan.json``. DataError with the field's path for a damaged one, and for another version's."""
+        version = document.get("schema_version")
+        if version != SCHEMA_VERSION:
+            raise DataError(f"schema_version {version!r}, and this version of the collection reads {SCHEMA_VERSION}")
+        return decode(cls, document)
+
+    @property
+    def faults(self) -> list[str]:
+        """Inputs that cannot be accepted; a plan with any is for preflight and the report alone."""
+        return [f"{item.subject}: {item.found}" for item in self.findings if item.id == INPUT]
+
+    @property
+    def operators(self) -> tuple[str, ...]:
+        """Releases that bring the node's devices; the batch system is beside them."""
+        return ("gpu_operator", "network_operator") if self.mode == "sriov" else ("gpu_operator",)
+
+    @property
+    def network(self) -> str:
+        """The NetworkAttachmentDefinition as pods in the job namespace name it: ``name``, or ``namespace/name``."""
+        place, _sep, name = self.network_attachment.rpartition("/")
+        return name if place in ("", self.namespaces.job) else f"{place}/{name}"
+
+    def test_nodes(self, shape: str, limit: int = 0) -> list[str]:
+        """Names of the shape's nodes that take part in the test, at most ``limit`` where that is not 0."""
+        names = [node.name for node in self.nodes if node.shape == shape and not node.excluded]
+        return names[:limit] if limit else names

@@ -1,0 +1,84 @@
+# Copyright: gpuops.rdma contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What a plan is made of: the user's options, and what the cluster and the data files say. PRIVATE."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json, NodeFacts, Shape
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import ReportKeep
+
+
+@dataclass(frozen=True)
+class Options:
+    """The options of gpuops.rdma.plan, which documents them, under the same names."""
+
+    profile: str
+    mode: str
+    launcher: str
+    install: str
+    platform: str
+    driver: str
+    ofed: str
+    shapes: tuple[str, ...]
+    nodes: tuple[str, ...]
+    expected_nodes: int
+    resource: str
+    job_namespace: str
+    own_namespace: str
+    ip_pool_subnet: str
+    set_netns: bool
+    host_checks: bool
+    report_keep: ReportKeep
+    release_resume: bool
+    gpu_operator_values: Any
+    network_operator_values: Any
+    charts: Json
+    oci: Json
+    olm: Json
+    images: dict[str, str]
+    image_registry: str
+    image_pull_secrets: tuple[str, ...]
+    collectives: tuple[str, ...]
+    queue: str
+    kueue_queue: str
+    test_nodes: int
+    min_bytes: str
+    max_bytes: str
+    test_timeout: int
+    topology: str
+    topology_file: str
+    interface: str
+
+    @classmethod
+    def of(cls, args: Mapping[str, Any]) -> Options:
+        """From the arguments of the action, checked by its spec."""
+        given = {field.name: args[field.name] for field in fields(cls)}
+        for name, value in given.items():
+            if isinstance(value, list):
+                given[name] = tuple(value)
+        return cls(**{**given, "report_keep": ReportKeep(**(given["report_keep"] or {}))})
+
+    def values(self, operator: str) -> Any:
+        """The user's chart values of an operator, in any form that ``releases.as_values`` takes."""
+        return {"gpu_operator": self.gpu_operator_values, "network_operator": self.network_operator_values}.get(
+            operator
+        )
+
+
+@dataclass(frozen=True)
+class Given:
+    """Everything that a plan follows from."""
+
+    options: Options
+    survey: Json
+    """See ``_plan.survey``."""
+    facts: Sequence[NodeFacts]
+    shapes: dict[str, Shape]
+    profile: Json
+    now: float
+    """Seconds since the epoch."""

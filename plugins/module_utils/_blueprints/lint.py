@@ -1,10 +1,10 @@
 # Copyright: gpuops.rdma contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Blueprints of OCI AI Blueprints, judged before they are sent. PRIVATE to the collection.
+"""Checks of blueprints for OCI AI Blueprints before they are sent. PRIVATE to the collection.
 
-The server accepts a pool without its RDMA flag and makes one without RDMA, which only deletion mends; its JSON schema
-does not see that. Rules and their sources: files/oci/blueprints.yml.
+The server accepts a pool without its RDMA flag and creates one without RDMA, which only recreating it fixes; its JSON
+schema does not catch that. Rules and their sources: files/oci/blueprints.yml.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ Findings = Iterator[Finding]
 
 @dataclass(frozen=True)
 class Around:
-    """What is known besides the documents; empty = unknown, and then nothing is demanded of it.
+    """Facts besides the documents; empty = unknown, and not checked.
 
-    ``rdma``: False accepts pools of RDMA shapes without RDMA. ``pools``: name -> nodes, of pools that are there.
-    ``names``: deployments that are there. ``images``: OCID -> ``{compartment, os}``. ``gpus``: shape -> GPUs.
+    ``rdma``: False accepts pools of RDMA shapes without RDMA. ``pools``: existing pools, name -> nodes.
+    ``names``: existing deployments. ``images``: OCID -> ``{compartment, os}``. ``gpus``: shape -> GPUs.
     ``nodes``: names of the cluster's nodes. ``secrets``: names of its Secrets. ``mig``: MIG layouts of shared pools.
     """
 
@@ -57,9 +57,9 @@ class Around:
 
 
 def lint(documents: Union[Json, Sequence[Json]], facts: Json, around: Optional[Around] = None) -> list[Finding]:
-    """Everything wrong with one document or several that are to be sent together, in order.
+    """All faults of one document, or of several to be sent together, in order.
 
-    Severity ``error``: the server refuses it, or does something else than meant; ``warning``: worth a look.
+    Severity ``error``: the server refuses it, or does something unintended; ``warning``: worth checking.
     """
     around = around or Around()
     found: list[Finding] = []
@@ -75,6 +75,7 @@ def lint(documents: Union[Json, Sequence[Json]], facts: Json, around: Optional[A
 
 
 def accepted(findings: Sequence[Finding]) -> bool:
+    """Whether no finding is an error."""
     return not any(item.severity == "error" for item in findings)
 
 
@@ -82,7 +83,7 @@ def accepted(findings: Sequence[Finding]) -> bool:
 
 
 def _unpack(document: Any, facts: Json, payloads: list[Json]) -> Findings:
-    """Payloads of a document go to ``payloads``; a group's own faults come out."""
+    """Appends a document's payloads to ``payloads``; yields the faults of the document itself."""
     if not isinstance(document, Mapping):
         yield finding("blueprint.document", "document", f"{type(document).__name__}", expected="a JSON object")
     elif "deployment_group" in document:
@@ -228,7 +229,7 @@ def _typed(path: str, value: Any, kind: Any, subject: str) -> Findings:
             )
     elif isinstance(kind, Mapping) and "list" in kind:
         if not isinstance(value, list):
-            yield finding("blueprint.schema", subject, f"{path} is {_told(value)}", expected="a list")
+            yield finding("blueprint.schema", subject, f"{path} is {_shown(value)}", expected="a list")
             return
         for index, item in enumerate(value):
             yield from _typed(f"{path}[{index}]", item, kind["list"], subject)
@@ -236,19 +237,22 @@ def _typed(path: str, value: Any, kind: Any, subject: str) -> Findings:
         yield from _object(path, value, dict(kind), subject)
     elif kind == "labels":
         if not isinstance(value, Mapping):
-            yield finding("blueprint.schema", subject, f"{path} is {_told(value)}", expected="an object")
+            yield finding("blueprint.schema", subject, f"{path} is {_shown(value)}", expected="an object")
             return
         for key, item in value.items():
             if not isinstance(item, str):
                 yield finding(
-                    "blueprint.schema", subject, f"{path}.{key} is {_told(item)}", expected="a text, in quotation marks"
+                    "blueprint.schema",
+                    subject,
+                    f"{path}.{key} is {_shown(item)}",
+                    expected="a text, in quotation marks",
                 )
     elif not _is(value, kind):
         kinds = [kind] if isinstance(kind, str) else kind
         yield finding(
             "blueprint.schema",
             subject,
-            f"{path} is {_told(value)}",
+            f"{path} is {_shown(value)}",
             expected=" or ".join(kinds),
             remedy=_hint(value, kinds),
         )
@@ -256,7 +260,7 @@ def _typed(path: str, value: Any, kind: Any, subject: str) -> Findings:
 
 def _object(path: str, value: Any, kind: Json, subject: str) -> Findings:
     if not isinstance(value, Mapping):
-        yield finding("blueprint.schema", subject, f"{path} is {_told(value)}", expected="an object")
+        yield finding("blueprint.schema", subject, f"{path} is {_shown(value)}", expected="an object")
         return
     for key in kind.get("required", ()):
         if key not in value:
@@ -285,11 +289,11 @@ def _is(value: Any, kind: Union[str, Sequence[str]]) -> bool:
     if isinstance(value, bool):
         return "boolean" in kinds
     if isinstance(value, float) and value.is_integer() and "integer" in kinds:
-        return True  # JSON does not tell 8 from 8.0
+        return True  # JSON does not distinguish 8 from 8.0
     return any(isinstance(value, _TYPES[item]) for item in kinds)
 
 
-def _told(value: Any) -> str:
+def _shown(value: Any) -> str:
     shown = repr(value) if isinstance(value, (str, int, float, bool)) else type(value).__name__
     return f"the text {shown}" if isinstance(value, str) else shown
 
@@ -308,14 +312,16 @@ class _Rules:
     pools: Mapping[str, int]
     subject: str
     wrong: frozenset[str]
-    """Fields of the wrong type: told already."""
+    """Fields of the wrong type, which are reported already."""
 
     def missing(self, key: str) -> bool:
+        """Whether the field is absent; not for one of the wrong type, which is reported already."""
         return key not in self.payload and key not in self.wrong
 
     # ---- pools
 
     def pool(self) -> Findings:
+        """Rules of a shared node pool."""
         shape = self.payload.get("shared_node_pool_shape", "")
         for key, rule in (
             ("shared_node_pool_shape", "blueprint.shape"),
@@ -345,6 +351,7 @@ class _Rules:
             )
 
     def rdma_pool(self) -> Findings:
+        """Rules of a shared node pool with RDMA: size, availability domain, image."""
         size = self.payload.get("shared_node_pool_size")
         if size is not None and size < 2:
             yield finding("blueprint.pool-size", self.subject, f"{size} nodes with RDMA", expected="two or more")
@@ -352,6 +359,7 @@ class _Rules:
         yield from self.image()
 
     def shape(self, shape: str, rdma: bool) -> Findings:
+        """Whether the shape is supported, and has RDMA if that is requested."""
         if shape in self.facts["refused_shapes"]:
             yield finding(
                 "blueprint.shape",
@@ -372,6 +380,7 @@ class _Rules:
             )
 
     def domain(self) -> Findings:
+        """Whether the availability domain has its full name and belongs to tenancy and region."""
         name = self.payload.get("recipe_availability_domain")
         full = "its full name with the tenancy's prefix, e.g. TrcQ:EU-FRANKFURT-1-AD-3"
         if name is None:
@@ -400,6 +409,7 @@ class _Rules:
             )
 
     def image(self) -> Findings:
+        """Whether the node image is an OCID of an Ubuntu image of the pool's region."""
         ocid = self.payload.get("recipe_node_image_ocid")
         if ocid is None:
             if self.missing("recipe_node_image_ocid"):
@@ -447,6 +457,7 @@ class _Rules:
             )
 
     def domain_region(self) -> str:
+        """The region in the availability domain's name; "" if it cannot be read."""
         match = _AD.fullmatch(self.payload.get("recipe_availability_domain", ""))
         return self.region(match["region"]) if match else ""
 
@@ -458,6 +469,7 @@ class _Rules:
     # ---- users of a pool
 
     def consumer(self) -> Findings:
+        """Rules of a service or job that uses a shared pool."""
         payload, count = self.payload, self.payload.get(NODES)
         on, shape = payload.get(RDMA, False), payload.get("recipe_node_shape", "")
         yield from self.shape(shape, on)
@@ -478,6 +490,7 @@ class _Rules:
         yield from self.mig()
 
     def secrets(self) -> Findings:
+        """Whether the Secrets named exist in the cluster."""
         named = [item.get("secret_name") for item in self.payload.get("recipe_environment_secrets") or []]
         for name in dict.fromkeys([self.payload.get("recipe_container_secret_name"), *named]):
             if name and self.around.secrets and name not in self.around.secrets:
@@ -487,6 +500,7 @@ class _Rules:
                 )
 
     def mig(self) -> Findings:
+        """Whether a shared pool has the MIG profile; RDMA excludes MIG."""
         asked = self.payload.get("mig_resource_request")
         if asked and self.payload.get(RDMA):
             yield finding(
@@ -505,6 +519,7 @@ class _Rules:
             )
 
     def many(self, count: int, on: bool, shape: str) -> Findings:
+        """Rules of deployments over several nodes: flag, number of nodes, image."""
         if count < 2 and on:
             yield finding(
                 "blueprint.nodes",
@@ -538,14 +553,17 @@ class _Rules:
             )
 
     def node_gpus(self, shape: str) -> Findings:
+        """Whether the shape has as many GPUs per node."""
         count, most = self.gpu_count(), self.around.gpus.get(shape)
         if count is not None and most is not None and count > most:
             yield finding("blueprint.gpus", self.subject, f"{count} GPUs per node", expected=f"{shape} has {most}")
 
     def gpu_count(self) -> Optional[int]:
+        """GPUs per node, of either vendor; None if not set."""
         return self.payload.get("recipe_nvidia_gpu_count", self.payload.get("recipe_amd_gpu_count"))
 
     def parallel(self, nodes: int) -> Findings:
+        """Whether tensor x pipeline parallelism equals nodes x GPUs."""
         args = [str(item) for item in self.payload.get("recipe_container_command_args") or []]
         tensor, pipeline, gpus = _number(args, _TENSOR), _number(args, _PIPELINE), self.gpu_count()
         if gpus is None or (tensor is None and pipeline is None) or (tensor or 1) * (pipeline or 1) == nodes * gpus:
@@ -561,6 +579,7 @@ class _Rules:
     # ---- nodes that are added
 
     def update(self) -> Findings:
+        """Rules of a blueprint that adds a node: its name and labels."""
         name = self.payload.get("recipe_node_name")
         if name is None:
             if self.missing("recipe_node_name"):

@@ -151,16 +151,16 @@ def _placed(name: str, pods: Sequence[Pod], labelled: set[str], expected: Expect
 
 
 def _logged(name: str, transports: Sequence[Json], expected: Expected) -> Iterator[Finding]:
-    told = [item for item in transports if item]
+    logged = [item for item in transports if item]
     if not expected.logged:
         return
-    if not any(item.get("net") or item.get("channels") for item in told):
+    if not any(item.get("net") or item.get("channels") for item in logged):
         yield finding(
-            "blueprint.proof-log", name, "no line of NCCL tells of its network", expected="NET/IB with GDRDMA"
+            "blueprint.proof-log", name, "NCCL logged nothing about its network", expected="NET/IB with GDRDMA"
         )
         return
-    channels = _channels(told)
-    if any(way.startswith("NET/Socket") for way in channels) or any(item.get("net") == "Socket" for item in told):
+    channels = _channels(logged)
+    if any(way.startswith("NET/Socket") for way in channels) or any(item.get("net") == "Socket" for item in logged):
         yield finding("blueprint.proof-net", name, "NCCL used TCP sockets (NET/Socket)", expected="NET/IB")
         return
     if not any(way.startswith("NET/IB") for way in channels):
@@ -173,21 +173,21 @@ def _logged(name: str, transports: Sequence[Json], expected: Expected) -> Iterat
             severity="unknown",
         )
         return
-    off = sorted({hca for item in told for hca, on in (item.get("gdr") or {}).items() if not on})
-    slow = sorted({host for item in told for host in item.get("no_gdr_hosts") or []})
+    off = sorted({hca for item in logged for hca, on in (item.get("gdr") or {}).items() if not on})
+    slow = sorted({host for item in logged for host in item.get("no_gdr_hosts") or []})
     if off or slow or "NET/IB" in channels:
         where = f" on {', '.join(slow[:5])}" if slow else ""
         found = f"NET/IB without GDRDMA{where}: data went through host memory"
         yield finding("blueprint.proof-gdr", name, found, expected="NET/IB with GDRDMA")
-    hosts = {host for item in told for group in item.get("hcas_by_host") or [] for host in group["hosts"]}
+    hosts = {host for item in logged for group in item.get("hcas_by_host") or [] for host in group["hosts"]}
     if len(hosts) < expected.nodes:
         found = f"NCCL's lines are of {len(hosts)} hosts"
         yield finding("blueprint.proof-hosts", name, found, expected=f"of all {expected.nodes} nodes")
 
 
-def _channels(told: Sequence[Json]) -> dict[str, int]:
+def _channels(logged: Sequence[Json]) -> dict[str, int]:
     found: dict[str, int] = {}
-    for item in told:
+    for item in logged:
         for way, count in (item.get("channels") or {}).items():
             found[way] = found.get(way, 0) + int(count)
     return found
@@ -195,13 +195,13 @@ def _channels(told: Sequence[Json]) -> dict[str, int]:
 
 def summary(transports: Sequence[Json]) -> Json:
     """Of all logs: ``net``, channels by way, HCAs, hosts."""
-    told = [item for item in transports if item]
-    nets = sorted({str(item["net"]) for item in told if item.get("net")})
-    hosts = {host for item in told for group in item.get("hcas_by_host") or [] for host in group["hosts"]}
+    logged = [item for item in transports if item]
+    nets = sorted({str(item["net"]) for item in logged if item.get("net")})
+    hosts = {host for item in logged for group in item.get("hcas_by_host") or [] for host in group["hosts"]}
     return {
         "net": "Socket" if "Socket" in nets else nets[0] if nets else "",
-        "channels": _channels(told),
-        "hcas": max((len(item.get("hcas") or []) for item in told), default=0),
+        "channels": _channels(logged),
+        "hcas": max((len(item.get("hcas") or []) for item in logged), default=0),
         "hosts": sorted(hosts)[:20],
     }
 

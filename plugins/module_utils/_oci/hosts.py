@@ -1,7 +1,7 @@
 # Copyright: gpuops.rdma contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Bare metal hosts of OCI beside the nodes of a cluster: where they stand, how they are. PRIVATE to the collection.
+"""Bare metal hosts of OCI matched with the nodes of a cluster: place and health. PRIVATE to the collection.
 
 Documents are plain dicts with the SDK's attribute names (2.189): ``hosts`` of list_compute_hosts, ``metal`` of
 list_compute_capacity_topology_compute_bare_metal_hosts, ``faults`` of get_compute_host. Topology OCIDs are shown by
@@ -21,14 +21,14 @@ SUFFIX = 11
 PLACES = ("hpc_island", "network_block", "local_block", "gpu_memory_fabric")
 _LABELS = (("network_block", "network_block"), ("local_block", "local_block"), ("hpc_island", "island"))
 SHOWN = 300
-"""Characters of a fault report, which is free-form."""
+"""Characters of a fault report that are kept; it is free-form."""
 
 
 def rows(
     hosts: Sequence[Json], metal: Sequence[Json], nodes: Iterable[NodeFacts], faults: Mapping[str, str]
 ) -> list[Json]:
-    """One per host, and one per bare metal node whose host is not seen; sorted by place, then name. ``faults``: OCID of
-    a host -> its report."""
+    """A row per host, and per bare metal node without visible host; sorted by place, then name. ``faults``: OCID of a
+    host -> its report."""
     named = {node.provider_id.rpartition("/")[2]: node for node in nodes if node.provider_id}
     capacity = {item["instance_id"]: item for item in metal if item.get("instance_id")}
     found = [_row(item, capacity.get(item.get("instance_id"), {}), named, faults) for item in hosts]
@@ -43,14 +43,14 @@ def rows(
 
 
 def _as_host(item: Json) -> Json:
-    told = {key: item.get(f"compute_{key}") for key in ("hpc_island_id", "network_block_id", "local_block_id")}
-    return {**told, "instance_id": item["instance_id"], "shape": item.get("instance_shape")}
+    fields = {key: item.get(f"compute_{key}") for key in ("hpc_island_id", "network_block_id", "local_block_id")}
+    return {**fields, "instance_id": item["instance_id"], "shape": item.get("instance_shape")}
 
 
 def _row(host: Json, metal: Json, named: Mapping[str, NodeFacts], faults: Mapping[str, str]) -> Json:
     key = host.get("instance_id") or ""
     node = named.get(key)
-    told = {
+    fields = {
         "host": host.get("id") or "",
         "instance_id": key,
         "node": node.name if node else "",
@@ -62,11 +62,11 @@ def _row(host: Json, metal: Json, named: Mapping[str, NodeFacts], faults: Mappin
         "capacity": metal.get("lifecycle_details") or "",
         "fault": faults.get(host.get("id") or "", ""),
     }
-    return {**told, **{name: (host.get(f"{name}_id") or "")[-SUFFIX:] for name in PLACES}}
+    return {**fields, **{name: (host.get(f"{name}_id") or "")[-SUFFIX:] for name in PLACES}}
 
 
 def report(details: object) -> str:
-    """A fault report in one line."""
+    """A fault report in one line of at most SHOWN characters; "" without one."""
     if not details:
         return ""
     text = json.dumps(details, sort_keys=True, default=str) if not isinstance(details, str) else details
@@ -74,22 +74,22 @@ def report(details: object) -> str:
 
 
 def suspicious(hosts: Iterable[Json]) -> list[str]:
-    """OCIDs of hosts whose fault report is worth a call."""
+    """OCIDs of hosts whose fault report has to be read: unhealthy, or with impacted components."""
     return [item["id"] for item in hosts if item.get("health") == "UNHEALTHY" or item.get("has_impacted_components")]
 
 
 def findings(found: Sequence[Json], nodes: Iterable[NodeFacts]) -> list[Finding]:
-    """Of the nodes of the cluster: hosts that are not well, not seen, or stand elsewhere than the node's labels say."""
+    """Findings on the cluster's nodes: hosts that are faulty, not visible, or not where the labels place them."""
     labels = {node.name: node.locality for node in nodes}
-    told = [item for row in found if row["node"] for item in _of_node(row)]
+    result = [item for row in found if row["node"] for item in _of_node(row)]
     for row in found:
         locality = labels.get(row["node"])
         for key, name in _LABELS if locality else ():
             label = getattr(locality, name)
             if label and row[key] and label[-SUFFIX:] != row[key]:
                 words = f"label says {key} {label}"
-                told.append(finding("oci.host-topology", row["node"], words, expected=f"{row[key]}, as OCI says"))
-    return told
+                result.append(finding("oci.host-topology", row["node"], words, expected=f"{row[key]}, as OCI says"))
+    return result
 
 
 def _of_node(row: Json) -> Iterator[Finding]:
@@ -122,13 +122,13 @@ def _of_node(row: Json) -> Iterator[Finding]:
 
 
 def blocks(found: Sequence[Json]) -> list[Json]:
-    """How the hosts are spread: one row per network block."""
+    """Number of hosts, nodes and unhealthy hosts per network block."""
     keys = sorted({(row["hpc_island"], row["network_block"]) for row in found})
-    told = []
+    result = []
     for island, block in keys:
         mine = [row for row in found if (row["hpc_island"], row["network_block"]) == (island, block)]
         health = Counter(row["health"] for row in mine)
-        told.append(
+        result.append(
             {
                 "hpc_island": island,
                 "network_block": block,
@@ -138,4 +138,4 @@ def blocks(found: Sequence[Json]) -> list[Json]:
                 "unhealthy": health["UNHEALTHY"],
             }
         )
-    return told
+    return result

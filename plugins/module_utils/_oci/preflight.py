@@ -1,11 +1,11 @@
 # Copyright: gpuops.rdma contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""May this RDMA pool be made? What OCI said, judged. PRIVATE to the collection.
+"""Whether an RDMA pool can be created, judged from OCI's answers. PRIVATE to the collection.
 
-Each answer of OCI is a plain dict, or an ``Unread`` with the reason: what could not be read is ``unknown``, never fine
-and never "no capacity". Sources: Oracle's pages on cluster networks, self-managed nodes, and security rules of OKE;
-oci-hpc-oke terraform/validation.tf.
+Each answer of OCI is a plain dict, or an ``Unread`` with the reason: what could not be read is ``unknown``, never
+a pass and never "no capacity". Sources: Oracle's pages on cluster networks, self-managed nodes, and security rules of
+OKE; oci-hpc-oke terraform/validation.tf.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ Read = Union[Any, Unread]
 
 @dataclass(frozen=True)
 class Pool:
-    """What is asked for. ``image``, ``subnet``, ``cluster``: "" = not given, not judged. ``pool``: name or OCID of one
-    that may be there already."""
+    """The requested pool. ``image``, ``subnet``, ``cluster``: "" = not given, not judged. ``pool``: name or OCID of one
+    that may exist already."""
 
     shape: str
     nodes: int
@@ -57,7 +57,7 @@ class Pool:
 class Look:
     """``limits``: name -> {available}. ``capacity``: {status, count}. ``rules``: those of the subnet's security lists
     and of the security groups, as {direction, protocol, cidr, group, low, high}; ``groups``: the pool's groups.
-    ``there``: size of the pool that is there already; its nodes need no further limit and no capacity."""
+    ``there``: size of the existing pool; its nodes need no further limit or capacity."""
 
     domains: Read = ()
     shapes: Read = ()
@@ -74,7 +74,7 @@ class Look:
 
 
 def judge(pool: Pool, look: Look, known: Mapping[str, Shape]) -> list[Finding]:
-    """All that speaks against the pool, in the order in which to act."""
+    """Findings against the pool, in the order in which to act."""
     found = [*_size(pool), *_shape(pool, look, known), *_domain(pool, look)]
     if isinstance(look.there, Unread):
         found.append(finding("oci.pool", pool.pool, look.there.why))
@@ -103,7 +103,7 @@ def _shape(pool: Pool, look: Look, known: Mapping[str, Shape]) -> Findings:
         return
     if re.search(r"\.GB[23]00", pool.shape):
         why = "make it with Oracle's stack, and give its nodes to the main job"
-        yield finding("oci.shape", pool.shape, "belongs into a GPU memory cluster", remedy=why)
+        yield finding("oci.shape", pool.shape, "belongs in a GPU memory cluster", remedy=why)
         return
     if isinstance(look.shapes, Unread):
         yield finding("oci.shape", pool.shape, look.shapes.why, severity="unknown")
@@ -149,7 +149,7 @@ def _limits(pool: Pool, look: Look, gpus: int, nodes: int) -> Findings:
         if isinstance(limit, Unread):
             yield finding("oci.limit", name, limit.why)
         elif limit["available"] is None:
-            yield finding("oci.limit", name, "OCI does not tell what is left")
+            yield finding("oci.limit", name, "OCI does not report what is left")
         elif limit["available"] < wanted:
             found = f"{limit['available']} GPUs left in {pool.availability_domain}"
             expected = f"{wanted} ({nodes} nodes x {gpus} GPUs)"
@@ -233,7 +233,7 @@ def _image(pool: Pool, look: Look, known: Mapping[str, Shape]) -> Findings:
 
 
 def _carries(pool: Pool, subject: str, known: Mapping[str, Shape]) -> Findings:
-    """What the name says; Oracle's images for RDMA nodes have architecture, OFED and driver in it."""
+    """Findings on the image's name; Oracle's images for RDMA nodes have architecture, OFED and driver in it."""
     name, shape = subject.lower(), known.get(pool.shape)
     amd = bool(shape and shape.vendor == "amd")
     if "aarch64" in name or "arm64" in name:
@@ -243,7 +243,7 @@ def _carries(pool: Pool, subject: str, known: Mapping[str, Shape]) -> Findings:
         yield finding("oci.image", subject, "has the driver of the other vendor", expected=f"an image for {vendor}")
     elif "ofed" not in name:
         gpu = "gpu" in name or "rocm" in name
-        found = "its name tells no OFED" if gpu else "its name tells neither GPU driver nor OFED"
+        found = "no OFED in its name" if gpu else "neither GPU driver nor OFED in its name"
         expected = "an image of Oracle's list for RDMA nodes"
         yield finding(
             "oci.image",
@@ -259,7 +259,8 @@ def _carries(pool: Pool, subject: str, known: Mapping[str, Shape]) -> Findings:
 
 
 def network(look: Look, only_joining: bool = False) -> Findings:
-    """RDMA ports are no VNICs and no security rule is about them; joining and NCCL's start need the VNICs."""
+    """Findings on the security rules. They do not apply to RDMA ports, which are not VNICs; joining and NCCL's start
+    use VNICs."""
     if isinstance(look.subnet, Unread):
         yield finding("oci.subnet", "subnet", look.subnet.why)
         return
@@ -270,12 +271,12 @@ def network(look: Look, only_joining: bool = False) -> Findings:
     end = "" if look.cluster is None or isinstance(look.cluster, Unread) else look.cluster["private_endpoint"]
     address = end.partition(":")[0]
     for port in API_PORTS if address else ():
-        yield from _told(look, subject, "EGRESS", f"{address}/32", port, f"the cluster's endpoint {address}:{port}")
+        yield from _allowed(look, subject, "EGRESS", f"{address}/32", port, f"the cluster's endpoint {address}:{port}")
     for direction in () if only_joining else ("INGRESS", "EGRESS"):
-        yield from _told(look, subject, direction, cidr, None, f"TCP between nodes ({direction.lower()}, {cidr})")
+        yield from _allowed(look, subject, direction, cidr, None, f"TCP between nodes ({direction.lower()}, {cidr})")
 
 
-def _told(look: Look, subject: str, direction: str, cidr: str, port: Optional[int], what: str) -> Findings:
+def _allowed(look: Look, subject: str, direction: str, cidr: str, port: Optional[int], what: str) -> Findings:
     rules = () if isinstance(look.rules, Unread) else look.rules
     answer = allows(rules, direction, cidr, port, look.groups)
     if answer is False:
@@ -289,7 +290,7 @@ def _told(look: Look, subject: str, direction: str, cidr: str, port: Optional[in
 def allows(
     rules: Sequence[Json], direction: str, cidr: str, port: Optional[int], groups: Sequence[str]
 ) -> Optional[bool]:
-    """Is TCP to all of ``cidr`` allowed? ``port`` None = all ports. None: a rule for another group might."""
+    """Whether TCP to all of ``cidr`` is allowed; None: a rule for another group may allow it. ``port`` None = all."""
     maybe = False
     for rule in rules:
         if rule["direction"] != direction or rule["protocol"] not in (TCP, EVERY):

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from ansible_collections.gpuops.rdma.plugins.module_utils._operators import targets
 
 ROOT = Path(__file__).resolve().parents[1]
 FOLDERS = ("module_utils", "plugin_utils", "action", "inventory", "filter")
@@ -247,10 +248,7 @@ def host_rules() -> list[dict[str, str]]:
 
 def waits() -> dict[str, tuple[str, str]]:
     """What is waited for -> (what is expected, what to do)."""
-    tree = ast.parse((ROOT / "plugins/action/wait.py").read_text("utf-8"))
-    tables = {name: value for name, value in _assigned(tree.body).items() if name in ("REMEDY", "EXPECTED")}
-    read = {name: ast.literal_eval(value) for name, value in tables.items()}
-    return {key: (read["EXPECTED"].get(key, ""), text) for key, text in read["REMEDY"].items() if text}
+    return {name: (target.expected, target.remedy) for name, target in targets.TARGETS.items() if target.remedy}
 
 
 def _code(text: str) -> str:

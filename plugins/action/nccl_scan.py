@@ -5,35 +5,14 @@
 
 from __future__ import annotations
 
-import datetime
-import time
-from collections.abc import Container, Sequence
-from pathlib import Path
 from typing import Any
 
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import RdmaError
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json, to_dict
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import NcclTest, Node, Plan
-from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import job, scan_report
-from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import scan as nccl_scan
-from ansible_collections.gpuops.rdma.plugins.module_utils._nodes import mark
-from ansible_collections.gpuops.rdma.plugins.module_utils._plan import resolve
+from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import choice, judge
 from ansible_collections.gpuops.rdma.plugins.module_utils._specs.nccl_scan import SPEC
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import run as base_run
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base.action import RdmaAction
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._kube.watch import Watcher
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._nccl.run import ORDER, chosen, file_stem, interruptible
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._nccl.scan_run import (
-    Bench,
-    Journal,
-    Performer,
-    Settings,
-    Workers,
-    key_of,
-)
-
-SHOWN_TRIALS = 1000
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._nccl.interrupt import interruptible
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._nccl.shape_scan import Seen, ShapeScan
 
 
 class ActionModule(RdmaAction):
@@ -41,238 +20,16 @@ class ActionModule(RdmaAction):
 
     def act(self, args: dict[str, Any]) -> dict[str, Any]:
         plan = base_run.read_plan(args["plan"])
-        entries = chosen(plan, args["tests"])
+        entries = choice.chosen(plan, args["tests"])
         if args["plan_only"]:
-            return {"changed": False, "verdict": "unjudged", "scans": [self._outline(plan, e, args) for e in entries]}
-        boots, marked = self._cluster_nodes(args)
-        parts = [Part(self, plan, entry, args, boots, marked) for entry in entries]
+            outlines = [ShapeScan(plan, entry, args).outline() for entry in entries]
+            return {"changed": False, "verdict": judge.UNJUDGED, "scans": outlines}
+        seen = Seen.of(self.client, args["include_marked"])
+        parts = [ShapeScan(plan, entry, args, seen, self.show) for entry in entries]
         if self.check_mode:
-            return {"changed": True, "verdict": "unjudged", "scans": [part.check() for part in parts]}
+            return {"changed": True, "verdict": judge.UNJUDGED, "scans": [part.check(self.client) for part in parts]}
         with interruptible():
-            scans = [part.run() for part in parts]
-        worst = min(scans, key=lambda item: ORDER.index(item["verdict"]))
-        result = {"changed": True, "verdict": worst["verdict"], "reason": worst["reason"], "scans": scans}
-        if args["fail_on_verdict"] and worst["verdict"] != "pass":
-            result.update(failed=True, msg=f"NCCL scan {worst['name']}: {worst['verdict']}: {worst['reason']}")
-        return result
-
-    def _outline(self, plan: Plan, entry: NcclTest, args: dict[str, Any]) -> Json:
-        """The plan alone: no cluster is asked."""
-        scan = Part(self, plan, entry, args, {}, ()).scan
-        if scan is None:
-            return {"name": scan_name(entry), "outline": ["no node of this shape"], "pairs": []}
-        first = next((now for now in scan.rounds(nccl_scan.begin()) if now.stage != "single"), None)
-        for now in scan.rounds(_assume_good(scan)):
-            if now.stage == "pairs":
-                first = now
-        pairs = [list(trial.nodes) for trial in first.trials[:SHOWN_TRIALS]] if first else []
-        return {"name": scan_name(entry), "outline": scan.outline(), "pairs": pairs}
-
-    def _cluster_nodes(self, args: dict[str, Any]) -> tuple[dict[str, str], set[str]]:
-        """(boot IDs, nodes that this collection took out)."""
-        boots, marked = {}, set()
-        for page in self.client.pages("/api/v1/nodes"):
-            for item in page.get("items") or []:
-                name = item["metadata"]["name"]
-                boots[name] = item.get("status", {}).get("nodeInfo", {}).get("bootID", "")
-                if args["include_marked"] and mark.is_marked(item):
-                    marked.add(name)
-        return boots, marked
-
-
-def _assume_good(scan: nccl_scan.Scan) -> Json:
-    """As if every node had passed alone."""
-    state = nccl_scan.begin()
-    first = scan.next_round(state)
-    if first is None or first.stage != "single":
-        return state
-    blank = {"kind": "single", "verdict": nccl_scan.OK}
-    return nccl_scan.record(state, [{**blank, "id": trial.id, "nodes": list(trial.nodes)} for trial in first.trials])
-
-
-def scan_name(entry: NcclTest) -> str:
-    """``scan-h100-8``, from the name of the shape."""
-    return f"scan-{resolve.slug(entry.shape)}"
-
-
-def _taken(node: Node, marked: Container[str]) -> bool:
-    """Healthy for the plan, or left out by a mark of ours and nothing else."""
-    why = node.excluded
-    return not why or (node.name in marked and (why == "cordoned" or mark.OWN in why))
-
-
-class Part:
-    """The scan of one shape."""
-
-    def __init__(
-        self,
-        action: ActionModule,
-        plan: Plan,
-        entry: NcclTest,
-        args: dict[str, Any],
-        boots: dict[str, str],
-        marked: Container[str],
-    ) -> None:
-        self.action, self.plan, self.entry, self.args, self.boots = action, plan, entry, args, boots
-        self.name, self.shape = scan_name(entry), files.shapes()[entry.shape]
-        self.folder = Path(args["run_dir"] or Path(args["plan"]).parent)
-        nodes = [node for node in plan.nodes if node.shape == entry.shape and _taken(node, marked)]
-        self.nodes = [node.name for node in nodes]
-        self.blocks = {node.name: getattr(node.locality, args["block"], "") for node in nodes}
-        self.launcher = plan.launcher if args["launcher"] == "auto" else args["launcher"]
-        self.settings = Settings(
-            start_timeout=args["timeout"],
-            grace=args["grace"],
-            trial_timeout=args["pair_timeout"],
-            gate_timeout=entry.deadline,
-            deadline=args["deadline"],
-            parallel=max(1, args["parallel"]),
-            keep=args["keep"],
-        )
-        self.scan = self._make_scan() if self.nodes else None
-
-    def _make_scan(self) -> nccl_scan.Scan:
-        limits = nccl_scan.Limits(
-            rounds=self.args["rounds"],
-            across=self.args["across"],
-            singles=self.args["single"],
-            gate=self.args["gate"],
-        )
-        rails = self.shape.pfs if self.args["rails"] else ()
-        return nccl_scan.Scan(self.nodes, self.blocks, self.args["seed"], limits, rails)
-
-    def _test(self) -> job.Test:
-        # Kueue would count the kept workers as one long job; a scan places its own.
-        more: Json = {
-            "name": self.name,
-            "gang": False,
-            "kueue_queue": "",
-            "collective": "all_reduce",
-            "deadline": self.settings.deadline,
-        }
-        if self.entry.topology:
-            more.update(topology=job.TOPOLOGY_MAP, topology_key=self.entry.topology)
-        if self.args["include_marked"]:
-            more["tolerations"] = (*job.Test.tolerations, *mark.TOLERATIONS)
-        test = job.of_plan(self.plan, self.entry, self.nodes, **more)
-        job.check(test, self.launcher)
-        return test
-
-    def show(self, line: str) -> None:
-        self.action.show(f"{self.name:<14} {line}")
-
-    def check(self) -> Json:
-        """Dry-run apply: the server checks every field, no job is made."""
-        if self.scan is None:
-            return {"name": self.name, "outline": ["no healthy node of this shape"]}
-        test = self._test()
-        workers = Workers(self.action.client, test, self.launcher, self.settings, self.show)
-        workers.apply(dry_run=True)
-        return {"name": self.name, "outline": self.scan.outline()}
-
-    def run(self) -> Json:
-        """From leftovers to clean-up; writes ``scan-<shape>.json`` and its findings, returns the small result."""
-        if self.scan is None:
-            nothing = nccl_scan.Conclusion("incomplete", f"no healthy node of {self.entry.shape} is left", True)
-            return self._keep(nothing, [], 0.0)
-        began = time.monotonic()
-        test = self._test()
-        bench = Bench(self.shape, self.entry, test, self.settings)
-        workers = Workers(self.action.client, test, self.launcher, self.settings, self.show)
-        journal = Journal(self.folder / f"{self.name}.state.jsonl", key_of(self.scan, test, self.args["seed"]))
-        boots = {name: self.boots.get(name, "") for name in self.nodes}
-        results = journal.load(self.args["resume_age"], boots)
-        journal.begin(results, boots)
-        performer = Performer(self.action.client, self.scan, bench, workers, journal, self.folder / "logs", self.show)
-        performer.state = nccl_scan.record(performer.state, results)
-        for log in [] if results else performer.logs.glob(f"{self.name}-round-*.log"):
-            log.unlink(missing_ok=True)
-        self._greet(self.scan, len(results))
-        trouble = self._perform(performer, workers)
-        conclusion = self.scan.conclude(performer.state)
-        if conclusion.complete:
-            journal.drop()
-        self._keep_gate(bench)
-        kept = self._keep(conclusion, list(performer.state["results"].values()), time.monotonic() - began)
-        if trouble:
-            raise RdmaError(f"{trouble} {len(performer.state['results'])} results are kept for the next scan.")
-        return kept
-
-    def _greet(self, scan: nccl_scan.Scan, resumed: int) -> None:
-        for line in scan.outline():
-            self.show(line)
-        if resumed:
-            self.show(f"going on where an earlier scan ended: {resumed} runs are done")
-
-    def _perform(self, performer: Performer, workers: Workers) -> str:
-        """What ended the scan before its time; "" when nothing did."""
-        try:
-            if workers.clean():
-                self.show("removed what an earlier scan had left")
-            workers.apply()
-            with Watcher(self.action.client) as watcher:
-                ready = workers.await_ready(watcher)
-                performer.state = {**performer.state, "absent": workers.absent(ready, watcher)}
-                self.show(f"{len(ready)} of {len(self.nodes)} workers are ready")
-                performer.perform(ready, watcher)
-        except RdmaError as error:
-            return str(error)
-        finally:
-            # Also after an error and Ctrl-C: whatever happens, the GPUs are given back.
-            if not self.settings.keep:
-                self._clean(workers)
-        return ""
-
-    def _clean(self, workers: Workers) -> None:
-        try:
-            workers.clean()
-        except RdmaError as error:
-            self.show(f"clean-up is not complete: {error}")
-
-    def _keep_gate(self, bench: Bench) -> None:
-        """The run of all good nodes together is an NCCL test like any other: the report shows it as such."""
-        gate = bench.gate
-        if gate is None:
-            return
-        stem = file_stem(self.entry.name)
-        log = self.folder / "logs" / f"{stem}.log"
-        log.write_text("".join(f"{line}\n" for line in gate.lines), encoding="utf-8")
-        document = {
-            "name": self.entry.name,
-            "shape": self.entry.shape,
-            "nodes": list(gate.nodes),
-            "gpus": len(gate.run.ranks),
-            "mode": bench.test.mode,
-            "image": bench.test.image,
-            "places": {},
-            "exit_code": gate.code,
-            "run": to_dict(gate.run),
-            "verdict": to_dict(gate.verdict),
-            "log": str(log),
-            "seconds": gate.seconds,
-            "made": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
-        }
-        base_run.write(self.folder / f"{stem}.json", document)
-
-    def _keep(self, conclusion: nccl_scan.Conclusion, results: Sequence[Json], seconds: float) -> Json:
-        """Writes the documents that the report is made of; returns the small result."""
-        found = scan_report.document(self.name, self.entry.shape, self.nodes, self.blocks, to_dict(conclusion), results)
-        found["seconds"] = round(seconds, 1)
-        base_run.write(self.folder / f"{self.name}.json", found)
-        base_run.write(self.folder / f"findings-{self.name}.json", {"findings": to_dict(scan_report.findings(found))})
-        for line in scan_report.text(found):
-            self.show(line)
-        return {
-            "name": self.name,
-            "verdict": found["verdict"],
-            "reason": found["reason"],
-            "complete": found["complete"],
-            "convicted": [
-                {key: item[key] for key in ("cause", "node", "between", "rail", "hca", "found")}
-                for item in found["convicted"]
-            ],
-            "unresolved": len(found["unresolved"]),
-            "counts": found["counts"],
-            "document": str(self.folder / f"{self.name}.json"),
-            "seconds": found["seconds"],
-        }
+            scans = [part.run(self.client) for part in parts]
+        worst = judge.decisive(scans)
+        refusal = judge.refusal("NCCL scan", worst) if args["fail_on_verdict"] else {}
+        return {"changed": True, "verdict": worst["verdict"], "reason": worst["reason"], "scans": scans, **refusal}

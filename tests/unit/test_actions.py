@@ -18,10 +18,9 @@ LONGEST = 150
 VERDICTS = {"pass", "fail", "degraded", "incomplete", "unjudged"}
 ACTIONS = sorted((ROOT / "plugins/action").glob("*.py"))
 # Not thin yet; no name is added here.
-LONG = {"autoscaler_proof", "gpu_taints", "machineset", "nccl_scan", "nccl_test"}
-LONG |= {"release", "report", "wait"}
-JUDGING = {"nccl_scan", "nccl_test", "perftest", "report"}
-OVER_NODES = {"autoscaler_proof", "machineset", "nccl_scan", "perftest", "plan", "preflight", "wait"}
+LONG = {"autoscaler_proof", "gpu_taints", "machineset", "release"}
+JUDGING = {"perftest"}
+OVER_NODES = {"autoscaler_proof", "machineset", "perftest", "plan", "preflight"}
 
 
 def texts(tree: ast.AST) -> Iterator[str]:

@@ -47,7 +47,7 @@ TOPOLOGY_MAP = "gpuops-nccl-topology"
 _FILES = "/etc/gpuops"
 _TOPOLOGY = "/etc/gpuops-topology"
 _MAX_NAME = 40
-_DIRS = ("/opt/nccl-tests/build", "/opt/nccl_tests/build", "/workspace/nccl-tests/build", "/nccl-tests/build")
+DIRS = ("/opt/nccl-tests/build", "/opt/nccl_tests/build", "/workspace/nccl-tests/build", "/nccl-tests/build")
 
 
 @dataclass(frozen=True)
@@ -210,7 +210,7 @@ def reach_of(test: Test, launcher: str) -> int:
 def launcher_script(test: Test, patience: int = 0) -> str:
     """Waits for every worker's sshd at once, finds the program, then is replaced by mpirun: its exit code is ours."""
     patience = patience or test.reach
-    dirs = " ".join(f"{folder}/{test.program}" for folder in _DIRS)
+    dirs = " ".join(f"{folder}/{test.program}" for folder in DIRS)
     rank = ["/bin/bash", f"{_FILES}/rank.sh"] if test.np > DEBUG_RANKS else []
     return f"""set -u -o pipefail
 fail() {{ echo "gpuops: launch: $1"; exit {LAUNCH_FAILED}; }}

@@ -38,7 +38,8 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._nccl.thresholds impor
     threshold_for,
 )
 
-RANKING = ("fail", "incomplete", "unjudged", "degraded", "pass")
+UNJUDGED = "unjudged"
+RANKING = ("fail", "incomplete", UNJUDGED, "degraded", "pass")
 """Verdicts, the worst first."""
 HALVES_APART = 0.95
 _SLACK = 1.02
@@ -427,6 +428,18 @@ def _verdict(case: _Case, answer: tuple[str, str], row: Optional[NcclRow]) -> Nc
 def worst(verdicts: Sequence[NcclVerdict]) -> Optional[NcclVerdict]:
     """The verdict that decides over several runs; None for none."""
     return min(verdicts, key=lambda item: RANKING.index(item.verdict)) if verdicts else None
+
+
+def decisive(results: Sequence[Json]) -> Json:
+    """The result of a task, out of those of its parts, that decides: the worst."""
+    return min(results, key=lambda item: RANKING.index(item["verdict"]))
+
+
+def refusal(what: str, result: Json) -> Json:
+    """What makes a task fail whose ``result`` is not a pass; {} for a pass."""
+    if result["verdict"] == "pass":
+        return {}
+    return {"failed": True, "msg": f"{what} {result['name']}: {result['verdict']}: {result['reason']}"}
 
 
 # --- for a task's result ---------------------------------------------------------------------------------------------

@@ -123,6 +123,11 @@ class Conclusion:
 # ---- the state -----------------------------------------------------------------------------------------------------
 
 
+def nothing(shape: str) -> Conclusion:
+    """Of a scan for which no node is left."""
+    return Conclusion("incomplete", f"no healthy node of {shape} is left", True)
+
+
 def begin(absent: Optional[Mapping[str, str]] = None) -> Json:
     """``absent``: node -> why no worker runs there; it is left out and told as unresolved."""
     return {"v": 1, "absent": dict(absent or {}), "dead": {}, "results": {}}
@@ -738,6 +743,22 @@ class Scan:
             "pair_rounds": sum(1 for one in rounds if one.stage in ("pairs", "retest")),
             **{f"{kind}_runs": kinds.count(kind) for kind in ("single", "pair", "across", "rail", "gate")},
         }
+
+    def first_pairs(self) -> tuple[Trial, ...]:
+        """The trials of the first round of pairs, as if every node had passed alone."""
+        first = next((now for now in self.rounds(begin()) if now.stage != "single"), None)
+        for now in self.rounds(self._all_good_alone()):
+            if now.stage == "pairs":
+                first = now
+        return tuple(first.trials) if first else ()
+
+    def _all_good_alone(self) -> Json:
+        state = begin()
+        first = self.next_round(state)
+        if first is None or first.stage != "single":
+            return state
+        blank = {"kind": "single", "verdict": OK}
+        return record(state, [{**blank, "id": trial.id, "nodes": list(trial.nodes)} for trial in first.trials])
 
     def outline(self) -> list[str]:
         """The plan before anything has run, for a reader: one line a stage."""

@@ -816,3 +816,8 @@ def _printable(value: str) -> str:
         for char in value
         if char in "\t\n" or (ord(char) >= 32 and not 0xD800 <= ord(char) <= 0xDFFF and char not in "\ufffe\uffff")
     )
+
+
+def bad_nodes(report: Json) -> list[str]:
+    """Names of the nodes that fail."""
+    return [node["name"] for node in report["nodes"] if node["verdict"] == "fail"]

@@ -10,7 +10,6 @@ import threading
 import time
 
 import pytest
-from ansible_collections.gpuops.rdma.plugins.action import wait
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import (
     DeadlinePassed,
     InputError,
@@ -19,6 +18,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import 
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Node, Plan, PlannedShape, Resources
 from ansible_collections.gpuops.rdma.plugins.module_utils._specs.wait import SPEC
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import run as base_run
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._operators import waiting as wait
 from support.small_sandbox import SHAPE, small_sandbox
 
 pytestmark = pytest.mark.cluster

@@ -15,13 +15,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible_collections.gpuops.rdma.plugins.action import nccl_test
 from ansible_collections.gpuops.rdma.plugins.module_utils._common import names
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import NcclRun
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import NcclTest
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube import readiness
 from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import job as nccl_job
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._nccl.run import Outcome, Run
+from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import outcome as nccl_outcome
+from ansible_collections.gpuops.rdma.plugins.module_utils._nccl.outcome import Outcome
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._nccl.run import Run
 from support import paths
 
 Json = dict[str, Any]
@@ -96,8 +97,8 @@ def replayed(name: str, tmp_path: Path, seconds: float, events: bool = False, **
 
 
 def verdict(outcome: Outcome) -> str:
-    entry = NcclTest("nccl-test", "BM.GPU.H100.8")
-    return nccl_test.judge(NcclRun("empty"), outcome, test_of(), entry).verdict
+    shape = files.shapes()["BM.GPU.H100.8"]
+    return nccl_outcome.judge(NcclRun("empty"), outcome, test_of(), shape=shape, table=files.nccl()).verdict
 
 
 # ---- Volcano -------------------------------------------------------------------------------------------------------

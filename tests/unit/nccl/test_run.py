@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 import yaml
-from ansible_collections.gpuops.rdma.plugins.action import nccl_test
 from ansible_collections.gpuops.rdma.plugins.module_utils._common import names
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import (
     InputError,
@@ -23,10 +22,17 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import 
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import NcclRun
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import NcclTest, Plan
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube import readiness
+from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import choice, parse
 from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import job as nccl_job
-from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import parse
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._nccl import run as nccl_run
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._nccl.run import Outcome, Run, Shown, Tail
+from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import outcome as nccl_outcome
+from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import pods as nccl_pods
+from ansible_collections.gpuops.rdma.plugins.module_utils._nccl.outcome import Outcome
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._nccl import tail as nccl_tail
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._nccl.run import Run
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._nccl.standard import Standard
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._nccl.tail import Shown, Tail
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._nccl.test_run import parse as parse_log
 from support.paths import RECORDINGS, ROOT
 
 Json = dict[str, Any]
@@ -52,7 +58,7 @@ class Logs:
 
 @pytest.fixture(autouse=True)
 def fast(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(nccl_run, "DRAIN", 0.2)
+    monkeypatch.setattr(nccl_tail, "DRAIN", 0.2)
 
 
 def taken(client: Logs, path: Path) -> list[str]:
@@ -91,13 +97,13 @@ def test_only_rows_and_trouble_are_shown() -> None:
         found.line(line)
     rows = [line for line in shown if line[:1].isdigit()]
     run = parse.parse(text.read_text().splitlines())[0]
-    assert len(rows) == sum(1 for row in run.rows if row.size >= nccl_run.SHOWN_FROM)
+    assert len(rows) == sum(1 for row in run.rows if row.size >= nccl_tail.SHOWN_FROM)
     found.line("n1:40:140 [0] NCCL INFO Channel 00/0 : 8[0] -> 0[0] [receive] via NET/IB/0/GDRDMA")
     found.line("n1:40:140 [0] NCCL WARN Call to ibv_modify_qp failed")
     assert "NCCL INFO" not in "".join(shown) and "NCCL WARN" in shown[-1]
     for _ in range(100):
         found.line("NCCL WARN again")
-    assert len(shown) <= len(rows) + nccl_run.SHOWN_ERRORS
+    assert len(shown) <= len(rows) + nccl_tail.SHOWN_ERRORS
 
 
 # ---- deadlines -----------------------------------------------------------------------------------------------------
@@ -281,7 +287,7 @@ def test_a_line_without_an_end_is_read_in_pieces(tmp_path: Path) -> None:
             out.write("x" * (1 << 20))
     tracemalloc.start()
     try:
-        run = nccl_test.parse(log)
+        run = parse_log(log)
         _now, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
@@ -302,17 +308,17 @@ def test_the_client_cuts_a_log_line_without_an_end_but_no_watched_object() -> No
 def test_two_images_in_one_test_are_told() -> None:
     images = {"nccl-worker-0": "n@sha256:1", "nccl-worker-1": "n@sha256:2"}
     outcome = Outcome("run", "", 3, {}, images=images)
-    found = nccl_test.judge(NcclRun("empty"), outcome, job(vfs_per_node=16), ENTRY).findings
+    found = nccl_outcome.judge(NcclRun("empty"), outcome, job(vfs_per_node=16), **JUDGED_BY).findings
     assert [(item.severity, "2 images" in item.found) for item in found if item.id == "nccl.image"] == [
         ("warning", True)
     ]
     pod = {"status": {"containerStatuses": [{"imageID": "docker-pullable://n@sha256:1"}]}}
-    assert nccl_run._image(pod) == "n@sha256:1"
+    assert nccl_pods.image(pod) == "n@sha256:1"
 
 
 # ---- what an end means ---------------------------------------------------------------------------------------------
 
-ENTRY = NcclTest("nccl", SHAPE)
+JUDGED_BY = {"shape": files.shapes()[SHAPE], "table": files.nccl()}
 
 
 @pytest.mark.parametrize(
@@ -329,7 +335,7 @@ ENTRY = NcclTest("nccl", SHAPE)
     ],
 )
 def test_no_end_without_a_table_is_a_pass(stage: str, code: int | None, verdict: str, words: str) -> None:
-    found = nccl_test.judge(NcclRun("empty"), Outcome(stage, "WHY", code), job(vfs_per_node=16), ENTRY)
+    found = nccl_outcome.judge(NcclRun("empty"), Outcome(stage, "WHY", code), job(vfs_per_node=16), **JUDGED_BY)
     assert (found.verdict, words in found.reason) == (verdict, True), found.reason
 
 
@@ -344,17 +350,17 @@ def test_a_good_table_with_a_bad_end_is_no_pass() -> None:
     lines = list(nccl_pod.text_of(order, fleet, nccl_pod.simulate(order, fleet, 1.0, False)))
     run = parse.parse(lines)[0]
     test = job(vfs_per_node=16)
-    assert nccl_test.judge(run, Outcome("run", "", 0), test, ENTRY).verdict == "pass"
+    assert nccl_outcome.judge(run, Outcome("run", "", 0), test, **JUDGED_BY).verdict == "pass"
     for outcome in (Outcome("run", "", 1), Outcome("worker", "w", 0), Outcome("deadline", "d"), Outcome("gone", "g")):
-        assert nccl_test.judge(run, outcome, test, ENTRY).verdict != "pass", outcome
+        assert nccl_outcome.judge(run, outcome, test, **JUDGED_BY).verdict != "pass", outcome
 
 
 def test_nodes_that_are_to_blame_become_findings() -> None:
     outcome = Outcome("worker", "w", 1, {"nccl-worker-0": "a", "nccl-worker-1": "b"}, {"b": "exit 137 (OOMKilled)"})
-    found = nccl_test.judge(NcclRun("empty"), outcome, job(vfs_per_node=16), ENTRY).findings
+    found = nccl_outcome.judge(NcclRun("empty"), outcome, job(vfs_per_node=16), **JUDGED_BY).findings
     assert [(item.subject, item.severity, "137" in item.found) for item in found] == [("b", "error", True)]
     held = Outcome("schedule", "0/5 nodes", None, {"nccl-worker-0": "a", "nccl-worker-1": ""})
-    found = nccl_test.judge(NcclRun("empty"), held, job(vfs_per_node=16), ENTRY).findings
+    found = nccl_outcome.judge(NcclRun("empty"), held, job(vfs_per_node=16), **JUDGED_BY).findings
     assert [(item.subject, item.severity) for item in found] == [("b", "unknown")]
 
 
@@ -420,33 +426,33 @@ def test_a_foreign_object_of_our_name_stops_everything(tmp_path: Path) -> None:
 
 def test_tests_are_chosen_by_name() -> None:
     plan = Plan(tests=(NcclTest("one", SHAPE), NcclTest("two", SHAPE)))
-    assert [item.name for item in nccl_run.chosen(plan, [])] == ["one", "two"]
-    assert [item.name for item in nccl_run.chosen(plan, ["two"])] == ["two"]
+    assert [item.name for item in choice.chosen(plan, [])] == ["one", "two"]
+    assert [item.name for item in choice.chosen(plan, ["two"])] == ["two"]
     with pytest.raises(InputError, match="It has: one, two"):
-        nccl_run.chosen(plan, ["three"])
+        choice.chosen(plan, ["three"])
     with pytest.raises(InputError, match="no NCCL test"):
-        nccl_run.chosen(Plan(), [])
+        choice.chosen(Plan(), [])
 
 
 def test_collectives_come_from_the_task_the_plan_or_the_entry() -> None:
     entry = NcclTest("nccl", SHAPE)
-    assert nccl_test.collectives(entry, {"collectives": []}) == ["all_reduce"]
+    assert choice.collectives(entry, []) == ["all_reduce"]
     both = NcclTest("nccl", SHAPE, collectives=("all_gather", "all_reduce"))
-    assert nccl_test.collectives(both, {"collectives": []}) == ["all_gather", "all_reduce"]
-    assert nccl_test.collectives(both, {"collectives": ["alltoall"]}) == ["alltoall"]
+    assert choice.collectives(both, []) == ["all_gather", "all_reduce"]
+    assert choice.collectives(both, ["alltoall"]) == ["alltoall"]
     for wrong in (["allreduce"], ["all_reduce", "all_reduce"]):
         with pytest.raises(InputError, match="Known: all_reduce"):
-            nccl_test.collectives(entry, {"collectives": wrong})
+            choice.collectives(entry, wrong)
 
 
 def test_a_sites_thresholds_and_history_reach_the_judge(tmp_path: Path) -> None:
-    given = {"thresholds": [{"nodes": "2", "gbytes": 450}]}
-    standard = nccl_test.Standard.of(given, tmp_path / "site.jsonl")
+    given = [{"nodes": "2", "gbytes": 450}]
+    standard = Standard.of(given, tmp_path / "site.jsonl")
     assert standard.table["thresholds"][0]["gbytes"] == 450 and standard.history == []
     with pytest.raises(InputError, match="thresholds"):
-        nccl_test.Standard.of({"thresholds": [{"nodes": "many", "gbytes": 450}]}, None)
+        Standard.of([{"nodes": "many", "gbytes": 450}], None)
 
 
 @pytest.mark.parametrize(("name", "stem"), [("nccl-h100-8", "nccl-h100-8"), ("gate", "nccl-gate")])
 def test_result_files_start_with_nccl(name: str, stem: str) -> None:
-    assert nccl_run.file_stem(name) == stem
+    assert choice.file_stem(name) == stem

@@ -13,18 +13,12 @@ from typing import Any
 
 import pytest
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import to_dict
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import NcclTest
 from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import job, scan_job, scan_report
 from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import scan as nccl_scan
+from ansible_collections.gpuops.rdma.plugins.module_utils._nccl.scan_bench import Bench, Collector, Settings
 from ansible_collections.gpuops.rdma.plugins.module_utils._nodes import mark
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._nccl.scan_run import (
-    Bench,
-    Collector,
-    Journal,
-    Settings,
-    key_of,
-)
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._nccl.scan_journal import Journal, key_of
 from gpuops_sandbox import faults
 from gpuops_sandbox.batch import scan_rounds
 from gpuops_sandbox.batch.nccl_pod import Fleet
@@ -40,7 +34,7 @@ def bench_of(name: str = SHAPE, **more: Any) -> Bench:
     shape = files.shapes()[name]
     given = {"name": "scan", "namespace": "jobs", "nodes": ("a", "b"), "gpus_per_node": 8, "image": "i"}
     test = job.Test(**{**given, "vfs_per_node": shape.vf_count, "hca": "mlx5", "algo": shape.algo, **more})
-    return Bench(shape, NcclTest("nccl", shape.name, deadline=300), test, Settings())
+    return Bench(shape, files.nccl(), test, Settings())
 
 
 def log_of(bench: Bench, trial: nccl_scan.Trial, held: tuple[Fault, ...] = ()) -> tuple[list[str], int]:

@@ -12,9 +12,9 @@ from typing import Any
 
 import jsonschema
 import pytest
-from ansible_collections.gpuops.rdma.plugins.action import report as action
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Locality
 from ansible_collections.gpuops.rdma.plugins.module_utils._report import build, scan_chart
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._report import command, folders
 from support import report_samples as samples
 
 Json = dict[str, Any]
@@ -114,18 +114,18 @@ def test_previous_is_the_last_report_with_a_result(tmp_path: Path) -> None:
     def put(made: str, nccl: list[Json]) -> None:
         (tmp_path / "report.json").write_text(json.dumps({"made": made, "nccl": nccl}))
 
-    assert action._previous(tmp_path, again=False) is None
+    assert folders.previous(tmp_path, again=False) is None
     put("one", [{}])
-    assert action._previous(tmp_path, again=False) == {"made": "one", "nccl": [{}]}
+    assert folders.previous(tmp_path, again=False) == {"made": "one", "nccl": [{}]}
     put("two", [])
-    assert (action._previous(tmp_path, again=False) or {})["made"] == "one", "a run without a result does not count"
+    assert (folders.previous(tmp_path, again=False) or {})["made"] == "one", "a run without a result does not count"
     put("three", [{}])
-    assert (action._previous(tmp_path, again=True) or {})["made"] == "one", "the same run, its report made again"
-    assert (action._previous(tmp_path, again=False) or {})["made"] == "three"
+    assert (folders.previous(tmp_path, again=True) or {})["made"] == "one", "the same run, its report made again"
+    assert (folders.previous(tmp_path, again=False) or {})["made"] == "three"
     (tmp_path / "report.json").write_text('{"made": ')
-    assert (action._previous(tmp_path, again=False) or {})["made"] == "three"
+    assert (folders.previous(tmp_path, again=False) or {})["made"] == "three"
     (tmp_path / "previous.json").write_text("{")
-    assert action._previous(tmp_path, again=False) is None
+    assert folders.previous(tmp_path, again=False) is None
 
 
 def test_a_scan_of_an_earlier_run_is_not_this_runs(tmp_path: Path) -> None:
@@ -134,12 +134,12 @@ def test_a_scan_of_an_earlier_run_is_not_this_runs(tmp_path: Path) -> None:
     for row in document["rails"]:
         del row["netdev"], row["hca"]
     (tmp_path / "scan-h100-8.json").write_text(json.dumps(document))
-    assert action._scans(tmp_path) == ([], [])
+    assert folders.scans(tmp_path) == ([], [])
     (tmp_path / "findings-scan-h100-8.json").write_text('{"findings": []}')
-    ((scan,), []) = action._scans(tmp_path)
+    ((scan,), []) = folders.scans(tmp_path)
     assert [row["netdev"] for row in scan["rails"]][:4] == ["rdma0", "rdma1", "rdma2", "rdma3"]
     (tmp_path / "scan-x.json").write_text("{")
-    assert [item["severity"] for item in action._scans(tmp_path)[1]] == ["unknown"]
+    assert [item["severity"] for item in folders.scans(tmp_path)[1]] == ["unknown"]
 
 
 # ---- pictures ------------------------------------------------------------------------------------------------------
@@ -229,10 +229,8 @@ def test_bars_of_the_suspects(found: Json) -> None:
         ("rdma_gpu_operator_values={secret: s}", False),
     ],
 )
-def test_the_next_command_has_the_inputs_but_for_those_with_secrets(
-    given: str, told: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(
-        action.context, "CLIARGS", {"args": ["site.yml"], "inventory": ["hosts,"], "extra_vars": [given]}
+def test_the_next_command_has_the_inputs_but_for_those_with_secrets(given, told):
+    options = {"args": ["site.yml"], "inventory": ["hosts,"], "extra_vars": [given]}
+    assert command.of_run(options) == shlex.join(
+        ["ansible-playbook", "site.yml", "-i", "hosts,", *(["-e", given] * told)]
     )
-    assert action._command() == shlex.join(["ansible-playbook", "site.yml", "-i", "hosts,", *(["-e", given] * told)])

@@ -1,0 +1,150 @@
+# Copyright: gpuops.rdma contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""How a test's job ended, and what that makes of the verdict on its log. PRIVATE to the collection."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Optional
+
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.findings import finding
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import (
+    Finding,
+    Json,
+    NcclRun,
+    NcclVerdict,
+    Shape,
+)
+from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import judge as nccl_judge
+from ansible_collections.gpuops.rdma.plugins.module_utils._nccl.bandwidth import size_bytes, size_text
+from ansible_collections.gpuops.rdma.plugins.module_utils._nccl.job import Test, nccl_env
+from ansible_collections.gpuops.rdma.plugins.module_utils._nodes import busy
+
+Holders = Mapping[str, Sequence[busy.Holder]]
+NOT_STARTED = ("schedule", "start", "launch")
+"""Stages in which mpirun did not run."""
+
+
+@dataclass
+class Outcome:
+    """How the job went. ``stage``: where it ended: ``schedule`` (no place), ``start`` (image, configuration),
+    ``launch`` (workers not reached), ``run`` (mpirun ran), ``worker`` (a worker died), ``deadline``, ``gone``."""
+
+    stage: str
+    why: str
+    exit_code: Optional[int] = None
+    places: dict[str, str] = field(default_factory=dict)
+    """Worker pod -> node, as far as they had one."""
+    blamed: dict[str, str] = field(default_factory=dict)
+    """Node -> what its worker died of."""
+    images: dict[str, str] = field(default_factory=dict)
+    """Pod -> the image that really ran, with its digest where the runtime says."""
+    seconds: float = 0.0
+
+
+def judge(
+    run: NcclRun, outcome: Outcome, test: Test, *, shape: Shape, table: Json, history: Iterable[Json] = ()
+) -> NcclVerdict:
+    """A test that never started says nothing about a node's bandwidth: that is incomplete, not fail."""
+    verdict = nccl_judge.judge(
+        run,
+        shape=shape,
+        nodes=len(test.nodes),
+        table=table,
+        expect=_expected(outcome, test, shape),
+        history=history,
+    )
+    findings = _findings(outcome, test)
+    decided = _by_outcome(outcome, run)
+    if decided is not None:
+        verdict = replace(verdict, verdict=decided[0], reason=decided[1])
+        severity = "error" if decided[0] == "fail" else "unknown"
+        findings = findings or [finding("nccl.result", "nccl", decided[1], severity=severity)]
+        findings += [item for item in verdict.findings if item.id != "nccl.result"]
+    else:
+        findings += verdict.findings
+    return replace(verdict, reason=_with_nodes(verdict.reason, outcome), findings=tuple(findings))
+
+
+def not_run(
+    shape: str, nodes: Sequence[str], held: Holders, waited: int = 0, left_out: Sequence[Finding] = ()
+) -> NcclVerdict:
+    """GPUs in use say nothing about a node's network. ``waited``: seconds for which they were waited for."""
+    if not held:
+        text = f"no healthy node of {shape} is left for the test"
+        return NcclVerdict("incomplete", text, findings=tuple(left_out))
+    after = f" after {waited} s" if waited else ""
+    text = f"the test did not start: {busy.summary(held, len(nodes))}{after}"
+    return NcclVerdict("incomplete", text, findings=tuple(busy.findings(held, "unknown", "nccl_test")))
+
+
+def _expected(outcome: Outcome, test: Test, shape: Shape) -> Json:
+    return {
+        "collective": test.collective,
+        "ranks": test.np,
+        "max_bytes": size_bytes(test.max_bytes),
+        "exit_code": outcome.exit_code,
+        "algo": test.algo or "default",
+        "hcas": test.vfs_per_node or len(shape.pfs),
+        "topology": nccl_env(test).get("NCCL_TOPO_FILE", ""),
+        "transport": True,
+        "checked": True,
+    }
+
+
+def _by_outcome(outcome: Outcome, run: NcclRun) -> Optional[tuple[str, str]]:
+    """What the end of the job says, where it says more than the log."""
+    at = f"; the last size was {size_text(run.rows[-1].size)}" if run.rows else ""
+    if outcome.stage == "worker":
+        return "fail", f"{outcome.why}{at}"
+    if outcome.stage == "deadline":
+        return "fail", f"the test hung: {outcome.why}{at}"
+    if outcome.stage in ("schedule", "start", "gone"):
+        return "incomplete", f"the test did not start: {outcome.why}"
+    if outcome.stage == "launch":
+        text = next((error.text for error in run.errors if error.kind == "launch"), "not all workers could be reached")
+        return "incomplete", f"the test did not start: {text}"
+    return None
+
+
+def _with_nodes(text: str, outcome: Outcome) -> str:
+    """Names of worker pods become names of their nodes, which is what has to be looked at."""
+    for pod, node in sorted(outcome.places.items(), key=lambda item: -len(item[0])):
+        if node and outcome.stage == "run":
+            text = text.replace(pod, node)
+    return text
+
+
+def _findings(outcome: Outcome, test: Test) -> list[Finding]:
+    """Nodes that the end of the job names."""
+    remedy = f"kubectl describe node NODE; the log is in run/logs/{test.name}.log"
+    found = [
+        finding(
+            "nccl.worker",
+            node,
+            f"its worker ended with {why} in the middle of the NCCL test",
+            expected="a worker that runs to the end",
+            remedy=remedy.replace("NODE", node),
+        )
+        for node, why in outcome.blamed.items()
+        if node
+    ]
+    found += _mixed_images(outcome, test)
+    empty = sorted(set(test.nodes) - set(outcome.places.values()))
+    if outcome.stage == "schedule" and len(empty) < len(test.nodes):
+        found += [
+            finding("nccl.place", node, f"no worker has a place here: {outcome.why}", remedy=remedy)
+            for node in empty[:20]
+        ]
+    return found
+
+
+def _mixed_images(outcome: Outcome, test: Test) -> list[Finding]:
+    """A tag may have moved between two pulls: the nodes then run different programs."""
+    kinds = sorted(set(outcome.images.values()))
+    if len(kinds) < 2:
+        return []
+    text = f"the pods of one test run {len(kinds)} images: {', '.join(kinds[:3])}"
+    return [finding("nccl.image", "nccl", text, expected=f"one image, {test.image}")]

@@ -1,0 +1,191 @@
+# Copyright: gpuops.rdma contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""How the trials of a scan are made and judged, and how a round's log is sorted by them. PRIVATE to the collection."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Callable, Optional
+
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json, NcclRun, NcclVerdict, Shape
+from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import job as nccl_job
+from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import judge as nccl_judge
+from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import parse, scan_job
+from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import scan as nccl_scan
+from ansible_collections.gpuops.rdma.plugins.module_utils._nccl.bandwidth import model_busbw, size_bytes
+from ansible_collections.gpuops.rdma.plugins.module_utils._nccl.thresholds import threshold_for
+
+COLLECTIVE = "all_reduce"
+PAIR_BYTES = 1 << 30
+"""Smallest size of a pair's sweep: what is below tells about latency, which a slow link hardly shows."""
+RAIL_BYTES, RAIL_ITERATIONS = "4G", 5
+RAIL_TIMEOUT = 180
+REACH = 60
+"""Seconds in which a pair's workers must answer: their names may not be published yet."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Seconds, but for ``parallel``: mpiruns at a time in a round's pod."""
+
+    start_timeout: int = 1800
+    grace: int = 120
+    trial_timeout: int = 300
+    gate_timeout: int = 1800
+    deadline: int = 14400
+    parallel: int = 64
+    keep: bool = False
+
+
+@dataclass(frozen=True)
+class Gate:
+    """The run of all good nodes together, whole: the report shows it."""
+
+    nodes: tuple[str, ...]
+    run: NcclRun
+    verdict: NcclVerdict
+    lines: tuple[str, ...]
+    code: int
+    seconds: int
+
+
+@dataclass
+class Bench:
+    """What the trials are made of and judged by. ``table``: of files/nccl.yml."""
+
+    shape: Shape
+    table: Json
+    test: nccl_job.Test
+    settings: Settings
+    gate: Optional[Gate] = None
+
+    @property
+    def pair_bytes(self) -> tuple[str, str]:
+        top = size_bytes(self.test.max_bytes)
+        return str(min(PAIR_BYTES, top)), self.test.max_bytes
+
+    def commands(self, total: int) -> dict[str, scan_job.Command]:
+        """``total``: nodes of the gate."""
+        low, high = self.pair_bytes
+        pair = self._command(2, low, high, self.settings.trial_timeout, REACH, ring=True)
+        gate = self._command(total, self.test.min_bytes, self.test.max_bytes, self.settings.gate_timeout, 0)
+        return {
+            "single": self._command(1, low, high, self.settings.trial_timeout, REACH),
+            "pair": pair,
+            "across": replace(pair, reach=0),
+            "rail": self._command(2, RAIL_BYTES, RAIL_BYTES, RAIL_TIMEOUT, 0, ring=True, iterations=RAIL_ITERATIONS),
+            "gate": replace(gate, debug_ranks=nccl_job.DEBUG_RANKS),
+        }
+
+    def _command(
+        self, nodes: int, low: str, high: str, timeout: int, reach: int, ring: bool = False, **more: Any
+    ) -> scan_job.Command:
+        test = replace(self.test, nodes=tuple(map(str, range(nodes))), min_bytes=low, max_bytes=high, **more)
+        argv = nccl_job.mpirun(test, hostfile=scan_job.HOSTFILE)
+        argv += ["-x", "NCCL_ALGO=RING"] if ring else []
+        return scan_job.Command(tuple(argv), tuple(nccl_job.program_args(test)), timeout, 1, reach)
+
+    def rail_bounds(self) -> tuple[Optional[float], Optional[float]]:
+        """(healthy, threshold) of one port in GB/s: a pair's, divided by the ports."""
+        ports = len(self.shape.pfs)
+        found = threshold_for(self.table, self.shape, COLLECTIVE, 2, "RING")
+        if not ports or found is None or self.shape.nic_gbytes is None:
+            return None, None
+        healthy = model_busbw(self.shape, COLLECTIVE, 2, size_bytes(RAIL_BYTES), "RING")
+        return round(healthy / ports, 1), round(found[0] / ports, 2)
+
+    def judge(self, trial: nccl_scan.Trial, lines: Sequence[str], code: int, seconds: int) -> Json:
+        """The result that the scan's state keeps."""
+        run = parse.parse(lines)[-1]
+        healthy, limit = self.rail_bounds() if trial.kind == "rail" else (None, None)
+        ring = trial.kind in ("pair", "across", "rail")
+        _low, high = (RAIL_BYTES, RAIL_BYTES) if trial.kind == "rail" else self.pair_bytes
+        expect = {
+            "collective": COLLECTIVE,
+            "ranks": len(trial.nodes) * self.test.gpus_per_node,
+            "max_bytes": size_bytes(high),
+            "exit_code": code,
+            "algo": "RING" if ring else self.test.algo or "default",
+            "hcas": 1 if trial.kind == "rail" else self.test.vfs_per_node or len(self.shape.pfs),
+            "transport": trial.kind == "gate",
+            "checked": True,
+        }
+        found = nccl_judge.judge(
+            run, shape=self.shape, nodes=len(trial.nodes), table=self.table, threshold=limit, expect=expect
+        )
+        if trial.kind == "gate":
+            self.gate = Gate(trial.nodes, run, found, tuple(lines), code, seconds)
+        verdict, why = _outcome(found, run.status, lines, code, seconds)
+        return {
+            "id": trial.id,
+            "kind": trial.kind,
+            "nodes": list(trial.nodes),
+            "rail": trial.rail,
+            "verdict": verdict,
+            "busbw": found.measured,
+            "threshold": found.threshold,
+            "expected": healthy,
+            "why": why,
+            "seconds": seconds,
+            "simulated": any(line.startswith(parse.SIMULATED) for line in lines[:5]),
+        }
+
+
+def _outcome(found: Any, status: str, lines: Sequence[str], code: int, seconds: int) -> tuple[str, str]:
+    """Who cannot start a test has not shown a bad node."""
+    told = [line for line in lines if line.startswith("gpuops: ")]
+    if code == scan_job.NOT_REACHED:
+        return nccl_scan.UNKNOWN, told[-1].rpartition("launch: ")[2] if told else "its workers cannot be reached"
+    if code == scan_job.NO_DEVICE and told:
+        return nccl_scan.FAILED, told[-1].rpartition("rail: ")[2]
+    if code == scan_job.TIMED_OUT:
+        return nccl_scan.FAILED, f"it hung and was ended after {seconds} s"
+    if found.verdict in ("pass", "degraded"):
+        return nccl_scan.OK, found.reason
+    if found.verdict != "fail":
+        return nccl_scan.UNKNOWN, found.reason
+    slow = status == "complete" and found.measured is not None and found.measured < (found.threshold or 0)
+    return nccl_scan.SLOW if slow else nccl_scan.FAILED, found.reason
+
+
+class Collector:
+    """Sorts a round's lines by trial; judges each trial when its last line has come."""
+
+    def __init__(self, bench: Bench, trials: Sequence[nccl_scan.Trial], places: Mapping[str, str]) -> None:
+        self.bench, self.left, self.places = bench, {trial.id: trial for trial in trials}, places
+        self.lines: dict[str, list[str]] = {}
+        self.results: list[Json] = []
+        self.trouble = ""
+        """What the round itself said, before or beside its trials."""
+        self.defect: Optional[Exception] = None
+        self.done: Callable[[Json], None] = self.results.append
+
+    def line(self, text: str) -> None:
+        """Called in the log's thread: an error has to wait for the main one."""
+        try:
+            self._take(text)
+        except Exception as error:
+            self.defect = self.defect or error
+
+    def _take(self, text: str) -> None:
+        ident, own = scan_job.of_line(text)
+        trial = self.left.get(ident)
+        if trial is None:
+            self.trouble = own.partition("launch: ")[2] or self.trouble
+            return
+        end = scan_job.exit_of(own)
+        if end is None:
+            self.lines.setdefault(ident, []).append(own)
+            return
+        del self.left[ident]
+        result = self.bench.judge(trial, self.lines.pop(ident, []), *end)
+        self.done({**result, "why": self._with_nodes(result["why"])})
+
+    def _with_nodes(self, text: str) -> str:
+        """Names of worker pods become names of their nodes, which is what has to be looked at."""
+        for pod, node in self.places.items():
+            if pod in text:
+                text = text.replace(pod, node)
+        return text

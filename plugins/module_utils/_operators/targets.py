@@ -1,0 +1,130 @@
+# Copyright: gpuops.rdma contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What gpuops.rdma.wait can wait for: what is expected, what to do about what is late. PRIVATE to the collection."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.findings import finding
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Finding
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Namespaces
+
+SUMS = {"policy"}
+"""Parts that sum up the nodes: late whenever a node is."""
+
+
+@dataclass(frozen=True)
+class Target:
+    """``finding``: id of the finding about what is late. ``stage``: whose findings about other nodes these are.
+    ``per_node``: a plan that has left out all its nodes leaves nothing to wait for. ``remedy`` may name ``{node}`` and
+    the plan's namespaces."""
+
+    name: str
+    finding: str
+    stage: str = ""
+    remedy: str = ""
+    expected: str = "ready"
+    per_node: bool = True
+
+    def remedy_for(self, node: str, namespaces: Namespaces) -> str:
+        """The remedy of one node; of any, by ``NODE``."""
+        return self.remedy.format(node=node, **vars(namespaces))
+
+    def late(self, late: Mapping[str, str], planned: Collection[str], namespaces: Namespaces) -> list[Finding]:
+        """A finding for each that is late: nodes of the plan by their names, parts as ``target/part``."""
+        return [
+            finding(
+                self.finding,
+                name if name in planned else f"{self.name}/{name}",
+                why,
+                expected=self.expected if name in planned else "ready",
+                remedy=self.remedy_for(name if name in planned else "NODE", namespaces),
+                id_0_1=f"{self.name}.late",
+            )
+            for name, why in late.items()
+        ]
+
+    def elsewhere(self, why: str, late: Mapping[str, str]) -> Finding:
+        """About pods on nodes that are not of this run, ``late`` by node, which hold a status that sums up all."""
+        shown = "; ".join(f"{name}: {one}" for name, one in sorted(late.items())[:5])
+        words = f"{why}, because of {len(late)} outside of this run: {shown}"
+        stage, old = self.stage or self.name, f"{self.name}.elsewhere"
+        return finding("wait.elsewhere", "cluster", words, expected="ready", stage=stage, id_0_1=old)
+
+
+def dispensable(late: Mapping[str, str], planned: Collection[str]) -> dict[str, str]:
+    """Late nodes that can be left out: none when something else is late too, or when no node would remain."""
+    bad = {name: why for name, why in late.items() if name in planned}
+    return {} if set(late) - set(bad) - SUMS or len(bad) == len(planned) else bad
+
+
+def no_vf_config() -> Finding:
+    """Where VFs are, and nothing of ours makes them again after a reboot."""
+    found = "no VF configuration of this collection runs here: VFs that are there were made by something else"
+    expected = "DaemonSet gpuops-vf-config, which makes them again after a reboot"
+    return finding("vf.unconfigured", "cluster", found, expected=expected)
+
+
+_ALL = (
+    Target(
+        "nodes",
+        "node.not-ready",
+        remedy="See the pool's instances in the OCI console, and kubectl describe node {node}.",
+        expected="Ready and schedulable",
+    ),
+    Target(
+        "crds",
+        "wait.crds",
+        "network_operator",
+        "The release that brings them is not installed, or its hook failed: helm status and the operator's log.",
+        per_node=False,
+    ),
+    Target(
+        "gpu_operator",
+        "gpu-operator.late",
+        remedy="See kubectl -n {gpu_operator} get pods -o wide, and deployment/gpu-operator's log.",
+        expected="toolkit, device plugin and validator ready, all GPUs allocatable",
+    ),
+    Target(
+        "network_operator",
+        "network-operator.late",
+        remedy="See kubectl -n {network_operator} get pods -o wide, and the operator's log.",
+        expected="the Network Operator's pods ready",
+    ),
+    Target(
+        "drivers",
+        "network-operator.drivers",
+        "network_operator",
+        "See the logs of nvidia-peermem-ctr and k8s-driver-manager in the pods of {gpu_operator}, and the "
+        "mofed pods in {network_operator}.",
+        "the drivers' pods ready, nvidia_peermem loaded",
+    ),
+    Target(
+        "vf_config",
+        "vf.missing",
+        "sriov",
+        "See the log of the node's gpuops-vf-config pod in namespace {own}; then: "
+        "ansible-playbook gpuops.rdma.site --tags sriov -e rdma_nodes={node}",
+        "all VFs made",
+    ),
+    Target(
+        "vfs",
+        "vf.missing",
+        "sriov",
+        "Mend the node, then: ansible-playbook gpuops.rdma.site --tags sriov -e rdma_nodes={node}",
+        "all VFs allocatable",
+    ),
+    Target(
+        "ip_pool",
+        "network-operator.ip-pool",
+        "sriov",
+        "See kubectl -n {network_operator} get events; a pool that is full has to be made bigger.",
+    ),
+    Target("batch", "wait.batch", remedy="See the controller's pods and their log.", per_node=False),
+    Target("deployment", "wait.deployment", per_node=False),
+    Target("daemonset", "wait.daemonset", per_node=False),
+)
+TARGETS = {target.name: target for target in _ALL}

@@ -1,0 +1,155 @@
+# Copyright: gpuops.rdma contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The objects of one NCCL test: made, looked for and removed. PRIVATE to the collection.
+
+No pod that is not labelled as this test's is ever touched.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Callable
+
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import ClusterError, NotFound, RdmaError
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.names import OWNED_LABEL, OWNER
+from ansible_collections.gpuops.rdma.plugins.module_utils._kube.client import Client
+from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import job as nccl_job
+from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import pods
+
+GONE = 90.0
+"""Seconds to wait for all to go: the next job needs the GPUs and the name."""
+QUEUES = "scheduling.volcano.sh/v1beta1"
+KUEUE_VERSIONS = ("kueue.x-k8s.io/v1beta2", "kueue.x-k8s.io/v1beta1")
+TAIL_LINES = 200
+FAILED_LOGS = 8
+
+
+class JobObjects:
+    """``launcher``: ``volcano`` or ``mpi``."""
+
+    def __init__(
+        self, client: Client, test: nccl_job.Test, launcher: str, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.client, self.test, self.launcher, self.clock = client, test, launcher, clock
+        self.workloads = ""
+        """Version of Kueue's API, where the test waits in a queue of Kueue's."""
+
+    @property
+    def pods_path(self) -> str:
+        return self.client.path("v1", "Pod", self.test.namespace)
+
+    @property
+    def selector(self) -> str:
+        return f"{nccl_job.TEST_LABEL}={self.test.name}"
+
+    def leftovers(self) -> list[str]:
+        """Paths of what an earlier run of this test may have left, the jobs first."""
+        name, place = self.test.name, self.test.namespace
+        kinds = [
+            ("kubeflow.org/v2beta1", "MPIJob", name),
+            ("batch.volcano.sh/v1alpha1", "Job", name),
+            ("scheduling.volcano.sh/v1beta1", "PodGroup", f"{name}-gang"),
+            ("v1", "ConfigMap", f"{name}-files"),
+        ]
+        return [self.client.path(version, kind, place, item) for version, kind, item in kinds]
+
+    def clean(self) -> int:
+        """Removes this test's objects and waits until its pods are gone; returns how many objects there were."""
+        removed = 0
+        for path in self.leftovers():
+            found = self.client.find(path)
+            if found is None:
+                continue
+            if found["metadata"].get("labels", {}).get(OWNED_LABEL) != OWNER:
+                raise RdmaError(
+                    f"Cannot run the NCCL test {self.test.name}: {path} exists and is not this collection's. "
+                    "Rename or remove it, or use another rdma_job_namespace."
+                )
+            # Foreground: what the job owns goes before the job does, so that its name is free for the next one.
+            removed += self.client.delete(path, propagation="Foreground")
+        for pod in self._pods():
+            if not pod["metadata"].get("deletionTimestamp"):
+                self.client.delete(f"{self.pods_path}/{pod['metadata']['name']}")
+        self._await_gone()
+        return removed
+
+    def _pods(self) -> list[Json]:
+        return self.client.list(self.pods_path, label_selector=self.selector)
+
+    def _await_gone(self) -> None:
+        deadline = self.clock() + GONE
+        while True:
+            left = [f"pod {pod['metadata']['name']}" for pod in self._pods()]
+            left += [] if left else [path for path in self.leftovers() if self.client.find(path)]
+            if not left:
+                return
+            if self.clock() > deadline:
+                raise RdmaError(
+                    f"{len(left)} objects of the NCCL test {self.test.name} do not go away within {GONE:.0f} s: "
+                    f"{', '.join(left[:5])}. A node may be lost; see kubectl -n {self.test.namespace} get pods -o wide."
+                )
+            time.sleep(0.5)
+
+    def apply(self, dry_run: bool = False) -> None:
+        if not dry_run:
+            self.check_queue()
+        for obj in nccl_job.objects(self.test, self.launcher):
+            try:
+                self.client.apply(obj, dry_run=dry_run)
+            except NotFound as error:
+                if not dry_run:
+                    what = f"{obj['kind']} {self.test.namespace}/{obj['metadata']['name']}"
+                    raise RdmaError(
+                        f"Cannot create {what}: {error} Run the stages batch and nccl_test first."
+                    ) from None
+
+    def check_queue(self) -> None:
+        """RdmaError when the queue that was asked for is not there: nothing would ever be admitted."""
+        test = self.test
+        if test.kueue_queue:
+            self.workloads = self._kueue_version()
+            place = f"LocalQueue {test.kueue_queue} in namespace {test.namespace}"
+            path = self.client.path(self.workloads, "LocalQueue", test.namespace, test.kueue_queue)
+            if self.client.find(path) is None:
+                raise RdmaError(f"Cannot run the NCCL test {test.name} through Kueue: there is no {place}. Make it.")
+        if test.queue != nccl_job.Test.queue and (self.launcher == "volcano" or test.gang):
+            found = self.client.find(self.client.path(QUEUES, "Queue", "", test.queue))
+            state = str((found or {}).get("status", {}).get("state") or "Open")
+            if found is None or state != "Open":
+                what = f"is {state}" if found else "does not exist"
+                raise RdmaError(f"Cannot run the NCCL test {test.name}: Volcano's queue {test.queue} {what}.")
+
+    def _kueue_version(self) -> str:
+        served = (self.client.find("/apis/kueue.x-k8s.io") or {}).get("versions") or []
+        for version in KUEUE_VERSIONS:
+            if version in {item.get("groupVersion") for item in served}:
+                return version
+        told = ", ".join(str(item.get("version")) for item in served) or "nothing"
+        raise RdmaError(
+            f"Cannot run the NCCL test {self.test.name} through Kueue: the cluster serves {told} of kueue.x-k8s.io, "
+            "not v1beta2 or v1beta1. Install Kueue, or leave out rdma_kueue_queue."
+        )
+
+    def save_failed(self, folder: Path) -> list[str]:
+        """The last lines of failed workers, in files beside the launcher's log."""
+        saved = []
+        failed = [pod for pod in self._pods() if pods.role(pod) == "worker" and pod["status"].get("phase") == "Failed"]
+        for pod in failed[:FAILED_LOGS]:
+            name = pod["metadata"]["name"]
+            with contextlib.suppress(ClusterError, OSError):
+                lines = list(self.client.log_lines(self.test.namespace, name, container="worker"))[-TAIL_LINES:]
+                (folder / f"{name}.log").write_text("\n".join(lines) + "\n", encoding="utf-8")
+                saved.append(name)
+        return saved
+
+
+def left_over(client: Client, namespace: str, names: Sequence[str]) -> list[str]:
+    """Those of these tests of which something is there: each has a ConfigMap, which goes last."""
+    selector = f"{nccl_job.TEST_LABEL} in ({','.join(names)})"
+    found = client.list(client.path("v1", "ConfigMap", namespace), label_selector=selector)
+    return sorted({item["metadata"]["labels"][nccl_job.TEST_LABEL] for item in found})

@@ -1,0 +1,48 @@
+# Copyright: gpuops.rdma contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What results are judged by at a site, and where they are kept. PRIVATE to the collection."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Optional
+
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json, NcclRun, NcclVerdict, Shape
+from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import job, thresholds
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._nccl import history as nccl_history
+
+
+@dataclass(frozen=True)
+class Standard:
+    """What results are judged by: the table with the site's own rows, and what this site measured before."""
+
+    table: Json
+    path: Optional[Path] = None
+
+    @classmethod
+    def of(cls, rows: Sequence[Json], path: Optional[Path]) -> Standard:
+        """With a site's own ``rows``; ``path``: its history. InputError for a faulty row, and an unreadable file."""
+        if path is not None:
+            nccl_history.read(path)  # a file that cannot be read is told before a job is made
+        return cls(thresholds.with_site(files.nccl(), rows), path)
+
+    @property
+    def history(self) -> list[Json]:
+        return nccl_history.read(self.path) if self.path else []
+
+    def record(self, run: NcclRun, verdict: NcclVerdict, test: job.Test, shape: Shape) -> None:
+        if self.path is not None and verdict.measured is not None:
+            line = thresholds.record(
+                run, verdict, shape=shape, nodes=len(test.nodes), algo=test.algo or "default", when=now()
+            )
+            nccl_history.append(self.path, [line])
+
+
+def now() -> str:
+    """UTC, ISO 8601."""
+    return datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")

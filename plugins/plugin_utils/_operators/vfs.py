@@ -1,0 +1,102 @@
+# Copyright: gpuops.rdma contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""How far the nodes' VFs are: made, allocatable, with addresses. PRIVATE to the collection."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Sequence
+from typing import Optional
+
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json, NodeFacts
+from ansible_collections.gpuops.rdma.plugins.module_utils._kube import readiness
+from ansible_collections.gpuops.rdma.plugins.module_utils._kube.readiness import Status
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._kube import named, rollout
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._kube.named import Statuses
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._kube.watch import Watcher
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._nodes.awaited import Awaited
+
+VF_CONFIG = "gpuops-vf-config"
+VF_POD_LABEL = f"app.kubernetes.io/name={VF_CONFIG}"
+_VF_NAME = re.compile(r"/.*(rdma|sriov)")
+
+
+class Vfs:
+    """``own``: namespace of the VF configuration; ``resource``: the VFs' name on the nodes."""
+
+    def __init__(self, watcher: Watcher, nodes: Awaited, own: str, resource: str) -> None:
+        self.watcher, self.nodes, self.own, self.resource = watcher, nodes, own, resource
+
+    def made(self) -> Statuses:
+        """The pods' readiness is their program's word that the VFs are made in this boot. While one is not ready, the
+        reports tell which node and why."""
+        daemonsets = rollout.daemonsets(self.watcher, self.own)
+        whole = readiness.daemonset(next((item for item in daemonsets if _name(item) == VF_CONFIG), None))
+        if whole.ready and self.nodes.names():
+            return {f"VFs/{name}": whole for name in self.nodes.names()}
+        pods, result = self.pods(), {}
+        for name, facts in self.nodes.targets().items():
+            status = readiness.vf_pod(pods.get(name), facts.boot_id if facts else "")
+            made = name in pods
+            result[f"VFs/{name}"] = status if made else named.explained(self.watcher, status, self.own, VF_CONFIG)
+        return result
+
+    def allocatable(self) -> Statuses:
+        """Whether the nodes offer as many VFs as their shapes have."""
+        result: Statuses = {}
+        for name, facts in self.nodes.targets().items():
+            status = readiness.resource(facts, self.resource, self.nodes.expected_vfs(facts, name))
+            if not status.ready:
+                status = self._short(status, name)
+                status = dataclasses.replace(status, why=f"{status.why}{_others(facts, self.resource)}")
+            result[f"VFs/{name}"] = status
+        return result
+
+    def addresses(self, namespace: str, names: Sequence[str]) -> Statuses:
+        """Of IP pools: whether each node has its part."""
+        pools = {_name(item): item for item in self._pools(namespace)}
+        nodes = self.nodes.names()
+        result = {name: readiness.ip_pool(pools.get(name), nodes) for name in names}
+        if all(status.ready for status in result.values()):
+            return result
+        path = self.watcher.client.path("v1", "Event", namespace)
+        events = self.watcher.store(path, rollout.event, field_selector="involvedObject.kind=IPPool").items()
+        return {name: readiness.ip_pool(pools.get(name), nodes, events) for name in names}
+
+    def pods(self) -> dict[str, Json]:
+        """The VF configuration's living pods by node."""
+        path = self.watcher.client.path("v1", "Pod", self.own)
+        pods = self.watcher.store(path, rollout.small_pod, label_selector=VF_POD_LABEL).items()
+        living = (pod for pod in pods if not pod["metadata"].get("deletionTimestamp"))
+        return {pod["spec"].get("nodeName", ""): pod for pod in living}
+
+    def _pools(self, namespace: str) -> list[Json]:
+        return named.listed(self.watcher, "nv-ipam.nvidia.com/v1alpha1", "IPPool", namespace)
+
+    def _short(self, status: Status, name: str) -> Status:
+        """Adds what the node's VF configuration says of itself."""
+        pod = self.pods().get(name)
+        report = readiness.vf_report(pod)
+        if status.code != "Short" or report is None:
+            return status
+        cause = readiness.vf_cause(report)
+        says = f"{_name(pod or {'metadata': {}}) or 'its VF pod'} says {report.get('vfs')} of {report.get('want')} VFs"
+        if report.get("phase") in ("failed", "blocked"):
+            return dataclasses.replace(status, stuck=True, why=f"{status.why}; {says}: {cause}")
+        if report.get("phase") == "ready":
+            hint = "the device plugin looks for VFs only when it starts: delete its pod on this node"
+            return dataclasses.replace(status, stuck=True, why=f"{status.why}; {says} are made; {hint}")
+        return dataclasses.replace(status, why=f"{status.why}; {says}" + (f": {cause}" if cause else ""))
+
+
+def _name(obj: Json) -> str:
+    return str(obj["metadata"].get("name", ""))
+
+
+def _others(facts: Optional[NodeFacts], resource: str) -> str:
+    """VFs that the node offers under another name: somebody else's configuration."""
+    offered = sorted((facts.allocatable if facts else {}).items())
+    others = [f"{count} {name}" for name, count in offered if count and name != resource and _VF_NAME.search(name)]
+    return f"; it offers {', '.join(others)} instead (rdma_resource)" if others else ""

@@ -1,0 +1,192 @@
+# Copyright: gpuops.rdma contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Waits for one of the targets, or looks once; what is late is told and kept. PRIVATE to the collection."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Callable
+
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError, Unrecoverable, WaitFailed
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Finding
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Plan
+from ansible_collections.gpuops.rdma.plugins.module_utils._kube import wait as kube_wait
+from ansible_collections.gpuops.rdma.plugins.module_utils._kube.client import Client
+from ansible_collections.gpuops.rdma.plugins.module_utils._operators import targets
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import run
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._kube import named
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._kube.named import Statuses
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._kube.watch import Watcher
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._nodes.awaited import Awaited
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._operators.drivers import Drivers
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._operators.parts import Parts
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._operators.vfs import Vfs
+
+LATE = 20
+SETTLE = 120.0
+TIMELINE = 20
+DEFAULT_VF = "nvidia.com/sriov_rdma_vf"
+
+
+def wait(
+    client: Client, args: Mapping[str, Any], show: Callable[[str], None], once: bool = False, keep: bool = False
+) -> dict[str, Any]:
+    """The result of gpuops.rdma.wait, whose options ``args`` are. ``once`` looks and does not wait, ``keep`` makes
+    findings of what it sees then. Raises WaitFailed."""
+    if args["tolerate"] and not args["plan"]:
+        raise InputError("wait tolerate=true needs plan: the nodes that are late are left out of it.")
+    plan = run.read_plan(args["plan"]) if args["plan"] else Plan()
+    if args["for"] == "drivers" and not Drivers.follow_ofed(plan):
+        return _result(kube_wait.Result(0.0, 0, 0))
+    with Watcher(client) as watcher:
+        view = View(watcher, args, plan)
+        return view.look(keep) if once else view.wait(show)
+
+
+class View:
+    """One wait: its target, its nodes, and what it keeps beside the plan."""
+
+    def __init__(self, watcher: Watcher, args: Mapping[str, Any], plan: Plan) -> None:
+        self.watcher, self.args, self.plan, self.target = watcher, args, plan, targets.TARGETS[args["for"]]
+        self.findings_file = Path(args["plan"] or "").parent / f"findings-wait-{args['for']}.json"
+        resource = args["resource"] or plan.resources.vf or DEFAULT_VF
+        self.nodes = Awaited(watcher, args, plan)
+        self.parts = Parts(watcher, self.nodes, plan, self.target, resource)
+        self.vfs = Vfs(watcher, self.nodes, plan.namespaces.own, resource)
+        self.planned = self.nodes.planned()
+
+    def look(self, keep: bool) -> dict[str, Any]:
+        """One reading."""
+        looked = kube_wait.look(self._read())
+        if keep and self.args["plan"]:
+            run.write(self.findings_file, {"findings": [*self._seen(looked), *self.parts.elsewhere]})
+        return _result(looked)
+
+    def wait(self, show: Callable[[str], None]) -> dict[str, Any]:
+        """Until all are ready; with ``tolerate`` the late nodes are left out of the plan instead of a failure."""
+        self._refuse_nobody()
+        start, note = time.monotonic(), self._note()
+        if note:
+            show(f"{self.target.name:<16} {note}")
+        try:
+            result = kube_wait.await_state(
+                self._read,
+                wait_change=self.watcher.wait_change,
+                clock=time.monotonic,
+                timeout=self.args["timeout"],
+                show=show,
+                title=self.target.name,
+                grace=self.args["grace"],
+                settle=math.inf if self.args["tolerate"] else SETTLE,
+                remedy=self.target.remedy_for("NODE", self.plan.namespaces),
+            )
+        except WaitFailed as error:
+            bad = targets.dispensable(error.late, self.planned) if self.args["tolerate"] else {}
+            if not bad:
+                raise
+            return {**self._leave_out(bad, show), "seconds": round(time.monotonic() - start, 1)}
+        self._keep_notes()
+        return _result(result)
+
+    # ---- what is read
+
+    def _read(self) -> Statuses:
+        read: Mapping[str, Callable[[], Statuses]] = {
+            "nodes": self.nodes.statuses,
+            "crds": self._crds,
+            "gpu_operator": self.parts.gpu_operator,
+            "network_operator": self.parts.network_operator,
+            "drivers": self.parts.drivers,
+            "vf_config": self.vfs.made,
+            "vfs": self.vfs.allocatable,
+            "ip_pool": self._ip_pool,
+            "batch": self._batch,
+            "deployment": lambda: named.deployments(self.watcher, self._namespace(), self._names()),
+            "daemonset": lambda: named.daemonsets(
+                self.watcher, self._namespace(), self._names(), self.args["allow_zero"]
+            ),
+        }
+        return read[self.target.name]()
+
+    def _crds(self) -> Statuses:
+        group, known = self.args["group"], self.plan.crds
+        if group and group not in known:
+            raise InputError(f"The plan has no group {group!r} of CRDs. It has: {', '.join(sorted(known)) or 'none'}.")
+        return named.crds(self.watcher, self._names(known.get(group, ())))
+
+    def _ip_pool(self) -> Statuses:
+        namespace = self.args["namespace"] or self.plan.namespaces.network_operator
+        return self.vfs.addresses(namespace, self.args["name"] or [self.plan.ip_pool.name])
+
+    def _batch(self) -> Statuses:
+        if not self.args["plan"]:
+            raise InputError("wait for=batch needs plan.")
+        return self.parts.batch()
+
+    def _names(self, more: Sequence[str] = ()) -> list[str]:
+        names = [*self.args["name"], *more]
+        if not names:
+            raise InputError(f"wait for={self.target.name} needs name.")
+        return names
+
+    def _namespace(self) -> str:
+        if not self.args["namespace"]:
+            raise InputError(f"wait for={self.target.name} needs namespace.")
+        return str(self.args["namespace"])
+
+    # ---- what is told
+
+    def _refuse_nobody(self) -> None:
+        """With a plan that has left out all its nodes there is nothing to wait for, however long."""
+        if self.plan.nodes and not self.planned and self.target.per_node:
+            reasons = {node.name: node.excluded or "not asked for" for node in self.plan.nodes}
+            first = "; ".join(f"{name}: {why}" for name, why in list(reasons.items())[:5])
+            raise Unrecoverable(f"{self.target.name}: no node of the plan is left to wait for. {first}.", reasons)
+
+    def _note(self) -> str:
+        """What is not waited for here, and why; "" when nothing is left out."""
+        if self.target.name == "gpu_operator" and self.parts.driver_pods.wait_for_policy():
+            return "the drivers wait for OFED, which comes with the Network Operator: its stage waits for the rest"
+        if self.target.name == "nodes" and self.args["plan"] and not self.nodes.device_labels():
+            return "no NFD here yet, so no device labels are awaited: it comes with the GPU Operator, whose stage waits"
+        return ""
+
+    def _seen(self, looked: kube_wait.Result) -> list[Finding]:
+        """One finding for everything that one look found late; nodes go to the report's table, parts to its list."""
+        if self.target.name == "vf_config" and len(looked.late) == looked.total and not self.vfs.pods():
+            return [targets.no_vf_config()] if self.planned else []
+        return self.target.late(looked.late, self.planned, self.plan.namespaces)
+
+    def _keep_notes(self) -> None:
+        """What is no reason to wait, and for the report to tell."""
+        if self.args["plan"]:
+            self.findings_file.unlink(missing_ok=True)
+            noted = [*self.parts.driver_pods.unproven(self.target.stage or self.target.name), *self.parts.elsewhere]
+            if noted:
+                run.write(self.findings_file, {"findings": noted})
+
+    def _leave_out(self, bad: Mapping[str, str], show: Callable[[str], None]) -> dict[str, Any]:
+        """The run goes on without these nodes; the report fails them with the reason."""
+        name, total = self.target.name, len(self.planned)
+        run.write(self.findings_file, {"findings": self.target.late(bad, self.planned, self.plan.namespaces)})
+        run.exclude(str(self.args["plan"]), {node: f"{name}: {why}" for node, why in bad.items()})
+        show(f"{name:<16} goes on without {len(bad)} of {total} nodes: {', '.join(list(bad)[:5])}")
+        result = kube_wait.Result(0.0, total - len(bad), total, dict(bad))
+        return {**_result(result), "excluded": list(bad)[:LATE]}
+
+
+def _result(result: kube_wait.Result) -> dict[str, Any]:
+    return {
+        "changed": False,
+        "seconds": result.seconds,
+        "ready": result.ready,
+        "total": result.total,
+        "slowest": result.slowest,
+        "late": dict(list(result.late.items())[:LATE]),
+        "late_total": len(result.late),
+        "timeline": list(result.timeline[-TIMELINE:]),
+    }

@@ -1,0 +1,38 @@
+# Copyright: gpuops.rdma contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The command line that a report names. PRIVATE to the collection."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+from collections.abc import Mapping
+from typing import Any
+
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import speaks_of_secret
+from ansible_collections.gpuops.rdma.plugins.module_utils._report import build
+
+NO_SECRET = re.compile(r"rdma_report_keep[\"']?\s*[=:]\s*[\"']?secret\b|rdma_image_pull_secrets\b")
+"""Inputs that name a kind or objects, and hold no secret."""
+LOOKING = re.compile(r"\b(?:verify|host_checks|nccl_scan)(\.ya?ml)?$")
+"""Playbooks that set up nothing: what they find is mended by site.yml beside them."""
+
+
+def of_run(options: Mapping[str, Any]) -> str:
+    """The command line that runs site.yml with this run's inventory and inputs, from the folder that it began in."""
+    playbook = str(next(iter(options.get("args") or ()), ""))
+    if not playbook.endswith((".yml", ".yaml")) and not playbook.startswith("gpuops.rdma."):
+        return build.COMMAND
+    words = [part for source in options.get("inventory") or () for part in ("-i", _near(source))]
+    given = (_near(text) for text in options.get("extra_vars") or () if not speaks_of_secret(NO_SECRET.sub("", text)))
+    words += [part for text in given for part in ("-e", text)]
+    return shlex.join(["ansible-playbook", re.sub(LOOKING, r"site\1", playbook), *words])
+
+
+def _near(text: str) -> str:
+    """A path as short as on the command line: Ansible has made it absolute."""
+    mark = "@" if text.startswith("@") else ""
+    path = text[len(mark) :]
+    return mark + os.path.relpath(path) if path.startswith("/") and "," not in path else text

@@ -1,0 +1,59 @@
+# Copyright: gpuops.rdma contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What a run has left in its folder, for the report. PRIVATE to the collection."""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+from typing import Optional
+
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.findings import finding
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json, to_dict
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files, run
+
+
+def hosts(run_dir: Path) -> Json:
+    """Summaries of the host checks by node; {} when they were left out."""
+    try:
+        return dict(run.read(run_dir / "host.json")["hosts"])
+    except (InputError, KeyError):
+        return {}
+
+
+def scans(run_dir: Path) -> tuple[list[Json], list[Json]]:
+    """This run's scans, their rails with the names of the devices. One without its findings is of an earlier run:
+    those go when a run begins."""
+    found, findings = documents(run_dir, "scan-*.json")
+    scans = []
+    for scan in found:
+        if (run_dir / f"findings-{scan.get('name')}.json").exists():
+            shape = files.shapes().get(scan.get("shape", ""))
+            ports = {n: {"netdev": port.netdev, "hca": port.hca} for n, port in enumerate(shape.pfs)} if shape else {}
+            scans.append({**scan, "rails": [{**row, **ports.get(row["rail"], {})} for row in scan.get("rails") or ()]})
+    return scans, findings
+
+
+def previous(folder: Path, *, again: bool) -> Optional[Json]:
+    """The report of the last earlier run that has a test's result. It is kept as previous.json, beside the new one; a
+    report that is made ``again`` has the same earlier run."""
+    now, before = folder / "report.json", folder / "previous.json"
+    with contextlib.suppress(InputError, OSError):
+        if not again and run.read(now).get("nccl"):
+            now.replace(before)
+    with contextlib.suppress(InputError):
+        return run.read(before)
+    return None
+
+
+def documents(run_dir: Path, pattern: str) -> tuple[list[Json], list[Json]]:
+    """The documents, and a finding for each that cannot be read: the report has to come all the same."""
+    documents, findings = [], []
+    for path in sorted(run_dir.glob(pattern)):
+        try:
+            documents.append(run.read(path))
+        except InputError as error:
+            findings.append(to_dict(finding("report.document", path.name, str(error), expected="a whole document")))
+    return documents, findings

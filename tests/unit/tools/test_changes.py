@@ -1,0 +1,91 @@
+# Copyright: gpuops.rdma contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The usual changes, each as a patch made by the documentation alone: it touches one package, its test and its data,
+and after ``make docs`` the checkout passes that test. All patches go into one copy of the checkout."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from support.paths import ROOT, SHARED
+
+PATCHES = sorted((ROOT / "tests" / "changes").glob("*.patch"))
+BESIDE = ("files/", "tests/", "changelogs/fragments/", "docs/", "playbooks/vars/")
+"""Where a change may write besides a package: data, tests, a fragment, a page and the name of an input."""
+MODULES = ("plugins/modules/", "plugins/action/")
+
+
+def files(patch: Path) -> list[str]:
+    """Paths that a patch writes."""
+    return re.findall(r"^\+\+\+ b/(\S+)", patch.read_text("utf-8"), re.MULTILINE)
+
+
+def tests(patch: Path) -> list[str]:
+    """Words for pytest, from the lines ``Test: ...`` before the first diff."""
+    head = patch.read_text("utf-8").partition("\ndiff --git ")[0]
+    return [word for line in re.findall(r"^Test: (.+)$", head, re.MULTILINE) for word in line.split()]
+
+
+@pytest.fixture(scope="module")
+def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of this checkout with all patches, and what ``make docs`` makes of them."""
+    copy = tmp_path_factory.mktemp("changes") / "checkout"
+    listed = subprocess.run(
+        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+        cwd=ROOT,
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    for name in filter(None, listed.stdout.split("\0")):
+        if (ROOT / name).is_file():
+            (copy / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(ROOT / name, copy / name)
+    link = copy / ".cache/collections/ansible_collections/gpuops/rdma"
+    link.parent.mkdir(parents=True)
+    link.symlink_to(copy)
+    if SHARED.is_dir():
+        (copy.parent / "shared").symlink_to(SHARED)
+    for patch in PATCHES:
+        run(copy, "git", "apply", str(patch))
+    run(copy, sys.executable, "tools/generate.py")
+    return copy
+
+
+def run(copy: Path, *command: str) -> str:
+    """Output of a command in the copy; its text where it fails."""
+    paths = [copy / ".cache/collections", copy / "tests", copy / "tests/sandbox"]
+    environment = {**os.environ, "PYTHONPATH": ":".join(map(str, paths)), "ANSIBLE_CONFIG": str(copy / "ansible.cfg")}
+    done = subprocess.run(
+        command, cwd=copy, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=600
+    )
+    assert done.returncode == 0, f"{' '.join(command)}\n{done.stdout[-3000:]}"
+    return done.stdout
+
+
+def test_there_is_one_of_each_usual_change() -> None:
+    assert {patch.stem for patch in PATCHES} == {"finding", "host_rule", "nccl_option", "release", "shape"}
+
+
+@pytest.mark.parametrize("patch", PATCHES, ids=lambda patch: patch.stem)
+def test_a_change_stays_in_one_package(patch: Path) -> None:
+    touched = files(patch)
+    packages = {found[1] for name in touched if (found := re.match(r"plugins/\w+_utils/(_\w+)/", name))}
+    assert len(packages) <= 1, f"{patch.name} touches {', '.join(sorted(packages))}"
+    others = [name for name in touched if not name.startswith((*BESIDE, *MODULES)) and "_utils/" not in name]
+    assert others == []
+    assert tests(patch), f"{patch.name} names no test"
+
+
+def test_the_changes_pass_their_tests_and_the_gates(checkout: Path) -> None:
+    words = [word for patch in PATCHES for word in tests(patch)]
+    assert " passed" in run(checkout, sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *words)
+    run(checkout, sys.executable, "tools/generate.py", "--check")
+    run(checkout, sys.executable, "tools/check_docs")

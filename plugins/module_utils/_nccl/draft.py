@@ -41,7 +41,8 @@ class Draft:
         self.concluded = ""
         self.announced = False
         self.tests_version = self.nccl_version = self.cuda_version = ""
-        self.sweep: Optional[tuple[int, int, int, bool]] = None
+        self.sweep: tuple[int, ...] = ()
+        """Lowest and highest size, step, and whether the step is a factor; () when they are not known."""
         self.reduced: Optional[int] = None
         self.checked = False
         self.columns: Optional[Columns] = None
@@ -116,7 +117,7 @@ class Draft:
 
     def sizes(self) -> list[int]:
         """Sizes of one sweep, as -b, -e and -f or -i ask for; () when they are not known."""
-        if self.sweep is None:
+        if not self.sweep:
             return []
         low, high, step, factor = self.sweep
         high = min(high, self.reduced or high)
@@ -131,7 +132,7 @@ class Draft:
 
     def asked(self) -> Optional[int]:
         """The largest size of the sweep as it was asked for, also when memory did not allow it."""
-        if self.sweep is None:
+        if not self.sweep:
             return None
         low, high, step, factor = self.sweep
         if high < low or low <= 0 or step < 1 or (factor and step < 2):

@@ -15,11 +15,12 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import 
     InputError,
     Unrecoverable,
 )
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Release
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._oci import session as oci_session
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._operators import oke_addon
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._plan import compose_addon
-from support import oci_site
+from support import oci_site, plan_samples
 from support.fake_addons import Addons
 from support.fake_oci import FakeOci
 
@@ -29,28 +30,30 @@ class Site:
         self.fake, self.addons, self.lines = fake, Addons(fake), []
         self.cluster = oci_site.cluster(fake)["id"]
         access = {"service_endpoint": url, "config_file": str(oci_site.config_file(config, folder))}
-        self.wishes: dict[str, Any] = {"oci": {"cluster": self.cluster, **access}, "profile": "current", "charts": {}}
-        self.wishes.update({"gpu_operator_values": {}, "network_operator_values": {}, "image_registry": ""})
+        self.asked: dict[str, Any] = {"oci": {"cluster": self.cluster, **access}}
         self.survey: dict[str, Any] = {"releases": [], "workloads": []}
 
     def reach(self) -> oke_addon.Addons:
-        session = oci_session.Session(self.wishes["oci"], oci.retry.NoneRetryStrategy())
+        session = oci_session.Session(self.asked["oci"], oci.retry.NoneRetryStrategy())
         clocks = {"clock": self.fake.clock.now, "sleep": self.fake.clock.advance}
-        return oke_addon.Addons(compose_addon.oke(self.wishes), self.lines.append, session, **clocks)
+        return oke_addon.Addons(
+            compose_addon.oke(plan_samples.options(**self.asked)), self.lines.append, session, **clocks
+        )
 
-    def release(self, stage: str = "gpu_operator", **wishes: Any) -> dict[str, Any]:
-        asked = {**self.wishes, **wishes}
-        survey = {**self.survey, "addons": compose_addon.look(asked, self.lines.append)}
-        return compose_addon.release(stage, asked, survey, files.profile(asked["profile"]))
+    def release(self, stage: str = "gpu_operator", **asked: Any) -> Release:
+        options = plan_samples.options(**{**self.asked, **asked})
+        survey = {**self.survey, "addons": compose_addon.look(options, self.lines.append)}
+        return compose_addon.release(stage, options, survey, files.profile(options.profile))
 
-    def run(self, stage: str = "gpu_operator", seconds: float = 900, **wishes: Any) -> dict[str, Any]:
-        release, reach = self.release(stage, **wishes), self.reach()
-        survey = {**self.survey, "addons": compose_addon.look({**self.wishes, **wishes}, self.lines.append)}
-        for want in release["addons"]:
+    def run(self, stage: str = "gpu_operator", seconds: float = 900, **asked: Any) -> Release:
+        release, reach = self.release(stage, **asked), self.reach()
+        options = plan_samples.options(**{**self.asked, **asked})
+        survey = {**self.survey, "addons": compose_addon.look(options, self.lines.append)}
+        for want in release.addons:
             decision = compose_addon.one_decision(want, survey)
             if decision.action in ("enable", "configure"):
-                reach.act(want["name"], decision)
-            reach.wait([want["name"]], seconds)
+                reach.act(want.name, decision)
+            reach.wait([want.name], seconds)
         return release
 
 
@@ -61,15 +64,15 @@ def site(fake: FakeOci, url: str, config: dict[str, Any], tmp_path: Path) -> Sit
 
 def test_enabled_in_order_and_again(site: Site) -> None:
     planned = site.release()
-    assert (planned["action"], planned["name"], planned["namespace"]) == ("enable", "NvidiaGpuOperator", "gpu-operator")
-    assert planned["values"]["disableNvidiaGpuPlugin"] == "true" and planned["version"] == "v25.10.1"
+    assert (planned.action, planned.name, planned.namespace) == ("enable", "NvidiaGpuOperator", "gpu-operator")
+    assert planned.values["disableNvidiaGpuPlugin"] == "true" and planned.version == "v25.10.1"
     assert not site.addons.changes, "a plan changes nothing"
     site.run()
     site.run("network_operator")
     assert site.addons.changes == [
         f"enable {x}" for x in ("NodeFeatureDiscovery", "NvidiaGpuOperator", "NvidiaNetworkOperator")
     ]
-    assert site.run()["action"] == "none" and len(site.addons.changes) == 3
+    assert site.run().action == "none" and len(site.addons.changes) == 3
     found = site.addons.find(site.cluster, "NvidiaGpuOperator")
     assert found and {"key": "cdi.enabled", "value": "true"} in found["configurations"]
 
@@ -92,16 +95,16 @@ def test_what_oracles_stack_has_enabled_is_adopted(site: Site) -> None:
         }
     ]
     release = site.run()
-    assert release["action"] == "configure" and "mig.strategy" in release["why"] and release["version"] == "v25.3.4"
+    assert release.action == "configure" and "mig.strategy" in release.why and release.version == "v25.3.4"
     found = site.addons.find(site.cluster, "NvidiaGpuOperator")
     assert found and {"key": "dcgmExporter.enabled", "value": "true"} in found["configurations"]
-    assert site.release()["action"] == "none"
+    assert site.release().action == "none"
 
 
 def test_a_killed_run_is_waited_for(site: Site) -> None:
     with pytest.raises(DeadlinePassed, match="NodeFeatureDiscovery is CREATING"):
         site.run(seconds=5)
-    assert site.release()["action"] in ("wait", "enable")
+    assert site.release().action in ("wait", "enable")
     site.run()
     assert site.addons.changes == ["enable NodeFeatureDiscovery", "enable NvidiaGpuOperator"]
 
@@ -122,9 +125,7 @@ def test_one_that_does_not_come_up_is_told_with_its_error(site: Site, state: str
 def test_two_operators_are_refused(site: Site) -> None:
     site.survey["releases"] = [{"name": "gpu-operator", "namespace": "gpu-operator", "chart": "gpu-operator"}]
     found = site.release()
-    assert (
-        found["action"] == "refuse" and "would be a second one beside Helm release gpu-operator/gpu-op" in found["why"]
-    )
+    assert found.action == "refuse" and "would be a second one beside Helm release gpu-operator/gpu-op" in found.why
 
 
 def test_somebody_elses_nfd_stays_the_only_one(site: Site) -> None:
@@ -137,7 +138,7 @@ def test_somebody_elses_nfd_stays_the_only_one(site: Site) -> None:
 
 
 @pytest.mark.parametrize(
-    ("wishes", "message"),
+    ("asked", "message"),
     [
         ({"oci": {}}, "needs the OCID of the cluster: set rdma_oci_cluster"),
         (
@@ -150,18 +151,18 @@ def test_somebody_elses_nfd_stays_the_only_one(site: Site) -> None:
         ({"profile": "guide-2024"}, "older than the add-ons of OKE"),
     ],
 )
-def test_bad_input(site: Site, wishes: dict[str, Any], message: str) -> None:
+def test_bad_input(site: Site, asked: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError, match=message):
-        site.release(**wishes)
+        site.release(**asked)
 
 
 def test_a_key_or_a_version_that_the_add_on_does_not_have(site: Site) -> None:
     found = site.release(gpu_operator_values="toolkit.enbled=true")
-    assert found["action"] == "refuse" and "did you mean toolkit.enabled?" in found["why"]
+    assert found.action == "refuse" and "did you mean toolkit.enabled?" in found.why
     found = site.release(charts={"gpu_operator": {"version": "v24.1.0"}})
-    assert found["action"] == "refuse" and "it has v25.3.4, v25.10.1" in found["why"]
+    assert found.action == "refuse" and "it has v25.3.4, v25.10.1" in found.why
 
 
 def test_options_that_may_not_be_read_are_no_obstacle(site: Site) -> None:
     site.fake.fail("GET /20180222/addonOptions", 404, "NotAuthorizedOrNotFound", "Authorization failed.", times=9)
-    assert site.release()["action"] == "enable" and "not known" in site.lines[0]
+    assert site.release().action == "enable" and "not known" in site.lines[0]

@@ -25,6 +25,8 @@ class ActionModule(RdmaAction):
     spec = SPEC
 
     def act(self, args: dict[str, Any]) -> dict[str, Any]:
+        """Applies or removes the autoscaler's objects; returns changes, OpenShift's version, and the longest boot and
+        roll-out in seconds measured here. Raises InputError for a faulty MachineAutoscaler."""
         args = configs.plain(args)
         sets = autoscaling.machine_sets(self.client)
         boot, rollout = self._boot(), self._rollout()

@@ -20,6 +20,8 @@ class ActionModule(RdmaAction):
     spec = SPEC
 
     def act(self, args: dict[str, Any]) -> dict[str, Any]:
+        """Returns the objects, merge patches of the MachineSets and what each pool's nodes offer; writes nothing.
+        Raises InputError for a faulty pool."""
         args = configs.plain(args)
         table = autoscaling.tables()
         fields = autoscaler.crd_fields(args["crd"]) if args["crd"] else None

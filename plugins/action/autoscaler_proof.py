@@ -38,6 +38,8 @@ class ActionModule(RdmaAction):
     spec = SPEC
 
     def act(self, args: dict[str, Any]) -> dict[str, Any]:
+        """Scales each due set from zero and back; returns nodes and seconds per set, and the sets skipped with the
+        reason. Raises WaitFailed if a set does not scale."""
         self.args, self.names = args, list(dict.fromkeys(args["machine_sets"]))
         result: dict[str, Any] = {"changed": False, "scaled": {}, "skipped_sets": {}, "notes": []}
         if self.check_mode:

@@ -33,6 +33,8 @@ class ActionModule(RdmaAction):
     spec = SPEC
 
     def act(self, args: dict[str, Any]) -> dict[str, Any]:
+        """Findings on the control node's Python packages, collections and Helm, and Helm's path and version; failed on
+        an error. Raises InputError if Helm cannot be downloaded or written."""
         table = files.load(files.FILES / "control_node.yml")
         packages = control_node.requirements((ROOT / "requirements.txt").read_text(encoding="utf-8"))
         wanted = {

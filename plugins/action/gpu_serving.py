@@ -17,5 +17,6 @@ class ActionModule(RdmaAction):
     selects = ("hosts", "selector")
 
     def act(self, args: dict[str, Any]) -> dict[str, Any]:
+        """Changes, engine, parallel sizes, memory fit, endpoint and the proof of an answer from the model."""
         self._plan_file = ""  # it is no stage of that plan, and outdates no test
         return ModelServing(self, args).run()

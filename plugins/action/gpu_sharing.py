@@ -17,4 +17,5 @@ class ActionModule(RdmaAction):
     selects = ("nodes", "selector")
 
     def act(self, args: dict[str, Any]) -> dict[str, Any]:
+        """Changes, the expected resources per node, the number of restarted device plugins, and the proof."""
         return Sharing(self, args).run()

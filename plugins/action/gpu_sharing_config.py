@@ -20,6 +20,8 @@ class ActionModule(RdmaAction):
     spec = SPEC
 
     def act(self, args: dict[str, Any]) -> dict[str, Any]:
+        """Returns ConfigMaps, ClusterPolicy fields and the expected resources per node; writes nothing. Raises
+        InputError for an unknown shape or a configuration that does not fit."""
         plan = configs.plan(
             args["share"], args["configs"], args["default"], args["mig_configs"], args["mig_strategy"] or ""
         )

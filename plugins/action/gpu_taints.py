@@ -51,6 +51,8 @@ class ActionModule(RdmaAction):
     selects = ("nodes", "selector")
 
     def act(self, args: dict[str, Any]) -> dict[str, Any]:
+        """Writes tolerations, then taints; returns changes, taints, number of nodes, notes and the proof. Raises
+        InputError before a taint would evict a DaemonSet's pods, RdmaError if the proof fails."""
         self.args, self.absent = args, args["state"] == "absent"
         self.changes: list[Json] = []
         self.taints = pod_gpu.taints(args["taints"])

@@ -17,6 +17,7 @@ class ActionModule(RdmaAction):
     spec = SPEC
 
     def act(self, args: dict[str, Any]) -> dict[str, Any]:
+        """Number of nodes per use of GPUs; raises InputError if uses that exclude each other share a node."""
         asked = [one for one in args["uses"] if one["nodes"] or one["selector"].strip()]
         nodes = {one["use"]: self._nodes(one) for one in asked}
         exclusive.check(nodes, {one["use"]: one["resources"] for one in asked})

@@ -31,6 +31,8 @@ class ActionModule(RdmaAction):
     spec = SPEC
 
     def act(self, args: dict[str, Any]) -> dict[str, Any]:
+        """Hosts with their verdict, worst first, counts per verdict and findings; failed if a host fails and
+        ``fail_on_findings`` is set."""
         if args["source"] == "inventory":
             given = Plan(mode=args["mode"], profile=args["profile"])
             return self._inventory(base_run.read_plan(args["plan"]) if args["plan"] else given, args)

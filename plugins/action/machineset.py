@@ -32,6 +32,8 @@ class ActionModule(RdmaAction):
     spec = SPEC
 
     def act(self, args: dict[str, Any]) -> dict[str, Any]:
+        """Patches, creates or reverts the MachineSets; returns changes and, per pool, what its nodes offer. Raises
+        InputError for a faulty pool, before the first write."""
         self.args = configs.plain(args)
         self.changes: list[Json] = []
         self.wrote: dict[str, Json] = {}

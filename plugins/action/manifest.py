@@ -23,6 +23,8 @@ class ActionModule(RdmaAction):
     spec = SPEC
 
     def act(self, args: dict[str, Any]) -> dict[str, Any]:
+        """Applies or removes objects; returns their number, the changes and, for ``everything``, what was left. Raises
+        InputError if a use of GPUs still needs an object to be removed."""
         self.args = args
         writer = Writer(self.client, self.check_mode, self.progress)
         absent = args["state"] == "absent"

@@ -30,6 +30,8 @@ class ActionModule(RdmaAction):
     spec = SPEC
 
     def act(self, args: dict[str, Any]) -> dict[str, Any]:
+        """The worst verdict with its reason, and each run of the log with its own. Raises InputError if the log cannot
+        be read or holds no run."""
         shape, expect = _expectations(args)
         table = thresholds.with_site(files.nccl(), args["thresholds"])
         path = Path(self._loader.path_dwim(args["history"])) if args["history"] else None

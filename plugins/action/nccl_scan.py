@@ -19,6 +19,8 @@ class ActionModule(RdmaAction):
     spec = SPEC
 
     def act(self, args: dict[str, Any]) -> dict[str, Any]:
+        """The worst verdict of all shapes with its reason, and each scan; in check mode or with ``plan_only`` what
+        would run. Failed on request unless it is a pass."""
         plan = base_run.read_plan(args["plan"])
         entries = choice.chosen(plan, args["tests"])
         if args["plan_only"]:

@@ -26,6 +26,8 @@ class ActionModule(RdmaAction):
     spec = SPEC
 
     def act(self, args: dict[str, Any]) -> dict[str, Any]:
+        """The test with the worst verdict, bandwidths in GB/s, and a line per test; failed on request unless it is a
+        pass."""
         plan = base_run.read_plan(args["plan"])
         entries = choice.chosen(plan, args["tests"])
         tests = [(entry, one) for entry in entries for one in choice.collectives(entry, args["collectives"])]

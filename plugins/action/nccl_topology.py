@@ -26,6 +26,8 @@ class ActionModule(RdmaAction):
     spec = SPEC
 
     def act(self, args: dict[str, Any]) -> dict[str, Any]:
+        """Whether NCCL accepts the topology, its problems, differences and misfits with hosts; the XML unless it was
+        written to ``dest``. Raises InputError if the options contradict each other."""
         if args["plan"]:
             return _gate(Path(args["plan"]))
         given = [key for key in ("src", "content", "tree", "host") if args[key] is not None]

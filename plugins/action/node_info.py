@@ -16,4 +16,5 @@ class ActionModule(RdmaAction):
     spec = SPEC
 
     def act(self, args: dict[str, Any]) -> dict[str, Any]:
+        """Nodes with what they offer, problems and a summary."""
         return node_info(self.client, args)

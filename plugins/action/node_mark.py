@@ -23,6 +23,8 @@ class ActionModule(RdmaAction):
     spec = SPEC
 
     def act(self, args: dict[str, Any]) -> dict[str, Any]:
+        """Labels, taints or cordons nodes by the scans' verdicts, or reverts that; returns the changes per node and
+        nodes that have left the cluster. Raises InputError without a scan, or for more nodes than ``max_out``."""
         plan = run.read_plan(args["plan"])
         verdicts = self._verdicts(plan, args)
         mark.guard(verdicts, args["measures"], args["max_out"])

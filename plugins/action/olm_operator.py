@@ -22,6 +22,8 @@ class ActionModule(RdmaAction):
     spec = SPEC
 
     def act(self, args: dict[str, Any]) -> dict[str, Any]:
+        """Installs or removes operators through OLM, in the order of their dependencies; returns changes and one entry
+        per operator."""
         args = {key: configs.plain(value) for key, value in args.items()}
         wants = self._wants(args)
         changes: list[Json] = []

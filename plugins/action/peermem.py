@@ -27,6 +27,8 @@ class ActionModule(RdmaAction):
     spec = SPEC
 
     def act(self, args: dict[str, Any]) -> dict[str, Any]:
+        """What to do about nvidia_peermem on one host, or what was done on each node of the plan; failed if a module
+        that could be loaded is not."""
         if bool(args["document"]) == bool(args["plan"]):
             raise InputError(
                 "peermem needs either document (of one host, from host_info) or plan (nodes of a cluster)."

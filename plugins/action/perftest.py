@@ -32,6 +32,8 @@ class ActionModule(RdmaAction):
     spec = SPEC
 
     def act(self, args: dict[str, Any]) -> dict[str, Any]:
+        """The worst verdict of all shapes, each shape's ib_write_bw result in Gb/s and findings; failed on request
+        unless it is a pass."""
         plan = base_run.read_plan(args["plan"])
         groups = chosen(plan, args["nodes"])
         if self.check_mode:
@@ -119,6 +121,7 @@ def chosen(plan: Plan, names: Sequence[str]) -> list[tuple[Shape, list[str]]]:
 
 
 def test_of(plan: Plan, shape: Shape, args: dict[str, Any]) -> perftest.Test:
+    """The test of a shape from plan and options, with a new run id; the image is the NCCL test's unless set."""
     entry = next((test for test in plan.tests if test.shape == shape.name), None)
     table = files.load(files.FILES / "perftest.yml")
     return perftest.Test(

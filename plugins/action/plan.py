@@ -28,6 +28,8 @@ class ActionModule(RdmaAction):
     spec = SPEC
 
     def act(self, args: dict[str, Any]) -> dict[str, Any]:
+        """Writes the plan and the survey; returns the plan's path, number of nodes, nodes per shape and a readable
+        summary. Raises InputError for options that do not fit the cluster."""
         dest = Path(args.pop("dest"))
         options, shapes = Options.of(args), files.shapes()
         with ThreadPoolExecutor(max_workers=1) as beside:

@@ -22,6 +22,8 @@ class ActionModule(RdmaAction):
     spec = SPEC
 
     def act(self, args: dict[str, Any]) -> dict[str, Any]:
+        """Deletes device plugin pods older than their configuration and waits for new ones; returns up to 50 of their
+        nodes and the total. Raises WaitFailed."""
         plan = run.read_plan(args["plan"])
         selector = plan.restart_plugin
         if not selector:

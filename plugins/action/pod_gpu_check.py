@@ -18,6 +18,8 @@ class ActionModule(RdmaAction):
     spec = SPEC
 
     def act(self, args: dict[str, Any]) -> dict[str, Any]:
+        """Findings on a pod's GPU requests and tolerations, and the taints it was checked against; failed on a finding
+        if ``fail`` is set."""
         pool = [*args["taints"], *(self._taints(args["selector"]) if args["selector"] else [])]
         findings = pod_gpu.check(args["pod"], pool, args["single"])
         result: dict[str, Any] = {"changed": False, "findings": to_dict(findings), "taints": pod_gpu.taints(pool)}

@@ -31,6 +31,8 @@ class ActionModule(RdmaAction):
     spec = SPEC
 
     def act(self, args: dict[str, Any]) -> dict[str, Any]:
+        """Writes findings-preflight.json; returns the first 50 findings and the number of errors, failed if there is
+        one."""
         plan = run.read_plan(args["plan"], faulty=True)
         run_dir = Path(args["plan"]).parent
         again = bool(args["only"])

@@ -28,6 +28,8 @@ class ActionModule(RdmaAction):
     spec = SPEC
 
     def act(self, args: dict[str, Any]) -> dict[str, Any]:
+        """Reboots nodes whose VF configuration asks for it, in batches; returns them, and those skipped because a pod
+        uses their GPUs. Raises DeadlinePassed if a node does not come back."""
         plan = run.read_plan(args["plan"])
         wanted = [node.name for node in plan.nodes if not node.excluded]
         own = plan.namespaces.own

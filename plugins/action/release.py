@@ -45,6 +45,8 @@ class ActionModule(RdmaAction):
     spec = SPEC
 
     def act(self, args: dict[str, Any]) -> dict[str, Any]:
+        """Installs, upgrades or removes an operator by Helm, manifest or OKE add-on; returns action, reason, version
+        and changed values. Raises InputError if the decision is to refuse, RdmaError if Helm fails."""
         if args["state"] == "absent":
             return self._absent(args)
         want = self._wanted(args)

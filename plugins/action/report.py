@@ -28,6 +28,8 @@ class ActionModule(RdmaAction):
     spec = SPEC
 
     def act(self, args: dict[str, Any]) -> dict[str, Any]:
+        """Writes report.json, junit.xml, report.prom and report.html; returns verdict, reason and failing nodes. Raises
+        InputError if the run folder has no stage's record."""
         folder = Path(args["dir"])
         run_dir = folder / "run"
         stages, damaged = folders.documents(run_dir, "stage-*.json")

@@ -23,6 +23,8 @@ class ActionModule(RdmaAction):
     spec = SPEC
 
     def act(self, args: dict[str, Any]) -> dict[str, Any]:
+        """Verdict, reason, nodes that changed and NCCL tests with their change in percent; raises InputError for a
+        report that cannot be read."""
         old, new = (_report(Path(args[key]), key) for key in ("old", "new"))
         try:
             found = compare.compare(old, new, args["tolerance"])

@@ -23,6 +23,8 @@ class ActionModule(RdmaAction):
     spec = SPEC
 
     def act(self, args: dict[str, Any]) -> dict[str, Any]:
+        """Stores report.html; returns its place, the command that fetches it, and the statistics that AWX shows. Raises
+        InputError if the place does not exist or has another owner."""
         keep, folder = args["keep"], Path(args["dir"])
         report = run.read(folder / "report.json")
         page = b"" if keep == "none" else _read(folder / report_keep.PAGE)

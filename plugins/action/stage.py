@@ -24,6 +24,8 @@ class ActionModule(RdmaAction):
     spec = SPEC
 
     def act(self, args: dict[str, Any]) -> dict[str, Any]:
+        """Records the start of a run, or the start or end of a stage; returns whether the stage is to run and what
+        blocks it, or its seconds."""
         run_dir = Path(args["run_dir"])
         if args["state"] == "begun":
             keep = args["keep_test"] or not run.selected(self._task_vars, run.TEST_STAGE)

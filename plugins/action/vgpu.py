@@ -17,4 +17,6 @@ class ActionModule(RdmaAction):
     selects = ("nodes", "selector")
 
     def act(self, args: dict[str, Any]) -> dict[str, Any]:
+        """Changes, number of nodes, driver images, kind of the licence object, notes and the proof that nodes are
+        licensed."""
         return VGpu(self, args).run()

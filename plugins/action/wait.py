@@ -16,6 +16,8 @@ class ActionModule(RdmaAction):
     spec = SPEC
 
     def act(self, args: dict[str, Any]) -> dict[str, Any]:
+        """Waits for the target named by ``for``; returns k of n ready, who is late and why, and seconds. Raises
+        WaitFailed."""
         show = self.show if args["progress"] == "lines" else _silent
         return waiting.wait(self.client, args, show, once=self.check_mode or args["once"], keep=args["once"])
 

@@ -69,8 +69,8 @@ def equal(one: Optional[str], other: str) -> bool:
 
 
 def rival(want: Addon, present: Optional[Json], releases: Iterable[Json], workloads: Iterable[Json]) -> str:
-    """``releases``, ``workloads``: the survey's. How the add-on
-    installs itself is not public: a release or a Deployment in its namespace is taken for it once it is enabled."""
+    """``releases``, ``workloads``: the survey's. How the add-on installs itself is not public: a release or a
+    Deployment in its namespace is taken for it once it is enabled."""
     enabled = present is not None and present["state"] not in GONE
     found = [
         f"Helm release {item['namespace']}/{item['name']}"
@@ -161,6 +161,7 @@ def _known(want: Addon, keys: Sequence[str]) -> tuple[dict[str, str], str, tuple
 
 
 def judge(name: str, present: Optional[Json]) -> tuple[bool, str, bool]:
+    """(active, its state in words, failed for good) of an add-on; ``present`` is None if it is absent."""
     if present is None or present["state"] in GONE:
         return False, f"{name} is not there", False
     error = f": {present['error']}" if present["error"] else ""

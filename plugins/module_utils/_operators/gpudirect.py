@@ -86,6 +86,7 @@ class Choice:
 
     @property
     def refused(self) -> bool:
+        """Whether a finding is an error, so that no stage may use this plan."""
         return any(item.severity == "error" for item in self.findings)
 
     def policy(self, ofed_driver: Json) -> Json:

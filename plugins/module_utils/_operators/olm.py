@@ -288,6 +288,7 @@ def _unresolved(subscription: Json, spec: Json, groups: Sequence[Json], catalogs
 
 
 def bad_catalog(catalogs: Iterable[Json], spec: Json) -> str:
+    """Why the Subscription cannot use its CatalogSource, "" if that is connected."""
     found = list(catalogs)
     mine = next((one for one in found if one["metadata"]["name"] == spec.get("source")), None)
     if mine is None:
@@ -371,6 +372,7 @@ def custom_resource(csv: Json, kind: str, values: Mapping[str, Any]) -> Json:
 
 
 def laid_over(base: Mapping[str, Any], values: Mapping[str, Any]) -> Json:
+    """A new mapping: ``base`` with ``values`` merged into it, nested mappings too; lists are replaced."""
     merged = dict(base)
     for key, value in values.items():
         below = merged.get(key)

@@ -184,6 +184,7 @@ def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> Json:
 
 
 def lookup(tree: Any, path: str, default: Any = None) -> Any:
+    """The value at a dotted path of nested mappings, ``default`` if a key is missing."""
     for key in path.split("."):
         if not isinstance(tree, Mapping) or key not in tree:
             return default

@@ -325,6 +325,7 @@ def _meta(name: str, namespace: str) -> Json:
 
 
 def privileged_namespace(name: str) -> Json:
+    """A Namespace with our labels that admits privileged pods (pod security enforce, audit and warn)."""
     levels = {f"pod-security.kubernetes.io/{mode}": "privileged" for mode in ("enforce", "audit", "warn")}
     return {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": {**OWNED, **levels}}}
 

@@ -77,6 +77,7 @@ class Look:
 
     @property
     def gpu_nodes(self) -> list[NodeFacts]:
+        """Facts of the nodes that the plan uses."""
         wanted = {node.name for node in self.plan.nodes}
         return [node for node in self.nodes if node.name in wanted]
 
@@ -92,10 +93,12 @@ class Look:
 
     @property
     def sriov(self) -> bool:
+        """Whether pods get VFs (mode sriov) rather than the host network."""
         return self.plan.mode == "sriov"
 
 
 def permissions(look: Look) -> Iterator[Finding]:
+    """One error per permission that this user lacks."""
     for item in look.denied:
         yield finding("preflight.permissions", "cluster", f"not allowed {item}")
 
@@ -107,6 +110,7 @@ def helm(look: Look) -> Iterable[Finding]:
 
 
 def crd_version(look: Look) -> Iterator[Finding]:
+    """CRDs that the cluster serves, but not in the version that this collection writes."""
     groups = ("gpu_operator", "network_operator", "policy") if look.sriov else ("gpu_operator",)
     names = [name for group in groups for name in look.profile["crds"][group]]
     for name in [*names, *BATCH_CRDS[look.plan.launcher]]:
@@ -121,6 +125,7 @@ def crd_version(look: Look) -> Iterator[Finding]:
 
 
 def kubernetes_version(look: Look) -> Iterator[Finding]:
+    """An API server outside the range that the profile was validated for; too new is a warning."""
     limits = look.profile.get("kubernetes", {})
     found = versions.minor(look.survey.get("server_version", ""))
     low, high = limits.get("min"), limits.get("max")
@@ -152,6 +157,7 @@ def kubernetes_version(look: Look) -> Iterator[Finding]:
 
 
 def nfd_once(look: Look) -> Iterator[Finding]:
+    """More than one NFD master: they overwrite each other's node labels."""
     masters = [
         f"{item['namespace']}/{item['name']}"
         for item in look.survey["workloads"]
@@ -169,6 +175,7 @@ def nfd_once(look: Look) -> Iterator[Finding]:
 
 
 def gpu_plugin(look: Look) -> Iterator[Finding]:
+    """DaemonSets besides the GPU Operator that advertise nvidia.com/gpu, unless the OKE add-on removes them."""
     for item in look.survey["workloads"]:
         if item["kind"] != "daemonset" or "ClusterPolicy" in item["owners"]:
             continue
@@ -192,6 +199,7 @@ def _plugin_goes(plan: Plan) -> bool:
 
 
 def rdma_shared_plugin(look: Look) -> Iterator[Finding]:
+    """The RDMA shared device plugin, in mode sriov only."""
     if not look.sriov:
         return
     for item in look.survey["workloads"]:
@@ -205,6 +213,7 @@ def rdma_shared_plugin(look: Look) -> Iterator[Finding]:
 
 
 def nic_cluster_policy(look: Look) -> Iterator[Finding]:
+    """NicClusterPolicies by any name but the one that the Network Operator reads."""
     for item in look.survey["nic_cluster_policies"]:
         if item["name"] != "nic-cluster-policy":
             yield finding(
@@ -217,6 +226,7 @@ def nic_cluster_policy(look: Look) -> Iterator[Finding]:
 
 
 def cluster_policy(look: Look) -> Iterator[Finding]:
+    """More than one ClusterPolicy; the GPU Operator ignores all but the oldest."""
     names = [item["name"] for item in look.survey["cluster_policies"]]
     if len(names) > 1:
         yield finding(
@@ -228,6 +238,8 @@ def cluster_policy(look: Look) -> Iterator[Finding]:
 
 
 def ip_pool(look: Look) -> Iterator[Finding]:
+    """Overlaps of the VFs' subnet with pods, services, VCN, PFs or nodes (mode sriov); unknown if services cannot be
+    listed."""
     if not look.sriov:
         return
     pool, subnet = "IPPool gpuops-rdma", look.plan.ip_pool.subnet
@@ -267,6 +279,7 @@ def ip_pool(look: Look) -> Iterator[Finding]:
 
 
 def namespaces(look: Look) -> Iterator[Finding]:
+    """Namespaces of the run that are Terminating, refuse privileged pods, or are missing for the report."""
     present = {item["name"]: item for item in look.survey["namespaces"]}
     # The test's workers, too: IPC_LOCK, all that mode sriov needs, is not among baseline's capabilities.
     keys = ("gpu_operator", "job") if look.plan.mode == "host" else ("gpu_operator", "network_operator", "own", "job")
@@ -351,6 +364,7 @@ def has_room(node: NodeFacts, requested: tuple[float, float]) -> bool:
 
 
 def node_images(look: Look) -> Iterator[Finding]:
+    """GPU nodes whose OS, kernel or container runtime the profile refuses or does not list; unknown if not reported."""
     rules = look.profile.get("nodes", {})
     for node in look.gpu_nodes:
         for rule_id, value, allowed, refused in (
@@ -377,6 +391,7 @@ def node_images(look: Look) -> Iterator[Finding]:
 
 
 def one_runtime(look: Look) -> Iterator[Finding]:
+    """GPU nodes with different container runtimes; the GPU Operator supports one."""
     families: dict[str, str] = {}
     for node in look.gpu_nodes:
         families.setdefault(node.runtime.split(":")[0], node.name)
@@ -388,6 +403,7 @@ def one_runtime(look: Look) -> Iterator[Finding]:
 
 
 def shape_in_profile(look: Look) -> Iterator[Finding]:
+    """Shapes of the plan that the profile does not cover."""
     covered = look.profile.get("shapes")
     for shape in look.plan.shapes:
         if covered and shape not in covered:
@@ -400,6 +416,7 @@ def shape_in_profile(look: Look) -> Iterator[Finding]:
 
 
 def mode_region(look: Look) -> Iterator[Finding]:
+    """Shapes for which Oracle does not state that VFs are offered in the nodes' region (mode sriov); on OKE an info."""
     if not look.sriov:
         return
     for name in look.plan.shapes:
@@ -425,6 +442,7 @@ def mode_region(look: Look) -> Iterator[Finding]:
 
 
 def leftovers(look: Look) -> Iterator[Finding]:
+    """VFs that another device plugin configuration already advertises under a different resource name."""
     ours = look.plan.resources.vf
     for resource in VF_RESOURCES:
         nodes = [node.name for node in look.gpu_nodes if node.allocatable.get(resource)]
@@ -465,6 +483,7 @@ def cuda_driver(look: Look) -> Iterator[Finding]:
 
 
 def gpudirect(look: Look) -> Iterator[Finding]:
+    """Nodes without GPUDirect RDMA: no DMA-BUF in the kernel, and nothing that loads nvidia_peermem."""
     if look.plan.peermem:
         return
     old = [
@@ -483,6 +502,7 @@ def gpudirect(look: Look) -> Iterator[Finding]:
 
 
 def expected_nodes(look: Look) -> Iterator[Finding]:
+    """More GPU nodes than expected; too few are waited for."""
     wanted, found = look.plan.expected_nodes, len(look.plan.nodes)
     if wanted and found > wanted:
         yield finding("preflight.expected-nodes", "cluster", f"{found} GPU nodes", expected=f"{wanted} asked for")

@@ -65,6 +65,7 @@ def curve(
 
 
 def human(size: float) -> str:
+    """A size in bytes as text in binary units, such as "64 MiB", without decimals."""
     value = float(size)
     for unit in _UNITS[:-1]:
         if value < 1024:

@@ -45,6 +45,7 @@ def kept_object(keep: str, name: str, namespace: str, page: bytes, report: Json)
 
 
 def reference(obj: Json) -> str:
+    """Kind and namespace/name, as messages name an object."""
     return f"{obj['kind']} {obj['metadata']['namespace']}/{obj['metadata']['name']}"
 
 

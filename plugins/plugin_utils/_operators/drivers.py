@@ -71,6 +71,8 @@ class Drivers:
         return found
 
     def loaded(self, nodes: Nodes) -> dict[str, Status]:
+        """Status of the driver per node, {} if the hosts bring it; with ``peermem`` also of nvidia_peermem, from the
+        pod's log."""
         if not self.driver:
             return {}
         if not self.peermem:
@@ -79,6 +81,7 @@ class Drivers:
         return {f"driver/{name}": _status(state) for name, state in self._driver_states(nodes).items()}
 
     def ofed(self, nodes: Nodes) -> dict[str, Status]:
+        """Status of the Network Operator's OFED pod per node; {} if the hosts bring OFED."""
         return {f"ofed/{name}": _status(state, "OFED is missing: ") for name, state in self._ofed_states(nodes).items()}
 
     def unproven(self, stage: str) -> list[Finding]:

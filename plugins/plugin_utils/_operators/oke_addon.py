@@ -49,6 +49,7 @@ class Addons:
         return {name: item for name, item in found.items() if item}
 
     def one(self, name: str) -> Optional[Json]:
+        """An add-on's state, versions, configuration and error text; None if it is absent. Raises ClusterError."""
         what = f"read the add-on {name} of {self.cluster}"
         try:
             item = self.session.call(what, "oke", "get_addon", self.cluster, name).data

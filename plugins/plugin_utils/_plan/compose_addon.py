@@ -26,6 +26,7 @@ TABLE = files.FILES / "oci" / "addons.yml"
 
 
 def table() -> Json:
+    """The add-ons per stage, from files/oci/addons.yml."""
     return dict(files.load(TABLE))
 
 
@@ -71,6 +72,7 @@ def release(stage: str, options: Options, survey: Json, profile: Json) -> Releas
 
 
 def one_decision(want: Addon, survey: Json) -> addon.Decision:
+    """Whether to enable, configure, keep or refuse an add-on; refused if another release provides the operator."""
     present = survey["addons"]["present"].get(want.name)
     why = addon.rival(want, present, survey["releases"], survey["workloads"])
     if why:

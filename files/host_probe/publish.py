@@ -34,6 +34,8 @@ LIMIT = 64 * 1024
 
 
 def look() -> dict[str, Any]:
+    """Returns the host document of the host at GPUOPS_HOST. ``INTERVAL`` is the number of seconds between two
+    readings of the counters."""
     import host_probe
 
     found: dict[str, Any] = host_probe.probe(HOST, interval=float(os.environ.get("INTERVAL") or 0))
@@ -41,6 +43,7 @@ def look() -> dict[str, Any]:
 
 
 def load_peermem() -> dict[str, Any]:
+    """Loads nvidia_peermem where it is needed; returns the result of ``peermem.load``."""
     import peermem
 
     found: dict[str, Any] = peermem.load(look(), HOST, look, run=run_on_host, write=write)
@@ -59,6 +62,7 @@ def run_on_host(argv: list[str]) -> tuple[int, str]:
 
 
 def write(path: str, text: str) -> None:
+    """Replaces the content of a file. OSError if it cannot be written."""
     Path(path).write_text(text, encoding="utf-8")
 
 
@@ -101,6 +105,8 @@ class Api:
         self.opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), https)
 
     def apply(self, obj: dict[str, Any]) -> None:
+        """Applies a ConfigMap, replacing conflicting fields. HTTPError for a refused request, OSError without a
+        connection."""
         meta = obj["metadata"]
         path = f"/api/v1/namespaces/{meta['namespace']}/configmaps/{meta['name']}"
         request = urllib.request.Request(
@@ -132,6 +138,8 @@ def publish(api: Api, obj: dict[str, Any], sleep: Callable[[float], None] = time
 
 
 def main(argv: Any) -> int:
+    """Returns the exit status. ``--ready``: 0 once the document is written, else 1; ``--peermem``: load
+    nvidia_peermem instead of probing the host."""
     if argv == ["--ready"]:
         return 0 if READY.exists() else 1
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))

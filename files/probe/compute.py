@@ -67,6 +67,7 @@ class Failed(Exception):
 
 
 def tell(**fields: object) -> None:
+    """Prints the fields as one line of JSON."""
     print(json.dumps(fields), flush=True)
 
 
@@ -94,6 +95,7 @@ class Gpu:
         self.call("cuMemAlloc_v2", ctypes.byref(self.memory), ctypes.c_size_t(32))
 
     def call(self, name: str, *args: object) -> None:
+        """Calls a function of the driver API. ``Failed`` with its CUresult if it returns an error."""
         code = getattr(self.lib, name)(*args)
         if code:
             text = ctypes.c_char_p()
@@ -101,6 +103,8 @@ class Gpu:
             raise Failed(f"{name}: {(text.value or b'').decode() or code}")
 
     def compute(self, span: int) -> list[int]:
+        """Runs the kernel for ``span`` nanoseconds. Returns its start, its end and its longest gap, in nanoseconds
+        of the GPU's clock; ``Failed`` for an error of the driver."""
         values = [self.memory, ctypes.c_uint64(span)]
         params = (ctypes.c_void_p * 2)(*(ctypes.cast(ctypes.byref(one), ctypes.c_void_p) for one in values))
         self.call("cuLaunchKernel", self.kernel, 1, 1, 1, 32, 1, 1, 0, None, params, None)
@@ -110,6 +114,7 @@ class Gpu:
 
 
 def main(seconds: float) -> int:
+    """Runs kernels for ``seconds`` and returns the exit status: 1 if the GPU cannot be used, else 0."""
     try:
         gpu = Gpu()
         end = time.monotonic() + seconds

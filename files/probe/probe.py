@@ -32,6 +32,8 @@ WIDTH = 32
 
 
 def tcp(request, seconds):
+    """Connects to ``to``, through ``proxy`` if there is one, and returns the answer. OSError if no connection is
+    made within ``seconds``."""
     host, _sep, port = request["to"].rpartition(":")
     proxy = request.get("proxy") or ""
     first = proxy.rpartition(":") if proxy else (host, "", port)
@@ -46,6 +48,7 @@ def tcp(request, seconds):
 
 
 def token(path):
+    """Returns the token in a file. ValueError if the content cannot be a token, OSError if the file cannot be read."""
     found = pathlib.Path(path).read_text(encoding="utf-8").strip()
     if not re.fullmatch(r"[A-Za-z0-9._~+/=-]+", found):  # the library would print a header that it refuses
         raise ValueError(f"what {path} holds is no token")
@@ -53,6 +56,8 @@ def token(path):
 
 
 def http(request, seconds):
+    """Sends a GET, or a POST if there is a ``body``, and returns the answer. HTTPError for status 400 and above,
+    URLError without a connection."""
     body = request.get("body")
     data = None if body is None else json.dumps(body).encode()
     asked = urllib.request.Request(request["to"], data, {"Content-Type": "application/json"} if data else {})
@@ -73,6 +78,7 @@ def http(request, seconds):
 
 
 def once(request):
+    """Returns the answer to one attempt; errors become answers with ``ok`` false."""
     seconds = float(request.get("seconds", 10))
     try:
         return tcp(request, seconds) if request["do"] == "tcp" else http(request, seconds)
@@ -85,6 +91,8 @@ def once(request):
 
 
 def answer(number, request):
+    """Repeats a request until it succeeds or its tries are used up, and prints the last answer with ``n`` =
+    ``number``."""
     for left in range(int(request.get("tries", 1)) - 1, -1, -1):
         found = once(request)
         if found["ok"] or not left:
@@ -94,6 +102,7 @@ def answer(number, request):
 
 
 def main():
+    """Runs all requests of the first argument in parallel and prints ``gpuops: probe done`` at the end."""
     requests = json.loads(sys.argv[1])
     with concurrent.futures.ThreadPoolExecutor(max_workers=WIDTH) as pool:
         list(pool.map(answer, range(len(requests)), requests))

@@ -71,9 +71,11 @@ class Host:
         return here
 
     def read(self, path: str) -> str:
+        """Returns the stripped text of a file."""
         return self.path(path).read_text(errors="replace").strip()
 
     def write(self, path: str, text: str) -> None:
+        """Replaces the content of a file; outside /sys it creates missing folders."""
         target = self.path(path)
         if not path.startswith("/sys/"):
             target.parent.mkdir(parents=True, exist_ok=True)
@@ -87,9 +89,11 @@ class Host:
             return []
 
     def exists(self, path: str) -> bool:
+        """Returns whether the path exists on the host; links are followed."""
         return self.path(path).exists()
 
     def readlink(self, path: str) -> str:
+        """Returns the target of a link as it is stored. OSError if the path is not a link."""
         folder, _sep, name = path.rpartition("/")
         return os.readlink(self.path(folder) / name)  # noqa: PTH115
 
@@ -107,6 +111,7 @@ class Host:
     sleep = staticmethod(time.sleep)
 
     def log(self, line: str) -> None:
+        """Prints a line to the pod's log."""
         print(line, flush=True)
 
 
@@ -133,6 +138,7 @@ def number(host: Host, path: str) -> int:
 
 
 def load_state(host: Host) -> dict[str, Any]:
+    """Returns the state that this boot has saved; {} if there is none or it cannot be parsed."""
     try:
         return dict(json.loads(text(host, STATE)))
     except (ValueError, TypeError):
@@ -140,6 +146,7 @@ def load_state(host: Host) -> dict[str, Any]:
 
 
 def save_state(host: Host, **changes: Any) -> None:
+    """Writes the saved state with ``changes`` merged in. OSError if it cannot be written."""
     host.write(STATE, json.dumps({**load_state(host), **changes}))
 
 
@@ -177,6 +184,7 @@ class Run:
         self.quiet = False  # before_change() has been through
 
     def run(self) -> dict[str, Any]:
+        """Executes all steps and returns the node's status document, also after an error."""
         try:
             self.check_devices()
             self.check_netns()
@@ -202,6 +210,8 @@ class Run:
     # What must be so before anything is changed.
 
     def check_devices(self) -> None:
+        """Records PFs that are absent, have another driver or offer too few VFs. ``End`` for an unknown shape or for
+        too few VFs in the firmware."""
         if not self.pfs:
             raise End("blocked", f"shape {self.options['shape'] or 'unknown'}: the table knows {self.known}")
         short = {}
@@ -220,6 +230,8 @@ class Run:
             raise End("blocked", f"{first}: set {firmware} in the NIC's firmware (mlxconfig) and reboot the node")
 
     def check_netns(self) -> None:
+        """``End`` unless the RDMA netns mode is exclusive; with ``set_netns`` it is first configured for the next
+        boot."""
         if self.netns == "unknown":
             raise End("blocked", f"RDMA netns mode unknown: neither `rdma system show` nor {IB_CORE_NETNS} tells it")
         if self.netns == "shared" and self.options["set_netns"]:
@@ -269,10 +281,12 @@ class Run:
         return code == 0
 
     def start_agent(self) -> None:
+        """Starts Oracle Cloud Agent again if an earlier step stopped it."""
         if load_state(self.host).get("agent_stopped") and self.agent("start"):
             save_state(self.host, agent_stopped=False)
 
     def change(self) -> None:
+        """Creates VFs, sets their MACs and the MTU on all PFs without a fault, then starts Oracle Cloud Agent again."""
         try:
             for step in (self.make_vfs, self.set_macs, self.set_mtu):
                 for pci in self.pfs:
@@ -282,6 +296,7 @@ class Run:
             self.start_agent()
 
     def attempt(self, step: Callable[[str], None], pci: str) -> None:
+        """Runs a step for one PF; records its error in ``bad`` instead of raising it."""
         try:
             step(pci)
         except (Bad, OSError) as error:
@@ -289,6 +304,7 @@ class Run:
             self.host.log(f"{pci}: {error}")
 
     def make_vfs(self, pci: str) -> None:
+        """Sets sriov_numvfs of a PF and waits for the VFs' drivers. ``Bad`` if a pod may use one of its present VFs."""
         path = f"{DEVICES}/{pci}/sriov_numvfs"
         have = number(self.host, path)
         if have == self.each:
@@ -323,6 +339,7 @@ class Run:
                 self.host.log(f"{vf}: administrative MAC {mac}")
 
     def admin_macs(self, pci: str) -> dict[int, str]:
+        """Returns VF index -> administrative MAC in lower case. ``Bad`` if ip's output cannot be parsed."""
         output = self.command("ip", "-j", "link", "show", "dev", self.netdev(pci))
         try:
             found = json.loads(output)[0].get("vfinfo_list", [])
@@ -331,6 +348,8 @@ class Run:
             raise Bad(f"`ip -j link show` does not tell the VFs' MACs: {output[:80]}") from None
 
     def rebind(self, vf: str) -> None:
+        """Unbinds a VF from its driver and binds it again, so that it takes over its administrative MAC. ``Bad`` if
+        that fails."""
         self.before_change()
         if self.driver(vf):
             self.write(f"/sys/bus/pci/drivers/{DRIVER}/unbind", vf)
@@ -338,6 +357,8 @@ class Run:
         self.wait_for(vf)
 
     def set_mtu(self, pci: str) -> None:
+        """Sets the shape's MTU (bytes) on a PF and on those of its VFs that no pod uses. ``Bad`` if the PF has no
+        netdev."""
         if not self.netdev(pci):
             raise Bad("the host sees no network device of this PF")
         for device in [pci, *filter(self.free, self.vfs(pci))]:
@@ -350,6 +371,7 @@ class Run:
     # What is there.
 
     def verify(self) -> tuple[str, str]:
+        """Returns (phase, reason) after comparing VF counts and drivers with the shape; adds faulty PFs to ``bad``."""
         for pci in self.pfs:
             found, vfs = number(self.host, f"{DEVICES}/{pci}/sriov_numvfs"), self.vfs(pci)
             lost = [vf for vf in vfs if self.driver(vf) != DRIVER]
@@ -371,6 +393,7 @@ class Run:
         return [vf for vf in (self.target(f"{pci}/{name}") for name in names) if vf]
 
     def driver(self, device: str) -> str:
+        """Returns the name of the driver that a device is bound to; "" if it is not bound."""
         return self.target(f"{device}/driver")
 
     def target(self, link: str) -> str:
@@ -385,6 +408,7 @@ class Run:
         return next(iter(self.host.listdir(f"{DEVICES}/{device}/net")), "")
 
     def free(self, vf: str) -> bool:
+        """Returns whether no pod uses the VF: it has its driver, and the host sees its netdev."""
         return self.driver(vf) == DRIVER and self.netdev(vf) != ""
 
     def wait_for(self, vf: str) -> None:
@@ -396,6 +420,7 @@ class Run:
         raise Bad(f"VF {vf} got no driver {DRIVER} or no network device within 10 s")
 
     def write(self, path: str, value: str) -> None:
+        """Writes a value to a file of sysfs. ``Bad`` if the kernel refuses it."""
         try:
             self.host.write(path, value)
         except OSError as error:
@@ -403,6 +428,7 @@ class Run:
             raise Bad(f"{name} is {text(self.host, path) or '?'}: writing {value} failed: {error.strerror}") from None
 
     def command(self, *argv: str) -> str:
+        """Returns the output of a command run on the host. ``Bad`` if it fails."""
         code, output = self.host.run(list(argv))
         if code:
             raise Bad(f"`{' '.join(argv)}` failed: {output}")
@@ -420,6 +446,8 @@ class Api:
         self.opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), https)
 
     def request(self, method: str, path: str, body: Any = None) -> Any:
+        """Sends a request with the service account's token and returns the decoded JSON. HTTPError for a refused
+        request, OSError without a connection."""
         headers = {"Authorization": f"Bearer {(ACCOUNT / 'token').read_text().strip()}"}  # it rotates: read each time
         data = None if body is None else json.dumps(body).encode()
         if data:
@@ -429,6 +457,7 @@ class Api:
             return json.loads(answer.read())
 
     def publish(self, status: dict[str, Any]) -> None:
+        """Writes the status to this pod's annotation. Errors as for ``request``."""
         value = json.dumps(status, separators=(",", ":"))
         self.request("PATCH", self.pod, {"metadata": {"annotations": {STATUS_ANNOTATION: value}}})
 
@@ -440,6 +469,7 @@ class Api:
         return [f"{pods}/{meta['name']}" for meta in found if "deletionTimestamp" not in meta]
 
     def delete(self, path: str) -> None:
+        """Deletes the object at a path; one that is already gone is not an error. Other errors as for ``request``."""
         try:
             self.request("DELETE", path)
         except urllib.error.HTTPError as error:
@@ -511,12 +541,14 @@ class Keeper:
         return counts != {entry["vfs"]} or text(self.host, BOOT_ID) != self.status["boot"]
 
     def attempt(self, action: Callable[[], None]) -> None:
+        """Runs an action; an error is logged, and the action is retried in the next round."""
         try:
             action()
         except (OSError, ValueError, KeyError) as error:
             self.host.log(f"{action.__name__}: {error}; again in the next round")
 
     def publish(self) -> None:
+        """Publishes the status if it has changed since it was last published. Errors as for ``Api.request``."""
         if self.status != self.published:
             self.api.publish(self.status)
             self.published = self.status
@@ -533,6 +565,7 @@ class Keeper:
 
 
 def main(argv: list[str]) -> int:
+    """Returns the exit status of ``--ready``: 0 if all VFs are ready, else 1. Without it, it runs until SIGTERM."""
     if argv == ["--ready"]:
         return 0 if READY.exists() else 1
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # as an exception: a stopped agent is started again

@@ -48,6 +48,7 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils._blueprints import rul
 
 
 def blueprint_lint(documents: Any, **known: Any) -> list[dict[str, Any]]:
+    """Returns the findings of the blueprints as dictionaries. AnsibleFilterError for invalid documents or options."""
     try:
         return [to_dict(item) for item in rules.lint(documents, known)]
     except RdmaError as error:
@@ -56,4 +57,5 @@ def blueprint_lint(documents: Any, **known: Any) -> list[dict[str, Any]]:
 
 class FilterModule:
     def filters(self) -> dict[str, Any]:
+        """Returns filter name -> function, as Ansible expects it."""
         return {"blueprint_lint": blueprint_lint}

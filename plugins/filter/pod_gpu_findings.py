@@ -54,6 +54,8 @@ _value:
 
 
 def pod_gpu_findings(pod: Any, taints: Sequence[Any] = (), single: Sequence[str] = ()) -> list[dict[str, Any]]:
+    """Returns the findings about a pod's GPU requests as dictionaries. AnsibleFilterError for input that is not a
+    pod."""
     try:
         return [to_dict(one) for one in pod_gpu.check(pod, taints, single)]
     except RdmaError as error:
@@ -62,4 +64,5 @@ def pod_gpu_findings(pod: Any, taints: Sequence[Any] = (), single: Sequence[str]
 
 class FilterModule:
     def filters(self) -> dict[str, Any]:
+        """Returns filter name -> function, as Ansible expects it."""
         return {"pod_gpu_findings": pod_gpu_findings}

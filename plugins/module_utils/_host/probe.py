@@ -355,6 +355,7 @@ class Tree:
     # Saving
 
     def save(self, path: str) -> None:
+        """Writes everything that was read as a tar to ``path``. OSError if it cannot be written."""
         import io
         import tarfile
 
@@ -419,16 +420,21 @@ def _pieces(descriptor: int) -> Iterable[bytes]:
 
 
 def word(text: str) -> str:
+    """Returns at most 200 characters of ``text``."""
     return text[:200]
 
 
 def number(text: str) -> int:
+    """Returns a decimal number without a sign. ValueError for other text."""
     if not re.fullmatch(r"\d{1,20}", text):
         raise ValueError("not a number")
     return int(text)
 
 
 def hexadecimal(digits: int) -> Callable[[str], str]:
+    """Returns a converter that strips ``0x`` from a number of exactly ``digits`` digits. It raises ValueError for
+    other text."""
+
     def convert(text: str) -> str:
         found = re.fullmatch(r"0x([0-9a-f]+)", text)
         if not found or len(found.group(1)) != digits:
@@ -439,6 +445,7 @@ def hexadecimal(digits: int) -> Callable[[str], str]:
 
 
 def width(text: str) -> int:
+    """Returns the lanes of a PCIe link. ValueError for 0, 63 and 255, which the kernel prints for an unknown width."""
     value = number(text)
     if value in (0, 63, 255):
         raise ValueError("no width")
@@ -446,6 +453,7 @@ def width(text: str) -> int:
 
 
 def speed(text: str) -> float:
+    """Returns the speed of a PCIe link in GT/s. ValueError for other text."""
     found = re.fullmatch(r"(\d+(?:\.\d+)?) GT/s(?: PCIe)?", text)
     if not found:
         raise ValueError("not a link speed")
@@ -453,12 +461,14 @@ def speed(text: str) -> float:
 
 
 def numa(text: str) -> int:
+    """Returns the number of a NUMA node. ValueError for -1, which stands for an unknown node."""
     if text == "-1":
         raise ValueError("the firmware names no NUMA node")
     return number(text)
 
 
 def after_number(text: str) -> str:
+    """``4: ACTIVE`` -> ``ACTIVE``. ValueError for other text."""
     found = re.fullmatch(r"\d+: ([A-Za-z_]+(?: [A-Za-z]+)?)", text)
     if not found:
         raise ValueError("not a state")
@@ -475,12 +485,15 @@ def rate(text: str) -> tuple[float, int]:
 
 
 def mac(text: str) -> str:
+    """Returns ``text`` if it is a MAC address of 6 to 20 bytes in lower case. ValueError for other text."""
     if not re.fullmatch(r"[0-9a-f]{2}(:[0-9a-f]{2}){5,19}", text):
         raise ValueError("not a MAC address")
     return text
 
 
 def one_of(*known: str) -> Callable[[str], str]:
+    """Returns a converter that accepts only the ``known`` texts. It raises ValueError for others."""
+
     def convert(text: str) -> str:
         if text not in known:
             raise ValueError("not " + " or ".join(known))
@@ -490,6 +503,7 @@ def one_of(*known: str) -> Callable[[str], str]:
 
 
 def memory_limit(text: str, unit: int) -> int | str:
+    """Returns the limit in bytes, or ``unlimited``. ``unit``: bytes per unit of ``text``; ValueError for other text."""
     if text in ("unlimited", "infinity", "-1"):
         return "unlimited"
     return number(text) * unit
@@ -511,6 +525,7 @@ def driver_lines(content: bytes) -> bytes:
 
 
 def version_numbers(text: str) -> tuple[int, ...]:
+    """``5.15.0-100`` -> (5, 15, 0); () if the text does not begin with a number."""
     found = re.match(r"\d+(?:\.\d+)*", text or "")
     return tuple(int(part) for part in found.group(0).split(".")) if found else ()
 
@@ -554,6 +569,8 @@ def capability(config: bytes, wanted: int) -> int:
 
 
 def extended_capability(config: bytes, wanted: int) -> int:
+    """Returns the offset of a PCIe extended capability; 0 if the device does not have it. ValueError if fewer than
+    4096 bytes of the configuration space were read."""
     if len(config) < 4096:
         raise ValueError(
             "beyond 64 bytes only root may read" if len(config) <= 64 else "no extended configuration space"
@@ -591,6 +608,8 @@ class Probe:
         self._netdevs: dict[str, str] = {}
 
     def document(self, interval: float = 0, with_pci: bool = False) -> dict[str, Any]:
+        """Returns the host document. ``interval``: seconds between two readings of the counters, 0 for one reading;
+        ``with_pci`` adds the section ``pci``."""
         begun = time.monotonic()
         out: dict[str, Any] = {"v": VERSION, "root": self.tree.root}
         out["host"] = self.first("host", ("etc/hostname", "proc/sys/kernel/hostname"))
@@ -642,6 +661,9 @@ class Probe:
         return value
 
     def value(self, name: str, path: str, convert: Callable[[str], Any], subject: str = "", at: str = "") -> Any:
+        """Returns the text of a file as ``convert`` returns it; None and an entry in ``unread`` if it cannot be read
+        or converted. ``at``: the path as the document reports it."""
+
         def ask() -> Any:
             try:
                 text = self.tree.text(path)
@@ -671,6 +693,7 @@ class Probe:
         return found
 
     def note(self, name: str, reason: str, subject: str = "") -> None:
+        """Adds a reason to ``unread``; further reasons for the same fact are only counted."""
         entry = self._notes.setdefault(name, [reason, 0, subject])
         entry[1] += 1
 
@@ -714,6 +737,7 @@ class Probe:
         return known, 0
 
     def has_unit(self, *units: str) -> bool:
+        """Returns whether a unit file of one of these names is installed."""
         folders = ("etc/systemd/system", "usr/lib/systemd/system", "lib/systemd/system")
         return any(self.has(f"{folder}/{unit}") for folder in folders for unit in units)
 
@@ -2045,6 +2069,8 @@ def ask_time_sync() -> str:
 
 
 def main(arguments: list[str] | None = None) -> int:
+    """Prints the host document. Returns the exit status: 2 if the root is not a host's or the tar cannot be written,
+    else 0."""
     import argparse
 
     parser = argparse.ArgumentParser(description="Prints the facts of a GPU host as JSON. Changes nothing.")

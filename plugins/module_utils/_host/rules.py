@@ -133,27 +133,33 @@ class Look:
 
     @property
     def sriov(self) -> bool:
+        """Whether the plan's mode is ``sriov``."""
         return self.mode == "sriov"
 
     @property
     def virtual(self) -> bool:
+        """Whether the host is a virtual machine. ``Missing`` if the document does not contain the platform."""
         return self.get("platform.kind") in VIRTUAL
 
     @property
     def driver_absent(self) -> bool:
+        """Whether no NVIDIA driver is loaded. ``Missing`` if the document does not contain its origin."""
         return bool(self.get("driver.origin") == "none")
 
     @property
     def dmabuf(self) -> bool:
+        """Whether the host meets the requirements of DMA-BUF. ``Missing`` if the document does not contain that."""
         return bool(self.get("gpudirect.dmabuf.possible"))
 
     @property
     def nvswitches(self) -> bool:
+        """Whether the host has NVSwitches, as PCI devices or implied by the shape's GPU model on bare metal."""
         behind = _matches(self.shape.gpu_model, self.limits["nvswitch_gpus"]) and not self.virtual
         return behind or bool(self.get("nvswitches"))
 
     @property
     def cgroup_v2_needed(self) -> bool:
+        """Whether the profile's newest Kubernetes version requires cgroup v2."""
         newest = self.profile.get("kubernetes", {}).get("max")
         return newest is not None and not versions.older(newest, self.limits["cgroup_v2_from"])
 
@@ -178,6 +184,7 @@ class Look:
         return Devices(have, absent if len(have) < self.shape.gpu_count else [])
 
     def functions(self) -> list[Json]:
+        """Returns the Mellanox PCI functions, PFs and VFs. ``Missing`` if the document does not contain them."""
         return list(self.get("functions"))
 
     def ports(self) -> Devices:
@@ -345,6 +352,7 @@ USES_DMABUF = Skip("DMA-BUF is possible")
 
 
 def platform(look: Look) -> Answer:
+    """Bare metal for a BM shape. ``Missing`` if the probe ran in a container."""
     kind = look.get("platform.kind")
     if kind == "container":
         raise Missing("platform.kind", "the probe saw a container, not the host")
@@ -354,6 +362,7 @@ def platform(look: Look) -> Answer:
 
 
 def os_image(look: Look) -> Answer:
+    """Name of the OS and kernel version match the profile's patterns."""
     rules = look.profile["nodes"]
     name, kernel = look.get("os.name"), look.get("os.kernel")
     faults = [
@@ -376,6 +385,7 @@ def _plain(patterns: Optional[Sequence[str]]) -> str:
 
 
 def runtime(look: Look) -> Answer:
+    """The container runtime is one that the profile supports."""
     name, patterns = look.get("runtime.name"), look.profile["nodes"].get("runtime")
     if name == "none":
         return Bad("no container runtime runs", _plain(patterns))
@@ -386,10 +396,12 @@ def runtime(look: Look) -> Answer:
 
 
 def driver_old(look: Look) -> Answer:
+    """The driver is new enough for nvidia_peermem."""
     return _driver_from(look, int(look.limits["driver_min"]), "nvidia_peermem comes with it")
 
 
 def driver_cuda(look: Look) -> Answer:
+    """The driver is new enough for CUDA in the profile's test image."""
     image = look.profile.get("test_image", {})
     if not image.get("min_driver"):
         return Skip("the profile names no least driver")
@@ -404,10 +416,12 @@ def _driver_from(look: Look, least: int, why: str) -> Answer:
 
 
 def xid(look: Look) -> Answer:
+    """The kernel log has no Xid code of faulty hardware or firmware."""
     return _xids(look, lambda code: code in look.limits["hardware_xids"], "none of hardware or firmware")
 
 
 def xid_other(look: Look) -> Answer:
+    """The kernel log has only Xid codes that files/host_rules.yml classifies."""
     names = ("hardware_xids", "application_xids", "ecc_xids", "remap_xids")
     known = {code for name in names for code in look.limits[name]}
     return _xids(look, lambda code: code not in known, "only codes that files/host_rules.yml knows")
@@ -423,12 +437,14 @@ def _xids(look: Look, wanted: Callable[[int], bool], expected: str) -> Answer:
 
 
 def gpu_count(look: Look) -> Answer:
+    """The host has as many GPUs as the shape."""
     gpus, wanted = look.gpus(), look.shape.gpu_count
     lost = f"; not there: {listed(gpus.absent, _SHOWN)}" if gpus.absent else ""
     return _need(len(gpus.have) == wanted, f"{len(gpus.have)} of {wanted}{lost}", f"{wanted} GPUs ({look.shape.name})")
 
 
 def gpu_address(look: Look) -> Answer:
+    """Each GPU has a PCI address of the shape."""
     known = {gpu.pci for gpu in look.shape.gpus}
     expected = f"the addresses of {look.shape.name}"
     return _each(
@@ -440,6 +456,7 @@ def gpu_address(look: Look) -> Answer:
 
 
 def gpu_link(look: Look) -> Answer:
+    """Each GPU's PCIe link has the width of the shape and the full width of the device."""
     _speed, width = _shape_link(look.shape)
     return _each(
         look.gpus(), "GPUs", lambda gpu: _narrow(gpu, "gpus", width), f"x{width}" if width else "what the GPU can do"
@@ -447,6 +464,7 @@ def gpu_link(look: Look) -> Answer:
 
 
 def gpu_link_speed(look: Look) -> Answer:
+    """Each GPU's PCIe link has the speed of the shape and the full speed of the device, in GT/s."""
     speed, _width = _shape_link(look.shape)
     return _each(
         look.gpus(),
@@ -457,6 +475,7 @@ def gpu_link_speed(look: Look) -> Answer:
 
 
 def gpu_numa(look: Look) -> Answer:
+    """Each GPU is on its NUMA node of the shape."""
     wanted = {gpu.pci: gpu.numa for gpu in look.shape.gpus}
     return _numa(look.gpus(), "gpus", "GPUs", wanted)
 
@@ -506,6 +525,7 @@ def _on_node(found: int, wanted: int) -> str:
 
 
 def nic_modules(look: Look) -> Answer:
+    """All kernel modules that RDMA needs are loaded. ``Missing`` only if no module is known to be absent."""
     loaded: dict[str, bool] = {}
     missing: Optional[Missing] = None
     for name in MODULES:
@@ -520,6 +540,7 @@ def nic_modules(look: Look) -> Answer:
 
 
 def nic_same_build(look: Look) -> Answer:
+    """The loaded RDMA modules, and the files from which they would be loaded next, are of one build."""
     if look.get("nic_stack.modules.mlx5_core.loaded") is False:
         return Skip("mlx5_core is not loaded")
     modules = look.get("nic_stack.modules")
@@ -537,6 +558,7 @@ def nic_same_build(look: Look) -> Answer:
 
 
 def ofed_origin(look: Look) -> Answer:
+    """OFED comes from the source that rdma_ofed selects; on OCI never from the Network Operator."""
     found = look.get("nic_stack.origin")
     if found == "none":
         return Skip("mlx5_core is not loaded")
@@ -551,6 +573,7 @@ def ofed_origin(look: Look) -> Answer:
 
 
 def nic_count(look: Look) -> Answer:
+    """All RDMA ports of the shape are present."""
     ports, wanted = look.ports(), len(look.shape.pfs)
     if not ports.absent:
         return None
@@ -562,11 +585,13 @@ def nic_count(look: Look) -> Answer:
 
 
 def nic_id(look: Look) -> Answer:
+    """Each RDMA port has the PCI ID of the shape."""
     wanted = {"pf": look.shape.pf_id, "vf": look.shape.vf_id}
     return _ports(look, lambda port: _other(_field(port, "functions", "id"), wanted[port["kind"]]), look.shape.pf_id)
 
 
 def nic_extra(look: Look) -> Answer:
+    """Every PF of the host is one of the shape's, for RDMA or VCN."""
     known = {port.pci for port in look.shape.pfs} | {port.pci for port in look.shape.vcn}
     pfs = [item for item in look.functions() if item["kind"] == "pf"]
     expected = f"the addresses of {look.shape.name}"
@@ -579,6 +604,8 @@ def nic_extra(look: Look) -> Answer:
 
 
 def nic_driver(look: Look) -> Answer:
+    """Each RDMA port is bound to mlx5_core and has an RDMA device."""
+
     def test(port: Json) -> str:
         return _other(_field(port, "functions", "driver"), "mlx5_core", "no driver") or (
             "" if _field(port, "functions", "hca") else "no RDMA device"
@@ -588,6 +615,8 @@ def nic_driver(look: Look) -> Answer:
 
 
 def nic_link(look: Look) -> Answer:
+    """Each RDMA port is ACTIVE."""
+
     def test(port: Json) -> str:
         state = _field(port, "functions", "state")
         return "" if state == "ACTIVE" else ", ".join(filter(None, (state, port.get("physical"))))
@@ -596,6 +625,8 @@ def nic_link(look: Look) -> Answer:
 
 
 def nic_rate(look: Look) -> Answer:
+    """Each active RDMA port has the shape's rate in Gb/s, or that of the host's fastest port if the shape's is
+    unknown."""
     line = look.shape.line_gbps
     ports = look.ports()
     # A port without a link has no rate; where the shape's is not known, the node's fastest port says what the cards do.
@@ -616,6 +647,7 @@ def _small(mtu: int, wanted: int) -> str:
 
 
 def nic_pci_link(look: Look) -> Answer:
+    """The PCIe link of each RDMA port has the width and speed of the shape and of the card."""
     speed, width = _shape_link(look.shape)
 
     def test(port: Json) -> str:
@@ -641,6 +673,7 @@ def _both(port: Json, *tests: tuple[Callable[[Json, str, Any], str], Any]) -> It
 
 
 def nic_firmware(look: Look) -> Answer:
+    """All RDMA ports have the firmware version of the majority."""
     ports = look.ports()
     found = [port["firmware"] for port in ports.have if port.get("firmware")]
     usual = max(sorted(set(found)), key=found.count, default="")
@@ -648,6 +681,7 @@ def nic_firmware(look: Look) -> Answer:
 
 
 def nic_names(look: Look) -> Answer:
+    """In mode host, the RDMA device of each port has the name that the shape gives it."""
     if look.sriov:
         return Skip("in mode sriov pods have VFs, whose names are their own")
     wanted = {pf.pci: pf.hca for pf in look.shape.pfs}
@@ -655,6 +689,7 @@ def nic_names(look: Look) -> Answer:
 
 
 def nic_gpu_distance(look: Look) -> Answer:
+    """Each RDMA port is at most a PCIe switch away (PIX or PXB) from the GPU that the shape pairs it with."""
     mine = {pf.pci: look.shape.gpus[pf.gpu].pci for pf in look.shape.pfs}
 
     def test(port: Json) -> str:
@@ -668,10 +703,12 @@ def nic_gpu_distance(look: Look) -> Answer:
 
 
 def nic_numa(look: Look) -> Answer:
+    """Each RDMA port is on its NUMA node of the shape."""
     return _numa(look.ports(), "functions", "ports", {pf.pci: pf.numa for pf in look.shape.pfs})
 
 
 def pci_flat(look: Look) -> Answer:
+    """In a VM, at least one GPU shares a PCIe switch with an RDMA port. ``Missing`` if no distance is known."""
     if not look.virtual:
         return Skip("no virtual machine")
     ports = look.ports().have
@@ -699,6 +736,7 @@ def _few(number: int, wanted: int) -> str:
 
 
 def vf_mtu(look: Look) -> Answer:
+    """Each VF that no pod uses has at least the shape's MTU in bytes."""
     wanted = look.shape.mtu
     if not wanted:
         return Skip("the shape's MTU is not known")
@@ -710,6 +748,8 @@ def vf_mtu(look: Look) -> Answer:
 
 
 def vf_admin_mac(look: Look) -> Answer:
+    """Each VF has an administrative MAC, equal to its own MAC unless a pod uses it."""
+
     def test(vf: Json) -> str:
         held = _field(vf, "functions", "admin_mac")
         if held == NO_MAC:
@@ -739,6 +779,7 @@ def _peermem(look: Look, condition: Callable[[], Answer]) -> Answer:
 
 
 def peermem_not_loaded(look: Look) -> Answer:
+    """nvidia_peermem is loaded where DMA-BUF is not possible."""
     return _peermem(
         look,
         lambda: _need(
@@ -761,6 +802,7 @@ def _no_dmabuf(look: Look) -> str:
 
 
 def gpudirect_path(look: Look) -> Answer:
+    """NCCL can use DMA-BUF or nvidia_peermem. ``Missing`` if the probe could not determine the path."""
     found, why = look.get("gpudirect.path"), look.document["gpudirect"].get("why") or ""
     if found == "unknown":
         raise Missing("gpudirect.path", why)
@@ -768,6 +810,7 @@ def gpudirect_path(look: Look) -> Answer:
 
 
 def open_module(look: Look) -> Answer:
+    """The driver uses the open kernel modules, where only they are lacking for DMA-BUF."""
     if look.driver_absent:
         return NO_DRIVER
     if look.get("gpudirect.dmabuf.open_module"):
@@ -777,6 +820,7 @@ def open_module(look: Look) -> Answer:
 
 
 def nvidia_fs(look: Look) -> Answer:
+    """nvidia_fs is not loaded, where the profile's GPU Operator would react to it."""
     if not look.get("gpudirect.nvidia_fs"):
         return None
     operator = look.profile["gpu_operator"]
@@ -789,6 +833,7 @@ def nvidia_fs(look: Look) -> Answer:
 
 
 def rdma_devices(look: Look) -> Answer:
+    """/dev/infiniband has rdma_cm and a uverbs device per RDMA port."""
     found = look.get("rdma.devices")
     number, wanted = sum(name.startswith("uverbs") for name in found), len(look.shape.pfs)
     lacks = [] if "rdma_cm" in found else ["no rdma_cm"]
@@ -806,6 +851,7 @@ def _memlock(look: Look, path: str, who: str) -> Answer:
 
 
 def acs(look: Look) -> Answer:
+    """No PCIe switch port redirects traffic between a GPU and its NIC (ACS). ``Missing`` if a device is absent."""
     found = look.get("limits.acs")
     if found:
         return Bad(f"{len(found)} switch port(s): {listed(found, _SHOWN)}", "no redirection between a GPU and its NIC")
@@ -821,6 +867,7 @@ def _all_there(path: str, *devices: Devices) -> None:
 
 
 def relaxed_ordering(look: Look) -> Answer:
+    """Relaxed ordering is enabled on all RDMA ports. ``Missing`` if a port is absent."""
     if not look.get("limits.relaxed_ordering"):
         return Bad("off for at least one port", "on for all")
     _all_there("limits.relaxed_ordering", look.ports())
@@ -828,6 +875,7 @@ def relaxed_ordering(look: Look) -> Answer:
 
 
 def default_route(look: Look) -> Answer:
+    """The default route is not on an RDMA port. ``Missing`` if a port is absent."""
     found = look.get("limits.default_route")
     ports = look.ports()
     names = {_field(port, "functions", "netdev") for port in ports.have}
@@ -841,22 +889,27 @@ def default_route(look: Look) -> Answer:
 
 
 def link_downed(look: Look) -> Answer:
+    """Link-down events of each RDMA port are within the table's limit."""
     return _counted(look, {"link_downed": "times down"})
 
 
 def symbol_errors(look: Look) -> Answer:
+    """Symbol errors of each RDMA port are within the table's limit."""
     return _counted(look, {"symbol_error": "symbol errors"})
 
 
 def out_of_sequence(look: Look) -> Answer:
+    """Packets out of sequence at each RDMA port are within the table's limit."""
     return _counted(look, {"out_of_sequence": "packets out of sequence"})
 
 
 def congestion(look: Look) -> Answer:
+    """Congestion notifications (CNP) sent and handled by each RDMA port are within the table's limits."""
     return _counted(look, {"np_cnp_sent": "notifications sent", "rp_cnp_handled": "notifications taken"})
 
 
 def pause(look: Look) -> Answer:
+    """Pause frames received and sent by each RDMA port are within the table's limits."""
     return _counted(look, {"rx_pause": "pauses taken", "tx_pause": "pauses sent"})
 
 

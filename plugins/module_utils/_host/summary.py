@@ -38,6 +38,7 @@ def shape_of(document: Json, shapes: Mapping[str, Shape]) -> str:
 
 
 def verdict(findings: Sequence[Finding]) -> str:
+    """Returns the verdict of the worst finding: one of VERDICTS, ``pass`` without findings."""
     found = {_VERDICT.get(item.severity, "pass") for item in findings}
     return next((one for one in VERDICTS if one in found), "pass")
 
@@ -141,4 +142,5 @@ def bad(hosts: Mapping[str, Json]) -> list[str]:
 
 
 def passes(host: Json) -> bool:
+    """Returns whether the verdict of a host's summary is ``pass``."""
     return bool(host["verdict"] == "pass")

@@ -32,6 +32,7 @@ def number(text: str) -> Optional[float]:
 
 
 def is_cell(name: str, text: str) -> bool:
+    """Returns whether ``text`` has the form of a value in the column ``name``."""
     if name in _TEXT:
         return bool(_WORD.fullmatch(text))
     if name in ("size", "count", "root"):

@@ -149,6 +149,8 @@ class Draft:
         return len(self.ranks) // len(groups) if groups and len(self.ranks) % len(groups) == 0 else 0
 
     def check(self) -> None:
+        """Ends a partial row, then adds to ``damage`` what is missing or inconsistent in ranks, sizes, rows and
+        average."""
         self.tear()
         if self.ranks and not self.ranks_cut and sorted(r.rank for r in self.ranks) != list(range(len(self.ranks))):
             self.damage.append(
@@ -254,6 +256,7 @@ class Draft:
     # result
 
     def whole(self) -> bool:
+        """Returns whether the run has rows, a footer and an end that matches its beginning."""
         if not self.rows or self.out_of_bounds is None or self.average is None:
             return False
         if self.announced or self.concluded:
@@ -261,6 +264,7 @@ class Draft:
         return self.ended
 
     def finish(self) -> NcclRun:
+        """Checks the run and returns it with its status: ``complete``, ``failed`` or ``truncated``."""
         self.check()
         if self.out_of_bounds:
             self.hard.append(NcclError("wrong_data", f"{self.out_of_bounds} checks found wrong values"))

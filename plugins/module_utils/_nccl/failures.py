@@ -55,6 +55,7 @@ def place(found: re.Match[str]) -> str:
 
 
 def warning(line: str) -> Optional[NcclError]:
+    """Returns the error in an ``NCCL WARN`` line; None for any other line."""
     found = _WARN.search(line)
     if not found:
         return None

@@ -102,10 +102,12 @@ class Test:
 
     @property
     def np(self) -> int:
+        """Number of MPI ranks, one per GPU."""
         return len(self.nodes) * self.gpus_per_node
 
     @property
     def program(self) -> str:
+        """File name of the nccl-tests program."""
         return PROGRAMS[self.collective]
 
 
@@ -154,6 +156,7 @@ def _runtime(test: Test, ssh: str) -> dict[str, str]:
 
 
 def program_args(test: Test) -> list[str]:
+    """Returns the arguments of the nccl-tests program: sizes by a factor of 2, one GPU per rank."""
     args = ["-b", test.min_bytes, "-e", test.max_bytes, "-f", "2", "-g", "1"]
     return args + (["-n", str(test.iterations)] if test.iterations else [])
 
@@ -239,6 +242,7 @@ exec {shlex.join(mpirun(test))} $export_path {shlex.join(rank)} "$program" {shle
 
 
 def rank_script() -> str:
+    """Returns the script that runs the program on every rank; ranks from DEBUG_RANKS on print warnings only."""
     return (
         f'[ "${{OMPI_COMM_WORLD_RANK:-0}}" -lt {DEBUG_RANKS} ] || '
         "export NCCL_DEBUG=WARN NCCL_DEBUG_SUBSYS=\n"
@@ -522,6 +526,7 @@ def names(entry: NcclTest) -> list[str]:
 
 
 def slug(collective: str) -> str:
+    """``all_reduce`` -> ``all-reduce``, for names of Kubernetes objects."""
     return collective.replace("_", "-")
 
 

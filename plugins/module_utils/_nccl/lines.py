@@ -46,4 +46,5 @@ def bare(line: str) -> str:
 
 
 def short(text: str) -> str:
+    """Returns at most MAX_TEXT characters of ``text``, with runs of blanks reduced to one."""
     return " ".join(text.split())[:MAX_TEXT]

@@ -58,6 +58,7 @@ class Test:
 
     @property
     def files(self) -> str:
+        """Name of the run's ConfigMap, and prefix of its pods' names."""
         return f"{APP}-{self.run}"
 
     @property
@@ -161,6 +162,7 @@ for entry in $RAILS; do cat "$folder/${{entry%%,*}}"; done
 
 
 def files(test: Test) -> Json:
+    """Returns the ConfigMap with the pods' script."""
     meta = {"name": test.files, "namespace": test.namespace, "labels": _labels(test)}
     return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": meta, "data": {"perftest.sh": script(test)}}
 

@@ -12,6 +12,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.names import R
 
 
 def role(pod: Json) -> str:
+    """Returns the value of the pod's role label (``launcher``, ``worker``, ...); "" without one."""
     return str(pod["metadata"].get("labels", {}).get(ROLE_LABEL, ""))
 
 
@@ -33,16 +34,20 @@ def pulls(pod: Json) -> bool:
 
 
 def image(pod: Json) -> str:
+    """Returns the image that the runtime reports for the first container, without its scheme; "" before the
+    container was created."""
     found = (pod.get("status", {}).get("containerStatuses") or [{}])[0].get("imageID") or ""
     return str(found).rpartition("://")[2]
 
 
 def at(pod: Json) -> str:
+    """Returns ``POD on NODE``, or the pod's name alone before it is scheduled."""
     where = pod["spec"].get("nodeName")
     return f"{pod['metadata']['name']} on {where}" if where else str(pod["metadata"]["name"])
 
 
 def death(pod: Json) -> str:
+    """Returns why a failed pod ended: its reason and message, or the exit code of its container."""
     status: dict[str, Any] = pod.get("status", {})
     if status.get("reason"):
         return f"{status['reason']}: {status.get('message', '')}".strip(": ")
@@ -54,13 +59,16 @@ def death(pod: Json) -> str:
 
 
 def mine(group: Json, name: str) -> bool:
+    """Returns whether a PodGroup belongs to the job ``name``."""
     return group["metadata"]["name"] == f"{name}-gang" or owned_by(group, "Job", name)
 
 
 def owned_by(obj: Json, kind: str, name: str) -> bool:
+    """Returns whether an owner reference of the object has this kind and name."""
     owners = obj["metadata"].get("ownerReferences") or []
     return any(owner.get("kind") == kind and owner.get("name") == name for owner in owners)
 
 
 def subject(event: Json) -> str:
+    """Returns the name of the object that an event is about; "" if it names none."""
     return str((event.get("involvedObject") or {}).get("name", ""))

@@ -80,6 +80,7 @@ class Round:
 
     @property
     def trials(self) -> tuple[Trial, ...]:
+        """The trials of all lanes, lane by lane."""
         return tuple(trial for lane in self.lanes for trial in lane)
 
 

@@ -63,6 +63,7 @@ class Bench:
 
     @property
     def pair_bytes(self) -> tuple[str, str]:
+        """Smallest and largest size of a pair's sweep, as nccl-tests takes them."""
         top = size_bytes(self.test.max_bytes)
         return str(min(PAIR_BYTES, top)), self.test.max_bytes
 

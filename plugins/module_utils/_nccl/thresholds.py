@@ -118,6 +118,7 @@ class Baseline:
 
     @property
     def floor(self) -> float:
+        """GB/s below which a run is an outlier."""
         return round(self.median - max(_WIDE * self.mad, _LEAST * self.median), 3)
 
 

@@ -86,6 +86,7 @@ class Element:
     line: int = 0
 
     def walk(self) -> Iterator[Element]:
+        """Yields the element and everything below it, parents first."""
         yield self
         for child in self.children:
             yield from child.walk()
@@ -121,6 +122,7 @@ def render(shape: Shape, nic_names: Optional[Sequence[str]] = None) -> str:
 
 
 def text_of(system: Element) -> str:
+    """Returns the topology file, indented, as NCCL's reader accepts it."""
     return "".join(_lines(system, 0))
 
 
@@ -277,6 +279,7 @@ def is_gpu(element: Element) -> bool:
 
 
 def is_nic(element: Element) -> bool:
+    """A ``pci`` element that is a NIC: by its class, or because it contains one."""
     return element.tag == "pci" and (
         element.attributes.get("class", "").startswith("0x02") or any(each.tag == "nic" for each in element.children)
     )

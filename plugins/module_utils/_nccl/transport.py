@@ -52,6 +52,7 @@ class Transport:
         return " nvls channels" in line if key[:1].isdigit() else key in _COLLECTIVE_KEYS and " Bytes -> Algo " in line
 
     def take(self, line: str, at: int) -> None:
+        """Counts a line for which ``wants`` is true. ``at``: position of `` NCCL INFO `` in it."""
         text = line[at + 11 :]
         if text.startswith("Channel"):
             self._channel(line, at, text)

@@ -39,6 +39,8 @@ class Look:
         return nodes_busy.holder(pod, self.resources)
 
     def once(self, nodes: Sequence[str]) -> Busy:
+        """Returns node -> the pods that use its GPUs or VFs, without nodes that are free. ClusterError if pods
+        cannot be listed."""
         found = self.client.projected(self.path, self._read)
         return nodes_busy.by_node((one for one in found if one is not None), nodes)
 

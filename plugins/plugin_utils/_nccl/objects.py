@@ -41,10 +41,12 @@ class JobObjects:
 
     @property
     def pods_path(self) -> str:
+        """API path of the pods in the test's namespace."""
         return self.client.path("v1", "Pod", self.test.namespace)
 
     @property
     def selector(self) -> str:
+        """Label selector of the test's pods."""
         return f"{nccl_job.TEST_LABEL}={self.test.name}"
 
     def leftovers(self) -> list[str]:
@@ -96,6 +98,8 @@ class JobObjects:
             time.sleep(0.5)
 
     def apply(self, dry_run: bool = False) -> None:
+        """Applies the test's objects; ``dry_run`` lets the server validate them only. RdmaError if the queue, the
+        namespace or the job's API is missing, ClusterError for other refusals."""
         if not dry_run:
             self.check_queue()
         for obj in nccl_job.objects(self.test, self.launcher):

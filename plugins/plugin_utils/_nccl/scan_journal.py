@@ -46,16 +46,19 @@ class Journal:
         return found
 
     def begin(self, results: Sequence[Json], boots: Mapping[str, str]) -> None:
+        """Starts the file again with the results that still count. OSError if it cannot be written."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
         head = {"key": self.key, "boots": dict(boots)}
         text = "".join(f"{json.dumps(item)}\n" for item in [head, *results])
         self.path.write_text(text, encoding="utf-8")
 
     def add(self, result: Json) -> None:
+        """Appends a result. OSError if it cannot be written."""
         with self.path.open("a", encoding="utf-8") as out:
             out.write(f"{json.dumps(result)}\n")
 
     def drop(self) -> None:
+        """Removes the file, if there is one."""
         self.path.unlink(missing_ok=True)
 
 

@@ -66,6 +66,7 @@ class Workers:
 
     @property
     def pods_path(self) -> str:
+        """API path of the pods in the scan's namespace."""
         return self._objects.pods_path
 
     @property
@@ -77,12 +78,15 @@ class Workers:
         return next(dict(task["template"]) for task in job["spec"]["tasks"] if task["name"] == "launcher")
 
     def apply(self, dry_run: bool = False) -> None:
+        """Applies the job and keeps it in ``job`` as the API server returned it. ClusterError for a refusal."""
         for obj in scan_job.workers_only(self.objects, self.settings.deadline + SLACK):
             answer = self.client.apply(obj, dry_run=dry_run)
             if obj["kind"] in ("Job", "MPIJob"):
                 self.job = {**answer, "apiVersion": obj["apiVersion"], "kind": obj["kind"]}
 
     def clean(self) -> int:
+        """Removes the scan's objects, also those of an earlier run; returns how many of the job's there were.
+        RdmaError if pods do not go away in time."""
         for name in self._round_names():
             with contextlib.suppress(ClusterError):
                 self.client.delete(self.client.path("v1", "ConfigMap", self.test.namespace, name))
@@ -94,6 +98,7 @@ class Workers:
         return [item["metadata"]["name"] for item in self.client.list(path, label_selector=selector)]
 
     def seen(self, watcher: Watcher) -> list[Worker]:
+        """Returns the workers that exist now, ready or not. Unreachable if the API server does not answer."""
         store = watcher.store(self.pods_path, _worker, label_selector=self._objects.selector)
         return [item for item in store.items() if item is not None]
 

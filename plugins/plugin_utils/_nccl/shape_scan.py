@@ -120,6 +120,7 @@ class ShapeScan:
         return test
 
     def show(self, line: str) -> None:
+        """Prints a progress line with the scan's name."""
         self._show(f"{self.name:<14} {line}")
 
     def outline(self) -> Json:

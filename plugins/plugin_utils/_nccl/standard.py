@@ -33,9 +33,11 @@ class Standard:
 
     @property
     def history(self) -> list[Json]:
+        """The site's records, oldest first; [] without a history file. InputError if it cannot be read."""
         return nccl_history.read(self.path) if self.path else []
 
     def record(self, run: NcclRun, verdict: NcclVerdict, test: job.Test, shape: Shape) -> None:
+        """Appends a measured result to the history file, if there is one. InputError if it cannot be written."""
         if self.path is not None and verdict.measured is not None:
             line = thresholds.record(
                 run, verdict, shape=shape, nodes=len(test.nodes), algo=test.algo or "default", when=now()

@@ -66,6 +66,7 @@ class Tail:
         self.close(final=True)
 
     def close(self, final: bool = False) -> None:
+        """Stops following the log and closes the file; ``final`` first reads once more what is missing in it."""
         with self._lock:
             if self._closed:
                 return
@@ -85,6 +86,7 @@ class Shown:
         self.show, self.errors = show, 0
 
     def line(self, text: str) -> None:
+        """Shows a line of the log if it is a row of a large size or one of the first SHOWN_ERRORS errors."""
         row = _ROW.match(text)
         if row:
             if int(row[1]) >= SHOWN_FROM:

@@ -77,6 +77,7 @@ class TestRun:
         self.test, self.launcher = test_of(self.plan, self.entry, self.args, self.collective)
 
     def say(self, line: str) -> None:
+        """Prints a progress line with the test's name."""
         self.show(f"{self.test.name:<14} {line}")
 
     def run(self) -> Json:

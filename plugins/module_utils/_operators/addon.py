@@ -1,12 +1,12 @@
 # Copyright: gpuops.rdma contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Add-ons of OKE: their configuration, and what is to be done about each. PRIVATE to the collection.
+"""Add-ons of OKE: their configuration, and what to do about each. PRIVATE to the collection.
 
 configuration(defaults, values)               texts by key, as the service takes them
-rival(want, present, releases, workloads)     why it would be a second one of its kind; "" where it is not
+rival(want, present, releases, workloads)     why it would be a second one of its kind, else ""
 decide(want, present, options)                enable | configure | wait | none | refuse, and why
-judge(name, present)                          whether it runs: (done, what holds it, whether that is final)
+judge(name, present)                          (active, its state in words, failed for good)
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ BROKEN = ("FAILED", "NEEDS_ATTENTION")
 
 @dataclass(frozen=True)
 class Decision:
-    """``configuration``: all of it, also what is there and not spoken of. ``version``: "" = OKE keeps it up to date."""
+    """``configuration``: all keys, including those that keep their present value. ``version``: "" = OKE keeps it up to
+    date."""
 
     action: str
     why: str
@@ -42,7 +43,7 @@ class Decision:
 
 
 def configuration(defaults: Mapping[str, str], values: Mapping[str, Any]) -> dict[str, str]:
-    """``values`` are those of the chart, nested; they win."""
+    """The add-on's configuration as texts by dotted key; the nested chart ``values`` override ``defaults``."""
     return {**defaults, **{key: as_text(value) for key, value in _flat(values)}}
 
 
@@ -56,7 +57,7 @@ def _flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, An
 
 
 def equal(one: Optional[str], other: str) -> bool:
-    """The same text, or the same JSON."""
+    """Whether both are the same text or the same JSON document."""
     if one is None or one == other:
         return one == other
     try:
@@ -69,8 +70,9 @@ def equal(one: Optional[str], other: str) -> bool:
 
 
 def rival(want: Addon, present: Optional[Json], releases: Iterable[Json], workloads: Iterable[Json]) -> str:
-    """``releases``, ``workloads``: the survey's. How the add-on installs itself is not public: a release or a
-    Deployment in its namespace is taken for it once it is enabled."""
+    """Why this add-on would be a second operator of its kind, else "". ``releases`` and ``workloads`` are the survey's.
+    OKE does not document how it installs an add-on, so once enabled, what is in its namespace counts as the add-on's
+    own."""
     enabled = present is not None and present["state"] not in GONE
     found = [
         f"Helm release {item['namespace']}/{item['name']}"
@@ -93,7 +95,7 @@ def rival(want: Addon, present: Optional[Json], releases: Iterable[Json], worklo
 
 
 def others(images: Sequence[str], workloads: Iterable[Json]) -> list[str]:
-    """Deployments of others that run one of these images."""
+    """``namespace/name`` of the Deployments that run one of these images."""
     return [
         f"{item['namespace']}/{item['name']}"
         for item in workloads
@@ -105,8 +107,8 @@ def others(images: Sequence[str], workloads: Iterable[Json]) -> list[str]:
 
 
 def decide(want: Addon, present: Optional[Json], options: Optional[Mapping[str, Sequence[str]]] = None) -> Decision:
-    """``present``: ``{name, state, version, installed, configuration, error}``. ``options``: version
-    -> keys that it takes, as OKE lists them; None where they are not known."""
+    """Whether to enable, configure, wait for, keep or refuse the add-on. ``present``: ``{name, state, version,
+    installed, configuration, error}``; ``options``: version -> keys that OKE lists, None if unknown."""
     there = present if present and present["state"] not in GONE else None
     version, fault = _version(want, there, options)
     if fault:
@@ -134,20 +136,20 @@ def decide(want: Addon, present: Optional[Json], options: Optional[Mapping[str, 
 
 
 def _version(want: Addon, there: Optional[Json], options: Optional[Mapping[str, Sequence[str]]]) -> tuple[str, str]:
-    """(version, why not). An add-on that is there keeps its version unless the user names one."""
+    """(version, why it is refused). An enabled add-on keeps its version unless the user sets one."""
     if there and not want.asked:
         return there["version"], ""
     version = str(want.version)
     if not options or not version or version in options:
         return version, ""
     known = sorted(options, key=versions.parse)
-    if not want.asked:  # the table is older than what OKE offers
+    if not want.asked:  # OKE does not list our table's version
         return known[-1], ""
     return version, f"OKE has no {want.name} {version} for this cluster; it has {', '.join(known)}"
 
 
 def _known(want: Addon, keys: Sequence[str]) -> tuple[dict[str, str], str, tuple[str, ...]]:
-    """(configuration, what is wrong, warnings). Keys that only our table has are left out where OKE lacks them."""
+    """(configuration, what is wrong, warnings). Default keys that OKE does not list are dropped with a warning."""
     wishes = dict(want.configuration)
     if not keys:
         return wishes, "", ()

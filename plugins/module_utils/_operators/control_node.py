@@ -20,7 +20,7 @@ _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 @dataclass(frozen=True)
 class Look:
-    """What was found. Versions are texts; "" = not there. ``*_error`` say why a thing could not be used."""
+    """What was found. Versions are texts, "" if not installed; ``*_error`` holds why it could not be used."""
 
     python: str
     packages: Mapping[str, str] = field(default_factory=dict)
@@ -29,15 +29,16 @@ class Look:
     helm: str = ""
     helm_error: str = ""
     helm_installed: str = ""
-    """Path of the Helm that was put into bin_dir, now or before."""
+    """Path of the Helm installed into bin_dir by this or an earlier run."""
     server: str = ""
     server_error: str = ""
     cluster: bool = True
-    """Whether the cluster is looked at."""
+    """Whether the cluster is checked, too."""
 
 
 def check(look: Look, table: Json, packages: Mapping[str, str], collections: Mapping[str, str]) -> list[Finding]:
-    """All findings. ``table`` is files/control_node.yml; ``packages`` and ``collections`` are name -> least version."""
+    """All findings. ``table`` is files/control_node.yml; ``packages`` and ``collections`` map names to minimum
+    versions."""
     return [
         *_python(look, table),
         *_least("control-node.package", "Python package", look.packages, packages),
@@ -115,7 +116,7 @@ def _below(found: str, least: str) -> bool:
 
 
 def requirements(text: str) -> dict[str, str]:
-    """Name -> least version, of the lines ``name>=1.2`` of a requirements.txt."""
+    """Name -> minimum version, from the lines ``name>=1.2`` of a requirements.txt."""
     lines = (line.partition("#")[0].strip() for line in text.splitlines())
     return {name.strip(): least.strip() for name, sign, least in (line.partition(">=") for line in lines) if sign}
 
@@ -130,7 +131,7 @@ def platform(system: str, machine: str) -> str:
 
 def download(table: Json, place: str, url: str = "", checksum: str = "") -> tuple[str, str]:
     """(URL, SHA-256) of Helm's archive. ``table`` is ``helm.install`` of files/control_node.yml; ``url`` and
-    ``checksum`` are the user's own, both or none."""
+    ``checksum`` are the user's, both or neither."""
     if bool(url) != bool(checksum):
         raise InputError("Cannot install Helm: helm_url and helm_checksum belong together; give both or none.")
     if url:

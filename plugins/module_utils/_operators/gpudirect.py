@@ -1,10 +1,10 @@
 # Copyright: gpuops.rdma contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Who brings the NVIDIA driver and who OFED, what that means for GPUDirect RDMA, and whether it came. PRIVATE.
+"""Who installs the NVIDIA driver and OFED, what follows for GPUDirect RDMA, and whether it works. PRIVATE.
 
 ``choose`` turns ``rdma_driver`` and ``rdma_ofed`` into chart values and a part of the NicClusterPolicy; ``refusals``
-says what stands in the way in the cluster; ``driver_pod`` and ``ofed_pod`` read a node's pods and logs.
+lists what in the cluster conflicts with that; ``driver_pod`` and ``ofed_pod`` read a node's pods and logs.
 
 Sources: GPU Operator documentation (GPUDirect RDMA), the ``nvidia-driver`` scripts of gpu-driver-container,
 k8s-driver-manager, and objects recorded from Network Operator 26.4.1.
@@ -35,7 +35,7 @@ SIDECAR_MIN = "1.8"
 HOST_MOFED_MIN = "1.9"
 """The first GPU Operator with driver.rdma.useHostMofed."""
 ENDLESS_WAIT = "25.10.0"
-"""k8s-driver-manager 0.9.0 looks for the container's OFED when told to use the host's (k8s-driver-manager 123)."""
+"""k8s-driver-manager 0.9.0 looks for the container's OFED although set to the host's (k8s-driver-manager 123)."""
 NO_RELOAD = "26.3.0"
 
 DRIVER_DS, DRIVER, PEERMEM, MANAGER, VALIDATION = (
@@ -74,14 +74,15 @@ class Choice:
 
     @property
     def gpu_operator_values(self) -> Json:
-        """For the GPU Operator's chart. Below driver.enabled=false no driver.rdma.* is read, so none is written."""
+        """Values for the GPU Operator's chart. With driver.enabled=false the operator ignores driver.rdma.*, so none is
+        set."""
         if self.driver == "host":
             return {"driver": {"enabled": False}}
         return {"driver": {"enabled": True, "rdma": {"enabled": self.rdma, "useHostMofed": self.host_mofed}}}
 
     @property
     def network_operator_values(self) -> Json:
-        """For a Network Operator's chart that makes the NicClusterPolicy itself (before 24.10)."""
+        """Values for a Network Operator chart that creates the NicClusterPolicy itself (before 24.10)."""
         return {"ofedDriver": {"deploy": True}} if self.ofed == "operator" else {}
 
     @property
@@ -90,11 +91,11 @@ class Choice:
         return any(item.severity == "error" for item in self.findings)
 
     def policy(self, ofed_driver: Json) -> Json:
-        """The part of NicClusterPolicy.spec; ``ofed_driver`` is the profile's."""
+        """The part of NicClusterPolicy.spec about OFED, {} if the hosts have it; ``ofed_driver`` is the profile's."""
         return {"ofedDriver": copy.deepcopy(ofed_driver)} if self.ofed == "operator" else {}
 
     def decisions(self) -> list[Decision]:
-        """For the plan."""
+        """Driver, OFED and nvidia_peermem as the plan's decisions, each with its reason."""
         told = {
             "driver": self.driver,
             "ofed": self.ofed,
@@ -105,25 +106,26 @@ class Choice:
 
 @dataclass(frozen=True)
 class Site:
-    """What the decision depends on. ``host_driver``, ``host_ofed``: have the nodes their own? None = not known."""
+    """The input of the decision. ``host_driver``, ``host_ofed``: whether the nodes have their own; None if unknown."""
 
     platform: str
     """``oke``, ``openshift`` or ``kubernetes``"""
     oci: bool
-    """The nodes are OCI's, whatever runs the cluster."""
+    """Whether the nodes are OCI instances, on any platform."""
     gpu_operator: str
     """Version of the chart."""
     image_driver: bool = False
-    """The profile's node images bring the driver (nodes.driver: image)."""
+    """Whether the profile's node images contain the driver (nodes.driver: image)."""
     kernels: Sequence[str] = ()
     driver_version: str = ""
-    """driver.version of the chart's values, when the user gives one."""
+    """driver.version from the user's chart values."""
     host_driver: Optional[bool] = None
     host_ofed: Optional[bool] = None
 
 
 def choose(driver: str, ofed: str, site: Site) -> Choice:
-    """``rdma_driver`` and ``rdma_ofed`` for this site; what must not be is in ``findings``. InputError: other words."""
+    """The choice for these values of ``rdma_driver`` and ``rdma_ofed``; conflicts are in its ``findings``. Raises
+    InputError for unknown values."""
     for name, value in (("rdma_driver", driver), ("rdma_ofed", ofed)):
         if value not in CHOICES:
             raise InputError(f"{name}={value!r} is unknown. Known: {', '.join(CHOICES)}.")
@@ -251,7 +253,7 @@ def _forbidden_ofed(choice: Choice, site: Site) -> Iterator[Finding]:
 
 
 def _old(choice: Choice, site: Site) -> Iterator[Finding]:
-    """The least versions of what loads nvidia_peermem."""
+    """Findings about versions too old to load nvidia_peermem."""
     if not choice.rdma:
         return
     version = versions.parse(site.gpu_operator)
@@ -300,8 +302,8 @@ def _old(choice: Choice, site: Site) -> Iterator[Finding]:
 def refusals(
     choice: Choice, workloads: Sequence[Json], nodes: Sequence[NodeFacts], *, multus: bool = False
 ) -> list[Finding]:
-    """Things in the cluster that do not go with the choice. ``workloads`` is the survey's; ``multus``: this run's
-    NicClusterPolicy deploys one."""
+    """Findings about objects in the cluster that conflict with the choice. ``workloads`` is the survey's; ``multus``:
+    whether this run's NicClusterPolicy deploys Multus."""
     found = [*choice.findings]
     for check in (_ofed_container, _driver_container):
         found += check(choice, workloads)
@@ -363,7 +365,7 @@ def _second_multus(workloads: Sequence[Json]) -> Iterator[Finding]:
 
 
 def _stale_wait(choice: Choice, nodes: Sequence[NodeFacts]) -> Iterator[Finding]:
-    """The label outlives the policy that set it; the device plugins' pods do not go to such nodes."""
+    """The label remains when its NicClusterPolicy is deleted, and keeps the device plugins' pods off the node."""
     held = [node.name for node in nodes if node.labels.get(MOFED_WAIT) == "true"]
     if held and choice.ofed == "host":
         yield finding(
@@ -377,7 +379,7 @@ def _stale_wait(choice: Choice, nodes: Sequence[NodeFacts]) -> Iterator[Finding]
 
 
 def _renamed_labels(nodes: Sequence[NodeFacts]) -> Iterator[Finding]:
-    """With more than the vendor in NFD's deviceLabelFields neither operator knows the node."""
+    """If NFD's deviceLabelFields holds more than the vendor, neither operator recognizes the node."""
     label = re.compile(r"feature\.node\.kubernetes\.io/pci-(?:\w{4}_)?(10de|15b3)_\w+\.present")
     renamed = [node.name for node in nodes if any(label.match(key) for key in node.labels)]
     if renamed:
@@ -395,7 +397,7 @@ def _renamed_labels(nodes: Sequence[NodeFacts]) -> Iterator[Finding]:
 
 @dataclass(frozen=True)
 class State:
-    """``status``: ready | waiting | fail | unknown. ``seconds``: how long it has waited; None = not known."""
+    """``status``: ready | waiting | fail | unknown. ``seconds``: how long it has waited, None if unknown."""
 
     status: str
     reason: str
@@ -415,7 +417,7 @@ _UNRECOVERABLE = ("ErrImagePull", "ImagePullBackOff", "InvalidImageName", "Creat
 
 
 def peermem_log(text: Optional[str]) -> State:
-    """What the log of nvidia-peermem-ctr says; without one of the known lines nothing is known."""
+    """The state by the last known line in the log of nvidia-peermem-ctr; ``unknown`` without such a line."""
     if not text or not text.strip():
         return State("unknown", f"no log of {PEERMEM}")
     for line in reversed(text.splitlines()):
@@ -442,9 +444,9 @@ def driver_pod(
     now: float,
     ofed: Optional[State] = None,
 ) -> State:
-    """Whether a node's pod of nvidia-driver-daemonset has loaded nvidia_peermem. ``logs``: container -> its end.
+    """Whether a node's pod of nvidia-driver-daemonset has loaded nvidia_peermem. ``logs``: container -> last lines.
 
-    ``now``: epoch seconds. ``ofed``: ``ofed_pod`` of the node, where OFED is the operator's.
+    ``now``: epoch seconds. ``ofed``: the node's ``ofed_pod`` if the operator installs OFED.
     """
     if pod is None:
         return State("unknown", f"no pod of {DRIVER_DS} on this node")
@@ -507,8 +509,8 @@ def _missing_half(driver_ready: bool, host_mofed: bool, ofed: Optional[State]) -
 
 
 def ofed_pod(pod: Optional[Json], labels: Mapping[str, str], now: float) -> State:
-    """Whether the Network Operator's OFED container runs on a node. The node's label ofed-driver-upgrade-state is not
-    asked: it says upgrade-done of a pod whose image cannot be pulled."""
+    """Whether the Network Operator's OFED container runs on a node. The node's label ofed-driver-upgrade-state is
+    ignored: it is upgrade-done even if the pod's image cannot be pulled."""
     if pod is None:
         lost = [name for name in NFD_OS if name not in labels]
         if lost:
@@ -531,7 +533,8 @@ def ofed_pod(pod: Optional[Json], labels: Mapping[str, str], now: float) -> Stat
 
 
 def pod_findings(states: Mapping[str, State], stage: str, patience: float = PATIENCE) -> list[Finding]:
-    """One finding per node that is not ready. Waiting is not known until ``patience`` seconds are over, then failed."""
+    """One finding per node that is not ready: an error if it failed or waits for more than ``patience`` seconds, else
+    unknown."""
     found = []
     for node, state in states.items():
         if state.status == "ready":

@@ -1,7 +1,7 @@
 # Copyright: gpuops.rdma contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Operators through OLM: what to subscribe to, what its objects say, and which install plan to approve. PRIVATE.
+"""Operators through OLM: what to subscribe to, the state of its objects, and which install plan to approve. PRIVATE.
 
 ::
 
@@ -14,8 +14,8 @@
     unknown_fields(value, schema) -> [sentence]               what the API server would drop, with path and nearest name
     left_behind(live, example, schema, values) -> [sentence]  what an upgrade by OLM did not change
 
-Only the phase of the ClusterServiceVersion tells success: Subscription and InstallPlan look finished while it fails.
-Without an OperatorGroup, or with two, the Subscription stays silent. Replayed from recordings of OLM 0.46.0 by
+Only the phase of the ClusterServiceVersion shows success: Subscription and InstallPlan look finished while it fails.
+Without an OperatorGroup, or with two, the Subscription reports nothing. Replayed from recordings of OLM 0.46.0 by
 tests/unit/operators/test_olm.py.
 """
 
@@ -37,7 +37,7 @@ MARKETPLACE = "openshift-marketplace"
 
 @dataclass(frozen=True)
 class State:
-    """``state``: ready, waiting, broken (it cannot come by waiting), or approve (``plan`` waits for it)."""
+    """``state``: ready, waiting, broken (unrecoverable), or approve (``plan`` waits for approval)."""
 
     state: str
     why: str
@@ -50,8 +50,8 @@ class State:
 
 
 def channel(manifest: Json, wanted: str = "", csv: str = "") -> tuple[str, str]:
-    """(channel, ClusterServiceVersion). Without ``wanted`` the package's default channel, which changes with every
-    release of some operators. ``csv`` pins a version; only the channel's head and its listed entries are known."""
+    """(channel, ClusterServiceVersion). Without ``wanted`` it is the package's default channel, which some operators
+    change with each release. ``csv`` pins a version. Raises InputError for one that the channel does not list."""
     name = manifest["metadata"]["name"]
     status = manifest.get("status") or {}
     channels = {one["name"]: one for one in status.get("channels") or []}
@@ -79,8 +79,9 @@ def subscribe(
     group: str = "",
     config: Optional[Mapping[str, Any]] = None,
 ) -> list[Json]:
-    """``every_namespace``: the operator's CSV allows only that; the GPU and Network Operators allow only their own.
-    ``group``: name of the OperatorGroup. ``config``: of the operator's own pod (tolerations, nodeSelector, env)."""
+    """``every_namespace``: the operator's CSV supports only that install mode; the GPU and Network Operators allow only
+    their own. ``group``: name of the OperatorGroup. ``config``: settings of the operator's own pod (tolerations,
+    nodeSelector, env)."""
     if approval not in APPROVALS:
         raise InputError(f"installPlanApproval {approval!r} is none{_near(approval, APPROVALS)}.")
     for what, value in (("package", package), ("namespace", namespace), ("source", source), ("channel", channel_name)):
@@ -117,8 +118,8 @@ def subscribe(
 
 
 def group_for(groups: Sequence[Json], namespace: str, mine: str, every_namespace: bool = False) -> str:
-    """Name of the namespace's OperatorGroup: one that is there and fits is used, since a second one would make every
-    Subscription there silent. ``mine``: the name of ours, where there is none. InputError for two, or another scope."""
+    """Name of the OperatorGroup to use: the namespace's own, since with a second one OLM ignores every Subscription
+    there; ``mine`` if it has none. Raises InputError for two groups or another scope."""
     names = sorted(one["metadata"]["name"] for one in groups)
     if len(names) > 1:
         raise InputError(
@@ -153,7 +154,7 @@ def elsewhere(subscriptions: Iterable[Json], package: str, namespace: str) -> No
 
 
 def settled(subscription: Json, channel_name: str, source: str, starting_csv: str) -> None:
-    """Somebody else's Subscription is used as it is: what is asked for must agree with it."""
+    """An unmanaged Subscription is used unchanged, so the options must agree with it."""
     spec, name = subscription["spec"], subscription["metadata"]["name"]
     for what, asked, held in (
         ("channel", channel_name, spec.get("channel")),
@@ -168,7 +169,7 @@ def settled(subscription: Json, channel_name: str, source: str, starting_csv: st
 
 
 def catalog_source(name: str, namespace: str, image: str, *, title: str = "", pull_secrets: Sequence[str] = ()) -> Json:
-    """A catalog of one's own, as a disconnected cluster needs it. ``image``: the mirrored index."""
+    """The CatalogSource that a disconnected cluster needs. ``image``: the mirrored index."""
     if not image:
         raise InputError(f"CatalogSource {name} has no image: name the mirrored index.")
     spec: Json = {"sourceType": "grpc", "image": image, "displayName": title or name, "publisher": "gpuops.rdma"}
@@ -179,7 +180,7 @@ def catalog_source(name: str, namespace: str, image: str, *, title: str = "", pu
 
 
 def mirror_sets(name: str, mirrors: Mapping[str, Any]) -> list[Json]:
-    """Where nodes pull instead: ``{registry: mirror or [mirrors]}``, for images by digest and by tag."""
+    """ImageDigestMirrorSet and ImageTagMirrorSet from ``{registry: mirror or [mirrors]}``."""
     found = []
     for kind, key in (("ImageDigestMirrorSet", "imageDigestMirrors"), ("ImageTagMirrorSet", "imageTagMirrors")):
         entries = [
@@ -202,8 +203,8 @@ def state(
     catalogs: Iterable[Json],
     wanted: str = "",
 ) -> State:
-    """Of one Subscription and the objects of its namespace. ``wanted``: the ClusterServiceVersion that is pinned, "" =
-    the one that OLM resolves."""
+    """The state of one Subscription from the objects of its namespace. ``wanted``: the pinned ClusterServiceVersion, ""
+    for the one that OLM resolves."""
     if subscription is None:
         return State(WAITING, "the Subscription is not there yet")
     status = subscription.get("status") or {}
@@ -231,7 +232,7 @@ def state(
 
 
 def plan_for(plans: Iterable[Json], csv: str) -> Optional[Json]:
-    """The plan that installs exactly this version: with startingCSV the plan of an upgrade follows within a minute."""
+    """The InstallPlan of exactly this version: with startingCSV, OLM adds one for an upgrade within a minute."""
     fitting = [one for one in plans if csv and csv in (one["spec"].get("clusterServiceVersionNames") or [])]
     return max(fitting, key=lambda one: int(one["spec"].get("generation") or 0), default=None)
 
@@ -271,7 +272,7 @@ _REMEDY = {
 
 
 def _unresolved(subscription: Json, spec: Json, groups: Sequence[Json], catalogs: Iterable[Json]) -> Optional[State]:
-    """Why OLM does not resolve it. Its silence about OperatorGroups comes first: no condition tells of them."""
+    """Why OLM does not resolve it. OperatorGroups are checked first, since no condition reports them."""
     namespace = subscription["metadata"]["namespace"]
     conditions = {one["type"]: one for one in (subscription.get("status") or {}).get("conditions") or []}
     resolution = conditions.get("ResolutionFailed") or {}
@@ -325,7 +326,8 @@ def _failed_plan(plan: Optional[Json]) -> str:
 
 
 def examples(csv: Json) -> list[Json]:
-    """Of a ClusterServiceVersion; a channel's ``currentCSVDesc`` of a package manifest has them too."""
+    """The examples (alm-examples) of a ClusterServiceVersion or a ``described`` one. Raises DataError if they are no
+    JSON."""
     text = (csv["metadata"].get("annotations") or {}).get("alm-examples")
     try:
         found: list[Json] = json.loads(text or "[]")
@@ -344,14 +346,15 @@ def described(manifest: Json, channel_name: str) -> Json:
 
 
 def owned_definition(csv: Json, kind: str) -> tuple[str, str]:
-    """(name, version) of the CustomResourceDefinition of one of the operator's kinds; ("", "") when it owns none."""
+    """(name, version) of the CustomResourceDefinition of one of the operator's kinds; ("", "") if the operator has no
+    such kind."""
     owned = ((csv.get("spec") or {}).get("customresourcedefinitions") or {}).get("owned") or []
     found: Json = next((one for one in owned if one.get("kind") == kind), {})
     return str(found.get("name") or ""), str(found.get("version") or "")
 
 
 def schema_of(crd: Json, version: str) -> Json:
-    """openAPIV3Schema of ``spec``; {} where the definition does not say."""
+    """openAPIV3Schema of ``spec``, {} if the definition has none."""
     versions = crd["spec"]["versions"]
     served = next((one for one in versions if one["name"] == version), versions[0])
     whole = (served.get("schema") or {}).get("openAPIV3Schema") or {}
@@ -359,8 +362,8 @@ def schema_of(crd: Json, version: str) -> Json:
 
 
 def custom_resource(csv: Json, kind: str, values: Mapping[str, Any]) -> Json:
-    """An empty ``spec`` is not enough for a ClusterPolicy, and OLM changes no custom resource at an upgrade: the
-    example of the very version is taken, and ours is laid over it. Lists are replaced whole."""
+    """The custom resource: the example of this version with ``values`` merged into it, since an empty ``spec`` is not
+    enough for a ClusterPolicy. Lists are replaced."""
     name = csv["metadata"]["name"]
     known = examples(csv)
     found = next((one for one in known if one.get("kind") == kind), None)
@@ -381,7 +384,8 @@ def laid_over(base: Mapping[str, Any], values: Mapping[str, Any]) -> Json:
 
 
 def unknown_fields(value: Any, schema: Mapping[str, Any], path: str = "spec") -> list[str]:
-    """``schema``: openAPIV3Schema of that part. Fields that the API server drops without a word."""
+    """A text per field that the API server would drop silently, with its path. ``schema``: openAPIV3Schema of that
+    part."""
     if isinstance(value, list):
         items = schema.get("items") or {}
         return [text for index, one in enumerate(value) for text in unknown_fields(one, items, f"{path}[{index}]")]
@@ -398,8 +402,8 @@ def unknown_fields(value: Any, schema: Mapping[str, Any], path: str = "spec") ->
 
 
 def left_behind(live: Json, example: Json, schema: Mapping[str, Any], values: Mapping[str, Any]) -> list[str]:
-    """OLM changes no custom resource at an upgrade: CDI is on since GPU Operator 25.10, and a ClusterPolicy from before
-    keeps it off. Nothing to say where ``values`` decide, or where neither example nor schema has it on."""
+    """A text if an upgrade left cdi.enabled off: it is on by default since GPU Operator 25.10, but OLM does not change
+    an existing ClusterPolicy. Empty if ``values`` set it, or this version has it off."""
     if live.get("kind") != "ClusterPolicy" or "enabled" in (values.get("cdi") or {}):
         return []
     found = (live["spec"].get("cdi") or {}).get("enabled")

@@ -1,16 +1,16 @@
 # Copyright: gpuops.rdma contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Chart values, Helm releases that are there, and what to do about them. PRIVATE to the collection.
+"""Chart values, installed Helm releases, and what to do about them. PRIVATE to the collection.
 
 From a version profile (files/profiles) to a release::
 
-    release(asked, profile, survey, now)     the plan's entry, and what of the input cannot be accepted; by way of
+    release(asked, profile, survey, now)     the plan's entry and the rejected inputs, from
       values(profile, operator, overrides)     checked chart values
-      wanted(profile, operator, values, ref)   the release that is asked for
+      wanted(profile, operator, values, ref)   the requested release
       decide(wanted, releases, workloads)      none | install | upgrade | adopt | refuse, and why
-    installed(secrets)                       the releases that are there
-    nic_cluster_policy(profile, config)      the CR that charts since 24.10 leave to us
+    installed(secrets)                       the installed releases
+    nic_cluster_policy(profile, config)      the CR that charts since 24.10 do not create
 
 ``profile[operator]`` must carry ``known_keys`` (list of paths) and ``rules``, which the loader of profiles adds.
 """
@@ -35,12 +35,12 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import F
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Faults, Release
 
 CHARTS = ("gpu-operator", "network-operator", "volcano", "mpi-operator")
-"""Charts whose values are looked at; those of other releases may hold passwords and are dropped at once."""
+"""Charts whose values are read; values of other releases may hold passwords and are dropped at once."""
 RELEASE_SELECTOR = "owner=helm,status!=superseded"
 """Label selector for release Secrets: without it every old revision of every release is transferred."""
 UNREADABLE = "unreadable"
 PATIENCE = 900.0
-"""Seconds after which a pending release is taken for abandoned: Helm's own hooks time out after 300."""
+"""Seconds after which a pending release counts as abandoned; Helm's own hooks time out after 300."""
 
 Overrides = Union[None, str, Mapping[str, Any], Sequence[Any]]
 _ABSENT = object()
@@ -66,10 +66,10 @@ def values(
     version: str = "",
     driver: str = "",
 ) -> Values:
-    """The chart's values: the profile's, then what the plan has ``needed``, then the user's ``overrides``.
+    """The chart's values: the profile's, then what the plan ``needed``, then the user's ``overrides``.
 
-    ``overrides`` is a mapping, or ``helm --set`` text (``a.b=c,d=e``), or a list of these. ``driver``: who brings it,
-    ``host`` or ``operator``; "" takes what the profile says of its node images. InputError lists every fault: unknown
+    ``overrides`` is a mapping, or ``helm --set`` text (``a.b=c,d=e``), or a list of these. ``driver``: who installs it,
+    ``host`` or ``operator``; "" uses the profile's value for its node images. InputError lists every fault: unknown
     keys with the nearest known one, dead keys with what replaces them, releases known as bad.
     """
     entry = profile[operator]
@@ -104,7 +104,7 @@ def _driver(by: str, enabled: Any) -> Iterator[str]:
 
 
 def mirrored(profile: Json, registry: str) -> Json:
-    """The profile with all images from a registry of one's own: ``nvcr.io/nvidia/x:1`` -> ``<registry>/nvidia/x:1``.
+    """The profile with all images from the user's registry: ``nvcr.io/nvidia/x:1`` -> ``<registry>/nvidia/x:1``.
 
     Also the charts' own defaults (``known_images``: path of a value -> location) become values.
     """
@@ -143,7 +143,7 @@ def with_images(objects: Iterable[Json], registry: str, pull_secrets: Sequence[s
 
 
 def _mirror_of(image: str, registry: str) -> str:
-    """``kubeflow/x:1`` is ``docker.io/kubeflow/x:1``; what comes from another private registry stays."""
+    """The image in ``registry``; ``kubeflow/x:1`` is ``docker.io/kubeflow/x:1``, other private registries stay."""
     host, _sep, rest = image.partition("/")
     if not rest:
         whole = f"docker.io/library/{image}"
@@ -207,7 +207,7 @@ def as_values(overrides: Overrides) -> Json:
 
 
 def bad_release(rules: Iterable[Json], version: str, chart_values: Json) -> list[str]:
-    """Why this release must not be used; empty when nothing is known against it."""
+    """Why this release must not be used; empty if no fault of it is known."""
     found = []
     for rule in rules:
         if versions.parse(rule["version"]) == versions.parse(version) and not _harmless(rule, chart_values):
@@ -229,7 +229,7 @@ def _applies(rule: Json, version: str) -> bool:
 
 
 def _flat(tree: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Every path with its value, groups too; list indices are left out."""
+    """Each dotted path with its value, of mappings too, without list indices."""
     if isinstance(tree, Mapping):
         for key, value in tree.items():
             path = f"{prefix}.{key}" if prefix else str(key)
@@ -309,7 +309,7 @@ def _unknown(given: Any, known: _Known, prefix: tuple[str, ...], skip: frozenset
 def parse_set(text: str) -> Json:
     """``helm --set`` (and ``--set-json``) text as values: ``a.b=c,d[0].e=f,g={x,y},h=[{"json": true}]``.
 
-    A backslash takes the meaning from the next character. InputError names the place that cannot be read.
+    A backslash escapes the next character. InputError names the part that cannot be parsed.
     """
     result: Json = {}
     position = 0
@@ -383,7 +383,7 @@ def _typed(text: str) -> Any:
 
 
 def _put(tree: Any, path: Sequence[Union[str, int]], value: Any, text: str) -> None:
-    """Sets one place, making what leads to it."""
+    """Sets the value at a path, creating the mappings and lists above it."""
     try:
         for key, following in zip(path, path[1:]):
             fresh: Any = [] if isinstance(following, int) else {}
@@ -406,13 +406,13 @@ def _grow(tree: Any, key: Union[str, int], fresh: Any) -> Any:
     return tree.get(key) if isinstance(tree, dict) else tree[key]
 
 
-# ---- what is asked for ---------------------------------------------------------------------------------------------
+# ---- the requested release -----------------------------------------------------------------------------------------
 
 _REFERENCE_KEYS = ("ref", "repo", "version", "release", "namespace")
 
 
 def is_local(ref: str) -> bool:
-    """A chart or manifest on this machine, not one to download."""
+    """Whether the reference is a local chart or manifest rather than one to download."""
     return "://" not in ref and (ref.startswith(("/", "./", "../", "~")) or ref.endswith((".tgz", ".yml", ".yaml")))
 
 
@@ -423,7 +423,7 @@ def wanted(
     reference: Union[str, Mapping[str, Any], None] = None,
     local: Optional[Mapping[str, Any]] = None,
 ) -> Release:
-    """The release that is asked for.
+    """The requested release.
 
     ``reference`` replaces the profile's chart or manifest: a path, ``oci://...``, ``repo/chart``, or a mapping with
     ref, repo, version, release, namespace. ``local`` is the Chart.yaml of a chart on this machine.
@@ -467,8 +467,8 @@ def _reference(operator: str, reference: Union[str, Mapping[str, Any], None]) ->
 
 @dataclass(frozen=True)
 class Asked:
-    """What is asked for of one operator. ``overrides``: the user's values; ``extra``: those that the plan needs;
-    ``reference``: the user's chart; ``local``: its Chart.yaml when it is on this machine; others as in the options."""
+    """The request for one operator. ``overrides``: the user's values; ``extra``: those that the plan needs;
+    ``reference``: the user's chart; ``local``: its Chart.yaml if the chart is local; the rest as in the options."""
 
     operator: str
     reference: Union[str, Mapping[str, Any], None] = None
@@ -483,7 +483,7 @@ class Asked:
 
 
 def release(asked: Asked, profile: Json, survey: Json, now: float) -> tuple[Optional[Release], list[Finding]]:
-    """The plan's entry of one operator, None where none can be made; and the inputs that cannot be accepted."""
+    """(the plan's entry of one operator or None, findings about the rejected inputs)."""
     faults, operator = Faults(), asked.operator
     entry, chart = profile[operator], f"rdma_charts.{operator}"
     needed = merge(pull_secrets(entry, asked.pull_secrets), asked.extra)
@@ -519,8 +519,8 @@ def installed(secrets: Iterable[Json], charts: Sequence[str] = CHARTS) -> list[J
     """Helm 3 release Secrets (type helm.sh/release.v1) -> the newest revision of each release.
 
     ``{name, namespace, chart, version, app_version, status, revision, updated, description, values, secret}``;
-    ``values`` only for ``charts``. Uninstalled releases whose history was kept are left out. One that cannot be read
-    has status ``unreadable``, chart "" and the reason as description: it must not stop work on the others.
+    ``values`` only for ``charts``. Uninstalled releases whose history was kept are left out. An unreadable one has
+    status ``unreadable``, chart "" and the reason as description, so that the others still work.
     """
     newest: dict[tuple[str, str], Json] = {}
     for secret in secrets:
@@ -584,8 +584,8 @@ def decode(secret: Json) -> Json:
 class Decision:
     """``action``: none, install, upgrade, adopt (an upgrade of a release under another name) or refuse.
 
-    ``name``, ``namespace``, ``version``, ``values`` are those of the release as it will be. ``clear``: names of release
-    Secrets to delete first, because Helm would not go on over them; the objects of the release stay.
+    ``name``, ``namespace``, ``version``, ``values`` are the release's afterwards. ``clear``: names of release Secrets
+    to delete first, because they block Helm; the objects of the release stay.
     """
 
     action: str
@@ -630,7 +630,7 @@ def decide(
 
 
 def planned(want: Release, decision: Decision) -> Release:
-    """The release as the plan has it."""
+    """The plan's entry for this decision."""
     shown = {key: value for key, value in (decision.present or {}).items() if key not in ("values", "secret")}
     return replace(
         want,
@@ -659,7 +659,7 @@ def _place(item: Json) -> str:
 
 
 def _strangers(want: Release, same: Sequence[Json], workloads: Iterable[Json]) -> list[Json]:
-    """Deployments that run this operator and belong to none of the Helm releases."""
+    """Deployments of this operator that belong to no Helm release."""
     owned = {(item["namespace"], item["name"]) for item in same}
     return [
         item
@@ -699,7 +699,7 @@ def _stranger(want: Release, strangers: Sequence[Json], install: str) -> Decisio
 
 
 def _tag(want: Release, strangers: Sequence[Json]) -> str:
-    """The version that the image of a Deployment says; "" where it says none."""
+    """The version in the image tag of a Deployment, "" if there is none."""
     for item in strangers:
         for image in item["images"]:
             tag = image.partition("@")[0].rpartition("/")[2].partition(":")[2]
@@ -749,7 +749,7 @@ def _one(want: Release, release: Json, install: str, now: float, resume: bool, p
 
 def _update(want: Release, release: Json, place: Json) -> Decision:
     foreign = (release["name"], release["namespace"]) != (want.name, want.namespace)
-    # An adopted release keeps the settings that the profile does not speak of; one of our own name gets exactly ours.
+    # An adopted release keeps settings that the profile does not set; one with our name gets exactly our values.
     target = merge(release["values"], want.values) if foreign else want.values
     changed = tuple(changes(release["values"], target))
     newer = versions.parse(release["version"]) != versions.parse(want.version)
@@ -765,7 +765,7 @@ def _update(want: Release, release: Json, place: Json) -> Decision:
         "; ".join(reasons),
         values=target,
         changes=changed,
-        # kubernetes.core.helm takes a failed release with the wanted values for done.
+        # kubernetes.core.helm regards a failed release with the requested values as done.
         clear=(release["secret"],) if failed and not (changed or newer) else (),
         warnings=tuple(_jump(want, release)),
         **place,
@@ -794,7 +794,7 @@ def _pending(want: Release, release: Json, place: Json, now: float, resume: bool
             **place,
         )
     action = "upgrade" if release["revision"] > 1 else "install"
-    # The values that the abandoned revision was given are not those of what runs.
+    # The values of the abandoned revision are not those of the running objects.
     return _decision(want, action, f"{state}; resumed", clear=(release["secret"],), **place)
 
 
@@ -818,7 +818,7 @@ def _jump(want: Release, release: Json) -> Iterator[str]:
 
 
 def changes(before: Mapping[str, Any], after: Mapping[str, Any], prefix: str = "") -> list[str]:
-    """Dotted paths that differ."""
+    """Dotted paths of the values that differ."""
     found: list[str] = []
     for key in sorted({*before, *after}, key=str):
         old, new = before.get(key, _ABSENT), after.get(key, _ABSENT)
@@ -899,11 +899,11 @@ def nic_cluster_policy(
     images: Optional[Mapping[str, str]] = None,
     pull_secrets: Sequence[str] = (),
 ) -> Optional[Json]:
-    """The NicClusterPolicy of this profile, or None where the chart makes it.
+    """The NicClusterPolicy of this profile, or None if the chart creates it.
 
-    ``device_plugin_config``: ``{"resourceList": [...]}``. ``multus=False`` where the platform brings its own
-    (OpenShift). ``more``: further parts of the spec, as ofedDriver. ``images``: component ->
-    ``repository/image:version`` to use instead, for mirrors.
+    ``device_plugin_config``: ``{"resourceList": [...]}``. ``multus=False`` if the platform has its own (OpenShift).
+    ``more``: further parts of the spec, such as ofedDriver. ``images``: component -> ``repository/image:version`` to
+    use instead, for mirrors.
     """
     operator = profile["network_operator"]
     if operator["policy_by"] == "chart":

@@ -4,7 +4,7 @@
 """The Kubernetes objects of the sriov stage, computed from the shapes. PRIVATE to the collection.
 
 All functions are pure and return plain JSON data. The program that the VF configuration DaemonSet runs is
-files/vf_config/vf_config.py; its text is handed in.
+files/vf_config/vf_config.py; the caller passes its text.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.names import G
 
 VF_CONFIG = "gpuops-vf-config"
 SCC = "gpuops-privileged"
-"""RoleBinding that admits the pods of a namespace of ours on OpenShift; it stays as long as the namespace."""
+"""RoleBinding that admits the pods of our namespaces on OpenShift."""
 CNI = "gpuops-rdma-cni"
 SHAPE_LABEL = "node.kubernetes.io/instance-type"
 
@@ -32,7 +32,7 @@ PROGRAM_OPTIONS: Json = {
     "oca_deadline": 600,
     "plugin_selector": "app in (sriovdp,sriov-device-plugin)",
 }
-"""Given to the program. ``set_netns``: make RDMA netns mode exclusive for the next boot where it is shared.
+"""Options of the program. ``set_netns``: set RDMA netns mode exclusive for the next boot if it is shared.
 ``oca_required``: no VFs on an image without Oracle Cloud Agent. ``oca_deadline``: seconds."""
 
 DAEMONSET_OPTIONS: Json = {
@@ -49,11 +49,11 @@ POD_SYSCTLS = {
     "net.ipv4.conf.all.arp_ignore": "1",
     "net.ipv4.conf.all.rp_filter": "0",
 }
-"""All VFs of a pod stand in one flat subnet: without these the kernel answers ARP on, and sends by, the wrong one."""
+"""All VFs of a pod are in one flat subnet: without these the kernel answers ARP on, and sends from, the wrong one."""
 
 
 def vf_table(shapes: Iterable[Shape]) -> Json:
-    """What the program must know of each shape: ``{shape: {"pfs": [PCI], "vfs": VFs per PF, "mtu": bytes|None}}``."""
+    """What the program needs per shape: ``{shape: {"pfs": [PCI], "vfs": VFs per PF, "mtu": bytes|None}}``."""
     return {
         shape.name: {"pfs": [pf.pci for pf in shape.pfs], "vfs": shape.vfs_per_pf, "mtu": shape.mtu}
         for shape in _usable(shapes)
@@ -96,7 +96,7 @@ def vf_config_objects(
 
 
 def configured_shapes(daemonset: Json) -> list[str]:
-    """The shapes that a VF configuration DaemonSet stands on: the other direction of its affinity."""
+    """The shapes that a VF configuration DaemonSet's node affinity selects."""
     pod = daemonset["spec"]["template"]["spec"]
     affinity = ((pod.get("affinity") or {}).get("nodeAffinity") or {}).get(
         "requiredDuringSchedulingIgnoredDuringExecution"
@@ -118,7 +118,7 @@ def cni_daemonset(
     bin_dir: str = "/opt/cni/bin",
     options: Optional[Mapping[str, Any]] = None,
 ) -> Json:
-    """Puts the CNI plugins ``sriov`` and ``rdma`` on the nodes, where no SR-IOV operator of the chart does.
+    """The DaemonSet that installs the CNI plugins ``sriov`` and ``rdma`` if the chart's SR-IOV operator is off.
 
     Both images' own entry points copy their plugin to /host/opt/cni/bin and then sleep: Running means installed.
     ``options``: see DAEMONSET_OPTIONS.
@@ -143,7 +143,7 @@ def cni_daemonset(
 
 
 def device_plugin_config(shapes: Sequence[Shape], resource: str) -> Json:
-    """The SR-IOV device plugin's configuration that offers the shapes' RDMA VFs, and nothing else, as ``resource``.
+    """The SR-IOV device plugin's configuration that advertises only the shapes' RDMA VFs, as ``resource``.
 
     VFs are chosen by device id; where a management NIC of any of the shapes has VFs of the same id, by the PFs'
     addresses too. InputError when even that cannot keep the two apart.
@@ -217,10 +217,10 @@ def ip_pool(
 ) -> Json:
     """The nv-ipam IPPool with a block of addresses for each of ``nodes`` nodes, in the Network Operator's namespace.
 
-    ``block`` (addresses per node) defaults to twice the VFs: room for the gateway, which is taken out of the first
-    block, and for the addresses of a pod that is still going. It never follows the number of nodes, since another
-    block size would move the addresses of running pods. With ``shapes`` only their nodes get a block.
-    InputError when the subnet is too small; it names a size that would do.
+    ``block`` (addresses per node) defaults to twice the VFs: room for the gateway, which is in the first block, and for
+    the addresses of terminating pods. It does not depend on the number of nodes, since another block size would change
+    the addresses of running pods. With ``shapes`` only their nodes get a block. InputError if the subnet is too small
+    names a sufficient size.
     """
     net = _subnet(subnet)
     size = 2 * vfs_per_node if block is None else block
@@ -273,7 +273,7 @@ def _resource(resource: str) -> tuple[str, str]:
 
 
 def _selector(vf_ids: Sequence[str], group: Sequence[Shape], shapes: Sequence[Shape]) -> Json:
-    """Selects the VFs of ``group``; ``shapes`` are all shapes that the same configuration reaches."""
+    """Selectors of the VFs of ``group``; ``shapes`` are all shapes that this configuration covers."""
     rivals = [(shape.name, nic) for shape in shapes for nic in shape.vcn if nic.vf_id in vf_ids]
     selector: Json = {
         "vendors": sorted({vf_id.partition(":")[0] for vf_id in vf_ids}),
@@ -331,14 +331,14 @@ def privileged_namespace(name: str) -> Json:
 
 
 def own_namespace(name: str, platform: str) -> list[Json]:
-    """A privileged namespace, and on OpenShift what its pods need beside."""
+    """A privileged namespace, on OpenShift with the RoleBinding for its SecurityContextConstraints."""
     namespace = [privileged_namespace(name)]
     return with_scc(namespace) if platform == "openshift" else namespace
 
 
 def with_scc(objects: Iterable[Json]) -> list[Json]:
-    """For OpenShift: after each namespace of ours the right of its ServiceAccounts to use the privileged
-    SecurityContextConstraints; without it no pod with hostPath, host network or IPC_LOCK is admitted."""
+    """The objects, for OpenShift with a RoleBinding after each of our namespaces: it lets the ServiceAccounts use the
+    privileged SecurityContextConstraints, which pods with hostPath, host network or IPC_LOCK need."""
     found = []
     for obj in objects:
         found.append(obj)
@@ -387,7 +387,7 @@ def _shape_term(shapes: Iterable[Shape]) -> Json:
 
 
 def _daemonset(meta: Json, shapes: Sequence[Shape], options: Mapping[str, Any], pod: Json, digest: str) -> Json:
-    """A DaemonSet on the GPU nodes of these shapes. ``digest`` rolls the pods when what they run has changed."""
+    """A DaemonSet on the GPU nodes of these shapes. A new ``digest`` of what the pods run rolls them."""
     labels = {"app.kubernetes.io/name": meta["name"]}
     spec: Json = {
         "priorityClassName": options["priority_class"],
@@ -433,7 +433,7 @@ def _vf_config_pod(shapes: Sequence[Shape], image: str) -> Json:
             ("POD_NAMESPACE", "metadata.namespace"),
         )
     ]
-    if len(shapes) == 1:  # the affinity leaves no other; with several the program asks the metadata service
+    if len(shapes) == 1:  # the affinity selects only this shape; with several the program queries the metadata service
         env.append({"name": "NODE_SHAPE", "value": shapes[0].name})
     program = ["python3", "/etc/gpuops-rdma/vf_config.py"]
     container = {

@@ -1,7 +1,7 @@
 # Copyright: gpuops.rdma contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What gpuops.rdma.wait can wait for: what is expected, what to do about what is late. PRIVATE to the collection."""
+"""The targets of gpuops.rdma.wait: what each expects, and the remedy if it is late. PRIVATE to the collection."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import F
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Namespaces
 
 SUMS = {"policy"}
-"""Parts that sum up the nodes: late whenever a node is."""
+"""Parts that aggregate the nodes: late whenever a node is."""
 
 
 @dataclass(frozen=True)
 class Target:
-    """``finding``: id of the finding about what is late. ``stage``: whose findings about other nodes these are.
-    ``per_node``: a plan that has left out all its nodes leaves nothing to wait for. ``remedy`` may name ``{node}`` and
-    the plan's namespaces."""
+    """``finding``: id of the finding about what is late. ``stage``: the stage that reports findings about other nodes.
+    ``per_node``: a plan that excludes all its nodes leaves nothing to wait for. ``remedy`` may name ``{node}`` and the
+    plan's namespaces."""
 
     name: str
     finding: str
@@ -30,11 +30,11 @@ class Target:
     per_node: bool = True
 
     def remedy_for(self, node: str, namespaces: Namespaces) -> str:
-        """The remedy of one node; of any, by ``NODE``."""
+        """The remedy with a node's name filled in, or ``NODE`` for any."""
         return self.remedy.format(node=node, **vars(namespaces))
 
     def late(self, late: Mapping[str, str], planned: Collection[str], namespaces: Namespaces) -> list[Finding]:
-        """A finding for each that is late: nodes of the plan by their names, parts as ``target/part``."""
+        """One finding per late node or part; the subject is the planned node's name, else ``target/part``."""
         return [
             finding(
                 self.finding,
@@ -48,7 +48,8 @@ class Target:
         ]
 
     def elsewhere(self, why: str, late: Mapping[str, str]) -> Finding:
-        """About pods on nodes that are not of this run, ``late`` by node, which hold a status that sums up all."""
+        """The finding about late pods on nodes outside of this run (``late`` by node) that keep an aggregate status
+        from ready."""
         shown = "; ".join(f"{name}: {one}" for name, one in sorted(late.items())[:5])
         words = f"{why}, because of {len(late)} outside of this run: {shown}"
         stage, old = self.stage or self.name, f"{self.name}.elsewhere"
@@ -56,13 +57,13 @@ class Target:
 
 
 def dispensable(late: Mapping[str, str], planned: Collection[str]) -> dict[str, str]:
-    """Late nodes that can be left out: none when something else is late too, or when no node would remain."""
+    """Late nodes that can be excluded: none if anything else is late, or if no node would remain."""
     bad = {name: why for name, why in late.items() if name in planned}
     return {} if set(late) - set(bad) - SUMS or len(bad) == len(planned) else bad
 
 
 def no_vf_config() -> Finding:
-    """Where VFs are, and nothing of ours makes them again after a reboot."""
+    """The finding about VFs that no DaemonSet of this collection restores after a reboot."""
     found = "no VF configuration of this collection runs here: VFs that are there were made by something else"
     expected = "DaemonSet gpuops-vf-config, which makes them again after a reboot"
     return finding("vf.unconfigured", "cluster", found, expected=expected)

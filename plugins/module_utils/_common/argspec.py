@@ -1,7 +1,7 @@
 # Copyright: gpuops.rdma contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What the arguments of a task must be before its spec checks them. PRIVATE to the collection."""
+"""Checks and conversions of a task's arguments before its argument spec is applied. PRIVATE to the collection."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import 
 
 
 def refuse_blank(names: Iterable[str], args: Mapping[str, Any]) -> None:
-    """InputError for an option of ``names`` that was given and holds only blanks, commas and line ends, as from a field
-    of a survey that somebody cleared. Left out it would mean all nodes, and that is not what was answered."""
+    """Raises InputError for an option of ``names`` that was set and contains only blanks, commas and line ends, like
+    a survey field that was cleared: treating it as unset would select all nodes."""
     for name in names:
         value = args.get(name)
         items = value if isinstance(value, (list, tuple)) else [value]
@@ -26,9 +26,9 @@ def refuse_blank(names: Iterable[str], args: Mapping[str, Any]) -> None:
 
 
 def with_lists(spec: Mapping[str, Any], args: Mapping[str, Any]) -> dict[str, Any]:
-    """``args`` with texts made lists where the spec has lists: AWX's surveys and -e give text. Items stand between
-    commas or line ends, blanks around them do not count, and an empty text is an empty list: core would keep the
-    blanks, and make it one empty item."""
+    """``args`` with strings split into lists where the spec has lists, because AWX surveys and -e pass strings.
+    Items are separated by commas or line ends and stripped, and an empty string is an empty list; ansible-core would
+    keep the blanks and make it one empty item."""
     options = {key: option for name, option in spec.items() for key in (name, *option.get("aliases", ()))}
     return {name: _with_lists(options.get(name) or {}, value) for name, value in args.items()}
 

@@ -1,8 +1,8 @@
 # Copyright: gpuops.rdma contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""JSON data -> frozen dataclasses, strictly: every key of a class must be there, no other, each of its type. PRIVATE to
-the collection. The way back is ``model.to_dict``."""
+"""JSON data -> frozen dataclasses, strictly: all fields of the class and no others, each of its type. PRIVATE to the
+collection. ``model.to_dict`` is the inverse."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _NAMES = {str: "a string", int: "an integer", float: "a number", bool: "true or 
 
 
 class _Misfit(Exception):
-    """``path`` grows from the inside out: ``.vfs``, ``[3].vfs``, ``nodes[3].vfs``."""
+    """``path`` is extended from the inside out: ``.vfs``, ``[3].vfs``, ``nodes[3].vfs``."""
 
     def __init__(self, fault: str) -> None:
         super().__init__(fault)
@@ -30,7 +30,8 @@ class _Misfit(Exception):
 
 
 def decode(cls: type[T], value: Any) -> T:
-    """The dataclass ``cls`` of JSON data. DataError names the field: ``nodes[3].vfs: 'x' is not an integer``."""
+    """An instance of the dataclass ``cls`` from JSON data. Raises DataError that names the field: ``nodes[3].vfs:
+    'x' is not an integer``."""
     record: Any = cls
     try:
         found: T = _record(record)(value)

@@ -4,18 +4,18 @@
 """The collection's errors. PRIVATE to the collection.
 
     RdmaError                 every error that a user may see
-    +-- InputError            what the user gave: unknown shape, bad value, wrong key
-    |   +-- NotYet            what another step has to create first
-    +-- DataError             a data file of ours, or an object of the cluster, is not what it must be
+    +-- InputError            invalid input: unknown shape, bad value, wrong key
+    |   +-- NotYet            something that another step creates first
+    +-- DataError             a data file of ours, or an object of the cluster, is malformed
     +-- ClusterError          the API server refused or could not be reached
     |   +-- NotFound          404
     |   +-- Forbidden         401, 403
     |   +-- Conflict          409
-    |   +-- Gone              410, a list or watch has to start again
+    |   +-- Gone              410, a list or watch must be restarted
     |   +-- Busy              429, a PodDisruptionBudget forbids an eviction now
     |   +-- Unreachable       no answer; the same call may work later
-    +-- WaitFailed            a wait ended without the state that was awaited
-        +-- Unrecoverable     no waiting will end it (ImagePullBackOff, ...)
+    +-- WaitFailed            a wait ended without the awaited state
+        +-- Unrecoverable     a state that no waiting will end (ImagePullBackOff, ...)
         +-- DeadlinePassed
 
 Each message names what was attempted, the object, what was found and what to do.
@@ -33,12 +33,12 @@ class InputError(RdmaError):
 
 
 class NotYet(InputError):
-    """Another step has to create it first. In check mode that may be an earlier step of the same run, so what fails a
-    real run is a predicted change there."""
+    """Another step has to create it first. In check mode that may be an earlier step of the same run, so there this
+    counts as a predicted change, while a real run fails."""
 
 
 class DataError(RdmaError):
-    """A document is not of the expected form."""
+    """A document is malformed."""
 
 
 class ClusterError(RdmaError):

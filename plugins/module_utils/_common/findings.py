@@ -1,9 +1,9 @@
 # Copyright: gpuops.rdma contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The one constructor of findings. PRIVATE to the collection.
+"""The only constructor of findings. PRIVATE to the collection.
 
-What all findings of an id have in common stands in files/findings.yml, and for host rules in files/host_rules.yml.
+What all findings of an id share is defined in files/findings.yml, and for host rules in files/host_rules.yml.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ def finding(
     stage: str = "",
     id_0_1: str = "",
 ) -> Finding:
-    """A finding of the catalogue's entry ``ident``; KeyError when there is none.
+    """A finding of the catalogue's entry ``ident``. Raises KeyError for an unknown one.
 
-    ``remedy``, ``severity``, ``stage`` and ``id_0_1`` replace the entry's own where they depend on the case; a
-    ``remedy`` of "" is none.
+    ``remedy``, ``severity``, ``stage`` and ``id_0_1`` override the entry's own where they depend on the case; a
+    ``remedy`` of "" omits it.
     """
     usual_severity, usual_stage, usual_remedy, old = TABLE[ident]
     return Finding(

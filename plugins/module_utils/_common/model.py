@@ -1,7 +1,7 @@
 # Copyright: gpuops.rdma contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The values that travel between the stages. PRIVATE to the collection.
+"""The values that stages pass to each other. PRIVATE to the collection.
 
 All are frozen; ``to_dict`` gives plain JSON data. Units: GB = 1e9 bytes, Gb/s = 1e9 bits per second.
 """
@@ -29,9 +29,9 @@ COLLECTIVES = (
     "sendrecv",
     "hypercube",
 )
-"""The programs of nccl-tests, without their ending ``_perf``."""
+"""The programs of nccl-tests, without the suffix ``_perf``."""
 VF_RESOURCES = ("nvidia.com/sriov_rdma_vf", "nvidia.com/rdma-vf", "nvidia.com/sriov-rdma-vf")
-"""Names under which the guide's generations publish VFs."""
+"""Names under which the generations of the guide publish VFs."""
 
 
 def image_name(image: str) -> str:
@@ -40,19 +40,20 @@ def image_name(image: str) -> str:
 
 
 def as_text(value: Any) -> str:
-    """The value as OCI's services take it: a text; lists and objects as JSON."""
+    """The value as OCI's services expect it: a string; lists and objects as JSON."""
     if isinstance(value, bool):
         return "true" if value else "false"
     return str(value) if isinstance(value, (str, int, float)) else json.dumps(value, sort_keys=True)
 
 
 def is_int(value: Any) -> bool:
-    """Whether it is a whole number; booleans are not."""
+    """Whether it is a whole number; a boolean is not."""
     return isinstance(value, int) and not isinstance(value, bool)
 
 
 def isolation(sharing: str, replicated: bool) -> str:
-    """What pods on a node have of their own, in words. ``sharing``: time-slicing, mps, mig, or "" for whole GPUs."""
+    """Isolation between the pods of a GPU, in words. ``sharing``: time-slicing, mps, mig, or "" for whole GPUs.
+    ``replicated``: MIG devices are shared too."""
     if not sharing:
         return "whole GPUs"
     if sharing == "mig":
@@ -64,7 +65,7 @@ def isolation(sharing: str, replicated: bool) -> str:
 
 
 def to_dict(value: Any) -> Any:
-    """A dataclass (nested, with tuples) as plain JSON data."""
+    """Plain JSON data of a dataclass, also nested or with tuples."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {f.name: to_dict(getattr(value, f.name)) for f in dataclasses.fields(value)}
     if isinstance(value, (list, tuple)):
@@ -79,13 +80,13 @@ HIDDEN = "(hidden)"
 
 
 def speaks_of_secret(text: str) -> bool:
-    """Whether a key of this name may hold a secret."""
+    """Whether the value under this key may be a secret."""
     return _SECRET.search(text) is not None
 
 
 def masked(value: Any, key: str = "") -> Any:
-    """JSON data without what must not be shown, for reports and diffs: texts under keys that speak of a secret, also as
-    ``{name, value}`` of an environment. Names of Secrets (``secretName``, ``imagePullSecrets``) are no secrets."""
+    """JSON data for reports and diffs, with strings hidden under keys that suggest a secret, also as ``{name,
+    value}`` of an environment. Names of Secrets (``secretName``, ``imagePullSecrets``) are not hidden."""
     if isinstance(value, dict):
         named = value.get("name") if isinstance(value.get("name"), str) and "value" in value else None
         return {name: masked(item, named if named and name == "value" else str(name)) for name, item in value.items()}
@@ -96,7 +97,7 @@ def masked(value: Any, key: str = "") -> Any:
 
 
 EXCLUDE_LABEL = "gpuops.rdma/exclude"
-"""A node with this label ("true") is left out of the next runs' tests."""
+"""A node with this label ("true") is excluded from the tests of later runs."""
 UNHEALTHY_TAINT = "gpuops.rdma/unhealthy"
 
 
@@ -116,10 +117,10 @@ class Finding:
     remedy: str = ""
     stage: str = ""
     id_0_1: str = ""
-    """The id that release 0.1 gave to it; goes with the next release."""
+    """The id in release 0.1; to be removed in the next release."""
 
     def line(self) -> str:
-        """All of it in one line, for a message."""
+        """Subject, what was found, expected, remedy and id in one line, for a message."""
         parts = (self.found, f"expected {self.expected}" if self.expected else "", self.remedy)
         return f"{self.subject}: {'; '.join(part for part in parts if part)} ({self.id})"
 
@@ -145,7 +146,7 @@ class Pf:
 
 @dataclass(frozen=True)
 class VcnNic:
-    """A NIC of the management network; it must never be handed to pods."""
+    """A NIC of the management network, which must never be assigned to pods."""
 
     pci: str
     netdev: str
@@ -156,10 +157,8 @@ class VcnNic:
 
 @dataclass(frozen=True)
 class Shape:
-    """Hardware truth of one shape, from files/topology/<name>.yml. ids are ``vendor:device``, e.g. ``15b3:1021``.
-
-    A shape with ``status`` ``refused`` carries only ``name``, ``vendor`` and ``reason``.
-    """
+    """The hardware of one shape, from files/topology/<name>.yml. ids are ``vendor:device``, e.g. ``15b3:1021``. With
+    ``status`` ``refused`` only ``name``, ``vendor`` and ``reason`` are set."""
 
     name: str
     status: str
@@ -183,11 +182,11 @@ class Shape:
     """NCCL_IB_HCA on the host network, e.g. ``=mlx5_0,mlx5_1`` (a leading = means exact names)."""
     vf_hca: str = "mlx5"
     algo: str = ""
-    """NCCL_ALGO that this shape's reference numbers were taken with; empty = NCCL's own choice."""
+    """NCCL_ALGO of this shape's reference measurements; "" = NCCL's own choice."""
     regions: dict[str, tuple[str, ...]] = field(default_factory=dict)
     """``{"sriov": ("*",)}`` or a list of region names in which VFs are offered; missing = unknown."""
     sources: dict[str, str] = field(default_factory=dict)
-    """Field name -> where the value comes from."""
+    """Field name -> source of the value."""
     pci_tree: tuple[Json, ...] = ()
     """CPU sockets with nested PCI bridges, as files/topology writes them; () = unknown."""
 
@@ -203,18 +202,19 @@ class Shape:
 
     @property
     def nic_gbytes(self) -> Optional[float]:
-        """Aggregate of the node's RDMA ports in GB/s (nccl.md calls it B); None = unknown."""
+        """Line rate of the node's RDMA ports together in GB/s (B in nccl.md); None = unknown."""
         return None if self.line_gbps is None else len(self.pfs) * self.line_gbps / 8
 
     @property
     def vcn_shares_vf_id(self) -> bool:
-        """A VF of the management NIC would have the RDMA VF's device id: select by rootDevices, not by id."""
+        """Whether a VF of the management NIC has the device id of the RDMA VFs, so that they must be selected by
+        rootDevices."""
         return any(nic.vf_id == self.vf_id for nic in self.vcn)
 
 
 @dataclass(frozen=True)
 class Locality:
-    """A node's place in the RDMA network; "" = the label is absent or ``no-imds-data``."""
+    """A node's position in the RDMA network; "" = the label is absent or ``no-imds-data``."""
 
     island: str = ""
     network_block: str = ""
@@ -225,13 +225,13 @@ class Locality:
 
 @dataclass(frozen=True)
 class NodeFacts:
-    """The few fields of a Node object that decisions need."""
+    """The fields of a Node object that decisions depend on."""
 
     name: str
     shape: str
     ready: bool
     ready_reason: str = ""
-    """Why it is not ready, in the kubelet's or node controller's words."""
+    """Why it is not ready, as the kubelet or node controller reports it."""
     cordoned: bool = False
     taints: tuple[str, ...] = ()
     """``key=value:effect``"""
@@ -260,7 +260,7 @@ class NodeFacts:
     internal_ip: str = ""
     pod_cidrs: tuple[str, ...] = ()
     labels: dict[str, str] = field(default_factory=dict)
-    """Only labels of the domains that decisions read (see _facts.LABEL_PREFIXES)."""
+    """Only labels of the domains in _facts.LABEL_PREFIXES."""
     simulated: bool = False
     """True on a kwok node."""
 
@@ -285,7 +285,7 @@ class NcclRow:
 
     @property
     def busbw(self) -> Optional[float]:
-        """The better of the two halves."""
+        """The better busbw of out-of-place and in-place in GB/s; None without either."""
         halves = [value for value in (self.out_busbw, self.in_busbw) if value is not None]
         return max(halves) if halves else None
 
@@ -314,7 +314,7 @@ class NcclError:
 
 @dataclass(frozen=True)
 class NcclRun:
-    """One test program's run as found in a log. ``status``: complete | truncated | failed | empty | foreign."""
+    """One run of a test program, parsed from a log. ``status``: complete | truncated | failed | empty | foreign."""
 
     status: str
     collective: str = ""
@@ -350,8 +350,9 @@ class NcclVerdict:
     bound_hierarchical: Optional[float] = None
     percent_of_line: Optional[float] = None
     percent_of_bound: Optional[float] = None
-    """Of ``bound_ring``, the collective's own limit; that of alltoall and sendrecv is far below the NIC line."""
+    """Percent of ``bound_ring``, the limit of this collective; for alltoall and sendrecv it is far below the NIC
+    line rate."""
     baseline: Optional[float] = None
-    """Median of this site's own good runs of this kind; None without enough of them."""
+    """Median of this site's own good runs of the same kind; None if there are too few."""
     source: str = ""
     findings: tuple[Finding, ...] = ()

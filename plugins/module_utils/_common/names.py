@@ -14,23 +14,24 @@ OWNED_SELECTOR = f"{OWNED_LABEL}={OWNER}"
 
 ROLE_LABEL = "gpuops.rdma/role"
 VERDICT_LABEL = "gpuops.rdma/verdict"
-"""Of a node: pass, fail or unknown."""
+"""Label of a node: pass, fail or unknown."""
 VF_STATUS = "gpuops.rdma/vf-status"
 """Annotation of a pod of the VF configuration: the state of its node, as JSON."""
 CORDONED_FOR_REBOOT = "gpuops.rdma/cordoned-for-reboot"
 
-# What the uses of GPUs note, and a teardown reads.
+# Annotations that the uses of GPUs write, and a teardown reads.
 TAINTS_ADDED = "gpuops.rdma/taints-added"
 TOLERATIONS_ADDED = "gpuops.rdma/tolerations-added"
-"""Annotation: the tolerations that are ours, as JSON."""
+"""Annotation: the tolerations that we added, as JSON."""
 DRIVER_BEFORE_VGPU = "gpuops.rdma/driver-before-vgpu"
-"""Annotation of the ClusterPolicy: what its driver said before us, so that it can be put back."""
+"""Annotation of the ClusterPolicy: its driver section before our first change, to restore it."""
 VGPU_CONFIG = "gpuops.rdma/vgpu-config"
-"""Annotation of a node: digest of the driver and licence that its driver's pod was started with."""
+"""Annotation of a node: digest of the driver and licence with which its driver's pod was started."""
 METRICS_BEFORE = "gpuops.rdma/metrics-before"
-"""Annotation of the ClusterPolicy: its exporter's settings before us; of a namespace: that its label is ours."""
+"""Annotation of the ClusterPolicy: its exporter's settings before our first change; of a namespace: that we set its
+label."""
 MIG_STRATEGY_BEFORE = "gpuops.rdma/mig-strategy-before"
-"""Annotation of the ClusterPolicy, JSON {before, set}: its mig.strategy before us, and what we made it."""
+"""Annotation of the ClusterPolicy, JSON {before, set}: its mig.strategy before our change, and the one that we set."""
 
 GPU_TAINTS = ("nvidia.com/gpu", "amd.com/gpu")
 """Keys of the taints that GPU nodes commonly have."""

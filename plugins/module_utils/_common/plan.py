@@ -1,7 +1,7 @@
 # Copyright: gpuops.rdma contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The plan: everything that a run will do, as frozen values. PRIVATE to the collection.
+"""The plan: everything that a run will do, as frozen dataclasses. PRIVATE to the collection.
 
 ``plan.json`` is ``to_dict(plan)``; ``Plan.from_json`` reads it strictly. Kubernetes objects and chart values stay JSON.
 """
@@ -19,24 +19,24 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import F
 T = TypeVar("T")
 SCHEMA_VERSION = 2
 INSTALLS = ("install", "upgrade", "adopt")
-"""Actions of a release by which something is installed."""
+"""Actions of a release that install something."""
 INPUT = "plan.input"
-"""Id of the finding about an input that cannot be accepted."""
+"""Id of the finding about invalid input."""
 
 
 def input_fault(subject: str, found: str) -> Finding:
-    """Something that the user gave and that cannot be accepted."""
+    """The finding about invalid input."""
     return finding(INPUT, subject, found)
 
 
 class Faults:
-    """Inputs that cannot be accepted, for one list: the plan goes on without what they spoil."""
+    """Collects invalid inputs in one list; the plan continues without what depends on them."""
 
     def __init__(self) -> None:
         self.findings: list[Finding] = []
 
     def attempt(self, subject: str, call: Callable[[], T]) -> Optional[T]:
-        """What ``call`` returns; None where it raises InputError or DataError, which is then a finding."""
+        """The result of ``call``; None if it raises InputError or DataError, which becomes a finding."""
         try:
             return call()
         except (InputError, DataError) as error:
@@ -47,7 +47,7 @@ class Faults:
 
 @dataclass(frozen=True)
 class Decision:
-    """What was chosen, and why."""
+    """What was decided, and why."""
 
     what: str
     value: Any
@@ -56,7 +56,7 @@ class Decision:
 
 @dataclass(frozen=True)
 class PlannedShape:
-    """A shape of the run: what each of its ``nodes`` has."""
+    """A shape of the run and what each of its ``nodes`` has."""
 
     nodes: int = 0
     gpus: int = 0
@@ -66,7 +66,7 @@ class PlannedShape:
     vf_id: str = ""
     mtu: Optional[int] = None
     nic_gbytes: Optional[float] = None
-    """GB/s of all RDMA ports together."""
+    """Line rate of all RDMA ports together in GB/s."""
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ class Node:
     shape: str
     gpu_resource: str = "nvidia.com/gpu"
     gpus: Optional[int] = None
-    """How many of ``gpu_resource`` must be allocatable; None where the node does not say (MIG)."""
+    """How many of ``gpu_resource`` must be allocatable; None where the node does not publish it (MIG)."""
     vfs: int = 0
     cpu: float = 0.0
     """Allocatable cores."""
@@ -87,10 +87,10 @@ class Node:
     """``time-slicing``, ``mps``, ``mig``, or "" for whole GPUs."""
     isolation: str = ""
     memory_gb: dict[str, float] = field(default_factory=dict)
-    """Resource -> GB (1e9 bytes) of one shared part."""
+    """Resource -> GB (1e9 bytes) of one replica or MIG device."""
     locality: Locality = field(default_factory=Locality)
     excluded: str = ""
-    """Why it takes no part in the test; "" = it does."""
+    """Why it is excluded from the test; "" = it is not."""
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,7 @@ class Namespaces:
     gpu_operator: str = "gpu-operator"
     network_operator: str = "nvidia-network-operator"
     own: str = "gpuops-rdma"
-    """Of the VF configuration."""
+    """Namespace of the VF configuration."""
     job: str = "gpuops-nccl"
 
 
@@ -126,7 +126,8 @@ class Probe:
 
 @dataclass(frozen=True)
 class ReportKeep:
-    """Where report.html is kept besides its folder; ``keep``: none, configmap, secret, object_storage or artifact."""
+    """Where report.html is kept besides the run folder. ``keep``: none, configmap, secret, object_storage or
+    artifact."""
 
     keep: str = "none"
     namespace: str = "gpuops-nccl"
@@ -134,15 +135,15 @@ class ReportKeep:
 
 @dataclass(frozen=True)
 class Addon:
-    """An add-on of OKE as it is to be."""
+    """The desired state of an OKE add-on."""
 
     name: str
     version: str
     asked: bool
-    """The user named the version."""
+    """Whether the user set the version."""
     configuration: dict[str, str]
     own: tuple[str, ...]
-    """Keys of the configuration that the user gave."""
+    """Keys of the configuration that the user set."""
     namespace: str
     chart: str
     images: tuple[str, ...]
@@ -164,17 +165,17 @@ class Release:
     ref: str = ""
     repo: str = ""
     manifest: str = ""
-    """Path or address of a manifest that is applied in place of a chart."""
+    """Path or address of a manifest that is applied instead of a chart."""
     values: Json = field(default_factory=dict)
     images: tuple[str, ...] = ()
     """Names of the operator's own images: a Deployment that runs one is this operator."""
     keep: bool = False
-    """What is there is never changed."""
+    """Whether the existing installation must not be changed."""
     image_registry: str = ""
     pull_secrets: tuple[str, ...] = ()
     """``image_registry``, ``pull_secrets``: for the pods of a manifest."""
     present: Json = field(default_factory=dict)
-    """The Helm release that is there, without its values; {} = none."""
+    """The existing Helm release without its values; {} = none."""
     action: str = ""
     why: str = ""
     warnings: tuple[str, ...] = ()
@@ -182,13 +183,14 @@ class Release:
 
     @property
     def installs(self) -> bool:
+        """Whether the action installs something."""
         return self.action in INSTALLS
 
 
 @dataclass(frozen=True)
 class NcclTest:
-    """The test of one shape; ``limit``: at most so many nodes, 0 = all. ``topology``: key of its file in the topology
-    ConfigMap, "" without one. ``mpi``: major version of Open MPI. ``deadline`` in seconds."""
+    """The test of one shape. ``limit``: maximum number of nodes, 0 = all. ``topology``: key of its file in the
+    topology ConfigMap, "" = none. ``mpi``: major version of Open MPI. ``deadline`` in seconds."""
 
     name: str
     shape: str
@@ -215,7 +217,7 @@ class NcclTest:
 
 @dataclass(frozen=True)
 class Permission:
-    """A rule for SelfSubjectAccessReview; ``namespace`` "" = the whole cluster."""
+    """A permission to check by SelfSubjectAccessReview; ``namespace`` "" = cluster-wide."""
 
     verb: str
     group: str
@@ -225,7 +227,7 @@ class Permission:
 
 @dataclass(frozen=True)
 class Plan:
-    """docs/architecture.md lists the fields. ``Plan()`` is the plan of a run that has none."""
+    """docs/architecture.md lists the fields. ``Plan()`` stands for the plan of a run without one."""
 
     schema_version: int = SCHEMA_VERSION
     simulated: bool = False
@@ -263,7 +265,8 @@ class Plan:
 
     @classmethod
     def from_json(cls, document: Json) -> Plan:
-        """The plan of a ``plan.json``. DataError with the field's path for a damaged one, and for another version's."""
+        """The plan of a ``plan.json``. Raises DataError with the field's path if it is malformed, or of another
+        schema version."""
         version = document.get("schema_version")
         if version != SCHEMA_VERSION:
             raise DataError(f"schema_version {version!r}, and this version of the collection reads {SCHEMA_VERSION}")
@@ -271,21 +274,21 @@ class Plan:
 
     @property
     def faults(self) -> list[str]:
-        """Inputs that cannot be accepted; a plan with any is for preflight and the report alone."""
+        """Messages about invalid input; with any, the plan is used by preflight and the report only."""
         return [f"{item.subject}: {item.found}" for item in self.findings if item.id == INPUT]
 
     @property
     def operators(self) -> tuple[str, ...]:
-        """Releases that bring the node's devices; the batch system is beside them."""
+        """Names of the releases that provide a node's devices; the batch system is not among them."""
         return ("gpu_operator", "network_operator") if self.mode == "sriov" else ("gpu_operator",)
 
     @property
     def network(self) -> str:
-        """The NetworkAttachmentDefinition as pods in the job namespace name it: ``name``, or ``namespace/name``."""
+        """The NetworkAttachmentDefinition as pods in the job namespace refer to it: ``name``, or ``namespace/name``."""
         place, _sep, name = self.network_attachment.rpartition("/")
         return name if place in ("", self.namespaces.job) else f"{place}/{name}"
 
     def test_nodes(self, shape: str, limit: int = 0) -> list[str]:
-        """Names of the shape's nodes that take part in the test, at most ``limit`` where that is not 0."""
+        """Names of the shape's nodes that are tested, at most ``limit`` unless that is 0."""
         names = [node.name for node in self.nodes if node.shape == shape and not node.excluded]
         return names[:limit] if limit else names

@@ -9,12 +9,12 @@ from collections.abc import Sequence
 
 
 def listed(parts: Sequence[str], limit: int = 3, separator: str = ", ") -> str:
-    """The first ``limit`` parts, and how many are left out: ``a, b, c and 4 more``."""
+    """The first ``limit`` parts, and how many are omitted: ``a, b, c and 4 more``."""
     left = len(parts) - limit
     more = f"{';' if separator == '; ' else ''} and {left} more" if left > 0 else ""
     return separator.join(parts[:limit]) + more
 
 
 def counted(number: int, noun: str) -> str:
-    """``1 node``, ``2 nodes``; of nouns with a regular plural."""
+    """``1 node``, ``2 nodes``; for nouns with a regular plural."""
     return f"{number} {noun}{'' if number == 1 else 's'}"

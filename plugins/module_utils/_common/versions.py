@@ -1,7 +1,7 @@
 # Copyright: gpuops.rdma contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Versions as charts, images, operators of OLM, kernels and Python packages write them. PRIVATE to the collection."""
+"""Versions of charts, images, OLM operators, kernels and Python packages. PRIVATE to the collection."""
 
 from __future__ import annotations
 
@@ -23,10 +23,11 @@ _FORM = re.compile(
 
 
 def parse(text: Any) -> Version:
-    """The version that ``text`` starts with; 0.dev0, which is older than all others, where it starts with none.
+    """The version that ``text`` starts with; 0.dev0, which is older than all others, if it starts with none.
 
-    ``v26.7.0-rc.2`` < ``26.7.0`` == ``v26.7.0-ubi8`` == ``gpu-operator-certified.v26.7.0`` == ``26.7``. Suffixes but
-    those of pre-releases do not count: a kernel's ``5.15.0-1055-oracle`` is 5.15.0.
+    ``v26.7.0-rc.2`` < ``26.7.0`` == ``v26.7.0-ubi8`` == ``gpu-operator-certified.v26.7.0`` == ``26.7``. Suffixes
+    other than those of pre-releases are ignored: a kernel's ``5.15.0-1055-oracle`` is 5.15.0. Raises RdmaError without
+    the package packaging.
     """
     if MISSING_LIBRARY:
         raise RdmaError("Cannot compare versions without the Python package packaging, which ansible-core requires.")
@@ -43,11 +44,11 @@ def known(text: Any) -> bool:
 
 
 def older(text: Any, than: Any) -> bool:
-    """Whether ``text`` is of a version before ``than``; False where it has none."""
+    """Whether ``text`` is a version before ``than``; False if it is none."""
     return known(text) and parse(text) < parse(than)
 
 
 def minor(text: Any) -> tuple[int, int]:
-    """Major and minor number: (1, 34) of ``v1.34.2+k3s1``; (0, 0) where ``text`` starts with no version."""
+    """Major and minor number: (1, 34) of ``v1.34.2+k3s1``; (0, 0) if ``text`` starts with no version."""
     version = parse(text)
     return version.major, version.minor

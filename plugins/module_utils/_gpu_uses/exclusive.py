@@ -1,7 +1,7 @@
 # Copyright: gpuops.rdma contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Which uses of GPUs exclude each other on one node; taints go with all of them. PRIVATE."""
+"""Which uses of GPUs exclude each other on one node; taints can be combined with all of them. PRIVATE."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ SHOWN = 5
 
 
 def check(nodes: Mapping[str, Sequence[str]], resources: Mapping[str, Sequence[str]]) -> None:
-    """``nodes``: use -> names of its nodes. ``resources``: use -> what it shares, where it says so. InputError names
-    every pair of uses that meet on a node."""
+    """``nodes``: use -> names of its nodes. ``resources``: use -> resources it shares, where it names them. Raises
+    InputError that names every pair of uses on one node that exclude each other."""
     faults = list(_clashes(nodes, resources))
     if faults:
         head = "Uses of GPUs that exclude each other on one node; give each a pool of its own:"
@@ -43,6 +43,6 @@ def _clashes(nodes: Mapping[str, Sequence[str]], resources: Mapping[str, Sequenc
 
 
 def _goes(one: str, other: str, resources: Mapping[str, Sequence[str]]) -> bool:
-    """Time slicing of MIG devices is possible, when that is what it names."""
+    """Time slicing of MIG devices works if all resources it names are MIG devices."""
     sliced = resources.get("time_slicing") or ()
     return (one, other) == ("mig", "time_slicing") and bool(sliced) and all("/mig-" in name for name in sliced)

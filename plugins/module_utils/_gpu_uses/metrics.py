@@ -5,21 +5,21 @@
 
 ::
 
-    resolve(args, ...) -> Wanted                      what is to be scraped, shown and asked; InputError
-    policy_spec(interval, labels) -> Json             ClusterPolicy.spec so that the operator makes its ServiceMonitor
-    why_not_selected(prometheus, labels, namespace)   "" when that Prometheus takes our ServiceMonitors
+    resolve(args, ...) -> Wanted                      what to scrape, show and query; InputError
+    policy_spec(interval, labels) -> Json             ClusterPolicy.spec that enables its ServiceMonitor
+    why_not_selected(prometheus, labels, namespace)   "" when that Prometheus selects our ServiceMonitors
     dashboard(document) -> Json                       a Grafana dashboard that the OpenShift console can show
-    dashboard_object(...) -> ConfigMap                with the label without which nobody looks at it; InputError
-    queried(dashboard) -> {metric}                    the names that its queries read
+    dashboard_object(...) -> ConfigMap                with the label that its reader selects by; InputError
+    queried(dashboard) -> {metric}                    names in its queries
     report_objects(text, ns, image, ...) -> [object]  a small server of the report's gauges, and its ServiceMonitor
-    names(text) -> {metric: samples}                  of an exporter's text
-    judge(nodes, {node: text}, wanted) -> [Finding]   each node tells of each of its GPUs; no sample is an error
-    querier(url, openshift) -> (url, guarded)         who is asked for the series, and whether it wants a token
-    reader_objects(ns) -> [object]                    a ServiceAccount that may read the platform's series
-    arrived(text, nodes) -> str                       "" when the series of all nodes are in its answer
+    names(text) -> {metric: samples}                  in an exporter's text
+    judge(nodes, {node: text}, wanted) -> [Finding]   each node reports all of its GPUs; no sample is an error
+    querier(url, openshift) -> (url, guarded)         Prometheus to query, and whether it needs a token
+    reader_objects(ns) -> [object]                    a ServiceAccount that may query the platform's Prometheus
+    arrived(text, nodes) -> str                       "" when its answer has the series of all nodes
 
 Sources: gpu-operator assets/state-dcgm-exporter (Service, port gpu-metrics), dcgm-exporter etc/default-counters.csv,
-prometheus-operator's selectors (an empty selector takes everything, an absent one nothing).
+prometheus-operator's selectors (an empty selector selects everything, an absent one nothing).
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ REPORT = "gpuops-report-metrics"
 REPORT_PORT = 9401
 REPORT_KEY = "metrics.prom"
 PRESENCE = "DCGM_FI_DEV_GPU_TEMP"
-"""Every GPU has it, also a shared or idle one."""
+"""Every GPU has this metric, also a shared or idle one."""
 THANOS = "https://thanos-querier.openshift-monitoring.svc:9091"
 READER, VIEW = "gpuops-metrics-reader", "cluster-monitoring-view"
 ARRIVED = f"count(count by (Hostname) ({PRESENCE}))"
-"""How many nodes' series there are: one number, however many nodes."""
+"""Returns one number, the nodes that have series, however large the cluster is."""
 LONGEST = 900_000
-"""Characters that a ConfigMap takes, with room for the rest."""
+"""Characters of a report that fit into a ConfigMap, with a margin for its metadata."""
 _INTERVAL = re.compile(r"(0|([0-9]+(ms|[smhdwy]))+)")
 _LINE = re.compile(r"^([a-zA-Z_:][a-zA-Z0-9_:]*)(?:\{(.*)\})?\s+(\S+)")
 _METRIC = re.compile(r"\b((?:DCGM_FI_|gpuops_rdma_)\w+)")
@@ -71,7 +71,7 @@ class Report(http.server.BaseHTTPRequestHandler):
         pass
 http.server.ThreadingHTTPServer(("", 9401), Report).serve_forever()
 """
-"""Prometheus 3 refuses an answer without a content type that it knows, so a plain file server will not do."""
+"""Prometheus 3 rejects an answer without a content type that it knows, so http.server's file handler does not work."""
 
 
 # ---- what is wanted ------------------------------------------------------------------------------------------------
@@ -79,7 +79,7 @@ http.server.ThreadingHTTPServer(("", 9401), Report).serve_forever()
 
 @dataclass(frozen=True)
 class Wanted:
-    """``querier``: address of the Prometheus that is asked, "" for none; ``guarded``: it wants a token."""
+    """``querier``: address of the Prometheus to query, "" for none. ``guarded``: it needs a token."""
 
     openshift: bool
     querier: str
@@ -93,7 +93,8 @@ class Wanted:
 
 
 def resolve(args: Mapping[str, Any], openshift: bool, board: Json, report: str, image: str) -> Wanted:
-    """``board``: dashboard() of ours. ``report``: the text of a report.prom, "" for none. ``image``: of its server."""
+    """``board``: dashboard() of ours. ``report``: text of a report.prom, "" for none. ``image``: of the pod that
+    serves it. Raises InputError for an option that cannot work."""
     address, guarded = querier(args["prometheus_url"], openshift)
     labels = {key: str(value) for key, value in args["labels"].items()}
     place = args["report_namespace"]
@@ -112,7 +113,7 @@ def resolve(args: Mapping[str, Any], openshift: bool, board: Json, report: str, 
 
 
 def made(args: Mapping[str, Any], wanted: Wanted, board: Json) -> tuple[list[Json], list[Json]]:
-    """(dashboard, objects of the report): names of what an earlier task made, in the order in which they go."""
+    """(dashboard, objects of the report) that an earlier task may have made, in the order in which to remove them."""
     place, openshift = args["dashboard_namespace"], wanted.openshift
     shown = [dashboard_object(board, openshift, place)] if openshift or place else []
     blank = report_objects("x 1", wanted.report_namespace, "none", "15s", {}, openshift=openshift)
@@ -121,7 +122,7 @@ def made(args: Mapping[str, Any], wanted: Wanted, board: Json) -> tuple[list[Jso
 
 
 def gpu_count(node: Json, shapes: Mapping[str, Shape]) -> tuple[str, int]:
-    """(node, its GPUs): of its shape, else as feature discovery counts them; 0 where neither tells."""
+    """(node name, number of its GPUs): from its shape, else from GPU Feature Discovery; 0 where neither is known."""
     labels = node["metadata"].get("labels") or {}
     shape = shapes.get(labels.get("node.kubernetes.io/instance-type", ""))
     count = labels.get("nvidia.com/gpu.count", "")
@@ -133,7 +134,8 @@ def gpu_count(node: Json, shapes: Mapping[str, Shape]) -> tuple[str, int]:
 
 
 def policy_spec(interval: str, labels: Mapping[str, str]) -> Json:
-    """The operator's own ServiceMonitor: a second one would count every GPU twice."""
+    """Enables the operator's own ServiceMonitor, because a second one would count every GPU twice. Raises InputError
+    for an interval that is not a Prometheus duration."""
     if not _INTERVAL.fullmatch(interval):
         raise InputError(f"The interval {interval!r} is no duration of Prometheus, like 15s or 1m.")
     monitor: Json = {"enabled": True, "interval": interval}
@@ -143,7 +145,7 @@ def policy_spec(interval: str, labels: Mapping[str, str]) -> Json:
 
 
 def matches(selector: Optional[Mapping[str, Any]], labels: Mapping[str, str]) -> bool:
-    """A label selector; None selects nothing, {} everything."""
+    """Whether a label selector matches ``labels``; None matches nothing, {} everything."""
     if selector is None:
         return False
     for key, value in (selector.get("matchLabels") or {}).items():
@@ -160,7 +162,8 @@ def _holds(one: Mapping[str, Any], labels: Mapping[str, str]) -> bool:
 
 
 def why_not_selected(prometheus: Json, labels: Mapping[str, str], namespace: Json) -> str:
-    """``namespace``: the object that the ServiceMonitor is in."""
+    """ "" if ``prometheus`` selects a ServiceMonitor with ``labels`` in ``namespace`` (the Namespace object), else
+    the reason."""
     spec, name = prometheus.get("spec") or {}, prometheus["metadata"]["name"]
     where = namespace["metadata"]
     if not matches(spec.get("serviceMonitorSelector"), labels):
@@ -185,7 +188,8 @@ def _pairs(labels: Mapping[str, str]) -> str:
 
 
 def dashboard(document: Json) -> Json:
-    """From files/dashboard.yml: ``{title, uid, panels: [{title, query, unit, legend}]}``; two panels a row."""
+    """A Grafana dashboard of files/dashboard.yml, ``{title, uid, panels: [{title, query, unit, legend}]}``; two
+    panels per row."""
     panels = []
     for index, one in enumerate(document["panels"]):
         panels.append(
@@ -209,7 +213,7 @@ def dashboard(document: Json) -> Json:
         "refresh": "30s",
         "time": {"from": "now-1h", "to": "now"},
         "templating": {"list": [source]},
-        # The console shows rows, Grafana the panels' places.
+        # The console renders rows, Grafana the panels' gridPos.
         "rows": [{"title": "", "panels": panels[at : at + 2]} for at in range(0, len(panels), 2)],
         "panels": panels,
     }
@@ -218,8 +222,8 @@ def dashboard(document: Json) -> Json:
 def dashboard_object(
     board: Json, openshift: bool, namespace: str = "", labels: Optional[Mapping[str, str]] = None
 ) -> Json:
-    """On OpenShift for the console, elsewhere for Grafana's sidecar in ``namespace``. ``labels`` replace the label by
-    which it is found."""
+    """ConfigMap for the console on OpenShift, elsewhere for Grafana's sidecar in ``namespace``. ``labels`` replace
+    the label that the sidecar selects by. Raises InputError where the dashboard would not be found."""
     wanted = CONSOLE_LABEL if openshift else GRAFANA_LABEL
     found = dict(labels) if labels is not None else {wanted: "true" if openshift else "1"}
     if openshift and found.get(CONSOLE_LABEL) != "true":
@@ -238,6 +242,7 @@ def dashboard_object(
 
 
 def queried(board: Json) -> set[str]:
+    """Names of the DCGM and gpuops metrics in the dashboard's queries."""
     return {
         name for panel in board["panels"] for target in panel["targets"] for name in _METRIC.findall(target["expr"])
     }
@@ -255,7 +260,8 @@ def report_objects(
     pull_secrets: Sequence[str] = (),
     openshift: bool = False,
 ) -> list[Json]:
-    """``text``: a report.prom. Prometheus reads it from a pod without rights; the kubelet brings a new one in time."""
+    """Objects that serve ``text``, a report.prom, to Prometheus from an unprivileged pod; the kubelet updates the
+    mounted file when the ConfigMap changes. Raises InputError for a text without gauges or too long for a ConfigMap."""
     if not any(_LINE.match(line) for line in text.splitlines()):
         raise InputError("The report has no gauge: give the file report.prom that a run has written.")
     if len(text) > LONGEST:
@@ -284,7 +290,7 @@ def report_objects(
         "containers": [container],
         "volumes": [{"name": "report", "configMap": {"name": REPORT}}],
     }
-    if not openshift:  # there each namespace has users of its own
+    if not openshift:  # OpenShift assigns each namespace its own range of user ids
         container["securityContext"]["runAsUser"] = 65534
     if pull_secrets:
         pod["imagePullSecrets"] = [{"name": name} for name in pull_secrets]
@@ -320,7 +326,8 @@ def report_objects(
 
 
 def _rights(meta: Json) -> list[Json]:
-    """OpenShift's Prometheus may look only into namespaces that let it: without this it finds no target there."""
+    """OpenShift's Prometheus finds no target in a namespace unless this Role allows it to list services and pods
+    there."""
     api = "rbac.authorization.k8s.io"
     look = ["get", "list", "watch"]
     rules = [
@@ -344,7 +351,7 @@ def _rights(meta: Json) -> list[Json]:
 
 
 def names(text: str) -> dict[str, int]:
-    """Metric -> number of samples that are numbers."""
+    """Metric -> number of its samples that are not NaN."""
     found: dict[str, int] = {}
     for line in text.splitlines():
         match = _LINE.match(line)
@@ -354,7 +361,7 @@ def names(text: str) -> dict[str, int]:
 
 
 def gpus(text: str) -> set[str]:
-    """Those that an exporter tells of: by UUID, else by number."""
+    """The GPUs in an exporter's text: by UUID, else by number."""
     found = set()
     for line in text.splitlines():
         match = _LINE.match(line)
@@ -365,8 +372,8 @@ def gpus(text: str) -> set[str]:
 
 
 def judge(nodes: Mapping[str, int], read: Mapping[str, str], wanted: Iterable[str] = ()) -> list[Finding]:
-    """``nodes``: name -> GPUs that the node has, 0 where not known. ``wanted``: metrics that a dashboard reads, one
-    node of all must have each."""
+    """Errors. ``nodes``: name -> GPUs of the node, 0 where unknown. ``wanted``: metrics of the dashboard; at least
+    one node must report each."""
     findings = []
     everywhere: set[str] = set()
     for name, count in sorted(nodes.items()):
@@ -395,8 +402,8 @@ def judge(nodes: Mapping[str, int], read: Mapping[str, str], wanted: Iterable[st
 
 
 def querier(url: str, openshift: bool) -> tuple[str, bool]:
-    """(address or "", whether it is asked as ``READER``). OpenShift's own wants a token always; it is shown to no other
-    than Services of the cluster, whose certificates its CA has signed."""
+    """(address or "", whether it is queried with the token of ``READER``). OpenShift's Prometheus always needs a
+    token; it is sent only to Services of the cluster, whose certificates its CA has signed."""
     url = (url or (THANOS if openshift else "")).rstrip("/")
     parts = urlsplit(url)
     inside = (parts.hostname or "").endswith((".svc", ".svc.cluster.local"))
@@ -404,6 +411,7 @@ def querier(url: str, openshift: bool) -> tuple[str, bool]:
 
 
 def reader_objects(namespace: str) -> list[Json]:
+    """ServiceAccount ``READER`` in ``namespace`` and its ClusterRoleBinding to ``VIEW``."""
     meta, api = {"name": READER}, "rbac.authorization.k8s.io"
     return [
         {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {**meta, "namespace": namespace}},
@@ -418,7 +426,7 @@ def reader_objects(namespace: str) -> list[Json]:
 
 
 def arrived(text: str, nodes: int) -> str:
-    """``text``: answer to the query ``ARRIVED``."""
+    """ "" if ``text``, the answer to the query ``ARRIVED``, counts at least ``nodes`` nodes, else the reason."""
     try:
         result = json.loads(text)["data"]["result"]
         count = int(result[0]["value"][1]) if result else 0
@@ -428,7 +436,7 @@ def arrived(text: str, nodes: int) -> str:
 
 
 def others(wanted: Wanted) -> list[tuple[str, Json]]:
-    """(id of its finding, request): our own gauges where Prometheus finds them, and what has arrived there."""
+    """(finding id, request) pairs: our own gauges from their Service, and the series in Prometheus."""
     found: list[tuple[str, Json]] = []
     if wanted.report:
         url = f"http://{REPORT}.{wanted.report_namespace}.svc:{REPORT_PORT}/metrics"
@@ -440,7 +448,7 @@ def others(wanted: Wanted) -> list[tuple[str, Json]]:
 
 
 def judge_others(asked: Sequence[tuple[str, Json]], answers: Sequence[Json], nodes: int) -> list[Finding]:
-    """``answers`` to others(), in its order; ``nodes``: how many must have arrived."""
+    """Errors. ``answers`` to others(), in its order; ``nodes``: how many must have series in Prometheus."""
     findings = []
     for (ident, request), answer in zip(asked, answers):
         text = str(answer.get("text") or "")

@@ -1,16 +1,16 @@
 # Copyright: gpuops.rdma contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Whether processes compute on one GPU at once, from what files/probe/compute.py prints. PRIVATE.
+"""Whether processes compute concurrently on one GPU, from the output of files/probe/compute.py. PRIVATE.
 
 ::
 
     read(lines) -> Computed
     judge({pod: Computed}, memory_gb) -> Verdict
 
-A line is ``{"gpu": UUID, "from": ns, "to": ns, "gap": ns, "free": MiB}`` by the GPU's own clock, which all its
-processes share, or ``{"error": text}``. Without MPS two processes take turns, and neither's kernel runs through: each
-stands still for 2.4 ms at a time, and for 0.2 us with MPS, 0.4 ms where another ends (an H200, driver 580.159.04).
+A line is ``{"gpu": UUID, "from": ns, "to": ns, "gap": ns, "free": MiB}`` in the GPU's own clock, which all its
+processes share, or ``{"error": text}``. Without MPS two processes are time-sliced, and their kernels preempted: each
+pauses for 2.4 ms at a time, with MPS for 0.2 us, or 0.4 ms while another process exits (an H200, driver 580.159.04).
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from typing import Any
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json, is_int
 
 TURN = 1_000_000
-"""Nanoseconds of standstill that tell turns from one at once."""
+"""A kernel's pause in ns from which it counts as time-sliced rather than concurrent."""
 MORE = 1.1
-"""Times its share that a process may have free before its memory counts as unlimited."""
+"""Factor by which a process's free memory may exceed its share before its memory counts as unlimited."""
 MIB = 2**20
 
 
 @dataclass(frozen=True)
 class Computed:
-    """One process. ``rounds``: (from, to, gap) in ns. ``free_mib`` of GPU memory; 0 = it did not tell."""
+    """One process. ``rounds``: (from, to, gap) in ns. ``free_mib`` of GPU memory; 0 = it did not report it."""
 
     gpu: str = ""
     rounds: list[tuple[int, int, int]] = field(default_factory=list)
@@ -42,7 +42,7 @@ class Computed:
 
 @dataclass(frozen=True)
 class Verdict:
-    """Neither ``evidence`` nor ``fault``: ``lacking`` says what is still to come."""
+    """Without ``evidence`` and ``fault``, ``lacking`` says what is still missing."""
 
     evidence: Json = field(default_factory=dict)
     fault: str = ""
@@ -50,7 +50,7 @@ class Verdict:
 
 
 def read(lines: Iterable[str]) -> Computed:
-    """Lines that are not ours, or were cut, count for nothing."""
+    """What one process printed; lines of another form or cut off are ignored."""
     gpu, error, free = "", "", 0
     rounds: list[tuple[int, int, int]] = []
     for line in lines:
@@ -73,8 +73,8 @@ def _parsed(line: str) -> Json:
 
 
 def judge(found: Mapping[str, Computed], memory_gb: float) -> Verdict:
-    """Every process has computed, and on each GPU that has several, two did so at once. ``memory_gb``: what one is to
-    have (1e9 bytes); 0 = not known."""
+    """Passes if every process has computed and two processes computed concurrently on each GPU that has several.
+    ``memory_gb``: the share of one process (GB = 1e9 bytes); 0 = unknown."""
     for pod, one in found.items():
         if one.error:
             return Verdict(fault=f"{pod}: {one.error}")
@@ -108,7 +108,7 @@ def _together(found: Mapping[str, Computed], several: Mapping[str, list[str]]) -
 
 
 def _overlaps(one: Computed, other: Computed) -> Iterator[int]:
-    """Of each pair of kernels that ran at the same time, the longer standstill (ns)."""
+    """For each pair of kernels that ran at the same time, the longer of their pauses in ns."""
     for start, stop, gap in one.rounds:
         for start2, stop2, gap2 in other.rounds:
             if max(start, start2) < min(stop, stop2):

@@ -1,23 +1,23 @@
 # Copyright: gpuops.rdma contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""A large model on several GPUs of one node or of several: does it fit, the objects, and what proves it. PRIVATE.
+"""A large model on several GPUs of one or more nodes: whether it fits, its objects, and the proof. PRIVATE.
 
 ::
 
-    models(document) -> {name: Model}                    of files/models.yml; DataError
+    models(document) -> {name: Model}                    from files/models.yml; DataError
     model_of(table, name, sizes) -> Model                InputError with the known names; ``sizes`` replaces the table
     fit(model, gpus..., memory_gb, context) -> Fit       weights and KV cache per GPU, in GB = 1e9 bytes
-    check(serving, model, memory_gb, node_gpus) -> Fit   InputError with everything that cannot be; the fit otherwise
+    check(serving, model, memory_gb, node_gpus) -> Fit   InputError with all faults; the fit otherwise
     refuse_serverless(serving, live) -> None             InputError for an InferenceService that Knative runs
     objects(serving) -> [object]                         LeaderWorkerSet + Service, or ServingRuntime + InferenceService
-    selector(serving) -> str                             labels of its pods
-    ranks(lines) -> [bus id]                             GPUs of a pod whose NCCL communicators are complete
-    judge(serving, [Evidence]) -> [Finding]              [] = every rank is up, and the way is the one it must be
+    selector(serving) -> str                             label selector of its pods
+    ranks(lines) -> [bus id]                             GPUs of a pod that completed an NCCL communicator
+    judge(serving, [Evidence]) -> [Finding]              [] = every rank is up, over the required transport
 
-A ``Serving`` holds whole pods: one per node, ``gpus`` each. ``vfs`` > 0 gives them VFs by the network annotation of the
-NCCL job; ``host`` puts them on the host network; without either they have TCP only, and ``rdma`` must be False when
-there is more than one node. Sources: the CRDs of KServe v1beta1 and LeaderWorkerSet v1 with their webhooks' rules.
+A ``Serving`` has one pod per node, with ``gpus`` GPUs each. With ``vfs`` > 0 they get VFs by the network annotation of
+the NCCL job, with ``host`` the host network; without either they have TCP only, and ``rdma`` must be False for several
+nodes. Sources: the CRDs of KServe v1beta1 and LeaderWorkerSet v1 with their webhooks' rules.
 """
 
 from __future__ import annotations
@@ -44,20 +44,20 @@ APP = "gpuops-serving"
 PORT, RAY_PORT = 8000, 6379
 MODEL_PATH = "/mnt/models"
 FORBIDDEN_ENV = ("TENSOR_PARALLEL_SIZE", "PIPELINE_PARALLEL_SIZE")
-"""KServe's webhook refuses them: they follow from workerSpec."""
+"""KServe's webhook rejects them, because it derives them from workerSpec."""
 OURS = {
     "NCCL_DEBUG": "INFO",
     "NCCL_DEBUG_SUBSYS": "INIT,NET,ENV",
     "NCCL_DEBUG_FILE": "/proc/1/fd/1",
     "RAY_DEDUP_LOGS": "0",
 }
-"""NCCL writes into the log of the pod that it runs in: Ray would gather all of it, shortened, in the leader's."""
+"""NCCL logs to its own pod's output, because Ray would collect all logs, shortened, in the leader's."""
 HIDING_ENV = ("NCCL_DEBUG", "NCCL_DEBUG_SUBSYS", "NCCL_DEBUG_FILE", "NCCL_IB_DISABLE", "NCCL_NET")
-"""They would take the evidence away, or RDMA itself."""
+"""They would hide the evidence in the log, or disable RDMA."""
 UTILISATION = 0.9
-"""Of a GPU's memory, what vLLM takes (its own default for --gpu-memory-utilization)."""
+"""Fraction of a GPU's memory that vLLM uses (its own default for --gpu-memory-utilization)."""
 ACTIVATIONS_GB = 3.0
-"""Of that, per GPU, what neither weights nor cache may have: activations, CUDA graphs, NCCL's buffers."""
+"""Part of that, in GB per GPU, for activations, CUDA graphs and NCCL's buffers rather than weights and cache."""
 CACHE_BYTES = 2
 SHM_GIB = 16
 CPUS, MEMORY_GIB = 4, 16
@@ -71,7 +71,8 @@ _JOINED = re.compile(r"^gpuops: (\d+) GPUs joined")
 
 @dataclass(frozen=True)
 class Model:
-    """``weight_bytes`` per parameter; ``latent`` numbers per token and layer with latent attention, else 0."""
+    """``weight_bytes``: bytes per parameter. ``latent``: values cached per token and layer with latent attention,
+    else 0."""
 
     name: str
     parameters: float
@@ -86,7 +87,7 @@ class Model:
 
 @dataclass(frozen=True)
 class Fit:
-    """Per GPU, in GB = 1e9 bytes. ``sequences``: how many of ``context`` tokens fit at once."""
+    """Per GPU, in GB = 1e9 bytes. ``sequences``: how many of ``context`` tokens fit at the same time."""
 
     fits: bool
     weights_gb: float
@@ -97,6 +98,7 @@ class Fit:
 
 
 def models(document: Json) -> dict[str, Model]:
+    """Models by name from the document of files/models.yml. Raises DataError for a wrong or empty table."""
     found = {}
     for name, entry in (document.get("models") or {}).items():
         found[name] = _model(name, entry, DataError)
@@ -128,7 +130,8 @@ def _model(name: str, entry: Mapping[str, Any], error: type[Exception]) -> Model
 
 
 def model_of(table: Mapping[str, Model], name: str, sizes: Optional[Mapping[str, Any]] = None) -> Model:
-    """By a name such as ``llama-3.1-70b``, also as ``meta-llama/Llama-3.1-70B-Instruct``."""
+    """The model of a name such as ``llama-3.1-70b`` or ``meta-llama/Llama-3.1-70B-Instruct``, or of ``sizes``.
+    Raises InputError for an unknown name or wrong sizes."""
     if sizes:
         return _model(name, sizes, InputError)
     short = name.rpartition("/")[2].lower()
@@ -142,8 +145,9 @@ def model_of(table: Mapping[str, Model], name: str, sizes: Optional[Mapping[str,
 
 
 def fit(model: Model, tensor: int, pipeline: int, memory_gb: float, context: int = 0) -> Fit:
-    """Weights are split over all ranks, layers over pipeline stages, key-value heads over tensor ranks (at least one
-    each); a latent is on every tensor rank."""
+    """Whether weights and the KV cache of one sequence fit into ``memory_gb`` (GB = 1e9 bytes) of each GPU. Weights
+    are split over all ranks, layers over pipeline stages, KV heads over tensor ranks (at least one each); a latent
+    cache is on every tensor rank."""
     context = context or model.context
     weights = model.parameters * model.weight_bytes / (tensor * pipeline) / 1e9
     layers = math.ceil(model.layers / pipeline)
@@ -160,7 +164,8 @@ def fit(model: Model, tensor: int, pipeline: int, memory_gb: float, context: int
 
 @dataclass(frozen=True)
 class Serving:
-    """One served model. ``nodes`` pods with ``gpus`` GPUs each; ``claim``: a PersistentVolumeClaim with the model."""
+    """One served model. ``nodes`` pods with ``gpus`` GPUs each; ``claim``: a PersistentVolumeClaim that contains the
+    model."""
 
     name: str
     namespace: str
@@ -168,7 +173,7 @@ class Serving:
     image: str
     claim: str
     path: str = ""
-    """Folder of the model in the claim."""
+    """Directory of the model in the claim."""
     engine: str = "lws"
     nodes: int = 1
     gpus: int = 1
@@ -177,13 +182,13 @@ class Serving:
     pipeline: int = 0
     """0 = the number of nodes."""
     context: int = 0
-    """Tokens; 0 = the model's own."""
+    """Tokens; 0 = the model's maximum."""
     rdma: bool = True
-    """Whether several nodes must talk over RDMA."""
+    """Whether several nodes must communicate over RDMA."""
     vfs: int = 0
-    """Per pod."""
+    """VFs per pod."""
     host: bool = False
-    """On the host network, with the host's own ports."""
+    """On the host network, with the host's own RDMA ports."""
     gpu_resource: str = "nvidia.com/gpu"
     vf_resource: str = "nvidia.com/sriov_rdma_vf"
     network: str = ""
@@ -192,25 +197,28 @@ class Serving:
     env: Mapping[str, str] = field(default_factory=dict)
     args: Sequence[str] = ()
     hosts: Sequence[str] = ()
-    """Names of the only nodes that it may run on; () = any that has the GPUs."""
+    """Names of the nodes that it may run on; () = any node with free GPUs."""
     tolerations: Sequence[Json] = ({"key": "nvidia.com/gpu", "operator": "Exists"},)
     pull_secrets: Sequence[str] = ()
     account: str = ""
-    """ServiceAccount that OpenShift admits RDMA pods for; "" = the namespace's default one, and none is made."""
+    """ServiceAccount with which OpenShift admits RDMA pods; "" = the namespace's default, and none is created."""
     shm_gib: int = SHM_GIB
     cpus: int = 0
     memory_gib: int = 0
 
     @property
     def tp(self) -> int:
+        """Size of tensor parallelism: ``tensor``, or all GPUs of a node."""
         return self.tensor or self.gpus
 
     @property
     def pp(self) -> int:
+        """Size of pipeline parallelism: ``pipeline``, or the number of nodes."""
         return self.pipeline or self.nodes
 
     @property
     def total(self) -> int:
+        """Number of GPUs on all nodes together."""
         return self.nodes * self.gpus
 
 
@@ -221,8 +229,8 @@ def check(
     node_gpus: int,
     access_modes: Sequence[str] = (),
 ) -> Fit:
-    """``memory_gb`` of one GPU; ``node_gpus`` that a node offers; ``access_modes`` of the claim, () where not known.
-    InputError names all faults."""
+    """The fit of a serving that can run. ``memory_gb``: of one GPU, GB = 1e9 bytes. ``node_gpus``: allocatable on a
+    node. ``access_modes``: of the claim, () = unknown. Raises InputError with all faults."""
     faults = [*_shape_faults(serving, model, node_gpus), *_env_faults(serving), *_volume_faults(serving, access_modes)]
     found = fit(model, max(1, serving.tp), max(1, serving.pp), memory_gb, serving.context)
     if serving.context > model.context:
@@ -246,7 +254,7 @@ def _too_large(serving: Serving, model: Model, memory_gb: float, found: Fit) -> 
 
 
 def _enough(serving: Serving, model: Model, memory_gb: float) -> int:
-    """The next power of two of GPUs on which it fits; 0 = none up to 64."""
+    """The next power of two of GPUs on which the model fits; 0 if 64 are not enough."""
     for gpus in (2, 4, 8, 16, 32, 64):
         tensor = min(gpus, max(1, serving.tp))
         if gpus > serving.total and fit(model, tensor, gpus // tensor, memory_gb, serving.context).fits:
@@ -321,12 +329,13 @@ def _volume_faults(serving: Serving, access_modes: Sequence[str]) -> list[str]:
 
 MODE = "serving.kserve.io/deploymentMode"
 SERVERLESS = ("Serverless", "Knative")
-"""The names of one mode: KServe's newer releases say Knative."""
+"""Two names of one mode: newer releases of KServe call it Knative."""
 
 
 def refuse_serverless(serving: Serving, live: Json) -> None:
-    """``live``: the InferenceService of this name. Its mode stands in the status, of older releases in the annotation
-    or nowhere; then revisions of the predictor are Knative's. KServe's webhook refuses to change it."""
+    """Raises InputError if ``live``, the InferenceService of this name, runs serverless, which KServe's webhook does
+    not let us change. Newer releases report the mode in the status, older ones in an annotation or only by revisions
+    of the predictor, which are Knative's."""
     meta, status = live.get("metadata") or {}, live.get("status") or {}
     predictor = (status.get("components") or {}).get("predictor") or {}
     mode = status.get("deploymentMode") or (meta.get("annotations") or {}).get(MODE)
@@ -344,7 +353,7 @@ def refuse_serverless(serving: Serving, live: Json) -> None:
 
 
 def objects(serving: Serving) -> list[Json]:
-    """In the order in which they are to be applied."""
+    """The Kubernetes objects of the serving, in the order in which to apply them."""
     account = _account(serving) if serving.account else []
     if serving.engine == "kserve":
         return [*account, _runtime(serving), _inference_service(serving)]
@@ -352,7 +361,7 @@ def objects(serving: Serving) -> list[Json]:
 
 
 def _account(serving: Serving) -> list[Json]:
-    """On OpenShift no pod with IPC_LOCK, the host network or a hostPath is admitted without this right."""
+    """OpenShift admits no pod with IPC_LOCK, the host network or a hostPath without this permission."""
     api = "rbac.authorization.k8s.io"
     subject = {"kind": "ServiceAccount", "name": serving.account, "namespace": serving.namespace}
     return [
@@ -371,23 +380,25 @@ ACCOUNT_KINDS = (("rbac.authorization.k8s.io/v1", "RoleBinding"), ("v1", "Servic
 
 
 def kinds(engine: str) -> list[tuple[str, str]]:
+    """(apiVersion, kind) of the objects of an engine, the one that creates the pods first."""
     if engine == "kserve":
         return [("serving.kserve.io/v1beta1", "InferenceService"), ("serving.kserve.io/v1alpha1", "ServingRuntime")]
     return [("leaderworkerset.x-k8s.io/v1", "LeaderWorkerSet"), ("v1", "Service")]
 
 
 def selector(serving: Serving) -> str:
+    """Label selector of the serving's pods."""
     return f"{SERVING_LABEL}={serving.name}"
 
 
 def service_host(serving: Serving) -> str:
-    """Where the model answers, inside the cluster."""
+    """DNS name inside the cluster at which the model answers."""
     name = f"{serving.name}-predictor" if serving.engine == "kserve" else f"{serving.name}-http"
     return f"{name}.{serving.namespace}.svc"
 
 
 def port(serving: Serving) -> int:
-    """KServe's Service in front of the pods listens on 80."""
+    """Port of the Service: KServe's listens on 80."""
     return 80 if serving.engine == "kserve" else PORT
 
 
@@ -396,7 +407,8 @@ def _labels(serving: Serving) -> dict[str, str]:
 
 
 def digest(serving: Serving) -> str:
-    """Of all that its pods are made of: they carry it, so that those of before a change are told apart."""
+    """Hash of the configuration, 16 hex digits; the pods carry it, so that pods of an earlier configuration are
+    recognised."""
     text = json.dumps(to_dict(serving), sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
@@ -411,7 +423,7 @@ def _meta(serving: Serving, name: str = "") -> Json:
 
 
 def serve_command(serving: Serving) -> str:
-    """vLLM's own server, in the shell: the pod's last process."""
+    """Shell command that replaces the shell by vLLM's server."""
     argv = ["vllm", "serve", MODEL_PATH, "--served-model-name", serving.model, "--port", str(PORT)]
     argv += ["--tensor-parallel-size", str(serving.tp), "--pipeline-parallel-size", str(serving.pp)]
     argv += ["--distributed-executor-backend", "ray" if serving.nodes > 1 else "mp"]
@@ -421,7 +433,8 @@ def serve_command(serving: Serving) -> str:
 
 
 def leader_script(serving: Serving) -> str:
-    """Waits for the GPUs of all nodes before the model starts: vLLM would take what is there and fail late."""
+    """Shell script of the leader. It waits until the GPUs of all nodes have joined: vLLM would start with those that
+    are there and fail late."""
     if serving.nodes == 1:
         return f"set -u\n{serve_command(serving)}\n"
     count = (
@@ -440,7 +453,7 @@ echo "gpuops: $joined GPUs joined after $SECONDS s"
 
 
 def worker_script(leader: str) -> str:
-    """``leader``: its address, as the shell sees it."""
+    """Shell script of a worker. ``leader``: the leader's address as a shell expression."""
     return f"""set -u
 until ray health-check --address "{leader}:{RAY_PORT}" >/dev/null 2>&1; do sleep 2; done
 exec ray start --address="{leader}:{RAY_PORT}" --block
@@ -494,7 +507,8 @@ def _volumes(serving: Serving) -> list[Json]:
 
 
 def _spec(serving: Serving, container: Json) -> Json:
-    """Without a restart policy, which the engines set, and without the model, which each mounts in its way."""
+    """Without the restart policy, which the engines set, and without the model's volume, which they mount in
+    different ways."""
     spec: Json = {
         "containers": [container],
         "volumes": _volumes(serving),
@@ -517,7 +531,7 @@ def _spec(serving: Serving, container: Json) -> Json:
 
 
 def _with_model(serving: Serving, spec: Json) -> Json:
-    """The claim, read only."""
+    """Mounts the claim read-only."""
     mount: Json = {"name": "model", "mountPath": MODEL_PATH, "readOnly": True}
     if serving.path:
         mount["subPath"] = serving.path
@@ -537,7 +551,7 @@ def _template(serving: Serving, name: str, script: str, serves: bool) -> Json:
 
 
 def _leader_worker_set(serving: Serving) -> Json:
-    """A pod that dies takes its group with it: a communicator cannot be joined again."""
+    """The group restarts when one pod fails, because a process cannot rejoin an NCCL communicator."""
     template: Json = {
         "size": serving.nodes,
         "restartPolicy": "RecreateGroupOnPodRestart",
@@ -565,7 +579,7 @@ def _service(serving: Serving) -> Json:
 
 
 def _runtime(serving: Serving) -> Json:
-    """KServe mounts the model itself, at /mnt/models; its containers' names are fixed."""
+    """KServe mounts the model itself at /mnt/models and requires these container names."""
     head = _spec(serving, _container(serving, "kserve-container", leader_script(serving), True))
     spec: Json = {
         **head,
@@ -594,7 +608,8 @@ def _runtime(serving: Serving) -> Json:
 
 
 def _inference_service(serving: Serving) -> Json:
-    """Not serverless: Knative would need one container and no workers. Nobody scales it, so that one group stays."""
+    """Not serverless, because Knative allows one container and no workers. Without an autoscaler, so that one group
+    runs."""
     predictor: Json = {
         "model": {
             "modelFormat": {"name": serving.name, "version": "1"},
@@ -626,7 +641,7 @@ def _inference_service(serving: Serving) -> Json:
 
 @dataclass(frozen=True)
 class Evidence:
-    """Of one pod: ``devices`` from ranks(), ``transport`` as _nccl.parse gives it for the pod's log."""
+    """Of one pod. ``devices``: from ranks(). ``transport``: from _nccl.parse for the pod's log."""
 
     pod: str
     node: str
@@ -635,8 +650,8 @@ class Evidence:
 
 
 def ranks(lines: Iterable[str]) -> list[str]:
-    """PCI bus ids of the pod's GPUs that finished a communicator of more than one rank. Not by CUDA device: a process
-    that sees one GPU calls it 0."""
+    """PCI bus ids of the pod's GPUs that completed a communicator of more than one rank. CUDA device numbers do not
+    identify GPUs: a process that sees one GPU calls it 0."""
     found = set()
     for line in lines:
         match = _COMPLETE.search(line)
@@ -646,13 +661,14 @@ def ranks(lines: Iterable[str]) -> list[str]:
 
 
 def joined(lines: Iterable[str]) -> Optional[int]:
-    """GPUs that Ray saw before the model started; None where the leader's log does not say (one node, or cut off)."""
+    """GPUs that Ray reported before the model started; None where the leader's log does not have it (one node, or
+    truncated)."""
     counts = [int(match[1]) for match in map(_JOINED.match, lines) if match]
     return counts[-1] if counts else None
 
 
 def judge(serving: Serving, pods: Sequence[Evidence], saw: Optional[int] = None) -> list[Finding]:
-    """Errors alone; without evidence there is one, too."""
+    """Errors, also where there is no evidence. ``saw``: from joined()."""
     findings = []
     if len(pods) != serving.nodes:
         findings.append(
@@ -670,7 +686,7 @@ def judge(serving: Serving, pods: Sequence[Evidence], saw: Optional[int] = None)
 
 
 def _way(serving: Serving, one: Evidence) -> list[Finding]:
-    """Of several nodes: each pod must have sent something over the network, and over the right one."""
+    """With several nodes, each pod must have sent data over the network, and over RDMA where that is required."""
     net, channels = str(one.transport.get("net") or ""), one.transport.get("channels") or {}
     ways = [name for name in channels if name.startswith("NET/")]
     if not ways:

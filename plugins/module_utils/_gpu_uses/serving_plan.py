@@ -1,14 +1,14 @@
 # Copyright: gpuops.rdma contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Which engine serves a model, on which of the chosen nodes, and with what of the plan's RDMA. PRIVATE.
+"""Which engine serves a model, on which of the selected nodes, with which RDMA settings of the plan. PRIVATE.
 
 ::
 
-    engine(asked, there) -> str                        lws or kserve; InputError where the cluster has none
+    engine(asked, there) -> str                        lws or kserve; InputError if the cluster has neither
     serving(args, engine, members) -> Serving          over TCP, on these nodes
-    with_rdma(serving, plan, members) -> (Serving, members)   VFs, network and variables of the plan's NCCL job
-    resolve(serving, model, members, ...) -> Wanted    InputError: it does not fit, or too few nodes offer the GPUs
+    with_rdma(serving, plan, members) -> (Serving, members)   VFs, network and environment of the plan's NCCL job
+    resolve(serving, model, members, ...) -> Wanted    InputError: it does not fit, or too few nodes have the GPUs
     evidence(pod, node, lines) -> Evidence             from a pod's log
 """
 
@@ -33,19 +33,20 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._nodes import busy, po
 from ansible_collections.gpuops.rdma.plugins.module_utils._nodes.member import Member, lasting
 
 OF_THE_TEST = ("NCCL_TOPO_FILE", "NCCL_ALGO")
-"""The NCCL job's own: a ConfigMap in its namespace, and an algorithm that is the test's, not the model's."""
+"""Variables of the NCCL job that a model must not inherit: a file in that job's ConfigMap, and the test's algorithm."""
 
 
 @dataclass(frozen=True)
 class Wanted:
-    """``serving`` None: the model of this name is to go."""
+    """Without ``serving`` the model of this name is removed."""
 
     serving: Optional[Serving] = None
     fit: Optional[Fit] = None
 
 
 def engine(asked: str, there: Sequence[str]) -> str:
-    """``auto``: KServe where the cluster has it, as users of its console expect, else LeaderWorkerSet."""
+    """The engine to use, of those ``there`` in the cluster; ``auto`` prefers KServe, which users of its console
+    expect. Raises InputError for one that the cluster lacks."""
     if asked == "auto" and there:
         return there[0]
     if asked in there:
@@ -59,7 +60,8 @@ def engine(asked: str, there: Sequence[str]) -> str:
 
 
 def serving(args: Json, name: str, members: Sequence[Member]) -> Serving:
-    """``name`` of the engine; ``members``: nodes with whole GPUs."""
+    """A Serving over TCP from the module's arguments. ``name``: of the engine. ``members``: nodes with whole GPUs.
+    Raises InputError without any."""
     if not members:
         raise InputError("All GPU nodes that were chosen share their GPUs: a model on several needs whole ones.")
     same = ("name", "namespace", "model", "image", "claim", "nodes", "gpus", "tensor", "pipeline", "rdma", "shm_gib")
@@ -77,7 +79,7 @@ def serving(args: Json, name: str, members: Sequence[Member]) -> Serving:
 
 
 def _tolerations(members: Iterable[Member]) -> list[Json]:
-    """For the taints of all nodes that it may come to, and always for the usual one."""
+    """For the lasting taints of all nodes that it may run on, and always for nvidia.com/gpu."""
     own = lasting(taint for member in members for taint in member.taints)
     seen = {(one["key"], one.get("value", ""), one["effect"]): one for one in own}
     usual: Json = {"key": "nvidia.com/gpu", "operator": "Exists"}
@@ -85,8 +87,9 @@ def _tolerations(members: Iterable[Member]) -> list[Json]:
 
 
 def with_rdma(found: Serving, plan: Plan, members: Sequence[Member]) -> tuple[Serving, list[Member]]:
-    """VFs, network and variables as the NCCL job of the plan has them; on nodes of the plan alone. One that was left
-    out because it is in use may be in use by this very model."""
+    """The serving with VFs, network and environment of the plan's NCCL job, and its nodes, which must be in the
+    plan. A node that the plan excluded as in use may be in use by this model. Raises InputError unless all are of
+    one shape."""
     tested = {
         node.name: node.shape for node in plan.nodes if not node.excluded or node.excluded.startswith(busy.IN_USE)
     }
@@ -120,7 +123,7 @@ def with_rdma(found: Serving, plan: Plan, members: Sequence[Member]) -> tuple[Se
 
 
 def offered(members: Iterable[Member]) -> int:
-    """GPUs of the node that offers most."""
+    """Allocatable GPUs of the node that has most."""
     return max(one.facts.allocatable.get(one.shape.gpu_resource, 0) for one in members)
 
 
@@ -132,7 +135,8 @@ def resolve(
     memory_gb: float,
     access_modes: Sequence[str],
 ) -> Wanted:
-    """``memory_gb`` of one GPU, 0 = as the nodes or a table tell. ``access_modes``: of the claim."""
+    """The serving on nodes that can run it. ``memory_gb``: GB (1e9 bytes) of one GPU, 0 = from the nodes' labels or
+    the table. ``access_modes``: of the claim. Raises InputError if it does not fit."""
     memory = memory_gb or _memory(members, families)
     fit = rules.check(found, model, memory, offered(members), access_modes)
     fitting = [one for one in members if one.facts.allocatable.get(found.gpu_resource, 0) >= found.gpus]
@@ -145,7 +149,7 @@ def resolve(
 
 
 def _memory(members: Sequence[Member], families: Mapping[str, Family]) -> float:
-    """Of the smallest GPU, in GB: as the node tells, else by the GPU's nameplate."""
+    """GB (1e9 bytes) of the smallest GPU: from the node's label, else the GPU's nameplate."""
     sizes = []
     for one in members:
         family = next((f for f in families.values() if one.shape.gpu_id in f.ids), None)
@@ -160,7 +164,7 @@ def _memory(members: Sequence[Member], families: Mapping[str, Family]) -> float:
 
 
 def states(found: Serving, pods: Sequence[Json], workload: Json) -> dict[str, Status]:
-    """Of each pod, and of the engine's ``workload`` while it has made too few."""
+    """Status of each pod, and of the engine's ``workload`` while it has created too few pods."""
     now = rules.digest(found)
     late = {f"pods/{one['metadata']['name']}": _state(one, now) for one in pods}
     if len(pods) < found.nodes:
@@ -170,7 +174,7 @@ def states(found: Serving, pods: Sequence[Json], workload: Json) -> dict[str, St
 
 
 def _state(pod: Json, digest: str) -> Status:
-    """A pod of before a change may still be Ready."""
+    """A pod of an earlier configuration may still be Ready."""
     if (pod["metadata"].get("annotations") or {}).get(rules.DIGEST) != digest:
         return Status(WAITING, "still of the configuration before")
     return readiness.pod(pod)
@@ -189,13 +193,13 @@ def _complaint(workload: Json) -> str:
 
 
 def evidence(pod: str, node: str, lines: Iterable[str]) -> Evidence:
-    """Who took part, and over what."""
+    """Devices and transport of one pod, from the NCCL lines of its log."""
     said = [line for line in lines if " NCCL INFO " in line]
     return Evidence(pod, node, rules.ranks(said), parse.parse(said)[-1].transport)
 
 
 def proof(evidences: Sequence[Evidence], answer: str) -> Json:
-    """For a result."""
+    """The evidence as the task's result returns it."""
     return {
         "ranks": sum(len(one.devices) for one in evidences),
         "transport": sorted({way for one in evidences for way in one.transport.get("channels") or {}}),

@@ -8,9 +8,9 @@
     tables(document) -> {family: Family}              files/gpu_sharing.yml; DataError
     shared(strategy, replicas, ...) -> document       one configuration, from typed values; InputError
     check(key, document) -> [warning]                 InputError that names every fault with its path and nearest key
-    check_keys(configs, default, nodes) -> None       the keys of one ConfigMap, and who chooses which
+    check_keys(configs, default, nodes) -> None       the keys of one ConfigMap, and those that nodes select
     layout(name, gpus, family, custom) -> [{profile: count}]   MIG devices per GPU; InputError
-    expected(node, document, parts, strategy) -> Expected       what must be allocatable, labels, memory
+    expected(node, document, parts, strategy) -> Expected       allocatable resources, labels, memory
 
 A document is one value of the ConfigMap, parsed: ``{version, flags, sharing: {timeSlicing | mps: {resources}}}``. Rules
 and keys: NVIDIA/k8s-device-plugin api/config/v1 and internal/lm at 1b826acc.
@@ -41,7 +41,7 @@ MIN_REPLICAS = 2
 SECTION = {"time-slicing": "timeSlicing", "mps": "mps"}
 MIB = 2**20
 
-# Path -> (type, keys inside); () = a value, or what is inside is not looked at.
+# Key -> type; object = of any type, not checked further.
 _REPLICATED = {"renameByDefault": bool, "failRequestsGreaterThanOne": bool, "resources": list}
 _ENTRY = {"name": str, "replicas": int, "rename": str, "devices": object}
 _FLAGS = {
@@ -80,34 +80,36 @@ _KEY = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
 
 @dataclass(frozen=True)
 class Family:
-    """GPUs that MIG parts in the same way. ``memory_gb``: nameplate, 1e9 bytes."""
+    """GPUs with the same MIG profiles. ``memory_gb``: nameplate, GB = 1e9 bytes."""
 
     name: str
     ids: tuple[str, ...]
     memory_gb: int
     profiles: dict[str, int]
-    """Profile -> how many fit on one GPU alone; {} = the GPU has no MIG."""
+    """Profile -> how many fit on one otherwise empty GPU; {} = the GPU has no MIG."""
     balanced: dict[str, int]
 
     def layouts(self) -> dict[str, dict[str, int]]:
-        """Names that the MIG manager's own configuration has for this GPU -> the devices of each GPU."""
+        """Layouts of the MIG manager's default configuration for this GPU: name -> {profile: devices per GPU}."""
         if not self.profiles:
             return {DISABLED: {}}
         names = {f"all-{profile.replace('+', '.')}": {profile: count} for profile, count in self.profiles.items()}
         return {DISABLED: {}, **names, "all-balanced": dict(self.balanced)}
 
     def filters(self) -> list[str]:
-        """Its ids as the MIG manager writes them."""
+        """The device ids in the MIG manager's notation, ``0x233010DE``."""
         return [_filter(one) for one in self.ids]
 
     @property
     def slices(self) -> int:
+        """Compute slices of one GPU; 0 without MIG."""
         return max((_slices(profile)[0] for profile in self.profiles), default=0)
 
 
 @dataclass(frozen=True)
 class Node:
-    """What a node has. ``memory_mib``: of one GPU, from nvidia.com/gpu.memory; 0 = the family's nameplate is taken."""
+    """The GPUs of a node. ``memory_mib``: MiB of one GPU, from the label nvidia.com/gpu.memory; 0 = use the family's
+    nameplate."""
 
     name: str
     gpus: int
@@ -125,7 +127,8 @@ class Expected:
     """Allocatable, by resource name."""
     labels: dict[str, str]
     memory_gb: dict[str, float]
-    """What one replica or MIG device has, by resource: for time slicing only if all its neighbours agree to it."""
+    """Resource -> GB (1e9 bytes) of one replica or MIG device; with time slicing only if its neighbours stay within
+    theirs."""
     isolation: str
 
 
@@ -133,7 +136,7 @@ class Expected:
 
 
 def tables(document: Json) -> dict[str, Family]:
-    """Families by name, from files/gpu_sharing.yml."""
+    """Families by name, from the document of files/gpu_sharing.yml. Raises DataError for a wrong table."""
     try:
         found = {
             name: Family(name, tuple(one["ids"]), int(one["memory_gb"]), dict(one["profiles"]), dict(one["balanced"]))
@@ -148,7 +151,7 @@ def tables(document: Json) -> dict[str, Family]:
 
 
 def family_of(families: Mapping[str, Family], gpu_id: str) -> Family:
-    """By PCI id, ``10de:2330``."""
+    """The family of a PCI id like ``10de:2330``. Raises InputError for an unknown id or ""."""
     for family in families.values():
         if gpu_id.lower() in family.ids:
             return family
@@ -170,7 +173,7 @@ def _filter(gpu_id: str) -> str:
 
 
 def _slices(profile: str) -> tuple[int, int]:
-    """(compute slices, GB) of a profile's name."""
+    """(compute slices, GB) from the name of a profile."""
     match = _PROFILE.fullmatch(profile)
     if not match:
         raise DataError(f"{profile!r} is no MIG profile, like 1g.10gb or 1g.10gb+me.")
@@ -188,7 +191,8 @@ def shared(
     rename: bool = False,
     fail_requests: Optional[bool] = None,
 ) -> Json:
-    """A configuration that shares each of ``resources`` (the whole GPU by default). Check it with ``check``."""
+    """An unchecked configuration that shares each of ``resources``, by default the whole GPU. Raises InputError for
+    an unknown strategy."""
     if strategy not in STRATEGIES:
         raise InputError(f"Unknown sharing strategy {strategy!r}. Known: {', '.join(STRATEGIES)}.")
     part: Json = {"renameByDefault": rename} if rename else {}
@@ -199,7 +203,7 @@ def shared(
 
 
 def check(key: str, document: Any) -> list[str]:
-    """Warnings about what the plugin ignores. InputError with every fault, each with its path."""
+    """Warnings about keys that the device plugin ignores. Raises InputError with every fault and its path."""
     faults: list[str] = []
     notes: list[str] = []
     if _keys(key, document, _TOP, faults):
@@ -281,7 +285,7 @@ def _name_fault(place: str, name: str, mps: bool) -> list[str]:
 
 
 def _keys(path: str, value: Any, known: Mapping[str, Any], faults: list[str]) -> bool:
-    """Is it a mapping whose keys are known and of their type? Faults are noted; False when it is no mapping."""
+    """Whether ``value`` is a mapping; appends a fault for each key that is unknown or of a wrong type."""
     if not isinstance(value, Mapping):
         faults.append(f"{path} must be a mapping, is {_shown(value)}")
         return False
@@ -308,8 +312,8 @@ def _shown(value: Any) -> str:
 
 
 def check_keys(configs: Mapping[str, Any], default: str, nodes: Mapping[str, str]) -> None:
-    """``nodes``: node -> the key that its label chooses, "" for none. InputError: a key that cannot be one, or that is
-    not there: the node's config-manager would fail, and with it the device plugin."""
+    """Checks the names of the keys and that every selected key exists: otherwise the node's config-manager fails,
+    and the device plugin with it. ``nodes``: node -> key of its label, "" for none. Raises InputError."""
     for key in configs:
         if not _KEY.fullmatch(key):
             raise InputError(
@@ -331,8 +335,9 @@ def check_keys(configs: Mapping[str, Any], default: str, nodes: Mapping[str, str
 def layout(
     name: str, gpus: int, family: Family, custom: Optional[Mapping[str, Sequence[Json]]] = None
 ) -> list[dict[str, int]]:
-    """MIG devices of each GPU, {} = a whole GPU. ``custom``: the user's own ``mig-configs`` in the MIG manager's form,
-    ``{name: [{devices: all | [0, 1], mig-enabled: bool, mig-devices: {profile: count}}]}``."""
+    """MIG devices of each GPU, {} = a whole GPU. ``custom``: the user's ``mig-configs`` in the MIG manager's format,
+    ``{name: [{devices: all | [0, 1], mig-enabled: bool, mig-devices: {profile: count}}]}``. Raises InputError for a
+    layout that does not fit the family."""
     if custom and name in custom:
         return _custom(name, custom[name], gpus, family)
     known = family.layouts()
@@ -383,7 +388,7 @@ def _devices(path: str, value: Any, gpus: int) -> list[int]:
 
 
 def _check_parts(path: str, parts: Mapping[str, Any], family: Family) -> None:
-    """Compute and memory slices must be enough; profiles with +me share one engine set and fit once."""
+    """Compute and memory slices must suffice; profiles with +me share one set of media engines and fit once."""
     unknown = [one for one in parts if one not in family.profiles]
     if unknown:
         raise InputError(
@@ -406,7 +411,8 @@ def _check_parts(path: str, parts: Mapping[str, Any], family: Family) -> None:
 
 
 def strategy_for(parts: Sequence[Mapping[str, int]]) -> str:
-    """The mig.strategy that shows all of a node's devices: single only for one profile on every GPU."""
+    """The mig.strategy that publishes all of a node's devices: single only for one profile on every GPU, none
+    without MIG."""
     kinds = {tuple(sorted(one)) for one in parts}
     if kinds <= {()}:
         return "none"
@@ -418,7 +424,7 @@ def strategy_for(parts: Sequence[Mapping[str, int]]) -> str:
 
 @dataclass
 class _Offer:
-    """Gathers the devices of one resource."""
+    """Collects resources, labels and memory."""
 
     document: Json
     model: str
@@ -447,20 +453,20 @@ class _Offer:
 
 
 def strategy_of(document: Json) -> str:
-    """time-slicing, mps or ""."""
+    """time-slicing, mps, or "" for a document that shares nothing."""
     sharing = document.get("sharing") or {}
     return "mps" if sharing.get("mps") else "time-slicing" if sharing.get("timeSlicing") else ""
 
 
 def slices_devices(document: Json) -> bool:
-    """Does it share MIG devices, and nothing with whole GPUs?"""
+    """Whether the document shares MIG devices only, no whole GPUs."""
     part = (document.get("sharing") or {}).get(SECTION.get(strategy_of(document), ""), {})
     names = [str(entry["name"]) for entry in part.get("resources") or []]
     return bool(names) and all(name.startswith("nvidia.com/mig-") for name in names)
 
 
 def replicas_of(document: Json, resource: str) -> tuple[int, bool]:
-    """(replicas of one device, published as <resource>.shared?)"""
+    """(replicas of one device, whether they are published as <resource>.shared)."""
     part = (document.get("sharing") or {}).get(SECTION.get(strategy_of(document), ""), {})
     for entry in part.get("resources") or []:
         if entry["name"] == resource:
@@ -475,8 +481,9 @@ def expected(
     strategy: str = "",
     family: Optional[Family] = None,
 ) -> Expected:
-    """``parts``: layout() of the node, () = whole GPUs. ``strategy``: the mig.strategy in effect (a configuration's own
-    flag wins). InputError when the configuration cannot work there, or a resource that it shares would not exist."""
+    """What a node offers with this document. ``parts``: layout() of the node, () = whole GPUs. ``strategy``: the
+    mig.strategy in effect (the document's own flag wins). Raises InputError if the document cannot work there, or
+    shares a resource that the node lacks."""
     strategy = str((document.get("flags") or {}).get("migStrategy") or strategy or strategy_for(parts))
     parted = any(parts)
     if parted and strategy_of(document) == "mps":
@@ -486,7 +493,7 @@ def expected(
     memory = node.memory_mib * MIB / 1e9 if node.memory_mib else float(family.memory_gb if family else 0)
     offer = _Offer(document, node.model)
     if not parted or strategy == "none":
-        # With strategy none the plugin offers a GPU that MIG has parted as if it were whole, and nothing can use it.
+        # With strategy none the plugin publishes a GPU with MIG devices as a whole one, which nothing can use.
         _refuse_unseen(node, parts, strategy)
         offer.add(GPU, node.gpus, memory)
     elif strategy == "single":
@@ -532,7 +539,7 @@ def _mixed(node: Node, parts: Sequence[Mapping[str, int]], memory: float, offer:
 
 
 def _refuse_idle(node: Node, document: Json, resources: Mapping[str, int]) -> None:
-    """Replicas of a resource that the node does not have are accepted by the plugin, and do nothing."""
+    """The plugin accepts replicas of a resource that the node does not have, without any effect."""
     part = (document.get("sharing") or {}).get(SECTION.get(strategy_of(document), ""), {})
     for entry in part.get("resources") or []:
         name = str(entry["name"])
@@ -549,13 +556,13 @@ def _told(parts: Sequence[Mapping[str, int]]) -> str:
 
 
 def advertised(gpus: int, document: Json, parts: Sequence[Mapping[str, int]] = (), strategy: str = "") -> Optional[int]:
-    """How many nvidia.com/gpu a new node will offer, for an autoscaler's annotation. None: it will offer none under
-    this name (MIG mixed, renamed replicas)."""
+    """How many nvidia.com/gpu a future node will offer, for an autoscaler's annotation; None if it offers none under
+    this name (MIG mixed, renamed replicas). Raises InputError as expected() does."""
     return expected(Node("new", gpus, "GPU"), document, parts, strategy).resources.get(GPU)
 
 
 def differences(wanted: Expected, allocatable: Mapping[str, int], labels: Mapping[str, str]) -> list[str]:
-    """What a node offers otherwise than it must, in words; [] when the configuration is in effect."""
+    """Sentences on how a node differs from what is expected; [] when the configuration is in effect."""
     found = [
         f"{allocatable.get(name, 0)} of {count} {name} allocatable"
         for name, count in wanted.resources.items()
@@ -570,8 +577,8 @@ def differences(wanted: Expected, allocatable: Mapping[str, int], labels: Mappin
 
 
 def _says(key: str, live: Optional[str], value: str) -> bool:
-    """Of a product only its end counts: the GPU's name is the driver's, and the table may write it otherwise. Releases
-    before 0.15 tell neither strategy nor MPS, and know no MPS."""
+    """Whether a label has this value. Of a product only the suffix is compared, because the driver's GPU name may
+    differ from the table's. Device plugins before 0.15 set no label for strategy and MPS, and do not support MPS."""
     if live is None:
         return key.endswith(_LATER) and value not in ("mps", "true")
     return _tail(live) == _tail(value) if key.endswith(".product") else live == value

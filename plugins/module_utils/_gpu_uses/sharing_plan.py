@@ -1,15 +1,15 @@
 # Copyright: gpuops.rdma contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Checked sharing configurations of a cluster, and what a task wants of each of its nodes with them. PRIVATE.
+"""Checked sharing configurations of a cluster, and the desired state of each node of a task. PRIVATE.
 
 ::
 
     make(configs, default, layouts, strategy, families) -> Plan     InputError names every fault with its path
-    resolve(options, live, plan, mine, edited, members) -> Wanted   InputError: ways of sharing that exclude each other
-    refuse_for_others(wanted, options, live, others)                InputError: a change that would reach other pools
-    machine_set_labels(wanted, options, present) -> (labels, kept)  of the nodes that a MachineSet makes from now on
-    state(node, live, daemon) -> Status                             whether a node offers what it must
+    resolve(options, live, plan, mine, edited, members) -> Wanted   InputError: kinds of sharing that exclude each other
+    refuse_for_others(wanted, options, live, others)                InputError: a change that would affect other pools
+    machine_set_labels(wanted, options, present) -> (labels, kept)  of a MachineSet's future nodes
+    state(node, live, daemon) -> Status                             whether a node offers what is expected
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._nodes.member import M
 IN_EFFECT = "gpuops.rdma/sharing-config"
 """Annotation of a node: digest of the configuration that its device plugin was started with."""
 CORDONED = "gpuops.rdma/cordoned-for-mig"
-"""Annotation of a node: the cordon is ours, so that no pod takes a GPU that is being parted."""
+"""Annotation of a node: we cordoned it, so that no pod takes a GPU while its MIG devices change."""
 MPS_DAEMON = "nvidia-device-plugin-mps-control-daemon"
 NO_DAEMON = Status(WAITING, "no pod; the GPU Operator has it since 24.3, on nodes with nvidia.com/mps.capable=true")
 MIG_FAILED = (
@@ -52,7 +52,8 @@ SHOWN = 5
 
 @dataclass(frozen=True)
 class Plan:
-    """Checked configurations. ``mig_configs``: the user's own layouts, {} = the MIG manager's own file is used."""
+    """Checked configurations. ``mig_configs``: the user's own MIG layouts, {} = the MIG manager's default file is
+    used."""
 
     configs: dict[str, Json]
     default: str
@@ -62,7 +63,8 @@ class Plan:
     families: Mapping[str, Family] = field(repr=False)
 
     def of(self, node: Node, gpu_id: str, config: str, mig: str) -> Expected:
-        """What a node offers that chooses ``config`` ("" = the default) and ``mig`` ("" = whole GPUs)."""
+        """What a node offers with the configuration ``config`` ("" = the default) and the MIG layout ``mig`` ("" =
+        whole GPUs). Raises InputError for a combination that cannot work."""
         sharing.check_keys(self.configs, self.default, {node.name: config})
         document = self.configs.get(config or self.default, {})
         family = next((one for one in self.families.values() if gpu_id in one.ids), None)
@@ -73,7 +75,7 @@ class Plan:
         return sharing.expected(node, document, parts, self.mig_strategy, family)
 
     def policy_spec(self, name: str) -> Json:
-        """What ClusterPolicy.spec must say so that the ConfigMaps ``name`` and ``name``-mig are read."""
+        """ClusterPolicy.spec with which the operator reads the ConfigMaps ``name`` and ``name``-mig."""
         spec: Json = {}
         if self.configs:
             spec["devicePlugin"] = {"config": {"name": name, "default": self.default}}
@@ -91,15 +93,16 @@ def make(
     mig_strategy: str,
     families: Mapping[str, Family],
 ) -> Plan:
-    """``configs``: key -> document as parsed from YAML."""
+    """A checked plan. ``configs``: key -> document as parsed from YAML. Raises InputError that names every fault of
+    a configuration."""
     notes = [note for key, document in configs.items() for note in sharing.check(key, document)]
     sharing.check_keys(configs, default, {})
     return Plan(dict(configs), default, dict(mig_configs), mig_strategy, tuple(notes), families)
 
 
 def changed_keys(present: Mapping[str, Optional[Json]], documents: Mapping[str, Json]) -> list[str]:
-    """Keys of a ConfigMap that say otherwise than ``documents``; those that are not there change nobody. ``present``:
-    None for a text that cannot be read."""
+    """Keys of a ConfigMap whose content differs from ``documents``; keys that it lacks do not count. ``present``:
+    key -> document, None for a text that cannot be parsed."""
     return [key for key, document in documents.items() if key in present and not _same(present[key], document)]
 
 
@@ -108,7 +111,8 @@ def _same(present: Optional[Json], document: Json) -> bool:
 
 
 def layout_entry(families: Mapping[str, Family], gpu_id: str, name: str) -> Optional[Json]:
-    """A layout of the MIG manager's own file for one family of GPUs; None where it has none of that name."""
+    """An entry of the MIG manager's default layout ``name`` for one family of GPUs; None if the family has no such
+    layout."""
     family = sharing.family_of(families, gpu_id)
     parts = family.layouts().get(name)
     if not parts:
@@ -117,7 +121,8 @@ def layout_entry(families: Mapping[str, Family], gpu_id: str, name: str) -> Opti
 
 
 def layouts(own: Json, name: Optional[str], families: Mapping[str, Family], members: Iterable[Member]) -> Json:
-    """``own`` layouts replace the MIG manager's file, so one of that file that is asked for is written beside them."""
+    """``own`` layouts, which replace the MIG manager's file, with the layout ``name`` of that file added where it is
+    selected."""
     if not own or not name or name in own:
         return own
     entries = [layout_entry(families, gpu, name) for gpu in sorted({one.shape.gpu_id for one in members})]
@@ -125,11 +130,12 @@ def layouts(own: Json, name: Optional[str], families: Mapping[str, Family], memb
 
 
 def node_of(name: str, shape: Shape, memory_mib: int = 0) -> Node:
+    """A node of this shape. ``memory_mib``: MiB of one GPU, 0 = unknown."""
     return Node(name, shape.gpu_count, shape.gpu_model, memory_mib)
 
 
 def row(expected: Expected, config: str, mig: str) -> Json:
-    """A node in a result."""
+    """A node as the task's result returns it."""
     return {"config": config, "mig": mig, **dataclasses.asdict(expected)}
 
 
@@ -138,7 +144,7 @@ def row(expected: Expected, config: str, mig: str) -> Json:
 
 @dataclass(frozen=True)
 class Options:
-    """Of gpu_sharing, those that decide. ``config`` and ``mig``: None = a node keeps its own."""
+    """The options of gpu_sharing that decide. ``config`` and ``mig``: None = a node keeps its own."""
 
     absent: bool
     name: str
@@ -150,14 +156,14 @@ class Options:
 
     @classmethod
     def of(cls, args: Json) -> Options:
-        """From the arguments of the module."""
+        """The options from the module's arguments."""
         keys = ("name", "config", "mig", "mig_strategy", "default", "replace")
         return cls(absent=args["state"] == "absent", **{key: args[key] for key in keys})
 
 
 @dataclass(frozen=True)
 class Live:
-    """What the ClusterPolicy says of sharing now. ``set_strategy``: "" where it leaves that to the operator."""
+    """Sharing in the ClusterPolicy now. ``set_strategy``: "" where it leaves mig.strategy to the operator."""
 
     config: str
     default: str
@@ -165,12 +171,12 @@ class Live:
 
     @property
     def strategy(self) -> str:
-        """In effect now; single is the operator's default."""
+        """The mig.strategy in effect; single is the operator's default."""
         return self.set_strategy or "single"
 
     @classmethod
     def of(cls, policy: Json) -> Live:
-        """From the ClusterPolicy."""
+        """The current settings from the ClusterPolicy object."""
         config = (policy["spec"].get("devicePlugin") or {}).get("config") or {}
         strategy = (policy["spec"].get("mig") or {}).get("strategy")
         return cls(str(config.get("name") or ""), str(config.get("default") or ""), str(strategy or ""))
@@ -178,64 +184,66 @@ class Live:
 
 @dataclass(frozen=True)
 class NodeWanted:
-    """What a node is to have. ``key`` and ``mig``: values of its labels, "" = the label goes."""
+    """The desired state of a node. ``key`` and ``mig``: values of its labels, "" = the label is removed."""
 
     member: Member
     key: str
     mig: str
     config: str
-    """The configuration that it follows: its key, or the default."""
+    """Key of the configuration in effect: its own, or the default."""
     expected: Expected
     digest: Optional[str]
 
     @property
     def name(self) -> str:
+        """Name of the node."""
         return self.member.name
 
     @property
     def failed(self) -> bool:
-        """The MIG manager gave up on a layout; it tries again only when the label changes."""
+        """Whether the MIG manager failed to apply a layout; it retries only when the label changes."""
         return bool(self.mig) and self.member.labels.get(sharing.MIG_STATE) == "failed"
 
     @property
     def lacking(self) -> dict[str, Optional[str]]:
-        """Labels that are to change; None = the label goes."""
+        """Labels to change; None = the label is removed."""
         labels = {sharing.CONFIG_LABEL: self.key or None, sharing.MIG_LABEL: self.mig or None}
         found = {name: value for name, value in labels.items() if self.member.labels.get(name) != value}
         return {**found, sharing.MIG_LABEL: self.mig} if self.failed else found
 
     @property
     def stale(self) -> bool:
-        """Whether its plugin was started with another configuration than it is to have."""
+        """Whether its device plugin was started with another configuration."""
         return self.member.annotations.get(IN_EFFECT) != self.digest
 
     @property
     def parts_anew(self) -> bool:
-        """Whether its MIG devices change: under running pods the MIG manager would fail."""
+        """Whether its MIG devices change, which the MIG manager cannot do while pods use the GPUs."""
         return self.member.labels.get(sharing.MIG_LABEL, "") != self.mig or self.failed
 
     @property
     def row(self) -> Json:
+        """The node as the task's result returns it."""
         return row(self.expected, self.config, self.mig)
 
 
 @dataclass(frozen=True)
 class Wanted:
-    """``mine``: keys of this task. ``edited``: those of them that the ConfigMap has with another content."""
+    """``mine``: keys of this task. ``edited``: those of them whose content in the ConfigMap differs."""
 
     plan: Plan
     mine: frozenset[str]
     edited: tuple[str, ...]
     turned: bool
-    """The MIG strategy of the cluster changes."""
+    """Whether the cluster's MIG strategy changes."""
     nodes: tuple[NodeWanted, ...]
 
     def own_keys(self, mig: Optional[str]) -> set[str]:
-        """Keys that the task reverts: its own, or all when it names neither a key nor MIG."""
+        """Keys that the task reverts: its own, or all if it names neither a key nor MIG."""
         return set(self.mine) or (set() if mig is not None else set(self.plan.configs))
 
     def one_of_each_kind(self) -> list[NodeWanted]:
-        """A node for each set of resources."""
+        """One node for each different set of resources."""
         kinds: dict[str, NodeWanted] = {}
         for one in self.nodes:
             kinds.setdefault(json.dumps([one.expected.sharing, one.expected.resources], sort_keys=True), one)
@@ -243,7 +251,7 @@ class Wanted:
 
 
 def default_key(options: Options, live: Live, mine: Iterable[str]) -> str:
-    """The key that nodes without a label follow from now on. InputError: the operator reads another ConfigMap."""
+    """The key for nodes without a label from now on. Raises InputError if the operator reads another ConfigMap."""
     if live.config not in ("", options.name):
         raise InputError(
             f"The ClusterPolicy reads the ConfigMap {live.config}, and this task writes {options.name}. Set name "
@@ -256,7 +264,8 @@ def default_key(options: Options, live: Live, mine: Iterable[str]) -> str:
 def resolve(
     options: Options, live: Live, plan: Plan, mine: Iterable[str], edited: Sequence[str], members: Iterable[Member]
 ) -> Wanted:
-    """``plan``: the keys of this task and those that the ConfigMap has already, as pools share one."""
+    """The desired state of ``members``. ``plan``: keys of this task and those already in the ConfigMap, which pools
+    share. Raises InputError for kinds of sharing that exclude each other on a node."""
     own = frozenset(mine)
     chosen = list(members)
     for one in chosen:
@@ -267,7 +276,7 @@ def resolve(
 
 
 def _refuse_conflict(options: Options, one: Member) -> None:
-    """Two ways of sharing that exclude each other on one node are two tasks' mistake: the later must not win."""
+    """Two kinds of sharing that exclude each other on one node are a mistake of two tasks: the later must not win."""
     if options.absent:
         return
     if one.labels.get(gpu_labels.VGPU) == "true":
@@ -302,7 +311,8 @@ def _key(options: Options, plan: Plan, mine: frozenset[str], one: Member) -> str
 
 
 def _reverts(options: Options, plan: Plan, mine: frozenset[str], key: str) -> bool:
-    """From a node: also a key that is not in the ConfigMap, and with MIG one that slices only its devices."""
+    """Whether absent removes this key from a node: also a key that the ConfigMap lacks, and with MIG one that shares
+    only MIG devices."""
     if options.mig is not None and sharing.slices_devices(plan.configs.get(key, {})):
         return True
     return key in mine if mine else options.mig is None
@@ -321,7 +331,8 @@ def _mig(options: Options, one: Member) -> str:
 
 
 def refuse_for_others(wanted: Wanted, options: Options, live: Live, others: Sequence[Member]) -> None:
-    """All pools share one ConfigMap and one MIG strategy: what a task changes of them is not to reach ``others``."""
+    """Raises InputError if a change of the ConfigMap or the MIG strategy, which all pools share, would affect
+    ``others``, nodes outside of this task."""
     for key in wanted.edited:
         names = [one.name for one in others if (one.labels.get(sharing.CONFIG_LABEL) or live.default) == key]
         if names:
@@ -340,14 +351,14 @@ def refuse_for_others(wanted: Wanted, options: Options, live: Live, others: Sequ
 
 
 def parted(one: Member) -> bool:
-    """Whether its label chooses a MIG layout."""
+    """Whether the node's label selects a MIG layout."""
     return one.labels.get(sharing.MIG_LABEL, sharing.DISABLED) not in ("", sharing.DISABLED)
 
 
 def machine_set_labels(
     wanted: Wanted, options: Options, present: Mapping[str, str]
 ) -> tuple[dict[str, Optional[str]], dict[str, str]]:
-    """(labels to write, None = it goes; those of ``present`` that are another task's and stay)."""
+    """(labels to write, None = remove; labels of ``present`` that belong to another task and stay)."""
     if not options.absent:
         labels: dict[str, Optional[str]] = {}
         if options.config is not None:
@@ -367,12 +378,13 @@ def machine_set_labels(
 
 
 def state(wanted: NodeWanted, live: Member, daemon: Status) -> Status:
-    """``live``: the node as read now. ``daemon``: of its MPS control daemon, without which no pod reaches the GPU."""
+    """Status of a node. ``live``: the node as read now. ``daemon``: of its MPS control daemon, without which no pod
+    can use the GPU."""
     if wanted.expected.sharing == "mps" and daemon.state != READY:
         return dataclasses.replace(daemon, why=f"its MPS control daemon ({MPS_DAEMON}): {daemon.why}")
     made = live.labels.get(sharing.MIG_STATE, "")
     if wanted.mig and made == "failed" and live.labels.get(sharing.MIG_LABEL) == wanted.mig:
-        # It may still be the answer to the layout before: a while later it is not.
+        # This may still be the state of the previous layout, hence stuck rather than failed at once.
         return Status(WAITING, f"the MIG manager failed to make {wanted.mig}: {MIG_FAILED}", stuck=True)
     if wanted.mig and not made and live.labels.get(gpu_labels.MIG_CAPABLE) != "true":
         why = f"the MIG manager does not run there: label {gpu_labels.MIG_CAPABLE} is absent. {MIG_UNSEEN}"

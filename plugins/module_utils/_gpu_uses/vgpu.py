@@ -1,20 +1,20 @@
 # Copyright: gpuops.rdma contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Nodes with one vGPU each: guest driver, licence, MachineSets, and what proves the licence. PRIVATE to the collection.
+"""Nodes with one vGPU each: guest driver, licence, MachineSets, and proof of the licence. PRIVATE to the collection.
 
 ::
 
     gridd(settings) -> str                            gridd.conf from typed settings; InputError
-    token(text) -> str                                a client configuration token; InputError, never with its content
-    servers(token) -> ["host:443"]                    of CLS or DLS, as the token names them
-    license_object(name, ns, gridd, token, secret)    Secret, or ConfigMap for operators that know no Secret
-    resolve(args, license, nodes) -> Wanted           checked nodes and driver, and who runs another one; InputError
+    token(text) -> str                                a client configuration token; InputError never contains it
+    servers(token) -> ["host:443"]                    of CLS or DLS, from the token
+    license_object(name, ns, gridd, token, secret)    Secret, or ConfigMap for operators that do not support a Secret
+    resolve(args, license, nodes) -> Wanted           checked nodes and driver, and nodes with another one; InputError
     driver(settings, nodes) -> Driver                 checked against the nodes' system and host driver; InputError
-    policy_spec(driver, name, secret, nls) -> Json    what ClusterPolicy.spec must say
-    nvidia_driver(...) -> Json                        the same as an NVIDIADriver, for one pool beside others
+    policy_spec(driver, name, secret, nls) -> Json    ClusterPolicy.spec
+    nvidia_driver(...) -> Json                        the same as an NVIDIADriver, for one pool among others
     check_profiles(base, profiles)                    MachineSets by providerSpec.value.template; InputError
-    node_faults(nodes) -> [str]                       a vGPU node offers one GPU and shares nothing
+    node_faults(nodes) -> [str]                       faults of nodes that share GPUs or have several
     samples(text) -> [Sample]                         of the licence metric in an exporter's text
     judge(nodes, {node: [Sample]}) -> [Finding]       1 on every node; no sample is an error
 
@@ -45,14 +45,14 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._nodes import machine_
 
 NVIDIA_DRIVER = "gpuops-vgpu"
 CONF, TOKEN = "gridd.conf", "client_configuration_token.tok"
-"""Keys that the operator mounts by name: without one of them the driver's pod never starts."""
+"""Keys that the operator mounts by name: the driver's pod does not start without them."""
 METRIC = "DCGM_FI_DEV_VGPU_LICENSE_STATUS"
 FEATURES = {0: "unlicensed", 1: "NVIDIA vGPU", 2: "NVIDIA RTX Virtual Workstation", 4: "NVIDIA Virtual Compute Server"}
 SECRET_SINCE = "25.10"
-"""Release of the GPU Operator whose values know licensingConfig.secretName."""
+"""First release of the GPU Operator with licensingConfig.secretName."""
 GPU = "nvidia.com/gpu"
 VGPU_LABEL, PROFILE_LABEL = "gpuops.rdma/vgpu", "gpuops.rdma/vgpu-profile"
-"""Of nodes: ours, so that an NVIDIADriver finds them; and which MachineSet made them."""
+"""Our labels of nodes: for the selector of an NVIDIADriver, and the MachineSet profile that created the node."""
 SHARING_LABELS = ("nvidia.com/device-plugin.config", "nvidia.com/mig.config")
 VSPHERE = "VSphereMachineProviderSpec"
 OS_LABELS = (
@@ -76,8 +76,9 @@ _LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
 
 
 def gridd(settings: Mapping[str, Any]) -> str:
-    """``feature_type``, ``server``, ``server_port``, ``proxy``, ``proxy_port``; "" or 0 leaves one out. A key per line:
-    the driver ignores what it does not know, so nothing else is let in."""
+    """Text of gridd.conf. ``settings``: ``feature_type``, ``server``, ``server_port``, ``proxy``, ``proxy_port``; ""
+    or 0 leaves one out. Only these keys, because the driver silently ignores unknown ones. Raises InputError with
+    all faults."""
     faults: list[str] = []
     feature = settings.get("feature_type", 1)
     if feature not in FEATURES:
@@ -105,12 +106,13 @@ def gridd(settings: Mapping[str, Any]) -> str:
 
 
 def _shown(text: str) -> str:
-    """A proxy's address may carry a password before the @."""
+    """Hides a password before the @ of a proxy's address."""
     return repr(f"...@{text.rpartition('@')[2]}" if "@" in text else text)
 
 
 def token(text: Any) -> str:
-    """Three base64url parts with dots, as the licence server gives it. The message never has a part of it."""
+    """The token without surrounding white space: three base64url parts with dots. Raises InputError, which never
+    contains a part of it."""
     found = str(text or "").strip()
     if not found:
         raise InputError(
@@ -126,8 +128,8 @@ def token(text: Any) -> str:
 
 
 def servers(tok: str) -> list[str]:
-    """``host:port`` of the licence servers that a token names in its middle part, which is JSON and no secret; [] where
-    it names none."""
+    """``host:port`` of the licence servers in the token's middle part, which is JSON and not secret; [] where it
+    names none."""
     try:
         part = tok.split(".")[1]
         body = json.loads(base64.urlsafe_b64decode(part + "=" * (-len(part) % 4)))
@@ -143,13 +145,13 @@ def servers(tok: str) -> list[str]:
 
 
 def _port(port_set: Mapping[str, Any]) -> int:
-    """Of its lease service, by which a licence is taken."""
+    """Port of the lease service, which hands out licences."""
     by_service = {one.get("service"): int(one["port"]) for one in port_set.get("svc_port_map") or []}
     return by_service.get("lease") or 443
 
 
 def license_object(name: str, namespace: str, conf: str, tok: str, as_secret: bool) -> Json:
-    """With ``tok`` "" (no NVIDIA License System) only gridd.conf."""
+    """Secret or ConfigMap with gridd.conf and the token; with ``tok`` "" (no NVIDIA License System) only gridd.conf."""
     data = {CONF: conf, **({TOKEN: tok} if tok else {})}
     meta = {"name": name, "namespace": namespace}
     if not as_secret:
@@ -159,8 +161,8 @@ def license_object(name: str, namespace: str, conf: str, tok: str, as_secret: bo
 
 
 def knows_secret(crd: Json, version: str = "") -> bool:
-    """Whether the ClusterPolicy of this cluster takes the licence from a Secret: by its definition, and where that does
-    not tell, by the operator's ``version``, v25.10 and later."""
+    """Whether the ClusterPolicy's CRD has licensingConfig.secretName; where the schema does not tell, whether
+    ``version`` of the operator is v25.10 or later."""
     for one in crd["spec"]["versions"]:
         found: Any = one.get("schema", {}).get("openAPIV3Schema", {})
         for key in ("spec", "driver", "licensingConfig"):
@@ -171,7 +173,8 @@ def knows_secret(crd: Json, version: str = "") -> bool:
 
 
 def licence_servers(settings: Mapping[str, Any]) -> list[str]:
-    """``host:port`` that nodes must reach: as given, or as the token or the settings name them. InputError: none is."""
+    """``host:port`` that nodes must reach: from the option ``reach``, the token, or the setting ``server``. Raises
+    InputError if none is known."""
     targets = settings["reach"] or servers(str(settings["token"]).strip())
     if not targets and settings["server"]:
         targets = [f"{settings['server']}:{settings['server_port'] or 443}"]
@@ -183,7 +186,7 @@ def licence_servers(settings: Mapping[str, Any]) -> list[str]:
 
 
 def unreached(targets: Sequence[str], answers: Mapping[str, Sequence[Json]]) -> list[str]:
-    """``answers``: node -> one per target. A sentence for each node that reaches none of them."""
+    """A message for each node that reaches no licence server. ``answers``: node -> one answer per target."""
     faults = []
     for node, found in answers.items():
         errors = [f"{to}: {a.get('error')}" for to, a in zip(targets, found) if not a["ok"]]
@@ -197,8 +200,8 @@ def unreached(targets: Sequence[str], answers: Mapping[str, Sequence[Json]]) -> 
 
 @dataclass(frozen=True)
 class Node:
-    """A chosen node. ``os`` as in image tags, ``rhcos4.18``, "" where unknown; ``host_driver`` "" before the first
-    driver runs. ``ocp``: the cluster's OpenShift version, for nodes that tell theirs in neither label nor name."""
+    """A selected node. ``host_driver``: "" before the first driver runs. ``ocp``: the cluster's OpenShift version,
+    for nodes that have theirs in neither label nor OS image."""
 
     name: str
     labels: Mapping[str, str] = field(default_factory=dict)
@@ -206,21 +209,24 @@ class Node:
     gpus: int = 0
     ocp: str = ""
     in_effect: str = ""
-    """Digest of what its driver was started with; "" before the first."""
+    """Digest of the configuration that its driver was started with; "" before the first."""
     taints: Sequence[Json] = ()
 
     @property
     def os(self) -> str:
+        """The system as in image tags, ``rhcos4.18``; "" where unknown."""
         return os_tag(self.labels, self.os_image, self.ocp)
 
     @property
     def host_driver(self) -> str:
+        """Version of the driver on the vGPU host, from the node's label; "" where unknown."""
         return self.labels.get(HOST_LABEL, "")
 
 
 @dataclass(frozen=True)
 class Driver:
-    """``version`` without the system, which the operator adds; ``tags`` are what the nodes will pull."""
+    """``version`` is without the system's suffix, which the operator adds. ``tags``: images that the nodes will
+    pull."""
 
     repository: str
     image: str
@@ -230,7 +236,8 @@ class Driver:
 
 
 def os_tag(labels: Mapping[str, str], os_image: str, ocp: str = "") -> str:
-    """Of RHCOS, from NFD's labels or the kubelet's words; "" for anything else."""
+    """Tag of RHCOS like ``rhcos4.18``, from NFD's labels, the kubelet's OS image or the OpenShift version; "" for
+    another system."""
     is_rhcos = labels.get("feature.node.kubernetes.io/system-os_release.ID", "rhcos") == "rhcos"
     for label in OS_LABELS:
         version = labels.get(label, "")
@@ -244,7 +251,8 @@ def os_tag(labels: Mapping[str, str], os_image: str, ocp: str = "") -> str:
 
 
 def driver(settings: Mapping[str, Any], nodes: Sequence[Node]) -> Driver:
-    """``repository``, ``image``, ``version``, ``host_version``, ``pull_secrets``."""
+    """The checked driver. ``settings``: ``repository``, ``image``, ``version``, ``host_version``, ``pull_secrets``.
+    Raises InputError with all faults, also of versions that do not match the nodes' system or host driver."""
     faults: list[str] = []
     repository, image = str(settings.get("repository") or ""), str(settings.get("image") or "")
     if not repository or "://" in repository or repository.endswith("/"):
@@ -292,12 +300,14 @@ def _version_faults(version: str, system: str, host: str, nodes: Sequence[Node])
 
 
 def licensing(name: str, as_secret: bool, nls: bool, key: str = "configMapName") -> Json:
-    """The other name is taken out: a Secret's wins where both stand, and the old one would stay as a trap."""
+    """licensingConfig for a Secret or ConfigMap. With a Secret the ConfigMap's key is set to null: the Secret wins
+    where both are set, and a stale name would remain."""
     names: Json = {"secretName": name, key: None} if as_secret else {key: name}
     return {"nlsEnabled": nls, **names}
 
 
 def policy_spec(found: Driver, name: str, as_secret: bool, nls: bool = True) -> Json:
+    """ClusterPolicy.spec with the guest driver and the licence object ``name``."""
     return {
         "driver": {
             "enabled": True,
@@ -313,8 +323,8 @@ def policy_spec(found: Driver, name: str, as_secret: bool, nls: bool = True) -> 
 def nvidia_driver(
     found: Driver, name: str, license: str, as_secret: bool, selector: Mapping[str, str], nls: bool = True
 ) -> Json:
-    """``license``: name of the Secret or ConfigMap. Its driverType cannot be changed later; image and repository are
-    given apart, as in the ClusterPolicy."""
+    """An NVIDIADriver. ``license``: name of the Secret or ConfigMap. Its driverType is immutable; image and
+    repository are separate fields, as in the ClusterPolicy."""
     spec: Json = {
         "driverType": "vgpu",
         "repository": found.repository,
@@ -330,15 +340,15 @@ def nvidia_driver(
 
 
 def bystanders(nodes: Iterable[Node], chosen: Iterable[str]) -> list[str]:
-    """GPU nodes that are not chosen and take the operator's driver: they would get the guest driver, which does not
-    drive a whole GPU."""
+    """Names of GPU nodes that were not selected but run the operator's driver: they would get the guest driver,
+    which does not support a whole GPU."""
     mine = set(chosen)
     return sorted(one.name for one in nodes if one.name not in mine and one.labels.get(DRIVER_LABEL) not in NO_DRIVER)
 
 
 def pull_secret_faults(found: Driver, secrets: Mapping[str, Optional[str]]) -> list[str]:
-    """``secrets``: name -> its type, None where it does not exist. A private registry without any may be reachable by
-    the cluster's own pull secret."""
+    """Messages about missing or wrong pull secrets. ``secrets``: name -> its type, None if it does not exist.
+    Without any, the cluster's global pull secret may suffice."""
     faults = []
     for name in found.pull_secrets:
         kind = secrets.get(name)
@@ -355,7 +365,8 @@ _PROFILE_KEYS = ("name", "template", "replicas")
 
 
 def check_profiles(base: Json, profiles: Sequence[Mapping[str, Any]]) -> None:
-    """``base``: the MachineSet that is copied, one copy per profile ``{name, template, replicas}``."""
+    """Raises InputError with all faults. ``base``: the MachineSet to copy, once per profile ``{name, template,
+    replicas}``."""
     faults = _profile_faults(profiles)
     spec = base.get("spec") or {}
     provider = ((((spec.get("template") or {}).get("spec") or {}).get("providerSpec") or {}).get("value")) or {}
@@ -392,7 +403,8 @@ def _profile_faults(profiles: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def copied(base: Json, profile: Mapping[str, Any]) -> Json:
-    """Only the RHCOS template with the vGPU device differs, and the labels that tell the nodes apart."""
+    """A copy of the MachineSet ``base``; only the RHCOS template with the vGPU device and the labels of its nodes
+    differ."""
     name, template = profile["name"], {"template": profile["template"]}
     found = machine_set.copy(base, name, template, profile.get("replicas") or 0)
     labels = found["spec"]["template"]["spec"]["metadata"]["labels"]
@@ -405,7 +417,8 @@ def copied(base: Json, profile: Mapping[str, Any]) -> Json:
 
 @dataclass(frozen=True)
 class Setup:
-    """What is known before the nodes are. ``by_crd``: an NVIDIADriver takes the ClusterPolicy's place."""
+    """What is known before the nodes are. ``by_crd``: the driver is configured by an NVIDIADriver instead of the
+    ClusterPolicy."""
 
     as_secret: bool
     by_crd: bool
@@ -415,7 +428,7 @@ class Setup:
 
 @dataclass(frozen=True)
 class Wanted:
-    """``digest``: of driver and licence. ``stale``: nodes whose driver was started with another one."""
+    """``digest``: of driver and licence."""
 
     nodes: tuple[Node, ...]
     driver: Driver
@@ -423,16 +436,17 @@ class Wanted:
 
     @property
     def stale(self) -> list[Node]:
+        """Nodes whose driver was started with another digest."""
         return [one for one in self.nodes if one.in_effect != self.digest]
 
     @property
     def image(self) -> str:
-        """The end of the image that a driver's pod must have."""
+        """End of the image reference that a driver's pod must have."""
         return f"/{self.driver.image}:{self.driver.version}"
 
 
 def check_arguments(args: Mapping[str, Any]) -> None:
-    """InputError for what the module's specification cannot say."""
+    """Raises InputError for combinations that the module's argument spec cannot express."""
     lacking = [name for name in ("driver", "license") if not args[name]]
     if lacking:
         raise InputError(f"Cannot set up vGPU: {' and '.join(lacking)} must be given with state present.")
@@ -446,7 +460,8 @@ def check_arguments(args: Mapping[str, Any]) -> None:
 
 
 def chosen(args: Mapping[str, Any], every: Sequence[Node]) -> list[Node]:
-    """``every``: nodes with the labels of ``selector``, all nodes without one. InputError: a name is none of them."""
+    """The selected nodes. ``every``: nodes that match ``selector``, all nodes without one. Raises InputError for a
+    name that is not among them."""
     by_name = {one.name: one for one in every}
     missing = [name for name in args["nodes"] if name not in by_name]
     if missing:
@@ -458,13 +473,14 @@ def chosen(args: Mapping[str, Any], every: Sequence[Node]) -> list[Node]:
 
 
 def of_profiles(args: Mapping[str, Any], nodes: Iterable[Node]) -> list[Node]:
-    """Nodes that the MachineSets of the profiles made."""
+    """Nodes created by the MachineSets of the profiles."""
     names = {one["name"] for one in args["profiles"]}
     return [one for one in nodes if one.labels.get(PROFILE_LABEL) in names]
 
 
 def resolve(args: Mapping[str, Any], license: Json, nodes: Sequence[Node]) -> Wanted:
-    """InputError names what forbids vGPU on these nodes. One that has it already may be without its GPU meanwhile."""
+    """The checked nodes and driver. A node that has a vGPU already may be without its GPU for the moment. Raises
+    InputError with what prevents vGPU on these nodes."""
     if not nodes and not args["profiles"]:
         raise InputError("No node of this cluster has the names or labels that were given: there is nothing to set up.")
     faults = node_faults([dataclasses.replace(one, gpus=0 if one.in_effect else one.gpus) for one in nodes])
@@ -476,13 +492,13 @@ def resolve(args: Mapping[str, Any], license: Json, nodes: Sequence[Node]) -> Wa
 
 
 def of_another(pods: Sequence[Json], image: str) -> str:
-    """Image of a node's driver, where that is not ``image``; else ""."""
+    """Image of a node's driver pod if it is not ``image``; else ""."""
     images = [str(one.get("image") or "") for one in pods[0]["spec"]["containers"]] if pods else []
     return images[0] if images and not any(image in one for one in images) else ""
 
 
 def state(pods: Sequence[Json], gpus: int, image: str) -> Status:
-    """Of one node: its driver's ``pods``, and the GPUs that it offers."""
+    """Status of one node. ``pods``: of its driver. ``gpus``: allocatable."""
     if not pods:
         return Status(WAITING, "no pod of the driver yet")
     other = of_another(pods, image)
@@ -498,7 +514,7 @@ def state(pods: Sequence[Json], gpus: int, image: str) -> Status:
 
 
 def node_faults(nodes: Sequence[Node]) -> list[str]:
-    """What forbids vGPU on these nodes; a share of a vGPU would be a share of a share."""
+    """Messages about nodes that share GPUs or have several: a vGPU cannot be shared further."""
     faults = []
     for one in nodes:
         for label in SHARING_LABELS:
@@ -518,7 +534,7 @@ class Sample:
 
 
 def samples(text: str) -> list[Sample]:
-    """Of the licence metric alone; lines that cannot be read count as none."""
+    """Samples of the licence metric in an exporter's text; unreadable lines are ignored."""
     found = []
     for line in text.splitlines():
         match = _SAMPLE.match(line.strip())
@@ -533,7 +549,7 @@ def samples(text: str) -> list[Sample]:
 
 
 def judge(nodes: Sequence[Node], read: Mapping[str, Sequence[Sample]]) -> list[Finding]:
-    """Positive evidence per node: exactly one sample, and it is 1."""
+    """Errors. Each node needs positive evidence: exactly one sample, with value 1."""
     findings = []
     for one in nodes:
         taken = list(read.get(one.name, ()))
@@ -548,6 +564,7 @@ def judge(nodes: Sequence[Node], read: Mapping[str, Sequence[Sample]]) -> list[F
 
 
 def allocatable(nodes: Sequence[Node]) -> list[Finding]:
+    """An error for each node that does not offer exactly one GPU."""
     return [
         finding("vgpu.allocatable", one.name, f"{one.gpus} {GPU} allocatable", expected="1")
         for one in nodes

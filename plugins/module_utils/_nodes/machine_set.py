@@ -1,16 +1,16 @@
 # Copyright: gpuops.rdma contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Changing a MachineSet that somebody else made so that it can be undone, and copying one. PRIVATE to the collection.
+"""Changing an unmanaged MachineSet so that the change can be reverted, and copying one. PRIVATE to the collection.
 
 ::
 
-    change(machine_set, annotations, labels, taints) -> Change      what has to be written, and what stood there before
-    undo(machine_set) -> Change                                     back to that
+    change(machine_set, annotations, labels, taints) -> Change      the patch to write, and the values before it
+    undo(machine_set) -> Change                                     reverts to those values
     merged(value, patch) -> value                                   as the API server applies a merge patch
     copy(machine_set, name, provider_spec, replicas) -> object      a new set like this one; InputError
 
-What stood there before is kept on the set itself, in the annotation NOTE: a JSON object with ``annotations`` and
+The earlier values are kept on the set itself, in the annotation NOTE: a JSON object with ``annotations`` and
 ``labels`` (key -> earlier value, null where there was none) and ``taints`` (those that were added).
 """
 
@@ -40,11 +40,12 @@ class Change:
 
 
 def node_labels(machine_set: Json) -> dict[str, str]:
-    """Those that its new nodes get."""
+    """The labels of its new nodes."""
     return dict(((_template(machine_set).get("metadata") or {}).get("labels")) or {})
 
 
 def node_taints(machine_set: Json) -> list[Json]:
+    """The taints of its new nodes."""
     return list(_template(machine_set).get("taints") or [])
 
 
@@ -62,7 +63,7 @@ def _annotations(machine_set: Json) -> dict[str, str]:
 
 
 def noted(machine_set: Json) -> Json:
-    """What stood there before, {} on a set that we did not change."""
+    """The earlier values in the annotation NOTE; {} on a set that we did not change."""
     try:
         found = json.loads(_annotations(machine_set).get(NOTE) or "{}")
     except ValueError:
@@ -73,8 +74,8 @@ def noted(machine_set: Json) -> Json:
 def change(
     machine_set: Json, annotations: Mapping[str, str], labels: Mapping[str, str], taints: Sequence[Json]
 ) -> Change:
-    """``taints``: the whole list that is wanted, merged with what stands there. What an earlier call wrote and this one
-    does not ask for goes back to what it was."""
+    """``taints``: all desired ones, merged with those that exist. What an earlier call wrote and this one does not
+    request is reverted."""
     note = noted(machine_set)
     notes_now, labels_now, taints_now = _annotations(machine_set), node_labels(machine_set), node_taints(machine_set)
     notes_new, notes_before = _turned(notes_now, annotations, note.get("annotations") or {})
@@ -88,12 +89,13 @@ def change(
 
 
 def undo(machine_set: Json) -> Change:
+    """The Change that reverts all of ours: earlier annotations and labels, without the taints that we added."""
     return change(machine_set, {}, {}, [one for one in node_taints(machine_set) if one not in _ours(machine_set)])
 
 
 def lost(wrote: Json, live: Json, spared: Sequence[str] = ()) -> list[str]:
-    """What a task wrote, as its Change's ``after``, and somebody has put back or changed since; in words.
-    ``spared``: annotations whose value is the platform's to tell."""
+    """Messages about values that a task wrote (``wrote``: its Change's ``after``) and that were reverted or changed
+    since. ``spared``: annotations that the platform sets."""
     now: dict[str, dict[str, Any]] = {"annotations": _annotations(live), "labels": node_labels(live)}
     found = [
         f"{key} is {now[part].get(key) or 'absent'} again instead of {value or 'absent'}"
@@ -123,7 +125,7 @@ def _ours(machine_set: Json) -> list[Json]:
 def _turned(
     now: Mapping[str, str], wanted: Mapping[str, str], before: Mapping[str, Any]
 ) -> tuple[dict[str, Optional[str]], dict[str, Optional[str]]]:
-    """(what changes, None = is removed; what is to be noted)"""
+    """(what changes, None = is removed; earlier values to record)"""
     found: dict[str, Optional[str]] = {key: value for key, value in wanted.items() if now.get(key) != value}
     for key, value in before.items():
         if key not in wanted and now.get(key) != value:
@@ -159,7 +161,7 @@ def _change(
 
 
 def _labels_patch(machine_set: Json, labels: Mapping[str, Optional[str]]) -> Optional[Json]:
-    """An empty map that was not there before is no way back."""
+    """Removes the map of labels where it would be empty and did not exist before."""
     if any(merged(node_labels(machine_set), labels)):
         return {"labels": dict(labels)}
     only = set(_template(machine_set).get("metadata") or {}) <= {"labels"}

@@ -14,12 +14,12 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._nodes import gpu_labe
 MEMORY_LABEL = "nvidia.com/gpu.memory"
 HOSTNAME = "kubernetes.io/hostname"
 OF_KUBERNETES = "node.kubernetes.io/"
-"""Prefix of the taints that Kubernetes sets itself: a node that is not ready must not run a proof."""
+"""Prefix of the taints that Kubernetes sets itself: a proof must not run on a node that is not ready."""
 
 
 @dataclass(frozen=True)
 class Member:
-    """A GPU node that is chosen."""
+    """A selected GPU node."""
 
     facts: NodeFacts
     shape: Shape
@@ -30,17 +30,18 @@ class Member:
 
     @property
     def name(self) -> str:
+        """Name of the node."""
         return self.facts.name
 
     @property
     def memory_mib(self) -> int:
-        """Of one GPU; 0 where the label describes MIG devices, or is absent."""
+        """MiB of one GPU; 0 where the label describes MIG devices, or is absent."""
         text = self.labels.get(MEMORY_LABEL, "")
         return int(text) if text.isdigit() and self.facts.sharing != "mig" else 0
 
     @property
     def mig_capable(self) -> bool:
-        """Unless GPU Feature Discovery says no."""
+        """Whether its GPUs support MIG; True unless GPU Feature Discovery reports otherwise."""
         return self.labels.get(gpu_labels.MIG_CAPABLE) != "false"
 
 
@@ -55,5 +56,5 @@ def lasting(taints: Iterable[Json]) -> list[Json]:
 
 
 def tolerations(taints: Iterable[Json]) -> list[Json]:
-    """With which a pod runs on a node with these taints, unless Kubernetes itself keeps pods off it."""
+    """Tolerations for a pod on a node with these taints, except those that Kubernetes sets itself."""
     return pod_gpu.merged([], pod_gpu.taints(lasting(taints)))

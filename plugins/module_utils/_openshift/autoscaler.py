@@ -1,21 +1,21 @@
 # Copyright: gpuops.rdma contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""OpenShift's autoscaling of GPU pools: rules, objects, and what the autoscaler will do. PRIVATE to the collection.
+"""OpenShift's autoscaling of GPU pools: rules, objects and predictions. PRIVATE to the collection.
 
 ::
 
-    tables(document) -> Tables                               files/autoscaler.yml; DataError
+    tables(document) -> Tables                               from files/autoscaler.yml; DataError
     duration(text) -> seconds                                Go's: 20m, 1h30m; InputError
     capacity_annotations(tables, cpu, memory_mib, gpus, ...) -> {}    both families, the same numbers
-    machine_set_patch(...) -> merge patch                    labels, taints and annotations at their right level
+    machine_set_patch(...) -> merge patch                    labels, taints and annotations at the right level
     cluster_autoscaler(tables, spec, ...) -> object          checked; InputError with every fault
     machine_autoscaler(...) -> object; check_owners(...)
     check_machine_set(tables, machine_set, ...) -> [Finding]
-    zone_hints(tables, machine_set) -> labels                the zone that its machines will be in
+    zone_hints(tables, machine_set) -> labels                zone of its machines
     priorities(spec, ranks) -> object                        ConfigMap of the Priority expander; InputError
-    predict(tables, behaviour, machine_set, pods) -> Prediction     of a set of size 0, as that version does
-    explain(group, status, prediction) -> str                why NotTriggerScaleUp has no reason
+    predict(tables, behaviour, machine_set, pods) -> Prediction     of a set of size 0, for one version
+    explain(group, status, prediction) -> str                why a pod did not scale the set
 
 Facts: openshift/kubernetes-autoscaler and cluster-autoscaler-operator; the predictions replay recordings of 4.18, 4.20
 and main (tests/unit/openshift/test_autoscaler.py). Memory is MiB, time seconds.
@@ -46,12 +46,12 @@ LABELS, TAINTS, GPU_TYPE = f"{CAPACITY}/labels", f"{CAPACITY}/taints", f"{CAPACI
 DEFAULT_DELAY = "20m"
 DEFAULT_PODS = 110
 PROVISION_TIME = "15m"
-"""The autoscaler's own maxNodeProvisionTime."""
+"""The autoscaler's default of maxNodeProvisionTime."""
 EXPANDER_CONFIG = "cluster-autoscaler-priority-expander"
 SET_LABEL = "gpuops.rdma/machine-set"
-"""Label of a set's nodes with its name, so that a pod can ask for this set alone."""
+"""Node label with the name of its MachineSet, so that a pod can select this set."""
 NEW_POD_SECONDS = 30
-"""GPU pods wait that long before the autoscaler looks at them, without any event."""
+"""The autoscaler ignores new GPU pods for this long, without any event."""
 
 _VALUE = re.compile(r"([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?")
 _WHOLE = re.compile(r"[0-9]+")
@@ -68,7 +68,7 @@ MIB = 2**20
 
 @dataclass(frozen=True)
 class Behaviour:
-    """What one version of the autoscaler does with a group of size 0."""
+    """How one version of the autoscaler handles a node group of size 0."""
 
     provider: str
     reads: tuple[str, ...]
@@ -85,7 +85,8 @@ class Tables:
     zones: dict[str, Json]
 
     def behaviour(self, version: str, provider: str = "openshift") -> Behaviour:
-        """``version`` of OpenShift, like 4.18 or 4.20.3; ``main`` is newer than all."""
+        """The behaviour of a version. ``version`` of OpenShift, like 4.18 or 4.20.3; ``main`` is newer than all.
+        Raises InputError for an unknown one."""
         number = (99, 0) if version == "main" else _version(version)
         for since, behaviour in self.versions:
             if number >= since and behaviour.provider == provider:
@@ -101,6 +102,7 @@ def _version(text: str) -> tuple[int, int]:
 
 
 def tables(document: Json) -> Tables:
+    """The tables from the document of files/autoscaler.yml. Raises DataError if it is malformed."""
     try:
         versions = tuple(
             (
@@ -124,7 +126,7 @@ def tables(document: Json) -> Tables:
 
 
 def duration(text: Any) -> float:
-    """Seconds of a Go duration."""
+    """Seconds of a Go duration like 1h30m. Raises InputError for another text."""
     value = str(text)
     parts = list(_PART.finditer(value))
     if not parts or "".join(part[0] for part in parts) != value:
@@ -133,13 +135,13 @@ def duration(text: Any) -> float:
 
 
 def quantity(text: Any) -> Optional[float]:
-    """None for what is no quantity."""
+    """The number of a Kubernetes quantity in its base unit; None for another text."""
     match = _QUANTITY.fullmatch(str(text)) if text is not None else None
     return float(match[1]) * _FACTOR[match[2] or ""] if match else None
 
 
 def accelerator(value: str) -> str:
-    """A value of gpus[].type and of the label; it must be both."""
+    """``value`` if it is valid both as gpus[].type and as a label value. Raises InputError otherwise."""
     if not value or not _VALUE.fullmatch(value):
         hint = " Take for instance nvidia-h100." if "/" in value else ""
         raise InputError(
@@ -167,8 +169,9 @@ def capacity_annotations(
     labels: Optional[Mapping[str, str]] = None,
     max_pods: Optional[int] = None,
 ) -> dict[str, str]:
-    """What lets a MachineSet grow from zero on every version. ``gpus``: what a node will *advertise* (GPUs x replicas,
-    MIG devices with strategy single); None: nothing under nvidia.com/gpu, which the autoscaler cannot simulate."""
+    """Annotations with which a MachineSet can grow from zero on every version. ``gpus``: nvidia.com/gpu that a node
+    will *advertise* (GPUs x replicas, MIG devices with strategy single). None: it advertises none under this name,
+    which the autoscaler cannot simulate, so InputError."""
     if gpus is None:
         raise InputError(
             f"A pool whose nodes offer no {GPU} (MIG mixed, renamed replicas) cannot grow from zero: the autoscaler "
@@ -193,7 +196,8 @@ def capacity_annotations(
 def machine_set_patch(
     notes: Mapping[str, str], *, accelerator_name: str, labels: Mapping[str, str], taints: Sequence[Json]
 ) -> Json:
-    """Node labels stand at spec.template.spec.metadata.labels: those of spec.template.metadata go to the Machine."""
+    """A merge patch of the MachineSet. Node labels belong in spec.template.spec.metadata.labels; those of
+    spec.template.metadata are set on the Machine. Raises InputError for a wrong accelerator."""
     spec: Json = {"metadata": {"labels": {**labels, ACCELERATOR: accelerator(accelerator_name)}}}
     if taints:
         spec["taints"] = list(taints)
@@ -203,8 +207,8 @@ def machine_set_patch(
 def check_machine_set(
     table: Tables, machine_set: Json, *, gpu_types: Sequence[str] = (), gpus: Optional[int] = None, zonal: bool = False
 ) -> list[Finding]:
-    """``gpu_types``: of the ClusterAutoscaler. ``gpus``: what a node advertises. ``zonal``: pods with zone-bound
-    volumes are to scale it."""
+    """Findings on one MachineSet. ``gpu_types``: of the ClusterAutoscaler. ``gpus``: what a node advertises.
+    ``zonal``: pods with volumes bound to a zone should scale it."""
     name = f"MachineSet/{machine_set['metadata']['name']}"
     findings: list[Finding] = []
     _check_accelerator(name, machine_set, gpu_types, findings)
@@ -305,8 +309,8 @@ def _readable(family: str, part: str, value: str) -> bool:
 
 
 def zone_hints(table: Tables, machine_set: Json) -> dict[str, str]:
-    """The labels by which a pod with a zone-bound volume finds the set while it has no node; {} where its providerSpec
-    names no zone."""
+    """Labels by which a pod with a volume bound to a zone matches the set while it has no node; {} where its
+    providerSpec names no zone."""
     rule, zone = _zone(table, machine_set)
     return {ZONE: zone, str(rule["label"]): zone} if zone else {}
 
@@ -316,7 +320,8 @@ def _provider(machine_set: Json) -> Json:
 
 
 def _zone(table: Tables, machine_set: Json) -> tuple[Json, str]:
-    """(how its platform tells, the zone as its nodes are labelled); ({}, "") on others, and "" where it names none."""
+    """(zone rule of its platform, zone as in the labels of its nodes); ({}, "") on other platforms, "" where it
+    names none."""
     value = _provider(machine_set)
     rule: Json = table.zones.get(str(value.get("kind"))) or {}
     parts = [_at(value, rule[key]) for key in ("region", "path") if key in rule]
@@ -361,10 +366,11 @@ def cluster_autoscaler(
     rollout_s: float = 0.0,
     boot_s: float = 0.0,
 ) -> Json:
-    """The one that there may be, ``default``. ``spec``: any field of the CRD. ``crd_fields``: paths that the cluster's
-    own CRD has (crd_fields()), None = not looked at. ``rollout_s``: how long the GPU stack took on a new node at most;
-    ``boot_s``: how long a machine took to become a node. Where nothing is said, nodes are removed, and delayAfterAdd is
-    20m: the autoscaler's own 10m is less than a driver takes. SET_LABEL does not keep sets from being balanced."""
+    """The only possible ClusterAutoscaler, ``default``. ``spec``: any field of the CRD. ``crd_fields``: paths in the
+    cluster's own CRD (crd_fields()), None = not checked. ``rollout_s``: longest rollout of the GPU stack on a new
+    node in seconds; ``boot_s``: longest time from Machine to Node. By default nodes are removed, with delayAfterAdd
+    20m, because the autoscaler's 10m are shorter than a driver's rollout. SET_LABEL does not prevent sets from being
+    balanced. Raises InputError with all faults."""
     faults: list[str] = []
     _walk(table, "", spec, None if crd_fields is None else set(crd_fields), faults)
     made = dict(spec)
@@ -385,7 +391,8 @@ def cluster_autoscaler(
 
 
 def priorities(spec: Json, ranks: Mapping[Any, Any]) -> Optional[Json]:
-    """``ranks``: number -> patterns of group names, the highest number wins. None without the expander Priority."""
+    """ConfigMap of the Priority expander, None without that expander. ``ranks``: number -> patterns of group names,
+    the highest number wins. Raises InputError for ranks without the expander, or the reverse."""
     wanted = "Priority" in (spec.get("expanders") or [])
     if wanted != bool(ranks):
         found = "the expander Priority needs priorities" if wanted else "priorities are read by the expander Priority"
@@ -414,12 +421,12 @@ def _pattern(text: Any) -> str:
 
 
 def _quoted(text: str) -> str:
-    """As YAML."""
+    """As a YAML string."""
     return "'" + text.replace("'", "''") + "'"
 
 
 def crd_fields(crd: Json) -> list[str]:
-    """Paths of spec in a CustomResourceDefinition's served version; lists are one field."""
+    """Paths of spec in a CustomResourceDefinition's served version; a list counts as one field."""
     version = next((one for one in crd["spec"]["versions"] if one.get("served")), None)
     schema = _at(version, ("schema", "openAPIV3Schema", "properties", "spec"))
     return sorted(_leaves("", schema or {}))
@@ -522,7 +529,8 @@ def _check_times(spec: Json, rollout_s: float, boot_s: float, faults: list[str])
 
 
 def machine_autoscaler(name: str, machine_set: str, minimum: int, maximum: int, namespace: str = NAMESPACE) -> Json:
-    """The API server accepts min > max, and the operator writes it to the MachineSet."""
+    """A MachineAutoscaler. Raises InputError for min > max, which the API server accepts and the operator writes to
+    the MachineSet."""
     if minimum < 0 or maximum < 1 or minimum > maximum:
         raise InputError(
             f"Cannot use MachineAutoscaler {name}: min {minimum}, max {maximum}. min is at least 0, max at least 1, "
@@ -538,7 +546,8 @@ def machine_autoscaler(name: str, machine_set: str, minimum: int, maximum: int, 
 
 
 def check_owners(autoscalers: Iterable[Json], machine_sets: Iterable[str]) -> list[Finding]:
-    """Targets that are missing, of another kind, or owned twice; and sizes that the API server lets pass."""
+    """Errors: targets that are missing, of another kind or owned twice, and sizes that the API server does not
+    validate."""
     known = set(machine_sets)
     owners: dict[str, str] = {}
     findings = []
@@ -578,8 +587,8 @@ def check_owners(autoscalers: Iterable[Json], machine_sets: Iterable[str]) -> li
 
 @dataclass(frozen=True)
 class Prediction:
-    """``grouped``: is the set a node group at all? ``reason``: the pod's event, "" = none comes. ``message``: the
-    event's text after its colon, as the autoscaler writes it. ``why``: the cause in our words."""
+    """``grouped``: whether the set is a node group. ``reason``: of the pod's event, "" = no event. ``message``: the
+    event's text after its colon, as the autoscaler writes it. ``why``: the cause for the user."""
 
     grouped: bool
     replicas: int
@@ -590,7 +599,7 @@ class Prediction:
 
 @dataclass(frozen=True)
 class Template:
-    """The node that the autoscaler imagines."""
+    """The node that the autoscaler simulates for an empty group."""
 
     resources: dict[str, float]
     labels: dict[str, str]
@@ -598,7 +607,7 @@ class Template:
 
 
 def template(table: Tables, behaviour: Behaviour, machine_set: Json) -> tuple[Optional[Template], str]:
-    """(None, why) when this version cannot imagine a node of the set."""
+    """(node, ""), or (None, reason) if this version cannot simulate a node of the set."""
     notes = _notes(machine_set)
     cpu, why_cpu = _read(table, behaviour, notes, "cpu")
     memory, why_memory = _read(table, behaviour, notes, "memory")
@@ -618,7 +627,7 @@ def template(table: Tables, behaviour: Behaviour, machine_set: Json) -> tuple[Op
 
 
 def _read(table: Tables, behaviour: Behaviour, notes: Mapping[str, str], part: str) -> tuple[Optional[float], str]:
-    """The first family that has the annotation decides, also when its value cannot be read."""
+    """The first family that has the annotation decides, even if its value cannot be parsed."""
     for family in behaviour.reads:
         key = table.families[family][part]
         if key in notes:
@@ -642,7 +651,8 @@ def _noted_taints(notes: Mapping[str, str]) -> list[Json]:
 def predict(
     table: Tables, behaviour: Behaviour, machine_set: Json, pods: Sequence[Json], replicas: int = 0
 ) -> Prediction:
-    """For pods that are alike and pending, and a set whose ``replicas`` have no nodes; the only group there is."""
+    """What the autoscaler does for identical pending ``pods``. ``replicas``: requested Machines of the set that have
+    no nodes. The set is assumed to be the only group."""
     notes = _notes(machine_set)
     low, high = notes.get(MIN_SIZE), notes.get(MAX_SIZE)
     if low is None or high is None or not _WHOLE.fullmatch(low) or not _WHOLE.fullmatch(high):
@@ -677,7 +687,7 @@ def _fits(node: Template, pod: Json, most: int) -> int:
 
 
 def _refusal(behaviour: Behaviour, node: Template, pod: Json) -> str:
-    """The scheduler's filters, in its order: taints, selector, resources."""
+    """The scheduler's filters in their order: taints, selector, resources."""
     spec = pod["spec"]
     for taint in node.taints:
         hard = taint.get("effect") in ("NoSchedule", "NoExecute")
@@ -700,17 +710,18 @@ def _tolerates(toleration: Mapping[str, Any], taint: Mapping[str, Any]) -> bool:
 
 
 def group_name(machine_set: Json) -> str:
+    """The autoscaler's name of the set's node group."""
     meta = machine_set["metadata"]
     return f"MachineSet/{meta.get('namespace', NAMESPACE)}/{meta['name']}"
 
 
 def group_of(status: Optional[Json], name: str) -> Optional[Json]:
-    """The group in data.status of ConfigMap cluster-autoscaler-status, parsed; None when it is not there."""
+    """The group in data.status of ConfigMap cluster-autoscaler-status, parsed; None if it is missing."""
     return next((one for one in (status or {}).get("nodeGroups") or [] if one.get("name") == name), None)
 
 
 def explain(machine_set: Json, status: Optional[Json], message: str, prediction: Prediction) -> str:
-    """Why a pending pod did not scale the set. ``message``: of NotTriggerScaleUp, or "" without an event."""
+    """Why a pending pod did not scale the set. ``message``: of the event NotTriggerScaleUp, "" without one."""
     name = group_name(machine_set)
     if not status:
         return "ConfigMap cluster-autoscaler-status has no status: does the cluster autoscaler run?"

@@ -1,16 +1,16 @@
 # Copyright: gpuops.rdma contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Following a scale-up, from a pod that waits to a node that takes it, and what such things took. PRIVATE; pure.
+"""Following a scale-up from a pending pod to its node, and measuring how long it took. PRIVATE; pure.
 
 ::
 
-    said(events, pod) -> (reason, message)               the autoscaler's last word about a pod
-    grown(message) -> {group: (from, to)}                of TriggeredScaleUp
-    machine(machine) -> str                              how far a Machine is, in words
-    argument_faults(spec, arguments) -> [str]            does the autoscaler run as the ClusterAutoscaler says?
-    boot(machines, created) -> Took                      Machine asked for -> Node there
-    ready_after(pod) -> seconds                          pod of the GPU stack made -> ready
+    said(events, pod) -> (reason, message)               the autoscaler's latest event about a pod
+    grown(message) -> {group: (from, to)}                from the event TriggeredScaleUp
+    machine(machine) -> str                              phase and error of a Machine
+    argument_faults(spec, arguments) -> [str]            where the autoscaler's flags differ from its spec
+    boot(machines, created) -> Took                      from Machine created to Node created
+    ready_after(pod) -> seconds                          from creation of a GPU stack's pod to Ready
     longest(seconds) -> Took
     seconds(earlier, later) -> float                     between two of the API server's timestamps
 
@@ -48,7 +48,7 @@ def _instant(text: Any) -> Optional[datetime.datetime]:
 
 
 def seconds(earlier: Any, later: Any) -> float:
-    """0 where one of them is absent; the server's clock has no fractions."""
+    """Seconds between two timestamps of the API server, which have no fractions; 0 where one is missing."""
     one, other = _instant(earlier), _instant(later)
     return (other - one).total_seconds() if one and other else 0.0
 
@@ -57,8 +57,8 @@ def seconds(earlier: Any, later: Any) -> float:
 
 
 def said(events: Iterable[Json], pod: Json) -> tuple[str, str]:
-    """("", "") when it said nothing of this pod yet. ``TriggeredScaleUp`` wins: a later round may add that no other
-    group fits. Events live for an hour: those about an earlier pod of the name do not count."""
+    """(reason, message) of the latest event, ("", "") without one. ``TriggeredScaleUp`` wins, because a later round
+    may add that no other group fits. Events last an hour: those about an earlier pod of the same name do not count."""
     meta = pod["metadata"]
     mine = [
         one
@@ -83,6 +83,7 @@ def _when(event: Json) -> str:
 
 
 def grown(message: str) -> dict[str, tuple[int, int]]:
+    """Group -> (size before, size after), from the message of the event TriggeredScaleUp."""
     return {found[1]: (int(found[2]), int(found[3])) for found in _GROWN.finditer(message)}
 
 
@@ -90,6 +91,7 @@ def grown(message: str) -> dict[str, tuple[int, int]]:
 
 
 def machine(one: Json) -> str:
+    """Name, phase and error of a Machine, for a message."""
     status = one.get("status") or {}
     words = f"Machine {one['metadata']['name']} is {status.get('phase') or 'new'}"
     why = status.get("errorMessage")
@@ -97,10 +99,12 @@ def machine(one: Json) -> str:
 
 
 def machine_failed(one: Json) -> bool:
+    """Whether the Machine's phase is Failed, which is final."""
     return (one.get("status") or {}).get("phase") == "Failed"
 
 
 def node_of(one: Json) -> str:
+    """Name of the Machine's node; "" before it has one."""
     return str(((one.get("status") or {}).get("nodeRef") or {}).get("name") or "")
 
 
@@ -108,7 +112,7 @@ def node_of(one: Json) -> str:
 
 
 def expected_arguments(spec: Json) -> list[str]:
-    """Those that tell that it runs with this spec."""
+    """Command-line flags of an autoscaler that runs with this spec."""
     limits, down = spec.get("resourceLimits") or {}, spec.get("scaleDown")
     found = [f"--gpu-total={one['type']}:{one['min']}:{one['max']}" for one in limits.get("gpus") or []]
     found += [
@@ -126,7 +130,7 @@ def expected_arguments(spec: Json) -> list[str]:
 
 
 def argument_faults(spec: Json, deployment: Optional[Json]) -> list[str]:
-    """What of ``spec`` its Deployment does not say yet."""
+    """Messages about flags that the autoscaler's Deployment lacks for ``spec``."""
     if deployment is None:
         return ["there is no Deployment cluster-autoscaler-default"]
     containers = deployment["spec"]["template"]["spec"]["containers"]
@@ -139,30 +143,32 @@ def argument_faults(spec: Json, deployment: Optional[Json]) -> list[str]:
 
 @dataclass(frozen=True)
 class Took:
-    """The longest of ``count``; 0 of 0 when nothing could be measured."""
+    """The longest of ``count`` measured times; 0 of 0 if nothing was measured."""
 
     seconds: float
     count: int
 
 
 def longest(times: Iterable[float]) -> Took:
+    """The longest of the times above 0, and their number."""
     found = [one for one in times if one > 0]
     return Took(max(found, default=0.0), len(found))
 
 
 def boot(machines: Iterable[Json], created: Mapping[str, str]) -> Took:
-    """``created``: node name -> its creationTimestamp. A node that is older than its Machine was adopted."""
+    """Longest time from Machine to Node. ``created``: node name -> its creationTimestamp. A node older than its
+    Machine was adopted, and does not count."""
     return longest(seconds(one["metadata"].get("creationTimestamp"), created.get(node_of(one), "")) for one in machines)
 
 
 def ready_after(pod: Json) -> float:
-    """Seconds; 0 for a pod that is not ready, or whose container was started again: that tells nothing of how long the
-    first start took. The GPU stack's pods wait for each other, so that the longest is the whole."""
+    """Seconds until the pod was ready; 0 for one that is not, or whose container was restarted, which hides the
+    first start. The GPU stack's pods wait for each other, so the longest time is that of the whole stack."""
     status = pod.get("status") or {}
     entries = [*(status.get("containerStatuses") or []), *(status.get("initContainerStatuses") or [])]
     if any(one.get("restartCount") for one in entries):
         return 0.0
-    # A node that was away for a while makes its pods Ready anew, days later; their containers run since the first time.
+    # After an outage of the node its pods turn Ready a second time, days later; their containers keep their start time.
     started = [
         ((one.get("state") or {}).get("running") or {}).get("startedAt")
         for one in status.get("containerStatuses") or []

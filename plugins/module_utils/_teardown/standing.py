@@ -1,13 +1,13 @@
 # Copyright: gpuops.rdma contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Rows that still stand in a cluster when everything of ours is to go. PRIVATE to the collection.
+"""Uses of GPUs that are still set up in a cluster before a teardown. PRIVATE to the collection.
 
-A device plugin whose ConfigMap is gone, as the ClusterPolicy or the labels of nodes name it, fails at its next start.
-So such rows are taken back first, each by its own role, with these commands:
+A device plugin fails at its next start if the ConfigMap that the ClusterPolicy or a node's label names is deleted. So
+uses of GPUs are reverted first, each by its own role, with these commands:
 
     take_back(standing) -> ["ansible-playbook gpuops.rdma.sharing -e rdma_sharing_state=absent ...", ...]
-    staying(standing) -> ["...", ...]      what no role can take back here, and why
+    staying(standing) -> ["...", ...]      what no role can revert here, and why
 """
 
 from __future__ import annotations
@@ -25,53 +25,53 @@ GPU_NODES = "nvidia.com/gpu.present=true"
 VGPU_NODES = f"{VGPU_LABEL}=true"
 CONFIG_MAP, MIG_SUFFIX = "gpuops-gpu-sharing", "-mig"
 TIME_SLICING, MPS = "time-slicing", "mps"
-"""Name of the ConfigMap and keys that the roles use where nothing else is said."""
+"""Default name of the roles' ConfigMap, and default keys in it."""
 UNTAINT = "kubectl taint nodes --all KEY:EFFECT- removes one"
 SHOWN = 5
 
 
 @dataclass(frozen=True)
 class Standing:
-    """What the notes of our roles tell; empty where nothing stands."""
+    """What the annotations and labels of our roles show; empty where nothing is set up."""
 
     policy: str = ""
-    """Name of the ClusterPolicy; "" where there is none any more."""
+    """Name of the ClusterPolicy; "" without one."""
     runs: bool = False
-    """The operator made its DaemonSets, as roles need it; without any GPU node it may not have."""
+    """The operator has created its DaemonSets, which the roles need; without a GPU node it may not have."""
     gpu_nodes: int = 0
     taints: Sequence[str] = ()
     """As ``key=value:effect``, of GPU nodes and MachineSets."""
     stray: Sequence[str] = ()
-    """The same of nodes that no role would take for GPU nodes any more."""
+    """The same for nodes that are no longer labelled as GPU nodes, so that no role selects them."""
     taint_sets: Sequence[str] = ()
     tolerations: bool = False
     keys: Mapping[str, str] = field(default_factory=dict)
-    """Keys of our ConfigMap, which the policy names -> time-slicing, mps or ""."""
+    """Keys of our ConfigMap that the policy names -> time-slicing, mps or ""."""
     config: str = ""
     """Name of that ConfigMap."""
     chosen: Iterable[str] = ()
-    """Keys that some node chooses."""
+    """Keys that nodes select."""
     key_sets: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    """Key -> MachineSets whose new nodes choose it."""
+    """Key -> MachineSets whose new nodes select it."""
     mig_config: str = ""
-    """Our ConfigMap of MIG layouts, which the policy names."""
+    """Our ConfigMap of MIG layouts that the policy names."""
     layouts: Sequence[str] = ()
-    """Those of it that some node chooses."""
+    """Its layouts that nodes select."""
     layout_sets: Sequence[str] = ()
     mig_nodes: int = 0
     """Nodes with any MIG layout."""
     mig_noted: bool = False
-    """The role gpu_mig noted the strategy that it found."""
+    """The role gpu_mig recorded the earlier MIG strategy."""
     vgpu: bool = False
     metrics: bool = False
     marked: int = 0
-    """Nodes with a scan's verdict."""
+    """Nodes with the verdict of a scan."""
     sets: Sequence[str] = ()
     """MachineSets of the platform that the role machineset changed."""
 
 
 def take_back(found: Standing) -> list[str]:
-    """Commands, in their order; [] where nothing stands."""
+    """The commands that revert all uses, in order; [] where nothing is set up."""
     workloads: Json = {}
     if found.policy and found.runs:
         workloads.update({"rdma_vgpu_selector": VGPU_NODES} if found.vgpu else {})
@@ -89,7 +89,7 @@ def take_back(found: Standing) -> list[str]:
 
 
 def _taint_rows(found: Standing) -> list[Json]:
-    """The role takes away what it noted on each node, so that the selector may be wide."""
+    """The role removes only taints that it recorded on each node, so the selector may be wide."""
     if not found.taints:
         return []
     row = {"rdma_taints": ",".join(found.taints), "rdma_taints_selector": GPU_NODES}
@@ -123,7 +123,7 @@ def _sets(row: str, names: Sequence[str]) -> Json:
 
 
 def _folded(rows: Iterable[Json]) -> list[Json]:
-    """Rows that do not name the same input share a command."""
+    """Inputs of several uses without a common name share one command."""
     found: list[Json] = []
     for row in rows:
         place = next((one for one in found if not set(one) & set(row)), None)
@@ -135,7 +135,7 @@ def _folded(rows: Iterable[Json]) -> list[Json]:
 
 
 def _forget(found: Standing) -> list[str]:
-    """Without a GPU node roles do not run; the policy alone has to forget what goes."""
+    """Roles do not run without a GPU node; then only the ClusterPolicy's references to the ConfigMaps are removed."""
     spec: Json = {}
     spec.update({"devicePlugin": {"config": None}} if found.config else {})
     spec.update({"migManager": {"config": None}} if found.mig_config else {})
@@ -149,7 +149,7 @@ def _play(name: str, inputs: Mapping[str, object]) -> str:
         f"{key}={value}" if isinstance(value, str) else json.dumps({key: value}, sort_keys=True)
         for key, value in inputs.items()
     ]
-    # Ansible parts "-e a=b c" at blanks.
+    # Ansible splits "-e a=b c" at blanks.
     words = [json.dumps(dict([word.split("=", 1)])) if " " in word and word[0] != "{" else word for word in words]
     return " ".join([f"ansible-playbook gpuops.rdma.{name}", *(f"-e {shlex.quote(word)}" for word in words)])
 
@@ -159,7 +159,7 @@ def _taints(words: Sequence[str]) -> str:
 
 
 def staying(found: Standing) -> list[str]:
-    """Notes of ours that stay, with the reason and what to do."""
+    """Messages about what remains, with the reason and what to do."""
     told = []
     gone = "there is no GPU Operator any more" if not found.policy else "there is no GPU node"
     alone = not (found.policy and found.runs and found.gpu_nodes)

@@ -1,7 +1,7 @@
 # Copyright: gpuops.rdma contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""GPU sharing for actions: configurations from YAML, the ConfigMaps they become, what nodes offer. PRIVATE."""
+"""GPU sharing for actions: configurations from YAML, and their ConfigMaps. PRIVATE."""
 
 from __future__ import annotations
 
@@ -19,18 +19,20 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._gpu_uses.sharing_plan
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files
 
 MIG_FILE = "config.yaml"
-"""The key that the MIG manager reads."""
+"""Key in the ConfigMap that the MIG manager reads."""
 
 
 @functools.lru_cache(maxsize=1)
 def families() -> dict[str, Family]:
+    """Families by name, from files/gpu_sharing.yml."""
     return sharing.tables(files.load(files.FILES / "gpu_sharing.yml"))
 
 
 def plan(
     share: Sequence[Json], configs: Mapping[str, Any], default: str, mig_configs: Mapping[str, Any], mig_strategy: str
 ) -> Plan:
-    """From an action's arguments; a document that is a text is YAML. InputError names every fault with its path."""
+    """The checked plan of an action's arguments; a document may be YAML text. Raises InputError that names every
+    fault with its path."""
     found: dict[str, Json] = {}
     for key, document in [*((one["key"], _from_share(one)) for one in share), *configs.items()]:
         if key in found:
@@ -50,7 +52,7 @@ def _from_share(one: Json) -> Json:
 
 
 def _parsed(key: str, document: Any) -> Json:
-    """A text is YAML, as it stands in a ConfigMap."""
+    """A string is YAML, as in a ConfigMap."""
     if not isinstance(document, str):
         found: Json = plain(document)
         return found
@@ -64,17 +66,18 @@ def _parsed(key: str, document: Any) -> Json:
 
 
 def plain(value: Any) -> Any:
-    """Without Ansible's own types, which PyYAML does not write."""
+    """``value`` with Ansible's own types replaced by plain ones, which PyYAML can dump."""
     found: Any = json.loads(json.dumps(value))
     return found
 
 
 def text(document: Json) -> str:
-    """As it is written into a ConfigMap: the same text for the same document."""
+    """YAML for a ConfigMap, identical for equal documents."""
     return str(yaml.safe_dump(document, sort_keys=False, default_flow_style=False))
 
 
 def config_map(name: str, namespace: str, data: Mapping[str, str]) -> Json:
+    """A ConfigMap object."""
     return {
         "apiVersion": "v1",
         "kind": "ConfigMap",
@@ -84,7 +87,7 @@ def config_map(name: str, namespace: str, data: Mapping[str, str]) -> Json:
 
 
 def objects(plan: Plan, name: str, namespace: str) -> list[Json]:
-    """The ConfigMaps of this plan alone."""
+    """The ConfigMaps of this plan."""
     found = []
     if plan.configs:
         data = {key: text({"version": "v1", **document}) for key, document in plan.configs.items()}
@@ -96,7 +99,7 @@ def objects(plan: Plan, name: str, namespace: str) -> list[Json]:
 
 
 def documents(data: Mapping[str, str]) -> dict[str, Optional[Json]]:
-    """Of a ConfigMap's data, each parsed; None for a text that is no document."""
+    """Key -> parsed document of a ConfigMap's data; None for text that is not a YAML mapping."""
     return {key: _document(text) for key, text in data.items()}
 
 
@@ -109,7 +112,7 @@ def _document(text: str) -> Optional[Json]:
 
 
 def layouts_in(config_map: Optional[Json]) -> Json:
-    """Of a MIG manager's ConfigMap of ours, but for the one that every such file has."""
+    """MIG layouts in our ConfigMap for the MIG manager, without ``all-disabled``, which every such file has."""
     text_of = ((config_map or {}).get("data") or {}).get(MIG_FILE, "")
     found = dict((yaml.safe_load(text_of) or {}).get("mig-configs") or {})
     found.pop(sharing.DISABLED, None)

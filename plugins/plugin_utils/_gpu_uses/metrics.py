@@ -1,7 +1,7 @@
 # Copyright: gpuops.rdma contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""GPU metrics in the cluster's Prometheus: made and proven, or as it was before. PRIVATE to the collection."""
+"""GPU metrics in the cluster's Prometheus: set up and proven, or reverted. PRIVATE to the collection."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils._nodes import gpu_node
 
 EXPORTED = "nvidia.com/gpu.deploy.dcgm-exporter"
 AGAIN = 5.0
-"""Seconds between two attempts at a proof."""
+"""Seconds between two attempts of the proof."""
 SAMPLED = 3
-"""Nodes whose exporters are asked for all that the dashboard reads."""
+"""Nodes whose exporters are queried for all metrics of the dashboard."""
 
 
 class Metrics(Use[Wanted]):
@@ -38,6 +38,8 @@ class Metrics(Use[Wanted]):
     # ---- what is to be ---------------------------------------------------------------------------------------------
 
     def resolve(self) -> Wanted:
+        """The desired state, from the arguments and the dashboard's file. Raises InputError without ServiceMonitors
+        in the cluster or for an unusable option."""
         args = self.args
         self.namespace = gpu_nodes.operator_namespace(self.client)
         self.policy = gpu_nodes.policy(self.client)
@@ -61,11 +63,13 @@ class Metrics(Use[Wanted]):
             ) from None
 
     def result(self, wanted: Wanted) -> Json:
+        """The notes."""
         return {"notes": self.notes}
 
     # ---- writing ---------------------------------------------------------------------------------------------------
 
     def apply(self, wanted: Wanted) -> None:
+        """Configures the exporter in the ClusterPolicy and applies dashboard and report, or reverts all of them."""
         if self.absent:
             self._revert(wanted)
             return
@@ -108,7 +112,8 @@ class Metrics(Use[Wanted]):
     # ---- waiting ---------------------------------------------------------------------------------------------------
 
     def settle(self, wanted: Wanted) -> None:
-        """The operator has made its ServiceMonitor, the exporter runs on all GPU nodes, the report's pod runs."""
+        """Waits until the operator has created its ServiceMonitor, the exporter runs on all GPU nodes, and the
+        report's pod runs."""
         if not self.absent:
             remedy = f"See kubectl -n {self.namespace} get servicemonitors,daemonsets."
             self.await_state(lambda: self._states(wanted), remedy=remedy)
@@ -125,7 +130,7 @@ class Metrics(Use[Wanted]):
         return found
 
     def _monitor_state(self, wanted: Wanted) -> Status:
-        """As it was asked for: the operator changes it a while after the policy."""
+        """Ready with the requested labels and interval: the operator changes it some time after the policy."""
         monitor = self._monitor(self.namespace, metrics.EXPORTER)
         if monitor is None:
             return Status(WAITING, "not made yet")
@@ -141,11 +146,13 @@ class Metrics(Use[Wanted]):
     # ---- evidence --------------------------------------------------------------------------------------------------
 
     def proven(self, wanted: Wanted) -> Proven:
+        """Recorded on the ClusterPolicy, for this dashboard, report, labels and Prometheus."""
         state = [wanted.board, wanted.report, wanted.labels, wanted.querier]
         return Proven(self.client, gpu_nodes.policy_path(self.client, self.policy), "metrics", state)
 
     def prove(self, wanted: Wanted) -> Json:
-        """Somebody scrapes them, every node tells of its GPUs, and the dashboard's metrics are among what they tell."""
+        """Evidence that a Prometheus scrapes the metrics, every node reports its GPUs, and the dashboard's metrics
+        exist. Raises RdmaError with what is missing after the timeout."""
         with self._reader(wanted):
             scraped = {metrics.EXPORTER: self._scraper(self.namespace, metrics.EXPORTER)}
             if wanted.report:
@@ -162,7 +169,7 @@ class Metrics(Use[Wanted]):
 
     @contextlib.contextmanager
     def _reader(self, wanted: Wanted) -> Iterator[None]:
-        """The right to ask the platform's Prometheus: for the proof alone."""
+        """Permission to query the platform's Prometheus, during the proof only."""
         rights = metrics.reader_objects(self.namespace) if wanted.guarded else []
         try:
             for obj in rights:
@@ -186,7 +193,7 @@ class Metrics(Use[Wanted]):
         return [*findings, *metrics.judge_others(asked, answers, len(nodes))]
 
     def _scraper(self, namespace: str, name: str) -> str:
-        """The Prometheus that takes this ServiceMonitor."""
+        """The Prometheus that selects this ServiceMonitor, ``namespace/name``. Raises RdmaError if none does."""
         try:
             found = self.client.list(self.client.path(metrics.MONITORING, "Prometheus"))
         except NotFound:
@@ -210,7 +217,7 @@ class Metrics(Use[Wanted]):
         )
 
     def _nodes(self) -> dict[str, int]:
-        """Node -> GPUs."""
+        """Node -> number of its GPUs."""
         shapes = files.shapes()
         selector = f"{EXPORTED}=true"
         read = self.client.projected(
@@ -219,7 +226,7 @@ class Metrics(Use[Wanted]):
         return dict(read)
 
     def _read(self, nodes: dict[str, int], queried: set[str]) -> dict[str, str]:
-        """By node. What the dashboard reads is asked of a few nodes, that every GPU is told of, of all."""
+        """Node -> text. All nodes are queried for the presence of every GPU, a few for the dashboard's metrics."""
         path = self.client.path("v1", "Pod", self.namespace)
         pods = self.client.list(path, label_selector=f"app={metrics.EXPORTER}")
         targets = [(pod["spec"].get("nodeName"), pod_ip(pod)) for pod in pods]
@@ -243,7 +250,7 @@ class Metrics(Use[Wanted]):
 
 
 def _text(path: str) -> str:
-    """Of a report.prom; "" without one."""
+    """The content of a report.prom; "" without one."""
     if not path:
         return ""
     try:

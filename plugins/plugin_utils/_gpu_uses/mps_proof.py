@@ -1,7 +1,7 @@
 # Copyright: gpuops.rdma contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Pods that compute on shared GPUs at once: started together, judged by their logs, removed again. PRIVATE."""
+"""Pods that compute concurrently on shared GPUs: started together, judged by their logs, then deleted. PRIVATE."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils._kube.proof import Pro
 
 APP = "gpuops-compute"
 POLL, TAIL = 1.0, 40
-"""Seconds between two looks, and lines of each log: 8 s of computing."""
+"""Seconds between two reads, and lines of each log, which cover 8 s of computing."""
 STARTED = ("Running", "Succeeded", "Failed")
 REMEDY = (
     "See the log of the node's pod nvidia-device-plugin-mps-control-daemon, and that pods see its folder (SELinux on "
@@ -32,7 +32,8 @@ REMEDY = (
 def compute_pod(
     name: str, namespace: str, node: str, image: str, resource: str, tolerations: Sequence[Json], seconds: int
 ) -> Json:
-    """``image``: any with Python 3.8, "" = the probe's. It computes until it is removed, at most ``seconds``."""
+    """A pod that computes until it is deleted, at most ``seconds``. ``image``: any with Python 3.8, "" = the
+    probe's."""
     found = pod(name, namespace, node, image or requests.default_image(), {resource: "1"}, tolerations)
     found["metadata"]["labels"]["app.kubernetes.io/name"] = APP
     program = (files.FILES / "probe" / "compute.py").read_text(encoding="utf-8")
@@ -55,8 +56,8 @@ def prove(
     timeout: float,
     grace: float,
 ) -> Json:
-    """The evidence for mps.judge. RdmaError: a process failed; Unrecoverable or DeadlinePassed: the processes never
-    compute at the same time."""
+    """The evidence of mps.judge. Raises RdmaError if a process failed, Unrecoverable or DeadlinePassed if processes
+    never compute concurrently."""
     names = [one["metadata"]["name"] for one in pods]
     found: list[Json] = []
 
@@ -92,7 +93,7 @@ def _read(client: Client, namespace: str, name: str) -> mps.Computed:
     try:
         return mps.read(client.log_lines(namespace, name, tail=TAIL))
     except ClusterError:
-        return mps.Computed()  # its log is not there yet
+        return mps.Computed()  # no log yet
 
 
 def _started(found: Optional[Json]) -> bool:

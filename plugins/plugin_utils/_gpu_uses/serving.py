@@ -1,7 +1,7 @@
 # Copyright: gpuops.rdma contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""A model on several GPUs: served and proven, or removed. PRIVATE to the collection."""
+"""A model on several GPUs: served and proven, or deleted. PRIVATE to the collection."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils._kube.requests import 
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._nodes import gpu_nodes
 
 LONGEST = 200_000
-"""Lines of a pod's log that are read: NCCL writes at the start, requests fill the rest."""
+"""Lines read of a pod's log: NCCL logs at the start, the rest is about requests."""
 
 
 class ModelServing(Use[Wanted]):
@@ -34,6 +34,8 @@ class ModelServing(Use[Wanted]):
     # ---- what is to be ---------------------------------------------------------------------------------------------
 
     def resolve(self) -> Wanted:
+        """The checked serving, or Wanted() to delete it. Raises InputError if the model does not fit or cannot run
+        here, NotYet in check mode while no node offers a GPU."""
         args = self.args
         if self.absent:
             return Wanted()
@@ -65,7 +67,7 @@ class ModelServing(Use[Wanted]):
         return True
 
     def _path(self, found: Serving) -> str:
-        """Of what makes the pods."""
+        """Path of the object that creates the pods."""
         version, kind = serving.kinds(found.engine)[0]
         return self.client.path(version, kind, found.namespace, found.name)
 
@@ -73,7 +75,7 @@ class ModelServing(Use[Wanted]):
         return self.client.find(self._path(found)) or {}
 
     def _access_modes(self, found: Serving) -> list[str]:
-        """Of its claim. In check mode it may be one that an earlier task would make."""
+        """Access modes of its claim; [] in check mode for one that an earlier task would create."""
         if not found.claim:
             return []
         claim = self.client.find(self.client.path("v1", "PersistentVolumeClaim", found.namespace, found.claim))
@@ -85,6 +87,7 @@ class ModelServing(Use[Wanted]):
         return list(((claim or {}).get("spec") or {}).get("accessModes") or [])
 
     def result(self, wanted: Wanted) -> Json:
+        """Engine, parallelism, fit in GB and endpoint; empty for a deleted model."""
         found = wanted.serving
         return {
             "engine": found.engine if found else "",
@@ -96,6 +99,7 @@ class ModelServing(Use[Wanted]):
     # ---- writing ---------------------------------------------------------------------------------------------------
 
     def apply(self, wanted: Wanted) -> None:
+        """Applies the engine's objects, or deletes those of both engines."""
         if wanted.serving is None:
             self._remove()
             return
@@ -116,7 +120,8 @@ class ModelServing(Use[Wanted]):
     # ---- waiting ---------------------------------------------------------------------------------------------------
 
     def settle(self, wanted: Wanted) -> None:
-        """All pods of the group are Ready: the leader's readiness is the model's own answer. Or all are gone."""
+        """Waits until all pods of the group are Ready, which for the leader means that the model answers; or until
+        all are deleted."""
         found = wanted.serving
         if found is None:
             self._await_gone()
@@ -144,11 +149,13 @@ class ModelServing(Use[Wanted]):
     # ---- evidence --------------------------------------------------------------------------------------------------
 
     def proven(self, wanted: Wanted) -> Optional[Proven]:
+        """Recorded on the workload, for this digest; None for a deleted model."""
         found = wanted.serving
         return Proven(self.client, self._path(found), "serving", serving.digest(found)) if found else None
 
     def prove(self, wanted: Wanted) -> Json:
-        """The model answers, then the logs tell who took part and over what: NCCL opens its ways on first use."""
+        """Evidence from an answer of the model and then from the logs, because NCCL opens its channels on first use.
+        Raises RdmaError if a rank is missing or used another transport."""
         found = wanted.serving
         if found is None:
             return {}
@@ -167,7 +174,7 @@ class ModelServing(Use[Wanted]):
         return list(itertools.islice(lines, LONGEST))
 
     def _endpoint(self, found: Serving) -> str:
-        """KServe's Service may be headless, as OpenShift AI sets it: then the pods' own port answers."""
+        """KServe's Service may be headless, as with OpenShift AI: then clients use the pods' own port."""
         host, port = serving.service_host(found), serving.port(found)
         service = self.client.find(self.client.path("v1", "Service", found.namespace, host.partition(".")[0])) or {}
         headless = (service.get("spec") or {}).get("clusterIP") == "None"

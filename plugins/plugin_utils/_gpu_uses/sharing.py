@@ -33,7 +33,7 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils._nodes import gpu_node
 EXPERIMENTAL = "MPS on OpenShift is experimental: it passes only where two processes compute at once on one GPU."
 UNPROVEN = f"{EXPERIMENTAL} With prove never nothing shows that."
 PROOFS = 16
-"""Pods that a proof starts for one resource, at most."""
+"""Maximum number of pods that a proof starts for one resource."""
 READERS = f"app in ({gpu_nodes.PLUGIN},{gpu_nodes.FEATURES})"
 BUSY = "Cannot change the MIG devices of {nodes}: their GPUs are {use}. End these pods, or set drain."
 
@@ -51,6 +51,8 @@ class Sharing(Use[Wanted]):
     # ---- what is to be ---------------------------------------------------------------------------------------------
 
     def resolve(self) -> Wanted:
+        """The desired state of the selected nodes. Raises InputError for a configuration that cannot work, that
+        other nodes use, or while pods hold GPUs whose MIG devices change."""
         args = self.args
         self.namespace = gpu_nodes.operator_namespace(self.client)
         self.policy = gpu_nodes.policy(self.client)
@@ -79,7 +81,7 @@ class Sharing(Use[Wanted]):
         return dict((self.config_map or {}).get("data") or {})
 
     def _layouts(self) -> Json:
-        """Own layouts, of this task and of earlier ones."""
+        """The user's own layouts, of this task and of earlier ones."""
         own = {**configs.layouts_in(self._find(f"{self.map_name}-mig")), **self.args["mig_configs"]}
         return sharing_plan.layouts(own, self.options.mig, configs.families(), self.members)
 
@@ -99,6 +101,7 @@ class Sharing(Use[Wanted]):
             self.note(UNPROVEN if self.args["prove"] == "never" else EXPERIMENTAL)
 
     def result(self, wanted: Wanted) -> Json:
+        """The nodes with what they offer, their number, restarted device plugins and notes."""
         return {
             "nodes": {one.name: one.row for one in wanted.nodes[: gpu_nodes.SHOWN]},
             "count": len(wanted.nodes),
@@ -109,6 +112,8 @@ class Sharing(Use[Wanted]):
     # ---- writing ---------------------------------------------------------------------------------------------------
 
     def apply(self, wanted: Wanted) -> None:
+        """Writes ConfigMaps and ClusterPolicy, MachineSets and node labels, and restarts device plugins that started
+        with another configuration."""
         if self.absent:
             self._restore_strategy()
         else:
@@ -130,7 +135,7 @@ class Sharing(Use[Wanted]):
         self.patch_policy(spec, self._strategy_note(spec.get("mig")))
 
     def _strategy_note(self, wanted: Optional[Json]) -> Optional[Json]:
-        """Where the strategy changes: what it was before the first of our changes."""
+        """Annotation with the strategy before our first change, if the strategy changes."""
         live = self.live.set_strategy or None
         if not wanted or wanted["strategy"] == live:
             return None
@@ -139,7 +144,7 @@ class Sharing(Use[Wanted]):
         return {MIG_STRATEGY_BEFORE: json.dumps({"before": before, "set": wanted["strategy"]}, sort_keys=True)}
 
     def _restore_strategy(self) -> None:
-        """When the last MIG goes. A strategy that somebody has set since stays."""
+        """With the last MIG node. A strategy that was changed since by another owner stays."""
         noted = self.policy_note(MIG_STRATEGY_BEFORE) if self.options.mig is not None else None
         if not noted or any(sharing_plan.parted(one) for one in self._others()):
             return
@@ -147,8 +152,7 @@ class Sharing(Use[Wanted]):
             self.patch_policy({"mig": {"strategy": noted["before"]}}, {MIG_STRATEGY_BEFORE: None})
 
     def _write_node(self, one: NodeWanted) -> None:
-        """Its plugin is made anew first, then labels and digest are written at once: a run that is cut short between
-        does both again."""
+        """Restarts its device plugin, then writes labels and digest in one request: an interrupted run repeats both."""
         lacking, stale = one.lacking, one.stale
         if not lacking and not stale:
             return
@@ -165,7 +169,7 @@ class Sharing(Use[Wanted]):
         self.patch_node(one.name, {"metadata": meta}, before, {**lacking, **note})
 
     def _write_machine_set(self, name: str, wanted: Wanted) -> None:
-        """Labels of the nodes that it makes from now on."""
+        """Labels of its future nodes."""
         path, found = gpu_nodes.machine_set(self.client, name)
         spec = found["spec"]["template"]["spec"]
         present = dict((spec.get("metadata") or {}).get("labels") or {})
@@ -179,7 +183,8 @@ class Sharing(Use[Wanted]):
             self.record(gpu_nodes.change(f"MachineSet {name}", before, lacking))
 
     def _cordon(self, node: str, on: bool) -> None:
-        """By a note of ours, so that a run that was cut short is taken up, and nobody else's cordon is removed."""
+        """With an annotation of ours, so that the next run continues an interrupted one, and a cordon of another
+        owner stays."""
         meta = {"annotations": {CORDONED: "true" if on else None}}
         body = {"metadata": meta, "spec": {"unschedulable": True if on else None}}
         self.client.patch(self.client.path("v1", "Node", "", node), body)
@@ -196,7 +201,7 @@ class Sharing(Use[Wanted]):
             gpu_nodes.evict(self.client, pods, self.args["timeout"], self.say)
             self._await_free(one.name)
         except RdmaError:
-            # Nothing was parted: who comes next may use it.
+            # No MIG device was changed, so other pods may use the node.
             if one.name in self.cordoned:
                 self._cordon(one.name, False)
             raise
@@ -212,14 +217,14 @@ class Sharing(Use[Wanted]):
             time.sleep(POLL)
 
     def _restart_together(self, nodes: set[str]) -> None:
-        """One request for all nodes, instead of two for each, where no other node has such pods."""
+        """One request for all nodes instead of two for each, if no other node has such pods."""
         if not nodes:
             return
         self.readers = self._pods(READERS)
         if self.readers and set(self.readers) <= nodes:
             try:
                 self.client.delete_all(self.client.path("v1", "Pod", self.namespace), READERS)
-            except ClusterError:  # a server ends a request after 60 s: what is left of them goes one by one
+            except ClusterError:  # a server ends a request after 60 s: the remaining pods are deleted one by one
                 old = {one["metadata"]["uid"] for pods in self.readers.values() for one in pods}
                 now = self._pods(READERS)
                 self.readers = {
@@ -229,7 +234,7 @@ class Sharing(Use[Wanted]):
             self.restarted |= nodes
 
     def _restart(self, node: str) -> None:
-        """The device plugin and GPU Feature Discovery read their configuration when they start."""
+        """Deletes the pods of device plugin and GPU Feature Discovery, which read their configuration at start."""
         self.restarted.add(node)
         if self.readers is None:
             self.readers = self._pods(READERS)
@@ -237,7 +242,7 @@ class Sharing(Use[Wanted]):
             self.client.delete(f"{self.client.path('v1', 'Pod', self.namespace)}/{one['metadata']['name']}")
 
     def _pods(self, selector: str) -> dict[str, list[Json]]:
-        """By node; one list for all of them."""
+        """Pods by node, from one list request."""
         found: dict[str, list[Json]] = {}
         for meta, node in self.client.projected(
             self.client.path("v1", "Pod", self.namespace),
@@ -250,7 +255,7 @@ class Sharing(Use[Wanted]):
     # ---- what no node chooses any more -----------------------------------------------------------------------------
 
     def _remove_config(self, wanted: Wanted) -> bool:
-        """Whether something was removed. The policy forgets a ConfigMap before it goes."""
+        """Whether something was removed. The ClusterPolicy's reference to a ConfigMap is removed first."""
         before = len(self.changes)
         if wanted.plan.mig_configs and self.options.mig is not None:
             self._remove_layouts(wanted)
@@ -285,6 +290,8 @@ class Sharing(Use[Wanted]):
     # ---- waiting ---------------------------------------------------------------------------------------------------
 
     def settle(self, wanted: Wanted) -> None:
+        """Waits until every node offers what is expected, uncordons, and removes configurations that no node selects
+        any more."""
         self._await(wanted)
         for node in sorted(self.cordoned):
             self._cordon(node, False)
@@ -292,8 +299,8 @@ class Sharing(Use[Wanted]):
             self._await(wanted)
 
     def _await(self, wanted: Wanted) -> None:
-        """Every node offers what it must. A plugin that is older than the ConfigMap is made anew once: somebody may
-        have edited it. Where this run has put it right, all that are late are; times have whole seconds."""
+        """Restarts device plugins older than the ConfigMap once, because it may have been edited; if this run
+        changed it, those of all late nodes, as timestamps have whole seconds only."""
         again: set[str] = set()
 
         def read() -> dict[str, Status]:
@@ -307,9 +314,9 @@ class Sharing(Use[Wanted]):
         self.await_state(read, remedy=remedy, count=len(wanted.nodes))
 
     def _states(self, wanted: Wanted) -> dict[str, Status]:
-        # What is reverted may be the very label by which the nodes were chosen.
+        # What is reverted may be the label that the selector matches.
         selector = "" if self.absent else self.args["selector"]
-        # While GPU Feature Discovery starts anew its labels are gone.
+        # While GPU Feature Discovery restarts, its labels are missing.
         listed = gpu_nodes.members(self.client, [one.name for one in wanted.nodes], selector, described=False)
         found = {one.name: one for one in listed}
         daemons = self._daemons() if any(one.expected.sharing == "mps" for one in wanted.nodes) else {}
@@ -327,7 +334,7 @@ class Sharing(Use[Wanted]):
                 self._restart(name)
 
     def _daemons(self) -> Mapping[str, Status]:
-        """Node -> its MPS control daemon."""
+        """Node -> status of its MPS control daemon."""
         path = self.client.path("v1", "Pod", self.namespace)
         return dict(
             self.client.projected(
@@ -340,13 +347,14 @@ class Sharing(Use[Wanted]):
     # ---- evidence --------------------------------------------------------------------------------------------------
 
     def proven(self, wanted: Wanted) -> Proven:
+        """Recorded on the ClusterPolicy, for these keys and what the nodes are expected to offer."""
         what = f"sharing {sorted(wanted.mine)} of {self.args['nodes']} {self.args['selector']}"
         state = {one.name: one.expected for one in wanted.nodes}
         return Proven(self.client, gpu_nodes.policy_path(self.client, self.policy), what, state)
 
     def prove(self, wanted: Wanted) -> Json:
-        """On one node of each kind, more pods at once than it has devices: some share one. Pods of one node run side by
-        side, so that each kind costs one start."""
+        """Evidence from one node of each kind: with more pods than devices, some share one; with MPS they must
+        compute concurrently. Raises Unrecoverable or DeadlinePassed if they do not run."""
         proof: Json = {}
         kinds = wanted.one_of_each_kind()
         computing = [one for one in kinds if one.expected.sharing == "mps"]
@@ -364,7 +372,7 @@ class Sharing(Use[Wanted]):
         return proof
 
     def _sleep(self, running: Proof, number: int, one: Member, resource: str, count: int) -> int:
-        """How many pods were started that ask for one of ``resource`` each."""
+        """Starts pods that request one of ``resource`` each, and returns their number."""
         pods = min(count, one.shape.gpu_count + 1, PROOFS)
         short = resource.rpartition("/")[2].replace(".", "-")
         host, allowed = hostname(one.name, one.labels), tolerations(one.taints)
@@ -374,7 +382,7 @@ class Sharing(Use[Wanted]):
         return pods
 
     def _compute(self, one: Member, wanted: Expected) -> Json:
-        """By MPS processes compute at once, which a pod that sleeps does not show."""
+        """Concurrent computing under MPS, which pods that only sleep do not show."""
         ((resource, count),) = wanted.resources.items()
         pods = min(count, one.shape.gpu_count + 1)
         host, allowed = hostname(one.name, one.labels), tolerations(one.taints)

@@ -1,10 +1,10 @@
 # Copyright: gpuops.rdma contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Base of what a task does with GPUs: resolve what is wanted, apply it, wait for it, prove it. PRIVATE.
+"""Base class of the uses of GPUs: resolve the desired state, apply it, wait for it, prove it. PRIVATE.
 
-An action makes one of these and returns its ``run()``. What is wanted is a frozen dataclass that the pure half of the
-package makes of the arguments and of what was read.
+An action creates one and returns its ``run()``. The desired state is a frozen dataclass that module_utils makes of the
+arguments and of what was read.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils._kube.writer import Wr
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._nodes import gpu_nodes
 
 POLL, PER_SECOND = 1.0, 250
-"""Seconds between two readings of few objects, and objects for which a second more is waited."""
+"""Seconds between two reads of few objects, and the number of objects for which a second is added."""
 OPENSHIFT = "/apis/config.openshift.io"
 Wanted = TypeVar("Wanted")
 
 
 class Task(Protocol):
-    """What the Ansible task offers; our action plugins do."""
+    """What a use needs of the Ansible task; our action plugins implement it."""
 
     @property
     def client(self) -> Client: ...
@@ -47,7 +47,7 @@ class Task(Protocol):
 
 
 class Use(Generic[Wanted]):
-    """``title`` begins the progress lines of its wait."""
+    """``title`` is the first word of the wait's progress lines."""
 
     title = ""
 
@@ -61,27 +61,27 @@ class Use(Generic[Wanted]):
     # ---- what a use says -------------------------------------------------------------------------------------------
 
     def resolve(self) -> Wanted:
-        """Reads what is needed, writes nothing, and returns what is wanted. InputError: it cannot be."""
+        """Reads the cluster, without writes, and returns the desired state. Raises InputError if it is not possible."""
         raise NotImplementedError
 
     def apply(self, wanted: Wanted) -> None:
-        """Writes what differs; with ``check_mode`` the server only says what would happen."""
+        """Writes what differs; in check mode as a server-side dry run."""
         raise NotImplementedError
 
     def settle(self, wanted: Wanted) -> None:
-        """Waits until what was applied is in effect."""
+        """Waits until the applied state is in effect. Raises Unrecoverable or DeadlinePassed."""
         raise NotImplementedError
 
     def proven(self, wanted: Wanted) -> Optional[Proven]:
-        """Where a proof of this is noted; None where there is nothing to prove."""
+        """The annotation that records the proof; None where there is nothing to prove."""
         raise NotImplementedError
 
     def prove(self, wanted: Wanted) -> Json:
-        """The evidence that it works. RdmaError: it does not."""
+        """The evidence that it works, for the result. Raises RdmaError if it does not."""
         raise NotImplementedError
 
     def result(self, wanted: Wanted) -> Json:
-        """Keys of the task's result beside changed, changes, diff and proof."""
+        """Keys of the task's result in addition to changed, changes, diff and proof."""
         raise NotImplementedError
 
     # ---- how it is carried out -------------------------------------------------------------------------------------
@@ -114,63 +114,70 @@ class Use(Generic[Wanted]):
 
     @property
     def client(self) -> Client:
+        """The task's connection to the API server."""
         return self.task.client
 
     @property
     def check_mode(self) -> bool:
+        """Whether the task runs in check mode."""
         return self.task.check_mode
 
     @property
     def diff_mode(self) -> bool:
+        """Whether the task's result must contain diffs."""
         return self.task.diff_mode
 
     @property
     def writer(self) -> Writer:
+        """A Writer with the task's check mode and progress output."""
         return Writer(self.client, self.check_mode, self.say)
 
     def say(self, line: str) -> None:
+        """Prints a progress line."""
         self.task.progress(line)
 
     def note(self, line: str) -> None:
-        """Shown now, and among the notes of the result."""
+        """Prints the line and adds it to the notes of the result."""
         self.notes.append(line)
         self.say(line)
 
     def record(self, change: Optional[Json]) -> None:
-        """Keeps a change, ``{what, diff}``; None is none."""
+        """Keeps a change, ``{what, diff}``, for the result; None is ignored."""
         if change:
             self.changes.append(change)
 
     def patch_node(self, name: str, body: Json, before: Any, after: Any) -> None:
-        """A merge patch of a node, recorded as a change from ``before`` to ``after``."""
+        """Applies a merge patch to a node and records it as a change from ``before`` to ``after``."""
         self.client.patch(self.client.path("v1", "Node", "", name), body, dry_run=self.check_mode)
         self.record(gpu_nodes.change(f"Node {name}", before, after))
 
     def on_openshift(self) -> bool:
+        """Whether the cluster is OpenShift."""
         return self.client.find(OPENSHIFT) is not None
 
     # ---- the ClusterPolicy -----------------------------------------------------------------------------------------
 
     def policy_note(self, key: str) -> Any:
-        """What an annotation of the ClusterPolicy says, from JSON; None without it."""
+        """The JSON value of an annotation of the ClusterPolicy; None without it."""
         text = (self.policy["metadata"].get("annotations") or {}).get(key)
         return json.loads(text) if text else None
 
     def patch_policy(self, spec: Json, note: Optional[Json] = None) -> bool:
-        """Whether the ClusterPolicy did not say ``spec`` yet. ``note``: annotations that go with a change only."""
+        """Merges ``spec`` into the ClusterPolicy; whether that changed it. ``note``: annotations that are written
+        with a change only."""
         change = gpu_nodes.patch_policy(self.client, self.policy, spec, self.check_mode, note)
         self.record(change)
         return change is not None
 
     def set_part(self, spec: Json, key: str) -> None:
-        """Writes one part of the ClusterPolicy; the annotation ``key`` keeps what it said before our first change."""
+        """Writes one section of the ClusterPolicy; the annotation ``key`` keeps its values before our first change."""
         ((part, wanted),) = spec.items()
         live = self.policy["spec"].get(part) or {}
         before = json.dumps({name: live.get(name) for name in wanted}, sort_keys=True)
         self.patch_policy(spec, None if self.policy_note(key) is not None else {key: before})
 
     def restore_part(self, part: str, key: str) -> None:
-        """Puts back what ``set_part`` noted, and removes the note."""
+        """Restores what ``set_part`` recorded, and removes the annotation."""
         before = self.policy_note(key)
         if not before:
             return
@@ -191,7 +198,8 @@ class Use(Generic[Wanted]):
         timeout: float = 0.0,
         count: int = 0,
     ) -> None:
-        """Until all is ready; ``count`` objects are read each time. Unrecoverable or DeadlinePassed otherwise."""
+        """Waits until all statuses are ready. ``count``: objects that each read fetches. ``timeout`` in seconds, 0 =
+        the task's. Raises Unrecoverable or DeadlinePassed."""
         wait.await_state(
             read,
             wait_change=lambda seconds: time.sleep(min(seconds, POLL + count / PER_SECOND)),
@@ -206,7 +214,7 @@ class Use(Generic[Wanted]):
     def ask(
         self, namespace: str, asks: Mapping[str, Ask], *, image: str, secrets: Sequence[str], title: str
     ) -> dict[str, list[Json]]:
-        """The answers to requests that pods in ``namespace`` make; {} where nothing is asked."""
+        """Sends requests from pods in ``namespace`` and returns their answers by name; {} without requests."""
         if not asks:
             return {}
         return requests.ask(
@@ -222,7 +230,8 @@ class Use(Generic[Wanted]):
         )
 
     def free_of_pods(self, nodes: Sequence[str], refusal: str) -> dict[str, list[str]]:
-        """Node -> pods that hold its GPUs. InputError unless ``drain``; ``refusal`` has {nodes} and {use}."""
+        """Node -> pods that use its GPUs. Raises InputError if there are any, unless ``drain``; ``refusal`` has
+        {nodes} and {use}."""
         found = gpu_nodes.gpu_pods(self.client, nodes) if nodes else {}
         if found and not self.args["drain"]:
             node, pods = next(iter(sorted(found.items())))
@@ -239,10 +248,10 @@ def in_words(findings: Sequence[Finding]) -> str:
 
 
 def url_host(address: str) -> str:
-    """An IP address as URLs write it."""
+    """The host part of a URL: an IPv6 address in brackets."""
     return f"[{address}]" if ":" in address else address
 
 
 def pod_ip(pod: Json) -> str:
-    """ "" before it has one."""
+    """The pod's IP; "" before it has one."""
     return str((pod.get("status") or {}).get("podIP") or "")

@@ -1,7 +1,7 @@
 # Copyright: gpuops.rdma contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""vGPU guests: machines, guest driver and licence, or the ClusterPolicy's driver as it was. PRIVATE."""
+"""vGPU guests: machines, guest driver and licence, or reverted to the earlier driver. PRIVATE."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ CRD = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/clusterpolicies.n
 CLUSTER_VERSION = "/apis/config.openshift.io/v1/clusterversions/version"
 EXPORTER = "app=nvidia-dcgm-exporter"
 DRIVERS = "app.kubernetes.io/component=nvidia-driver"
-"""Pods of the driver: of the ClusterPolicy's DaemonSet, or of an NVIDIADriver's."""
+"""Selects the driver's pods, of the ClusterPolicy's DaemonSet or of an NVIDIADriver's."""
 AGAIN = 5.0
-"""Seconds between two readings of the nodes' licences."""
+"""Seconds between two reads of the nodes' licence metrics."""
 BUSY = "Cannot change the driver or licence of {nodes}: their GPUs are {use}. End these pods, or set drain."
 BUSY_MACHINES = (
     "Cannot remove the MachineSets of the vGPU profiles: GPUs of {nodes} are {use}, and the machines would go with "
@@ -39,7 +39,7 @@ BUSY_MACHINES = (
 
 
 class VGpu(Use[Setup]):
-    """The nodes of new MachineSets come while it is applied: what is wanted of them is resolved then."""
+    """The nodes of new MachineSets appear while it is applied, so ``wanted`` is resolved only then."""
 
     title = "vgpu"
 
@@ -51,6 +51,8 @@ class VGpu(Use[Setup]):
     # ---- what is to be ---------------------------------------------------------------------------------------------
 
     def resolve(self) -> Setup:
+        """What is known before the nodes are. Raises InputError for a wrong licence, driver or profile, or if other
+        GPU nodes would get the guest driver."""
         args = self.args
         self.namespace = gpu_nodes.operator_namespace(self.client, bool(args["profiles"]))
         self.policy = gpu_nodes.policy(self.client)
@@ -70,7 +72,7 @@ class VGpu(Use[Setup]):
         return str((found[0]["metadata"].get("labels") or {}).get("app.kubernetes.io/version", "")) if found else ""
 
     def _check_first(self, by_crd: bool) -> None:
-        """What would leave new machines without a driver is refused before they are made."""
+        """Refuses what would leave new machines without a driver, before they are created."""
         driver = vgpu.driver(self.args["driver"], [])
         faults = vgpu.pull_secret_faults(driver, {name: self._secret_type(name) for name in driver.pull_secrets})
         if not by_crd:
@@ -102,7 +104,7 @@ class VGpu(Use[Setup]):
             obj = vgpu.copied(base, profile)
             live = self.client.find(self.client.path_of(obj))
             if live is not None and "replicas" not in profile:
-                obj["spec"]["replicas"] = (live.get("spec") or {}).get("replicas", 0)  # an autoscaler's, it may be
+                obj["spec"]["replicas"] = (live.get("spec") or {}).get("replicas", 0)  # may be set by an autoscaler
             found.append(obj)
         return found
 
@@ -127,6 +129,7 @@ class VGpu(Use[Setup]):
         return self.client.projected("/api/v1/nodes", read, label_selector=selector)
 
     def result(self, wanted: Setup) -> Json:
+        """Number of nodes, the driver's images, kind of the licence object and notes."""
         return {
             "count": len(self.wanted.nodes) if self.wanted else 0,
             "images": list(self.wanted.driver.tags) if self.wanted else [],
@@ -137,6 +140,8 @@ class VGpu(Use[Setup]):
     # ---- writing ---------------------------------------------------------------------------------------------------
 
     def apply(self, wanted: Setup) -> None:
+        """Applies MachineSets, licence and driver, and restarts drivers with another digest; or reverts all of them.
+        Raises RdmaError if the licence server cannot be reached."""
         if self.absent:
             self._revert()
             return
@@ -156,7 +161,7 @@ class VGpu(Use[Setup]):
             self._restart(one, placed.digest, busy.get(one.name, []), drivers.get(one.name, []))
 
     def _await_machines(self) -> None:
-        """As many nodes as the MachineSets of the profiles are to have."""
+        """Waits for as many nodes as the MachineSets of the profiles have replicas."""
         sets = [gpu_nodes.machine_set(self.client, one["name"])[1] for one in self.args["profiles"]]
         wanted = sum(int((one.get("spec") or {}).get("replicas") or 0) for one in sets)
 
@@ -170,7 +175,7 @@ class VGpu(Use[Setup]):
         self.await_state(read, title="vGPU nodes", remedy=remedy)
 
     def _reach(self, nodes: Sequence[Node]) -> None:
-        """The licence server answers on its port from every node, through the proxy if there is one."""
+        """Checks that the licence server accepts connections from every node, through the proxy if there is one."""
         given = self.args["license"]
         targets = vgpu.licence_servers(given)
         proxy = {"proxy": f"{given['proxy']}:{given['proxy_port']}"} if given["proxy"] else {}
@@ -204,7 +209,7 @@ class VGpu(Use[Setup]):
             self.set_part(vgpu.policy_spec(wanted.driver, name, setup.as_secret), DRIVER_BEFORE_VGPU)
 
     def _restart(self, one: Node, digest: str, busy: list[str], drivers: list[Json]) -> None:
-        """gridd and the driver read their files when they start. The label is for an NVIDIADriver."""
+        """gridd and the driver read their files at start. The label is for an NVIDIADriver."""
         if not self.check_mode:
             gpu_nodes.evict(self.client, busy, self.args["timeout"], self.say)
             for found in drivers:
@@ -214,7 +219,7 @@ class VGpu(Use[Setup]):
         self.patch_node(one.name, body, before, {"label": "true", "config": digest})
 
     def _pods(self, selector: str) -> dict[str, list[Json]]:
-        """By node, without those that end."""
+        """Pods by node, without terminating ones."""
         found: dict[str, list[Json]] = {}
         path = self.client.path("v1", "Pod", self.namespace)
         for pod in self.client.list(path, label_selector=selector):
@@ -229,8 +234,8 @@ class VGpu(Use[Setup]):
             self.client.delete(self.client.path("v1", "Pod", self.namespace, meta["name"]))
 
     def _revert(self) -> None:
-        """What we made, and the ClusterPolicy's driver as it was. The machines of our MachineSets go with them, unless
-        pods still use their GPUs."""
+        """Deletes what we created and restores the ClusterPolicy's driver. Machines are deleted with their
+        MachineSets, unless pods still use their GPUs."""
         every = self._all()
         self.free_of_pods([one.name for one in vgpu.of_profiles(self.args, every)], BUSY_MACHINES)
         version, kind = gpu_nodes.MACHINE_SET
@@ -252,7 +257,7 @@ class VGpu(Use[Setup]):
     # ---- evidence --------------------------------------------------------------------------------------------------
 
     def settle(self, _wanted: Setup) -> None:
-        """The driver's pod is Ready on every node, and the node offers its one GPU."""
+        """Waits until the driver's pod is Ready on every node, and the node offers its GPU."""
         wanted = self.wanted
         if wanted is None or not wanted.nodes:
             return
@@ -264,7 +269,7 @@ class VGpu(Use[Setup]):
         drivers = self._pods(DRIVERS)
         for one in wanted.nodes:
             if vgpu.of_another(drivers.get(one.name, []), wanted.image):
-                # Its DaemonSet changes pods only when they are deleted, and may have made this one before it changed.
+                # Its DaemonSet has updateStrategy OnDelete, and may have created this pod before it was changed.
                 self._end(drivers[one.name][0])
         return {
             f"nodes/{one.name}": vgpu.state(drivers.get(one.name, []), live.get(one.name, 0), wanted.image)
@@ -272,13 +277,15 @@ class VGpu(Use[Setup]):
         }
 
     def proven(self, _wanted: Setup) -> Optional[Proven]:
+        """Recorded on the ClusterPolicy, for the digest of each node; None if no node was resolved."""
         if self.wanted is None:
             return None
         state = {one.name: self.wanted.digest for one in self.wanted.nodes}
         return Proven(self.client, gpu_nodes.policy_path(self.client, self.policy), "vgpu", state)
 
     def prove(self, _wanted: Setup) -> Json:
-        """By the licence metric of each node's exporter. A licence comes a while after the driver: asked again."""
+        """Evidence from the licence metric of each node's exporter, repeated because licensing takes a while after
+        the driver's start. Raises RdmaError after the timeout."""
         nodes = self.wanted.nodes if self.wanted else ()
         if not nodes:
             return {}
@@ -310,7 +317,7 @@ def _has_gpu(one: Node) -> bool:
 
 
 def _hidden(change: Optional[Json]) -> Optional[Json]:
-    """A ConfigMap's content is no secret to diffs; this one's is."""
+    """Diffs do not mask the content of a ConfigMap, but this one holds the token."""
     if change is None:
         return None
     shown = dict(change["diff"])

@@ -31,7 +31,7 @@ def statuses(
     judge: Callable[[Optional[Json]], Status],
     project: Callable[[Json], Json],
 ) -> Statuses:
-    """One status per name."""
+    """Name -> status, from one watched object per name."""
     stores = {
         name: watcher.store(path, project, field_selector=f"metadata.name={name}") for name in names
     }  # all are started before the first is read
@@ -39,16 +39,18 @@ def statuses(
 
 
 def crds(watcher: Watcher, names: Sequence[str]) -> Statuses:
+    """Name -> status of these CustomResourceDefinitions."""
     return statuses(watcher, CRDS, names, readiness.crd, small)
 
 
 def deployments(watcher: Watcher, namespace: str, names: Sequence[str]) -> Statuses:
+    """Name -> status of these Deployments."""
     path = watcher.client.path("apps/v1", "Deployment", namespace)
     return statuses(watcher, path, names, readiness.deployment, rollout.workload)
 
 
 def daemonsets(watcher: Watcher, namespace: str, names: Sequence[str], allow_zero: bool = False) -> Statuses:
-    """``allow_zero``: one that no node is meant for is ready."""
+    """Name -> status of these DaemonSets. ``allow_zero``: one that no node matches counts as ready."""
     path = watcher.client.path("apps/v1", "DaemonSet", namespace)
     found = statuses(watcher, path, names, lambda obj: readiness.daemonset(obj, allow_zero), rollout.workload)
     return {name: explained(watcher, status, namespace, name) for name, status in found.items()}

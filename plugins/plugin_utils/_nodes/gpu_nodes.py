@@ -122,7 +122,7 @@ MACHINE_SET, MACHINES = ("machine.openshift.io/v1beta1", "MachineSet"), "openshi
 
 
 def machine_set(client: Client, name: str) -> tuple[str, Json]:
-    """(its path, the object)"""
+    """(path, object) of a MachineSet. Raises InputError if it does not exist."""
     try:
         path = client.path(*MACHINE_SET, MACHINES, name)
         return path, client.get(path)
@@ -133,12 +133,13 @@ def machine_set(client: Client, name: str) -> tuple[str, Json]:
 
 
 def daemonsets(client: Client, labels: str = "") -> list[Json]:
+    """The DaemonSets of all namespaces with these labels."""
     return client.list(client.path("apps/v1", "DaemonSet"), label_selector=labels)
 
 
 def operator_namespace(client: Client, before_nodes: bool = False) -> str:
-    """Where the GPU Operator's device plugin runs. ``before_nodes``: also of an operator that has made no DaemonSet
-    yet, as there is no GPU node."""
+    """Namespace of the GPU Operator's device plugin. ``before_nodes``: also of an operator without DaemonSets, as
+    there is no GPU node yet. Raises NotYet without one."""
     found = daemonsets(client, f"app={PLUGIN}")
     if not found and before_nodes:
         found = client.list(client.path("apps/v1", "Deployment"), field_selector=f"metadata.name={OPERATOR}")
@@ -151,7 +152,7 @@ def operator_namespace(client: Client, before_nodes: bool = False) -> str:
 
 
 def policy(client: Client) -> Json:
-    """The ClusterPolicy in charge: the operator ignores all but the oldest."""
+    """The ClusterPolicy in effect: the operator ignores all but the oldest. Raises NotYet without one."""
     try:
         found = client.list(client.path(*POLICY))
     except NotFound:
@@ -162,13 +163,15 @@ def policy(client: Client) -> Json:
 
 
 def policy_path(client: Client, found: Json) -> str:
+    """Path of this ClusterPolicy."""
     return client.path(*POLICY, "", found["metadata"]["name"])
 
 
 def patch_policy(
     client: Client, found: Json, spec: Json, dry_run: bool, annotations: Optional[Json] = None
 ) -> Optional[Json]:
-    """A change as {what, diff}; None when nothing differs. ``annotations`` are written with a change only."""
+    """Merges ``spec`` into the ClusterPolicy ``found`` and returns the change as {what, diff}; None if nothing
+    differs. ``annotations`` are written with a change only."""
     changed = _lacking(spec, found.get("spec") or {})
     if not changed:
         return None
@@ -179,6 +182,7 @@ def patch_policy(
 
 
 def change(name: str, before: Any, after: Any) -> Json:
+    """An update as {what, diff}."""
     diff = {"before_header": name, "after_header": name, "before": before, "after": after}
     return {"what": f"update {name}", "diff": diff}
 
@@ -196,7 +200,7 @@ def _lacking(wanted: Mapping[str, Any], live: Mapping[str, Any]) -> Json:
 
 
 def put_back(before: Any, live: Any) -> Any:
-    """The merge patch that makes ``live`` what it was ``before``: later keys are removed."""
+    """The merge patch that restores ``before`` from ``live``: keys added since are removed."""
     if not isinstance(before, Mapping) or not isinstance(live, Mapping):
         return before
     gone = {key: None for key in live if key not in before}
@@ -211,7 +215,7 @@ def _same_keys(wanted: Mapping[str, Any], live: Mapping[str, Any]) -> Json:
 
 
 def gpu_pods(client: Client, nodes: Iterable[str]) -> dict[str, list[str]]:
-    """Node -> paths of living pods that hold GPUs there."""
+    """Node -> ``namespace/name`` of running and pending pods that request GPUs there."""
     wanted = set(nodes)
     found: dict[str, list[str]] = {}
 
@@ -230,8 +234,9 @@ def gpu_pods(client: Client, nodes: Iterable[str]) -> dict[str, list[str]]:
 
 
 def evict(client: Client, pods: Iterable[str], timeout: float, say: Say) -> None:
-    """Pods by path, as gpu_pods gives them, by the eviction API: one that its PodDisruptionBudget holds is asked for
-    again until ``timeout``, for all of them. RdmaError names the budget then. It does not wait until they are gone."""
+    """Evicts pods, given as ``namespace/name``. An eviction that a PodDisruptionBudget refuses is retried until
+    ``timeout`` seconds have passed for all of them; then RdmaError names the budget. Does not wait until the pods
+    have ended."""
     deadline, told = time.monotonic() + timeout, False
     for pod in pods:
         namespace, _sep, name = pod.partition("/")
@@ -252,7 +257,7 @@ def evict(client: Client, pods: Iterable[str], timeout: float, say: Say) -> None
 
 
 def _budget(busy: Busy) -> str:
-    """The server's own words of the budget."""
+    """The server's text about the budget."""
     return str(busy).partition("eviction: ")[2].partition(" (HTTP")[0]
 
 
@@ -261,4 +266,5 @@ def _limits(container: Json) -> Json:
 
 
 def told(names: Sequence[str], count: int = 5) -> str:
+    """The first ``count`` names, and how many are omitted."""
     return listed(names, count)

@@ -1,7 +1,7 @@
 # Copyright: gpuops.rdma contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""OpenShift's machines and autoscaler for actions: what a pool becomes, and what the cluster has. PRIVATE."""
+"""OpenShift's machines and autoscaler for actions: objects of a pool, and reads of the cluster. PRIVATE."""
 
 from __future__ import annotations
 
@@ -31,6 +31,7 @@ CRD = "clusterautoscalers.autoscaling.openshift.io"
 
 
 def tables() -> Tables:
+    """The tables of files/autoscaler.yml."""
     return autoscaler.tables(files.load(files.FILES / "autoscaler.yml"))
 
 
@@ -38,7 +39,8 @@ def tables() -> Tables:
 
 
 def advertised(pool: Json) -> tuple[Expected, str]:
-    """What a node of the pool will offer, and how it says so: by its shape, or by gpus and gpu_id."""
+    """(what a node of the pool will offer, PCI id of its GPU): from its shape, or from the options gpus and gpu_id.
+    Raises InputError without either."""
     if pool["shape"]:
         shape = files.shapes().get(pool["shape"])
         if shape is None or not shape.gpu_count:
@@ -57,7 +59,8 @@ def advertised(pool: Json) -> tuple[Expected, str]:
 
 
 def capacity(table: Tables, pool: Json, cpu: int, memory_mib: int) -> tuple[dict[str, str], Expected]:
-    """Annotations of the pool's MachineSet: {} for one that keeps a node and offers nothing that can be simulated."""
+    """(annotations of the pool's MachineSet, what a node offers): no annotations for a pool that keeps a node and
+    offers nothing that can be simulated. Raises InputError for one that cannot grow from zero."""
     expected, _gpu_id = advertised(pool)
     count = expected.resources.get(autoscaler.GPU)
     if count is None and pool["min_replicas"] > 0:
@@ -68,7 +71,7 @@ def capacity(table: Tables, pool: Json, cpu: int, memory_mib: int) -> tuple[dict
 
 
 def grows(table: Tables, machine_set: Json, pool: Json, version: str, provider: str) -> Json:
-    """What that version does when one pod asks for one GPU and tolerates the pool's taints."""
+    """The prediction of that version for one pod that requests one GPU and tolerates the pool's taints."""
     sizes = {autoscaler.MIN_SIZE: str(pool["min_replicas"]), autoscaler.MAX_SIZE: str(pool["max_replicas"])}
     notes = {**(machine_set["metadata"].get("annotations") or {}), **sizes}
     whole = {**machine_set, "metadata": {**machine_set["metadata"], "annotations": notes}}
@@ -79,13 +82,15 @@ def grows(table: Tables, machine_set: Json, pool: Json, version: str, provider: 
 
 
 def taints(pool: Json, present: Sequence[Json] = ()) -> list[Json]:
+    """``present`` taints with those of the pool added. Raises InputError for a malformed one."""
     return pod_gpu.with_taints(list(present), pod_gpu.taints(pool["taints"]))
 
 
 def cluster_objects(
     table: Tables, args: Json, fields: Optional[Iterable[str]], rollout_s: float, boot_s: float
 ) -> list[Json]:
-    """The ClusterAutoscaler and the Priority expander's ConfigMap; [] where none is asked for."""
+    """The ClusterAutoscaler and the Priority expander's ConfigMap; [] if the task does not request them. Raises
+    InputError with all faults."""
     if args["cluster"] is None or (not args["cluster"] and fields is None):
         return []
     made = autoscaler.cluster_autoscaler(table, args["cluster"], crd_fields=fields, rollout_s=rollout_s, boot_s=boot_s)
@@ -94,7 +99,7 @@ def cluster_objects(
 
 
 def removable(cluster: bool) -> list[Json]:
-    """Names of what cluster_objects() makes."""
+    """The objects of cluster_objects() to delete, by name only; [] unless ``cluster``."""
     version, kind = CLUSTER_AUTOSCALERS
     config = {"name": autoscaler.EXPANDER_CONFIG, "namespace": NAMESPACE}
     found: list[Json] = [
@@ -105,7 +110,7 @@ def removable(cluster: bool) -> list[Json]:
 
 
 def machine_autoscalers(pools: Sequence[Json], types: Sequence[str]) -> list[Json]:
-    """One per pool, named like its MachineSet."""
+    """One per pool, named like its MachineSet. Raises InputError for a wrong size or accelerator."""
     for pool in pools:
         refuse_type(pool, types)
     return [
@@ -115,6 +120,7 @@ def machine_autoscalers(pools: Sequence[Json], types: Sequence[str]) -> list[Jso
 
 
 def refuse_type(pool: Json, types: Sequence[str]) -> None:
+    """Raises InputError if ``types`` of resourceLimits.gpus lack the pool's accelerator."""
     if types and pool["accelerator"] and pool["accelerator"] not in types:
         raise InputError(
             f"MachineSet {pool['machine_set']} has the accelerator {pool['accelerator']}, and resourceLimits.gpus has "
@@ -123,13 +129,13 @@ def refuse_type(pool: Json, types: Sequence[str]) -> None:
 
 
 def gpu_types(spec: Mapping[str, Any]) -> list[str]:
-    """Of a ClusterAutoscaler's spec."""
+    """The GPU types in a ClusterAutoscaler's spec."""
     limits = spec.get("resourceLimits") if isinstance(spec.get("resourceLimits"), Mapping) else {}
     return [str(one["type"]) for one in (limits or {}).get("gpus") or [] if isinstance(one, Mapping) and "type" in one]
 
 
 def refuse(findings: Iterable[Finding]) -> None:
-    """InputError with all of them."""
+    """Raises InputError with all errors among the findings."""
     found = [one for one in findings if one.severity == "error"]
     if found:
         raise InputError("; ".join(f"{one.subject}: {one.found}{_hint(one)}" for one in found) + ".")
@@ -144,7 +150,7 @@ def _hint(one: Finding) -> str:
 
 
 def listed(client: Client, kind: tuple[str, str], namespace: str = NAMESPACE, labels: str = "") -> list[Json]:
-    """[] where the cluster does not know the kind."""
+    """Objects of a kind; [] where the cluster does not have the kind."""
     try:
         return client.list(client.path(*kind, namespace), label_selector=labels)
     except NotFound:
@@ -152,7 +158,7 @@ def listed(client: Client, kind: tuple[str, str], namespace: str = NAMESPACE, la
 
 
 def machine_sets(client: Client) -> dict[str, Json]:
-    """By name. InputError on a cluster without the Machine API."""
+    """MachineSets by name. Raises InputError on a cluster without the Machine API."""
     try:
         return {one["metadata"]["name"]: one for one in client.list(client.path(*MACHINE_SETS, NAMESPACE))}
     except NotFound:
@@ -163,11 +169,12 @@ def machine_sets(client: Client) -> dict[str, Json]:
 
 
 def machines(client: Client, name: str) -> list[Json]:
-    """Of one set."""
+    """The Machines of one MachineSet."""
     return listed(client, MACHINES, labels=f"{openshift_machine_set.OWN_LABEL}={name}")
 
 
 def cluster_autoscaler(client: Client) -> Optional[Json]:
+    """The cluster's ClusterAutoscaler; None without one."""
     try:
         return client.find(client.path(*CLUSTER_AUTOSCALERS, "", "default"))
     except NotFound:
@@ -175,7 +182,7 @@ def cluster_autoscaler(client: Client) -> Optional[Json]:
 
 
 def version(client: Client) -> str:
-    """Of OpenShift, "" where nothing tells it."""
+    """OpenShift's version; "" where it is unknown."""
     try:
         found = client.find(client.path(*CLUSTER_VERSIONS, "", "version")) or {}
     except NotFound:
@@ -185,7 +192,7 @@ def version(client: Client) -> str:
 
 
 def crd_fields(client: Client) -> list[str]:
-    """InputError where there is no such kind."""
+    """Paths of spec in the cluster's ClusterAutoscaler CRD. Raises InputError without that CRD."""
     crd = client.find(client.path("apiextensions.k8s.io/v1", "CustomResourceDefinition", "", CRD))
     if crd is None:
         raise InputError("This cluster has no ClusterAutoscaler (autoscaling.openshift.io/v1): it is OpenShift's.")
@@ -193,7 +200,7 @@ def crd_fields(client: Client) -> list[str]:
 
 
 def node_sizes(client: Client, name: str) -> tuple[int, int]:
-    """(CPUs, MiB of memory) of a node of the set; 0 where none is there."""
+    """(CPUs, MiB of memory) of a node of the set; (0, 0) if it has none."""
     for one in machines(client, name):
         node = ((one.get("status") or {}).get("nodeRef") or {}).get("name")
         found = client.find(client.path("v1", "Node", "", node)) if node else None

@@ -1,7 +1,7 @@
 # Copyright: gpuops.rdma contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Which rows stand in a cluster, read from what the roles noted there. PRIVATE to the collection."""
+"""Which uses of GPUs are set up in a cluster, from the roles' annotations and labels. PRIVATE to the collection."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils._nodes import gpu_node
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._openshift import autoscaling
 
 KEPT = (gpu_sharing.CONFIG_LABEL, gpu_sharing.MIG_LABEL, VERDICT_LABEL)
-"""Labels of nodes that count."""
+"""Labels that are kept of each node."""
 DRIVER = ("nvidia.com/v1alpha1", "NVIDIADriver")
 
 
 def look(client: Client) -> Standing:
-    """Of nodes only labels and notes are kept: one list, page by page."""
+    """What is set up. Of nodes only a few labels and annotations are kept, from one paged list."""
     policy = _policy(client)
     nodes = client.projected(client.path("v1", "Node"), _node)
     every = autoscaling.listed(client, autoscaling.MACHINE_SETS)
@@ -109,7 +109,7 @@ def _name(obj: Optional[Json]) -> str:
 
 
 def _named(policy: Optional[Json], part: str, maps: dict[str, Json]) -> Optional[Json]:
-    """The ConfigMap of ours that this part of the policy names."""
+    """Our ConfigMap that this section of the policy names."""
     spec = ((policy or {}).get("spec") or {}).get(part) or {}
     return maps.get(str((spec.get("config") or {}).get("name") or ""))
 
@@ -137,7 +137,7 @@ def _of(nodes: list[Json], gpu: bool) -> list[Optional[str]]:
 
 
 def _taints(texts: Iterable[Optional[str]]) -> list[str]:
-    """Each key and effect once, as inputs write them."""
+    """Each key and effect once, in the form of the inputs."""
     found: dict[tuple[Any, Any], str] = {}
     for text in filter(None, texts):
         for one in tolerations.read(text):

@@ -12,8 +12,6 @@ from __future__ import annotations
 
 from typing import Any, Callable, Dict  # noqa: UP035 (at run time, for Python 3.8)
 
-from ansible_collections.gpuops.rdma.plugins.module_utils._common import versions
-
 Json = Dict[str, Any]  # noqa: UP006
 
 MODULE = "nvidia-peermem"
@@ -77,7 +75,8 @@ def _refusal(document: Json) -> tuple[str, str]:
 
 def _cannot(document: Json, driver: Json, peermem: Json) -> tuple[str, str]:
     version = str(driver.get("version") or "")
-    if versions.older(version, FIRST_DRIVER):
+    major = version.partition(".")[0]  # not by _common/versions.py: this file ships to hosts as a script
+    if major.isdigit() and int(major) < FIRST_DRIVER:
         return f"driver {version} has no nvidia_peermem", f"install a driver of R{FIRST_DRIVER} or newer"
     if document["gpudirect"].get("nv_peer_mem"):
         return "the legacy nv_peer_mem is loaded; both register the same memory", "remove the package nv_peer_mem"

@@ -45,7 +45,7 @@ def _kinds(faults: list[tuple[str, str, str]]) -> str:
 
 
 def told(node: dict[str, Any]) -> str:
-    return " ".join(f"{item['found']} {item['remedy']}" for item in node["findings"])
+    return " ".join(f"{item['found']} {item.get('also')} {item['remedy']}" for item in node["findings"])
 
 
 def check(played: Any, node: str, words: list[str]) -> None:

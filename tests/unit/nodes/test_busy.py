@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Namespaces, Node, Plan, Resources
 from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import job
 from ansible_collections.gpuops.rdma.plugins.module_utils._nodes import busy as nodes_busy
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._nccl.busy_wait import Look
@@ -90,7 +91,7 @@ class Client:
         return [read(obj) for obj in self.pods]
 
 
-PLAN = {"namespaces": {"job": "jobs"}, "resources": {"gpu": GPU, "vf": VF}, "nodes": [{"name": "a"}]}
+PLAN = Plan(namespaces=Namespaces(job="jobs"), resources=Resources(gpu=GPU, vf=VF), nodes=(Node("a", "x"),))
 
 
 def test_only_this_tests_own_leftovers_do_not_count() -> None:

@@ -1,7 +1,7 @@
 # Copyright: gpuops.rdma contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What a plan is made of: the user's options, and what the cluster and the data files say. PRIVATE."""
+"""The input of a plan: the user's options, the cluster's state and the data files. PRIVATE."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Options:
 
     @classmethod
     def of(cls, args: Mapping[str, Any]) -> Options:
-        """From the arguments of the action, checked by its spec."""
+        """The options from the action's arguments, which its spec has checked."""
         given = {field.name: args[field.name] for field in fields(cls)}
         for name, value in given.items():
             if isinstance(value, list):
@@ -64,7 +64,7 @@ class Options:
         return cls(**{**given, "report_keep": ReportKeep(**(given["report_keep"] or {}))})
 
     def values(self, operator: str) -> Any:
-        """The user's chart values of an operator, in any form that ``releases.as_values`` takes."""
+        """The user's chart values of an operator, in any form that ``releases.as_values`` accepts."""
         return {"gpu_operator": self.gpu_operator_values, "network_operator": self.network_operator_values}.get(
             operator
         )

@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """What a plan will do, as rules for SelfSubjectAccessReview. PRIVATE to the collection.
 
-Rights on our own objects follow from the objects of the plan; what Helm and the stages do besides stands here.
+Rights on our own objects follow from the objects of the plan; the rights of Helm and the stages are listed here.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ CLUSTER_KINDS = (
 
 
 def rules(plan: Plan, kinds: Mapping[tuple[str, str], tuple[str, bool]]) -> list[Permission]:
-    """Of a whole plan (with releases and objects), each once.
+    """The permissions that a complete plan needs (with releases and objects), without duplicates.
 
     ``kinds``: (apiVersion, kind) -> (resource, whether it is namespaced).
     """
@@ -45,7 +45,7 @@ def rules(plan: Plan, kinds: Mapping[tuple[str, str], tuple[str, bool]]) -> list
 
 
 def reading(plan: Plan, keeps: bool) -> list[Permission]:
-    """Of the plan's permissions, those to look; with ``keeps`` also those to keep the report where that was asked."""
+    """The plan's read permissions; with ``keeps`` also those for storing the report."""
     kept = _once(_kept(plan)) if keeps else []
     return [rule for rule in plan.permissions if rule.verb in ("get", "list", "watch") or rule in kept]
 
@@ -150,7 +150,7 @@ def _objects(plan: Plan, kinds: Mapping[tuple[str, str], tuple[str, bool]]) -> I
 
 
 def _granted(role: Json, namespace: str) -> Iterator[Rule]:
-    """Nobody may grant what he lacks: the API server refuses such a Role."""
+    """The API server refuses a Role that grants rights which its creator lacks."""
     for rule in role["rules"]:
         for group in rule["apiGroups"]:
             for resource in rule["resources"]:
@@ -158,7 +158,7 @@ def _granted(role: Json, namespace: str) -> Iterator[Rule]:
 
 
 def _olm(plan: Plan) -> Iterator[Rule]:
-    """OLM installs with rights of its own; what it is told, and what it makes, is written and read here."""
+    """OLM installs with its own rights; the run only writes OLM's objects and reads what it creates."""
     group = "operators.coreos.com"
     for wants in plan.olm.values():
         yield APPLY, "", "namespaces", ""

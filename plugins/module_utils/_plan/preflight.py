@@ -1,10 +1,10 @@
 # Copyright: gpuops.rdma contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What can be known before anything is changed: one list of findings. PRIVATE to the collection.
+"""All findings that are possible before the first change, in one list. PRIVATE to the collection.
 
 Every check is a function ``(Look) -> findings`` in CHECKS; ``check`` runs them all and drops the ids to ignore.
-An id that no check has is refused, so that a misspelt one cannot switch a check off unseen.
+An unknown id is refused: a mistyped one would be ignored silently.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._operators.gpudirect i
 
 Network = Union[ipaddress.IPv4Network, ipaddress.IPv6Network]
 
-# What the controllers of both operators, of nv-ipam and of a batch system ask for together: small, but not nothing.
+# Total requests of the controllers of both operators, nv-ipam and a batch system.
 CONTROLLER_CPU = 1.0
 CONTROLLER_MEMORY = 2 * 1024**3
 
@@ -53,7 +53,7 @@ REGION_KEYS = {"phx": "us-phoenix-1", "iad": "us-ashburn-1", "fra": "eu-frankfur
 
 @dataclass(frozen=True)
 class Look:
-    """Everything that a check may look at."""
+    """Everything that a check may read."""
 
     plan: Plan
     survey: Json
@@ -63,13 +63,13 @@ class Look:
     denied: Sequence[str] = ()
     """Permissions that this user lacks, see _permissions.texts."""
     helm: Sequence[Finding] = ()
-    """What is wrong with the Helm of this machine."""
+    """Findings about Helm on the control node."""
     wanted_crds: Mapping[str, str] = field(default_factory=dict)
-    """CRD name -> the version that this collection speaks."""
+    """CRD name -> the version that this collection uses."""
     read_only: bool = False
-    """The run makes nothing."""
+    """Whether the run creates nothing."""
     requested: Mapping[str, tuple[float, float]] = field(default_factory=dict)
-    """Node -> (cores, bytes) that its pods have asked for, of the nodes that were looked at."""
+    """Node -> (cores, bytes) requested by its pods, for the nodes that were examined."""
     vcn_cidrs: Sequence[str] = ()
     pod_cidrs: Sequence[str] = ()
     service_cidrs: Sequence[str] = ()
@@ -88,7 +88,7 @@ class Look:
 
     @property
     def namespaces(self) -> set[str]:
-        """All that this run works in, those of the releases too."""
+        """Names of all namespaces of this run, those of the releases too."""
         return {*vars(self.plan.namespaces).values(), *(item.namespace for item in self.plan.releases.values())}
 
     @property
@@ -104,7 +104,7 @@ def permissions(look: Look) -> Iterator[Finding]:
 
 
 def helm(look: Look) -> Iterable[Finding]:
-    """Not asked where no chart is installed: a manifest needs no Helm."""
+    """Findings about Helm, if the run installs a chart; a manifest needs no Helm."""
     found = look.helm if any(not item.manifest for item in look.installs) else ()
     return [replace(item, stage="preflight", id_0_1="preflight.helm") for item in found]
 
@@ -192,7 +192,7 @@ def gpu_plugin(look: Look) -> Iterator[Finding]:
 
 
 def _plugin_goes(plan: Plan) -> bool:
-    """The GPU Operator's add-on takes Oracle's own plugin away."""
+    """Whether the GPU Operator's add-on disables Oracle's own device plugin."""
     release = plan.releases.get("gpu_operator")
     goes = release is not None and release.values.get("disableNvidiaGpuPlugin") == "true"
     return plan.install == "oke_addon" and goes
@@ -245,7 +245,7 @@ def ip_pool(look: Look) -> Iterator[Finding]:
     pool, subnet = "IPPool gpuops-rdma", look.plan.ip_pool.subnet
     network = _network(subnet)
     if network is None:
-        return  # the plan has told it
+        return  # already a finding of the plan
     groups: list[tuple[str, Iterable[str]]] = [
         ("a pod CIDR", [*look.pod_cidrs, *(cidr for node in look.nodes for cidr in node.pod_cidrs)]),
         ("a service CIDR", [*look.service_cidrs, *(look.survey["service_cidrs"] or [])]),
@@ -306,7 +306,7 @@ def namespaces(look: Look) -> Iterator[Finding]:
 
 
 def _report_namespace(look: Look, present: set[str]) -> Iterator[Finding]:
-    """Without this the run would end, after its test, with a report that has no place."""
+    """Checked early, because the report is only stored after the test."""
     kept = look.plan.report_keep
     groups = [] if look.read_only else look.plan.objects.values()
     planned = [item for group in groups for item in group]
@@ -322,7 +322,8 @@ def _report_namespace(look: Look, present: set[str]) -> Iterator[Finding]:
 
 
 def controller_room(look: Look) -> Iterator[Finding]:
-    """What runs already has its place: room is only asked for when something is installed."""
+    """No CPU node with room for the controllers; checked only if something is installed, since running pods already
+    have theirs."""
     if look.plan.install != "helm":
         return
     open_nodes = candidates(look.nodes, look.shapes)
@@ -358,7 +359,7 @@ def candidates(nodes: Sequence[NodeFacts], shapes: Collection[str]) -> list[Node
 
 
 def has_room(node: NodeFacts, requested: tuple[float, float]) -> bool:
-    """``requested``: (cores, bytes) of the pods that are on it."""
+    """Whether the node has free CPU and memory for the controllers. ``requested``: (cores, bytes) of the pods on it."""
     free = (node.cpu_allocatable - requested[0], node.memory_allocatable - requested[1])
     return free[0] >= CONTROLLER_CPU and free[1] >= CONTROLLER_MEMORY
 
@@ -457,7 +458,8 @@ def leftovers(look: Look) -> Iterator[Finding]:
 
 
 def cuda_driver(look: Look) -> Iterator[Finding]:
-    """Before the GPU Operator has labelled a node its driver is unknown: this check is run again after it."""
+    """Drivers too old for the test image's CUDA. Without the GPU Operator's labels it is unknown, so this check runs
+    again later."""
     image = look.profile["test_image"]
     needed, silent = str(image["min_driver"]), []
     for node in look.gpu_nodes:
@@ -533,7 +535,7 @@ CHECKS: dict[str, Callable[[Look], Iterable[Finding]]] = {
 
 
 def check(look: Look, ignore: Sequence[str] = (), only: Sequence[str] = ()) -> list[Finding]:
-    """All findings, the plan's own first; with ``only`` those of these checks. InputError for what is no check."""
+    """All findings, the plan's first; with ``only`` those of these checks. Raises InputError for an unknown check."""
     ignore, only = ([name.rpartition(".")[2] for name in names] for names in (ignore, only))
     strange = sorted({*ignore, *only} - set(CHECKS))
     if strange:

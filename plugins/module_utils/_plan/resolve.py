@@ -1,10 +1,10 @@
 # Copyright: gpuops.rdma contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Facts and options meet here once, and every decision gets its reason. PRIVATE to the collection.
+"""Decides from facts and options, each decision with its reason. PRIVATE to the collection.
 
-What cannot be accepted of the options is a finding ``plan.input``: preflight tells all of it at once, and no later
-stage takes such a plan.
+A rejected option is a finding ``plan.input``: preflight reports them all at once, and no later stage accepts such a
+plan.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._nodes.facts import ex
 from ansible_collections.gpuops.rdma.plugins.module_utils._plan.options import Given, Options
 
 SYSFS, RENDERED = "sysfs", "rendered"
-"""Where NCCL has the topology from, if not from a file of the user's own."""
+"""Source of NCCL's topology, unless it is the user's own file."""
 POD_GROUP = ("podgroups.scheduling.volcano.sh", "v1beta1")
 COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce", "alltoall", "sendrecv")
 KNOWN_KEYS = {
@@ -80,7 +80,7 @@ def decide(given: Given) -> Plan:
         mode=options.mode,
         launcher=launcher.value,
         install=install.value,
-        # Named nodes are themselves what is expected: others of the shape must not make up their number.
+        # With named nodes exactly these are expected: other nodes of the shape must not count.
         expected_nodes=0 if options.nodes else options.expected_nodes,
         wanted_shapes=tuple(name for name in options.shapes if name in given.shapes) or tuple(sorted(counts)),
         decisions=(place, launcher, *([gang] if gang else []), mode, version, *by_shape, install, topology),
@@ -109,7 +109,7 @@ def decide(given: Given) -> Plan:
 
 
 def text(plan: Plan) -> str:
-    """The plan for a reader."""
+    """The plan as readable lines: decisions, releases, objects and nodes."""
     lines = [f"plan: {len(plan.nodes)} GPU nodes, API server {plan.server_version}"]
     words = {True: "yes", False: "no"}
     lines += [f"  {item.what}: {words.get(item.value, item.value)} ({item.why})" for item in plan.decisions]
@@ -206,7 +206,7 @@ def _nodes(
             continue
         fault = _shape_fault(fact.shape, shapes)
         if fault and fact.shape in options.shapes:
-            continue  # told already
+            continue  # already reported for the option
         if fault:
             findings.append(
                 finding(
@@ -272,7 +272,7 @@ def _node(fact: NodeFacts, shape: Shape) -> Node:
 
 
 def _marked(fact: NodeFacts) -> str:
-    """What gpuops.rdma.node_mark left on a node that it convicted; "" when nothing."""
+    """The label or taint that gpuops.rdma.node_mark set on a bad node, else ""."""
     if fact.labels.get(EXCLUDE_LABEL) == "true":
         return f"label {EXCLUDE_LABEL}=true"
     return f"taint {UNHEALTHY_TAINT}" if any(taint.startswith(UNHEALTHY_TAINT) for taint in fact.taints) else ""
@@ -287,7 +287,7 @@ def _natural(name: str) -> tuple[Any, ...]:
 
 
 def platform(options: Options, survey: Json, facts: Sequence[NodeFacts]) -> Decision:
-    """``oke``, ``openshift`` or ``kubernetes``."""
+    """The platform, ``oke``, ``openshift`` or ``kubernetes``, from the option, API groups or provider IDs."""
     if options.platform != "auto":
         return Decision("platform", options.platform, "asked for")
     if "config.openshift.io" in survey.get("groups", []):
@@ -319,7 +319,7 @@ def _launcher(options: Options, survey: Json) -> Decision:
 
 
 def _gang(survey: Json) -> Decision:
-    """The MPI Operator knows no gang by itself: its launcher then waits for the workers, which a gang must not do."""
+    """Whether Volcano's scheduler can start the job as a gang; the MPI Operator itself has no gang scheduling."""
     schedulers = [
         item
         for item in survey.get("workloads", [])

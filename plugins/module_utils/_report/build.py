@@ -1,7 +1,7 @@
 # Copyright: gpuops.rdma contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What the stages left -> one report: JSON data, terminal text, JUnit XML. PRIVATE to the collection.
+"""The stages' records as one report: JSON data, terminal text, JUnit XML. PRIVATE to the collection.
 
 docs/report.md documents the JSON; docs/report.schema.json is its schema.
 """
@@ -24,22 +24,22 @@ SCHEMA_VERSION = 2
 VERDICTS = ("fail", "incomplete", "degraded", "pass")
 """Worst first."""
 NODE_VERDICTS = ("fail", "incomplete", "shared", "excluded", "pass")
-"""Worst first. A node that is ``shared`` or ``excluded`` offers what it must, but was left out of the test."""
+"""Worst first. A ``shared`` or ``excluded`` node has its GPUs and VFs, but was left out of the test."""
 NOT_PROVEN = "Not proven"
 _ORDER = {verdict: number for number, verdict in enumerate(VERDICTS)}
 _NODE_ORDER = {verdict: number for number, verdict in enumerate(NODE_VERDICTS)}
 _SEVERITIES = ("error", "unknown", "warning", "info")
 _UNDONE = {"skipped": "was not run", "running": "did not end"}
 _CLAIM = {"error": "fail", "unknown": "incomplete", "unjudged": "incomplete"}
-"""Severity of a finding, or verdict of a test -> what it makes of the run."""
+"""Severity of a finding, or verdict of a test -> verdict of the run."""
 COMMAND = "ansible-playbook gpuops.rdma.site"
 SCAN = "ansible-playbook gpuops.rdma.nccl_scan"
 _COMMAND = re.compile(r"(?:.*(?:: | \())?((?:ansible-playbook|kubectl|helm|oci) [^;)]*)")
-"""A command in a remedy, which may say first when to give it, or stand in brackets."""
+"""A command in a remedy, possibly in brackets or after its condition."""
 _MANY = 8
-"""More nodes than that are not named on a command line."""
+"""Maximum number of nodes named on a command line."""
 _SHOWN_ENV = re.compile(r"(NCCL|UCX|OMPI_MCA|PRTE_MCA|HCOLL|CUDA|NVIDIA)_[A-Z0-9_a-z]+")
-"""Variables of a test that a report passes on; others may hold anything."""
+"""Variables of a test that a report includes; others may hold secrets."""
 _SCAN_KEYS: Json = {
     "name": "",
     "shape": "",
@@ -61,7 +61,7 @@ _SCAN_KEYS: Json = {
     "counts": {},
     "seconds": 0,
 }
-"""What the report takes of a scan's document (docs/scan.md), and what stands for a key that is not there."""
+"""Keys of a scan's document (docs/scan.md) in the report, with the default of each."""
 
 
 def build(
@@ -80,10 +80,10 @@ def build(
 ) -> Json:
     """The report.
 
-    ``nodes``: ``{name, ready, ready_reason, allocatable{}}`` as the cluster has them at the end; None when it could not
-    be asked. ``deselected``: the user left the NCCL test out; the results are then those of an earlier run.
-    ``command``: what runs site.yml with this run's inventory and inputs. ``hosts``: node -> summary of its host
-    checks (_host_report.summary). ``scans``: documents of nccl_scan. ``previous``: the report of an earlier run.
+    ``nodes``: ``{name, ready, ready_reason, allocatable{}}`` as the cluster has them at the end; None if it did not
+    answer. ``deselected``: the user left the NCCL test out; the results are then those of an earlier run. ``command``:
+    what runs site.yml with this run's inventory and inputs. ``hosts``: node -> summary of its host checks
+    (_host_report.summary). ``scans``: documents of nccl_scan. ``previous``: the report of an earlier run.
     """
     nccl = [_aged(item, plan) for item in nccl]
     fresh = [item for item in nccl if not item.get("stale")]
@@ -115,7 +115,7 @@ def build(
 
 
 def exit_failed(report: Json, deselected: bool) -> bool:
-    """Should the play fail? Yes unless it is a pass, or only the test is missing because the user left it out."""
+    """Whether the play fails: not on pass, nor if only the NCCL test is missing because the user skipped it."""
     only_untested = report["verdict"] == "incomplete" and report["reason"].startswith(NOT_PROVEN)
     return report["verdict"] != "pass" and not (deselected and only_untested)
 
@@ -131,7 +131,7 @@ def _verdict(
     nccl: Sequence[Json],
     deselected: bool,
 ) -> tuple[str, str]:
-    """The worst claim. Among equals the first: what stopped the run, nodes, cluster, tests, what is missing."""
+    """The worst claim; among equals the first of stages, nodes, cluster, tests, missing results."""
     fresh = [item for item in nccl if not item.get("stale")]
     claims = [
         *_stage_claims(stages),
@@ -146,7 +146,7 @@ def _verdict(
 
 
 def _stage_claims(stages: Sequence[Json]) -> list[tuple[str, str]]:
-    """A stage that failed before the nodes were looked at says nothing against them."""
+    """A stage that failed before the nodes were read is no evidence against them."""
     claims = []
     for stage in stages:
         if stage["status"] == "failed":
@@ -178,7 +178,7 @@ def _cluster_claims(cluster: Sequence[Json]) -> list[tuple[str, str]]:
 
 
 def _subject(item: Json) -> str:
-    """At the head of a sentence; names stay as they are."""
+    """The subject for the start of a sentence; node names keep their spelling."""
     subject = str(item["subject"])
     return _capital(subject) if subject.isalpha() else subject
 
@@ -212,7 +212,7 @@ def _missing_claims(plan: Plan, table: Sequence[Json], nccl: Sequence[Json], des
 
 
 def _aged(item: Json, plan: Plan) -> Json:
-    """A result that says nothing about the cluster as it is now says why, under ``stale``."""
+    """A result that no longer applies to the cluster has the reason in ``stale``."""
     if not item.get("stale") and item.get("mode") and plan.mode and item["mode"] != plan.mode:
         return {**item, "stale": f"it is of mode {item['mode']}"}
     return item
@@ -236,7 +236,7 @@ def _praise(table: Sequence[Json], nccl: Sequence[Json], deselected: bool) -> st
 
 
 def _count_findings(plan: Plan, stages: Sequence[Json], nodes: Optional[Sequence[Json]]) -> list[Finding]:
-    """Expected against allocatable, per node, as the cluster says at the end."""
+    """Expected against allocatable resources per node at the end of the run."""
     undone = {stage["name"]: _UNDONE[stage["status"]] for stage in stages if stage["status"] in _UNDONE}
     present = {node["name"]: node for node in nodes or ()}
     found = []
@@ -325,8 +325,8 @@ def _errors(row: Json) -> int:
 
 
 def _merged(findings: Sequence[Json]) -> list[Json]:
-    """A node's findings, worst first, one per id: of those that have seen the same fault the first; what the others
-    found is its ``also``."""
+    """A node's findings, worst first, one per id: the first of several for the same fault, with the others' ``found``
+    in ``also``."""
     kept: dict[str, Json] = {}
     for item in sorted(findings, key=_severity):
         one = kept.setdefault(item["id"], {**item, "also": []})
@@ -427,7 +427,7 @@ def _scan(item: Json) -> Json:
 
 
 def _provenance(plan: Plan) -> Json:
-    """The plan without what stands elsewhere (nodes, findings) or is large (objects stay in run/plan.json)."""
+    """The plan without what the report has elsewhere (nodes, findings) and without objects (see run/plan.json)."""
     kept = dataclasses.replace(plan, objects={}, nodes=(), findings=(), permissions=())
     shown: Json = masked(to_dict(kept))
     for key in ("objects", "nodes", "findings", "permissions"):
@@ -440,7 +440,7 @@ def _shown_env(env: Mapping[str, Any]) -> Json:
 
 
 def _began(stages: Sequence[Json]) -> str:
-    """When the first stage began, in UTC; "" when no stage says."""
+    """Start of the first stage in UTC, "" if unknown."""
     times = [float(stage["started"]) for stage in stages if stage.get("started")]
     if not times:
         return ""
@@ -448,7 +448,7 @@ def _began(stages: Sequence[Json]) -> str:
 
 
 def _worst(table: Sequence[Json]) -> Optional[Json]:
-    """The node to look at first, and why; None when no node is wrong."""
+    """The node to check first, and why; None if no node is faulty."""
     bad = next((node for node in table if node["verdict"] in ("fail", "incomplete")), None)
     if bad is None:
         return None
@@ -457,7 +457,7 @@ def _worst(table: Sequence[Json]) -> Optional[Json]:
 
 
 def _earlier(item: Json, previous: Optional[Json]) -> Optional[Json]:
-    """The curve of the same test in an earlier report; None without one, or when it is this very result."""
+    """The curve of the same test in an earlier report; None if there is none, or if it is this result itself."""
     collective = item["run"].get("collective", "")
     for old in (previous or {}).get("nccl") or ():
         same = old.get("shape") == item["shape"] and old.get("collective") == collective
@@ -482,9 +482,9 @@ def _next(
     nccl: Sequence[Json],
     deselected: bool,
 ) -> str:
-    """What to do now, as one command; "" when nothing is to be done. What cannot be a command stands in the findings.
+    """The next step as one command, "" if there is none. Steps that are no command are in the findings.
 
-    A failed stage says itself what has to be solved first.
+    The error of a failed stage holds what to fix first.
     """
     if verdict == "pass":
         return ""
@@ -505,7 +505,7 @@ def _next(
 
 
 def _with_inputs(text: str, command: str) -> str:
-    """The command with this run's inventory and inputs. The scan's playbook stands beside the run's own."""
+    """The command with this run's inventory and inputs. The scan's playbook is in the same folder as the run's."""
     if not text.startswith(SCAN):
         return text.replace(COMMAND, command, 1)
     program, playbook, *inputs = command.split(" ", 2)
@@ -515,7 +515,7 @@ def _with_inputs(text: str, command: str) -> str:
 
 
 def _command(item: Json) -> str:
-    """The command in a finding's remedy; without one, its stage again; "" when there is no remedy at all."""
+    """The command in a finding's remedy, else its stage again; "" without a remedy."""
     found = _COMMAND.match(item.get("remedy") or "")
     if found:
         return found.group(1).strip().rstrip(".")
@@ -526,12 +526,12 @@ def _command(item: Json) -> str:
 
 
 def _node_command(table: Sequence[Json], severity: str) -> str:
-    """The first node's command; nodes that need the same stage again share one."""
+    """The first node's command; nodes that need the same stage share one."""
     found = [(node["name"], item) for node in table for item in node["findings"] if item["severity"] == severity]
     found = [(name, item) for name, item in found if _command(item)]
     if not found:
         return ""
-    # What mends comes before what only looks again.
+    # Commands that repair come before those that only check again.
     found.sort(key=lambda entry: not _COMMAND.match(entry[1]["remedy"]))
     (name, item), stage = found[0], found[0][1]["stage"]
     command, again = _command(item), _again(stage, [name])
@@ -544,7 +544,7 @@ def _node_command(table: Sequence[Json], severity: str) -> str:
 
 
 def text(report: Json, width: int = 200, rows: int = 12) -> list[str]:
-    """The terminal's summary: the nodes that matter, the curve, what the cluster lacks, the verdict, what to do."""
+    """The terminal's summary as lines: faulty nodes, curve, the cluster's findings, verdict, next step."""
     mark = "      [GPUs simulated]" if report["simulated"] else ""
     lines = _node_lines(report, rows, width)
     for item in report["nccl"]:
@@ -598,7 +598,7 @@ def _rest(summary: Json, shown: Sequence[Json]) -> list[str]:
 
 
 def _finding_lines(report: Json, rows: int) -> list[str]:
-    """Errors and unknowns of the cluster; warnings are counted, for they were printed when they were found."""
+    """Errors and unknowns of the cluster; warnings are only counted, since they were printed before."""
     telling = [item for item in report["findings"] if item["severity"] in ("error", "unknown")]
     lines = [
         f"{item['severity']}: {item['subject']}: {_flat(item['found'])}"
@@ -616,7 +616,7 @@ def _finding_lines(report: Json, rows: int) -> list[str]:
 
 
 def _curve_lines(item: Json, height: int = 6) -> list[str]:
-    """busbw over size, one column a row of the test, as block characters."""
+    """busbw over size as block characters, one column per row of the test."""
     points = [(row["size"], value) for row in item["rows"] if (value := _busbw(row)) is not None]
     top = max([value for _bytes, value in points] + [item["threshold"] or 0.0], default=0.0)
     if len(points) < 3 or top <= 0:
@@ -655,7 +655,7 @@ def _since(item: Json) -> str:
 
 
 def _scan_lines(item: Json, rows: int) -> list[str]:
-    """What a scan concludes, and whom it convicts."""
+    """A scan's verdict, and the nodes and links that it found bad."""
     counts = item["counts"]
     rounds = counts.get("pair_rounds", 0)
     runs = f"{counts.get('pair_runs', 0)} pairs in {counted(rounds, 'round')}"
@@ -671,7 +671,7 @@ def _scan_lines(item: Json, rows: int) -> list[str]:
 
 
 def culprit(found: Json) -> str:
-    """Whom a conviction of a scan is about: a node, or the two ends of a link."""
+    """The subject of a scan's conviction: a node, or the two ends of a link."""
     return found["node"] or " - ".join(found["between"])
 
 
@@ -700,7 +700,7 @@ def locality(place: Json) -> str:
 
 
 def _cause(node: Json) -> str:
-    """The worst finding, and how many more errors there are; else why the node was left out."""
+    """The worst finding and the number of further errors, else why the node was excluded."""
     telling = [item for item in node["findings"] if item["severity"] in ("error", "unknown")]
     if telling:
         more = _errors(node) - 1
@@ -709,7 +709,7 @@ def _cause(node: Json) -> str:
 
 
 def _first(error: str) -> str:
-    """The head of a message of several lines, with its first item."""
+    """The first line of a message and its first item."""
     lines = [line.strip() for line in error.splitlines() if line.strip()] or ["no message"]
     if lines[0].endswith(":") and len(lines) > 1:
         return _cut(f"{lines[0]} {lines[1].lstrip('- ')}" + (" ..." if len(lines) > 2 else ""), 400)
@@ -810,7 +810,7 @@ def _suite(parent: ElementTree.Element, name: str, cases: Sequence[tuple[str, st
 
 
 def _printable(value: str) -> str:
-    """XML has no place for control characters, which logs carry, nor for halves of surrogate pairs."""
+    """XML allows neither control characters, which logs contain, nor unpaired surrogates."""
     return "".join(
         char
         for char in value

@@ -1,7 +1,7 @@
 # Copyright: gpuops.rdma contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Two reports -> what got slower or faster, and which nodes changed. PRIVATE to the collection.
+"""Compares two reports: tests that got slower or faster, and nodes that changed. PRIVATE to the collection.
 
 ``compare`` gives plain data (docs/report.md lists its keys), ``text`` the terminal's lines.
 """
@@ -19,9 +19,9 @@ SCHEMA_VERSION = 1
 READS = (1, 2)
 """Schemas of reports that can be compared."""
 TOLERANCE = 5.0
-"""Percent. Runs of one healthy cluster differ by less."""
+"""Percent. Runs on a healthy cluster differ by less."""
 LATENCY_BYTES = 1 << 20
-"""Below it a row tells of latency and varies too much to be called slower."""
+"""Bytes. Smaller rows measure latency, which varies too much for a comparison."""
 _WORST = ("fail", "incomplete", "degraded", "shared", "excluded", "unjudged", "pass")
 
 
@@ -30,7 +30,7 @@ def compare(old: Json, new: Json, tolerance: float = TOLERANCE) -> Json:
 
     ``verdict``: ``slower`` or ``faster`` when a test's largest message changed by more than ``tolerance`` percent,
     ``worse`` or ``better`` when only verdicts of the run, a test or a node changed, else ``same``; the worst of them.
-    InputError for what is no report, or one of another schema.
+    Raises InputError for anything but a report of a known schema.
     """
     _check(old, "old")
     _check(new, "new")
@@ -148,7 +148,8 @@ def _change(percent: Optional[float], tolerance: float) -> str:
 
 
 def _changed(old: Mapping[Any, Json], new: Mapping[Any, Json]) -> list[Json]:
-    """Nodes whose verdict changed, that came (``old`` is "") or went (``new`` is ""); what got worse first."""
+    """Nodes whose verdict changed, new ones (``old`` is "") and removed ones (``new`` is ""); those that got worse
+    first."""
     found = []
     for name in dict.fromkeys([*old, *new]):
         was, now = old.get(name, {}).get("verdict", ""), new.get(name, {}).get("verdict", "")
@@ -170,7 +171,7 @@ def _cause(node: Json) -> str:
 
 
 def _convicted(old: Json, new: Json) -> list[Json]:
-    """What scans convict now and did not then, and the other way round; only where both have scanned."""
+    """Nodes and links that only one report's scans convict; empty unless both have scans."""
     if not old.get("scan") or not new.get("scan"):
         return []
     before, after = _convictions(old), _convictions(new)

@@ -83,14 +83,14 @@ def _points(rows: Sequence[Json], half: str) -> list[tuple[int, float]]:
 
 
 def _step(highest: float) -> float:
-    """A round distance between grid lines: about five of them."""
+    """Distance between grid lines in GB/s, a round number that gives about five."""
     raw = max(highest, 1.0) / 5
     magnitude = 10.0 ** math.floor(math.log10(raw))
     return float(next(factor * magnitude for factor in (1, 2, 2.5, 5, 10) if factor * magnitude >= raw))
 
 
 def _spread(marks: list[dict[str, Any]]) -> list[Json]:
-    """Labels of neighbouring lines must not cover each other."""
+    """Moves labels of neighbouring lines apart, so that they do not overlap."""
     placed: list[Json] = []
     for mark in sorted(marks, key=lambda item: float(item["y"])):
         floor = placed[-1]["text_y"] + 14 if placed else 0

@@ -1,7 +1,7 @@
 # Copyright: gpuops.rdma contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Where a report goes from a machine that is thrown away, such as a pod of AWX. PRIVATE to the collection."""
+"""Stores a report outside of an ephemeral machine, such as a pod of AWX. PRIVATE to the collection."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.names import V
 KEPT_BYTES = 1000 * 1024
 """Of a ConfigMap or Secret; the API server refuses data of more than 1 MiB (ValidateConfigMap, MaxSecretSize)."""
 ARTIFACT_BYTES = 256 * 1024
-"""AWX keeps artifacts in its database and hands them to every later job of a workflow as extra variables."""
+"""AWX stores artifacts in its database and passes them to every later job of a workflow as extra variables."""
 BAD_NODES = 50
 KINDS = {"configmap": "ConfigMap", "secret": "Secret"}
 PAGE, PACKED = "report.html", "report.html.gz"
@@ -25,7 +25,8 @@ PART_OF, OURS = "app.kubernetes.io/part-of", "gpuops-rdma"
 
 
 def kept_object(keep: str, name: str, namespace: str, page: bytes, report: Json) -> Json:
-    """A ConfigMap or Secret with the page, as text where it fits and packed where not."""
+    """A ConfigMap or Secret with the page, gzipped if it is larger than KEPT_BYTES. Raises InputError if that is too
+    large, too."""
     packed = len(page) > KEPT_BYTES
     content = _packed(page, KEPT_BYTES, f"a {KINDS[keep]}") if packed else page
     key = PACKED if packed else PAGE
@@ -37,7 +38,7 @@ def kept_object(keep: str, name: str, namespace: str, page: bytes, report: Json)
     meta: Json = {
         "name": name,
         "namespace": namespace,
-        # Not managed-by: what a stage or a teardown owns by that label is removed.
+        # Not managed-by: stages and the teardown remove objects with that label.
         "labels": {PART_OF: OURS, VERDICT_LABEL: str(report["verdict"])},
         "annotations": {"gpuops.rdma/made": str(report.get("made", "")), "gpuops.rdma/reason": str(report["reason"])},
     }
@@ -50,7 +51,7 @@ def reference(obj: Json) -> str:
 
 
 def refuse_somebodys(obj: Json, old: Optional[Json]) -> None:
-    """``old``: what stands in the cluster under that name."""
+    """Raises InputError if ``old``, the cluster's object of that name, lacks our label."""
     labels = (old or {}).get("metadata", {}).get("labels") or {}
     if old is not None and labels.get(PART_OF) != OURS:
         raise InputError(
@@ -60,7 +61,7 @@ def refuse_somebodys(obj: Json, old: Optional[Json]) -> None:
 
 
 def how_to_get(keep: str, name: str, namespace: str, obj: Json) -> str:
-    """The command that writes report.html."""
+    """The kubectl command that writes the kept page to report.html."""
     packed = PACKED in {**(obj.get("data") or {}), **(obj.get("binaryData") or {})}
     part = "binaryData" if packed and keep == "configmap" else "data"
     key = (PACKED if packed else PAGE).replace(".", r"\.")
@@ -69,7 +70,7 @@ def how_to_get(keep: str, name: str, namespace: str, obj: Json) -> str:
 
 
 def told(report: Json, path: str, place: str, failed: Optional[bool] = None) -> Json:
-    """What set_stats says of a cluster: verdict, whether it fails the job (by default all but pass), reason, report,
+    """A cluster's statistics for set_stats: verdict, whether it fails the job (by default unless pass), reason, report,
     place, and at most 50 bad nodes."""
     bad = [node["name"] for node in report.get("nodes", ()) if node.get("verdict") == "fail"]
     return {
@@ -89,7 +90,7 @@ def artifact(page: bytes) -> str:
 
 
 def object_name(prefix: str, cluster: str, made: str) -> str:
-    """Of a bucket: one per run. ``made`` is the report's, 2026-01-31T12:00:00Z."""
+    """The object's name in a bucket, one per run. ``made`` is the report's, such as 2026-01-31T12:00:00Z."""
     parts = [prefix.strip("/"), re.sub(r"[^\w.-]+", "-", cluster), re.sub(r"[^\w]", "", made) + "-" + PAGE]
     return "/".join(part for part in parts if part)
 

@@ -3,8 +3,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """A report as Prometheus text, for node_exporter's textfile collector. PRIVATE to the collection.
 
-The number of series does not grow with the cluster: nodes are counted by verdict, and only those that are not right are
-named, up to LISTED of them. Format: https://prometheus.io/docs/instrumenting/exposition_formats/
+The number of series does not grow with the cluster: nodes are counted by verdict, and only faulty ones are named, up to
+LISTED of them. Format: https://prometheus.io/docs/instrumenting/exposition_formats/
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ Sample = tuple[Mapping[str, str], Optional[float]]
 
 
 def text(report: Json, cluster: str = "") -> str:
-    """``cluster``: name of the inventory host, a label of every series, so that files of several clusters can stand
-    side by side. A value that is not known has no series."""
+    """The report's gauges as text. ``cluster``: name of the inventory host, a label of every series, so that the files
+    of several clusters can be combined. Unknown values have no series."""
     families = [*_run(report), *_nodes(report), *_nccl(report), *_scan(report)]
     lines: list[str] = []
     for name, meaning, samples in families:

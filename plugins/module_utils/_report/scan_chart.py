@@ -4,7 +4,7 @@
 """Coordinates of a scan's maps (node by node, block by block) and of its bars per rail. PRIVATE to the collection.
 
 The template draws them as SVG. ``scan`` is an entry of report.json's ``scan``. What is drawn does not grow with the
-cluster: above MOST nodes the map is of blocks, and only blocks in which something is wrong have one of nodes.
+cluster: above MOST nodes the map is of blocks, and only faulty blocks have one of nodes.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ LEVELS = (
     ("failed", "failed"),
     ("none", "no result"),
 )
-"""Class of a cell and its meaning, best first; ``none`` is told apart from a pair that was not tested."""
+"""Class of a cell and its meaning, best first; ``none`` differs from a pair that was not tested."""
 _RANK = {name: number for number, (name, _meaning) in enumerate(LEVELS)}
 BARS = (560, 150)
 
@@ -143,7 +143,7 @@ def _details(order: Sequence[str], scan: Json) -> list[Json]:
 def _grid(
     title: str, labels: Sequence[str], cells: Iterable[tuple[tuple[int, int], str, str]], groups: Sequence[str]
 ) -> Json:
-    """``groups``: what neighbouring rows have in common; a line divides unlike ones when there are several."""
+    """``groups``: the group of each row; lines separate different groups."""
     count = len(labels)
     cell = max(CELL[0], min(CELL[1], SIDE // max(1, count)))
     margin = round(max((len(label) for label in labels), default=0) * LABEL) + 8
@@ -179,7 +179,7 @@ def _told(result: Json) -> str:
 
 
 def _natural(text: str) -> list[Any]:
-    """10.0.0.10 after 10.0.0.9."""
+    """Sort key that compares numbers by value: 10.0.0.10 after 10.0.0.9."""
     parts: list[Any] = []
     digits = ""
     for char in f"{text}\0":

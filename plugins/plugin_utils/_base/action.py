@@ -29,7 +29,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._oci import inventory
 from ansible_collections.gpuops.rdma.plugins.module_utils._specs.auth import SPEC as AUTH
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import run as base_run
 
-# A pod's log must not steer the terminal.
+# A pod's log must not control the terminal.
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
@@ -38,7 +38,7 @@ class RdmaAction(ActionBase):  # type: ignore[misc]
 
     spec: dict[str, Any] = {}
     selects: tuple[str, ...] = ()
-    """Options that choose what is changed: one that is given, and blank, is refused."""
+    """Options that select what to change: one that is set but blank is refused."""
     TRANSFERS_FILES = False
     _client: Optional[Client] = None
     _plan_file: str = ""
@@ -57,8 +57,8 @@ class RdmaAction(ActionBase):  # type: ignore[misc]
         return self._client
 
     def _refuse_elsewhere(self, server: str) -> None:
-        """One kubeconfig for an inventory of clusters leads every host's task to the same cluster, unless each has its
-        context. This is detected only where the inventory has the clusters' addresses."""
+        """With one kubeconfig for several clusters and no context per host, every host's task would change the same
+        cluster. This is detected only if the inventory has the clusters' addresses."""
         known_vars = getattr(self, "_task_vars", {})
         ends = known_vars.get("oci_endpoints") or [
             known_vars.get("oci_public_endpoint"),
@@ -78,12 +78,12 @@ class RdmaAction(ActionBase):  # type: ignore[misc]
 
     @property
     def check_mode(self) -> bool:
-        """Whether the run only predicts."""
+        """Whether the run predicts changes without making them."""
         return bool(self._task.check_mode)
 
     @property
     def diff_mode(self) -> bool:
-        """Whether the result should hold a diff."""
+        """Whether the result should contain a diff."""
         return bool(self._task.diff)
 
     def progress(self, line: str) -> None:
@@ -92,12 +92,11 @@ class RdmaAction(ActionBase):  # type: ignore[misc]
 
     def show(self, line: str) -> None:
         """Prints a progress line with the time of day."""
-        with contextlib.suppress(OSError):  # after Ctrl-C the terminal may be gone
+        with contextlib.suppress(OSError):  # after Ctrl-C the terminal may be closed
             self.progress(f"[{time.strftime('%H:%M:%S')}] {line}")
 
     def run(self, tmp: Any = None, task_vars: Any = None) -> dict[str, Any]:
-        """Ansible's entry point: checks arguments, calls act(), turns every error into a message, writes the
-        journal."""
+        """Ansible's entry point: checks arguments, calls act(), turns errors into a message, writes the journal."""
         result: dict[str, Any] = super().run(tmp, task_vars)
         self._task_vars = task_vars or {}
         try:
@@ -122,7 +121,8 @@ class RdmaAction(ActionBase):  # type: ignore[misc]
         return result
 
     def _predicted(self, error: NotYet) -> dict[str, Any]:
-        """There is nothing to compare with yet, so all that is asked for is a change; nothing can be taken back."""
+        """The result in check mode for an object that an earlier step would create: a change. Otherwise, and with
+        state=absent, a failure."""
         if not self.check_mode or self._task.args.get("state") == "absent":
             return {"failed": True, "msg": str(error)}
         line = f"predicted without details, as it is not there yet: {error}"
@@ -148,7 +148,7 @@ class RdmaAction(ActionBase):  # type: ignore[misc]
         return dict(args)
 
     def _internal(self, error: Exception) -> str:
-        """A defect of ours: one sentence for the user, the traceback only where -vvv asked for it."""
+        """The message for a defect of the collection in one sentence; the traceback is printed with -vvv."""
         Display().vvv("".join(traceback.format_exception(type(error), error, error.__traceback__)))
         frame = traceback.extract_tb(error.__traceback__)[-1]
         place = f"{frame.filename.rsplit('/', 1)[-1]}:{frame.lineno}"

@@ -25,7 +25,7 @@ _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 def load(path: Path) -> dict[str, Any]:
-    """The YAML mapping in a file. Raises DataError for a file that cannot be read or is no mapping."""
+    """The YAML mapping in a file. Raises DataError if it cannot be read or is no mapping."""
     try:
         document = yaml.load(path.read_text(encoding="utf-8"), Loader=_Loader)
     except (OSError, yaml.YAMLError) as error:
@@ -37,7 +37,7 @@ def load(path: Path) -> dict[str, Any]:
 
 @functools.lru_cache(maxsize=1)
 def shapes() -> dict[str, Shape]:
-    """All shapes of files/topology, refused ones too."""
+    """All shapes of files/topology by name, refused ones too."""
     parsed = [shape_files.parse(load(path)) for path in sorted((FILES / "topology").glob("*.yml"))]
     return {shape.name: shape for shape in parsed}
 
@@ -74,7 +74,8 @@ def local_chart(reference: Any) -> Optional[dict[str, Any]]:
 
 
 def topology_file(path: Path) -> str:
-    """A topology file of the user's own, as it is: NCCL's reader cares for every character."""
+    """The text of the user's topology file, unchanged, since NCCL's parser is strict. Raises InputError if it is
+    unreadable or too large."""
     try:
         with path.expanduser().open("rb") as file:
             content = file.read(MAX_TOPOLOGY + 1)
@@ -109,7 +110,7 @@ def version() -> str:
 
 
 def replace(path: Path, text: str) -> None:
-    """Whole or not at all, with the rights of the file that it replaces."""
+    """Writes a file atomically, with the permissions of the file that it replaces."""
     try:
         mode = path.stat().st_mode & 0o7777 if path.exists() else 0o644
         handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")

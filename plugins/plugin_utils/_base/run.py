@@ -1,7 +1,7 @@
 # Copyright: gpuops.rdma contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The run folder: what one stage leaves for the next and for the report. PRIVATE to the collection."""
+"""The run folder: documents of each stage for later stages and the report. PRIVATE to the collection."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Pl
 
 
 def write(path: Path, document: Any, compact: bool = False) -> None:
-    """Whole or not at all: a killed run must not leave half a document. ``compact``: large, and read by programs only;
-    ten times as fast."""
+    """Writes a document as JSON, atomically, so that a killed run leaves no half of it. ``compact``: without
+    indentation, ten times as fast. Raises InputError."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
@@ -53,14 +53,14 @@ HARMLESS = (TEST_STAGE, "nccl_scan", "perftest", "node_mark")
 
 
 def clear(run_dir: Path, keep: Sequence[str] = ()) -> None:
-    """Removes an earlier run's files by name: the folder may hold others. ``keep``: patterns of OURS to leave."""
+    """Removes an earlier run's files by name: the folder may hold others. ``keep``: patterns of OURS to keep."""
     for pattern in OURS:
         for path in () if pattern in keep else run_dir.glob(pattern):
             path.unlink(missing_ok=True)
 
 
 def selected(task_vars: Mapping[str, Any], stage: str) -> bool:
-    """Do the tags of this run let the stage run?"""
+    """Whether the run's tags select the stage."""
     skipped = task_vars.get("ansible_skip_tags") or []
     wanted = task_vars.get("ansible_run_tags") or ["all"]
     return stage not in skipped and bool({"all", stage} & set(wanted))
@@ -80,8 +80,8 @@ def read(path: Path) -> Json:
 
 
 def read_plan(path: str, *, faulty: bool = False) -> Plan:
-    """A plan whose inputs cannot be accepted is for preflight and the report alone (``faulty``): they list it all.
-    InputError also for a plan of another version, and for a damaged one."""
+    """The plan in a file. Raises InputError for another version, a damaged plan, and, unless ``faulty``, for rejected
+    inputs: only preflight and the report read such a plan."""
     try:
         plan = Plan.from_json(read(Path(path)))
     except DataError as error:
@@ -95,20 +95,21 @@ def read_plan(path: str, *, faulty: bool = False) -> Plan:
 
 
 def exclude(path: str, reasons: Mapping[str, str]) -> Plan:
-    """Takes nodes out of the later stages; the plan as it is now written."""
+    """Excludes nodes from the later stages; returns the plan as written."""
     plan = without(read_plan(path), reasons)
     write(Path(path), plan)
     return plan
 
 
 def without(plan: Plan, reasons: Mapping[str, str]) -> Plan:
-    """The plan with these nodes left out; the first reason stays."""
+    """The plan with these nodes excluded; a node keeps its first reason."""
     nodes = (dataclasses.replace(node, excluded=node.excluded or reasons.get(node.name, "")) for node in plan.nodes)
     return dataclasses.replace(plan, nodes=tuple(nodes))
 
 
 def journal(path: str, entry: Json) -> None:
-    """One line per task of ours that changed something or talked to the cluster; the stage's summary is made of it."""
+    """Adds a line to the journal for a task that changed something or sent requests; the stage's summary is the sum of
+    these."""
     place = Path(path).parent / "journal.jsonl"
     place.parent.mkdir(parents=True, exist_ok=True)
     with place.open("a", encoding="utf-8") as out:
@@ -125,7 +126,7 @@ def outdate(run_dir: Path, why: str) -> None:
 
 
 def journal_size(run_dir: Path) -> int:
-    """Bytes of the journal so far; 0 without one."""
+    """Size of the journal in bytes, 0 if there is none."""
     place = run_dir / "journal.jsonl"
     return place.stat().st_size if place.exists() else 0
 

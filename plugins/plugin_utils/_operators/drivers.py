@@ -1,10 +1,10 @@
 # Copyright: gpuops.rdma contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The pods that bring the NVIDIA driver and OFED, where the plan leaves that to the operators: a status per node.
+"""Status per node of the pods that install the NVIDIA driver and OFED, if the plan leaves that to the operators.
 PRIVATE to the collection.
 
-A pod is watched; its log is asked for when it has started, and again while it waits. Cost per node: one pod in the
+Pods are watched; a log is read when its pod has started, and again while it waits. Cost per node: one pod in the
 watch and one request for the last lines of a log, a few more for a node that is late.
 """
 
@@ -28,15 +28,15 @@ DRIVER_PODS = "app.kubernetes.io/component=nvidia-driver"
 OFED_PODS = "nvidia.com/ofed-driver"
 TAIL = 20
 LOG_AGE = 15.0
-"""Seconds after which the log of a container that still waits is read again."""
+"""Seconds after which the log of a waiting container is read again."""
 READERS = 8
 STEP = 30
-"""Seconds: an age is told in such steps, or each reading would be news."""
+"""Seconds: ages are rounded down to this, or each reading would print a progress line."""
 Nodes = Mapping[str, Optional[NodeFacts]]
 
 
 class Drivers:
-    """``policies`` lists the NicClusterPolicies. Without a plan, or where the nodes bring all, there is nothing."""
+    """``policies`` lists the NicClusterPolicies. Without a plan, or if the hosts have both, all statuses are empty."""
 
     def __init__(self, watcher: Watcher, plan: Plan, policies: Callable[[], list[Json]]) -> None:
         self.watcher, self.policies = watcher, policies
@@ -50,17 +50,17 @@ class Drivers:
 
     @staticmethod
     def follow_ofed(plan: Plan) -> bool:
-        """Whether the driver's pods start only when OFED's have."""
+        """Whether the driver's pods start only after OFED's."""
         return plan.driver == plan.ofed == "operator"
 
     def wait_for_policy(self) -> bool:
-        """The driver waits for an OFED that nobody has asked for yet: the next stage does."""
+        """Whether the driver waits for an OFED that no NicClusterPolicy requests yet; the next stage applies it."""
         return self.follows and not any((item.get("spec") or {}).get("ofedDriver") for item in self.policies())
 
     # ---- statuses --------------------------------------------------------------------------------------------------
 
     def begun(self, nodes: Nodes) -> dict[str, Status]:
-        """As far as it can come without OFED: NFD has labelled the node, its driver's pod runs or waits for OFED."""
+        """Status per node of what needs no OFED: NFD's labels, and a driver pod that runs or waits for OFED."""
         found = {
             f"labels/{name}": readiness.node(facts, [readiness.GPU_LABEL, readiness.NIC_LABEL])
             for name, facts in nodes.items()
@@ -85,7 +85,7 @@ class Drivers:
         return {f"ofed/{name}": _status(state, "OFED is missing: ") for name, state in self._ofed_states(nodes).items()}
 
     def unproven(self, stage: str) -> list[Finding]:
-        """Of pods that are Ready, and whose log does not say that nvidia_peermem was loaded."""
+        """Findings about Ready pods whose log does not show that nvidia_peermem was loaded."""
         return gpudirect.pod_findings(self._silent, stage)
 
     # ---- states ----------------------------------------------------------------------------------------------------
@@ -143,7 +143,7 @@ class Drivers:
                 self._logs[pod["metadata"]["uid"], name] = (now, text)
 
     def _tail(self, asked: tuple[Json, str]) -> str:
-        """ "" where there is none, or this user may not read it: then nothing is known."""
+        """The log's last lines, "" if there is none or this user may not read it."""
         meta, name = asked[0]["metadata"], asked[1]
         try:
             lines = self.watcher.client.log_lines(meta["namespace"], meta["name"], container=name, tail=TAIL)
@@ -153,7 +153,7 @@ class Drivers:
 
 
 def _talking(pod: Json) -> str:
-    """The container whose log says how far the pod is; "" while none has started."""
+    """The container whose log shows the pod's progress, "" if none has started."""
     inits = pod["status"].get("initContainerStatuses") or []
     running = next((one["name"] for one in inits if "running" in (one.get("state") or {})), "")
     if running:
@@ -173,7 +173,7 @@ def _status(state: State, before: str = "") -> Status:
 
 
 def _small(obj: Json) -> Json:
-    """What gpudirect and readiness read of a pod."""
+    """The fields of a pod that gpudirect and readiness use."""
     meta, spec, status = obj["metadata"], obj.get("spec") or {}, obj.get("status") or {}
     keys = ("phase", "reason", "message", "startTime", "conditions", "initContainerStatuses", "containerStatuses")
     kept: dict[str, Any] = {key: status[key] for key in keys if key in status}

@@ -1,7 +1,7 @@
 # Copyright: gpuops.rdma contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The Helm of this machine, and the collection that drives it. PRIVATE to the collection."""
+"""Helm on the control node, and the collection that runs it. PRIVATE to the collection."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ DRIVER = "kubernetes.core"
 
 
 def path(option: Optional[str] = None) -> str:
-    """Path of the Helm to use, which ``option`` may name; InputError where it is not there or will not do."""
+    """Path of the Helm to use, ``option`` if set. Raises InputError if it is missing or not supported."""
     faults = findings(option)
     if faults:
         raise InputError(control_node.message(faults))
@@ -34,7 +34,7 @@ def _which(option: Optional[str]) -> str:
 
 
 def findings(option: Optional[str] = None) -> list[Finding]:
-    """What is wrong with the Helm that a release would be installed with; empty = nothing."""
+    """Findings about the Helm that would install a release."""
     place = _which(option) or option or ""
     found, error = helm_version(place) if place else ("", "")
     look = control_node.Look(
@@ -60,7 +60,7 @@ def helm_version(binary: str) -> tuple[str, str]:
 
 
 def collection(name: str) -> str:
-    """Version of an installed collection; "" when it is not there."""
+    """Version of an installed collection, "" if it is missing."""
     try:
         package = importlib.import_module(f"ansible_collections.{name}")
         manifest = json.loads((Path(next(iter(package.__path__))) / "MANIFEST.json").read_text(encoding="utf-8"))

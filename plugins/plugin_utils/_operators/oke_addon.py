@@ -1,7 +1,7 @@
 # Copyright: gpuops.rdma contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Looks at the add-ons of an OKE cluster, enables and configures them, and waits until they run. PRIVATE."""
+"""Reads, enables and configures the add-ons of an OKE cluster, and waits until they run. PRIVATE."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ POLL, SHOW_EVERY, PATIENCE = 10.0, 60.0, 300.0
 
 
 class Addons:
-    """``oke``: the plan's: cluster and how OCI is reached. ``clock``, ``sleep``: for tests."""
+    """``oke``: the plan's, with the cluster and the options for OCI. ``clock``, ``sleep``: for tests."""
 
     def __init__(
         self,
@@ -42,7 +42,7 @@ class Addons:
         self.progress, self.clock, self.sleep = progress, clock, sleep
 
     def present(self, names: Iterable[str]) -> dict[str, Json]:
-        """Those of ``names`` that are there, with their configuration."""
+        """Add-ons among ``names`` that the cluster has, with their configuration."""
         listed = self.session.all(f"list add-ons of {self.cluster}", "oke", "list_addons", self.cluster)
         there = {item.name for item in listed if item.lifecycle_state not in addon.GONE}
         found = {name: self.one(name) for name in names if name in there}
@@ -66,7 +66,8 @@ class Addons:
         }
 
     def options(self) -> dict[str, dict[str, list[str]]]:
-        """Add-on -> version -> keys, as OKE offers them for the cluster's Kubernetes; empty where it may not."""
+        """Add-on -> version -> keys, as OKE offers them for the cluster's Kubernetes version; {} if they cannot be
+        read."""
         try:
             version = self.session.call("read the cluster", "oke", "get_cluster", self.cluster).data.kubernetes_version
             listed = self.session.all("list options of add-ons", "oke", "list_addon_options", version)
@@ -81,7 +82,7 @@ class Addons:
         }
 
     def act(self, name: str, decision: addon.Decision) -> None:
-        """Enables or configures; nothing that exists is overridden."""
+        """Enables or configures the add-on; existing objects are not overridden."""
         models = self.session.oci.container_engine.models
         pairs = [models.AddonConfiguration(key=key, value=value) for key, value in decision.configuration.items()]
         self.progress(f"add-on {name}: {decision.action} {decision.version} ({decision.why})")
@@ -96,7 +97,7 @@ class Addons:
             self.session.call(f"configure the add-on {name}", "oke", "update_addon", self.cluster, name, changed)
 
     def wait(self, names: Iterable[str], seconds: float) -> None:
-        """Until all are ACTIVE."""
+        """Waits until all are ACTIVE, at most ``seconds``. Raises WaitFailed."""
         started, shown, attention = self.clock(), self.clock(), dict[str, float]()
         while True:
             looked = {name: addon.judge(name, self.one(name)) for name in names}

@@ -1,8 +1,7 @@
 # Copyright: gpuops.rdma contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""One operator through OLM: subscribe, approve exactly its plan, wait for its CSV, make its custom resources, and look
-for what they lead to. PRIVATE to the collection.
+"""One operator through OLM: subscribe, approve its plan, wait for its CSV, create its resources, check them. PRIVATE.
 
 ``want`` is complete(...): ``{package, namespace, source, source_namespace, channel, csv, approval, every_namespace,
 config, labels, catalog_image, catalog_pull_secrets, mirrors, resources[{kind, name, values, await}],
@@ -34,7 +33,7 @@ OLM, OLM_GROUPS = "operators.coreos.com/v1alpha1", "operators.coreos.com/v1"
 PACKAGES = "/apis/packages.operators.coreos.com/v1/namespaces/{}/packagemanifests"
 MIRRORS = "config.openshift.io/v1"
 SINGLE = ("ClusterPolicy", "NicClusterPolicy")
-"""Kinds of which an operator heeds one object alone."""
+"""Kinds of which an operator reconciles only one object."""
 POLL = 2.0
 
 
@@ -47,7 +46,7 @@ def known(operator: str) -> Json:
 
 
 def complete(args: Mapping[str, Any]) -> Json:
-    """From an action's arguments: those of ``operator`` in files/olm.yml, with what is given over them."""
+    """The complete ``want``: the entry of ``operator`` in files/olm.yml, overridden by the action's arguments."""
     base = known(args["operator"]) if args.get("operator") else {"labels": {}, "resources": []}
     want = {**base, **{key: args[key] for key in PASSED}}
     for key in ("package", "namespace", "source"):
@@ -104,7 +103,7 @@ class Operator:
         self._catalog()
         manifest = self._manifest()
         if manifest is None:
-            return self._result("", "", "")  # check mode: the catalog is one that this run would make
+            return self._result("", "", "")  # check mode: this run would create the catalog
         channel, csv, starting = self._version(manifest, held)
         self._check_modes(manifest, channel)
         self._subscribe(held, channel, starting)
@@ -152,7 +151,7 @@ class Operator:
             self._write(olm.catalog_source(want["source"], place, want["catalog_image"], pull_secrets=secrets))
 
     def _manifest(self) -> Optional[Json]:
-        """The package as the wanted catalog has it. Waits for a catalog that is new or not read yet."""
+        """The PackageManifest from the requested catalog. Waits for a catalog that is new or not read yet."""
         package, source = self.want["package"], self.want["source"]
         folder = PACKAGES.format(self.want["source_namespace"])
         deadline = time.monotonic() + (0 if self.check else min(self.timeout, 120.0))
@@ -175,15 +174,15 @@ class Operator:
             time.sleep(POLL)
 
     def _catalog_state(self) -> str:
-        """READY, or why the catalog cannot be read, as the end of a sentence."""
+        """ "READY", or why the catalog cannot be read, as the end of a sentence."""
         catalogs = self.client.list(self.client.path(OLM, "CatalogSource", self.want["source_namespace"]))
         where = {"source": self.want["source"], "sourceNamespace": self.want["source_namespace"]}
         trouble = olm.bad_catalog(catalogs, where)
         return f": {trouble}" if trouble else "READY"
 
     def _version(self, manifest: Json, held: Optional[Json]) -> tuple[str, str, str]:
-        """(channel, ClusterServiceVersion to wait for, startingCSV). What is installed stays until another version is
-        asked for: default channels move with every release."""
+        """(channel, ClusterServiceVersion to wait for, startingCSV). The installed version stays until the options set
+        another one, since default channels change with releases."""
         want = self.want
         spec = (held or {}).get("spec") or {}
         channel, csv = olm.channel(manifest, want["channel"] or str(spec.get("channel") or ""), want["csv"])
@@ -239,7 +238,7 @@ class Operator:
     # ---- the CSV -----------------------------------------------------------------------------------------------
 
     def _await_csv(self, csv: str) -> Json:
-        """The ClusterServiceVersion, Succeeded. Approves the plan that installs it, and no other."""
+        """The ClusterServiceVersion once it is Succeeded. Approves only the InstallPlan that installs it."""
         if self.check:
             found = self.client.find(self.client.path(OLM, "ClusterServiceVersion", self.want["namespace"], csv))
             return found or {"metadata": {"name": csv}}
@@ -304,7 +303,7 @@ class Operator:
             self._resource(one, obj, schema)
 
     def _rendered(self, csv: Json, one: Json) -> tuple[Json, Json]:
-        """(object, its schema). Every unknown field of the values is named before anything is written."""
+        """(object, its schema). Raises InputError with all unknown fields of the values before the first write."""
         values = one.get("values") or {}
         obj = olm.custom_resource(csv, one["kind"], values)
         crd_name, version = olm.owned_definition(csv, one["kind"])
@@ -327,10 +326,10 @@ class Operator:
         try:
             return self.client.find(self.client.path("apiextensions.k8s.io/v1", "CustomResourceDefinition", "", name))
         except Forbidden:
-            return None  # the server's own validation refuses them then
+            return None  # then the API server's validation refuses them
 
     def _resource(self, one: Json, obj: Json, schema: Json) -> None:
-        """Made from the example; later only our values are held: what other roles write into it stays."""
+        """Created from the example; later runs apply only our values, so that fields of other roles stay."""
         live = self._live(obj)
         if live is None:
             self._alone(obj)
@@ -374,7 +373,7 @@ class Operator:
     # ---- effect ------------------------------------------------------------------------------------------------
 
     def _await_effect(self) -> Json:
-        """Resources that are done, and nodes that offer what the operator brings. Returns ``{nodes, resource}``."""
+        """Waits for ready resources and for nodes that offer the operator's resource. Returns ``{nodes, resource}``."""
         awaited = [one for one in self.want["resources"] if one.get("await", "state") != "none"]
         evidence = self.want.get("evidence") or {}
         if not awaited and not evidence:
@@ -417,7 +416,7 @@ class Operator:
         return found
 
     def _validated(self, watcher: Watcher, evidence: Json, nodes: Sequence[str]) -> dict[str, Status]:
-        """The operator's own trial of each node. A node that only offers GPUs has not run anything on them yet."""
+        """Status per node of the operator's validator, since a node that offers GPUs may not have used them yet."""
         name, namespace = evidence.get("validator"), self.want["namespace"]
         if not name or not nodes:
             return {}
@@ -438,7 +437,7 @@ class Operator:
     # ---- gone --------------------------------------------------------------------------------------------------
 
     def absent(self) -> Json:
-        """First what the operator looks after, while it runs; then the Subscription, and the CSV that OLM leaves."""
+        """Removes the custom resources while the operator runs, then the Subscription and the CSV, which OLM keeps."""
         want = self.want
         selector = f"{OWNED_SELECTOR},{kube_objects.RELEASE}={want['package']}"
         try:
@@ -467,7 +466,7 @@ class Operator:
         self.changes += [{"what": one["what"], "diff": one["diff"]} for one in found]
 
     def _versions_of(self, kind: str, csvs: set[str]) -> list[str]:
-        """API versions of a kind, by the definitions that the CSVs own."""
+        """API versions of a kind, from the CustomResourceDefinitions that the CSVs own."""
         found = []
         for name in csvs:
             csv = self.client.find(self.client.path(OLM, "ClusterServiceVersion", self.want["namespace"], name))
@@ -495,7 +494,7 @@ def _done(obj: Optional[Json], kind: str, how: str) -> Status:
 
 
 def _offers(name: str, wanted: str) -> bool:
-    """A node whose GPUs are parted or shared under another name offers them, too."""
+    """Whether the resource counts as ``wanted``: any name of GPUs does, such as that of MIG devices."""
     return name == wanted or (pod_gpu.is_gpu(wanted) and pod_gpu.is_gpu(name))
 
 
@@ -509,7 +508,7 @@ def _installed(subscription: Json) -> str:
 
 
 def _small(obj: Json) -> Json:
-    """Without the manifests in an InstallPlan, and all that a CSV says of its Deployments."""
+    """The object without an InstallPlan's manifests and a CSV's Deployments, which are large."""
     status = {key: value for key, value in (obj.get("status") or {}).items() if key != "plan"}
     spec = {
         key: value for key, value in (obj.get("spec") or {}).items() if key not in ("install", "icon", "description")

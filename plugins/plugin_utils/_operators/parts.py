@@ -1,7 +1,7 @@
 # Copyright: gpuops.rdma contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""How far the operators are: a status per part and node, from watched collections. PRIVATE to the collection."""
+"""Progress of the operators: a status per part and node, from watched collections. PRIVATE to the collection."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ GPU_PARTS = (
 
 
 class Parts:
-    """``elsewhere``: what of the last reading is late on nodes that are not of this run, and does not hold it."""
+    """``elsewhere``: findings of the last reading about late nodes outside of this run, for which it does not wait."""
 
     def __init__(self, watcher: Watcher, nodes: Awaited, plan: Plan, target: Target, vf_resource: str) -> None:
         self.watcher, self.nodes, self.plan, self.target = watcher, nodes, plan, target
@@ -42,7 +42,7 @@ class Parts:
         self.elsewhere: list[Finding] = []
 
     def gpu_operator(self) -> Statuses:
-        """Its policy, the driver, toolkit, device plugin and validator of each node, and the node's GPUs."""
+        """Status of the ClusterPolicy, and per node of driver, toolkit, device plugin, validator and GPUs."""
         namespace = self.namespaces.gpu_operator
         policy = _oldest(named.listed(self.watcher, "nvidia.com/v1", "ClusterPolicy"))
         nodes = self.nodes.targets()
@@ -66,7 +66,7 @@ class Parts:
         return self._held_elsewhere(result, by_app.values())
 
     def network_operator(self) -> Statuses:
-        """Its policy and what that asks for, and the definitions that it makes itself."""
+        """Status of the NicClusterPolicy, of the parts that it enables, and of the CRDs that the operator creates."""
         namespace = self.namespaces.network_operator
         daemonsets, policies = rollout.daemonsets(self.watcher, namespace), self._nic_policies()
         policy = next((item for item in policies if _name(item) == "nic-cluster-policy"), next(iter(policies), None))
@@ -90,14 +90,14 @@ class Parts:
         return self._held_elsewhere(result, daemonsets)
 
     def drivers(self) -> Statuses:
-        """What the stage gpu_operator could not wait for: the drivers start when OFED has."""
+        """Status of what the stage gpu_operator does not wait for, since the drivers start after OFED."""
         found = self.gpu_operator()
         if any(node.excluded for node in self.plan.nodes):
-            found.pop("policy", None)  # it sums up the nodes, those too that were left out
+            found.pop("policy", None)  # it covers all nodes, excluded ones too
         return found
 
     def batch(self) -> Statuses:
-        """The controllers, found by their images wherever they run, and their resource definitions."""
+        """Status of the batch system's controllers, found by image in any namespace, and of its CRDs."""
         volcano = self.plan.launcher == "volcano"
         images = files.profile(self.plan.profile)["volcano" if volcano else "mpi_operator"]["images"]
         path = self.watcher.client.path("apps/v1", "Deployment", "")
@@ -110,8 +110,8 @@ class Parts:
         return result
 
     def _held_elsewhere(self, result: Statuses, daemonsets: Iterable[Json]) -> Statuses:
-        """The policy sums up all nodes of the cluster. Where each node of this run has what it needs, and all pods that
-        are not ready are on other nodes, those do not hold the run; they are told."""
+        """The policy covers all nodes of the cluster. If all nodes of this run are ready and only pods on other nodes
+        are late, the run does not wait for those; they become a finding."""
         self.elsewhere.clear()
         policy, planned = result["policy"], set(self.nodes.planned())
         others = {key for key, status in result.items() if not status.ready} - {"policy"}
@@ -135,7 +135,7 @@ class Parts:
         return named.listed(self.watcher, "mellanox.com/v1alpha1", "NicClusterPolicy")
 
     def _plugin_config(self, policy: Optional[Json]) -> Optional[Status]:
-        """Only with a plan: it says under which name the VFs are asked for."""
+        """Status of the device plugin's configuration; None without a plan, which has the VFs' resource name."""
         if self.plan == Plan() or not _spec(policy).get("sriovDevicePlugin"):
             return None
         path = self.watcher.client.path("v1", "ConfigMap", self.namespaces.network_operator)
@@ -143,7 +143,7 @@ class Parts:
         return readiness.plugin_config(policy, next(iter(store.items()), None), self.vf_resource)
 
     def _config_daemon_namespace(self) -> str:
-        """Where the SR-IOV operator's daemon runs, which puts the CNI plugins on the nodes; "" where there is none."""
+        """Namespace of the SR-IOV operator's config daemon, which installs the CNI plugins; "" if there is none."""
         olm = self.plan.olm.get("network_operator")
         if olm:
             return str(olm[0]["namespace"])
@@ -157,7 +157,7 @@ def _config_map(obj: Json) -> Json:
 
 
 def _final(status: Status, evidence: str) -> Status:
-    """Short although all that makes the resource is ready: nothing will change it, unless within the grace."""
+    """A shortage counts as stuck once all pods that provide the resource are ready; only the grace period is left."""
     return (
         dataclasses.replace(status, stuck=True, why=f"{status.why}, though {evidence}")
         if status.code == "Short"

@@ -1,7 +1,7 @@
 # Copyright: gpuops.rdma contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""How far the nodes' VFs are: made, allocatable, with addresses. PRIVATE to the collection."""
+"""Progress of the nodes' VFs: created, allocatable, with addresses. PRIVATE to the collection."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ class Vfs:
         self.watcher, self.nodes, self.own, self.resource = watcher, nodes, own, resource
 
     def made(self) -> Statuses:
-        """The pods' readiness is their program's word that the VFs are made in this boot. While one is not ready, the
-        reports tell which node and why."""
+        """Status of the VFs per node. A Ready pod means that its program has created them in this boot; else its report
+        has the reason."""
         daemonsets = rollout.daemonsets(self.watcher, self.own)
         whole = readiness.daemonset(next((item for item in daemonsets if _name(item) == VF_CONFIG), None))
         if whole.ready and self.nodes.names():
@@ -44,7 +44,7 @@ class Vfs:
         return result
 
     def allocatable(self) -> Statuses:
-        """Whether the nodes offer as many VFs as their shapes have."""
+        """Status per node: whether it offers as many VFs as its shape has."""
         result: Statuses = {}
         for name, facts in self.nodes.targets().items():
             status = readiness.resource(facts, self.resource, self.nodes.expected_vfs(facts, name))
@@ -55,7 +55,7 @@ class Vfs:
         return result
 
     def addresses(self, namespace: str, names: Sequence[str]) -> Statuses:
-        """Of IP pools: whether each node has its part."""
+        """Status per IP pool: whether each node has its block of addresses."""
         pools = {_name(item): item for item in self._pools(namespace)}
         nodes = self.nodes.names()
         result = {name: readiness.ip_pool(pools.get(name), nodes) for name in names}
@@ -66,7 +66,7 @@ class Vfs:
         return {name: readiness.ip_pool(pools.get(name), nodes, events) for name in names}
 
     def pods(self) -> dict[str, Json]:
-        """The VF configuration's living pods by node."""
+        """The VF configuration's pods by node, without terminating ones."""
         path = self.watcher.client.path("v1", "Pod", self.own)
         pods = self.watcher.store(path, rollout.small_pod, label_selector=VF_POD_LABEL).items()
         living = (pod for pod in pods if not pod["metadata"].get("deletionTimestamp"))
@@ -76,7 +76,7 @@ class Vfs:
         return named.listed(self.watcher, "nv-ipam.nvidia.com/v1alpha1", "IPPool", namespace)
 
     def _short(self, status: Status, name: str) -> Status:
-        """Adds what the node's VF configuration says of itself."""
+        """The status with the report of the node's VF configuration as its reason."""
         pod = self.pods().get(name)
         report = readiness.vf_report(pod)
         if status.code != "Short" or report is None:
@@ -96,7 +96,7 @@ def _name(obj: Json) -> str:
 
 
 def _others(facts: Optional[NodeFacts], resource: str) -> str:
-    """VFs that the node offers under another name: somebody else's configuration."""
+    """VFs that the node offers under another name, by an unmanaged configuration."""
     offered = sorted((facts.allocatable if facts else {}).items())
     others = [f"{count} {name}" for name, count in offered if count and name != resource and _VF_NAME.search(name)]
     return f"; it offers {', '.join(others)} instead (rdma_resource)" if others else ""

@@ -1,7 +1,7 @@
 # Copyright: gpuops.rdma contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Waits for one of the targets, or looks once; what is late is told and kept. PRIVATE to the collection."""
+"""Waits for a target, or reads it once; prints what is late and writes findings. PRIVATE to the collection."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ DEFAULT_VF = "nvidia.com/sriov_rdma_vf"
 def wait(
     client: Client, args: Mapping[str, Any], show: Callable[[str], None], once: bool = False, keep: bool = False
 ) -> dict[str, Any]:
-    """The result of gpuops.rdma.wait, whose options ``args`` are. ``once`` looks and does not wait, ``keep`` makes
-    findings of what it sees then. Raises WaitFailed."""
+    """The result of gpuops.rdma.wait, whose options ``args`` are. ``once`` reads without waiting; ``keep`` then writes
+    findings about what is late. Raises WaitFailed."""
     if args["tolerate"] and not args["plan"]:
         raise InputError("wait tolerate=true needs plan: the nodes that are late are left out of it.")
     plan = run.read_plan(args["plan"]) if args["plan"] else Plan()
@@ -48,7 +48,7 @@ def wait(
 
 
 class View:
-    """One wait: its target, its nodes, and what it keeps beside the plan."""
+    """One wait: its target, its nodes, and its findings file next to the plan."""
 
     def __init__(self, watcher: Watcher, args: Mapping[str, Any], plan: Plan) -> None:
         self.watcher, self.args, self.plan, self.target = watcher, args, plan, targets.TARGETS[args["for"]]
@@ -60,14 +60,15 @@ class View:
         self.planned = self.nodes.planned()
 
     def look(self, keep: bool) -> dict[str, Any]:
-        """One reading."""
+        """The result of one reading; with ``keep`` its findings are written."""
         looked = kube_wait.look(self._read())
         if keep and self.args["plan"]:
             run.write(self.findings_file, {"findings": [*self._seen(looked), *self.parts.elsewhere]})
         return _result(looked)
 
     def wait(self, show: Callable[[str], None]) -> dict[str, Any]:
-        """Until all are ready; with ``tolerate`` the late nodes are left out of the plan instead of a failure."""
+        """Waits until all are ready and returns the result. Raises WaitFailed; with ``tolerate`` late nodes are
+        excluded instead."""
         self._refuse_nobody()
         start, note = time.monotonic(), self._note()
         if note:
@@ -141,14 +142,14 @@ class View:
     # ---- what is told
 
     def _refuse_nobody(self) -> None:
-        """With a plan that has left out all its nodes there is nothing to wait for, however long."""
+        """Raises Unrecoverable if the plan has excluded all its nodes."""
         if self.plan.nodes and not self.planned and self.target.per_node:
             reasons = {node.name: node.excluded or "not asked for" for node in self.plan.nodes}
             first = "; ".join(f"{name}: {why}" for name, why in list(reasons.items())[:5])
             raise Unrecoverable(f"{self.target.name}: no node of the plan is left to wait for. {first}.", reasons)
 
     def _note(self) -> str:
-        """What is not waited for here, and why; "" when nothing is left out."""
+        """What this wait omits, and why; "" if nothing."""
         if self.target.name == "gpu_operator" and self.parts.driver_pods.wait_for_policy():
             return "the drivers wait for OFED, which comes with the Network Operator: its stage waits for the rest"
         if self.target.name == "nodes" and self.args["plan"] and not self.nodes.device_labels():
@@ -156,13 +157,13 @@ class View:
         return ""
 
     def _seen(self, looked: kube_wait.Result) -> list[Finding]:
-        """One finding for everything that one look found late; nodes go to the report's table, parts to its list."""
+        """One finding per late node or part of one reading; without any VF configuration a single one."""
         if self.target.name == "vf_config" and len(looked.late) == looked.total and not self.vfs.pods():
             return [targets.no_vf_config()] if self.planned else []
         return self.target.late(looked.late, self.planned, self.plan.namespaces)
 
     def _keep_notes(self) -> None:
-        """What is no reason to wait, and for the report to tell."""
+        """Writes the findings that the wait does not depend on, for the report."""
         if self.args["plan"]:
             self.findings_file.unlink(missing_ok=True)
             noted = [*self.parts.driver_pods.unproven(self.target.stage or self.target.name), *self.parts.elsewhere]
@@ -170,7 +171,7 @@ class View:
                 run.write(self.findings_file, {"findings": noted})
 
     def _leave_out(self, bad: Mapping[str, str], show: Callable[[str], None]) -> dict[str, Any]:
-        """The run goes on without these nodes; the report fails them with the reason."""
+        """Excludes these nodes from the plan; the report fails them with the reason."""
         name, total = self.target.name, len(self.planned)
         run.write(self.findings_file, {"findings": self.target.late(bad, self.planned, self.plan.namespaces)})
         run.exclude(str(self.args["plan"]), {node: f"{name}: {why}" for node, why in bad.items()})

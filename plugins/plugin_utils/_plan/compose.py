@@ -1,10 +1,10 @@
 # Copyright: gpuops.rdma contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The whole plan, part by part: what is decided, drivers, releases, objects, permissions. PRIVATE to the collection.
+"""Composes the plan from its parts: decisions, drivers, releases, objects, permissions. PRIVATE to the collection.
 
-What stands once in a cluster (NicClusterPolicy, device plugin, VF configuration) covers the shapes of this run and
-those that an earlier run has configured: narrowing must not take VFs away from other pools, nor bring them there.
+Objects that exist once per cluster (NicClusterPolicy, device plugin, VF configuration) cover the shapes of this run and
+those of earlier runs: a run for fewer nodes must neither remove VFs from other pools nor add them.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils._plan import compose_a
 
 
 def compose(given: Given) -> Plan:
-    """Everything that a run will do, and the inputs that cannot be accepted as findings."""
+    """The plan of everything that a run will do, with rejected inputs as findings."""
     plan = resolve.decide(given)
     configured = _configured(plan, given)
     charts = _local_charts(plan, given.options)
@@ -59,7 +59,7 @@ def compose(given: Given) -> Plan:
 
 
 def _once(findings: Sequence[Finding]) -> list[Finding]:
-    """Several parts may find the same fault of one input."""
+    """Removes duplicates, since several parts may report the same input."""
     kept: dict[tuple[str, ...], Finding] = {}
     for item in findings:
         key = (item.id, item.found) if item.id == INPUT else (item.id, item.severity, item.subject, item.found)
@@ -68,7 +68,7 @@ def _once(findings: Sequence[Finding]) -> list[Finding]:
 
 
 def _configured(plan: Plan, given: Given) -> list[Shape]:
-    """Shapes of this run and of earlier ones, as far as they are supported and the profile covers them."""
+    """Shapes of this run and of earlier ones that are supported and that the profile covers."""
     names = {*plan.shapes, *plan.wanted_shapes, *given.survey.get("configured_shapes", ())}
     covered, shapes = given.profile["shapes"] or names, given.shapes
     known = sorted(name for name in names if name in covered and name in shapes)
@@ -80,7 +80,7 @@ def _configured(plan: Plan, given: Given) -> list[Shape]:
 
 @dataclass(frozen=True)
 class Charts:
-    """Chart.yaml of the charts on this machine, by operator."""
+    """Chart.yaml of the local charts, by operator."""
 
     local: dict[str, Optional[Json]]
     findings: Sequence[Finding]
@@ -102,7 +102,7 @@ def _batch(plan: Plan) -> str:
 
 @dataclass(frozen=True)
 class Drivers:
-    """Who brings the NVIDIA driver and OFED."""
+    """Who installs the NVIDIA driver and OFED."""
 
     choice: Choice
     findings: Sequence[Finding]
@@ -155,7 +155,8 @@ def _gpu_operator_version(plan: Plan, given: Given, charts: Charts, faults: Faul
 
 
 def _host_driver(survey: Json) -> Optional[bool]:
-    """Where the operator's driver runs the nodes have none of their own: its pods would not get ready beside one."""
+    """False if the operator's driver pods are ready, since they are not on hosts with their own driver; None if
+    unknown."""
     running = [item for item in survey["workloads"] if item["name"].startswith(gpudirect.DRIVER_DS) and item["ready"]]
     return False if running else None
 
@@ -167,7 +168,7 @@ def _no_policy(plan: Plan, choice: Choice) -> Iterator[Finding]:
 
 
 def _refused(item: Finding) -> Finding:
-    """An input that must not be is one that no stage takes, whichever stages are asked for."""
+    """An error about an option becomes a rejected input, so that no stage accepts the plan."""
     if item.severity != "error" or not item.subject.startswith("rdma_"):
         return item
     more = f" (expected: {item.expected}); {item.remedy}" if item.remedy else ""
@@ -179,7 +180,7 @@ def _refused(item: Finding) -> Finding:
 
 @dataclass(frozen=True)
 class Released:
-    """The operators; ``oke``, ``olm``: how OKE's add-ons are reached, what OLM is to install."""
+    """The releases per operator; ``oke``: options for OKE's add-ons; ``olm``: what OLM installs."""
 
     releases: dict[str, Release]
     findings: Sequence[Finding]
@@ -188,7 +189,7 @@ class Released:
 
 
 def _releases(plan: Plan, given: Given, choice: Choice, configured: Sequence[Shape], charts: Charts) -> Released:
-    """Of the operators by way of ``plan.install``, and of the batch system by Helm or manifest."""
+    """Releases of the operators through ``plan.install``, and of the batch system by Helm or manifest."""
     options, faults = given.options, Faults()
     found: dict[str, Optional[Release]] = {}
     oke: Json = {}
@@ -228,7 +229,7 @@ def _releases(plan: Plan, given: Given, choice: Choice, configured: Sequence[Sha
 def _needed_values(
     operator: str, plan: Plan, profile: Json, choice: Choice, configured: Sequence[Shape], faults: Faults
 ) -> Json:
-    """Chart values that follow from the plan."""
+    """Chart values that the plan requires."""
     if operator == "gpu_operator":
         return choice.gpu_operator_values
     if operator == "network_operator" and configured and profile["network_operator"]["policy_by"] == "chart":
@@ -341,7 +342,7 @@ def _vf_config(plan: Plan, given: Given, configured: Sequence[Shape]) -> list[Js
 
 
 def _networks(plan: Plan, given: Given, configured: Sequence[Shape], faults: Faults) -> list[Json]:
-    """The NetworkAttachmentDefinition and the IPPool, as far as they can be made."""
+    """The NetworkAttachmentDefinition and the IPPool, without one whose input is rejected."""
     network = faults.attempt("rdma_resource", lambda: _network(plan, configured))
     pool = faults.attempt("rdma_ip_pool_subnet", lambda: _pool(plan, given.facts, configured))
     return [item for item in (network, pool) if item]
@@ -368,7 +369,7 @@ def _pool(plan: Plan, facts: Sequence[NodeFacts], configured: Sequence[Shape]) -
 
 
 def _topology_objects(plan: Plan, given: Given, configured: Sequence[Shape], job: Json, faults: Faults) -> list[Json]:
-    """The ConfigMap with the files that the tests use, in their namespace; none where no file can be made."""
+    """The ConfigMap with the tests' topology files, in their namespace; none without files."""
     own = given.options.topology_file
     if not any(test.topology for test in plan.tests):
         return []

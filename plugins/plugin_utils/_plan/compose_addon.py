@@ -1,7 +1,7 @@
 # Copyright: gpuops.rdma contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The part of a plan that add-ons of OKE carry out: plan.oke, and what stands in plan.releases for it. PRIVATE.
+"""The part of a plan for OKE's add-ons: plan.oke and the entries of plan.releases. PRIVATE.
 
 ``survey["addons"]`` is ``{present, options}``, see ``oke_addon``. No chart is installed for releases with ``addons``.
 """
@@ -31,14 +31,14 @@ def table() -> Json:
 
 
 def look(options: Options, progress: Callable[[str], None]) -> Json:
-    """What OKE says of the add-ons: for the survey. ``options.oci``: cluster and how OCI is reached."""
+    """The add-ons' state and options from OKE, for the survey. ``options.oci``: cluster and options for OCI."""
     addons = oke_addon.Addons(oke(options), progress)
     names = [one["name"] for entry in table().values() if isinstance(entry, dict) for one in entry["addons"]]
     return {"present": addons.present(names), "options": addons.options()}
 
 
 def oke(options: Options) -> Json:
-    """``plan.oke``: nothing of it is a secret."""
+    """``plan.oke``, which holds no secrets. Raises InputError for unknown keys."""
     given = {key: value for key, value in options.oci.items() if value}
     strange = sorted(set(given) - {"cluster", *session.OPTIONS})
     if strange:
@@ -47,7 +47,7 @@ def oke(options: Options) -> Json:
 
 
 def release(stage: str, options: Options, survey: Json, profile: Json) -> Release:
-    """What stands in plan.releases for a stage. InputError for values or a chart that an add-on cannot have."""
+    """The entry of plan.releases for a stage. Raises InputError for values or a chart that add-ons do not support."""
     entry = table()[stage]
     known = [_want(stage, one, entry, options, profile) for one in entry["addons"]]
     own, wants = known[-1], _without_others(known, survey)
@@ -105,7 +105,7 @@ def _want(stage: str, one: Json, entry: Json, options: Options, profile: Json) -
 
 
 def _without_others(wants: Sequence[Addon], survey: Json) -> tuple[Addon, ...]:
-    """NFD that somebody else has installed stays the only one; the GPU Operator is then told not to look for OKE's."""
+    """Without OKE's NFD if an unmanaged one is installed; the GPU Operator's add-on then skips its dependency check."""
     kept = [
         want
         for want in wants
@@ -121,7 +121,7 @@ def _without_others(wants: Sequence[Addon], survey: Json) -> tuple[Addon, ...]:
 
 
 def policy(objects: list[Json]) -> list[Json]:
-    """Of the Network Operator's objects: the NicClusterPolicy is the add-on's, and gets what it lacks."""
+    """The NicClusterPolicy among the Network Operator's objects, reduced to the parts that the add-on's own lacks."""
     parts = table()["policy_parts"]
     return [
         kube_objects.shared({**item, "spec": {key: item["spec"][key] for key in parts if key in item["spec"]}})

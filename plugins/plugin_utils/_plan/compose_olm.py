@@ -1,10 +1,10 @@
 # Copyright: gpuops.rdma contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The part of a plan that OLM carries out: plan.olm, and what stands in plan.releases for it. PRIVATE.
+"""The part of a plan for OLM: plan.olm and the entries of plan.releases. PRIVATE.
 
 ``plan.olm`` is ``{stage: [want]}`` as gpuops.rdma.olm_operator takes it; the releases of these stages have the action
-``olm``, which Helm leaves alone.
+``olm``, which Helm ignores.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ DEFAULTS: Json = {
 
 
 def wants(stages: Sequence[str], options: Options, profile: Json, choice: Choice) -> dict[str, tuple[Json, ...]]:
-    """``plan.olm``. InputError for what rdma_olm and the operators' values cannot say."""
+    """``plan.olm``. Raises InputError for invalid rdma_olm or values of an operator."""
     given = options.olm
     faults = list(_faults(given))
     if faults:
@@ -87,13 +87,13 @@ def _want(name: str, given: Json, options: Options, profile: Json, choice: Choic
         values = releases.merge(releases.merge(base, releases.as_values(options.gpu_operator_values)), values)
     want = olm_run.complete({**DEFAULTS, **given, "values": values, "operator": name})
     want["evidence"] = {}
-    if name == "gpu_operator":  # gpuops.rdma.wait looks at the policy, and at each node's GPUs
+    if name == "gpu_operator":  # gpuops.rdma.wait checks the policy and each node's GPUs
         want["resources"] = [{**one, "await": "none"} for one in want["resources"]]
     return want
 
 
 def release(stage: str, wants: Sequence[Json]) -> Release:
-    """What stands in plan.releases for a stage: as a release of Helm's, with the action olm."""
+    """The entry of plan.releases for a stage: a Helm release with the action olm."""
     want = wants[-1]
     values = want["resources"][0]["values"] if want["resources"] else {}
     also = ", ".join(one["package"] for one in wants[:-1])

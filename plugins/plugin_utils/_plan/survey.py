@@ -1,7 +1,7 @@
 # Copyright: gpuops.rdma contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""One look at the cluster: the few fields that the plan and preflight decide on. PRIVATE to the collection.
+"""Reads the fields of the cluster that the plan and preflight depend on. PRIVATE to the collection.
 
 The number of requests does not depend on the number of nodes but for the node list's pages.
 """
@@ -28,11 +28,11 @@ WANTED_CRDS = {
     for (version, _kind), (plural, _namespaced) in KINDS.items()
     if "/" in version and version.partition("/")[0] not in BUILT_IN
 }
-"""CRD name -> the version in which this collection speaks to it."""
+"""CRD name -> the version that this collection uses."""
 
 
 def survey(client: Client) -> Json:
-    """Everything but the nodes, as JSON. What this user may not read is empty: preflight asks for each permission."""
+    """Everything but the nodes, as JSON. What this user may not read is empty; preflight checks each permission."""
     version = client.get("/version")
     groups = {
         group["name"]: [item["version"] for item in group.get("versions", [])]
@@ -63,9 +63,9 @@ def _readable(call: Callable[[], list[Any]]) -> list[Any]:
 
 
 def served(client: Client, groups: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
-    """CRD name -> versions in which the server serves it, of the kinds that we speak to; without those it has not.
+    """CRD name -> versions in which the server serves it, of the kinds that we use; missing ones are left out.
 
-    One request per group where all is well: the other versions are asked for only when ours is missing.
+    Usually one request per group: the other versions are read only if ours is missing.
     """
     found: dict[str, list[str]] = {}
     resources = functools.lru_cache(maxsize=None)(lambda path: _resources(client, path))
@@ -88,7 +88,7 @@ def _resources(client: Client, path: str) -> set[str]:
 
 
 def requested(client: Client, node: str) -> tuple[float, float]:
-    """(cores, bytes) that the pods on a node have asked for, as the scheduler counts them."""
+    """(cores, bytes) requested by the pods on a node, as the scheduler counts them."""
     path = client.path("v1", "Pod")
     selector = f"spec.nodeName={node},status.phase!=Succeeded,status.phase!=Failed"
     pods = client.projected(path, _requests, field_selector=selector)
@@ -174,7 +174,7 @@ def _namespaces(client: Client) -> list[Json]:
 
 
 def _service_cidrs(client: Client, groups: Container[str]) -> Optional[list[str]]:
-    """None where this user may not list them; none where the server, older than 1.33, does not tell them."""
+    """The service CIDRs; None if this user may not list them, [] from servers older than 1.33."""
     if "networking.k8s.io" not in groups or "servicecidrs" not in _resources(client, "/apis/networking.k8s.io/v1"):
         return []
     try:

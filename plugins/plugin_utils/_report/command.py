@@ -15,13 +15,14 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import s
 from ansible_collections.gpuops.rdma.plugins.module_utils._report import build
 
 NO_SECRET = re.compile(r"rdma_report_keep[\"']?\s*[=:]\s*[\"']?secret\b|rdma_image_pull_secrets\b")
-"""Inputs that name a kind or objects, and hold no secret."""
+"""Inputs that contain only kinds or names, no secrets."""
 LOOKING = re.compile(r"\b(?:verify|host_checks|nccl_scan)(\.ya?ml)?$")
-"""Playbooks that set up nothing: what they find is mended by site.yml beside them."""
+"""Playbooks that set up nothing: site.yml in the same folder fixes what they find."""
 
 
 def of_run(options: Mapping[str, Any]) -> str:
-    """The command line that runs site.yml with this run's inventory and inputs, from the folder that it began in."""
+    """The command line that runs site.yml with this run's inventory and inputs, from the folder in which it was
+    started."""
     playbook = str(next(iter(options.get("args") or ()), ""))
     if not playbook.endswith((".yml", ".yaml")) and not playbook.startswith("gpuops.rdma."):
         return build.COMMAND
@@ -32,7 +33,7 @@ def of_run(options: Mapping[str, Any]) -> str:
 
 
 def _near(text: str) -> str:
-    """A path as short as on the command line: Ansible has made it absolute."""
+    """A path relative as on the command line, since Ansible has made it absolute."""
     mark = "@" if text.startswith("@") else ""
     path = text[len(mark) :]
     return mark + os.path.relpath(path) if path.startswith("/") and "," not in path else text

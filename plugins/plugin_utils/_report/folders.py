@@ -1,7 +1,7 @@
 # Copyright: gpuops.rdma contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What a run has left in its folder, for the report. PRIVATE to the collection."""
+"""Reads the documents of a run folder for the report. PRIVATE to the collection."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ def hosts(run_dir: Path) -> Json:
 
 
 def scans(run_dir: Path) -> tuple[list[Json], list[Json]]:
-    """This run's scans, their rails with the names of the devices. One without its findings is of an earlier run:
-    those go when a run begins."""
+    """This run's scans, their rails with the names of the devices. A scan without its findings file is from an earlier
+    run, since a new run removes those."""
     found, findings = documents(run_dir, "scan-*.json")
     scans = []
     for scan in found:
@@ -49,7 +49,7 @@ def previous(folder: Path, *, again: bool) -> Optional[Json]:
 
 
 def documents(run_dir: Path, pattern: str) -> tuple[list[Json], list[Json]]:
-    """The documents, and a finding for each that cannot be read: the report has to come all the same."""
+    """The readable documents, and a finding for each other, so that the report is always written."""
     documents, findings = [], []
     for path in sorted(run_dir.glob(pattern)):
         try:

@@ -19,7 +19,7 @@ ROW_KEYS = [f"{half}_{key}" for half in ("out", "in") for key in ("time", "algbw
 
 
 def render(report: Json) -> str:
-    """``report`` is what ``build.build`` made, with ``made``."""
+    """The page's HTML. ``report``: the result of ``build.build``, with ``made``."""
     environment = Environment(
         loader=FileSystemLoader(str(files.FILES / "report")),
         autoescape=True,
@@ -54,7 +54,7 @@ def _curve(item: Json) -> Optional[Json]:
 
 
 def _checked(nodes: Sequence[Json]) -> Json:
-    """Numbers of hosts by the verdict of their checks, worst first; {} when they were left out."""
+    """Number of hosts per verdict of their checks, worst first; {} if the checks were skipped."""
     found = Counter(node["host"]["verdict"] for node in nodes if node["host"])
     return {verdict: found[verdict] for verdict in summary.VERDICTS if found[verdict]}
 
@@ -72,7 +72,7 @@ def _rules(nodes: Sequence[Json]) -> list[Json]:
 
 
 def _test(item: Json, planned: Sequence[Json]) -> Json:
-    """What was run for a result, as the plan has it."""
+    """The plan's test that gave a result."""
     entry = next((test for test in planned if item["name"] in (test["name"], f"nccl-{test['name']}")), {})
     keys = ("collective", "min_bytes", "max_bytes", "gpus_per_node", "vfs_per_node", "hca", "algo", "topology", "mpi")
     return {

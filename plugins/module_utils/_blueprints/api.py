@@ -144,7 +144,7 @@ def content(details: Any) -> Optional[Json]:
 
 
 def differing(sent: Mapping[str, Any], stored: Mapping[str, Any]) -> list[str]:
-    """Names of fields sent that the server has otherwise. Fields that only the server has are its defaults."""
+    """Names of the sent fields whose value on the server differs. Fields that only the server has are its defaults."""
     found: list[str] = []
     for key, value in sent.items():
         other = stored.get(key)

@@ -1,7 +1,7 @@
 # Copyright: gpuops.rdma contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Whether a deployment of Blueprints really uses RDMA: from its pods and from what NCCL logged. PRIVATE.
+"""Whether a deployment of Blueprints uses RDMA, from its pods and NCCL's log lines. PRIVATE.
 
 How Blueprints gives pods the network (host network or VFs) is not public, so nothing of it is assumed: a pod must have
 a way to the NICs, and NCCL's own INFO lines must show that it took it on every node.
@@ -101,7 +101,8 @@ def bare(line: str) -> str:
 
 @dataclass(frozen=True)
 class Expected:
-    """``nodes``: of the deployment. ``gpus``: per node, 0 = unknown. ``logged``: whether NCCL's lines must be there."""
+    """``nodes``: of the deployment. ``gpus``: per node, 0 = unknown. ``logged``: whether NCCL's log lines are
+    required."""
 
     nodes: int
     gpus: int = 0
@@ -111,8 +112,8 @@ class Expected:
 def judge(
     name: str, pods: Sequence[Pod], labelled: Iterable[str], transports: Sequence[Json], expected: Expected
 ) -> list[Finding]:
-    """All that speaks against the use of RDMA; [] is a proof. ``labelled``: nodes with the label corrino/rdma.
-    ``transports``: ``NcclRun.transport`` of each pod's log. Severity ``unknown``: nothing tells."""
+    """Findings against the use of RDMA; [] proves it. ``labelled``: nodes with the label corrino/rdma.
+    ``transports``: ``NcclRun.transport`` of each pod's log. Severity ``unknown``: no evidence either way."""
     workers = [item for item in pods if item.gpus]
     return [*_placed(name, workers, set(labelled), expected), *_logged(name, transports, expected)]
 

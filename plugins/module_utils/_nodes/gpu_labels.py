@@ -51,8 +51,8 @@ def _dict(value: Any) -> Json:
 
 
 def described(facts: NodeFacts, devices: Mapping[str, int]) -> tuple[Optional[Shape], str]:
-    """``devices`` of gpu_devices, {} where NFD does not list them: then the PCI id is "", and nothing that needs it
-    works. What is missing is returned in words that follow the node's name."""
+    """(shape, "") or (None, what is missing, as a phrase that follows the node's name). ``devices``: of gpu_devices,
+    {} where NFD does not list them; then the shape has no PCI id, which MIG layouts need."""
     product = facts.labels.get(PRODUCT, "")
     counted = facts.labels.get(COUNT, "")
     lacking = [label for label, value in ((PRODUCT, product), (COUNT, counted)) if not value]

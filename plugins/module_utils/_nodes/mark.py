@@ -59,7 +59,7 @@ def verdicts(scan: Json) -> dict[str, tuple[str, str]]:
 
 
 def patch(node: Json, verdict: str, reason: str, now: str, measures: Sequence[str]) -> Json:
-    """The merge patch that makes the node's marks those of its verdict; {} when they are so already.
+    """The merge patch that sets the node's marks for its verdict; {} if they are set already.
 
     ``verdict`` fail: the measures are taken. pass or "" (undo): removes all our marks that exclude the node, "" also
     label and annotations too. unknown: only the label changes, a measure in place stays. ``now``: UTC, RFC 3339.
@@ -127,8 +127,8 @@ def reported(change: Json) -> list[str]:
 
 
 def guard(verdicts: Mapping[str, tuple[str, str]], measures: Sequence[str], most: Optional[int]) -> None:
-    """A wrong threshold must not take a whole cluster out: InputError when more than ``most`` nodes would go, by
-    default a tenth."""
+    """Raises InputError if more than ``most`` nodes (0 or None: a tenth) would be excluded: a wrong threshold must
+    not take out the whole cluster."""
     bad = sorted(name for name, (verdict, _why) in verdicts.items() if verdict == "fail")
     limit = most or max(1, len(verdicts) // 10)
     if TAKES_OUT & set(measures) and len(bad) > limit:

@@ -1,16 +1,16 @@
 # Copyright: gpuops.rdma contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Does a pod ask for GPUs in a way that is accepted, and is it let onto the pool's nodes? PRIVATE to the collection.
+"""Whether a pod's GPU request is valid and it tolerates the taints of a pool's nodes. PRIVATE to the collection.
 
 ::
 
     taint(value) -> {key, value, effect}              "nvidia.com/gpu=present:NoSchedule" or a mapping; InputError
     tolerates(toleration, taint) -> bool              as the scheduler decides
-    with_taints(present, wanted) -> [taint]           what is there, and what is wanted
-    merged(tolerations, taints) -> [toleration]       what is there, and one more for every taint that nothing tolerates
+    with_taints(present, wanted) -> [taint]           existing and desired taints
+    merged(tolerations, taints) -> [toleration]       existing ones, and one for each untolerated taint
     pod_spec(document) -> (path, spec)                of a Pod, a workload with a template, or a bare spec; InputError
-    check(document, taints, single) -> [Finding]      subject = path in the document; [] = it will be accepted
+    check(document, taints, single) -> [Finding]      subject = path in the document; [] = valid
 
 Rules: the API server's for extended resources (whole numbers, limit set, request equal to it) and the scheduler's for
 taints.
@@ -93,8 +93,7 @@ def taints(values: Iterable[Any]) -> list[Json]:
 
 
 def standing(nodes: Iterable[Json]) -> list[Json]:
-    """Each taint once that stands on one of these nodes; those of Kubernetes itself come and go with a node's
-    health."""
+    """Each taint of these nodes once, without those that Kubernetes sets and removes with a node's health."""
     found: dict[tuple[str, str], Json] = {}
     for node in nodes:
         for one in node["spec"].get("taints") or []:

@@ -294,7 +294,7 @@ def _needed_sources(top: _Part) -> list[str]:
 def _sources(top: _Part, needed: Iterable[str]) -> dict[str, str]:
     part = top.part("sources")
     given = {key: part.text(key) for key in needed}
-    # A source of an unknown value says where one looked for it.
+    # The source of an unknown value names where it was searched for.
     given.update({key: part.text(key) for key in _SOURCED if key in part.data and key not in given})
     part.end()
     return given

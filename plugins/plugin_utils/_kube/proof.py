@@ -1,7 +1,7 @@
 # Copyright: gpuops.rdma contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Pods that prove what a node lets run: made together, looked at together, removed again. PRIVATE."""
+"""Pods that prove what a node can run: created together, watched together, then deleted. PRIVATE."""
 
 from __future__ import annotations
 

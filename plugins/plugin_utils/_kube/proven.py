@@ -35,7 +35,7 @@ class Proven:
         return changed or self._noted().get(self.what) != self.digest
 
     def note(self) -> None:
-        """Writes the annotation that says what was proven, unless it says so already."""
+        """Writes the annotation with the proven state, unless it is there already."""
         noted = self._noted()
         if noted.get(self.what) != self.digest:
             text = json.dumps({**noted, self.what: self.digest}, sort_keys=True)

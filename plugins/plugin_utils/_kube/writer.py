@@ -33,7 +33,8 @@ class Writer:
         self.left: list[str] = []
 
     def apply(self, obj: Json, takeover: bool = False) -> Optional[Json]:
-        """None when nothing is to be changed. Somebody else's object is refused, unless ``takeover``."""
+        """The change, or None if there is none. An unmanaged namespace is used as it is; any other unmanaged object
+        raises InputError, unless ``takeover``."""
         name = kube_objects.reference(obj)
         before = self._find(obj)
         if before is not None and kube_objects.contained(obj, before):
@@ -93,7 +94,8 @@ class Writer:
         return changes
 
     def _labelled(self, version: str, kind: str, selector: str) -> list[Json]:
-        """Nothing where the server does not know the kind. Pods of a controller go with it."""
+        """[] where the server does not have the kind. Pods of a controller are not listed, as they are deleted with
+        it."""
         try:
             items = self.client.list(self.client.path(version, kind), label_selector=selector)
         except NotFound:

@@ -1,7 +1,7 @@
 # Copyright: gpuops.rdma contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The nodes that a wait is about, and whether they are there. PRIVATE to the collection."""
+"""The nodes that a wait expects, and their status. PRIVATE to the collection."""
 
 from __future__ import annotations
 

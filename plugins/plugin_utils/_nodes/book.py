@@ -62,11 +62,12 @@ class NodeBook:
         return list(self.look()[0].values())
 
     def kept(self) -> list[NodeFacts]:
-        """As this run last read them; the cluster is asked only when nothing was kept."""
+        """The nodes as this run last read them; the cluster is queried only if nothing was kept."""
         return [facts for _version, facts in self._load().values()] or self.facts()
 
     def _one(self, name: str) -> Optional[Entry]:
-        """By a list: who may list nodes may not always get one. None when it has gone meanwhile."""
+        """By a list request, because a user may list nodes without being allowed to get one. None if it no longer
+        exists."""
         found = self.client.projected(NODES, _entry, field_selector=f"metadata.name={name}")
         return found[0] if found else None
 

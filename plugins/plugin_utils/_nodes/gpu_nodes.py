@@ -79,7 +79,7 @@ def _candidate(node: Json) -> Optional[Member]:
 
 
 def _described(client: Client, found: list[Member], chosen: bool) -> list[Member]:
-    """Also of shapes that are refused for RDMA: their GPUs work alike."""
+    """Also for shapes that are refused for RDMA, because that does not affect their GPUs."""
     done: list[Member] = []
     lacking: list[tuple[Member, str]] = []
     for one in found:

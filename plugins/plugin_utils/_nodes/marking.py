@@ -36,7 +36,7 @@ def _nodes(client: Client, names: Mapping[str, object]) -> list[Json]:
 
 
 def _write(client: Client, node: Json, change: Json, dry_run: bool) -> None:
-    """With the resource version where a list is replaced: a taint that came meanwhile must not be lost."""
+    """With the resource version where a list is replaced, so that a taint added in the meantime is not lost."""
     if "taints" in change.get("spec", {}):
         version = node["metadata"]["resourceVersion"]
         change = {**change, "metadata": {**change.get("metadata", {}), "resourceVersion": version}}

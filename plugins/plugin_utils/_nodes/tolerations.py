@@ -53,8 +53,8 @@ class Holder:
 
 
 def profiles(client: Client, asked: Sequence[Json]) -> tuple[list[Holder], list[str]]:
-    """Those of ``{kind, namespace, name}``, and notes for those whose API this cluster does not have. InputError for
-    one that is not there."""
+    """(the objects named by ``{kind, namespace, name}``, notes on those whose API this cluster does not have).
+    Raises InputError for one that does not exist."""
     found, notes = [], []
     for one in asked:
         title = f"{one['kind']} {one['namespace']}/{one['name']}"
@@ -113,8 +113,8 @@ def _folder(client: Client, kind: str, namespace: str = "") -> Optional[str]:
 
 
 def with_noted(values: Any, live: Any, ours: Sequence[Json]) -> Any:
-    """``values`` for ``live``, whose lists keep what the annotation says we added: otherwise a given list and a taint's
-    toleration would overwrite each other in each run."""
+    """``values`` to write over ``live``, whose lists keep the tolerations that the annotation records as ours:
+    otherwise a configured list and the toleration of a taint would overwrite each other in each run."""
     if isinstance(values, dict) and isinstance(live, dict):
         return {key: with_noted(value, live.get(key), ours) for key, value in values.items()}
     if isinstance(values, list) and isinstance(live, list):

@@ -120,7 +120,8 @@ def machine_autoscalers(pools: Sequence[Json], types: Sequence[str]) -> list[Jso
 
 
 def refuse_type(pool: Json, types: Sequence[str]) -> None:
-    """Raises InputError if ``types`` of resourceLimits.gpus lack the pool's accelerator."""
+    """Raises InputError if ``types``, those of resourceLimits.gpus, do not contain the pool's accelerator; [] = not
+    limited."""
     if types and pool["accelerator"] and pool["accelerator"] not in types:
         raise InputError(
             f"MachineSet {pool['machine_set']} has the accelerator {pool['accelerator']}, and resourceLimits.gpus has "

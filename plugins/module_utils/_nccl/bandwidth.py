@@ -28,7 +28,8 @@ LIMITS = {
 
 
 def size_bytes(text: Any) -> int:
-    """``8``, ``512K``, ``4G``: sizes as nccl-tests takes them (binary). ``InputError`` for anything else."""
+    """Bytes of a size as nccl-tests accepts it: ``8``, ``512K``, ``4G`` (binary units). ``InputError`` for other
+    text."""
     found = re.fullmatch(r"(\d+)([KMGT]?)B?", str(text).strip().upper())
     if not found:
         raise InputError(f"{text!r} is not a size; write bytes or a number with K, M, G or T, for example 8G.")
@@ -76,7 +77,8 @@ def hierarchical_bound(shape: Shape, collective: str, nodes: int) -> Optional[fl
 
 
 def ceiling(shape: Shape, collective: str, nodes: int) -> Optional[float]:
-    """GB/s of busbw that no algorithm can exceed over these NICs; a log that shows more is not of these nodes."""
+    """GB/s of busbw that no algorithm can exceed over these NICs; a log with more is from other nodes. None as in
+    ``limit``."""
     line = shape.nic_gbytes
     if line is None or nodes < 2 or collective not in LIMITS or not shape.gpu_count:
         return None
@@ -84,13 +86,14 @@ def ceiling(shape: Shape, collective: str, nodes: int) -> Optional[float]:
         return line
     if collective == "alltoall":
         return limit(shape, collective, nodes)
-    # what a node has to receive is all but its own share
+    # a node receives everything except its own share
     ranks = nodes * shape.gpu_count
     return line * (ranks - 1) / ranks * nodes / (nodes - 1)
 
 
 def algorithm(shape: Optional[Shape], asked: str) -> str:
-    """``RING`` or ``default`` (NCCL's own choice). ``asked`` "" means that of the shape's reference numbers."""
+    """``RING`` or ``default`` (NCCL's own choice). ``asked`` "" selects the algorithm of the shape's reference
+    numbers."""
     name = asked or (shape.algo if shape is not None else "")
     return "RING" if name.strip().upper() == "RING" else "default"
 
@@ -115,8 +118,8 @@ def model_busbw(shape: Shape, collective: str, nodes: int, size: int, algo: str 
     """GB/s of busbw that a healthy cluster would show for ``size`` bytes on ``nodes`` whole nodes.
 
     ``algo`` is NCCL_ALGO, ``default`` for NCCL's own choice, "" for the shape's reference algorithm. ``slow`` scales
-    the bandwidth (one slow rail or node slows the whole collective). ``InputError`` for a shape, GPU or collective of
-    which nothing is known.
+    the bandwidth (one slow rail or node slows the whole collective). ``InputError`` for an unknown shape, GPU or
+    collective.
     """
     ring = algorithm(shape, algo) == "RING"
     top = _plateau(shape, collective, nodes, ring) * slow
@@ -154,7 +157,7 @@ def _nvlink(shape: Shape, collective: str) -> float:
 
 
 def _latency(nodes: int, ranks: int, ring: bool) -> float:
-    """Seconds: a ring passes every GPU twice, a tree climbs and descends."""
+    """Seconds: a ring passes every GPU twice, a tree goes up and down once."""
     if ring or nodes == 1:
         return _START + 2 * (nodes - 1) * _NET_STEP + 2 * (ranks - nodes) * _NVLINK_STEP
     return _START + 2 * math.log2(nodes) * _TREE_STEP

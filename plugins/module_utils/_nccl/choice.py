@@ -1,7 +1,7 @@
 # Copyright: gpuops.rdma contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Which tests of the plan a run makes, and the job of each. PRIVATE to the collection."""
+"""Selects the tests of a plan, and builds the job of each. PRIVATE to the collection."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import job
 
 
 def chosen(plan: Plan, names: Sequence[str]) -> list[NcclTest]:
-    """The plan's tests of these names, or all. InputError for unknown names and for a plan without tests."""
+    """The plan's tests with these names, or all without names. InputError for unknown names and for a plan without
+    tests."""
     known = {entry.name: entry for entry in plan.tests}
     unknown = [name for name in names if name not in known]
     if unknown:
@@ -25,13 +26,12 @@ def chosen(plan: Plan, names: Sequence[str]) -> list[NcclTest]:
 
 
 def file_stem(name: str) -> str:
-    """``nccl-<name>``, once."""
+    """``nccl-<name>``; a name that already has the prefix is returned unchanged."""
     return name if name.startswith("nccl-") else f"nccl-{name}"
 
 
 def collectives(entry: NcclTest, asked: Sequence[str]) -> list[str]:
-    """Those of one test of the plan, unless others are asked for. InputError for an unknown one and for one named
-    twice."""
+    """The collectives to run: ``asked``, or those of the plan's test. InputError for an unknown or repeated name."""
     names = list(asked or entry.collectives)
     unknown = [name for name in names if name not in job.PROGRAMS]
     if unknown or len(set(names)) != len(names):
@@ -43,7 +43,8 @@ def collectives(entry: NcclTest, asked: Sequence[str]) -> list[str]:
 def job_of(
     plan: Plan, entry: NcclTest, collective: str, *, asked: Sequence[str] = (), gang: bool = False, pull: int = 0
 ) -> job.Test:
-    """The job of one collective on the nodes that the plan now has. One of several has its name in the job's."""
+    """The job of one collective on the plan's present nodes. With several collectives, its name is added to the
+    job's."""
     more: Json = {"collective": collective, "pull": pull}
     if len(collectives(entry, asked)) > 1:
         more["name"] = f"{entry.name}-{job.slug(collective)}"

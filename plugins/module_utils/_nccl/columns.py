@@ -1,7 +1,7 @@
 # Copyright: gpuops.rdma contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The table that nccl-tests prints: its columns, and the rows that they make of numbers. PRIVATE to the collection."""
+"""The table that nccl-tests prints: its columns, and how its text becomes rows. PRIVATE to the collection."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _MEASURED = (*_TIMES, "algbw", "busbw")
 
 
 def number(text: str) -> Optional[float]:
-    """None for N/A, nan and inf: none of them is a measurement, nor fits into JSON."""
+    """A cell's number; None for N/A, nan and inf, which are no measurements and not valid in JSON."""
     if text == "N/A":
         return None
     value = float(text)
@@ -41,7 +41,7 @@ def is_cell(name: str, text: str) -> bool:
 
 
 class Columns:
-    """The columns, as the names line of the log itself gives them."""
+    """The columns, as the log's own header line names them."""
 
     def __init__(self, names: list[tuple[str, int]], milliseconds: bool) -> None:
         self.names = [name for name, _end in names]
@@ -53,12 +53,12 @@ class Columns:
         self.time_ends = [self.ends[i] for i in starts[:2]]
         self.width = len(self.names)
         self.scale = 1000.0 if milliseconds else 1.0
-        # whether time, algbw and busbw of a half are of one measurement, and precise enough to be compared
+        # whether time, algbw and busbw come from one measurement and are precise enough to compare
         self.exact = self.scale == 1.0 and "cputime" not in self.names
 
     @classmethod
     def find(cls, line: str) -> Optional[Columns]:
-        """From a names line (with its leading #), None from any other line."""
+        """The columns of a header line (with its leading #); None for any other line."""
         found = [(word.group(), word.end()) for word in re.finditer(r"\S+", line) if word.group() != "#"]
         names = [(_OLD_NAMES.get(name, name), end) for name, end in found if name != "timestamp"]
         words = [name for name, _end in names]
@@ -68,9 +68,9 @@ class Columns:
         return cls(names, milliseconds=found[0][0] == "bytes")
 
     def own(self, line: str, done: int) -> int:
-        """Where a row ends in ``line``: messages can land in the middle of a row, without a blank before them.
+        """Position at which a row ends in ``line``: a message can follow in the middle of a row without a blank.
 
-        ``done`` cells of the row stood on lines before; the column positions then count from the last of them.
+        ``done`` cells of the row were on earlier lines; column positions then count from the last of them.
         """
         colon = line.find(":")
         if colon < 0 or self.full(line.split()):
@@ -78,7 +78,7 @@ class Columns:
         for first in dict.fromkeys((0, min(done, self.width - 1))):
             shift = self.ends[first - 1] if first else 0
             for last in range(self.width, first, -1):
-                # Open MPI 5 puts a blank behind its tag, which moves a row, but not the names behind their #
+                # Open MPI 5 adds a blank after its tag, which shifts rows but not the header after its #
                 for end in (self.ends[last - 1] - shift, self.ends[last - 1] - shift + 1):
                     tokens = line[:end].split() if end <= colon else []
                     if len(tokens) == last - first and self._fit(tokens, first):
@@ -109,14 +109,15 @@ class Columns:
         return tokens if fits else None
 
     def _with_redop(self, tokens: list[str], width: int) -> list[str]:
-        """Hypercube, and alltoall of 2.9, leave the redop blank."""
+        """Fills in the redop, which hypercube and the alltoall of 2.9 leave blank."""
         at = self.lead.index("redop") if "redop" in self.lead else -1
         if at < 0 or len(tokens) != width - 1 or _WORD.fullmatch(tokens[at]):
             return tokens
         return [*tokens[:at], "-", *tokens[at:]]
 
     def lower_half(self, line: str, tokens: list[str]) -> Optional[list[str]]:
-        """A row whose out-of-place half is blank, told from a torn one by where its numbers stand."""
+        """A row without out-of-place numbers, distinguished from an incomplete row by the positions of its numbers;
+        else None."""
         width = len(self.lead) + len(self.halves[1])
         if len(self.time_ends) < 2 or len(tokens) not in (width - 1, width):
             return None
@@ -128,7 +129,7 @@ class Columns:
         return self.full([*head, *["N/A"] * len(self.halves[0]), *tokens[len(self.lead) :]])
 
     def row(self, tokens: list[str]) -> NcclRow:
-        """``tokens`` as ``full`` returns them, or fewer: what is missing stays None."""
+        """The row of ``tokens`` as ``full`` returns them, or fewer; values without a token are None."""
         cells = dict(zip(self.lead, tokens))
         rest = tokens[len(self.lead) :]
         halves = {
@@ -145,7 +146,7 @@ class Columns:
         )
 
     def unreal(self, tokens: list[str]) -> bool:
-        """Whether a whole row holds a time or a bandwidth that is no measurement: nan, inf, below 0."""
+        """Whether a complete row has an invalid time or bandwidth: nan, inf or below 0."""
         measured = [text for name, text in zip(self.names, tokens) if name in _MEASURED and text != "N/A"]
         return any(text[0] == "-" or not text[0].isdecimal() for text in measured)
 
@@ -161,7 +162,7 @@ class Columns:
 
 
 def candidates(row: NcclRow) -> tuple[str, ...]:
-    """Collectives that print this redop and root. Old versions leave columns out, newer ones print none and -1."""
+    """Collectives that print this redop and root. Old versions omit the columns, newer ones print none and -1."""
     rooted = row.root is not None and row.root >= 0
     if row.redop not in ("", "none"):
         return ("reduce",) if rooted else ("all_reduce", "reduce_scatter", "sendrecv")

@@ -1,7 +1,8 @@
 # Copyright: gpuops.rdma contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""One run while it is read; what is torn, cut or mixed leaves a note and another status. PRIVATE to the collection."""
+"""A run while its log is read. Damaged, truncated or mixed output leads to a note and a status other than complete.
+PRIVATE to the collection."""
 
 from __future__ import annotations
 
@@ -33,7 +34,7 @@ _NEVER_CHECKED_IN_PLACE = ("alltoall", "sendrecv")
 
 
 class Draft:
-    """One run as it grows; ``finish`` judges whether it is whole."""
+    """A run while its log is read; ``finish`` decides whether it is complete."""
 
     def __init__(self, stage: int = -1) -> None:
         self.stage = stage
@@ -42,7 +43,7 @@ class Draft:
         self.announced = False
         self.tests_version = self.nccl_version = self.cuda_version = ""
         self.sweep: tuple[int, ...] = ()
-        """Lowest and highest size, step, and whether the step is a factor; () when they are not known."""
+        """Smallest and largest size, step, and whether the step is a factor; () when unknown."""
         self.reduced: Optional[int] = None
         self.checked = False
         self.columns: Optional[Columns] = None
@@ -62,7 +63,7 @@ class Draft:
     # rows
 
     def table_line(self, line: str) -> str:
-        """Take what belongs to the table, a row or a part of one; the rest of the line comes back."""
+        """Consumes a row or a part of one at the beginning of a line; returns the rest of the line."""
         columns = self.columns
         if columns is None:
             return line
@@ -87,7 +88,7 @@ class Draft:
         return line[end:]
 
     def add(self, columns: Columns, tokens: list[str]) -> None:
-        """A whole row."""
+        """Adds a complete row; invalid numbers and rows after the footer go to ``damage``."""
         self.rows.append(columns.row(tokens))
         if columns.unreal(tokens):
             self.damage.append(f"the row of size {tokens[0]} holds nan, inf or a number below 0")
@@ -95,7 +96,7 @@ class Draft:
             self.damage.append("rows after the footer: the output of several programs is mixed")
 
     def tear(self) -> None:
-        """What is left of a row that never became whole."""
+        """Ends an incomplete row: keeps its complete part and adds a note to ``damage``."""
         tokens, self.pending, columns = self.pending, [], self.columns
         if not tokens or columns is None:
             return
@@ -116,7 +117,7 @@ class Draft:
     # checks
 
     def sizes(self) -> list[int]:
-        """Sizes of one sweep, as -b, -e and -f or -i ask for; () when they are not known."""
+        """Bytes of each step of one sweep, from -b, -e and -f or -i; [] when unknown."""
         if not self.sweep:
             return []
         low, high, step, factor = self.sweep
@@ -131,7 +132,7 @@ class Draft:
         return found
 
     def asked(self) -> Optional[int]:
-        """The largest size of the sweep as it was asked for, also when memory did not allow it."""
+        """Largest requested size of the sweep in bytes, also if memory did not allow it; None when unknown."""
         if not self.sweep:
             return None
         low, high, step, factor = self.sweep
@@ -144,7 +145,7 @@ class Draft:
         return low
 
     def group(self) -> int:
-        """Ranks of one communicator; 0 when they are not known or the groups differ."""
+        """Number of ranks of one communicator; 0 if unknown or if groups differ in size."""
         groups = {rank.group for rank in self.ranks}
         return len(self.ranks) // len(groups) if groups and len(self.ranks) % len(groups) == 0 else 0
 
@@ -192,7 +193,7 @@ class Draft:
                     return
 
     def _check_checks(self) -> None:
-        """A half is compared with what is right in all its rows or in none; every row without a half is whole too."""
+        """nccl-tests checks a half's results in all rows or in none; a row may lack one half."""
         for name, halves in (
             ("out-of-place", [row.out_wrong for row in self.rows if row.out_busbw is not None]),
             ("in-place", [row.in_wrong for row in self.rows if row.in_busbw is not None]),
@@ -201,7 +202,7 @@ class Draft:
                 self.damage.append(f"some {name} results were checked and some were not")
 
     def _adds_up(self, size: int, collective: str, factor: Optional[float], half: tuple[Optional[float], ...]) -> bool:
-        """Within rounding."""
+        """Whether time, algbw and busbw agree within the rounding of the output."""
         time, algbw, busbw = half
         if time is None or algbw is None or busbw is None:
             return time is None and algbw is None and busbw is None
@@ -209,7 +210,7 @@ class Draft:
         if collective == "hypercube" and self.group():
             shared = (self.group() - 1) / self.group()
         if time > 0.01:
-            # from 10 s on the time is printed with two digits only
+            # from 10 s on, the time is printed with only two digits
             rounding = 0.006 + 0.0051 / time if time < 9.9e6 else 0.06
             if abs(algbw - size * shared / time / 1e3) > 0.0075 + rounding * algbw:
                 return False
@@ -226,7 +227,7 @@ class Draft:
             self.damage.append(f"the average line says {self.average:g}, the rows' own average is {mean:g}")
 
     def collective(self) -> str:
-        """From the program's name, or what only one collective can have printed."""
+        """The collective, from the program's name or if only one fits the rows; "" when unknown."""
         program = self.program or self.concluded
         if program:
             return re.sub(r"_perf(_mpi)?$", "", program)
@@ -234,14 +235,14 @@ class Draft:
         return fitting[0] if len(fitting) == 1 else ""
 
     def _could_be(self, name: str) -> bool:
-        """Whether the rows can be of this collective: by redop, root, in-place checks and arithmetic."""
+        """Whether redop, root, in-place checks and arithmetic of the rows fit this collective."""
         factor = busbw_factor(name, self.group())
         measured = any(row.busbw is not None for row in self.rows)
         return bool(factor and measured) and all(self._row_could_be(row, name, factor or 0.0) for row in self.rows)
 
     def _row_could_be(self, row: NcclRow, name: str, factor: float) -> bool:
         if row.busbw is None:
-            return True  # torn: says nothing
+            return True  # incomplete: no evidence
         if name not in candidates(row):
             return False
         told = self.checked and row.out_wrong is not None and row.in_busbw is not None
@@ -306,7 +307,7 @@ class Draft:
         return "the log ends within the footer"
 
     def _errors(self) -> tuple[NcclError, ...]:
-        """NCCL's own words first: they name the place; the launcher's only the victim."""
+        """Errors that NCCL reports come first: they name the cause, the launcher's only the rank that ended."""
         found = []
         for error in sorted(self.soft + self.hard, key=lambda e: (not e.hca, ORDER.index(e.kind))):
             place = error.host.split("\0")
@@ -315,7 +316,7 @@ class Draft:
         return tuple(dict.fromkeys(found))
 
     def _rank_at(self, host: str, pid: str = "", device: str = "") -> Optional[int]:
-        """The one rank of a process; of a process with several GPUs, the one on ``device``."""
+        """The rank of a process; if it has several GPUs, the rank on ``device``; None if ambiguous."""
         ranks = [rank for rank in self.ranks if pid and (rank.host, rank.pid) == (host, int(pid))]
         if len(ranks) > 1:
             ranks = [rank for rank in ranks if str(rank.device) == device]
@@ -323,7 +324,7 @@ class Draft:
 
 
 def release(code: int) -> str:
-    """NCCL's number of a version -> its name: 22809 is 2.28.9, 2803 is 2.8.3."""
+    """NCCL's version code as text: 22809 is 2.28.9, 2803 is 2.8.3; "" for 0 and below."""
     if code <= 0:
         return ""
     large, small = (10000, 100) if code >= 10000 else (1000, 100)

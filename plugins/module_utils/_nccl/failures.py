@@ -1,7 +1,7 @@
 # Copyright: gpuops.rdma contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Lines that tell of an error: of nccl-tests, NCCL, the launcher, the kernel. PRIVATE to the collection."""
+"""Recognises error lines of nccl-tests, NCCL, the launcher and the kernel. PRIVATE to the collection."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import N
 from ansible_collections.gpuops.rdma.plugins.module_utils._nccl.lines import short
 
 ORDER = ("usage", "xid", "oom", "cuda", "timeout", "nccl", "wrong_data", "mpi", "launch", "other")
-# one cheap search first: what follows runs only on lines that have one of these
+# one cheap search first: the other expressions run only on lines with one of these words
 HINT = re.compile(
     "[Ff]ailure|rror|WARN|imeout|nvalid|USAGE|mpirun|prterun|ORTE|PRTE|Primary job|exited on signal|Process name:"
     "|Exit code:|NVRM|ermission denied|Could not resolve|Connection refused|No route to host|ut of memory|oom-kill"
@@ -49,7 +49,7 @@ ENDED = "mpirun: a process ended with a non-zero exit code"
 
 
 def place(found: re.Match[str]) -> str:
-    """``host``, ``host\\0pid`` or ``host\\0pid\\0device``: these name the rank once the rank list is known."""
+    """``host``, ``host\\0pid`` or ``host\\0pid\\0device``: this identifies the rank once the rank list is known."""
     cells = found.groupdict()
     return "\0".join(str(cells[name]) for name in ("host", "pid", "device") if cells.get(name))
 
@@ -68,7 +68,7 @@ def warning(line: str) -> Optional[NcclError]:
 
 
 def failure(line: str) -> Optional[NcclError]:
-    """An error after which the run cannot have succeeded."""
+    """The error in a line after which the run cannot have succeeded; None for any other line."""
     found = _TEST.search(line) if ": Test " in line else None
     if found:
         kinds = {"NCCL failure": "nccl", "CUDA failure": "cuda", "timeout": "timeout"}

@@ -1,10 +1,10 @@
 # Copyright: gpuops.rdma contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""One model of an NCCL test job, and what it is for each launcher: MPIJob v2beta1 or Volcano Job. PRIVATE.
+"""One model of an NCCL test job, and its objects for each launcher: MPIJob v2beta1 or Volcano Job. PRIVATE.
 
 Workers run sshd and nothing else; the launcher waits for all of them, then becomes mpirun, so that the pod's exit code
-is mpirun's. No pod may use the API: who is there is known beforehand (names, hostfile), readiness is a TCP connection.
+is mpirun's. No pod may use the API: host names are known beforehand, and a TCP connection shows readiness.
 """
 
 from __future__ import annotations
@@ -28,22 +28,23 @@ GROUP = "scheduling.k8s.io/group-name"
 TEST_LABEL = "gpuops.rdma/test"
 APP = "gpuops-nccl"
 LAUNCH_FAILED = 97
-"""Exit code of our launcher script when it never got as far as mpirun."""
+"""Exit code of our launcher script if it fails before mpirun."""
 PORT = 2222
-"""sshd listens here in both modes: on the host network 22 is the node's own."""
+"""Port of sshd in both modes: on the host network, 22 belongs to the node."""
 DEBUG_RANKS = 256
-"""Ranks that print NCCL's INFO lines: enough to judge the transport; all ranks of a big job would overrun the log."""
+"""Ranks that print NCCL's INFO lines: enough to judge the transport; all ranks of a large job would overflow the
+log."""
 BACKSTOP = 900
-"""Seconds beyond the deadline after which the kubelet itself ends a pod, should nobody clean up."""
+"""Seconds after the deadline at which the kubelet ends a pod that was not cleaned up."""
 CPUS, MEMORY_GIB, SHM_GIB = 4, 16, 4
-"""Per GPU, what a worker asks for where the nodes have it: NCCL's proxy threads, and its buffers in host memory."""
+"""A worker's requests per GPU, if the nodes have them: for NCCL's proxy threads, and its buffers in host memory."""
 GIB = 1 << 30
 QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
 _DIGEST = re.compile(r"[^@\s]+@sha256:[0-9a-f]{64}")
 REACHED = re.compile(r"gpuops: \d+ workers reached after ")
 """The launcher's line before it becomes mpirun."""
 TOPOLOGY_MAP = "gpuops-nccl-topology"
-"""ConfigMap of the shapes' topology files."""
+"""Name of the ConfigMap with the shapes' topology files."""
 _FILES = "/etc/gpuops"
 _TOPOLOGY = "/etc/gpuops-topology"
 _MAX_NAME = 40
@@ -76,7 +77,7 @@ class Test:
     hca: str = ""
     algo: str = ""
     interface: str = "eth0"
-    """Interface of the pod network for MPI's and NCCL's bootstrap; "" = whatever they find."""
+    """Interface of the pod network for MPI's and NCCL's bootstrap; "" = their own choice."""
     topology: str = ""
     """ConfigMap with a topology file, in the job's namespace; "" = none."""
     topology_key: str = "topo.xml"
@@ -85,19 +86,19 @@ class Test:
     queue: str = "default"
     """Volcano queue."""
     kueue_queue: str = ""
-    """MPIJob only: Kueue LocalQueue of the job's namespace; "" = not by Kueue."""
+    """MPIJob only: Kueue LocalQueue of the job's namespace; "" = without Kueue."""
     gang: bool = False
     """MPIJob only: place all pods or none, by a PodGroup for the Volcano scheduler, which must be installed."""
     deadline: int = 1800
     """Seconds for the run itself."""
     reach: int = 300
-    """Seconds in which all workers must answer on their sshd port, once their containers run."""
+    """Seconds in which all workers must accept SSH connections, once their containers run."""
     pull: int = 1800
     """Seconds in which the image must be pulled."""
     cpus: int = 0
-    """Cores that a worker asks for; 0 = by its GPUs."""
+    """Cores that a worker requests; 0 = by its GPUs."""
     memory_gib: int = 0
-    """GiB that a worker asks for, ``shm_gib`` of it as /dev/shm; 0 = by its GPUs."""
+    """GiB that a worker requests, including ``shm_gib`` for /dev/shm; 0 = by its GPUs."""
     shm_gib: int = 0
 
     @property
@@ -115,14 +116,14 @@ class Test:
 
 
 def command(test: Test, program: str = "", hostfile: str = f"{_FILES}/hostfile") -> list[str]:
-    """mpirun with everything after it. ``program``: path of the test program where it is not on PATH."""
+    """The whole command line of mpirun. ``program``: path of the test program if it is not on PATH."""
     return [*mpirun(test, hostfile), program or test.program, *program_args(test)]
 
 
 def mpirun(test: Test, hostfile: str = f"{_FILES}/hostfile") -> list[str]:
-    """mpirun and its options, for the Open MPI of the image: 5 renamed those of its runtime and ignores the old names.
+    """mpirun and its options for the image's Open MPI; version 5 renamed runtime options and ignores the old names.
 
-    MPI itself only exchanges NCCL's ids, so it gets plain TCP: no other transport can then fail or take a VF.
+    MPI only exchanges NCCL's ids, so it uses plain TCP: no other transport can then fail or use a VF.
     """
     ssh = (
         f"-p {PORT} -o StrictHostKeyChecking=no -o UserKnownHostsFile=/dev/null -o LogLevel=ERROR "
@@ -162,7 +163,7 @@ def program_args(test: Test) -> list[str]:
 
 
 def nccl_env(test: Test) -> dict[str, str]:
-    """NCCL's variables. Its debug text goes to stderr: on stdout it would land in the middle of table rows."""
+    """NCCL's variables. Its debug output goes to stderr: on stdout it would interrupt table rows."""
     env = {name: value for name, value in test.env.items() if name.startswith("NCCL_")}
     if test.hca:
         env["NCCL_IB_HCA"] = test.hca
@@ -186,12 +187,12 @@ def workers(test: Test, launcher: str) -> list[str]:
 
 
 def hostfile(test: Test, launcher: str) -> str:
-    """Ours, because Volcano's has no slots and no newline at its end, and Open MPI 5 ignores the MPI Operator's."""
+    """Our own hostfile: Volcano's has no slots and no final newline, and Open MPI 5 ignores the MPI Operator's."""
     return "".join(f"{host} slots={test.gpus_per_node}\n" for host in workers(test, launcher))
 
 
 def worker_script() -> str:
-    """StrictModes is off because Secret volumes are writable by group; the keys are this job's only."""
+    """The workers' script, which runs sshd. StrictModes is off because Secret volumes are group-writable."""
     options = "-o StrictModes=no -o PermitRootLogin=prohibit-password -o MaxStartups=1000 -o LogLevel=ERROR"
     return "\n".join(
         [
@@ -205,13 +206,14 @@ def worker_script() -> str:
 
 
 def reach_of(test: Test, launcher: str) -> int:
-    """Seconds that the launcher waits for sshd: only an MPIJob without a gang starts it after its workers; in all
-    others they may still pull their image then."""
+    """Seconds for which the launcher waits for sshd. Only an MPIJob without a gang starts it after its workers; other
+    workers may still be pulling their image."""
     return test.reach if launcher == "mpi" and not test.gang else test.reach + test.pull
 
 
 def launcher_script(test: Test, patience: int = 0) -> str:
-    """Waits for every worker's sshd at once, finds the program, then is replaced by mpirun: its exit code is ours."""
+    """The launcher's script: waits for all workers' sshd, finds the program, then execs mpirun to pass on its exit
+    code."""
     patience = patience or test.reach
     dirs = " ".join(f"{folder}/{test.program}" for folder in DIRS)
     rank = ["/bin/bash", f"{_FILES}/rank.sh"] if test.np > DEBUG_RANKS else []
@@ -276,7 +278,7 @@ def _meta(test: Test, name: str) -> Json:
 
 
 def _backstop(test: Test) -> int:
-    """The kubelet counts from the pod's placement: pulling and reaching are within."""
+    """Seconds of activeDeadlineSeconds, which the kubelet counts from scheduling: the image pull is included."""
     return test.pull + test.reach + test.deadline + BACKSTOP
 
 
@@ -347,15 +349,15 @@ def _shm_gib(test: Test) -> int:
 
 
 def room(gpus: int, cpu: float, memory: int) -> dict[str, int]:
-    """What a worker asks for on nodes whose smallest has ``cpu`` cores and ``memory`` bytes to give: by its GPUs, but
-    at most half, since DaemonSets and system pods stand there too. /dev/shm counts as the pod's memory."""
+    """A worker's requests on nodes with at least ``cpu`` cores and ``memory`` bytes allocatable: by its GPUs, but at
+    most half, because DaemonSets and system pods run there too. /dev/shm counts as the pod's memory."""
     gib = min(MEMORY_GIB * gpus, int(memory / GIB / 2))
     found = {"cpus": min(CPUS * gpus, int(cpu / 2)), "memory_gib": gib, "shm_gib": min(SHM_GIB * gpus, gib // 2)}
     return {name: max(1, value) for name, value in found.items()}
 
 
 def _worker_affinity(test: Test) -> Json:
-    """Exactly the named nodes (by name, as labels can lie), one worker on each."""
+    """One worker on each of the named nodes. They are matched by name, because labels can be wrong."""
     terms = [{"matchFields": [{"key": "metadata.name", "operator": "In", "values": [name]}]} for name in test.nodes]
     apart = {
         "labelSelector": {"matchLabels": {TEST_LABEL: test.name, ROLE_LABEL: "worker"}},
@@ -368,7 +370,7 @@ def _worker_affinity(test: Test) -> Json:
 
 
 def _launcher_pod(test: Test) -> Json:
-    """On a node without GPUs if one has room, else anywhere: it needs a core, no device and no privilege."""
+    """Prefers a node without GPUs: the launcher needs a core, but no device and no privilege."""
     wish = [
         {"key": "nvidia.com/gpu.present", "operator": "DoesNotExist"},
         {"key": "feature.node.kubernetes.io/pci-10de.present", "operator": "DoesNotExist"},
@@ -399,7 +401,8 @@ def _launcher_pod(test: Test) -> Json:
 
 
 def objects(test: Test, launcher: str) -> list[Json]:
-    """All that has to be applied, in order; the namespace and the network are there already. InputError: see check."""
+    """All objects of the job in the order to apply them; namespace and network must exist. InputError as in
+    ``check``."""
     check(test, launcher)
     if launcher == "volcano":
         return [files(test, launcher), volcano_job(test)]
@@ -408,10 +411,10 @@ def objects(test: Test, launcher: str) -> list[Json]:
 
 
 def volcano_job(test: Test) -> Json:
-    """minAvailable is the sum of all replicas: anything less lets Volcano start half a gang.
+    """The Volcano Job. minAvailable is the sum of all replicas: with less, Volcano may start half a gang.
 
-    Any failed or evicted pod ends the job, else it would hold the GPUs for ever. No policy waits for pending pods:
-    Volcano's PodPending timeout deletes the job's Service and remakes its pods instead.
+    A failed or evicted pod ends the job; otherwise it would keep the GPUs. There is no policy for pending pods:
+    Volcano's PodPending timeout deletes the job's Service and recreates its pods.
     """
     launcher = {
         "name": "launcher",
@@ -433,7 +436,7 @@ def volcano_job(test: Test) -> Json:
         "queue": test.queue,
         "minAvailable": len(test.nodes) + 1,
         "maxRetry": 1,
-        # A NetworkPolicy by pod labels would shut out workers on the host network.
+        # A NetworkPolicy by pod labels would exclude workers on the host network.
         "plugins": {"env": [], "ssh": [], "svc": ["--disable-network-policy=true"]},
         "policies": [{"events": ["PodFailed", "PodEvicted"], "action": "AbortJob"}],
         "tasks": [launcher, worker],
@@ -442,8 +445,8 @@ def volcano_job(test: Test) -> Json:
 
 
 def mpi_job(test: Test) -> Json:
-    """One try, its log kept, its workers gone at the end. With a gang the launcher must not wait for the workers: they
-    would wait for it."""
+    """The MPIJob: one attempt, and workers are deleted at the end. With a gang the launcher must not wait for the
+    workers, because they wait for it."""
     launcher, worker = _launcher_pod(test), _worker_pod(test)
     if test.gang:
         for template in (launcher, worker):
@@ -466,14 +469,14 @@ def mpi_job(test: Test) -> Json:
     }
     meta = _meta(test, test.name)
     if test.kueue_queue:
-        # Kueue's webhook would suspend it, too; without it the job must not run past the queue.
+        # Kueue's webhook would suspend it too; without the webhook the job must not bypass the queue.
         meta["labels"][QUEUE_LABEL] = test.kueue_queue
         spec["runPolicy"]["suspend"] = True
     return {"apiVersion": "kubeflow.org/v2beta1", "kind": "MPIJob", "metadata": meta, "spec": spec}
 
 
 def _group_name(test: Test) -> str:
-    """Not the job's own name: an operator with gang scheduling switched on makes a PodGroup of that name."""
+    """Not the job's name: an operator with gang scheduling enabled creates a PodGroup of that name."""
     return f"{test.name}-gang"
 
 
@@ -493,11 +496,11 @@ _SAME = (
     "name", "gpus_per_node", "vfs_per_node", "image", "mpi", "collective", "min_bytes", "max_bytes", "env", "hca",
     "algo", "interface", "deadline", "gang", "pull_secrets", "queue", "kueue_queue",
 )  # fmt: skip
-"""Fields of Test that are the plan's as they are."""
+"""Fields of Test that are copied from the plan's test."""
 
 
 def of_plan(plan: Plan, entry: NcclTest, nodes: Sequence[str], **more: Any) -> Test:
-    """The job of one of the plan's tests on these nodes. ``more`` overrides fields of Test."""
+    """The job of one of the plan's tests on these nodes; ``more`` overrides fields."""
     values: Json = {
         **{name: getattr(entry, name) for name in _SAME},
         "namespace": plan.namespaces.job,
@@ -512,7 +515,7 @@ def of_plan(plan: Plan, entry: NcclTest, nodes: Sequence[str], **more: Any) -> T
 
 
 def _measured(plan: Plan, entry: NcclTest, nodes: Sequence[str]) -> dict[str, int]:
-    """From what the plan saw allocatable on these nodes; {} where they did not say."""
+    """Requests that fit the allocatable resources of these nodes; {} when those are unknown."""
     named = set(nodes)
     mine = [node for node in plan.nodes if node.name in named]
     if not mine or not all(node.cpu and node.memory for node in mine):
@@ -521,7 +524,7 @@ def _measured(plan: Plan, entry: NcclTest, nodes: Sequence[str]) -> dict[str, in
 
 
 def names(entry: NcclTest) -> list[str]:
-    """Of all tests that one of the plan may become, whatever its collectives: what a run may have left."""
+    """Names of all jobs that a test of the plan may create, for any collectives; used to find leftovers."""
     return [entry.name, *(f"{entry.name}-{slug(collective)}" for collective in PROGRAMS)]
 
 
@@ -531,7 +534,7 @@ def slug(collective: str) -> str:
 
 
 def check(test: Test, launcher: str) -> None:
-    """InputError with everything that the job cannot be made of."""
+    """InputError that lists everything that is wrong with the test."""
     faults = []
     if launcher not in LAUNCHERS:
         faults.append(f"launcher {launcher!r} is unknown; known: {', '.join(LAUNCHERS)}")

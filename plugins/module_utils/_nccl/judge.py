@@ -1,10 +1,10 @@
 # Copyright: gpuops.rdma contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Judges one NCCL run against the shape's network, and says what a healthy one would print. PRIVATE to the collection.
+"""Judges one NCCL run against the shape's network. PRIVATE to the collection.
 
-``judge`` gives ``pass`` only on evidence: every check that has none ends as ``incomplete`` or ``unjudged``. The
-physical bounds are printed beside the threshold and do not make the verdict. docs/nccl.md tells the reasons.
+``judge`` returns ``pass`` only on evidence: a check without evidence leads to ``incomplete`` or ``unjudged``. The
+physical bounds are printed beside the threshold and do not affect the verdict. docs/nccl.md explains why.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._nccl.thresholds impor
 
 UNJUDGED = "unjudged"
 RANKING = ("fail", "incomplete", UNJUDGED, "degraded", "pass")
-"""Verdicts, the worst first."""
+"""Verdicts, worst first."""
 HALVES_APART = 0.95
 _SLACK = 1.02
 
 
 class _Case:
-    """Everything that the checks of one run share."""
+    """Input and findings that all checks of a run share."""
 
     def __init__(self, run: NcclRun, shape: Optional[Shape], nodes: Optional[int], expect: Json) -> None:
         self.run, self.expect = run, expect
@@ -70,7 +70,7 @@ class _Case:
 
     @property
     def partial(self) -> bool:
-        """Fewer GPUs per node than the shape has: the table's numbers are of whole nodes."""
+        """Fewer GPUs per node than the shape has; the table applies to whole nodes only."""
         return self.shape is not None and self.expect.get("gpus") not in (None, 0, self.shape.gpu_count)
 
 
@@ -90,13 +90,13 @@ def judge(
 ) -> NcclVerdict:
     """The verdict on one run.
 
-    ``nodes`` is the number of whole nodes of ``shape`` that were asked for; None = as many as the log shows.
+    ``nodes`` is the requested number of whole nodes of ``shape``; None = as many as the log shows.
     ``threshold`` (GB/s) replaces the table's. ``expect`` may hold: ``collective``; ``ranks``; ``gpus`` (per node, when
     not all of them); ``max_bytes`` (last size of the sweep, bytes); ``exit_code``; ``algo`` (NCCL_ALGO, ``default`` =
-    NCCL's own choice, "" = that of the shape's reference numbers); ``hcas`` (per node; else those of the shape);
-    ``topology`` (path of the file that NCCL must have loaded); ``transport`` (True: the log must prove the way through
-    the network); ``checked`` (True: results must have been compared); ``unknown_shape`` (its name, for the reason).
-    ``history``: lines that ``record`` made. They can make a pass ``degraded``, never anything better.
+    NCCL's own choice, "" = as in the shape's reference numbers); ``hcas`` (per node; default: those of the shape);
+    ``topology`` (path of the file that NCCL must have loaded); ``transport`` (True: the log must prove that RDMA was
+    used); ``checked`` (True: results must have been checked); ``unknown_shape`` (its name, for the reason).
+    ``history``: records of thresholds.record. They can turn a pass into ``degraded``, but never improve a verdict.
     """
     case = _Case(run, shape, nodes, expect or {})
     row = _largest(run.rows)
@@ -110,7 +110,7 @@ def judge(
 
 
 def _largest(rows: Sequence[NcclRow]) -> Optional[NcclRow]:
-    """The largest size's row; the slowest one where the size was measured several times."""
+    """The row of the largest size; the slowest one if it was measured several times."""
     if not rows:
         return None
     top = max(row.size for row in rows)
@@ -144,13 +144,13 @@ def _failed(run: NcclRun) -> _Answer:
     if first.text.startswith("XML Parse"):
         at += f"; the topology file is {(run.transport.get('topology') or {}).get('set') or 'not named'}"
     text = f"{' '.join(place)}{': ' if place else ''}{first.text}{at}"
-    # whoever cannot start a test has not shown a bad node
+    # a test that did not start is no evidence against a node
     return ("incomplete", f"the test did not start: {text}") if first.kind == "launch" else ("fail", text)
 
 
 def _check_wrong(case: _Case) -> _Answer:
     bad = [row for row in case.run.rows if row.out_wrong or row.in_wrong]
-    # the column named error of old versions holds a deviation, which is above 0 on good hardware
+    # the error column of old versions is a deviation, which is above 0 on good hardware too
     bad = [row for row in bad if max(row.out_wrong or 0, row.in_wrong or 0) >= 1]
     if bad or case.run.out_of_bounds:
         at = f" at {size_text(bad[0].size)}" if bad else ""
@@ -279,7 +279,7 @@ _GIVEN = "given"
 
 
 def _standard(case: _Case, table: Json, threshold: Optional[float]) -> Optional[_Standard]:
-    """(GB/s, fraction of the limit or None, source) of what has to be reached."""
+    """The threshold as (GB/s, fraction of the limit or None, source)."""
     if threshold is not None:
         bound = limit(case.shape, case.collective, case.nodes) if case.shape is not None and case.nodes else None
         return threshold, threshold / bound if bound else None, _GIVEN
@@ -302,7 +302,7 @@ def _usual(case: _Case, row: Optional[NcclRow], history: Iterable[Json]) -> Opti
 
 
 def _bandwidth(case: _Case, row: Optional[NcclRow], smallest: int) -> tuple[str, str]:
-    """``smallest``: bytes from which on the table's thresholds hold."""
+    """``smallest``: bytes from which on the table's thresholds apply."""
     if row is None or row.busbw is None:
         return "incomplete", "the largest row has no bandwidth"
     if case.standard is None:
@@ -328,7 +328,7 @@ def _bandwidth(case: _Case, row: Optional[NcclRow], smallest: int) -> tuple[str,
 
 
 def _weakness(case: _Case, row: NcclRow, value: float) -> str:
-    """Why a run that reached its threshold is not as good as it could be; "" when it is."""
+    """Why a run that reached its threshold is degraded; "" if it is not."""
     halves = [half for half in (row.out_busbw, row.in_busbw) if half is not None]
     if min(halves) < HALVES_APART * value:
         slow = "out of place" if row.out_busbw == min(halves) else "in place"
@@ -348,7 +348,7 @@ def _inside(case: _Case) -> str:
 
 
 def _by_itself(case: _Case) -> str:
-    """NCCL may choose the ring where the threshold is that of its better choice."""
+    """NCCL may choose the ring although the threshold assumes a faster algorithm."""
     algo = str(case.transport.get("algo") or "")
     return "; NCCL chose RING by itself" if algo.startswith("RING") and _algo(case) != "RING" and case.several else ""
 
@@ -385,7 +385,7 @@ def _line(case: _Case, standard: _Standard) -> str:
 
 
 def _above(case: _Case, busbw: float) -> str:
-    """Why the numbers may be above the NIC line, wherever one of them is."""
+    """Explains a number above the NIC line rate, if there is one."""
     if case.shape is None or not case.nodes or case.shape.nic_gbytes is None or case.standard is None:
         return ""
     bound = hierarchical_bound(case.shape, case.collective, case.nodes)
@@ -426,17 +426,17 @@ def _verdict(case: _Case, answer: tuple[str, str], row: Optional[NcclRow]) -> Nc
 
 
 def worst(verdicts: Sequence[NcclVerdict]) -> Optional[NcclVerdict]:
-    """The verdict that decides over several runs; None for none."""
+    """The worst verdict of several runs; None without runs."""
     return min(verdicts, key=lambda item: RANKING.index(item.verdict)) if verdicts else None
 
 
 def decisive(results: Sequence[Json]) -> Json:
-    """The result of a task, out of those of its parts, that decides: the worst."""
+    """The result with the worst verdict, which becomes the task's."""
     return min(results, key=lambda item: RANKING.index(item["verdict"]))
 
 
 def refusal(what: str, result: Json) -> Json:
-    """What makes a task fail whose ``result`` is not a pass; {} for a pass."""
+    """``failed`` and ``msg`` of a task whose ``result`` is not a pass; {} for a pass."""
     if result["verdict"] == "pass":
         return {}
     return {"failed": True, "msg": f"{what} {result['name']}: {result['verdict']}: {result['reason']}"}
@@ -449,7 +449,7 @@ MAX_NAMES = 16
 
 
 def shown(run: NcclRun, verdict: NcclVerdict) -> Json:
-    """The run for a task's result: the largest rows, and counts instead of one entry per rank."""
+    """The run for a task's result: only the largest rows, and counts instead of an entry per rank."""
     hosts = list(dict.fromkeys(rank.host for rank in run.ranks))
     small = to_dict(dataclasses.replace(run, ranks=(), rows=run.rows[-MAX_ROWS:], transport={}))
     del small["ranks"]

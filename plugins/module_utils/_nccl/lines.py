@@ -1,7 +1,8 @@
 # Copyright: gpuops.rdma contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Lines of a log, as the program wrote them: without what launchers and terminals add. PRIVATE to the collection."""
+"""Lines of a log as the program wrote them, without prefixes of launchers and terminal colours. PRIVATE to the
+collection."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ MAX_TEXT = 300
 
 _PREFIX = re.compile(
     r"\x1b\[[0-9;]*[A-Za-z]"  # colour
-    r"|\[[^\]\s]*,\d+\]<std(?:out|err)>:(?: (?=\S))?"  # mpirun --tag-output; a row's own blanks tell its columns
+    r"|\[[^\]\s]*,\d+\]<std(?:out|err)>:(?: (?=\S))?"  # mpirun --tag-output; a row's own blanks identify its columns
     r"|\[pod/[^\]\s]+\] "  # kubectl logs --prefix
     r"|\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?(?:Z|[+-]\d\d:\d\d) "  # kubectl logs --timestamps
     r"|\d+: (?=[ #\[\w])"  # srun --label
@@ -23,7 +24,7 @@ _STARTS = " #"
 
 
 def split(chunks: Iterable[str]) -> Iterator[str]:
-    """Text in pieces of any size -> its lines, each cut at 64 KiB so that binary noise cannot fill the memory."""
+    """Splits chunks of any size into lines, each cut at 64 KiB so that binary data cannot fill the memory."""
     rest = ""
     for chunk in chunks:
         lines = (rest + chunk).split("\n")
@@ -33,7 +34,7 @@ def split(chunks: Iterable[str]) -> Iterator[str]:
 
 
 def bare(line: str) -> str:
-    """The line without line end, colours and what launchers put in front."""
+    """The line without its end, colours and launcher prefixes."""
     line = line.rstrip("\r\n")
     if line[:1] in _STARTS and "\x1b" not in line:
         return line

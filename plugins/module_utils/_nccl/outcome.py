@@ -1,7 +1,7 @@
 # Copyright: gpuops.rdma contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""How a test's job ended, and what that makes of the verdict on its log. PRIVATE to the collection."""
+"""How a test's job ended, and how that changes the verdict on its log. PRIVATE to the collection."""
 
 from __future__ import annotations
 
@@ -29,25 +29,25 @@ NOT_STARTED = ("schedule", "start", "launch")
 
 @dataclass
 class Outcome:
-    """How the job went. ``stage``: where it ended: ``schedule`` (no place), ``start`` (image, configuration),
-    ``launch`` (workers not reached), ``run`` (mpirun ran), ``worker`` (a worker died), ``deadline``, ``gone``."""
+    """How the job ended. ``stage``: ``schedule`` (not schedulable), ``start`` (image, configuration), ``launch``
+    (workers not reached), ``run`` (mpirun ran), ``worker`` (a worker died), ``deadline``, ``gone``."""
 
     stage: str
     why: str
     exit_code: Optional[int] = None
     places: dict[str, str] = field(default_factory=dict)
-    """Worker pod -> node, as far as they had one."""
+    """Worker pod -> node; "" if it was not scheduled."""
     blamed: dict[str, str] = field(default_factory=dict)
-    """Node -> what its worker died of."""
+    """Node -> how its worker ended."""
     images: dict[str, str] = field(default_factory=dict)
-    """Pod -> the image that really ran, with its digest where the runtime says."""
+    """Pod -> the image that ran, with its digest if the runtime reports it."""
     seconds: float = 0.0
 
 
 def judge(
     run: NcclRun, outcome: Outcome, test: Test, *, shape: Shape, table: Json, history: Iterable[Json] = ()
 ) -> NcclVerdict:
-    """A test that never started says nothing about a node's bandwidth: that is incomplete, not fail."""
+    """The verdict on a run. A test that never started is incomplete, not failed: it is no evidence about bandwidth."""
     verdict = nccl_judge.judge(
         run,
         shape=shape,
@@ -71,7 +71,8 @@ def judge(
 def not_run(
     shape: str, nodes: Sequence[str], held: Holders, waited: int = 0, left_out: Sequence[Finding] = ()
 ) -> NcclVerdict:
-    """GPUs in use say nothing about a node's network. ``waited``: seconds for which they were waited for."""
+    """The verdict ``incomplete`` of a test whose GPUs are in use or that has no node. ``waited``: seconds spent
+    waiting."""
     if not held:
         text = f"no healthy node of {shape} is left for the test"
         return NcclVerdict("incomplete", text, findings=tuple(left_out))
@@ -95,7 +96,7 @@ def _expected(outcome: Outcome, test: Test, shape: Shape) -> Json:
 
 
 def _by_outcome(outcome: Outcome, run: NcclRun) -> Optional[tuple[str, str]]:
-    """What the end of the job says, where it says more than the log."""
+    """(verdict, reason) if the end of the job decides rather than the log; else None."""
     at = f"; the last size was {size_text(run.rows[-1].size)}" if run.rows else ""
     if outcome.stage == "worker":
         return "fail", f"{outcome.why}{at}"
@@ -110,7 +111,7 @@ def _by_outcome(outcome: Outcome, run: NcclRun) -> Optional[tuple[str, str]]:
 
 
 def _with_nodes(text: str, outcome: Outcome) -> str:
-    """Names of worker pods become names of their nodes, which is what has to be looked at."""
+    """Replaces names of worker pods by their nodes' names, which an administrator needs."""
     for pod, node in sorted(outcome.places.items(), key=lambda item: -len(item[0])):
         if node and outcome.stage == "run":
             text = text.replace(pod, node)
@@ -118,7 +119,7 @@ def _with_nodes(text: str, outcome: Outcome) -> str:
 
 
 def _findings(outcome: Outcome, test: Test) -> list[Finding]:
-    """Nodes that the end of the job names."""
+    """Findings about nodes that the end of the job identifies."""
     remedy = f"kubectl describe node NODE; the log is in run/logs/{test.name}.log"
     found = [
         finding(
@@ -142,7 +143,7 @@ def _findings(outcome: Outcome, test: Test) -> list[Finding]:
 
 
 def _mixed_images(outcome: Outcome, test: Test) -> list[Finding]:
-    """A tag may have moved between two pulls: the nodes then run different programs."""
+    """A tag may have changed between two pulls; the nodes then run different programs."""
     kinds = sorted(set(outcome.images.values()))
     if len(kinds) < 2:
         return []

@@ -3,9 +3,9 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Reads the text that nccl-tests and rccl-tests print (1.x to 2.19). PRIVATE to the collection.
 
-``parse`` streams: memory does not grow with the log, only with rows and ranks. A run is ``complete`` only when nothing
-is missing and nothing contradicts itself: footer, every size of the sweep, the rows' own arithmetic, their average.
-Whatever is torn, cut or mixed leaves a note and another status, so that damage cannot look like success.
+``parse`` streams: memory grows with rows and ranks, not with the log. A run is ``complete`` only if nothing is missing
+or inconsistent: the footer, every size of the sweep, the arithmetic of the rows, their average. Damaged, truncated or
+mixed output leads to a note and another status, so that damage cannot look like success.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ MAX_ERRORS = 20
 
 
 def parse(lines: Iterable[str]) -> list[NcclRun]:
-    """Every test run in a log, in order; at least one value (status ``empty`` or ``foreign`` when there is none)."""
+    """Every test run in a log, in order; without one, a single run of status ``empty`` or ``foreign``."""
     log = _Log()
     info = log.info
     other = log.line
@@ -50,7 +50,7 @@ def parse(lines: Iterable[str]) -> list[NcclRun]:
 
 
 def parse_any(text: str) -> list[NcclRun]:
-    """Text or JSON, whichever ``text`` is."""
+    """Every test run in nccl-tests output, as text or JSON."""
     return parse_json(text) if text.lstrip("\ufeff \t\r\n").startswith("{") else parse(split((text,)))
 
 
@@ -114,7 +114,7 @@ class _Log:
             run.ended = True
 
     def _begin(self, stage: int) -> Draft:
-        """The run to which a header line of this stage belongs: a new one when the present one is past that stage."""
+        """The run that a header line of this stage belongs to: a new run if the current one is past that stage."""
         run = self.run
         if run is None or run.columns is not None or stage <= run.stage:
             self._close()
@@ -274,7 +274,7 @@ class _Log:
             errors.append(error)
 
     def _chain(self, run: Draft, found: re.Match[str]) -> None:
-        """nccl-tests' call chain says where, not what: it completes the error before it."""
+        """The call chain of nccl-tests adds the place to the previous error."""
         if not run.hard:
             self._note(run.hard, NcclError("other", f"Test failure {found['text']}", host=place(found)))
             return
@@ -306,7 +306,7 @@ class _Log:
         loose = self.loose
         hard = [error for error in loose.hard if error.kind != "launch"]
         if hard or (loose.hard and not self.runs):
-            # errors before any test began: a failed start; a launch that was retried with success is no failure
+            # errors before any test are a failed start; a launch that succeeded on retry is not a failure
             loose.damage.append("no test began before this error")
             failed = loose.finish()
             self.runs.insert(0, dataclasses.replace(failed, notes=("no test had begun",)))

@@ -26,9 +26,9 @@ _BLANK = re.compile(r"[ \t\r\n\0]*")
 
 
 def parse_json(text: str) -> list[NcclRun]:
-    """Every document in ``text`` (what ``-J`` wrote, also one after another); a cut one gives what it still has.
+    """The run of each document in ``text``, as ``-J`` writes them; a truncated document gives a partial run.
 
-    Documents of another kind give one run of status ``foreign`` together, however many they are.
+    All documents of another kind together give one run of status ``foreign``.
     """
     text = text.lstrip("\ufeff \t\r\n\0")
     decoder = json.JSONDecoder()
@@ -40,7 +40,7 @@ def parse_json(text: str) -> list[NcclRun]:
             cut = False
         except (ValueError, RecursionError):
             if not fixed:
-                # C's printf writes inf and nan, which are no JSON
+                # C's printf writes inf and nan, which are not valid JSON
                 text, fixed = text[:at] + _BARE.sub(r"\1NaN", text[at:]), True
                 continue
             document, end, cut = _rescue(text[at:]), len(text), True
@@ -51,7 +51,8 @@ def parse_json(text: str) -> list[NcclRun]:
 
 
 def _rescue(text: str) -> Any:
-    """The longest readable beginning of a cut document: up to its last complete value, brackets closed."""
+    """The longest readable beginning of a truncated document: up to its last complete value, brackets closed; else
+    None."""
     stack: list[str] = []
     good, closers = 0, ""
     quoted = escaped = False
@@ -127,7 +128,7 @@ def _fill(run: Draft, document: Json) -> None:
 
 
 def _fill_ranks(run: Draft, config: Json) -> None:
-    """The file lists the first GPU of each process only; nccl-tests numbers the others after it, device by device."""
+    """The file lists only the first GPU of each process; nccl-tests numbers the others consecutively."""
     each = max(int(config.get("nthreads") or 1), 1) * max(int(config.get("ngpus") or 1), 1)
     for device in config.get("devices") or ():
         for i in range(each):
@@ -147,7 +148,7 @@ def _fill_ranks(run: Draft, config: Json) -> None:
 
 
 def _real(value: Any) -> Optional[float]:
-    """A finite number, or None: null, "nan" and inf are no measurements."""
+    """A finite number; None for null, "nan" and inf, which are no measurements."""
     if value is None or isinstance(value, bool):
         return None
     number = float(value)
@@ -155,7 +156,7 @@ def _real(value: Any) -> Optional[float]:
 
 
 def _unreal(entry: Json) -> bool:
-    """Whether a half that was measured holds a time or a bandwidth that is no measurement."""
+    """Whether a measured half has an invalid time or bandwidth."""
     halves = [half for half in (entry.get("out_of_place"), entry.get("in_place")) if half]
     cells = [_real(half.get(key)) for half in halves for key in ("alg_bw", "bus_bw")]
     cells += [_real(half.get("time", half.get("cpu_time"))) for half in halves]

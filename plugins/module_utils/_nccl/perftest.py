@@ -1,7 +1,7 @@
 # Copyright: gpuops.rdma contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""ib_write_bw between pairs of nodes, on all RDMA ports at once: who is paired, the pods, the output, the verdict.
+"""ib_write_bw between pairs of nodes, on all RDMA ports at once: pairing, pods, output, verdict.
 
 PRIVATE to the collection. Bandwidths are Gb/s (1e9 bits per second) per port, one direction. A pair has a server and a
 client pod, each with all GPUs and VFs of its node; rail r of one talks to rail r of the other, from the memory of the
@@ -27,14 +27,14 @@ RUN_LABEL = "gpuops.rdma/perftest"
 NETWORKS = "k8s.v1.cni.cncf.io/networks"
 STAGE = "perftest"
 PORT = 18515
-"""Of rail 0, for the exchange of addresses over the pod network; rail r uses PORT + r."""
+"""Port of rail 0 for the exchange of addresses over the pod network; rail r uses PORT + r."""
 NO_PROGRAM = 97
 """Exit code of our script when the image has no ib_write_bw."""
 PATIENCE = 60
-"""Seconds in which a client finds its server."""
+"""Seconds for which a client retries to connect to its server."""
 MIB = 1048576
 Pair = tuple[str, str]
-"""Server's node, client's node."""
+"""(server's node, client's node)"""
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ class Test:
 
 
 def rounds(nodes: Sequence[str]) -> list[list[Pair]]:
-    """Disjoint pairs, all of a round at once; an odd node is tested after the others, with the first. InputError for
+    """Rounds of disjoint pairs, which run in parallel; an odd node is tested last, with the first node. InputError for
     fewer than two nodes."""
     if len(nodes) < 2:
         raise InputError(f"ib_write_bw needs two nodes, {len(nodes)} given.")
@@ -80,8 +80,8 @@ def rounds(nodes: Sequence[str]) -> list[list[Pair]]:
 
 
 def again(outcomes: Sequence[Outcome], limit: Optional[float]) -> list[Pair]:
-    """Nodes of bad pairs, each with one that has passed, so that the bad one of the two shows; as many as there are
-    good ones. A node that has failed with a good one is decided."""
+    """Pairs of a suspect node with a node that has passed, to find the faulty node of a pair; as many as good nodes
+    allow. A node that has failed with a good node is not tested again."""
     good = _good(outcomes, limit)
     tried = {node for item in outcomes for node, peer in _both(item.pair) if peer in good}
     open_ = dict.fromkeys(node for item in outcomes for node in item.pair if node not in good and node not in tried)
@@ -89,7 +89,7 @@ def again(outcomes: Sequence[Outcome], limit: Optional[float]) -> list[Pair]:
 
 
 def _good(outcomes: Sequence[Outcome], limit: Optional[float]) -> list[str]:
-    """Nodes that have passed with somebody."""
+    """Nodes that have passed with at least one partner."""
     return list(dict.fromkeys(node for item in outcomes if not faults(item, limit) for node in item.pair))
 
 
@@ -101,7 +101,7 @@ def _both(pair: Pair) -> tuple[Pair, Pair]:
 
 
 def options(test: Test) -> list[str]:
-    """Of server and client alike; NCCL's GID index, traffic class and service level are used."""
+    """Options of ib_write_bw for server and client, with NCCL's GID index, traffic class and service level."""
     env = test.shape.nccl_env
     found = ["-F", "--report_gbits", "-s", str(test.size), "-q", str(test.queue_pairs), "-D", str(test.seconds)]
     found += ["-x", env.get("NCCL_IB_GID_INDEX", "3")]
@@ -113,8 +113,8 @@ def options(test: Test) -> list[str]:
 
 
 def script(test: Test) -> str:
-    """What both pods run; a port's RDMA device is found by its PCI address, in a pod by that of its VF's PF."""
-    # --use_cuda_dmabuf is refused when it stands before --use_cuda (perftest issue 336).
+    """Script of both pods. A port's RDMA device is found by its PCI address, for a VF by the address of its PF."""
+    # ib_write_bw rejects --use_cuda_dmabuf before --use_cuda (perftest issue 336).
     memory = '--use_cuda="$3"' + (" --use_cuda_dmabuf" if test.dmabuf else "") if test.cuda else ""
     return f"""set -u
 export CUDA_DEVICE_ORDER=PCI_BUS_ID
@@ -168,7 +168,7 @@ def files(test: Test) -> Json:
 
 
 def pod(test: Test, number: int, node: str, peer: str = "") -> Json:
-    """The server of pair ``number``, or with ``peer`` (the server's address) its client."""
+    """The server pod of pair ``number``, or its client with ``peer``, the server's address."""
     shape, role = test.shape, "client" if peer else "server"
     rails = " ".join(f"{pf.rail},{pf.pci},{pf.gpu}" for pf in shape.pfs)
     devices = {test.gpu_resource: str(shape.gpu_count)}
@@ -221,7 +221,7 @@ def _labels(test: Test) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class Rail:
-    """One port's result; ``gbits`` is the average, None without one, ``error`` then says why."""
+    """One port's result; ``gbits`` is the average in Gb/s, or None with the reason in ``error``."""
 
     rail: int
     hca: str
@@ -232,7 +232,7 @@ class Rail:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a pair's client has printed; ``why`` when there is no output at all."""
+    """Results of a pair's client; ``why`` is the reason if there is no output at all."""
 
     pair: Pair
     rails: tuple[Rail, ...] = ()
@@ -267,12 +267,12 @@ def bandwidth(lines: Iterable[str]) -> Optional[float]:
 
 
 def trouble(lines: Iterable[str]) -> str:
-    """The first line that speaks of a fault."""
+    """The first line that reports an error, cut at 200 characters; "" without one."""
     return next((" ".join(line.split())[:200] for line in lines if _TROUBLE.search(line)), "")
 
 
 def parse(text: str) -> tuple[Rail, ...]:
-    """A client's log. A port whose output ends before its end mark is told as such, whatever it printed."""
+    """The results in a client's log. A port without its end mark has an error, whatever it printed."""
     rails: list[Rail] = []
     head: Optional[re.Match[str]] = None
     held: list[str] = []
@@ -290,7 +290,7 @@ def parse(text: str) -> tuple[Rail, ...]:
 
 
 def outcome(pair: Pair, text: str, shape: Shape) -> Outcome:
-    """Of a client's log; a port that it does not speak of is told too."""
+    """The outcome in a client's log; ports of the shape that are not in it have an error."""
     rails = parse(text)
     if not rails:
         return Outcome(pair, (), trouble(text.splitlines()) or "its client printed nothing")
@@ -315,7 +315,7 @@ def _torn(head: re.Match[str]) -> Rail:
 
 
 def threshold(table: Json, shape: Shape) -> tuple[Optional[float], str]:
-    """(Gb/s per port, source) from files/perftest.yml; (None, why) when nobody states one."""
+    """(Gb/s per port, source) from files/perftest.yml; (None, reason) if it has none for the shape."""
     for row in table["thresholds"]:
         if shape.name in row["shapes"]:
             return float(row["gbits"]), str(row["source"])
@@ -323,7 +323,7 @@ def threshold(table: Json, shape: Shape) -> tuple[Optional[float], str]:
 
 
 def faults(outcome: Outcome, limit: Optional[float]) -> dict[int, str]:
-    """Rail -> what is wrong with it; {-1: why} for a pair without output."""
+    """Rail -> its fault; {-1: reason} for a pair without output."""
     if outcome.why or not outcome.rails:
         return {-1: outcome.why or "no output"}
     found = {}
@@ -336,10 +336,10 @@ def faults(outcome: Outcome, limit: Optional[float]) -> dict[int, str]:
 
 
 def judge(outcomes: Sequence[Outcome], shape: Shape, table: Json) -> Json:
-    """``{verdict, reason, threshold, source, worst, findings}`` of all pairs, those of ``again`` too.
+    """``{verdict, reason, threshold, source, worst, findings}`` of all pairs, including those of ``again``.
 
-    ``verdict``: pass, fail, incomplete (a pair gave no output), unjudged (no threshold is known and all ports ran). A
-    node is named when its rail is bad with two partners; where only one was possible both are, and the finding says so.
+    ``verdict``: pass, fail, incomplete (a pair without output), unjudged (all ports ran, but there is no threshold).
+    A node is reported if its rail fails with two partners; if only one was possible, both nodes are, with a note.
     """
     limit, source = threshold(table, shape)
     findings = _findings(outcomes, limit, len(shape.pfs))

@@ -1,7 +1,7 @@
 # Copyright: gpuops.rdma contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What the pods of a test's job say of themselves. PRIVATE to the collection."""
+"""Reads the state of a test job's pods. PRIVATE to the collection."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ def role(pod: Json) -> str:
 
 
 def began(pod: Json) -> bool:
-    """Has the pod's container run, so that there is a log?"""
+    """Whether a container of the pod has started, so that there is a log."""
     entries = pod.get("status", {}).get("containerStatuses") or []
     return any({"running", "terminated"} & set(entry.get("state") or {}) for entry in entries)
 
 
 def pulls(pod: Json) -> bool:
-    """It has its place, network and volumes; what is missing is the image."""
+    """Whether the pod only waits for its image: it is scheduled, with network and volumes."""
     status = pod.get("status", {})
     if not pod["spec"].get("nodeName") or status.get("phase") not in ("Pending", None, ""):
         return False

@@ -1,21 +1,21 @@
 # Copyright: gpuops.rdma contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Which nodes to test with which, round by round, and whom the results convict. PRIVATE to the collection.
+"""Plans which nodes to test together, round by round, and finds faulty nodes in the results. PRIVATE to the collection.
 
 ::
 
     scan = Scan(nodes, blocks, seed="2026", limits=Limits(), rails=shape.pfs)
     state = begin()
     while (now := scan.next_round(state)) is not None:
-        state = record(state, run(now))          # in any pieces: what has a result is not asked for again
+        state = record(state, run(now))          # in any pieces: trials with a result are not repeated
     scan.conclude(state)
 
-Every round follows from the nodes, the seed and the results so far, so the state is nothing but results: plain JSON.
+Every round follows from the nodes, the seed and the results so far, so the state contains only results: plain JSON.
 Rounds: each node alone (NVLink); disjoint pairs inside a block; nodes that no pair has cleared, each with a known-good
 partner, twice; one pair of good nodes for each tested pair of blocks; the rails of convicted nodes, one at a time;
 all good nodes together. N/2 + 3k pair runs in 3 rounds find k bad nodes as long as the good ones outnumber the
-suspects. docs/scan.md tells the rounds.
+suspects. docs/scan.md describes the rounds.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import J
 
 OK, SLOW, FAILED, UNKNOWN = "ok", "slow", "failed", "unknown"
 OUTCOMES = (OK, SLOW, FAILED, UNKNOWN)
-"""``slow``: below the threshold; ``failed``: ended with an error; ``unknown``: it never ran, which blames nobody."""
+"""``slow``: below the threshold; ``failed``: ended with an error; ``unknown``: it never ran, which is no evidence."""
 ACROSS = ("ring", "all", "none")
 ENOUGH = 2
-"""Bad results, with two partners, before a node is convicted; a third is asked for while rounds are left."""
+"""Bad results, with two partners, before a node is convicted; a third is requested while rounds are left."""
 STAGES = {
     "single": "each node alone",
     "single-again": "slow single nodes again",
@@ -49,7 +49,8 @@ STAGES = {
 
 @dataclass(frozen=True)
 class Limits:
-    """``rounds``: of pairs for node faults. ``most``: share of bad results above which configuration is blamed."""
+    """``rounds``: of pairs for node faults. ``most``: share of bad results above which the configuration is at
+    fault."""
 
     rounds: int = 3
     most: float = 0.5
@@ -57,7 +58,7 @@ class Limits:
     singles: bool = True
     gate: bool = True
     rail_nodes: int = 16
-    """Convicted nodes whose rails are tested one by one; each takes one run per rail."""
+    """Convicted nodes whose rails are tested one by one, with one run per rail."""
 
 
 @dataclass(frozen=True)
@@ -125,12 +126,13 @@ class Conclusion:
 
 
 def nothing(shape: str) -> Conclusion:
-    """Of a scan for which no node is left."""
+    """The conclusion of a scan without nodes: incomplete."""
     return Conclusion("incomplete", f"no healthy node of {shape} is left", True)
 
 
 def begin(absent: Optional[Mapping[str, str]] = None) -> Json:
-    """``absent``: node -> why no worker runs there; it is left out and told as unresolved."""
+    """An empty state. ``absent``: node -> why no worker runs there; such nodes are left out and reported as
+    unresolved."""
     return {"v": 1, "absent": dict(absent or {}), "dead": {}, "results": {}}
 
 
@@ -155,7 +157,7 @@ def _is(result: Json, *outcomes: str) -> bool:
 
 @dataclass
 class _Book:
-    """Per node its pair results, in the order in which they were recorded."""
+    """The pair results of each node, in the order in which they were recorded."""
 
     of: dict[str, list[Json]] = field(default_factory=dict)
     good: set[str] = field(default_factory=set)
@@ -187,7 +189,7 @@ class Scan:
     """``nodes``: names, each once. ``blocks``: node -> the block whose nodes are nearest to each other; "" = unknown.
 
     The same nodes, blocks and seed give the same plan. ``rails``: the RDMA ports of a node, for the rail stage.
-    InputError when there are no nodes, or limits that cannot be.
+    InputError for no or repeated nodes and for invalid limits.
     """
 
     def __init__(
@@ -207,7 +209,7 @@ class Scan:
     # ---- rounds
 
     def next_round(self, state: Json) -> Optional[Round]:
-        """What is to be run now: the trials of the next round that have no result yet; None = the scan is over."""
+        """The trials of the next round that have no result yet; None at the end of the scan."""
         done = state["results"]
         for now in self.rounds(state):
             lanes = tuple(tuple(trial for trial in lane if trial.id not in done) for lane in now.lanes)
@@ -217,7 +219,7 @@ class Scan:
         return None
 
     def rounds(self, state: Json) -> Iterator[Round]:
-        """Every round as far as the results go, the last one perhaps unfinished."""
+        """Yields every round that follows from the results; the last one may be unfinished."""
         number = 0
         for stage, lanes in self._walk(state):
             if lanes:
@@ -227,7 +229,7 @@ class Scan:
                     return
 
     def _walk(self, state: Json) -> _Walk:
-        """The generator goes on behind a ``yield`` only when all its trials have results."""
+        """The generator continues after a ``yield`` only when all its trials have results."""
         done = state["results"]
         out = {*state["absent"]}
         here = [name for name in self._order if name not in out]
@@ -264,7 +266,7 @@ class Scan:
         return _most([item for item in first if item is not None], self.limits.most)
 
     def _single_faults(self, here: Sequence[str], done: Json) -> list[str]:
-        """Bad twice. Nodes whose second run never came are kept: the caller looks only at whole rounds."""
+        """Nodes that were bad twice. Nodes without a second run are kept: callers look only at complete rounds."""
         ids = [(name, self._single(name, "t").id) for name in here]
         return [name for name, trial in ids if trial in done and not _is(done[trial], OK)]
 
@@ -292,8 +294,8 @@ class Scan:
             book.add(state["results"][trial.id] for trial in found)
 
     def _matching(self, here: Sequence[str], out: set[str]) -> tuple[list[tuple[str, str]], set[str]]:
-        """Neighbours in the seed's order, per block. A pair that lost one end gives the other to the block's spares,
-        so that one node less changes one pair and not all."""
+        """Neighbours in the seed's order, per block. If one node of a pair is missing, the other becomes a spare of
+        its block, so that only one pair changes."""
         members: dict[str, list[str]] = {}
         for name in self._order:
             members.setdefault(self.blocks[name], []).append(name)
@@ -312,14 +314,14 @@ class Scan:
         return pairs, spare
 
     def _open(self, name: str, book: _Book, spare: set[str], state: Json) -> bool:
-        """No pair has cleared it yet, and it was not bad three times."""
+        """Whether no pair has cleared the node yet, and it was not bad three times."""
         if name in book.good or name in state["dead"] or name in state["absent"]:
             return False
         bad = len(book.bad(name))
         return bad <= ENOUGH if name in book.of else name in spare
 
     def _unexplained(self, book: _Book) -> list[tuple[str, str]]:
-        """Bad pairs of which both ends are good with others, not repeated yet."""
+        """Bad pairs whose nodes are both good with others, and that were not repeated yet."""
         seen: dict[tuple[str, ...], int] = {}
         for name in sorted(book.of, key=lambda one: self._number[one]):
             for item in book.bad(name):
@@ -337,8 +339,8 @@ class Scan:
     def _retests(
         self, wanted: Sequence[str], links: Sequence[tuple[str, str]], book: _Book
     ) -> Iterator[tuple[str, str]]:
-        """Each with a good partner of its block that it has not met, else of another block; those for whom no good one
-        is left, with each other."""
+        """Pairs each node with a good new partner of its block, else of another block; if no good node is left, the
+        remaining ones with each other."""
         used = {name for link in links for name in link}
         pool: dict[str, list[str]] = {}
         for name in reversed(self._order):
@@ -376,7 +378,7 @@ class Scan:
     def _systemic_pairs(self, book: _Book) -> bool:
         first = {item["id"]: item for items in book.of.values() for item in items if item["id"].startswith("p1-")}
         if len(self.nodes) == 2 and first and not book.good:
-            return True  # nobody is left to tell them apart
+            return True  # there is no third node to distinguish them
         return _most(list(first.values()), self.limits.most)
 
     # ---- across blocks
@@ -414,7 +416,7 @@ class Scan:
         book: _Book,
         avoid: Mapping[tuple[str, str], set[str]],
     ) -> tuple[list[Trial], list[tuple[str, str]]]:
-        """(trials without a common node, edges that have to wait). A slow edge gets other nodes where there are any."""
+        """(trials without a common node, postponed edges). A slow edge gets other nodes if there are any."""
         free: dict[str, list[str]] = {}
         for name in self._order:
             if name in book.good:
@@ -450,7 +452,7 @@ class Scan:
         return tuple(Trial(f"{ids}-{rail}", "rail", (name, partner), rail) for rail in range(len(self.rails)))
 
     def _guilty(self, book: _Book) -> list[str]:
-        """No pair cleared it; bad with two partners at least, one of them known-good; and it ran each time."""
+        """Nodes that no pair cleared and that were bad in at least two runs, one of them with a known-good partner."""
         return [name for name in self.nodes if self._is_guilty(name, book)]
 
     def _is_guilty(self, name: str, book: _Book) -> bool:
@@ -465,7 +467,7 @@ class Scan:
     # ---- the conclusion
 
     def conclude(self, state: Json) -> Conclusion:
-        """What the results say so far; ``complete`` is False while rounds are left."""
+        """The conclusion from the results so far; ``complete`` is False while rounds are left."""
         rounds = list(self.rounds(state))
         complete = self.next_round(state) is None
         done = state["results"]
@@ -589,7 +591,7 @@ class Scan:
         )
 
     def _whole_blocks(self, guilty: Sequence[str], book: _Book) -> dict[str, list[str]]:
-        """Blocks of four nodes and more of which every tested one is guilty: their switch, not each of them."""
+        """Blocks of at least four nodes of which every tested node is bad: their switch is suspect, not each node."""
         tested: dict[str, list[str]] = {}
         for name in book.of:
             tested.setdefault(self.blocks[name], []).append(name)
@@ -609,7 +611,7 @@ class Scan:
         )
 
     def _of_links(self, book: _Book) -> list[Conviction]:
-        """Two nodes that are good with others and were bad together twice."""
+        """Pairs of nodes that are good with others but were bad together twice."""
         runs: dict[tuple[str, ...], list[Json]] = {}
         for name, items in book.of.items():
             for item in items:
@@ -619,7 +621,7 @@ class Scan:
         return [self._of_fabric(key, items, "nodes") for key, items in sorted(bad.items())]
 
     def _of_edges(self, done: Json) -> list[Conviction]:
-        """Pairs of blocks that were bad with two pairs of nodes; a block all of whose pairs are bad is named alone."""
+        """Pairs of blocks that were bad with two pairs of nodes; a block whose pairs are all bad is reported alone."""
         first = [item for item in done.values() if item["id"].startswith("a1-")]
         if _most(first, self.limits.most, least=3):
             return [self._of_fabric(("all blocks",), [item for item in first if not _is(item, OK)], "all")]
@@ -668,12 +670,12 @@ class Scan:
 
     @staticmethod
     def _typical(kind: str, done: Json) -> Optional[float]:
-        """Median of the good results: what is healthy here."""
+        """Median of the good results in GB/s; None without any."""
         speeds = [i["busbw"] for i in done.values() if i["kind"] == kind and _is(i, OK) and i.get("busbw") is not None]
         return round(median(speeds), 1) if speeds else None
 
     def _unresolved(self, here: Sequence[str], state: Json, book: _Book, named: set[str]) -> dict[str, str]:
-        """Nodes that nothing has cleared and nothing has convicted."""
+        """Nodes and pairs of blocks that were neither cleared nor convicted, with the reason."""
         found = {}
         for name in self.nodes:
             if name in book.good or name in named or name not in here or self.blocks[name] in named:
@@ -695,7 +697,7 @@ class Scan:
         return found
 
     def _notes(self, state: Json, book: _Book, named: set[str]) -> dict[str, str]:
-        """Slow once, then not again: worth a look, no conviction."""
+        """Nodes that were slow once but not again: reported, not convicted."""
         found = {}
         done = state["results"]
         for name in self.nodes:
@@ -762,7 +764,7 @@ class Scan:
         return record(state, [{**blank, "id": trial.id, "nodes": list(trial.nodes)} for trial in first.trials])
 
     def outline(self) -> list[str]:
-        """The plan before anything has run, for a reader: one line a stage."""
+        """The plan before any run, one line per stage."""
         pairs, spare = self._matching(self._order, set())
         members = dict.fromkeys(self.blocks.values(), 0)
         for block in self.blocks.values():
@@ -799,7 +801,7 @@ def _check(nodes: Sequence[str], limits: Limits) -> None:
 
 
 def _most(results: Sequence[Json], share: float, least: int = 2) -> bool:
-    """Are so many bad that no single node can be the reason?"""
+    """Whether so many results are bad that no single node can be the reason."""
     bad = sum(1 for item in results if not _is(item, OK))
     return len(results) >= least and bad > share * len(results)
 
@@ -809,12 +811,12 @@ def _passed(book: _Book, pair: Sequence[str]) -> bool:
 
 
 def _twice_bad(items: Sequence[Json]) -> bool:
-    """Never good, and bad more than once; a run that never came about blames nobody."""
+    """Whether the results are never good and bad more than once; a run that never started does not count."""
     return not any(_is(item, OK) for item in items) and sum(1 for item in items if _is(item, SLOW, FAILED)) > 1
 
 
 def _take(names: list[str], avoid: set[str]) -> str:
-    """The first that is not to be avoided, else the first."""
+    """Removes and returns the first name that is not in ``avoid``, else the first."""
     return names.pop(next((i for i, name in enumerate(names) if name not in avoid), 0))
 
 

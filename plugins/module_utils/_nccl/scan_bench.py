@@ -1,7 +1,7 @@
 # Copyright: gpuops.rdma contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""How the trials of a scan are made and judged, and how a round's log is sorted by them. PRIVATE to the collection."""
+"""Builds and judges the trials of a scan, and splits a round's log by trial. PRIVATE to the collection."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._nccl.thresholds impor
 
 COLLECTIVE = "all_reduce"
 PAIR_BYTES = 1 << 30
-"""Smallest size of a pair's sweep: what is below tells about latency, which a slow link hardly shows."""
+"""Smallest size of a pair's sweep: smaller sizes show latency, which a slow link hardly affects."""
 RAIL_BYTES, RAIL_ITERATIONS = "4G", 5
 RAIL_TIMEOUT = 180
 REACH = 60
-"""Seconds in which a pair's workers must answer: their names may not be published yet."""
+"""Seconds for which a pair waits for its workers: their names may not be published yet."""
 
 
 @dataclass(frozen=True)
 class Settings:
-    """Seconds, but for ``parallel``: mpiruns at a time in a round's pod."""
+    """Times in seconds; ``parallel`` is the number of concurrent mpiruns in a round's pod."""
 
     start_timeout: int = 1800
     grace: int = 120
@@ -41,7 +41,7 @@ class Settings:
 
 @dataclass(frozen=True)
 class Gate:
-    """The run of all good nodes together, whole: the report shows it."""
+    """The complete run of all good nodes together, for the report."""
 
     nodes: tuple[str, ...]
     run: NcclRun
@@ -53,7 +53,7 @@ class Gate:
 
 @dataclass
 class Bench:
-    """What the trials are made of and judged by. ``table``: of files/nccl.yml."""
+    """What is needed to build and judge trials. ``table``: from files/nccl.yml."""
 
     shape: Shape
     table: Json
@@ -68,7 +68,7 @@ class Bench:
         return str(min(PAIR_BYTES, top)), self.test.max_bytes
 
     def commands(self, total: int) -> dict[str, scan_job.Command]:
-        """``total``: nodes of the gate."""
+        """Kind of trial -> its command. ``total``: number of nodes of the gate."""
         low, high = self.pair_bytes
         pair = self._command(2, low, high, self.settings.trial_timeout, REACH, ring=True)
         gate = self._command(total, self.test.min_bytes, self.test.max_bytes, self.settings.gate_timeout, 0)
@@ -89,7 +89,7 @@ class Bench:
         return scan_job.Command(tuple(argv), tuple(nccl_job.program_args(test)), timeout, 1, reach)
 
     def rail_bounds(self) -> tuple[Optional[float], Optional[float]]:
-        """(healthy, threshold) of one port in GB/s: a pair's, divided by the ports."""
+        """(healthy, threshold) of one port in GB/s: a pair's values divided by the ports; (None, None) if unknown."""
         ports = len(self.shape.pfs)
         found = threshold_for(self.table, self.shape, COLLECTIVE, 2, "RING")
         if not ports or found is None or self.shape.nic_gbytes is None:
@@ -98,7 +98,7 @@ class Bench:
         return round(healthy / ports, 1), round(found[0] / ports, 2)
 
     def judge(self, trial: nccl_scan.Trial, lines: Sequence[str], code: int, seconds: int) -> Json:
-        """The result that the scan's state keeps."""
+        """The result of a trial, as the scan's state keeps it. ``code``: exit code; ``seconds``: duration."""
         run = parse.parse(lines)[-1]
         healthy, limit = self.rail_bounds() if trial.kind == "rail" else (None, None)
         ring = trial.kind in ("pair", "across", "rail")
@@ -135,7 +135,7 @@ class Bench:
 
 
 def _outcome(found: Any, status: str, lines: Sequence[str], code: int, seconds: int) -> tuple[str, str]:
-    """Who cannot start a test has not shown a bad node."""
+    """(verdict, reason). A test that did not start is no evidence against a node."""
     told = [line for line in lines if line.startswith("gpuops: ")]
     if code == scan_job.NOT_REACHED:
         return nccl_scan.UNKNOWN, told[-1].rpartition("launch: ")[2] if told else "its workers cannot be reached"
@@ -152,19 +152,20 @@ def _outcome(found: Any, status: str, lines: Sequence[str], code: int, seconds: 
 
 
 class Collector:
-    """Sorts a round's lines by trial; judges each trial when its last line has come."""
+    """Splits a round's log by trial, and judges each trial at its last line."""
 
     def __init__(self, bench: Bench, trials: Sequence[nccl_scan.Trial], places: Mapping[str, str]) -> None:
         self.bench, self.left, self.places = bench, {trial.id: trial for trial in trials}, places
         self.lines: dict[str, list[str]] = {}
         self.results: list[Json] = []
         self.trouble = ""
-        """What the round itself said, before or beside its trials."""
+        """The last error of the round itself."""
         self.defect: Optional[Exception] = None
         self.done: Callable[[Json], None] = self.results.append
 
     def line(self, text: str) -> None:
-        """Called in the log's thread: an error has to wait for the main one."""
+        """Takes a line of the log. It runs in the log's thread, so an exception is kept in ``defect`` for the main
+        thread."""
         try:
             self._take(text)
         except Exception as error:
@@ -185,7 +186,7 @@ class Collector:
         self.done({**result, "why": self._with_nodes(result["why"])})
 
     def _with_nodes(self, text: str) -> str:
-        """Names of worker pods become names of their nodes, which is what has to be looked at."""
+        """Replaces names of worker pods by their nodes' names, which an administrator needs."""
         for pod, node in self.places.items():
             if pod in text:
                 text = text.replace(pod, node)

@@ -1,10 +1,10 @@
 # Copyright: gpuops.rdma contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""A scan's objects: one job of workers that stay, and a small pod per round that runs all its mpiruns. PRIVATE.
+"""A scan's objects: one job with long-running workers, and a small pod per round that runs all its mpiruns. PRIVATE.
 
-The job is that of the NCCL test (see _job) without its launcher's work. A round's pod has no GPU and no API access; it
-shares the job's ssh keys. Every line it prints begins with the trial's id and ``> ``, so that one log holds them all.
+The job is that of the NCCL test (see job.py) without its launcher's work. A round's pod has no GPU and no API access;
+it shares the job's ssh keys. Each line begins with the trial's id and ``> ``, so that one log serves all trials.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.names import R
 ROLE = "scan-round"
 """Value of the role label of a round's pod."""
 HOSTFILE = "@HOSTFILE@"
-"""Stands in the commands for the trial's own hostfile."""
+"""Placeholder in the commands for the trial's hostfile."""
 NOT_REACHED, NO_DEVICE, TIMED_OUT = 97, 96, 124
-"""Exit codes of a trial: a worker's sshd is not reached; the rail's device is not there; GNU timeout ended it."""
+"""Exit codes of a trial: a worker's sshd is not reached; the rail's device is missing; GNU timeout ended it."""
 SCRIPT = "scan.sh"
-"""In the workers: what stands between mpirun and the test program on every rank."""
+"""Wrapper in the workers that starts the test program on every rank."""
 LINE = 3800
-"""Characters of a line that are kept: a write of up to 4096 bytes stays in one piece, whoever else writes."""
+"""Characters of a line that are kept: a write of up to 4096 bytes is atomic."""
 _FILES = "/etc/gpuops-round"
 _KEYS = {
     "volcano": (("id_rsa", "id_rsa"), ("id_rsa.pub", "id_rsa.pub")),
@@ -42,26 +42,26 @@ _EXIT = re.compile(r"gpuops: exit (\d+) after (\d+) s")
 
 @dataclass(frozen=True)
 class Command:
-    """How a kind of trial is run. ``mpirun``: argv with HOSTFILE in it, up to the program; ``args``: the program's."""
+    """How to run a kind of trial. ``mpirun``: argv with HOSTFILE in it, up to the program; ``args``: the program's."""
 
     mpirun: tuple[str, ...]
     args: tuple[str, ...]
     timeout: int
     """Seconds for one trial."""
     debug_ranks: int = 1
-    """Ranks that print NCCL's INFO lines. All ranks of 500 pairs would overrun what a node keeps of a log."""
+    """Ranks that print NCCL's INFO lines. All ranks of 500 pairs would exceed what a node keeps of a log."""
     reach: int = 0
-    """Seconds in which the trial's workers must answer; 0 = they have been reached before."""
+    """Seconds for which the trial waits for its workers; 0 = they were reached before."""
 
 
 # ---- the workers ---------------------------------------------------------------------------------------------------
 
 
 def workers_only(objects: Sequence[Json], seconds: int) -> list[Json]:
-    """The NCCL test's objects as a job whose workers stay for ``seconds`` and wait for rounds.
+    """The NCCL test's objects as a job whose workers run for ``seconds`` and wait for rounds.
 
-    A node without room must not hold up the others, nor a worker that dies end them: no gang, no policies.
-    DataError when the objects are not those of a known launcher.
+    There is no gang and there are no policies: neither a full node nor a failed worker may affect the others.
+    DataError if the objects contain no job of a known launcher.
     """
     found = []
     for obj in objects:
@@ -96,7 +96,7 @@ def _volcano(job: Json) -> Json:
 
 
 def _mpi(job: Json, seconds: int) -> Json:
-    """The operator wants a launcher: it sleeps."""
+    """The MPI Operator requires a launcher, so it sleeps."""
     job = copy.deepcopy(job)
     spec = job["spec"]
     spec["launcherCreationPolicy"] = "AtStartup"
@@ -111,8 +111,8 @@ def _mpi(job: Json, seconds: int) -> Json:
 def rank_script() -> str:
     """``scan.sh LIMIT PCI PROGRAM ...``: INFO lines from the first LIMIT ranks only; with PCI, one RDMA device only.
 
-    The device is found by the PCI address of its port, on each node anew: a VF by its PF, as names of VFs follow no
-    order. The environment wins over /etc/nccl.conf.
+    The device is found by the PCI address of its port on each node, a VF by its PF's, as names of VFs have no fixed
+    order. The environment overrides /etc/nccl.conf.
     """
     return f"""limit=$1 want=$2
 shift 2
@@ -139,7 +139,7 @@ exec "$@"
 
 
 def trial_word(ident: str, kind: str, workers: Sequence[int], pci: str = "") -> str:
-    """One trial in the lanes file. ``workers``: indexes of the hosts; ``pci``: the port of a rail trial."""
+    """A trial as the lanes file has it. ``workers``: indexes of the hosts; ``pci``: the port of a rail trial."""
     return f"{ident}|{kind}|{pci}|{','.join(map(str, workers))}"
 
 
@@ -162,7 +162,7 @@ def round_objects(
 ) -> list[Json]:
     """ConfigMap and Pod of one round, both owned by ``job`` (as the API server returned it).
 
-    ``lanes``: words of trial_word; ``hosts``: worker names by index; ``files``: where the workers have scan.sh;
+    ``lanes``: words of trial_word; ``hosts``: worker names by index; ``files``: the workers' folder with scan.sh;
     ``template``: the launcher's pod template of the NCCL test, for image, tolerations and pull secrets.
     """
     meta = job["metadata"]
@@ -183,7 +183,7 @@ def round_objects(
 
 
 def _own_labels(meta: Json) -> dict[str, str]:
-    """Ours, not those by which a controller would take the pod for one of its own."""
+    """Only our labels: with the job's others, a controller would adopt the pod."""
     kept = ("app.kubernetes.io/", "gpuops.rdma/")
     return {key: value for key, value in (meta.get("labels") or {}).items() if key.startswith(kept)}
 
@@ -192,7 +192,7 @@ def _round_pod(base: Json, job: str, name: str, launcher: str, seconds: int) -> 
     spec = copy.deepcopy(base)
     for key in ("schedulerName", "hostname", "subdomain", "initContainers"):
         spec.pop(key, None)
-    # Beside a worker: the image is there already.
+    # On a worker's node, which already has the image.
     beside = {
         "labelSelector": {"matchLabels": {"gpuops.rdma/test": job, ROLE_LABEL: "worker"}},
         "topologyKey": "kubernetes.io/hostname",
@@ -233,7 +233,7 @@ def round_script(
     parallel: int,
     files: str,
 ) -> str:
-    """Runs every lane in the background, ``parallel`` at a time; a lane's trials one after the other."""
+    """The script of a round's pod: runs up to ``parallel`` lanes at a time, and the trials of a lane in order."""
     runs = "\n".join(_run_function(kind, command, files) for kind, command in commands.items())
     reaches = " ".join(f"[{kind}]={command.reach}" for kind, command in commands.items())
     paths = " ".join(f"{folder}/{program}" for folder in folders)
@@ -298,12 +298,12 @@ def _run_function(kind: str, command: Command, files: str) -> str:
 
 
 def of_line(line: str) -> tuple[str, str]:
-    """(id of the trial, its own line); the id is "" where the line is the round's."""
+    """(trial id, line without the id); the id is "" for a line of the round itself."""
     found = _LINE.fullmatch(line)
     return (found[1], found[2]) if found else ("", line)
 
 
 def exit_of(text: str) -> Optional[tuple[int, int]]:
-    """(exit code, seconds) from a trial's last line; None from any other."""
+    """(exit code, seconds) from a trial's last line; None for any other line."""
     found = _EXIT.fullmatch(text.strip())
     return (int(found[1]), int(found[2])) if found else None

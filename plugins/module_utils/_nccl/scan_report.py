@@ -1,9 +1,9 @@
 # Copyright: gpuops.rdma contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""A scan's conclusion as the document, the findings and the lines that others read. PRIVATE to the collection.
+"""A scan's conclusion as a document, as findings and as text. PRIVATE to the collection.
 
-``document`` gives what run/scan-<name>.json holds; the other two take that document.
+``document`` returns the content of run/scan-<name>.json, which the other two functions take.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ SHOWN = 20
 def document(
     name: str, shape: str, nodes: Sequence[str], blocks: Mapping[str, str], conclusion: Json, results: Sequence[Json]
 ) -> Json:
-    """``conclusion``: a _scan.Conclusion as plain data. ``pairs`` also holds those across blocks, in the order run."""
+    """The scan's document. ``conclusion``: a scan.Conclusion as plain data. ``pairs`` includes those across blocks, in
+    run order."""
     gate = conclusion["gate"]
     return {
         "schema_version": 1,
@@ -61,7 +62,8 @@ def _row(item: Json, **more: object) -> Json:
 
 
 def findings(found: Json) -> list[Finding]:
-    """Convictions are errors, what could not be judged is unknown, what was slow once is a warning."""
+    """The scan's findings: errors for convictions, unknown for unresolved nodes, warnings for nodes that were slow
+    once."""
     out = []
     for item in found["convicted"]:
         subject = item["node"] or f"fabric/{' - '.join(item['between'])}"
@@ -101,7 +103,7 @@ def _remedy(item: Json) -> str:
 
 
 def text(found: Json) -> list[str]:
-    """The terminal's lines, the verdict last."""
+    """The lines for the terminal, the verdict last."""
     counts = found["counts"]
     head = (
         f"{len(found['nodes'])} x {found['shape']}: {counts['single_runs']} single runs, {counts['pair_runs']} pair "

@@ -1,7 +1,7 @@
 # Copyright: gpuops.rdma contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What a run has to reach: the table of files/nccl.yml, a site's own rows, and what the site measured before.
+"""Thresholds of a run: the table of files/nccl.yml, a site's own rows, and the site's earlier results.
 
 PRIVATE to the collection."""
 
@@ -24,7 +24,8 @@ _SITE = "this site's own threshold"
 
 
 def check_table(table: Json, name: str = "files/nccl.yml thresholds") -> None:
-    """``DataError`` with the row when a table, called ``name``, is not of the form of files/nccl.yml."""
+    """``DataError`` with the row if a table does not have the form of files/nccl.yml. ``name``: the table's, for the
+    message."""
     for i, row in enumerate(_rows(table)):
         fault = _fault(row)
         if fault:
@@ -53,10 +54,10 @@ def _fault(row: Json) -> str:
 
 
 def with_site(table: Json, rows: Sequence[Json]) -> Json:
-    """The table with a site's own rows before its own, so that they count first.
+    """The table with a site's rows first, so that they take precedence.
 
-    Rows have the form of files/nccl.yml; left out are: ``shapes`` = all shapes, ``collectives`` = all_reduce,
-    ``source``. ``InputError`` names the faulty row.
+    Rows have the form of files/nccl.yml. Defaults: ``shapes`` = all shapes, ``collectives`` = all_reduce; ``source`` is
+    optional. ``InputError`` names the faulty row.
     """
     site = [
         {"shapes": ["*"], "collectives": ["all_reduce"], "source": _SITE, **row} if isinstance(row, dict) else row
@@ -86,7 +87,7 @@ def _fits(row: Json, shape: Shape, collective: str, nodes: int, algo: str) -> bo
 def threshold_for(
     table: Json, shape: Shape, collective: str, nodes: int, algo: str
 ) -> Optional[tuple[float, Optional[float], str]]:
-    """(GB/s, fraction of the limit or None, source), or None where the table has no row that fits."""
+    """(GB/s, fraction of the limit or None, source), or None if no row of the table applies."""
     for row in _rows(table):
         if not _fits(row, shape, collective, nodes, algo):
             continue
@@ -109,7 +110,7 @@ _LEAST = 0.03
 
 @dataclass(frozen=True)
 class Baseline:
-    """What a site's healthy runs of one kind measured, in GB/s. ``floor``: what is below is an outlier, by the modified
+    """Results of a site's passed runs of one kind, in GB/s. Values below ``floor`` are outliers, by the modified
     z-score of Iglewicz and Hoaglin (3.5), but at least 3 percent below the median."""
 
     median: float
@@ -140,7 +141,7 @@ def record(run: NcclRun, verdict: NcclVerdict, *, shape: Shape, nodes: Optional[
 def baseline(
     history: Iterable[Json], *, shape: str, collective: str, nodes: int, algo: str, size: int
 ) -> Optional[Baseline]:
-    """Median and MAD of the last 50 passed runs of this kind; None with fewer than 5. Anything else is passed over."""
+    """Median and MAD of the last 50 passed runs of this kind; None with fewer than 5. Other records are ignored."""
     alike = {"v": 1, "shape": shape, "collective": collective, "nodes": nodes, "algo": algo, "verdict": "pass"}
     found = [
         float(item["busbw"])
@@ -162,6 +163,6 @@ def _is_number(value: Any) -> bool:
 
 
 def algo_of(run: NcclRun, shape: Optional[Shape], asked: str) -> str:
-    """What the log itself shows counts more than what was asked for."""
+    """The algorithm of a run: NCCL_ALGO in the log takes precedence over ``asked``."""
     environment = run.transport.get("env") or {}
     return algorithm(shape, str(environment.get("NCCL_ALGO") or asked))

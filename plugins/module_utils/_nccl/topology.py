@@ -1,13 +1,13 @@
 # Copyright: gpuops.rdma contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""NCCL topology XML: written from a shape or a host, read by NCCL's own rules, compared by meaning, held against hosts.
+"""NCCL topology XML: written from a shape or a host, read by NCCL's rules, compared by meaning and with hosts.
 PRIVATE to the collection.
 
 NCCL's reader is not an XML parser: no declaration, no tab between elements, no line break inside a tag, and fixed
-limits. ``parse`` refuses all that NCCL refuses, and also what it would ignore in silence (no ``system``, attributes
-beyond the limit), so a text that passes here is read by NCCL; ``check`` also tells where it is hardly read as meant.
-docs/topology.md says what NCCL does with a file.
+limits. ``parse`` rejects what NCCL rejects, and also what it would silently ignore (no ``system``, attributes beyond
+the limit), so NCCL reads any text that passes; ``check`` also reports where it is probably not read as intended.
+docs/topology.md describes what NCCL does with a file.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import J
 
 # The smallest limits of all NCCL releases that we run: nodes since 2.23, children until 2.19.
 MAX_NODES = 255
-"""NCCL has room for 256, but looks for more room before it reads the last closing tag."""
+"""NCCL has space for 256 elements, but checks for more space before it reads the last closing tag."""
 MAX_CHILDREN = 32
 MAX_ATTRIBUTES = 16
 MAX_STRING = 253
-"""A buffer of 255, less the terminator and the closing quote."""
+"""A buffer of 255 without the terminator and the closing quote."""
 
 _CHILDREN = {
     "": ("system",),
@@ -43,13 +43,13 @@ _LINK_GTS = {
 }
 _BLANK = " \n\r"
 _BUS_ID = re.compile(r"[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
-"""As NCCL writes the address that it looks for; it compares texts."""
+"""The form in which NCCL writes the address; it compares strings."""
 _NIC_NAME = re.compile(r"[A-Za-z0-9_.-]{1,63}")
 _SHOWN = 4
 
 
 class Unreadable(DataError):
-    """NCCL would not use this text. ``status``: ``refused`` (its init fails) or ``ignored`` (it goes on without)."""
+    """NCCL would not use this text. ``status``: ``refused`` (its init fails) or ``ignored`` (it continues without)."""
 
     def __init__(self, message: str, line: int, status: str = "refused") -> None:
         super().__init__(f"NCCL topology, line {line}: {message}")
@@ -58,7 +58,8 @@ class Unreadable(DataError):
 
 @dataclass(frozen=True)
 class Problem:
-    """Of a text. ``status``: ``refused``, ``ignored`` (see Unreadable) or ``doubtful``: read, but hardly as meant."""
+    """In a text. ``status``: ``refused``, ``ignored`` (see Unreadable) or ``doubtful``: probably not read as
+    intended."""
 
     status: str
     line: int
@@ -68,7 +69,7 @@ class Problem:
 @dataclass(frozen=True)
 class Misfit:
     """Between a file and a host. ``status``: ``fail``, ``warn`` or ``unknown``; ``kind``: gpu, nic, name or place;
-    ``items``: the addresses or names that it is about."""
+    ``items``: the affected addresses or names."""
 
     status: str
     kind: str
@@ -78,7 +79,7 @@ class Misfit:
 
 @dataclass
 class Element:
-    """One element. ``line`` is where its tag begins, 0 for one that was not read."""
+    """One element. ``line``: where its tag begins, 0 if it was not read from text."""
 
     tag: str
     attributes: dict[str, str] = field(default_factory=dict)
@@ -95,7 +96,7 @@ class Element:
 def default_names(shape: Shape) -> tuple[str, ...]:
     """Names of the VFs in rail order when the host numbers them after its PFs and VCN NICs.
 
-    The host makes them in the order of the names rdma0, rdma1, rdma10, ..., so rails count as words here.
+    The host creates them in the order of the names rdma0, rdma1, rdma10, ..., so rails are sorted as text.
     """
     taken = [nic.hca for nic in shape.pfs] + [nic.hca for nic in shape.vcn]
     first = 1 + max(int(hca.rpartition("_")[2]) for hca in taken)
@@ -107,9 +108,9 @@ def default_names(shape: Shape) -> tuple[str, ...]:
 def render(shape: Shape, nic_names: Optional[Sequence[str]] = None) -> str:
     """The topology file of a shape. ``nic_names`` are the VFs as the pod sees them, in rail order.
 
-    ``dev``, ``rank``, ``gdr``, ``guid``, ``latency`` and ``maxconn`` are left to NCCL's detection: it would believe
-    the file, and a file that claims GPUDirect hides a host without it. ``InputError`` when the PCI tree is unknown or
-    the names do not fit.
+    ``dev``, ``rank``, ``gdr``, ``guid``, ``latency`` and ``maxconn`` are left to NCCL's detection: it trusts the
+    file, and a file that claims GPUDirect hides a host without it. ``InputError`` if the PCI tree is unknown or the
+    names are invalid.
     """
     if not shape.pci_tree:
         raise InputError(
@@ -132,7 +133,7 @@ def parse(text: str) -> Element:
 
 
 def check(text: str) -> tuple[Optional[Element], list[Problem]]:
-    """The ``system`` element, None where NCCL would not use the text, and all that is wrong with it."""
+    """The ``system`` element, or None if NCCL would not use the text, and all problems of the text."""
     try:
         system = parse(text)
     except Unreadable as error:
@@ -141,16 +142,16 @@ def check(text: str) -> tuple[Optional[Element], list[Problem]]:
 
 
 def compare(one: Element, other: Element) -> list[str]:
-    """What differs, one sentence each; the order of siblings and the names of link speeds do not count.
+    """The differences, one line each; the order of siblings and the spelling of link speeds are ignored.
 
-    Nets are told apart by the PCI function that carries them and their port, since their names depend on the pod.
+    Nets are identified by PCI function and port, because their names depend on the pod.
     """
     differing, detected = contrast(one, other)
     return sorted([*differing, *detected])
 
 
 def contrast(one: Element, other: Element) -> tuple[list[str], list[str]]:
-    """The lines of ``compare``: (what differs in meaning, what only one file states and NCCL else detects itself)."""
+    """The lines of ``compare``: (differences in meaning, attributes in one file only that NCCL otherwise detects)."""
     left, right = _facts(one), _facts(other)
     differing: list[str] = []
     detected: list[str] = []
@@ -163,7 +164,7 @@ def contrast(one: Element, other: Element) -> tuple[list[str], list[str]]:
 
 
 def link_gts(text: str) -> float:
-    """Link speed in GT/s as NCCL understands the text; every text that it does not know means 8 (gen 3)."""
+    """Link speed in GT/s as NCCL understands the text; 8 (gen 3) for any unknown text."""
     return _LINK_GTS.get(text, _GEN3_GTS)
 
 
@@ -202,7 +203,7 @@ def _pci(shape: Shape, node: Json, names: Sequence[str]) -> Element:
 
 
 def _ids(vendor: str, device: str, both: str) -> dict[str, str]:
-    """An unknown id is left out; NCCL then looks for it itself."""
+    """Attributes of a PCI id; {} for an unknown id, which NCCL then detects."""
     if not both:
         return {}
     first, _sep, second = both.partition(":")
@@ -272,7 +273,7 @@ def _note(found: dict[str, str], key: str, attributes: dict[str, str]) -> None:
 
 
 def is_gpu(element: Element) -> bool:
-    """A ``pci`` element that is a GPU: by its class, or because it holds one."""
+    """A ``pci`` element that is a GPU: by its class, or because it contains one."""
     return element.tag == "pci" and (
         element.attributes.get("class", "").startswith("0x03") or any(each.tag == "gpu" for each in element.children)
     )
@@ -298,7 +299,8 @@ def _doubts(system: Element) -> Iterator[Problem]:
 
 
 def _keys(tag: str, key: str, elements: Sequence[Element]) -> Iterator[Problem]:
-    """What NCCL finds an element by: it fails (a CPU), crashes (a bridge) or never finds it without."""
+    """The key by which NCCL finds an element. Without it, NCCL fails (CPU), crashes (bridge) or never finds it
+    (net)."""
     seen: dict[str, int] = {}
     for element in elements:
         value = element.attributes.get(key, "")
@@ -328,7 +330,7 @@ _CLAIMS = (
 
 
 def _claims(elements: Sequence[Element]) -> Iterator[Problem]:
-    """Attributes of a dump of NCCL that are wrong on any other machine; one problem for all of a kind."""
+    """Attributes of an NCCL dump that are wrong on any other host; one problem per kind."""
     for tag, key, why in _CLAIMS:
         lines = [element.line for element in elements if element.tag == tag and key in element.attributes]
         if lines:
@@ -344,10 +346,10 @@ def of_host(
 ) -> Element:
     """The topology of a host as NCCL reads it from sysfs, from a host document with the section ``pci``.
 
-    ``devices``: names of ``vf`` or ``pf`` for the NICs; ``auto`` takes VFs where the host has some. ``nic_names``
+    ``devices``: names of ``vf`` or ``pf`` for the NICs; ``auto`` uses VFs if the host has any. ``nic_names``
     replaces the host's names, in the order of rails of ``shape``, else of PCI addresses. With ``shape`` only its RDMA
-    ports are NICs. What NCCL detects itself (``sm``, ``nvlink``, ``affinity``, ...) is left to it. ``InputError`` when
-    the document has not what is needed, ``DataError`` when it is none.
+    ports are NICs. What NCCL detects itself (``sm``, ``nvlink``, ``affinity``, ...) is left out. ``InputError`` if
+    facts are missing, ``DataError`` if the document is not a host document.
     """
     try:
         return _of_host(document, shape, nic_names, devices)
@@ -379,7 +381,8 @@ def _section(document: Json, key: str, name: str, remedy: str) -> list[Json]:
 
 
 def _ports(functions: Sequence[Json], shape: Optional[Shape], devices: str, name: str) -> list[tuple[Json, list[Json]]]:
-    """RDMA ports with the functions that carry their nets: VFs, or the ports themselves."""
+    """RDMA ports with the functions of their nets: VFs, or the ports themselves. InputError if ports or VFs are
+    missing."""
     pfs = {item["pci"]: item for item in functions if item["kind"] == "pf" or item["of"] is None}
     vfs: dict[str, list[Json]] = {}
     for item in functions:
@@ -399,7 +402,7 @@ def _ports(functions: Sequence[Json], shape: Optional[Shape], devices: str, name
 
 
 def _host_nets(items: Sequence[Json], nic_names: Optional[Sequence[str]], name: str) -> dict[str, str]:
-    """PCI address of a function -> its name."""
+    """PCI address of a function -> name of its RDMA device."""
     blind = [item["pci"] for item in items if not item["hca"]]
     if nic_names is None and blind:
         raise InputError(
@@ -466,11 +469,11 @@ def _host_pci(table: Mapping[str, Json], item: Json) -> dict[str, str]:
 
 
 def fit(system: Element, document: Json, devices: str = "auto") -> list[Misfit]:
-    """How a file does not fit a host, by its host document. ``devices``: whose names pods see, ``vf`` or ``pf``; any
-    of both for ``auto``. ``DataError`` when the document is none.
+    """Differences between a file and a host document. ``devices``: whose names pods see, ``vf`` or ``pf``; either for
+    ``auto``. ``DataError`` if the document is not a host document.
 
-    NCCL finds a GPU by its address; a net by its name, else by the address of its card (function 0). A GPU or a net
-    that it does not find is dropped in silence, and the device placed as sysfs says.
+    NCCL finds a GPU by its address; a net by its name, else by the address of its card (function 0). It silently drops
+    a GPU or net that it does not find, and places the device as sysfs does.
     """
     try:
         gpus, functions = document["gpus"], document["functions"]
@@ -507,7 +510,7 @@ def _nic_misfits(elements: Sequence[Element], functions: Sequence[Json], devices
     wanted = {e.attributes.get("busid", ""): [n.attributes.get("name", "") for n in _nets_of(e)] for e in elements}
     names = {name: bus for bus, each in wanted.items() for name in each}
     lost = tuple(sorted(bus for bus in wanted if bus[:-2] not in cards))
-    # An address that the host has not does no harm as long as the names are right: so files for VMs are written.
+    # An address that the host does not have is harmless if the names are right: files for VMs are written that way.
     dead = tuple(bus for bus in lost if not any(name in card_of for name in wanted[bus]))
     if dead:
         text = (
@@ -557,7 +560,7 @@ class _Reader:
         return Unreadable(text, self._line(self.at if at is None else at))
 
     def _line(self, at: int) -> int:
-        """Counts on from the last place: a text of thousands of unknown elements is read in one go."""
+        """Line number of a position, counted from the last one: this keeps reading linear in the length of the text."""
         if at < self._counted:
             self._counted, self._number = 0, 1
         self._number += self.text.count("\n", self._counted, at)
@@ -595,7 +598,7 @@ class _Reader:
             raise self.fail(f'<system> must have version="1", has {child.attributes.get("version", "none")}', start)
 
     def _ignore(self, element: Element) -> None:
-        """Skips the content of an element that NCCL does not know, whatever it holds."""
+        """Skips all content of an element that NCCL does not know."""
         depth = 1
         while depth:
             self._skip_blank()
@@ -608,7 +611,7 @@ class _Reader:
                 depth += not self._open()[1]
 
     def _skip_blank(self) -> int:
-        """Skips blanks and comments; the place of the next tag."""
+        """Skips blanks and comments; returns the position of the next tag."""
         while self.at < len(self.text):
             if self.text.startswith("<!--", self.at):
                 end = self.text.find("-->", self.at + 4)
@@ -670,7 +673,7 @@ class _Reader:
         return key, value, self._take()
 
     def _word(self, stops: str = " >/\n\r") -> tuple[str, str]:
-        """Text up to a stop character, which is taken too."""
+        """(text up to a stop character, that character); both are consumed."""
         start = self.at
         while self.at < len(self.text) and self.text[self.at] not in stops:
             self.at += 1
@@ -693,7 +696,7 @@ class _Reader:
 
 
 def counted(lines: Sequence[str]) -> list[str]:
-    """``net 0000:0c:00.0 1 guid: 0x9a | absent`` of many nets -> one line."""
+    """Summarises lines like ``net 0000:0c:00.0 1 guid: 0x9a | absent`` of many nets in one line with their number."""
     counts: dict[str, int] = {}
     for line in lines:
         key, _sep, values = line.partition(": ")

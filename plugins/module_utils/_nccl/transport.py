@@ -1,7 +1,7 @@
 # Copyright: gpuops.rdma contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What NCCL_DEBUG=INFO tells of the way through the network. PRIVATE to the collection."""
+"""Reads the network transport from the lines of NCCL_DEBUG=INFO. PRIVATE to the collection."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _GDR = re.compile(r"GPU Direct RDMA (Enabled|Disabled) for HCA (\d+) '([^']+)'")
 _VIRTUAL = re.compile(r"Made virtual device \[(\d+)\] name=(\S+)")
 _ENV = re.compile(r"(NCCL_\w+) set (?:by environment )?to (.+?)\.?\s*$")
 _ALGO = re.compile(r"(\d+) Bytes -> Algo (\w+) proto (\w+)")
-# nccl.h's numbers, which NCCL printed until it printed names
+# indexes in nccl.h, which NCCL printed before it printed names
 _ALGOS = ("TREE", "RING", "COLLNET_DIRECT", "COLLNET_CHAIN", "NVLS", "NVLS_TREE", "PAT")
 _PROTOS = ("LL", "LL128", "SIMPLE")
 _NVLS = re.compile(r"(\d+) nvls channels")
@@ -26,7 +26,7 @@ MAX_KINDS = 5000
 
 
 class Transport:
-    """What NCCL says about its ways through the network, counted; a few entries per host at most."""
+    """NCCL's transport lines, counted; a few entries per host at most."""
 
     def __init__(self) -> None:
         self.seen = False
@@ -44,7 +44,7 @@ class Transport:
         self.said: dict[str, int] = {}
 
     def wants(self, line: str, at: int) -> bool:
-        """False for the many lines that say nothing of use, decided on four letters."""
+        """Whether a line is of use, decided on four letters for speed. ``at``: position of `` NCCL INFO `` in it."""
         self.seen = True
         key = line[at + 11 : at + 15]
         if key in _WANTED:
@@ -57,7 +57,7 @@ class Transport:
         if text.startswith("Channel"):
             self._channel(line, at, text)
         elif text[:4] in _COLLECTIVE_KEYS:
-            # the same few lines for every call: they are read at the end
+            # the same few lines for every call: parsed once in finish()
             said = text.partition(" channel{")[0]
             if said in self.said or len(self.said) < MAX_KINDS:
                 self.said[said] = self.said.get(said, 0) + 1
@@ -125,7 +125,7 @@ class Transport:
             self.nvls = bool(self.nvls) or bool(found and int(found[1]))
 
     def _algos(self) -> tuple[dict[str, int], str]:
-        """Algorithm/protocol -> calls, and that of the largest message."""
+        """(algorithm/protocol -> calls, the one of the largest message or "")."""
         algos: dict[str, int] = {}
         largest = (0, "")
         for said, count in self.said.items():
@@ -137,7 +137,7 @@ class Transport:
         return algos, largest[1]
 
     def finish(self) -> Json:
-        """{} without any INFO line; else all keys, those without evidence empty."""
+        """The transport facts; {} without any INFO line. Facts without evidence are empty."""
         if not self.seen:
             return {}
         net, used, gdr, channels, proxied = self._ways()

@@ -1,13 +1,12 @@
 # Copyright: gpuops.rdma contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Looks at one node and hands the result to the API server as one ConfigMap, then sleeps until it is told to end.
+"""Probes one node, writes the result to the API server as one ConfigMap, then sleeps until SIGTERM.
 
 Runs in the pods of the DaemonSets gpuops-host-probe and gpuops-peermem: Python 3.8 or newer, standard library only, the
-host's root at /host. Beside it stand host_probe.py (plugins/module_utils/_host/probe.py) and, for ``--peermem``,
-peermem.py (plugins/module_utils/_host/peermem.py). The pod's account may
-create and patch the ConfigMaps of its DaemonSet in
-its own namespace, by name, and nothing else.
+host's root at /host. Its folder also has host_probe.py (plugins/module_utils/_host/probe.py) and, for
+``--peermem``, peermem.py (plugins/module_utils/_host/peermem.py). The pod's account may only create and patch the
+ConfigMaps of its DaemonSet in its own namespace, by name.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ HOST = os.environ.get("GPUOPS_HOST", "/host")
 ACCOUNT = Path(os.environ.get("GPUOPS_ACCOUNT", "/var/run/secrets/kubernetes.io/serviceaccount"))
 READY = Path(os.environ.get("GPUOPS_READY", "/run/gpuops-rdma/written"))
 LIMIT = 64 * 1024
-"""Bytes of a document. The API server takes 1 MiB; a thousand of these must stay one quick list."""
+"""Largest document in bytes. The API server accepts 1 MiB, but a list of a thousand documents must stay fast."""
 
 
 def look() -> dict[str, Any]:
@@ -67,7 +66,7 @@ def write(path: str, text: str) -> None:
 
 
 def content(work: Callable[[], dict[str, Any]]) -> dict[str, str]:
-    """The ConfigMap's data: the document, or why there is none. A node that cannot be read must say so."""
+    """The ConfigMap's data: the document, or an error if the node cannot be read."""
     try:
         text = json.dumps(work(), separators=(",", ":"))
     except Exception as error:
@@ -78,7 +77,7 @@ def content(work: Callable[[], dict[str, Any]]) -> dict[str, str]:
 
 
 def config_map(data: dict[str, str], environment: Any) -> dict[str, Any]:
-    """Stamped with run, node, pod and boot, so that nobody takes it for a newer one."""
+    """The ConfigMap, labelled with run, node, pod and boot, so that an old document is recognised."""
     document = json.loads(data.get("document.json", "{}"))
     name, run = environment["DOCUMENT"], environment["RUN"]
     labels = {
@@ -96,7 +95,7 @@ def config_map(data: dict[str, str], environment: Any) -> dict[str, Any]:
 
 
 class Api:
-    """One request: server-side apply, which makes the object or replaces an older one."""
+    """Client for one request: server-side apply, which creates or replaces the object."""
 
     def __init__(self, environment: Any) -> None:
         host, port = environment["KUBERNETES_SERVICE_HOST"], environment.get("KUBERNETES_SERVICE_PORT", "443")
@@ -123,7 +122,7 @@ class Api:
 
 
 def publish(api: Api, obj: dict[str, Any], sleep: Callable[[float], None] = time.sleep) -> None:
-    """Until it is written: a thousand pods start at once, and an API server may ask them to come back later."""
+    """Retries until the object is written: a thousand pods start at once, and the API server may throttle them."""
     pause = 1.0
     while True:
         try:
@@ -155,7 +154,7 @@ def main(argv: Any) -> int:
 
 
 def document_name(prefix: str, node: str) -> str:
-    """As _host_objects.document_name has it."""
+    """As in _host/objects.py."""
     name = prefix + node
     plain = len(name) <= 253 and name != "gpuops-host-probe"
     return name if plain else prefix + hashlib.sha256(node.encode()).hexdigest()[:32]

@@ -1,9 +1,9 @@
 # Copyright: gpuops.rdma contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Computes on the first GPU that this process sees, and prints when, by the GPU's own clock.
+"""Computes on the first GPU that this process sees, and prints the times by the GPU's clock.
 
-Any image with Python 3.8 does: the driver's library, which the container runtime brings, compiles the kernel. Usage:
+Any image with Python 3.8 works: the driver's library, from the container runtime, compiles the kernel. Usage:
 ``compute.py SECONDS``. Each line is JSON: ``{"gpu": UUID, "from": ns, "to": ns, "gap": ns, "free": MiB}``, of which
 ``gap`` is the longest time for which the kernel did not run between its begin and end, and ``free`` the GPU memory that
 this process could have at its start; or ``{"error": text}``.
@@ -72,7 +72,7 @@ def tell(**fields: object) -> None:
 
 
 class Gpu:
-    """The driver's API, as far as it is needed."""
+    """The few functions of the driver API that are needed. ``Failed`` if the GPU cannot be used."""
 
     def __init__(self) -> None:
         try:

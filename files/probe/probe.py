@@ -1,16 +1,16 @@
 # Copyright: gpuops.rdma contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Looks at the network from inside the cluster, and prints one line of JSON per request; then ends.
+"""Tests connections from inside the cluster; prints one line of JSON per request.
 
     probe.py '[{"do": "tcp", "to": "host:443", "proxy": "host:3128"},
                {"do": "get", "to": "http://...", "only": "DCGM_"},
                {"do": "post", "to": "http://...", "body": {...}}]'
 
 An answer: ``{"n": 0, "ok": true, "status": 200, "text": "..."}`` or ``{"n": 0, "ok": false, "error": "..."}``, in any
-order. "only": lines of the answer that start with this, or one of these; "seconds": patience of one request; "tries":
-how often; "token", "ca": files in the pod, with a token that is shown to the server and never printed, and with the
-authority that has signed the server's certificate.
+order. "only": prefix or prefixes of the lines to print; "seconds": timeout of a request; "tries": number of attempts;
+"token", "ca": files in the pod with a bearer token, which is never printed, and with the CA of the server's
+certificate.
 Python 3.8 or newer, standard library.
 """
 

@@ -1,11 +1,11 @@
 # Copyright: gpuops.rdma contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Makes the SR-IOV virtual functions (VFs) of one node's RDMA ports, and keeps them right without Ansible.
+"""Creates the SR-IOV virtual functions (VFs) of one node's RDMA ports, and maintains them without Ansible.
 
 Runs in the pods of the DaemonSet gpuops-vf-config: Python 3.8 or newer, standard library only, the host's root
-mounted at /host. ``configure`` holds all decisions and touches the node only through a ``Host``; ``Keeper`` repeats it
-and talks to the API server. One rule stands over all others: a VF that a pod may use is never taken away.
+mounted at /host. ``configure`` makes all decisions and accesses the node only through a ``Host``; ``Keeper`` repeats it
+and talks to the API server. The first rule: a VF that a pod may use is never removed.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ DEFAULTS = {
 
 
 class Host:
-    """The edge to a node whose root is mounted at ``root``; ``configure`` needs these methods and no others.
+    """Access to a node whose root is mounted at ``root``; ``configure`` needs only these methods.
 
     Paths are the host's own. Reads and writes raise OSError as the kernel does. The pod shares the host's network and
     PID namespaces, so a command run in the host's root sees the host's devices and services.
@@ -61,7 +61,7 @@ class Host:
         self.root = Path(root)
 
     def path(self, path: str, hops: int = 0) -> Path:
-        """Where a path of the host is seen from here: an absolute link is followed inside the root, not out of it."""
+        """The pod's path of a host's path: absolute links are followed inside the root."""
         here = self.root
         for part in path.strip("/").split("/"):
             here = here / part
@@ -82,7 +82,7 @@ class Host:
         target.write_text(text)
 
     def listdir(self, path: str) -> list[str]:
-        """Sorted names; [] when there is no such folder."""
+        """Sorted names in a folder; [] if it cannot be listed."""
         try:
             return sorted(entry.name for entry in self.path(path).iterdir())
         except OSError:
@@ -98,7 +98,7 @@ class Host:
         return os.readlink(self.path(folder) / name)  # noqa: PTH115
 
     def run(self, argv: list[str]) -> tuple[int, str]:
-        """Exit status and output; 127 when the command cannot be run or does not end."""
+        """Exit status and output; 127 if the command cannot be run or times out."""
         env = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:/snap/bin", "LC_ALL": "C"}
         pipes: Any = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
         try:
@@ -116,15 +116,15 @@ class Host:
 
 
 class End(Exception):
-    """Ends a run of ``configure``: (phase, reason); nothing more can be done now."""
+    """Ends a run of ``configure`` early, with (phase, reason)."""
 
 
 class Bad(Exception):
-    """One PF cannot be brought to its wanted state; the others go on."""
+    """One PF cannot be configured; the others continue."""
 
 
 def text(host: Host, path: str) -> str:
-    """A file's text, "" when it cannot be read."""
+    """A file's text; "" if it cannot be read."""
     try:
         return host.read(path)
     except OSError:
@@ -132,7 +132,7 @@ def text(host: Host, path: str) -> str:
 
 
 def number(host: Host, path: str) -> int:
-    """The number in a sysfs file; 0 without the file: the device has none of what it counts."""
+    """The number in a sysfs file; 0 without the file, as for a device without that feature."""
     found = text(host, path)
     return int(found) if found.isdigit() else 0
 
@@ -151,19 +151,19 @@ def save_state(host: Host, **changes: Any) -> None:
 
 
 def netns_mode(host: Host) -> str:
-    """``exclusive``, ``shared`` or ``unknown``: whether a pod has its RDMA devices for itself."""
+    """``exclusive``, ``shared`` or ``unknown``: ``exclusive`` isolates a pod's RDMA devices."""
     code, output = host.run(["rdma", "system", "show"])
     found = re.search(r"netns (exclusive|shared)", output) if code == 0 else None
     return found.group(1) if found else {"N": "exclusive", "Y": "shared"}.get(text(host, IB_CORE_NETNS), "unknown")
 
 
 def configure(table: dict[str, Any], host: Host, options: dict[str, Any]) -> dict[str, Any]:
-    """Brings the node to its shape's entry in ``table`` and says how it stands.
+    """Configures the node by its shape's entry in ``table`` and returns its status.
 
-    ``table`` maps a shape to ``{"pfs": [PCI addresses], "vfs": VFs per PF, "mtu": bytes or None}``; ``options`` are
-    laid over DEFAULTS. ``options["started"]`` (a time of host.monotonic) begins the deadline for Oracle Cloud Agent
-    (OCA); without it the deadline has passed. Does not wait for OCA: phase ``working`` means "call again". Writes
-    nothing when all is right.
+    ``table`` maps a shape to ``{"pfs": [PCI addresses], "vfs": VFs per PF, "mtu": bytes or None}``; ``options``
+    override DEFAULTS. ``options["started"]`` (a time of host.monotonic) starts the deadline for Oracle Cloud Agent
+    (OCA); without it the deadline has passed. It does not wait for OCA: phase ``working`` means "call again". It
+    writes nothing if the node is already configured.
     """
     return Run(table, host, {**DEFAULTS, **options}).run()
 
@@ -207,7 +207,7 @@ class Run:
             "boot": self.boot,
         }
 
-    # What must be so before anything is changed.
+    # Preconditions of any change.
 
     def check_devices(self) -> None:
         """Records PFs that are absent, have another driver or offer too few VFs. ``End`` for an unknown shape or for
@@ -241,7 +241,8 @@ class Run:
             raise End("blocked", f"RDMA netns mode is shared, exclusive needed; no change while pods run: {way}")
 
     def persist_netns(self) -> None:
-        """Exclusive mode from the next boot on. No try at once: with pods running the kernel answers EBUSY."""
+        """Configures exclusive mode for the next boot, and always raises ``End``: with running pods the kernel returns
+        EBUSY."""
         if load_state(self.host).get("netns_boot") != self.boot:
             again = self.host.exists(MODPROBE)
             self.host.write(MODPROBE, "# gpuops.rdma: the CNI plugin rdma needs it\noptions ib_core netns_mode=0\n")
@@ -259,7 +260,7 @@ class Run:
     # Changes: each step compares first, and calls before_change() only when it has to write.
 
     def before_change(self) -> None:
-        """OCA must be done with the PFs, and must keep away from them until the changes are made."""
+        """``End`` until OCA has configured the PFs; then stops it until the changes are made."""
         if self.oca == "waiting" or (self.oca == "absent" and self.options["oca_required"]):
             deadline = self.options["oca_deadline"]
             waited = self.host.monotonic() - self.options.get("started", float("-inf"))
@@ -274,7 +275,8 @@ class Run:
         self.quiet = True
 
     def agent(self, verb: str) -> bool:
-        """OCA is a snap on Ubuntu images, a service on Oracle Linux."""
+        """Starts or stops OCA, a snap on Ubuntu images and a service on Oracle Linux; returns whether that
+        succeeded."""
         manager = "snap" if self.host.exists("/snap/oracle-cloud-agent") else "systemctl"
         code, output = self.host.run([manager, verb, "oracle-cloud-agent"])
         self.host.log(f"{manager} {verb} oracle-cloud-agent: {code} {output if code else ''}")
@@ -316,14 +318,14 @@ class Run:
         self.before_change()
         for count in (0, self.each) if have else (self.each,):
             self.write(path, str(count))
-        # So that the keeper, in this life or the next, knows that the device plugin has not seen these VFs.
+        # Tells the keeper, also after a restart, that the device plugin has not seen these VFs.
         save_state(self.host, generation=load_state(self.host).get("generation", 0) + 1)
         self.host.log(f"{pci}: sriov_numvfs {have} -> {text(self.host, path)}")
         for vf in self.vfs(pci):
             self.wait_for(vf)
 
     def set_macs(self, pci: str) -> None:
-        """The PF's administrative MAC of each VF becomes the VF's own, so that the VF keeps it inside a pod."""
+        """Sets each VF's administrative MAC to its own MAC, so that the VF keeps it inside a pod."""
         vfs = self.vfs(pci)
         for vf in vfs:
             if not self.driver(vf):
@@ -368,7 +370,7 @@ class Run:
                 self.write(path, str(self.entry["mtu"]))
                 self.host.log(f"{device}: MTU {self.entry['mtu']}")
 
-    # What is there.
+    # Present state.
 
     def verify(self) -> tuple[str, str]:
         """Returns (phase, reason) after comparing VF counts and drivers with the shape; adds faulty PFs to ``bad``."""
@@ -397,14 +399,14 @@ class Run:
         return self.target(f"{device}/driver")
 
     def target(self, link: str) -> str:
-        """What a link below DEVICES points to, without its folder; "" when there is no link."""
+        """Name of the target of a link below DEVICES; "" if there is no link."""
         try:
             return self.host.readlink(f"{DEVICES}/{link}").rpartition("/")[2]
         except OSError:
             return ""
 
     def netdev(self, device: str) -> str:
-        """Its network device; "" when the host sees none: then a pod holds it."""
+        """Name of a device's netdev; "" if the host sees none, because a pod has it."""
         return next(iter(self.host.listdir(f"{DEVICES}/{device}/net")), "")
 
     def free(self, vf: str) -> bool:
@@ -412,7 +414,7 @@ class Run:
         return self.driver(vf) == DRIVER and self.netdev(vf) != ""
 
     def wait_for(self, vf: str) -> None:
-        """Driver and network device of a VF come a moment after it."""
+        """Waits up to 10 s for a new VF's driver and netdev. ``Bad`` if they do not appear."""
         for _try in range(40):
             if self.free(vf):
                 return
@@ -436,7 +438,7 @@ class Run:
 
 
 class Api:
-    """The few requests to the API server, with the pod's service account."""
+    """Requests to the API server with the pod's service account."""
 
     def __init__(self, namespace: str, pod: str, node: str) -> None:
         host, port = os.environ["KUBERNETES_SERVICE_HOST"], os.environ.get("KUBERNETES_SERVICE_PORT", "443")
@@ -478,7 +480,7 @@ class Api:
 
 
 def imds_shape() -> str:
-    """The shape as the instance's metadata service names it; "" when it does not answer."""
+    """The shape from the instance metadata service; "" if it does not answer."""
     url, headers = "http://169.254.169.254/opc/v2/instance/shape", {"Authorization": "Bearer Oracle"}
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
@@ -489,14 +491,14 @@ def imds_shape() -> str:
 
 
 def pod_annotation(name: str) -> str:
-    """An annotation of this pod, from the downward API's file of name="quoted value" lines: costs no request."""
+    """An annotation of this pod, from the downward API's file of name="quoted value" lines; "" without it."""
     lines = POD_ANNOTATIONS.read_text().splitlines() if POD_ANNOTATIONS.exists() else []
     values = [line.partition("=")[2] for line in lines if line.startswith(f"{name}=")]
     return str(json.loads(values[0])) if values else ""
 
 
 class Keeper:
-    """What happens over time: configure, publish, restart the device plugin once, reboot on request."""
+    """Repeats: configure, publish, restart the device plugin after changes, reboot on request."""
 
     def __init__(self, table: dict[str, Any], host: Host, api: Api, options: dict[str, Any]) -> None:
         self.table, self.host, self.api = table, host, api
@@ -524,14 +526,14 @@ class Keeper:
         self.attempt(self.restart_plugin)
         self.attempt(self.publish)
         if reboot:
-            self.host.write(REBOOTED, request)  # first: once per request, whatever comes
+            self.host.write(REBOOTED, request)  # first, so that each request reboots only once
             code, output = self.host.run(["systemctl", "reboot"])
             self.host.log(f"reboot, request {request}: {code} {output}")
             return 600.0 if code == 0 else 30.0
         return 5.0 if self.status["phase"] == "working" else 30.0
 
     def due(self) -> bool:
-        """Cheap while all is well: a device that was reset has lost its VFs."""
+        """Whether ``configure`` has to run. Cheap in phase ready: a device that was reset has lost its VFs."""
         if self.status.get("phase") == "failed":
             return self.host.monotonic() >= self.next_try
         if self.status.get("phase") != "ready":
@@ -554,7 +556,7 @@ class Keeper:
             self.published = self.status
 
     def restart_plugin(self) -> None:
-        """The device plugin looks for VFs only when it starts: one restart per generation of VFs."""
+        """Restarts the device plugin once per generation of VFs, because it detects VFs only at its start."""
         made = load_state(self.host).get("generation", 0)
         if made != load_state(self.host).get("plugin_knows", 0):
             namespace, selector = self.options["network_operator_namespace"], self.options["plugin_selector"]

@@ -1,11 +1,11 @@
 # Copyright: gpuops.rdma contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The Kubernetes objects that look at hosts (DaemonSet gpuops-host-probe) or load nvidia_peermem there
-(gpuops-peermem), and what their pods write. PRIVATE to the collection.
+"""The Kubernetes objects that probe hosts (DaemonSet gpuops-host-probe) or load nvidia_peermem there (gpuops-peermem),
+and the documents of their pods. PRIVATE to the collection.
 
-Each pod writes one ConfigMap, by name; the account may do nothing else. The programs are files/host_probe/publish.py,
-_host/probe.py and _host/peermem.py; their texts are handed in.
+Each pod writes one ConfigMap, by name; its account has no other permission. The programs are
+files/host_probe/publish.py, _host/probe.py and _host/peermem.py; callers pass their text.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Daemon:
 
     name: str
     prefix: str
-    """Of its documents' names; the node's name follows."""
+    """Prefix of its documents' names, before the node's name."""
     args: tuple[str, ...] = ()
     writes: bool = False
 
@@ -44,7 +44,7 @@ class Daemon:
         return f"{NAME_LABEL}={self.name}"
 
     def documents(self, run: str = "") -> str:
-        """Label selector of its documents: of one run, or all."""
+        """Label selector of its documents, of one run or of all."""
         return f"{DOCUMENT_LABEL}={self.name}" + (f",{RUN_LABEL}={run}" if run else "")
 
 
@@ -53,8 +53,8 @@ PEERMEM = Daemon("gpuops-peermem", "gpuops-peermem-", ("--peermem",), writes=Tru
 
 
 def document_name(prefix: str, node: str) -> str:
-    """Name of a node's ConfigMap. A node's name may be as long as a name can be, and no document may have the name of
-    the programs."""
+    """Name of a node's ConfigMap. It is hashed if it would be too long or equal to the name of
+    the programs' ConfigMap."""
     name = prefix + node
     plain = len(name) <= _LONGEST_NAME and name != PROBE.name
     return name if plain else prefix + hashlib.sha256(node.encode()).hexdigest()[:32]
@@ -73,11 +73,10 @@ def objects(
     tolerations: Sequence[Json] = (),
     pull_secrets: Sequence[str] = (),
 ) -> list[Json]:
-    """Account, rights, programs and DaemonSet, in the order in which to apply them; the namespace is there already.
+    """ServiceAccount, Role, RoleBinding, programs and DaemonSet in the order to apply them; the namespace must exist.
 
-    ``nodes`` may write a document, others may not. ``run`` marks pods and documents of this run. ``programs``: file
-    name -> text. ``interval``: seconds between two readings of the counters. InputError without a usable shape or an
-    image.
+    Only ``nodes`` may write a document. ``run`` labels pods and documents of this run. ``programs``: file name -> text.
+    ``interval``: seconds between two readings of the counters. InputError without a supported shape or an image.
     """
     known = sorted(shape.name for shape in shapes if shape.status != "refused")
     if not known:
@@ -97,8 +96,8 @@ def objects(
 
 
 def _rights(daemon: Daemon, meta: Json, nodes: Iterable[str]) -> list[Json]:
-    """By name: in this namespace stands a program that runs privileged, which no pod of ours may change. A server-side
-    apply names what it creates, so that even ``create`` can be held to names."""
+    """Permissions by name: no pod may change the ConfigMap of the privileged program in this namespace. A server-side
+    apply names the object, so that even ``create`` can be restricted to names."""
     api = "rbac.authorization.k8s.io"
     names = sorted(document_name(daemon.prefix, node) for node in nodes)
     rule = {"apiGroups": [""], "resources": ["configmaps"], "verbs": ["create", "patch"], "resourceNames": names}
@@ -115,9 +114,9 @@ def _rights(daemon: Daemon, meta: Json, nodes: Iterable[str]) -> list[Json]:
 
 
 def _pod(daemon: Daemon, image: str, run: str, interval: float, programs: Mapping[str, str]) -> Json:
-    """hostNetwork: administrative MACs and pause counters are only told in the host's network namespace, and the pod
-    reaches the API server before any CNI works. Privileged: the kernel's log is a device, and PCI configuration beyond
-    64 bytes (ACS, relaxed ordering) is refused without it. The probe's view of the host is read-only."""
+    """hostNetwork: administrative MACs and pause counters are only visible in the host's network namespace, and the pod
+    reaches the API server before any CNI plugin works. Privileged: the kernel's log is a device, and PCI configuration
+    beyond 64 bytes (ACS, relaxed ordering) is refused without it. The probe's view of the host is read-only."""
     env: list[Json] = [
         {"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}}
         for name, path in (
@@ -169,7 +168,8 @@ def _pod(daemon: Daemon, image: str, run: str, interval: float, programs: Mappin
 
 
 def _where(daemon: Daemon, shapes: Sequence[str], nodes: Iterable[str]) -> list[Json]:
-    """Looking disturbs nobody, so it is done on every node of the shapes; what changes hosts names each of them."""
+    """Probing is harmless, so it selects all nodes of the shapes; a DaemonSet that changes hosts selects nodes by
+    name."""
     if daemon.writes:
         return [
             {"matchFields": [{"key": "metadata.name", "operator": "In", "values": [node]}]} for node in sorted(nodes)
@@ -201,7 +201,7 @@ def _daemonset(meta: Json, where: list[Json], pod: Json, tolerations: Sequence[J
 
 
 def pod_run(pod: Json) -> str:
-    """The run that a pod of ours belongs to; "" for a strange one."""
+    """The run that a pod belongs to; "" for a pod that is not ours."""
     for container in (pod.get("spec") or {}).get("containers") or []:
         for entry in container.get("env") or []:
             if entry.get("name") == "RUN":
@@ -210,7 +210,7 @@ def pod_run(pod: Json) -> str:
 
 
 def pod_node(pod: Json) -> str:
-    """The node that a pod is on, or that its DaemonSet means it for: by affinity until it is scheduled."""
+    """The pod's node; before it is scheduled, the node of its affinity, or ""."""
     spec = pod.get("spec") or {}
     if spec.get("nodeName"):
         return str(spec["nodeName"])
@@ -225,8 +225,8 @@ def pod_node(pod: Json) -> str:
 
 
 def read(item: Json, run: str) -> tuple[str, Optional[Json], str]:
-    """(node, document, why there is none) of a ConfigMap that a pod has written. A document of another run, or one that
-    is not what its stamps say, is none."""
+    """(node, document or None, reason for None) from a pod's ConfigMap. A document of another run, or of another boot
+    than its annotation, does not count."""
     meta, data = item.get("metadata") or {}, item.get("data") or {}
     labels, stamps = meta.get("labels") or {}, meta.get("annotations") or {}
     node = str(stamps.get(NODE, ""))

@@ -1,11 +1,11 @@
 # Copyright: gpuops.rdma contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Whether nvidia_peermem is to be loaded on a host, and loading it for good. PRIVATE to the collection.
+"""Decides whether nvidia_peermem has to be loaded on a host, and loads it persistently. PRIVATE to the collection.
 
-The file stands alone (standard library, Python 3.8): the DaemonSet gpuops-peermem runs it next to the host probe, and
-the role ``peermem`` asks ``decide`` on the control node. Facts: a driver that comes with the node's image is loaded by
-nobody's peermem (in the GPU Operator only the driver DaemonSet does it); DMA-BUF needs no module and NCCL prefers it.
+The file is self-contained (standard library, Python 3.8): the DaemonSet gpuops-peermem runs it next to the host probe,
+and the role ``peermem`` calls ``decide`` on the control node. With a driver from the node's image nothing loads
+nvidia_peermem (in the GPU Operator only the driver DaemonSet does); DMA-BUF needs no module and NCCL prefers it.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ FIRST_DRIVER = 470
 def decide(document: Json) -> Json:
     """``{"action", "reason", "remedy"}`` for a host document (docs/host_document.md).
 
-    ``action``: ``none`` all is as wanted; ``load`` the module, and now or only at boot; ``refuse``: it would not help
-    or could not work, ``reason`` says why. A fact that could not be read is a refusal, never a guess.
+    ``action``: ``none`` (nothing to do), ``load`` (the module, now or only at boot) or ``refuse`` (it would not help or
+    cannot work, see ``reason``). A fact that could not be read leads to a refusal.
     """
     reason, remedy = _refusal(document)
     if reason:
@@ -43,7 +43,7 @@ def _missing(peermem: Json) -> str:
 
 
 def _refusal(document: Json) -> tuple[str, str]:
-    """(why not, what to do); ("", "") when it may be loaded."""
+    """(reason, remedy) of a refusal; ("", "") if the module may be loaded."""
     direct, driver = document.get("gpudirect") or {}, document.get("driver") or {}
     stack, peermem = document.get("nic_stack") or {}, direct.get("peermem") or {}
     if direct.get("path") == "dmabuf":
@@ -91,7 +91,7 @@ def _cannot(document: Json, driver: Json, peermem: Json) -> tuple[str, str]:
 
 
 def commands(document: Json) -> list[list[str]]:
-    """What has to be run on the host, in order; [] when only the next boot needs it."""
+    """The commands to run on the host, in order; [] if only the next boot is affected."""
     peermem = document["gpudirect"]["peermem"]
     if peermem["loaded"] and peermem["registered"]:
         return []
@@ -106,10 +106,10 @@ def load(
     run: Callable[[list[str]], tuple[int, str]],
     write: Callable[[str, str], None],
 ) -> Json:
-    """Does what ``decide`` says on the host whose root is at ``root``, and looks again.
+    """Carries out the decision of ``decide`` on the host whose root is at ``root``, and checks the result.
 
-    ``{"v", "boot_id", "action", "changed", "failed", "reason", "remedy"}``. ``look()`` gives a new host document;
-    ``run`` (in the host's root) and ``write`` are the edges to the host.
+    Returns ``{"v", "boot_id", "action", "changed", "failed", "reason", "remedy"}``. ``look()`` returns a new host
+    document; ``run`` (in the host's root) and ``write`` access the host.
     """
     found = decide(document)
     result = {"v": 1, "boot_id": document.get("boot_id") or "", "changed": False, "failed": False, **found}

@@ -1,15 +1,15 @@
 # Copyright: gpuops.rdma contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What a GPU host is: one document of facts, read from its files. PRIVATE to the collection.
+"""Reads the facts of a GPU host from its files into one document. PRIVATE to the collection.
 
-docs/host_document.md has every key, its unit and the file it is read from. The file stands alone (standard library,
-Python 3.8), so that it runs as a module over SSH, from a ConfigMap and by hand:
+docs/host_document.md has every key, its unit and the file it is read from. The file is self-contained (standard
+library, Python 3.8), so that it runs as a module over SSH, from a ConfigMap and by hand:
 
     python3 _host/probe.py [--root /host] [--interval 5] [--pci] [--collect tree.tar]
 
 It changes nothing, starts no process and never leaves the root: links are resolved inside it, also absolute ones. What
-cannot be read is ``null`` and has its reason in ``unread``; no input makes it raise except a root that is not one.
+cannot be read is ``null`` and has its reason in ``unread``; only a root that is not a host's makes it raise.
 """
 
 # os and not pathlib: a host has thousands of attributes, and pathlib costs several times the read itself.
@@ -70,23 +70,24 @@ class NotATree(ValueError):
 
 
 class Unread(Exception):
-    """A fact cannot be had; str() is the reason."""
+    """A fact cannot be read; str() is the reason."""
 
 
 def probe(root: str = "/", interval: float = 0, pci: bool = False) -> dict[str, Any]:
     """The document of the host whose file system is at ``root``. ``interval``: seconds between two counter readings;
     ``pci``: with the section ``pci``, the bridges above GPUs and NICs.
 
-    Raises NotATree. Everything else that is missing or broken is told in the document.
+    Raises NotATree. Everything else that is missing or broken is reported in the document.
     """
     return Probe(Tree(root)).document(interval, pci)
 
 
 def collect(root: str, path: str, interval: float = 0, pci: bool = False) -> dict[str, Any]:
-    """The same, and writes what was read as a tar to ``path``: an extracted copy gives the same document.
+    """Like ``probe``, and writes everything that was read as a tar to ``path``; an extracted copy gives the same
+    document.
 
-    A saved tree always has the bridges, but not the delta of counters. Raises NotATree, OSError where ``path`` cannot
-    be written.
+    A saved tree always has the bridges, but not the delta of counters. Raises NotATree, and OSError if ``path``
+    cannot be written.
     """
     tree = Tree(root, record=True)
     reader = Probe(tree)
@@ -151,7 +152,7 @@ class Tree:
         return found
 
     def target(self, path: str) -> str | None:
-        """The last part of what a link points to; None where there is no link."""
+        """The last part of a link's target; None if it is not a link."""
         parent, _sep, name = path.rpartition("/")
         here = f"{self.real(parent)}/{name}"
         try:
@@ -171,7 +172,7 @@ class Tree:
     # Files and directories
 
     def exists(self, path: str) -> bool:
-        """Whether something is there. Unread where that cannot be told."""
+        """Whether the path exists. Unread if that cannot be determined."""
         real = self.real(path)
         # Its presence has an error of its own: a file that may not be read is there all the same.
         if f"?{real}" in self._errors:
@@ -189,7 +190,7 @@ class Tree:
         return True
 
     def names(self, path: str, pattern: str = "") -> list[str]:
-        """Sorted names in a directory that match ``pattern`` wholly. Unread where it cannot be listed."""
+        """Sorted names in a directory that fully match ``pattern``. Unread if it cannot be listed."""
         real = self._path(path)
         try:
             with os.scandir(f"{self._base}/{real}") as entries:
@@ -214,7 +215,8 @@ class Tree:
             self._files.setdefault(path, b"")
 
     def data(self, path: str, limit: int = ATTRIBUTE, keep: Callable[[bytes], bytes] | None = None) -> bytes:
-        """At most ``limit`` bytes of a file, through ``keep``; only what ``keep`` leaves is ever saved."""
+        """At most ``limit`` bytes of a file, filtered by ``keep``; only the filtered content is ever saved. Unread on
+        errors."""
         real = self._path(path)
         try:
             descriptor = self._open(real)
@@ -231,7 +233,7 @@ class Tree:
         return content
 
     def _open(self, real: str) -> int:
-        # A pipe in a saved tree must not hold us, so never block.
+        # A pipe in a saved tree must not block the probe.
         descriptor = os.open(f"{self._base}/{real}", os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         mode = os.fstat(descriptor).st_mode
         if not (stat.S_ISREG(mode) or (stat.S_ISCHR(mode) and real == "dev/kmsg")):
@@ -241,7 +243,7 @@ class Tree:
 
     @staticmethod
     def _read(descriptor: int, limit: int) -> bytes:
-        # Files of sysfs say 4096 bytes whatever they hold, so read to the end.
+        # Files of sysfs report a size of 4096 bytes whatever they contain, so read to the end.
         content = os.read(descriptor, min(limit, ATTRIBUTE))
         if len(content) < 4096:
             return content
@@ -255,7 +257,7 @@ class Tree:
         return b"".join(parts)
 
     def text(self, path: str) -> str:
-        """The value of a kernel attribute, stripped. Unread also where it is half-written or not text."""
+        """The value of a kernel attribute, stripped. Unread also if it is incomplete or not text."""
         content = self.data(path)
         # The kernel ends every attribute with a newline: without it "16" may have become "1".
         if not content.endswith(b"\n"):
@@ -269,7 +271,7 @@ class Tree:
         return value
 
     def lines(self, path: str, keep: str, limit: int = CONFIGURATION) -> list[str]:
-        """Lines of a file in which ``keep`` is found; nothing else of it is saved."""
+        """Lines of a file that match ``keep``; nothing else of it is saved."""
         pattern = re.compile(keep)
 
         def only(content: bytes) -> bytes:
@@ -279,7 +281,7 @@ class Tree:
         return self.data(path, limit, only).decode("utf-8", "replace").splitlines()
 
     def records(self, path: str, keep: Callable[[bytes], bytes]) -> str:
-        """The kernel's ring buffer or the tail of a log, in pieces through ``keep``."""
+        """The kernel's ring buffer or the tail of a log, filtered in pieces by ``keep``."""
         real = self._path(path)
         try:
             descriptor = self._open(real)
@@ -289,21 +291,21 @@ class Tree:
                 os.close(descriptor)
         except OSError as error:
             self._fail(path, error)
-        # A dash stands for what was read and is of no use, so that nothing and nothing of use stay two things.
+        # A dash marks content that was read but is of no use, to distinguish it from an empty file.
         kept = b"".join(piece for piece in pieces if piece != b"-\n") or b"".join(pieces[:1])
         if self._record:
             self._files[real] = kept
         return kept.decode("ascii", "replace")
 
     def _path(self, path: str) -> str:
-        """Where to read ``path``. Unread where a saved tree has its error."""
+        """Where to read ``path``. Unread if a saved tree contains an error for it."""
         real = self.real(path)
         if real in self._errors:
             raise Unread(f"{path}: {_words(self._errors[real])}")
         return real
 
     def _fail(self, path: str, error: OSError, absent: tuple[int, ...] = (), key: str = "") -> None:
-        """Raises Unread, unless the error is one of ``absent``. ``key``: what it is saved by."""
+        """Raises Unread, unless the error is one of ``absent``. ``key``: its key in a saved tree."""
         number = error.errno or errno.EIO
         if number in absent:
             return
@@ -314,7 +316,7 @@ class Tree:
     # Calls
 
     def saved(self, name: str) -> Any:
-        """What a saved tree holds as the answer of a call; None without one."""
+        """The answer of a call in a saved tree; None without one."""
         try:
             descriptor = self._open(f"{SAVED}/{name}.json")
         except OSError:
@@ -327,7 +329,7 @@ class Tree:
             os.close(descriptor)
 
     def call(self, name: str, ask: Callable[[], Any], network: bool = False) -> Any:
-        """The kernel's answer, or the saved one. ``network``: only from within the host's network namespace."""
+        """The kernel's answer, or the saved one. ``network``: only valid in the host's network namespace."""
         answer = self.saved(name)
         if answer is None:
             if not self._live(network):
@@ -378,7 +380,7 @@ class Tree:
                 target = self._links[name]
                 parent = "/" + name.rpartition("/")[0]
                 inside = os.path.normpath(f"{parent}/{target}" if not target.startswith("/") else target)
-                # Extraction refuses links that are absolute or lead out of the tree, and rightly so.
+                # Extraction refuses links that are absolute or lead out of the tree.
                 if target.startswith("/") or os.path.normpath(f"x{parent}/{target}").split("/")[0] != "x":
                     target = os.path.relpath(inside, parent)
                 entry.type, entry.linkname = tarfile.SYMTYPE, target
@@ -394,7 +396,7 @@ def _words(number: int) -> str:
 
 
 def _pieces(descriptor: int) -> Iterable[bytes]:
-    """Whole lines. A record of /dev/kmsg a read, or the last LOG_TAIL bytes of a file."""
+    """Complete lines: one record of /dev/kmsg per read, or the last LOG_TAIL bytes of a file."""
     if stat.S_ISCHR(os.fstat(descriptor).st_mode):
         while True:
             try:
@@ -510,7 +512,7 @@ def memory_limit(text: str, unit: int) -> int | str:
 
 
 def driver_lines(content: bytes) -> bytes:
-    """Of kernel messages: each boot, each Xid without the process that caused it, persistence set by nvidia-smi."""
+    """Filters kernel messages: each boot, each Xid without its process, persistence mode set by nvidia-smi."""
     found = []
     wanted = rb"Linux version \d|NVRM: Xid \((?:PCI:)?([0-9a-fA-F:.]+)\): (\d+)\b|NVRM: Persistence mode is |<cut>$"
     for match in re.finditer(wanted, content):
@@ -552,7 +554,7 @@ def branches(one: list[str], other: list[str]) -> tuple[list[str], list[str], li
 
 
 def capability(config: bytes, wanted: int) -> int:
-    """Offset of a PCI capability. Raises ValueError where the space is cut before it is found or ruled out; 0: none."""
+    """Offset of a PCI capability. 0 if absent; ValueError if too little of the space was read to know."""
     if len(config) < 64:
         raise ValueError("configuration space cut")
     if not config[6] & 0x10:
@@ -648,7 +650,7 @@ class Probe:
     # Reading a fact
 
     def fact(self, name: str, where: str, ask: Callable[[], Any], subject: str = "", at: str = "") -> Any:
-        """What ``ask`` returns; None, and a note, where that cannot be had."""
+        """What ``ask`` returns; None, and a note, if it cannot be read."""
         try:
             value = ask()
         except Unread as reason:
@@ -677,12 +679,12 @@ class Probe:
         return self.fact(name, path, ask, subject, at)
 
     def first(self, name: str, paths: Iterable[str], convert: Callable[[str], Any] = word) -> Any:
-        """Of the first file that is there."""
+        """The value of the first file that exists; None and a note as in ``value``."""
         *others, last = paths
         return self.value(name, next((path for path in others if self.has(path)), last), convert)
 
     def is_there(self, name: str, path: str, folder: str = "") -> bool | None:
-        """Whether ``path`` exists; ``folder`` must, or nothing can be said."""
+        """Whether ``path`` exists; None and a note if ``folder`` does not exist."""
 
         def ask() -> bool:
             if folder and not self.tree.exists(folder):
@@ -706,21 +708,21 @@ class Probe:
         return notes
 
     def has(self, path: str) -> bool:
-        """Whether ``path`` exists, for what is no fact of its own."""
+        """Whether ``path`` exists; False, without a note, if that cannot be determined."""
         try:
             return self.tree.exists(path)
         except Unread:
             return False
 
     def listed(self, path: str, pattern: str = "") -> list[str]:
-        """Names in a directory; none where it is not there."""
+        """Names in a directory that match ``pattern``; [] if it cannot be listed."""
         try:
             return self.tree.names(path, pattern)
         except Unread:
             return []
 
     def service(self, *units: str) -> tuple[bool | None, int]:
-        """(whether one of the units has a process or None without systemd's cgroups, a process of it or 0)."""
+        """(whether a unit has a process, None without systemd's cgroups; PID of such a process or 0)."""
         known: bool | None = None
         for base in ("sys/fs/cgroup/system.slice", "sys/fs/cgroup/systemd/system.slice"):
             if not self.has(base):
@@ -742,7 +744,8 @@ class Probe:
         return any(self.has(f"{folder}/{unit}") for folder in folders for unit in units)
 
     def daemon(self, name: str, pidfile: str, process: str) -> bool | None:
-        """Whether a unit runs on the host, or its pid file, of the host or of the operator's container, is alive."""
+        """Whether a unit runs, or the process of its PID file on the host or in the operator's container; None if
+        unknown."""
         running, _pid = self.service(f"{name}.service")
         if running:
             return True
@@ -815,7 +818,7 @@ class Probe:
 
     @staticmethod
     def _hypervisor_flag(content: bytes) -> bytes:
-        # Without its end the line may lack the very flag that is looked for.
+        # A line without its end may lack the flag.
         found = re.search(rb"^flags\s*:(.*)\n", content, re.MULTILINE)
         if not found:
             return b""
@@ -825,7 +828,7 @@ class Probe:
         marked = [self.has(path) for path in (".dockerenv", "run/.containerenv")]
         first, second = self._process_name(1), self._process_name(2)
         other_init = first not in (None, "systemd", "init")
-        # Only the first PID namespace has the kernel's threads; a VM may boot a container's image and its program.
+        # Only the first PID namespace has kernel threads; a VM may boot a container's image and program.
         if other_init and second == "kthreadd":
             return False
         try:
@@ -1021,7 +1024,7 @@ class Probe:
         return None
 
     def _driver_log(self) -> tuple[list[str] | None, str | None]:
-        """(driver_lines of the first log that reaches back to the boot, else of the first that can be read, which)."""
+        """(driver_lines of the first log that reaches back to the boot, else of the first readable one; which log)."""
         best: tuple[list[str] | None, str | None] = (None, None)
         reasons = []
         for path in ("dev/kmsg", "var/log/kern.log", "var/log/messages", "var/log/dmesg"):
@@ -1214,7 +1217,7 @@ class Probe:
                 taint = self.value("nic_stack.modules.from", f"{base}/taint", word, name, "sys/module/*/taint")
                 out["from"] = None if taint is None else "ofed" if "O" in taint else "kernel"
             else:
-                out["from"] = "kernel"  # built in: such a one has none of the three
+                out["from"] = "kernel"  # built in: it has none of the three
         elif loaded is None:
             self.note("nic_stack.modules.from", "sys/module could not be read", name)
         return out
@@ -1907,7 +1910,7 @@ def _bracketed(text: str) -> str:
 
 
 def _command_line(content: bytes) -> bytes:
-    """Only the options that the probe reads: a command line may hold secrets."""
+    """Only the options that the probe reads: a command line may contain secrets."""
     wanted = rb"(?:intel_|amd_)?iommu=[\w,.-]*|iommu\.passthrough=\d|ib_core\.netns_mode=\w*"
     return b" ".join(token for token in content.split() if re.fullmatch(wanted, token)) + b"\n"
 
@@ -1942,7 +1945,7 @@ def _gpudirect_path(
     dmabuf: dict[str, Any],
     functions: list[dict[str, Any]] | None,
 ) -> tuple[str, str]:
-    """Which way NCCL takes between GPU and NIC, and why."""
+    """(path that NCCL uses between GPU and NIC, reason)."""
     if driver["origin"] == "none":
         return "none", "no NVIDIA driver is loaded"
     if functions is not None and not functions:
@@ -2016,7 +2019,8 @@ def _vf_macs(data: bytes) -> Iterable[tuple[str, str]]:
 
 
 def ask_pauses(netdevs: list[str]) -> dict[str, list[int]]:
-    """{netdev: [pause frames received, sent]}, by ETHTOOL_GSTATS (linux/ethtool.h); without any, absent."""
+    """{netdev: [pause frames received, sent]}, by ETHTOOL_GSTATS (linux/ethtool.h); netdevs without these counters are
+    left out."""
     import ctypes
     import fcntl
     import socket
@@ -2057,7 +2061,7 @@ def _pause_sums(names: bytes, values: tuple[int, ...]) -> list[int]:
 
 
 def ask_time_sync() -> str:
-    """Whether the kernel holds the clock for synchronised: STA_UNSYNC (0x40) of adjtimex(2)."""
+    """``synchronised`` or ``unsynchronised``: STA_UNSYNC (0x40) of adjtimex(2)."""
     import ctypes
 
     library = ctypes.CDLL(None, use_errno=True)

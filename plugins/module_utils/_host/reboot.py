@@ -1,7 +1,7 @@
 # Copyright: gpuops.rdma contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What has to start again: nodes in batches, and whether they are back. PRIVATE to the collection."""
+"""Rolling reboots: which nodes are pending, batches, and whether a node is back. PRIVATE to the collection."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.names import V
 
 
 def status(pod: Optional[Json]) -> Json:
-    """What the VF configuration pod said last; {} when it said nothing yet or nothing that can be read."""
+    """The last status of a VF configuration pod; {} if there is none or it cannot be parsed."""
     text = ((pod or {}).get("metadata", {}).get("annotations") or {}).get(VF_STATUS, "")
     try:
         document = json.loads(text) if text else {}
@@ -31,7 +31,7 @@ def pending(pods: Mapping[str, Json], wanted: Sequence[str]) -> list[str]:
 
 
 def batches(names: Sequence[str], size: str) -> list[list[str]]:
-    """``size`` is a number or a percentage of ``names``; at least one node at a time."""
+    """Splits ``names``; ``size`` is a number or a percentage, at least one node. InputError for another size."""
     text = str(size).strip()
     digits = text[:-1] if text.endswith("%") else text
     if not digits.isdigit() or int(digits) < 1:
@@ -41,7 +41,7 @@ def batches(names: Sequence[str], size: str) -> list[list[str]]:
 
 
 def holds(pod: Json, resource: str) -> bool:
-    """Does the pod ask for GPUs (of any sharing or MIG kind)?"""
+    """Whether the pod requests GPUs, also shared ones and MIG devices."""
     prefix = resource.split("/", maxsplit=1)[0] + "/"
     return any(
         name == resource or (name.startswith(prefix) and ("mig-" in name or name.endswith(".shared")))
@@ -51,7 +51,7 @@ def holds(pod: Json, resource: str) -> bool:
 
 
 def late(node: Json, boot_id: str) -> str:
-    """Why the node is not back yet; "" when it is."""
+    """Why the node is not back yet; "" if it is back."""
     info = node["status"].get("nodeInfo", {})
     if info.get("bootID") == boot_id:
         return "has not rebooted yet"

@@ -4,8 +4,9 @@
 """What must hold on a GPU host: the host document against the shape, the mode and the profile. PRIVATE.
 
 files/host_rules.yml has the rules, and the conditions that are one comparison; CONDITIONS below has the others. A
-condition answers None (it holds), ``Bad`` or ``Skip``, or asks for a fact that the document does not have: then the
-rule is ``unknown`` unless a fault is already proven. docs/host_document.md has the facts' units.
+condition is a function that returns None (it holds), ``Bad`` or ``Skip``, or raises ``Missing`` for a fact that is not
+in the document: the rule is then ``unknown``. Docstrings of conditions state what must hold. docs/host_document.md has
+the facts' units.
 """
 
 from __future__ import annotations
@@ -69,7 +70,7 @@ class Table:
 
 
 def table(document: Json) -> Table:
-    """files/host_rules.yml, read. DataError when a rule has no condition or two, or one that cannot be read."""
+    """The rules of files/host_rules.yml. DataError if a rule does not have exactly one valid condition."""
     rules = tuple(_rule(entry) for entry in document["rules"])
     ids = [rule.id for rule in rules]
     written = {rule.id for rule in rules if rule.holds}
@@ -128,7 +129,7 @@ class Look:
     limits: Json
 
     def get(self, path: str) -> Any:
-        """A fact by its path in the document; ``Missing`` when it is null or not there."""
+        """A fact by its path in the document; ``Missing`` if it is null or absent."""
         return _at(self.document, path, path)
 
     @property
@@ -164,7 +165,8 @@ class Look:
         return newest is not None and not versions.older(newest, self.limits["cgroup_v2_from"])
 
     def value(self, name: str) -> Any:
-        """Of ``shape.X``, ``options.X`` (mode, driver, ofed), ``table.X`` (limits of the rules), else a fact."""
+        """The value of ``shape.X``, ``options.X`` (mode, driver, ofed), ``table.X`` (limits of the rules), else a
+        fact."""
         space, _dot, key = name.partition(".")
         if space == "table":
             return self.limits[key]
@@ -173,12 +175,13 @@ class Look:
         )
 
     def gpus(self) -> Devices:
-        """All GPUs; the shape's that are not there are ``absent``. A VM numbers its devices itself."""
+        """All GPUs; missing GPUs of the shape are ``absent``. Addresses do not count in a VM, which numbers its own
+        devices."""
         have = list(self.get("gpus"))
         if self.virtual:
             lost = self.shape.gpu_count - len(have)
             return Devices(have, [f"{lost} GPU(s)"] if lost > 0 else [])
-        # A GPU elsewhere stands in for one that is not at its place.
+        # A GPU at another address replaces one that is not at its own.
         known = {item["pci"] for item in have}
         absent = [gpu.pci for gpu in self.shape.gpus if gpu.pci not in known]
         return Devices(have, absent if len(have) < self.shape.gpu_count else [])
@@ -220,7 +223,7 @@ class Look:
 class Devices:
     have: list[Json]
     absent: list[str] = field(default_factory=list)
-    """Those of the shape that are not there, in words."""
+    """Names of the shape's missing devices."""
 
 
 def _at(tree: Any, path: str, full: str) -> Any:
@@ -243,7 +246,7 @@ def _name(item: Json) -> str:
 
 
 def _each(devices: Devices, what: str, test: Callable[[Json], str], expected: str) -> Answer:
-    """``test`` gives "" or what is wrong with one device. A proven fault counts before a missing fact or device."""
+    """``test`` returns the fault of a device or "". A proven fault takes precedence over a missing fact or device."""
     faults: dict[str, list[str]] = {}
     missing: Optional[Missing] = None
     for item in devices.have:
@@ -303,7 +306,7 @@ SKIPS: dict[str, tuple[Callable[[Look], bool], str]] = {
     ),
     "not-exclusive": (lambda look: bool(look.get("rdma.netns") != "exclusive"), "the mode is not exclusive"),
 }
-"""Where a rule does not apply -> (condition, reason)."""
+"""Name of an exception -> (condition, reason why the rule does not apply)."""
 OPERATORS: dict[str, Callable[[Any, Any], bool]] = {
     "is": lambda found, wanted: bool((bool(found) if isinstance(wanted, bool) else found) == wanted),
     "not": lambda found, wanted: bool(found != wanted),
@@ -315,11 +318,11 @@ DEVICES: dict[str, tuple[Callable[[Look], Devices], str, str]] = {
     "ports": (Look.ports, "ports", "functions"),
     "vfs": (Look.vfs, "VFs", "functions"),
 }
-"""What ``each`` of a rule names -> (the devices, their name, their place in the document)."""
+"""``each`` of a rule -> (the devices, their name, their path in the document)."""
 
 
 def _compared(rule: Rule, look: Look) -> Answer:
-    """The condition that files/host_rules.yml has."""
+    """Evaluates a condition of files/host_rules.yml."""
     fact, operator, wanted = rule.holds
     if isinstance(wanted, str) and wanted.startswith(("shape.", "options.")):
         name, wanted = wanted, look.value(wanted)
@@ -629,7 +632,7 @@ def nic_rate(look: Look) -> Answer:
     unknown."""
     line = look.shape.line_gbps
     ports = look.ports()
-    # A port without a link has no rate; where the shape's is not known, the node's fastest port says what the cards do.
+    # A port without a link has no rate; if the shape's is unknown, the node's fastest port is the standard.
     active = [port for port in ports.have if _field(port, "functions", "state") == "ACTIVE"]
     wanted = line or max((port["rate"] or 0 for port in active), default=0)
 
@@ -760,7 +763,7 @@ def vf_admin_mac(look: Look) -> Answer:
 
 
 def _in_pod(vf: Json) -> bool:
-    """In mode exclusive both of its devices leave the host with it. The node's pods are judged by their own tests."""
+    """Whether a pod has the VF: in netns mode exclusive, its netdev and RDMA device leave the host with it."""
     return vf.get("driver") == "mlx5_core" and vf.get("netdev") is None and vf.get("hca") is None
 
 
@@ -772,7 +775,7 @@ def _vfs(look: Look, test: Callable[[Json], str], expected: str) -> Answer:
 
 
 def _peermem(look: Look, condition: Callable[[], Answer]) -> Answer:
-    """``condition`` where nvidia_peermem is the only way."""
+    """Evaluates ``condition`` only if nvidia_peermem is the only path for GPUDirect RDMA."""
     if look.driver_absent:
         return NO_DRIVER
     return USES_DMABUF if look.dmabuf else condition()
@@ -860,7 +863,7 @@ def acs(look: Look) -> Answer:
 
 
 def _all_there(path: str, *devices: Devices) -> None:
-    """For a fact that sums up devices: without one of them it says nothing about it."""
+    """``Missing`` if a device is absent, for a fact that summarises all devices."""
     absent = [name for one in devices for name in one.absent]
     if absent:
         raise Missing(path, f"not there: {listed(absent, _SHOWN)}")
@@ -914,7 +917,7 @@ def pause(look: Look) -> Answer:
 
 
 def _counted(look: Look, names: Mapping[str, str]) -> Answer:
-    """Read twice, the rate counts alone: a total may be of long ago."""
+    """Compares counters with the table. With two readings only the rate counts: a total may be old."""
     seconds = look.document.get("counters", {}).get("interval") or 0
     limits = {name: look.limits["counters"][name] for name in names}
 
@@ -979,7 +982,7 @@ CONDITIONS: dict[str, Callable[[Look], Answer]] = {
     "counters.congestion": congestion,
     "counters.pause": pause,
 }
-"""Rules that are more than one comparison."""
+"""Conditions that are more than one comparison, by rule."""
 
 
 # ---- judging -------------------------------------------------------------------------------------------------------
@@ -1007,7 +1010,7 @@ def results(
     select: Sequence[str] = (),
     mute: Sequence[str] = (),
 ) -> list[Result]:
-    """One result a rule, in the table's order. ``profile`` is the data of files/profiles; ``driver`` and ``ofed`` are
+    """One result per rule, in the table's order. ``profile`` is the data of files/profiles; ``driver`` and ``ofed`` are
     one of SOURCES. InputError for ids that no rule has, DataError for a document of another format."""
     chosen = choose(rules, select, mute)
     if document.get("v") != VERSION:
@@ -1023,7 +1026,7 @@ def results(
 
 
 def judge(rules: Table, document: Json, shape: Shape, *, mode: str, profile: Json, **how: Any) -> list[Finding]:
-    """What does not hold or cannot be known, worst first, causes before what follows from them. See ``results``."""
+    """Findings of rules that fail or are unknown, worst first. Parameters and errors as for ``results``."""
     subject = str(document.get("host") or "host")
     found = results(rules, document, shape, mode=mode, profile=profile, **how)
     told = [_finding(item, subject) for item in found if item.status in SEVERITIES]
@@ -1032,8 +1035,8 @@ def judge(rules: Table, document: Json, shape: Shape, *, mode: str, profile: Jso
 
 
 def choose(rules: Table, select: Sequence[str] = (), mute: Sequence[str] = ()) -> list[Rule]:
-    """The rules to apply; ids of release 0.1 are taken too. InputError with the nearest id for one that does not exist,
-    or when none is left."""
+    """The rules to apply; IDs of release 0.1 are accepted too. InputError for an unknown ID, with the nearest one, or
+    if no rule is left."""
     new = {rule.id_0_1: rule.id for rule in rules.rules}
     select, mute = ([new.get(name, name) for name in names] for names in (select, mute))
     ids = [rule.id for rule in rules.rules]
@@ -1077,7 +1080,7 @@ def _words(missing: Missing, document: Json) -> str:
 
 
 def _told(result: Result, found: Mapping[str, Result]) -> Result:
-    """What is unknown because of another rule's fault is that rule's, and is told there."""
+    """Skips a rule that is unknown because of a rule on which it depends, which is reported instead."""
     if result.status == "unknown":
         cause = next(
             (name for name in result.rule.after if name in found and found[name].status in ("fail", "unknown")), ""

@@ -1,9 +1,9 @@
 # Copyright: gpuops.rdma contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What is told of a host: a summary per node, and a few lines for the terminal. PRIVATE to the collection.
+"""Reports on hosts: a summary per node, and a few lines for the terminal. PRIVATE to the collection.
 
-``document`` is the host document of docs/host_document.md; findings are those of _host_rules.
+``document`` is the host document of docs/host_document.md; findings are those of rules.py.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _NAMED = 3
 
 
 def shape_of(document: Json, shapes: Mapping[str, Shape]) -> str:
-    """The supported shape that this host's GPUs and RDMA ports are of, by id and address; "" when none fits.
+    """The supported shape that matches the IDs and addresses of the host's GPUs and RDMA ports; "" without a match.
 
     A host that lacks a device is still of its shape: half of the shape's devices are enough, and the best fit counts.
     Of shapes with the same devices (H100.8 and H100T.8) it is the one of which most is known; a name tells them apart.
@@ -44,7 +44,7 @@ def verdict(findings: Sequence[Finding]) -> str:
 
 
 def telling(findings: Sequence[Finding]) -> list[Finding]:
-    """Worst first, without what is only information."""
+    """The findings above severity info, worst first."""
     kept = [item for item in findings if item.severity in _VERDICT]
     return sorted(kept, key=lambda item: _SEVERITIES.index(item.severity))
 
@@ -53,7 +53,7 @@ def summary(document: Optional[Json], findings: Sequence[Finding], shape: Option
     """``{verdict, shape, driver, ofed, gpudirect, vfs, links, rule, remedy, boot_id, seconds}``; "" = not known.
 
     ``vfs`` and ``links`` are ``k/N`` over the shape's RDMA ports; ``vfs`` is ``-`` in mode host. ``rule`` and
-    ``remedy`` are of the worst finding.
+    ``remedy`` are those of the worst finding.
     """
     worst = next(iter(telling(findings)), None)
     return {
@@ -84,7 +84,7 @@ def _words(*parts: object) -> str:
 
 
 def _ports(document: Json, shape: Shape) -> list[Optional[Json]]:
-    """The shape's RDMA ports as the host has them; None for one that is not there."""
+    """The host's RDMA ports in the shape's order; None for a missing one."""
     by_pci = {item.get("pci"): item for item in document.get("functions") or []}
     return [by_pci.get(pf.pci) for pf in shape.pfs]
 
@@ -107,7 +107,7 @@ def _links(document: Json, shape: Optional[Shape]) -> str:
 
 
 def lines(hosts: Mapping[str, Json], findings: Sequence[Finding], limit: int = 12) -> list[str]:
-    """A line that counts, then one per rule and finding, worst and most frequent first, with the nodes it is about."""
+    """A line of counts, then one per rule with its nodes and first finding, worst and most frequent first."""
     counts = {one: sum(host["verdict"] == one for host in hosts.values()) for one in VERDICTS}
     told = ", ".join(f"{number} {one}" for one, number in counts.items() if number)
     result = [f"host checks: {counted(len(hosts), 'host')}: {told or 'none'}"]
@@ -127,7 +127,7 @@ def lines(hosts: Mapping[str, Json], findings: Sequence[Finding], limit: int = 1
 
 
 def message(hosts: Mapping[str, Json], findings: Sequence[Finding]) -> str:
-    """One sentence for a failed task."""
+    """The message of a failed task; "" if no host fails."""
     failed = bad(hosts)
     first = next(iter(telling(findings)), None)
     if not failed or first is None:

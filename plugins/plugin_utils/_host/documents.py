@@ -1,7 +1,7 @@
 # Copyright: gpuops.rdma contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Documents of hosts, as host_info and the host checks leave them. PRIVATE to the collection."""
+"""Reads host documents of host_info and of the host checks. PRIVATE to the collection."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import run
 
 
 def document(value: Any) -> Json:
-    """A host document, also as the result of host_info."""
+    """A host document, also from a result of host_info. InputError for any other value."""
     inner = value.get("host") if isinstance(value, Mapping) else None
     found = inner if isinstance(inner, Mapping) else value
     if not isinstance(found, Mapping) or "gpus" not in found or "functions" not in found:
@@ -51,7 +51,8 @@ def _named(name: str, value: Any) -> Json:
 
 
 def misfits(system: Optional[topology.Element], hosts: Any, devices: str, most: int) -> Json:
-    """What of the file each node lacks; nodes that have all of it are left out."""
+    """``{fits, unfit, missing}``: nodes that lack devices of the topology file, at most ``most`` of them; {} without
+    hosts. InputError if ``hosts`` has no host document."""
     if hosts is None or system is None:
         return {}
     found: dict[str, list[topology.Misfit]] = {}

@@ -23,11 +23,11 @@ _SEVERITY = {"fail": "error", "unknown": "unknown", "warn": "warning"}
 
 
 class Judge:
-    """``judge(name, document, shape)`` -> (summary, findings, document); findings are about ``name``. Where
-    there are none the document is {}: thousands of healthy ones would only take memory."""
+    """``judge(name, document, shape)`` -> (summary, findings, document); findings are about ``name``. Without
+    findings the document is {}, to save memory with thousands of healthy hosts."""
 
     def __init__(self, plan: Plan, select: Sequence[str], mute: Sequence[str]) -> None:
-        """Of ``plan`` mode, profile, driver and ofed are read. InputError for rules that do not exist."""
+        """Uses mode, profile, driver and ofed of ``plan``. InputError for unknown rules."""
         self.shapes, self.rules, self.mode = files.shapes(), files.host_rules(), plan.mode
         rules.choose(self.rules, select, mute)
         self.files = _topology_files(plan)
@@ -66,7 +66,7 @@ class Judge:
         return summary, findings, document if findings else {}
 
     def _topology(self, document: Json, shape: Shape) -> Iterator[Finding]:
-        """Before the test: NCCL itself drops what it does not find in silence."""
+        """Compares the topology file with the host, because NCCL silently drops devices that it does not find."""
         if shape.name in self.files:
             devices = "vf" if self.mode == "sriov" else "pf"
             for item in topology.fit(self.files[shape.name], document, devices):
@@ -75,7 +75,7 @@ class Judge:
                 yield finding("host.topology-file", "", item.message, expected=expected, severity=severity)
 
     def absent(self, name: str, why: str, remedy: str) -> tuple[Json, list[Finding], Json]:
-        """A host that has given no document: nothing is known, which is no pass."""
+        """The result for a host without a document: its state is unknown, which is not a pass."""
         found = f"no host document: {why}"
         return self._only(finding("host.document", name, found, expected="a document of this run", remedy=remedy), {})
 

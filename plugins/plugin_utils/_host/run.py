@@ -3,8 +3,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """One run of a DaemonSet whose pods write a document per node: apply, wait, read all, remove. PRIVATE.
 
-Pods are watched, documents are not: a pod is Ready when it has written, and says itself why it cannot. Then one paged
-list reads all documents. Cost per node: one pod in the watch, one ConfigMap in the list.
+Only pods are watched: a pod is Ready once it has written its document. Then one paged list reads all documents. Cost
+per node: one pod in the watch, one ConfigMap in the list.
 """
 
 from __future__ import annotations
@@ -39,15 +39,15 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files as 
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._kube.watch import Watcher
 
 PAGE = 100
-"""Documents per list request, of up to 64 KB each."""
+"""Documents per list request, of up to 64 KiB each."""
 TOLD = 3
-"""Late nodes in the line that says so."""
+"""Late nodes that are named in the progress line."""
 READ_AGAIN = 2.0
-"""Seconds until a second look for documents whose pods are Ready: caches of the API server may be a moment behind."""
+"""Seconds before missing documents of Ready pods are read again: caches of the API server may lag."""
 
 
 def programs(daemon: Daemon) -> dict[str, str]:
-    """File name -> text of what the daemon's pods run."""
+    """File name -> text of the programs of the daemon's pods."""
     core, files = Path(host_objects.__file__).parent, data.FILES / "host_probe"
     paths = {"publish.py": files / "publish.py", "host_probe.py": core / "probe.py"}
     if daemon is host_objects.PEERMEM:
@@ -58,7 +58,7 @@ def programs(daemon: Daemon) -> dict[str, str]:
 def for_plan(
     client: Client, plan: Plan, daemon: Daemon, show: Callable[[str], None], *, image: str = "", interval: float = 0
 ) -> HostRun:
-    """A run over the plan's nodes. ``image`` "": the plan's, which the VF configuration uses too."""
+    """A run over the plan's nodes. ``image`` "" selects the plan's, as for the VF configuration."""
     namespace, shapes, run = plan.namespaces.own, data.shapes(), uuid.uuid4().hex[:12]
     objects = host_objects.objects(
         daemon,
@@ -75,7 +75,7 @@ def for_plan(
 
 
 class HostRun:
-    """``objects``: namespace first, then what host_objects made. ``show`` takes a progress line."""
+    """``objects``: the namespace first, then those of host_objects. ``show`` prints a progress line."""
 
     def __init__(
         self,
@@ -91,7 +91,8 @@ class HostRun:
         self._applied: list[Json] = []
 
     def predict(self) -> list[str]:
-        """Check mode: what would be applied, checked by the server as far as it can."""
+        """The changes that check mode reports, validated by the server if possible. InputError for an unmanaged
+        object."""
         said = []
         for obj in self.objects:
             before = self._before(obj)
@@ -105,8 +106,8 @@ class HostRun:
 
     @contextlib.contextmanager
     def applied(self, keep: bool) -> Iterator[None]:
-        """The objects are there inside the block, and gone behind it unless ``keep``: also after an error. The
-        namespace stays: one that is on its way out would stop the next run."""
+        """Applies the objects for the block and removes them after it, also after an error, unless ``keep``. The
+        namespace stays: while it terminates, the next run could not start."""
         self._clear_documents()
         try:
             for obj in self.objects:
@@ -119,7 +120,7 @@ class HostRun:
     def _apply(self, obj: Json) -> None:
         before = self._before(obj)
         if obj["kind"] == "Namespace" and before is not None:
-            return  # one that somebody else made is used as it is
+            return  # an existing namespace is used as it is
         if obj["metadata"]["name"] == sriov.SCC and before is not None:
             return  # the other stages' pods need it too
         self._refuse_strange(obj, before)
@@ -146,7 +147,7 @@ class HostRun:
             )
 
     def remove(self) -> None:
-        """What could not be removed is said, not raised: the results are worth more."""
+        """Removes the applied objects. Errors are only reported, to keep the run's results."""
         try:
             for obj in reversed(self._applied):
                 if obj["kind"] != "Namespace":
@@ -156,15 +157,15 @@ class HostRun:
             self.show(f"{self.daemon.name}: clean-up is not complete: {error}")
 
     def _clear_documents(self) -> None:
-        """All in one request, those of earlier runs too."""
+        """Deletes all documents in one request, including those of earlier runs."""
         path = self.client.path("v1", "ConfigMap", self.namespace)
         self.client.delete(f"{path}?{urlencode({'labelSelector': self.daemon.documents()})}")
 
     # ---- waiting ---------------------------------------------------------------------------------------------------
 
     def follow(self, nodes: Mapping[str, bool], *, title: str, timeout: float, grace: float) -> dict[str, str]:
-        """Until each node's pod has written; node -> why not for the others. ``nodes``: name -> whether it is waited
-        for to the end; one that the run has left out already gets ``grace`` seconds."""
+        """Waits until each node's pod has written its document; returns node -> reason for the others. ``nodes``: name
+        -> whether to wait until ``timeout``; nodes that the run has excluded get only ``grace`` seconds."""
         if not nodes:
             return {}
         with Watcher(self.client) as watcher:
@@ -218,9 +219,8 @@ class HostRun:
     def collect(
         self, nodes: Sequence[str], late: Mapping[str, str], take: Callable[[str, Json], Any]
     ) -> tuple[dict[str, Any], dict[str, str]]:
-        """(node -> what ``take(node, document)`` made of its document, node -> why there is none), by one paged list;
-        by a second one when a Ready pod's document is not in it. No document outlives its page unless ``take`` keeps
-        it."""
+        """(node -> result of ``take(node, document)``, node -> why there is none), from one paged list, and a second
+        one if the document of a Ready pod is missing. Documents are not kept beyond their page unless ``take`` does."""
         wanted = set(nodes)
         taken, reasons = self._read(wanted, take)
         if wanted - taken.keys() - reasons.keys() - late.keys():
@@ -247,7 +247,7 @@ class HostRun:
 
 
 def _small(obj: Json) -> Json:
-    """The few fields of a pod that are read."""
+    """The fields of a pod that this run reads."""
     meta, status = obj["metadata"], obj.get("status") or {}
     keys = ("phase", "reason", "message", "conditions", "containerStatuses")
     kept: dict[str, Any] = {key: status[key] for key in keys if key in status}

@@ -1,7 +1,7 @@
 # Copyright: gpuops.rdma contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Applies ClusterAutoscaler and MachineAutoscalers, checked against what this cluster has, owns, and took so far."""
+"""Applies ClusterAutoscaler and MachineAutoscalers, checked against this cluster's MachineSets and measured times."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils._kube.writer import Wr
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._openshift import autoscaling
 
 STACK = "app in (nvidia-device-plugin-daemonset,nvidia-operator-validator)"
-"""Pods of the GPU stack that wait for all others: driver, toolkit, CUDA."""
+"""The GPU stack's pods that become ready last, after driver, toolkit and CUDA."""
 
 
 class ActionModule(RdmaAction):
@@ -67,7 +67,7 @@ class ActionModule(RdmaAction):
         return found
 
     def _known(self, args: dict[str, Any], sets: dict[str, Json]) -> list[str]:
-        """In check mode the role machineset has not made its copies."""
+        """Names of MachineSets, in check mode with the copies that the role machineset would create."""
         made = [one["machine_set"] for one in args["pools"] if self.check_mode and one["copy_from"] in sets]
         return [*sets, *made]
 

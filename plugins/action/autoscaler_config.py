@@ -1,7 +1,7 @@
 # Copyright: gpuops.rdma contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Renders and checks OpenShift's autoscaling objects of GPU pools; touches no cluster."""
+"""Renders and checks OpenShift's autoscaling objects of GPU pools without a cluster."""
 
 from __future__ import annotations
 

@@ -27,9 +27,9 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils._openshift import auto
 
 POLL = 1.0
 OWN_DELAY, OWN_UNNEEDED = "10m", "10m"
-"""The autoscaler's own, where the ClusterAutoscaler says nothing."""
+"""The autoscaler's defaults if the ClusterAutoscaler does not set them."""
 SLACK = 600.0
-"""Seconds more than its delays that a node may take to go."""
+"""Seconds beyond the autoscaler's delays until a node must be removed."""
 STATUS = "cluster-autoscaler-status"
 PREFIX = "gpuops-scale-"
 
@@ -59,13 +59,14 @@ class ActionModule(RdmaAction):
     # ---- what was proven -------------------------------------------------------------------------------------------
 
     def _due(self) -> list[str]:
-        """A run that failed before its proof leaves nothing to write: its sets are proven by the next."""
+        """Names of the sets to prove: also those that an earlier run changed but failed to prove."""
         changed = any(map(_changed, self.args["changed"]))
         self.proven = {name: one for name in self.names if (one := self._proven(name))}
         return [name for name, one in self.proven.items() if one.due(self.args["scale"], changed)]
 
     def _proven(self, name: str) -> Optional[Proven]:
-        """Noted on its MachineAutoscaler: what decides of a new node of the set, and its autoscaler's settings."""
+        """The record on the set's MachineAutoscaler of the state that was proven: a new node's template and the
+        autoscaler's settings."""
         owner = next((one for one in self._autoscalers() if one["spec"]["scaleTargetRef"].get("name") == name), None)
         if owner is None:
             return None
@@ -105,7 +106,7 @@ class ActionModule(RdmaAction):
         return {"autoscaler": readiness.deployment(deployment)}
 
     def _check_sets(self) -> None:
-        """What the API server accepts and no autoscaler uses, on what really stands there."""
+        """Refuses live MachineSets that the API server accepts but the autoscaler ignores."""
         sets = autoscaling.machine_sets(self.client)
         missing = [name for name in self.names if name not in sets]
         if missing:
@@ -177,7 +178,7 @@ class ActionModule(RdmaAction):
         return f"it has {replicas} replicas: only a set at zero can prove that it grows from zero" if replicas else ""
 
     def _pods(self, machine_set: Json, claims: Mapping[str, str]) -> Iterator[Json]:
-        """One for a GPU; to warm, one for all GPUs of each node."""
+        """One pod for one GPU; to warm a pool, one per node for all its GPUs."""
         name, labels = machine_set["metadata"]["name"], openshift_machine_set.node_labels(machine_set)
         warm, claim = self.args["scale"] == "warm", claims.get(machine_set["metadata"]["name"])
         chosen = autoscaler.ACCELERATOR if claim or autoscaler.SET_LABEL not in labels else autoscaler.SET_LABEL
@@ -211,8 +212,8 @@ class ActionModule(RdmaAction):
 
     @contextlib.contextmanager
     def _volumes(self, sets: Mapping[str, Json]) -> Iterator[dict[str, str]]:
-        """Set -> a claim whose volume is bound to the set's zone; {} unless asked for. A volume is enough that is only
-        scheduled by: the pod does not write to it."""
+        """Set -> a claim whose volume is bound to the set's zone; {} unless ``volume`` is set. The volume only affects
+        scheduling; the pod does not write to it."""
         claims: dict[str, str] = {}
         made: list[str] = []
         try:
@@ -259,7 +260,7 @@ class ActionModule(RdmaAction):
         return state
 
     def _machine_state(self, name: str, trouble: str) -> Status:
-        """It was asked for: how far is the newest machine?"""
+        """The status of the set's newest machine once the autoscaler has triggered."""
         machines = autoscaling.machines(self.client, name)
         newest = max(machines, key=lambda one: str(one["metadata"].get("creationTimestamp")), default=None)
         if newest is None:
@@ -290,7 +291,8 @@ class ActionModule(RdmaAction):
     # ---- what it took, and the way back ----------------------------------------------------------------------------
 
     def _took(self, name: str, pods: list[str]) -> Json:
-        """The slowest of its nodes, and whether they carry the set's label."""
+        """Nodes and the slowest node's seconds. Raises RdmaError for a node of another set or without the set's
+        label."""
         machines = {scale_watch.node_of(one): one for one in autoscaling.machines(self.client, name)}
         accelerator = openshift_machine_set.node_labels(self._set(name)).get(autoscaler.ACCELERATOR)
         nodes: list[str] = []
@@ -309,7 +311,7 @@ class ActionModule(RdmaAction):
                 raise RdmaError(f"The pod {key} runs on {meta['name']}, which is no node of MachineSet {name}.")
             nodes.append(meta["name"])
             if meta["creationTimestamp"] < found["metadata"]["creationTimestamp"]:
-                continue  # it was there before
+                continue  # it existed before the pod
             boot = max(boot, scale_watch.seconds(machine["metadata"]["creationTimestamp"], meta["creationTimestamp"]))
             rollout = max(rollout, scale_watch.seconds(meta["creationTimestamp"], _scheduled(found)))
         return {"nodes": nodes, "boot_seconds": round(boot), "rollout_seconds": round(rollout)}
@@ -352,7 +354,7 @@ class ActionModule(RdmaAction):
 
 
 def _changed(one: Any) -> bool:
-    """A result of an earlier task, or a truth value as templates write it."""
+    """Whether an earlier task's result, or a boolean as templates write it, means a change."""
     value = one.get("changed", False) if isinstance(one, Mapping) else one
     return bool(boolean(value, strict=False))
 
@@ -365,7 +367,7 @@ def _scheduled(found: Json) -> str:
 
 
 def _restrict(spec: Json) -> None:
-    """As OpenShift's restricted pod security wants it."""
+    """Adds the fields that OpenShift's restricted pod security level requires."""
     spec["securityContext"] = {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}}
     capabilities = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
     for container in spec["containers"]:

@@ -1,7 +1,7 @@
 # Copyright: gpuops.rdma contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Looks whether the machine that runs Ansible has what the collection needs; installs Helm when asked to."""
+"""Checks that the control node has what the collection needs; installs Helm on request."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class ActionModule(RdmaAction):
         )
 
     def _server(self) -> tuple[str, str]:
-        """(version, error). The kubeconfig is read on the way; what is wrong with it is the error."""
+        """(version of the API server, error); a faulty kubeconfig is an error, too."""
         try:
             return str(self.client.get("/version").get("gitVersion", "")), ""
         except RdmaError as error:
@@ -133,7 +133,7 @@ def _unpacked(archive: bytes, url: str) -> bytes:
 
 
 def _write(target: Path, program: bytes) -> None:
-    """Whole or not at all."""
+    """Writes the program atomically. Raises InputError."""
     name: Optional[str] = None
     try:
         target.parent.mkdir(parents=True, exist_ok=True)

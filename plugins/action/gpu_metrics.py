@@ -1,7 +1,7 @@
 # Copyright: gpuops.rdma contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Brings GPU metrics and our report's gauges into the cluster's Prometheus, with a dashboard, and proves each part."""
+"""Adds GPU metrics and our report's gauges to the cluster's Prometheus, with a dashboard, and proves each part."""
 
 from __future__ import annotations
 

@@ -18,5 +18,5 @@ class ActionModule(RdmaAction):
 
     def act(self, args: dict[str, Any]) -> dict[str, Any]:
         """Changes, engine, parallel sizes, memory fit, endpoint and the proof of an answer from the model."""
-        self._plan_file = ""  # it is no stage of that plan, and outdates no test
+        self._plan_file = ""  # it is no stage of that plan, so test results stay valid
         return ModelServing(self, args).run()

@@ -1,7 +1,7 @@
 # Copyright: gpuops.rdma contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Puts GPU sharing into effect on nodes, waits until they offer what they must, and proves it; or reverts it."""
+"""Configures GPU sharing on nodes, waits until they offer the expected resources, and proves it; or reverts it."""
 
 from __future__ import annotations
 

@@ -30,16 +30,16 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils._nodes.tolerations imp
 IN_POLICY, IN_NFD = ("spec", "daemonsets", "tolerations"), ("spec", "operand", "workerTolerations")
 NFD = "NodeFeatureDiscovery"
 NFD_WORKER = {"app.kubernetes.io/name": "node-feature-discovery", "role": "worker"}
-"""Labels of the pods that NFD's chart makes; those of OpenShift's operator belong to a NodeFeatureDiscovery."""
+"""Labels of the pods from NFD's chart; those of OpenShift's NFD operator are owned by a NodeFeatureDiscovery."""
 PRESENT, DEPLOY = "nvidia.com/gpu.present=true", "nvidia.com/gpu.deploy."
 OF_KUBERNETES = "node.kubernetes.io/"
 POLL, ATTEMPTS = 1.0, 5
-"""Seconds between two looks; and how often one node's taints are written anew."""
+"""Seconds between two readings; attempts to write one node's taints."""
 
 
 @dataclass(frozen=True)
 class Place:
-    """A Ready node with GPUs, as the operator's DaemonSets choose it."""
+    """A Ready node with GPUs, with the fields by which the operator's DaemonSets select it."""
 
     name: str
     labels: Json
@@ -106,8 +106,8 @@ class ActionModule(RdmaAction):
         return Holder(f"ClusterPolicy {name}", gpu_nodes.policy_path(self.client, found), found, IN_POLICY)
 
     def _check_daemonsets(self, daemonsets: list[Json]) -> list[str]:
-        """Of others: those of the ClusterPolicy get theirs from it, NFD's from a NodeFeatureDiscovery. A NoExecute
-        taint would evict what runs."""
+        """Notes on unmanaged DaemonSets without tolerations; those of ClusterPolicy and NodeFeatureDiscovery get theirs
+        there. Raises InputError if a NoExecute taint would evict pods."""
         notes = []
         for one in daemonsets:
             if _of_policy(one) or not (one.get("status") or {}).get("desiredNumberScheduled"):
@@ -135,18 +135,20 @@ class ActionModule(RdmaAction):
         return [taint for taint in self.taints if not _tolerated(spec, taint)]
 
     def _runs_here(self, spec: Json) -> bool:
-        """By its node selector; affinities are not looked at, and count as yes."""
+        """Whether its node selector matches a node; affinities are ignored."""
         wanted = (spec.get("nodeSelector") or {}).items()
         return any(wanted <= one.labels.items() for one in self.members)
 
     def _tolerate(self, policy: Holder) -> None:
-        """The list is a whole: what stands there stays. nvidia.com/gpu is in the operator's own manifests."""
+        """The field replaces the operator's default list, so existing tolerations and the manifests' nvidia.com/gpu are
+        kept."""
         builtin = [{"key": pod_gpu.GPU_TAINT["key"], "operator": "Exists", "effect": "NoSchedule"}]
         needed = [one for one in self.taints if policy.present or not pod_gpu.tolerates(builtin[0], one)]
         self._add(policy, policy.present or (builtin if needed else []), needed)
 
     def _tolerate_nfd(self, daemonsets: list[Json]) -> None:
-        """Before the taints: NoExecute would evict the workers, and their operator tolerates every NoSchedule."""
+        """Runs before the taints, since NoExecute would evict the workers; their operator tolerates every
+        NoSchedule."""
         late = [one for one in daemonsets if _of_operator(one) and self._lacking(one["spec"]["template"]["spec"])]
         for one in late:
             for holder in self._features([one]):
@@ -183,7 +185,7 @@ class ActionModule(RdmaAction):
             self._write(holder, merged, [*holder.noted, *added])
 
     def _forget_tolerations(self, holders: list[Holder]) -> None:
-        """Those that a node outside of this task still needs stay."""
+        """Removes our tolerations, except those that a node outside of this task still needs."""
         noting = [one for one in holders if one.noted]
         if not noting:
             return
@@ -203,7 +205,7 @@ class ActionModule(RdmaAction):
     # ---- taints ----------------------------------------------------------------------------------------------------
 
     def _wanted(self, present: list[Json], noted: list[Json]) -> tuple[list[Json], list[Json]]:
-        """(taints, what of them is ours) after this task."""
+        """(all taints, our taints) after this task."""
         if not self.absent:
             found = pod_gpu.with_taints(present, self.taints)
             return found, [*noted, *(one for one in found if one not in present and one not in noted)]
@@ -213,7 +215,7 @@ class ActionModule(RdmaAction):
         return left, [one for one in noted if (one["key"], one["effect"]) not in places]
 
     def _taint_node(self, one: Member) -> None:
-        """Its kubelet may write between our look and our change."""
+        """Retries on a conflict, since the kubelet may update the node in between."""
         for attempt in range(1, ATTEMPTS + 1):
             try:
                 return self._write_taints(one)
@@ -228,7 +230,7 @@ class ActionModule(RdmaAction):
         taints, mine = self._wanted(one.taints, noted)
         if (taints, mine) == (one.taints, noted):
             return
-        # With the resource version: a taint that came meanwhile must not be lost.
+        # With the resource version, so that a concurrent taint is not lost.
         meta = {"annotations": {TAINTS_ADDED: nodes_tolerations.text(mine)}, "resourceVersion": one.version}
         path = self.client.path("v1", "Node", "", one.name)
         self.client.patch(path, {"metadata": meta, "spec": {"taints": taints}}, dry_run=self.check_mode)
@@ -263,14 +265,13 @@ class ActionModule(RdmaAction):
         )
 
     def _operands(self) -> dict[str, Status]:
-        """Each of the operator's DaemonSets is ready on all nodes that it wants, and wants all that are labelled for
-        it."""
+        """Status per DaemonSet of the operator: ready on its nodes, and scheduled to all nodes labelled for it."""
         places = [one for one in self.client.projected("/api/v1/nodes", _place, label_selector=PRESENT) if one]
         found = [one for one in gpu_nodes.daemonsets(self.client) if _of_policy(one)]
         return {f"daemonset/{one['metadata']['name']}": self._operand(one, places) for one in found}
 
     def _operand(self, daemonset: Json, places: list[Place]) -> Status:
-        """What others' taints keep off nodes outside of this task is theirs."""
+        """Unmanaged taints on nodes outside of this task do not count."""
         status = readiness.daemonset(_with_old_pods(daemonset), allow_zero=True)
         spec = daemonset["spec"]["template"]["spec"]
         chosen = spec.get("nodeSelector") or {}
@@ -307,7 +308,7 @@ class ActionModule(RdmaAction):
         own = [one for one in live if not one["key"].startswith(OF_KUBERNETES)]
         others = [one for one in own if (one["key"], one["effect"]) not in {(h["key"], h["effect"]) for h in hard}]
         with Proof(self.client, self.namespace, self.progress) as refused:
-            # It tolerates what is not ours, so that only our taints hold it.
+            # It tolerates all other taints, so that only ours keep it pending.
             bare = pod("gpuops-untolerating", self.namespace, host, self.args["image"], {}, pod_gpu.merged([], others))
             refused.start([bare])
             phase, why = refused.await_decided("gpuops-untolerating", self.args["timeout"])
@@ -332,7 +333,7 @@ def _of_policy(daemonset: Json) -> bool:
 
 
 def _of_operator(daemonset: Json) -> bool:
-    """NFD's workers on OpenShift; its operator has DaemonSets beside them, whose tolerations nobody can set."""
+    """Whether these are NFD's workers on OpenShift; tolerations of its operator's other DaemonSets cannot be set."""
     return _owner(daemonset, NFD) is not None and "worker" in daemonset["metadata"]["name"]
 
 
@@ -342,7 +343,7 @@ def _of_chart(daemonset: Json) -> bool:
 
 
 def _with_old_pods(daemonset: Json) -> Json:
-    """With OnDelete (the driver) pods of an older spec stay, and do: what evicts them makes new ones."""
+    """The DaemonSet with outdated pods counted as updated if its strategy is OnDelete (the driver)."""
     if (daemonset["spec"].get("updateStrategy") or {}).get("type") != "OnDelete":
         return daemonset
     status = daemonset.get("status") or {}

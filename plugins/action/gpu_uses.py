@@ -1,7 +1,7 @@
 # Copyright: gpuops.rdma contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Refuses uses of GPUs that exclude each other on one node, before the first of them is made."""
+"""Refuses uses of GPUs that exclude each other on one node, before the first change."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class ActionModule(RdmaAction):
         return {"changed": False, "uses": counts, "rows": counts}
 
     def _nodes(self, use: Json) -> list[str]:
-        """Names alone; that they are GPU nodes is checked where the use is made."""
+        """Names of the use's nodes; the use itself checks that they have GPUs."""
         if not use["selector"].strip():
             return list(use["nodes"])
         path = self.client.path("v1", "Node")

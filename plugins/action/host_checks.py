@@ -1,7 +1,7 @@
 # Copyright: gpuops.rdma contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Judges the hosts: their documents come from a DaemonSet of ours, or from host_info over SSH."""
+"""Judges the hosts by documents from our DaemonSet, or from host_info over SSH."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils._host.run import for_p
 
 STAGE = "host_checks"
 DETAILS = 50
-"""Documents of nodes that do not pass are kept, as many as that: they are what a colleague asks for."""
+"""Maximum number of documents of failing nodes in the run folder, kept for support."""
 Judged = tuple[Json, list[Finding], Json]
 """Summary, findings, document."""
 
@@ -108,7 +108,7 @@ class ActionModule(RdmaAction):
 def _keep(
     folder: Path, judged: Mapping[str, Judged], names: Sequence[str], findings: Sequence[Finding], run: str
 ) -> None:
-    """What the report is made of, and the documents of those that do not pass, worst first."""
+    """Writes the report's input and the documents of hosts that do not pass, worst first."""
     base_run.write(folder / "host.json", {"run": run, "hosts": {name: judged[name][0] for name in names}})
     base_run.write(folder / f"findings-{STAGE}.json", {"findings": findings})
     for path in folder.glob("host-*.json"):
@@ -126,7 +126,7 @@ def _look(name: str) -> str:
 
 
 def _why(facts: Mapping[str, Any], variable: str) -> str:
-    """Why host_info has left no document."""
+    """Why there is no document from host_info."""
     if facts.get("unreachable"):
         return f"unreachable: {_first(facts.get('msg'))}"
     if facts.get("failed"):

@@ -1,7 +1,7 @@
 # Copyright: gpuops.rdma contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Lets MachineSets grow from zero: capacity, labels and taints at their right places, and back to what stood there."""
+"""Lets MachineSets scale from zero by annotations, labels and taints for the autoscaler; or reverts that."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils._nodes import gpu_node
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._openshift import autoscaling
 
 SETTLE = 5.0
-"""Seconds after which what was written is looked at again."""
+"""Seconds after which written MachineSets are read again."""
 WRITTEN = "as the platform's controller writes it; OpenShift before 4.19 counts a new node's GPUs by that alone"
 
 
@@ -43,7 +43,7 @@ class ActionModule(RdmaAction):
         self.types = self.args["gpu_types"] or autoscaling.gpu_types(live.get("spec") or {})
         self.version = autoscaling.version(self.client)
         pools = {}
-        # Each pool is looked at before the first one is written.
+        # All pools are checked before the first write.
         steps = [self._undo(one) if args["state"] == "absent" else self._pool(one) for one in self.args["pools"]]
         for name, told, write in steps:
             write()
@@ -87,13 +87,13 @@ class ActionModule(RdmaAction):
             elif change.patch:
                 self._patch(name, found, change)
             if self.args["label_nodes"] and not created:
-                # The zone of a node that is there is the platform's to tell.
+                # The platform sets the zone of existing nodes.
                 self._label_nodes(name, {key: value for key, value in labels.items() if key not in zones})
 
         return name, told, write
 
     def _kept(self, found: Json, notes: Json) -> Json:
-        """The GPU count that the platform's controller put back after us: to write it again would be in vain."""
+        """The GPU count that the platform's controller restored after our change; it would do so again."""
         machine, capacity = (self.table.families[family]["gpu"] for family in ("machine", "capacity"))
         live = found["metadata"].get("annotations") or {}
         wrote = machine in (machine_set.noted(found).get("annotations") or {})
@@ -103,7 +103,7 @@ class ActionModule(RdmaAction):
         return {machine: value}
 
     def _found(self, pool: Json) -> tuple[Json, bool]:
-        """(the set, or the one that is to be made; is it to be made?)"""
+        """(the MachineSet or its copy, whether to create it). Raises InputError for an unknown name."""
         name, source = pool["machine_set"], pool["copy_from"]
         if name in self.sets:
             self._refuse_other_machine(pool)
@@ -118,7 +118,7 @@ class ActionModule(RdmaAction):
         return machine_set.copy(self.sets[source], name, pool["provider_spec"], pool["min_replicas"]), True
 
     def _refuse_other_machine(self, pool: Json) -> None:
-        """Only new Machines would be of the other kind: the set would be of two kinds."""
+        """Raises InputError for another provider spec: only new Machines would have it, and the set would be mixed."""
         value = machine_set.provider(self.sets[pool["machine_set"]])
         if machine_set.merged(value, pool["provider_spec"]) != value:
             raise InputError(
@@ -131,7 +131,8 @@ class ActionModule(RdmaAction):
         return f"; did you mean {near[0]}?" if near else f"; there are: {', '.join(sorted(self.sets)) or 'none'}"
 
     def _sizes(self, pool: Json, found: Json) -> tuple[int, int]:
-        """CPUs and MiB: given, or what the platform wrote on the set, or what a node of it has."""
+        """CPUs and MiB per node, from the options, the platform's annotations or a node of the set. Raises InputError
+        without any."""
         cpu, memory = pool["cpu"], pool["memory_mib"]
         if not (cpu and memory):
             there = found["metadata"].get("annotations") or {}
@@ -150,7 +151,7 @@ class ActionModule(RdmaAction):
 
     def _check(self, pool: Json, after: Json, gpus: Any, counted: bool) -> None:
         if not counted:
-            return  # keeps a node; nothing of it is simulated
+            return  # it keeps a node, so scaling from zero is not simulated
         zonal = bool(pool["zone_hints"])
         autoscaling.refuse(
             autoscaler.check_machine_set(self.table, after, gpu_types=self.types, gpus=gpus, zonal=zonal)
@@ -184,7 +185,7 @@ class ActionModule(RdmaAction):
         self.changes += [change] if change else []
 
     def _patch(self, name: str, found: Json, change: machine_set.Change) -> None:
-        # With the resource version: what somebody wrote meanwhile must not be lost.
+        # With the resource version, so that a concurrent change is not lost.
         meta = {**change.patch["metadata"], "resourceVersion": found["metadata"]["resourceVersion"]}
         path = self.client.path(*autoscaling.MACHINE_SETS, autoscaling.NAMESPACE, name)
         self.client.patch(path, {**change.patch, "metadata": meta}, dry_run=self.check_mode)
@@ -192,8 +193,8 @@ class ActionModule(RdmaAction):
         self.wrote[name] = change.after
 
     def _check_settled(self) -> None:
-        """Who keeps the sets as he has them (GitOps, another operator) does it at once: the next run would write the
-        same again, and the pool would not grow."""
+        """Raises RdmaError if another owner (GitOps, an operator) has reverted the change: the pool would not scale,
+        and the next run would write the same again."""
         time.sleep(SETTLE)
         live = autoscaling.machine_sets(self.client)
         platform = list(self.table.families["machine"].values())
@@ -209,7 +210,7 @@ class ActionModule(RdmaAction):
                 )
 
     def _label_nodes(self, name: str, labels: dict[str, Any]) -> None:
-        """Existing nodes of the set; a value of None removes the label where it is ours, that is the set's own."""
+        """Labels the set's existing nodes; None removes a label."""
         mine = {scale_watch.node_of(one) for one in autoscaling.machines(self.client, name)} - {""}
         if not mine:
             return
@@ -251,7 +252,7 @@ class ActionModule(RdmaAction):
                 self._patch(name, found, change)
             if self.args["label_nodes"] and earlier:
                 zones = autoscaler.zone_hints(self.table, found)
-                # The zone of a node is the platform's to tell.
+                # The platform sets the zone of a node.
                 self._label_nodes(name, {key: value for key, value in earlier.items() if key not in zones})
 
         return name, {}, write

@@ -1,7 +1,7 @@
 # Copyright: gpuops.rdma contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Applies a group of the plan's objects by server-side apply, strictly validated; or removes what is ours."""
+"""Applies a group of the plan's objects by server-side apply, strictly validated; or removes our objects."""
 
 from __future__ import annotations
 
@@ -55,7 +55,8 @@ class ActionModule(RdmaAction):
         return result
 
     def _standing(self) -> list[str]:
-        """What stays of rows; InputError while one stands that needs what would go."""
+        """Objects that uses of GPUs leave in place. Raises InputError while a use needs objects that would be
+        removed."""
         found = revert.look(self.client)
         commands = standing.take_back(found)
         if commands:
@@ -72,7 +73,7 @@ class ActionModule(RdmaAction):
         return told
 
     def _stays(self, obj: Json) -> str:
-        """Machines go with their set, and so do their nodes."""
+        """Why a MachineSet must be kept, else "": its machines and nodes would be deleted with it."""
         if obj["kind"] != "MachineSet" or self.args["machine_sets"]:
             return ""
         machines = max(

@@ -1,7 +1,7 @@
 # Copyright: gpuops.rdma contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Reads and judges nccl-tests output that is already there. Asks no cluster."""
+"""Parses and judges existing output of nccl-tests without a cluster."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class ActionModule(RdmaAction):
     def _record(
         self, path: Optional[Path], args: dict[str, Any], runs: Sequence[NcclRun], verdicts: Sequence[NcclVerdict]
     ) -> bool:
-        """Puts what was measured into the history; whether there was anything."""
+        """Appends the measured bandwidths to the history; whether there were any."""
         shape = files.shapes().get(args["shape"] or "")
         if path is None or shape is None:
             raise InputError("record needs history (the file) and shape (a known one).")
@@ -91,7 +91,7 @@ class ActionModule(RdmaAction):
 
 
 def _expectations(args: dict[str, Any]) -> tuple[Optional[Shape], Json]:
-    """The shape, and what ``judge`` may expect. An unknown shape is no error here: the log may be a foreign one."""
+    """The shape, and what ``judge`` may expect. An unknown shape is no error, since the log may be from any cluster."""
     for key in ("nodes", "gpus", "hcas"):
         if args[key] is not None and args[key] < 1:
             raise InputError(f"{key} must be at least 1, is {args[key]}.")

@@ -1,7 +1,7 @@
 # Copyright: gpuops.rdma contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Finds the bad node, rail or link: small NCCL runs in rounds, on workers that stay."""
+"""Finds the bad node, rail or link by rounds of small NCCL runs on persistent workers."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 # Copyright: gpuops.rdma contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Makes, checks and compares NCCL topology files, and holds them against hosts. Asks no cluster."""
+"""Renders, checks and compares NCCL topology files, and compares them with hosts, without a cluster."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils._base.action import Rd
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._host import documents, judge
 
 TOLD = 50
-"""Nodes, problems and differences in the result."""
+"""Maximum number of nodes, problems and differences in the result."""
 
 
 class ActionModule(RdmaAction):
@@ -49,7 +49,7 @@ class ActionModule(RdmaAction):
             result.update(self._write(Path(self._loader.path_dwim(args["dest"])), text, problems))
         return result
 
-    # ---- where the text comes from ---------------------------------------------------------------------------------
+    # ---- source of the text ----------------------------------------------------------------------------------------
 
     def _read(self, args: dict[str, Any]) -> str:
         for key in ("shape", "nic_names"):
@@ -72,7 +72,7 @@ class ActionModule(RdmaAction):
         except probe.NotATree as error:
             raise InputError(str(error)) from None
 
-    # ---- what is told of it ----------------------------------------------------------------------------------------
+    # ---- comparison ------------------------------------------------------------------------------------------------
 
     def _contrast(self, system: Optional[topology.Element], args: dict[str, Any]) -> Json:
         if args["against"] is None:
@@ -106,7 +106,7 @@ class ActionModule(RdmaAction):
 
 
 def _gate(plan_file: Path) -> dict[str, Any]:
-    """What the host checks of this run found about the plan's files; NCCL itself would say nothing."""
+    """The result of this run's host checks for the plan's files, since NCCL itself reports no misfit."""
     plan = run.read_plan(str(plan_file))
     result: dict[str, Any] = {
         "changed": False,

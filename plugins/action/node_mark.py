@@ -1,7 +1,8 @@
 # Copyright: gpuops.rdma contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Writes a scan's verdicts to the nodes, takes bad ones out when asked to, and undoes it when they pass again."""
+"""Writes a scan's verdicts to the nodes, cordons or taints bad ones on request, and reverts that when they pass
+again."""
 
 from __future__ import annotations
 
@@ -39,7 +40,8 @@ class ActionModule(RdmaAction):
         }
 
     def _verdicts(self, plan: Plan, args: dict[str, Any]) -> dict[str, tuple[str, str]]:
-        """Of every scan in the run folder, or "" for all nodes of the plan when the marks are to go."""
+        """Node -> (verdict, reason) from the scans in the run folder; "" for all nodes of the plan to remove the
+        marks."""
         if args["state"] == "absent":
             return {node.name: ("", "") for node in plan.nodes if _chosen(node.name, args)}
         folder = Path(args["run_dir"] or Path(args["plan"]).parent)

@@ -1,7 +1,7 @@
 # Copyright: gpuops.rdma contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Installs operators through the Operator Lifecycle Manager, and takes them away again."""
+"""Installs or removes operators through the Operator Lifecycle Manager."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class ActionModule(RdmaAction):
         return result
 
     def _wants(self, args: dict[str, Any]) -> list[Json]:
-        """Those of a stage of the plan (none where the plan does not install through OLM), or the one of the task."""
+        """The operators of the plan's stage, [] if it does not install through OLM; without a plan the task's own."""
         if not args.get("plan"):
             return [olm_run.complete(args)]
         if not args.get("stage"):

@@ -1,7 +1,7 @@
 # Copyright: gpuops.rdma contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Says whether nvidia_peermem is to be loaded on a host; or has it loaded on the plan's nodes by a DaemonSet."""
+"""Decides whether to load nvidia_peermem on a host; or loads it on the plan's nodes by a DaemonSet."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class ActionModule(RdmaAction):
     # ---- one host --------------------------------------------------------------------------------------------------
 
     def _one(self, args: dict[str, Any]) -> dict[str, Any]:
-        """``load`` and ``commands`` are for the tasks that follow."""
+        """The decision for one host; the role's next tasks use ``load`` and ``commands``."""
         document = args["document"].get("host") if "changed" in args["document"] else args["document"]
         if not isinstance(document, dict):
             raise InputError("document has no host: host_info has failed or was skipped on it.")

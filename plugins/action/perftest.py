@@ -25,7 +25,7 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils._nccl.perftest_run imp
 ORDER = ("fail", "incomplete", "unjudged", "pass")
 TOLD = 20
 AGAIN = 10
-"""Most rounds of second looks; each decides as many nodes as there are good ones."""
+"""Maximum number of retry rounds; each decides as many nodes as there are good ones."""
 
 
 class ActionModule(RdmaAction):
@@ -73,7 +73,7 @@ class ActionModule(RdmaAction):
         return [line for pairs in perftest.rounds(nodes) for line in run.predict(pairs)]
 
     def _namespace(self, plan: Plan) -> None:
-        """The network attachment stands there in mode sriov; in mode host it may be the first thing in it."""
+        """Creates the job's namespace if absent: in mode sriov the network attachment is there already."""
         path = self.client.path("v1", "Namespace", "", plan.namespaces.job)
         if self.client.find(path) is None:
             for obj in sriov.own_namespace(plan.namespaces.job, plan.platform):
@@ -105,7 +105,8 @@ class ActionModule(RdmaAction):
 
 
 def chosen(plan: Plan, names: Sequence[str]) -> list[tuple[Shape, list[str]]]:
-    """The nodes to pair, per shape. Without ``names`` those that are not left out, and shapes with two or more."""
+    """The nodes to pair, per shape. Without ``names`` all that are not excluded, of shapes with two or more. Raises
+    InputError without a pair."""
     known = {node.name: node for node in plan.nodes}
     unknown = [name for name in names if name not in known]
     if unknown:

@@ -1,7 +1,7 @@
 # Copyright: gpuops.rdma contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Looks at the cluster once and writes down everything that a run will do."""
+"""Reads the cluster once and writes the plan of everything that a run will do."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class ActionModule(RdmaAction):
             for line in text:
                 self.progress(line)
         if not run.selected(self._task_vars, "preflight"):
-            run.read_plan(str(dest))  # nobody else will tell at once what is wrong with it
+            run.read_plan(str(dest))  # without preflight, report rejected inputs here
         return {
             "plan": str(dest),
             "nodes": len(plan.nodes),
@@ -65,7 +65,7 @@ class ActionModule(RdmaAction):
         return "plan" in (self._task_vars.get("ansible_run_tags") or []) or Display().verbosity > 0
 
     def _keep_excluded(self, plan: Plan, dest: Path) -> Plan:
-        """With the nodes that an earlier stage of this run has left out."""
+        """The plan with the nodes excluded that an earlier stage of this run excluded."""
         try:
             reasons = {node.name: node.excluded for node in run.read_plan(str(dest), faulty=True).nodes}
         except InputError as error:

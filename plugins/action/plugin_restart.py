@@ -1,7 +1,7 @@
 # Copyright: gpuops.rdma contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Restarts the SR-IOV device plugin where it runs with an older configuration than the cluster's."""
+"""Restarts the SR-IOV device plugin if it runs with an outdated configuration."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class ActionModule(RdmaAction):
         return {"changed": bool(old), "restarted": names[:50], "total": len(names)}
 
     def _await_new(self, path: str, selector: str, old: list[Json], timeout: int) -> None:
-        """Until each of these nodes has a new one: what a node offers is only then what the configuration says."""
+        """Waits until each node has a new pod, since only then its resources follow the configuration."""
         gone = {pod["metadata"]["uid"] for pod in old}
         nodes = [pod["spec"].get("nodeName", "") for pod in old]
 

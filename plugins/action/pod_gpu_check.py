@@ -1,7 +1,7 @@
 # Copyright: gpuops.rdma contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Does a pod ask for GPUs as the API server and the scheduler want it? Touches the cluster only to read taints."""
+"""Checks a pod's GPU requests by the rules of API server and scheduler. Reads only taints from the cluster."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class ActionModule(RdmaAction):
         return result
 
     def _taints(self, selector: str) -> list[Json]:
-        """All that stand on some node of the pool."""
+        """All taints of the pool's nodes. Raises InputError for a selector that matches no node."""
         nodes = self.client.projected("/api/v1/nodes", lambda node: node, label_selector=selector)
         if not nodes:
             raise InputError(f"No node has the labels {selector}: there is no pool whose taints could be read.")

@@ -1,7 +1,7 @@
 # Copyright: gpuops.rdma contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""All problems that can be known before anything is changed, in one list."""
+"""All findings that are possible before the first change, in one list."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils._operators import helm
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._plan import survey as plan_survey
 
 LOOKED_AT = 20
-"""Nodes whose pods are counted in search of room for the controllers."""
+"""Maximum number of nodes whose pods are read to find room for the controllers."""
 
 
 class ActionModule(RdmaAction):
@@ -74,7 +74,7 @@ class ActionModule(RdmaAction):
         return dataclasses.replace(look, denied=self._denied(plan, args["read_only"]), helm=helm, requested=requested)
 
     def _denied(self, plan: Plan, read_only: bool) -> list[str]:
-        """All missing permissions at once. Check mode and verify change nothing, so only reading is asked for there."""
+        """All missing permissions. Check mode and verify change nothing, so only read permissions are checked there."""
         rules: Sequence[Permission] = plan.permissions
         if self.check_mode or read_only:
             rules = permissions.reading(plan, keeps=not self.check_mode)
@@ -83,10 +83,10 @@ class ActionModule(RdmaAction):
         return permissions.texts(rule for rule, allowed in zip(rules, answers) if not allowed)
 
     def _requested(self, look: preflight.Look) -> dict[str, tuple[float, float]]:
-        """Of the largest open nodes, until one has room: pods are only read where it matters."""
+        """(cores, bytes) requested on the largest schedulable nodes, up to the first with room, to read few pods."""
         found: dict[str, tuple[float, float]] = {}
         for node in preflight.candidates(look.nodes, look.shapes)[:LOOKED_AT]:
-            with contextlib.suppress(Forbidden):  # told as a missing permission
+            with contextlib.suppress(Forbidden):  # reported as a missing permission
                 found[node.name] = plan_survey.requested(self.client, node.name)
                 if preflight.has_room(node, found[node.name]):
                     break

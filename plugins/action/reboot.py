@@ -47,7 +47,8 @@ class ActionModule(RdmaAction):
         return {"changed": bool(free), "rebooted": free[:50], "busy": dict(list(busy.items())[:20])}
 
     def _reported(self, namespace: str, wanted: Sequence[str], settle: int) -> dict[str, Json]:
-        """VF configuration pods by node, once all have reported; those that stay silent are the wait's business."""
+        """VF configuration pods by node, once all have reported or ``settle`` seconds have passed; the wait handles the
+        rest."""
         deadline = time.monotonic() + settle
         while True:
             pods = self._pods(namespace)
@@ -57,7 +58,7 @@ class ActionModule(RdmaAction):
             time.sleep(POLL)
 
     def _left_cordoned(self) -> set[str]:
-        """Nodes that an earlier run cordoned and did not get to free."""
+        """Names of nodes that an earlier run cordoned and did not uncordon."""
         return {
             item["metadata"]["name"]
             for page in self.client.pages("/api/v1/nodes", field_selector="spec.unschedulable=true")
@@ -70,7 +71,7 @@ class ActionModule(RdmaAction):
         return {pod["spec"].get("nodeName", ""): pod for pod in found}
 
     def _busy(self, names: Sequence[str], resource: str) -> dict[str, str]:
-        """Node -> a running pod that holds GPUs on it. One list for all nodes."""
+        """Node -> a running pod that uses its GPUs, from one list of all pods."""
         found: dict[str, str] = {}
         for page in self.client.pages("/api/v1/pods", field_selector="status.phase=Running"):
             for pod in page.get("items") or []:
@@ -118,7 +119,7 @@ class ActionModule(RdmaAction):
         return self.client.get(self.client.path("v1", "Node", "", name))
 
     def _cordon(self, name: str, on: bool) -> None:
-        """Only our own cordon is ever taken off."""
+        """Cordons or uncordons a node; only our own cordon is removed."""
         node = self._node(name)
         ours = CORDONED_FOR_REBOOT in node["metadata"].get("annotations", {})
         if on and (node["spec"].get("unschedulable") and not ours):

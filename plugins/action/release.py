@@ -1,9 +1,9 @@
 # Copyright: gpuops.rdma contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Installs, upgrades or adopts one operator. Where nothing is to be done, no Helm process is started.
+"""Installs, upgrades or adopts one operator. If nothing is to be done, no Helm process is started.
 
-Helm is never told to wait for what a chart makes: that is gpuops.rdma.wait's, which can say what is late.
+Helm runs without --wait: gpuops.rdma.wait does that and reports what is late.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils._plan import survey as
 
 ATTEMPTS = 3
 _PULL = re.compile(r"valid chart repository|looks like \"http|failed to (download|fetch)")
-"""A registry that cannot be reached is no restarting API server."""
+"""An unreachable registry, as opposed to a restarting API server."""
 _BLINK = re.compile(
     r"connection refused|connection reset|client connection lost|TLS handshake timeout|unexpected EOF|: EOF"
     r"|etcdserver|server is currently unable|http2:"
@@ -52,7 +52,7 @@ class ActionModule(RdmaAction):
         want = self._wanted(args)
         if want.addons:
             return self._addons(want, args)
-        if want.action == "olm":  # gpuops.rdma.olm_operator's
+        if want.action == "olm":  # installed by gpuops.rdma.olm_operator
             return {
                 "changed": False,
                 **{key: getattr(want, key) for key in ("action", "why", "name", "namespace", "chart")},
@@ -96,14 +96,14 @@ class ActionModule(RdmaAction):
         )
 
     def _decide(self, want: Release, args: dict[str, Any]) -> operators_releases.Decision:
-        """From what is there now: the plan may be older than what another run has done since."""
+        """Decides from the present releases, since another run may have changed them after the plan."""
         install = run.read_plan(args["plan"]).install if args.get("plan") else args["install"]
         try:
             releases = self._installed(want.chart)
         except Forbidden:
             if install != "existing":
                 raise
-            releases = []  # to verify what is there its Deployment will do: no right to read Secrets is needed
+            releases = []  # to verify, the Deployment is enough: no permission to read Secrets is needed
         same = any(item["chart"] == want.chart for item in releases)
         return operators_releases.decide(
             want,
@@ -168,7 +168,8 @@ class ActionModule(RdmaAction):
             decision = again
 
     def _after_failure(self, answer: dict[str, Any], want: Release) -> Optional[operators_releases.Decision]:
-        """A server that restarted in the middle leaves a pending release behind; it is ours, so it is resumed."""
+        """The next decision if the API server restarted during Helm: our pending release is resumed. None for any other
+        failure."""
         text = f"{answer.get('msg')}\n{answer.get('stderr', '')}\n{answer.get('module_stderr', '')}"
         if not _BLINK.search(text) or _PULL.search(text):
             return None
@@ -182,7 +183,7 @@ class ActionModule(RdmaAction):
     def _helm(
         self, binary: str, want: Release, decision: operators_releases.Decision, args: dict[str, Any]
     ) -> dict[str, Any]:
-        """The answer of kubernetes.core.helm."""
+        """The result of kubernetes.core.helm."""
         ref = want.ref or want.chart
         local = operators_releases.is_local(ref)
         module_args: dict[str, Any] = {
@@ -207,7 +208,7 @@ class ActionModule(RdmaAction):
     # ---- add-ons of OKE --------------------------------------------------------------------------------------------
 
     def _addons(self, want: Release, args: dict[str, Any]) -> dict[str, Any]:
-        """From what is there now, as with Helm; what an earlier run began is waited for."""
+        """Decides from the present add-ons, as with Helm; also waits for changes of an earlier run."""
         addons = oke_addon.Addons(run.read_plan(args["plan"]).oke, self.progress)
         names = [one.name for one in want.addons]
         charts = [one.chart for one in want.addons if one.chart]
@@ -249,10 +250,10 @@ class ActionModule(RdmaAction):
         changed = [writer.apply(kube_objects.owned(obj, want.chart), takeover=True) for obj in objects]
         return {"changed": any(changed), "objects": len(objects), "values_changed": []}
 
-    # ---- away ------------------------------------------------------------------------------------------------------
+    # ---- absent ----------------------------------------------------------------------------------------------------
 
     def _absent(self, args: dict[str, Any]) -> dict[str, Any]:
-        """Uninstalls the one release of a chart, or what was applied of an operator's manifest; CRDs stay."""
+        """Uninstalls the one release of a chart, or removes the objects of an operator's manifest; CRDs stay."""
         chart = args.get("chart") or str(args.get("operator") or "").replace("_", "-")
         if not chart:
             raise InputError("gpuops.rdma.release state=absent needs operator or chart.")
@@ -296,7 +297,8 @@ class ActionModule(RdmaAction):
 
 
 def _auth(args: dict[str, Any]) -> dict[str, Any]:
-    """The connection options for kubernetes.core.helm; it takes one kubeconfig, where ours may be several."""
+    """The connection options for kubernetes.core.helm; it accepts one kubeconfig, ours may be several. Raises
+    InputError for more than one."""
     given = {key: args[key] for key in AUTH if args.get(key) is not None}
     config = str(given.get("kubeconfig") or os.environ.get("K8S_AUTH_KUBECONFIG") or "")
     if os.pathsep in config:

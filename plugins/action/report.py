@@ -1,7 +1,7 @@
 # Copyright: gpuops.rdma contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Makes the report of a run folder, in every case, and gives the verdict."""
+"""Writes the report of a run folder, also of a failed run, and returns the verdict."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class ActionModule(RdmaAction):
             "report": str(folder / "report.json"),
             "bad_nodes": build.bad_nodes(report)[:50],
         }
-        # Check mode has made nothing, so counts fall short there; a stage that failed is a failure all the same.
+        # Check mode creates nothing, so counts are too low there; a failed stage is still a failure.
         judged = not self.check_mode or any(stage["status"] == "failed" for stage in stages)
         if args["fail_on_verdict"] and judged and build.exit_failed(report, end["deselected"]):
             result.update(
@@ -73,7 +73,7 @@ class ActionModule(RdmaAction):
         return result
 
     def _plan(self, run_dir: Path) -> tuple[Plan, list[Json]]:
-        """The plan, or an empty one when its stage failed: the report then says so."""
+        """(plan, findings): an empty plan and a finding if it is damaged or rejected."""
         path = run_dir / "plan.json"
         try:
             return (run.read_plan(str(path), faulty=True) if path.exists() else Plan()), []
@@ -81,7 +81,7 @@ class ActionModule(RdmaAction):
             return Plan(), [to_dict(finding("report.plan", "cluster", str(error), expected="the plan of this run"))]
 
     def _end(self, run_dir: Path, plan: Plan, args: dict[str, Any]) -> Json:
-        """What only the run's end can tell; kept, so that the report can be made again from the folder alone."""
+        """Facts from the end of the run, stored so that the report can be rendered again from the folder alone."""
         path = run_dir / "end.json"
         if args["again"] and path.exists():
             return run.read(path)
@@ -97,7 +97,7 @@ class ActionModule(RdmaAction):
         return end
 
     def _nodes(self, plan: Plan, run_dir: Path) -> tuple[Optional[list[Json]], list[Json]]:
-        """What the nodes offer at the end. A cluster that cannot be asked any more is a finding, not a crash."""
+        """(nodes with what they offer at the end, findings); (None, a finding) if the cluster does not answer."""
         if not plan.nodes:
             return [], []
         wanted = {node.name for node in plan.nodes}
@@ -123,7 +123,8 @@ class ActionModule(RdmaAction):
         }
 
     def _installed(self, plan: Plan) -> Json:
-        """Stage -> ClusterServiceVersion, of operators that came through OLM: the plan knows only what is pinned."""
+        """Stage -> ClusterServiceVersion, of operators installed through OLM, since the plan has only pinned
+        versions."""
         found: Json = {}
         for stage, wants in plan.olm.items():
             own = wants[-1]
@@ -131,13 +132,13 @@ class ActionModule(RdmaAction):
                 path = self.client.path("operators.coreos.com/v1alpha1", "Subscription", own["namespace"])
                 held = [one for one in self.client.list(path) if one["spec"].get("name") == own["package"]]
             except RdmaError:
-                continue  # a version that is not known is left out; the cluster's silence is a finding of _nodes
+                continue  # an unknown version is omitted; _nodes reports that the cluster does not answer
             if held and (held[0].get("status") or {}).get("installedCSV"):
                 found[stage] = str(held[0]["status"]["installedCSV"])
         return found
 
     def _write(self, folder: Path, report: Json) -> None:
-        """report.json first: it must be there even when a later one cannot be made."""
+        """Writes report.json first, so that it exists even if a later file fails. Raises InputError."""
         report["made"] = datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
         run.write(folder / "report.json", report)
         (folder / "report.json").chmod(0o644)

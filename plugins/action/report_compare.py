@@ -1,7 +1,7 @@
 # Copyright: gpuops.rdma contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Compares two report.json files. Asks no cluster."""
+"""Compares two report.json files without a cluster."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class ActionModule(RdmaAction):
             if run.read(dest) == found:
                 return False
         except InputError:
-            pass  # not there yet, or no JSON
+            pass  # absent, or no JSON
         if not self.check_mode:
             run.write(dest, found)
         return True

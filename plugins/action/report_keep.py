@@ -1,7 +1,7 @@
 # Copyright: gpuops.rdma contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Keeps report.html where it outlives the machine that made it, and tells AWX the verdict."""
+"""Stores report.html outside of an ephemeral machine, and passes the verdict to AWX."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ class ActionModule(RdmaAction):
         }
         if keep != "none":
             self.progress(f"report kept: {kept['place']}; get it: {kept['fetch']}")
-        # AWX takes a job's artifacts from the statistics of the run, not of a host, and of tasks that did not fail:
-        # the task that gives the verdict cannot tell it.
+        # AWX takes a job's artifacts from the run's statistics, not a host's, and only of tasks that did not fail:
+        # the task that returns the verdict may fail.
         return {**kept, "ansible_stats": {"data": data, "per_host": False, "aggregate": True}}
 
     @property
@@ -67,7 +67,7 @@ class ActionModule(RdmaAction):
             return self.client.apply(obj, dry_run=self.check_mode)
         except (NotFound, Forbidden) as error:
             if self.check_mode:
-                # The namespace may be one that the run would make, and check mode needs no right to write.
+                # The run would create the namespace, and check mode needs no write permission.
                 return obj
             if isinstance(error, Forbidden):
                 raise
@@ -95,7 +95,7 @@ class ActionModule(RdmaAction):
 
 
 def _digest(session: oci.Session, where: tuple[str, str, str]) -> Optional[str]:
-    """Content-MD5 of an object; None where there is none."""
+    """Content-MD5 of an object, None if it is absent."""
     try:
         answer = session.call(f"look at {where[2]} in the bucket {where[1]}", "storage", "head_object", *where)
     except NotFound:

@@ -1,7 +1,7 @@
 # Copyright: gpuops.rdma contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Notes in the run folder that a run, or a stage of it, began, ended or failed."""
+"""Records in the run folder that a run or stage has started, ended or failed."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ class ActionModule(RdmaAction):
 
     def _start(self, run_dir: Path, args: dict[str, Any]) -> dict[str, Any]:
         stages = [run.read(path) for path in sorted(run_dir.glob("stage-*.json"))]
-        # A stage that is still "running" here belongs to a run that was killed in the middle of it.
-        # One that is needed and was itself skipped is as missing as one that failed.
+        # A stage that is still "running" belongs to a killed run.
+        # A skipped stage blocks those that need it, as a failed one does.
         failed = [stage for stage in stages if stage["status"] in ("failed", "skipped")]
         stops = [stage for stage in failed if not args["needs"] or stage["name"] in args["needs"]]
         blocker = stops[0]["name"] if stops else ""

@@ -1,7 +1,7 @@
 # Copyright: gpuops.rdma contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Waits for a set of things with one deadline, and says who is late and why."""
+"""Waits for a set of nodes or objects with one deadline, and reports what is late and why."""
 
 from __future__ import annotations
 

@@ -18,6 +18,7 @@ from urllib.parse import urlsplit
 
 import pytest
 import yaml
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Node, Plan, PlannedShape, Probe
 from ansible_collections.gpuops.rdma.plugins.module_utils._host import objects
 from ansible_collections.gpuops.rdma.plugins.module_utils._host.objects import PROBE
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._host import run as host_run
@@ -26,12 +27,12 @@ from support.small_sandbox import SHAPE, small_sandbox
 
 pytestmark = pytest.mark.cluster
 NODES = ["10.140.0.1", "10.140.0.2", "10.140.0.3"]
-PLAN = {
-    "namespaces": {"own": "gpuops-rdma"},
-    "profile": "current",
-    "shapes": {SHAPE: {}},
-    "nodes": [{"name": name, "shape": SHAPE, "excluded": ""} for name in NODES],
-}
+PLAN = Plan(
+    profile="current",
+    shapes={SHAPE: PlannedShape()},
+    nodes=tuple(Node(name, SHAPE) for name in NODES),
+    probe=Probe(image="registry.test/probe:1"),
+)
 
 
 @pytest.fixture(scope="module")

@@ -64,14 +64,14 @@ def _record(cls: Any) -> _Reader:
     plain = [(name, hints[name], reader) for name, reader in readers.items()]
 
     def read(value: Any) -> Any:
-        if type(value) is not dict:
+        if not isinstance(value, dict):
             raise _wrong(value, dict)
         if value.keys() != readers.keys():
             raise _other_keys(value, readers)
         made = {}
         for name, hint, reader in plain:
             item = value[name]
-            if type(item) is hint:  # most fields are scalars, and a plan may have thousands of nodes
+            if item.__class__ is hint:  # most fields are scalars, and a plan may have thousands of nodes
                 made[name] = item
                 continue
             try:
@@ -91,7 +91,7 @@ def _other_keys(value: dict[str, Any], known: dict[str, _Reader]) -> _Misfit:
 
 
 def _list(reader: _Reader, value: Any) -> tuple[Any, ...]:
-    if type(value) is not list:
+    if not isinstance(value, list):
         raise _Misfit(f"{_shown(value)} is not a list")
     made = []
     for item in value:
@@ -103,7 +103,7 @@ def _list(reader: _Reader, value: Any) -> tuple[Any, ...]:
 
 
 def _dict(reader: _Reader, value: Any) -> dict[str, Any]:
-    if type(value) is not dict:
+    if not isinstance(value, dict):
         raise _wrong(value, dict)
     made = {}
     for key, item in value.items():
@@ -125,7 +125,7 @@ def _any_of(readers: list[_Reader], value: Any) -> Any:
 
 
 def _scalar(kind: Any, value: Any) -> Any:
-    if type(value) is kind or (kind is float and type(value) is int):
+    if value.__class__ is kind or (kind is float and value.__class__ is int):  # True is no integer here
         return value
     raise _Misfit(f"{_shown(value)} is not null") if kind is type(None) else _wrong(value, kind)
 

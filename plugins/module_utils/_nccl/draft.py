@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import re
-from typing import Optional
+from typing import NamedTuple, Optional
 
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import (
     COLLECTIVES,
@@ -33,6 +33,15 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._nccl.transport import
 _NEVER_CHECKED_IN_PLACE = ("alltoall", "sendrecv")
 
 
+class Sweep(NamedTuple):
+    """Sizes in bytes, as -b, -e and -f or -i ask for; ``factor``: the step multiplies."""
+
+    low: int
+    high: int
+    step: int
+    factor: bool
+
+
 class Draft:
     """A run while its log is read; ``finish`` decides whether it is complete."""
 
@@ -42,8 +51,7 @@ class Draft:
         self.concluded = ""
         self.announced = False
         self.tests_version = self.nccl_version = self.cuda_version = ""
-        self.sweep: tuple[int, ...] = ()
-        """Smallest and largest size, step, and whether the step is a factor; () when unknown."""
+        self.sweep: Optional[Sweep] = None
         self.reduced: Optional[int] = None
         self.checked = False
         self.columns: Optional[Columns] = None
@@ -118,9 +126,10 @@ class Draft:
 
     def sizes(self) -> list[int]:
         """Bytes of each step of one sweep, from -b, -e and -f or -i; [] when unknown."""
-        if not self.sweep:
+        if self.sweep is None:
             return []
-        low, high, step, factor = self.sweep
+        low, high = self.sweep.low, self.sweep.high
+        step, factor = self.sweep.step, self.sweep.factor
         high = min(high, self.reduced or high)
         low = min(low, high)
         found: list[int] = []
@@ -133,9 +142,10 @@ class Draft:
 
     def asked(self) -> Optional[int]:
         """Largest requested size of the sweep in bytes, also if memory did not allow it; None when unknown."""
-        if not self.sweep:
+        if self.sweep is None:
             return None
-        low, high, step, factor = self.sweep
+        low, high = self.sweep.low, self.sweep.high
+        step, factor = self.sweep.step, self.sweep.factor
         if high < low or low <= 0 or step < 1 or (factor and step < 2):
             return high
         if not factor:
@@ -287,7 +297,7 @@ class Draft:
             tests_version=self.tests_version,
             nccl_version=self.nccl_version or self.transport.nccl_version,
             cuda_version=self.cuda_version or self.transport.cuda_version,
-            min_bytes=self.sweep[0] if self.sweep else None,
+            min_bytes=self.sweep.low if self.sweep else None,
             max_bytes=self.asked(),
             checked=self.checked,
             out_of_bounds=self.out_of_bounds,

@@ -17,7 +17,7 @@ from typing import Optional
 
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import NcclError, NcclRank, NcclRun
 from ansible_collections.gpuops.rdma.plugins.module_utils._nccl.columns import NUMBER, Columns, number
-from ansible_collections.gpuops.rdma.plugins.module_utils._nccl.draft import Draft, release
+from ansible_collections.gpuops.rdma.plugins.module_utils._nccl.draft import Draft, Sweep, release
 from ansible_collections.gpuops.rdma.plugins.module_utils._nccl.failures import (
     CHAIN,
     ENDED,
@@ -179,7 +179,7 @@ class _Log:
         run = self._begin(3)
         found = _PARAMS.match(line)
         if found:
-            run.sweep = (int(found[1]), int(found[2]), int(found[3]), found[4] == "factor")
+            run.sweep = Sweep(int(found[1]), int(found[2]), int(found[3]), found[4] == "factor")
             run.checked = int(found[5]) != 0
 
     def _reducing(self, line: str) -> None:

@@ -18,7 +18,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import (
     NcclRun,
 )
 from ansible_collections.gpuops.rdma.plugins.module_utils._nccl.columns import Columns
-from ansible_collections.gpuops.rdma.plugins.module_utils._nccl.draft import Draft, release
+from ansible_collections.gpuops.rdma.plugins.module_utils._nccl.draft import Draft, Sweep, release
 from ansible_collections.gpuops.rdma.plugins.module_utils._nccl.lines import short
 
 _BARE = re.compile(r"(?<=[:\[,])(\s*-?)(?:inf|nan)(?=\s*[,\]}])")
@@ -106,7 +106,7 @@ def _fill(run: Draft, document: Json) -> None:
     if "minimum_bytes" in config:
         factor = "step_factor" in config
         step = config["step_factor"] if factor else config.get("step_bytes", 0)
-        run.sweep = (int(config["minimum_bytes"]), int(config["maximum_bytes"]), int(step), factor)
+        run.sweep = Sweep(int(config["minimum_bytes"]), int(config["maximum_bytes"]), int(step), factor)
         run.checked = int(config.get("validation") or 0) != 0
     _fill_ranks(run, config)
     run.columns = Columns.find("# size count type redop root time algbw busbw #wrong time algbw busbw #wrong")

@@ -33,8 +33,7 @@ class ActionModule(RdmaAction):
     spec = SPEC
 
     def act(self, args: dict[str, Any]) -> dict[str, Any]:
-        """Findings on the control node's Python packages, collections and Helm, and Helm's path and version; failed on
-        an error. Raises InputError if Helm cannot be downloaded or written."""
+        """Findings, Helm's path and version; failed on an error. InputError if Helm cannot be downloaded or written."""
         table = files.load(files.FILES / "control_node.yml")
         packages = control_node.requirements((ROOT / "requirements.txt").read_text(encoding="utf-8"))
         wanted = {
@@ -120,7 +119,6 @@ def _fetched(url: str, digest: str) -> bytes:
 
 
 def _unpacked(archive: bytes, url: str) -> bytes:
-    """The program ``helm`` of the archive; no other member is touched."""
     try:
         with tarfile.open(fileobj=io.BytesIO(archive), mode="r:gz") as members:
             member = next((item for item in members if item.isfile() and Path(item.name).name == "helm"), None)

@@ -123,8 +123,7 @@ class ActionModule(RdmaAction):
         }
 
     def _installed(self, plan: Plan) -> Json:
-        """Stage -> ClusterServiceVersion, of operators installed through OLM, since the plan has only pinned
-        versions."""
+        """Stage -> ClusterServiceVersion of operators installed through OLM; the plan has only pinned versions."""
         found: Json = {}
         for stage, wants in plan.olm.items():
             own = wants[-1]

@@ -29,16 +29,17 @@ export ANSIBLE_CONFIG := $(CURDIR)/ansible.cfg
 help: ## What there is
 	@grep -E '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-18s %s\n", $$1, $$2}'
 
+# The environment's name has the requirements' digest, so their files' times, new in each clone, are no reason to install again.
 $(PYTHON):
 	@$(BASE_PYTHON) -m venv $(VENV)
 
-$(VENV)/.demo: requirements-demo.txt | $(PYTHON)
+$(VENV)/.demo: | $(PYTHON)
 	@echo "setup: Python packages of the demo into $(VENV) (30 s, once)"
 	@tools/install $(VENV) -r requirements-demo.txt
 	@$(PYTHON) tools/collection kubernetes.core
 	@touch $@
 
-$(VENV)/.ready: requirements-demo.txt requirements-dev.txt | $(PYTHON)
+$(VENV)/.ready: | $(PYTHON)
 	@echo "setup: Python packages of the tests into $(VENV) (1 to 2 min, once)"
 	@tools/install $(VENV) -r requirements-dev.txt
 	@touch $(VENV)/.demo $@

@@ -63,7 +63,7 @@ rdma_olm:
 ```
 
 `playbooks/teardown.yml` removes what is ours. While taints, shared GPUs, vGPU, metrics or changed MachineSets stand it
-removes nothing, and prints the commands that take these rows back. MachineSets of ours with machines stay, unless
+removes nothing, and prints the commands that revert them. MachineSets of ours with machines stay, unless
 `rdma_teardown_machine_sets=true`; operators stay, unless `rdma_teardown_operators=gpu_operator,network_operator` names
 them: what this collection subscribed to goes then, custom resources first. The roles do the same with
 `nfd_gpu_operator_state` and `olm_network_operator_state: absent`. Definitions stay.

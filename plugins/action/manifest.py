@@ -11,7 +11,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import 
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube import objects as kube_objects
 from ansible_collections.gpuops.rdma.plugins.module_utils._specs.manifest import SPEC
-from ansible_collections.gpuops.rdma.plugins.module_utils._teardown import standing
+from ansible_collections.gpuops.rdma.plugins.module_utils._teardown import uses
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import run
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base.action import RdmaAction
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._kube.writer import Writer
@@ -31,7 +31,7 @@ class ActionModule(RdmaAction):
         if args["everything"]:
             if not absent:
                 raise InputError("gpuops.rdma.manifest everything=true removes: it needs state=absent.")
-            left = self._standing()
+            left = self._refuse_while_used()
             changes = writer.sweep(kube_objects.KINDS, kube_objects.SELECTOR, args["timeout"], self._stays)
             left += writer.left
             objects = [change["object"] for change in changes]
@@ -54,23 +54,23 @@ class ActionModule(RdmaAction):
             result["diff"] = [change["diff"] for change in changes]
         return result
 
-    def _standing(self) -> list[str]:
+    def _refuse_while_used(self) -> list[str]:
         """Objects that uses of GPUs leave in place. Raises InputError while a use needs objects that would be
         removed."""
-        found = revert.look(self.client)
-        commands = standing.take_back(found)
+        found = revert.read(self.client)
+        commands = uses.revert_commands(found)
         if commands:
             for line in commands:
                 self.progress(line)
             raise InputError(
-                "Nothing was removed. Roles of this collection changed objects of others here (ClusterPolicy, nodes, "
-                "MachineSets): these would stay so, and fail without what they use of ours. Take these rows back "
-                f"first, with this inventory: {'; then '.join(commands)}"
+                "Nothing was removed. Roles of this collection changed objects that it does not own (ClusterPolicy, "
+                "nodes, MachineSets). These would keep the changes, and fail without the objects of ours that they "
+                f"refer to. Revert them first, with this inventory: {'; then '.join(commands)}"
             )
-        told = standing.staying(found)
-        for line in told:
+        messages = uses.remaining(found)
+        for line in messages:
             self.progress(f"left alone: {line}")
-        return told
+        return messages
 
     def _stays(self, obj: Json) -> str:
         """Why a MachineSet must be kept, else "": its machines and nodes would be deleted with it."""
@@ -81,7 +81,10 @@ class ActionModule(RdmaAction):
         )
         if not machines:
             return ""
-        return f"its {machines} machines would go with it, and their nodes; rdma_teardown_machine_sets=true allows it"
+        return (
+            f"its {machines} machines and their nodes would be deleted with it; rdma_teardown_machine_sets=true "
+            "allows that"
+        )
 
     def _objects(self, args: dict[str, Any]) -> list[Json]:
         if args.get("plan"):

@@ -33,9 +33,9 @@ options:
   everything:
     description:
     - With O(state=absent), remove everything in the cluster that carries our label, of all kinds that this collection
-      makes, and wait until it is gone. No plan is needed. A namespace stays while somebody else's objects are in it.
-    - Refused, with the commands that take them back, while a row stands whose role changed objects of others, as
-      taints, shared GPUs, vGPU and metrics do in the ClusterPolicy, and machine sets in those of the platform.
+      makes, and wait until it is gone. No plan is needed. A namespace stays while it has objects of other owners.
+    - Refused, with the commands that revert them, while a use of GPUs is set up that changed objects of other owners,
+      as taints, shared GPUs, vGPU and metrics do in the ClusterPolicy, and machine sets in those of the platform.
     - Operators that were installed from a manifest are not among it; see O(gpuops.rdma.release#module:state).
     type: bool
     default: false
@@ -64,7 +64,7 @@ EXAMPLES = r"""
     plan: rdma-report/run/plan.json
     group: vf_config
 
-- name: Remove everything that this collection made
+- name: Remove everything that this collection created
   gpuops.rdma.manifest:
     state: absent
     everything: true

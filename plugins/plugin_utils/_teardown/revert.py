@@ -25,8 +25,8 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._gpu_uses import shari
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube import objects
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube.client import Client
 from ansible_collections.gpuops.rdma.plugins.module_utils._nodes import machine_set
-from ansible_collections.gpuops.rdma.plugins.module_utils._teardown import standing
-from ansible_collections.gpuops.rdma.plugins.module_utils._teardown.standing import Standing
+from ansible_collections.gpuops.rdma.plugins.module_utils._teardown import uses
+from ansible_collections.gpuops.rdma.plugins.module_utils._teardown.uses import Uses
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._gpu_uses import configs
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._nodes import gpu_nodes, tolerations
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._openshift import autoscaling
@@ -36,7 +36,7 @@ KEPT = (gpu_sharing.CONFIG_LABEL, gpu_sharing.MIG_LABEL, VERDICT_LABEL)
 DRIVER = ("nvidia.com/v1alpha1", "NVIDIADriver")
 
 
-def look(client: Client) -> Standing:
+def read(client: Client) -> Uses:
     """What is set up. Of nodes only a few labels and annotations are kept, from one paged list."""
     policy = _policy(client)
     nodes = client.projected(client.path("v1", "Node"), _node)
@@ -51,7 +51,7 @@ def look(client: Client) -> Standing:
     named = set(configs.layouts_in(layouts))
     of_key, of_mig = _by_label(every, gpu_sharing.CONFIG_LABEL), _by_label(every, gpu_sharing.MIG_LABEL)
     parted = {one["labels"].get(gpu_sharing.MIG_LABEL, "") for one in nodes}
-    return Standing(
+    return Uses(
         policy=policy["metadata"]["name"] if policy else "",
         runs=_runs(client),
         gpu_nodes=sum(one["gpu"] for one in nodes),
@@ -78,7 +78,7 @@ def look(client: Client) -> Standing:
 def _node(node: Json) -> Json:
     meta = node["metadata"]
     labels, notes = meta.get("labels") or {}, meta.get("annotations") or {}
-    key, _sep, value = standing.GPU_NODES.partition("=")
+    key, _sep, value = uses.GPU_NODES.partition("=")
     return {
         "gpu": labels.get(key) == value,
         "labels": {key: labels[key] for key in KEPT if key in labels},
@@ -119,7 +119,7 @@ def _strategy(text: str) -> str:
         sharing = (yaml.safe_load(text) or {}).get("sharing") or {}
     except (yaml.YAMLError, AttributeError):
         return ""
-    return standing.MPS if standing.MPS in sharing else standing.TIME_SLICING
+    return uses.MPS if uses.MPS in sharing else uses.TIME_SLICING
 
 
 def _by_label(every: Iterable[Json], label: str) -> dict[str, list[str]]:

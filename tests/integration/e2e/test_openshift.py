@@ -69,7 +69,7 @@ def said(played: Any) -> str:
     return " ".join(played.output.split())
 
 
-def take_back(here: Any, held: Any) -> None:
+def revert(here: Any, held: Any) -> None:
     """Runs the commands that a refused teardown prints."""
     lines = [line for line in held.output.splitlines() if line.startswith("ansible-playbook ")]
     assert [line.split()[1] for line in lines] == ["gpuops.rdma.workloads", "gpuops.rdma.sharing"], held.output
@@ -106,9 +106,9 @@ def test_through_olm_to_a_verdict(cluster: Any) -> None:
 
     # While the pool shares its GPUs nothing goes: its device plugin could not start again. What is printed undoes it.
     held = here.play("playbooks/teardown.yml", *INVENTORY, report="held", rdma_teardown="true")
-    assert "Nothing was removed. Roles of this collection changed objects of others here" in said(held)
+    assert "Nothing was removed. Roles of this collection changed objects that it does not own" in said(held)
     assert "gpuops-gpu-sharing" in here.kubectl("get", "configmaps", "-n", PLACE, "-o", "name")
-    take_back(here, held)
+    revert(here, held)
     assert here.kubectl("get", "nodes", "-o", "jsonpath={.items[*].spec.taints[?(@.key=='nvidia.com/gpu')]}") == ""
     assert "gpuops" not in here.kubectl("get", "clusterpolicies", "-o", "jsonpath={.items[*].spec.devicePlugin}")
 

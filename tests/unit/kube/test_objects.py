@@ -133,7 +133,7 @@ def test_teardown_knows_every_kind_that_a_plan_or_a_job_makes() -> None:
     assert kinds <= set(kube_objects.KINDS)
 
 
-def test_teardown_knows_every_kind_that_a_row_makes() -> None:
+def test_teardown_knows_every_kind_that_a_use_of_gpus_creates() -> None:
     made = metrics.report_objects("x 1", "gpuops", "image", "15s", {}, openshift=True)
     made += [vgpu.license_object("a", "b", "", "", as_secret) for as_secret in (True, False)]
     made += autoscaling.removable(True)

@@ -6,8 +6,8 @@
 A device plugin fails at its next start if the ConfigMap that the ClusterPolicy or a node's label names is deleted. So
 uses of GPUs are reverted first, each by its own role, with these commands:
 
-    take_back(standing) -> ["ansible-playbook gpuops.rdma.sharing -e rdma_sharing_state=absent ...", ...]
-    staying(standing) -> ["...", ...]      what no role can revert here, and why
+    revert_commands(uses) -> ["ansible-playbook gpuops.rdma.sharing -e rdma_sharing_state=absent ...", ...]
+    remaining(uses) -> ["...", ...]      what no role can revert here, and why
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ VGPU_NODES = f"{VGPU_LABEL}=true"
 CONFIG_MAP, MIG_SUFFIX = "gpuops-gpu-sharing", "-mig"
 TIME_SLICING, MPS = "time-slicing", "mps"
 """Default name of the roles' ConfigMap, and default keys in it."""
-UNTAINT = "kubectl taint nodes --all KEY:EFFECT- removes one"
+UNTAINT = "remove each with kubectl taint nodes --all KEY:EFFECT-"
 SHOWN = 5
 
 
 @dataclass(frozen=True)
-class Standing:
+class Uses:
     """What the annotations and labels of our roles show; empty where nothing is set up."""
 
     policy: str = ""
@@ -70,7 +70,7 @@ class Standing:
     """MachineSets of the platform that the role machineset changed."""
 
 
-def take_back(found: Standing) -> list[str]:
+def revert_commands(found: Uses) -> list[str]:
     """The commands that revert all uses, in order; [] where nothing is set up."""
     workloads: Json = {}
     if found.policy and found.runs:
@@ -78,8 +78,8 @@ def take_back(found: Standing) -> list[str]:
         workloads.update({"rdma_metrics": "true"} if found.metrics else {})
     lines = [_play("workloads", {"rdma_workloads_state": "absent", **workloads})] if workloads else []
     if found.policy and found.runs and found.gpu_nodes:
-        rows = [*_taint_rows(found), *_key_rows(found), *_mig_rows(found)]
-        lines += [_play("sharing", {"rdma_sharing_state": "absent", **row}) for row in _folded(rows)]
+        parts = [*_taint_inputs(found), *_key_inputs(found), *_mig_inputs(found)]
+        lines += [_play("sharing", {"rdma_sharing_state": "absent", **part}) for part in _merged(parts)]
     elif found.policy:
         lines += _forget(found)
     if found.sets:
@@ -88,28 +88,28 @@ def take_back(found: Standing) -> list[str]:
     return lines
 
 
-def _taint_rows(found: Standing) -> list[Json]:
+def _taint_inputs(found: Uses) -> list[Json]:
     """The role removes only taints that it recorded on each node, so the selector may be wide."""
     if not found.taints:
         return []
-    row = {"rdma_taints": ",".join(found.taints), "rdma_taints_selector": GPU_NODES}
-    return [{**row, **_sets("taints", found.taint_sets)}]
+    inputs = {"rdma_taints": ",".join(found.taints), "rdma_taints_selector": GPU_NODES}
+    return [{**inputs, **_sets("taints", found.taint_sets)}]
 
 
-def _key_rows(found: Standing) -> list[Json]:
-    rows = []
+def _key_inputs(found: Uses) -> list[Json]:
+    result = []
     for key, strategy in sorted(found.keys.items()):
-        row, default = ("mps", MPS) if strategy == MPS else ("time_slicing", TIME_SLICING)
+        use, default = ("mps", MPS) if strategy == MPS else ("time_slicing", TIME_SLICING)
         chosen = f"{CONFIG_LABEL}={key}" if key in found.chosen else GPU_NODES
-        one = {f"rdma_{row}_selector": chosen}
-        one.update({f"rdma_{row}_key": key} if key != default else {})
-        one.update({f"gpu_{row}_config_map": found.config} if found.config != CONFIG_MAP else {})
-        one.update(_sets(row, found.key_sets.get(key) or ()))
-        rows.append(one)
-    return rows
+        inputs = {f"rdma_{use}_selector": chosen}
+        inputs.update({f"rdma_{use}_key": key} if key != default else {})
+        inputs.update({f"gpu_{use}_config_map": found.config} if found.config != CONFIG_MAP else {})
+        inputs.update(_sets(use, found.key_sets.get(key) or ()))
+        result.append(inputs)
+    return result
 
 
-def _mig_rows(found: Standing) -> list[Json]:
+def _mig_inputs(found: Uses) -> list[Json]:
     if not found.mig_config:
         return [{"rdma_mig_selector": MIG_LABEL}] if found.mig_noted and found.mig_nodes else []
     chosen = f"{MIG_LABEL} in ({','.join(found.layouts)})" if found.layouts else GPU_NODES
@@ -118,23 +118,23 @@ def _mig_rows(found: Standing) -> list[Json]:
     return [{"rdma_mig_selector": chosen, **named, **_sets("mig", found.layout_sets)}]
 
 
-def _sets(row: str, names: Sequence[str]) -> Json:
-    return {f"rdma_{row}_machine_sets": ",".join(names)} if names else {}
+def _sets(use: str, names: Sequence[str]) -> Json:
+    return {f"rdma_{use}_machine_sets": ",".join(names)} if names else {}
 
 
-def _folded(rows: Iterable[Json]) -> list[Json]:
+def _merged(parts: Iterable[Json]) -> list[Json]:
     """Inputs of several uses without a common name share one command."""
     found: list[Json] = []
-    for row in rows:
-        place = next((one for one in found if not set(one) & set(row)), None)
-        if place is None:
-            found.append(dict(row))
+    for part in parts:
+        free = next((one for one in found if not set(one) & set(part)), None)
+        if free is None:
+            found.append(dict(part))
         else:
-            place.update(row)
+            free.update(part)
     return found
 
 
-def _forget(found: Standing) -> list[str]:
+def _forget(found: Uses) -> list[str]:
     """Roles do not run without a GPU node; then only the ClusterPolicy's references to the ConfigMaps are removed."""
     spec: Json = {}
     spec.update({"devicePlugin": {"config": None}} if found.config else {})
@@ -158,31 +158,35 @@ def _taints(words: Sequence[str]) -> str:
     return f"taints {', '.join(words[:SHOWN])} that the role gpu_taints added"
 
 
-def staying(found: Standing) -> list[str]:
+def remaining(found: Uses) -> list[str]:
     """Messages about what remains, with the reason and what to do."""
-    told = []
-    gone = "there is no GPU Operator any more" if not found.policy else "there is no GPU node"
+    messages = []
+    gone = "the GPU Operator is no longer installed" if not found.policy else "there is no GPU node"
     alone = not (found.policy and found.runs and found.gpu_nodes)
     if alone and found.taints:
-        told.append(f"{_taints(found.taints)}: {gone}; {UNTAINT}")
+        messages.append(f"{_taints(found.taints)}: {gone}; {UNTAINT}")
     if found.stray:
-        told.append(f"{_taints(found.stray)} to nodes without label {GPU_NODES}; {UNTAINT}")
+        messages.append(f"{_taints(found.stray)} to nodes without label {GPU_NODES}; {UNTAINT}")
     if found.tolerations and found.policy and not found.taints:
-        told.append(
-            f"tolerations that the role gpu_taints added to ClusterPolicy {found.policy}: no taint of it is left"
+        messages.append(
+            f"tolerations that the role gpu_taints added to ClusterPolicy {found.policy}, although none of its "
+            "taints is left"
         )
     if not found.policy and found.vgpu:
-        told.append(f"label {VGPU_NODES} of nodes: {gone}")
+        messages.append(f"label {VGPU_NODES} of nodes: {gone}")
     if found.metrics and not (found.policy and found.runs):
-        told.append(f"settings of the DCGM exporter, label openshift.io/cluster-monitoring of its namespace: {gone}")
+        messages.append(
+            f"settings of the DCGM exporter, label openshift.io/cluster-monitoring of its namespace: {gone}"
+        )
     if found.mig_nodes and not found.mig_config and not (found.mig_noted and found.policy):
-        told.append(
-            f"MIG layouts of {found.mig_nodes} nodes: nothing tells whose they are; ansible-playbook "
-            f"gpuops.rdma.sharing -e rdma_sharing_state=absent -e rdma_mig_selector={MIG_LABEL} takes them back"
+        messages.append(
+            f"MIG layouts of {found.mig_nodes} nodes: nothing records who set them; if this collection did, revert "
+            "them with ansible-playbook gpuops.rdma.sharing -e rdma_sharing_state=absent -e "
+            f"rdma_mig_selector={MIG_LABEL}"
         )
     if found.marked:
-        told.append(
-            f"marks of {found.marked} nodes by a scan: they tell which nodes are bad; the role node_mark with "
+        messages.append(
+            f"the verdicts of a scan on {found.marked} nodes, which mark bad nodes; the role node_mark with "
             "node_mark_state=absent removes them"
         )
-    return told
+    return messages

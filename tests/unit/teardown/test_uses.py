@@ -1,7 +1,7 @@
 # Copyright: gpuops.rdma contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Rows that stand when everything is to go: what tells of them, and the commands that take them back."""
+"""Uses of GPUs that are set up before a teardown: how they are found, and the commands that revert them."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common import names
 from ansible_collections.gpuops.rdma.plugins.module_utils._gpu_uses import sharing
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube import objects
 from ansible_collections.gpuops.rdma.plugins.module_utils._nodes import machine_set as openshift_machine_set
-from ansible_collections.gpuops.rdma.plugins.module_utils._teardown import standing
-from ansible_collections.gpuops.rdma.plugins.module_utils._teardown.standing import Standing
+from ansible_collections.gpuops.rdma.plugins.module_utils._teardown import uses
+from ansible_collections.gpuops.rdma.plugins.module_utils._teardown.uses import Uses
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._teardown import revert
 from support.fake_api import Api
 from support.machine_api import machine_set, thing
@@ -36,10 +36,10 @@ def inputs(line: str) -> tuple[str, dict[str, Any]]:
 
 
 def test_the_names_are_the_defaults_of_the_roles() -> None:
-    for row, role in ROLES.items():
+    for use, role in ROLES.items():
         defaults = yaml.safe_load((ROOT / "roles" / role / "defaults" / "main.yml").read_text())
-        assert defaults[f"{role}_config_map"] == standing.CONFIG_MAP
-        assert row == "mig" or defaults[f"{role}_key"] == row.replace("_", "-")
+        assert defaults[f"{role}_config_map"] == uses.CONFIG_MAP
+        assert use == "mig" or defaults[f"{role}_key"] == use.replace("_", "-")
 
 
 def known_inputs() -> set[str]:
@@ -48,7 +48,7 @@ def known_inputs() -> set[str]:
 
 
 def test_the_commands_name_inputs_of_their_playbooks() -> None:
-    whole = Standing(
+    whole = Uses(
         policy="p",
         runs=True,
         gpu_nodes=2,
@@ -64,7 +64,7 @@ def test_the_commands_name_inputs_of_their_playbooks() -> None:
         metrics=True,
         sets=["gpu-a"],
     )
-    lines = [inputs(line) for line in standing.take_back(whole)]
+    lines = [inputs(line) for line in uses.revert_commands(whole)]
     known = known_inputs()
     defaults = {
         key for role in ROLES.values() for key in yaml.safe_load((ROOT / f"roles/{role}/defaults/main.yml").read_text())
@@ -85,43 +85,43 @@ def test_the_commands_name_inputs_of_their_playbooks() -> None:
     assert (first["rdma_time_slicing_key"], first["gpu_mps_config_map"]) == ("night", "other")
     assert second["rdma_time_slicing_selector"] == "nvidia.com/gpu.present=true", "no node chooses that key"
     assert lines[3][1]["rdma_autoscaling_pools"] == [{"machine_set": "gpu-a", "max_replicas": 1}]
-    assert standing.take_back(Standing(policy="p", runs=True, gpu_nodes=2, mig_nodes=1)) == []
-    (line,) = standing.take_back(Standing(policy="p", runs=True, gpu_nodes=2, mig_nodes=1, mig_noted=True))
+    assert uses.revert_commands(Uses(policy="p", runs=True, gpu_nodes=2, mig_nodes=1)) == []
+    (line,) = uses.revert_commands(Uses(policy="p", runs=True, gpu_nodes=2, mig_nodes=1, mig_noted=True))
     assert inputs(line)[1]["rdma_mig_selector"] == "nvidia.com/mig.config"
 
 
-def test_without_a_gpu_node_the_policy_alone_forgets() -> None:
-    found = Standing(policy="gpus", config="gpuops-gpu-sharing", keys={"mps": "mps"}, taints=["a:NoSchedule"])
-    (line,) = standing.take_back(found)
+def test_without_a_gpu_node_only_the_policy_is_patched() -> None:
+    found = Uses(policy="gpus", config="gpuops-gpu-sharing", keys={"mps": "mps"}, taints=["a:NoSchedule"])
+    (line,) = uses.revert_commands(found)
     words = shlex.split(line)
     assert words[:4] == ["kubectl", "patch", "clusterpolicy", "gpus"]
     assert json.loads(words[-1]) == {"spec": {"devicePlugin": {"config": None}}}
-    assert "taints a:NoSchedule that the role gpu_taints added: there is no GPU node" in standing.staying(found)[0]
-    (licence,) = standing.take_back(Standing(policy="gpus", vgpu=True, metrics=True))
+    assert "taints a:NoSchedule that the role gpu_taints added: there is no GPU node" in uses.remaining(found)[0]
+    (licence,) = uses.revert_commands(Uses(policy="gpus", vgpu=True, metrics=True))
     assert json.loads(shlex.split(licence)[-1]) == {"spec": {"driver": {"licensingConfig": None}}}
-    (role,) = standing.take_back(Standing(policy="gpus", runs=True, vgpu=True))
+    (role,) = uses.revert_commands(Uses(policy="gpus", runs=True, vgpu=True))
     assert role.startswith("ansible-playbook gpuops.rdma.workloads ")
 
 
 @pytest.mark.parametrize(
     ("found", "words"),
     [
-        (Standing(taints=["a:NoSchedule"]), "there is no GPU Operator any more"),
-        (Standing(policy="p", runs=True, gpu_nodes=1, tolerations=True), "tolerations that the role gpu_taints added"),
-        (Standing(vgpu=True), "label gpuops.rdma/vgpu=true of nodes"),
-        (Standing(metrics=True), "cluster-monitoring"),
-        (Standing(policy="p", metrics=True), "settings of the DCGM exporter"),
+        (Uses(taints=["a:NoSchedule"]), "the GPU Operator is no longer installed"),
+        (Uses(policy="p", runs=True, gpu_nodes=1, tolerations=True), "tolerations that the role gpu_taints added"),
+        (Uses(vgpu=True), "label gpuops.rdma/vgpu=true of nodes"),
+        (Uses(metrics=True), "cluster-monitoring"),
+        (Uses(policy="p", metrics=True), "settings of the DCGM exporter"),
         (
-            Standing(policy="p", runs=True, gpu_nodes=1, stray=["a:NoSchedule"]),
+            Uses(policy="p", runs=True, gpu_nodes=1, stray=["a:NoSchedule"]),
             "to nodes without label nvidia.com/gpu.present=true",
         ),
-        (Standing(marked=2), "marks of 2 nodes by a scan"),
-        (Standing(policy="p", runs=True, gpu_nodes=3, mig_nodes=3), "MIG layouts of 3 nodes"),
+        (Uses(marked=2), "the verdicts of a scan on 2 nodes"),
+        (Uses(policy="p", runs=True, gpu_nodes=3, mig_nodes=3), "MIG layouts of 3 nodes"),
     ],
 )
-def test_what_stays_is_named(found: Standing, words: str) -> None:
-    assert standing.take_back(found) == []
-    assert words in " ".join(standing.staying(found))
+def test_what_remains_is_reported(found: Uses, words: str) -> None:
+    assert uses.revert_commands(found) == []
+    assert words in " ".join(uses.remaining(found))
 
 
 def ours(kind: str, name: str, namespace: str = "gpu-operator", **body: Any) -> Any:
@@ -151,8 +151,8 @@ def test_what_is_read_from_a_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
         pool,
         objects.owned(machine_set("copy", {openshift_machine_set.NOTE: '{"labels": {"a": null}}'})),
     )
-    found = revert.look(api)  # type: ignore[arg-type]
-    assert found == Standing(
+    found = revert.read(api)  # type: ignore[arg-type]
+    assert found == Uses(
         policy="gpus",
         runs=True,
         gpu_nodes=2,

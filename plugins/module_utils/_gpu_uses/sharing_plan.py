@@ -9,7 +9,8 @@
     resolve(options, live, plan, mine, edited, members) -> Wanted   InputError: kinds of sharing that exclude each other
     refuse_for_others(wanted, options, live, others)                InputError: a change that would affect other pools
     machine_set_labels(wanted, options, present) -> (labels, kept)  of a MachineSet's future nodes
-    state(node, live, daemon) -> Status                             whether a node offers what is expected
+    reads(pod_spec, live, name) -> bool                             whether a device plugin is of this ClusterPolicy
+    state(node, live, daemon, plugin) -> Status                     whether a node offers what is expected
 """
 
 from __future__ import annotations
@@ -44,6 +45,8 @@ MIG_UNSEEN = (
     "With SELinux enforcing, GPU Operator 25.10.1 sets it only with env USE_NODE_FEATURE_API=true in the "
     "ClusterPolicy's spec.gfd.env"
 )
+STRATEGY_ENV = "MIG_STRATEGY"
+"""Variable of the device plugin's container, of the policy's mig.strategy."""
 SHOWN = 5
 
 
@@ -377,9 +380,17 @@ def machine_set_labels(
 # ---- whether it is in effect ---------------------------------------------------------------------------------------
 
 
-def state(wanted: NodeWanted, live: Member, daemon: Status) -> Status:
+def reads(spec: Json, live: Live, name: str) -> bool:
+    """Whether a device plugin's pod ``spec`` is what the operator makes of the policy ``live``: it mounts the ConfigMap
+    ``name`` if the policy refers to it, and has the MIG strategy."""
+    mounted = {(volume.get("configMap") or {}).get("name") for volume in spec.get("volumes") or []}
+    env = {one["name"]: one.get("value") for part in spec.get("containers") or [] for one in part.get("env") or []}
+    return (name in mounted) == (live.config == name) and env.get(STRATEGY_ENV, live.strategy) == live.strategy
+
+
+def state(wanted: NodeWanted, live: Member, daemon: Status, plugin: Status) -> Status:
     """Status of a node. ``live``: the node as read now. ``daemon``: of its MPS control daemon, without which no pod
-    can use the GPU."""
+    can use the GPU. ``plugin``: of its device plugin; what an older one offers says nothing of the new settings."""
     if wanted.expected.sharing == "mps" and daemon.state != READY:
         return dataclasses.replace(daemon, why=f"its MPS control daemon ({MPS_DAEMON}): {daemon.why}")
     made = live.labels.get(sharing.MIG_STATE, "")
@@ -391,5 +402,7 @@ def state(wanted: NodeWanted, live: Member, daemon: Status) -> Status:
         return Status(WAITING, why)
     if wanted.mig and made != "success":
         return Status(WAITING, f"the MIG manager has not made {wanted.mig} yet: {made or 'no state'}")
+    if plugin.state != READY:
+        return dataclasses.replace(plugin, why=f"its device plugin: {plugin.why}")
     late = sharing.differences(wanted.expected, live.facts.allocatable, live.labels)
     return Status(WAITING, "; ".join(late[:3])) if late else Status(READY)

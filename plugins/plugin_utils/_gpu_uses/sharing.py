@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, Optional
 
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import ClusterError, RdmaError
@@ -22,7 +23,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._gpu_uses.sharing_plan
     Wanted,
 )
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube import objects, readiness
-from ansible_collections.gpuops.rdma.plugins.module_utils._kube.readiness import READY, Status
+from ansible_collections.gpuops.rdma.plugins.module_utils._kube.readiness import READY, WAITING, Status
 from ansible_collections.gpuops.rdma.plugins.module_utils._nodes.member import Member, hostname, tolerations
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._gpu_uses import configs, mps_proof
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._gpu_uses.use import POLL, Task, Use
@@ -36,6 +37,16 @@ PROOFS = 16
 """Maximum number of pods that a proof starts for one resource."""
 READERS = f"app in ({gpu_nodes.PLUGIN},{gpu_nodes.FEATURES})"
 BUSY = "Cannot change the MIG devices of {nodes}: their GPUs are {use}. End these pods, or set drain."
+
+
+@dataclass(frozen=True)
+class PluginPod:
+    """A device plugin's pod. ``current``: made of the ClusterPolicy as it is now."""
+
+    name: str
+    node: str
+    current: bool
+    status: Status
 
 
 class Sharing(Use[Wanted]):
@@ -291,7 +302,7 @@ class Sharing(Use[Wanted]):
 
     def settle(self, wanted: Wanted) -> None:
         """Waits until every node offers what is expected, uncordons, and removes configurations that no node selects
-        any more."""
+        any more. The operator then replaces the device plugins once more."""
         self._await(wanted)
         for node in sorted(self.cordoned):
             self._cordon(node, False)
@@ -302,6 +313,7 @@ class Sharing(Use[Wanted]):
         """Restarts device plugins older than the ConfigMap once, because it may have been edited; if this run
         changed it, those of all late nodes, as timestamps have whole seconds only."""
         again: set[str] = set()
+        self._roll({one.name for one in wanted.nodes})
 
         def read() -> dict[str, Status]:
             late = self._states(wanted)
@@ -320,8 +332,50 @@ class Sharing(Use[Wanted]):
         listed = gpu_nodes.members(self.client, [one.name for one in wanted.nodes], selector, described=False)
         found = {one.name: one for one in listed}
         daemons = self._daemons() if any(one.expected.sharing == "mps" for one in wanted.nodes) else {}
-        none = sharing_plan.NO_DAEMON
-        return {one.name: sharing_plan.state(one, found[one.name], daemons.get(one.name, none)) for one in wanted.nodes}
+        plugins = {one.node: one.status for one in self._plugins()}
+        none, no_plugin = sharing_plan.NO_DAEMON, readiness.pod(None)
+        return {
+            one.name: sharing_plan.state(
+                one, found[one.name], daemons.get(one.name, none), plugins.get(one.name, no_plugin)
+            )
+            for one in wanted.nodes
+        }
+
+    def _roll(self, nodes: set[str]) -> None:
+        """Deletes device plugins of these nodes that were made before the ClusterPolicy's change, as soon as the
+        operator has seen it: its own rolling update replaces one node after the other."""
+        self.live = sharing_plan.Live.of(gpu_nodes.policy(self.client))
+        path = self.client.path("apps/v1", "DaemonSet", self.namespace)
+
+        def seen() -> dict[str, Status]:
+            sets = self.client.list(path, label_selector=f"app={gpu_nodes.PLUGIN}")
+            why = "the GPU Operator has not put the ClusterPolicy's change into it yet"
+            return {
+                f"daemonsets/{one['metadata']['name']}": Status(READY) if self._current(one) else Status(WAITING, why)
+                for one in sets
+            }
+
+        self.await_state(seen, remedy=f"See the logs of Deployment {gpu_nodes.OPERATOR} in {self.namespace}.")
+        for one in self._plugins():
+            if one.node in nodes and not one.current:
+                self.restarted.add(one.node)
+                self.client.delete(f"{self.client.path('v1', 'Pod', self.namespace)}/{one.name}")
+
+    def _current(self, daemonset: Json) -> bool:
+        return sharing_plan.reads(daemonset["spec"]["template"]["spec"], self.live, self.map_name)
+
+    def _plugins(self) -> list[PluginPod]:
+        """The device plugins' pods that are not being deleted."""
+
+        def project(pod: Json) -> Optional[PluginPod]:
+            if pod["metadata"].get("deletionTimestamp"):
+                return None
+            current = sharing_plan.reads(pod["spec"], self.live, self.map_name)
+            status = readiness.pod(pod) if current else Status(WAITING, "made before the ClusterPolicy's change")
+            return PluginPod(pod["metadata"]["name"], pod["spec"].get("nodeName", ""), current, status)
+
+        path = self.client.path("v1", "Pod", self.namespace)
+        return [one for one in self.client.projected(path, project, label_selector=f"app={gpu_nodes.PLUGIN}") if one]
 
     def _restart_outdated(self, late: list[str]) -> None:
         if self.config_map is None:

@@ -285,14 +285,18 @@ def test_the_servers_answer_names_the_budget_and_is_not_tried_again() -> None:
 # ---- waiting -------------------------------------------------------------------------------------------------------
 
 
-def waits(wanted: Any, live: Any, daemon: Any = sharing_plan.NO_DAEMON) -> str:
+RUNNING = Status(READY)
+MPS = sharing.expected(sharing.Node("a", 8, "H100"), sharing.shared("mps", 4))
+WHOLE = sharing.expected(sharing.Node("a", 8, "H100"), {})
+
+
+def waits(wanted: Any, live: Any, daemon: Any = sharing_plan.NO_DAEMON, plugin: Any = RUNNING) -> str:
     client: Any = cluster(live)
     (member,) = gpu_nodes.members(client, [], "")
     mig = member.labels.get(MIG, "")
-    return sharing_plan.state(NodeWanted(member, "", mig, "", wanted, None), member, daemon).why
+    return sharing_plan.state(NodeWanted(member, "", mig, "", wanted, None), member, daemon, plugin).why
 
 
-MPS = sharing.expected(sharing.Node("a", 8, "H100"), sharing.shared("mps", 4))
 PARTED = sharing.expected(sharing.Node("a", 8, "H100"), {}, [{"1g.10gb": 7}] * 8, "single")
 
 
@@ -313,6 +317,81 @@ def test_a_mig_manager_that_fails_or_does_not_come_is_told_with_what_to_set() ->
     del unseen["metadata"]["labels"]["nvidia.com/mig.capable"]
     assert "env USE_NODE_FEATURE_API=true in the ClusterPolicy's spec.gfd.env" in waits(PARTED, unseen)
     assert waits(PARTED, node("a", mig="all-1g.10gb")) == "the MIG manager has not made all-1g.10gb yet: no state"
+
+
+def _plugin_spec(config: str, strategy: str = "single") -> dict[str, Any]:
+    """Of the DaemonSet's pods, as the operator makes it of its policy."""
+    env = [{"name": "MIG_STRATEGY", "value": strategy}]
+    volumes = [{"name": config, "configMap": {"name": config}}] if config else []
+    return {"containers": [{"name": "nvidia-device-plugin", "env": env}], "volumes": volumes}
+
+
+class Operator(Api):
+    """With the GPU Operator's slowness: DaemonSet and pod are still of the policy before when the policy is patched;
+    the operator sees the change with the third read of its DaemonSet, and a deleted pod comes back at the next read."""
+
+    reads = 0
+
+    def __init__(self, config: str) -> None:
+        plugin = {"name": gpu_nodes.PLUGIN, "namespace": "gpu", "labels": {"app": gpu_nodes.PLUGIN}}
+        policy = {"devicePlugin": {"config": {"name": config, "default": ""}}}
+        spec = {"template": {"spec": _plugin_spec(config)}}
+        whole = node("a")
+        whole["metadata"]["labels"].update(WHOLE.labels)
+        super().__init__(
+            whole,
+            {"kind": "ClusterPolicy", "metadata": {"name": "p"}, "spec": policy},
+            {"kind": "DaemonSet", "metadata": plugin, "spec": spec},
+        )
+        self.start_plugin()
+
+    def start_plugin(self) -> None:
+        of = self.objects[f"DaemonSet/gpu/{gpu_nodes.PLUGIN}"]["spec"]["template"]["spec"]
+        meta = {"name": f"plugin-{self.reads}", "namespace": "gpu", "labels": {"app": gpu_nodes.PLUGIN}}
+        ready = {"conditions": [{"type": "Ready", "status": "True"}], "phase": "Running"}
+        self.add({"kind": "Pod", "metadata": meta, "spec": {**of, "nodeName": "a"}, "status": ready})
+
+    def list(self, path: str, label_selector: str = "", field_selector: str = "", **more: Any) -> Any:
+        if path.startswith("DaemonSet"):
+            self.reads += 1
+            if self.reads == 3:
+                live = (self.objects["ClusterPolicy//p"]["spec"].get("devicePlugin") or {}).get("config") or {}
+                of = _plugin_spec(live.get("name", ""))
+                self.objects[f"DaemonSet/gpu/{gpu_nodes.PLUGIN}"]["spec"]["template"]["spec"] = of
+        found = super().list(path, label_selector, field_selector, **more)
+        if path.startswith("Pod") and not found and label_selector == f"app={gpu_nodes.PLUGIN}":
+            self.start_plugin()
+        return found
+
+
+def test_a_reverted_configuration_is_waited_for_until_the_device_plugins_are_without_it(quick: list[float]) -> None:
+    """The nodes offer 8 GPUs all the time, so that alone would end the wait before the operator replaces the plugins,
+    and a job that starts then finds no GPU for a moment."""
+    api = Operator("gpuops-gpu-sharing")
+    run_for_real = Sharing(Task(api), arguments(SPEC, {**slices("time-slicing", 4, "a"), "state": "absent"}))
+    api.objects["ClusterPolicy//p"]["spec"]["devicePlugin"]["config"] = None
+    wanted = run_for_real.resolve()
+    run_for_real._await(wanted)
+    assert api.reads >= 3, "the DaemonSet with the old settings is no answer"
+    (pod,) = [one for key, one in api.objects.items() if key.startswith("Pod/")]
+    assert not pod["spec"]["volumes"], "the plugin that runs is of the policy as it is now"
+    assert api.writes == ["Pod/gpu/plugin-0"]
+
+
+def test_a_plugin_from_before_holds_whatever_is_allocatable() -> None:
+    old = Status(WAITING, "made before the ClusterPolicy's change")
+    assert waits(WHOLE, node("a"), plugin=old) == "its device plugin: made before the ClusterPolicy's change"
+
+
+@pytest.mark.parametrize("config", ["", "gpuops-gpu-sharing", "of-others"])
+@pytest.mark.parametrize("strategy", ["single", "mixed"])
+def test_a_plugin_is_of_the_policy_by_its_configmap_and_its_strategy(config: str, strategy: str) -> None:
+    def of(live: sharing_plan.Live) -> bool:
+        return sharing_plan.reads(_plugin_spec(config, strategy), live, "gpuops-gpu-sharing")
+
+    assert of(sharing_plan.Live(config, "", strategy))
+    assert not of(sharing_plan.Live(config, "", "mixed" if strategy == "single" else "single"))
+    assert not of(sharing_plan.Live("" if config == "gpuops-gpu-sharing" else "gpuops-gpu-sharing", "", strategy))
 
 
 # ---- inputs --------------------------------------------------------------------------------------------------------

@@ -299,6 +299,21 @@ def test_cleared_faults_recover(faulty):
     faulty.until("ClusterPolicy", lambda: faulty.reasons().get("Ready") == ("True", "Reconciled") or faulty.policy())
 
 
+def test_while_the_controller_is_stopped_an_older_ready_stays_and_no_operand_changes(faulty):
+    def toolkit():
+        found = faulty.get("daemonset", "-n", "gpu-operator", "nvidia-container-toolkit-daemonset")
+        return found["spec"]["template"]["spec"]["containers"][0].get("env")
+
+    faulty.fault("add", "controller-stopped:gpu-operator")
+    asked = [{"name": "SANDBOX_TEST", "value": "1"}]
+    patch = json.dumps({"spec": {"toolkit": {"env": asked}}})
+    faulty.run("kubectl", "patch", "clusterpolicy", "cluster-policy", "--type", "merge", "--patch", patch)
+    time.sleep(1.5)
+    assert (faulty.reasons()["Ready"], toolkit()) == (("True", "Reconciled"), None)
+    faulty.fault("clear", "controller-stopped")
+    faulty.until("the operand's env", lambda: toolkit() == asked or toolkit())
+
+
 def test_deleting_the_policy_removes_its_objects(faulty):
     faulty.run("kubectl", "delete", "nicclusterpolicies.mellanox.com", "nic-cluster-policy")
 

@@ -81,6 +81,9 @@ KINDS = {
     "serving-socket": Kind("NCCL of a served model on the node falls back to TCP"),
     "serving-no-gdr": Kind("NCCL of a served model on the node goes through the host's memory"),
     "serving-rank": Kind("one GPU of a served model's pod on the node does not come up"),
+    "controller-stopped": Kind(
+        "the process of operator NAME, or of each, does nothing: what it wrote before stays", node="no", arg="NAME"
+    ),
     "webhook-refuses": Kind("the API server refuses every write of a NicClusterPolicy", node="no", by="object"),
     "terminating-namespace": Kind(f"namespace {NAMESPACE_JOBS} hangs in Terminating", node="no", by="object"),
     "pending-install": Kind("Helm release gpu-operator is left in pending-install", node="no", by="object"),

@@ -12,10 +12,11 @@ import types
 
 import pytest
 import yaml
+from gpuops_sandbox import controllers
 from gpuops_sandbox.context import Fault, load_shapes
 from gpuops_sandbox.operators import _gpu_objects as gpu
+from gpuops_sandbox.operators import _hub, _pods, multus, network_operator, nfd, nv_ipam, sriov_network_operator
 from gpuops_sandbox.operators import _nic_objects as nic
-from gpuops_sandbox.operators import _pods, multus, nfd, nv_ipam
 from gpuops_sandbox.operators._hub import Node, as_pod
 from gpuops_sandbox.operators._machines import Machine, discover
 from gpuops_sandbox.operators._selectors import labels_match, node_matches
@@ -561,3 +562,77 @@ def identity(crd):
     spec = crd["spec"]
     versions = [(one["name"], one["storage"], sorted(one.get("subresources", {}))) for one in spec["versions"]]
     return spec["group"], spec["names"]["kind"], spec["names"]["plural"], spec["scope"], versions
+
+
+# Their processes
+
+
+def operator_deployment(revision="1", **status):
+    counts = dict.fromkeys(("replicas", "updatedReplicas", "availableReplicas", "observedGeneration"), 1)
+    annotations = {"deployment.kubernetes.io/revision": revision}
+    meta = {"name": "gpu-operator", "uid": "u1", "generation": 1, "annotations": annotations, "creationTimestamp": "t"}
+    return {"metadata": meta, "spec": {"replicas": 1}, "status": {**counts, **status}}
+
+
+def test_a_process_acts_some_seconds_after_its_deployment_rolled_out_and_begins_anew_with_each_revision(monkeypatch):
+    now, faults, begun, deployments = [100.0], [], [], []
+    monkeypatch.setattr(_hub.asyncio, "get_running_loop", lambda: types.SimpleNamespace(time=lambda: now[0]))
+    ctx = types.SimpleNamespace(fault=lambda kind: faults[0] if faults else None)
+    process = _hub.Process(
+        types.SimpleNamespace(deployments=deployments, ctx=ctx),
+        "gpu-operator",
+        lambda one: True,
+        lambda: begun.append(1),
+    )
+    assert process.deployment() == (None, None)
+    deployments[:] = [operator_deployment(updatedReplicas=0)]
+    assert process.deployment() == (None, None), "not rolled out: a change is awaited"
+    deployments[:] = [operator_deployment()]
+    assert process.deployment() == (None, _hub.STARTS)
+    now[0] += _hub.STARTS
+    assert process.deployment() == (deployments[0], None)
+    assert (process.deployment(), begun) == ((deployments[0], None), [1])
+    deployments[:] = [operator_deployment(revision="2")]
+    assert process.deployment() == (None, _hub.TAKES_OVER), "the newer process first has to get the lease"
+    now[0] += _hub.TAKES_OVER
+    faults[:] = [Fault("controller-stopped", arg="network-operator")]
+    assert process.deployment() == (deployments[0], None)
+    faults[:] = [Fault("controller-stopped", arg="gpu-operator")]
+    assert process.deployment() == (None, 0.5)
+    assert begun == [1, 1]
+
+
+def test_a_newer_network_operator_leaves_operands_of_names_that_it_does_not_know():
+    there = {"ns/sriov-device-plugin": {}, "ns/kube-multus-ds": {}, "ns/cni-plugins-ds": {}}
+    hub = types.SimpleNamespace(daemonsets=there)
+    operator = network_operator.NetworkOperator(hub)
+    wanted = ["/apis/apps/v1/namespaces/ns/daemonsets/cni-plugins-ds"]
+    assert operator._unwanted(wanted, (26, 4), "ns") == ["/apis/apps/v1/namespaces/ns/daemonsets/kube-multus-ds"]
+    old = operator._unwanted(wanted, (23, 10), "ns")
+    assert "/apis/apps/v1/namespaces/ns/daemonsets/sriov-device-plugin" in old
+
+
+def test_each_operator_can_be_left_out_alone():
+    served = controllers.modules()
+    assert {"gpu-operator", "network-operator", "sriov-network-operator"} <= served.keys()
+    assert sriov_network_operator.is_operator({"metadata": {"name": "network-operator-sriov-network-operator"}})
+    assert not sriov_network_operator.is_operator({"metadata": {"name": "network-operator"}})
+
+
+def test_releases_before_26_7_call_old_pods_ready_right_after_a_change():
+    spec = {"updateStrategy": {"type": "RollingUpdate"}}
+    status = {"observedGeneration": 1, "desiredNumberScheduled": 2, "numberAvailable": 2, "updatedNumberScheduled": 0}
+    found = {"metadata": {"generation": 2}, "spec": spec, "status": status}
+    assert gpu.is_ready(found, (26, 3))
+    assert not gpu.is_ready(found, (26, 7))
+    found["spec"] = {"updateStrategy": {"type": "OnDelete"}}
+    assert not gpu.is_ready(found, (23, 9)), "the driver's pods are looked at one by one"
+
+
+def test_operands_carry_the_environment_that_the_policy_asks_for():
+    spec = {"toolkit": {"env": [{"name": "A", "value": "1"}]}}
+    toolkit = next(one for one in gpu.OPERANDS if one.component == "toolkit")
+    before, after = (gpu.daemonset(toolkit, one, (26, 7), "ns") for one in ({}, spec))
+    assert after["spec"]["template"]["spec"]["containers"][0]["env"] == [{"name": "A", "value": "1"}]
+    hashes = {one["metadata"]["annotations"]["nvidia.com/last-applied-hash"] for one in (before, after)}
+    assert len(hashes) == 2

@@ -216,10 +216,13 @@ def daemonset(operand: Operand, spec: Json, version: Version, namespace: str) ->
     }
     if version >= operand.nvidia_runtime:
         pod["runtimeClassName"] = "nvidia"
+    env = list(spec.get(operand.component, {}).get("env") or [])
     sharing = spec.get("devicePlugin", {}).get("config", {})
     if sharing.get("name") and operand.component in ("devicePlugin", "gfd"):
         pod["volumes"] = [{"name": "config", "configMap": {"name": sharing["name"]}}]
-        pod["containers"][0]["env"] = [{"name": "DEFAULT_CONFIG", "value": sharing.get("default", "")}]
+        env.append({"name": "DEFAULT_CONFIG", "value": sharing.get("default", "")})
+    if env:
+        pod["containers"][0]["env"] = env
     rolling = common.get("rollingUpdate", {}).get("maxUnavailable", "1")
     if str(rolling).isdigit():
         rolling = int(rolling)
@@ -307,7 +310,11 @@ def companions(spec: Json, version: Version, namespace: str) -> list[Json]:
     return found
 
 
-def is_ready(found: Json | None) -> bool:
+COUNTS_UPDATED: Version = (26, 7)
+"""Earlier releases look at unavailable pods only: right after a change they call the old pods ready."""
+
+
+def is_ready(found: Json | None, version: Version = COUNTS_UPDATED) -> bool:
     """As the operator judges a DaemonSet: one that wants no pods is ready.
 
     The driver's is updated only as its pods are deleted, so that it stays not ready after a change.
@@ -316,6 +323,8 @@ def is_ready(found: Json | None) -> bool:
         return False
     status = found.get("status", {})
     wanted = status.get("desiredNumberScheduled", 0)
+    if wanted and version < COUNTS_UPDATED and found["spec"]["updateStrategy"]["type"] != "OnDelete":
+        return not status.get("numberUnavailable", 0)
     if status.get("observedGeneration") != found["metadata"].get("generation"):
         return False
     return bool(wanted == status.get("numberAvailable", 0) == status.get("updatedNumberScheduled", 0))

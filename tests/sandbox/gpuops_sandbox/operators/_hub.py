@@ -429,13 +429,65 @@ class Hub:
             await self.api.close()
 
     def deployment(self, labels: Mapping[str, str]) -> Json | None:
-        """The oldest available Deployment that has these labels: an operator that runs."""
+        """The oldest available Deployment that has these labels: a controller that runs."""
         found = [
             one
             for one in self.deployments
             if has(one["metadata"], labels) and one.get("status", {}).get("availableReplicas")
         ]
         return min(found, key=lambda one: str(one["metadata"]["creationTimestamp"]), default=None)
+
+
+STARTS, TAKES_OVER = 0.5, 2.5
+"""Seconds from the rollout of an operator's Deployment until its process acts: at the first installation, and later,
+when it first has to get the lease of the process before it."""
+STOPPED = "controller-stopped"
+
+
+class Process:
+    """An operator's process. It runs from some seconds after its Deployment has rolled out, until that changes; each
+    begins with nothing in its memory, and what an earlier one wrote, status and operands, stays meanwhile."""
+
+    def __init__(self, hub: Hub, name: str, mine: Callable[[Json], bool], begin: Callable[[], None]) -> None:
+        self.hub, self.name, self.mine, self.begin = hub, name, mine, begin
+        self.known: tuple[str, str] = ("", "")
+        self.due = 0.0
+        self.runs = False
+
+    def deployment(self) -> tuple[Json | None, float | None]:
+        """The Deployment of the process that runs, or None and the seconds after which to look again; without seconds
+        a change of a Deployment is awaited."""
+        found = [one for one in self.hub.deployments if self.mine(one)]
+        oldest = min(found, key=lambda one: str(one["metadata"]["creationTimestamp"]), default=None)
+        if oldest is None or not rolled_out(oldest):
+            self.known, self.runs = ("", ""), False
+            return None, None
+        meta = oldest["metadata"]
+        revision = str((meta.get("annotations") or {}).get("deployment.kubernetes.io/revision", "1"))
+        now = asyncio.get_running_loop().time()
+        if self.known != (meta["uid"], revision):
+            self.known, self.runs = (meta["uid"], revision), False
+            self.due = now + (STARTS if revision == "1" else TAKES_OVER)
+        fault = self.hub.ctx.fault(STOPPED)
+        if fault is not None and fault.arg in ("", self.name):
+            return None, 0.5
+        if now < self.due:
+            return None, self.due - now
+        if not self.runs:
+            self.runs = True
+            self.begin()
+        return oldest, None
+
+
+def rolled_out(deployment: Json) -> bool:
+    """Whether all of its pods are of the newest template, and available."""
+    status, wanted = deployment.get("status", {}), deployment["spec"].get("replicas", 1)
+    counts = [status.get(key, 0) for key in ("replicas", "updatedReplicas", "availableReplicas")]
+    return (
+        bool(wanted)
+        and status.get("observedGeneration") == deployment["metadata"]["generation"]
+        and counts == [wanted] * 3
+    )
 
 
 def has(meta: Json, labels: Mapping[str, str]) -> bool:

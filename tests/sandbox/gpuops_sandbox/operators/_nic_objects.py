@@ -244,6 +244,12 @@ def config_map(component: Component, spec: Json, version: Version, namespace: st
     return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": meta, "data": {"config.json": config}}
 
 
+def daemonset_reference(component: Component, namespace: str) -> Json:
+    """As much of the component's DaemonSet as its path needs."""
+    meta = {"name": component.name, "namespace": namespace}
+    return {"apiVersion": "apps/v1", "kind": "DaemonSet", "metadata": meta}
+
+
 def daemonset(component: Component, spec: Json, version: Version, namespace: str) -> Json:
     part = section(spec, component.section) or {}
     picture = image(spec, part)

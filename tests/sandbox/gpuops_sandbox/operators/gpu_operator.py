@@ -14,7 +14,7 @@ import kopf
 
 from . import _gpu_objects as objects
 from ._api import Json
-from ._hub import Hub, Loop, calendar_version, controller_ref, hub_of, run_loop, timestamp
+from ._hub import Hub, Loop, Process, calendar_version, controller_ref, has, hub_of, run_loop, timestamp
 
 if TYPE_CHECKING:
     from ..context import Context
@@ -55,6 +55,7 @@ class GpuOperator:
         """Specs of the NVIDIADrivers; each has a DaemonSet where the ClusterPolicy leaves drivers to them."""
         self.applied: dict[str, Json] = {}
         """What was applied last, so that a round without news costs no request."""
+        self.process = Process(hub, NAME, lambda one: has(one["metadata"], OPERATOR), self.applied.clear)
 
     def see(self, name: str, policy: Json | None) -> None:
         if policy is None:
@@ -69,9 +70,9 @@ class GpuOperator:
             self.applied.pop(f"DaemonSet/{old['metadata']['name']}", None)
 
     async def reconcile(self) -> float | None:
-        deployment = self.hub.deployment(OPERATOR)
+        deployment, later = self.process.deployment()
         if deployment is None or not self.policies:
-            return None
+            return later
         oldest, *others = sorted(self.policies.values(), key=_age)
         for other in others:
             await self._set_status(other, {"state": "ignored"})
@@ -95,10 +96,10 @@ class GpuOperator:
                 await self.hub.api.apply(obj, NAME)
                 self.applied[key] = obj
         for operand in objects.OPERANDS:
-            key = f"DaemonSet/{operand.name}"
-            if key in self.applied and not objects.wanted(operand, spec, version):
+            there = self.hub.daemonsets.get(f"{namespace}/{operand.name}") is not None
+            if there and not objects.wanted(operand, spec, version):
                 await self.hub.api.delete(f"/apis/apps/v1/namespaces/{namespace}/daemonsets/{operand.name}")
-                del self.applied[key]
+                self.applied.pop(f"DaemonSet/{operand.name}", None)
         keep = {one["metadata"]["name"] for one in own}
         for key in [key for key in self.applied if key.startswith(f"DaemonSet/{objects.DRIVER}-")]:
             name = key.partition("/")[2]
@@ -115,7 +116,7 @@ class GpuOperator:
         late = [
             operand.state
             for operand in objects.operands(policy["spec"], version)
-            if not objects.is_ready(self.hub.daemonsets.get(f"{namespace}/{operand.name}"))
+            if not objects.is_ready(self.hub.daemonsets.get(f"{namespace}/{operand.name}"), version)
         ]
         if late:
             return objects.status_not_ready(namespace, late, now)

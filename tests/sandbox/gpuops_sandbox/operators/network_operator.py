@@ -1,7 +1,7 @@
 # Copyright: gpuops.rdma contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The Network Operator and its SR-IOV operator: from their resources to DaemonSets, node labels and states.
+"""The Network Operator: from a NicClusterPolicy to DaemonSets, node labels and states.
 
 VFs become allocatable through the device plugin's pods, not from here: see node_agent.py.
 """
@@ -9,13 +9,14 @@ VFs become allocatable through the device plugin's pods, not from here: see node
 from __future__ import annotations
 
 import time
+from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
 
 import kopf
 
 from . import _nic_objects as objects
-from ._api import Json, Refused, path_of
-from ._hub import Hub, Loop, calendar_version, controller_ref, hub_of, run_loop
+from ._api import Json, path_of
+from ._hub import Hub, Loop, Process, calendar_version, controller_ref, has, hub_of, run_loop
 
 if TYPE_CHECKING:
     from ..context import Context
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
 NAME = "network-operator"
 POLICIES = "/apis/mellanox.com/v1alpha1/nicclusterpolicies"
 OPERATOR = {"control-plane": "network-operator-controller"}
-SRIOV_OPERATOR = "sriov-network-operator"
 EMPTY_STATUS = 1.5
 """Seconds that a new policy stays without a status: the real operator first goes through all its states."""
 
@@ -31,28 +31,17 @@ EMPTY_STATUS = 1.5
 def register(registry: kopf.OperatorRegistry, ctx: Context) -> None:
     hub = hub_of(ctx, registry)
     operator = NetworkOperator(hub)
-    sriov = SriovOperator(hub)
     loop = Loop(NAME, operator.reconcile, pause=0.5)
-    sriov_loop = Loop(SRIOV_OPERATOR, sriov.reconcile, pause=0.5)
 
     @kopf.on.event("mellanox.com", "v1alpha1", "nicclusterpolicies", registry=registry, id=NAME)
     async def policy_event(type: str | None, name: str | None, body: kopf.Body, **_: Any) -> None:
         operator.see(str(name), None if type == "DELETED" else dict(body))
         loop.kick()
 
-    @kopf.on.event("sriovnetwork.openshift.io", "v1", "sriovoperatorconfigs", registry=registry, id=SRIOV_OPERATOR)
-    async def config_event(type: str | None, name: str | None, body: kopf.Body, **_: Any) -> None:
-        if name == "default":
-            sriov.config = None if type == "DELETED" else dict(body)
-            sriov.applied = ""
-            sriov_loop.kick()
-
     hub.daemonsets.listeners.append(operator.forget)
     for informer in (hub.nodes, hub.daemonsets, hub.deployments):
         informer.listeners.append(loop.kick)
-    hub.deployments.listeners.append(sriov_loop.kick)
     run_loop(registry, hub, loop, every=15)
-    run_loop(registry, hub, sriov_loop)
 
 
 class NetworkOperator:
@@ -61,6 +50,7 @@ class NetworkOperator:
         self.policies: dict[str, Json] = {}
         self.seen: dict[str, float] = {}
         self.applied: dict[str, str] = {}
+        self.process = Process(hub, NAME, lambda one: has(one["metadata"], OPERATOR), self.applied.clear)
 
     def see(self, name: str, policy: Json | None) -> None:
         if policy is None:
@@ -77,9 +67,9 @@ class NetworkOperator:
             self.applied.pop(path_of({"apiVersion": "apps/v1", "kind": "DaemonSet", "metadata": old["metadata"]}), None)
 
     async def reconcile(self) -> float | None:
-        deployment = self.hub.deployment(OPERATOR)
+        deployment, later = self.process.deployment()
         if deployment is None:
-            return None
+            return later
         namespace, version = deployment["metadata"]["namespace"], calendar_version(deployment)
         policy = self.policies.get(objects.POLICY)
         self._label_nodes(version, policy)
@@ -126,9 +116,18 @@ class NetworkOperator:
             if self.applied.get(path) != text:
                 await self.hub.api.apply(obj, NAME)
                 self.applied[path] = text
-        for path in [path for path in self.applied if path not in wanted and "customresource" not in path]:
+        for path in self._unwanted(wanted, version, namespace):
             await self.hub.api.delete(path)
-            del self.applied[path]
+            self.applied.pop(path, None)
+
+    def _unwanted(self, wanted: Collection[str], version: objects.Version, namespace: str) -> list[str]:
+        """Paths of what this process made, and of DaemonSets that an earlier one made under names that this release
+        knows. Those of names that it does not know stay: ``sriov-device-plugin`` of 2023, after an upgrade."""
+        made = [path for path in self.applied if "customresource" not in path]
+        for one in objects.COMPONENTS:
+            if one.since <= version < one.until and self.hub.daemonsets.get(f"{namespace}/{one.name}") is not None:
+                made.append(path_of(objects.daemonset_reference(one, namespace)))
+        return [path for path in dict.fromkeys(made) if path not in wanted]
 
     def _status(self, spec: Json, version: objects.Version, namespace: str) -> Json:
         ready = dict.fromkeys(objects.asked_without_objects(spec, version), False)
@@ -143,32 +142,3 @@ class NetworkOperator:
         if policy.get("status") != status:
             policy["status"] = status
             await self.hub.api.patch(f"{POLICIES}/{policy['metadata']['name']}/status", {"status": status})
-
-
-class SriovOperator:
-    """Makes the configuration daemon; its pods report each node's NICs: see node_agent.py."""
-
-    def __init__(self, hub: Hub) -> None:
-        self.hub = hub
-        self.config: Json | None = None
-        self.applied = ""
-
-    async def reconcile(self) -> float | None:
-        operator = next((one for one in self.hub.deployments if one["metadata"]["name"] == SRIOV_OPERATOR), None)
-        if operator is None or self.config is None or not operator.get("status", {}).get("availableReplicas"):
-            return None
-        namespace = self.config["metadata"]["namespace"]
-        container = operator["spec"]["template"]["spec"]["containers"][0]
-        images = {one["name"]: one.get("value", "") for one in container.get("env", [])}
-        daemon = objects.sriov_daemon(self.config["spec"], images, namespace)
-        account = {"name": "sriov-network-config-daemon", "namespace": namespace}
-        daemon["metadata"]["ownerReferences"] = [controller_ref(self.config)]
-        if self.applied != objects.stable(daemon):
-            try:
-                await self.hub.api.apply({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": account}, NAME)
-                await self.hub.api.apply(daemon, NAME)
-            except Refused as refused:
-                if refused.status != 404:  # the release, and with it the namespace, is going away
-                    raise
-            self.applied = objects.stable(daemon)
-        return None

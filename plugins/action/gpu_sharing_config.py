@@ -30,15 +30,15 @@ class ActionModule(RdmaAction):
             "configs": plan.configs,
             "objects": configs.objects(plan, args["name"], args["namespace"]),
             "policy": plan.policy_spec(args["name"]),
-            "nodes": {one["name"]: _row(plan, one) for one in args["nodes"]},
+            "nodes": {one["name"]: _node(plan, one) for one in args["nodes"]},
             "notes": list(plan.notes),
         }
 
 
-def _row(plan: sharing_plan.Plan, one: Json) -> Json:
+def _node(plan: sharing_plan.Plan, one: Json) -> Json:
     shapes = files.shapes()
     shape = shapes.get(one["shape"])
     if shape is None or not shape.gpu_count:
         raise InputError(f"Unknown shape {one['shape']!r} of node {one['name']}. Known: {', '.join(shapes)}.")
     expected = plan.of(sharing_plan.node_of(one["name"], shape), shape.gpu_id, one["config"], one["mig"])
-    return sharing_plan.row(expected, one["config"] or plan.default, one["mig"])
+    return sharing_plan.node_result(expected, one["config"] or plan.default, one["mig"])

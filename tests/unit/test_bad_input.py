@@ -170,7 +170,7 @@ CASES: list[tuple[str, Callable[[], Any], str]] = [
     ("zone: EBS label elsewhere", lambda: checked(_elsewhere()), "is not this platform's (GCPMachineProviderSpec)"),
     ("slicing: replicas 1", lambda: shared(a=sliced(1)), "at least 2"),
     ("slicing: replicas 0", lambda: shared(a=sliced(0)), "at least 2"),
-    ("slicing: default key absent", lambda: shared(default="b", a=sliced()), "the default asks for"),
+    ("slicing: default key absent", lambda: shared(default="b", a=sliced()), "the default selects"),
     ("slicing: broken YAML", lambda: shared(a=BROKEN_YAML), "in line 5"),
     ("slicing: unknown resource", lambda: shared(a=sliced(2, "nvidia.com/gpus")), "'nvidia.com/gpus'"),
     ("mig: unknown profile", lambda: node(H100, shared(), "", "all-1g.5gb"), "does not fit a100-h100-80gb"),
@@ -182,17 +182,17 @@ CASES: list[tuple[str, Callable[[], Any], str]] = [
         lambda: shared(a={"sharing": {**sliced()["sharing"], **sliced(how="mps")["sharing"]}}),
         "exclude each other",
     ),
-    ("serving: more GPUs than a node has", lambda: served(gpus=16), "16 GPUs per node, and the nodes offer 8"),
-    ("serving: no shm", lambda: served(shm_gib=0), "no /dev/shm"),
+    ("serving: more GPUs than a node has", lambda: served(gpus=16), "16 GPUs per node, but the nodes offer 8"),
+    ("serving: no shm", lambda: served(shm_gib=0), "shm_gib must be at least 1"),
     ("serving: heads", lambda: served(gpus=7), "does not divide the 64 attention heads"),
     ("multi-node: RWO claim", lambda: served(nodes=2, modes=["ReadWriteOnce"]), "ReadWriteMany or ReadOnlyMany"),
     (
         "multi-node: env of tensor parallel",
         lambda: served(nodes=2, env={"TENSOR_PARALLEL_SIZE": "8"}),
-        "env TENSOR_PARALLEL_SIZE: the sizes follow",
+        "env TENSOR_PARALLEL_SIZE: set tensor and pipeline",
     ),
     ("multi-node: size 0", lambda: served(nodes=0), "both must be at least 1"),
-    ("vgpu: guest newer than host", lambda: driven(host_version="550.90.05"), "is newer than the host's"),
+    ("vgpu: guest newer than host", lambda: driven(host_version="550.90.05"), "must not be newer than the host's"),
     ("vgpu: RHCOS of another suffix", lambda: driven(version="550.163.01-rhcos4.17"), "run rhcos4.18"),
     (
         "vgpu: no pull secret",
@@ -203,19 +203,23 @@ CASES: list[tuple[str, Callable[[], Any], str]] = [
     (
         "vgpu: proxy line",
         lambda: vgpu.gridd({"proxy": "http://proxy:3128", "proxy_port": 3128}),
-        "must be a host name or address alone",
+        "must be a host name or address without scheme",
     ),
     (
         "vgpu: label of time slicing",
         lambda: "; ".join(vgpu.node_faults([vgpu.Node("n", {sharing.CONFIG_LABEL: "a"}, "", 1)])),
-        "a vGPU cannot be shared or parted",
+        "a vGPU can be neither shared nor partitioned",
     ),
     (
         "vgpu: time slicing on its nodes",
         lambda: exclusive.check({"time_slicing": ["n"], "vgpu": ["n"]}, {}),
         "exactly one GPU, which is not shared",
     ),
-    ("dashboard: no label", lambda: metrics.dashboard_object({}, True, labels={}), "the console would not show it"),
+    (
+        "dashboard: no label",
+        lambda: metrics.dashboard_object({}, True, labels={}),
+        "the console would silently not show it",
+    ),
 ]
 DRIVER = {"repository": "nvcr.io/nvidia/vgpu", "image": "vgpu-guest-driver", "version": "550.163.01"}
 DRIVER["pull_secrets"] = ["ngc"]  # type: ignore[assignment]

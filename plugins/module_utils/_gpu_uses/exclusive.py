@@ -12,14 +12,14 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.text import li
 
 WHY = {
     ("mig", "mps"): "MPS does not work on MIG devices",
-    ("mig", "serving"): "a model that is served takes whole GPUs, and MIG parts them",
+    ("mig", "serving"): "a served model takes whole GPUs, and MIG partitions them",
     ("mig", "time_slicing"): "replicas of whole GPUs need whole GPUs; slice nvidia.com/mig-<profile> instead",
-    ("mig", "vgpu"): "a vGPU node offers exactly one GPU, and the host has parted it already",
-    ("mps", "serving"): "a model that is served takes whole GPUs, and MPS shares them",
-    ("mps", "time_slicing"): "a node follows one sharing configuration",
+    ("mig", "vgpu"): "a vGPU node offers exactly one GPU, which its host has partitioned already",
+    ("mps", "serving"): "a served model takes whole GPUs, and MPS shares them",
+    ("mps", "time_slicing"): "a node uses one sharing configuration",
     ("mps", "vgpu"): "a vGPU node offers exactly one GPU, which is not shared",
-    ("serving", "time_slicing"): "a model that is served takes whole GPUs, and time slicing shares them",
-    ("serving", "vgpu"): "a vGPU has neither NVLink nor RDMA for a model over several GPUs",
+    ("serving", "time_slicing"): "a served model takes whole GPUs, and time slicing shares them",
+    ("serving", "vgpu"): "a vGPU has neither NVLink nor RDMA, which a model on several GPUs needs",
     ("time_slicing", "vgpu"): "a vGPU node offers exactly one GPU, which is not shared",
 }
 USES = tuple(sorted({name for pair in WHY for name in pair}))
@@ -31,7 +31,7 @@ def check(nodes: Mapping[str, Sequence[str]], resources: Mapping[str, Sequence[s
     InputError that names every pair of uses on one node that exclude each other."""
     faults = list(_clashes(nodes, resources))
     if faults:
-        head = "Uses of GPUs that exclude each other on one node; give each a pool of its own:"
+        head = "These uses of GPUs exclude each other on one node; give each its own pool:"
         raise InputError("\n- ".join([head, *faults]))
 
 

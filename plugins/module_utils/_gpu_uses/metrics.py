@@ -137,7 +137,7 @@ def policy_spec(interval: str, labels: Mapping[str, str]) -> Json:
     """Enables the operator's own ServiceMonitor, because a second one would count every GPU twice. Raises InputError
     for an interval that is not a Prometheus duration."""
     if not _INTERVAL.fullmatch(interval):
-        raise InputError(f"The interval {interval!r} is no duration of Prometheus, like 15s or 1m.")
+        raise InputError(f"The interval {interval!r} is not a Prometheus duration, such as 15s or 1m.")
     monitor: Json = {"enabled": True, "interval": interval}
     if labels:
         monitor["additionalLabels"] = dict(labels)
@@ -168,15 +168,15 @@ def why_not_selected(prometheus: Json, labels: Mapping[str, str], namespace: Jso
     where = namespace["metadata"]
     if not matches(spec.get("serviceMonitorSelector"), labels):
         wanted = json.dumps(spec.get("serviceMonitorSelector"), sort_keys=True)
-        return f"Prometheus {name} takes ServiceMonitors with {wanted}, and ours has {_pairs(labels)}"
+        return f"Prometheus {name} selects ServiceMonitors with {wanted}; ours has {_pairs(labels)}"
     spaces = spec.get("serviceMonitorNamespaceSelector")
     own = prometheus["metadata"].get("namespace")
     if spaces is None:
         taken = where["name"] == own
-        return "" if taken else f"Prometheus {name} takes ServiceMonitors of its own namespace {own} alone"
+        return "" if taken else f"Prometheus {name} selects only ServiceMonitors in its own namespace {own}"
     if not matches(spaces, where.get("labels") or {}):
         wanted = json.dumps(spaces, sort_keys=True)
-        return f"Prometheus {name} looks into namespaces with {wanted}, and {where['name']} is none"
+        return f"Prometheus {name} searches namespaces with {wanted}, which {where['name']} does not have"
     return ""
 
 
@@ -227,11 +227,9 @@ def dashboard_object(
     wanted = CONSOLE_LABEL if openshift else GRAFANA_LABEL
     found = dict(labels) if labels is not None else {wanted: "true" if openshift else "1"}
     if openshift and found.get(CONSOLE_LABEL) != "true":
-        raise InputError(
-            f"The dashboard has no label {CONSOLE_LABEL}=true: the console would not show it, and would not say so."
-        )
+        raise InputError(f"The dashboard has no label {CONSOLE_LABEL}=true, so the console would silently not show it.")
     if not openshift and not namespace:
-        raise InputError("The dashboard needs the namespace that Grafana's sidecar reads.")
+        raise InputError("Grafana's dashboard needs dashboard_namespace: the namespace that its sidecar reads.")
     meta = {
         "name": board["uid"],
         "namespace": CONSOLE_NAMESPACE if openshift else namespace,
@@ -263,9 +261,9 @@ def report_objects(
     """Objects that serve ``text``, a report.prom, to Prometheus from an unprivileged pod; the kubelet updates the
     mounted file when the ConfigMap changes. Raises InputError for a text without gauges or too long for a ConfigMap."""
     if not any(_LINE.match(line) for line in text.splitlines()):
-        raise InputError("The report has no gauge: give the file report.prom that a run has written.")
+        raise InputError("The report has no gauge: give the file report.prom that a run wrote.")
     if len(text) > LONGEST:
-        raise InputError(f"The report has {len(text)} characters, and a ConfigMap takes {LONGEST}.")
+        raise InputError(f"The report has {len(text)} characters; a ConfigMap can hold {LONGEST}.")
     own = {"app.kubernetes.io/name": REPORT}
     meta = {"name": REPORT, "namespace": namespace, "labels": own}
     container: Json = {
@@ -378,9 +376,9 @@ def judge(nodes: Mapping[str, int], read: Mapping[str, str], wanted: Iterable[st
     everywhere: set[str] = set()
     for name, count in sorted(nodes.items()):
         text = read.get(name, "")
-        told = gpus(text)
+        reported = gpus(text)
         everywhere |= set(names(text))
-        if not told:
+        if not reported:
             findings.append(
                 finding(
                     "metrics.no-sample",
@@ -389,9 +387,9 @@ def judge(nodes: Mapping[str, int], read: Mapping[str, str], wanted: Iterable[st
                     expected=f"{count or 'one per GPU'}",
                 )
             )
-        elif count and len(told) < count:
+        elif count and len(reported) < count:
             findings.append(
-                finding("metrics.gpus", name, f"the exporter tells of {len(told)} GPUs", expected=str(count))
+                finding("metrics.gpus", name, f"the exporter reports {len(reported)} GPUs", expected=str(count))
             )
     missing = sorted(one for one in set(wanted) - everywhere if one.startswith("DCGM_"))
     if missing and nodes:
@@ -431,8 +429,8 @@ def arrived(text: str, nodes: int) -> str:
         result = json.loads(text)["data"]["result"]
         count = int(result[0]["value"][1]) if result else 0
     except (ValueError, LookupError, TypeError):
-        return "its answer is none of Prometheus"
-    return "" if count >= nodes else f"it has the series of {count} of {nodes} nodes"
+        return "its answer is not in Prometheus' format"
+    return "" if count >= nodes else f"it has series of {count} of {nodes} nodes"
 
 
 def others(wanted: Wanted) -> list[tuple[str, Json]]:
@@ -455,7 +453,7 @@ def judge_others(asked: Sequence[tuple[str, Json]], answers: Sequence[Json], nod
         if not answer["ok"]:
             why = str(answer.get("error"))
         elif ident == "metrics.gauges":
-            why = "" if names(text) else "no sample is in the answer"
+            why = "" if names(text) else "the answer has no sample"
         else:
             why = arrived(text, nodes)
         if why:

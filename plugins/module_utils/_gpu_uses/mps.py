@@ -80,16 +80,18 @@ def judge(found: Mapping[str, Computed], memory_gb: float) -> Verdict:
             return Verdict(fault=f"{pod}: {one.error}")
         if memory_gb and one.free_mib * MIB / 1e9 > memory_gb * MORE:
             has = one.free_mib * MIB / 1e9
-            return Verdict(fault=f"{pod}: {has:.1f} GB of GPU memory are free to it, and its share is {memory_gb:g} GB")
+            return Verdict(
+                fault=f"{pod}: it has {has:.1f} GB of free GPU memory, more than its share of {memory_gb:g} GB"
+            )
     silent = [pod for pod, one in found.items() if not one.rounds]
     if silent:
-        return Verdict(lacking=f"{len(silent)} of {len(found)} processes have not computed yet, among them {silent[0]}")
+        return Verdict(lacking=f"{len(silent)} of {len(found)} processes have not computed yet, such as {silent[0]}")
     gpus: dict[str, list[str]] = {}
     for pod, one in found.items():
         gpus.setdefault(one.gpu, []).append(pod)
     several = {gpu: pods for gpu, pods in gpus.items() if len(pods) > 1}
     if not several:
-        return Verdict(fault=f"{len(found)} processes were given {len(gpus)} GPUs: no two have the same one")
+        return Verdict(fault=f"{len(found)} processes got {len(gpus)} GPUs: no two share one")
     return _together(found, several)
 
 
@@ -98,10 +100,12 @@ def _together(found: Mapping[str, Computed], several: Mapping[str, list[str]]) -
     for gpu, pods in several.items():
         gaps = [gap for one, other in combinations(pods, 2) for gap in _overlaps(found[one], found[other])]
         if not gaps:
-            return Verdict(lacking=f"no two of {', '.join(pods[:3])} have computed at the same time on GPU {gpu}")
+            return Verdict(lacking=f"no two of {', '.join(pods[:3])} computed at the same time on GPU {gpu}")
         if min(gaps) >= TURN:
-            told = f"stood still for {min(gaps) / 1e6:.1f} ms while another ran"
-            return Verdict(lacking=f"the processes on GPU {gpu} take turns instead of computing at once: each {told}")
+            paused = f"paused for {min(gaps) / 1e6:.1f} ms while another ran"
+            return Verdict(
+                lacking=f"the processes on GPU {gpu} take turns instead of running concurrently: each {paused}"
+            )
         longest = max(longest, min(gaps))
     evidence = {"gpus": len(several), "processes": sum(map(len, several.values())), "standstill_us": longest / 1e3}
     return Verdict(evidence=evidence)

@@ -103,7 +103,7 @@ def models(document: Json) -> dict[str, Model]:
     for name, entry in (document.get("models") or {}).items():
         found[name] = _model(name, entry, DataError)
     if not found:
-        raise DataError("The table of models has none.")
+        raise DataError("The table of models is empty.")
     return found
 
 
@@ -124,7 +124,7 @@ def _model(name: str, entry: Mapping[str, Any], error: type[Exception]) -> Model
         except (TypeError, ValueError):
             number = 0.0
         if number <= 0:
-            raise error(f"The sizes of model {name}: {key} is {value!r}, and must be a number above 0.")
+            raise error(f"The sizes of model {name}: {key} is {value!r}; it must be a number above 0.")
         values[_FIELDS.get(key, key)] = number if key in _FIELDS else int(number)
     return Model(name, **values)
 
@@ -245,11 +245,12 @@ def check(
 def _too_large(serving: Serving, model: Model, memory_gb: float, found: Fit) -> str:
     need = found.weights_gb + found.cache_gb
     enough = _enough(serving, model, memory_gb)
-    hint = f"; {enough} GPUs would do" if enough else ""
+    hint = f"; {enough} GPUs are enough" if enough else ""
     return (
-        f"it does not fit: on each of {serving.total} GPUs of {memory_gb:g} GB the weights take {found.weights_gb:g} "
-        f"GB and the cache of one sequence of {found.context} tokens {found.cache_gb:g} GB, together {need:.1f} GB of "
-        f"{found.usable_gb:g} GB that can be used{hint}, or a shorter context, or a quantised model"
+        f"it does not fit: on each of {serving.total} GPUs with {memory_gb:g} GB, the weights take "
+        f"{found.weights_gb:g} GB and the KV cache of one sequence of {found.context} tokens takes "
+        f"{found.cache_gb:g} GB, together {need:.1f} GB of {found.usable_gb:g} GB usable{hint}; a shorter context or "
+        "a quantised model needs less"
     )
 
 
@@ -266,7 +267,7 @@ def _shape_faults(serving: Serving, model: Model, node_gpus: int) -> list[str]:
     faults = []
     if not _NAME.fullmatch(serving.name):
         faults.append(
-            f"the name {serving.name!r} must be lower case letters, digits and '-', at most 40, from a letter"
+            f"the name {serving.name!r} must be at most 40 lower case letters, digits and '-', the first one a letter"
         )
     if serving.engine not in ENGINES:
         faults.append(f"engine {serving.engine!r} is unknown; known: {', '.join(ENGINES)}")
@@ -275,7 +276,7 @@ def _shape_faults(serving: Serving, model: Model, node_gpus: int) -> list[str]:
     if serving.tp < 1 or serving.pp < 1:
         return [*faults, f"tensor parallel {serving.tp} and pipeline parallel {serving.pp} must be at least 1"]
     if serving.gpus > node_gpus:
-        faults.append(f"{serving.gpus} GPUs per node, and the nodes offer {node_gpus}")
+        faults.append(f"{serving.gpus} GPUs per node, but the nodes offer {node_gpus}")
     if model.heads % serving.tp:
         faults.append(
             f"tensor parallel {serving.tp} does not divide the {model.heads} attention heads of {model.name}"
@@ -283,19 +284,21 @@ def _shape_faults(serving: Serving, model: Model, node_gpus: int) -> list[str]:
         )
     if serving.tp * serving.pp != serving.total:
         faults.append(
-            f"tensor parallel {serving.tp} x pipeline parallel {serving.pp} is {serving.tp * serving.pp}, and "
+            f"tensor parallel {serving.tp} x pipeline parallel {serving.pp} is {serving.tp * serving.pp}, but "
             f"{serving.nodes} nodes x {serving.gpus} GPUs are {serving.total}"
         )
     if serving.engine == "kserve" and serving.nodes > 1 and (serving.tp, serving.pp) != (serving.gpus, serving.nodes):
-        faults.append("KServe wants tensor parallel = GPUs of a node, and pipeline parallel = nodes")
+        faults.append("KServe needs tensor parallel = GPUs of a node, and pipeline parallel = nodes")
     if serving.pp > model.layers:
         faults.append(f"pipeline parallel {serving.pp} is more than the {model.layers} layers of {model.name}")
     if serving.nodes > 1 and serving.rdma and not serving.vfs and not serving.host:
-        faults.append("several nodes without RDMA would talk over TCP: give them VFs (a plan), or set rdma to false")
+        faults.append(
+            "without RDMA, several nodes would communicate over TCP: give them VFs (by a plan), or set rdma to false"
+        )
     if serving.vfs and not serving.network:
-        faults.append("VFs without a network: the NetworkAttachmentDefinition is missing")
+        faults.append("VFs need a network: give a NetworkAttachmentDefinition")
     if serving.shm_gib < 1:
-        faults.append("no /dev/shm: NCCL and the workers of one node talk through it; 1 GiB at least")
+        faults.append("shm_gib must be at least 1: NCCL and the workers of a node communicate through /dev/shm")
     if not serving.image:
         faults.append("no image is given")
     return faults
@@ -304,25 +307,25 @@ def _shape_faults(serving: Serving, model: Model, node_gpus: int) -> list[str]:
 def _env_faults(serving: Serving) -> list[str]:
     forbidden = [name for name in FORBIDDEN_ENV if name in serving.env]
     hiding = [name for name in HIDING_ENV if name in serving.env]
-    faults = [f"env {', '.join(forbidden)}: the sizes follow from tensor and pipeline"] if forbidden else []
+    faults = [f"env {', '.join(forbidden)}: set tensor and pipeline instead"] if forbidden else []
     if hiding:
-        faults.append(f"env {', '.join(hiding)} would hide or change the way that must be proven")
+        faults.append(f"env {', '.join(hiding)} would hide or change the transport that must be proven")
     sizes = [arg for arg in serving.args if re.match(r"--?(tensor|pipeline)[-_]parallel", str(arg))]
     if sizes:
-        faults.append(f"args {' '.join(map(str, sizes))}: the sizes follow from tensor and pipeline")
+        faults.append(f"args {' '.join(map(str, sizes))}: set tensor and pipeline instead")
     return faults
 
 
 def _volume_faults(serving: Serving, access_modes: Sequence[str]) -> list[str]:
     if not serving.claim:
-        return ["no claim: the model must lie in a PersistentVolumeClaim that all its pods can mount"]
+        return ["no claim: the model must be in a PersistentVolumeClaim that all its pods can mount"]
     if serving.path.startswith("/") or ".." in serving.path.split("/"):
-        return [f"the path {serving.path!r} must be a folder inside the claim"]
+        return [f"the path {serving.path!r} must be a directory in the claim"]
     shared = [mode for mode in access_modes if mode in ("ReadWriteMany", "ReadOnlyMany")]
     if serving.nodes > 1 and access_modes and not shared:
         return [
-            f"claim {serving.claim} is {', '.join(access_modes)}, and pods on {serving.nodes} nodes mount it: it must "
-            "be ReadWriteMany or ReadOnlyMany"
+            f"claim {serving.claim} is {', '.join(access_modes)}, but pods on {serving.nodes} nodes mount it: it "
+            "must be ReadWriteMany or ReadOnlyMany"
         ]
     return []
 
@@ -342,10 +345,10 @@ def refuse_serverless(serving: Serving, live: Json) -> None:
     mode = mode or (SERVERLESS[0] if predictor.get("latestCreatedRevision") else "")
     if mode in SERVERLESS:
         raise InputError(
-            f"Cannot serve {serving.model} as {serving.name}: InferenceService {serving.namespace}/{serving.name} is "
-            f"there in deployment mode {mode}, which has no workers for a model on several nodes, and KServe does not "
-            f"change it. Delete it (kubectl -n {serving.namespace} delete inferenceservice {serving.name}), or choose "
-            "another name."
+            f"Cannot serve {serving.model} as {serving.name}: InferenceService {serving.namespace}/{serving.name} "
+            f"exists in deployment mode {mode}, which has no workers for a model on several nodes; KServe does not "
+            f"change the mode. Delete it (kubectl -n {serving.namespace} delete inferenceservice {serving.name}), or "
+            "choose another name."
         )
 
 
@@ -672,7 +675,7 @@ def judge(serving: Serving, pods: Sequence[Evidence], saw: Optional[int] = None)
     findings = []
     if len(pods) != serving.nodes:
         findings.append(
-            finding("serving.pods", serving.name, f"{len(pods)} pods have logs", expected=f"{serving.nodes}")
+            finding("serving.pods", serving.name, f"the logs of {len(pods)} pods", expected=f"{serving.nodes}")
         )
     if serving.nodes > 1 and saw is not None and saw < serving.total:
         findings.append(finding("serving.joined", serving.name, f"{saw} GPUs joined", expected=f"{serving.total}"))
@@ -681,24 +684,24 @@ def judge(serving: Serving, pods: Sequence[Evidence], saw: Optional[int] = None)
             found = f"NCCL came up on {len(one.devices)} GPUs{_listed(one.devices)}"
             findings.append(finding("serving.ranks", _place(one), found, expected=f"{serving.gpus}"))
         if serving.nodes > 1:
-            findings += _way(serving, one)
+            findings += _transport(serving, one)
     return findings
 
 
-def _way(serving: Serving, one: Evidence) -> list[Finding]:
+def _transport(serving: Serving, one: Evidence) -> list[Finding]:
     """With several nodes, each pod must have sent data over the network, and over RDMA where that is required."""
     net, channels = str(one.transport.get("net") or ""), one.transport.get("channels") or {}
-    ways = [name for name in channels if name.startswith("NET/")]
-    if not ways:
-        text = "no channel over the network is in the log"
+    networks = [name for name in channels if name.startswith("NET/")]
+    if not networks:
+        text = "the log has no channel over the network"
         return [finding("serving.no-evidence", _place(one), text, expected="NET/IB with GDRDMA")]
     if not serving.rdma:
         return []
     if net != "IB":
-        return [finding("serving.socket", _place(one), f"the way is NET/{net}", expected="NET/IB with GDRDMA")]
+        return [finding("serving.socket", _place(one), f"the transport is NET/{net}", expected="NET/IB with GDRDMA")]
     slow = sum(count for name, count in channels.items() if name.startswith("NET/IB") and "GDRDMA" not in name)
     if slow:
-        text = f"{slow} channels go over NET/IB without GDRDMA, through the host's memory"
+        text = f"{slow} channels use NET/IB without GDRDMA, through host memory"
         return [finding("serving.no-gdr", _place(one), text, expected="GDRDMA on all")]
     return []
 

@@ -52,9 +52,9 @@ def engine(asked: str, there: Sequence[str]) -> str:
     if asked in there:
         return asked
     if there:
-        raise InputError(f"Cannot serve with {asked}: this cluster has {', '.join(there)} alone.")
+        raise InputError(f"Cannot serve with {asked}: this cluster has only {', '.join(there)}.")
     raise InputError(
-        f"Cannot serve with {'kserve or lws' if asked == 'auto' else asked}: this cluster does not know "
+        f"Cannot serve with {'kserve or lws' if asked == 'auto' else asked}: this cluster has neither "
         "InferenceService nor LeaderWorkerSet. Install KServe (on OpenShift with OpenShift AI) or LeaderWorkerSet."
     )
 
@@ -63,7 +63,7 @@ def serving(args: Json, name: str, members: Sequence[Member]) -> Serving:
     """A Serving over TCP from the module's arguments. ``name``: of the engine. ``members``: nodes with whole GPUs.
     Raises InputError without any."""
     if not members:
-        raise InputError("All GPU nodes that were chosen share their GPUs: a model on several needs whole ones.")
+        raise InputError("All selected GPU nodes share their GPUs: a model on several nodes needs whole GPUs.")
     same = ("name", "namespace", "model", "image", "claim", "nodes", "gpus", "tensor", "pipeline", "rdma", "shm_gib")
     return Serving(
         **{key: args[key] for key in same},
@@ -97,8 +97,8 @@ def with_rdma(found: Serving, plan: Plan, members: Sequence[Member]) -> tuple[Se
     entries = {one.shape: one for one in plan.tests if one.shape in shapes}
     if len(entries) != 1:
         raise InputError(
-            f"The plan tests {len(entries)} shapes among the chosen nodes ({', '.join(sorted(shapes)) or 'none'}): "
-            "a model needs nodes of one shape. Choose them by hosts or selector, or make a new plan."
+            f"The plan tests {len(entries)} shapes among the selected nodes ({', '.join(sorted(shapes)) or 'none'}): "
+            "a model needs nodes of one shape. Select them by hosts or selector, or make a new plan."
         )
     shape, entry = next(iter(entries.items()))
     chosen = [one for one in members if tested.get(one.name) == shape]
@@ -142,8 +142,8 @@ def resolve(
     fitting = [one for one in members if one.facts.allocatable.get(found.gpu_resource, 0) >= found.gpus]
     if len(fitting) < found.nodes:
         raise InputError(
-            f"Cannot serve {model.name} as {found.name}: {found.nodes} nodes with {found.gpus} GPUs are "
-            f"needed, and {len(fitting)} of the {len(members)} chosen offer them."
+            f"Cannot serve {model.name} as {found.name}: {found.nodes} nodes with {found.gpus} GPUs are needed, but "
+            f"only {len(fitting)} of the {len(members)} selected nodes offer them."
         )
     return Wanted(found, fit)
 
@@ -156,7 +156,7 @@ def _memory(members: Sequence[Member], families: Mapping[str, Family]) -> float:
         sizes.append(one.memory_mib * MIB / 1e9 if one.memory_mib else float(family.memory_gb if family else 0))
     smallest = min(sizes)
     if not smallest:
-        raise InputError(f"The memory of a GPU of {members[sizes.index(0.0)].name} is not known: give memory_gb.")
+        raise InputError(f"The GPU memory of {members[sizes.index(0.0)].name} is unknown: set memory_gb.")
     return round(smallest, 1)
 
 
@@ -168,7 +168,7 @@ def states(found: Serving, pods: Sequence[Json], workload: Json) -> dict[str, St
     now = rules.digest(found)
     late = {f"pods/{one['metadata']['name']}": _state(one, now) for one in pods}
     if len(pods) < found.nodes:
-        why = f"{len(pods)} of {found.nodes} pods were made{_complaint(workload)}"
+        why = f"{len(pods)} of {found.nodes} pods were created{_complaint(workload)}"
         late[f"{found.engine}/{found.name}"] = Status(WAITING, why)
     return late
 
@@ -176,7 +176,7 @@ def states(found: Serving, pods: Sequence[Json], workload: Json) -> dict[str, St
 def _state(pod: Json, digest: str) -> Status:
     """A pod of an earlier configuration may still be Ready."""
     if (pod["metadata"].get("annotations") or {}).get(rules.DIGEST) != digest:
-        return Status(WAITING, "still of the configuration before")
+        return Status(WAITING, "still has the earlier configuration")
     return readiness.pod(pod)
 
 

@@ -69,7 +69,7 @@ _PLUGIN = {
 }
 _GFD = {"oneshot": bool, "noTimestamp": bool, "sleepInterval": str, "outputFile": str, "machineTypeFile": str}
 _TOP = {"version": str, "flags": dict, "resources": dict, "sharing": dict, "imex": dict}
-_WORDS = {bool: "true or false", int: "a whole number", str: "a text", list: "a list", dict: "a mapping"}
+_WORDS = {bool: "true or false", int: "a whole number", str: "a string", list: "a list", dict: "a mapping"}
 
 _MIG_RESOURCE = re.compile(r"nvidia\.com/mig-[1-9]g\.[0-9]+gb([.-][a-z][a-z.]*)?")
 _PROFILE = re.compile(r"([1-9])g\.([0-9]+)gb([+-][a-z.]+)?")
@@ -157,12 +157,13 @@ def family_of(families: Mapping[str, Family], gpu_id: str) -> Family:
             return family
     if not gpu_id:
         raise InputError(
-            "MIG layouts go by the GPU's PCI id, and neither a table of the node's instance type nor NFD tells it: see "
-            "that the node has a NodeFeature with its PCI devices, that it may be listed, and that its GPUs are alike."
+            "MIG layouts depend on the GPU's PCI id, which neither a table of the node's instance type nor NFD "
+            "states. Check that the node has a NodeFeature with its PCI devices, that this user may list it, and "
+            "that the node's GPUs are of one model."
         )
     raise InputError(
-        f"No MIG table for GPU {gpu_id}: files/gpu_sharing.yml lists no family with this id. Add it, from the GPU's "
-        "own list (nvidia-smi mig -lgip)."
+        f"No MIG profiles are known for GPU {gpu_id}: files/gpu_sharing.yml has no family with this id. Add one from "
+        "the output of nvidia-smi mig -lgip."
     )
 
 
@@ -176,7 +177,7 @@ def _slices(profile: str) -> tuple[int, int]:
     """(compute slices, GB) from the name of a profile."""
     match = _PROFILE.fullmatch(profile)
     if not match:
-        raise DataError(f"{profile!r} is no MIG profile, like 1g.10gb or 1g.10gb+me.")
+        raise DataError(f"{profile!r} is not a MIG profile, such as 1g.10gb or 1g.10gb+me.")
     return int(match[1]), int(match[2])
 
 
@@ -208,11 +209,11 @@ def check(key: str, document: Any) -> list[str]:
     notes: list[str] = []
     if _keys(key, document, _TOP, faults):
         if document.get("version", "v1") != "v1":
-            faults.append(f"{key}.version is {document['version']!r}: the device plugin reads only v1")
+            faults.append(f"{key}.version is {document['version']!r}; the device plugin reads only v1")
         _check_flags(f"{key}.flags", document.get("flags", {}), faults)
         _check_sharing(key, document, faults, notes)
         if document.get("resources"):
-            notes.append(f"{key}.resources is ignored by the device plugin: GPUs keep their names")
+            notes.append(f"{key}.resources is ignored by the device plugin: resources keep their names")
     if faults:
         raise InputError(f"Cannot use the sharing configuration {key!r}: {'; '.join(faults)}.")
     return notes
@@ -233,7 +234,7 @@ def _check_sharing(key: str, document: Json, faults: list[str], notes: list[str]
     if not _keys(path, sharing, {"timeSlicing": dict, "mps": dict}, faults):
         return
     if len(sharing) > 1:
-        faults.append(f"{path} has timeSlicing and mps: they exclude each other (mps would win). Keep one")
+        faults.append(f"{path} has timeSlicing and mps, which exclude each other (the plugin would use mps). Keep one")
     for name, part in sharing.items():
         _check_part(f"{path}.{name}", part, faults, notes)
     mig = (document.get("flags") or {}).get("migStrategy", "none")
@@ -246,7 +247,7 @@ def _check_part(path: str, part: Any, faults: list[str], notes: list[str]) -> No
         return
     entries = part.get("resources")
     if not isinstance(entries, list) or not entries:
-        faults.append(f"{path}.resources is empty: name at least one, like {{name: {GPU}, replicas: 4}}")
+        faults.append(f"{path}.resources is empty: give at least one, such as {{name: {GPU}, replicas: 4}}")
         return
     names: Counter[str] = Counter()
     for index, entry in enumerate(entries):
@@ -257,7 +258,7 @@ def _check_part(path: str, part: Any, faults: list[str], notes: list[str]) -> No
             notes.extend(
                 f"{place}.{name} is ignored by the device plugin" for name in ("rename", "devices") if name in entry
             )
-    faults.extend(f"{path}.resources names {name} {count} times" for name, count in names.items() if count > 1)
+    faults.extend(f"{path}.resources has {name} {count} times" for name, count in names.items() if count > 1)
 
 
 def _check_entry(place: str, entry: Json, mps: bool, faults: list[str]) -> None:
@@ -270,15 +271,16 @@ def _check_entry(place: str, entry: Json, mps: bool, faults: list[str]) -> None:
         faults.append(f"{place} has no replicas")
     elif isinstance(replicas, int) and not isinstance(replicas, bool) and replicas < MIN_REPLICAS:
         faults.append(
-            f"{place}.replicas is {replicas}: at least {MIN_REPLICAS}. For whole GPUs leave the resource out of sharing"
+            f"{place}.replicas is {replicas}; it must be at least {MIN_REPLICAS}. To keep whole GPUs, leave the "
+            "resource out"
         )
 
 
 def _name_fault(place: str, name: str, mps: bool) -> list[str]:
     if mps and name.startswith("nvidia.com/mig-"):
-        return [f"{place}.name is {name}: MPS does not work on MIG devices; only {GPU} can be shared by it"]
+        return [f"{place}.name is {name}: MPS does not work on MIG devices, only on {GPU}"]
     if name.endswith(".shared"):
-        return [f"{place}.name is {name}: give the plain name, and renameByDefault: true for the .shared one"]
+        return [f"{place}.name is {name}: give the name without .shared, and set renameByDefault: true"]
     if name != GPU and not _MIG_RESOURCE.fullmatch(name):
         return [f"{place}.name is {name!r}: {GPU} or a MIG device like nvidia.com/mig-1g.10gb{_near(name, (GPU,), '')}"]
     return []
@@ -287,14 +289,14 @@ def _name_fault(place: str, name: str, mps: bool) -> list[str]:
 def _keys(path: str, value: Any, known: Mapping[str, Any], faults: list[str]) -> bool:
     """Whether ``value`` is a mapping; appends a fault for each key that is unknown or of a wrong type."""
     if not isinstance(value, Mapping):
-        faults.append(f"{path} must be a mapping, is {_shown(value)}")
+        faults.append(f"{path} must be a mapping, not {_shown(value)}")
         return False
     for name, item in value.items():
         kind = known.get(name)
         if kind is None:
             faults.append(f"{path}.{name} is unknown{_near(str(name), known)}")
         elif not isinstance(item, kind) or (kind is int and isinstance(item, bool)):
-            faults.append(f"{path}.{name} must be {_WORDS[kind]}, is {_shown(item)}")
+            faults.append(f"{path}.{name} must be {_WORDS[kind]}, not {_shown(item)}")
     return True
 
 
@@ -317,15 +319,15 @@ def check_keys(configs: Mapping[str, Any], default: str, nodes: Mapping[str, str
     for key in configs:
         if not _KEY.fullmatch(key):
             raise InputError(
-                f"{key!r} cannot be the name of a sharing configuration: nodes choose it by a label, so it has at most "
-                "63 letters, digits, '-', '_' and '.', and begins and ends with a letter or digit."
+                f"{key!r} cannot be the name of a sharing configuration. Nodes select it by a label, so it must have "
+                "at most 63 letters, digits, '-', '_' and '.', and begin and end with a letter or digit."
             )
     wanted = [("the default", default), *((f"node {name}", key) for name, key in nodes.items())]
     for who, key in wanted:
         if key and key not in configs:
             raise InputError(
-                f"The sharing configuration {key!r}, which {who} asks for, is not in {', '.join(configs) or '(none)'}"
-                f"{_near(key, configs, '')}. Its device plugin would not start."
+                f"The sharing configuration {key!r}, which {who} selects, is not in {', '.join(configs) or '(none)'}"
+                f"{_near(key, configs, '')}. The device plugin would not start."
             )
 
 
@@ -365,11 +367,11 @@ def _custom(name: str, entries: Sequence[Json], gpus: int, family: Family) -> li
         _check_parts(path, parts, family)
         for index in _devices(path, entry.get("devices", "all"), gpus):
             if found[index] is not None:
-                raise InputError(f"Cannot use the MIG layout {name!r}: {path} sets GPU {index} a second time.")
+                raise InputError(f"Cannot use the MIG layout {name!r}: {path} sets GPU {index} again.")
             found[index] = parts
     missing = [str(index) for index, parts in enumerate(found) if parts is None]
     if missing:
-        raise InputError(f"Cannot use the MIG layout {name!r}: it says nothing of GPU {', '.join(missing)}.")
+        raise InputError(f"Cannot use the MIG layout {name!r}: it does not set GPU {', '.join(missing)}.")
     return [dict(parts or {}) for parts in found]
 
 
@@ -384,7 +386,9 @@ def _devices(path: str, value: Any, gpus: int) -> list[int]:
         return list(range(gpus))
     if isinstance(value, list) and all(is_int(one) and 0 <= one < gpus for one in value):
         return list(value)
-    raise InputError(f"{path}.devices is {_shown(value)}: all, or a list of GPU numbers from 0 to {gpus - 1}.")
+    raise InputError(
+        f"{path}.devices is {_shown(value)}; it must be all, or a list of GPU numbers from 0 to {gpus - 1}."
+    )
 
 
 def _check_parts(path: str, parts: Mapping[str, Any], family: Family) -> None:
@@ -392,12 +396,12 @@ def _check_parts(path: str, parts: Mapping[str, Any], family: Family) -> None:
     unknown = [one for one in parts if one not in family.profiles]
     if unknown:
         raise InputError(
-            f"{path}.mig-devices: {unknown[0]!r} is no profile of {family.name}{_near(unknown[0], family.profiles)}."
+            f"{path}.mig-devices: {unknown[0]!r} is not a profile of {family.name}{_near(unknown[0], family.profiles)}."
         )
     for profile, count in parts.items():
         if not is_int(count) or not 1 <= count <= family.profiles[profile]:
             raise InputError(
-                f"{path}.mig-devices: {count} x {profile}, and one {family.name} has 1 to {family.profiles[profile]}."
+                f"{path}.mig-devices: {count} x {profile}; one {family.name} can have 1 to {family.profiles[profile]}."
             )
     memory = 8 if family.slices == 7 else family.slices
     total = max(_slices(profile)[1] for profile in family.profiles)
@@ -405,8 +409,8 @@ def _check_parts(path: str, parts: Mapping[str, Any], family: Family) -> None:
     held = sum(round(_slices(profile)[1] * memory / total) * count for profile, count in parts.items())
     if compute > family.slices or held > memory:
         raise InputError(
-            f"{path}.mig-devices needs {compute} of {family.slices} compute and {held} of {memory} memory slices of "
-            f"one {family.name}: they do not fit together."
+            f"{path}.mig-devices needs {compute} of {family.slices} compute slices and {held} of {memory} memory "
+            f"slices of one {family.name}: they do not fit together."
         )
 
 
@@ -509,14 +513,17 @@ def expected(
 
 def _refuse_unseen(node: Node, parts: Sequence[Mapping[str, int]], strategy: str) -> None:
     if any(parts):
-        raise InputError(f"Node {node.name} gets MIG devices, but mig.strategy is {strategy}: nothing would show them.")
+        raise InputError(
+            f"Node {node.name} gets MIG devices, but mig.strategy is {strategy}: the device plugin would not offer "
+            "them."
+        )
 
 
 def _single(node: Node, parts: Sequence[Mapping[str, int]], offer: _Offer) -> None:
     if strategy_for(parts) != "single" or len(parts) != node.gpus:
         raise InputError(
-            f"mig.strategy single needs one profile on every GPU; node {node.name} gets {_told(parts)}. The plugin "
-            "would offer no GPU at all. Use mixed, or a uniform layout."
+            f"mig.strategy single needs one profile on every GPU; node {node.name} gets {_layout_text(parts)}. The "
+            "device plugin would offer no GPU. Use mixed, or a uniform layout."
         )
     profile = next(iter(parts[0]))
     total = sum(sum(one.values()) for one in parts)
@@ -545,12 +552,12 @@ def _refuse_idle(node: Node, document: Json, resources: Mapping[str, int]) -> No
         name = str(entry["name"])
         if name not in resources and f"{name}.shared" not in resources:
             raise InputError(
-                f"The configuration of node {node.name} shares {name}, which the node does not have: it has "
-                f"{', '.join(resources)}. It would have no effect."
+                f"The configuration of node {node.name} shares {name}, which the node does not have (it has "
+                f"{', '.join(resources)}), so it would have no effect."
             )
 
 
-def _told(parts: Sequence[Mapping[str, int]]) -> str:
+def _layout_text(parts: Sequence[Mapping[str, int]]) -> str:
     kinds = Counter(" + ".join(f"{count} x {name}" for name, count in one.items()) or "no MIG" for one in parts)
     return ", ".join(f"{kind} on {count} GPUs" for kind, count in kinds.items())
 

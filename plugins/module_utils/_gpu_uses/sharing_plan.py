@@ -36,10 +36,10 @@ IN_EFFECT = "gpuops.rdma/sharing-config"
 CORDONED = "gpuops.rdma/cordoned-for-mig"
 """Annotation of a node: we cordoned it, so that no pod takes a GPU while its MIG devices change."""
 MPS_DAEMON = "nvidia-device-plugin-mps-control-daemon"
-NO_DAEMON = Status(WAITING, "no pod; the GPU Operator has it since 24.3, on nodes with nvidia.com/mps.capable=true")
+NO_DAEMON = Status(WAITING, "no pod; GPU Operator 24.3 and newer create it on nodes with nvidia.com/mps.capable=true")
 MIG_FAILED = (
-    "see its pod's log on the node. Machines of a cloud often need a reboot for it: env WITH_REBOOT=true in the "
-    "ClusterPolicy's spec.migManager.env"
+    "see the log of its pod on the node. Cloud instances often need a reboot to change MIG: set env WITH_REBOOT=true "
+    "in the ClusterPolicy's spec.migManager.env"
 )
 MIG_UNSEEN = (
     "With SELinux enforcing, GPU Operator 25.10.1 sets it only with env USE_NODE_FEATURE_API=true in the "
@@ -137,7 +137,7 @@ def node_of(name: str, shape: Shape, memory_mib: int = 0) -> Node:
     return Node(name, shape.gpu_count, shape.gpu_model, memory_mib)
 
 
-def row(expected: Expected, config: str, mig: str) -> Json:
+def node_result(expected: Expected, config: str, mig: str) -> Json:
     """A node as the task's result returns it."""
     return {"config": config, "mig": mig, **dataclasses.asdict(expected)}
 
@@ -225,9 +225,9 @@ class NodeWanted:
         return self.member.labels.get(sharing.MIG_LABEL, "") != self.mig or self.failed
 
     @property
-    def row(self) -> Json:
+    def result(self) -> Json:
         """The node as the task's result returns it."""
-        return row(self.expected, self.config, self.mig)
+        return node_result(self.expected, self.config, self.mig)
 
 
 @dataclass(frozen=True)
@@ -257,8 +257,8 @@ def default_key(options: Options, live: Live, mine: Iterable[str]) -> str:
     """The key for nodes without a label from now on. Raises InputError if the operator reads another ConfigMap."""
     if live.config not in ("", options.name):
         raise InputError(
-            f"The ClusterPolicy reads the ConfigMap {live.config}, and this task writes {options.name}. Set name "
-            f"to {live.config} (and label it as ours), or take it out of the policy."
+            f"The ClusterPolicy refers to the ConfigMap {live.config}, but this task writes {options.name}. Set name "
+            f"to {live.config} (and label that ConfigMap as ours), or remove the reference from the policy."
         )
     default = options.default if options.default is not None else live.default
     return "" if options.absent and default in mine else default
@@ -283,17 +283,19 @@ def _refuse_conflict(options: Options, one: Member) -> None:
     if options.absent:
         return
     if one.labels.get(gpu_labels.VGPU) == "true":
-        raise InputError(f"{one.name} is a vGPU node: it offers exactly one GPU, which cannot be shared or parted.")
+        raise InputError(
+            f"{one.name} is a vGPU node: it offers exactly one GPU, which can be neither shared nor partitioned."
+        )
     if options.mig not in (None, "", sharing.DISABLED) and not one.mig_capable:
         raise InputError(
-            f"{one.name} cannot be parted: GPU Feature Discovery tells of its GPUs that they have no MIG "
-            f"({one.shape.gpu_model}). Leave the node out."
+            f"{one.name} cannot have MIG devices: GPU Feature Discovery labels its GPUs ({one.shape.gpu_model}) as "
+            "not capable of MIG. Leave the node out."
         )
     present = one.labels.get(sharing.CONFIG_LABEL, "")
     if options.config and present and present != options.config and not options.replace:
         raise InputError(
-            f"{one.name} chooses the sharing configuration {present} already, and this task wants {options.config}. "
-            "Take the other back first (state absent), leave the node out, or set replace."
+            f"{one.name} uses the sharing configuration {present} already; this task would set {options.config}. "
+            "Revert the other one first (state absent), leave the node out, or set replace."
         )
 
 
@@ -340,16 +342,16 @@ def refuse_for_others(wanted: Wanted, options: Options, live: Live, others: Sequ
         names = [one.name for one in others if (one.labels.get(sharing.CONFIG_LABEL) or live.default) == key]
         if names:
             raise InputError(
-                f"Cannot change the sharing configuration {key}: {listed(names, SHOWN)} outside of this task "
-                f"chooses it too, and would change with it. Give this pool a key of its own (rdma_time_slicing_key "
-                "or rdma_mps_key of the playbook), or name all nodes that choose this one."
+                f"Cannot change the sharing configuration {key}: {listed(names, SHOWN)}, which this task does not "
+                "select, would change too. Give this pool its own key (rdma_time_slicing_key or rdma_mps_key of the "
+                "playbook), or select all nodes that use this one."
             )
     names = [f"{one.name} ({one.labels[sharing.MIG_LABEL]})" for one in others if wanted.turned and parted(one)]
     if names:
         raise InputError(
-            f"Cannot set mig.strategy to {options.mig_strategy}: it is {live.strategy}, is one for the whole cluster, "
-            f"and {listed(names, SHOWN)} outside of this task would offer its MIG devices otherwise. Set "
-            f"mig_strategy to {live.strategy} (rdma_mig_strategy), or take that MIG back first."
+            f"Cannot set mig.strategy to {options.mig_strategy}: it is {live.strategy} for the whole cluster, and "
+            f"{listed(names, SHOWN)}, which this task does not select, would offer its MIG devices under other "
+            f"names. Set mig_strategy to {live.strategy} (rdma_mig_strategy), or revert MIG there first."
         )
 
 
@@ -396,12 +398,12 @@ def state(wanted: NodeWanted, live: Member, daemon: Status, plugin: Status) -> S
     made = live.labels.get(sharing.MIG_STATE, "")
     if wanted.mig and made == "failed" and live.labels.get(sharing.MIG_LABEL) == wanted.mig:
         # This may still be the state of the previous layout, hence stuck rather than failed at once.
-        return Status(WAITING, f"the MIG manager failed to make {wanted.mig}: {MIG_FAILED}", stuck=True)
+        return Status(WAITING, f"the MIG manager failed to create {wanted.mig}: {MIG_FAILED}", stuck=True)
     if wanted.mig and not made and live.labels.get(gpu_labels.MIG_CAPABLE) != "true":
         why = f"the MIG manager does not run there: label {gpu_labels.MIG_CAPABLE} is absent. {MIG_UNSEEN}"
         return Status(WAITING, why)
     if wanted.mig and made != "success":
-        return Status(WAITING, f"the MIG manager has not made {wanted.mig} yet: {made or 'no state'}")
+        return Status(WAITING, f"the MIG manager has not created {wanted.mig} yet: {made or 'no state'}")
     if plugin.state != READY:
         return dataclasses.replace(plugin, why=f"its device plugin: {plugin.why}")
     late = sharing.differences(wanted.expected, live.facts.allocatable, live.labels)

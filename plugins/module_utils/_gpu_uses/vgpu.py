@@ -91,11 +91,9 @@ def gridd(settings: Mapping[str, Any]) -> str:
     ):
         name, value = str(settings.get(address) or ""), int(settings.get(number) or 0)
         if name and not _HOST.fullmatch(name):
-            faults.append(
-                f"{address} {_shown(name)} must be a host name or address alone, without scheme, port or user"
-            )
+            faults.append(f"{address} {_shown(name)} must be a host name or address without scheme, port or user")
         if value and not (name and 0 < value < 65536):
-            faults.append(f"{number} {value} " + ("is no port" if name else f"stands without {address}"))
+            faults.append(f"{number} {value} " + ("is not a port number" if name else f"needs {address}"))
         if address == "proxy" and name and not value:
             faults.append("proxy needs proxy_port: the driver has no default for it")
         lines += [f"{keys[0]}={name}"] if name else []
@@ -121,8 +119,8 @@ def token(text: Any) -> str:
     parts = found.split(".")
     if len(parts) != 3 or not all(re.fullmatch(r"[A-Za-z0-9_=-]+", part) for part in parts):
         raise InputError(
-            f"The client configuration token is not one: it has {len(parts)} part{'s' if len(parts) != 1 else ''} with "
-            "dots between, and must have 3 of base64. Give the whole content of the .tok file."
+            f"The client configuration token is invalid: it has {len(parts)} part{'s' if len(parts) != 1 else ''} "
+            "separated by dots, not 3 of base64. Give the whole content of the .tok file."
         )
     return found
 
@@ -180,7 +178,7 @@ def licence_servers(settings: Mapping[str, Any]) -> list[str]:
         targets = [f"{settings['server']}:{settings['server_port'] or 443}"]
     if not targets:
         raise InputError(
-            "The token names no licence server: give license.reach, like [api.cls.licensing.nvidia.com:443]."
+            "The token contains no licence server: set license.reach, for example [api.cls.licensing.nvidia.com:443]."
         )
     return [one if one.rpartition(":")[2].isdigit() and ":" in one else f"{one}:443" for one in targets]
 
@@ -258,11 +256,12 @@ def driver(settings: Mapping[str, Any], nodes: Sequence[Node]) -> Driver:
     if not repository or "://" in repository or repository.endswith("/"):
         faults.append(f"repository {repository!r} must be a registry and its path, like registry.example.com/vgpu")
     if not _IMAGE.fullmatch(image):
-        faults.append(f"image {image!r} must be a name alone, without path and tag")
+        faults.append(f"image {image!r} must be a name without path and tag")
     found = _TAGGED.fullmatch(str(settings.get("version") or ""))
     if found is None:
         faults.append(
-            f"version {settings.get('version')!r} must be the guest driver's, like 550.163.01 or 550.163.01-rhcos4.18"
+            f"version {settings.get('version')!r} must be that of the guest driver, such as 550.163.01 or "
+            "550.163.01-rhcos4.18"
         )
     else:
         faults += _version_faults(found["version"], found["os"] or "", str(settings.get("host_version") or ""), nodes)
@@ -280,7 +279,7 @@ def _version_faults(version: str, system: str, host: str, nodes: Sequence[Node])
     if others:
         names = [node.name for node in nodes if node.os in others]
         faults.append(
-            f"version is for {system}, and {listed(names)} run {', '.join(others)}: their driver could not load"
+            f"version is for {system}, but {listed(names)} run {', '.join(others)}: the driver could not load there"
         )
     hosts = {
         **{node.host_driver: node.name for node in nodes if node.host_driver},
@@ -288,14 +287,14 @@ def _version_faults(version: str, system: str, host: str, nodes: Sequence[Node])
     }
     for one, where in sorted(hosts.items()):
         if not _VERSION.fullmatch(one):
-            faults.append(f"host_version {one!r} is no driver version like 550.163.02")
+            faults.append(f"host_version {one!r} is not a driver version such as 550.163.02")
         elif (branch := versions.minor(version)[0]) != (theirs := versions.minor(one)[0]):
             faults.append(
-                f"guest driver {version} is of branch {branch}, and the host's ({where}) {one} of branch {theirs}: "
-                "they must be of one branch"
+                f"guest driver {version} is of branch {branch}, but the host's ({where}) {one} of branch {theirs}: "
+                "both must be of one branch"
             )
         elif versions.older(one, version):
-            faults.append(f"guest driver {version} is newer than the host's ({where}) {one}: it must not be")
+            faults.append(f"guest driver {version} must not be newer than the host's ({where}) {one}")
     return faults
 
 
@@ -353,9 +352,9 @@ def pull_secret_faults(found: Driver, secrets: Mapping[str, Optional[str]]) -> l
     for name in found.pull_secrets:
         kind = secrets.get(name)
         if kind is None:
-            faults.append(f"the pull secret {name} does not exist: {found.repository} would refuse the nodes")
+            faults.append(f"the pull secret {name} does not exist: the nodes could not pull from {found.repository}")
         elif kind not in ("kubernetes.io/dockerconfigjson", "kubernetes.io/dockercfg"):
-            faults.append(f"the pull secret {name} is of type {kind}, and must be kubernetes.io/dockerconfigjson")
+            faults.append(f"the pull secret {name} is of type {kind}, not kubernetes.io/dockerconfigjson")
     return faults
 
 
@@ -372,11 +371,11 @@ def check_profiles(base: Json, profiles: Sequence[Mapping[str, Any]]) -> None:
     provider = ((((spec.get("template") or {}).get("spec") or {}).get("providerSpec") or {}).get("value")) or {}
     if provider.get("kind") != VSPHERE:
         faults.append(
-            f"MachineSet {base['metadata']['name']} has a providerSpec of kind {provider.get('kind')!r}: vGPU profiles "
-            f"are devices of vSphere templates, so it must be {VSPHERE}"
+            f"MachineSet {base['metadata']['name']} has a providerSpec of kind {provider.get('kind')!r}; vGPU "
+            f"profiles are devices of vSphere templates, so it must be {VSPHERE}"
         )
     if faults:
-        raise InputError(f"Cannot make MachineSets for vGPU profiles: {'; '.join(faults)}.")
+        raise InputError(f"Cannot create MachineSets for vGPU profiles: {'; '.join(faults)}.")
 
 
 def _profile_faults(profiles: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -391,14 +390,16 @@ def _profile_faults(profiles: Sequence[Mapping[str, Any]]) -> list[str]:
         if not _NAME.fullmatch(str(one.get("name") or "")):
             faults.append(f"{place}.name {one.get('name')!r} must be lower case letters, digits and '-'")
         if not one.get("template"):
-            faults.append(f"{place}.template is missing: the RHCOS template with this vGPU profile's device")
+            faults.append(
+                f"{place}.template is missing; it names the RHCOS template with the device of this vGPU profile"
+            )
         if not isinstance(one.get("replicas") or 0, int) or (one.get("replicas") or 0) < 0:
             faults.append(f"{place}.replicas {one.get('replicas')!r} must be a whole number from 0")
     for key in ("name", "template"):
         values = [str(one.get(key)) for one in profiles]
         twice = sorted({value for value in values if values.count(value) > 1})
         if twice:
-            faults.append(f"{key} {', '.join(twice)} stands twice: a MachineSet has one profile, and a profile one")
+            faults.append(f"{key} {', '.join(twice)} is given twice: each profile needs its own MachineSet")
     return faults
 
 
@@ -452,11 +453,11 @@ def check_arguments(args: Mapping[str, Any]) -> None:
         raise InputError(f"Cannot set up vGPU: {' and '.join(lacking)} must be given with state present.")
     if not (args["nodes"] or args["selector"] or args["profiles"]):
         raise InputError(
-            "Cannot set up vGPU: no node is chosen. Give nodes, selector, or profiles with machine_set; the guest "
-            "driver must not reach nodes with whole GPUs."
+            "Cannot set up vGPU: no node is selected. Set nodes, selector, or profiles with machine_set; the guest "
+            "driver must not run on nodes with whole GPUs."
         )
     if args["profiles"] and not args["machine_set"]:
-        raise InputError("Cannot make MachineSets for the vGPU profiles: give machine_set, whose copies they become.")
+        raise InputError("Cannot create MachineSets for the vGPU profiles: set machine_set, the MachineSet to copy.")
 
 
 def chosen(args: Mapping[str, Any], every: Sequence[Node]) -> list[Node]:
@@ -466,7 +467,7 @@ def chosen(args: Mapping[str, Any], every: Sequence[Node]) -> list[Node]:
     missing = [name for name in args["nodes"] if name not in by_name]
     if missing:
         labels = f" with the labels {args['selector']}" if args["selector"] else ""
-        raise InputError(f"{missing[0]} is no node of this cluster{labels}.")
+        raise InputError(f"This cluster has no node {missing[0]}{labels}.")
     if args["nodes"]:
         return [by_name[name] for name in args["nodes"]]
     return list(every) if args["selector"] else of_profiles(args, every)
@@ -482,7 +483,7 @@ def resolve(args: Mapping[str, Any], license: Json, nodes: Sequence[Node]) -> Wa
     """The checked nodes and driver. A node that has a vGPU already may be without its GPU for the moment. Raises
     InputError with what prevents vGPU on these nodes."""
     if not nodes and not args["profiles"]:
-        raise InputError("No node of this cluster has the names or labels that were given: there is nothing to set up.")
+        raise InputError("No node of this cluster has the given names or labels: there is nothing to set up.")
     faults = node_faults([dataclasses.replace(one, gpus=0 if one.in_effect else one.gpus) for one in nodes])
     found = driver(args["driver"], nodes)
     if faults:
@@ -503,11 +504,11 @@ def state(pods: Sequence[Json], gpus: int, image: str) -> Status:
         return Status(WAITING, "no pod of the driver yet")
     other = of_another(pods, image)
     if other:
-        return Status(WAITING, f"its driver's pod is still of {other}")
+        return Status(WAITING, f"its driver pod still runs {other}")
     status = readiness.pod(pods[0])
     if status.state != READY or gpus == 1:
         return status
-    return Status(WAITING, f"offers {gpus} {GPU}, and must offer 1")
+    return Status(WAITING, f"offers {gpus} {GPU} instead of 1")
 
 
 # ---- evidence ------------------------------------------------------------------------------------------------------
@@ -520,9 +521,9 @@ def node_faults(nodes: Sequence[Node]) -> list[str]:
         for label in SHARING_LABELS:
             value = one.labels.get(label, "")
             if value and value != "all-disabled":
-                faults.append(f"{one.name} has the label {label}={value}: a vGPU cannot be shared or parted")
+                faults.append(f"{one.name} has the label {label}={value}; a vGPU can be neither shared nor partitioned")
         if one.gpus > 1:
-            faults.append(f"{one.name} offers {one.gpus} {GPU}: a vGPU node offers exactly 1")
+            faults.append(f"{one.name} offers {one.gpus} {GPU}; a vGPU node offers exactly 1")
     return faults
 
 

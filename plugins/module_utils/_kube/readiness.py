@@ -263,7 +263,7 @@ def failed_create(events: Iterable[Json], name: str = "") -> Optional[Status]:
 def daemonset(obj: Optional[Json], allow_zero: bool = False) -> Status:
     """Rolled out: the newest spec was seen, every wanted pod is of it, and available. Nothing wanted is not ready."""
     if obj is None:
-        return _waiting("DaemonSet not made yet")
+        return _waiting("DaemonSet not created yet")
     if not _observed(obj):
         return _waiting("its controller has not seen the newest spec")
     status = _status(obj)
@@ -294,7 +294,7 @@ def _no_node(obj: Json) -> str:
 def deployment(obj: Optional[Json]) -> Status:
     """Ready when all wanted replicas are of the newest spec and available; scaled to 0 is stuck, never ready."""
     if obj is None:
-        return _waiting("Deployment not made yet")
+        return _waiting("Deployment not created yet")
     if not _observed(obj):
         return _waiting("its controller has not seen the newest spec")
     conditions, status = _conditions(obj), _status(obj)

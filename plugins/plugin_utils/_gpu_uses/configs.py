@@ -61,7 +61,7 @@ def _parsed(key: str, document: Any) -> Json:
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         place = f" in line {mark.line + 1}" if mark else ""
-        why = getattr(error, "problem", None) or "it is no YAML"
+        why = getattr(error, "problem", None) or "it is not YAML"
         raise InputError(f"Cannot read the sharing configuration {key!r}{place}: {why}.") from None
 
 

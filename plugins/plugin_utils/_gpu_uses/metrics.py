@@ -50,7 +50,7 @@ class Metrics(Use[Wanted]):
         report = "" if self.absent else _text(args["report"])
         wanted = metrics.resolve(args, openshift, board, report, args["image"] or requests.default_image())
         if args["dashboard"] and wanted.board is None and not self.absent:
-            self.notes.append("no dashboard: dashboard_namespace is not given, and this is not OpenShift")
+            self.notes.append("no dashboard: dashboard_namespace is not set, and this is not OpenShift")
         return wanted
 
     def _require_monitors(self) -> None:
@@ -58,8 +58,9 @@ class Metrics(Use[Wanted]):
             self.client.path(metrics.MONITORING, "ServiceMonitor")
         except NotFound:
             raise InputError(
-                "This cluster has no ServiceMonitors: nothing would scrape the GPUs. Install the Prometheus Operator "
-                "(on OpenShift it is part of the platform; see that its cluster monitoring is on)."
+                "This cluster does not know ServiceMonitors, so nothing would scrape the GPUs. Install the "
+                "Prometheus Operator (on OpenShift it is part of the platform: check that cluster monitoring is "
+                "enabled)."
             ) from None
 
     def result(self, wanted: Wanted) -> Json:
@@ -133,11 +134,11 @@ class Metrics(Use[Wanted]):
         """Ready with the requested labels and interval: the operator changes it some time after the policy."""
         monitor = self._monitor(self.namespace, metrics.EXPORTER)
         if monitor is None:
-            return Status(WAITING, "not made yet")
+            return Status(WAITING, "not created yet")
         labels = monitor["metadata"].get("labels") or {}
         intervals = {one.get("interval") for one in monitor["spec"]["endpoints"]}
         if not wanted.labels.items() <= labels.items() or intervals != {wanted.interval}:
-            return Status(WAITING, "the operator has not given it the new labels and interval yet")
+            return Status(WAITING, "the operator has not set the new labels and interval on it yet")
         return Status(READY)
 
     def _monitor(self, namespace: str, name: str) -> Optional[Json]:
@@ -200,7 +201,7 @@ class Metrics(Use[Wanted]):
             found = []
         if not found:
             raise RdmaError(
-                f"Nothing scrapes ServiceMonitor {namespace}/{name}: this cluster has no Prometheus of the operator's."
+                f"Nothing scrapes ServiceMonitor {namespace}/{name}: this cluster has no Prometheus object."
             )
         monitor = self._monitor(namespace, name) or {"metadata": {}}
         space = self.client.get(self.client.path("v1", "Namespace", "", namespace))

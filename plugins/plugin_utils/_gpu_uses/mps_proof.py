@@ -24,8 +24,8 @@ POLL, TAIL = 1.0, 40
 """Seconds between two reads, and lines of each log, which cover 8 s of computing."""
 STARTED = ("Running", "Succeeded", "Failed")
 REMEDY = (
-    "See the log of the node's pod nvidia-device-plugin-mps-control-daemon, and that pods see its folder (SELinux on "
-    "OpenShift)."
+    "See the log of the node's pod nvidia-device-plugin-mps-control-daemon, and check that pods can read its "
+    "directory (SELinux on OpenShift)."
 )
 
 
@@ -68,7 +68,7 @@ def prove(
         logs = {name: _read(client, namespace, name) for name in names if name not in late}
         verdict = mps.judge(logs, memory_gb)
         if verdict.fault and (not late or any(one.error for one in logs.values())):
-            raise RdmaError(f"MPS does not let processes compute at once on one GPU: {verdict.fault}. {REMEDY}")
+            raise RdmaError(f"Processes do not run concurrently on one GPU with MPS: {verdict.fault}. {REMEDY}")
         if late:
             return {f"pod/{name}": status for name, status in late.items()}
         found[:] = [verdict.evidence] if verdict.evidence else []
@@ -83,7 +83,7 @@ def prove(
             timeout=timeout,
             grace=grace,
             show=say,
-            title="computing at once",
+            title="running concurrently",
             remedy=REMEDY,
         )
     return found[0]

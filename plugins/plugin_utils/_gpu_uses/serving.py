@@ -82,7 +82,7 @@ class ModelServing(Use[Wanted]):
         if claim is None and not self.check_mode:
             raise InputError(
                 f"Cannot serve {found.model} as {found.name}: there is no PersistentVolumeClaim {found.claim} in "
-                f"namespace {found.namespace}. Make it ReadWriteMany or ReadOnlyMany, with the model in it."
+                f"namespace {found.namespace}. Create it as ReadWriteMany or ReadOnlyMany, with the model in it."
             )
         return list(((claim or {}).get("spec") or {}).get("accessModes") or [])
 
@@ -136,8 +136,8 @@ class ModelServing(Use[Wanted]):
         while self.changes and (left := self.client.list(pods, label_selector=f"{serving.SERVING_LABEL}={name}")):
             if time.monotonic() > deadline:
                 raise RdmaError(
-                    f"{name} is deleted, and {len(left)} of its pods are still there after {timeout} s, "
-                    f"{left[0]['metadata']['name']} among them: see its node and finalizers."
+                    f"{name} is deleted, but {len(left)} of its pods still exist after {timeout} s, such as "
+                    f"{left[0]['metadata']['name']}: see the pod's node and finalizers."
                 )
             time.sleep(POLL)
 
@@ -165,7 +165,7 @@ class ModelServing(Use[Wanted]):
         joined = [count for count in map(serving.joined, logs.values()) if count is not None]
         findings = serving.judge(found, evidences, joined[-1] if joined else None)
         if findings:
-            raise RdmaError(f"{found.model} as {found.name} answers, but is not as it must be: {in_words(findings)}")
+            raise RdmaError(f"{found.model} as {found.name} answers, but is not proven: {in_words(findings)}")
         return serving_plan.proof(evidences, answer)
 
     def _log(self, pod: Json) -> list[str]:

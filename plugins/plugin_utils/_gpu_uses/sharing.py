@@ -14,6 +14,7 @@ from typing import Any, Optional
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import ClusterError, RdmaError
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.names import MIG_STRATEGY_BEFORE
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.text import listed
 from ansible_collections.gpuops.rdma.plugins.module_utils._gpu_uses import sharing, sharing_plan
 from ansible_collections.gpuops.rdma.plugins.module_utils._gpu_uses.sharing import Expected
 from ansible_collections.gpuops.rdma.plugins.module_utils._gpu_uses.sharing_plan import (
@@ -31,8 +32,8 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils._kube.proof import Pro
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._kube.proven import Proven
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._nodes import gpu_nodes
 
-EXPERIMENTAL = "MPS on OpenShift is experimental: it passes only where two processes compute at once on one GPU."
-UNPROVEN = f"{EXPERIMENTAL} With prove never nothing shows that."
+EXPERIMENTAL = "MPS on OpenShift is experimental: it passes only if two processes run concurrently on one GPU."
+UNPROVEN = f"{EXPERIMENTAL} With prove=never this is not tested."
 PROOFS = 16
 """Maximum number of pods that a proof starts for one resource."""
 READERS = f"app in ({gpu_nodes.PLUGIN},{gpu_nodes.FEATURES})"
@@ -107,14 +108,14 @@ class Sharing(Use[Wanted]):
             offers = ", ".join(f"{n} {key} of {found.memory_gb[key]:g} GB" for key, n in found.resources.items())
             kinds.setdefault(f"{offers}; {found.isolation}", []).append(one.name)
         for words, names in kinds.items():
-            self.say(f"{gpu_nodes.told(names, 3)}: {words}")
+            self.say(f"{listed(names)}: {words}")
         if any(one.expected.sharing == "mps" for one in wanted.nodes) and self.on_openshift():
             self.note(UNPROVEN if self.args["prove"] == "never" else EXPERIMENTAL)
 
     def result(self, wanted: Wanted) -> Json:
         """The nodes with what they offer, their number, restarted device plugins and notes."""
         return {
-            "nodes": {one.name: one.row for one in wanted.nodes[: gpu_nodes.SHOWN]},
+            "nodes": {one.name: one.result for one in wanted.nodes[: gpu_nodes.SHOWN]},
             "count": len(wanted.nodes),
             "restarted": len(self.restarted),
             "notes": self.notes,
@@ -186,7 +187,7 @@ class Sharing(Use[Wanted]):
         present = dict((spec.get("metadata") or {}).get("labels") or {})
         lacking, kept = sharing_plan.machine_set_labels(wanted, self.options, present)
         for label, value in kept.items():
-            self.note(f"MachineSet {name} keeps its label {label}={value}: not of this task.")
+            self.note(f"MachineSet {name} keeps its label {label}={value}, which this task did not set.")
         if lacking:
             body = {"spec": {"template": {"spec": {"metadata": {"labels": lacking}}}}}
             self.client.patch(path, body, dry_run=self.check_mode)
@@ -207,7 +208,7 @@ class Sharing(Use[Wanted]):
         if not one.facts.cordoned:
             self._cordon(one.name, True)
             self.cordoned.add(one.name)
-        self.say(f"{one.name}: evicts {len(pods)} pods that hold GPUs: {gpu_nodes.told(pods)}")
+        self.say(f"{one.name}: evicting {len(pods)} pods that hold GPUs: {listed(pods, 5)}")
         try:
             gpu_nodes.evict(self.client, pods, self.args["timeout"], self.say)
             self._await_free(one.name)
@@ -222,8 +223,8 @@ class Sharing(Use[Wanted]):
         while left := gpu_nodes.gpu_pods(self.client, [node]).get(node, []):
             if time.monotonic() + POLL > deadline:
                 raise RdmaError(
-                    f"Cannot change the MIG devices of {node}: {gpu_nodes.told(left)} were evicted and still hold its "
-                    f"GPUs after {self.args['timeout']} s. See what keeps them from ending (finalizers, a DaemonSet)."
+                    f"Cannot change the MIG devices of {node}: {listed(left, 5)} were evicted, but still hold its "
+                    f"GPUs after {self.args['timeout']} s. Find out what keeps them running (finalizers, a DaemonSet)."
                 )
             time.sleep(POLL)
 

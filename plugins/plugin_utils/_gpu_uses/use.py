@@ -16,6 +16,7 @@ from typing import Any, Generic, Optional, Protocol, TypeVar
 
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Finding, Json
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.text import listed
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube import wait
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube.client import Client
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube.readiness import Status
@@ -35,15 +36,23 @@ class Task(Protocol):
     """What a use needs of the Ansible task; our action plugins implement it."""
 
     @property
-    def client(self) -> Client: ...
+    def client(self) -> Client:
+        """The connection to the API server."""
+        ...
 
     @property
-    def check_mode(self) -> bool: ...
+    def check_mode(self) -> bool:
+        """Whether the task must only predict its changes."""
+        ...
 
     @property
-    def diff_mode(self) -> bool: ...
+    def diff_mode(self) -> bool:
+        """Whether the result must contain diffs."""
+        ...
 
-    def progress(self, line: str) -> None: ...
+    def progress(self, line: str) -> None:
+        """Prints a progress line."""
+        ...
 
 
 class Use(Generic[Wanted]):
@@ -235,16 +244,16 @@ class Use(Generic[Wanted]):
         found = gpu_nodes.gpu_pods(self.client, nodes) if nodes else {}
         if found and not self.args["drain"]:
             node, pods = next(iter(sorted(found.items())))
-            use = f"in use, on {node} by {gpu_nodes.told(pods)}"
-            raise InputError(refusal.format(nodes=gpu_nodes.told(sorted(found)), use=use))
+            use = f"in use, on {node} by {listed(pods, 5)}"
+            raise InputError(refusal.format(nodes=listed(sorted(found), 5), use=use))
         return found
 
 
 def in_words(findings: Sequence[Finding]) -> str:
     """``a: found, expected b; ... . remedy``, for a message."""
-    told = [f"{one.subject}: {one.found}, expected {one.expected}" for one in findings]
+    faults = [f"{one.subject}: {one.found}, expected {one.expected}" for one in findings]
     remedy = next((one.remedy for one in findings if one.remedy), "")
-    return f"{gpu_nodes.told(told, 3)}. {remedy}"
+    return f"{listed(faults)}. {remedy}"
 
 
 def url_host(address: str) -> str:

@@ -12,6 +12,7 @@ from typing import Optional
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError, RdmaError
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import HIDDEN, Json
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.names import DRIVER_BEFORE_VGPU, VGPU_CONFIG
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.text import listed
 from ansible_collections.gpuops.rdma.plugins.module_utils._gpu_uses import vgpu
 from ansible_collections.gpuops.rdma.plugins.module_utils._gpu_uses.vgpu import Node, Setup, Wanted
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube import objects, readiness
@@ -33,8 +34,8 @@ AGAIN = 5.0
 """Seconds between two reads of the nodes' licence metrics."""
 BUSY = "Cannot change the driver or licence of {nodes}: their GPUs are {use}. End these pods, or set drain."
 BUSY_MACHINES = (
-    "Cannot remove the MachineSets of the vGPU profiles: GPUs of {nodes} are {use}, and the machines would go with "
-    "them. End these pods, or set drain."
+    "Cannot remove the MachineSets of the vGPU profiles, which deletes their machines: GPUs of {nodes} are {use}. "
+    "End these pods, or set drain."
 )
 
 
@@ -79,14 +80,15 @@ class VGpu(Use[Setup]):
             others = vgpu.bystanders(filter(_has_gpu, self._all()), [one.name for one in self._chosen()])
             if others:
                 faults.append(
-                    f"{gpu_nodes.told(others)} would get the guest driver too: label them {vgpu.DRIVER_LABEL}=false "
-                    "if their image brings the driver, or set driver.useNvidiaDriverCRD in the ClusterPolicy"
+                    f"{listed(others, 5)} would get the guest driver too: label them {vgpu.DRIVER_LABEL}=false if "
+                    "their image includes the driver, or set driver.useNvidiaDriverCRD in the ClusterPolicy"
                 )
         if faults:
             raise InputError(f"Cannot set up vGPU: {'; '.join(faults)}.")
         if not driver.pull_secrets:
             self.notes.append(
-                f"no pull secret: {driver.repository} must let the nodes pull without, or by the cluster's own"
+                f"no pull secret: {driver.repository} must allow the nodes to pull without one, or with that of the "
+                "cluster"
             )
 
     def _secret_type(self, name: str) -> Optional[str]:
@@ -168,7 +170,7 @@ class VGpu(Use[Setup]):
         def read() -> dict[str, Status]:
             found = len(self._chosen())
             return {
-                "nodes": Status(READY) if found >= wanted else Status(WAITING, f"{found} of {wanted} nodes are there")
+                "nodes": Status(READY) if found >= wanted else Status(WAITING, f"{found} of {wanted} nodes have joined")
             }
 
         remedy = f"See the Machines in {gpu_nodes.MACHINES}: the template may not exist in vSphere."
@@ -188,8 +190,8 @@ class VGpu(Use[Setup]):
         faults = vgpu.unreached(targets, dict(zip([one.name for one in nodes], answers.values())))
         if faults:
             raise RdmaError(
-                f"The licence server cannot be reached {gpu_nodes.told(faults, 3)}. The driver was not rolled out: it "
-                "would start unlicensed. Open egress to it on that port, or give a proxy."
+                f"The licence server cannot be reached {listed(faults)}. The driver was not rolled out, because it "
+                "would start unlicensed. Allow egress to the server's port, or set a proxy."
             )
 
     def _ask(self, asks: dict[str, Ask], title: str) -> dict[str, list[Json]]:
@@ -299,7 +301,7 @@ class VGpu(Use[Setup]):
             if time.monotonic() + AGAIN > deadline:
                 count = len({one.subject for one in findings})
                 raise RdmaError(f"vGPU is not proven on {count} nodes: {in_words(findings)}")
-            self.say(f"vgpu: {len(findings)} nodes are not right yet: {findings[0].subject}: {findings[0].found}")
+            self.say(f"vgpu: {len(findings)} nodes are not ready yet: {findings[0].subject}: {findings[0].found}")
             time.sleep(AGAIN)
 
     def _samples(self, nodes: Sequence[Node]) -> dict[str, list[vgpu.Sample]]:

@@ -381,7 +381,7 @@ def test_the_network_operator_with_its_pool(cluster, plan):
 
 
 def test_the_batch_controller_is_found_by_its_image(cluster, plan):
-    with pytest.raises(DeadlinePassed, match="mpi-operator: Deployment not made yet"):
+    with pytest.raises(DeadlinePassed, match="mpi-operator: Deployment not created yet"):
         run(cluster, "batch", plan=str(plan), timeout=1)
     cluster.crd("mpijobs", "kubeflow.org", "v2beta1", "MPIJob", "Namespaced")
     labels = {"app": "x"}

@@ -239,7 +239,9 @@ def _torn_down(here: Any) -> None:
 
     torn = here.play("playbooks/teardown.yml", report="torn", rdma_teardown="true")
     assert torn.code == 0, torn.output[-3000:]
-    assert f"MachineSet {API}/gpu-c: its 1 machines would go with it" in " ".join(torn.output.split())
+    assert f"MachineSet {API}/gpu-c: its 1 machines and their nodes would be deleted with it" in " ".join(
+        torn.output.split()
+    )
     assert changed(here.play("playbooks/teardown.yml", report="torn", rdma_teardown="true")) == 0
     allowed = {"rdma_teardown": "true", "rdma_teardown_machine_sets": "true"}
     assert changed(here.play("playbooks/teardown.yml", report="torn", **allowed)) == 1

@@ -299,7 +299,7 @@ BROKEN = [
     Broken("gpu_time_slicing", "sharing", "28 of 32 nvidia.com/gpu allocatable", "gpu-missing:0"),
     Broken("gpu_mps", "sharing", "28 of 32 nvidia.com/gpu allocatable", "gpu-missing:1"),
     Broken("gpu_mps", "sharing", "its MPS control daemon", "crash-loop:1:nvidia-device-plugin-mps-control-daemon"),
-    Broken("gpu_mps", "sharing", "take turns instead of computing at once", "mps-turns:1"),
+    Broken("gpu_mps", "sharing", "take turns instead of running concurrently", "mps-turns:1"),
     Broken(
         "gpu_mig",
         "sharing",
@@ -311,14 +311,14 @@ BROKEN = [
     Broken(
         "gpu_serving",
         "serving",
-        "the way is NET/Socket, expected NET/IB with GDRDMA",
+        "the transport is NET/Socket, expected NET/IB with GDRDMA",
         "serving-socket:3",
         {"rdma_serving_args": ["--seed=1"], **SEED},
     ),
     Broken(
         "gpu_serving",
         "serving",
-        "go over NET/IB without GDRDMA",
+        "use NET/IB without GDRDMA",
         "serving-no-gdr:4",
         {"rdma_serving_args": ["--seed=2"], **SEED},
     ),
@@ -330,9 +330,9 @@ BROKEN = [
         {"rdma_serving_args": ["--seed=3"], **SEED},
     ),
     Broken("vgpu", "vgpu", "no sample of DCGM_FI_DEV_VGPU_LICENSE_STATUS", "no-dcgm:{vm}"),
-    Broken("gpu_metrics", "metrics", "the exporter tells of 7 GPUs, expected 8", "gpu-missing:5"),
+    Broken("gpu_metrics", "metrics", "the exporter reports 7 GPUs, expected 8", "gpu-missing:5"),
     Broken("gpu_metrics", "metrics", "no sample of DCGM_FI_DEV_GPU_TEMP", "no-dcgm:5"),
-    Broken("gpu_metrics", "metrics", "it has the series of 0 of", "no-series"),
+    Broken("gpu_metrics", "metrics", "it has series of 0 of", "no-series"),
 ]
 
 

@@ -90,16 +90,16 @@ def _refusals(here: Any, sliced: str, mps: str, whole: str) -> None:
     """Before anything is written, with the reason."""
     version = here.kubectl("get", "node", mps, whole, "-o", "jsonpath={.items[*].metadata.labels}")
     for inputs, words in (
-        ({"rdma_time_slicing_nodes": mps}, "chooses the sharing configuration mps already"),
+        ({"rdma_time_slicing_nodes": mps}, "uses the sharing configuration mps already"),
         ({"rdma_mig_nodes": mps, "rdma_mig_layout": "all-1g.10gb"}, "MPS does not work on MIG devices"),
         ({"rdma_mig_nodes": whole, "rdma_mig_layout": "all-1g.5gb"}, "does not fit a100-h100-80gb"),
         ({"rdma_mig_nodes": whole, "rdma_mig_layout": "all-balanced"}, "needs one profile on every GPU"),
         ({"rdma_time_slicing_nodes": whole, "rdma_time_slicing_replicas": 1}, "at least 2"),
         (
             {"rdma_time_slicing_nodes": whole, "rdma_time_slicing_replicas": 2},
-            f"{sliced} outside of this task chooses it too",
+            f"{sliced} which this task does not select, would change too",
         ),
-        ({"rdma_mig_nodes": whole, "rdma_mig_layout": "all-1g.10gb"}, "it is mixed, is one for the whole cluster"),
+        ({"rdma_mig_nodes": whole, "rdma_mig_layout": "all-1g.10gb"}, "it is mixed for the whole cluster"),
         ({"rdma_time_slicing_nodes": "10.140.0.77"}, "10.140.0.77 is no NVIDIA GPU node"),
     ):
         played = share(here, **inputs)
@@ -136,7 +136,7 @@ def _mps_of_one_process(here: Any, mps: str) -> None:
     played = share(here, rdma_mps_nodes=mps, rdma_sharing_prove="always")
     here.fault("clear", f"mps-one-process:{mps}")
     assert played.code != 0
-    words = "MPS does not let processes compute at once on one GPU: gpuops-compute-8: cuCtxCreate_v2: CUDA_ERROR_"
+    words = "Processes do not run concurrently on one GPU with MPS: gpuops-compute-8: cuCtxCreate_v2: CUDA_ERROR_"
     assert words in " ".join(played.output.split()), played.output[-3000:]
 
 

@@ -130,7 +130,7 @@ def _faults(here: Any, serving: dict[str, str]) -> None:
         assert text in words(run(here, row, **short))
         here.fault("clear")
     here.fault("add", "serving-socket:1")
-    text = "the way is NET/Socket, expected NET/IB with GDRDMA"
+    text = "the transport is NET/Socket, expected NET/IB with GDRDMA"
     assert text in words(run(here, serving, rdma_serving_args="--seed=0", **{**short, "rdma_workloads_timeout": 30}))
     here.fault("clear")
     here.fault("add", f"license-unreachable:{VM}")
@@ -143,7 +143,7 @@ def _faults(here: Any, serving: dict[str, str]) -> None:
 def _refusals(here: Any, serving: dict[str, str]) -> None:
     """Of the cluster's state; those of inputs alone are unit tests."""
     here.kubectl("label", "node", VM, "nvidia.com/device-plugin.config=time-slicing")
-    assert "a vGPU cannot be shared or parted" in words(run(here, VGPU))
+    assert "a vGPU can be neither shared nor partitioned" in words(run(here, VGPU))
     here.kubectl("label", "node", VM, "nvidia.com/device-plugin.config-")
     assert "the pull secret nowhere does not exist" in words(run(here, VGPU, rdma_vgpu_pull_secrets="nowhere"))
     assert "there is no PersistentVolumeClaim other" in words(run(here, serving, rdma_serving_claim="other"))
@@ -151,5 +151,5 @@ def _refusals(here: Any, serving: dict[str, str]) -> None:
     path.write_text(KNATIVE)
     here.kubectl("apply", "-f", str(path))
     refused = words(run(here, serving, rdma_serving_name="knative"))
-    assert "InferenceService gpuops-serving/knative is there in deployment mode Serverless" in refused
+    assert "InferenceService gpuops-serving/knative exists in deployment mode Serverless" in refused
     here.kubectl("delete", "-f", str(path))

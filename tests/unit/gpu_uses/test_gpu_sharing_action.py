@@ -80,7 +80,7 @@ def test_a_second_pool_does_not_change_the_key_of_the_first() -> None:
     with pytest.raises(InputError) as error:
         run(api, **slices("time-slicing", 2, "b"))
     assert str(error.value).startswith(
-        "Cannot change the sharing configuration time-slicing: a outside of this task chooses it too"
+        "Cannot change the sharing configuration time-slicing: a, which this task does not select, would change too"
     )
     assert "rdma_time_slicing_key" in str(error.value)
     assert api.writes == []
@@ -94,7 +94,7 @@ def test_a_second_pool_does_not_change_the_key_of_the_first() -> None:
 def test_nodes_that_follow_the_default_key_count_too() -> None:
     api = cluster(node("a"), node("b"))
     run(api, **slices("time-slicing", 4, "b", default="time-slicing"))
-    with pytest.raises(InputError, match="a outside of this task"):
+    with pytest.raises(InputError, match="a, which this task does not select"):
         run(api, **slices("time-slicing", 2, "b"))
 
 
@@ -128,9 +128,9 @@ def test_a_second_mig_pool_does_not_flip_the_strategy_of_the_first() -> None:
     with pytest.raises(InputError) as error:
         run(api, **parts("all-1g.10gb", "single", "b"))
     assert str(error.value) == (
-        "Cannot set mig.strategy to single: it is mixed, is one for the whole cluster, and a (all-balanced) outside of "
-        "this task would offer its MIG devices otherwise. Set mig_strategy to mixed (rdma_mig_strategy), or take that "
-        "MIG back first."
+        "Cannot set mig.strategy to single: it is mixed for the whole cluster, and a (all-balanced), which this task "
+        "does not select, would offer its MIG devices under other names. Set mig_strategy to mixed "
+        "(rdma_mig_strategy), or revert MIG there first."
     )
     assert api.writes == []
     run(api, **parts("all-1g.10gb", "mixed", "b"))
@@ -316,7 +316,7 @@ def test_a_mig_manager_that_fails_or_does_not_come_is_told_with_what_to_set() ->
     unseen = node("a", mig="all-1g.10gb")
     del unseen["metadata"]["labels"]["nvidia.com/mig.capable"]
     assert "env USE_NODE_FEATURE_API=true in the ClusterPolicy's spec.gfd.env" in waits(PARTED, unseen)
-    assert waits(PARTED, node("a", mig="all-1g.10gb")) == "the MIG manager has not made all-1g.10gb yet: no state"
+    assert waits(PARTED, node("a", mig="all-1g.10gb")) == "the MIG manager has not created all-1g.10gb yet: no state"
 
 
 def _plugin_spec(config: str, strategy: str = "single") -> dict[str, Any]:

@@ -37,14 +37,19 @@ def prometheus(monitors: Any, namespaces: Any) -> dict[str, Any]:
     [
         ({}, {}, {}, ""),
         ({"matchLabels": {"release": "stack"}}, {}, {"release": "stack"}, ""),
-        ({"matchLabels": {"release": "stack"}}, {}, {}, "and ours has no label"),
+        ({"matchLabels": {"release": "stack"}}, {}, {}, "ours has no label"),
         ({}, {"matchLabels": {"openshift.io/cluster-monitoring": "true"}}, {}, ""),
-        ({}, {"matchLabels": {"team": "a"}}, {}, "and gpu is none"),
-        ({}, None, {}, "of its own namespace mon alone"),
-        (None, {}, {}, "takes ServiceMonitors with null"),
-        ({"matchExpressions": [{"key": "release", "operator": "In", "values": ["a"]}]}, {}, {"release": "b"}, "takes"),
+        ({}, {"matchLabels": {"team": "a"}}, {}, "which gpu does not have"),
+        ({}, None, {}, "only ServiceMonitors in its own namespace mon"),
+        (None, {}, {}, "selects ServiceMonitors with null"),
+        (
+            {"matchExpressions": [{"key": "release", "operator": "In", "values": ["a"]}]},
+            {},
+            {"release": "b"},
+            "selects",
+        ),
         ({"matchExpressions": [{"key": "release", "operator": "Exists"}]}, {}, {"release": "b"}, ""),
-        ({"matchExpressions": [{"key": "release", "operator": "DoesNotExist"}]}, {}, {"release": "b"}, "takes"),
+        ({"matchExpressions": [{"key": "release", "operator": "DoesNotExist"}]}, {}, {"release": "b"}, "selects"),
         ({"matchExpressions": [{"key": "x", "operator": "NotIn", "values": ["a"]}]}, {}, {}, ""),
     ],
 )
@@ -57,7 +62,7 @@ def test_a_prometheus_takes_what_its_selectors_say(monitors: Any, namespaces: An
 def test_the_policy_is_valid_for_each_operator(version: str) -> None:
     obj = cluster_policy(metrics.policy_spec("15s", {"release": "stack"}))
     assert faults(obj, upstream("crds", "gpu-operator", version, "nvidia.com_clusterpolicies.yaml")) == []
-    with pytest.raises(InputError, match="no duration"):
+    with pytest.raises(InputError, match="not a Prometheus duration"):
         metrics.policy_spec("15 seconds", {})
 
 
@@ -83,7 +88,7 @@ def test_a_dashboard_without_its_label_is_refused() -> None:
         with pytest.raises(InputError, match=r"has no label console\.openshift\.io/dashboard=true"):
             metrics.dashboard_object(BOARD, True, labels=labels)
     assert metrics.dashboard_object(BOARD, False, "grafana")["metadata"]["labels"] == {"grafana_dashboard": "1"}
-    with pytest.raises(InputError, match="needs the namespace"):
+    with pytest.raises(InputError, match="the namespace that its sidecar reads"):
         metrics.dashboard_object(BOARD, False)
 
 
@@ -101,7 +106,7 @@ def test_the_reports_pod_has_no_rights_and_openshift_chooses_its_user() -> None:
         assert monitor["metadata"]["labels"]["release"] == "s"
     with pytest.raises(InputError, match="no gauge"):
         metrics.report_objects("# nothing\n", "ns", "image", "30s", {})
-    with pytest.raises(InputError, match="a ConfigMap takes"):
+    with pytest.raises(InputError, match="a ConfigMap can hold"):
         metrics.report_objects("x 1\n" * 300_000, "ns", "image", "30s", {})
 
 
@@ -189,12 +194,12 @@ def answer(*values: str) -> str:
     [
         (answer("3"), ""),
         (answer("4"), ""),
-        (answer("2"), "it has the series of 2 of 3 nodes"),
-        (answer(), "it has the series of 0 of 3 nodes"),
-        ('{"status":"error","error":"x"}', "none of Prometheus"),
-        ("<html>", "none of Prometheus"),
-        ("[]", "none of Prometheus"),
-        (answer("NaN"), "none of Prometheus"),
+        (answer("2"), "it has series of 2 of 3 nodes"),
+        (answer(), "it has series of 0 of 3 nodes"),
+        ('{"status":"error","error":"x"}', "not in Prometheus' format"),
+        ("<html>", "not in Prometheus' format"),
+        ("[]", "not in Prometheus' format"),
+        (answer("NaN"), "not in Prometheus' format"),
     ],
 )
 def test_series_of_fewer_nodes_have_not_arrived(text: str, words: str) -> None:

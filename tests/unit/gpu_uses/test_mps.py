@@ -32,31 +32,31 @@ def test_four_processes_by_mps_compute_at_once() -> None:
 
 def test_processes_that_take_turns_do_not() -> None:
     verdict = mps.judge(recorded("turns-a", "turns-b"), 0)
-    assert "take turns instead of computing at once: each stood still for 2.4 ms" in verdict.lacking
+    assert "take turns instead of running concurrently: each paused for 2.4 ms" in verdict.lacking
 
 
 def test_a_process_without_memory_limit_is_told() -> None:
     verdict = mps.judge(recorded("nolimit-a", "nolimit-b"), SHARE)
-    assert verdict.fault == "nolimit-a: 149.5 GB of GPU memory are free to it, and its share is 37.5 GB"
+    assert verdict.fault == "nolimit-a: it has 149.5 GB of free GPU memory, more than its share of 37.5 GB"
     assert mps.judge(recorded("nolimit-a", "nolimit-b"), 0).evidence, "its share is not known"
 
 
 def test_one_process_after_the_other_is_not_at_once() -> None:
     one, later = recorded("mps-a", "alone").values()
     found = {"a": one, "b": Computed(one.gpu, later.rounds, one.free_mib)}
-    assert "no two of a, b have computed at the same time" in mps.judge(found, SHARE).lacking
+    assert "no two of a, b computed at the same time" in mps.judge(found, SHARE).lacking
 
 
 def test_processes_on_two_gpus_prove_nothing() -> None:
     one, other = recorded("mps-a", "mps-b").values()
     found = {"a": one, "b": Computed("another", other.rounds, other.free_mib)}
-    assert "2 processes were given 2 GPUs: no two have the same one" in mps.judge(found, SHARE).fault
+    assert "2 processes got 2 GPUs: no two share one" in mps.judge(found, SHARE).fault
 
 
 @pytest.mark.parametrize(
     ("lines", "fault", "lacking"),
     [
-        ([], "", "1 of 2 processes have not computed yet, among them b"),
+        ([], "", "1 of 2 processes have not computed yet, such as b"),
         (["Traceback", "{", "7", '{"gpu": "x", "from": "1"}'], "", "1 of 2 processes have not computed yet"),
         (['{"error": "cuInit: CUDA_ERROR_MPS_CONNECTION_FAILED"}'], "b: cuInit: CUDA_ERROR_MPS_CONNECTION_FAILED", ""),
     ],

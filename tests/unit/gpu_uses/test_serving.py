@@ -100,21 +100,21 @@ def test_an_unknown_model_names_the_known_and_takes_sizes() -> None:
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"gpus": 16, "tensor": 16}, "16 GPUs per node, and the nodes offer 8"),
-        ({"shm_gib": 0}, "no /dev/shm"),
+        ({"gpus": 16, "tensor": 16}, "16 GPUs per node, but the nodes offer 8"),
+        ({"shm_gib": 0}, "shm_gib must be at least 1"),
         ({"nodes": 1, "gpus": 7, "vfs": 0}, "tensor parallel 7 does not divide the 64 attention heads"),
-        ({"tensor": 8, "pipeline": 4}, "tensor parallel 8 x pipeline parallel 4 is 32, and 2 nodes x 8 GPUs are 16"),
+        ({"tensor": 8, "pipeline": 4}, "tensor parallel 8 x pipeline parallel 4 is 32, but 2 nodes x 8 GPUs are 16"),
         ({"nodes": 0}, "0 nodes with 8 GPUs: both must be at least 1"),
-        ({"env": {"TENSOR_PARALLEL_SIZE": "8"}}, "env TENSOR_PARALLEL_SIZE: the sizes follow from"),
-        ({"env": {"NCCL_DEBUG": "WARN"}}, "would hide or change the way"),
+        ({"env": {"TENSOR_PARALLEL_SIZE": "8"}}, "env TENSOR_PARALLEL_SIZE: set tensor and pipeline"),
+        ({"env": {"NCCL_DEBUG": "WARN"}}, "would hide or change the transport"),
         ({"args": ["--tensor-parallel-size=4"]}, "args --tensor-parallel-size=4"),
-        ({"vfs": 0, "network": ""}, "several nodes without RDMA would talk over TCP"),
-        ({"network": ""}, "VFs without a network"),
+        ({"vfs": 0, "network": ""}, "several nodes would communicate over TCP"),
+        ({"network": ""}, "VFs need a network"),
         ({"claim": ""}, "no claim"),
-        ({"path": "/models"}, "must be a folder inside the claim"),
+        ({"path": "/models"}, "must be a directory in the claim"),
         ({"engine": "ray"}, "engine 'ray' is unknown; known: lws, kserve"),
-        ({"engine": "kserve", "tensor": 16, "pipeline": 1}, "KServe wants tensor parallel = GPUs of a node"),
-        ({"name": "Llama_70B"}, "must be lower case"),
+        ({"engine": "kserve", "tensor": 16, "pipeline": 1}, "KServe needs tensor parallel = GPUs of a node"),
+        ({"name": "Llama_70B"}, "must be at most 40 lower case"),
         ({"image": ""}, "no image"),
         ({"context": 10**6}, "more than the 131072 tokens"),
         ({"tensor": -1}, "must be at least 1"),
@@ -127,7 +127,7 @@ def test_what_cannot_be_is_refused_with_the_reason(change: dict[str, Any], words
 
 
 def test_a_volume_of_one_node_is_refused_for_several() -> None:
-    with pytest.raises(InputError, match="claim models is ReadWriteOnce, and pods on 2 nodes mount it"):
+    with pytest.raises(InputError, match="claim models is ReadWriteOnce, but pods on 2 nodes mount it"):
         check(TWO, modes=["ReadWriteOnce"])
     assert check(TWO, modes=["ReadWriteMany"]).fits
     assert check(TWO, modes=["ReadWriteOnce", "ReadOnlyMany"]).fits
@@ -136,7 +136,7 @@ def test_a_volume_of_one_node_is_refused_for_several() -> None:
 
 def test_a_model_that_does_not_fit_says_how_many_gpus_would_do() -> None:
     big = dataclasses.replace(ONE, model="llama-3.1-405b")
-    with pytest.raises(InputError, match=r"the weights take 101.5 GB .* of 69 GB that can be used; 16 GPUs would do"):
+    with pytest.raises(InputError, match=r"the weights take 101.5 GB .* of 69 GB usable; 16 GPUs are enough"):
         check(big)
 
 
@@ -299,7 +299,7 @@ def test_a_headless_service_is_asked_at_the_pods_own_port(address: str, port: in
 def test_a_living_serverless_service_of_that_name_is_refused(live: Any, mode: str) -> None:
     with pytest.raises(InputError) as caught:
         _serving.refuse_serverless(TWO, live)
-    assert f"InferenceService serving/llama-70b is there in deployment mode {mode}" in str(caught.value)
+    assert f"InferenceService serving/llama-70b exists in deployment mode {mode}" in str(caught.value)
     assert "kubectl -n serving delete inferenceservice llama-70b" in str(caught.value)
 
 

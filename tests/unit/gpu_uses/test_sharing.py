@@ -47,10 +47,10 @@ def refused(document: Any) -> str:
 @pytest.mark.parametrize(
     ("document", "words"),
     [
-        (one(replicas=1), "resources[0].replicas is 1: at least 2"),
-        (one(replicas=0), "resources[0].replicas is 0: at least 2"),
-        (one(replicas="4"), "resources[0].replicas must be a whole number, is '4'"),
-        (one(replicas=True), "resources[0].replicas must be a whole number, is True"),
+        (one(replicas=1), "resources[0].replicas is 1; it must be at least 2"),
+        (one(replicas=0), "resources[0].replicas is 0; it must be at least 2"),
+        (one(replicas="4"), "resources[0].replicas must be a whole number, not '4'"),
+        (one(replicas=True), "resources[0].replicas must be a whole number, not True"),
         (one(replicass=4), "resources[0].replicass is unknown; did you mean replicas?"),
         (one(name="nvidia.com/gpus"), "'nvidia.com/gpus': nvidia.com/gpu or a MIG device like nvidia.com/mig-1g.10gb"),
         (one(name="gpu"), "resources[0].name is 'gpu'"),
@@ -59,7 +59,7 @@ def refused(document: Any) -> str:
         (sharing(timeSlicing={"resources": [{"name": GPU}]}), "resources[0] has no replicas"),
         (sharing(timeSlicing={"resources": []}), "timeSlicing.resources is empty"),
         (sharing(timeSlicing={}), "timeSlicing.resources is empty"),
-        (sharing(timeSlicing={"resources": [{"name": GPU, "replicas": 2}] * 2}), "names nvidia.com/gpu 2 times"),
+        (sharing(timeSlicing={"resources": [{"name": GPU, "replicas": 2}] * 2}), "has nvidia.com/gpu 2 times"),
         (sharing(timeslicing={}), "sharing.timeslicing is unknown; did you mean timeSlicing?"),
         (sharing(**SLICED["sharing"], **MPS["sharing"]), "exclude each other"),
         (gpu_sharing.shared("mps", 2, ["nvidia.com/mig-1g.10gb"]), "MPS does not work on MIG devices"),
@@ -72,9 +72,9 @@ def refused(document: Any) -> str:
         ({"version": "v1", "flags": {"plugin": {"passDeviceSpec": True}}}, "did you mean passDeviceSpecs?"),
         ({"version": "v2"}, "reads only v1"),
         ({"Sharing": {}}, "key.Sharing is unknown; did you mean sharing?"),
-        (sharing(timeSlicing={"failRequestsGreaterThanOne": "yes"}), "must be true or false, is 'yes'"),
-        ("version: v1", "key must be a mapping, is 'version: v1'"),
-        (None, "key must be a mapping, is None"),
+        (sharing(timeSlicing={"failRequestsGreaterThanOne": "yes"}), "must be true or false, not 'yes'"),
+        ("version: v1", "key must be a mapping, not 'version: v1'"),
+        (None, "key must be a mapping, not None"),
     ],
 )
 def test_what_the_plugin_would_refuse_or_not_see(document: Any, words: str) -> None:
@@ -97,8 +97,8 @@ def test_keys_are_label_values_and_must_be_there() -> None:
     configs = {"default": {}, "shared-4": SLICED}
     gpu_sharing.check_keys(configs, "", {"n1": "", "n2": "shared-4"})
     for default, nodes, words in (
-        ("defualt", {}, "the default asks for, is not in default, shared-4; did you mean default?"),
-        ("", {"n1": "shared4"}, "node n1 asks for, is not in default, shared-4; did you mean shared-4?"),
+        ("defualt", {}, "the default selects, is not in default, shared-4; did you mean default?"),
+        ("", {"n1": "shared4"}, "node n1 selects, is not in default, shared-4; did you mean shared-4?"),
     ):
         with pytest.raises(InputError, match=words):
             gpu_sharing.check_keys(configs, default, nodes)
@@ -156,9 +156,9 @@ def test_a_gpu_without_mig_has_no_layouts() -> None:
         ([{"devices": "all", "mig-enabled": True, "mig-devices": {"1g.10gb": 4, "4g.40gb": 1}}], "8 of 7 compute"),
         ([{"devices": "all", "mig-enabled": True, "mig-devices": {"1g.20gb": 3, "3g.40gb": 1}}], "10 of 8 memory"),
         ([{"devices": "all", "mig-enabled": True, "mig-devices": {"1g.10gb+me": 2}}], "1 to 1"),
-        ([{"devices": "all", "mig-enabled": True, "mig-devices": {"1g.5gb": 7}}], "is no profile of a100-h100-80gb"),
-        ([{"devices": [0], "mig-enabled": False}], "says nothing of GPU 1"),
-        ([{"devices": [0, 1], "mig-enabled": False}, {"devices": [1], "mig-enabled": False}], "GPU 1 a second time"),
+        ([{"devices": "all", "mig-enabled": True, "mig-devices": {"1g.5gb": 7}}], "is not a profile of a100-h100-80gb"),
+        ([{"devices": [0], "mig-enabled": False}], "does not set GPU 1"),
+        ([{"devices": [0, 1], "mig-enabled": False}, {"devices": [1], "mig-enabled": False}], "GPU 1 again"),
         ([{"devices": [7], "mig-enabled": False}], "from 0 to 1"),
         ([{"devices": "all", "mig_enabled": True}], "did you mean mig-enabled?"),
     ],
@@ -176,7 +176,7 @@ def test_an_entry_for_another_gpu_does_not_count() -> None:
     ]
     assert gpu_sharing.layout("mine", 2, FAMILY, {"mine": entries}) == [{"3g.40gb": 2}] * 2
     assert "0x233010DE" in FAMILY.filters()
-    with pytest.raises(InputError, match="says nothing of GPU 0"):
+    with pytest.raises(InputError, match="does not set GPU 0"):
         gpu_sharing.layout("mine", 2, FAMILIES["h200-141gb"], {"mine": entries})
 
 
@@ -277,9 +277,9 @@ def test_renamed_replicas_keep_the_product() -> None:
         (MPS, parts("all-1g.10gb"), "single", "MPS does not work on MIG devices"),
         ({}, parts("all-balanced"), "single", "one profile on every GPU"),
         ({}, MINE, "single", "no MIG on 4 GPUs"),
-        ({}, parts("all-1g.10gb"), "none", "nothing would show them"),
+        ({}, parts("all-1g.10gb"), "none", "the device plugin would not offer them"),
         (SLICED, parts("all-1g.10gb"), "mixed", "shares nvidia.com/gpu, which the node does not have"),
-        (gpu_sharing.shared("time-slicing", 2, ["nvidia.com/mig-1g.10gb"]), [], "", "It would have no effect"),
+        (gpu_sharing.shared("time-slicing", 2, ["nvidia.com/mig-1g.10gb"]), [], "", "so it would have no effect"),
     ],
 )
 def test_combinations_that_cannot_work(document: Any, layout: Any, strategy: str, words: str) -> None:
@@ -321,7 +321,7 @@ def test_a_broken_table_is_told() -> None:
     with pytest.raises(DataError):
         gpu_sharing.tables({"families": {"x": {"ids": []}}})
     broken = {"ids": [], "memory_gb": 1, "profiles": {"big": 1}, "balanced": {}}
-    with pytest.raises(DataError, match="'big' is no MIG profile"):
+    with pytest.raises(DataError, match="'big' is not a MIG profile"):
         gpu_sharing.tables({"families": {"x": broken}})
 
 

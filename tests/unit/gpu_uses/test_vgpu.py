@@ -59,10 +59,10 @@ def test_gridd_conf_has_a_line_per_setting() -> None:
     ("settings", "words"),
     [
         ({"feature_type": 3}, "feature type 3 is unknown; known: 0 (unlicensed), 1"),
-        ({"proxy": "http://proxy:3128", "proxy_port": 3128}, "must be a host name or address alone"),
+        ({"proxy": "http://proxy:3128", "proxy_port": 3128}, "must be a host name or address without scheme"),
         ({"proxy": "proxy", "proxy_port": 0}, "proxy needs proxy_port"),
-        ({"proxy_port": 3128}, "stands without proxy"),
-        ({"proxy": "proxy", "proxy_port": 99999}, "is no port"),
+        ({"proxy_port": 3128}, "needs proxy"),
+        ({"proxy": "proxy", "proxy_port": 99999}, "is not a port number"),
         ({"server": "a\nFeatureType=0"}, "must be a host name"),
     ],
 )
@@ -154,12 +154,12 @@ def test_the_operator_adds_the_system_to_the_tag() -> None:
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"version": "550.163.03"}, "guest driver 550.163.03 is newer than the host's (the host) 550.163.02"),
-        ({"version": "535.183.01"}, "they must be of one branch"),
-        ({"version": "550.163.01-rhcos4.17"}, "version is for rhcos4.17, and n1 run rhcos4.18"),
-        ({"version": "17.6"}, "must be the guest driver's"),
-        ({"host_version": "17.6"}, "no driver version"),
-        ({"image": "vgpu/guest:1"}, "must be a name alone"),
+        ({"version": "550.163.03"}, "guest driver 550.163.03 must not be newer than the host's (the host) 550.163.02"),
+        ({"version": "535.183.01"}, "both must be of one branch"),
+        ({"version": "550.163.01-rhcos4.17"}, "version is for rhcos4.17, but n1 run rhcos4.18"),
+        ({"version": "17.6"}, "must be that of the guest driver"),
+        ({"host_version": "17.6"}, "not a driver version"),
+        ({"image": "vgpu/guest:1"}, "must be a name without path"),
         ({"repository": "https://nvcr.io"}, "must be a registry and its path"),
         ({"repository": ""}, "must be a registry and its path"),
     ],
@@ -252,8 +252,8 @@ def test_each_profile_is_a_copy_with_its_template() -> None:
         ([{"name": "a", "templates": "t"}], "profiles[0].templates is unknown; did you mean template?"),
         ([{"name": "a"}], "profiles[0].template is missing"),
         ([{"name": "A_1", "template": "t"}], "must be lower case"),
-        ([{"name": "a", "template": "t"}, {"name": "b", "template": "t"}], "template t stands twice"),
-        ([{"name": "a", "template": "t"}, {"name": "a", "template": "u"}], "name a stands twice"),
+        ([{"name": "a", "template": "t"}, {"name": "b", "template": "t"}], "template t is given twice"),
+        ([{"name": "a", "template": "t"}, {"name": "a", "template": "u"}], "name a is given twice"),
         ([{"name": "a", "template": "t", "replicas": -1}], "must be a whole number from 0"),
     ],
 )
@@ -309,7 +309,7 @@ def test_a_vgpu_node_offers_one_gpu_and_shares_nothing() -> None:
     assert gpu_vgpu.node_faults([RHCOS]) == []
     assert "offers 4" in gpu_vgpu.node_faults([Node("n", {}, "", 4)])[0]
     for label, value in (("nvidia.com/device-plugin.config", "time-slicing"), ("nvidia.com/mig.config", "all-1g.10gb")):
-        assert "cannot be shared or parted" in gpu_vgpu.node_faults([Node("n", {label: value}, "", 1)])[0]
+        assert "can be neither shared nor partitioned" in gpu_vgpu.node_faults([Node("n", {label: value}, "", 1)])[0]
     assert gpu_vgpu.node_faults([Node("n", {"nvidia.com/mig.config": "all-disabled"}, "", 1)]) == []
     assert [one.id for one in gpu_vgpu.allocatable([RHCOS, Node("n", {}, "", 0)])] == ["vgpu.allocatable"]
 
@@ -364,6 +364,6 @@ def test_machines_whose_gpus_are_in_use_do_not_go() -> None:
     node = {"kind": "Node", "metadata": meta, "spec": {}, "status": {"allocatable": {"nvidia.com/gpu": "1"}}}
     api = Api(pod, node)
     use = VGpu(Task(api), arguments(SPEC, {"state": "absent", "profiles": [{"name": "q8", "template": "t"}]}))
-    with pytest.raises(InputError, match="in use, on n by a/b, and the machines would go with them"):
+    with pytest.raises(InputError, match="in use, on n by a/b"):
         use.apply(gpu_vgpu.Setup(as_secret=True, by_crd=False))
     assert api.writes == []

@@ -104,4 +104,4 @@ def test_a_node_that_offers_gpus_is_not_yet_validated() -> None:
     assert "cuda-validation" in found["validator/c"].why
     seen.kinds["DaemonSet"] = []
     late = {key: one.why for key, one in operator._effects(seen, [], want["evidence"]).items() if not one.ready}
-    assert late == {"validator": "DaemonSet not made yet"}
+    assert late == {"validator": "DaemonSet not created yet"}

@@ -169,7 +169,7 @@ def test_without_a_pci_id_there_is_slicing_but_no_mig(features: Any) -> None:
     own = sharing_plan.node_of("a", one.shape, one.memory_mib)
     plan = configs.plan([], {"s": sharing.shared("mps", 2)}, "", {}, "single")
     assert plan.of(own, one.shape.gpu_id, "s", "").resources == {"nvidia.com/gpu": 16}
-    with pytest.raises(InputError, match="neither a table of the node's instance type nor NFD tells it"):
+    with pytest.raises(InputError, match="neither a table of the node's instance type nor NFD states"):
         plan.of(own, one.shape.gpu_id, "", "all-1g.10gb")
 
 

@@ -48,6 +48,18 @@ def older(text: Any, than: Any) -> bool:
     return known(text) and parse(text) < parse(than)
 
 
+def same(one: Any, other: Any) -> bool:
+    """Whether two texts name one release, with or without v: of charts, ``26.7.0-nightly.1`` and ``-nightly.2`` are
+    two."""
+    return parse(one) == parse(other) and _suffix(one) == _suffix(other)
+
+
+def _suffix(text: Any) -> str:
+    """What follows the version, without build metadata."""
+    found = _FORM.match(str(text))
+    return str(text)[found.end() if found else 0 :].partition("+")[0]
+
+
 def minor(text: Any) -> tuple[int, int]:
     """Major and minor number: (1, 34) of ``v1.34.2+k3s1``; (0, 0) if ``text`` starts with no version."""
     version = parse(text)

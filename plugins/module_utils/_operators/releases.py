@@ -7,12 +7,14 @@ From a version profile (files/profiles) to a release::
 
     release(asked, profile, survey, now)     the plan's entry and the rejected inputs, from
       values(profile, operator, overrides)     checked chart values
+      usable(profile, operator, version)       whether the release may be used
       wanted(profile, operator, values, ref)   the requested release
       decide(wanted, releases, workloads)      none | install | upgrade | adopt | refuse, and why
     installed(secrets)                       the installed releases
     nic_cluster_policy(profile, config)      the CR that charts since 24.10 do not create
 
-``profile[operator]`` must carry ``known_keys`` (list of paths) and ``rules``, which the loader of profiles adds.
+``profile[operator]`` must carry ``known_keys`` (list of paths), ``rules`` and ``releases`` (version -> images of the
+policy), which the loader of profiles adds.
 """
 
 from __future__ import annotations
@@ -27,12 +29,14 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Optional, Union
+from typing import Any, Callable, Optional, Union
 
 from ansible_collections.gpuops.rdma.plugins.module_utils._common import versions
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import DataError, InputError
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Finding, Json, image_name
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Faults, Release
+from ansible_collections.gpuops.rdma.plugins.module_utils._operators import charts
+from ansible_collections.gpuops.rdma.plugins.module_utils._operators.charts import Chart
 
 CHARTS = ("gpu-operator", "network-operator", "volcano", "mpi-operator")
 """Charts whose values are read; values of other releases may hold passwords and are dropped at once."""
@@ -65,28 +69,34 @@ def values(
     needed: Optional[Json] = None,
     version: str = "",
     driver: str = "",
+    keys: Optional[Callable[[], Sequence[str]]] = None,
 ) -> Values:
     """The chart's values: the profile's, then what the plan ``needed``, then the user's ``overrides``.
 
     ``overrides`` is a mapping, or ``helm --set`` text (``a.b=c,d=e``), or a list of these. ``driver``: who installs it,
-    ``host`` or ``operator``; "" uses the profile's value for its node images. InputError lists every fault: unknown
-    keys with the nearest known one, dead keys with what replaces them, releases known as bad.
+    ``host`` or ``operator``; "" uses the profile's value for its node images. ``keys`` reads those of the chart that
+    will be installed; without it the profile's list counts. InputError lists every fault: unknown keys with the nearest
+    known one (only warnings if the chart is not of the profile's version), dead keys with what replaces them.
     """
     entry = profile[operator]
     chosen = version or str(entry["version"])
     given = as_values(overrides)
     merged = merge(merge(entry["values"], needed or {}), given)
     dead = dict(_dead(entry["rules"].get("dead", ()), given, chosen))
-    unknown = list(_unknown(given, _Known(entry["known_keys"]), (), frozenset(dead)))
+    same = versions.same(chosen, entry["version"])
+    known, source = entry["known_keys"], f"keys are those of {entry['version']}, the chart is {chosen}"
+    unknown = list(_unknown(given, _Known(known), (), frozenset(dead)))
+    if keys and given and (unknown or not same):
+        known, source = [*keys(), *(known if same else ())], f"chart {chosen}"
+        unknown = list(_unknown(given, _Known(known), (), frozenset(dead)))
     faults = [f"{path} {text}" for path, text in dead.items()]
     warnings = list(_idle(entry["rules"].get("idle", ()), given, merged, chosen))
-    if versions.parse(chosen) == versions.parse(str(entry["version"])):
+    if same:
         faults += unknown
     else:
-        warnings += [f"{text} (keys are those of {entry['version']}, the chart is {chosen})" for text in unknown]
+        warnings += [f"{text} ({source})" for text in unknown]
     by = driver or ("host" if profile["nodes"]["driver"] == "image" else "")
     faults += _driver(by, lookup(merged, "driver.enabled"))
-    faults += bad_release(entry["rules"].get("bad", ()), chosen, merged)
     if faults:
         listed = "\n".join(f"- {fault}" for fault in faults)
         raise InputError(f"Cannot accept rdma_{operator}_values for {entry['chart']} {chosen}:\n{listed}")
@@ -213,6 +223,18 @@ def bad_release(rules: Iterable[Json], version: str, chart_values: Json) -> list
         if versions.parse(rule["version"]) == versions.parse(version) and not _harmless(rule, chart_values):
             found.append(f"version {version}: {rule['why']}")
     return found
+
+
+def usable(profile: Json, operator: str, version: str, chart_values: Json) -> None:
+    """Raises InputError if the release is known as bad, with the releases that may be used instead."""
+    entry = profile[operator]
+    rules = entry["rules"].get("bad", ())
+    faults = bad_release(rules, version, chart_values)
+    if faults:
+        known = [one for one in entry["releases"] if not bad_release(rules, one, chart_values)]
+        near = [one for one in charts.nearest(version, known) if not versions.same(one, entry["version"])]
+        instead = ", ".join([f"{entry['version']} of the profile", *near])
+        raise InputError(f"{entry['chart']} cannot be used in {'; '.join(faults)}. Use instead: {instead}")
 
 
 def _harmless(rule: Json, chart_values: Json) -> bool:
@@ -408,7 +430,7 @@ def _grow(tree: Any, key: Union[str, int], fresh: Any) -> Any:
 
 # ---- the requested release -----------------------------------------------------------------------------------------
 
-_REFERENCE_KEYS = ("ref", "repo", "version", "release", "namespace")
+REFERENCE_KEYS = ("ref", "repo", "version", "release", "namespace")
 
 
 def is_local(ref: str) -> bool:
@@ -429,7 +451,7 @@ def wanted(
     ref, repo, version, release, namespace. ``local`` is the Chart.yaml of a chart on this machine.
     """
     entry = profile[operator]
-    given = _reference(operator, reference)
+    given = parts(operator, reference)
     ref = str(given.get("ref") or "")
     by_manifest = bool(entry.get("manifest")) and "repo" not in given
     if local and local.get("name") != entry["chart"]:
@@ -452,15 +474,16 @@ def wanted(
     )
 
 
-def _reference(operator: str, reference: Union[str, Mapping[str, Any], None]) -> Mapping[str, Any]:
+def parts(operator: str, reference: Union[str, Mapping[str, Any], None]) -> Mapping[str, Any]:
+    """rdma_charts.<operator> as a mapping. Raises InputError for unknown keys."""
     if not reference:
         return {}
     if isinstance(reference, str):
         return {"ref": reference}
-    strange = sorted(set(reference) - set(_REFERENCE_KEYS))
+    strange = sorted(set(reference) - set(REFERENCE_KEYS))
     if strange:
         raise InputError(
-            f"rdma_charts.{operator} has unknown keys: {', '.join(strange)}. Known: {', '.join(_REFERENCE_KEYS)}."
+            f"rdma_charts.{operator} has unknown keys: {', '.join(strange)}. Known: {', '.join(REFERENCE_KEYS)}."
         )
     return reference
 
@@ -468,11 +491,13 @@ def _reference(operator: str, reference: Union[str, Mapping[str, Any], None]) ->
 @dataclass(frozen=True)
 class Asked:
     """The request for one operator. ``overrides``: the user's values; ``extra``: those that the plan needs;
-    ``reference``: the user's chart; ``local``: its Chart.yaml if the chart is local; the rest as in the options."""
+    ``reference``: the user's chart; ``chart``: the chart itself, once it is on this machine; ``keys`` reads its keys;
+    the rest as in the options."""
 
     operator: str
     reference: Union[str, Mapping[str, Any], None] = None
-    local: Optional[Json] = None
+    chart: Optional[Chart] = None
+    keys: Optional[Callable[[], Sequence[str]]] = None
     overrides: Overrides = None
     extra: Json = field(default_factory=dict)
     driver: str = ""
@@ -487,17 +512,21 @@ def release(asked: Asked, profile: Json, survey: Json, now: float) -> tuple[Opti
     faults, operator = Faults(), asked.operator
     entry, chart = profile[operator], f"rdma_charts.{operator}"
     needed = merge(pull_secrets(entry, asked.pull_secrets), asked.extra)
-    version = str((asked.local or {}).get("version") or "")
+    about = asked.chart.about if asked.chart else None
+    want = faults.attempt(chart, lambda: wanted(profile, operator, {}, asked.reference, about))
+    if want is None:
+        return None, faults.findings
+    version = want.version
 
     def checked(overrides: Overrides) -> Values:
-        return values(profile, operator, overrides, needed=needed, version=version, driver=asked.driver)
+        given: Json = {"needed": needed, "version": version, "driver": asked.driver, "keys": asked.keys}
+        return values(profile, operator, overrides, **given)
 
     found = faults.attempt(f"rdma_{operator}_values", lambda: checked(asked.overrides))
     found = found or faults.attempt(chart, lambda: checked(None)) or Values({})
-    chosen = found.values
-    want = faults.attempt(chart, lambda: wanted(profile, operator, chosen, asked.reference, asked.local))
-    if want is None:
-        return None, faults.findings
+    want = replace(want, values=found.values)
+    if asked.install != "existing":
+        faults.attempt(chart, lambda: usable(profile, operator, version, found.values))
     if want.manifest:
         want = replace(want, image_registry=asked.registry, pull_secrets=asked.pull_secrets)
     decision = decide(
@@ -752,7 +781,7 @@ def _update(want: Release, release: Json, place: Json) -> Decision:
     # An adopted release keeps settings that the profile does not set; one with our name gets exactly our values.
     target = merge(release["values"], want.values) if foreign else want.values
     changed = tuple(changes(release["values"], target))
-    newer = versions.parse(release["version"]) != versions.parse(want.version)
+    newer = not versions.same(release["version"], want.version)
     failed = release["status"] != "deployed"
     if not (changed or newer or failed):
         return _decision(want, "none", f"{release['version']} with these values is deployed", values=target, **place)

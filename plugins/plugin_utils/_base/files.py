@@ -55,10 +55,12 @@ def profile(name: str, platform: str = "") -> dict[str, Any]:
         raise InputError(f"Unknown version profile {name!r}. Known: {', '.join(profile_names())}.")
     document = load(FILES / "profiles" / f"{name}.yml")
     rules = load(FILES / "profiles" / "keys-rules.yml")
+    released = load(FILES / "operator_releases.yml")
     for operator in ("gpu_operator", "network_operator", "volcano", "mpi_operator"):
         entry = document[operator]
         known = load(FILES / "profiles" / entry["keys"]) if "keys" in entry else {}
         entry["rules"] = rules.get(operator, {})
+        entry["releases"] = released.get(operator, {})
         entry["known_keys"] = known.get("keys", [])
         entry["known_images"] = {**known.get("images", {}), **entry["rules"].get("images", {})}
         entry.setdefault("values", {})

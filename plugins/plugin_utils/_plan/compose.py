@@ -23,10 +23,12 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._kube.client import KI
 from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import job as nccl_job
 from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import topology as nccl_topology
 from ansible_collections.gpuops.rdma.plugins.module_utils._operators import gpudirect, releases, sriov
+from ansible_collections.gpuops.rdma.plugins.module_utils._operators.charts import Chart
 from ansible_collections.gpuops.rdma.plugins.module_utils._operators.gpudirect import Choice
 from ansible_collections.gpuops.rdma.plugins.module_utils._plan import permissions, resolve
 from ansible_collections.gpuops.rdma.plugins.module_utils._plan.options import Given, Options
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files as data
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._operators import charts
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._plan import compose_addon, compose_olm
 
 
@@ -34,9 +36,9 @@ def compose(given: Given) -> Plan:
     """The plan of everything that a run will do, with rejected inputs as findings."""
     plan = resolve.decide(given)
     configured = _configured(plan, given)
-    charts = _local_charts(plan, given.options)
-    drivers = _drivers(plan, given, charts)
-    released = _releases(plan, given, drivers.choice, configured, charts)
+    there = _local_charts(plan, given)
+    drivers = _drivers(plan, given, there)
+    released = _releases(plan, given, drivers.choice, configured, there)
     plan = replace(
         plan,
         driver=drivers.choice.driver,
@@ -53,7 +55,7 @@ def compose(given: Given) -> Plan:
         crds={name: tuple(kinds) for name, kinds in given.profile["crds"].items()},
     )
     made = _objects(plan, given, drivers.choice, configured)
-    findings = [*charts.findings, *drivers.findings, *released.findings, *made.findings]
+    findings = [*there.findings, *drivers.findings, *released.findings, *made.findings]
     plan = replace(plan, objects=made.objects, findings=(*plan.findings, *_once(findings)))
     return replace(plan, permissions=tuple(permissions.rules(plan, KINDS)))
 
@@ -80,20 +82,29 @@ def _configured(plan: Plan, given: Given) -> list[Shape]:
 
 @dataclass(frozen=True)
 class Charts:
-    """Chart.yaml of the local charts, by operator."""
+    """The charts that are on this machine, by operator."""
 
-    local: dict[str, Optional[Json]]
+    local: dict[str, Optional[Chart]]
     findings: Sequence[Finding]
 
 
-def _local_charts(plan: Plan, options: Options) -> Charts:
-    faults = Faults()
+def _local_charts(plan: Plan, given: Given) -> Charts:
+    """Read before anything is decided, since the version that counts is the chart's own."""
+    faults, unused = Faults(), Faults()
     by_helm = {"olm": ("gpu_operator",), "oke_addon": ()}.get(plan.install, plan.operators)
-    local = {
-        name: faults.attempt(f"rdma_charts.{name}", functools.partial(data.local_chart, options.charts.get(name)))
-        for name in (*by_helm, _batch(plan))
-    }
+    local = {}
+    for name in (*by_helm, _batch(plan)):
+        call = functools.partial(_local_chart, name, given)
+        local[name] = (unused if plan.install == "existing" else faults).attempt(f"rdma_charts.{name}", call)
     return Charts(local, faults.findings)
+
+
+def _local_chart(operator: str, given: Given) -> Optional[Chart]:
+    reference = releases.parts(operator, given.options.charts.get(operator))
+    if given.profile[operator].get("manifest") and "repo" not in reference:
+        charts.check_manifest(str(reference.get("ref") or ""))
+        return None
+    return charts.local(reference)
 
 
 def _batch(plan: Plan) -> str:
@@ -108,11 +119,11 @@ class Drivers:
     findings: Sequence[Finding]
 
 
-def _drivers(plan: Plan, given: Given, charts: Charts) -> Drivers:
+def _drivers(plan: Plan, given: Given, there: Charts) -> Drivers:
     faults, options = Faults(), given.options
     names = {node.name for node in plan.nodes}
     nodes = [fact for fact in given.facts if fact.name in names]
-    site = _site(plan, given, nodes, charts, faults)
+    site = _site(plan, given, nodes, there, faults)
     asked = {"driver": "auto", "ofed": "auto"}
     for name in asked:
         words = {**asked, name: getattr(options, name)}
@@ -124,14 +135,14 @@ def _drivers(plan: Plan, given: Given, charts: Charts) -> Drivers:
     return Drivers(choice, [*map(_refused, found), *faults.findings])
 
 
-def _site(plan: Plan, given: Given, nodes: Sequence[NodeFacts], charts: Charts, faults: Faults) -> gpudirect.Site:
+def _site(plan: Plan, given: Given, nodes: Sequence[NodeFacts], there: Charts, faults: Faults) -> gpudirect.Site:
     overrides = given.options.gpu_operator_values
     values = faults.attempt("rdma_gpu_operator_values", lambda: releases.as_values(overrides))
     on_oci = any(node.provider_id.startswith(("ocid1.", "oci://")) for node in nodes)
     return gpudirect.Site(
         platform=plan.platform,
         oci=plan.platform == "oke" or on_oci,
-        gpu_operator=_gpu_operator_version(plan, given, charts, faults),
+        gpu_operator=_gpu_operator_version(plan, given, there, faults),
         image_driver=given.profile["nodes"]["driver"] == "image",
         kernels=sorted({node.kernel for node in nodes}),
         driver_version=str(releases.lookup(values, "driver.version") or ""),
@@ -139,17 +150,18 @@ def _site(plan: Plan, given: Given, nodes: Sequence[NodeFacts], charts: Charts, 
     )
 
 
-def _gpu_operator_version(plan: Plan, given: Given, charts: Charts, faults: Faults) -> str:
+def _gpu_operator_version(plan: Plan, given: Given, there: Charts, faults: Faults) -> str:
     profile = given.profile
     if plan.install == "existing":
         found = given.survey["releases"]
-        there = [item["version"] for item in found if item["chart"] == profile["gpu_operator"]["chart"]]
-        return str(there[0]) if there else ""
+        present = [item["version"] for item in found if item["chart"] == profile["gpu_operator"]["chart"]]
+        return str(present[0]) if present else ""
     if plan.install == "oke_addon":
         return str(compose_addon.table()["gpu_operator"]["addons"][-1]["version"])
-    reference, local = given.options.charts.get("gpu_operator"), charts.local["gpu_operator"]
+    reference, local = given.options.charts.get("gpu_operator"), there.local["gpu_operator"]
+    about = local.about if local else None
     want = faults.attempt(
-        "rdma_charts.gpu_operator", lambda: releases.wanted(profile, "gpu_operator", {}, reference, local)
+        "rdma_charts.gpu_operator", lambda: releases.wanted(profile, "gpu_operator", {}, reference, about)
     )
     return want.version if want else str(profile["gpu_operator"]["version"])
 
@@ -188,7 +200,7 @@ class Released:
     olm: dict[str, tuple[Json, ...]] = field(default_factory=dict)
 
 
-def _releases(plan: Plan, given: Given, choice: Choice, configured: Sequence[Shape], charts: Charts) -> Released:
+def _releases(plan: Plan, given: Given, choice: Choice, configured: Sequence[Shape], there: Charts) -> Released:
     """Releases of the operators through ``plan.install``, and of the batch system by Helm or manifest."""
     options, faults = given.options, Faults()
     found: dict[str, Optional[Release]] = {}
@@ -210,7 +222,8 @@ def _releases(plan: Plan, given: Given, choice: Choice, configured: Sequence[Sha
         asked = releases.Asked(
             operator,
             reference=options.charts.get(operator),
-            local=charts.local[operator],
+            chart=(chart := there.local[operator]),
+            keys=functools.partial(charts.keys, chart) if chart else None,
             overrides=options.values(operator),
             extra=_needed_values(operator, plan, given.profile, choice, configured, faults),
             driver=choice.driver,

@@ -44,6 +44,13 @@ def test_what_is_no_version() -> None:
     assert versions.minor("v1.34.2+k3s1") == (1, 34) and versions.minor("535") == (535, 0)
 
 
+def test_the_same_release() -> None:
+    for one, other in (("v26.7.0", "26.7.0"), ("26.7", "v26.7.0+ab1"), ("v26.7.0-rc.2", "26.7.0-rc2"), ("", "")):
+        assert versions.same(one, other)
+    for one, other in (("26.7.0-rc.2", "26.7.0"), ("26.7.0-nightly.1", "26.7.0-nightly.2"), ("26.7.0-1", "26.7.0")):
+        assert not versions.same(one, other)
+
+
 def test_without_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(versions, "MISSING_LIBRARY", "No module named 'packaging'")
     with pytest.raises(RdmaError, match="packaging, which ansible-core requires"):

@@ -220,12 +220,45 @@ def test_unknown_keys_of_another_version_only_warn() -> None:
         ("current", "network_operator", "25.10.0", "one VF stays missing"),
     ],
 )
-def test_bad_releases_are_refused(name: str, operator: str, version: str, words: str) -> None:
-    assert words in refused(name, operator, None, version=version)
+def test_bad_releases_are_refused_with_those_that_may_be_used(
+    name: str, operator: str, version: str, words: str
+) -> None:
+    profile = files.profile(name)
+    with pytest.raises(InputError) as error:
+        releases.usable(profile, operator, version, profile[operator]["values"])
+    assert words in str(error.value) and f"{profile[operator]['chart']} cannot be used in version" in str(error.value)
+    _why, instead = str(error.value).split("Use instead: ")
+    assert instead.startswith(f"{profile[operator]['version']} of the profile, ")
+    assert version.removeprefix("v") not in instead
+    for other in instead.split(" of the profile, ")[1].split(", "):
+        releases.usable(profile, operator, other, profile[operator]["values"])
 
 
 def test_uverbs_release_is_taken_where_mofed_is_off() -> None:
-    assert values("current", "gpu_operator", version="v26.3.2").values["devicePlugin"]["env"][0]["value"] == "false"
+    profile = files.profile("current")
+    made = values("current", "gpu_operator", version="v26.3.2").values
+    assert made["devicePlugin"]["env"][0]["value"] == "false"
+    releases.usable(profile, "gpu_operator", "v26.3.2", made)
+
+
+def test_keys_are_judged_by_the_chart_that_is_installed() -> None:
+    asked = {"brandNew": {"x": 1}, "driver": {"rdma": {"enable": True}}, "toolkit": {"enabled": True}}
+    own = ["brandNew.*", "driver.rdma.enabled"]
+    other = values("current", "gpu_operator", asked, version="v26.10.0", keys=lambda: own)
+    assert other.warnings[1:] == (
+        "driver.rdma.enable is not a key of the chart; did you mean driver.rdma.enabled? (chart v26.10.0)",
+        "toolkit is not a key of the chart (chart v26.10.0)",
+    ), "the profile's chart knows toolkit, the one that is installed does not"
+    text = refused("current", "gpu_operator", asked, version="v26.7.0", keys=lambda: own)
+    assert "driver.rdma.enable is not a key" in text and "brandNew" not in text and "toolkit" not in text
+
+
+def test_the_keys_of_a_chart_are_read_only_where_they_decide() -> None:
+    def never() -> list[str]:
+        raise AssertionError
+
+    values("current", "gpu_operator", {"toolkit": {"enabled": True}}, keys=never)
+    values("current", "gpu_operator", version="v26.3.3", keys=never)
 
 
 # ---- what is asked for ---------------------------------------------------------------------------------------------

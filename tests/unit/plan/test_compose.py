@@ -17,6 +17,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._kube.client import KI
 from ansible_collections.gpuops.rdma.plugins.module_utils._operators import sriov
 from ansible_collections.gpuops.rdma.plugins.module_utils._plan import permissions
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import run
+from support import small_charts
 from support.plan_samples import A100, GPU4, H100, SHAPES, cluster, cpu_node, faults, gpu_node, survey, whole
 
 B200 = "BM.GPU.B200.8"
@@ -104,6 +105,73 @@ def test_an_unreadable_release_of_others_is_a_warning() -> None:
     (item,) = [item for item in made.findings if item.subject == "release web/web"]
     assert (item.severity, "Secret x" in item.found) == ("warning", True)
     assert made.releases["gpu_operator"].action == "install"
+
+
+# ---- charts --------------------------------------------------------------------------------------------------------
+
+
+def small(folder: Path, version: str, form: str, chart: str = "gpu-operator") -> Any:
+    """rdma_charts of one operator in each of its forms."""
+    place = small_charts.chart(folder, chart, version, {"values.yaml": "driver: {enabled: true}\n"})
+    return {"directory": str(place), "archive": str(small_charts.packed(place)), "version": {"version": version}}[form]
+
+
+FORMS = ["directory", "archive", "version"]
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_the_version_is_the_one_of_the_chart(tmp_path: Path, form: str) -> None:
+    there = survey(releases=[release("gpu-operator", "gpu-operator", "gpu-operator", "v26.7.0")])
+    made = whole(cluster(), charts={"gpu_operator": small(tmp_path, "v26.3.3", form)})
+    assert (made.releases["gpu_operator"].version, made.releases["gpu_operator"].action) == ("v26.3.3", "install")
+    made = whole(cluster(), there, charts={"gpu_operator": small(tmp_path, "v26.3.3", form)})
+    assert made.releases["gpu_operator"].action == "refuse", "older than what is there"
+    assert "newer than v26.3.3" in made.releases["gpu_operator"].why
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize(
+    ("operator", "chart", "version", "instead"),
+    [
+        ("network_operator", "network-operator", "25.10.0", "v26.4.1 of the profile, v26.1.0, v25.7.0"),
+        ("gpu_operator", "gpu-operator", "v25.10.0", "v26.7.0 of the profile, v25.10.1, v25.3.4"),
+    ],
+)
+def test_a_bad_release_is_refused_in_every_form(
+    tmp_path: Path, form: str, operator: str, chart: str, version: str, instead: str
+) -> None:
+    made = whole(cluster(), charts={operator: small(tmp_path, version, form, chart)})
+    told = faults(made)
+    assert set(told) == {f"rdma_charts.{operator}"}
+    assert f"version {version}: " in told[f"rdma_charts.{operator}"]
+    assert f"Use instead: {instead}" in told[f"rdma_charts.{operator}"]
+
+
+def test_charts_that_cannot_be_read_are_refused(tmp_path: Path) -> None:
+    cut = tmp_path / "cut.tgz"
+    cut.write_bytes(Path(small(tmp_path, "v26.7.0", "archive")).read_bytes()[:100])
+    missing, other = "/nowhere/network-operator", small(tmp_path, "1.15.1", "archive", "volcano")
+    told = faults(whole(cluster(), charts={"gpu_operator": str(cut), "network_operator": {"ref": missing}}))
+    assert set(told) == {"rdma_charts.gpu_operator", "rdma_charts.network_operator"}
+    assert f"{cut} cannot be read as a chart archive" in told["rdma_charts.gpu_operator"]
+    assert told["rdma_charts.network_operator"] == f"{missing} does not exist"
+    told = faults(whole(cluster(), charts={"gpu_operator": other, "mpi_operator": "/nowhere/mpi.yaml"}))
+    assert "holds the chart 'volcano', not 'gpu-operator'" in told["rdma_charts.gpu_operator"]
+    assert told["rdma_charts.mpi_operator"] == "/nowhere/mpi.yaml does not exist or is not a file"
+    verify = whole(cluster(), charts={"gpu_operator": str(cut), "mpi_operator": missing}, install="existing")
+    assert faults(verify) == {}, "nothing is installed"
+
+
+@pytest.mark.parametrize(("version", "severity"), [("v26.7.0", "error"), ("v26.3.3", "warning")])
+@pytest.mark.parametrize("form", ["directory", "archive"])
+def test_unknown_keys_warn_outside_of_the_profiles_release(
+    tmp_path: Path, form: str, version: str, severity: str
+) -> None:
+    asked = {"driver": {"enabled": False, "enbled": False}}
+    made = whole(cluster(), charts={"gpu_operator": small(tmp_path, version, form)}, gpu_operator_values=asked)
+    told = [item for item in made.findings if "driver.enbled is not a key of the chart" in item.found]
+    assert [item.severity for item in told] == [severity]
+    assert severity == "error" or told[0].found.endswith("(chart v26.3.3)")
 
 
 # ---- shapes --------------------------------------------------------------------------------------------------------

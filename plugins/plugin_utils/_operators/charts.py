@@ -1,0 +1,118 @@
+# Copyright: gpuops.rdma contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Reads Helm charts: a directory, an archive, or what `helm pull` fetches. PRIVATE to the collection."""
+
+from __future__ import annotations
+
+import io
+import tarfile
+import zlib
+from collections.abc import Iterator, Mapping
+from pathlib import Path, PurePosixPath
+from typing import Any, Optional
+
+import yaml
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json
+from ansible_collections.gpuops.rdma.plugins.module_utils._operators import charts, releases
+from ansible_collections.gpuops.rdma.plugins.module_utils._operators.charts import Chart, Part
+
+LARGEST = 100 << 20
+"""Bytes of a chart, unpacked: Helm's own limit."""
+_Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_Damaged = (OSError, EOFError, tarfile.TarError, zlib.error)
+
+
+def local(reference: Mapping[str, Any]) -> Optional[Chart]:
+    """The chart on this machine that rdma_charts refers to; None for one that is to be fetched. Raises InputError if it
+    is missing or cannot be read."""
+    ref = str(reference.get("ref") or "")
+    if not ref or reference.get("repo"):
+        return None
+    path = Path(ref).expanduser()
+    return read(path) if releases.is_local(ref) or path.exists() else None
+
+
+def read(path: Path) -> Chart:
+    """The chart in a directory or archive. Raises InputError if there is none, or the archive is damaged."""
+    if not path.exists():
+        raise InputError(f"{path} does not exist")
+    try:
+        files = dict(_folder(path) if path.is_dir() else _unpacked(path.read_bytes(), str(path)))
+    except _Damaged as error:
+        raise InputError(f"{path} cannot be read as a chart archive (.tgz): {error or type(error).__name__}") from None
+    if "Chart.yaml" not in files:
+        raise InputError(f"{path} is not a Helm chart: it has no Chart.yaml")
+    about = charts.about(_yaml(files["Chart.yaml"], f"{path}, Chart.yaml"), str(path))
+    return Chart(str(path), about, files)
+
+
+def check_manifest(ref: str) -> None:
+    """Raises InputError for a manifest on this machine that is missing."""
+    if ref and "://" not in ref and not Path(ref).expanduser().is_file():
+        raise InputError(f"{ref} does not exist or is not a file")
+
+
+def keys(chart: Chart) -> list[str]:
+    """The keys that a chart and its sub-charts read, see ``charts.keys``."""
+    return charts.keys(_parts(chart.path, chart.files, "", chart.about))
+
+
+def _folder(path: Path) -> Iterator[tuple[str, bytes]]:
+    for place in sorted(path.rglob("*")):
+        if place.is_file():
+            yield from _member(place.relative_to(path).as_posix(), place.read_bytes())
+
+
+def _unpacked(data: bytes, name: str) -> Iterator[tuple[str, bytes]]:
+    """The files of an archive, without the directory that they are in."""
+    room = LARGEST
+    with tarfile.open(fileobj=io.BytesIO(data), mode="r:gz") as archive:
+        for item in archive:
+            content = archive.extractfile(item) if item.isfile() else None
+            if content is None:
+                continue
+            room -= item.size
+            if room < 0:
+                raise InputError(f"{name} is larger than {LARGEST >> 20} MiB, more than Helm accepts")
+            inner = PurePosixPath(item.name).parts[1:]
+            yield from _member("/".join(inner), content.read())
+
+
+def _member(name: str, content: bytes) -> Iterator[tuple[str, bytes]]:
+    """The file, or the files of a packed sub-chart."""
+    if not (name.startswith("charts/") and name.endswith(".tgz")):
+        yield name, content
+        return
+    files = dict(_unpacked(content, name))
+    about = _yaml(files.get("Chart.yaml", b""), name)
+    folder = about.get("name") if isinstance(about, dict) else ""
+    for inner, text in files.items():
+        yield f"charts/{folder or PurePosixPath(name).stem}/{inner}", text
+
+
+def _parts(path: str, files: Mapping[str, bytes], prefix: str, about: Json) -> Iterator[Part]:
+    values = _yaml(files.get("values.yaml", b""), f"{path}, values.yaml") or {}
+    templates = [data.decode("utf-8", "replace") for name, data in files.items() if name.startswith("templates/")]
+    yield Part(prefix, about, values if isinstance(values, dict) else {}, tuple(templates))
+    inner: dict[str, dict[str, bytes]] = {}
+    for name, content in files.items():
+        top, _sep, rest = name.partition("/")
+        folder, _sep, rest = rest.partition("/")
+        if top == "charts" and rest:
+            inner.setdefault(folder, {})[rest] = content
+    for folder, below in inner.items():
+        own = _yaml(below.get("Chart.yaml", b""), f"{path}, {folder}") or {}
+        own = own if isinstance(own, dict) else {}
+        name = str(own.get("name") or folder)
+        wanted = [item for item in about.get("dependencies") or () if item.get("name") == name]
+        for alias in [str(item.get("alias") or name) for item in wanted] or [name]:
+            yield from _parts(path, below, f"{prefix}.{alias}" if prefix else alias, own)
+
+
+def _yaml(data: bytes, what: str) -> Any:
+    try:
+        return yaml.load(data, Loader=_Loader)
+    except (yaml.YAMLError, ValueError) as error:
+        raise InputError(f"{what} is not YAML: {str(error).splitlines()[0]}") from None

@@ -16,7 +16,7 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils._blueprints import sta
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._gpu_uses.configs import plain
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._oci import session as oci
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._oci import stack_run
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._plan import survey
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._operators import installed
 
 
 class ActionModule(RdmaAction):
@@ -51,7 +51,7 @@ class ActionModule(RdmaAction):
         found, table = stack.find(), _edge.table()
         given = {**args["variables"], **args["secret_variables"]}
         there = found["variables"] if found else None
-        workloads = survey.workloads(self.client, ("deployments",))
+        workloads = installed.workloads(self.client, ("deployments",))
         chosen = blueprints_stack.choose(table, workloads, given, there)
         for line in chosen.notes:
             self.progress(line)

@@ -12,7 +12,7 @@ from typing import Any
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import Busy, NotFound
 from ansible_collections.gpuops.rdma.plugins.module_utils._nodes.machine_set import merged
 
-PATHS = {"/api/v1/nodes": "Node"}
+PATHS = {"/api/v1/nodes": "Node", "/api/v1/secrets": "Secret", "/apis/apps/v1/deployments": "Deployment"}
 
 
 class Api:
@@ -57,6 +57,9 @@ class Api:
         found = [one for one in found if _labelled(one, label_selector)]
         return [one for one in found if _has(one, field_selector)]
 
+    def pages(self, path: str, limit: int = 0, **selectors: Any) -> list[Any]:
+        return [{"items": self.list(path, **selectors)}]
+
     def projected(self, path: str, read: Any, **selectors: Any) -> list[Any]:
         return [read(one) for one in self.list(path, **selectors)]
 
@@ -88,13 +91,17 @@ class Api:
 
 
 def _labelled(obj: Any, selector: str) -> bool:
-    """Of a selector one part: ``key``, ``key=value`` or ``key in (a,b)``."""
+    """``key``, ``key=value``, ``key!=value``, parted by commas, or one ``key in (a,b)``."""
     labels = obj["metadata"].get("labels") or {}
     several = re.fullmatch(r"(\S+) in \((.*)\)", selector)
     if several:
         return labels.get(several[1]) in several[2].split(",")
-    key, sep, value = selector.partition("=")
-    return not key or (labels.get(key) == value if sep else key in labels)
+    for part in filter(None, selector.split(",")):
+        key, sep, value = part.partition("=")
+        holds = labels.get(key.rstrip("!")) == value if sep else key in labels
+        if holds == key.endswith("!"):
+            return False
+    return True
 
 
 def _has(obj: Any, selector: str) -> bool:

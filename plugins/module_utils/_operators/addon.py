@@ -5,6 +5,7 @@
 
 configuration(defaults, values)               texts by key, as the service takes them
 rival(want, present, releases, workloads)     why it would be a second one of its kind, else ""
+resolve(want, survey)                         decide, or refuse for a rival
 decide(want, present, options)                enable | configure | wait | none | refuse, and why
 judge(name, present)                          (active, its state in words, failed for good)
 """
@@ -37,6 +38,11 @@ class Decision:
     configuration: dict[str, str]
     changes: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
+
+    @property
+    def changing(self) -> bool:
+        """Whether the add-on is to be enabled or configured."""
+        return self.action in ("enable", "configure")
 
 
 # ---- configuration -------------------------------------------------------------------------------------------------
@@ -104,6 +110,16 @@ def others(images: Sequence[str], workloads: Iterable[Json]) -> list[str]:
 
 
 # ---- decisions -----------------------------------------------------------------------------------------------------
+
+
+def resolve(want: Addon, survey: Json) -> Decision:
+    """Whether to enable, configure, keep or refuse an add-on; refused if another release provides the operator.
+    ``survey``: ``{addons: {present, options}, releases, workloads}``."""
+    present = survey["addons"]["present"].get(want.name)
+    why = rival(want, present, survey["releases"], survey["workloads"])
+    if why:
+        return Decision("refuse", why, want.version, {})
+    return decide(want, present, survey["addons"]["options"].get(want.name))
 
 
 def decide(want: Addon, present: Optional[Json], options: Optional[Mapping[str, Sequence[str]]] = None) -> Decision:

@@ -11,6 +11,7 @@ From a version profile (files/profiles) to a release::
       wanted(profile, operator, values, ref)   the requested release
       decide(wanted, releases, workloads)      none | install | upgrade | adopt | refuse, and why
     installed(secrets)                       the installed releases
+    only(installed, chart)                   the one to uninstall
     nic_cluster_policy(profile, config)      the CR that charts since 24.10 do not create
 
 ``profile[operator]`` must carry ``known_keys`` (list of paths), ``rules`` and ``releases`` (version -> images of the
@@ -606,6 +607,18 @@ def decode(secret: Json) -> Json:
     return document
 
 
+def only(found: Iterable[Json], chart: str, name: str = "", namespace: str = "") -> Optional[Json]:
+    """The release of a chart to uninstall, None without one. Raises InputError if there are several."""
+    wanted_place = {key: value for key, value in (("name", name), ("namespace", namespace)) if value}
+    chosen = [item for item in found if item["chart"] == chart and wanted_place.items() <= item.items()]
+    if len(chosen) > 1:
+        places = ", ".join(_place(item) for item in chosen)
+        raise InputError(
+            f"Cannot uninstall {chart}: there are {len(chosen)} releases: {places}. Give name and namespace."
+        )
+    return chosen[0] if chosen else None
+
+
 # ---- decisions -----------------------------------------------------------------------------------------------------
 
 
@@ -860,6 +873,19 @@ def changes(before: Mapping[str, Any], after: Mapping[str, Any], prefix: str = "
 
 
 # ---- Helm's words --------------------------------------------------------------------------------------------------
+
+_PULL = re.compile(r"valid chart repository|looks like \"http|failed to (download|fetch)")
+"""An unreachable registry, as opposed to a restarting API server."""
+_OUTAGE = re.compile(
+    r"connection refused|connection reset|client connection lost|TLS handshake timeout|unexpected EOF|: EOF"
+    r"|etcdserver|server is currently unable|http2:"
+)
+
+
+def interrupted(text: str) -> bool:
+    """Whether Helm failed because the API server went away, so that its release can be resumed."""
+    return _OUTAGE.search(text) is not None and _PULL.search(text) is None
+
 
 _EXPLAINED: tuple[tuple[str, str], ...] = (
     (

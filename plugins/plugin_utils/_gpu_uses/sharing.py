@@ -26,8 +26,9 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._gpu_uses.sharing_plan
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube import objects, readiness
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube.readiness import READY, WAITING, Status
 from ansible_collections.gpuops.rdma.plugins.module_utils._nodes.member import Member, hostname, tolerations
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._base.task import Task
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._gpu_uses import configs, mps_proof
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._gpu_uses.use import POLL, Task, Use
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._gpu_uses.use import POLL, Use
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._kube.proof import Proof, pod
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._kube.proven import Proven
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._nodes import gpu_nodes

@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Generic, Optional, Protocol, TypeVar
+from typing import Any, Generic, Optional, TypeVar
 
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Finding, Json
@@ -20,6 +20,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.text import li
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube import wait
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube.client import Client
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube.readiness import Status
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._base.task import Task
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._kube import requests
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._kube.proven import Proven
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._kube.requests import Ask
@@ -30,29 +31,6 @@ POLL, PER_SECOND = 1.0, 250
 """Seconds between two reads of few objects, and the number of objects for which a second is added."""
 OPENSHIFT = "/apis/config.openshift.io"
 Wanted = TypeVar("Wanted")
-
-
-class Task(Protocol):
-    """What a use needs of the Ansible task; our action plugins implement it."""
-
-    @property
-    def client(self) -> Client:
-        """The connection to the API server."""
-        ...
-
-    @property
-    def check_mode(self) -> bool:
-        """Whether the task must only predict its changes."""
-        ...
-
-    @property
-    def diff_mode(self) -> bool:
-        """Whether the result must contain diffs."""
-        ...
-
-    def progress(self, line: str) -> None:
-        """Prints a progress line."""
-        ...
 
 
 class Use(Generic[Wanted]):

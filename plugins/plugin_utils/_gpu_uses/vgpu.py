@@ -19,7 +19,8 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._kube import objects, 
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube.readiness import READY, WAITING, Status
 from ansible_collections.gpuops.rdma.plugins.module_utils._nodes import facts as nodes_facts
 from ansible_collections.gpuops.rdma.plugins.module_utils._nodes.member import hostname, tolerations
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._gpu_uses.use import Task, Use, in_words, pod_ip, url_host
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._base.task import Task
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._gpu_uses.use import Use, in_words, pod_ip, url_host
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._kube import requests
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._kube.proven import Proven
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._kube.requests import Ask

@@ -51,7 +51,7 @@ def release(stage: str, options: Options, survey: Json, profile: Json) -> Releas
     entry = table()[stage]
     known = [_want(stage, one, entry, options, profile) for one in entry["addons"]]
     own, wants = known[-1], _without_others(known, survey)
-    told = [one_decision(want, survey) for want in wants]
+    told = [addon.resolve(want, survey) for want in wants]
     refused = [item.why for item in told if item.action == "refuse"]
     last = told[-1]
     doing = [f"{want.name}: {item.action}, {item.why}" for want, item in zip(wants, told)]
@@ -69,15 +69,6 @@ def release(stage: str, options: Options, survey: Json, profile: Json) -> Releas
         warnings=tuple(text for item in told for text in item.warnings),
         addons=wants,
     )
-
-
-def one_decision(want: Addon, survey: Json) -> addon.Decision:
-    """Whether to enable, configure, keep or refuse an add-on; refused if another release provides the operator."""
-    present = survey["addons"]["present"].get(want.name)
-    why = addon.rival(want, present, survey["releases"], survey["workloads"])
-    if why:
-        return addon.Decision("refuse", why, want.version, {})
-    return addon.decide(want, present, survey["addons"]["options"].get(want.name))
 
 
 def _want(stage: str, one: Json, entry: Json, options: Options, profile: Json) -> Addon:

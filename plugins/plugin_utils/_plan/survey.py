@@ -14,15 +14,11 @@ from typing import Any, Callable, Optional
 
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import DataError, Forbidden, NotFound
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.names import OWNED
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube.client import KINDS, Client
 from ansible_collections.gpuops.rdma.plugins.module_utils._nodes import facts
-from ansible_collections.gpuops.rdma.plugins.module_utils._operators import releases as operators_releases
-from ansible_collections.gpuops.rdma.plugins.module_utils._operators import sriov
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._operators import installed
 
 BUILT_IN = ("apiextensions.k8s.io", "apps", "authorization.k8s.io", "batch", "rbac.authorization.k8s.io")
-SECRETS = 50
-"""Release Secrets per request: one may be 1 MB."""
 WANTED_CRDS = {
     f"{plural}.{version.partition('/')[0]}": version.partition("/")[2]
     for (version, _kind), (plural, _namespaced) in KINDS.items()
@@ -38,12 +34,12 @@ def survey(client: Client) -> Json:
         group["name"]: [item["version"] for item in group.get("versions", [])]
         for group in client.get("/apis").get("groups", [])
     }
-    seen = _readable(lambda: workloads(client, ("deployments", "daemonsets")))
+    seen = _readable(lambda: installed.workloads(client, ("deployments", "daemonsets")))
     return {
         "server_version": version.get("gitVersion", ""),
         "groups": sorted(groups),
         "served": served(client, groups),
-        "releases": _readable(lambda: releases(client)),
+        "releases": _readable(lambda: installed.releases(client)),
         "workloads": seen,
         "configured_shapes": sorted({name for item in seen for name in item.pop("shapes", ())}),
         "namespaces": _readable(lambda: _namespaces(client)),
@@ -114,47 +110,6 @@ def _amount(text: Any) -> float:
         return facts.quantity(text)
     except DataError:
         return 0.0
-
-
-def releases(client: Client, charts: Sequence[str] = operators_releases.CHARTS) -> list[Json]:
-    """Helm releases of the cluster, newest revision each, with the values of those of ``charts``."""
-    pages = client.pages(
-        "/api/v1/secrets",
-        label_selector=operators_releases.RELEASE_SELECTOR,
-        field_selector="type=helm.sh/release.v1",
-        limit=SECRETS,
-    )
-    return operators_releases.installed((item for page in pages for item in page.get("items") or []), charts)
-
-
-def workloads(client: Client, kinds: Sequence[str]) -> list[Json]:
-    """``{kind, namespace, name, images, release, ...}`` of all ``deployments``, ``daemonsets`` or both."""
-    found: list[Json] = []
-    for kind in kinds:
-        found += client.projected(f"/apis/apps/v1/{kind}", functools.partial(_workload, kind[:-1]))
-    return found
-
-
-def _workload(kind: str, item: Json) -> Json:
-    meta, pod, status = item["metadata"], item["spec"]["template"]["spec"], item.get("status") or {}
-    entry = {
-        "kind": kind,
-        "namespace": meta["namespace"],
-        "name": meta["name"],
-        "images": [container.get("image", "") for container in pod.get("containers", [])],
-        "release": (meta.get("annotations") or {}).get("meta.helm.sh/release-name", ""),
-        "labels": {
-            key: value
-            for key, value in (meta.get("labels") or {}).items()
-            if key.startswith(("app", "addonmanager", "k8s-app"))
-        },
-        "owners": [owner["kind"] for owner in meta.get("ownerReferences") or []],
-        "ready": int(status.get("availableReplicas") or status.get("numberAvailable") or 0),
-    }
-    ours = all(entry["labels"].get(key) == value for key, value in OWNED.items())
-    if kind == "daemonset" and meta["name"] == sriov.VF_CONFIG and ours:
-        entry["shapes"] = sriov.configured_shapes(item)
-    return entry
 
 
 def _namespaces(client: Client) -> list[Json]:

@@ -16,6 +16,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import 
     Unrecoverable,
 )
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Release
+from ansible_collections.gpuops.rdma.plugins.module_utils._operators import addon
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._oci import session as oci_session
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._operators import oke_addon
@@ -50,8 +51,8 @@ class Site:
         options = plan_samples.options(**{**self.asked, **asked})
         survey = {**self.survey, "addons": compose_addon.look(options, self.lines.append)}
         for want in release.addons:
-            decision = compose_addon.one_decision(want, survey)
-            if decision.action in ("enable", "configure"):
+            decision = addon.resolve(want, survey)
+            if decision.changing:
                 reach.act(want.name, decision)
             reach.wait([want.name], seconds)
         return release

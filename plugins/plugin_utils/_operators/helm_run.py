@@ -1,0 +1,88 @@
+# Copyright: gpuops.rdma contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Runs Helm by kubernetes.core.helm on the control node. PRIVATE to the collection."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any, Callable
+
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError, RdmaError
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Release
+from ansible_collections.gpuops.rdma.plugins.module_utils._operators import releases
+from ansible_collections.gpuops.rdma.plugins.module_utils._specs.auth import SPEC as AUTH
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._operators import helm
+
+Module = Callable[[Json], Json]
+"""Runs kubernetes.core.helm with these arguments; returns its result."""
+
+
+class Helm:
+    """``args``: the task's options, of which timeout, helm_binary and the connection are used."""
+
+    def __init__(self, module: Module, args: Json) -> None:
+        self.module = module
+        self.common = {
+            "binary_path": helm.path(args.get("helm_binary")),
+            "timeout": f"{args['timeout']}s",
+            **_connection(args),
+        }
+
+    def install(self, want: Release, decision: releases.Decision) -> Json:
+        """Installs or upgrades without waiting for the pods. Returns the result of kubernetes.core.helm, also of a
+        failure."""
+        ref = want.ref or want.chart
+        local = releases.is_local(ref)
+        more: dict[str, Any] = {"chart_repo_url": want.repo} if want.repo and not local else {}
+        return self.module(
+            {
+                **self.common,
+                "release_name": decision.name,
+                "release_namespace": decision.namespace,
+                "release_values": decision.values,
+                "chart_ref": str(Path(ref).expanduser()) if local else ref,
+                "create_namespace": True,
+                "wait": False,
+                **more,
+                **({} if local else {"chart_version": decision.version}),
+            }
+        )
+
+    def uninstall(self, release: Json) -> None:
+        """Uninstalls a release and waits until its objects are gone. Raises RdmaError."""
+        answer = self.module(
+            {
+                **self.common,
+                "release_name": release["name"],
+                "release_namespace": release["namespace"],
+                "release_state": "absent",
+                "wait": True,
+            }
+        )
+        if answer.get("failed"):
+            place = f"{release['namespace']}/{release['name']}"
+            raise RdmaError(f"Helm could not uninstall {place}: {text_of(answer)[:400]}")
+
+
+def text_of(answer: Json) -> str:
+    """What a failed Helm printed; msg has its stdout and stderr."""
+    return f"{answer.get('msg', '')}\n{answer.get('module_stderr', '')}".strip()
+
+
+def _connection(args: Json) -> Json:
+    """The connection options for kubernetes.core.helm; it accepts one kubeconfig, ours may be several. Raises
+    InputError for more than one."""
+    given = {key: args[key] for key in AUTH if args.get(key) is not None}
+    config = str(given.get("kubeconfig") or os.environ.get("K8S_AUTH_KUBECONFIG") or "")
+    if os.pathsep in config:
+        present = [part for part in config.split(os.pathsep) if Path(part).expanduser().is_file()]
+        if len(present) != 1:
+            raise InputError(
+                f"Helm takes one kubeconfig, not {config}. Merge them (kubectl config view --flatten), or set "
+                "KUBECONFIG instead of the option."
+            )
+        given["kubeconfig"] = present[0]
+    return given

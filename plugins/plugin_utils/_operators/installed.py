@@ -1,0 +1,59 @@
+# Copyright: gpuops.rdma contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Reads what is installed in the cluster: Helm releases and workloads. PRIVATE to the collection."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.names import OWNED
+from ansible_collections.gpuops.rdma.plugins.module_utils._kube.client import Client
+from ansible_collections.gpuops.rdma.plugins.module_utils._operators import releases as core
+from ansible_collections.gpuops.rdma.plugins.module_utils._operators import sriov
+
+SECRETS = 50
+"""Release Secrets per request: one may be 1 MB."""
+
+
+def releases(client: Client, charts: Sequence[str] = core.CHARTS) -> list[Json]:
+    """Helm releases of the cluster, newest revision each, with the values of those of ``charts``."""
+    pages = client.pages(
+        "/api/v1/secrets",
+        label_selector=core.RELEASE_SELECTOR,
+        field_selector="type=helm.sh/release.v1",
+        limit=SECRETS,
+    )
+    return core.installed((item for page in pages for item in page.get("items") or []), charts)
+
+
+def workloads(client: Client, kinds: Sequence[str]) -> list[Json]:
+    """``{kind, namespace, name, images, release, ...}`` of all ``deployments``, ``daemonsets`` or both."""
+    found: list[Json] = []
+    for kind in kinds:
+        found += client.projected(f"/apis/apps/v1/{kind}", functools.partial(_workload, kind[:-1]))
+    return found
+
+
+def _workload(kind: str, item: Json) -> Json:
+    meta, pod, status = item["metadata"], item["spec"]["template"]["spec"], item.get("status") or {}
+    entry = {
+        "kind": kind,
+        "namespace": meta["namespace"],
+        "name": meta["name"],
+        "images": [container.get("image", "") for container in pod.get("containers", [])],
+        "release": (meta.get("annotations") or {}).get("meta.helm.sh/release-name", ""),
+        "labels": {
+            key: value
+            for key, value in (meta.get("labels") or {}).items()
+            if key.startswith(("app", "addonmanager", "k8s-app"))
+        },
+        "owners": [owner["kind"] for owner in meta.get("ownerReferences") or []],
+        "ready": int(status.get("availableReplicas") or status.get("numberAvailable") or 0),
+    }
+    ours = all(entry["labels"].get(key) == value for key, value in OWNED.items())
+    if kind == "daemonset" and meta["name"] == sriov.VF_CONFIG and ours:
+        entry["shapes"] = sriov.configured_shapes(item)
+    return entry

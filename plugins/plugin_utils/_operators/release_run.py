@@ -1,0 +1,248 @@
+# Copyright: gpuops.rdma contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Installs, upgrades, adopts or removes one operator: by Helm, by its manifest, or as add-on of OKE. PRIVATE."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Optional
+
+import yaml
+from ansible.module_utils.urls import open_url
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import Forbidden, InputError, RdmaError
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json, masked
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.names import OWNED_SELECTOR
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Plan, Release
+from ansible_collections.gpuops.rdma.plugins.module_utils._kube import objects as kube_objects
+from ansible_collections.gpuops.rdma.plugins.module_utils._operators import addon, releases
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._base.task import Task
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._kube.writer import Writer
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._operators import helm_run, installed, oke_addon
+
+ATTEMPTS = 3
+PAUSE = 3.0
+"""Seconds before Helm is started again after the API server went away."""
+SHOWN = 20
+
+
+def wanted(args: Json, plan: Optional[Plan]) -> Release:
+    """The plan's release of the operator; without a plan, the one that the options describe. Raises InputError."""
+    if plan:
+        if args.get("operator") not in plan.releases:
+            known = ", ".join(sorted(plan.releases)) or "none"
+            raise InputError(f"The plan has no release {args.get('operator')!r}. It has: {known}.")
+        found = plan.releases[args["operator"]]
+        return replace(found, operator=found.operator or args["operator"])
+    missing = [key for key in ("name", "namespace", "chart", "version") if not args.get(key)]
+    if missing:
+        raise InputError(f"gpuops.rdma.release needs plan and operator, or a release: {', '.join(missing)} missing.")
+    local = files.local_chart(args.get("ref"))
+    return Release(
+        **{key: args[key] for key in ("name", "namespace", "chart", "repo", "values", "keep")},
+        operator=args.get("operator") or args["chart"].replace("-", "_"),
+        ref=args.get("ref") or "",
+        manifest=args.get("manifest") or "",
+        version=str((local or {}).get("version") or args["version"]),
+        images=tuple(args["images"] or [args["chart"]]),
+    )
+
+
+class ReleaseRun:
+    """``module``: runs kubernetes.core.helm. ``plan``: None if the options describe the release."""
+
+    def __init__(self, task: Task, args: Json, module: helm_run.Module, plan: Optional[Plan] = None) -> None:
+        self.task, self.args, self.module, self.plan = task, args, module, plan
+
+    # ---- present ---------------------------------------------------------------------------------------------------
+
+    def present(self) -> Json:
+        """Installs, upgrades or adopts; in check mode only decides. Returns action, reason, version and changed
+        values. Raises InputError if the decision is to refuse, RdmaError if Helm fails."""
+        want = wanted(self.args, self.plan)
+        if want.addons:
+            return self._addons(want, self.plan.oke if self.plan else {})
+        if want.action == "olm":  # installed by gpuops.rdma.olm_operator
+            keys = ("action", "why", "name", "namespace", "chart")
+            return {"changed": False, **{key: getattr(want, key) for key in keys}}
+        decision = self._decide(want)
+        if decision.action == "refuse":
+            raise InputError(f"{want.operator}: {decision.why}.")
+        result = self._result(want, decision)
+        if decision.action == "none" or self.task.check_mode:
+            return result
+        self._check_namespace(decision.namespace)
+        target = replace(want, name=decision.name, namespace=decision.namespace)
+        if want.manifest:
+            return {**result, **self._apply_manifest(target)}
+        self._run_helm(target, decision)
+        return result
+
+    def _decide(self, want: Release) -> releases.Decision:
+        """Decides from the present releases, since another run may have changed them after the plan."""
+        install = self.plan.install if self.plan else self.args["install"]
+        try:
+            found = installed.releases(self.task.client, (want.chart,))
+        except Forbidden:
+            if install != "existing":
+                raise
+            found = []  # to verify, the Deployment is enough: no permission to read Secrets is needed
+        same = any(item["chart"] == want.chart for item in found)
+        return releases.decide(
+            want,
+            found,
+            [] if same else installed.workloads(self.task.client, ("deployments",)),
+            install=install,
+            now=time.time(),
+            resume=self.args["resume"],
+            patience=float(self.args["pending_timeout"]),
+        )
+
+    def _result(self, want: Release, decision: releases.Decision) -> Json:
+        result: dict[str, Any] = {
+            "changed": decision.action != "none",
+            "action": decision.action,
+            "why": decision.why,
+            "name": decision.name,
+            "namespace": decision.namespace,
+            "chart": want.chart,
+            "version": decision.version,
+            "values_changed": list(decision.changes)[:SHOWN],
+        }
+        if decision.warnings:
+            result["warnings"] = list(decision.warnings)
+        if self.task.diff_mode and result["changed"]:
+            result["diff"] = _diff(want, decision)
+        return result
+
+    def _check_namespace(self, name: str) -> None:
+        namespace = self.task.client.find(self.task.client.path("v1", "Namespace", name=name))
+        status = (namespace or {}).get("status", {})
+        if status.get("phase") == "Terminating":
+            reasons = [item["message"] for item in status.get("conditions", []) if item.get("status") == "True"]
+            raise InputError(
+                f"Cannot install into namespace {name}: it is Terminating"
+                + (f" ({'; '.join(reasons)[:400]})" if reasons else "")
+                + ". Remove what holds it (finalizers), wait until it is gone, then run again."
+            )
+
+    def _run_helm(self, want: Release, decision: releases.Decision) -> None:
+        helm = helm_run.Helm(self.module, self.args)
+        for attempt in range(ATTEMPTS):
+            for secret in decision.clear:
+                self.task.client.delete(self.task.client.path("v1", "Secret", decision.namespace, secret))
+            what = f"helm {decision.action} {want.chart} {decision.version} ({decision.why})"
+            self.task.progress(f"{want.operator}: {what}")
+            answer = helm.install(want, decision)
+            if not answer.get("failed"):
+                return
+            again = self._after_failure(answer, want) if attempt + 1 < ATTEMPTS else None
+            if again is None:
+                explained = releases.explain(want.operator, want, helm_run.text_of(answer))
+                raise RdmaError(f"{want.operator}: {explained}")
+            if again.action == "none":
+                return
+            decision = again
+
+    def _after_failure(self, answer: Json, want: Release) -> Optional[releases.Decision]:
+        """The next decision if the API server restarted during Helm: our pending release is resumed. None for any other
+        failure."""
+        if not releases.interrupted(helm_run.text_of(answer)):
+            return None
+        self.task.progress(f"{want.chart}: the API server went away while Helm was at work; trying again")
+        time.sleep(PAUSE)
+        found = installed.releases(self.task.client, (want.chart,))
+        decision = releases.decide(want, found, now=time.time(), resume=True, patience=0)
+        return None if decision.action == "refuse" else decision
+
+    def _apply_manifest(self, want: Release) -> Json:
+        objects = releases.with_images(manifest(want), want.image_registry, want.pull_secrets)
+        self.task.progress(f"{want.operator}: applying {len(objects)} objects of {want.manifest}")
+        writer = Writer(self.task.client, False, self.task.progress)
+        changed = [writer.apply(kube_objects.owned(obj, want.chart), takeover=True) for obj in objects]
+        return {"changed": any(changed), "objects": len(objects), "values_changed": []}
+
+    def _addons(self, want: Release, oke: Json) -> Json:
+        """Decides from the present add-ons, as with Helm; also waits for changes of an earlier run."""
+        addons = oke_addon.Addons(oke, self.task.progress)
+        survey = {
+            "addons": {"present": addons.present([one.name for one in want.addons]), "options": addons.options()},
+            "releases": installed.releases(self.task.client, [one.chart for one in want.addons if one.chart]),
+            "workloads": installed.workloads(self.task.client, ("deployments",)),
+        }
+        decided = [(one, addon.resolve(one, survey)) for one in want.addons]
+        refused = [decision.why for _one, decision in decided if decision.action == "refuse"]
+        if refused:
+            raise InputError(f"{want.operator}: {'; '.join(refused)}.")
+        if not self.task.check_mode:
+            for one, decision in decided:
+                if decision.changing:
+                    addons.act(one.name, decision)
+                addons.wait([one.name], float(self.args["timeout"]))
+        changing = [decision for _one, decision in decided if decision.changing]
+        warnings = [text for _one, decision in decided for text in decision.warnings]
+        return {
+            "changed": bool(changing),
+            "action": changing[-1].action if changing else "none",
+            "why": "; ".join(f"{one.name}: {decision.why}" for one, decision in decided),
+            "values_changed": [key for decision in changing for key in decision.changes][:SHOWN],
+            **{key: getattr(want, key) for key in ("name", "namespace", "chart")},
+            "version": decided[-1][1].version,
+            **({"warnings": warnings} if warnings else {}),
+        }
+
+    # ---- absent ----------------------------------------------------------------------------------------------------
+
+    def absent(self) -> Json:
+        """Uninstalls the one release of a chart, or removes the objects of an operator's manifest; CRDs stay."""
+        args, task = self.args, self.task
+        chart = args.get("chart") or str(args.get("operator") or "").replace("_", "-")
+        if not chart:
+            raise InputError("gpuops.rdma.release state=absent needs operator or chart.")
+        found = releases.only(installed.releases(task.client, (chart,)), chart, args["name"], args["namespace"])
+        if found is None:
+            writer = Writer(task.client, task.check_mode, task.progress)
+            selector = f"{OWNED_SELECTOR},{kube_objects.RELEASE}={chart}"
+            gone = writer.sweep(kube_objects.KINDS, selector, args["timeout"])
+            action = "remove" if gone else "none"
+            return {"changed": bool(gone), "action": action, "chart": chart, "objects": len(gone)}
+        if not task.check_mode:
+            task.progress(f"{chart}: helm uninstall {found['namespace']}/{found['name']} ({found['version']})")
+            helm_run.Helm(self.module, args).uninstall(found)
+        place = {key: found[key] for key in ("name", "namespace", "version")}
+        return {"changed": True, "action": "uninstall", "chart": chart, **place}
+
+
+def manifest(want: Release) -> list[Json]:
+    """The objects of the release's manifest, from a file or a URL. Raises InputError."""
+    source, operator = want.manifest, want.operator
+    hint = f"Download it and set rdma_charts.{operator} to the file."
+    try:
+        if "://" in source:
+            text = open_url(source, timeout=60, follow_redirects="safe").read().decode("utf-8")
+        else:
+            text = Path(source).expanduser().read_text(encoding="utf-8")
+        objects = [item for item in yaml.load_all(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader)) if item]
+    except OSError as error:
+        raise InputError(f"Cannot read the manifest {source} of {operator}: {error}. {hint}") from None
+    except (yaml.YAMLError, ValueError) as error:
+        raise InputError(f"{source} of {operator} is not a manifest: {str(error).splitlines()[0]}. {hint}") from None
+    strange = [item for item in objects if not isinstance(item, dict) or "kind" not in item or "metadata" not in item]
+    if strange or not objects:
+        raise InputError(f"{source} of {operator} holds no Kubernetes objects. {hint}")
+    return objects
+
+
+def _diff(want: Release, decision: releases.Decision) -> Json:
+    present = decision.present or {}
+    header = f"{want.chart} {decision.namespace}/{decision.name}"
+
+    def text(version: str, values: Json) -> str:
+        return str(yaml.safe_dump({"version": version, "values": masked(values)}, sort_keys=True))
+
+    before = text(present["version"], present["values"]) if present else ""
+    after = text(decision.version, decision.values)
+    return {"before_header": header, "after_header": header, "before": before, "after": after}

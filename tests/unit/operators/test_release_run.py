@@ -1,0 +1,180 @@
+# Copyright: gpuops.rdma contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Helm's arguments, its failures and resumed releases, without a Helm; tests/integration/cluster has a real one."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError, RdmaError
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Plan, Release
+from ansible_collections.gpuops.rdma.plugins.module_utils._operators import releases
+from ansible_collections.gpuops.rdma.plugins.module_utils._specs.release import SPEC
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._operators import helm, release_run
+from support.fake_api import Api, Task, arguments
+
+GIVEN = {"name": "op", "namespace": "gpu-operator", "chart": "gpu-operator", "version": "v26.7.0", "values": {"a": 1}}
+OUTAGE = {
+    "failed": True,
+    "msg": "Exited 1.\nstdout: \nstderr: Error: Kubernetes cluster unreachable: connection refused",
+}
+
+
+@pytest.fixture(autouse=True)
+def no_helm(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(helm, "path", lambda option: option or "/usr/bin/helm")
+    monkeypatch.setattr(release_run, "PAUSE", 0.0)
+    monkeypatch.delenv("K8S_AUTH_KUBECONFIG", raising=False)
+
+
+def record(name: str, status: str = "deployed", namespace: str = "gpu-operator", revision: int = 1) -> dict[str, Any]:
+    """A Secret of Helm 3."""
+    document = {
+        "name": name,
+        "namespace": namespace,
+        "version": revision,
+        "info": {"status": status, "last_deployed": "2026-11-21T03:00:00Z"},
+        "chart": {"metadata": {"name": "gpu-operator", "version": "v26.7.0"}},
+        "config": {"a": 1},
+    }
+    packed = base64.b64encode(gzip.compress(json.dumps(document).encode()))
+    labels = {"owner": "helm", "name": name, "status": status, "version": str(revision)}
+    return {
+        "kind": "Secret",
+        "metadata": {"name": f"sh.helm.release.v1.{name}.v{revision}", "namespace": namespace, "labels": labels},
+        "type": "helm.sh/release.v1",
+        "data": {"release": base64.b64encode(packed).decode()},
+    }
+
+
+class Site:
+    """``answers``: what Helm answers, in order; ``during``: called before each answer."""
+
+    def __init__(self, *objects: Any, answers: Any = (), during: Any = lambda api: None, check: bool = False) -> None:
+        self.api, self.answers, self.during = Api(*objects), list(answers), during
+        self.task, self.calls = Task(self.api, check), list[Any]()
+
+    def helm(self, module_args: dict[str, Any]) -> dict[str, Any]:
+        self.calls.append(module_args)
+        self.during(self.api)
+        return self.answers.pop(0) if self.answers else {"changed": True}
+
+    def run(self, plan: Any = None, **given: Any) -> dict[str, Any]:
+        run = release_run.ReleaseRun(self.task, arguments(SPEC, {**GIVEN, **given}), self.helm, plan)
+        return run.absent() if given.get("state") == "absent" else run.present()
+
+
+def test_helm_gets_a_repository_or_a_file() -> None:
+    site = Site()
+    assert site.run(repo="https://charts.example", timeout=9)["action"] == "install"
+    (call,) = site.calls
+    assert (call["chart_ref"], call["chart_version"]) == ("gpu-operator", "v26.7.0")
+    assert call["chart_repo_url"] == "https://charts.example"
+    assert (call["timeout"], call["wait"]) == ("9s", False)
+    site.run(ref="/srv/op.tgz", repo="https://charts.example")
+    assert site.calls[1]["chart_ref"] == "/srv/op.tgz"
+    assert not {"chart_version", "chart_repo_url"} & set(site.calls[1])
+
+
+def test_nothing_to_do_and_check_mode_start_no_helm() -> None:
+    site = Site(record("op"))
+    assert site.run()["changed"] is False
+    predicted = Site(check=True)
+    assert predicted.run()["changed"] is True
+    assert not site.calls and not predicted.calls
+
+
+def test_after_an_outage_our_own_pending_release_is_resumed() -> None:
+    def during(api: Api) -> None:
+        if not [key for key in api.objects if key.startswith("Secret/")]:
+            api.add(record("op", "pending-install"))
+
+    site = Site(answers=[OUTAGE], during=during)
+    assert site.run()["action"] == "install"
+    assert len(site.calls) == 2
+    assert site.api.writes == ["Secret/gpu-operator/sh.helm.release.v1.op.v1"], "the unfinished record blocks Helm"
+
+
+def test_helm_that_finished_before_its_answer_was_lost_is_not_started_again() -> None:
+    site = Site(answers=[OUTAGE], during=lambda api: api.add(record("op")))
+    site.run()
+    assert len(site.calls) == 1
+
+
+def test_a_failure_that_lasts_is_explained() -> None:
+    site = Site(answers=[OUTAGE] * 3)
+    with pytest.raises(RdmaError, match=r"gpu_operator: Helm could not install gpu-operator v26\.7\.0.*unreachable"):
+        site.run()
+    assert len(site.calls) == 3
+    denied = Site(answers=[{"failed": True, "msg": "stderr: Error: secrets is forbidden"}])
+    with pytest.raises(RdmaError, match="grant it"):
+        denied.run()
+    assert len(denied.calls) == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "again"),
+    [
+        ("Get https://10.0.0.1:6443: connection refused", True),
+        ("etcdserver: request timed out", True),
+        ('looks like "https://charts.example" is not a valid chart repository: connection refused', False),
+        ("admission webhook denied the request", False),
+    ],
+)
+def test_only_an_outage_of_the_api_server_is_tried_again(text: str, again: bool) -> None:
+    assert releases.interrupted(text) == again
+
+
+def test_a_terminating_namespace_is_refused_with_its_reason() -> None:
+    conditions = [{"status": "True", "message": "Some content has finalizers: x"}]
+    status = {"phase": "Terminating", "conditions": conditions}
+    site = Site({"kind": "Namespace", "metadata": {"name": "gpu-operator"}, "status": status})
+    with pytest.raises(InputError, match="content has finalizers: x"):
+        site.run()
+    assert not site.calls
+
+
+def test_the_release_of_a_plan() -> None:
+    plan = Plan(install="helm", releases={"gpu_operator": Release(**GIVEN)})
+    with pytest.raises(InputError, match=r"It has: gpu_operator\."):
+        Site().run(plan, operator="network_operator")
+    site = Site()
+    site.run(plan, operator="gpu_operator")
+    assert site.task.said == ["gpu_operator: helm install gpu-operator v26.7.0 (no gpu-operator in the cluster)"]
+    by_olm = Release(**GIVEN, action="olm", why="by OLM")
+    told = Site().run(Plan(install="olm", releases={"gpu_operator": by_olm}), operator="gpu_operator")
+    assert (told["changed"], told["action"]) == (False, "olm")
+
+
+def test_what_a_release_needs_without_a_plan() -> None:
+    with pytest.raises(InputError, match="namespace, version missing"):
+        Site().run(namespace=None, version=None)
+
+
+def test_uninstalled_is_the_one_release_of_the_chart() -> None:
+    site = Site(record("op"), record("second", namespace="other"))
+    with pytest.raises(InputError, match=r"2 releases: gpu-operator/op, other/second\. Give name and namespace"):
+        site.run(state="absent", name=None, namespace=None)
+    gone = site.run(state="absent", name=None, namespace="other")
+    assert (gone["action"], gone["name"], gone["namespace"]) == ("uninstall", "second", "other")
+    assert site.calls[0]["release_state"] == "absent" and site.calls[0]["wait"] is True
+    failing = Site(record("op"), answers=[{"failed": True, "msg": "held by a finalizer"}])
+    with pytest.raises(RdmaError, match="could not uninstall gpu-operator/op: held by a finalizer"):
+        failing.run(state="absent")
+
+
+def test_of_several_kubeconfigs_helm_gets_the_one_that_exists(tmp_path: Path) -> None:
+    there = tmp_path / "config"
+    there.write_text("")
+    site = Site()
+    site.run(kubeconfig=f"{there}{os.pathsep}{tmp_path / 'gone'}")
+    assert site.calls[0]["kubeconfig"] == str(there)
+    with pytest.raises(InputError, match="Helm takes one kubeconfig"):
+        site.run(kubeconfig=f"{there}{os.pathsep}{there}")

@@ -1,25 +1,14 @@
 # Copyright: gpuops.rdma contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Attributes of the plugins, told once."""
-
-from __future__ import annotations
+"""Author and attributes of a plugin that shows no diff. List it before gpuops.rdma.auth, of whose attributes those of
+the fragment that is listed first count."""
 
 
 class ModuleDocFragment:
     DOCUMENTATION = r"""
-options: {}
-attributes:
-  check_mode:
-    description: Can run in check mode and return a prediction without changing the target.
-  diff_mode:
-    description: Returns details of what changes when run in diff mode.
-  action:
-    description: Runs on the control node.
-    support: full
-"""
-
-    CLUSTER = r"""
+author:
+- gpuops maintainers (@gpuops)
 options: {}
 attributes:
   check_mode:
@@ -27,13 +16,8 @@ attributes:
     support: full
   diff_mode:
     description: Returns details of what changes when run in diff mode.
-    support: full
+    support: none
   action:
     description: Runs on the control node.
     support: full
-  action_group:
-    description: Use C(group/gpuops.rdma.cluster) in C(module_defaults) to set connection options once.
-    support: full
-    membership:
-      - gpuops.rdma.cluster
 """

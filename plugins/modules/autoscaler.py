@@ -4,8 +4,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Documentation of the action plugin of the same name, which does the work on the control node."""
 
-from __future__ import annotations
-
 DOCUMENTATION = r"""
 module: autoscaler
 short_description: Let OpenShift's autoscaler run, and own GPU pools
@@ -18,7 +16,6 @@ description:
 - Objects carry the label C(app.kubernetes.io/managed-by=gpuops-rdma); only such are ever changed or removed.
 extends_documentation_fragment:
 - gpuops.rdma.auth
-- gpuops.rdma.attributes.cluster
 - gpuops.rdma.pools
 options:
   cluster:
@@ -51,8 +48,6 @@ options:
     - present
     - absent
     default: present
-author:
-- gpuops maintainers (@gpuops)
 """
 
 EXAMPLES = r"""

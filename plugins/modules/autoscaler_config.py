@@ -4,8 +4,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Documentation of the action plugin of the same name, which does the work on the control node."""
 
-from __future__ import annotations
-
 DOCUMENTATION = r"""
 module: autoscaler_config
 short_description: Render and check OpenShift's autoscaling of GPU pools
@@ -19,11 +17,6 @@ description:
 extends_documentation_fragment:
 - gpuops.rdma.attributes
 - gpuops.rdma.pools
-attributes:
-  check_mode:
-    support: full
-  diff_mode:
-    support: none
 options:
   cluster:
     description: C(spec) of the ClusterAutoscaler, any field of its CRD. Left empty, none is rendered.
@@ -58,8 +51,6 @@ options:
     - openshift
     - clusterapi
     default: openshift
-author:
-- gpuops maintainers (@gpuops)
 """
 
 EXAMPLES = r"""

@@ -4,8 +4,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Documentation of the action plugin of the same name, which does the work on the control node."""
 
-from __future__ import annotations
-
 DOCUMENTATION = r"""
 module: autoscaler_proof
 short_description: Prove that GPU pools grow from zero and shrink again
@@ -20,7 +18,6 @@ description:
 - When nothing happens it says why, from the events, the autoscaler's status ConfigMap, and what this version reads.
 extends_documentation_fragment:
 - gpuops.rdma.auth
-- gpuops.rdma.attributes.cluster
 options:
   cluster:
     description: Look at the cluster autoscaler.
@@ -83,8 +80,6 @@ options:
     description: Seconds that something may be wrong before the wait is given up.
     type: int
     default: 60
-author:
-- gpuops maintainers (@gpuops)
 """
 
 EXAMPLES = r"""

@@ -3,8 +3,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Documentation of the action plugin of the same name, which does the work on the control node."""
 
-from __future__ import annotations
-
 DOCUMENTATION = r"""
 module: blueprint_deployment
 short_description: Deploy blueprints by OCI AI Blueprints, once
@@ -18,12 +16,9 @@ description:
   is over, and the error ends with the deployment's log. See docs/blueprints.md.
 - Passwords, tokens, links and secrets of blueprints are kept out of results and errors.
 extends_documentation_fragment:
+- gpuops.rdma.attributes
 - gpuops.rdma.blueprints
 - gpuops.rdma.auth
-- gpuops.rdma.attributes.cluster
-attributes:
-  diff_mode:
-    support: none
 options:
   state:
     description:
@@ -77,8 +72,6 @@ options:
     description: Seconds to wait for each deployment. A bare metal node takes up to 30 min, a model of 405B longer.
     type: int
     default: 3600
-author:
-- gpuops maintainers (@gpuops)
 """
 
 EXAMPLES = r"""

@@ -3,8 +3,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Documentation of the action plugin of the same name, which does the work on the control node."""
 
-from __future__ import annotations
-
 DOCUMENTATION = r"""
 module: blueprint_lint
 short_description: Judge blueprints of OCI AI Blueprints before they are sent
@@ -16,11 +14,6 @@ description:
 - Fails when a blueprint has an error, with all of them.
 extends_documentation_fragment:
 - gpuops.rdma.attributes
-attributes:
-  check_mode:
-    support: full
-  diff_mode:
-    support: none
 options:
   blueprints:
     description: Blueprints, or groups of them, that are to be sent together.
@@ -77,8 +70,6 @@ options:
     type: list
     elements: str
     default: []
-author:
-- gpuops maintainers (@gpuops)
 """
 
 EXAMPLES = r"""

@@ -3,8 +3,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Documentation of the action plugin of the same name, which does the work on the control node."""
 
-from __future__ import annotations
-
 DOCUMENTATION = r"""
 module: blueprint_nodes
 short_description: Nodes of shared pools of OCI AI Blueprints, and what backs them
@@ -15,12 +13,9 @@ description:
   and only this shows it.
 - Reads only. Calls to OCI follow the number of networks and clusters, not that of nodes.
 extends_documentation_fragment:
+- gpuops.rdma.attributes
 - gpuops.rdma.oci
 - gpuops.rdma.auth
-- gpuops.rdma.attributes.cluster
-attributes:
-  diff_mode:
-    support: none
 options:
   compartments:
     description: OCIDs of the compartments of cluster networks and compute clusters.
@@ -59,8 +54,6 @@ options:
     description: Seconds to wait for O(size).
     type: int
     default: 1800
-author:
-- gpuops maintainers (@gpuops)
 """
 
 EXAMPLES = r"""

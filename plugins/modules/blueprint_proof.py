@@ -3,8 +3,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Documentation of the action plugin of the same name, which does the work on the control node."""
 
-from __future__ import annotations
-
 DOCUMENTATION = r"""
 module: blueprint_proof
 short_description: Prove that a deployment of OCI AI Blueprints uses RDMA, and answers
@@ -17,12 +15,9 @@ description:
 - With O(completion), also asks C(/health) of its endpoint and has one prompt completed (OpenAI API of vLLM).
 - Reads only; goes on until it is proven or O(timeout) is over.
 extends_documentation_fragment:
+- gpuops.rdma.attributes
 - gpuops.rdma.blueprints
 - gpuops.rdma.auth
-- gpuops.rdma.attributes.cluster
-attributes:
-  diff_mode:
-    support: none
 options:
   name:
     description: Name of the deployment.
@@ -60,8 +55,6 @@ options:
     description: Seconds to wait for health, pods and NCCL's lines.
     type: int
     default: 1800
-author:
-- gpuops maintainers (@gpuops)
 """
 
 EXAMPLES = r"""

@@ -3,8 +3,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Documentation of the action plugin of the same name, which does the work on the control node."""
 
-from __future__ import annotations
-
 DOCUMENTATION = r"""
 module: blueprints_install
 short_description: Install OCI AI Blueprints on an existing cluster
@@ -16,16 +14,13 @@ description:
   what runs in the cluster; what is there is brought along (C(bring_your_own_...)), two of a kind are refused.
 - The variables that say where the cluster is are read from it. Then a valid certificate of the API is waited for.
 extends_documentation_fragment:
+- gpuops.rdma.attributes
 - gpuops.rdma.oci
 - gpuops.rdma.auth
-- gpuops.rdma.attributes.cluster
 - gpuops.rdma.stack
 attributes:
   check_mode:
-    support: full
     details: No job is run, so that the plan is not known.
-  diff_mode:
-    support: none
 options:
   state:
     description:
@@ -88,8 +83,6 @@ options:
   ca_path:
     description: CA that the certificate may be of; those of the system by default.
     type: path
-author:
-- gpuops maintainers (@gpuops)
 """
 
 EXAMPLES = r"""

@@ -3,8 +3,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Documentation of the action plugin of the same name, which does the work on the control node."""
 
-from __future__ import annotations
-
 DOCUMENTATION = r"""
 module: control_node
 short_description: Check the machine that runs Ansible
@@ -14,11 +12,8 @@ description:
   answers, and reports all problems at once.
 - With O(install=true) and no usable Helm it downloads one whose SHA-256 is pinned in the collection.
 extends_documentation_fragment:
+- gpuops.rdma.attributes
 - gpuops.rdma.auth
-- gpuops.rdma.attributes.cluster
-attributes:
-  diff_mode:
-    support: none
 options:
   install:
     description: Install Helm when there is none in E(PATH), or one out of the supported range.
@@ -44,8 +39,6 @@ options:
     description: Look at the kubeconfig and the API server too; false where a container image is built.
     type: bool
     default: true
-author:
-- gpuops maintainers (@gpuops)
 """
 
 EXAMPLES = r"""

@@ -4,8 +4,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Documentation of the action plugin of the same name, which does the work on the control node."""
 
-from __future__ import annotations
-
 DOCUMENTATION = r"""
 module: gpu_metrics
 short_description: GPU metrics and a dashboard in the cluster's Prometheus
@@ -18,7 +16,6 @@ description:
   are among what the exporters tell, the report's gauges answer, and on OpenShift the series of all nodes have arrived.
 extends_documentation_fragment:
 - gpuops.rdma.auth
-- gpuops.rdma.attributes.cluster
 - gpuops.rdma.gpu_use_state
 options:
   interval:
@@ -75,8 +72,6 @@ options:
     description: Seconds that a pod may be unschedulable or without image.
     type: int
     default: 60
-author:
-- gpuops maintainers (@gpuops)
 """
 
 EXAMPLES = r"""

@@ -4,8 +4,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Documentation of the action plugin of the same name, which does the work on the control node."""
 
-from __future__ import annotations
-
 DOCUMENTATION = r"""
 module: gpu_serving
 short_description: Serve a large model on several GPUs
@@ -19,7 +17,6 @@ description:
   GDRDMA, read from NCCL's own log.
 extends_documentation_fragment:
 - gpuops.rdma.auth
-- gpuops.rdma.attributes.cluster
 - gpuops.rdma.gpu_use_state
 options:
   name:
@@ -133,8 +130,6 @@ options:
     description: Seconds that a pod may be unschedulable or without image.
     type: int
     default: 300
-author:
-- gpuops maintainers (@gpuops)
 """
 
 EXAMPLES = r"""

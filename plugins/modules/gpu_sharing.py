@@ -4,8 +4,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Documentation of the action plugin of the same name, which does the work on the control node."""
 
-from __future__ import annotations
-
 DOCUMENTATION = r"""
 module: gpu_sharing
 short_description: Share the GPUs of nodes by time slicing, MPS or MIG
@@ -20,7 +18,6 @@ description:
 - Refuses what cannot work before anything is written; see M(gpuops.rdma.gpu_sharing_config).
 extends_documentation_fragment:
 - gpuops.rdma.auth
-- gpuops.rdma.attributes.cluster
 - gpuops.rdma.sharing
 - gpuops.rdma.gpu_use_state
 - gpuops.rdma.gpu_nodes
@@ -68,8 +65,6 @@ options:
     - They print when they compute by the GPU's own clock, which tells computing at once from taking turns.
     type: str
     default: ""
-author:
-- gpuops maintainers (@gpuops)
 """
 
 EXAMPLES = r"""

@@ -4,8 +4,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Documentation of the action plugin of the same name, which does the work on the control node."""
 
-from __future__ import annotations
-
 DOCUMENTATION = r"""
 module: gpu_sharing_config
 short_description: Render and check the device plugin's configuration for shared GPUs
@@ -18,11 +16,6 @@ description:
 extends_documentation_fragment:
 - gpuops.rdma.attributes
 - gpuops.rdma.sharing
-attributes:
-  check_mode:
-    support: full
-  diff_mode:
-    support: none
 options:
   default:
     description: Key for nodes without the label; V("") leaves these whole.
@@ -61,8 +54,6 @@ options:
         description: Name of the MIG layout; V("") means whole GPUs.
         type: str
         default: ""
-author:
-- gpuops maintainers (@gpuops)
 """
 
 EXAMPLES = r"""

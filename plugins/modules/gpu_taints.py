@@ -4,8 +4,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Documentation of the action plugin of the same name, which does the work on the control node."""
 
-from __future__ import annotations
-
 DOCUMENTATION = r"""
 module: gpu_taints
 short_description: Keep other pods off GPU nodes
@@ -19,7 +17,6 @@ description:
   toleration stays Pending, and one with it runs.
 extends_documentation_fragment:
 - gpuops.rdma.auth
-- gpuops.rdma.attributes.cluster
 - gpuops.rdma.gpu_use_state
 - gpuops.rdma.gpu_nodes
 options:
@@ -62,8 +59,6 @@ options:
     description: With V(absent) the taints and tolerations that this module added are removed.
   prove:
     description: When to start the two pods; they are removed again.
-author:
-- gpuops maintainers (@gpuops)
 """
 
 EXAMPLES = r"""

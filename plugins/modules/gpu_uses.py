@@ -4,8 +4,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Documentation of the action plugin of the same name, which does the work on the control node."""
 
-from __future__ import annotations
-
 DOCUMENTATION = r"""
 module: gpu_uses
 short_description: Refuse uses of GPUs that exclude each other on one node
@@ -16,7 +14,6 @@ description:
 - Its former name is C(gpuops.rdma.gpu_rows), which still leads here.
 extends_documentation_fragment:
 - gpuops.rdma.auth
-- gpuops.rdma.attributes.cluster
 options:
   uses:
     description: The uses that are asked for; one without O(uses[].nodes) and O(uses[].selector) is none.
@@ -50,8 +47,6 @@ options:
         type: list
         elements: str
         default: []
-author:
-- gpuops maintainers (@gpuops)
 """
 
 EXAMPLES = r"""

@@ -3,8 +3,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Documentation of the action plugin of the same name, which does the work on the control node."""
 
-from __future__ import annotations
-
 DOCUMENTATION = r"""
 module: host_checks
 short_description: Judge drivers, NICs, VFs and GPUDirect of hosts
@@ -16,11 +14,8 @@ description:
   with one paged list, and removes DaemonSet, rights and documents again. It changes nothing on the hosts.
 - With O(source=inventory) the documents come from M(gpuops.rdma.host_info), which has run on all hosts of the play.
 extends_documentation_fragment:
+- gpuops.rdma.attributes
 - gpuops.rdma.auth
-- gpuops.rdma.attributes.cluster
-attributes:
-  diff_mode:
-    support: none
 options:
   source:
     description: Where the documents come from.
@@ -94,8 +89,6 @@ options:
     description: Fail when a host fails. Off where a report gives the verdict.
     type: bool
     default: false
-author:
-- gpuops maintainers (@gpuops)
 """
 
 EXAMPLES = r"""

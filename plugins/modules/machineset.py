@@ -4,8 +4,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Documentation of the action plugin of the same name, which does the work on the control node."""
 
-from __future__ import annotations
-
 DOCUMENTATION = r"""
 module: machineset
 short_description: Let MachineSets grow from zero
@@ -21,7 +19,6 @@ description:
   back, and removes a copy that has no machine left.
 extends_documentation_fragment:
 - gpuops.rdma.auth
-- gpuops.rdma.attributes.cluster
 - gpuops.rdma.pools
 options:
   gpu_types:
@@ -47,8 +44,6 @@ options:
     - present
     - absent
     default: present
-author:
-- gpuops maintainers (@gpuops)
 """
 
 EXAMPLES = r"""

@@ -3,8 +3,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Documentation of the action plugin of the same name, which does the work on the control node."""
 
-from __future__ import annotations
-
 DOCUMENTATION = r"""
 module: manifest
 short_description: Apply objects by server-side apply, strictly validated
@@ -15,7 +13,6 @@ description:
 - Objects carry the label C(app.kubernetes.io/managed-by=gpuops-rdma); only such are ever removed.
 extends_documentation_fragment:
 - gpuops.rdma.auth
-- gpuops.rdma.attributes.cluster
 options:
   state:
     description: V(absent) removes the objects that carry our label; others are left alone.
@@ -54,8 +51,6 @@ options:
     type: list
     elements: dict
     default: []
-author:
-- gpuops maintainers (@gpuops)
 """
 
 EXAMPLES = r"""

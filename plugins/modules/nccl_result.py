@@ -3,8 +3,6 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-from __future__ import annotations
-
 DOCUMENTATION = r"""
 module: nccl_result
 short_description: Read and judge the output of nccl-tests
@@ -16,15 +14,8 @@ description:
     were asked for, no result was wrong and the log shows no way around RDMA.
   - No cluster is asked. A log of any size is read as a stream.
   - The task does not fail when the verdict is not V(pass); look at RV(verdict).
-author:
-  - gpuops.rdma contributors (@gpuops)
 extends_documentation_fragment:
   - gpuops.rdma.attributes
-attributes:
-  check_mode:
-    support: full
-  diff_mode:
-    support: none
 options:
   src:
     description: File with the output, on the control node. Either O(src) or O(content) is needed.

@@ -4,8 +4,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Documentation of the action plugin of the same name, which does the work on the control node."""
 
-from __future__ import annotations
-
 DOCUMENTATION = r"""
 module: nccl_scan
 short_description: Find the bad node, rail or link by small NCCL runs in rounds
@@ -20,7 +18,6 @@ description:
 - A node without room for a worker, or a worker that dies, does not hold up the others.
 extends_documentation_fragment:
 - gpuops.rdma.auth
-- gpuops.rdma.attributes.cluster
 - gpuops.rdma.nccl_jobs
 options:
   plan:
@@ -100,8 +97,6 @@ options:
     default: false
   keep:
     description: Leave the workers, which hold their GPUs.
-author:
-- gpuops maintainers (@gpuops)
 """
 
 EXAMPLES = r"""

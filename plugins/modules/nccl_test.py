@@ -4,8 +4,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Documentation of the action plugin of the same name, which does the work on the control node."""
 
-from __future__ import annotations
-
 DOCUMENTATION = r"""
 module: nccl_test
 short_description: Run the plan's NCCL tests and judge them
@@ -21,7 +19,6 @@ description:
 - The task does not fail on a bad verdict unless O(fail_on_verdict) is set; the report does.
 extends_documentation_fragment:
 - gpuops.rdma.auth
-- gpuops.rdma.attributes.cluster
 - gpuops.rdma.nccl_jobs
 options:
   tests:
@@ -75,8 +72,6 @@ options:
   history:
     description: File of what this site measured. Results are compared with it and added to it.
     type: path
-author:
-- gpuops maintainers (@gpuops)
 """
 
 EXAMPLES = r"""

@@ -3,8 +3,6 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-from __future__ import annotations
-
 DOCUMENTATION = r"""
 module: nccl_topology
 short_description: Make, check and compare NCCL topology files
@@ -16,13 +14,9 @@ description:
   - Tells what differs in meaning from another (O(against)), and what of it is not on given hosts (O(hosts)).
   - No cluster is asked. The task does not fail when something is wrong with the file; look at RV(valid) and RV(fits).
   - With O(plan) alone it fails when the plan's files do not fit the hosts, as the host checks of the same run found.
-author:
-  - gpuops.rdma contributors (@gpuops)
 extends_documentation_fragment:
   - gpuops.rdma.attributes
 attributes:
-  check_mode:
-    support: full
   diff_mode:
     support: full
 options:

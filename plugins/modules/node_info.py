@@ -3,14 +3,10 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-from __future__ import annotations
-
 DOCUMENTATION = r"""
 module: node_info
 short_description: What every node offers to GPU and RDMA jobs, measured by its shape
 version_added: 0.1.0
-author:
-  - gpuops.rdma contributors (@gpuops)
 description:
   - Lists nodes page by page, keeps the few fields that matter, and compares GPUs and VFs with the node's shape.
   - Expected GPUs follow the node's sharing configuration (time slicing, MPS, MIG); whole GPUs without one.
@@ -75,11 +71,10 @@ options:
     type: int
     default: 200
 extends_documentation_fragment:
+  - gpuops.rdma.attributes
   - gpuops.rdma.auth
-  - gpuops.rdma.attributes.cluster
 attributes:
   diff_mode:
-    support: none
     details: Nothing is changed.
 """
 

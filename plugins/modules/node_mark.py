@@ -4,8 +4,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Documentation of the action plugin of the same name, which does the work on the control node."""
 
-from __future__ import annotations
-
 DOCUMENTATION = r"""
 module: node_mark
 short_description: Write a scan's verdicts to the nodes, and take bad ones out
@@ -17,7 +15,6 @@ description:
 - A fault of the fabric is no node's verdict.
 extends_documentation_fragment:
 - gpuops.rdma.auth
-- gpuops.rdma.attributes.cluster
 options:
   plan:
     description: plan.json of the run.
@@ -56,8 +53,6 @@ options:
     description: Refuse to take more nodes out. V(0) means a tenth of the nodes scanned, at least one.
     type: int
     default: 0
-author:
-- gpuops maintainers (@gpuops)
 """
 
 EXAMPLES = r"""

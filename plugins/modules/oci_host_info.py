@@ -3,8 +3,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Documentation of the action plugin of the same name, which does the work on the control node."""
 
-from __future__ import annotations
-
 DOCUMENTATION = r"""
 module: oci_host_info
 short_description: Hosts of OCI below the nodes of a cluster
@@ -15,15 +13,9 @@ description:
 - Lists in pages; no call per instance. Needs C(inspect dedicated-vm-hosts in tenancy); what may not
   be read is told.
 extends_documentation_fragment:
+- gpuops.rdma.attributes
 - gpuops.rdma.auth
 - gpuops.rdma.oci
-- gpuops.rdma.attributes
-- gpuops.rdma.attributes.cluster
-attributes:
-  check_mode:
-    support: full
-  diff_mode:
-    support: none
 options:
   compartment:
     description: OCID of the compartment whose hosts are listed; the tenancy with all its compartments by default.
@@ -54,8 +46,6 @@ options:
     description: Hosts returned at most; those with findings come first.
     type: int
     default: 500
-author:
-- gpuops maintainers (@gpuops)
 """
 
 EXAMPLES = r"""

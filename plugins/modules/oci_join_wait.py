@@ -3,8 +3,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Documentation of the action plugin of the same name, which does the work on the control node."""
 
-from __future__ import annotations
-
 DOCUMENTATION = r"""
 module: oci_join_wait
 short_description: Wait until the instances of a pool on OCI are nodes of the cluster
@@ -18,16 +16,12 @@ description:
   wrong CA or endpoint. What proves a cause ends the wait; else the message lists what was excluded and where to look.
 - The console is captured for this, and the capture removed again. What may not be read is told and excludes nothing.
 extends_documentation_fragment:
+- gpuops.rdma.attributes
 - gpuops.rdma.auth
 - gpuops.rdma.oci
-- gpuops.rdma.attributes
-- gpuops.rdma.attributes.cluster
 attributes:
   check_mode:
-    support: full
     details: Looks once and does not wait.
-  diff_mode:
-    support: none
 options:
   compartment:
     description: OCID of the compartment of the pool's instances.
@@ -64,8 +58,6 @@ options:
     - lines
     - none
     default: lines
-author:
-- gpuops maintainers (@gpuops)
 """
 
 EXAMPLES = r"""

@@ -3,8 +3,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Documentation of the action plugin of the same name, which does the work on the control node."""
 
-from __future__ import annotations
-
 DOCUMENTATION = r"""
 module: oci_rdma_node_pool
 short_description: RDMA pool of an OKE cluster
@@ -20,12 +18,10 @@ description:
   and cluster cannot be changed.
 - Enables the plugins of Oracle's agent without which the RDMA network lets no node in.
 extends_documentation_fragment:
-- gpuops.rdma.oci
 - gpuops.rdma.attributes
+- gpuops.rdma.oci
 - gpuops.rdma.rdma_pools
 attributes:
-  check_mode:
-    support: full
   diff_mode:
     support: full
 options:
@@ -163,8 +159,6 @@ options:
     description: Minutes to wait for each request and for the nodes.
     type: int
     default: 60
-author:
-- gpuops maintainers (@gpuops)
 """
 
 EXAMPLES = r"""

@@ -3,8 +3,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Documentation of the action plugin of the same name, which does the work on the control node."""
 
-from __future__ import annotations
-
 DOCUMENTATION = r"""
 module: oci_rdma_policy
 short_description: Write the policies that RDMA pools need
@@ -17,11 +15,9 @@ description:
 - Needs the right to manage policies and dynamic groups; where policies cannot be read, nothing is
   written.
 extends_documentation_fragment:
-- gpuops.rdma.oci
 - gpuops.rdma.attributes
+- gpuops.rdma.oci
 attributes:
-  check_mode:
-    support: full
   diff_mode:
     support: full
 options:
@@ -81,8 +77,6 @@ options:
     description: Seconds to wait until OCI lists what was written.
     type: int
     default: 120
-author:
-- gpuops maintainers (@gpuops)
 """
 
 EXAMPLES = r"""

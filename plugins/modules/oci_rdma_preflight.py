@@ -3,8 +3,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Documentation of the action plugin of the same name, which does the work on the control node."""
 
-from __future__ import annotations
-
 DOCUMENTATION = r"""
 module: oci_rdma_preflight
 short_description: Tell what speaks against an RDMA pool on OCI, before it is made
@@ -15,14 +13,9 @@ description:
 - Fails with all errors. What could not be read is V(unknown), neither fine nor an error.
 - A missing policy is printed ready to paste. OCI cannot be asked what a principal may do; statements are read as text.
 extends_documentation_fragment:
-- gpuops.rdma.oci
 - gpuops.rdma.attributes
+- gpuops.rdma.oci
 - gpuops.rdma.rdma_pools
-attributes:
-  check_mode:
-    support: full
-  diff_mode:
-    support: none
 options:
   compartment:
     description: OCID of the pool's compartment.
@@ -81,8 +74,6 @@ options:
     type: list
     elements: str
     default: []
-author:
-- gpuops maintainers (@gpuops)
 """
 
 EXAMPLES = r"""

@@ -3,8 +3,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Documentation of the action plugin of the same name, which does the work on the control node."""
 
-from __future__ import annotations
-
 DOCUMENTATION = r"""
 module: oci_worker_image
 short_description: Import a node image into a compartment of OCI, once
@@ -17,13 +15,8 @@ description:
 - With O(image), brings an image from another region, by an export there and an import here.
 - A link that Object Storage refuses is told before anything is made. Its secret part is never shown.
 extends_documentation_fragment:
-- gpuops.rdma.oci
 - gpuops.rdma.attributes
-attributes:
-  check_mode:
-    support: full
-  diff_mode:
-    support: none
+- gpuops.rdma.oci
 options:
   compartment:
     description: OCID of the compartment that the image comes into.
@@ -101,8 +94,6 @@ options:
     description: Minutes to wait for the import, and for an export; 30 to 60 are usual.
     type: int
     default: 90
-author:
-- gpuops maintainers (@gpuops)
 """
 
 EXAMPLES = r"""

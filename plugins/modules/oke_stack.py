@@ -3,8 +3,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Documentation of the action plugin of the same name, which does the work on the control node."""
 
-from __future__ import annotations
-
 DOCUMENTATION = r"""
 module: oke_stack
 short_description: Make an OKE cluster by a Terraform stack of OCI Resource Manager
@@ -17,15 +15,12 @@ description:
 - A plan that destroys or replaces resources is not applied unless O(allow_removal=true).
 - With O(cluster) an existing cluster is taken as it is, without a stack.
 extends_documentation_fragment:
-- gpuops.rdma.oci
 - gpuops.rdma.attributes
+- gpuops.rdma.oci
 - gpuops.rdma.stack
 attributes:
   check_mode:
-    support: full
     details: No job is run, so that the plan is not known.
-  diff_mode:
-    support: none
 options:
   state:
     description:
@@ -70,8 +65,6 @@ options:
     - PUBLIC_ENDPOINT
     - PRIVATE_ENDPOINT
     - VCN_HOSTNAME
-author:
-- gpuops maintainers (@gpuops)
 """
 
 EXAMPLES = r"""

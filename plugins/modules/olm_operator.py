@@ -4,8 +4,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Documentation of the action plugin of the same name, which does the work on the control node."""
 
-from __future__ import annotations
-
 DOCUMENTATION = r"""
 module: olm_operator
 short_description: Install an operator through the Operator Lifecycle Manager
@@ -18,7 +16,6 @@ description:
 - Waits until the resources are done and the nodes offer what the operator brings.
 extends_documentation_fragment:
 - gpuops.rdma.auth
-- gpuops.rdma.attributes.cluster
 options:
   plan:
     description: plan.json of a run; the operators of O(stage) are installed that it names, none where it names none.
@@ -137,8 +134,6 @@ options:
     description: Seconds after which a state like a failed ClusterServiceVersion counts as unrecoverable.
     type: int
     default: 60
-author:
-- gpuops maintainers (@gpuops)
 """
 
 EXAMPLES = r"""

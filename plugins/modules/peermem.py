@@ -3,8 +3,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Documentation of the action plugin of the same name, which does the work on the control node."""
 
-from __future__ import annotations
-
 DOCUMENTATION = r"""
 module: peermem
 short_description: Load nvidia_peermem where GPUDirect RDMA needs it
@@ -17,11 +15,8 @@ description:
 - It refuses where the module would not help or could not work. DMA-BUF is possible and needs none, the driver is the
   GPU Operator's, the NIC stack is the kernel's own and has no peer memory, or a fact cannot be read.
 extends_documentation_fragment:
+- gpuops.rdma.attributes
 - gpuops.rdma.auth
-- gpuops.rdma.attributes.cluster
-attributes:
-  diff_mode:
-    support: none
 options:
   document:
     description: Host document of one host; the result of M(gpuops.rdma.host_info), or its C(host).
@@ -58,8 +53,6 @@ options:
     description: Fail where loading is refused. Off, such hosts are left alone and named.
     type: bool
     default: true
-author:
-- gpuops maintainers (@gpuops)
 """
 
 EXAMPLES = r"""

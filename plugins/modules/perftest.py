@@ -3,8 +3,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Documentation of the action plugin of the same name, which does the work on the control node."""
 
-from __future__ import annotations
-
 DOCUMENTATION = r"""
 module: perftest
 short_description: Measure every RDMA port between pairs of nodes
@@ -15,11 +13,8 @@ description:
 - A node of a bad pair is tested once more with one that has passed, so that the bad one and its rail are named.
 - Pods ask for all GPUs and VFs of their node, as the NCCL test does. All of it is removed again, also after a failure.
 extends_documentation_fragment:
+- gpuops.rdma.attributes
 - gpuops.rdma.auth
-- gpuops.rdma.attributes.cluster
-attributes:
-  diff_mode:
-    support: none
 options:
   plan:
     description: plan.json of this run.
@@ -61,8 +56,6 @@ options:
     description: Fail unless the verdict is V(pass).
     type: bool
     default: true
-author:
-- gpuops maintainers (@gpuops)
 """
 
 EXAMPLES = r"""

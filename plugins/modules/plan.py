@@ -3,8 +3,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Documentation of the action plugin of the same name, which does the work on the control node."""
 
-from __future__ import annotations
-
 DOCUMENTATION = r"""
 module: plan
 short_description: Decide everything that a run will do
@@ -15,11 +13,8 @@ description:
 - Changes nothing in the cluster. Wishes that cannot be met are findings of the plan. M(gpuops.rdma.preflight) lists
   them with all other problems; where it will not run, the plan fails with them. No other plugin takes such a plan.
 extends_documentation_fragment:
+- gpuops.rdma.attributes
 - gpuops.rdma.auth
-- gpuops.rdma.attributes.cluster
-attributes:
-  diff_mode:
-    support: none
 options:
   dest:
     description: Where to write the plan.
@@ -234,8 +229,6 @@ options:
     description: Keep nodes excluded that an earlier wait of the same run took out.
     type: bool
     default: true
-author:
-- gpuops maintainers (@gpuops)
 """
 
 EXAMPLES = r"""

@@ -3,8 +3,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Documentation of the action plugin of the same name, which does the work on the control node."""
 
-from __future__ import annotations
-
 DOCUMENTATION = r"""
 module: plugin_restart
 short_description: Restart the SR-IOV device plugin where its configuration is newer
@@ -15,11 +13,8 @@ description:
   ConfigMap was last changed, and waits until their successors are ready.
 - With newer releases, and where no pod is older, nothing is done.
 extends_documentation_fragment:
+- gpuops.rdma.attributes
 - gpuops.rdma.auth
-- gpuops.rdma.attributes.cluster
-attributes:
-  diff_mode:
-    support: none
 options:
   plan:
     description: plan.json of the run.
@@ -29,8 +24,6 @@ options:
     description: Seconds for the new pods to be ready.
     type: int
     default: 300
-author:
-- gpuops maintainers (@gpuops)
 """
 
 EXAMPLES = r"""

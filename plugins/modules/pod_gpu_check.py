@@ -4,8 +4,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Documentation of the action plugin of the same name, which does the work on the control node."""
 
-from __future__ import annotations
-
 DOCUMENTATION = r"""
 module: pod_gpu_check
 short_description: Check how a pod asks for GPUs
@@ -15,11 +13,8 @@ description:
 - A pod must tolerate every taint of the pool that it is meant for, or it stays Pending.
 - The filter P(gpuops.rdma.pod_gpu_findings#filter) does the same without a cluster.
 extends_documentation_fragment:
+- gpuops.rdma.attributes
 - gpuops.rdma.auth
-- gpuops.rdma.attributes.cluster
-attributes:
-  diff_mode:
-    support: none
 options:
   pod:
     description: A Pod, a workload with a pod template (Deployment, Job, CronJob, ...), or a pod's spec.
@@ -43,8 +38,6 @@ options:
     description: Fail when there is a finding.
     type: bool
     default: true
-author:
-- gpuops maintainers (@gpuops)
 """
 
 EXAMPLES = r"""

@@ -3,8 +3,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Documentation of the action plugin of the same name, which does the work on the control node."""
 
-from __future__ import annotations
-
 DOCUMENTATION = r"""
 module: preflight
 short_description: Find all problems before anything is changed
@@ -13,11 +11,8 @@ description:
 - Checks permissions, versions, conflicting installs, overlapping networks, room for controllers and node images
   against a plan, and fails with all problems in one message.
 extends_documentation_fragment:
+- gpuops.rdma.attributes
 - gpuops.rdma.auth
-- gpuops.rdma.attributes.cluster
-attributes:
-  diff_mode:
-    support: none
 options:
   plan:
     description: plan.json of this run; the role C(plan) writes it.
@@ -58,8 +53,6 @@ options:
     description: The PFs' own RDMA network, from rdma_network.json of a node.
     type: str
     default: ''
-author:
-- gpuops maintainers (@gpuops)
 """
 
 EXAMPLES = r"""

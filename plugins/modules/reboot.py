@@ -3,8 +3,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Documentation of the action plugin of the same name, which does the work on the control node."""
 
-from __future__ import annotations
-
 DOCUMENTATION = r"""
 module: reboot
 short_description: Reboot nodes in batches
@@ -15,11 +13,8 @@ description:
 - A batch is cordoned and asked to reboot; the next batch starts when its nodes are back. Nodes with running pods
   that use GPUs are left alone and named.
 extends_documentation_fragment:
+- gpuops.rdma.attributes
 - gpuops.rdma.auth
-- gpuops.rdma.attributes.cluster
-attributes:
-  diff_mode:
-    support: none
 options:
   plan:
     description: plan.json of the run.
@@ -37,8 +32,6 @@ options:
     description: Seconds in which every VF configuration pod must have reported what it found.
     type: int
     default: 120
-author:
-- gpuops maintainers (@gpuops)
 """
 
 EXAMPLES = r"""

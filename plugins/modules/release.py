@@ -3,8 +3,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Documentation of the action plugin of the same name, which does the work on the control node."""
 
-from __future__ import annotations
-
 DOCUMENTATION = r"""
 module: release
 short_description: Install, upgrade or adopt one operator
@@ -22,7 +20,6 @@ requirements:
 - Helm 3.10 or newer. Helm 4 with kubernetes.core 6.4 or newer; kubernetes.core 6.2 and 6.3 drive Helm 3 only.
 extends_documentation_fragment:
 - gpuops.rdma.auth
-- gpuops.rdma.attributes.cluster
 options:
   state:
     description:
@@ -104,8 +101,6 @@ options:
 seealso:
 - module: kubernetes.core.helm
 - module: gpuops.rdma.wait
-author:
-- gpuops maintainers (@gpuops)
 """
 
 EXAMPLES = r"""

@@ -3,8 +3,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Documentation of the action plugin of the same name, which does the work on the control node."""
 
-from __future__ import annotations
-
 DOCUMENTATION = r"""
 module: report
 short_description: Write the report and give the verdict
@@ -16,11 +14,8 @@ description:
   new one.
 - The report comes in every case, also when a stage failed.
 extends_documentation_fragment:
+- gpuops.rdma.attributes
 - gpuops.rdma.auth
-- gpuops.rdma.attributes.cluster
-attributes:
-  diff_mode:
-    support: none
 options:
   dir:
     description: Folder of the report; the run folder stands in it.
@@ -42,8 +37,6 @@ options:
     - Results of an earlier run that stand in the run folder count, unless something was changed after them.
     type: bool
     default: false
-author:
-- gpuops maintainers (@gpuops)
 """
 
 EXAMPLES = r"""

@@ -3,8 +3,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Documentation of the action plugin of the same name, which does the work on the control node."""
 
-from __future__ import annotations
-
 DOCUMENTATION = r"""
 module: report_compare
 short_description: Compare two reports
@@ -16,11 +14,6 @@ description:
 - No cluster is asked.
 extends_documentation_fragment:
 - gpuops.rdma.attributes
-attributes:
-  check_mode:
-    support: full
-  diff_mode:
-    support: none
 options:
   old:
     description: The earlier C(report.json). A run keeps that of the run before as C(previous.json).
@@ -42,8 +35,6 @@ options:
     type: str
     default: never
     choices: [never, slower, worse]
-author:
-- gpuops maintainers (@gpuops)
 """
 
 EXAMPLES = r"""

@@ -3,8 +3,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Documentation of the action plugin of the same name, which does the work on the control node."""
 
-from __future__ import annotations
-
 DOCUMENTATION = r"""
 module: report_keep
 short_description: Keep report.html where it outlives the machine that made it
@@ -16,12 +14,9 @@ description:
   its reason, the report's path, where it is kept, and the bad nodes, for a later job of a workflow.
 - A page of more than 1,000 KiB goes packed, as C(report.html.gz), into a ConfigMap or Secret.
 extends_documentation_fragment:
+- gpuops.rdma.attributes
 - gpuops.rdma.auth
 - gpuops.rdma.oci
-- gpuops.rdma.attributes.cluster
-attributes:
-  diff_mode:
-    support: none
 options:
   dir:
     description: Folder of the report; the module P(gpuops.rdma.report#module) has written it.
@@ -58,8 +53,6 @@ options:
   failed:
     description: Whether the report's verdict fails the job; by default every verdict but pass does.
     type: bool
-author:
-- gpuops maintainers (@gpuops)
 """
 
 EXAMPLES = r"""

@@ -3,8 +3,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Documentation of the action plugin of the same name, which does the work on the control node."""
 
-from __future__ import annotations
-
 DOCUMENTATION = r"""
 module: stage
 short_description: Note that a run or a stage began, ended or failed
@@ -16,11 +14,6 @@ description:
   makes none, that is when tags leave out the stage C(nccl_test), or with O(keep_test).
 extends_documentation_fragment:
 - gpuops.rdma.attributes
-attributes:
-  check_mode:
-    support: full
-  diff_mode:
-    support: none
 options:
   name:
     description: Name of the stage; needed but for O(state=begun).
@@ -56,8 +49,6 @@ options:
     description: Keep the results of earlier NCCL tests, whatever the tags say.
     type: bool
     default: false
-author:
-- gpuops maintainers (@gpuops)
 """
 
 EXAMPLES = r"""

@@ -4,8 +4,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Documentation of the action plugin of the same name, which does the work on the control node."""
 
-from __future__ import annotations
-
 DOCUMENTATION = r"""
 module: vgpu
 short_description: Drive and license nodes with one vGPU each
@@ -21,7 +19,6 @@ description:
 - On vSphere, makes one MachineSet per vGPU profile, a copy of a given one with another template.
 extends_documentation_fragment:
 - gpuops.rdma.auth
-- gpuops.rdma.attributes.cluster
 - gpuops.rdma.gpu_use_state
 options:
   driver:
@@ -144,8 +141,6 @@ options:
     description: Seconds that a pod may be unschedulable or without image.
     type: int
     default: 120
-author:
-- gpuops maintainers (@gpuops)
 """
 
 EXAMPLES = r"""

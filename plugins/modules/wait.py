@@ -3,14 +3,10 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-from __future__ import annotations
-
 DOCUMENTATION = r"""
 module: wait
 short_description: Wait until nodes, operators, VFs or workloads are really ready
 version_added: 0.1.0
-author:
-  - gpuops.rdma contributors (@gpuops)
 description:
   - Waits with one deadline for a whole set of things, by watching the API server.
   - Prints a line when something changes and every 30 seconds otherwise, also under AWX and with output to a file.
@@ -114,11 +110,10 @@ options:
     choices: [lines, none]
     default: lines
 extends_documentation_fragment:
+  - gpuops.rdma.attributes
   - gpuops.rdma.auth
-  - gpuops.rdma.attributes.cluster
 attributes:
   diff_mode:
-    support: none
     details: Nothing is changed.
 """
 

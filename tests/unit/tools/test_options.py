@@ -24,7 +24,6 @@ DOCUMENTATION = r'''
 module: burn
 extends_documentation_fragment:
 - gpuops.rdma.auth
-- gpuops.rdma.attributes.cluster
 options:
   {option}
 '''

@@ -4,8 +4,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Documentation of the action plugin of the same name, which does the work on the control node."""
 
-from __future__ import annotations
-
 DOCUMENTATION = r"""
 module: NAME
 short_description: SAY IN A LINE WHAT IT DOES
@@ -14,15 +12,12 @@ description:
 - SAY WHAT IT DOES, WHAT IT WRITES, AND WHEN IT FAILS.
 extends_documentation_fragment:
 - gpuops.rdma.auth
-- gpuops.rdma.attributes.cluster
 options:
   nodes:
     description: Only these nodes.
     type: list
     elements: str
     default: []
-author:
-- gpuops maintainers (@gpuops)
 """
 
 EXAMPLES = r"""

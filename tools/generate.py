@@ -116,17 +116,16 @@ _ADD = """
 ## Adding a shape
 
 Copy the file of the nearest shape, change every value and its source, and write `unknown` where there is none. Quote
-PCI addresses: YAML 1.1 reads `0000:47:00.1` as a number. Then run `tools/generate.py`. All faults of a file are
+PCI addresses: YAML 1.1 reads `0000:47:00.1` as a number. Where almost all is that of another shape, `like:` names
+it, and the file has only what differs; lists are replaced whole. Then run `tools/generate.py`. All faults of a file are
 reported at once, each with its path.
 """
 
 
 def load(folder: pathlib.Path = ROOT / "files" / "topology") -> list[Shape]:
     """All shapes, sorted by name."""
-    shapes = [
-        shape_files.parse(yaml.safe_load(path.read_text(encoding="utf-8"))) for path in sorted(folder.glob("*.yml"))
-    ]
-    return sorted(shapes, key=lambda shape: shape.name)
+    shapes = shape_files.read({path.stem: yaml.safe_load(path.read_text("utf-8")) for path in folder.glob("*.yml")})
+    return sorted(shapes.values(), key=lambda shape: shape.name)
 
 
 def playbook_name(shape: Shape) -> str:

@@ -55,10 +55,8 @@ class Case:
 
 @functools.lru_cache(maxsize=1)
 def _shapes() -> dict[str, Shape]:
-    files = (ROOT / "files" / "topology").glob("*.yml")
-    return {
-        shape.name: shape for shape in (shape_files.parse(yaml.safe_load(path.read_text("utf-8"))) for path in files)
-    }
+    folder = ROOT / "files" / "topology"
+    return shape_files.read({path.stem: yaml.safe_load(path.read_text("utf-8")) for path in folder.glob("*.yml")})
 
 
 @functools.lru_cache(maxsize=1)

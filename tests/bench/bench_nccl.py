@@ -21,15 +21,13 @@ import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
 
-import yaml
-
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / ".cache" / "collections"), str(ROOT / "tests" / "sandbox")]
 
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import NcclRun, Shape
 from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import bandwidth, parse
 from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import lines as nccl_lines
-from ansible_collections.gpuops.rdma.plugins.module_utils._nodes import shape_files
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files
 from gpuops_sandbox.batch import nccl_render as render
 
 LEAST = 50.0
@@ -42,7 +40,7 @@ CHUNK = 1 << 18
 
 
 def shape() -> Shape:
-    return shape_files.parse(yaml.safe_load((ROOT / "files" / "topology" / f"{SHAPE}.yml").read_text("utf-8")))
+    return files.shapes()[SHAPE]
 
 
 def run_of(kind: Shape) -> NcclRun:

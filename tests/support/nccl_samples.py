@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import functools
 import json
 
 import yaml
@@ -17,7 +16,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import (
     Shape,
 )
 from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import bandwidth, judge, parse
-from ansible_collections.gpuops.rdma.plugins.module_utils._nodes import shape_files
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files
 from gpuops_sandbox.batch import nccl_render as render
 from hypothesis import strategies as st
 
@@ -27,13 +26,7 @@ TABLE = yaml.safe_load((ROOT / "files" / "nccl.yml").read_text("utf-8"))
 JUDGED = tuple(name for name in COLLECTIVES if name != "hypercube")
 
 
-@functools.lru_cache(maxsize=1)
-def shapes() -> dict[str, Shape]:
-    parsed = [
-        shape_files.parse(yaml.safe_load(path.read_text("utf-8")))
-        for path in (ROOT / "files" / "topology").glob("*.yml")
-    ]
-    return {shape.name: shape for shape in parsed}
+shapes = files.shapes
 
 
 def with_line_rate() -> list[str]:

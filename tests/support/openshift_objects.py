@@ -13,9 +13,10 @@ from collections.abc import Callable
 from typing import Any
 
 import yaml
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import laid_over
 from ansible_collections.gpuops.rdma.plugins.module_utils._gpu_uses import metrics, vgpu
 from ansible_collections.gpuops.rdma.plugins.module_utils._gpu_uses import serving as gpu_serving
-from ansible_collections.gpuops.rdma.plugins.module_utils._nodes import machine_set, shape_files
+from ansible_collections.gpuops.rdma.plugins.module_utils._nodes import machine_set
 from ansible_collections.gpuops.rdma.plugins.module_utils._openshift import autoscaler
 from ansible_collections.gpuops.rdma.plugins.module_utils._operators import gpudirect, olm, releases, sriov
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files
@@ -42,7 +43,7 @@ class Entry:
 
 
 def _shapes() -> list[Any]:
-    return [shape_files.parse(files.load(ROOT / "files" / "topology" / f"{name}.yml")) for name in ("BM.GPU.H100.8",)]
+    return [files.shapes()["BM.GPU.H100.8"]]
 
 
 def _profile() -> Json:
@@ -80,7 +81,7 @@ def _example(operator: str, values: Json) -> list[Json]:
     csv = {"metadata": {"name": "x", "annotations": {"alm-examples": json.dumps(package["examples"])}}}
     found = []
     for one in want["resources"]:
-        found.append(olm.custom_resource(csv, one["kind"], olm.laid_over(one["values"], values)))
+        found.append(olm.custom_resource(csv, one["kind"], laid_over(one["values"], values)))
     return found
 
 
@@ -104,7 +105,7 @@ def _cluster_policies() -> list[Json]:
     licensing = {key: value for key, value in driver["licensingConfig"].items() if value is not None}
     virtual = {"driver": {**driver, "licensingConfig": licensing}}
     written = ({}, shared, metrics.policy_spec("15s", {"release": "stack"}), virtual)
-    return [one for more in written for one in _example("gpu_operator", olm.laid_over(values, more))]
+    return [one for more in written for one in _example("gpu_operator", laid_over(values, more))]
 
 
 def _nvidia_driver() -> list[Json]:

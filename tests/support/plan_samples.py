@@ -9,9 +9,8 @@ from collections.abc import Sequence
 from typing import Any
 
 import yaml
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import NodeFacts, Shape
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import NodeFacts
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Plan
-from ansible_collections.gpuops.rdma.plugins.module_utils._nodes import shape_files
 from ansible_collections.gpuops.rdma.plugins.module_utils._operators import releases
 from ansible_collections.gpuops.rdma.plugins.module_utils._plan import resolve
 from ansible_collections.gpuops.rdma.plugins.module_utils._plan.options import Given, Options
@@ -25,13 +24,7 @@ H100, GPU4, A100 = "BM.GPU.H100.8", "BM.GPU4.8", "BM.GPU.A100-v2.8"
 GIB = 1024**3
 
 
-def shapes() -> dict[str, Shape]:
-    paths = sorted((ROOT / "files" / "topology").glob("*.yml"))
-    parsed = [shape_files.parse(yaml.safe_load(path.read_text("utf-8"))) for path in paths]
-    return {shape.name: shape for shape in parsed}
-
-
-SHAPES = shapes()
+SHAPES = files.shapes()
 
 
 def profile(name: str = "current") -> dict[str, Any]:

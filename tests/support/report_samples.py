@@ -28,8 +28,8 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import (
 from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import bandwidth, parse, scan_report
 from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import judge as nccl_judge
 from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import scan as nccl_scan
-from ansible_collections.gpuops.rdma.plugins.module_utils._nodes import shape_files
 from ansible_collections.gpuops.rdma.plugins.module_utils._report import build
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._host.judge import Judge
 from gpuops_sandbox.batch import nccl_render as render
 
@@ -53,7 +53,7 @@ VERSIONS = {"collection": "0.1.0", "ansible_core": "2.19.14", "python": "3.11.7"
 
 
 def shape(name: str = SHAPE) -> Shape:
-    return shape_files.parse(yaml.safe_load((ROOT / "files" / "topology" / f"{name}.yml").read_text("utf-8")))
+    return files.shapes()[name]
 
 
 def table() -> Any:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Optional
 
@@ -62,6 +63,15 @@ def isolation(sharing: str, replicated: bool) -> str:
     if sharing == "mps":
         return "memory limit by MPS, no fault isolation: one crash ends all processes of the GPU"
     return "no memory or fault isolation: one pod can take all memory of the GPU from its neighbours"
+
+
+def laid_over(base: Mapping[str, Any], values: Mapping[str, Any]) -> Json:
+    """A new mapping: ``base`` with ``values`` merged into it, nested mappings too; lists are replaced."""
+    merged = dict(base)
+    for key, value in values.items():
+        below = merged.get(key)
+        merged[key] = laid_over(below, value) if isinstance(value, Mapping) and isinstance(below, Mapping) else value
+    return merged
 
 
 def to_dict(value: Any) -> Any:

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Optional
 
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import DataError, InputError
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Gpu, Json, Pf, Shape, VcnNic
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Gpu, Json, Pf, Shape, VcnNic, laid_over
 
 UNKNOWN = "unknown"
 
@@ -131,8 +131,25 @@ class _Part:
                 self.fault(str(key), "is not a known key" + (f"; did you mean {near[0]}?" if near else ""))
 
 
+def read(documents: Mapping[str, Json]) -> dict[str, Shape]:
+    """The shapes that the documents of files/topology describe, by name. Raises ``DataError`` as ``parse`` does."""
+    return {name: parse(document) for name, document in complete(documents).items()}
+
+
+def complete(documents: Mapping[str, Json]) -> dict[str, Json]:
+    """The documents, those with ``like`` laid over the one that it names. Raises ``DataError`` if there is none of that
+    name, or if that one has ``like`` too."""
+    found = {}
+    for name, document in documents.items():
+        base = documents.get(document.get("like", name), {"like": ""})
+        if base is not document and "like" in base:
+            raise DataError(f"shape {name}: like must name a shape whose file is complete, is {document['like']!r}.")
+        found[name] = {key: value for key, value in laid_over(base, document).items() if key != "like"}
+    return found
+
+
 def parse(data: Any) -> Shape:
-    """The shape that a document of files/topology describes.
+    """The shape that a complete document describes.
 
     Raises ``DataError`` with all faults at once, each with its path.
     """
@@ -370,6 +387,8 @@ class _Tree:
     def _socket(self, part: _Part) -> Json:
         numa = part.whole("numa", 0, 255)
         affinity = part.maybe_text("affinity", _AFFINITY, "a CPU mask of 8-digit words or unknown")
+        if not self.cpu:  # the mask is one of this CPU
+            affinity = ""
         socket = {"numa": numa, "affinity": affinity, **self.cpu, "pci": self._children(part, numa)}
         part.end()
         return socket

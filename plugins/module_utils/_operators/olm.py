@@ -28,7 +28,7 @@ from dataclasses import dataclass
 from typing import Any, Optional
 
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import DataError, InputError
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json, laid_over
 
 READY, WAITING, BROKEN, APPROVE = "ready", "waiting", "broken", "approve"
 APPROVALS = ("Automatic", "Manual")
@@ -372,15 +372,6 @@ def custom_resource(csv: Json, kind: str, values: Mapping[str, Any]) -> Json:
             f"{name} has no example of {kind}: {', '.join(str(one.get('kind')) for one in known) or 'none at all'}."
         )
     return {**found, "spec": laid_over(found.get("spec") or {}, values)}
-
-
-def laid_over(base: Mapping[str, Any], values: Mapping[str, Any]) -> Json:
-    """A new mapping: ``base`` with ``values`` merged into it, nested mappings too; lists are replaced."""
-    merged = dict(base)
-    for key, value in values.items():
-        below = merged.get(key)
-        merged[key] = laid_over(below, value) if isinstance(value, Mapping) and isinstance(below, Mapping) else value
-    return merged
 
 
 def unknown_fields(value: Any, schema: Mapping[str, Any], path: str = "spec") -> list[str]:

@@ -13,10 +13,9 @@ from typing import Any, Optional
 
 import yaml
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import DataError, InputError
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Shape
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Shape, laid_over
 from ansible_collections.gpuops.rdma.plugins.module_utils._host import rules as _host_rules
 from ansible_collections.gpuops.rdma.plugins.module_utils._nodes import shape_files
-from ansible_collections.gpuops.rdma.plugins.module_utils._operators import olm
 
 MAX_TOPOLOGY = 1 << 20
 """Bytes: what a ConfigMap can hold."""
@@ -38,8 +37,7 @@ def load(path: Path) -> dict[str, Any]:
 @functools.lru_cache(maxsize=1)
 def shapes() -> dict[str, Shape]:
     """All shapes of files/topology by name, refused ones too."""
-    parsed = [shape_files.parse(load(path)) for path in sorted((FILES / "topology").glob("*.yml"))]
-    return {shape.name: shape for shape in parsed}
+    return shape_files.read({path.stem: load(path) for path in sorted((FILES / "topology").glob("*.yml"))})
 
 
 def profile_names() -> list[str]:
@@ -65,7 +63,7 @@ def profile(name: str, platform: str = "") -> dict[str, Any]:
         entry["known_images"] = {**known.get("images", {}), **entry["rules"].get("images", {})}
         entry.setdefault("values", {})
     over = document.pop("openshift", {})
-    return olm.laid_over(document, over) if platform == "openshift" else document
+    return laid_over(document, over) if platform == "openshift" else document
 
 
 def local_chart(reference: Any) -> Optional[dict[str, Any]]:

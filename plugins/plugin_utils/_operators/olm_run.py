@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Callable, Optional
 
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import Forbidden, InputError, NotFound
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json, laid_over
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.names import OWNED_SELECTOR, TOLERATIONS_ADDED
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube import objects as kube_objects
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube import readiness, wait
@@ -60,7 +60,7 @@ def complete(args: Mapping[str, Any]) -> Json:
                 f"values are for one custom resource; {want['package']} has {len(want['resources'])} here."
             )
         only = want["resources"][0]
-        only["values"] = olm.laid_over(only.get("values") or {}, args["values"])
+        only["values"] = laid_over(only.get("values") or {}, args["values"])
     want.setdefault("labels", {})
     return want
 

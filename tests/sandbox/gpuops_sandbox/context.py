@@ -73,8 +73,7 @@ def load_shapes(folder: Path = TOPOLOGY) -> dict[str, Shape]:
     use_collection()
     from ansible_collections.gpuops.rdma.plugins.module_utils._nodes import shape_files
 
-    shapes = (shape_files.parse(yaml.safe_load(path.read_text())) for path in sorted(folder.glob("*.yml")))
-    return {shape.name: shape for shape in shapes}
+    return shape_files.read({path.stem: yaml.safe_load(path.read_text()) for path in sorted(folder.glob("*.yml"))})
 
 
 @dataclass

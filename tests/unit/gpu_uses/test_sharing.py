@@ -15,15 +15,13 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import N
 from ansible_collections.gpuops.rdma.plugins.module_utils._gpu_uses import sharing as gpu_sharing
 from ansible_collections.gpuops.rdma.plugins.module_utils._gpu_uses.sharing import GPU, Node
 from ansible_collections.gpuops.rdma.plugins.module_utils._nodes import facts as nodes_facts
-from ansible_collections.gpuops.rdma.plugins.module_utils._nodes import shape_files
 from ansible_collections.gpuops.rdma.plugins.module_utils._plan import resolve
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files
 from support.paths import ROOT
 
 FAMILIES = gpu_sharing.tables(yaml.safe_load((ROOT / "files/gpu_sharing.yml").read_text()))
-SHAPES = [
-    shape_files.parse(yaml.safe_load(path.read_text())) for path in sorted((ROOT / "files/topology").glob("*.yml"))
-]
-H100 = next(shape for shape in SHAPES if shape.name == "BM.GPU.H100.8")
+SHAPES = list(files.shapes().values())
+H100 = files.shapes()["BM.GPU.H100.8"]
 FAMILY = FAMILIES["a100-h100-80gb"]
 NODE = Node("n1", 8, "NVIDIA H100 80GB HBM3", 81559)
 SLICED = gpu_sharing.shared("time-slicing", 4)

@@ -12,7 +12,7 @@ import yaml
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import DataError, InputError
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import COLLECTIVES, NcclError, NcclRun
 from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import bandwidth, judge, parse, thresholds
-from ansible_collections.gpuops.rdma.plugins.module_utils._nodes import shape_files
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files
 from gpuops_sandbox.batch import nccl_render as render
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -21,12 +21,7 @@ from support.paths import ROOT
 
 RECORDINGS = paths.RECORDINGS / "nccl"
 TABLE = yaml.safe_load((ROOT / "files" / "nccl.yml").read_text())
-SHAPES = {
-    shape.name: shape
-    for shape in (
-        shape_files.parse(yaml.safe_load(path.read_text())) for path in (ROOT / "files" / "topology").glob("*.yml")
-    )
-}
+SHAPES = files.shapes()
 KNOWN = sorted(name for name, shape in SHAPES.items() if shape.nic_gbytes is not None)
 H100 = SHAPES["BM.GPU.H100.8"]
 HCAS = [f"mlx5_{i}" for i in range(16)]

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from ansible_collections.gpuops.rdma.plugins.module_utils._common import names
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import (
     InputError,
@@ -33,7 +32,7 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils._nccl.run import Run
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._nccl.standard import Standard
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._nccl.tail import Shown, Tail
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._nccl.test_run import parse as parse_log
-from support.paths import RECORDINGS, ROOT
+from support.paths import RECORDINGS
 
 Json = dict[str, Any]
 SHAPE = "BM.GPU.H100.8"
@@ -340,7 +339,7 @@ def test_no_end_without_a_table_is_a_pass(stage: str, code: int | None, verdict:
 
 
 def test_a_good_table_with_a_bad_end_is_no_pass() -> None:
-    shape = yaml.safe_load((ROOT / "files" / "topology" / f"{SHAPE}.yml").read_text())["name"]
+    shape = SHAPE
     from gpuops_sandbox.batch import nccl_pod
     from gpuops_sandbox.context import load_shapes
 

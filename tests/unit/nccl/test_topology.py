@@ -18,7 +18,7 @@ import yaml
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import DataError, InputError
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Shape
 from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import topology
-from ansible_collections.gpuops.rdma.plugins.module_utils._nodes import shape_files
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.paths import RECORDINGS, ROOT, upstream
@@ -27,8 +27,7 @@ WITH_FILE = ("BM.GPU4.8", "BM.GPU.A100-v2.8", "BM.GPU.H100.8")
 
 
 def load(name: str) -> Shape:
-    text = (ROOT / "files" / "topology" / f"{name}.yml").read_text(encoding="utf-8")
-    return shape_files.parse(yaml.safe_load(text))
+    return files.shapes()[name]
 
 
 def generator() -> ModuleType:

@@ -12,14 +12,13 @@ from fractions import Fraction
 from typing import Any
 
 import pytest
-import yaml
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import DataError
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import NodeFacts, Shape
 from ansible_collections.gpuops.rdma.plugins.module_utils._nodes import facts as nodes_facts
-from ansible_collections.gpuops.rdma.plugins.module_utils._nodes import shape_files
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files
 from hypothesis import given
 from hypothesis import strategies as st
-from support.paths import RECORDINGS, ROOT
+from support.paths import RECORDINGS
 
 VF = "nvidia.com/sriov_rdma_vf"
 
@@ -30,7 +29,7 @@ def load(name):
 
 @functools.cache
 def h100_shape():
-    return shape_files.parse(yaml.safe_load((ROOT / "files/topology/BM.GPU.H100.8.yml").read_text()))
+    return files.shapes()["BM.GPU.H100.8"]
 
 
 @pytest.fixture

@@ -22,7 +22,7 @@ from support.paths import ROOT, SHARED, UPSTREAM, needed
 
 FILES = sorted((ROOT / "files" / "topology").glob("*.yml"))
 DOCUMENTS = {path.stem: yaml.safe_load(path.read_text(encoding="utf-8")) for path in FILES}
-SHAPES = {name: shape_files.parse(data) for name, data in DOCUMENTS.items()}
+SHAPES = shape_files.read(DOCUMENTS)
 SUPPORTED = {name: shape for name, shape in SHAPES.items() if shape.status == "supported"}
 
 every_file = pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
@@ -96,6 +96,18 @@ def test_pyyaml_reads_no_address_as_a_number(path: pathlib.Path) -> None:
     assert all(isinstance(number, int) and number < 10000 for number in numbers(DOCUMENTS[path.stem]))
 
 
+def test_a_shape_like_another_has_what_it_does_not_state() -> None:
+    one, other = SHAPES["BM.GPU.B200.8"], SHAPES["BM.GPU.H200.8"]
+    assert (one.gpu_id, other.gpu_id) == ("10de:2901", "10de:2335")
+    assert (one.pfs, one.vcn, one.nccl_env, one.sources) == (other.pfs, other.vcn, other.nccl_env, other.sources)
+
+
+@pytest.mark.parametrize("base", ["BM.GPU.NONE.8", "BM.GPU.B200.8"])
+def test_like_names_a_complete_document(base: str) -> None:
+    with pytest.raises(DataError, match=rf"BM.GPU.X.8: like must name a shape whose file is complete, is '{base}'"):
+        shape_files.read({**DOCUMENTS, "BM.GPU.X.8": {"name": "BM.GPU.X.8", "like": base}})
+
+
 def test_every_shape_of_the_reference_has_a_file() -> None:
     text = needed(SHARED / "reference" / "oci-hpc-oke.md").read_text(encoding="utf-8")
     section = text.split("### 1.1 ")[1].split("### 1.2 ")[0]
@@ -120,7 +132,7 @@ def test_models_and_ids_are_those_of_upstream(name: str) -> None:
     shape, truth = SUPPORTED[name], upstream_shape(name)
     assert all(f"[{shape.nic_model}]" in nic["model"] for nic in truth["rdma-nics"])
     assert (shape.pf_id, shape.vf_id) == NIC_IDS[shape.nic_model]
-    vcn_model = DOCUMENTS[name]["vcn"]["model"]
+    vcn_model = shape_files.complete(DOCUMENTS)[name]["vcn"]["model"]
     assert all(f"[{vcn_model}]" in nic["model"] for nic in truth["vcn-nics"])
     assert {(port.pf_id, port.vf_id) for port in shape.vcn} == {NIC_IDS[vcn_model]}
     assert shape.gpu_id == GPU_IDS[shape.gpu_model]

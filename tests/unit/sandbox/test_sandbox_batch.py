@@ -13,7 +13,7 @@ import yaml
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Shape
 from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import job as nccl_job
 from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import judge, parse
-from ansible_collections.gpuops.rdma.plugins.module_utils._nodes import shape_files
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files
 from gpuops_sandbox.batch import _placing, mpi_operator, nccl_pod, volcano
 from gpuops_sandbox.batch._shared import amount, requests
 from support import paths
@@ -302,7 +302,7 @@ def test_mpi_operator_refuses_in_the_recorded_words(case: str, change: Json) -> 
 
 
 def shape(name: str) -> Shape:
-    return shape_files.parse(yaml.safe_load((ROOT / "files" / "topology" / f"{name}.yml").read_text()))
+    return files.shapes()[name]
 
 
 def order(test: nccl_job.Test, launcher: str = "mpi") -> nccl_pod.Order:

@@ -10,6 +10,7 @@ from typing import Any
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube import objects as kube_objects
+from ansible_collections.gpuops.rdma.plugins.module_utils._operators import adoption
 from ansible_collections.gpuops.rdma.plugins.module_utils._specs.manifest import SPEC
 from ansible_collections.gpuops.rdma.plugins.module_utils._teardown import uses
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import run
@@ -41,7 +42,7 @@ class ActionModule(RdmaAction):
             if absent:
                 done = [writer.remove(obj) for obj in reversed(objects)]
             else:
-                done = [writer.apply(obj, takeover=kube_objects.is_shared(obj)) for obj in objects]
+                done = [writer.apply(obj, takeover=self._takes_over(obj)) for obj in objects]
             changes = [change for change in done if change]
         result: dict[str, Any] = {
             "changed": bool(changes),
@@ -53,6 +54,12 @@ class ActionModule(RdmaAction):
         if self.diff_mode and changes:
             result["diff"] = [change["diff"] for change in changes]
         return result
+
+    def _takes_over(self, obj: Json) -> bool:
+        """Whether an unmanaged object of that name is changed all the same: a part of another owner's, or a policy
+        that the plan adopts."""
+        shared = kube_objects.is_shared(obj)
+        return shared or bool(self.args["plan"] and adoption.adopted(run.read_plan(self.args["plan"]), obj))
 
     def _refuse_while_used(self) -> list[str]:
         """Objects that uses of GPUs leave in place. Raises InputError while a use needs objects that would be

@@ -130,6 +130,13 @@ options:
     description: Go on over a Helm release that an interrupted run left pending, once it is older than 15 minutes.
     type: bool
     default: false
+  adopt_policies:
+    description:
+    - Take over a NicClusterPolicy or ClusterPolicy that is there and has another owner (another release's chart, or
+      somebody's hand), with the values of this run.
+    - Without it M(gpuops.rdma.preflight) refuses such a policy, and names each field with both values.
+    type: bool
+    default: false
   gpu_operator_values:
     description: Merged over the profile's values of the GPU Operator's chart. Unknown keys are refused. A mapping,
       or the text of helm --set.

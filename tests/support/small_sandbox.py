@@ -31,8 +31,9 @@ class Small(Cluster):
     def namespace(self, name: str) -> None:
         self.client.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
 
-    def crd(self, plural: str, group: str, version: str, kind: str, scope: str = "Cluster") -> None:
-        schema = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+    def crd(self, plural: str, group: str, version: str, kind: str, scope: str = "Cluster", spec: Any = None) -> None:
+        schema: dict[str, Any] = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+        schema.update({"properties": {"spec": spec}} if spec else {})
         served: dict[str, Any] = {"name": version, "served": True, "storage": True, "subresources": {"status": {}}}
         served["schema"] = {"openAPIV3Schema": schema}
         names = {"plural": plural, "singular": kind.lower(), "kind": kind, "listKind": f"{kind}List"}
@@ -44,6 +45,9 @@ class Small(Cluster):
                 "spec": {"group": group, "names": names, "scope": scope, "versions": [served]},
             }
         )
+
+    def established(self, name: str) -> None:
+        self.run("kubectl", "wait", "--for=condition=Established", f"crd/{name}", "--timeout=60s")
 
     def custom(self, obj: dict[str, Any], status: dict[str, Any] | None = None) -> None:
         """Applies an object of a CRD that may be seconds old, and its status."""

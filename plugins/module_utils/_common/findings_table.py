@@ -1198,6 +1198,19 @@ TABLE: dict[str, tuple[str, str, str, str]] = {
         "grant it to the user of this kubeconfig",
         "preflight.permissions",
     ),
+    "preflight.policy": (
+        "error",
+        "preflight",
+        ("rdma_adopt_policies=true takes it over with the values of the run; rdma_install=existing leaves it "
+         "as it is"),
+        "preflight.policy",
+    ),
+    "preflight.policy-field": (
+        "error",
+        "preflight",
+        "its manager writes its own value again; change it there",
+        "preflight.policy-field",
+    ),
     "preflight.rdma-shared-plugin": (
         "error",
         "preflight",

@@ -216,6 +216,46 @@ class NcclTest:
 
 
 @dataclass(frozen=True)
+class PolicyField:
+    """A field of an existing policy that differs from what the run wants.
+
+    ``verdict``: ``add`` (not set), ``default`` (has the CRD's default), ``change`` (set by ``managers``), ``held`` (set
+    by a manager that would write it again), ``remove`` and ``refuse`` (a part that the run does not want).
+    """
+
+    path: str
+    found: Any
+    wanted: Any
+    managers: tuple[str, ...] = ()
+    verdict: str = "change"
+    why: str = ""
+
+
+@dataclass(frozen=True)
+class Policy:
+    """An existing policy of another owner. ``stays``: fields that the run leaves as they are. ``patch``: what is merged
+    into it before its operator's release is changed."""
+
+    api_version: str
+    kind: str
+    name: str
+    owner: str
+    fields: tuple[PolicyField, ...] = ()
+    stays: tuple[str, ...] = ()
+    patch: Json = field(default_factory=dict)
+
+    @property
+    def conflicts(self) -> tuple[PolicyField, ...]:
+        """Fields whose value somebody has set otherwise."""
+        return tuple(item for item in self.fields if item.verdict not in ("add", "default"))
+
+    @property
+    def refused(self) -> tuple[PolicyField, ...]:
+        """Fields that cannot be taken over."""
+        return tuple(item for item in self.fields if item.verdict in ("held", "refuse"))
+
+
+@dataclass(frozen=True)
 class Permission:
     """A permission to check by SelfSubjectAccessReview; ``namespace`` "" = cluster-wide."""
 
@@ -260,6 +300,8 @@ class Plan:
     olm: dict[str, tuple[Json, ...]] = field(default_factory=dict)
     crds: dict[str, tuple[str, ...]] = field(default_factory=dict)
     objects: dict[str, tuple[Json, ...]] = field(default_factory=dict)
+    policies: tuple[Policy, ...] = ()
+    adopt_policies: bool = False
     tests: tuple[NcclTest, ...] = ()
     permissions: tuple[Permission, ...] = ()
 

@@ -5,7 +5,12 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
+from typing import Any
+
+LONGEST = 160
+"""Characters of a value that a message shows."""
 
 
 def listed(parts: Sequence[str], limit: int = 3, separator: str = ", ") -> str:
@@ -18,3 +23,9 @@ def listed(parts: Sequence[str], limit: int = 3, separator: str = ", ") -> str:
 def counted(number: int, noun: str) -> str:
     """``1 node``, ``2 nodes``; for nouns with a regular plural."""
     return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def short(value: Any) -> str:
+    """A value as JSON, cut if it is long."""
+    text = json.dumps(value, sort_keys=True)
+    return text if len(text) <= LONGEST else f"{text[: LONGEST - 3]}..."

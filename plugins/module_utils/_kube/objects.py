@@ -162,6 +162,19 @@ def contained(wanted: Any, live: Any) -> bool:
     return bool(wanted == live)
 
 
+def outstanding(patch: Json, live: Json) -> Json:
+    """The parts of a merge patch that the object does not have yet; {} = all done. A None removes."""
+    left: Json = {}
+    for key, value in patch.items():
+        found = live.get(key)
+        if isinstance(value, dict):
+            more = outstanding(value, found if isinstance(found, dict) else {})
+            left.update({key: more} if more else {})
+        elif found != value:
+            left[key] = value
+    return left
+
+
 def outdated(configs: Iterable[Json], pods: Iterable[Json]) -> list[Json]:
     """The pods that were made before one of the ConfigMaps was last changed. Both times are the API server's.
 

@@ -35,6 +35,7 @@ class Options:
     host_checks: bool
     report_keep: ReportKeep
     release_resume: bool
+    adopt_policies: bool
     gpu_operator_values: Any
     network_operator_values: Any
     charts: Json

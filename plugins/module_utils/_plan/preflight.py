@@ -28,6 +28,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import (
 )
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Plan, Release
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.text import listed
+from ansible_collections.gpuops.rdma.plugins.module_utils._operators import adoption
 from ansible_collections.gpuops.rdma.plugins.module_utils._operators.gpudirect import DMABUF_KERNEL
 
 Network = Union[ipaddress.IPv4Network, ipaddress.IPv6Network]
@@ -203,6 +204,8 @@ def rdma_shared_plugin(look: Look) -> Iterator[Finding]:
     if not look.sriov:
         return
     for item in look.survey["workloads"]:
+        if "NicClusterPolicy" in item["owners"] and _leaves_policy(look.plan, "spec.rdmaSharedDevicePlugin"):
+            continue
         if item["kind"] == "daemonset" and any("k8s-rdma-shared-dev-plugin" in image for image in item["images"]):
             yield finding(
                 "preflight.rdma-shared-plugin",
@@ -210,6 +213,12 @@ def rdma_shared_plugin(look: Look) -> Iterator[Finding]:
                 "the RDMA shared device plugin, which refuses exclusive RDMA network namespaces",
                 expected="not there in mode sriov",
             )
+
+
+def _leaves_policy(plan: Plan, path: str) -> bool:
+    """Whether the run removes this part of a policy that it takes over."""
+    fields = [field for item in plan.policies for field in item.fields]
+    return plan.adopt_policies and any((field.path, field.verdict) == (path, "remove") for field in fields)
 
 
 def nic_cluster_policy(look: Look) -> Iterator[Finding]:
@@ -235,6 +244,12 @@ def cluster_policy(look: Look) -> Iterator[Finding]:
             f"{len(names)} ClusterPolicies: {', '.join(names)}",
             expected="one",
         )
+
+
+def policies(look: Look) -> Iterator[Finding]:
+    """Policies of another owner that the run would change, and their fields, until it is settled who owns them."""
+    for item in look.plan.policies:
+        yield from adoption.findings(item, look.plan.adopt_policies)
 
 
 def ip_pool(look: Look) -> Iterator[Finding]:
@@ -520,6 +535,7 @@ CHECKS: dict[str, Callable[[Look], Iterable[Finding]]] = {
     "rdma-shared-plugin": rdma_shared_plugin,
     "nic-cluster-policy-name": nic_cluster_policy,
     "one-cluster-policy": cluster_policy,
+    "policy": policies,
     "ip-pool": ip_pool,
     "namespaces": namespaces,
     "controller-room": controller_room,

@@ -36,7 +36,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import (
     Resources,
     input_fault,
 )
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.text import listed
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.text import listed, short
 from ansible_collections.gpuops.rdma.plugins.module_utils._nodes.facts import expected_gpus, has_gpu, shared_parts
 from ansible_collections.gpuops.rdma.plugins.module_utils._plan.options import Given, Options
 
@@ -121,6 +121,12 @@ def text(plan: Plan) -> str:
     for group, objects in plan.objects.items():
         names = ", ".join(f"{item['kind']} {item['metadata']['name']}" for item in objects)
         lines.append(f"  objects of {group}: {names or 'none'}")
+    for policy in plan.policies:
+        does = "takes over" if plan.adopt_policies else "does not take over"
+        lines.append(
+            f"  policy {policy.kind} {policy.name} of {policy.owner}: {does}, {len(policy.conflicts)} conflicts"
+        )
+        lines += [f"    {item.path}: {short(item.found)} -> {short(item.wanted)}" for item in policy.conflicts]
     lines += [f"  error: {item.subject}: {item.found}" for item in plan.findings if item.severity == "error"]
     excluded = [f"{node.name} ({node.excluded})" for node in plan.nodes if node.excluded]
     if excluded:

@@ -18,11 +18,19 @@ from typing import Optional
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import DataError
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.findings import finding
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Finding, Json, NodeFacts, Shape
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import INPUT, Faults, Plan, Release, input_fault
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import (
+    INPUT,
+    Faults,
+    Plan,
+    Policy,
+    Release,
+    input_fault,
+)
+from ansible_collections.gpuops.rdma.plugins.module_utils._kube import objects as kube_objects
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube.client import KINDS
 from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import job as nccl_job
 from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import topology as nccl_topology
-from ansible_collections.gpuops.rdma.plugins.module_utils._operators import gpudirect, releases, sriov
+from ansible_collections.gpuops.rdma.plugins.module_utils._operators import adoption, gpudirect, releases, sriov
 from ansible_collections.gpuops.rdma.plugins.module_utils._operators.charts import Chart
 from ansible_collections.gpuops.rdma.plugins.module_utils._operators.gpudirect import Choice
 from ansible_collections.gpuops.rdma.plugins.module_utils._plan import permissions, resolve
@@ -30,6 +38,9 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._plan.options import G
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files as data
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._operators import charts
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._plan import compose_addon, compose_olm
+
+POLICY_NAMES = {"gpu_operator": "cluster-policy", "network_operator": "nic-cluster-policy"}
+"""Release -> the policy that its chart makes."""
 
 
 def compose(given: Given) -> Plan:
@@ -57,6 +68,7 @@ def compose(given: Given) -> Plan:
     made = _objects(plan, given, drivers.choice, configured)
     findings = [*there.findings, *drivers.findings, *released.findings, *made.findings]
     plan = replace(plan, objects=made.objects, findings=(*plan.findings, *_once(findings)))
+    plan = replace(plan, policies=tuple(_policies(plan, given)), adopt_policies=given.options.adopt_policies)
     return replace(plan, permissions=tuple(permissions.rules(plan, KINDS)))
 
 
@@ -332,6 +344,29 @@ def _network_operator(plan: Plan, given: Given, configured: Sequence[Shape], cho
             )
         )
     return objects
+
+
+def _policies(plan: Plan, given: Given) -> Iterator[Policy]:
+    """The existing policies that this run would change, and that have another owner."""
+    rules = data.load(data.FILES / "adoption.yml")
+    applied = {
+        (item["kind"], item["metadata"]["name"]): item
+        for group in plan.objects.values()
+        for item in group
+        if not kube_objects.is_shared(item)
+    }
+    for live in given.survey.get("policies", ()):
+        wanted = applied.get((live["kind"], live["metadata"]["name"]))
+        operator = adoption.OPERATORS[live["kind"]]
+        release = plan.releases.get(operator)
+        by_chart = operator == "gpu_operator" or given.profile["network_operator"]["policy_by"] == "chart"
+        found = None
+        if wanted:
+            found = adoption.ours(live, wanted, live["schema"], rules)
+        elif by_chart and plan.install == "helm" and release and release.installs:
+            found = adoption.charts(live, release, POLICY_NAMES[operator], live["schema"], rules)
+        if found:
+            yield found
 
 
 def _affinity(configured: Sequence[Shape]) -> Json:

@@ -16,9 +16,12 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import 
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube.client import KINDS, Client
 from ansible_collections.gpuops.rdma.plugins.module_utils._nodes import facts
+from ansible_collections.gpuops.rdma.plugins.module_utils._operators import adoption
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._operators import installed
 
 BUILT_IN = ("apiextensions.k8s.io", "apps", "authorization.k8s.io", "batch", "rbac.authorization.k8s.io")
+CRD = ("apiextensions.k8s.io/v1", "CustomResourceDefinition")
+POLICIES = (("nvidia.com/v1", "ClusterPolicy"), ("mellanox.com/v1alpha1", "NicClusterPolicy"))
 WANTED_CRDS = {
     f"{plural}.{version.partition('/')[0]}": version.partition("/")[2]
     for (version, _kind), (plural, _namespaced) in KINDS.items()
@@ -34,6 +37,7 @@ def survey(client: Client) -> Json:
         group["name"]: [item["version"] for item in group.get("versions", [])]
         for group in client.get("/apis").get("groups", [])
     }
+    found = policies(client, groups)
     seen = _readable(lambda: installed.workloads(client, ("deployments", "daemonsets")))
     return {
         "server_version": version.get("gitVersion", ""),
@@ -44,10 +48,9 @@ def survey(client: Client) -> Json:
         "configured_shapes": sorted({name for item in seen for name in item.pop("shapes", ())}),
         "namespaces": _readable(lambda: _namespaces(client)),
         "service_cidrs": _service_cidrs(client, groups),
-        "cluster_policies": _readable(lambda: _named(client, groups, "nvidia.com", "v1/clusterpolicies")),
-        "nic_cluster_policies": _readable(
-            lambda: _named(client, groups, "mellanox.com", "v1alpha1/nicclusterpolicies")
-        ),
+        "policies": found,
+        "cluster_policies": _names(found, "ClusterPolicy"),
+        "nic_cluster_policies": _names(found, "NicClusterPolicy"),
     }
 
 
@@ -139,10 +142,34 @@ def _service_cidrs(client: Client, groups: Container[str]) -> Optional[list[str]
     return [cidr for item in items for cidr in item.get("spec", {}).get("cidrs", [])]
 
 
-def _named(client: Client, groups: Container[str], group: str, rest: str) -> list[Json]:
-    if group not in groups:
-        return []
+def policies(client: Client, groups: Container[str]) -> list[Json]:
+    """The ClusterPolicies and NicClusterPolicies, whole. Those that neither this collection nor a Helm release has made
+    carry the openAPIV3Schema of their ``spec`` as ``schema``, {} where the definition cannot be read."""
+    found: list[Json] = []
+    for version, kind in POLICIES:
+        group, _sep, name = version.partition("/")
+        items = _readable(functools.partial(client.list, client.path(version, kind))) if group in groups else []
+        schema: Optional[Json] = None
+        for item in items:
+            if adoption.needs_schema({**item, "kind": kind}) and schema is None:
+                schema = _schema(client, f"{KINDS[version, kind][0]}.{group}", name)
+            found.append({**item, "apiVersion": version, "kind": kind, "schema": schema or {}})
+    return found
+
+
+def _names(policies: Iterable[Json], kind: str) -> list[Json]:
     return [
         {"name": item["metadata"]["name"], "state": (item.get("status") or {}).get("state", "")}
-        for item in client.list(f"/apis/{group}/{rest}")
+        for item in policies
+        if item["kind"] == kind
     ]
+
+
+def _schema(client: Client, name: str, version: str) -> Json:
+    try:
+        definitions = client.list(client.path(*CRD), field_selector=f"metadata.name={name}")
+    except Forbidden:  # what is a default is then not known
+        return {}
+    served = [item for one in definitions for item in one["spec"]["versions"] if item["name"] == version]
+    whole = ((served[0].get("schema") or {}).get("openAPIV3Schema") or {}) if served else {}
+    return dict((whole.get("properties") or {}).get("spec") or {})

@@ -172,3 +172,18 @@ def test_an_operators_manifest_goes_with_its_operator_but_for_the_definitions() 
 )
 def test_what_keeps_a_namespace(obj: dict[str, Any], somebodys: bool) -> None:
     assert kube_objects.is_somebodys(obj) is somebodys
+
+
+@pytest.mark.parametrize(
+    ("patch", "live", "left"),
+    [
+        ({}, {"a": 1}, {}),
+        ({"a": 1}, {"a": 1}, {}),
+        ({"a": {"b": None}}, {"a": {"c": 1}}, {}),
+        ({"a": {"b": None}}, {}, {}),
+        ({"a": {"b": None, "c": 1}}, {"a": {"b": 2, "c": 1}}, {"a": {"b": None}}),
+        ({"a": {"b": 1}}, {"a": None}, {"a": {"b": 1}}),
+    ],
+)
+def test_what_is_left_to_merge(patch: Any, live: Any, left: Any) -> None:
+    assert kube_objects.outstanding(patch, live) == left

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import 
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Finding
 from ansible_collections.gpuops.rdma.plugins.module_utils._plan import preflight
 from support import plan_samples as samples
+from support.paths import RECORDINGS
 from support.plan_samples import A100, GPU4, H100, cluster, cpu_node, faults, gpu_node, survey, whole
 
 WANTED = {"clusterpolicies.nvidia.com": "v1", "nicclusterpolicies.mellanox.com": "v1alpha1"}
@@ -429,3 +431,59 @@ def test_a_check_can_be_named_as_its_findings_are() -> None:
     assert [item.id for item in preflight.check(look(seen=seen), only=["one-cluster-policy"])] == [
         "preflight.one-cluster-policy"
     ]
+
+
+# ---- policies of another owner -------------------------------------------------------------------------------------
+
+
+def recorded_policy(name: str, kind: str, manager: str = "helm") -> dict[str, Any]:
+    """As the survey has it: whole, with its field manager, without a definition."""
+    objects = json.loads((RECORDINGS / "operators" / name).read_text("utf-8"))
+    made = next(item for item in objects if item["kind"] == kind)
+
+    def fields(value: Any) -> dict[str, Any]:
+        return {f"f:{key}": fields(item) for key, item in value.items()} if isinstance(value, dict) else {}
+
+    entry = {"manager": manager, "operation": "Update", "fieldsV1": fields({"spec": made["spec"]})}
+    return {**made, "metadata": {**made["metadata"], "managedFields": [entry]}, "schema": {}}
+
+
+def test_the_policy_that_guide_2024_left_is_refused_before_anything_is_changed() -> None:
+    seen = survey(policies=[recorded_policy("network-operator-v23.10.x_guide.json", "NicClusterPolicy")])
+    refused = look(seen=seen)
+    whole_policy = one(refused, "policy")
+    assert "made by Helm release network-operator/network-operator" in whole_policy.found
+    assert "rdma_adopt_policies=true" in whole_policy.remedy
+    fields = {item.found: item.expected for item in found(refused, "policy-field") if item.severity == "error"}
+    assert fields['spec.nvIpam.version: "v0.1.1", set by helm'] == '"network-operator-v26.4.1"'
+    assert fields['spec.nvIpam.repository: "ghcr.io/mellanox", set by helm'] == '"nvcr.io/nvidia/mellanox"'
+    adopted = look(seen=seen, asked={"adopt_policies": True})
+    assert {item.severity for item in [*found(adopted, "policy"), *found(adopted, "policy-field")]} == {"info"}
+    assert adopted.plan.policies == refused.plan.policies
+
+
+@pytest.mark.parametrize("asked", [{"install": "existing"}, {"mode": "host"}])
+def test_a_policy_that_the_run_does_not_write_is_not_judged(asked: dict[str, Any]) -> None:
+    policy = recorded_policy("network-operator-v23.10.x_guide.json", "NicClusterPolicy")
+    assert look(seen=survey(policies=[policy]), asked=asked).plan.policies == ()
+
+
+def test_a_cluster_policy_that_no_release_has() -> None:
+    policy = recorded_policy("gpu-operator-v23.9.1_guide.json", "ClusterPolicy")
+    policy["metadata"]["annotations"] = {}
+    view = look(seen=survey(policies=[policy]))
+    assert one(view, "policy").subject == "ClusterPolicy cluster-policy"
+    (field,) = [item for item in found(view, "policy-field") if "cdi.enabled" in item.found]
+    assert (field.found, field.expected) == ("spec.cdi.enabled: false, set by helm", "true")
+
+
+def test_the_shared_rdma_plugin_goes_with_the_policy_that_is_taken_over() -> None:
+    item = {
+        **workload("rdma-shared-dp-ds", "ghcr.io/mellanox/k8s-rdma-shared-dev-plugin:1.5"),
+        "owners": ["NicClusterPolicy"],
+    }
+    policy = recorded_policy("network-operator-v23.10.x_guide.json", "NicClusterPolicy")
+    policy["spec"]["rdmaSharedDevicePlugin"] = {"image": "k8s-rdma-shared-dev-plugin"}
+    seen = survey(workloads=[item], policies=[policy])
+    assert one(look(seen=seen), "rdma-shared-plugin")
+    assert found(look(seen=seen, asked={"adopt_policies": True}), "rdma-shared-plugin") == []

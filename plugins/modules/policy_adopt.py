@@ -1,0 +1,50 @@
+# Copyright: gpuops.rdma contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Documentation of the action plugin of the same name, which does the work on the control node."""
+
+DOCUMENTATION = r"""
+module: policy_adopt
+short_description: Prepare a policy of another owner for the release that will take it over
+version_added: 0.1.0
+description:
+- Where the plan takes over an existing ClusterPolicy or NicClusterPolicy (O(plan) made with C(adopt_policies)), this
+  writes what must be in it before Helm changes the operator's release. A NicClusterPolicy that a chart made gets
+  C(helm.sh/resource-policy=keep), so that Helm does not delete it with the chart that no longer has it, and loses
+  parts that the run cannot have beside its own. A ClusterPolicy without a release gets the marks by which Helm
+  takes an object as its own; fields of one that were set by hand get the values of the run, because Helm keeps such
+  fields.
+- The NicClusterPolicy's own fields are applied by M(gpuops.rdma.manifest), after the release.
+- Fails if the plan names a field that cannot be taken over. Does nothing if the plan takes over nothing, or all is
+  done.
+extends_documentation_fragment:
+- gpuops.rdma.attributes
+- gpuops.rdma.auth
+options:
+  plan:
+    description: plan.json of the run.
+    type: path
+    required: true
+  operator:
+    description: Whose policy.
+    type: str
+    required: true
+    choices:
+    - gpu_operator
+    - network_operator
+"""
+
+EXAMPLES = r"""
+- name: Take over what the plan adopts, before Helm runs
+  gpuops.rdma.policy_adopt:
+    plan: rdma-report/run/plan.json
+    operator: network_operator
+"""
+
+RETURN = r"""
+changes:
+  description: What was, or in check mode would be, written, one text per policy.
+  returned: always
+  type: list
+  elements: str
+"""

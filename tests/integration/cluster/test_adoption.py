@@ -1,0 +1,145 @@
+# Copyright: gpuops.rdma contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What is there and has another owner: judged by the fields, managers and defaults of a real API server."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ansible_collections.gpuops.rdma.plugins.module_utils._kube.client import Client
+from support.paths import ROOT
+from support.plays import Played, Site
+from support.sandboxes import ANSIBLE, Pool
+from support.small_sandbox import Small, small_sandbox
+
+pytestmark = pytest.mark.cluster
+POLICY = ("mellanox.com/v1alpha1", "NicClusterPolicy", "", "nic-cluster-policy")
+TEXT, ANY = {"type": "string"}, {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+SPEC = {
+    "type": "object",
+    "x-kubernetes-preserve-unknown-fields": True,
+    "properties": {
+        "psp": {"type": "object", "properties": {"enabled": {"type": "boolean", "default": False}}},
+        "nvIpam": {
+            "type": "object",
+            "properties": {
+                **dict.fromkeys(("image", "repository", "version"), TEXT),
+                "enableWebhook": {"type": "boolean", "default": False},
+                "imagePullSecrets": {"type": "array", "items": TEXT, "default": []},
+            },
+        },
+    },
+}
+
+
+class Adopting(Small):
+    """A cluster with a policy that a chart has made; its operators do not run."""
+
+    def policy(self) -> dict[str, Any]:
+        return self.client.get(self.client.path(*POLICY))
+
+    def made_by_helm(self) -> None:
+        """The policy as Helm creates it; the API server adds the defaults."""
+        marks = {"meta.helm.sh/release-name": "network-operator", "meta.helm.sh/release-namespace": "network-operator"}
+        made = {
+            "apiVersion": POLICY[0],
+            "kind": POLICY[1],
+            "metadata": {
+                "name": POLICY[3],
+                "annotations": marks,
+                "labels": {"app.kubernetes.io/managed-by": "Helm"},
+            },
+            "spec": {
+                "psp": {},
+                "nvIpam": {"image": "nvidia-k8s-ipam", "repository": "ghcr.io/mellanox", "version": "v0.1.1"},
+                "rdmaSharedDevicePlugin": {"image": "k8s-rdma-shared-dev-plugin"},
+            },
+        }
+        send(self.client, "POST", self.client.path(*POLICY[:2]), made, "helm")
+
+    def task(self, module: str, *options: str, **args: Any) -> dict[str, Any]:
+        """One task; its result."""
+        env = {"ANSIBLE_CALLBACK_RESULT_FORMAT": "json", "ANSIBLE_COLLECTIONS_PATH": str(ROOT / ".cache/collections")}
+        given = json.dumps({"kubeconfig": str(self.kubeconfig), **args})
+        argv = [ANSIBLE, "localhost", "-m", f"gpuops.rdma.{module}", "-a", given, *options]
+        done = self.done(*argv, "-e", f"ansible_python_interpreter={sys.executable}", env=env)
+        assert "=> {" in done.stdout, done.stdout + done.stderr
+        output, _, answer = done.stdout.partition("=> {")
+        result, _ = json.JSONDecoder().raw_decode("{" + answer)
+        return {**result, "failed": "FAILED!" in output, "output": done.stdout}
+
+    def preflight(self, report: str, **inputs: Any) -> tuple[Played, str]:
+        """Plan and preflight, and the path of the plan."""
+        site = Site(self.sandbox, self.folder)
+        played = site.play("site.yml", "--tags", "plan,preflight", report=report, rdma_platform="kubernetes", **inputs)
+        return played, str(self.folder / report / "run" / "plan.json")
+
+
+def send(client: Client, method: str, path: str, body: dict[str, Any], manager: str) -> None:
+    client._request(method, path, {"fieldManager": manager}, json.dumps(body).encode())
+
+
+def found(played: Played, check: str) -> list[dict[str, Any]]:
+    return [item for item in played.report["findings"] if item["id"] == f"preflight.{check}"]
+
+
+@pytest.fixture(scope="module")
+def cluster(pool: Pool, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Adopting]:
+    with small_sandbox(pool, tmp_path_factory.mktemp("adoption"), 2) as small:
+        made = Adopting(small.sandbox, small.folder)
+        made.crd("nicclusterpolicies", "mellanox.com", "v1alpha1", "NicClusterPolicy", spec=SPEC)
+        made.established("nicclusterpolicies.mellanox.com")
+        yield made
+
+
+def test_a_chart_made_policy_is_refused_before_any_change_and_taken_over_when_asked(
+    cluster: Adopting, tmp_path: Path
+) -> None:
+    cluster.made_by_helm()
+    before = cluster.policy()
+    assert before["spec"]["psp"] == {"enabled": False}, "a default, which is nobody's wish"
+    refused, _plan = cluster.preflight("refused")
+    assert refused.code != 0
+    (whole,) = found(refused, "policy")
+    assert (whole["severity"], whole["subject"]) == ("error", "NicClusterPolicy nic-cluster-policy")
+    assert "Helm release network-operator/network-operator" in whole["found"]
+    assert "psp" not in whole["found"]
+    fields = {item["found"]: item for item in found(refused, "policy-field")}
+    version = fields['spec.nvIpam.version: "v0.1.1", set by helm']
+    assert (version["severity"], version["expected"]) == ("error", '"network-operator-v26.4.1"')
+    assert not any("enableWebhook" in text or "imagePullSecrets" in text for text in fields)
+    assert cluster.policy() == before
+
+    allowed, plan = cluster.preflight("allowed", rdma_adopt_policies="true")
+    assert {item["severity"] for item in [*found(allowed, "policy"), *found(allowed, "policy-field")]} == {"info"}
+    prepare = {"plan": plan, "operator": "network_operator"}
+    apply = {"plan": plan, "group": "network_operator"}
+    predicted = [
+        cluster.task("policy_adopt", "--check", "--diff", **prepare),
+        cluster.task("manifest", "--check", **apply),
+    ]
+    assert [item["changed"] for item in predicted] == [True, True], predicted
+    assert "resource-policy" in predicted[0]["output"]
+    assert cluster.policy() == before
+
+    assert cluster.task("policy_adopt", **prepare)["changed"]
+    kept = cluster.policy()
+    assert kept["metadata"]["annotations"]["helm.sh/resource-policy"] == "keep"
+    assert "rdmaSharedDevicePlugin" not in kept["spec"]
+    assert kept["spec"]["nvIpam"] == before["spec"]["nvIpam"], "its other fields wait for the new operator"
+    assert cluster.task("manifest", **apply)["changed"]
+    ours = cluster.policy()
+    assert ours["spec"]["nvIpam"]["version"] == "network-operator-v26.4.1"
+    assert ours["metadata"]["labels"]["app.kubernetes.io/managed-by"] == "gpuops-rdma"
+
+    assert [cluster.task("policy_adopt", **prepare)["changed"], cluster.task("manifest", **apply)["changed"]] == [
+        False
+    ] * 2
+    again, _plan = cluster.preflight("again")
+    assert found(again, "policy") + found(again, "policy-field") == []

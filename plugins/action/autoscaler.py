@@ -11,7 +11,6 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import J
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube import objects as kube_objects
 from ansible_collections.gpuops.rdma.plugins.module_utils._openshift import autoscaler, scale_watch
 from ansible_collections.gpuops.rdma.plugins.module_utils._openshift.scale_watch import Took
-from ansible_collections.gpuops.rdma.plugins.module_utils._specs.autoscaler import SPEC
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base.action import RdmaAction
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._gpu_uses import configs
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._kube.writer import Writer
@@ -22,8 +21,6 @@ STACK = "app in (nvidia-device-plugin-daemonset,nvidia-operator-validator)"
 
 
 class ActionModule(RdmaAction):
-    spec = SPEC
-
     def act(self, args: dict[str, Any]) -> dict[str, Any]:
         """Applies or removes the autoscaler's objects; returns changes, OpenShift's version, and the longest boot and
         roll-out in seconds measured here. Raises InputError for a faulty MachineAutoscaler."""

@@ -10,15 +10,12 @@ from typing import Any
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json
 from ansible_collections.gpuops.rdma.plugins.module_utils._openshift import autoscaler
 from ansible_collections.gpuops.rdma.plugins.module_utils._openshift.autoscaler import Tables
-from ansible_collections.gpuops.rdma.plugins.module_utils._specs.autoscaler_config import SPEC
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base.action import RdmaAction
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._gpu_uses import configs
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._openshift import autoscaling
 
 
 class ActionModule(RdmaAction):
-    spec = SPEC
-
     def act(self, args: dict[str, Any]) -> dict[str, Any]:
         """Returns the objects, merge patches of the MachineSets and what each pool's nodes offer; writes nothing.
         Raises InputError for a faulty pool."""

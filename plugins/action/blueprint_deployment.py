@@ -13,7 +13,6 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._blueprints import nod
 from ansible_collections.gpuops.rdma.plugins.module_utils._blueprints.lint import RDMA
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json
-from ansible_collections.gpuops.rdma.plugins.module_utils._specs.blueprint_deployment import SPEC
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base.action import RdmaAction
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._blueprints import rules
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._blueprints.client import Api
@@ -23,8 +22,6 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils._gpu_uses import confi
 
 
 class ActionModule(RdmaAction):
-    spec = SPEC
-
     def act(self, args: dict[str, Any]) -> dict[str, Any]:
         """Deploys, undeploys, lists or reads logs; returns the deployments and the number of requests."""
         documents = _documents(args)

@@ -11,7 +11,6 @@ from typing import Any
 from ansible_collections.gpuops.rdma.plugins.module_utils._blueprints import lint
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import to_dict
-from ansible_collections.gpuops.rdma.plugins.module_utils._specs.blueprint_lint import SPEC
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base.action import RdmaAction
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._blueprints import rules
 
@@ -19,8 +18,6 @@ SHOWN = 50
 
 
 class ActionModule(RdmaAction):
-    spec = SPEC
-
     def act(self, args: dict[str, Any]) -> dict[str, Any]:
         """Findings on all documents; failed if one is an error."""
         documents = [*args["blueprints"], *(rules.read(Path(path)) for path in args["src"])]

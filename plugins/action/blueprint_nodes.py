@@ -11,7 +11,6 @@ from typing import Any
 from ansible_collections.gpuops.rdma.plugins.module_utils._blueprints import nodes as core
 from ansible_collections.gpuops.rdma.plugins.module_utils._blueprints.nodes import Backing, Node
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import ClusterError, DeadlinePassed, InputError
-from ansible_collections.gpuops.rdma.plugins.module_utils._specs.blueprint_nodes import SPEC
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base.action import RdmaAction
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._blueprints import backing as oci_backing
@@ -24,8 +23,6 @@ LABELS = 30.0
 
 
 class ActionModule(RdmaAction):
-    spec = SPEC
-
     def act(self, args: dict[str, Any]) -> dict[str, Any]:
         """Nodes with their backing, and blueprints that would add them; failed if ``must_be`` does not hold."""
         for compartment in args["compartments"]:

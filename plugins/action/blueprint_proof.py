@@ -17,7 +17,6 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._blueprints.proof impo
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import ClusterError, InputError, NotFound
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Finding, Json, to_dict
 from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import parse
-from ansible_collections.gpuops.rdma.plugins.module_utils._specs.blueprint_proof import SPEC
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base.action import RdmaAction
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._blueprints.client import Api, Http
 
@@ -27,8 +26,6 @@ SHOWN = 20
 
 
 class ActionModule(RdmaAction):
-    spec = SPEC
-
     def act(self, args: dict[str, Any]) -> dict[str, Any]:
         """The verdict with findings, pods, transport and, on request, a completion; failed unless it is proven."""
         connection = Api(args)

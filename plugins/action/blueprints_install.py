@@ -10,7 +10,6 @@ from typing import Any
 from ansible_collections.gpuops.rdma.plugins.module_utils._blueprints import stack as blueprints_stack
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json
-from ansible_collections.gpuops.rdma.plugins.module_utils._specs.blueprints_install import SPEC
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base.action import RdmaAction
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._blueprints import stack_inputs as _edge
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._gpu_uses.configs import plain
@@ -20,8 +19,6 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils._operators import inst
 
 
 class ActionModule(RdmaAction):
-    spec = SPEC
-
     def act(self, args: dict[str, Any]) -> dict[str, Any]:
         """Brings the installation into its state; returns the stack's result with API and portal URL."""
         args = plain(args)

@@ -20,7 +20,6 @@ from ansible.module_utils.urls import open_url
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError, RdmaError
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json, to_dict
 from ansible_collections.gpuops.rdma.plugins.module_utils._operators import control_node
-from ansible_collections.gpuops.rdma.plugins.module_utils._specs.control_node import SPEC
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files, run
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base.action import RdmaAction
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._operators import helm as operators_helm
@@ -30,8 +29,6 @@ ROOT = files.FILES.parent
 
 
 class ActionModule(RdmaAction):
-    spec = SPEC
-
     def act(self, args: dict[str, Any]) -> dict[str, Any]:
         """Findings, Helm's path and version; failed on an error. InputError if Helm cannot be downloaded or written."""
         table = files.load(files.FILES / "control_node.yml")

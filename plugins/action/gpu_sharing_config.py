@@ -10,15 +10,12 @@ from typing import Any
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json
 from ansible_collections.gpuops.rdma.plugins.module_utils._gpu_uses import sharing_plan
-from ansible_collections.gpuops.rdma.plugins.module_utils._specs.gpu_sharing_config import SPEC
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base.action import RdmaAction
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._gpu_uses import configs
 
 
 class ActionModule(RdmaAction):
-    spec = SPEC
-
     def act(self, args: dict[str, Any]) -> dict[str, Any]:
         """Returns ConfigMaps, ClusterPolicy fields and the expected resources per node; writes nothing. Raises
         InputError for an unknown shape or a configuration that does not fit."""

@@ -9,13 +9,10 @@ from typing import Any
 
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json
 from ansible_collections.gpuops.rdma.plugins.module_utils._gpu_uses import exclusive
-from ansible_collections.gpuops.rdma.plugins.module_utils._specs.gpu_uses import SPEC
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base.action import RdmaAction
 
 
 class ActionModule(RdmaAction):
-    spec = SPEC
-
     def act(self, args: dict[str, Any]) -> dict[str, Any]:
         """Number of nodes per use of GPUs; raises InputError if uses that exclude each other share a node."""
         asked = [one for one in args["uses"] if one["nodes"] or one["selector"].strip()]

@@ -14,7 +14,6 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import F
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Plan
 from ansible_collections.gpuops.rdma.plugins.module_utils._host import summary
 from ansible_collections.gpuops.rdma.plugins.module_utils._host.objects import PROBE
-from ansible_collections.gpuops.rdma.plugins.module_utils._specs.host_checks import SPEC
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import run as base_run
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base.action import RdmaAction
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._host import judge as host_judge
@@ -28,8 +27,6 @@ Judged = tuple[Json, list[Finding], Json]
 
 
 class ActionModule(RdmaAction):
-    spec = SPEC
-
     def act(self, args: dict[str, Any]) -> dict[str, Any]:
         """Hosts with their verdict, worst first, counts per verdict and findings; failed if a host fails and
         ``fail_on_findings`` is set."""

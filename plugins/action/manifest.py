@@ -11,7 +11,6 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import 
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube import objects as kube_objects
 from ansible_collections.gpuops.rdma.plugins.module_utils._operators import adoption
-from ansible_collections.gpuops.rdma.plugins.module_utils._specs.manifest import SPEC
 from ansible_collections.gpuops.rdma.plugins.module_utils._teardown import uses
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import run
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base.action import RdmaAction
@@ -21,8 +20,6 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils._teardown import rever
 
 
 class ActionModule(RdmaAction):
-    spec = SPEC
-
     def act(self, args: dict[str, Any]) -> dict[str, Any]:
         """Applies or removes objects; returns their number, the changes and, for ``everything``, what was left. Raises
         InputError if a use of GPUs still needs an object to be removed."""

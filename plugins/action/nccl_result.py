@@ -19,7 +19,6 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import (
     Shape,
 )
 from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import bandwidth, judge, parse, thresholds
-from ansible_collections.gpuops.rdma.plugins.module_utils._specs.nccl_result import SPEC
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base.action import RdmaAction
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._nccl import history as nccl_history
@@ -27,8 +26,6 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils._nccl import log_file
 
 
 class ActionModule(RdmaAction):
-    spec = SPEC
-
     def act(self, args: dict[str, Any]) -> dict[str, Any]:
         """The worst verdict with its reason, and each run of the log with its own. Raises InputError if the log cannot
         be read or holds no run."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 from typing import Any
 
 from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import choice, judge
-from ansible_collections.gpuops.rdma.plugins.module_utils._specs.nccl_scan import SPEC
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import run as base_run
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base.action import RdmaAction
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._nccl.interrupt import interruptible
@@ -16,8 +15,6 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils._nccl.shape_scan impor
 
 
 class ActionModule(RdmaAction):
-    spec = SPEC
-
     def act(self, args: dict[str, Any]) -> dict[str, Any]:
         """The worst verdict of all shapes with its reason, and each scan; in check mode or with ``plan_only`` what
         would run. Failed on request unless it is a pass."""

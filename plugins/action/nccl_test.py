@@ -12,7 +12,6 @@ from typing import Any
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import NcclTest, Plan
 from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import choice, judge
-from ansible_collections.gpuops.rdma.plugins.module_utils._specs.nccl_test import SPEC
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import run as base_run
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base.action import RdmaAction
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._nccl.interrupt import interruptible
@@ -23,8 +22,6 @@ SMALL = ("name", "collective", "verdict", "reason", "measured", "threshold", "lo
 
 
 class ActionModule(RdmaAction):
-    spec = SPEC
-
     def act(self, args: dict[str, Any]) -> dict[str, Any]:
         """The test with the worst verdict, bandwidths in GB/s, and a line per test; failed on request unless it is a
         pass."""

@@ -13,7 +13,6 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import J
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.text import listed
 from ansible_collections.gpuops.rdma.plugins.module_utils._host import probe
 from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import topology
-from ansible_collections.gpuops.rdma.plugins.module_utils._specs.nccl_topology import SPEC
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files, run
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base.action import RdmaAction
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._host import documents, judge
@@ -23,8 +22,6 @@ TOLD = 50
 
 
 class ActionModule(RdmaAction):
-    spec = SPEC
-
     def act(self, args: dict[str, Any]) -> dict[str, Any]:
         """Whether NCCL accepts the topology, its problems, differences and misfits with hosts; the XML unless it was
         written to ``dest``. Raises InputError if the options contradict each other."""

@@ -12,7 +12,6 @@ from typing import Any
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Plan
 from ansible_collections.gpuops.rdma.plugins.module_utils._nodes import mark
-from ansible_collections.gpuops.rdma.plugins.module_utils._specs.node_mark import SPEC
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import run
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base.action import RdmaAction
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._nodes import marking
@@ -21,8 +20,6 @@ SHOWN = 50
 
 
 class ActionModule(RdmaAction):
-    spec = SPEC
-
     def act(self, args: dict[str, Any]) -> dict[str, Any]:
         """Labels, taints or cordons nodes by the scans' verdicts, or reverts that; returns the changes per node and
         nodes that have left the cluster. Raises InputError without a scan, or for more nodes than ``max_out``."""

@@ -10,7 +10,6 @@ from typing import Any
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import to_dict
 from ansible_collections.gpuops.rdma.plugins.module_utils._nodes import facts
 from ansible_collections.gpuops.rdma.plugins.module_utils._oci import hosts as oci_hosts
-from ansible_collections.gpuops.rdma.plugins.module_utils._specs.oci_host_info import SPEC
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base.action import RdmaAction
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._oci import host_read
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._oci import session as oci
@@ -21,8 +20,6 @@ RANK = ("error", "unknown", "warning")
 
 
 class ActionModule(RdmaAction):
-    spec = SPEC
-
     def act(self, args: dict[str, Any]) -> dict[str, Any]:
         """Hosts (unhealthy ones first), network blocks, findings, and what could not be read."""
         if args["compartment"]:

@@ -10,7 +10,6 @@ from typing import Any
 
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import DeadlinePassed
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube import wait
-from ansible_collections.gpuops.rdma.plugins.module_utils._specs.oci_join_wait import SPEC
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base.action import RdmaAction
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._kube.watch import Watcher
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._oci import join_read
@@ -23,8 +22,6 @@ REMEDY = "Fix the cause and run again: the pool is kept as it is, nothing is rem
 
 
 class ActionModule(RdmaAction):
-    spec = SPEC
-
     def act(self, args: dict[str, Any]) -> dict[str, Any]:
         """Waits; returns joined nodes, late instances with their diagnosis, and seconds. Raises DeadlinePassed."""
         for option in ("compartment", "cluster"):

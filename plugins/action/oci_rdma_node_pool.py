@@ -10,7 +10,6 @@ import json
 from typing import Any
 
 from ansible_collections.gpuops.rdma.plugins.module_utils._oci import pool as oci_pool
-from ansible_collections.gpuops.rdma.plugins.module_utils._specs.oci_rdma_node_pool import SPEC
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base.action import RdmaAction
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._gpu_uses import configs
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._oci import pool_run
@@ -28,8 +27,6 @@ POOL = {"managed_compute_cluster": "nodepool", "cluster_network": "clusternetwor
 
 
 class ActionModule(RdmaAction):
-    spec = SPEC
-
     def act(self, args: dict[str, Any]) -> dict[str, Any]:
         """Brings the pool into its state; returns pool, changes, warnings and, on request, a diff."""
         for option, kind in {**OCIDS, "pool": POOL[args["kind"]]}.items():

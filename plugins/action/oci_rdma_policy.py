@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from ansible_collections.gpuops.rdma.plugins.module_utils._specs.oci_rdma_policy import SPEC
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base.action import RdmaAction
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._gpu_uses import configs
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._oci import policy_run
@@ -17,8 +16,6 @@ OCIDS = {"compartment": "compartment", "policy_compartment": "compartment", "clu
 
 
 class ActionModule(RdmaAction):
-    spec = SPEC
-
     def act(self, args: dict[str, Any]) -> dict[str, Any]:
         """Writes what is missing; returns statements added, unknown ones, policy and dynamic group."""
         for option, kind in OCIDS.items():

@@ -10,7 +10,6 @@ from typing import Any
 
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Finding, to_dict
 from ansible_collections.gpuops.rdma.plugins.module_utils._oci import preflight
-from ansible_collections.gpuops.rdma.plugins.module_utils._specs.oci_rdma_preflight import SPEC
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base.action import RdmaAction
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._oci import preflight_read
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._oci import session as oci
@@ -20,8 +19,6 @@ OCIDS = {"compartment": "compartment", "cluster": "cluster", "image": "image", "
 
 
 class ActionModule(RdmaAction):
-    spec = SPEC
-
     def act(self, args: dict[str, Any]) -> dict[str, Any]:
         """Findings and missing policy statements; failed if a finding is an error."""
         for option, kind in OCIDS.items():

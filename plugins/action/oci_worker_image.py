@@ -11,14 +11,11 @@ from typing import Any
 
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError
 from ansible_collections.gpuops.rdma.plugins.module_utils._oci import image as oci_image
-from ansible_collections.gpuops.rdma.plugins.module_utils._specs.oci_worker_image import SPEC
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base.action import RdmaAction
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._oci import copy_image, import_image, session
 
 
 class ActionModule(RdmaAction):
-    spec = SPEC
-
     def act(self, args: dict[str, Any]) -> dict[str, Any]:
         """Imports or copies the image; returns its OCID, state and the shapes added."""
         session.of_kind(args["compartment"], "compartment", "compartment")

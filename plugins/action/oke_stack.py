@@ -13,7 +13,6 @@ import yaml
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json
 from ansible_collections.gpuops.rdma.plugins.module_utils._oci import stack as oci_stack
-from ansible_collections.gpuops.rdma.plugins.module_utils._specs.oke_stack import SPEC
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base.action import RdmaAction
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._gpu_uses.configs import plain
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._oci import session as oci
@@ -21,8 +20,6 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils._oci import stack_run
 
 
 class ActionModule(RdmaAction):
-    spec = SPEC
-
     def act(self, args: dict[str, Any]) -> dict[str, Any]:
         """Brings the stack into its state and writes inventory and kubeconfig; returns outputs, plan and job."""
         args = plain(args)

@@ -14,7 +14,6 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import J
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Plan
 from ansible_collections.gpuops.rdma.plugins.module_utils._host import peermem
 from ansible_collections.gpuops.rdma.plugins.module_utils._host.objects import PEERMEM
-from ansible_collections.gpuops.rdma.plugins.module_utils._specs.peermem import SPEC
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import run as base_run
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base.action import RdmaAction
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._host.run import for_plan
@@ -24,8 +23,6 @@ FAILED, REFUSED, LOADED, RIGHT = "failed", "refused", "loaded", "right"
 
 
 class ActionModule(RdmaAction):
-    spec = SPEC
-
     def act(self, args: dict[str, Any]) -> dict[str, Any]:
         """What to do about nvidia_peermem on one host, or what was done on each node of the plan; failed if a module
         that could be loaded is not."""

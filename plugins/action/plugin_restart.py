@@ -11,7 +11,6 @@ from typing import Any
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube import objects, readiness, wait
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube.readiness import Status
-from ansible_collections.gpuops.rdma.plugins.module_utils._specs.plugin_restart import SPEC
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import run
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base.action import RdmaAction
 
@@ -19,8 +18,6 @@ POLL = 0.5
 
 
 class ActionModule(RdmaAction):
-    spec = SPEC
-
     def act(self, args: dict[str, Any]) -> dict[str, Any]:
         """Deletes device plugin pods older than their configuration and waits for new ones; returns up to 50 of their
         nodes and the total. Raises WaitFailed."""

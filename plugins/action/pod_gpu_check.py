@@ -10,13 +10,10 @@ from typing import Any
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json, to_dict
 from ansible_collections.gpuops.rdma.plugins.module_utils._nodes import pod_gpu
-from ansible_collections.gpuops.rdma.plugins.module_utils._specs.pod_gpu_check import SPEC
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base.action import RdmaAction
 
 
 class ActionModule(RdmaAction):
-    spec = SPEC
-
     def act(self, args: dict[str, Any]) -> dict[str, Any]:
         """Findings on a pod's GPU requests and tolerations, and the taints it was checked against; failed on a finding
         if ``fail`` is set."""

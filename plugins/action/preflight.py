@@ -16,7 +16,6 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import 
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json, to_dict
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Permission, Plan
 from ansible_collections.gpuops.rdma.plugins.module_utils._plan import permissions, preflight
-from ansible_collections.gpuops.rdma.plugins.module_utils._specs.preflight import SPEC
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files, run
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base.action import RdmaAction
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._nodes.book import NodeBook
@@ -28,8 +27,6 @@ LOOKED_AT = 20
 
 
 class ActionModule(RdmaAction):
-    spec = SPEC
-
     def act(self, args: dict[str, Any]) -> dict[str, Any]:
         """Writes findings-preflight.json; returns the first 50 findings and the number of errors, failed if there is
         one."""

@@ -15,7 +15,6 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import 
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.names import CORDONED_FOR_REBOOT
 from ansible_collections.gpuops.rdma.plugins.module_utils._host import reboot
-from ansible_collections.gpuops.rdma.plugins.module_utils._specs.reboot import SPEC
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import run
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base.action import RdmaAction
 
@@ -25,8 +24,6 @@ REQUEST = "gpuops.rdma/reboot"
 
 
 class ActionModule(RdmaAction):
-    spec = SPEC
-
     def act(self, args: dict[str, Any]) -> dict[str, Any]:
         """Reboots nodes whose VF configuration asks for it, in batches; returns them, and those skipped because a pod
         uses their GPUs. Raises DeadlinePassed if a node does not come back."""

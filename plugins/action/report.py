@@ -17,7 +17,6 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.findings impor
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json, to_dict
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Plan
 from ansible_collections.gpuops.rdma.plugins.module_utils._report import build, prometheus
-from ansible_collections.gpuops.rdma.plugins.module_utils._specs.report import SPEC
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files, run
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base.action import RdmaAction
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._nodes.book import NodeBook
@@ -25,8 +24,6 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils._report import command
 
 
 class ActionModule(RdmaAction):
-    spec = SPEC
-
     def act(self, args: dict[str, Any]) -> dict[str, Any]:
         """Writes report.json, junit.xml, report.prom and report.html; returns verdict, reason and failing nodes. Raises
         InputError if the run folder has no stage's record."""

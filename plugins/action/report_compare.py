@@ -11,7 +11,6 @@ from typing import Any
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json
 from ansible_collections.gpuops.rdma.plugins.module_utils._report import compare
-from ansible_collections.gpuops.rdma.plugins.module_utils._specs.report_compare import SPEC
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import run
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base.action import RdmaAction
 
@@ -20,8 +19,6 @@ FAILS = {"never": (), "slower": ("slower",), "worse": ("slower", "worse")}
 
 
 class ActionModule(RdmaAction):
-    spec = SPEC
-
     def act(self, args: dict[str, Any]) -> dict[str, Any]:
         """Verdict, reason, nodes that changed and NCCL tests with their change in percent; raises InputError for a
         report that cannot be read."""

@@ -9,6 +9,7 @@ They run in the controller's process: a module could neither read files/ nor pri
 from __future__ import annotations
 
 import contextlib
+import importlib
 import re
 import time
 import traceback
@@ -29,6 +30,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._oci import inventory
 from ansible_collections.gpuops.rdma.plugins.module_utils._specs.auth import SPEC as AUTH
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import run as base_run
 
+_SPECS = "ansible_collections.gpuops.rdma.plugins.module_utils._specs"
 # A pod's log must not control the terminal.
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
@@ -36,12 +38,17 @@ _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 class RdmaAction(ActionBase):  # type: ignore[misc]
     """Checks arguments, connects on first use, turns errors into one message."""
 
-    spec: dict[str, Any] = {}
+    spec: dict[str, Any]
+    """Options, generated from the documentation of the module of the same name."""
     selects: tuple[str, ...] = ()
     """Options that select what to change: one that is set but blank is refused."""
     TRANSFERS_FILES = False
     _client: Optional[Client] = None
     _plan_file: str = ""
+
+    def __init_subclass__(cls) -> None:
+        if cls.__name__ == "ActionModule":
+            cls.spec = importlib.import_module(f"{_SPECS}.{cls.__module__.rpartition('.')[2]}").SPEC
 
     def act(self, args: dict[str, Any]) -> dict[str, Any]:
         """The task's result. ``args`` are coerced and checked by ``spec``. Raises RdmaError, whose text becomes msg."""

@@ -8,13 +8,10 @@ from __future__ import annotations
 from typing import Any
 
 from ansible_collections.gpuops.rdma.plugins.module_utils._PACKAGE import NAME
-from ansible_collections.gpuops.rdma.plugins.module_utils._specs.NAME import SPEC
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base.action import RdmaAction
 
 
 class ActionModule(RdmaAction):
-    spec = SPEC
-
     def act(self, args: dict[str, Any]) -> dict[str, Any]:
         nodes = self.client.list(self.client.path("v1", "Node"))
         return {"changed": False, "not_ready": NAME.not_ready(nodes, args["nodes"])[:50]}

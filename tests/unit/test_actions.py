@@ -18,7 +18,7 @@ LONGEST = 150
 VERDICTS = {"pass", "fail", "degraded", "incomplete", "unjudged"}
 ACTIONS = sorted((ROOT / "plugins/action").glob("*.py"))
 # Not thin yet; no name is added here.
-LONG = {"autoscaler_proof", "gpu_taints", "machineset"}
+LONG = {"autoscaler_proof", "machineset"}
 JUDGING = {"perftest"}
 OVER_NODES = {"autoscaler_proof", "machineset", "perftest", "plan", "preflight"}
 

@@ -9,6 +9,7 @@
     tolerates(toleration, taint) -> bool              as the scheduler decides
     with_taints(present, wanted) -> [taint]           existing and desired taints
     merged(tolerations, taints) -> [toleration]       existing ones, and one for each untolerated taint
+    untolerated(tolerations, taints) -> [taint]       those that keep a pod off
     pod_spec(document) -> (path, spec)                of a Pod, a workload with a template, or a bare spec; InputError
     check(document, taints, single) -> [Finding]      subject = path in the document; [] = valid
 
@@ -134,15 +135,23 @@ def toleration(one: Mapping[str, Any]) -> Json:
     return {"key": one["key"], "operator": "Exists", "effect": one["effect"]}
 
 
-def merged(present: Sequence[Json], wanted: Iterable[Mapping[str, Any]]) -> list[Json]:
+def merged(present: Sequence[Json], wanted: Iterable[Json]) -> list[Json]:
     """APIs replace such a list as a whole, so existing entries are kept."""
     found = list(present)
     for one in wanted:
-        if one["effect"] in HARD and not any(
-            tolerates(item, one) and item.get("tolerationSeconds") is None for item in found
-        ):
-            found.append(toleration(one))
+        found += map(toleration, untolerated(found, [one]))
     return found
+
+
+def untolerated(present: Sequence[Json], wanted: Iterable[Json]) -> list[Json]:
+    """The taints that keep off or evict a pod with these tolerations; one that ends after seconds does not count."""
+    lasting = [one for one in present if one.get("tolerationSeconds") is None]
+    return [one for one in wanted if one["effect"] in HARD and not any(tolerates(item, one) for item in lasting)]
+
+
+def in_words(wanted: Iterable[Mapping[str, Any]]) -> str:
+    """Taints for a message: ``team=a:NoExecute, nvidia.com/gpu:NoSchedule``."""
+    return ", ".join(map(_told, wanted))
 
 
 def tolerations_in(schema: Mapping[str, Any], path: tuple[str, ...] = ()) -> list[tuple[str, ...]]:

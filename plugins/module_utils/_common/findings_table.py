@@ -331,6 +331,13 @@ TABLE: dict[str, tuple[str, str, str, str]] = {
         "",
         "gpu_operator.late",
     ),
+    "gpu-operator.operand": (
+        "warning",
+        "gpu_operator",
+        ("See the log of its pods in the GPU Operator's namespace; metrics, MIG or vGPU may not work until "
+         "then."),
+        "gpu-operator.operand",
+    ),
     "gpu.address": (
         "warning",
         "host_checks",

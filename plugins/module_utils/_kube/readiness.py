@@ -43,6 +43,8 @@ STUCK_REASONS = (
     "RunContainerError",
     "ImageInspectError",
 )
+OUTDATED = "Outdated"
+"""Code of a status: it is of an earlier spec or version, and has not been replaced yet."""
 PLUGIN_CONFIG = "nvidia.network-operator.state=state-SRIOV-device-plugin"
 """Label of the ConfigMap that the Network Operator makes for the SR-IOV device plugin, of both generations."""
 NFD = "feature.node.kubernetes.io/pci-"
@@ -352,6 +354,8 @@ def cluster_policy(policy: Optional[Json]) -> Status:
     if _is_true(error):
         why, code = _words(error), str(error.get("reason") or "")
         return _stuck(why, code) if code == "ReconcileFailed" else _waiting(why, code=code)
+    if state == "ready":  # the state is written before the conditions
+        return _waiting("ClusterPolicy's state is ready, its condition Ready is not yet", code=reason)
     return _waiting(f"ClusterPolicy is {state}" + (f" ({reason})" if reason else ""), code=reason)
 
 

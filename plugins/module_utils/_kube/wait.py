@@ -22,6 +22,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import 
     Unrecoverable,
 )
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json
+from ansible_collections.gpuops.rdma.plugins.module_utils._kube.readiness import OUTDATED
 
 NAMED = 3
 """Late names in a progress line."""
@@ -255,7 +256,9 @@ def _count(members: list[tuple[str, Any]]) -> str:
     if len(members) == 1 and not members[0][0]:
         status = members[0][1]
         return str(status.progress or status.state)
-    return f"{sum(1 for _name, status in members if status.state == 'ready')}/{len(members)}"
+    outdated = any(getattr(status, "code", "") == OUTDATED for _name, status in members)
+    count = f"{sum(1 for _name, status in members if status.state == 'ready')}/{len(members)}"
+    return f"{count} of the new version" if outdated else count
 
 
 def _parts_and_late(statuses: Set) -> str:

@@ -5,14 +5,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.findings import finding
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Finding
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Namespaces
 
-SUMS = {"policy"}
+SUMS = {"policy", "operands"}
 """Parts that aggregate the nodes: late whenever a node is."""
 
 
@@ -46,6 +46,11 @@ class Target:
             )
             for name, why in late.items()
         ]
+
+    def unneeded(self, part: str, reasons: Sequence[str]) -> Finding:
+        """The finding about a late operand that the run does not need."""
+        more = f" (+{len(reasons) - 3} more)" if len(reasons) > 3 else ""
+        return finding("gpu-operator.operand", part, f"{'; '.join(reasons[:3])}{more}", expected="ready")
 
     def elsewhere(self, why: str, late: Mapping[str, str]) -> Finding:
         """The finding about late pods on nodes outside of this run (``late`` by node) that keep an aggregate status

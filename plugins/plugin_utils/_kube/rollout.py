@@ -22,6 +22,9 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._kube import readiness
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube.readiness import Status
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._kube.watch import Watcher
 
+TEMPLATE_GENERATION = "deprecated.daemonset.template.generation"
+"""Annotation of each DaemonSet; the label pod-template-generation of its pods has the value of their template."""
+
 
 def daemonsets(watcher: Watcher, namespace: str) -> list[Json]:
     """The namespace's DaemonSets, projected by ``workload``."""
@@ -49,7 +52,7 @@ def states(
     if daemonset is None or not nodes or whole.code == "NoNode" or not whole.progress:
         return {part: whole}
     pods = {pod["spec"]["nodeName"]: pod for pod in _pods(watcher, namespace, daemonset, pod_selector)}
-    generation = str(daemonset["metadata"].get("generation", ""))
+    generation = template_generation(daemonset)
     found = {f"{part}/{name}": pod_status(pods.get(name), generation) for name in nodes}
     if any(name not in pods for name in nodes):
         why = refused(watcher, namespace, daemonset["metadata"]["name"])
@@ -59,7 +62,7 @@ def states(
 
 def late_pods(watcher: Watcher, daemonset: Json) -> dict[str, str]:
     """Node -> why the DaemonSet's pod there is not ready."""
-    generation = str(daemonset["metadata"].get("generation", ""))
+    generation = template_generation(daemonset)
     pods = _pods(watcher, daemonset["metadata"]["namespace"], daemonset)
     statuses = {pod["spec"]["nodeName"]: pod_status(pod, generation) for pod in pods}
     return {name: status.why for name, status in statuses.items() if not status.ready}
@@ -73,12 +76,20 @@ def refused(watcher: Watcher, namespace: str, name: str) -> Optional[Status]:
 
 
 def pod_status(pod: Optional[Json], generation: str) -> Status:
-    """The pod's status; waiting while it is of an older spec than the DaemonSet's ``generation``."""
+    """The pod's status; waiting while it is of an older template than the DaemonSet's ``generation``."""
     status = readiness.pod(pod)
     made_for = ((pod or {}).get("metadata", {}).get("labels") or {}).get("pod-template-generation", "")
     if status.ready and made_for and generation and made_for != generation:
-        return Status(readiness.WAITING, "its pod is of an older spec and has not been replaced yet")
+        return Status(
+            readiness.WAITING, "its pod is of an older spec and has not been replaced yet", readiness.OUTDATED
+        )
     return status
+
+
+def template_generation(daemonset: Json) -> str:
+    """The generation of a DaemonSet's pod template, as its pods are labelled with it: other changes of the DaemonSet
+    leave its pods alone."""
+    return str(daemonset.get("template_generation") or daemonset["metadata"].get("generation", ""))
 
 
 def _desired(daemonset: Optional[Json]) -> int:
@@ -107,17 +118,26 @@ def meta(obj: Json) -> Json:
 
 
 def workload(obj: Json) -> Json:
-    """A DaemonSet or Deployment with the fields that predicates read, and its containers' images."""
+    """A DaemonSet or Deployment with the fields that predicates read; of its pods' template the annotations, the
+    containers' images, and name -> values of the variables of all containers."""
     spec = obj.get("spec") or {}
-    pod = (spec.get("template") or {}).get("spec") or {}
+    of_pods = spec.get("template") or {}
+    pod = of_pods.get("spec") or {}
     kept = {key: spec[key] for key in ("replicas", "selector", "updateStrategy") if key in spec}
     template = {"spec": {"nodeSelector": pod.get("nodeSelector") or {}}}
-    images = [str(container.get("image", "")) for container in pod.get("containers") or []]
+    containers = pod.get("containers") or []
+    env: dict[str, list[str]] = {}
+    for container in [*containers, *(pod.get("initContainers") or [])]:
+        for entry in container.get("env") or []:
+            env.setdefault(str(entry.get("name")), []).append(str(entry.get("value", "")))
     return {
         "metadata": meta(obj),
         "spec": {**kept, "template": template},
         "status": obj.get("status"),
-        "images": images,
+        "images": [str(container.get("image", "")) for container in containers],
+        "env": env,
+        "annotations": (of_pods.get("metadata") or {}).get("annotations") or {},
+        "template_generation": (obj["metadata"].get("annotations") or {}).get(TEMPLATE_GENERATION, ""),
     }
 
 

@@ -22,13 +22,17 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._kube import readiness
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube.readiness import Status
 from ansible_collections.gpuops.rdma.plugins.module_utils._operators import gpudirect
 from ansible_collections.gpuops.rdma.plugins.module_utils._operators.gpudirect import MANAGER, PEERMEM, State
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._kube import rollout
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._kube.watch import Watcher
 
+DRIVER_UPGRADE, OFED_UPGRADE = (f"nvidia.com/{what}-driver-upgrade-state" for what in ("gpu", "ofed"))
+"""Labels of nodes with the progress of the operators' own upgrades of drivers."""
 DRIVER_PODS = "app.kubernetes.io/component=nvidia-driver"
 OFED_PODS = "nvidia.com/ofed-driver"
 TAIL = 20
 LOG_AGE = 15.0
 """Seconds after which the log of a waiting container is read again."""
+KEPT_META = ("name", "namespace", "uid", "deletionTimestamp", "labels", "ownerReferences")
 READERS = 8
 STEP = 30
 """Seconds: ages are rounded down to this, or each reading would print a progress line."""
@@ -75,18 +79,43 @@ class Drivers:
         pod's log."""
         if not self.driver:
             return {}
-        if not self.peermem:
+        if self.peermem:
+            found = {name: _status(state) for name, state in self._driver_states(nodes).items()}
+        else:
             pods = self._pods("gpu_operator", DRIVER_PODS)
-            return {f"driver/{name}": readiness.pod(pods.get(name)) for name in nodes}
-        return {f"driver/{name}": _status(state) for name, state in self._driver_states(nodes).items()}
+            found = {name: readiness.pod(pods.get(name)) for name in nodes}
+        found = self._of_newest_revision(found, nodes, "gpu_operator", DRIVER_PODS, DRIVER_UPGRADE)
+        return {f"driver/{name}": status for name, status in found.items()}
 
     def ofed(self, nodes: Nodes) -> dict[str, Status]:
         """Status of the Network Operator's OFED pod per node; {} if the hosts bring OFED."""
-        return {f"ofed/{name}": _status(state, "OFED is missing: ") for name, state in self._ofed_states(nodes).items()}
+        found = {name: _status(state, "OFED is missing: ") for name, state in self._ofed_states(nodes).items()}
+        found = self._of_newest_revision(found, nodes, "network_operator", OFED_PODS, OFED_UPGRADE)
+        return {f"ofed/{name}": status for name, status in found.items()}
 
     def unproven(self, stage: str) -> list[Finding]:
         """Findings about Ready pods whose log does not show that nvidia_peermem was loaded."""
         return gpudirect.pod_findings(self._silent, stage)
+
+    def _of_newest_revision(
+        self, found: dict[str, Status], nodes: Nodes, operator: str, selector: str, label: str
+    ) -> dict[str, Status]:
+        """The statuses, waiting where a pod is of an earlier template than its DaemonSet: these are OnDelete, and their
+        counters say nothing of a single node."""
+        if not any(status.ready for status in found.values()):
+            return found
+        daemonsets = rollout.daemonsets(self.watcher, getattr(self.namespaces, operator))
+        newest = {item["metadata"]["name"]: rollout.template_generation(item) for item in daemonsets}
+        pods, result = self._pods(operator, selector), dict(found)
+        for name, status in found.items():
+            owner, of = _revision(pods.get(name))
+            if status.ready and of and newest.get(owner, of) != of:
+                facts = nodes.get(name)
+                state = facts.labels.get(label, "") if facts else ""
+                why = f"its pod is of an older spec of DaemonSet {owner}, whose updateStrategy is OnDelete"
+                why += f" ({label}={state})" if state else "; the operator, or you, deletes it once the node is idle"
+                result[name] = Status(readiness.WAITING, why, readiness.OUTDATED)
+        return result
 
     # ---- states ----------------------------------------------------------------------------------------------------
 
@@ -164,6 +193,13 @@ def _talking(pod: Json) -> str:
     return PEERMEM
 
 
+def _revision(pod: Optional[Json]) -> tuple[str, str]:
+    """The DaemonSet of a pod and the generation of its template, "" where unknown."""
+    meta = (pod or {}).get("metadata") or {}
+    owner = next((str(ref.get("name")) for ref in meta.get("ownerReferences") or []), "")
+    return owner, str((meta.get("labels") or {}).get("pod-template-generation", ""))
+
+
 def _status(state: State, before: str = "") -> Status:
     if state.status == "ready":
         return Status(readiness.READY)
@@ -178,7 +214,7 @@ def _small(obj: Json) -> Json:
     keys = ("phase", "reason", "message", "startTime", "conditions", "initContainerStatuses", "containerStatuses")
     kept: dict[str, Any] = {key: status[key] for key in keys if key in status}
     return {
-        "metadata": {key: meta[key] for key in ("name", "namespace", "uid", "deletionTimestamp") if key in meta},
+        "metadata": {key: meta[key] for key in KEPT_META if key in meta},
         "spec": {
             "nodeName": spec.get("nodeName", ""),
             "containers": [{"name": item["name"]} for item in spec.get("containers") or []],

@@ -6,13 +6,16 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable
+import math
+import time
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Optional
 
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Finding, Json, image_name
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Plan
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube import readiness
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube.readiness import Status
+from ansible_collections.gpuops.rdma.plugins.module_utils._operators import operands
 from ansible_collections.gpuops.rdma.plugins.module_utils._operators.targets import Target
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._kube import named, rollout
@@ -21,25 +24,26 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils._kube.watch import Wat
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._nodes.awaited import Awaited
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._operators.drivers import Drivers
 
-STATE_LABEL = "nvidia.network-operator.state"
+STATE_LABEL = operands.STATE_LABEL
 OFED_STATE = "state-OFED"
 CONFIG_DAEMON = "sriov-network-config-daemon"
-# (name in progress lines, label app of the DaemonSet and its pods, key in ClusterPolicy.spec that may turn it off)
-GPU_PARTS = (
-    ("toolkit", "nvidia-container-toolkit-daemonset", "toolkit"),
-    ("device-plugin", "nvidia-device-plugin-daemonset", "devicePlugin"),
-    ("validator", "nvidia-operator-validator", ""),
-)
+MADE_BY_GPU_OPERATOR = ("ClusterPolicy", "NVIDIADriver")
 
 
 class Parts:
-    """``elsewhere``: findings of the last reading about late nodes outside of this run, for which it does not wait."""
+    """``elsewhere``: findings of the last reading about late nodes outside of this run, for which it does not wait;
+    ``unneeded``: about late operands that no run needs, which are awaited for ``patience`` seconds once all others are
+    ready, 0 = not at all. ``exact``: the operators must be of the plan's versions."""
 
     def __init__(self, watcher: Watcher, nodes: Awaited, plan: Plan, target: Target, vf_resource: str) -> None:
         self.watcher, self.nodes, self.plan, self.target = watcher, nodes, plan, target
         self.namespaces, self.vf_resource = plan.namespaces, vf_resource
         self.driver_pods = Drivers(watcher, plan, self._nic_policies)
+        self.table = files.load(files.FILES / "operands.yml")
         self.elsewhere: list[Finding] = []
+        self.unneeded: list[Finding] = []
+        self.patience, self.exact = 0.0, False
+        self._since: Optional[float] = None
 
     def gpu_operator(self) -> Statuses:
         """Status of the ClusterPolicy, and per node of driver, toolkit, device plugin, validator and GPUs."""
@@ -48,22 +52,17 @@ class Parts:
         nodes = self.nodes.targets()
         if self.driver_pods.wait_for_policy():
             return self.driver_pods.begun(nodes)
-        by_app = {_app(item): item for item in rollout.daemonsets(self.watcher, namespace)}
-        result: Statuses = {"policy": readiness.cluster_policy(policy), **self.driver_pods.loaded(nodes)}
-        for part, app, key in GPU_PARTS:
-            if not (key and (_spec(policy).get(key) or {}).get("enabled") is False):
-                result.update(
-                    rollout.states(
-                        self.watcher, part, namespace, by_app.get(app), nodes, pod_selector=f"app={app}", each=True
-                    )
-                )
+        made = rollout.daemonsets(self.watcher, namespace)
+        result: Statuses = {**self._operator("gpu_operator"), "policy": readiness.cluster_policy(policy)}
+        result.update(self.driver_pods.loaded(nodes))
+        spare = self._operands(result, policy, {_app(item): item for item in made}, nodes)
         late = {key.partition("/")[2] for key, status in result.items() if not status.ready}
         for name, facts in nodes.items():
             status = readiness.resource(facts, *self.nodes.expected_gpus(facts, name))
             result[f"gpus/{name}"] = (
                 status if late & {"", name} else _final(status, "the operator is ready on this node")
             )
-        return self._held_elsewhere(result, by_app.values())
+        return self._without_spare(self._held_elsewhere(result, made), spare)
 
     def network_operator(self) -> Statuses:
         """Status of the NicClusterPolicy, of the parts that it enables, and of the CRDs that the operator creates."""
@@ -71,20 +70,23 @@ class Parts:
         daemonsets, policies = rollout.daemonsets(self.watcher, namespace), self._nic_policies()
         policy = next((item for item in policies if _name(item) == "nic-cluster-policy"), next(iter(policies), None))
         nodes = self.nodes.targets() if self.driver_pods.by_ofed else dict.fromkeys(self.nodes.names())
-        result: Statuses = {"policy": readiness.nic_cluster_policy(policy, daemonsets)}
+        result: Statuses = {
+            **self._operator("network_operator"),
+            "policy": readiness.nic_cluster_policy(policy, daemonsets),
+        }
         offered = self._plugin_config(policy)
         result.update({"vf-resource": offered} if offered else {})
         result.update(self.driver_pods.ofed(nodes))
-        for item in sorted(daemonsets, key=_name):
-            if (item["metadata"].get("labels") or {}).get(STATE_LABEL) not in (None, OFED_STATE):
-                result.update(rollout.states(self.watcher, _name(item), namespace, item, nodes))
+        result.update(self._nic_operands(_spec(policy), daemonsets, nodes))
         if _spec(policy).get("nvIpam"):
             result.update(named.deployments(self.watcher, namespace, ["nv-ipam-controller"]))
         home = self._config_daemon_namespace()
         if home:
             running = rollout.daemonsets(self.watcher, home)
             daemon = next((item for item in running if _name(item) == CONFIG_DAEMON), None)
-            result.update(rollout.states(self.watcher, "config-daemon", home, daemon, nodes))
+            lacks = operands.sriov_daemon(daemon, self._deployments(home))
+            of_daemon = rollout.states(self.watcher, "config-daemon", home, daemon, nodes)
+            result.update({"config-daemon": operands.outdated(daemon, lacks)} if daemon and lacks else of_daemon)
         made_by_it = self.plan.crds.get("policy", ())
         result.update(named.crds(self.watcher, made_by_it) if made_by_it else {})
         return self._held_elsewhere(result, daemonsets)
@@ -107,6 +109,106 @@ class Parts:
             mine = [item for item in deployments if any(image_name(used) == image for used in item["images"])]
             readings = [readiness.deployment(item) for item in mine] or [readiness.deployment(None)]
             result[image] = next((reading for reading in readings if reading.ready), readings[0])
+        return result
+
+    # ---- versions and operands -------------------------------------------------------------------------------------
+
+    def _deployments(self, namespace: str) -> list[Json]:
+        path = self.watcher.client.path("apps/v1", "Deployment", namespace)
+        found: list[Json] = self.watcher.store(path, rollout.workload).items()
+        return found
+
+    def _operator(self, name: str) -> Statuses:
+        """Status of the operator's Deployment; {} without a release in the plan."""
+        release = self.plan.releases.get(name)
+        if release is None:
+            return {}
+        status = operands.operator(release, self._deployments(release.namespace), self.exact)
+        return {"operator": status} if status else {}
+
+    def _operator_env(self, name: str) -> Mapping[str, Sequence[str]]:
+        """Variables of the operator's Deployment: with OLM, images that the policy leaves out."""
+        release = self.plan.releases.get(name)
+        if release is None or release.action != "olm":
+            return {}
+        found = operands.deployments_of(release, self._deployments(release.namespace))
+        return found[0]["env"] if found else {}
+
+    def _operands(
+        self, result: Statuses, policy: Optional[Json], by_app: Mapping[str, Json], nodes: Mapping[str, object]
+    ) -> dict[str, list[str]]:
+        """Adds the statuses of the operands that the run needs; returns name -> reasons of the others that are late."""
+        namespace, spec, env = self.namespaces.gpu_operator, _spec(policy), self._operator_env("gpu_operator")
+        known = {one["app"]: one for one in self.table["gpu_operator"]}
+        late: dict[str, list[str]] = {}
+        for app in [*known, *sorted(set(by_app) - set(known))]:
+            entry, item = known.get(app, {}), by_app.get(app)
+            needed, part = self._needs(entry), entry.get("part", app)
+            if (entry and (operands.at(spec, entry["section"]) or {}).get("enabled") is False) or (
+                not needed and (item is None or not _made_by(item, MADE_BY_GPU_OPERATOR))
+            ):
+                continue
+            lacks = operands.gpu_operand(entry, spec, item, env, self.table["rewritten"]) if item else ""
+            if item and lacks and policy:
+                found = {part: operands.outdated(item, lacks)}
+            elif part == "driver" or (item and entry.get("needed") != "always" and not _desired(item)):
+                continue  # a status per node is there already; no node is eligible
+            else:
+                selector = f"app={app}" if entry else ""
+                every = entry.get("needed") == "always"
+                found = rollout.states(self.watcher, part, namespace, item, nodes, pod_selector=selector, each=every)
+            if needed:
+                result.update(found)
+            else:
+                reasons = [_named(key, status) for key, status in found.items() if not status.ready]
+                late.update({part: reasons} if reasons else {})
+        return late
+
+    def _needs(self, entry: Json) -> bool:
+        """Whether this run needs an operand; one that is not in the table it does not."""
+        when = entry.get("needed")
+        return when == "always" or (when == "mig" and any(node.shared == "mig" for node in self.plan.nodes))
+
+    def _without_spare(self, result: Statuses, late: Mapping[str, Sequence[str]]) -> Statuses:
+        """The statuses without what only operands delay that no run needs: those are awaited for ``patience`` seconds
+        once the rest is ready, then they become findings."""
+        self.unneeded.clear()
+        policy = result["policy"]
+        spare = [one["state"] for one in self.table["gpu_operator"] if not self._needs(one)]
+        blamed = operands.only_these(policy, spare)
+        rest = all(status.ready for key, status in result.items() if key != "policy") and (policy.ready or blamed)
+        self._since = (self._since or time.monotonic()) if rest and (late or blamed) else None
+        if not late and not blamed:
+            return result
+        if self.patience and (self._since is None or time.monotonic() - self._since < self.patience):
+            why = "; ".join(f"{part} {reasons[0]}" for part, reasons in late.items()) or policy.why
+            text = f"not needed by the run, awaited for {self.patience:.0f} s at most: {why}"
+            return {**result, "operands": Status(readiness.WAITING, text)}
+        found = late or {"ClusterPolicy": [policy.why]}
+        self.unneeded.extend(self.target.unneeded(part, reasons) for part, reasons in found.items())
+        return {**result, "policy": Status(readiness.READY)} if blamed else result
+
+    def patience_left(self) -> float:
+        """Seconds until operands that the run does not need are no longer awaited; infinite while none is."""
+        return math.inf if self._since is None else max(0.0, self._since + self.patience - time.monotonic())
+
+    def _nic_operands(self, spec: Json, daemonsets: Sequence[Json], nodes: Iterable[str]) -> Statuses:
+        """Statuses of the DaemonSets of the Network Operator; waiting where none carries what the policy asks for."""
+        namespace, result, lacking = self.namespaces.network_operator, Statuses(), {}
+        by_state: dict[str, list[Json]] = {}
+        for item in sorted(daemonsets, key=_name):
+            by_state.setdefault((item["metadata"].get("labels") or {}).get(STATE_LABEL, ""), []).append(item)
+        for one in self.table["network_operator"]:
+            section, state = one["section"], one["state"]
+            lacking[state] = operands.nic_operand(section, spec, by_state.get(state, ()))
+            if state not in by_state and state != OFED_STATE and operands.image(operands.at(spec, section)):
+                result[section] = Status(readiness.WAITING, f"the operator has made no DaemonSet for {section} yet")
+        for state, items in by_state.items():
+            if lacking.get(state):
+                result["ofed" if state == OFED_STATE else _name(items[0])] = operands.outdated(items[0], lacking[state])
+            elif state not in ("", OFED_STATE):
+                for item in items:
+                    result.update(rollout.states(self.watcher, _name(item), namespace, item, list(nodes)))
         return result
 
     def _held_elsewhere(self, result: Statuses, daemonsets: Iterable[Json]) -> Statuses:
@@ -175,6 +277,19 @@ def _name(obj: Json) -> str:
 
 def _app(obj: Json) -> str:
     return str((obj["metadata"].get("labels") or {}).get("app", ""))
+
+
+def _desired(daemonset: Json) -> int:
+    return int((daemonset.get("status") or {}).get("desiredNumberScheduled") or 0)
+
+
+def _made_by(obj: Json, kinds: Sequence[str]) -> bool:
+    return any(ref.get("kind") in kinds for ref in obj["metadata"].get("ownerReferences") or [])
+
+
+def _named(key: str, status: Status) -> str:
+    node = key.partition("/")[2]
+    return f"on {node}: {status.why}" if node else status.why
 
 
 def _oldest(policies: Iterable[Json]) -> Optional[Json]:

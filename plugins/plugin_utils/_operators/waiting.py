@@ -63,20 +63,22 @@ class View:
         """The result of one reading; with ``keep`` its findings are written."""
         looked = kube_wait.look(self._read())
         if keep and self.args["plan"]:
-            run.write(self.findings_file, {"findings": [*self._seen(looked), *self.parts.elsewhere]})
+            noted = [*self.parts.elsewhere, *self.parts.unneeded]
+            run.write(self.findings_file, {"findings": [*self._seen(looked), *noted]})
         return _result(looked)
 
     def wait(self, show: Callable[[str], None]) -> dict[str, Any]:
         """Waits until all are ready and returns the result. Raises WaitFailed; with ``tolerate`` late nodes are
         excluded instead."""
         self._refuse_nobody()
+        self.parts.patience, self.parts.exact = float(self.args["grace"]), True
         start, note = time.monotonic(), self._note()
         if note:
             show(f"{self.target.name:<16} {note}")
         try:
             result = kube_wait.await_state(
                 self._read,
-                wait_change=self.watcher.wait_change,
+                wait_change=lambda seconds: self.watcher.wait_change(min(seconds, self.parts.patience_left())),
                 clock=time.monotonic,
                 timeout=self.args["timeout"],
                 show=show,
@@ -166,7 +168,8 @@ class View:
         """Writes the findings that the wait does not depend on, for the report."""
         if self.args["plan"]:
             self.findings_file.unlink(missing_ok=True)
-            noted = [*self.parts.driver_pods.unproven(self.target.stage or self.target.name), *self.parts.elsewhere]
+            unproven = self.parts.driver_pods.unproven(self.target.stage or self.target.name)
+            noted = [*unproven, *self.parts.elsewhere, *self.parts.unneeded]
             if noted:
                 run.write(self.findings_file, {"findings": noted})
 

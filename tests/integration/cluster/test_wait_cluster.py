@@ -247,6 +247,47 @@ def test_a_node_outside_of_the_run_does_not_hold_it_and_is_told(cluster, plan):
         cluster.custom(POLICY, RECONCILED)
 
 
+def test_a_ready_of_an_earlier_spec_counts_only_once_the_operands_carry_the_new_one(cluster, plan):
+    env = [{"name": "A", "value": "1"}]
+    cluster.custom({**POLICY, "spec": {"toolkit": {"env": env}}}, RECONCILED)
+    toolkit = cluster.client.path("apps/v1", "DaemonSet", "gpu-operator", GPU_PARTS[0])
+    containers = [{"name": "main", "image": "example.test/x:1", "env": env}]
+    roll = {"spec": {"template": {"spec": {"containers": containers}}}}
+    later = Later(1, lambda: cluster.client.patch(toolkit, roll))
+    try:
+        result, lines = run(cluster, "gpu_operator", later=later, plan=str(plan), timeout=60)
+        later.done()
+    finally:
+        cluster.custom(POLICY, RECONCILED)
+    assert result["ready"] == result["total"]
+    assert "toolkit 0/3 of the new version" in lines[0]
+    assert f"the operator has not given DaemonSet {GPU_PARTS[0]} yet: toolkit.env A" in lines[0]
+    assert "toolkit 3/3  " in lines[-1]
+
+
+def test_an_operand_that_no_run_needs_is_named_and_does_not_hold_until_the_timeout(cluster, plan):
+    exporter = "nvidia-dcgm-exporter"
+    uid = cluster.client.get(cluster.client.path_of(POLICY))["metadata"]["uid"]
+    owner = {"apiVersion": "nvidia.com/v1", "kind": "ClusterPolicy", "name": "cluster-policy", "uid": uid}
+    path = cluster.client.path("apps/v1", "DaemonSet", "gpu-operator", exporter)
+    try:
+        cluster.fault("add", f"crash-loop:{NODES[1]}:{exporter}")
+        cluster.daemonset("gpu-operator", exporter, {"app": exporter})
+        cluster.client.patch(path, {"metadata": {"ownerReferences": [{**owner, "controller": True}]}})
+        why = "ClusterPolicy is not ready; states not ready: [state-dcgm-exporter]"
+        error = {"type": "Error", "status": "True", "reason": "OperandNotReady", "message": why}
+        cluster.custom(POLICY, {"state": "notReady", "conditions": [error]})
+        result, _lines = run(cluster, "gpu_operator", plan=str(plan), timeout=90, grace=5)
+        assert (result["ready"], result["late"]) == (result["total"], {})
+        (told,) = findings(plan, "gpu_operator")
+        assert (told["id"], told["severity"], told["subject"]) == ("gpu-operator.operand", "warning", "dcgm-exporter")
+        assert f"on {NODES[1]}: CrashLoopBackOff" in told["found"]
+    finally:
+        cluster.fault("clear")
+        cluster.client.delete(path)
+        cluster.custom(POLICY, RECONCILED)
+
+
 def test_vfs_that_something_else_made_are_told_apart_from_missing_ones(cluster, plan):
     cluster.offer(NODES[1], gpus=8, vfs=16)
     counts = {"nvidia.com/rdma-vf": "16"}

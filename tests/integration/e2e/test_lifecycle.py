@@ -160,6 +160,29 @@ def test_a_release_under_another_name_is_adopted_and_host_mode_adds_nothing(clus
     assert "my-gpus" in releases
     assert "nicclusterpolicies" not in here.kubectl("get", "crd", "-o", "name")
     assert "nvidia.com/sriov" not in json.dumps(played.report["nodes"][0].get("allocatable", {}))
+    a_change_is_ready_only_once_it_took_effect(here)
+
+
+def a_change_is_ready_only_once_it_took_effect(here: Any) -> None:
+    """The policy says ready all the time: the operator's process does not run, and has not seen the new spec."""
+    here.fault("add", "controller-stopped:gpu-operator")
+    values = {"toolkit": {"env": [{"name": "SANDBOX_LATE", "value": "1"}]}}
+    inputs = {"rdma_mode": "host", "rdma_gpu_operator_values": json.dumps(values)}
+    log = here.folder / "late.log"
+    with log.open("w") as out:
+        argv = command("site.yml", here.folder / "late", "--skip-tags", "nccl_test", **inputs)
+        process = here.start(*argv, stdout=out, stderr=subprocess.STDOUT)
+        deadline = time.monotonic() + 120
+        while "yet: toolkit.env SANDBOX_LATE" not in log.read_text():
+            assert process.poll() is None, log.read_text()[-2000:]
+            assert time.monotonic() < deadline, log.read_text()[-2000:]
+            time.sleep(0.1)
+        here.fault("clear", "controller-stopped")
+        assert process.wait() == 0, log.read_text()[-3000:]
+    toolkit = here.kubectl("get", "ds", "nvidia-container-toolkit-daemonset", "-n", "gpus", "-o", "json")
+    status = json.loads(toolkit)["status"]
+    assert "SANDBOX_LATE" in toolkit
+    assert status["updatedNumberScheduled"] == status["numberAvailable"] == 2
 
 
 @pytest.mark.e2e

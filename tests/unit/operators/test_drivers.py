@@ -164,8 +164,8 @@ class Fake:
     def __init__(self, **pods: Any) -> None:
         self.client, self.pods, self.logs, self.reads, self.asked = self, pods, {}, 0, []  # type: ignore[var-annotated]
 
-    def path(self, _version: str, _kind: str, namespace: str) -> str:
-        return namespace
+    def path(self, _version: str, kind: str, namespace: str) -> str:
+        return namespace if kind == "Pod" else f"{namespace}-{kind}"
 
     def store(self, path: str, project: Any, *, label_selector: str = "") -> Any:
         items = [project(item) for item in self.pods.get(path, [])]
@@ -234,6 +234,37 @@ def test_each_node_has_its_state_with_age_and_missing_half() -> None:
     assert found["driver/c"].stuck and "failed to load" in found["driver/c"].why
     assert "no pod" in found["driver/d"].why and not found["driver/d"].ready
     assert fake.asked[:2] == ["app.kubernetes.io/component=nvidia-driver", "nvidia.com/ofed-driver"]
+
+
+def daemonset(name: str, place: str, generation: str) -> dict[str, Any]:
+    annotations = {"deprecated.daemonset.template.generation": generation}
+    return {"metadata": {"name": name, "namespace": place, "generation": 9, "annotations": annotations}, "spec": {}}
+
+
+def revised(pod: dict[str, Any], owner: str, generation: str) -> dict[str, Any]:
+    meta = {"labels": {"pod-template-generation": generation}, "ownerReferences": [{"name": owner}]}
+    return {**pod, "metadata": {**pod["metadata"], **meta}}
+
+
+@pytest.mark.parametrize("peermem", [True, False])
+def test_pods_of_an_ondelete_daemonset_are_judged_by_their_revision(peermem: bool) -> None:
+    name = "nvidia-driver-daemonset"
+    pods = [revised(driver_pod("a"), name, "3"), revised(driver_pod("b"), name, "2")]
+    fake = Fake(gpu=pods, net=[ofed_pod("a"), ofed_pod("b")])
+    fake.pods["gpu-DaemonSet"] = [daemonset(name, "gpu", "3")]
+    fake.logs = {(f"driver-{node}", "nvidia-peermem-ctr"): "successfully loaded nvidia-peermem module" for node in "ab"}
+    found = drivers(fake, peermem=peermem).loaded(nodes("a", "b"))
+    assert found["driver/a"].ready and not found["driver/b"].ready
+    assert f"its pod is of an older spec of DaemonSet {name}, whose updateStrategy is OnDelete" in found["driver/b"].why
+
+
+def test_ofed_of_an_older_revision_is_late_with_the_operators_own_state() -> None:
+    fake = Fake(net=[revised(ofed_pod("a"), "mofed-ds", "1")])
+    fake.pods["net-DaemonSet"] = [daemonset("mofed-ds", "net", "2")]
+    label = {"nvidia.com/ofed-driver-upgrade-state": "upgrade-required"}
+    node = {"a": NodeFacts("a", H100, True, labels={**LABELS, **label})}
+    found = drivers(fake).ofed(node)
+    assert found["ofed/a"].why.endswith("OnDelete (nvidia.com/ofed-driver-upgrade-state=upgrade-required)")
 
 
 def test_a_log_that_says_loaded_is_read_once_and_one_that_waits_again(monkeypatch: pytest.MonkeyPatch) -> None:

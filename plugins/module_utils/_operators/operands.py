@@ -1,0 +1,197 @@
+# Copyright: gpuops.rdma contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Whether operators and their DaemonSets are what release and policy ask for. PRIVATE to the collection. Pure.
+
+A policy's ``ready`` may be of an earlier spec, or of the release before: neither ClusterPolicy nor NicClusterPolicy
+before 26.7 has an observedGeneration. So the operator's Deployment is compared with the plan's release, and each
+DaemonSet with the policy: labels, images, variables, digest of a configuration. ``nvidia.com/last-applied-hash`` covers
+the same spec, but only the operator can compute it.
+
+Objects are DaemonSets and Deployments as rollout.workload() projects them; operands are entries of files/operands.yml.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any, Optional
+
+from ansible_collections.gpuops.rdma.plugins.module_utils._common import versions
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json, image_name
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Release
+from ansible_collections.gpuops.rdma.plugins.module_utils._kube import readiness
+from ansible_collections.gpuops.rdma.plugins.module_utils._kube.readiness import OUTDATED, WAITING, Status
+
+STATE_LABEL = "nvidia.network-operator.state"
+CONFIG_HASH = "nvidia.network-operator.config-hash"
+CHART_LABEL, OLM_OWNER = "helm.sh/chart", "olm.owner"
+_SELECTORS = ("app", "app.kubernetes.io/part-of")
+"""Labels of ClusterPolicy.spec.daemonsets that the operator leaves out, since selectors use them."""
+SRIOV_OPERATOR, SRIOV_DAEMON_IMAGE = "sriov-network-operator", "SRIOV_NETWORK_CONFIG_DAEMON_IMAGE"
+
+
+# ---- the operator --------------------------------------------------------------------------------------------------
+
+
+def deployments_of(release: Release, deployments: Iterable[Json]) -> list[Json]:
+    """The release's own Deployments: those that run one of its images, or belong to a ClusterServiceVersion of its
+    package."""
+    if release.action == "olm":
+        owner = f"{release.chart}."
+        return [item for item in deployments if _labels(item).get(OLM_OWNER, "").startswith(owner)]
+    return _running(release.images, deployments)
+
+
+def _running(images: Collection[str], deployments: Iterable[Json]) -> list[Json]:
+    return [item for item in deployments if any(image_name(image) in images for image in item["images"])]
+
+
+def _labels(obj: Json) -> Mapping[str, str]:
+    return obj["metadata"].get("labels") or {}
+
+
+def operator(release: Release, deployments: Iterable[Json], exact: bool = True) -> Optional[Status]:
+    """Whether the release's Deployment has rolled out; None where the plan does not know how to find it.
+
+    ``exact``: it must also be of the release's version; with OLM, of the ClusterServiceVersion that the plan wants.
+    """
+    if not release.images and release.action != "olm":
+        return None
+    found = deployments_of(release, deployments)
+    if not found:
+        what = "is of" if release.action == "olm" else "runs"
+        names = release.chart if release.action == "olm" else ", ".join(release.images)
+        return Status(WAITING, f"no Deployment in namespace {release.namespace} {what} {names} yet")
+    statuses = [_operator(item, release, exact) for item in found]
+    return next((status for status in statuses if not status.ready), statuses[0])
+
+
+def _operator(deployment: Json, release: Release, exact: bool) -> Status:
+    if exact:
+        name = deployment["metadata"].get("name", "")
+        there, wanted = _version(_labels(deployment), release)
+        if there and wanted and there != wanted and versions.parse(there) != versions.parse(wanted):
+            return Status(WAITING, f"Deployment {name} is of {there}, not of {wanted} yet", OUTDATED)
+    status = readiness.deployment(deployment)
+    if status.ready:
+        return status
+    why = f"Deployment {deployment['metadata'].get('name', '')}: {status.why}"
+    return Status(status.state, why, status.code, status.stuck, status.progress)
+
+
+def _version(labels: Mapping[str, str], release: Release) -> tuple[str, str]:
+    """The version of a Deployment with these labels, and the wanted one; "" where either is unknown."""
+    if release.action == "olm":
+        return labels.get(OLM_OWNER, ""), release.version
+    chart = labels.get(CHART_LABEL, "")
+    if release.action in ("install", "upgrade", "adopt", "none") and chart.startswith(f"{release.chart}-"):
+        return chart[len(release.chart) + 1 :], release.version
+    return "", ""
+
+
+# ---- operands ------------------------------------------------------------------------------------------------------
+
+
+def at(spec: Any, path: str) -> Any:
+    """The value at a dotted path of a policy's spec, None where a part is missing."""
+    for key in path.split("."):
+        spec = spec.get(key) if isinstance(spec, Mapping) else None
+    return spec
+
+
+def image(part: Any, common: Any = None) -> str:
+    """The image that a section of a policy names, with what the policy says for all; "" where it names none."""
+    if not isinstance(part, Mapping):
+        return ""
+    common = common if isinstance(common, Mapping) else {}
+    name = str(part.get("image") or "")
+    repository, version = (str(part.get(key) or common.get(key) or "") for key in ("repository", "version"))
+    if not name or not (repository or version):
+        return name
+    return f"{repository}/{name}{'@' if version.startswith('sha256:') else ':'}{version}"
+
+
+def gpu_operand(
+    operand: Json, spec: Json, daemonset: Json, operator_env: Mapping[str, Sequence[str]], rewritten: Collection[str]
+) -> str:
+    """What a DaemonSet of the GPU Operator does not carry yet of the ClusterPolicy's ``spec``; "" = all is there.
+
+    ``operator_env``: variables of the operator's Deployment. ``rewritten``: variables whose value is the operator's.
+    """
+    labels = _labels(daemonset)
+    for key, value in (at(spec, "daemonsets.labels") or {}).items():
+        if key not in _SELECTORS and labels.get(key) != value:
+            return f"{key}={value} (it is {labels.get(key) or 'not set'})"
+    if not operand:
+        return ""
+    wanted = image(at(spec, operand["section"])) or _first(operator_env.get(operand.get("image_env", "")))
+    if wanted and not _runs(daemonset, wanted):
+        return f"image {wanted} (it runs {_shown(daemonset)})"
+    for path in operand.get("env") or ():
+        for entry in at(spec, path) or ():
+            name, value = str(entry.get("name")), entry.get("value")
+            there = daemonset["env"].get(name)
+            if there is None or (value is not None and name not in rewritten and str(value) not in there):
+                return f"{path} {name}"  # values may be secret
+    return ""
+
+
+def nic_operand(section: str, spec: Json, daemonsets: Sequence[Json]) -> str:
+    """What none of the DaemonSets of a section's state carries yet of the NicClusterPolicy's ``spec``; "" = one does.
+
+    Operands that an older release made under another name may stand beside it.
+    """
+    part = at(spec, section)
+    wanted = image(part, spec.get("global"))
+    if not wanted or not daemonsets:
+        return ""
+    new = [item for item in daemonsets if _runs(item, wanted)]
+    if not new:
+        return f"image {wanted} (it runs {_shown(daemonsets[0])})"
+    hashes = [(item.get("annotations") or {}).get(CONFIG_HASH) for item in new]
+    config = part.get("config")
+    if isinstance(config, str) and all(hashes) and _digest(config) not in hashes:
+        return f"the configuration of {section}"
+    return ""
+
+
+def sriov_daemon(daemonset: Optional[Json], deployments: Iterable[Json]) -> str:
+    """The image that the SR-IOV operator asks for and its configuration daemon does not run yet; "" = it does."""
+    env = [item["env"].get(SRIOV_DAEMON_IMAGE) for item in _running((SRIOV_OPERATOR,), deployments)]
+    wanted = _first(next(iter(env), None))
+    return (
+        f"image {wanted} (it runs {_shown(daemonset)})" if wanted and daemonset and not _runs(daemonset, wanted) else ""
+    )
+
+
+def outdated(daemonset: Json, lacks: str) -> Status:
+    """The status of a DaemonSet that its operator has not brought up to the policy yet."""
+    desired = (daemonset.get("status") or {}).get("desiredNumberScheduled") or 0
+    why = f"the operator has not given DaemonSet {daemonset['metadata'].get('name', '')} yet: {lacks}"
+    return Status(WAITING, why, OUTDATED, progress=f"0/{desired} of the new version")
+
+
+def only_these(status: Status, states: Collection[str]) -> bool:
+    """Whether a ClusterPolicy that is not ready names no other states than ``states``."""
+    _before, found, rest = status.why.partition("states not ready: [")
+    named = rest.partition("]")[0].split()
+    return bool(found and named) and set(named) <= set(states)
+
+
+def _runs(daemonset: Json, wanted: str) -> bool:
+    """A driver's image has the node's system behind the version that the policy names: ``570.1-ubuntu22.04``."""
+    return any(one == wanted or one.startswith(f"{wanted}-") for one in daemonset["images"])
+
+
+def _shown(daemonset: Json) -> str:
+    return ", ".join(daemonset["images"]) or "none"
+
+
+def _first(values: Optional[Sequence[str]]) -> str:
+    return next(iter(values or ()), "")
+
+
+def _digest(config: str) -> str:
+    return base64.b64encode(hashlib.sha256(config.encode()).digest()).decode()

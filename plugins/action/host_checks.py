@@ -85,7 +85,7 @@ class ActionModule(RdmaAction):
         order = {verdict: number for number, verdict in enumerate(summary.VERDICTS)}
         names = sorted(judged, key=lambda name: order[judged[name][0]["verdict"]])
         hosts = {name: judged[name][0] for name in names}
-        findings = [item for name in names for item in summary.telling(judged[name][1])]
+        findings = [item for name in names for item in summary.worst_first(judged[name][1])]
         for line in summary.lines(hosts, findings):
             self.show(line)
         if args["run_dir"]:

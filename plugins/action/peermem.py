@@ -48,7 +48,7 @@ class ActionModule(RdmaAction):
             "commands": [" ".join(argv) for argv in peermem.commands(document)] if wanted else [],
         }
         if args["state"] == "loaded" and wanted:
-            why = "see the kernel's log; install the NVIDIA driver again, after OFED"
+            why = "see the kernel log; reinstall the NVIDIA driver, after OFED"
             result.update(failed=True, msg=f"{found['reason']}, although it was to be loaded: {why}.")
         elif found["action"] == "refuse" and args["fail_on_refusal"]:
             result.update(failed=True, msg=f"nvidia_peermem is not loaded: {found['reason']}. {found['remedy']}.")

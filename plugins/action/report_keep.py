@@ -51,7 +51,7 @@ class ActionModule(RdmaAction):
         keep, name, namespace = args["keep"], args["name"], args["namespace"]
         obj = report_keep.kept_object(keep, name, namespace, page, report)
         old = self.client.find(self.client.path_of(obj))
-        report_keep.refuse_somebodys(obj, old)
+        report_keep.refuse_unmanaged(obj, old)
         new = self._applied(obj)
         return {
             "changed": old is None or any(old.get(part) != new.get(part) for part in ("data", "binaryData")),

@@ -80,9 +80,9 @@ def objects(
     """
     known = sorted(shape.name for shape in shapes if shape.status != "refused")
     if not known:
-        raise InputError(f"{daemon.name}: no supported shape is given, so there is no node to look at")
+        raise InputError(f"{daemon.name}: no supported shape is given, so there is no node to check")
     if not image:
-        raise InputError(f"{daemon.name}: no image is given; it needs one with Python 3.8 or newer")
+        raise InputError(f"{daemon.name}: no image is given; one with Python 3.8 or newer is needed")
     meta = {"name": daemon.name, "namespace": namespace, "labels": {NAME_LABEL: daemon.name, **OWNED}}
     pod = _pod(daemon, image, run, interval, programs)
     if pull_secrets:
@@ -231,7 +231,7 @@ def read(item: Json, run: str) -> tuple[str, Optional[Json], str]:
     labels, stamps = meta.get("labels") or {}, meta.get("annotations") or {}
     node = str(stamps.get(NODE, ""))
     if labels.get(RUN_LABEL) != run:
-        return node, None, f"its document is of another run ({labels.get(RUN_LABEL) or 'not stamped'})"
+        return node, None, f"its document belongs to another run ({labels.get(RUN_LABEL) or 'not stamped'})"
     if data.get("error"):
         return node, None, f"the probe failed: {data['error']}"
     try:
@@ -241,5 +241,5 @@ def read(item: Json, run: str) -> tuple[str, Optional[Json], str]:
     if not isinstance(document, dict):
         return node, None, "its document is not a JSON object"
     if str(document.get("boot_id") or "") != str(stamps.get(BOOT) or ""):
-        return node, None, "its document is of another boot than its stamp"
+        return node, None, "its document is of another boot than its annotation"
     return node, document, ""

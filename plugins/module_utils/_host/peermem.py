@@ -34,7 +34,7 @@ def decide(document: Json) -> Json:
     works = peermem["loaded"] and peermem["registered"]
     if works and peermem["persistent"]:
         return {"action": "none", "reason": "nvidia_peermem is loaded, registered and persistent", "remedy": ""}
-    reason = "loaded and registered, but not at the next boot" if works else _missing(peermem)
+    reason = "loaded and registered, but not loaded at the next boot" if works else _missing(peermem)
     return {"action": "load", "reason": f"nvidia_peermem is {reason}", "remedy": ""}
 
 
@@ -47,12 +47,12 @@ def _refusal(document: Json) -> tuple[str, str]:
     direct, driver = document.get("gpudirect") or {}, document.get("driver") or {}
     stack, peermem = document.get("nic_stack") or {}, direct.get("peermem") or {}
     if direct.get("path") == "dmabuf":
-        return "DMA-BUF is possible, NCCL takes it, and it needs no module", "leave it as it is"
+        return "DMA-BUF is possible: NCCL uses it, and it needs no module", "leave it as it is"
     if driver.get("origin") == "none":
         return "no NVIDIA driver is loaded", "install the driver first"
     if driver.get("origin") == "operator":
         return (
-            "the driver is the GPU Operator's, which loads nvidia_peermem itself",
+            "the driver is that of the GPU Operator, which loads nvidia_peermem itself",
             "set driver.rdma.enabled=true in the GPU Operator's values",
         )
     if stack.get("kind") in ("none", "inbox"):
@@ -69,7 +69,7 @@ def _refusal(document: Json) -> tuple[str, str]:
         if value is None or value == ""
     ]
     if unknown:
-        return f"not known: {', '.join(unknown)}", "run the host checks as root and see why they cannot be read"
+        return f"not known: {', '.join(unknown)}", "run the host checks as root; they report why they cannot read it"
     return _cannot(document, driver, peermem)
 
 
@@ -79,13 +79,13 @@ def _cannot(document: Json, driver: Json, peermem: Json) -> tuple[str, str]:
     if major.isdigit() and int(major) < FIRST_DRIVER:
         return f"driver {version} has no nvidia_peermem", f"install a driver of R{FIRST_DRIVER} or newer"
     if document["gpudirect"].get("nv_peer_mem"):
-        return "the legacy nv_peer_mem is loaded; both register the same memory", "remove the package nv_peer_mem"
+        return "the legacy nv_peer_mem is loaded, and both register the same memory", "remove the package nv_peer_mem"
     if peermem["loaded"] and peermem.get("matches_ib_core") is False:
-        return "nvidia_peermem is built for another ib_core", "install the NVIDIA driver again, after OFED"
+        return "nvidia_peermem is built for another ib_core", "reinstall the NVIDIA driver, after OFED"
     if not peermem["loaded"] and peermem.get("installed") is False:
         return (
             "the driver has no nvidia-peermem.ko for the running kernel",
-            "install the NVIDIA driver again, after OFED",
+            "reinstall the NVIDIA driver, after OFED",
         )
     return "", ""
 
@@ -132,6 +132,6 @@ def load(
     after = (look().get("gpudirect") or {}).get("peermem") or {}
     if not (after.get("loaded") and after.get("registered")):
         what = _missing({"loaded": bool(after.get("loaded"))})
-        remedy = "see the kernel's log; install the NVIDIA driver again, after OFED"
+        remedy = "see the kernel log; reinstall the NVIDIA driver, after OFED"
         return {**result, "changed": True, "failed": True, "reason": f"still {what} after modprobe", "remedy": remedy}
     return {**result, "changed": True, "reason": f"{found['reason']}; now loaded and registered"}

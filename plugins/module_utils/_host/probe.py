@@ -111,8 +111,8 @@ class Tree:
         for folder in ("proc", "sys"):
             if not os.path.isdir(f"{self._base}/{folder}"):
                 raise NotATree(
-                    f"host_root {root!r} is not the root of a host: it has no directory {folder!r}. "
-                    "Give / or a place where a host or a saved tree is mounted."
+                    f"host_root {root!r} is not the root of a host: it has no directory {folder!r}. Set it to /, or "
+                    "to the directory where a host's root or a saved tree is mounted."
                 )
         self._record = record
         self._real: dict[str, str] = {"": ""}
@@ -333,7 +333,9 @@ class Tree:
         answer = self.saved(name)
         if answer is None:
             if not self._live(network):
-                raise Unread(f"call {name}: not saved in this tree" + (", or not in the host's network" * network))
+                raise Unread(
+                    f"call {name}: not saved in this tree" + ", or not in the host's network namespace" * network
+                )
             try:
                 answer = ask()
             except (OSError, AttributeError, ImportError, ValueError) as error:
@@ -556,13 +558,13 @@ def branches(one: list[str], other: list[str]) -> tuple[list[str], list[str], li
 def capability(config: bytes, wanted: int) -> int:
     """Offset of a PCI capability. 0 if absent; ValueError if too little of the space was read to know."""
     if len(config) < 64:
-        raise ValueError("configuration space cut")
+        raise ValueError("configuration space truncated")
     if not config[6] & 0x10:
         return 0
     offset, seen = config[0x34] & 0xFC, set()
     while offset and offset not in seen:
         if offset + 16 > len(config):
-            raise ValueError("beyond 64 bytes only root may read")
+            raise ValueError("only root may read beyond 64 bytes")
         if config[offset] == wanted:
             return offset
         seen.add(offset)
@@ -575,7 +577,7 @@ def extended_capability(config: bytes, wanted: int) -> int:
     4096 bytes of the configuration space were read."""
     if len(config) < 4096:
         raise ValueError(
-            "beyond 64 bytes only root may read" if len(config) <= 64 else "no extended configuration space"
+            "only root may read beyond 64 bytes" if len(config) <= 64 else "no extended configuration space"
         )
     offset, seen = 0x100, set()
     while offset and offset not in seen and offset + 8 <= len(config):
@@ -979,10 +981,8 @@ class Probe:
             return True
         if running is False and since == "boot":
             return False
-        why = (
-            "no systemd cgroups to find nvidia-persistenced in" if running is None else "the kernel's log is not whole"
-        )
-        self.note("driver.persistence", f"{why}; the mode that nvidia-smi -pm sets is in no file")
+        why = "no systemd cgroups to find nvidia-persistenced in" if running is None else "the kernel log is incomplete"
+        self.note("driver.persistence", f"{why}; no file has the mode that nvidia-smi -pm sets")
         return None
 
     def _driver_banner(self) -> str:
@@ -1063,7 +1063,7 @@ class Probe:
                 kind = hexadecimal(6)(self.tree.text(f"{folder}/class"))
             except (Unread, ValueError) as error:
                 for name in ("gpus", "functions", "other_nics", "nvswitches"):
-                    self.note(name, f"{address} could not be told what it is: {error}", address)
+                    self.note(name, f"{address} could not be classified: {error}", address)
                 continue
             self._devices[address] = folder
             found[address] = (vendor, kind[:4])
@@ -1188,7 +1188,7 @@ class Probe:
             kind, version = self._ofed(f"{OPERATOR_OFED}/" if container else "", core["version"])
         else:
             for name in ("nic_stack.kind", "nic_stack.version", "nic_stack.origin"):
-                self.note(name, "it is not known where mlx5_core comes from")
+                self.note(name, "the source of mlx5_core is unknown")
         if kind == "ofed" and version is None:
             self.note("nic_stack.version", "neither usr/bin/ofed_info nor sys/module/mlx5_core/version has it")
         return {
@@ -1240,10 +1240,10 @@ class Probe:
             ):
                 return False
         if None in sources:
-            self.note("nic_stack.same_build", "it is not known where every module comes from")
+            self.note("nic_stack.same_build", "the source of at least one module is unknown")
             return None
         if "nic_stack.modules.file" in self._notes:
-            self.note("nic_stack.same_build", "it is not known what the next load takes: no modules.dep")
+            self.note("nic_stack.same_build", "the file of the next load is unknown: no modules.dep")
             return None
         return True
 
@@ -1426,7 +1426,7 @@ class Probe:
             return "NODE" if gpu["numa"] == nic["numa"] else "SYS"
         if len(self.listed("sys/devices/system/node", r"node\d+")) == 1:
             return "NODE"
-        self.note("functions.gpu_distance", "two host bridges, and the NUMA node of one is not known", nic["pci"])
+        self.note("functions.gpu_distance", "two host bridges, and the NUMA node of one is unknown", nic["pci"])
         return None
 
     def bridges(
@@ -1693,13 +1693,13 @@ class Probe:
 
     def _process_memlock(self, pid: int, who: str) -> int | str:
         if not pid:
-            raise Unread(f"no process of {who} is seen (another PID namespace, or it does not run)")
+            raise Unread(f"no process of {who} is visible (another PID namespace, or it does not run)")
         path = f"proc/{pid}/limits"
         for line in self.tree.lines(path, r"^Max locked memory"):
             found = re.match(r"Max locked memory\s+(\S+)\s+\S+\s+bytes", line)
             if found:
                 return memory_limit(found.group(1), 1)
-        raise Unread(f"{path}: no line of locked memory")
+        raise Unread(f"{path}: no line 'Max locked memory'")
 
     def _memlock_runtime(self, runtime: str | None) -> int | str:
         if runtime not in ("crio", "containerd"):
@@ -1747,7 +1747,7 @@ class Probe:
             return "off"
         tokens = self.tree.data("proc/cmdline", keep=_command_line).split()
         if not tokens:
-            raise Unread("no device has an IOMMU group, and proc/cmdline does not speak of the IOMMU")
+            raise Unread("no device has an IOMMU group, and proc/cmdline has no option of the IOMMU")
         self.at["limits.iommu"] = "proc/cmdline"
         if b"iommu=pt" in tokens or b"iommu.passthrough=1" in tokens:
             return "pt"
@@ -1874,7 +1874,7 @@ class Probe:
             self.at["counters.ports.rx_pause"] = self.at["counters.ports.tx_pause"] = "call pause"
             return dict(zip(PAUSE_COUNTERS, pair))
         for name in PAUSE_COUNTERS:
-            reason = pauses.get("") or f"call pause: {function['netdev'] or 'no netdev'} does not count it"
+            reason = pauses.get("") or f"call pause: {function['netdev'] or 'no netdev'} has no such counter"
             self.note(f"counters.ports.{name}", reason, function["hca"])
         return dict.fromkeys(PAUSE_COUNTERS)
 
@@ -2077,11 +2077,11 @@ def main(arguments: list[str] | None = None) -> int:
     else 0."""
     import argparse
 
-    parser = argparse.ArgumentParser(description="Prints the facts of a GPU host as JSON. Changes nothing.")
-    parser.add_argument("--root", default="/", help="where the host's file system or a saved tree is (default: /)")
+    parser = argparse.ArgumentParser(description="Prints the facts of a GPU host as JSON; changes nothing.")
+    parser.add_argument("--root", default="/", help="root of the host or of a saved tree (default: /)")
     parser.add_argument("--interval", type=float, default=0, help="seconds between two readings of the counters")
-    parser.add_argument("--pci", action="store_true", help="also the bridges above GPUs and NICs")
-    parser.add_argument("--collect", metavar="TAR", help="also write what was read to this tar")
+    parser.add_argument("--pci", action="store_true", help="also include the bridges above GPUs and NICs")
+    parser.add_argument("--collect", metavar="TAR", help="also write what was read to this tar file")
     options = parser.parse_args(arguments)
     try:
         if options.collect:

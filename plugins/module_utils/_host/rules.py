@@ -77,7 +77,9 @@ def table(document: Json) -> Table:
     odd = {name for name in ids if ids.count(name) > 1} | (set(ids) - written ^ set(CONDITIONS))
     odd |= {rule.id for rule in rules if not _readable(rule)}
     if odd:
-        raise DataError(f"files/host_rules.yml: no rule with one condition: {', '.join(sorted(odd))}.")
+        raise DataError(
+            f"files/host_rules.yml: these rules do not have exactly one valid condition: {', '.join(sorted(odd))}."
+        )
     return Table(rules, document["limits"])
 
 
@@ -119,7 +121,7 @@ class Missing(Exception):
 
 
 @dataclass(frozen=True)
-class Look:
+class Host:
     document: Json
     shape: Shape
     mode: str
@@ -264,7 +266,7 @@ def _each(devices: Devices, what: str, test: Callable[[Json], str], expected: st
     if missing:
         raise missing
     if devices.absent or not devices.have:
-        raise Missing("gpus" if what == "GPUs" else "functions", f"not there: {listed(devices.absent, _SHOWN) or what}")
+        raise Missing("gpus" if what == "GPUs" else "functions", f"missing: {listed(devices.absent, _SHOWN) or what}")
     return None
 
 
@@ -275,7 +277,7 @@ def _grouped(faults: Mapping[str, Sequence[str]]) -> str:
 def _number(text: Any) -> int:
     """The first number of a version: 570 of 570.172.08."""
     if not versions.known(text):
-        raise Missing("driver.version", f"{text!r} is no version")
+        raise Missing("driver.version", f"{text!r} is not a version")
     return versions.minor(text)[0]
 
 
@@ -283,28 +285,28 @@ def _need(ok: bool, found: str, expected: str) -> Answer:
     return None if ok else Bad(found, expected)
 
 
-SKIPS: dict[str, tuple[Callable[[Look], bool], str]] = {
-    "mode-host": (lambda look: not look.sriov, "mode host uses no VFs"),
-    "mode-sriov": (lambda look: look.sriov, "mode sriov wants VFs"),
-    "host-network": (lambda look: not look.sriov, "pods on the host network see the host's devices in both modes"),
-    "not-oci": (lambda look: not look.get("platform.oci"), "not on OCI"),
-    "cgroup-v1-taken": (lambda look: not look.cgroup_v2_needed, "the profile's Kubernetes takes cgroup v1"),
+SKIPS: dict[str, tuple[Callable[[Host], bool], str]] = {
+    "mode-host": (lambda host: not host.sriov, "mode host uses no VFs"),
+    "mode-sriov": (lambda host: host.sriov, "mode sriov uses VFs"),
+    "host-network": (lambda host: not host.sriov, "pods on the host network see the host's devices in both modes"),
+    "not-oci": (lambda host: not host.get("platform.oci"), "not on OCI"),
+    "cgroup-v1-taken": (lambda host: not host.cgroup_v2_needed, "the profile's Kubernetes supports cgroup v1"),
     "profile-without-cdi": (
-        lambda look: not look.profile["gpu_operator"]["values"].get("cdi", {}).get("enabled"),
+        lambda host: not host.profile["gpu_operator"]["values"].get("cdi", {}).get("enabled"),
         "the profile does not use CDI",
     ),
-    "any-driver": (lambda look: look.driver == "auto", "rdma_driver=auto takes what is there"),
-    "no-driver": (lambda look: look.driver_absent, "no NVIDIA driver is loaded"),
-    "no-nvswitches": (lambda look: not look.nvswitches, "no NVSwitches"),
-    "dmabuf": (lambda look: look.dmabuf, "DMA-BUF is possible"),
-    "no-dmabuf": (lambda look: not look.dmabuf, "nvidia_peermem is needed"),
-    "no-peermem": (lambda look: not look.get("gpudirect.peermem.loaded"), "nvidia_peermem is not loaded"),
-    "operator-loads": (lambda look: bool(look.get("driver.origin") == "operator"), "the driver's DaemonSet loads it"),
+    "any-driver": (lambda host: host.driver == "auto", "rdma_driver=auto accepts any driver"),
+    "no-driver": (lambda host: host.driver_absent, "no NVIDIA driver is loaded"),
+    "no-nvswitches": (lambda host: not host.nvswitches, "no NVSwitches"),
+    "dmabuf": (lambda host: host.dmabuf, "DMA-BUF is possible"),
+    "no-dmabuf": (lambda host: not host.dmabuf, "nvidia_peermem is needed"),
+    "no-peermem": (lambda host: not host.get("gpudirect.peermem.loaded"), "nvidia_peermem is not loaded"),
+    "operator-loads": (lambda host: bool(host.get("driver.origin") == "operator"), "the driver's DaemonSet loads it"),
     "reboot-brings": (
-        lambda look: bool(look.get("rdma.netns") != "exclusive" and look.get("rdma.reboot_pending")),
-        "a reboot brings exclusive; see netns.reboot",
+        lambda host: bool(host.get("rdma.netns") != "exclusive" and host.get("rdma.reboot_pending")),
+        "exclusive after the next reboot; see netns.reboot",
     ),
-    "not-exclusive": (lambda look: bool(look.get("rdma.netns") != "exclusive"), "the mode is not exclusive"),
+    "not-exclusive": (lambda host: bool(host.get("rdma.netns") != "exclusive"), "the mode is not exclusive"),
 }
 """Name of an exception -> (condition, reason why the rule does not apply)."""
 OPERATORS: dict[str, Callable[[Any, Any], bool]] = {
@@ -313,37 +315,37 @@ OPERATORS: dict[str, Callable[[Any, Any], bool]] = {
     "at-least": lambda found, wanted: bool(found >= wanted),
     "in": lambda found, wanted: found in wanted,
 }
-DEVICES: dict[str, tuple[Callable[[Look], Devices], str, str]] = {
-    "gpus": (Look.gpus, "GPUs", "gpus"),
-    "ports": (Look.ports, "ports", "functions"),
-    "vfs": (Look.vfs, "VFs", "functions"),
+DEVICES: dict[str, tuple[Callable[[Host], Devices], str, str]] = {
+    "gpus": (Host.gpus, "GPUs", "gpus"),
+    "ports": (Host.ports, "ports", "functions"),
+    "vfs": (Host.vfs, "VFs", "functions"),
 }
 """``each`` of a rule -> (the devices, their name, their path in the document)."""
 
 
-def _compared(rule: Rule, look: Look) -> Answer:
+def _compared(rule: Rule, host: Host) -> Answer:
     """Evaluates a condition of files/host_rules.yml."""
     fact, operator, wanted = rule.holds
     if isinstance(wanted, str) and wanted.startswith(("shape.", "options.")):
-        name, wanted = wanted, look.value(wanted)
+        name, wanted = wanted, host.value(wanted)
         if wanted in (None, ""):
             return Skip(f"{name} is not known")
-    holds, expected = OPERATORS[operator], _filled(rule.expected, look)
+    holds, expected = OPERATORS[operator], _filled(rule.expected, host)
     if not rule.each:
-        value = look.get(fact)
-        return _need(holds(value, wanted), _filled(rule.found, look, value), expected)
+        value = host.get(fact)
+        return _need(holds(value, wanted), _filled(rule.found, host, value), expected)
     devices, what, group = DEVICES[rule.each]
 
     def test(item: Json) -> str:
         value = _field(item, group, fact)
-        return "" if holds(value, wanted) else _filled(rule.found, look, value)
+        return "" if holds(value, wanted) else _filled(rule.found, host, value)
 
-    return _each(devices(look), what, test, expected)
+    return _each(devices(host), what, test, expected)
 
 
-def _filled(text: str, look: Look, value: Any = "") -> str:
+def _filled(text: str, host: Host, value: Any = "") -> str:
     own = "none" if value in (None, "") else str(value)
-    return re.sub(r"[{]([\w.]*)[}]", lambda match: str(look.value(match[1])) if match[1] else own, text)
+    return re.sub(r"[{]([\w.]*)[}]", lambda match: str(host.value(match[1])) if match[1] else own, text)
 
 
 NO_DRIVER = Skip("no NVIDIA driver is loaded")
@@ -354,20 +356,20 @@ USES_DMABUF = Skip("DMA-BUF is possible")
 # ---- platform and OS -----------------------------------------------------------------------------------------------
 
 
-def platform(look: Look) -> Answer:
+def platform(host: Host) -> Answer:
     """Bare metal for a BM shape. ``Missing`` if the probe ran in a container."""
-    kind = look.get("platform.kind")
+    kind = host.get("platform.kind")
     if kind == "container":
         raise Missing("platform.kind", "the probe saw a container, not the host")
     return _need(
-        kind == "bare_metal" or not look.shape.name.startswith("BM."), _PLATFORMS.get(kind, kind), "bare metal"
+        kind == "bare_metal" or not host.shape.name.startswith("BM."), _PLATFORMS.get(kind, kind), "bare metal"
     )
 
 
-def os_image(look: Look) -> Answer:
+def os_image(host: Host) -> Answer:
     """Name of the OS and kernel version match the profile's patterns."""
-    rules = look.profile["nodes"]
-    name, kernel = look.get("os.name"), look.get("os.kernel")
+    rules = host.profile["nodes"]
+    name, kernel = host.get("os.name"), host.get("os.kernel")
     faults = [
         text
         for text, patterns, refused in (
@@ -387,9 +389,9 @@ def _plain(patterns: Optional[Sequence[str]]) -> str:
     return " or ".join(re.sub(r"[\\^$]|\.\*", "", pattern) for pattern in patterns or ()) or "any"
 
 
-def runtime(look: Look) -> Answer:
+def runtime(host: Host) -> Answer:
     """The container runtime is one that the profile supports."""
-    name, patterns = look.get("runtime.name"), look.profile["nodes"].get("runtime")
+    name, patterns = host.get("runtime.name"), host.profile["nodes"].get("runtime")
     if name == "none":
         return Bad("no container runtime runs", _plain(patterns))
     return _need(not patterns or _matches(RUNTIMES.get(name, name), patterns), name, _plain(patterns))
@@ -398,40 +400,40 @@ def runtime(look: Look) -> Answer:
 # ---- NVIDIA driver -------------------------------------------------------------------------------------------------
 
 
-def driver_old(look: Look) -> Answer:
+def driver_old(host: Host) -> Answer:
     """The driver is new enough for nvidia_peermem."""
-    return _driver_from(look, int(look.limits["driver_min"]), "nvidia_peermem comes with it")
+    return _driver_from(host, int(host.limits["driver_min"]), "nvidia_peermem comes with it")
 
 
-def driver_cuda(look: Look) -> Answer:
+def driver_cuda(host: Host) -> Answer:
     """The driver is new enough for CUDA in the profile's test image."""
-    image = look.profile.get("test_image", {})
+    image = host.profile.get("test_image", {})
     if not image.get("min_driver"):
-        return Skip("the profile names no least driver")
-    return _driver_from(look, _number(image["min_driver"]), f"CUDA {image.get('cuda')} of the test image")
+        return Skip("the profile requires no minimum driver")
+    return _driver_from(host, _number(image["min_driver"]), f"CUDA {image.get('cuda')} of the test image")
 
 
-def _driver_from(look: Look, least: int, why: str) -> Answer:
-    if look.driver_absent:
+def _driver_from(host: Host, least: int, why: str) -> Answer:
+    if host.driver_absent:
         return NO_DRIVER
-    found = look.get("driver.version")
+    found = host.get("driver.version")
     return _need(_number(found) >= least, f"driver {found}", f">= {least} ({why})")
 
 
-def xid(look: Look) -> Answer:
+def xid(host: Host) -> Answer:
     """The kernel log has no Xid code of faulty hardware or firmware."""
-    return _xids(look, lambda code: code in look.limits["hardware_xids"], "none of hardware or firmware")
+    return _xids(host, lambda code: code in host.limits["hardware_xids"], "no code of hardware or firmware faults")
 
 
-def xid_other(look: Look) -> Answer:
+def xid_other(host: Host) -> Answer:
     """The kernel log has only Xid codes that files/host_rules.yml classifies."""
     names = ("hardware_xids", "application_xids", "ecc_xids", "remap_xids")
-    known = {code for name in names for code in look.limits[name]}
-    return _xids(look, lambda code: code not in known, "only codes that files/host_rules.yml knows")
+    known = {code for name in names for code in host.limits[name]}
+    return _xids(host, lambda code: code not in known, "only codes that files/host_rules.yml lists")
 
 
-def _xids(look: Look, wanted: Callable[[int], bool], expected: str) -> Answer:
-    found = [item for item in look.get("driver.xids") if wanted(item["code"])]
+def _xids(host: Host, wanted: Callable[[int], bool], expected: str) -> Answer:
+    found = [item for item in host.get("driver.xids") if wanted(item["code"])]
     named = [f"Xid {item['code']} of {item['pci']} x {item['count']}" for item in found]
     return _need(not found, listed(named, _SHOWN), expected)
 
@@ -439,48 +441,48 @@ def _xids(look: Look, wanted: Callable[[int], bool], expected: str) -> Answer:
 # ---- GPUs ----------------------------------------------------------------------------------------------------------
 
 
-def gpu_count(look: Look) -> Answer:
+def gpu_count(host: Host) -> Answer:
     """The host has as many GPUs as the shape."""
-    gpus, wanted = look.gpus(), look.shape.gpu_count
-    lost = f"; not there: {listed(gpus.absent, _SHOWN)}" if gpus.absent else ""
-    return _need(len(gpus.have) == wanted, f"{len(gpus.have)} of {wanted}{lost}", f"{wanted} GPUs ({look.shape.name})")
+    gpus, wanted = host.gpus(), host.shape.gpu_count
+    lost = f"; missing: {listed(gpus.absent, _SHOWN)}" if gpus.absent else ""
+    return _need(len(gpus.have) == wanted, f"{len(gpus.have)} of {wanted}{lost}", f"{wanted} GPUs ({host.shape.name})")
 
 
-def gpu_address(look: Look) -> Answer:
+def gpu_address(host: Host) -> Answer:
     """Each GPU has a PCI address of the shape."""
-    known = {gpu.pci for gpu in look.shape.gpus}
-    expected = f"the addresses of {look.shape.name}"
+    known = {gpu.pci for gpu in host.shape.gpus}
+    expected = f"the addresses of {host.shape.name}"
     return _each(
-        look.gpus(),
+        host.gpus(),
         "GPUs",
-        lambda gpu: "" if _field(gpu, "gpus", "pci") in known else "no address of the shape",
+        lambda gpu: "" if _field(gpu, "gpus", "pci") in known else "an address that the shape does not have",
         expected,
     )
 
 
-def gpu_link(look: Look) -> Answer:
+def gpu_link(host: Host) -> Answer:
     """Each GPU's PCIe link has the width of the shape and the full width of the device."""
-    _speed, width = _shape_link(look.shape)
+    _speed, width = _shape_link(host.shape)
     return _each(
-        look.gpus(), "GPUs", lambda gpu: _narrow(gpu, "gpus", width), f"x{width}" if width else "what the GPU can do"
+        host.gpus(), "GPUs", lambda gpu: _narrow(gpu, "gpus", width), f"x{width}" if width else "the GPU's maximum"
     )
 
 
-def gpu_link_speed(look: Look) -> Answer:
+def gpu_link_speed(host: Host) -> Answer:
     """Each GPU's PCIe link has the speed of the shape and the full speed of the device, in GT/s."""
-    speed, _width = _shape_link(look.shape)
+    speed, _width = _shape_link(host.shape)
     return _each(
-        look.gpus(),
+        host.gpus(),
         "GPUs",
         lambda gpu: _slow(gpu, "gpus", speed),
-        f"{speed:g} GT/s" if speed else "what the GPU can do",
+        f"{speed:g} GT/s" if speed else "the GPU's maximum",
     )
 
 
-def gpu_numa(look: Look) -> Answer:
+def gpu_numa(host: Host) -> Answer:
     """Each GPU is on its NUMA node of the shape."""
-    wanted = {gpu.pci: gpu.numa for gpu in look.shape.gpus}
-    return _numa(look.gpus(), "gpus", "GPUs", wanted)
+    wanted = {gpu.pci: gpu.numa for gpu in host.shape.gpus}
+    return _numa(host.gpus(), "gpus", "GPUs", wanted)
 
 
 def _other(found: Any, wanted: Any, empty: str = "none") -> str:
@@ -527,13 +529,13 @@ def _on_node(found: int, wanted: int) -> str:
 # ---- NIC stack -----------------------------------------------------------------------------------------------------
 
 
-def nic_modules(look: Look) -> Answer:
+def nic_modules(host: Host) -> Answer:
     """All kernel modules that RDMA needs are loaded. ``Missing`` only if no module is known to be absent."""
     loaded: dict[str, bool] = {}
     missing: Optional[Missing] = None
     for name in MODULES:
         try:
-            loaded[name] = look.get(f"nic_stack.modules.{name}.loaded")
+            loaded[name] = host.get(f"nic_stack.modules.{name}.loaded")
         except Missing as one:
             missing = missing or one
     absent = [name for name, there in loaded.items() if not there]
@@ -542,62 +544,65 @@ def nic_modules(look: Look) -> Answer:
     return _need(not absent, f"not loaded: {', '.join(absent)}", ", ".join(MODULES))
 
 
-def nic_same_build(look: Look) -> Answer:
+def nic_same_build(host: Host) -> Answer:
     """The loaded RDMA modules, and the files from which they would be loaded next, are of one build."""
-    if look.get("nic_stack.modules.mlx5_core.loaded") is False:
+    if host.get("nic_stack.modules.mlx5_core.loaded") is False:
         return Skip("mlx5_core is not loaded")
-    modules = look.get("nic_stack.modules")
-    if look.get("nic_stack.same_build"):
+    modules = host.get("nic_stack.modules")
+    if host.get("nic_stack.same_build"):
         for name in MODULES:
-            if look.get(f"nic_stack.modules.{name}.loaded"):
-                look.get(f"nic_stack.modules.{name}.file")
+            if host.get(f"nic_stack.modules.{name}.loaded"):
+                host.get(f"nic_stack.modules.{name}.file")
         return None
     parts = [
         f"{name} from {one.get('from')} (next: {one.get('file') or 'not in modules.dep'})"
         for name, one in modules.items()
         if one and one.get("loaded")
     ]
-    return Bad("; ".join(parts), f"one build ({look.document['nic_stack'].get('kind')})")
+    return Bad("; ".join(parts), f"one build ({host.document['nic_stack'].get('kind')})")
 
 
-def ofed_origin(look: Look) -> Answer:
+def ofed_origin(host: Host) -> Answer:
     """OFED comes from the source that rdma_ofed selects; on OCI never from the Network Operator."""
-    found = look.get("nic_stack.origin")
+    found = host.get("nic_stack.origin")
     if found == "none":
         return Skip("mlx5_core is not loaded")
-    if found == "operator" and look.get("platform.oci"):
-        return Bad("OFED is the Network Operator's", "the image's: the operator's restarts the management NIC")
-    if look.ofed == "auto":
-        return Skip("rdma_ofed=auto takes what is there")
-    return _need((found == "operator") == (look.ofed == "operator"), f"OFED from: {found}", f"rdma_ofed={look.ofed}")
+    if found == "operator" and host.get("platform.oci"):
+        return Bad(
+            "OFED comes from the Network Operator",
+            "OFED of the image; that of the operator restarts the management NIC",
+        )
+    if host.ofed == "auto":
+        return Skip("rdma_ofed=auto accepts any OFED")
+    return _need((found == "operator") == (host.ofed == "operator"), f"OFED from: {found}", f"rdma_ofed={host.ofed}")
 
 
 # ---- NICs and ports ------------------------------------------------------------------------------------------------
 
 
-def nic_count(look: Look) -> Answer:
+def nic_count(host: Host) -> Answer:
     """All RDMA ports of the shape are present."""
-    ports, wanted = look.ports(), len(look.shape.pfs)
+    ports, wanted = host.ports(), len(host.shape.pfs)
     if not ports.absent:
         return None
-    others = [f"{item['id']} {item.get('driver') or ''}".strip() for item in look.document.get("other_nics") or ()]
-    lost = f"; not there: {listed(ports.absent, _SHOWN)}"
-    if not look.functions():
+    others = [f"{item['id']} {item.get('driver') or ''}".strip() for item in host.document.get("other_nics") or ()]
+    lost = f"; missing: {listed(ports.absent, _SHOWN)}"
+    if not host.functions():
         lost = "; no Mellanox function" + (f", other NICs: {listed(others, _SHOWN)}" if others else "")
-    return Bad(f"{len(ports.have)} of {wanted}{lost}", f"{wanted} x {look.shape.nic_model} ({look.shape.name})")
+    return Bad(f"{len(ports.have)} of {wanted}{lost}", f"{wanted} x {host.shape.nic_model} ({host.shape.name})")
 
 
-def nic_id(look: Look) -> Answer:
+def nic_id(host: Host) -> Answer:
     """Each RDMA port has the PCI ID of the shape."""
-    wanted = {"pf": look.shape.pf_id, "vf": look.shape.vf_id}
-    return _ports(look, lambda port: _other(_field(port, "functions", "id"), wanted[port["kind"]]), look.shape.pf_id)
+    wanted = {"pf": host.shape.pf_id, "vf": host.shape.vf_id}
+    return _ports(host, lambda port: _other(_field(port, "functions", "id"), wanted[port["kind"]]), host.shape.pf_id)
 
 
-def nic_extra(look: Look) -> Answer:
+def nic_extra(host: Host) -> Answer:
     """Every PF of the host is one of the shape's, for RDMA or VCN."""
-    known = {port.pci for port in look.shape.pfs} | {port.pci for port in look.shape.vcn}
-    pfs = [item for item in look.functions() if item["kind"] == "pf"]
-    expected = f"the addresses of {look.shape.name}"
+    known = {port.pci for port in host.shape.pfs} | {port.pci for port in host.shape.vcn}
+    pfs = [item for item in host.functions() if item["kind"] == "pf"]
+    expected = f"the addresses of {host.shape.name}"
     return _each(
         Devices(pfs),
         "ports",
@@ -606,7 +611,7 @@ def nic_extra(look: Look) -> Answer:
     )
 
 
-def nic_driver(look: Look) -> Answer:
+def nic_driver(host: Host) -> Answer:
     """Each RDMA port is bound to mlx5_core and has an RDMA device."""
 
     def test(port: Json) -> str:
@@ -614,24 +619,24 @@ def nic_driver(look: Look) -> Answer:
             "" if _field(port, "functions", "hca") else "no RDMA device"
         )
 
-    return _ports(look, test, "mlx5_core")
+    return _ports(host, test, "mlx5_core")
 
 
-def nic_link(look: Look) -> Answer:
+def nic_link(host: Host) -> Answer:
     """Each RDMA port is ACTIVE."""
 
     def test(port: Json) -> str:
         state = _field(port, "functions", "state")
         return "" if state == "ACTIVE" else ", ".join(filter(None, (state, port.get("physical"))))
 
-    return _ports(look, test, "ACTIVE, LinkUp")
+    return _ports(host, test, "ACTIVE, LinkUp")
 
 
-def nic_rate(look: Look) -> Answer:
+def nic_rate(host: Host) -> Answer:
     """Each active RDMA port has the shape's rate in Gb/s, or that of the host's fastest port if the shape's is
     unknown."""
-    line = look.shape.line_gbps
-    ports = look.ports()
+    line = host.shape.line_gbps
+    ports = host.ports()
     # A port without a link has no rate; if the shape's is unknown, the node's fastest port is the standard.
     active = [port for port in ports.have if _field(port, "functions", "state") == "ACTIVE"]
     wanted = line or max((port["rate"] or 0 for port in active), default=0)
@@ -641,7 +646,7 @@ def nic_rate(look: Look) -> Answer:
         return "" if rate >= wanted else f"{rate:g} Gb/s"
 
     absent = ports.absent + [_name(port) for port in ports.have if port not in active]
-    expected = f"{wanted:g} Gb/s" + ("" if line else ", as the fastest port (the shape's rate is not known)")
+    expected = f"{wanted:g} Gb/s" + ("" if line else ", the rate of the fastest port (the shape's is unknown)")
     return _each(Devices(active, absent), "ports", test, expected)
 
 
@@ -649,14 +654,14 @@ def _small(mtu: int, wanted: int) -> str:
     return "" if mtu >= wanted else f"MTU {mtu}"
 
 
-def nic_pci_link(look: Look) -> Answer:
+def nic_pci_link(host: Host) -> Answer:
     """The PCIe link of each RDMA port has the width and speed of the shape and of the card."""
-    speed, width = _shape_link(look.shape)
+    speed, width = _shape_link(host.shape)
 
     def test(port: Json) -> str:
         return ", ".join(filter(None, _both(port, (_narrow, width), (_slow, speed))))
 
-    return _ports(look, test, f"x{width} at {speed:g} GT/s" if width else "what the card can do")
+    return _ports(host, test, f"x{width} at {speed:g} GT/s" if width else "the card's maximum")
 
 
 def _both(port: Json, *tests: tuple[Callable[[Json, str, Any], str], Any]) -> Iterator[str]:
@@ -675,46 +680,46 @@ def _both(port: Json, *tests: tuple[Callable[[Json, str, Any], str], Any]) -> It
         raise missing
 
 
-def nic_firmware(look: Look) -> Answer:
+def nic_firmware(host: Host) -> Answer:
     """All RDMA ports have the firmware version of the majority."""
-    ports = look.ports()
+    ports = host.ports()
     found = [port["firmware"] for port in ports.have if port.get("firmware")]
     usual = max(sorted(set(found)), key=found.count, default="")
     return _each(ports, "ports", lambda port: _other(_field(port, "functions", "firmware"), usual), f"{usual} on all")
 
 
-def nic_names(look: Look) -> Answer:
+def nic_names(host: Host) -> Answer:
     """In mode host, the RDMA device of each port has the name that the shape gives it."""
-    if look.sriov:
-        return Skip("in mode sriov pods have VFs, whose names are their own")
-    wanted = {pf.pci: pf.hca for pf in look.shape.pfs}
-    return _ports(look, lambda port: _other(_field(port, "functions", "hca"), wanted[port["pci"]]), look.shape.host_hca)
+    if host.sriov:
+        return Skip("in mode sriov pods use VFs, which have other names")
+    wanted = {pf.pci: pf.hca for pf in host.shape.pfs}
+    return _ports(host, lambda port: _other(_field(port, "functions", "hca"), wanted[port["pci"]]), host.shape.host_hca)
 
 
-def nic_gpu_distance(look: Look) -> Answer:
+def nic_gpu_distance(host: Host) -> Answer:
     """Each RDMA port is at most a PCIe switch away (PIX or PXB) from the GPU that the shape pairs it with."""
-    mine = {pf.pci: look.shape.gpus[pf.gpu].pci for pf in look.shape.pfs}
+    mine = {pf.pci: host.shape.gpus[pf.gpu].pci for pf in host.shape.pfs}
 
     def test(port: Json) -> str:
         gpu = mine[port["pci"]]
         far = _field(port, "functions", "gpu_distance").get(gpu)
         if far is None:
-            raise Missing("functions.gpu_distance", f"GPU {gpu} is not at its place")
+            raise Missing("functions.gpu_distance", f"GPU {gpu} is not at its address")
         return "" if far in NEAR else f"{far} to its GPU {gpu}"
 
-    return _ports(look, test, "PIX or PXB to its GPU")
+    return _ports(host, test, "PIX or PXB to its GPU")
 
 
-def nic_numa(look: Look) -> Answer:
+def nic_numa(host: Host) -> Answer:
     """Each RDMA port is on its NUMA node of the shape."""
-    return _numa(look.ports(), "functions", "ports", {pf.pci: pf.numa for pf in look.shape.pfs})
+    return _numa(host.ports(), "functions", "ports", {pf.pci: pf.numa for pf in host.shape.pfs})
 
 
-def pci_flat(look: Look) -> Answer:
+def pci_flat(host: Host) -> Answer:
     """In a VM, at least one GPU shares a PCIe switch with an RDMA port. ``Missing`` if no distance is known."""
-    if not look.virtual:
-        return Skip("no virtual machine")
-    ports = look.ports().have
+    if not host.virtual:
+        return Skip("not a virtual machine")
+    ports = host.ports().have
     if not ports:
         raise Missing("functions", "no RDMA port")
     ways = [way for port in ports for way in _field(port, "functions", "gpu_distance").values()]
@@ -727,8 +732,8 @@ def pci_flat(look: Look) -> Answer:
     )
 
 
-def _ports(look: Look, test: Callable[[Json], str], expected: str) -> Answer:
-    return _each(look.ports(), "ports", test, expected)
+def _ports(host: Host, test: Callable[[Json], str], expected: str) -> Answer:
+    return _each(host.ports(), "ports", test, expected)
 
 
 # ---- SR-IOV --------------------------------------------------------------------------------------------------------
@@ -738,28 +743,28 @@ def _few(number: int, wanted: int) -> str:
     return "" if number >= wanted else f"firmware offers {number} VF(s)"
 
 
-def vf_mtu(look: Look) -> Answer:
+def vf_mtu(host: Host) -> Answer:
     """Each VF that no pod uses has at least the shape's MTU in bytes."""
-    wanted = look.shape.mtu
+    wanted = host.shape.mtu
     if not wanted:
         return Skip("the shape's MTU is not known")
 
     def test(vf: Json) -> str:
         return "" if _in_pod(vf) else _small(_field(vf, "functions", "mtu"), wanted)
 
-    return _vfs(look, test, f">= {wanted}")
+    return _vfs(host, test, f">= {wanted}")
 
 
-def vf_admin_mac(look: Look) -> Answer:
+def vf_admin_mac(host: Host) -> Answer:
     """Each VF has an administrative MAC, equal to its own MAC unless a pod uses it."""
 
     def test(vf: Json) -> str:
         held = _field(vf, "functions", "admin_mac")
         if held == NO_MAC:
             return "never set"
-        return "" if _in_pod(vf) or held == _field(vf, "functions", "mac") else f"{held}, the VF has {vf['mac']}"
+        return "" if _in_pod(vf) or held == _field(vf, "functions", "mac") else f"{held}, but the VF has {vf['mac']}"
 
-    return _vfs(look, test, "the VF's own MAC")
+    return _vfs(host, test, "the VF's own MAC")
 
 
 def _in_pod(vf: Json) -> bool:
@@ -767,78 +772,82 @@ def _in_pod(vf: Json) -> bool:
     return vf.get("driver") == "mlx5_core" and vf.get("netdev") is None and vf.get("hca") is None
 
 
-def _vfs(look: Look, test: Callable[[Json], str], expected: str) -> Answer:
-    return _each(look.vfs(), "VFs", test, expected) if look.sriov else HOST_MODE
+def _vfs(host: Host, test: Callable[[Json], str], expected: str) -> Answer:
+    return _each(host.vfs(), "VFs", test, expected) if host.sriov else HOST_MODE
 
 
 # ---- GPUDirect -----------------------------------------------------------------------------------------------------
 
 
-def _peermem(look: Look, condition: Callable[[], Answer]) -> Answer:
+def _peermem(host: Host, condition: Callable[[], Answer]) -> Answer:
     """Evaluates ``condition`` only if nvidia_peermem is the only path for GPUDirect RDMA."""
-    if look.driver_absent:
+    if host.driver_absent:
         return NO_DRIVER
-    return USES_DMABUF if look.dmabuf else condition()
+    return USES_DMABUF if host.dmabuf else condition()
 
 
-def peermem_not_loaded(look: Look) -> Answer:
+def peermem_not_loaded(host: Host) -> Answer:
     """nvidia_peermem is loaded where DMA-BUF is not possible."""
     return _peermem(
-        look,
+        host,
         lambda: _need(
-            look.get("gpudirect.peermem.loaded"),
-            f"nvidia_peermem is not loaded; {_no_dmabuf(look)}",
+            host.get("gpudirect.peermem.loaded"),
+            f"nvidia_peermem is not loaded; {_no_dmabuf(host)}",
             "loaded, or DMA-BUF",
         ),
     )
 
 
-def _no_dmabuf(look: Look) -> str:
+def _no_dmabuf(host: Host) -> str:
     lacks = {
-        "open_module": "the driver's module is not the open one",
-        "kernel": f"kernel {look.document.get('os', {}).get('kernel')} is older than 5.12",
+        "open_module": "the driver's module is not open",
+        "kernel": f"kernel {host.document.get('os', {}).get('kernel')} is older than 5.12",
         "driver": "the driver is older than 515 (CUDA 11.7)",
         "gpu": "a GPU is older than Turing",
     }
-    facts = look.get("gpudirect.dmabuf")
+    facts = host.get("gpudirect.dmabuf")
     return "no DMA-BUF: " + "; ".join(text for key, text in lacks.items() if facts.get(key) is False)
 
 
-def gpudirect_path(look: Look) -> Answer:
+def gpudirect_path(host: Host) -> Answer:
     """NCCL can use DMA-BUF or nvidia_peermem. ``Missing`` if the probe could not determine the path."""
-    found, why = look.get("gpudirect.path"), look.document["gpudirect"].get("why") or ""
+    found, why = host.get("gpudirect.path"), host.document["gpudirect"].get("why") or ""
     if found == "unknown":
         raise Missing("gpudirect.path", why)
     return _need(found in ("dmabuf", "peermem"), f"none: {why}", "dmabuf or peermem")
 
 
-def open_module(look: Look) -> Answer:
+def open_module(host: Host) -> Answer:
     """The driver uses the open kernel modules, where only they are lacking for DMA-BUF."""
-    if look.driver_absent:
+    if host.driver_absent:
         return NO_DRIVER
-    if look.get("gpudirect.dmabuf.open_module"):
+    if host.get("gpudirect.dmabuf.open_module"):
         return None
-    lacks = [key for key in ("kernel", "driver", "gpu") if not look.get(f"gpudirect.dmabuf.{key}")]
-    return Skip(f"DMA-BUF lacks more: {', '.join(lacks)}") if lacks else Bad("proprietary kernel modules", "open ones")
+    lacks = [key for key in ("kernel", "driver", "gpu") if not host.get(f"gpudirect.dmabuf.{key}")]
+    return (
+        Skip(f"DMA-BUF needs more than that: {', '.join(lacks)}")
+        if lacks
+        else Bad("proprietary kernel modules", "open ones")
+    )
 
 
-def nvidia_fs(look: Look) -> Answer:
+def nvidia_fs(host: Host) -> Answer:
     """nvidia_fs is not loaded, where the profile's GPU Operator would react to it."""
-    if not look.get("gpudirect.nvidia_fs"):
+    if not host.get("gpudirect.nvidia_fs"):
         return None
-    operator = look.profile["gpu_operator"]
-    if versions.older(operator["version"], look.limits["nvidia_fs_uverbs_from"]):
-        return Skip("this GPU Operator does not look at nvidia_fs")
+    operator = host.profile["gpu_operator"]
+    if versions.older(operator["version"], host.limits["nvidia_fs_uverbs_from"]):
+        return Skip("this GPU Operator ignores nvidia_fs")
     return Bad("nvidia_fs is loaded", "not loaded, or devicePlugin.env MOFED_ENABLED=false (profile current sets it)")
 
 
 # ---- RDMA subsystem ------------------------------------------------------------------------------------------------
 
 
-def rdma_devices(look: Look) -> Answer:
+def rdma_devices(host: Host) -> Answer:
     """/dev/infiniband has rdma_cm and a uverbs device per RDMA port."""
-    found = look.get("rdma.devices")
-    number, wanted = sum(name.startswith("uverbs") for name in found), len(look.shape.pfs)
+    found = host.get("rdma.devices")
+    number, wanted = sum(name.startswith("uverbs") for name in found), len(host.shape.pfs)
     lacks = [] if "rdma_cm" in found else ["no rdma_cm"]
     if number < wanted:
         lacks.append(f"{number} of {wanted} uverbs devices")
@@ -848,17 +857,17 @@ def rdma_devices(look: Look) -> Answer:
 # ---- limits --------------------------------------------------------------------------------------------------------
 
 
-def _memlock(look: Look, path: str, who: str) -> Answer:
-    found = look.get(path)
+def _memlock(host: Host, path: str, who: str) -> Answer:
+    found = host.get(path)
     return _need(found == "unlimited", f"{who} may lock {found} bytes", "unlimited")
 
 
-def acs(look: Look) -> Answer:
+def acs(host: Host) -> Answer:
     """No PCIe switch port redirects traffic between a GPU and its NIC (ACS). ``Missing`` if a device is absent."""
-    found = look.get("limits.acs")
+    found = host.get("limits.acs")
     if found:
         return Bad(f"{len(found)} switch port(s): {listed(found, _SHOWN)}", "no redirection between a GPU and its NIC")
-    _all_there("limits.acs", look.ports(), look.gpus())
+    _all_there("limits.acs", host.ports(), host.gpus())
     return None
 
 
@@ -866,21 +875,21 @@ def _all_there(path: str, *devices: Devices) -> None:
     """``Missing`` if a device is absent, for a fact that summarises all devices."""
     absent = [name for one in devices for name in one.absent]
     if absent:
-        raise Missing(path, f"not there: {listed(absent, _SHOWN)}")
+        raise Missing(path, f"missing: {listed(absent, _SHOWN)}")
 
 
-def relaxed_ordering(look: Look) -> Answer:
+def relaxed_ordering(host: Host) -> Answer:
     """Relaxed ordering is enabled on all RDMA ports. ``Missing`` if a port is absent."""
-    if not look.get("limits.relaxed_ordering"):
-        return Bad("off for at least one port", "on for all")
-    _all_there("limits.relaxed_ordering", look.ports())
+    if not host.get("limits.relaxed_ordering"):
+        return Bad("off on at least one port", "on for all")
+    _all_there("limits.relaxed_ordering", host.ports())
     return None
 
 
-def default_route(look: Look) -> Answer:
+def default_route(host: Host) -> Answer:
     """The default route is not on an RDMA port. ``Missing`` if a port is absent."""
-    found = look.get("limits.default_route")
-    ports = look.ports()
+    found = host.get("limits.default_route")
+    ports = host.ports()
     names = {_field(port, "functions", "netdev") for port in ports.have}
     if found in names:
         return Bad(f"the default route is on {found}", "on the management NIC")
@@ -891,35 +900,35 @@ def default_route(look: Look) -> Answer:
 # ---- counters ------------------------------------------------------------------------------------------------------
 
 
-def link_downed(look: Look) -> Answer:
+def link_downed(host: Host) -> Answer:
     """Link-down events of each RDMA port are within the table's limit."""
-    return _counted(look, {"link_downed": "times down"})
+    return _counted(host, {"link_downed": "times down"})
 
 
-def symbol_errors(look: Look) -> Answer:
+def symbol_errors(host: Host) -> Answer:
     """Symbol errors of each RDMA port are within the table's limit."""
-    return _counted(look, {"symbol_error": "symbol errors"})
+    return _counted(host, {"symbol_error": "symbol errors"})
 
 
-def out_of_sequence(look: Look) -> Answer:
+def out_of_sequence(host: Host) -> Answer:
     """Packets out of sequence at each RDMA port are within the table's limit."""
-    return _counted(look, {"out_of_sequence": "packets out of sequence"})
+    return _counted(host, {"out_of_sequence": "packets out of sequence"})
 
 
-def congestion(look: Look) -> Answer:
+def congestion(host: Host) -> Answer:
     """Congestion notifications (CNP) sent and handled by each RDMA port are within the table's limits."""
-    return _counted(look, {"np_cnp_sent": "notifications sent", "rp_cnp_handled": "notifications taken"})
+    return _counted(host, {"np_cnp_sent": "notifications sent", "rp_cnp_handled": "notifications handled"})
 
 
-def pause(look: Look) -> Answer:
+def pause(host: Host) -> Answer:
     """Pause frames received and sent by each RDMA port are within the table's limits."""
-    return _counted(look, {"rx_pause": "pauses taken", "tx_pause": "pauses sent"})
+    return _counted(host, {"rx_pause": "pauses received", "tx_pause": "pauses sent"})
 
 
-def _counted(look: Look, names: Mapping[str, str]) -> Answer:
+def _counted(host: Host, names: Mapping[str, str]) -> Answer:
     """Compares counters with the table. With two readings only the rate counts: a total may be old."""
-    seconds = look.document.get("counters", {}).get("interval") or 0
-    limits = {name: look.limits["counters"][name] for name in names}
+    seconds = host.document.get("counters", {}).get("interval") or 0
+    limits = {name: host.limits["counters"][name] for name in names}
 
     def test(port: Json) -> str:
         texts = []
@@ -935,10 +944,10 @@ def _counted(look: Look, names: Mapping[str, str]) -> Answer:
 
     key = "second" if seconds else "total"
     expected = ", ".join(f"<= {limits[name][key]} {text}" for name, text in names.items())
-    return _each(look.counters(), "ports", test, expected + (" a second" if seconds else " in all"))
+    return _each(host.counters(), "ports", test, expected + (" per second" if seconds else " in total"))
 
 
-CONDITIONS: dict[str, Callable[[Look], Answer]] = {
+CONDITIONS: dict[str, Callable[[Host], Answer]] = {
     "host.platform": platform,
     "os.image": os_image,
     "os.runtime": runtime,
@@ -1015,23 +1024,23 @@ def results(
     chosen = choose(rules, select, mute)
     if document.get("v") != VERSION:
         raise DataError(
-            f"The host document of {document.get('host') or 'a host'} is of format {document.get('v')!r}, not "
-            f"{VERSION}: probe and rules are of different versions of this collection; run the host checks again."
+            f"The host document of {document.get('host') or 'a host'} is in format {document.get('v')!r}, not "
+            f"{VERSION}: probe and rules come from different versions of this collection. Run the host checks again."
         )
     if shape.status == "refused":
         raise InputError(f"Cannot judge a host of shape {shape.name}: {shape.reason}.")
-    look = Look(document, shape, mode, profile, driver, ofed, rules.limits)
-    found = {rule.id: _result(rule, look) for rule in chosen}
-    return [_told(result, found) for result in found.values()]
+    host = Host(document, shape, mode, profile, driver, ofed, rules.limits)
+    found = {rule.id: _result(rule, host) for rule in chosen}
+    return [_without_effects(result, found) for result in found.values()]
 
 
 def judge(rules: Table, document: Json, shape: Shape, *, mode: str, profile: Json, **how: Any) -> list[Finding]:
     """Findings of rules that fail or are unknown, worst first. Parameters and errors as for ``results``."""
     subject = str(document.get("host") or "host")
     found = results(rules, document, shape, mode=mode, profile=profile, **how)
-    told = [_finding(item, subject) for item in found if item.status in SEVERITIES]
+    reported = [_finding(item, subject) for item in found if item.status in SEVERITIES]
     order = list(SEVERITIES.values())
-    return sorted(told, key=lambda item: order.index(item.severity))
+    return sorted(reported, key=lambda item: order.index(item.severity))
 
 
 def choose(rules: Table, select: Sequence[str] = (), mute: Sequence[str] = ()) -> list[Rule]:
@@ -1040,14 +1049,14 @@ def choose(rules: Table, select: Sequence[str] = (), mute: Sequence[str] = ()) -
     new = {rule.id_0_1: rule.id for rule in rules.rules}
     select, mute = ([new.get(name, name) for name in names] for names in (select, mute))
     ids = [rule.id for rule in rules.rules]
-    strange = [name for name in dict.fromkeys((*select, *mute)) if name not in ids]
-    if strange:
+    unknown = [name for name in dict.fromkeys((*select, *mute)) if name not in ids]
+    if unknown:
         raise InputError(
-            f"No such host rule: {', '.join(_near(name, ids) for name in strange)}. See docs/host_rules.md."
+            f"No such host rule: {', '.join(_near(name, ids) for name in unknown)}. See docs/host_rules.md."
         )
     chosen = [rule for rule in rules.rules if (not select or rule.id in select) and rule.id not in mute]
     if not chosen:
-        raise InputError("No host rule is left: every selected one is muted too.")
+        raise InputError("No host rule is left: every selected rule is muted.")
     return chosen
 
 
@@ -1056,30 +1065,30 @@ def _near(name: str, ids: Sequence[str]) -> str:
     return repr(name) + (f" (nearest: {near[0]})" if near else "")
 
 
-def _result(rule: Rule, look: Look) -> Result:
-    kind = (look.document.get("platform") or {}).get("kind")
+def _result(rule: Rule, host: Host) -> Result:
+    kind = (host.document.get("platform") or {}).get("kind")
     if kind in rule.blind:
-        return Result(rule, "unknown", f"not seen from inside {_PLATFORMS.get(kind, kind)}", rule.what)
+        return Result(rule, "unknown", f"not visible inside {_PLATFORMS.get(kind, kind)}", rule.what)
     try:
-        why = next((text for applies, text in map(SKIPS.__getitem__, rule.unless) if applies(look)), "")
-        answer = Skip(why) if why else _compared(rule, look) if rule.holds else CONDITIONS[rule.id](look)
+        why = next((text for applies, text in map(SKIPS.__getitem__, rule.unless) if applies(host)), "")
+        answer = Skip(why) if why else _compared(rule, host) if rule.holds else CONDITIONS[rule.id](host)
     except Missing as missing:
-        return Result(rule, "unknown", _words(missing, look.document), rule.what)
+        return Result(rule, "unknown", _why_missing(missing, host.document), rule.what)
     if isinstance(answer, Bad):
         return Result(rule, rule.severity, answer.found, answer.expected)
     return Result(rule, "skip", answer.why) if isinstance(answer, Skip) else Result(rule, "pass")
 
 
-def _words(missing: Missing, document: Json) -> str:
+def _why_missing(missing: Missing, document: Json) -> str:
     unread = document.get("unread") or {}
     path = missing.path
     while path and path not in unread:
         path = path.rpartition(".")[0]
     why = missing.why or unread.get(path) or "not in the document"
-    return f"{missing.path} is not known: {why}"
+    return f"{missing.path} is unknown: {why}"
 
 
-def _told(result: Result, found: Mapping[str, Result]) -> Result:
+def _without_effects(result: Result, found: Mapping[str, Result]) -> Result:
     """Skips a rule that is unknown because of a rule on which it depends, which is reported instead."""
     if result.status == "unknown":
         cause = next(
@@ -1093,7 +1102,7 @@ def _told(result: Result, found: Mapping[str, Result]) -> Result:
 def _finding(result: Result, subject: str) -> Finding:
     remedy = result.rule.remedy
     if result.status == "unknown":
-        remedy = f"make it readable for the probe (docs/host_document.md says where it reads), or mute {result.rule.id}"
+        remedy = f"make it readable for the probe (docs/host_document.md lists what it reads), or mute {result.rule.id}"
     return finding(
         result.rule.id,
         subject,

@@ -43,7 +43,7 @@ def verdict(findings: Sequence[Finding]) -> str:
     return next((one for one in VERDICTS if one in found), "pass")
 
 
-def telling(findings: Sequence[Finding]) -> list[Finding]:
+def worst_first(findings: Sequence[Finding]) -> list[Finding]:
     """The findings above severity info, worst first."""
     kept = [item for item in findings if item.severity in _VERDICT]
     return sorted(kept, key=lambda item: _SEVERITIES.index(item.severity))
@@ -55,7 +55,7 @@ def summary(document: Optional[Json], findings: Sequence[Finding], shape: Option
     ``vfs`` and ``links`` are ``k/N`` over the shape's RDMA ports; ``vfs`` is ``-`` in mode host. ``rule`` and
     ``remedy`` are those of the worst finding.
     """
-    worst = next(iter(telling(findings)), None)
+    worst = next(iter(worst_first(findings)), None)
     return {
         "verdict": verdict(findings),
         "shape": shape.name if shape else "",
@@ -109,10 +109,10 @@ def _links(document: Json, shape: Optional[Shape]) -> str:
 def lines(hosts: Mapping[str, Json], findings: Sequence[Finding], limit: int = 12) -> list[str]:
     """A line of counts, then one per rule with its nodes and first finding, worst and most frequent first."""
     counts = {one: sum(host["verdict"] == one for host in hosts.values()) for one in VERDICTS}
-    told = ", ".join(f"{number} {one}" for one, number in counts.items() if number)
-    result = [f"host checks: {counted(len(hosts), 'host')}: {told or 'none'}"]
+    words = ", ".join(f"{number} {one}" for one, number in counts.items() if number)
+    result = [f"host checks: {counted(len(hosts), 'host')}: {words or 'none'}"]
     groups: dict[tuple[int, str], list[Finding]] = {}
-    for item in telling(findings):
+    for item in worst_first(findings):
         groups.setdefault((_SEVERITIES.index(item.severity), item.id), []).append(item)
     ordered = sorted(groups.items(), key=lambda entry: (entry[0][0], -len(entry[1]), entry[0][1]))
     for (_rank, rule), items in ordered[:limit]:
@@ -129,7 +129,7 @@ def lines(hosts: Mapping[str, Json], findings: Sequence[Finding], limit: int = 1
 def message(hosts: Mapping[str, Json], findings: Sequence[Finding]) -> str:
     """The message of a failed task; "" if no host fails."""
     failed = bad(hosts)
-    first = next(iter(telling(findings)), None)
+    first = next(iter(worst_first(findings)), None)
     if not failed or first is None:
         return ""
     why = f"{first.subject}: {first.id}: {first.found}. {first.remedy}".rstrip()

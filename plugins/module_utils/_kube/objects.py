@@ -112,8 +112,8 @@ def is_ours(obj: Json) -> bool:
     return bool((obj["metadata"].get("labels") or {}).get(OWNED_LABEL) == OWNER)
 
 
-def is_somebodys(obj: Json) -> bool:
-    """Whether a user put it into a namespace: not we, no controller, and not one of those that every namespace has."""
+def is_unmanaged(obj: Json) -> bool:
+    """Whether a user created it: neither this collection nor a controller did, and not every namespace has it."""
     meta = obj["metadata"]
     made_for_it = meta.get("ownerReferences") or meta.get("name") in _EVERYWHERE or meta.get("deletionTimestamp")
     token = str(obj.get("type", "")).startswith(("kubernetes.io/service-account-token", "kubernetes.io/dockercfg"))

@@ -354,7 +354,7 @@ def of_host(
     try:
         return _of_host(document, shape, nic_names, devices)
     except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
-        raise DataError(f"this is no host document: {type(error).__name__}: {error}") from None
+        raise DataError(f"this is not a host document: {type(error).__name__}: {error}") from None
 
 
 def _of_host(document: Json, shape: Optional[Shape], nic_names: Optional[Sequence[str]], devices: str) -> Element:
@@ -488,7 +488,7 @@ def fit(system: Element, document: Json, devices: str = "auto") -> list[Misfit]:
             found += _nic_misfits([e for e in system.walk() if is_nic(e)], functions, devices)
         return found
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise DataError(f"this is no host document: {type(error).__name__}: {error}") from None
+        raise DataError(f"this is not a host document: {type(error).__name__}: {error}") from None
 
 
 def _gpu_misfits(elements: Sequence[Element], have: set[str]) -> Iterator[Misfit]:

@@ -97,7 +97,7 @@ class Tables:
 
 def _version(text: str) -> tuple[int, int]:
     if not versions.known(text):
-        raise InputError(f"{text!r} is no version of OpenShift, like 4.20.")
+        raise InputError(f"{text!r} is not a version of OpenShift, such as 4.20.")
     return versions.minor(text)
 
 

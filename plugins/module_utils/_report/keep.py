@@ -50,13 +50,13 @@ def reference(obj: Json) -> str:
     return f"{obj['kind']} {obj['metadata']['namespace']}/{obj['metadata']['name']}"
 
 
-def refuse_somebodys(obj: Json, old: Optional[Json]) -> None:
+def refuse_unmanaged(obj: Json, old: Optional[Json]) -> None:
     """Raises InputError if ``old``, the cluster's object of that name, lacks our label."""
     labels = (old or {}).get("metadata", {}).get("labels") or {}
     if old is not None and labels.get(PART_OF) != OURS:
         raise InputError(
-            f"Cannot keep {PAGE} as {reference(obj)}: it is there without the label {PART_OF}={OURS}, so it is "
-            "somebody else's. Choose another name (rdma_report_keep_name)."
+            f"Cannot keep {PAGE} as {reference(obj)}: it exists without the label {PART_OF}={OURS}. Choose another "
+            "name (rdma_report_keep_name), or label it to hand it over."
         )
 
 

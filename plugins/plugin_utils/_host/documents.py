@@ -20,7 +20,9 @@ def document(value: Any) -> Json:
     inner = value.get("host") if isinstance(value, Mapping) else None
     found = inner if isinstance(inner, Mapping) else value
     if not isinstance(found, Mapping) or "gpus" not in found or "functions" not in found:
-        raise InputError("this is no host document: it has no gpus and functions. gpuops.rdma.host_info makes one.")
+        raise InputError(
+            "this is not a host document: it has no gpus and functions. gpuops.rdma.host_info creates one."
+        )
     return dict(found)
 
 
@@ -61,7 +63,7 @@ def misfits(system: Optional[topology.Element], hosts: Any, devices: str, most: 
         count += 1
         found[name] = topology.fit(system, one, devices)
     if not count:
-        raise InputError("hosts has no host document, so nothing is known of any node.")
+        raise InputError("hosts has no host document, so nothing is known about any node.")
     unfit = {name: items for name, items in found.items() if any(item.status != "warn" for item in items)}
     shown = sorted((name for name in found if found[name]), key=lambda name: (name not in unfit, name))
     return {

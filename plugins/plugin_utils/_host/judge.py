@@ -46,9 +46,9 @@ class Judge:
                 finding(
                     "shape.unknown",
                     name,
-                    "its devices are of no known shape",
-                    expected="devices of one of the shapes in files/topology",
-                    remedy="give its shape",
+                    "its devices match no known shape",
+                    expected="the devices of a shape in files/topology",
+                    remedy="set its shape",
                     stage=STAGE,
                     id_0_1="host-shape",
                 ),
@@ -56,12 +56,12 @@ class Judge:
             )
         try:
             found = [*rules.judge(self.rules, document, shape, **self.how), *self._topology(document, shape)]
-            findings = host_report.telling([dataclasses.replace(item, subject=name, stage=STAGE) for item in found])
+            findings = host_report.worst_first([dataclasses.replace(item, subject=name, stage=STAGE) for item in found])
             summary = host_report.summary(document, findings, shape, self.mode)
         except (DataError, KeyError, TypeError, ValueError, AttributeError) as error:
-            why = f"its document is not of the expected form: {error}"
+            why = f"its document does not have the expected form: {error}"
             remedy = "use one version of this collection for probe and rules"
-            bad = finding("host.document", name, why, expected="a document of format 1", remedy=remedy)
+            bad = finding("host.document", name, why, expected="a document in format 1", remedy=remedy)
             return self._only(bad, document)
         return summary, findings, document if findings else {}
 

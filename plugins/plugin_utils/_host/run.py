@@ -40,7 +40,7 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils._kube.watch import Wat
 
 PAGE = 100
 """Documents per list request, of up to 64 KiB each."""
-TOLD = 3
+NAMED = 3
 """Late nodes that are named in the progress line."""
 READ_AGAIN = 2.0
 """Seconds before missing documents of Ready pods are read again: caches of the API server may lag."""
@@ -93,16 +93,16 @@ class HostRun:
     def predict(self) -> list[str]:
         """The changes that check mode reports, validated by the server if possible. InputError for an unmanaged
         object."""
-        said = []
+        changes = []
         for obj in self.objects:
             before = self._before(obj)
             if obj["kind"] == "Namespace" and before is not None:
                 continue
-            self._refuse_strange(obj, before)
+            self._refuse_unmanaged(obj, before)
             with contextlib.suppress(NotFound, Forbidden):  # the namespace may be one that this run would make
                 self.client.apply(obj, dry_run=True)
-            said.append(f"{'create' if before is None else 'update'} {kube_objects.reference(obj)}")
-        return said
+            changes.append(f"{'create' if before is None else 'update'} {kube_objects.reference(obj)}")
+        return changes
 
     @contextlib.contextmanager
     def applied(self, keep: bool) -> Iterator[None]:
@@ -123,7 +123,7 @@ class HostRun:
             return  # an existing namespace is used as it is
         if obj["metadata"]["name"] == sriov.SCC and before is not None:
             return  # the other stages' pods need it too
-        self._refuse_strange(obj, before)
+        self._refuse_unmanaged(obj, before)
         try:
             self.client.apply(obj)
             if obj["metadata"]["name"] != sriov.SCC:
@@ -139,11 +139,11 @@ class HostRun:
         except NotFound:
             return None
 
-    def _refuse_strange(self, obj: Json, before: Optional[Json]) -> None:
+    def _refuse_unmanaged(self, obj: Json, before: Optional[Json]) -> None:
         if before is not None and not kube_objects.is_ours(before):
             raise InputError(
-                f"Cannot apply {kube_objects.reference(obj)}: it exists without the label "
-                f"{OWNED_SELECTOR}, so it is somebody else's. Remove or rename it."
+                f"Cannot apply {kube_objects.reference(obj)}: it exists without the label {OWNED_SELECTOR}. Remove "
+                "or rename it, or label it to hand it over."
             )
 
     def remove(self) -> None:
@@ -154,7 +154,7 @@ class HostRun:
                     self.client.delete(self.client.path_of(obj))
             self._clear_documents()
         except ClusterError as error:
-            self.show(f"{self.daemon.name}: clean-up is not complete: {error}")
+            self.show(f"{self.daemon.name}: clean-up is incomplete: {error}")
 
     def _clear_documents(self) -> None:
         """Deletes all documents in one request, including those of earlier runs."""
@@ -182,8 +182,8 @@ class HostRun:
                 )
             except WaitFailed as error:
                 late = {name: error.late.get(name) or why for name, why in self._late(watcher, nodes).items()}
-                told = "; ".join(f"{name} {why}" for name, why in list(late.items())[:TOLD])
-                self.show(f"{title:<16} goes on without {len(late)} of {len(nodes)} nodes: {told}")
+                reasons = "; ".join(f"{name} {why}" for name, why in list(late.items())[:NAMED])
+                self.show(f"{title:<16} goes on without {len(late)} of {len(nodes)} nodes: {reasons}")
                 return late
         return {}
 
@@ -227,7 +227,7 @@ class HostRun:
             time.sleep(READ_AGAIN)
             taken, reasons = self._read(wanted, take)
         missing = {
-            name: reasons.get(name) or late.get(name) or "its pod is Ready, but its document is not there"
+            name: reasons.get(name) or late.get(name) or "its pod is Ready, but its document is missing"
             for name in nodes
             if name not in taken
         }

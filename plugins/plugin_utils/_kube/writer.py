@@ -93,7 +93,7 @@ class Writer:
         changes = []
         for version, kind in kinds:
             for obj in self._labelled(version, kind, selector):
-                why = self._stranger(obj) if kind == "Namespace" else stays(obj)
+                why = self._unmanaged_in(obj) if kind == "Namespace" else stays(obj)
                 if why:
                     self.left.append(f"{kube_objects.reference(obj)}: {why}")
                     self.say(f"left alone: {self.left[-1]}")
@@ -115,7 +115,7 @@ class Writer:
             items = [item for item in items if not item["metadata"].get("ownerReferences")]
         return [{**item, "apiVersion": version, "kind": kind} for item in items]
 
-    def _stranger(self, namespace: Json) -> str:
+    def _unmanaged_in(self, namespace: Json) -> str:
         name = namespace["metadata"]["name"]
         for version, kind in kube_objects.OCCUPANTS:
             try:
@@ -123,7 +123,7 @@ class Writer:
             except NotFound:
                 continue
             for item in items:
-                if kube_objects.is_somebodys({**item, "kind": kind}):
+                if kube_objects.is_unmanaged({**item, "kind": kind}):
                     return f"{kube_objects.reference({**item, 'kind': kind})} in it is not ours"
         return ""
 

@@ -66,7 +66,7 @@ class PerftestRun:
                 self._clear()
                 self.client.delete(self.client.path("v1", "ConfigMap", self.test.namespace, self.test.files))
             except ClusterError as error:
-                self.show(f"perftest: clean-up is not complete: {error}")
+                self.show(f"perftest: clean-up is incomplete: {error}")
 
     def predict(self, pairs: Sequence[Pair]) -> list[str]:
         """Check mode: the server checks every field, no pod is made."""

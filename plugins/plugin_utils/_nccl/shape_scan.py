@@ -196,7 +196,7 @@ class ShapeScan:
         try:
             workers.clean()
         except RdmaError as error:
-            self.show(f"clean-up is not complete: {error}")
+            self.show(f"clean-up is incomplete: {error}")
 
     def _keep_gate(self, bench: Bench) -> None:
         """The run of all good nodes together is an NCCL test like any other: the report shows it as such."""

@@ -203,7 +203,7 @@ def _clean(job_run: Run, show: Callable[[str], None]) -> None:
     try:
         job_run.clean()
     except RdmaError as error:
-        show(f"{job_run.test.name:<14} clean-up is not complete: {error}")
+        show(f"{job_run.test.name:<14} clean-up is incomplete: {error}")
 
 
 def parse(log: Path) -> NcclRun:

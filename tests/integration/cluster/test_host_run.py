@@ -235,12 +235,12 @@ def test_documents_of_an_earlier_run_are_never_used(cluster, folder):
     assert left(cluster) == []
 
 
-def test_an_object_of_somebody_else_is_left_alone(cluster):
+def test_an_unmanaged_object_is_left_alone(cluster):
     name = {"name": PROBE.name, "namespace": "gpuops-rdma"}
     cluster.namespace("gpuops-rdma")
     cluster.client.apply({"apiVersion": "v1", "kind": "ConfigMap", "metadata": name, "data": {"mine": "1"}})
     run = start(cluster)
-    with pytest.raises(Exception, match="somebody else's"), run.applied(keep=False):
+    with pytest.raises(Exception, match="exists without the label"), run.applied(keep=False):
         pass
     path = f"/api/v1/namespaces/gpuops-rdma/configmaps/{PROBE.name}"
     assert cluster.client.get(path)["data"] == {"mine": "1"}

@@ -332,7 +332,7 @@ def test_disk_and_memory_agree_on_broken_trees(tmp_path: pathlib.Path) -> None:
 
 
 def test_a_tree_is_cheap() -> None:
-    """Under a second and a few thousand small files; here 40 nodes in memory, tree and probe."""
+    """Under per second and a few thousand small files; here 40 nodes in memory, tree and probe."""
     began = time.process_time()
     for number in range(40):
         files = host_trees.tree(Host("BM.GPU4.8", name=f"gpu-{number}"))

@@ -221,10 +221,10 @@ FAULTS: list[tuple[str, dict[str, Any], str]] = [
     ("driver.xid", {"driver.xids": [{"code": 79, "pci": "0000:18:00.0", "count": 2}]}, "Xid 79 of 0000:18:00.0 x 2"),
     ("driver.xid-other", {"driver.xids": [{"code": 777, "pci": "0000:18:00.0", "count": 1}]}, "Xid 777"),
     ("driver.xid-log", {"driver.xids_since": "log"}, "begins after the boot"),
-    ("gpu.missing", {"gpus.2": "del"}, "7 of 8; not there: 0000:44:00.0"),
+    ("gpu.missing", {"gpus.2": "del"}, "7 of 8; missing: 0000:44:00.0"),
     ("gpu.missing", {"gpus": []}, "0 of 8"),
     ("gpu.id", {"gpus.1.id": "10de:20f1"}, "1 of 8 GPUs: 0000:2d:00.0: 10de:20f1"),
-    ("gpu.address", {"gpus.1.pci": "0000:ee:00.0"}, "0000:ee:00.0: no address of the shape"),
+    ("gpu.address", {"gpus.1.pci": "0000:ee:00.0"}, "0000:ee:00.0: an address that the shape does not have"),
     ("gpu.driver", {"gpus.*.driver": "vfio-pci"}, "8 of 8 GPUs: 0000:0f:00.0, "),
     ("gpu.driver", {"gpus.3.driver": ""}, "0000:5b:00.0: driver none"),
     ("gpu.link", {"gpus.2.width": 8}, "0000:44:00.0: x8 of x16"),
@@ -239,8 +239,8 @@ FAULTS: list[tuple[str, dict[str, Any], str]] = [
         {"nic_stack.same_build": False, "nic_stack.modules.ib_core.from": "kernel"},
         "ib_core from kernel",
     ),
-    ("ofed.origin", {"nic_stack.origin": "operator"}, "OFED is the Network Operator's"),
-    ("nic.missing", {"functions.1": "del"}, "15 of 16; not there: rdma1 (0000:0c:00.1)"),
+    ("ofed.origin", {"nic_stack.origin": "operator"}, "OFED comes from the Network Operator"),
+    ("nic.missing", {"functions.1": "del"}, "15 of 16; missing: rdma1 (0000:0c:00.1)"),
     ("nic.missing", {"functions": []}, "0 of 16; no Mellanox function"),
     (
         "nic.missing",
@@ -296,7 +296,7 @@ FAULTS: list[tuple[str, dict[str, Any], str]] = [
     ("counters.symbol-errors", {"counters.ports.1.symbol_error": 48211}, "48211 symbol errors"),
     ("counters.out-of-sequence", {"counters.ports.1.out_of_sequence": 900000}, "900000 packets"),
     ("counters.congestion", {"counters.ports.1.np_cnp_sent": 70000000}, "70000000 notifications sent"),
-    ("counters.congestion", {"counters.ports.1.rp_cnp_handled": 70000000}, "70000000 notifications taken"),
+    ("counters.congestion", {"counters.ports.1.rp_cnp_handled": 70000000}, "70000000 notifications handled"),
     ("counters.pause", {"counters.ports.1.tx_pause": 7100000}, "7100000 pauses sent"),
 ]
 
@@ -370,7 +370,7 @@ def test_the_probes_reason_is_told() -> None:
     document = put(healthy(), "functions.*.state", None)
     document["unread"]["functions.state"] = "permission denied (18 of them, first 0000:0c:00.0)"
     found = status(document, "nic.link")
-    assert found.found == "functions.state is not known: permission denied (18 of them, first 0000:0c:00.0)"
+    assert found.found == "functions.state is unknown: permission denied (18 of them, first 0000:0c:00.0)"
     document = put(healthy(), "limits", None)
     document["unread"]["limits"] = "no proc"
     assert "no proc" in status(document, "host.iommu").found
@@ -413,7 +413,7 @@ def test_ports_without_a_known_rate_are_compared_with_each_other() -> None:
     assert shape.line_gbps is None
     document = put(healthy(shape), "functions.0.rate", 100)
     found = status(document, "nic.rate", shape)
-    assert found.status == "fail" and "400 Gb/s, as the fastest port" in found.expected
+    assert found.status == "fail" and "400 Gb/s, the rate of the fastest port" in found.expected
 
 
 def test_vfs_in_pods_have_left_the_host() -> None:
@@ -511,7 +511,7 @@ def test_read_twice_the_rate_counts(delta: Any, total: int, expected: str) -> No
     found = status(document, "counters.pause")
     assert found.status == expected
     if delta:
-        assert expected == "pass" or "50000 pauses taken in 10 s" in found.found
+        assert expected == "pass" or "50000 pauses received in 10 s" in found.found
 
 
 # ---- platforms -----------------------------------------------------------------------------------------------------
@@ -525,11 +525,11 @@ def test_a_vm_is_judged_by_what_it_shows() -> None:
     assert found["gpu.missing"].status == "pass" and found["nic.missing"].status == "pass"
     for hidden in ("gpu.address", "gpu.link", "nic.pci-link", "host.acs", "host.iommu"):
         assert found[hidden].status == "unknown", hidden
-    assert found["host.acs"].found == "not seen from inside a virtual machine"
+    assert found["host.acs"].found == "not visible inside a virtual machine"
     assert found["host.pci-flat"].status == "pass"
     assert found["nic.gpu-distance"].found.startswith("follows from gpu.address")
     one = put(copy.deepcopy(document), "gpus", document["gpus"][:1])
-    assert status(one, "gpu.missing").found == "1 of 8; not there: 7 GPU(s)"
+    assert status(one, "gpu.missing").found == "1 of 8; missing: 7 GPU(s)"
 
 
 def test_a_container_says_little_of_its_host() -> None:

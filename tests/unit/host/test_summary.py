@@ -75,7 +75,7 @@ def test_the_worst_finding_names_rule_and_remedy() -> None:
     ]
     summary = host_report.summary({}, findings, None, "sriov")
     assert (summary["verdict"], summary["rule"], summary["remedy"]) == ("fail", "c", "do it")
-    assert [item.id for item in host_report.telling(findings)] == ["c", "b", "a"]
+    assert [item.id for item in host_report.worst_first(findings)] == ["c", "b", "a"]
     assert host_report.verdict([finding("d", "info")]) == "pass"
 
 

@@ -159,7 +159,7 @@ def test_an_operators_manifest_goes_with_its_operator_but_for_the_definitions() 
 
 
 @pytest.mark.parametrize(
-    ("obj", "somebodys"),
+    ("obj", "unmanaged"),
     [
         (config_map(), True),
         (config_map(labels=names.OWNED), False),
@@ -170,8 +170,8 @@ def test_an_operators_manifest_goes_with_its_operator_but_for_the_definitions() 
         ({**config_map(), "kind": "Secret", "type": "Opaque"}, True),
     ],
 )
-def test_what_keeps_a_namespace(obj: dict[str, Any], somebodys: bool) -> None:
-    assert kube_objects.is_somebodys(obj) is somebodys
+def test_what_keeps_a_namespace(obj: dict[str, Any], unmanaged: bool) -> None:
+    assert kube_objects.is_unmanaged(obj) is unmanaged
 
 
 @pytest.mark.parametrize(

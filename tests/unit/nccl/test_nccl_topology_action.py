@@ -87,11 +87,11 @@ def test_of_real_files(path: Path) -> None:
     ({"shape": "BM.X"}, "Unknown shape 'BM.X'. Known: BM.GPU.A100-v2.8"),
     ({"shape": "BM.GPU.H200.8"}, "no source states its PCI tree"),
     ({"tree": "no/such"}, "is not the root of a host"),
-    ({"host": {"a": 1}}, "this is no host document"),
+    ({"host": {"a": 1}}, "this is not a host document"),
     ({"content": GOOD, "against": "no/such.xml"}, "Cannot read"),
     ({"content": GOOD, "hosts": 3}, "hosts must be a mapping"),
-    ({"content": GOOD, "hosts": {"gpu-1": {}}}, "hosts, gpu-1: this is no host document"),
-    ({"content": GOOD, "hosts": []}, "nothing is known of any node"),
+    ({"content": GOOD, "hosts": {"gpu-1": {}}}, "hosts, gpu-1: this is not a host document"),
+    ({"content": GOOD, "hosts": []}, "nothing is known about any node"),
 ])  # fmt: skip
 def test_bad_input_is_refused(given: dict[str, Any], words: str) -> None:
     with pytest.raises(InputError, match=words):

@@ -389,7 +389,7 @@ def test_versions_and_tables_that_are_not_known() -> None:
     for version, provider in (("4.11", "openshift"), ("4.18", "clusterapi")):
         with pytest.raises(InputError, match="is not known"):
             TABLE.behaviour(version, provider)
-    with pytest.raises(InputError, match="no version"):
+    with pytest.raises(InputError, match="not a version"):
         TABLE.behaviour("stable")
     with pytest.raises(DataError):
         autoscaler.tables({"families": {}})

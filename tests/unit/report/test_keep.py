@@ -138,10 +138,10 @@ def test_a_namespace_that_is_not_there(folder: Path) -> None:
     assert planning.keep(folder, "secret")["changed"], "the run that is predicted would have made it"
 
 
-def test_somebody_elses_object_is_left_alone(folder: Path) -> None:
+def test_an_unmanaged_object_is_left_alone(folder: Path) -> None:
     cluster = Cluster()
     cluster.there["ConfigMap/r"] = {"metadata": {"name": "r", "labels": {"app": "x"}}, "data": {"a": "1"}}
-    with pytest.raises(InputError, match=r"ConfigMap ns/r: it is there without the label .* somebody else's"):
+    with pytest.raises(InputError, match=r"ConfigMap ns/r: it exists without the label"):
         Keeper(cluster).keep(folder, "configmap")
     assert cluster.dry == []
 

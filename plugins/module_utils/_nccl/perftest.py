@@ -20,6 +20,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import 
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.findings import finding
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Finding, Json, Shape
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.names import NAME_LABEL, OWNED
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Plan
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.text import listed
 
 APP = "gpuops-perftest"
@@ -68,6 +69,23 @@ class Test:
 
 
 # ---- who with whom -------------------------------------------------------------------------------------------------
+
+
+def groups(plan: Plan, names: Sequence[str], shapes: Mapping[str, Shape]) -> list[tuple[Shape, list[str]]]:
+    """The nodes to pair, per shape. Without ``names`` all that are not excluded, of shapes with two or more. Raises
+    InputError without a pair."""
+    known = {node.name: node for node in plan.nodes}
+    unknown = [name for name in names if name not in known]
+    if unknown:
+        raise InputError(f"The plan has no node {listed(unknown, 5)}.")
+    found: dict[str, list[str]] = {}
+    for node in [known[name] for name in dict.fromkeys(names)] or plan.nodes:
+        if names or not node.excluded:
+            found.setdefault(node.shape, []).append(node.name)
+    paired = [(shapes[name], members) for name, members in found.items() if len(members) > 1]
+    if not paired:
+        raise InputError("ib_write_bw needs two healthy nodes of one shape; the plan has no such pair.")
+    return paired
 
 
 def rounds(nodes: Sequence[str]) -> list[list[Pair]]:
@@ -392,3 +410,23 @@ def _finding(
     shown = listed([f"rail {rail}: {rails[rail]}" for rail in sorted(rails)], 4, "; ")
     doubt = "" if sure else "; which of the two it is needs a third node that passes"
     return finding("perftest.rail", node, f"with {peers}: {shown}{doubt}", expected=expected)
+
+
+ORDER = ("fail", "incomplete", "unjudged", "pass")
+"""Verdicts, the worst first."""
+
+
+def predicted(would: Sequence[str]) -> Json:
+    """The task's result in check mode. ``would``: the pairs that it would run."""
+    return {"changed": True, "verdict": "unjudged", "reason": "check mode: no pod was made", "would": list(would)}
+
+
+def result(tests: Sequence[Json], required: bool) -> Json:
+    """The task's result: the worst verdict of all shapes, and each shape's without its pairs. ``required``: failed
+    unless it is a pass."""
+    worst = min(tests, key=lambda test: ORDER.index(test["verdict"]))
+    verdict, reason = worst["verdict"], f"{worst['shape']}: {worst['reason']}"
+    shown = [{key: value for key, value in test.items() if key != "pairs"} for test in tests]
+    failed = required and verdict != "pass"
+    more = {"failed": True, "msg": f"ib_write_bw: {verdict}: {reason}"} if failed else {}
+    return {"changed": True, "verdict": verdict, "reason": reason, "tests": shown, **more}

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import yaml
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Node, Plan
 from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import perftest
 from ansible_collections.gpuops.rdma.plugins.module_utils._nccl.perftest import Outcome, Rail
 from gpuops_sandbox.batch import perftest_pod
@@ -258,3 +259,36 @@ def test_the_sandbox_models_slow_and_broken_rails() -> None:
     assert found[2] == 100.0
     assert found[5] is None
     assert found[1] is not None and found[1] > 192
+
+
+# ---- who is paired, and the whole ----------------------------------------------------------------------------------
+
+
+def planned(*nodes: tuple[str, str, str]) -> Plan:
+    return Plan(nodes=tuple(Node(name, shape, excluded=why) for name, shape, why in nodes))
+
+
+def test_nodes_are_paired_within_their_shape() -> None:
+    other = "BM.GPU.H200.8"
+    plan = planned(("a", H100.name, ""), ("b", H100.name, ""), ("c", H100.name, "is cordoned"), ("d", other, ""))
+    assert perftest.groups(plan, [], SHAPES) == [(H100, ["a", "b"])]
+    assert perftest.groups(plan, ["c", "a", "c"], SHAPES) == [(H100, ["c", "a"])], "a named node is tested anyway"
+    with pytest.raises(InputError, match=r"The plan has no node e\."):
+        perftest.groups(plan, ["a", "e"], SHAPES)
+    with pytest.raises(InputError, match="two healthy nodes of one shape"):
+        perftest.groups(plan, ["a", "d"], SHAPES)
+
+
+def test_the_worst_shape_decides() -> None:
+    tests = [
+        {"shape": "one", "verdict": "pass", "reason": "4 nodes", "pairs": [1]},
+        {"shape": "two", "verdict": "fail", "reason": "rail 3", "pairs": [2]},
+        {"shape": "three", "verdict": "unjudged", "reason": "no source", "pairs": []},
+    ]
+    found = perftest.result(tests, True)
+    assert (found["verdict"], found["reason"], found["failed"]) == ("fail", "two: rail 3", True)
+    assert found["msg"] == "ib_write_bw: fail: two: rail 3"
+    assert "pairs" not in found["tests"][0]
+    assert "failed" not in perftest.result(tests, False)
+    assert perftest.result(tests[::2], False)["verdict"] == "unjudged"
+    assert "failed" not in perftest.result(tests[:1], True)

@@ -1,0 +1,101 @@
+# Copyright: gpuops.rdma contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""ib_write_bw between the nodes of a plan, shape by shape, with another round for the nodes that fail. PRIVATE."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Finding, Json, Shape, to_dict
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Plan
+from ansible_collections.gpuops.rdma.plugins.module_utils._kube.client import Client
+from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import perftest
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import run as base_run
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._nccl.perftest_run import PerftestRun
+
+SHOWN = 20
+AGAIN = 10
+"""Maximum number of retry rounds; each decides as many nodes as there are good ones."""
+
+
+class PerftestStage:
+    """``args``: the task's options; ``show`` prints a line. Raises InputError if no two nodes can be paired."""
+
+    def __init__(self, client: Client, plan: Plan, args: Json, show: Callable[[str], None]) -> None:
+        self.client, self.plan, self.args, self.show = client, plan, args, show
+        self.table = files.load(files.FILES / "perftest.yml")
+        self.groups = perftest.groups(plan, args["nodes"], files.shapes())
+
+    def predict(self) -> Json:
+        """The result in check mode: the server checks the objects, and nothing is created."""
+        pairs = [(self._run(shape), pairs) for shape, nodes in self.groups for pairs in perftest.rounds(nodes)]
+        return perftest.predicted([line for run, one in pairs for line in run.predict(one)])
+
+    def run(self, namespace: Iterable[Json]) -> Json:
+        """Tests every shape, writes perftest.json and findings-perftest.json, and returns the task's result.
+        ``namespace``: the objects of the job's namespace, applied if it is absent; in mode sriov the network attachment
+        is there already."""
+        if self.client.find(self.client.path("v1", "Namespace", "", self.plan.namespaces.job)) is None:
+            for obj in namespace:
+                self.client.apply(obj)
+        tests = [self._test(shape, nodes) for shape, nodes in self.groups]
+        findings: list[Finding] = [item for test in tests for item in test.pop("findings")]
+        if self.args["run_dir"]:
+            folder = Path(self.args["run_dir"])
+            base_run.write(folder / "perftest.json", {"tests": tests})
+            base_run.write(folder / "findings-perftest.json", {"findings": findings})
+        return {**perftest.result(tests, self.args["fail_on_verdict"]), "findings": to_dict(findings[:SHOWN])}
+
+    def _test(self, shape: Shape, nodes: Sequence[str]) -> Json:
+        run, began = self._run(shape), time.monotonic()
+        limit, _source = perftest.threshold(self.table, shape)
+        with run.applied():
+            outcomes = [item for pairs in perftest.rounds(nodes) for item in run.round(pairs)]
+            for _round in range(AGAIN):
+                pairs = perftest.again(outcomes, limit)
+                if not pairs:
+                    break
+                self.show(f"perftest         {len(pairs)} nodes once more, each with one that has passed")
+                outcomes += run.round(pairs)
+        found = perftest.judge(outcomes, shape, self.table)
+        self.show(f"perftest         {shape.name}: {found['verdict']}: {found['reason']}")
+        return {
+            "shape": shape.name,
+            "nodes": list(nodes),
+            "cuda": self.args["cuda"],
+            "dmabuf": self.args["dmabuf"],
+            **found,
+            "pairs": to_dict(outcomes),
+            "seconds": round(time.monotonic() - began, 1),
+        }
+
+    def _run(self, shape: Shape) -> PerftestRun:
+        logs = Path(self.args["run_dir"]) / "logs" if self.args["run_dir"] else None
+        limits = {"start_timeout": self.args["timeout"], "grace": self.args["grace"]}
+        return PerftestRun(self.client, self._test_of(shape), self.show, **limits, logs=logs)
+
+    def _test_of(self, shape: Shape) -> perftest.Test:
+        """With a new run id; the image is the NCCL test's unless set."""
+        plan, args = self.plan, self.args
+        entry = next((test for test in plan.tests if test.shape == shape.name), None)
+        return perftest.Test(
+            run=uuid.uuid4().hex[:8],
+            namespace=plan.namespaces.job,
+            shape=shape,
+            image=args["image"] or (entry.image if entry else files.profile(plan.profile)["test_image"]["image"]),
+            mode=plan.mode,
+            gpu_resource=plan.resources.gpu,
+            vf_resource=plan.resources.vf,
+            network=plan.network,
+            seconds=args["seconds"],
+            size=self.table["size"],
+            queue_pairs=self.table["queue_pairs"],
+            cuda=args["cuda"],
+            dmabuf=args["dmabuf"],
+            pull_secrets=entry.pull_secrets if entry else (),
+        )

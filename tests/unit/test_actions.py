@@ -18,8 +18,8 @@ LONGEST = 150
 VERDICTS = {"pass", "fail", "degraded", "incomplete", "unjudged"}
 ACTIONS = sorted((ROOT / "plugins/action").glob("*.py"))
 # Not thin yet; no name is added here.
-LONG = {"autoscaler_proof", "machineset"}
-OVER_NODES = {"autoscaler_proof", "machineset", "plan", "preflight"}
+LONG = {"autoscaler_proof"}
+OVER_NODES = {"autoscaler_proof", "plan", "preflight"}
 
 
 def texts(tree: ast.AST) -> Iterator[str]:

@@ -74,17 +74,19 @@ class Use(Generic[Wanted]):
     # ---- how it is carried out -------------------------------------------------------------------------------------
 
     def run(self) -> Json:
-        """Resolves, applies, and, unless in check mode, waits and proves. Returns the task's result."""
+        """Resolves, applies, and, unless in check mode, waits and, with an option prove, proves. Returns the task's
+        result."""
         wanted = self.resolve()
         self.apply(wanted)
-        proof: Json = {}
+        proof: Json = {"proof": {}} if "prove" in self.args else {}
         if not self.check_mode:
             self.settle(wanted)
-            proof = self._proof(wanted)
+            if proof:
+                proof = {"proof": self._proof(wanted)}
         found: Json = {
             "changed": bool(self.changes),
             "changes": [one["what"] for one in self.changes][: gpu_nodes.SHOWN],
-            "proof": proof,
+            **proof,
             **self.result(wanted),
         }
         if self.diff_mode and self.changes:

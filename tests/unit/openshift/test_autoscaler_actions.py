@@ -15,7 +15,7 @@ from ansible_collections.gpuops.rdma.plugins.action import autoscaler, autoscale
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError, RdmaError
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube import objects as kube_objects
 from ansible_collections.gpuops.rdma.plugins.module_utils._nodes import machine_set as openshift_machine_set
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._openshift import autoscaling
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._openshift import autoscaling, machine_sets
 from support.fake_api import Api
 from support.machine_api import API, KINDS, TAINT, cluster, crd, machine, machine_set, openshift, pool, thing
 from support.paths import RECORDINGS
@@ -34,7 +34,7 @@ def act(plugin: Any, api: Api, check: bool = False, **args: Any) -> Any:
 
 @pytest.fixture(autouse=True)
 def no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(machineset, "SETTLE", 0.0)
+    monkeypatch.setattr(machine_sets, "SETTLE", 0.0)
 
 
 # ---- machineset ----------------------------------------------------------------------------------------------------

@@ -14,13 +14,14 @@ from ansible.utils.display import Display
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Plan
 from ansible_collections.gpuops.rdma.plugins.module_utils._operators import releases
-from ansible_collections.gpuops.rdma.plugins.module_utils._plan import resolve
+from ansible_collections.gpuops.rdma.plugins.module_utils._plan import preflight, resolve
 from ansible_collections.gpuops.rdma.plugins.module_utils._plan.options import Given, Options
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files, run
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base.action import RdmaAction
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._nodes.book import NodeBook
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._plan import compose, compose_addon
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._plan import survey as plan_survey
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._plan.rights import FOLDER, UNKNOWN, Rights
 
 
 class ActionModule(RdmaAction):
@@ -43,11 +44,14 @@ class ActionModule(RdmaAction):
         keys = ("server_version", "served", "workloads", "namespaces", "service_cidrs")
         chosen = {key: survey[key] for key in (*keys, "cluster_policies", "nic_cluster_policies")}
         run.write(dest.parent / "survey.json", chosen)
+        rights = Rights(plan, self.client, survey)
+        plan = rights.plan
         run.write(dest, plan)
         text = resolve.text(plan).splitlines()
         if self._asked_for_plan():
             for line in text:
                 self.progress(line)
+            self._write_accounts(rights, dest.parent.parent / FOLDER)
         if not run.selected(self._task_vars, "preflight"):
             run.read_plan(str(dest))  # without preflight, report rejected inputs here
         return {
@@ -60,6 +64,15 @@ class ActionModule(RdmaAction):
 
     def _asked_for_plan(self) -> bool:
         return "plan" in (self._task_vars.get("ansible_run_tags") or []) or Display().verbosity > 0
+
+    def _write_accounts(self, rights: Rights, folder: Path) -> None:
+        """Manifests of accounts for those who are no administrators."""
+        unknown = [item for item in rights.plan.findings if item.id == UNKNOWN]
+        if unknown:
+            self.progress(f"permissions: not written, because {preflight.line(unknown[0])}")
+            return
+        paths = rights.write(folder)
+        self.progress(f"permissions: {', '.join(map(str, paths))}; kubectl apply -f FILE makes an account with them")
 
     def _keep_excluded(self, plan: Plan, dest: Path) -> Plan:
         """The plan with the nodes excluded that an earlier stage of this run excluded."""

@@ -7,19 +7,18 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import Forbidden
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json, to_dict
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Permission, Plan
-from ansible_collections.gpuops.rdma.plugins.module_utils._plan import permissions, preflight
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Plan
+from ansible_collections.gpuops.rdma.plugins.module_utils._plan import preflight
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files, run
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base.action import RdmaAction
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._nodes.book import NodeBook
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._operators import helm as operators_helm
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._plan import rights
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._plan import survey as plan_survey
 
 LOOKED_AT = 20
@@ -67,17 +66,9 @@ class ActionModule(RdmaAction):
         if again:
             return look
         helm = operators_helm.findings() if look.installs else []
+        denied = rights.denied(self.client, plan, self.check_mode or args["read_only"], keeps=not self.check_mode)
         requested = self._requested(look) if look.installs else {}
-        return dataclasses.replace(look, denied=self._denied(plan, args["read_only"]), helm=helm, requested=requested)
-
-    def _denied(self, plan: Plan, read_only: bool) -> list[str]:
-        """All missing permissions. Check mode and verify change nothing, so only read permissions are checked there."""
-        rules: Sequence[Permission] = plan.permissions
-        if self.check_mode or read_only:
-            rules = permissions.reading(plan, keeps=not self.check_mode)
-        with ThreadPoolExecutor(max_workers=8) as workers:
-            answers = list(workers.map(lambda rule: self.client.allowed(**vars(rule)), rules))
-        return permissions.texts(rule for rule, allowed in zip(rules, answers) if not allowed)
+        return dataclasses.replace(look, denied=denied, helm=helm, requested=requested)
 
     def _requested(self, look: preflight.Look) -> dict[str, tuple[float, float]]:
         """(cores, bytes) requested on the largest schedulable nodes, up to the first with room, to read few pods."""

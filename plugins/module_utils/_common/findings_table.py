@@ -1013,6 +1013,12 @@ TABLE: dict[str, tuple[str, str, str, str]] = {
         "look at port, cable and switch of these rails on {subject}: ibstat, ethtool -S, link counters",
         "perftest.rail",
     ),
+    "plan.chart": (
+        "error",
+        "plan",
+        "let the control node reach it, or download it and set rdma_charts to the file",
+        "plan.chart",
+    ),
     "plan.gpudirect": (
         "error",
         "plan",

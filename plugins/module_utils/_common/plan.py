@@ -257,12 +257,14 @@ class Policy:
 
 @dataclass(frozen=True)
 class Permission:
-    """A permission to check by SelfSubjectAccessReview; ``namespace`` "" = cluster-wide."""
+    """A permission to check by SelfSubjectAccessReview; ``namespace`` "" = cluster-wide, ``name`` "" = every object.
+    ``resource`` that begins with / is a path of the API server."""
 
     verb: str
     group: str
     resource: str
     namespace: str
+    name: str = ""
 
 
 @dataclass(frozen=True)
@@ -304,6 +306,8 @@ class Plan:
     adopt_policies: bool = False
     tests: tuple[NcclTest, ...] = ()
     permissions: tuple[Permission, ...] = ()
+    grants: tuple[Json, ...] = ()
+    """Rules of the charts' Roles with their ``namespace``: Helm needs each, or ``escalate`` and ``bind``."""
 
     @classmethod
     def from_json(cls, document: Json) -> Plan:

@@ -157,7 +157,7 @@ class Client:
 
     def path(self, api_version: str, kind: str, namespace: str = "", name: str = "") -> str:
         """The URL path of a kind's collection or of one object. NotFound when the server does not know the kind."""
-        plural, namespaced = KINDS.get((api_version, kind)) or self._discover(api_version, kind)
+        plural, namespaced = self.resource(api_version, kind)
         path = base_path(api_version)
         if namespaced and namespace:
             path += f"/namespaces/{namespace}"
@@ -167,6 +167,10 @@ class Client:
         """The URL path of this object, from its kind, namespace and name."""
         meta = obj["metadata"]
         return self.path(obj["apiVersion"], obj["kind"], meta.get("namespace", ""), meta["name"])
+
+    def resource(self, api_version: str, kind: str) -> tuple[str, bool]:
+        """The resource of a kind, and whether it is namespaced. NotFound when the server does not know the kind."""
+        return KINDS.get((api_version, kind)) or self._discover(api_version, kind)
 
     def _discover(self, api_version: str, kind: str) -> tuple[str, bool]:
         known = self._discovered.get(api_version)
@@ -329,20 +333,27 @@ class Client:
             return False
         return True
 
-    def allowed(self, verb: str, group: str, resource: str, namespace: str = "") -> bool:
-        """Whether a SelfSubjectAccessReview allows this user the request."""
-        name, _sep, subresource = resource.partition("/")
-        attributes = {"verb": verb, "group": group, "resource": name, "namespace": namespace}
-        if subresource:
-            attributes["subresource"] = subresource
-        review: Json = {
-            "apiVersion": "authorization.k8s.io/v1",
-            "kind": "SelfSubjectAccessReview",
-            "spec": {"resourceAttributes": {key: value for key, value in attributes.items() if value}},
-        }
+    def allowed(self, verb: str, group: str, resource: str, namespace: str = "", name: str = "") -> bool:
+        """Whether a SelfSubjectAccessReview allows this user the request. A ``resource`` that begins with / is a path
+        of the server."""
+        plural, _sep, subresource = resource.partition("/")
+        attributes = {"verb": verb, "group": group, "resource": plural, "subresource": subresource}
+        attributes.update(namespace=namespace, name=name)
+        spec: Json = {"resourceAttributes": {key: value for key, value in attributes.items() if value}}
+        if resource.startswith("/"):
+            spec = {"nonResourceAttributes": {"path": resource, "verb": verb}}
+        review: Json = {"apiVersion": "authorization.k8s.io/v1", "kind": "SelfSubjectAccessReview", "spec": spec}
         path, body = self.path(review["apiVersion"], review["kind"]), json.dumps(review).encode()
         answer = _document(self._request("POST", path, {}, body, idempotent=True))
         return bool(answer.get("status", {}).get("allowed"))
+
+    def rules(self, namespace: str) -> Items:
+        """The RBAC rules of this user in a namespace, those of the whole cluster too."""
+        review: Json = {"apiVersion": "authorization.k8s.io/v1", "kind": "SelfSubjectRulesReview"}
+        body = json.dumps({**review, "spec": {"namespace": namespace}}).encode()
+        path = f"{base_path(review['apiVersion'])}/selfsubjectrulesreviews"
+        status = _document(self._request("POST", path, {}, body, idempotent=True)).get("status") or {}
+        return [*(status.get("resourceRules") or ()), *(status.get("nonResourceRules") or ())]
 
     # ---- the wire ----------------------------------------------------------------------------------------------
 

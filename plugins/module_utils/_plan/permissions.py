@@ -3,74 +3,67 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """What a plan will do, as rules for SelfSubjectAccessReview. PRIVATE to the collection.
 
-Rights on our own objects follow from the objects of the plan; the rights of Helm and the stages are listed here.
+Rights on our own objects follow from the objects of the plan, Helm's from the rendered charts, see
+_operators/chart_rights.py; the requests of the stages are listed here.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 
+from ansible_collections.gpuops.rdma.plugins.module_utils._common import versions
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Permission, Plan
+from ansible_collections.gpuops.rdma.plugins.module_utils._kube import objects as kube_objects
+from ansible_collections.gpuops.rdma.plugins.module_utils._kube.permissions import RBAC, needs, once
 
 Rule = tuple[str, str, str, str]
 """verbs, API group, resource, namespace ("" = the whole cluster)"""
 
 APPLY = "get create patch"
+SERVICE_CIDRS = (1, 33)
+"""The first Kubernetes that serves them."""
 KEPT = {"configmap": "configmaps", "secret": "secrets"}
-RBAC = "rbac.authorization.k8s.io"
-# The kinds in the charts of the operators and of Volcano; Helm writes by create and patch.
-CHART_KINDS = (
-    ("", "serviceaccounts"),
-    ("", "configmaps"),
-    ("", "services"),
-    ("apps", "deployments"),
-    ("apps", "daemonsets"),
-    (RBAC, "roles"),
-    (RBAC, "rolebindings"),
-)
-CLUSTER_KINDS = (
-    ("apiextensions.k8s.io", "customresourcedefinitions"),
-    (RBAC, "clusterroles"),
-    (RBAC, "clusterrolebindings"),
-)
 
 
-def rules(plan: Plan, kinds: Mapping[tuple[str, str], tuple[str, bool]]) -> list[Permission]:
+def rules(
+    plan: Plan, kinds: Mapping[tuple[str, str], tuple[str, bool]], charts: Iterable[Permission] = ()
+) -> list[Permission]:
     """The permissions that a complete plan needs (with releases and objects), without duplicates.
 
-    ``kinds``: (apiVersion, kind) -> (resource, whether it is namespaced).
+    ``kinds``: (apiVersion, kind) -> (resource, whether it is namespaced). ``charts``: Helm's, of the rendered charts.
     """
-    return _once([*_reads(plan), *_test(plan), *_hosts(plan), *_objects(plan, kinds), *_releases(plan), *_kept(plan)])
+    listed = [*_reads(plan), *_test(plan), *_hosts(plan), *_objects(plan, kinds), *_releases(plan), *_kept(plan)]
+    return once([*(item for rule in listed for item in needs(*rule)), *charts])
 
 
-def reading(plan: Plan, keeps: bool) -> list[Permission]:
-    """The plan's read permissions; with ``keeps`` also those for storing the report."""
-    kept = _once(_kept(plan)) if keeps else []
-    return [rule for rule in plan.permissions if rule.verb in ("get", "list", "watch") or rule in kept]
+def reading(plan: Plan, keeps: bool, kinds: Mapping[tuple[str, str], tuple[str, bool]]) -> list[Permission]:
+    """The plan's read permissions, without Helm's; with ``keeps`` also those for storing the report."""
+    kept = [item for rule in _kept(plan) for item in needs(*rule)] if keeps else []
+    return [item for item in rules(plan, kinds) if item.verb in ("get", "list", "watch") or item in kept]
 
 
-def _once(rules: Iterable[Rule]) -> list[Permission]:
-    found: dict[Permission, None] = {}
-    for verbs, group, resource, namespace in rules:
-        found.update({Permission(verb, group, resource, namespace): None for verb in verbs.split()})
-    return list(found)
+def teardown(plan: Plan, kinds: Mapping[tuple[str, str], tuple[str, bool]]) -> list[Permission]:
+    """What playbooks/teardown.yml requests for the objects of this collection, without the operators' releases."""
+    places = {*vars(plan.namespaces).values(), *(item.namespace for item in plan.releases.values())}
+    found: list[Permission] = []
+    for version, kind in dict.fromkeys((*kube_objects.KINDS, *kube_objects.OCCUPANTS)):
+        resource, namespaced = kinds.get((version, kind), (f"{kind.lower()}s", kind != "PersistentVolume"))
+        group = version.rpartition("/")[0]
+        found += needs("list", group, resource)
+        if (version, kind) in kube_objects.KINDS:
+            for place in sorted(places) if namespaced else ("",):
+                found += needs("get delete", group, resource, place)
+    listed = [*_teardown_reads(plan), *(("get list update delete", "", "secrets", place) for place in sorted(places))]
+    return once([*(item for rule in listed for item in needs(*rule)), *found])
 
 
-def texts(missing: Iterable[Permission]) -> list[str]:
-    """A line per namespace: ``in namespace gpuops-rdma: create, patch configmaps, daemonsets.apps; patch pods``."""
-    verbs: dict[str, dict[str, list[str]]] = {}
-    for rule in missing:
-        where = f"in namespace {rule.namespace}" if rule.namespace else "in the whole cluster"
-        what = f"{rule.resource}.{rule.group}" if rule.group else rule.resource
-        verbs.setdefault(where, {}).setdefault(what, []).append(rule.verb)
-    lines = []
-    for where, resources in verbs.items():
-        groups: dict[str, list[str]] = {}
-        for what, names in resources.items():
-            groups.setdefault(", ".join(names), []).append(what)
-        lines.append(f"{where}: " + "; ".join(f"{names} {', '.join(what)}" for names, what in groups.items()))
-    return lines
+def _teardown_reads(plan: Plan) -> Iterator[Rule]:
+    """What tells which uses of GPUs there are."""
+    yield "list", "", "nodes", ""
+    yield "list", "nvidia.com", "clusterpolicies", ""
+    yield "list", "apps", "daemonsets", ""
+    yield from _olm(plan)
 
 
 def _reads(plan: Plan) -> Iterator[Rule]:
@@ -85,6 +78,8 @@ def _reads(plan: Plan) -> Iterator[Rule]:
     if plan.install == "helm":
         yield "list", "", "secrets", ""
     if plan.mode == "sriov":
+        if versions.minor(plan.server_version) >= SERVICE_CIDRS:
+            yield "list", "networking.k8s.io", "servicecidrs", ""
         yield "list watch", "mellanox.com", "nicclusterpolicies", ""
         yield "list watch", "nv-ipam.nvidia.com", "ippools", plan.namespaces.network_operator
         yield "list watch", "", "configmaps", plan.namespaces.network_operator
@@ -175,18 +170,9 @@ def _olm(plan: Plan) -> Iterator[Rule]:
 
 def _releases(plan: Plan) -> Iterator[Rule]:
     yield from _olm(plan)
-    for key, release in plan.releases.items():
+    for release in plan.releases.values():
         if not release.installs:
             continue
-        namespace = release.namespace
         yield APPLY, "", "namespaces", ""
-        yield from ((APPLY, group, resource, namespace) for group, resource in CHART_KINDS)
-        yield from ((APPLY, group, resource, "") for group, resource in CLUSTER_KINDS)
-        if not release.manifest:
-            # Helm's own records, and its hooks.
-            yield "get list create update delete", "", "secrets", namespace
-            yield "get watch create delete", "batch", "jobs", namespace
-        if key == "gpu_operator":
-            yield APPLY, "nvidia.com", "clusterpolicies", ""
-        if key == "network_operator":
-            yield APPLY, "mellanox.com", "nicclusterpolicies", ""
+        if not release.manifest:  # Helm's own records
+            yield "get list create update delete", "", "secrets", release.namespace

@@ -62,7 +62,7 @@ class Look:
     shapes: dict[str, Shape]
     profile: Json
     denied: Sequence[str] = ()
-    """Permissions that this user lacks, see _permissions.texts."""
+    """Permissions that this user lacks, see _kube/permissions.texts."""
     helm: Sequence[Finding] = ()
     """Findings about Helm on the control node."""
     wanted_crds: Mapping[str, str] = field(default_factory=dict)

@@ -7,11 +7,9 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, Optional
 
 import yaml
-from ansible.module_utils.urls import open_url
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import Forbidden, InputError, RdmaError
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json, masked
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.names import OWNED_SELECTOR
@@ -21,7 +19,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._operators import addo
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base.task import Task
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._kube.writer import Writer
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._operators import helm_run, installed, oke_addon
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._operators import helm_run, installed, oke_addon, render
 
 ATTEMPTS = 3
 PAUSE = 3.0
@@ -159,7 +157,7 @@ class ReleaseRun:
         return None if decision.action == "refuse" else decision
 
     def _apply_manifest(self, want: Release) -> Json:
-        objects = releases.with_images(manifest(want), want.image_registry, want.pull_secrets)
+        objects = releases.with_images(render.manifest(want), want.image_registry, want.pull_secrets)
         self.task.progress(f"{want.operator}: applying {len(objects)} objects of {want.manifest}")
         writer = Writer(self.task.client, False, self.task.progress)
         changed = [writer.apply(kube_objects.owned(obj, want.chart), takeover=True) for obj in objects]
@@ -214,26 +212,6 @@ class ReleaseRun:
             helm_run.Helm(self.module, args).uninstall(found)
         place = {key: found[key] for key in ("name", "namespace", "version")}
         return {"changed": True, "action": "uninstall", "chart": chart, **place}
-
-
-def manifest(want: Release) -> list[Json]:
-    """The objects of the release's manifest, from a file or a URL. Raises InputError."""
-    source, operator = want.manifest, want.operator
-    hint = f"Download it and set rdma_charts.{operator} to the file."
-    try:
-        if "://" in source:
-            text = open_url(source, timeout=60, follow_redirects="safe").read().decode("utf-8")
-        else:
-            text = Path(source).expanduser().read_text(encoding="utf-8")
-        objects = [item for item in yaml.load_all(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader)) if item]
-    except OSError as error:
-        raise InputError(f"Cannot read the manifest {source} of {operator}: {error}. {hint}") from None
-    except (yaml.YAMLError, ValueError) as error:
-        raise InputError(f"{source} of {operator} is not a manifest: {str(error).splitlines()[0]}. {hint}") from None
-    strange = [item for item in objects if not isinstance(item, dict) or "kind" not in item or "metadata" not in item]
-    if strange or not objects:
-        raise InputError(f"{source} of {operator} holds no Kubernetes objects. {hint}")
-    return objects
 
 
 def _diff(want: Release, decision: releases.Decision) -> Json:

@@ -1,7 +1,7 @@
 # Copyright: gpuops.rdma contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The command line: ``sandbox up|down|status|exec|logs|fault|env|build``."""
+"""The command line: ``sandbox up|down|status|exec|logs|fault|env|account|build``."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from . import build, faults, openshift
+from . import account, build, faults, openshift
 from .cluster import COMPONENTS, CONTROLLERS, Sandbox, SandboxError, Spec, home, names
 from .context import Fault, load_shapes
 from .nodes import CPU_NODES, GPU_NODES, SYSTEMS
@@ -37,6 +37,7 @@ which can be left out so that a real one can take its place.
   sandbox up --name bad --fault vf-missing:2 --fault image-pull:10.140.0.1
   sandbox exec NAME -- kubectl get nodes              with the sandbox's kubeconfig, kubectl and helm
   eval "$(sandbox env NAME)"                          the same for your shell
+  sandbox account NAME --rules site.yml               a kubeconfig with exactly these rights
   sandbox fault add reboot:1                          while it runs
   sandbox down NAME                                   ends its processes, removes its folder
 
@@ -114,6 +115,14 @@ def parser() -> argparse.ArgumentParser:
     environment = commands.add_parser("env", help="print export lines: KUBECONFIG, PATH, ...")
     _add_name(environment)
     environment.set_defaults(run=_env)
+
+    narrow = commands.add_parser(
+        "account", help="a kubeconfig with the rights of a manifest: one ServiceAccount, roles, bindings"
+    )
+    _add_name(narrow)
+    narrow.add_argument("--rules", required=True, type=Path, metavar="FILE", help="as `--tags plan` writes it")
+    narrow.add_argument("--output", type=Path, metavar="PATH", help="where to write it (default: the sandbox's folder)")
+    narrow.set_defaults(run=_account)
 
     binaries = commands.add_parser("build", help="build the binaries and print their folder")
     binaries.set_defaults(run=lambda _: print(build.ensure(lambda line: print(line, file=sys.stderr, flush=True))))
@@ -398,6 +407,16 @@ def _env(options: argparse.Namespace) -> int:
     for name, value in sandbox.environment().items():
         text = f"{shlex.quote(str(build.folder()))}:$PATH" if name == "PATH" else shlex.quote(value)
         print(f"export {name}={text}")
+    return 0
+
+
+def _account(options: argparse.Namespace) -> int:
+    """Prints the kubeconfig's path, and nothing else."""
+    sandbox = _sandbox(options)
+    sandbox.spec()
+    target = options.output or sandbox.state / f"{options.rules.stem}.kubeconfig"
+    account.give(sandbox, account.read(options.rules), target)
+    say(str(target))
     return 0
 
 

@@ -41,6 +41,17 @@ READY_FILE = "controllers.ready"
 MANAGER = "gpuops-sandbox"
 INIT_PROGRESS_UP_TO = 100
 """Nodes up to which pods pass through Init:k/n; beyond it the extra write per pod costs more than it shows."""
+ACCOUNTS = "gpuops-access"
+"""Namespace of accounts with narrow rights; the audit log has their requests."""
+AUDIT = {
+    "apiVersion": "audit.k8s.io/v1",
+    "kind": "Policy",
+    "omitStages": ["RequestReceived"],
+    "rules": [
+        {"level": "Metadata", "userGroups": [f"system:serviceaccounts:{ACCOUNTS}"]},
+        {"level": "None"},
+    ],
+}
 PARALLEL = 8
 LARGE = 100
 """Nodes from which on the control plane's garbage collector is given memory for time: with 200 nodes that saves 2 of 5
@@ -296,12 +307,14 @@ class Sandbox:
                 flags += [f"--{flag}-binary", str(binaries / name)]
             for name in COMPONENTS[1:4]:
                 flags += [f"--{name}-binary", str(binaries / name)]
+        policy = self.state / "audit.yml"
+        policy.write_text(yaml.safe_dump(AUDIT))
         for extra in _EXTRA_ARGS:
             flags += ["--extra-args", extra]
         self._kwokctl(
             binaries,
             *("create", "cluster", "--runtime", "binary", *flags),
-            *("--disable-qps-limits", "--secure-port", "--kube-authorization"),
+            *("--disable-qps-limits", "--secure-port", "--kube-authorization", "--kube-audit-policy", str(policy)),
             *("--enable-crds", "Stage,Logs,ClusterLogs,Exec,ClusterExec"),
             *("--kubeconfig", str(self.state / "kwok" / "kubeconfig"), "--wait", "60s"),
             settings=settings,

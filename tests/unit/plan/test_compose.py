@@ -13,9 +13,10 @@ import pytest
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import to_dict
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Plan, Probe
+from ansible_collections.gpuops.rdma.plugins.module_utils._kube import permissions
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube.client import KINDS
 from ansible_collections.gpuops.rdma.plugins.module_utils._operators import sriov
-from ansible_collections.gpuops.rdma.plugins.module_utils._plan import permissions
+from ansible_collections.gpuops.rdma.plugins.module_utils._plan import permissions as plan_permissions
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import run
 from support import small_charts
 from support.plan_samples import A100, GPU4, H100, SHAPES, cluster, cpu_node, faults, gpu_node, survey, whole
@@ -238,9 +239,9 @@ def test_a_report_that_is_kept_needs_the_right_to_write_it_even_where_nothing_el
     made = whole(cluster(), report_keep={"keep": keep, "namespace": "reports"})
     wanted = {f"{verb} {resource} reports" for verb in ("get", "create", "patch")}
     assert wanted <= rules(made)
-    verify = permissions.reading(made, keeps=True)
+    verify = plan_permissions.reading(made, True, KINDS)
     writes = {(rule.verb, rule.resource, rule.namespace) for rule in verify} - {
-        (rule.verb, rule.resource, rule.namespace) for rule in permissions.reading(made, keeps=False)
+        (rule.verb, rule.resource, rule.namespace) for rule in plan_permissions.reading(made, False, KINDS)
     }
     assert writes == {("create", resource, "reports"), ("patch", resource, "reports")}
 
@@ -254,13 +255,20 @@ def test_a_report_that_is_kept_elsewhere_needs_no_right_in_the_cluster() -> None
 def test_helm_needs_rights_where_its_releases_are() -> None:
     adopted = release("my-gpus", "gpus", "gpu-operator", "v25.10.1")
     told = rules(whole(cluster(), survey(releases=[adopted])))
-    assert {"create secrets gpus", "patch daemonsets.apps gpus", "list secrets"} <= told
+    assert {"create secrets gpus", "list secrets"} <= told
     assert not [rule for rule in told if rule.endswith(" gpu-operator")]
-    assert {"create secrets nvidia-network-operator", "create jobs.batch nvidia-network-operator"} <= told
-    assert "create deployments.apps mpi-operator" in told
+    assert "create secrets nvidia-network-operator" in told
     assert "create secrets mpi-operator" not in told, "a manifest leaves no record"
     volcano = rules(whole(cluster(), launcher="volcano"))
-    assert {"create secrets volcano-system", "create jobs.batch volcano-system"} <= volcano
+    assert "create secrets volcano-system" in volcano
+
+
+@pytest.mark.parametrize(("version", "listed"), [("v1.32.9", False), ("v1.33.0", True)])
+def test_the_service_cidrs_are_read_where_they_are_served(version: str, listed: bool) -> None:
+    told = rules(whole(cluster(), survey(server_version=version)))
+    assert ("list servicecidrs.networking.k8s.io" in told) is listed
+    host = rules(whole(cluster(), survey(server_version=version), mode="host"))
+    assert "list servicecidrs.networking.k8s.io" not in host
 
 
 def test_nothing_to_install_needs_no_right_to_install() -> None:

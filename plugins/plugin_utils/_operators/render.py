@@ -1,0 +1,90 @@
+# Copyright: gpuops.rdma contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Renders a release's chart by ``helm template``, without a request to the cluster. PRIVATE to the collection."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+import yaml
+from ansible.module_utils.urls import open_url
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Release
+from ansible_collections.gpuops.rdma.plugins.module_utils._operators import releases
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._operators import helm
+
+TIMEOUT = 120.0
+"""Seconds for a chart to be downloaded and rendered."""
+_Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
+def objects(want: Release, server_version: str = "", api_versions: Sequence[str] = ()) -> list[Json]:
+    """All objects that installing the release makes, definitions and hooks too. ``api_versions``: what the cluster
+    serves. Raises InputError if the chart or manifest cannot be reached or rendered."""
+    return manifest(want) if want.manifest else parsed(_template(want, server_version, api_versions))
+
+
+def _template(want: Release, server_version: str, api_versions: Sequence[str]) -> str:
+    local = releases.is_local(want.ref)
+    ref = str(Path(want.ref).expanduser()) if local else want.ref or want.chart
+    command = [helm.path(), "template", want.name, ref, "--namespace", want.namespace, "--include-crds", "--skip-tests"]
+    command += ["--values", "-"]
+    command += [] if want.action == "install" else ["--is-upgrade"]
+    command += ["--kube-version", server_version] if server_version else []
+    command += [part for version in api_versions for part in ("--api-versions", version)]
+    if not local:
+        command += ["--version", want.version, *(["--repo", want.repo] if want.repo else [])]
+    try:
+        done = subprocess.run(
+            command,
+            input=json.dumps(want.values),
+            capture_output=True,
+            text=True,
+            timeout=TIMEOUT,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        raise InputError(f"{_attempt(want)}: no answer within {TIMEOUT:.0f} s") from None
+    if done.returncode:
+        raise InputError(f"{_attempt(want)}: {_reason(done.stderr)}")
+    return done.stdout
+
+
+def parsed(text: str) -> list[Json]:
+    """The objects of a manifest, those of Lists one by one."""
+    found = [item for item in yaml.load_all(text, _Loader) if item]
+    return [one for item in found for one in (item["items"] if item["kind"] == "List" else [item])]
+
+
+def manifest(want: Release) -> list[Json]:
+    """The objects of the release's manifest, from a file or a URL. Raises InputError."""
+    source, operator = want.manifest, want.operator
+    hint = f"Download it and set rdma_charts.{operator} to the file."
+    try:
+        if "://" in source:
+            text = open_url(source, timeout=60, follow_redirects="safe").read().decode("utf-8")
+        else:
+            text = Path(source).expanduser().read_text(encoding="utf-8")
+        objects = [item for item in yaml.load_all(text, _Loader) if item]
+    except OSError as error:
+        raise InputError(f"Cannot read the manifest {source} of {operator}: {error}. {hint}") from None
+    except (yaml.YAMLError, ValueError) as error:
+        raise InputError(f"{source} of {operator} is not a manifest: {str(error).splitlines()[0]}. {hint}") from None
+    strange = [item for item in objects if not isinstance(item, dict) or "kind" not in item or "metadata" not in item]
+    if strange or not objects:
+        raise InputError(f"{source} of {operator} holds no Kubernetes objects. {hint}")
+    return objects
+
+
+def _attempt(want: Release) -> str:
+    return f"Cannot render chart {want.chart} {want.version} from {want.ref or want.repo}"
+
+
+def _reason(text: str) -> str:
+    lines = [line.strip() for line in text.splitlines() if line.strip() and not line.startswith("WARNING")]
+    return " ".join(" ".join(lines).removeprefix("Error: ").split())[:400] or "no message"

@@ -1,0 +1,183 @@
+# Copyright: gpuops.rdma contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Helm's permissions, of a plan's charts; manifests of accounts with a plan's rights. PRIVATE to the collection."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import yaml
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import DataError, InputError, NotFound
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.findings import finding
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Finding, Json
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Permission, Plan, Release
+from ansible_collections.gpuops.rdma.plugins.module_utils._kube.client import KINDS, Client
+from ansible_collections.gpuops.rdma.plugins.module_utils._kube.permissions import (
+    MAY_GRANT,
+    NOWHERE,
+    account,
+    allowed,
+    of_grants,
+    texts,
+)
+from ansible_collections.gpuops.rdma.plugins.module_utils._operators import chart_rights, releases
+from ansible_collections.gpuops.rdma.plugins.module_utils._operators.chart_rights import Kinds
+from ansible_collections.gpuops.rdma.plugins.module_utils._plan import permissions
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._operators import render
+
+FOLDER = "permissions"
+UNKNOWN = "plan.chart"
+"""Id of the finding about a chart whose rights are not known."""
+HEAD = """\
+# The rights that gpuops.rdma.{name} needs with these inputs on this cluster, see docs/permissions.md. An administrator
+# grants them: kubectl apply -f {path}
+"""
+WORKERS = 8
+PREFIX = "gpuops-rdma-"
+"""The accounts are called gpuops-rdma-verify, gpuops-rdma-site, gpuops-rdma-teardown."""
+
+
+GRANTED = "the charts' Roles have it: a user creates only Roles whose rights it has, unless it may escalate and bind"
+
+
+def denied(client: Client, plan: Plan, read_only: bool = False, keeps: bool = True) -> list[str]:
+    """Lines about the permissions that this user lacks. ``read_only``: only those of a run that changes nothing;
+    ``keeps``: but for storing its report."""
+    if read_only:
+        return texts(_missing(client, permissions.reading(plan, keeps, KINDS)))
+    lines = texts(_missing(client, plan.permissions))
+    if plan.grants and _missing(client, MAY_GRANT):
+        # The API server, too, compares with the rules of RBAC and asks no other authoriser.
+        needed = of_grants(plan.grants)
+        rules = {place: client.rules(place or NOWHERE) for place in {item.namespace for item in needed}}
+        lacking = [item for item in needed if not allowed(item, rules[item.namespace])]
+        lines += [f"{line} ({GRANTED})" for line in texts(lacking)]
+    return lines
+
+
+def _missing(client: Client, needed: Sequence[Permission]) -> list[Permission]:
+    with ThreadPoolExecutor(max_workers=WORKERS) as workers:
+        answers = list(workers.map(lambda item: client.allowed(**vars(item)), needed))
+    return [item for item, answer in zip(needed, answers) if not answer]
+
+
+@dataclass(frozen=True)
+class Chart:
+    """Objects of a release in its namespace: as they are to be and as they are installed."""
+
+    namespace: str
+    wanted: Sequence[Json] = ()
+    present: Sequence[Json] = ()
+
+
+class Rights:
+    """Rights of one plan. ``survey``: its view of the cluster."""
+
+    def __init__(self, plan: Plan, client: Client, survey: Json) -> None:
+        self.client, self.survey = client, survey
+        self.charts: dict[str, Chart] = {}
+        self.kinds: Kinds = KINDS
+        self.plan = self._complete(plan)
+
+    def _complete(self, plan: Plan) -> Plan:
+        """The plan with the rights that Helm needs for the releases that change; a chart that cannot be rendered is a
+        finding. Without a change no chart is rendered and no request is made."""
+        changed = {key: release for key, release in plan.releases.items() if release.installs}
+        if not changed:
+            return plan
+        findings: list[Finding] = []
+        versions = self._api_versions()
+        for key, release in changed.items():
+            try:
+                wanted = render.objects(release, plan.server_version, versions)
+                self.charts[key] = Chart(release.namespace, wanted, self._present(release))
+            except (InputError, DataError) as error:
+                findings.append(_unknown(release, str(error)))
+        self.kinds = self._kinds(chart.wanted for chart in self.charts.values())
+        for key, chart in self.charts.items():
+            for version, kind in chart_rights.unknown([*chart.wanted, *chart.present], self.kinds):
+                text = f"no API server and no chart of this run defines its kind {kind} in {version}"
+                findings.append(_unknown(plan.releases[key], text))
+        if findings:
+            return replace(plan, findings=(*plan.findings, *findings))
+        needed: list[Permission] = []
+        grants: list[Json] = []
+        for chart in self.charts.values():
+            needed += chart_rights.change(chart.wanted, chart.namespace, self.kinds, chart.present)
+            grants += chart_rights.grants(chart.wanted, chart.namespace)
+        return replace(plan, permissions=tuple(permissions.rules(plan, KINDS, needed)), grants=tuple(grants))
+
+    def _api_versions(self) -> list[str]:
+        groups = self.client.get("/apis").get("groups", [])
+        return ["v1", *(version["groupVersion"] for group in groups for version in group.get("versions", []))]
+
+    def _present(self, release: Release) -> list[Json]:
+        """Objects of the installed revision, with its hooks."""
+        place = (release.name, release.namespace)
+        found = [one for one in self.survey["releases"] if (one["name"], one["namespace"]) == place]
+        if not found or found[0]["status"] == releases.UNREADABLE:
+            return []
+        path = self.client.path("v1", "Secret", release.namespace)
+        secrets = self.client.list(path, field_selector=f"metadata.name={found[0]['secret']}")
+        document = releases.decode(secrets[0]) if secrets else {}
+        hooks = [str(hook.get("manifest") or "") for hook in document.get("hooks") or ()]
+        return [one for text in (str(document.get("manifest") or ""), *hooks) for one in render.parsed(text)]
+
+    def _kinds(self, charts: Iterable[Sequence[Json]]) -> Kinds:
+        """Resources of all kinds of the charts: their own definitions', and the API server's."""
+        objects = [item for chart in charts for item in chart]
+        objects += [item for chart in self.charts.values() for item in chart.present]
+        kinds = {**KINDS, **chart_rights.definitions(objects)}
+        for version, kind in chart_rights.unknown(objects, kinds):
+            try:
+                kinds[version, kind] = self.client.resource(version, kind)
+            except NotFound:
+                continue
+        return kinds
+
+    # ---- manifests -------------------------------------------------------------------------------------------------
+
+    def write(self, folder: Path) -> list[Path]:
+        """Writes a manifest per playbook, of an account with exactly the rights that it needs; returns their paths.
+        Raises InputError where a chart's rights are not known."""
+        spaces = vars(self.plan.namespaces).values()
+        paths = []
+        for name, (needed, grants) in self._accounts().items():
+            # Ansible's strings are of a type of their own, which YAML refuses and JSON does not.
+            objects = json.loads(json.dumps(account(f"{PREFIX}{name}", needed, grants, spaces)))
+            text = yaml.safe_dump_all(objects, sort_keys=False, default_flow_style=None, width=120)
+            paths.append(folder / f"{name}.yml")
+            folder.mkdir(parents=True, exist_ok=True)
+            files.replace(paths[-1], f"{HEAD.format(name=name, path=paths[-1])}{text}")
+        return paths
+
+    def _accounts(self) -> dict[str, tuple[list[Permission], list[Json]]]:
+        plan = self.plan
+        removed: list[Permission] = permissions.teardown(plan, KINDS)
+        grants: list[Json] = []
+        for chart in (self.charts.get(key) or self._installed(key) for key in plan.releases):
+            objects = [*chart.wanted, *chart.present]
+            removed += chart_rights.removal(objects, chart.namespace, self.kinds)
+            grants += chart_rights.grants(objects, chart.namespace, frozenset(chart_rights.REMOVAL))
+        return {
+            "verify": (permissions.reading(plan, True, KINDS), []),
+            "site": (list(plan.permissions), list(plan.grants)),
+            "teardown": (removed, grants),
+        }
+
+    def _installed(self, key: str) -> Chart:
+        """A release that does not change, as it is installed."""
+        release = self.plan.releases[key]
+        chart = Chart(release.namespace, present=self._present(release))
+        self.kinds = {**self.kinds, **self._kinds([chart.present])}
+        return chart
+
+
+def _unknown(release: Release, found: str) -> Finding:
+    return finding(UNKNOWN, f"release {release.namespace}/{release.name}", found)

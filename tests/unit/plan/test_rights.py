@@ -1,0 +1,139 @@
+# Copyright: gpuops.rdma contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Helm's rights are those of the rendered charts, and the manifests have every right of the plan."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError, NotFound
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import to_dict
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Plan
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._operators import render
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._plan.rights import Rights
+from support.plan_samples import cluster, survey, whole
+
+ROLE = {
+    "apiVersion": "rbac.authorization.k8s.io/v1",
+    "kind": "ClusterRole",
+    "metadata": {"name": "gpu-operator"},
+    "rules": [{"apiGroups": [""], "resources": ["nodes"], "verbs": ["update"]}],
+}
+OPERATOR = {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "gpu-operator"}}
+OLD = {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "old"}}
+
+
+class FakeClient:
+    """Knows no kind but those of KINDS, and the release Secrets given."""
+
+    def __init__(self, *manifests: dict[str, Any]) -> None:
+        document = {"manifest": yaml.safe_dump_all(manifests), "hooks": []}
+        data = base64.b64encode(base64.b64encode(gzip.compress(json.dumps(document).encode())))
+        self.secrets = [{"metadata": {"name": "s", "namespace": "gpus"}, "data": {"release": data.decode()}}]
+        self.asked: list[str] = []
+
+    def get(self, path: str) -> dict[str, Any]:
+        self.asked.append(path)
+        return {"groups": [{"name": "apps", "versions": [{"groupVersion": "apps/v1", "version": "v1"}]}]}
+
+    def path(self, *parts: str) -> str:
+        return "/".join(parts)
+
+    def list(self, path: str, **_selectors: str) -> Any:
+        self.asked.append(path)
+        return self.secrets
+
+    def resource(self, version: str, kind: str) -> tuple[str, bool]:
+        raise NotFound(f"no {kind} in {version}", 404)
+
+
+def told(plan: Plan) -> set[str]:
+    return {f"{one.verb} {one.resource} {one.namespace}".strip() for one in plan.permissions}
+
+
+def adopted(version: str = "v25.10.1", **more: Any) -> dict[str, Any]:
+    place = {"name": "my-gpus", "namespace": "gpus", "chart": "gpu-operator", "version": version}
+    rest = {"status": "deployed", "revision": 1, "updated": "", "description": "", "values": {}, "secret": "s"}
+    return {**place, "app_version": version, **rest, **more}
+
+
+def only_gpu(seen: dict[str, Any]) -> Plan:
+    return whole(cluster(), seen, mode="host")
+
+
+@pytest.fixture
+def rendered(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Charts that were rendered; each has the same two objects."""
+    found: list[str] = []
+
+    def objects(want: Any, *_more: Any) -> list[dict[str, Any]]:
+        found.append(want.chart)
+        return [ROLE, OPERATOR]
+
+    monkeypatch.setattr(render, "objects", objects)
+    return found
+
+
+def test_helm_needs_the_rights_of_the_rendered_chart_where_its_release_is(rendered: list[str]) -> None:
+    seen = survey(releases=[adopted()])
+    plan = Rights(only_gpu(seen), FakeClient(OLD), seen).plan
+    assert sorted(rendered) == ["gpu-operator", "mpi-operator"]
+    assert {"patch deployments gpus", "create clusterroles", "delete services gpus"} <= told(plan)
+    assert not [text for text in told(plan) if text.endswith(" gpu-operator")]
+    assert {"namespace": "", **ROLE["rules"][0]} in plan.grants
+    assert Plan.from_json(json.loads(json.dumps(to_dict(plan)))) == plan
+
+
+def test_without_a_change_nothing_is_rendered_and_nothing_is_asked(rendered: list[str]) -> None:
+    first = only_gpu(survey())
+    there = [
+        adopted(item.version, name=item.name, namespace=item.namespace, chart=item.chart, values=item.values)
+        for item in first.releases.values()
+    ]
+    seen, client = survey(releases=there), FakeClient()
+    plan = only_gpu(seen)
+    assert {item.action for item in plan.releases.values()} == {"none"}
+    assert Rights(plan, client, seen).plan == plan
+    assert (rendered, client.asked) == ([], [])
+
+
+@pytest.mark.parametrize("strange", [False, True])
+def test_a_chart_whose_rights_are_not_known_is_refused(monkeypatch: pytest.MonkeyPatch, strange: bool) -> None:
+    def objects(want: Any, *_more: Any) -> list[dict[str, Any]]:
+        if strange:
+            return [{"apiVersion": "x/v1", "kind": "Thing", "metadata": {"name": "x"}}]
+        raise InputError(f"Cannot render chart {want.chart}: no such host")
+
+    monkeypatch.setattr(render, "objects", objects)
+    before = only_gpu(survey())
+    plan = Rights(before, FakeClient(), survey()).plan
+    found = [item for item in plan.findings if item.id == "plan.chart"]
+    assert {item.severity for item in found} == {"error"}
+    assert {item.subject for item in found} == {
+        "release gpu-operator/gpu-operator",
+        "release mpi-operator/mpi-operator",
+    }
+    assert ("kind Thing in x/v1" if strange else "no such host") in found[0].found
+    assert (plan.permissions, plan.grants) == (before.permissions, ())
+
+
+def test_a_manifest_per_playbook(rendered: list[str], tmp_path: Path) -> None:
+    seen = survey(releases=[adopted()])
+    paths = Rights(only_gpu(seen), FakeClient(OLD), seen).write(tmp_path / "permissions")
+    assert [path.name for path in paths] == ["verify.yml", "site.yml", "teardown.yml"]
+    for path in paths:
+        objects = list(yaml.safe_load_all(path.read_text("utf-8")))
+        names = {item["metadata"]["name"] for item in objects if item["kind"] == "ServiceAccount"}
+        assert names == {f"gpuops-rdma-{path.stem}"}
+        assert f"kubectl apply -f {path}" in path.read_text("utf-8")
+    rules = {path.stem: path.read_text("utf-8") for path in paths}
+    assert "resources: [nodes]\n  verbs: [update]" in rules["site"], "the chart's own rule"
+    assert "create" not in rules["verify"], "verify reads"
+    assert "clusterroles" in rules["teardown"]

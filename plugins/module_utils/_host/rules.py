@@ -28,10 +28,8 @@ VERSION = 1
 """Format of the host document that these rules read."""
 SEVERITIES = {"fail": "error", "unknown": "unknown", "warn": "warning"}
 """Status of a rule -> severity of its finding, worst first."""
-SOURCES = ("auto", "host", "operator")
 VIRTUAL = ("vm", "vgpu_vm")
 NEAR = ("PIX", "PXB")
-DISTANCES = ("PIX", "PXB", "PHB", "NODE", "SYS")
 MODULES = ("mlx5_core", "mlx5_ib", "ib_core", "ib_uverbs", "rdma_cm")
 RUNTIMES = {"crio": "cri-o://", "containerd": "containerd://"}
 NO_MAC = "00:00:00:00:00:00"
@@ -59,6 +57,7 @@ class Rule:
     unless: tuple[str, ...] = ()
     each: str = ""
     holds: tuple[Any, ...] = ()
+    counters: Mapping[str, str] = field(default_factory=dict)
     found: str = ""
     expected: str = ""
 
@@ -73,7 +72,7 @@ def table(document: Json) -> Table:
     """The rules of files/host_rules.yml. DataError if a rule does not have exactly one valid condition."""
     rules = tuple(_rule(entry) for entry in document["rules"])
     ids = [rule.id for rule in rules]
-    written = {rule.id for rule in rules if rule.holds}
+    written = {rule.id for rule in rules if rule.holds or rule.counters}
     odd = {name for name in ids if ids.count(name) > 1} | (set(ids) - written ^ set(CONDITIONS))
     odd |= {rule.id for rule in rules if not _readable(rule)}
     if odd:
@@ -348,11 +347,6 @@ def _filled(text: str, host: Host, value: Any = "") -> str:
     return re.sub(r"[{]([\w.]*)[}]", lambda match: str(host.value(match[1])) if match[1] else own, text)
 
 
-NO_DRIVER = Skip("no NVIDIA driver is loaded")
-HOST_MODE = Skip("mode host uses no VFs")
-USES_DMABUF = Skip("DMA-BUF is possible")
-
-
 # ---- platform and OS -----------------------------------------------------------------------------------------------
 
 
@@ -414,8 +408,6 @@ def driver_cuda(host: Host) -> Answer:
 
 
 def _driver_from(host: Host, least: int, why: str) -> Answer:
-    if host.driver_absent:
-        return NO_DRIVER
     found = host.get("driver.version")
     return _need(_number(found) >= least, f"driver {found}", f">= {least} ({why})")
 
@@ -489,10 +481,6 @@ def _other(found: Any, wanted: Any, empty: str = "none") -> str:
     return "" if found == wanted else str(found or empty)
 
 
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}" if number else ""
-
-
 def _shape_link(shape: Shape) -> tuple[float, int]:
     """GT/s and lanes of all PCI links of the shape; 0 = unknown."""
     for socket in shape.pci_tree:
@@ -517,13 +505,10 @@ def _numa(devices: Devices, group: str, what: str, wanted: Mapping[str, Optional
 
     def test(item: Json) -> str:
         node = wanted.get(item["pci"])
-        return "" if node is None else _on_node(_field(item, group, "numa"), node)
+        found = node if node is None else _field(item, group, "numa")
+        return "" if found == node else f"node {found}, not {node}"
 
     return _each(devices, what, test, "the shape's NUMA nodes")
-
-
-def _on_node(found: int, wanted: int) -> str:
-    return "" if found == wanted else f"node {found}, not {wanted}"
 
 
 # ---- NIC stack -----------------------------------------------------------------------------------------------------
@@ -739,10 +724,6 @@ def _ports(host: Host, test: Callable[[Json], str], expected: str) -> Answer:
 # ---- SR-IOV --------------------------------------------------------------------------------------------------------
 
 
-def _few(number: int, wanted: int) -> str:
-    return "" if number >= wanted else f"firmware offers {number} VF(s)"
-
-
 def vf_mtu(host: Host) -> Answer:
     """Each VF that no pod uses has at least the shape's MTU in bytes."""
     wanted = host.shape.mtu
@@ -752,7 +733,7 @@ def vf_mtu(host: Host) -> Answer:
     def test(vf: Json) -> str:
         return "" if _in_pod(vf) else _small(_field(vf, "functions", "mtu"), wanted)
 
-    return _vfs(host, test, f">= {wanted}")
+    return _each(host.vfs(), "VFs", test, f">= {wanted}")
 
 
 def vf_admin_mac(host: Host) -> Answer:
@@ -764,7 +745,7 @@ def vf_admin_mac(host: Host) -> Answer:
             return "never set"
         return "" if _in_pod(vf) or held == _field(vf, "functions", "mac") else f"{held}, but the VF has {vf['mac']}"
 
-    return _vfs(host, test, "the VF's own MAC")
+    return _each(host.vfs(), "VFs", test, "the VF's own MAC")
 
 
 def _in_pod(vf: Json) -> bool:
@@ -772,30 +753,13 @@ def _in_pod(vf: Json) -> bool:
     return vf.get("driver") == "mlx5_core" and vf.get("netdev") is None and vf.get("hca") is None
 
 
-def _vfs(host: Host, test: Callable[[Json], str], expected: str) -> Answer:
-    return _each(host.vfs(), "VFs", test, expected) if host.sriov else HOST_MODE
-
-
 # ---- GPUDirect -----------------------------------------------------------------------------------------------------
-
-
-def _peermem(host: Host, condition: Callable[[], Answer]) -> Answer:
-    """Evaluates ``condition`` only if nvidia_peermem is the only path for GPUDirect RDMA."""
-    if host.driver_absent:
-        return NO_DRIVER
-    return USES_DMABUF if host.dmabuf else condition()
 
 
 def peermem_not_loaded(host: Host) -> Answer:
     """nvidia_peermem is loaded where DMA-BUF is not possible."""
-    return _peermem(
-        host,
-        lambda: _need(
-            host.get("gpudirect.peermem.loaded"),
-            f"nvidia_peermem is not loaded; {_no_dmabuf(host)}",
-            "loaded, or DMA-BUF",
-        ),
-    )
+    found = f"nvidia_peermem is not loaded; {_no_dmabuf(host)}"
+    return _need(host.get("gpudirect.peermem.loaded"), found, "loaded, or DMA-BUF")
 
 
 def _no_dmabuf(host: Host) -> str:
@@ -819,8 +783,6 @@ def gpudirect_path(host: Host) -> Answer:
 
 def open_module(host: Host) -> Answer:
     """The driver uses the open kernel modules, where only they are lacking for DMA-BUF."""
-    if host.driver_absent:
-        return NO_DRIVER
     if host.get("gpudirect.dmabuf.open_module"):
         return None
     lacks = [key for key in ("kernel", "driver", "gpu") if not host.get(f"gpudirect.dmabuf.{key}")]
@@ -855,11 +817,6 @@ def rdma_devices(host: Host) -> Answer:
 
 
 # ---- limits --------------------------------------------------------------------------------------------------------
-
-
-def _memlock(host: Host, path: str, who: str) -> Answer:
-    found = host.get(path)
-    return _need(found == "unlimited", f"{who} may lock {found} bytes", "unlimited")
 
 
 def acs(host: Host) -> Answer:
@@ -898,31 +855,6 @@ def default_route(host: Host) -> Answer:
 
 
 # ---- counters ------------------------------------------------------------------------------------------------------
-
-
-def link_downed(host: Host) -> Answer:
-    """Link-down events of each RDMA port are within the table's limit."""
-    return _counted(host, {"link_downed": "times down"})
-
-
-def symbol_errors(host: Host) -> Answer:
-    """Symbol errors of each RDMA port are within the table's limit."""
-    return _counted(host, {"symbol_error": "symbol errors"})
-
-
-def out_of_sequence(host: Host) -> Answer:
-    """Packets out of sequence at each RDMA port are within the table's limit."""
-    return _counted(host, {"out_of_sequence": "packets out of sequence"})
-
-
-def congestion(host: Host) -> Answer:
-    """Congestion notifications (CNP) sent and handled by each RDMA port are within the table's limits."""
-    return _counted(host, {"np_cnp_sent": "notifications sent", "rp_cnp_handled": "notifications handled"})
-
-
-def pause(host: Host) -> Answer:
-    """Pause frames received and sent by each RDMA port are within the table's limits."""
-    return _counted(host, {"rx_pause": "pauses received", "tx_pause": "pauses sent"})
 
 
 def _counted(host: Host, names: Mapping[str, str]) -> Answer:
@@ -985,11 +917,6 @@ CONDITIONS: dict[str, Callable[[Host], Answer]] = {
     "host.acs": acs,
     "nic.relaxed-ordering": relaxed_ordering,
     "host.default-route": default_route,
-    "counters.link-downed": link_downed,
-    "counters.symbol-errors": symbol_errors,
-    "counters.out-of-sequence": out_of_sequence,
-    "counters.congestion": congestion,
-    "counters.pause": pause,
 }
 """Conditions that are more than one comparison, by rule."""
 
@@ -1020,7 +947,7 @@ def results(
     mute: Sequence[str] = (),
 ) -> list[Result]:
     """One result per rule, in the table's order. ``profile`` is the data of files/profiles; ``driver`` and ``ofed`` are
-    one of SOURCES. InputError for ids that no rule has, DataError for a document of another format."""
+    auto, host or operator. InputError for ids that no rule has, DataError for a document of another format."""
     chosen = choose(rules, select, mute)
     if document.get("v") != VERSION:
         raise DataError(
@@ -1071,12 +998,18 @@ def _result(rule: Rule, host: Host) -> Result:
         return Result(rule, "unknown", f"not visible inside {_PLATFORMS.get(kind, kind)}", rule.what)
     try:
         why = next((text for applies, text in map(SKIPS.__getitem__, rule.unless) if applies(host)), "")
-        answer = Skip(why) if why else _compared(rule, host) if rule.holds else CONDITIONS[rule.id](host)
+        answer = Skip(why) if why else _answer(rule, host)
     except Missing as missing:
         return Result(rule, "unknown", _why_missing(missing, host.document), rule.what)
     if isinstance(answer, Bad):
         return Result(rule, rule.severity, answer.found, answer.expected)
     return Result(rule, "skip", answer.why) if isinstance(answer, Skip) else Result(rule, "pass")
+
+
+def _answer(rule: Rule, host: Host) -> Answer:
+    if rule.counters:
+        return _counted(host, rule.counters)
+    return _compared(rule, host) if rule.holds else CONDITIONS[rule.id](host)
 
 
 def _why_missing(missing: Missing, document: Json) -> str:

@@ -205,6 +205,11 @@ OTHER_INPUTS = {
         "false",
         "playbooks/teardown.yml removes MachineSets of ours with their machines too; those without machines go anyway.",
     ),
+    "rdma_teardown_node_labels": (
+        "bool",
+        "false",
+        "playbooks/teardown.yml removes labels of nodes that nothing writes any more, after operators were uninstalled.",
+    ),
     "rdma_teardown_operators": (
         "list",
         "[]",

@@ -99,13 +99,18 @@ def test_killed_runs_converge_then_verify_then_teardown(cluster: Any) -> None:
 
     # Operators go when they are named.
     here.kubectl("delete", "configmap", "foreign", "-n", "gpuops-nccl")
-    operators = "mpi_operator,network_operator,gpu_operator"
+    inputs = {
+        "rdma_teardown": "true",
+        "rdma_teardown_operators": "mpi_operator,network_operator,gpu_operator",
+        "rdma_teardown_node_labels": "true",
+    }
     for number in (3, 0):
-        torn = here.play(
-            "playbooks/teardown.yml", report="teardown", rdma_teardown="true", rdma_teardown_operators=operators
-        )
+        torn = here.play("playbooks/teardown.yml", report="teardown", **inputs)
         assert torn.code == 0, torn.output[-3000:]
         assert torn.output.count("changed: [sandbox] => ") == number, torn.output[-3000:]
+        assert "namespace gpu-operator stays: Helm and OLM remove none" in torn.output
+    labels = here.kubectl("get", "nodes", "-o", "jsonpath={.items[*].metadata.labels}")
+    assert not [key for key in ("feature.node", "nvidia.com/gpu.", "mofed.wait") if key in labels], labels
     assert "kube-system" in here.kubectl("get", "ns", "-o", "name")
     kinds = "ds,deploy,sa,cm,role,rolebinding,clusterrole,ippools,net-attach-def,nicclusterpolicies,ns"
     assert not here.kubectl("get", kinds, "-A", "-l", "app.kubernetes.io/managed-by=gpuops-rdma", "-o", "name").strip()
@@ -166,8 +171,8 @@ def test_a_release_under_another_name_is_adopted_and_host_mode_adds_nothing(clus
 def a_change_is_ready_only_once_it_took_effect(here: Any) -> None:
     """The policy says ready all the time: the operator's process does not run, and has not seen the new spec."""
     here.fault("add", "controller-stopped:gpu-operator")
-    values = {"toolkit": {"env": [{"name": "SANDBOX_LATE", "value": "1"}]}}
-    inputs = {"rdma_mode": "host", "rdma_gpu_operator_values": json.dumps(values)}
+    values = "toolkit.env[0].name=SANDBOX_LATE,toolkit.env[0].value=late"
+    inputs = {"rdma_mode": "host", "rdma_gpu_operator_values": values}
     log = here.folder / "late.log"
     with log.open("w") as out:
         argv = command("site.yml", here.folder / "late", "--skip-tags", "nccl_test", **inputs)

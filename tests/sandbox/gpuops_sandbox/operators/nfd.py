@@ -33,6 +33,8 @@ def register(registry: kopf.OperatorRegistry, ctx: Context) -> None:
         if new is not None and new.ready and WORKER.items() <= new.labels.items():
             nfd.known[new.node] = new
             loop.kick()
+        elif new is None and old is not None and (known := nfd.known.get(old.node)) and known.uid == old.uid:
+            del nfd.known[old.node]
 
     hub.pods.listeners.append(on_pod)
     # In life the worker looks again every 60 s; VFs made meanwhile show up then.

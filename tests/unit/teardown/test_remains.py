@@ -1,0 +1,60 @@
+# Copyright: gpuops.rdma contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What stays after a teardown, which labels nothing writes any more, and that users' own are kept."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ansible_collections.gpuops.rdma.plugins.module_utils._teardown import remains
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files
+
+TABLE = files.load(files.FILES / "operands.yml")["node_labels"]
+LABELS = {
+    "kubernetes.io/os": "linux",
+    "feature.node.kubernetes.io/pci-10de.present": "true",
+    "nvidia.com/gpu.product": "H100",
+    "nvidia.com/gpu.deploy.dcgm": "false",
+    "nvidia.com/gpu.deploy.driver": "true",
+    "nvidia.com/mig.config": "all-disabled",
+    "nvidia.com/mig.config.state": "success",
+    "nvidia.com/device-plugin.config": "four",
+    "network.nvidia.com/operator.mofed.wait": "false",
+}
+
+
+def workload(namespace: str, image: str) -> dict[str, Any]:
+    return {"namespace": namespace, "images": [image]}
+
+
+NFD = workload("gpu-operator", "registry.k8s.io/nfd/node-feature-discovery:v0.19.0")
+NETWORK = workload("net", "nvcr.io/nvidia/cloud-native/network-operator:v26.4.1")
+SRIOV = workload("net", "nvcr.io/nvidia/mellanox/sriov-network-operator:1")
+
+
+def test_labels_go_once_their_writer_is_gone_and_users_own_stay() -> None:
+    assert remains.stale(TABLE, [NFD, NETWORK], LABELS) == [
+        "nvidia.com/gpu.deploy.driver",
+        "nvidia.com/gpu.product",
+        "nvidia.com/mig.config.state",
+    ]
+    assert "network.nvidia.com/operator.mofed.wait" in remains.stale(TABLE, [NFD, SRIOV], LABELS)
+    gone = set(LABELS) - set(remains.stale(TABLE, [], LABELS))
+    users = {"nvidia.com/gpu.deploy.dcgm", "nvidia.com/mig.config", "nvidia.com/device-plugin.config"}
+    assert gone == {"kubernetes.io/os", *users}
+
+
+def test_what_stays_is_named_with_the_reason() -> None:
+    lines = remains.labels_left(TABLE, [NFD], [LABELS, LABELS, {}], removed=False)
+    assert lines[0].endswith("stay on 2 nodes: Node Feature Discovery runs in gpu-operator and writes them")
+    assert all("rdma_teardown_node_labels=true" in line for line in lines[1:]) and len(lines) == 3
+    assert remains.labels_left(TABLE, [NFD], [LABELS], removed=True) == [lines[0].replace("2 nodes", "1 nodes")]
+    found = remains.namespaces_left(["gpu-operator", "net"], [NFD], ["gpuops-nccl"])
+    assert "1 workloads run in it" in found[0]
+    assert found[1].endswith("kubectl delete namespace net")
+    assert "gpuops-nccl stays: it holds objects of other owners" in found[2]
+    assert remains.definitions_left(["clusterpolicies.nvidia.com", "ippools.nv-ipam.nvidia.com", "jobs.x.io"]) == [
+        "2 definitions (CRDs) stay: removing one removes all objects of its kind, of every owner"
+    ]
+    assert remains.definitions_left(["jobs.x.io"]) == []

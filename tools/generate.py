@@ -208,7 +208,7 @@ OTHER_INPUTS = {
     "rdma_teardown_node_labels": (
         "bool",
         "false",
-        "playbooks/teardown.yml removes labels of nodes that nothing writes any more, after operators were uninstalled.",
+        "playbooks/teardown.yml removes labels of nodes that nothing writes any more, as operators are gone.",
     ),
     "rdma_teardown_operators": (
         "list",

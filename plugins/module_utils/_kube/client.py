@@ -583,8 +583,26 @@ def _error(method: str, path: str, status: int, data: bytes) -> ClusterError:
     if status == 429 and _BUDGET in data:
         kind, causes = Busy, (document.get("details") or {}).get("causes") or []
         message = " ".join(str(one.get("message")) for one in causes) or message
-    hint = " The credentials are expired or wrong: log in again." if status == 401 else ""
+    hint = " The credentials are expired or wrong: log in again." if status == 401 else _hint(path, message)
     return kind(f"Failed to {_verb(method)} {path}: {message or reason} (HTTP {status}).{hint}", status, reason)
+
+
+def _hint(path: str, message: str) -> str:
+    """What to do about a refusal whose cause is another object than the one applied; "" if nothing is known."""
+    webhook = re.search(r'failed calling webhook "([^"]+)"', message)
+    if webhook:
+        service = re.search(r"https://[\w-]+\.([\w-]+)\.svc\b", message)
+        kinds = "validatingwebhookconfigurations,mutatingwebhookconfigurations"
+        look = f"kubectl -n {service[1]} get service,endpoints,pods" if service else f"kubectl get {kinds}"
+        return (
+            f" The admission webhook {webhook[1]} does not answer: repair what serves it, or remove its configuration. "
+            f"See: {look}"
+        )
+    resource = re.match(r"/apis/([\w-]+(?:\.[\w-]+)+)/[^/]+/(?:namespaces/[^/]+/)?([\w-]+)", path)
+    if resource and 'unknown field "' in message and not resource[1].endswith(".k8s.io"):
+        name = f"{resource[2]}.{resource[1]}"
+        return f" The cluster's definition (CRD) is of another release and lacks it. See: kubectl describe crd {name}"
+    return ""
 
 
 def _worth_retrying(again: bool, status: int, data: bytes) -> bool:

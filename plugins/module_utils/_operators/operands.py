@@ -169,7 +169,7 @@ def sriov_daemon(daemonset: Optional[Json], deployments: Iterable[Json]) -> str:
 def outdated(daemonset: Json, lacks: str) -> Status:
     """The status of a DaemonSet that its operator has not brought up to the policy yet."""
     desired = (daemonset.get("status") or {}).get("desiredNumberScheduled") or 0
-    why = f"the operator has not given DaemonSet {daemonset['metadata'].get('name', '')} yet: {lacks}"
+    why = f"without {lacks}: the operator has not updated DaemonSet {daemonset['metadata'].get('name', '')} yet"
     return Status(WAITING, why, OUTDATED, progress=f"0/{desired} of the new version")
 
 

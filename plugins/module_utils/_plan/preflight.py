@@ -199,6 +199,13 @@ def _plugin_goes(plan: Plan) -> bool:
     return plan.install == "oke_addon" and goes
 
 
+_LEAVE_POLICY = (
+    "the Network Operator makes it again while NicClusterPolicy asks for it; use rdma_mode=host, or take it out of the "
+    "policy (rdma_adopt_policies=true does), or: kubectl patch nicclusterpolicy nic-cluster-policy --type json -p "
+    """'[{"op": "remove", "path": "/spec/rdmaSharedDevicePlugin"}]'"""
+)
+
+
 def rdma_shared_plugin(look: Look) -> Iterator[Finding]:
     """The RDMA shared device plugin, in mode sriov only."""
     if not look.sriov:
@@ -212,6 +219,7 @@ def rdma_shared_plugin(look: Look) -> Iterator[Finding]:
                 f"DaemonSet {item['namespace']}/{item['name']}",
                 "the RDMA shared device plugin, which refuses exclusive RDMA network namespaces",
                 expected="not there in mode sriov",
+                remedy=_LEAVE_POLICY if "NicClusterPolicy" in item["owners"] else None,
             )
 
 

@@ -34,6 +34,8 @@ _CLAIM = {"error": "fail", "unknown": "incomplete", "unjudged": "incomplete"}
 """Severity of a finding, or verdict of a test -> verdict of the run."""
 COMMAND = "ansible-playbook gpuops.rdma.site"
 SCAN = "ansible-playbook gpuops.rdma.nccl_scan"
+_IN_ERROR = re.compile(r": ((?:kubectl|helm|oci) [^;)]*)")
+"""A command in the error of a stage; a playbook's would be this run's own."""
 _COMMAND = re.compile(r"(?:.*(?:: | \())?((?:ansible-playbook|kubectl|helm|oci) [^;)]*)")
 """A command in a remedy, possibly in brackets or after its condition."""
 _MANY = 8
@@ -131,12 +133,15 @@ def _verdict(
     nccl: Sequence[Json],
     deselected: bool,
 ) -> tuple[str, str]:
-    """The worst claim; among equals the first of stages, nodes, cluster, tests, missing results."""
+    """The worst claim; among equals the first of stages, causes of the nodes' faults, nodes, cluster, tests, missing
+    results."""
     fresh = [item for item in nccl if not item.get("stale")]
+    first = _before_nodes(stages, table, cluster)
     claims = [
         *_stage_claims(stages),
+        *_cluster_claims(first),
         *_node_claims(table),
-        *_cluster_claims(cluster),
+        *_cluster_claims([item for item in cluster if item not in first]),
         *_nccl_claims(fresh),
         *_missing_claims(plan, table, nccl, deselected),
     ]
@@ -167,6 +172,20 @@ def _node_claims(table: Sequence[Json]) -> list[tuple[str, str]]:
                 (verdict, f"{len(bad)} of {counted(len(table), 'node')}{word}: {names} ({_cause(bad[0]).rstrip('.')}).")
             )
     return claims
+
+
+def _before_nodes(stages: Sequence[Json], table: Sequence[Json], cluster: Sequence[Json]) -> list[Json]:
+    """Errors of the cluster from an earlier stage than any error of a node, first cause first: the nodes' faults follow
+    from them, as VFs that are not allocatable do from a NicClusterPolicy that offers other ones."""
+    order = {stage["name"]: number for number, stage in enumerate(stages)}
+    last = len(order)
+    of_nodes = [order.get(item["stage"], last) for node in table for item in node["findings"] if _is_error(item)]
+    errors = [item for item in cluster if _is_error(item) and order.get(item["stage"], last) < min(of_nodes, default=0)]
+    return sorted(errors, key=lambda item: order.get(item["stage"], last))
+
+
+def _is_error(item: Json) -> bool:
+    return bool(item["severity"] == "error")
 
 
 def _cluster_claims(cluster: Sequence[Json]) -> list[tuple[str, str]]:
@@ -482,17 +501,22 @@ def _next(
     nccl: Sequence[Json],
     deselected: bool,
 ) -> str:
-    """The next step as one command, "" if there is none. Steps that are no command are in the findings.
+    """The next step as one command, "" if there is none: that of the first cause, as the verdict's sentence. Steps that
+    are no command are in the findings.
 
     The error of a failed stage holds what to fix first.
     """
     if verdict == "pass":
         return ""
-    if any(stage["status"] == "failed" for stage in stages):
-        return COMMAND
+    failed = next((stage for stage in stages if stage["status"] == "failed"), None)
+    if failed:
+        return _failed_command(failed, cluster)
+    first = next(filter(None, map(_command, _before_nodes(stages, table, cluster))), "")
     for severity in ("error", "unknown"):
-        command = _node_command(table, severity) or next(
-            (found for item in cluster if item["severity"] == severity and (found := _command(item))), ""
+        command = (
+            first
+            or _node_command(table, severity)
+            or next((found for item in cluster if item["severity"] == severity and (found := _command(item))), "")
         )
         if command:
             return command
@@ -512,6 +536,14 @@ def _with_inputs(text: str, command: str) -> str:
     if re.fullmatch(r"site\.ya?ml", playbook):
         playbook = f"playbooks/{playbook}"
     return " ".join([program, re.sub(r"[^/.]+(\.ya?ml)?$", r"nccl_scan\1", playbook), *inputs])
+
+
+def _failed_command(stage: Json, cluster: Sequence[Json]) -> str:
+    """The command that the failed stage's first finding, or its error, gives; else the same run again."""
+    found = next((item for item in cluster if item["stage"] == stage["name"] and _is_error(item)), None)
+    error = _flat(stage.get("error", ""))
+    given = _COMMAND.match(found.get("remedy") or "") if found else _IN_ERROR.search(error)
+    return given.group(1).strip().rstrip(".") if given else COMMAND
 
 
 def _command(item: Json) -> str:

@@ -48,9 +48,11 @@ class Vfs:
         result: Statuses = {}
         for name, facts in self.nodes.targets().items():
             status = readiness.resource(facts, self.resource, self.nodes.expected_vfs(facts, name))
-            if not status.ready:
+            others = "" if status.ready else _others(facts, self.resource)
+            if others:
+                status = dataclasses.replace(status, why=f"{status.why}{others}")
+            elif not status.ready:
                 status = self._short(status, name)
-                status = dataclasses.replace(status, why=f"{status.why}{_others(facts, self.resource)}")
             result[f"VFs/{name}"] = status
         return result
 
@@ -96,7 +98,7 @@ def _name(obj: Json) -> str:
 
 
 def _others(facts: Optional[NodeFacts], resource: str) -> str:
-    """VFs that the node offers under another name, by an unmanaged configuration."""
+    """VFs that the node offers under another name, by an unmanaged configuration or a changed policy."""
     offered = sorted((facts.allocatable if facts else {}).items())
     others = [f"{count} {name}" for name, count in offered if count and name != resource and _VF_NAME.search(name)]
     return f"; it offers {', '.join(others)} instead (rdma_resource)" if others else ""

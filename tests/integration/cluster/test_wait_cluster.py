@@ -261,7 +261,7 @@ def test_a_ready_of_an_earlier_spec_counts_only_once_the_operands_carry_the_new_
         cluster.custom(POLICY, RECONCILED)
     assert result["ready"] == result["total"]
     assert "toolkit 0/3 of the new version" in lines[0]
-    assert f"the operator has not given DaemonSet {GPU_PARTS[0]} yet: toolkit.env A" in lines[0]
+    assert "late: toolkit without toolkit.env A: the operator has not updated DaemonSet nvidia-container" in lines[0]
     assert "toolkit 3/3  " in lines[-1]
 
 

@@ -178,7 +178,7 @@ def a_change_is_ready_only_once_it_took_effect(here: Any) -> None:
         argv = command("site.yml", here.folder / "late", "--skip-tags", "nccl_test", **inputs)
         process = here.start(*argv, stdout=out, stderr=subprocess.STDOUT)
         deadline = time.monotonic() + 120
-        while "yet: toolkit.env SANDBOX_LATE" not in log.read_text():
+        while "without toolkit.env SANDBOX_LATE" not in log.read_text():
             assert process.poll() is None, log.read_text()[-2000:]
             assert time.monotonic() < deadline, log.read_text()[-2000:]
             time.sleep(0.1)

@@ -417,6 +417,53 @@ def test_next_is_a_command_and_nothing_else(remedy: str, stage: str, command: st
     assert ";" not in report["next"]
 
 
+SHARED = "kubectl patch nicclusterpolicy nic-cluster-policy --type json --patch '[]'"
+
+
+def test_headline_and_next_step_come_from_the_first_cause() -> None:
+    """A policy that offers other VFs is why no node has the wanted ones."""
+    policy = samples.finding("network_operator/vf-resource", "error", "it offers VFs as x", stage="network_operator")
+    policy["remedy"] = "Correct it."
+    planned = nodes(2)
+    vf = [
+        {
+            **samples.finding(node.name, "error", VF_WORDS, stage="sriov", remedy="kubectl delete pod x"),
+            "id": "vf.missing",
+        }
+        for node in planned
+    ]
+    report = checked(samples.report(planned, findings=[*vf, policy]))
+    assert report["reason"].startswith("network_operator/vf-resource: it offers VFs as x")
+    assert report["next"] == "ansible-playbook gpuops.rdma.site --tags network_operator"
+    later = {**policy, "subject": "batch/mpi-operator", "stage": "batch"}
+    report = checked(samples.report(planned, findings=[*vf, later]))
+    assert report["reason"].startswith("2 of 2 nodes: ")
+    assert report["next"] == "kubectl delete pod x"
+
+
+@pytest.mark.parametrize(
+    ("error", "found", "command"),
+    [
+        ("Failed to apply X: refused (HTTP 500). See: kubectl -n y get pods", [], "kubectl -n y get pods"),
+        ("late. See kubectl -n x get pods -o wide, and the log.", [], "ansible-playbook gpuops.rdma.site"),
+        ("1 problem(s)", [("preflight", f"use rdma_mode=host, or take it out: {SHARED}")], SHARED),
+        (
+            "1 problem(s)",
+            [("preflight", "grant it"), ("preflight", f"do: {SHARED}")],
+            "ansible-playbook gpuops.rdma.site",
+        ),
+        ("1 problem(s)", [("nodes", f"do: {SHARED}")], "ansible-playbook gpuops.rdma.site"),
+    ],
+)
+def test_next_after_a_failed_stage_is_the_command_of_its_first_cause(
+    error: str, found: list[tuple[str, str]], command: str
+) -> None:
+    findings = [samples.finding("cluster", "error", "x", remedy=remedy, stage=stage) for stage, remedy in found]
+    states = samples.stages("preflight", error)
+    report = checked(samples.report(nodes(1), states=states, findings=findings, results=[]))
+    assert report["next"] == command
+
+
 def test_next_runs_with_the_inventory_and_inputs_of_this_run() -> None:
     command = "ansible-playbook site.yml -i inventories/sandbox -e rdma_mode=host"
     report = checked(samples.report(nodes(2), results=[], deselected=True, command=command))

@@ -1,0 +1,39 @@
+# Copyright: gpuops.rdma contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""A refusal whose cause is another object says which one to look at."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from ansible_collections.gpuops.rdma.plugins.module_utils._kube import client
+
+WEBHOOK = (
+    'Internal error occurred: failed calling webhook "nic.example": failed to call webhook: Post '
+    '"https://operator-webhook.nvidia-network-operator.svc:443/validate": service "operator-webhook" not found'
+)
+
+
+@pytest.mark.parametrize(
+    ("path", "message", "hint"),
+    [
+        (
+            "/apis/mellanox.com/v1alpha1/nicclusterpolicies/p",
+            WEBHOOK,
+            "kubectl -n nvidia-network-operator get service,",
+        ),
+        ("/apis/apps/v1/daemonsets/p", 'failed calling webhook "x": timeout', "See: kubectl get validatingwebhook"),
+        (
+            "/apis/nv-ipam.nvidia.com/v1alpha1/namespaces/n/ippools/p",
+            'strict decoding error: unknown field "spec.x"',
+            "See: kubectl describe crd ippools.nv-ipam.nvidia.com",
+        ),
+        ("/apis/apps/v1/namespaces/n/daemonsets/p", 'strict decoding error: unknown field "spec.x"', ""),
+    ],
+)
+def test_a_refusal_with_its_cause_elsewhere_says_where_to_look(path: str, message: str, hint: str) -> None:
+    error = client._error("PATCH", path, 500, json.dumps({"message": message}).encode())
+    assert hint in str(error)
+    assert hint or str(error).endswith("(HTTP 500).")

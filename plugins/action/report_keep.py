@@ -35,7 +35,7 @@ class ActionModule(RdmaAction):
         elif keep != "none":
             kept = self._store(args, page, report) if keep == "object_storage" else self._object(args, page, report)
         data["rdma_report"] = {
-            self._cluster: report_keep.told(report, str(folder / "report.json"), kept["place"], args["failed"])
+            self._cluster: report_keep.statistics(report, str(folder / "report.json"), kept["place"], args["failed"])
         }
         if keep != "none":
             self.progress(f"report kept: {kept['place']}; get it: {kept['fetch']}")

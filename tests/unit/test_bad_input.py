@@ -126,7 +126,7 @@ CASES: list[tuple[str, Callable[[], Any], str]] = [
         "known: nvidia-h100",
     ),
     ("autoscaler: uneededTime", lambda: autoscaler(scaleDown={"uneededTime": "5m"}), "did you mean unneededTime?"),
-    ("autoscaler: 20 minutes", lambda: autoscaler(scaleDown={"delayAfterAdd": "20 minutes"}), "a duration like 20m"),
+    ("autoscaler: 20 minutes", lambda: autoscaler(scaleDown={"delayAfterAdd": "20 minutes"}), "a duration such as 20m"),
     (
         "autoscaler: gpus max 0",
         lambda: autoscaler(resourceLimits={"gpus": [{"type": "h100", "min": 0, "max": 0}]}),
@@ -135,7 +135,7 @@ CASES: list[tuple[str, Callable[[], Any], str]] = [
     (
         "autoscaler: type nvidia.com/gpu",
         lambda: autoscaler(resourceLimits={"gpus": [{"type": GPU, "min": 0, "max": 1}]}),
-        "it is the value of the label",
+        "a value of the label",
     ),
     (
         "machine autoscaler: min > max",
@@ -164,10 +164,14 @@ CASES: list[tuple[str, Callable[[], Any], str]] = [
         lambda: checked(machines({"machine.openshift.io/GPU": "8"})),
         "cpu and memory are both needed",
     ),
-    ("from zero: new keys on 4.18", lambda: predicted("4.18", NEW), "no annotation machine.openshift.io/vCPU"),
+    ("from zero: new keys on 4.18", lambda: predicted("4.18", NEW), "without annotation machine.openshift.io/vCPU"),
     ("from zero: slices left out", lambda: checked(machines(BOTH), gpus=32), "its nodes advertise 32"),
     ("zone: not the provider's", lambda: checked(ZONED), "a, as in its providerSpec"),
-    ("zone: EBS label elsewhere", lambda: checked(_elsewhere()), "is not this platform's (GCPMachineProviderSpec)"),
+    (
+        "zone: EBS label elsewhere",
+        lambda: checked(_elsewhere()),
+        "is not one of this platform (GCPMachineProviderSpec)",
+    ),
     ("slicing: replicas 1", lambda: shared(a=sliced(1)), "at least 2"),
     ("slicing: replicas 0", lambda: shared(a=sliced(0)), "at least 2"),
     ("slicing: default key absent", lambda: shared(default="b", a=sliced()), "the default selects"),

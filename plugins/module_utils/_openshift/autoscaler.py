@@ -92,7 +92,7 @@ class Tables:
             if number >= since and behaviour.provider == provider:
                 return behaviour
         known = ", ".join(f"{since[0]}.{since[1]} ({one.provider})" for since, one in self.versions)
-        raise InputError(f"OpenShift {version} with provider {provider} is not known. Known from: {known}.")
+        raise InputError(f"OpenShift {version} with provider {provider} is not supported. Supported from: {known}.")
 
 
 def _version(text: str) -> tuple[int, int]:
@@ -130,7 +130,7 @@ def duration(text: Any) -> float:
     value = str(text)
     parts = list(_PART.finditer(value))
     if not parts or "".join(part[0] for part in parts) != value:
-        raise InputError(f"{text!r} is no duration: numbers with ns, us, ms, s, m or h, like 20m or 1h30m.")
+        raise InputError(f"{text!r} is not a duration: numbers with ns, us, ms, s, m or h, such as 20m or 1h30m.")
     return sum(float(part[1]) * _UNIT[part[2]] for part in parts)
 
 
@@ -143,10 +143,10 @@ def quantity(text: Any) -> Optional[float]:
 def accelerator(value: str) -> str:
     """``value`` if it is valid both as gpus[].type and as a label value. Raises InputError otherwise."""
     if not value or not _VALUE.fullmatch(value):
-        hint = " Take for instance nvidia-h100." if "/" in value else ""
+        hint = " Use for example nvidia-h100." if "/" in value else ""
         raise InputError(
-            f"{value!r} cannot be an accelerator's name: it is the value of the label {ACCELERATOR}, so at most 63 "
-            f"letters, digits, '-', '_' and '.'.{hint}"
+            f"{value!r} cannot be an accelerator's name: as the value of the label {ACCELERATOR} it must have at "
+            f"most 63 letters, digits, '-', '_' and '.'.{hint}"
         )
     return value
 
@@ -181,7 +181,7 @@ def capacity_annotations(
     wrong = [name for name, value in numbers.items() if not is_int(value) or value < (0 if name == "gpu" else 1)]
     if wrong:
         raise InputError(
-            f"Cannot write the capacity of a MachineSet: {wrong[0]} is {numbers[wrong[0]]!r}, a whole number is needed."
+            f"Cannot write the capacity of a MachineSet: {wrong[0]} must be a whole number, not {numbers[wrong[0]]!r}."
         )
     found: dict[str, str] = {}
     for family, keys in table.families.items():
@@ -245,8 +245,8 @@ def _check_accelerator(name: str, machine_set: Json, gpu_types: Sequence[str], f
             finding(
                 "autoscaler.accelerator",
                 name,
-                f"label {ACCELERATOR}={value} is no label value",
-                expected="nvidia-h100 or alike",
+                f"label {ACCELERATOR}={value} is not a valid label value",
+                expected="a value such as nvidia-h100",
             )
         )
     elif gpu_types and value not in gpu_types:
@@ -268,7 +268,7 @@ def _check_capacity(table: Tables, name: str, machine_set: Json, gpus: Optional[
             value, key = notes.get(keys[part]), keys[part]
             if value is None:
                 why = (
-                    "cpu and memory are both needed, or the set is no node group"
+                    "cpu and memory are both needed, otherwise the set is not a node group"
                     if part != "gpu"
                     else "no GPU is simulated"
                 )
@@ -281,7 +281,7 @@ def _check_capacity(table: Tables, name: str, machine_set: Json, gpus: Optional[
                     finding(
                         "autoscaler.capacity",
                         name,
-                        f"annotation {key}={value} is no number{panics}",
+                        f"annotation {key}={value} is not a number{panics}",
                         expected="a number",
                     )
                 )
@@ -343,7 +343,7 @@ def _check_zone(table: Tables, name: str, machine_set: Json, zonal: bool, findin
                 finding(
                     "autoscaler.zone",
                     name,
-                    f"label {key} is not this platform's ({_provider(machine_set).get('kind')})",
+                    f"label {key} is not one of this platform ({_provider(machine_set).get('kind')})",
                     expected=rule["label"],
                 )
             )
@@ -402,7 +402,7 @@ def priorities(spec: Json, ranks: Mapping[Any, Any]) -> Optional[Json]:
     lines = []
     for rank, patterns in sorted(ranks.items(), key=lambda item: str(item[0])):
         if not _WHOLE.fullmatch(str(rank)) or not isinstance(patterns, list) or not patterns:
-            raise InputError(f"Cannot use the priority {rank!r}: a whole number and a list of patterns are needed.")
+            raise InputError(f"Cannot use the priority {rank!r}: it must be a whole number with a list of patterns.")
         lines += [f"{int(rank)}:", *(f"  - {_quoted(_pattern(one))}" for one in patterns)]
     return {
         "apiVersion": "v1",
@@ -444,7 +444,7 @@ def _walk(table: Tables, path: str, value: Any, served: Optional[set[str]], faul
     inside = {key[len(path) + 1 :] if path else key for key in table.fields if not path or key.startswith(f"{path}.")}
     known = {key.split(".")[0] for key in inside}
     if not isinstance(value, Mapping):
-        faults.append(f"spec.{path} must be a mapping, is {value!r}")
+        faults.append(f"spec.{path} must be a mapping, not {value!r}")
         return
     for key, item in value.items():
         place = f"{path}.{key}" if path else str(key)
@@ -453,7 +453,7 @@ def _walk(table: Tables, path: str, value: Any, served: Optional[set[str]], faul
         elif place in table.fields:
             if served is not None and place not in served:
                 faults.append(
-                    f"spec.{place} is not in this cluster's CRD: its OpenShift is older than the field. Leave it out"
+                    f"spec.{place} is not in this cluster's CRD: this OpenShift is older than the field. Leave it out"
                 )
             faults.extend(_fault(table, place, item))
         elif key in known:
@@ -468,14 +468,14 @@ def _fault(table: Tables, place: str, value: Any) -> list[str]:
         "list": ("a list", isinstance(value, list)),
         "toggle": ("Enabled or Disabled", value in ("Enabled", "Disabled")),
         "fraction": (
-            "a text from 0.0 to below 1, like '0.4'",
+            "a string from '0.0' to below '1', such as '0.4'",
             isinstance(value, str) and bool(re.fullmatch(r"0\.[0-9]+", value)),
         ),
-        "duration": ("a duration like 20m", _is_duration(value)),
+        "duration": ("a duration such as 20m", _is_duration(value)),
     }
     text, holds = words[kind]
     if not holds:
-        return [f"spec.{place} must be {text}, is {value!r}"]
+        return [f"spec.{place} must be {text}, not {value!r}"]
     if place == "expanders":
         wrong = [one for one in value if one not in table.expanders]
         return [f"spec.expanders: {wrong[0]!r}{_near(str(wrong[0]), table.expanders)}"] if wrong else []
@@ -503,10 +503,10 @@ def _check_limits(limits: Json, faults: list[str]) -> None:
             continue
         if not _VALUE.fullmatch(str(gpu["type"])) or not gpu["type"]:
             faults.append(
-                f"{place}.type is {gpu['type']!r}: it is the value of the label {ACCELERATOR}, like nvidia-h100"
+                f"{place}.type is {gpu['type']!r}; it must be a value of the label {ACCELERATOR}, such as nvidia-h100"
             )
         if not is_int(gpu["min"]) or not is_int(gpu["max"]) or gpu["min"] < 0 or gpu["max"] < 1:
-            faults.append(f"{place}: min is at least 0 and max at least 1, found {gpu['min']!r} and {gpu['max']!r}")
+            faults.append(f"{place}: min must be at least 0 and max at least 1, not {gpu['min']!r} and {gpu['max']!r}")
         elif gpu["min"] > gpu["max"]:
             faults.append(f"{place}: min {gpu['min']} is more than max {gpu['max']}")
 
@@ -515,16 +515,16 @@ def _check_times(spec: Json, rollout_s: float, boot_s: float, faults: list[str])
     down = spec.get("scaleDown") or {}
     if down.get("enabled") and duration(down["delayAfterAdd"]) <= rollout_s:
         faults.append(
-            f"spec.scaleDown.delayAfterAdd {down['delayAfterAdd']} is not more than the {rollout_s:.0f} s that the GPU "
-            "stack takes on a new node: the node would be removed before its GPUs are there (rollout_seconds, where "
-            "the measure is no guide)"
+            f"spec.scaleDown.delayAfterAdd {down['delayAfterAdd']} is not more than the {rollout_s:.0f} s that the "
+            "GPU stack takes on a new node: the node would be removed before its GPUs are ready (set "
+            "rollout_seconds if it takes less here)"
         )
     limit = spec.get("maxNodeProvisionTime", PROVISION_TIME)
     if duration(limit) <= boot_s:
-        named = limit if "maxNodeProvisionTime" in spec else f"(not given: {limit})"
+        named = limit if "maxNodeProvisionTime" in spec else f"(default: {limit})"
         faults.append(
             f"spec.maxNodeProvisionTime {named} is not more than the {boot_s:.0f} s that a machine takes to become a "
-            "node: the group would be Unhealthy and get no more nodes (boot_seconds, where the measure is no guide)"
+            "node: the group would be Unhealthy and get no more nodes (set boot_seconds if it takes less here)"
         )
 
 
@@ -533,8 +533,8 @@ def machine_autoscaler(name: str, machine_set: str, minimum: int, maximum: int, 
     the MachineSet."""
     if minimum < 0 or maximum < 1 or minimum > maximum:
         raise InputError(
-            f"Cannot use MachineAutoscaler {name}: min {minimum}, max {maximum}. min is at least 0, max at least 1, "
-            "and min is not more than max."
+            f"Cannot use MachineAutoscaler {name}: min {minimum}, max {maximum}. min must be at least 0, max at "
+            "least 1, and min not more than max."
         )
     target = {"apiVersion": "machine.openshift.io/v1beta1", "kind": "MachineSet", "name": machine_set}
     return {
@@ -636,7 +636,7 @@ def _read(table: Tables, behaviour: Behaviour, notes: Mapping[str, str], part: s
                 return None, f"annotation {key}={notes[key]} cannot be read"
             return value * (MIB if (family, part) == ("machine", "memory") else 1), ""
     keys = " or ".join(table.families[family][part] for family in behaviour.reads)
-    return None, f"no annotation {keys}, which this version reads"
+    return None, f"without annotation {keys}, which this version reads"
 
 
 def _noted_taints(notes: Mapping[str, str]) -> list[Json]:
@@ -657,17 +657,21 @@ def predict(
     low, high = notes.get(MIN_SIZE), notes.get(MAX_SIZE)
     if low is None or high is None or not _WHOLE.fullmatch(low) or not _WHOLE.fullmatch(high):
         return Prediction(
-            False, replicas, "NotTriggerScaleUp", "", "no min and max size: no MachineAutoscaler owns the set"
+            False,
+            replicas,
+            "NotTriggerScaleUp",
+            "",
+            "without minimum and maximum size: no MachineAutoscaler owns the set",
         )
     node, why = template(table, behaviour, machine_set)
     if node is None:
         return Prediction(False, replicas, "NotTriggerScaleUp", "", why)
     room = int(high) - replicas
     if replicas and room <= 0:
-        return Prediction(True, replicas, "", "", "the set is at its maximum and its Machines never became nodes")
+        return Prediction(True, replicas, "", "", "the set is at its maximum, but its Machines never became nodes")
     refusal = _refusal(behaviour, node, pods[0])
     if refusal:
-        return Prediction(True, replicas, "NotTriggerScaleUp", refusal, f"a new node would not take the pod: {refusal}")
+        return Prediction(True, replicas, "NotTriggerScaleUp", refusal, f"the pod would not fit a new node: {refusal}")
     wanted = math.ceil(len(pods) / max(1, _fits(node, pods[0], len(pods))))
     added = min(wanted, room)
     return Prediction(True, replicas + added, "TriggeredScaleUp", f"{replicas}->{replicas + added} (max: {high})", "")
@@ -727,35 +731,33 @@ def explain(machine_set: Json, status: Optional[Json], message: str, prediction:
         return "ConfigMap cluster-autoscaler-status has no status: does the cluster autoscaler run?"
     group = group_of(status, name)
     if group is None:
-        cause = prediction.why if not prediction.grouped else "its annotations look right; see the autoscaler's log"
-        return f"{name} is no node group of the autoscaler: {cause}."
+        cause = prediction.why if not prediction.grouped else "its annotations are correct; see the autoscaler's log"
+        return f"{name} is not a node group of the autoscaler: {cause}."
     health = group.get("health") or {}
     if "Unhealthy" in (health.get("status"), (group.get("scaleUp") or {}).get("status")):
         target = health.get("cloudProviderTarget")
         return (
-            f"{name} is Unhealthy: {target} replicas are asked for, and no node came within maxNodeProvisionTime. See "
-            "its Machines."
+            f"{name} is Unhealthy: {target} replicas are requested, but no node joined within maxNodeProvisionTime. "
+            "See its Machines."
         )
     reason = message.rpartition("scale-up:")[2].strip()
     if not reason:
-        return f"{name} is a node group; GPU pods wait about {NEW_POD_SECONDS} s without any event."
-    return f"{name} is a node group, and a new node of it would not take the pod: {reason}.{_hint(reason)}"
+        return f"{name} is a node group; GPU pods wait about {NEW_POD_SECONDS} s without an event."
+    return f"{name} is a node group, but the pod would not fit a new node of it: {reason}.{_hint(reason)}"
 
 
 def _hint(reason: str) -> str:
     if "Insufficient nvidia.com/gpu" in reason:
-        return " See the GPU count of both annotation families, and what one node has."
+        return " Compare the GPU count of both annotation families with what one node has."
     if "Insufficient" in reason:
         return (
-            " A node that is not there yet has only cpu, memory, pods and nvidia.com/gpu: pods that ask for VFs never "
-            "scale a group from zero. Let a pod that asks for GPUs alone warm the pool, or keep one node."
+            " To the autoscaler, a future node has only cpu, memory, pods and nvidia.com/gpu: pods that request VFs "
+            "never scale a group from zero. Scale it up with a pod that requests only GPUs, or keep one node."
         )
     if "max node group size" in reason:
         return " Raise maxReplicas of its MachineAutoscaler."
     if "volume node affinity" in reason or "PersistentVolume" in reason:
-        return (
-            f" Its volume is in a zone that no node of the set would be in; the label {ZONE} of new nodes tells theirs."
-        )
+        return f" Its volume is in another zone than new nodes of the set, which have theirs in the label {ZONE}."
     if "affinity/selector" in reason:
-        return f" Labels of GPU Feature Discovery count only if {LABELS} lists them."
+        return f" The autoscaler knows labels of GPU Feature Discovery only if {LABELS} lists them."
     return ""

@@ -94,8 +94,8 @@ def build(
     table = _node_table(plan, nodes, findings, fresh)
     table = [{**row, "host": (hosts or {}).get(row["name"])} for row in table]
     names = {node["name"] for node in table}
-    told = {_key(item) for item in judged}
-    cluster = [item for item in findings if item["subject"] not in names and _key(item) not in told]
+    known = {_key(item) for item in judged}
+    cluster = [item for item in findings if item["subject"] not in names and _key(item) not in known]
     verdict, reason = _verdict(plan, stages, table, cluster, nccl, deselected)
     return {
         "schema_version": SCHEMA_VERSION,
@@ -145,7 +145,7 @@ def _verdict(
         *_nccl_claims(fresh),
         *_missing_claims(plan, table, nccl, deselected),
     ]
-    worst = min(claims, key=lambda claim: _ORDER[claim[0]], default=("incomplete", "Nothing was looked at."))
+    worst = min(claims, key=lambda claim: _ORDER[claim[0]], default=("incomplete", "Nothing was checked."))
     verdict, reason = worst if worst[0] != "pass" else ("pass", _praise(table, fresh, deselected))
     return verdict, _sentence(reason)
 
@@ -223,10 +223,10 @@ def _missing_claims(plan: Plan, table: Sequence[Json], nccl: Sequence[Json], des
         return []
     if deselected:
         stale = next((item["stale"] for item in nccl if item["shape"] in untested), "")
-        earlier = f", and the result of an earlier run does not count: {stale}" if stale else ""
-        return [("incomplete", f"{NOT_PROVEN}: the NCCL test was left out{earlier}.")]
+        earlier = f", and the result of an earlier run is out of date: {stale}" if stale else ""
+        return [("incomplete", f"{NOT_PROVEN}: the NCCL test was skipped{earlier}.")]
     left_out = all(node["excluded"] for node in table if node["shape"] in untested)
-    why = "all its nodes are left out" if left_out else "no NCCL result"
+    why = "all its nodes are excluded" if left_out else "no NCCL result"
     return [("incomplete", f"Not tested: {', '.join(untested)} ({why}).")]
 
 
@@ -247,7 +247,7 @@ def _praise(table: Sequence[Json], nccl: Sequence[Json], deselected: bool) -> st
         when = f" (tested {item['made']})" if deselected and item.get("made") else ""
         text += f"; {item['shape']}: {item['verdict']['reason'].rstrip('.')}{when}"
     if out:
-        text += f"; left out: {listed([node['name'] + ' (' + node['excluded'] + ')' for node in out])}"
+        text += f"; excluded: {listed([node['name'] + ' (' + node['excluded'] + ')' for node in out])}"
     return text
 
 
@@ -262,10 +262,10 @@ def _count_findings(plan: Plan, stages: Sequence[Json], nodes: Optional[Sequence
     for node in plan.nodes:
         name, now = node.name, present.get(node.name)
         if nodes is None:
-            found.append(finding("node.unseen", name, "the cluster could not be asked at the end"))
+            found.append(finding("node.unseen", name, "the cluster could not be read at the end"))
             continue
         if now is None:
-            text = "the node is not in the cluster any more"
+            text = "the node is no longer in the cluster"
             found.append(finding("node.absent", name, text, expected="present", remedy="", id_0_1="node.gone"))
             continue
         if not now["ready"]:
@@ -596,8 +596,8 @@ def _node_lines(report: Json, rows: int, width: int) -> list[str]:
     nodes = report["nodes"]
     if not nodes:
         return []
-    telling = sum(node["verdict"] != "pass" for node in nodes)
-    shown = nodes[: min(telling, rows) + (max(1, 4 - telling) if telling < rows else 0)]
+    serious = sum(node["verdict"] != "pass" for node in nodes)
+    shown = nodes[: min(serious, rows) + (max(1, 4 - serious) if serious < rows else 0)]
     header = ("NODE", "SHAPE", "GPU", "VF", "LOCALITY", "VERDICT")
     body = [
         (
@@ -631,15 +631,15 @@ def _rest(summary: Json, shown: Sequence[Json]) -> list[str]:
 
 def _finding_lines(report: Json, rows: int) -> list[str]:
     """Errors and unknowns of the cluster; warnings are only counted, since they were printed before."""
-    telling = [item for item in report["findings"] if item["severity"] in ("error", "unknown")]
+    serious = [item for item in report["findings"] if item["severity"] in ("error", "unknown")]
     lines = [
         f"{item['severity']}: {item['subject']}: {_flat(item['found'])}"
         + (f"; expected {item['expected']}" if item["expected"] else "")
         + (f". {_capital(item['remedy'])}" if item["remedy"] else "")
-        for item in telling[:rows]
+        for item in serious[:rows]
     ]
-    if len(telling) > rows:
-        lines.append(f"({len(telling) - rows} more in the report)")
+    if len(serious) > rows:
+        lines.append(f"({len(serious) - rows} more in the report)")
     warned = [item for item in report["findings"] if item["severity"] == "warning"]
     warned += [item for node in report["nodes"] for item in node["findings"] if item["severity"] == "warning"]
     if warned:
@@ -733,11 +733,11 @@ def locality(place: Json) -> str:
 
 def _cause(node: Json) -> str:
     """The worst finding and the number of further errors, else why the node was excluded."""
-    telling = [item for item in node["findings"] if item["severity"] in ("error", "unknown")]
-    if telling:
+    serious = [item for item in node["findings"] if item["severity"] in ("error", "unknown")]
+    if serious:
         more = _errors(node) - 1
-        return _flat(telling[0]["found"]) + (f" (and {more} more)" if more > 0 else "")
-    return f"left out of the test: {node['excluded']}" if node["excluded"] else ""
+        return _flat(serious[0]["found"]) + (f" (and {more} more)" if more > 0 else "")
+    return f"not tested: {node['excluded']}" if node["excluded"] else ""
 
 
 def _first(error: str) -> str:

@@ -35,7 +35,7 @@ def compare(old: Json, new: Json, tolerance: float = TOLERANCE) -> Json:
     _check(old, "old")
     _check(new, "new")
     if not 0 <= tolerance < 100:
-        raise InputError(f"The tolerance must be 0 to 100 percent, is {tolerance:g}.")
+        raise InputError(f"The tolerance must be 0 to 100 percent, not {tolerance:g}.")
     tests = _tests(old, new, tolerance)
     nodes = _changed(_by(old["nodes"], _name), _by(new["nodes"], _name))
     verdict = _verdict(old, new, tests, nodes)
@@ -57,9 +57,9 @@ def _check(report: Json, which: str) -> None:
     keys = ("schema_version", "verdict", "nodes", "nccl", "versions")
     missing = [key for key in keys if key not in report]
     if missing:
-        raise InputError(f"The {which} file is no report.json of gpuops.rdma: it has no {', '.join(missing)}.")
+        raise InputError(f"The {which} file is not a report.json of gpuops.rdma: it has no {', '.join(missing)}.")
     if report["schema_version"] not in READS:
-        raise InputError(f"The {which} report is of schema {report['schema_version']}; this version reads 1 and 2.")
+        raise InputError(f"The {which} report has schema {report['schema_version']}; this version reads 1 and 2.")
 
 
 def _head(report: Json) -> Json:
@@ -97,13 +97,13 @@ def _incomparable(old: Optional[Json], new: Optional[Json]) -> str:
         return "only the " + ("new" if old is None else "old") + " report has this test"
     one, other = len(old["nodes"]), len(new["nodes"])
     if one != other:
-        return f"{one} nodes then, {other} now"
+        return f"{one} nodes before, {other} now"
     if old.get("gpus") != new.get("gpus"):
-        return f"{old.get('gpus')} GPUs then, {new.get('gpus')} now"
+        return f"{old.get('gpus')} GPUs before, {new.get('gpus')} now"
     if old["measured"] is None or new["measured"] is None:
         return "no bandwidth was measured " + ("then" if old["measured"] is None else "now")
     if old["size"] != new["size"]:
-        return f"the largest message had {old['size']} bytes then, {new['size']} now"
+        return f"the largest message had {old['size']} bytes before, {new['size']} now"
     if old.get("made") and old.get("made") == new.get("made"):
         return "both reports show the same run of the test"
     return ""
@@ -166,8 +166,8 @@ def _rank(verdict: str) -> int:
 
 
 def _cause(node: Json) -> str:
-    told = [item["found"] for item in node["findings"] if item["severity"] in ("error", "unknown")]
-    return str(told[0] if told else node.get("excluded") or "")
+    found = [item["found"] for item in node["findings"] if item["severity"] in ("error", "unknown")]
+    return str(found[0] if found else node.get("excluded") or "")
 
 
 def _convicted(old: Json, new: Json) -> list[Json]:
@@ -218,20 +218,20 @@ def _verdict(old: Json, new: Json, tests: Sequence[Json], nodes: Sequence[Json])
 
 
 def _reason(verdict: str, old: Json, new: Json, tests: Sequence[Json], nodes: Sequence[Json]) -> str:
-    parts = [_told(item) for item in tests if item["change"] in ("slower", "faster")]
+    parts = [_summary_of(item) for item in tests if item["change"] in ("slower", "faster")]
     if old["verdict"] != new["verdict"]:
-        parts.append(f"the run: {old['verdict']} then, {new['verdict']} now")
+        parts.append(f"the run: {old['verdict']} before, {new['verdict']} now")
     for change, words in (("worse", "got worse"), ("gone", "went away"), ("came", "came"), ("better", "got better")):
         names = [item["name"] for item in nodes if item["change"] == change]
         if names:
             parts.append(f"{counted(len(names), 'node')} {words}: {listed(names)}")
     if not parts:
         compared = [item for item in tests if item["change"] == "same"]
-        parts = [_told(item) for item in compared] or ["no test can be compared, and no node changed"]
+        parts = [_summary_of(item) for item in compared] or ["no test can be compared, and no node changed"]
     return f"{verdict.capitalize()}: {'; '.join(parts)}."
 
 
-def _told(test: Json) -> str:
+def _summary_of(test: Json) -> str:
     place = f"{test['collective'] or 'NCCL test'} on {test['new']['nodes']} x {test['shape']}"
     return f"{place}: {test['old']['measured']:.1f} -> {test['new']['measured']:.1f} GB/s ({test['percent']:+.1f} %)"
 
@@ -253,11 +253,11 @@ def text(found: Json, rows: int = 12) -> list[str]:
         for item in found["nodes"]
     ]
     lines += _part("nodes", nodes, rows)
-    told = [
+    changes = [
         f"  {i['change']}: {i['cause']} {i['node'] or ' - '.join(i['between'])}: {i['found']}"
         for i in found["convicted"]
     ]
-    lines += _part("scan", told, rows)
+    lines += _part("scan", changes, rows)
     changed = [f"  {i['name']}: {i['old'] or 'none'} -> {i['new'] or 'none'}" for i in found["versions"]]
     lines += _part("versions", changed, rows)
     return [*lines, "", found["reason"]]
@@ -267,7 +267,7 @@ def _test_lines(test: Json, rows: int) -> list[str]:
     head = f"{test['collective'] or 'NCCL test'}, {test['shape']}"
     if test["why"]:
         return [f"{head}: cannot be compared: {test['why']}"]
-    lines = [f"{_told(test)}: {test['change']}"]
+    lines = [f"{_summary_of(test)}: {test['change']}"]
     changed = [row for row in test["rows"] if row["change"] != "same"]
     for row in changed[-rows:]:
         values = f"{row['old']:10.2f} -> {row['new']:10.2f} GB/s"

@@ -69,7 +69,7 @@ def how_to_get(keep: str, name: str, namespace: str, obj: Json) -> str:
     return f"kubectl -n {namespace} get {keep} {name} -o jsonpath='{{.{part}.{key}}}'{unpack} > {PAGE}"
 
 
-def told(report: Json, path: str, place: str, failed: Optional[bool] = None) -> Json:
+def statistics(report: Json, path: str, place: str, failed: Optional[bool] = None) -> Json:
     """A cluster's statistics for set_stats: verdict, whether it fails the job (by default unless pass), reason, report,
     place, and at most 50 bad nodes."""
     bad = [node["name"] for node in report.get("nodes", ()) if node.get("verdict") == "fail"]
@@ -100,7 +100,7 @@ def _packed(page: bytes, most: int, what: str) -> bytes:
     content = gzip.compress(page, mtime=0)
     if len(content) > most:
         raise InputError(
-            f"Cannot keep {PAGE} as {what}: {len(page)} bytes, {len(content)} packed, and {most} are the most. "
+            f"Cannot keep {PAGE} as {what}: it has {len(page)} bytes, {len(content)} packed, of at most {most}. "
             "Choose object_storage, or configmap or secret instead of artifact."
         )
     return content

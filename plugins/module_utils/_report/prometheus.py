@@ -48,7 +48,7 @@ def _run(report: Json) -> list[_Family]:
     return [
         ("verdict", "1 for the verdict of the last run, 0 for the others.", _states(VERDICTS, report["verdict"])),
         ("simulated", "1 when GPUs and bandwidths are simulated.", [({}, float(report["simulated"]))]),
-        ("end_timestamp_seconds", "When the last run ended.", [({}, _seconds(report["made"]))]),
+        ("end_timestamp_seconds", "Time at which the last run ended.", [({}, _seconds(report["made"]))]),
         ("stage_duration_seconds", "Duration of a stage of the last run.", stages),
     ]
 
@@ -64,7 +64,7 @@ def _nodes(report: Json) -> list[_Family]:
         ("nodes_tested", "GPU nodes that took part in an NCCL test.", [({}, float(summary["tested"]))]),
         ("hosts", "Hosts by the verdict of their host checks.", hosts),
         ("node_bad", f"1 for a node that fails or cannot be judged; at most {LISTED} are listed.", listed[:LISTED]),
-        ("nodes_bad_not_listed", "Such nodes that are not listed.", [({}, float(max(0, len(bad) - LISTED)))]),
+        ("nodes_bad_not_listed", "Number of such nodes that are not listed.", [({}, float(max(0, len(bad) - LISTED)))]),
     ]
 
 
@@ -83,10 +83,14 @@ def _nccl(report: Json) -> list[_Family]:
     return [
         ("nccl_verdict", "1 for the verdict of an NCCL test, 0 for the others.", states),
         ("nccl_busbw_bytes_per_second", "busbw of the largest message.", each("measured")),
-        ("nccl_threshold_bytes_per_second", "busbw that passes.", each("threshold")),
-        ("nccl_nic_line_bytes_per_second", "Line rate of a node's RDMA ports together.", lines),
-        ("nccl_nodes", "Nodes that took part.", [(labels, float(len(item["nodes"]))) for labels, item in tests]),
-        ("nccl_stale", "1 when the result does not count any more.", [(k, float(bool(i["stale"]))) for k, i in tests]),
+        ("nccl_threshold_bytes_per_second", "busbw from which the test passes.", each("threshold")),
+        ("nccl_nic_line_bytes_per_second", "Line rate of all RDMA ports of a node.", lines),
+        (
+            "nccl_nodes",
+            "Number of nodes that took part.",
+            [(labels, float(len(item["nodes"]))) for labels, item in tests],
+        ),
+        ("nccl_stale", "1 when the result is out of date.", [(k, float(bool(i["stale"]))) for k, i in tests]),
     ]
 
 
@@ -99,7 +103,7 @@ def _scan(report: Json) -> list[_Family]:
         convicted += [({"shape": item["shape"], "cause": one}, float(causes.count(one))) for one in CAUSES]
         pairs += [({"shape": item["shape"], "verdict": one}, float(outcomes.count(one))) for one in OUTCOMES]
     return [
-        ("scan_convicted", "What the last scan holds to be at fault, by cause.", convicted),
+        ("scan_convicted", "Number of culprits that the last scan found, by cause.", convicted),
         ("scan_pairs", "Runs over pairs of nodes of the last scan, by outcome.", pairs),
     ]
 

@@ -44,7 +44,7 @@ def maps(scan: Json) -> list[Json]:
     blocks: dict[str, str] = scan["blocks"]
     order = sorted(scan["nodes"], key=lambda name: (blocks.get(name, ""), _natural(name)))
     if len(order) <= MOST:
-        return [_node_map("Node by node; the diagonal is each node alone", order, scan)]
+        return [_node_map("Node by node; the diagonal shows each node alone", order, scan)]
     drawn = _block_map(order, scan)
     return [*drawn, *_details(order, scan)]
 
@@ -84,7 +84,7 @@ def _node_map(title: str, order: Sequence[str], scan: Json) -> Json:
         if single["node"] in place:
             found.setdefault((place[single["node"]],) * 2, []).append(single)
     cells = [
-        (at, level(results[-1]), f"{_ends(order, at)}: {'; '.join(_told(item) for item in results)}")
+        (at, level(results[-1]), f"{_ends(order, at)}: {'; '.join(_measured(item) for item in results)}")
         for at, results in found.items()
     ]
     return _grid(title, order, cells, [scan["blocks"].get(name, "") for name in order])
@@ -108,11 +108,13 @@ def _block_map(order: Sequence[str], scan: Json) -> list[Json]:
         if one in place and other in place:
             worst = max(results, key=lambda item: _RANK[level(item)])
             wrong = sum(level(item) != "ok" for item in results)
-            text = f"{_ends(names, (place[one], place[other]))}: {len(results)} pairs, {wrong} not ok; {_told(worst)}"
+            text = (
+                f"{_ends(names, (place[one], place[other]))}: {len(results)} pairs, {wrong} not ok; {_measured(worst)}"
+            )
             cells += [
                 (at, level(worst), text) for at in sorted({(place[one], place[other]), (place[other], place[one])})
             ]
-    more = f", the {MOST} that matter of {len(known)}" if len(known) > MOST else ""
+    more = f", the {MOST} worst of {len(known)}" if len(known) > MOST else ""
     return [_grid(f"Block by block{more}: the worst pair", [name or "no label" for name in names], cells, names)]
 
 
@@ -132,7 +134,7 @@ def _details(order: Sequence[str], scan: Json) -> list[Json]:
         if len(inside) > MOST:
             ends = {name for pair in bad[block] for name in (pair["a"], pair["b"])}
             inside = [name for name in inside if name in ends][:MOST]
-            title += f": {len(inside)} of its nodes, those of pairs that are not ok"
+            title += f": {len(inside)} of its nodes, those in pairs that are not ok"
         drawn.append(_node_map(title, inside, scan))
     left = len(worst) - len(drawn)
     if left > 0:
@@ -172,7 +174,7 @@ def _ends(names: Sequence[str], at: tuple[int, int]) -> str:
     return one if one == other else f"{one} - {other}"
 
 
-def _told(result: Json) -> str:
+def _measured(result: Json) -> str:
     if result["busbw"] is None:
         return str(result["verdict"]) + (f": {result['why']}" if result.get("why") else "")
     return f"{result['busbw']:.1f} GB/s, {result['verdict']}"
@@ -217,7 +219,7 @@ def _bars(node: str, rows: Sequence[Json]) -> Json:
             "label": str(row["rail"]),
             "class": level(dict(row)),
             "value": "-" if row["busbw"] is None else f"{row['busbw']:.1f}",
-            "text": f"rail {row['rail']}{' ' + name if name else ''}: {_told(dict(row))}",
+            "text": f"rail {row['rail']}{' ' + name if name else ''}: {_measured(dict(row))}",
         }
 
     limit = next((row["threshold"] for row in rows if row["threshold"]), None)

@@ -124,8 +124,8 @@ def refuse_type(pool: Json, types: Sequence[str]) -> None:
     limited."""
     if types and pool["accelerator"] and pool["accelerator"] not in types:
         raise InputError(
-            f"MachineSet {pool['machine_set']} has the accelerator {pool['accelerator']}, and resourceLimits.gpus has "
-            f"only {', '.join(types)}: its GPUs would not be counted. Make them the same."
+            f"MachineSet {pool['machine_set']} has the accelerator {pool['accelerator']}, but resourceLimits.gpus "
+            f"has only {', '.join(types)}: its GPUs would not be counted. Use one name in both."
         )
 
 
@@ -164,8 +164,8 @@ def machine_sets(client: Client) -> dict[str, Json]:
         return {one["metadata"]["name"]: one for one in client.list(client.path(*MACHINE_SETS, NAMESPACE))}
     except NotFound:
         raise InputError(
-            "This cluster has no Machine API (machine.openshift.io/v1beta1): machine sets and their autoscaling are "
-            "OpenShift's, and need a platform on which OpenShift makes machines itself."
+            "This cluster has no Machine API (machine.openshift.io/v1beta1). Machine sets and their autoscaling need "
+            "OpenShift on a platform where it creates machines itself."
         ) from None
 
 
@@ -196,7 +196,9 @@ def crd_fields(client: Client) -> list[str]:
     """Paths of spec in the cluster's ClusterAutoscaler CRD. Raises InputError without that CRD."""
     crd = client.find(client.path("apiextensions.k8s.io/v1", "CustomResourceDefinition", "", CRD))
     if crd is None:
-        raise InputError("This cluster has no ClusterAutoscaler (autoscaling.openshift.io/v1): it is OpenShift's.")
+        raise InputError(
+            "This cluster has no ClusterAutoscaler (autoscaling.openshift.io/v1), which is part of OpenShift."
+        )
     return autoscaler.crd_fields(crd)
 
 

@@ -192,7 +192,7 @@ def _families(here: Any, **grows: bool) -> None:
         group = f"MachineSet/{API}/{name}"
         assert word(here, name).startswith("pod triggered" if grew else "pod didn't trigger scale-up: ")
         assert replicas(here, name) == int(grew)
-        # A set that this version cannot read is no node group.
+        # A set that this version cannot read is not a node group.
         status = found(here, "configmap", "cluster-autoscaler-status")["data"]["status"]
         assert (f"{group}\n" in status) == grew
     here.kubectl("delete", "pod", "old", "new", "--wait=false")

@@ -95,7 +95,7 @@ def test_every_recorded_scenario(path: Path) -> None:
 
     told = autoscaler.explain(machine_set, status, text, predicted)
     if not predicted.grouped:
-        assert "is no node group" in told and predicted.why in told
+        assert "is not a node group" in told and predicted.why in told
     elif before or named["what"] == "scale_up_timeout":
         assert "is Unhealthy" in told
     elif predicted.reason == "NotTriggerScaleUp":
@@ -167,7 +167,7 @@ def test_a_volume_of_another_zone_is_explained() -> None:
     groups = [{"name": "MachineSet/openshift-machine-api/gpu", "health": {"status": "Healthy"}}]
     message = "pod didn't trigger scale-up: 1 node(s) had volume node affinity conflict"
     predicted = autoscaler.Prediction(True, 0, "NotTriggerScaleUp", message, "")
-    assert "Its volume is in a zone" in autoscaler.explain(
+    assert "Its volume is in another zone" in autoscaler.explain(
         machine_set(NOTES), {"nodeGroups": groups}, message, predicted
     )
 
@@ -186,7 +186,7 @@ def test_what_cannot_be_simulated_is_refused() -> None:
     with pytest.raises(InputError, match=r"MIG mixed.*cannot grow from zero"):
         autoscaler.capacity_annotations(TABLE, cpu=1, memory_mib=1, gpus=None)
     for wrong in ("one", -1, 1.0, True):
-        with pytest.raises(InputError, match="a whole number is needed"):
+        with pytest.raises(InputError, match="must be a whole number"):
             autoscaler.capacity_annotations(TABLE, cpu=1, memory_mib=1, gpus=wrong)  # type: ignore[arg-type]
 
 
@@ -196,7 +196,7 @@ def test_vfs_never_scale_from_zero_and_gpus_alone_do() -> None:
     assert predicted.message == "1 Insufficient nvidia.com/sriov_rdma_vf"
     status = {"nodeGroups": [{"name": "MachineSet/openshift-machine-api/gpu", "health": {"status": "Healthy"}}]}
     told = autoscaler.explain(machine_set(NOTES), status, predicted.message, predicted)
-    assert "pods that ask for VFs never scale a group from zero" in told
+    assert "pods that request VFs never scale a group from zero" in told
     assert autoscaler.predict(TABLE, behaviour, machine_set(NOTES), [pod(gpus=8)]).replicas == 1
 
 
@@ -204,7 +204,7 @@ def test_vfs_never_scale_from_zero_and_gpus_alone_do() -> None:
     ("change", "words"),
     [
         ({"machine.openshift.io/GPU": "one"}, "the cluster-autoscaler-operator panics on it"),
-        ({"machine.openshift.io/memoryMb": "2048Gi"}, "is no number"),
+        ({"machine.openshift.io/memoryMb": "2048Gi"}, "is not a number"),
         ({"machine.openshift.io/GPU": "8"}, "the two GPU counts differ: 32, 8"),
         ({"machine.openshift.io/vCPU": None}, "cpu and memory are both needed"),
         ({"capacity.cluster-autoscaler.kubernetes.io/gpu-count": None}, "no GPU is simulated"),
@@ -225,11 +225,11 @@ def test_the_accelerator_label_at_its_level() -> None:
     found = autoscaler.check_machine_set(TABLE, good, gpu_types=["nvidia-h1000"])
     assert found[0].found == "label cluster-api/accelerator=nvidia-h100; did you mean nvidia-h1000?"
     wrong = machine_set(NOTES, metadata={"labels": {autoscaler.ACCELERATOR: "nvidia.com/gpu"}})
-    assert "is no label value" in autoscaler.check_machine_set(TABLE, wrong)[0].found
+    assert "is not a valid label value" in autoscaler.check_machine_set(TABLE, wrong)[0].found
     low = machine_set(NOTES, metadata={})
     low["spec"]["template"]["metadata"] = {"labels": {autoscaler.ACCELERATOR: "nvidia-h100"}}
     assert "labels the Machine, not the Node" in autoscaler.check_machine_set(TABLE, low)[0].found
-    with pytest.raises(InputError, match="Take for instance nvidia-h100"):
+    with pytest.raises(InputError, match="Use for example nvidia-h100"):
         autoscaler.accelerator("nvidia.com/gpu")
 
 
@@ -244,7 +244,7 @@ def aws(labels: dict[str, str], kind: str = "AWSMachineProviderConfig", zone: st
     [
         (aws({autoscaler.ZONE: "us-east-1b"}), "topology.kubernetes.io/zone=us-east-1b"),
         (aws({"topology.ebs.csi.aws.com/zone": "us-east-1b"}), "topology.ebs.csi.aws.com/zone=us-east-1b"),
-        (aws({"topology.ebs.csi.aws.com/zone": "a"}, "GCPMachineProviderSpec", "a"), "is not this platform's"),
+        (aws({"topology.ebs.csi.aws.com/zone": "a"}, "GCPMachineProviderSpec", "a"), "is not one of this platform"),
         (aws({autoscaler.ZONE: "us-east-1a"}), "label topology.ebs.csi.aws.com/zone is absent"),
     ],
 )
@@ -324,18 +324,18 @@ def test_a_field_that_this_cluster_does_not_have_yet() -> None:
     ("spec", "words"),
     [
         ({"scaleDown": {"uneededTime": "5m"}}, "spec.scaleDown.uneededTime is unknown; did you mean unneededTime?"),
-        ({"scaleDown": {"delayAfterAdd": "20 minutes"}}, "must be a duration like 20m, is '20 minutes'"),
+        ({"scaleDown": {"delayAfterAdd": "20 minutes"}}, "must be a duration such as 20m, not '20 minutes'"),
         ({"maxNodeProvisionTime": "15 min"}, "must be a duration"),
         ({"resourceLimits": {"gpus": [{"type": "nvidia-h100", "min": 0, "max": 0}]}}, "max at least 1"),
         (
             {"resourceLimits": {"gpus": [{"type": "nvidia.com/gpu", "min": 0, "max": 8}]}},
-            "it is the value of the label",
+            "a value of the label",
         ),
         ({"resourceLimits": {"gpus": [{"type": "x", "min": 9, "max": 8}]}}, "min 9 is more than max 8"),
         ({"resourceLimits": {"gpus": [{"type": "x", "max": 8}]}}, "needs type, min and max"),
         ({"resourceLimits": {"cores": {"min": 9, "max": 8}}}, "spec.resourceLimits.cores: min 9"),
         ({"expanders": ["random"]}, "'random'; did you mean Random?"),
-        ({"scaleDown": {"utilizationThreshold": 0.4}}, "must be a text"),
+        ({"scaleDown": {"utilizationThreshold": 0.4}}, "must be a string"),
         ({"scaledown": {}}, "spec.scaledown is unknown; did you mean scaleDown?"),
         ({"scaleDown": []}, "spec.scaleDown must be a mapping"),
         ({"balanceSimilarNodeGroups": "yes"}, "must be true or false"),
@@ -349,7 +349,7 @@ def test_delays_are_longer_than_what_they_wait_for() -> None:
     made = autoscaler.cluster_autoscaler(TABLE, {"scaleDown": {}}, rollout_s=1199)
     assert made["spec"]["scaleDown"] == {"enabled": True, "delayAfterAdd": "20m"}
     assert autoscaler.cluster_autoscaler(TABLE, {})["spec"] == {"scaleDown": {"enabled": True, "delayAfterAdd": "20m"}}
-    assert "the node would be removed before its GPUs are there" in refused({"scaleDown": {}}, rollout_s=1200)
+    assert "the node would be removed before its GPUs are ready" in refused({"scaleDown": {}}, rollout_s=1200)
     assert "the group would be Unhealthy" in refused({"maxNodeProvisionTime": "15m"}, boot_s=1000)
 
 
@@ -387,7 +387,7 @@ def test_owners_of_machine_sets() -> None:
 
 def test_versions_and_tables_that_are_not_known() -> None:
     for version, provider in (("4.11", "openshift"), ("4.18", "clusterapi")):
-        with pytest.raises(InputError, match="is not known"):
+        with pytest.raises(InputError, match="is not supported"):
             TABLE.behaviour(version, provider)
     with pytest.raises(InputError, match="not a version"):
         TABLE.behaviour("stable")

@@ -162,7 +162,7 @@ def test_a_copy_is_made_and_goes_again() -> None:
         (
             [cluster(gpus=[{"type": "a100", "min": 0, "max": 8}])],
             {},
-            "has the accelerator h100, and resourceLimits.gpus has only a100",
+            "has the accelerator h100, but resourceLimits.gpus has only a100",
         ),
     ],
 )
@@ -196,7 +196,7 @@ def test_what_the_cluster_took_decides() -> None:
     api = Api(machine_set(), machine("m1", "gpu-a", "n1"), node, pod, crd(), openshift())
     with pytest.raises(InputError, match=r"delayAfterAdd 20m is not more than the 1500 s"):
         act(autoscaler, api, cluster={})
-    with pytest.raises(InputError, match=r"maxNodeProvisionTime \(not given: 15m\) is not more than the 1000 s"):
+    with pytest.raises(InputError, match=r"maxNodeProvisionTime \(default: 15m\) is not more than the 1000 s"):
         act(autoscaler, api, cluster={"scaleDown": {"delayAfterAdd": "30m"}})
     spec = {"scaleDown": {"delayAfterAdd": "30m"}, "maxNodeProvisionTime": "20m"}
     done = act(autoscaler, api, cluster=spec)
@@ -235,7 +235,7 @@ def owner(name: str, target: str, low: int = 0, taken: bool = True) -> Any:
     [
         ([pool("gpu-b")], r"no MachineSet gpu-b; did you mean gpu-a\?"),
         ([pool("gpu-a")], "MachineSet gpu-a belongs to MachineAutoscaler/other already"),
-        ([pool("worker", min_replicas=3)], "min is not more than max"),
+        ([pool("worker", min_replicas=3)], "min not more than max"),
         ([pool("worker", accelerator="a100")], "has the accelerator a100"),
     ],
 )
@@ -274,15 +274,15 @@ def replay(name: str) -> tuple[Any, Any]:
         (
             "4.18_new_annotations_only",
             True,
-            "is no node group of the autoscaler: no annotation machine.openshift.io/vCPU",
+            "is not a node group of the autoscaler: without annotation machine.openshift.io/vCPU",
         ),
         ("4.18_bad_memory_value", True, "memoryMb=2048Gi cannot be read"),
         ("4.18_no_min_max_annotations", True, "no MachineAutoscaler owns the set"),
-        ("4.20_rdma_resource_not_in_template", True, "pods that ask for VFs never scale a group from zero"),
-        ("4.20_too_many_gpus", True, "See the GPU count of both annotation families"),
+        ("4.20_rdma_resource_not_in_template", True, "pods that request VFs never scale a group from zero"),
+        ("4.20_too_many_gpus", True, "Compare the GPU count of both annotation families"),
         ("4.20_pod_without_toleration", True, "untolerated taint {nvidia.com/gpu: present}"),
-        ("4.20_max_size_reached", True, "2 replicas are asked for, and no node came within maxNodeProvisionTime"),
-        ("4.20_scale_up_timeout", True, "is Unhealthy: 1 replicas are asked for"),
+        ("4.20_max_size_reached", True, "2 replicas are requested, but no node joined within maxNodeProvisionTime"),
+        ("4.20_scale_up_timeout", True, "is Unhealthy: 1 replicas are requested"),
         ("4.20_both_annotations", False, "triggered; no Machine yet"),
     ],
 )

@@ -65,11 +65,11 @@ def test_mig_mixed_keeps_a_node() -> None:
     [
         ({"accelerator": "nvidia-a100"}, {}, "its GPUs would not be counted"),
         ({"shape": "BM.GPU.H100"}, {}, "Unknown shape 'BM.GPU.H100'"),
-        ({"min_replicas": 3}, {}, "min is not more than max"),
+        ({"min_replicas": 3}, {}, "min not more than max"),
         ({"taints": ["a:NoSched"]}, {}, "did you mean NoSchedule?"),
         ({"config": {"sharing": {"timeSlicing": {}}}}, {}, "resources is empty"),
-        ({}, {"rollout_seconds": 1500}, "removed before its GPUs are there"),
-        ({}, {"version": "4.2"}, "is not known"),
+        ({}, {"rollout_seconds": 1500}, "removed before its GPUs are ready"),
+        ({}, {"version": "4.2"}, "is not supported"),
     ],
 )
 def test_what_does_not_fit_together(change: dict[str, Any], more: dict[str, Any], words: str) -> None:

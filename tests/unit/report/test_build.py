@@ -288,18 +288,18 @@ def test_shared_and_cordoned_nodes_are_visible() -> None:
         "nodes": 4, "fail": 0, "incomplete": 0, "shared": 1, "excluded": 1, "pass": 2, "tested": 2,
     }  # fmt: skip
     assert (
-        "left out: 10.140.0.2 (its GPUs are shared (time-slicing, 4 replicas)), 10.140.0.3 (cordoned)"
+        "excluded: 10.140.0.2 (its GPUs are shared (time-slicing, 4 replicas)), 10.140.0.3 (cordoned)"
         in report["reason"]
     )
     lines = build.text(report)
-    assert lines[2].endswith("excluded  left out of the test: cordoned")
+    assert lines[2].endswith("excluded  not tested: cordoned")
     assert "(1 warning in the report)" in lines
 
 
 def test_when_all_nodes_are_left_out_nothing_is_proven() -> None:
     report = checked(samples.report(nodes(2, excluded="cordoned"), results=[]))
     assert report["verdict"] == "incomplete"
-    assert report["reason"] == "Not tested: BM.GPU.H100.8 (all its nodes are left out)."
+    assert report["reason"] == "Not tested: BM.GPU.H100.8 (all its nodes are excluded)."
 
 
 def test_gpus_of_shared_nodes_are_counted_as_their_sharing_says() -> None:
@@ -362,7 +362,7 @@ def test_a_node_that_is_gone() -> None:
     planned = nodes(4)
     report = checked(samples.report(planned, seen=[samples.present(node) for node in planned[:-1]]))
     assert report["verdict"] == "fail"
-    assert report["reason"] == "1 of 4 nodes: 10.140.0.4 (the node is not in the cluster any more)."
+    assert report["reason"] == "1 of 4 nodes: 10.140.0.4 (the node is no longer in the cluster)."
     assert report["nodes"][0]["gpus"] == {"expected": 8, "allocatable": None}
     assert "?/8" in lines_of(report)
 
@@ -502,7 +502,7 @@ def test_the_result_of_an_earlier_run_proves_nothing_about_a_changed_cluster(mor
     report = checked(samples.report(nodes(2), results=[earlier(**more)], deselected=True))
     assert report["verdict"] == "incomplete"
     assert report["reason"].startswith(
-        "Not proven: the NCCL test was left out, and the result of an earlier run does not"
+        "Not proven: the NCCL test was skipped, and the result of an earlier run is out of date"
     )
     assert report["nccl"][0]["stale"], "it is still shown"
     assert not any(node["tested"] for node in report["nodes"])

@@ -64,7 +64,7 @@ def test_within_the_tolerance_it_is_the_same(share: float, verdict: str) -> None
 def test_another_number_of_nodes_is_not_compared() -> None:
     found = compare.compare(OLD, made(0.5, LATER, nodes=NODES[:2]))
     assert found["nccl"][0]["change"] == "not_comparable"
-    assert found["nccl"][0]["why"] == "4 nodes then, 2 now"
+    assert found["nccl"][0]["why"] == "4 nodes before, 2 now"
     assert found["nccl"][0]["rows"] == [] and found["nccl"][0]["percent"] is None
     assert {(item["name"], item["change"]) for item in found["nodes"]} == {(node.name, "gone") for node in NODES[2:]}
     assert found["verdict"] == "worse"

@@ -70,7 +70,7 @@ def test_names_in_a_bucket() -> None:
 
 
 def test_bad_nodes_stay_few() -> None:
-    told = report_keep.told(REPORT, "r.json", "")
+    told = report_keep.statistics(REPORT, "r.json", "")
     assert (len(told["bad_nodes"]), told["bad_nodes_count"], told["verdict"]) == (50, 60, "fail")
 
 

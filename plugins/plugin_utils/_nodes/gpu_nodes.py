@@ -21,7 +21,6 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import 
     RdmaError,
 )
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json, Shape
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.text import listed
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube.client import Client
 from ansible_collections.gpuops.rdma.plugins.module_utils._nodes import facts as nodes_facts
 from ansible_collections.gpuops.rdma.plugins.module_utils._nodes import gpu_labels, pod_gpu
@@ -263,8 +262,3 @@ def _budget(busy: Busy) -> str:
 
 def _limits(container: Json) -> Json:
     return (container.get("resources") or {}).get("limits") or {}
-
-
-def told(names: Sequence[str], count: int = 5) -> str:
-    """The first ``count`` names, and how many are omitted."""
-    return listed(names, count)

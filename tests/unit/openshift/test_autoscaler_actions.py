@@ -15,8 +15,10 @@ from ansible_collections.gpuops.rdma.plugins.action import autoscaler, autoscale
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError, RdmaError
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube import objects as kube_objects
 from ansible_collections.gpuops.rdma.plugins.module_utils._nodes import machine_set as openshift_machine_set
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._openshift import autoscaling, machine_sets
-from support.fake_api import Api
+from ansible_collections.gpuops.rdma.plugins.module_utils._openshift import scaling
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._openshift import machine_sets
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._openshift.scale_proof import ScaleProof
+from support.fake_api import Api, Task, arguments
 from support.machine_api import API, KINDS, TAINT, cluster, crd, machine, machine_set, openshift, pool, thing
 from support.paths import RECORDINGS
 
@@ -251,13 +253,7 @@ def test_owners_that_cannot_be(pools: Any, words: str) -> None:
 
 
 def proof(api: Api, **args: Any) -> Any:
-    made = autoscaler_proof.ActionModule.__new__(autoscaler_proof.ActionModule)
-    made._client = api  # type: ignore[assignment]
-    made.args = {**{key: option.get("default") for key, option in autoscaler_proof.SPEC.items()}, **args}
-    made.table = autoscaling.tables()
-    made.live = autoscaling.cluster_autoscaler(api) or {}  # type: ignore[arg-type]
-    made.names = list(made.args["machine_sets"])
-    return made
+    return ScaleProof(Task(api), arguments(autoscaler_proof.SPEC, args))
 
 
 def replay(name: str) -> tuple[Any, Any]:
@@ -288,12 +284,12 @@ def replay(name: str) -> tuple[Any, Any]:
 )
 def test_why_a_recorded_pod_waits(scenario: str, stuck: bool, words: str) -> None:
     action, pod = replay(scenario)
-    status = action._state("gpu-h100", pod)
+    status = action.state("gpu-h100", pod)
     assert words in status.why, status
     assert (status.state, status.stuck) == ("waiting", stuck)
 
 
-def scaling(api: Api, message: str = "") -> Any:
+def scale_up(api: Api, message: str = "") -> Any:
     pod = thing("Pod", "gpuops-scale-gpu-a", "default", spec={"containers": []})
     api.objects[api.path_of(pod)] = pod
     if message:
@@ -301,48 +297,48 @@ def scaling(api: Api, message: str = "") -> Any:
         body = {"reportingComponent": "cluster-autoscaler", "reason": "TriggeredScaleUp", "message": message}
         event = thing("Event", "e", "default", involvedObject=about, **body)
         api.objects[api.path_of(event)] = event
-    return proof(api)._state("gpu-a", pod)
+    return proof(api).state("gpu-a", pod)
 
 
 GROWN = f"pod triggered scale-up: [{{MachineSet/{API}/gpu-a 0->1 (max: 2)}}]"
 
 
 def test_how_far_a_scale_up_is() -> None:
-    assert "GPU pods wait about 30 s" in scaling(Api(machine_set(), openshift())).why
-    other = scaling(Api(machine_set(), openshift()), GROWN.replace("gpu-a", "gpu-b"))
+    assert "GPU pods wait about 30 s" in scale_up(Api(machine_set(), openshift())).why
+    other = scale_up(Api(machine_set(), openshift()), GROWN.replace("gpu-a", "gpu-b"))
     assert (other.state, other.why) == ("broken", f"made MachineSet/{API}/gpu-b grow instead of MachineSet/{API}/gpu-a")
     for status, words, state in (
         ({"phase": "Provisioning"}, "Machine m1 is Provisioning", "waiting"),
         ({"phase": "Failed", "errorMessage": "no capacity"}, "Machine m1 is Failed: no capacity", "broken"),
         ({"node": "n1"}, "node n1 is there; it offers no GPU yet", "waiting"),
     ):
-        found = scaling(Api(machine_set(), machine("m1", "gpu-a", **status), openshift()), GROWN)
+        found = scale_up(Api(machine_set(), machine("m1", "gpu-a", **status), openshift()), GROWN)
         assert (found.why, found.state) == (words, state)
 
 
 def test_the_autoscaler_runs_as_asked_or_not() -> None:
     live = cluster(gpus=[{"type": "h100", "min": 0, "max": 8}])
-    assert proof(Api())._cluster_state()["autoscaler"].why == "there is no ClusterAutoscaler default"
-    lacking = proof(Api(live))._cluster_state()["autoscaler"]
+    assert proof(Api()).cluster_state().why == "there is no ClusterAutoscaler default"
+    lacking = proof(Api(live)).cluster_state()
     assert lacking.stuck and "there is no Deployment cluster-autoscaler-default; see the log" in lacking.why
     args = ["--gpu-total=h100:0:4", "--scale-down-enabled=true"]
     spec = {"template": {"spec": {"containers": [{"args": args}]}}}
     api = Api(live, thing("Deployment", "cluster-autoscaler-default", spec=spec))
-    assert "it runs without --gpu-total=h100:0:8" in proof(api)._cluster_state()["autoscaler"].why
+    assert "it runs without --gpu-total=h100:0:8" in proof(api).cluster_state().why
 
 
 def test_an_owner_that_is_not_taken_up() -> None:
     api = Api(machine_set(), owner("gpu-a", "gpu-a", taken=False))
-    assert proof(api)._owned("gpu-a").why == "the operator has not taken it up yet"
+    assert proof(api).owned("gpu-a").why == "the operator has not taken it up yet"
     body = {"type": "Warning", "reason": "FailedSetOwner", "message": "object is already owned"}
     event = thing("Event", "e", involvedObject={"name": "gpu-a"}, **body)
-    assert "FailedSetOwner: object is already owned" in proof(Api(*api.objects.values(), event))._owned("gpu-a").why
-    assert proof(Api(machine_set()))._owned("gpu-a").state == "broken"
+    assert "FailedSetOwner: object is already owned" in proof(Api(*api.objects.values(), event)).owned("gpu-a").why
+    assert proof(Api(machine_set())).owned("gpu-a").state == "broken"
     sizes = {
         f"machine.openshift.io/cluster-api-autoscaler-node-group-{key}-size": n
         for key, n in (("min", "0"), ("max", "2"))
     }
-    assert proof(Api(machine_set(notes=sizes), owner("gpu-a", "gpu-a")))._owned("gpu-a").state == "ready"
+    assert proof(Api(machine_set(notes=sizes), owner("gpu-a", "gpu-a"))).owned("gpu-a").state == "ready"
 
 
 def test_what_stands_on_a_set_is_looked_at() -> None:
@@ -350,9 +346,9 @@ def test_what_stands_on_a_set_is_looked_at() -> None:
     notes = {"machine.openshift.io/GPU": "one"}
     api = Api(machine_set(notes=notes), owner("gpu-a", "gpu-a"))
     with pytest.raises(InputError, match=r"accelerator: absent.*panics on it"):
-        proof(api, machine_sets=["gpu-a"])._check_sets()
+        proof(api, machine_sets=["gpu-a"]).check_sets()
     with pytest.raises(InputError, match="There is no MachineSet gpu-c"):
-        proof(api, machine_sets=["gpu-c"])._check_sets()
+        proof(api, machine_sets=["gpu-c"]).check_sets()
 
 
 def test_a_set_whose_proof_failed_is_proven_by_the_next_run() -> None:
@@ -360,14 +356,14 @@ def test_a_set_whose_proof_failed_is_proven_by_the_next_run() -> None:
     api = Api(machine_set(), machine_set("gpu-b"), owner("gpu-a", "gpu-a"), owner("gpu-b", "gpu-b"), cluster())
     names = ["gpu-a", "gpu-b"]
     quiet = proof(api, machine_sets=names, scale="changed", changed=[{"changed": False}])
-    assert quiet._due() == names
-    quiet.proven["gpu-a"].note()
-    assert quiet._due() == ["gpu-b"]
-    assert proof(api, machine_sets=names, scale="changed", changed=[{"changed": True}])._due() == names
-    assert proof(api, machine_sets=names, scale="never", changed=[True])._due() == []
+    assert quiet.due() == names
+    quiet.records["gpu-a"].note()
+    assert quiet.due() == ["gpu-b"]
+    assert proof(api, machine_sets=names, scale="changed", changed=[{"changed": True}]).due() == names
+    assert proof(api, machine_sets=names, scale="never", changed=[True]).due() == []
     taints = [{"key": "a", "effect": "NoSchedule"}]
     api.objects[f"MachineSet/{API}/gpu-a"]["spec"]["template"]["spec"]["taints"] = taints
-    assert quiet._due() == names, "another node than the one that was proven"
+    assert quiet.due() == names, "another node than the one that was proven"
 
 
 def test_check_mode_knows_the_sets_that_the_same_run_would_copy() -> None:
@@ -381,33 +377,59 @@ def test_check_mode_knows_the_sets_that_the_same_run_would_copy() -> None:
 
 
 def test_a_roll_out_that_is_longer_than_the_delay() -> None:
-    action = proof(Api(cluster()))
-    action._check_delay({"gpu-a": {"rollout_seconds": 599}})
+    removal = scaling.removal(cluster()["spec"])
+    removal.check({"gpu-a": scaling.ScaleUp(("n1",), 0, 599)})
     with pytest.raises(RdmaError, match=r"took 600 s on the new node, and delayAfterAdd is 600 s"):
-        action._check_delay({"gpu-a": {"rollout_seconds": 600}})
+        removal.check({"gpu-a": scaling.ScaleUp(("n1",), 0, 600)})
+
+
+def test_what_a_scale_up_took() -> None:
+    def at(minute: int) -> str:
+        return f"2026-11-21T10:{minute:02}:00Z"
+
+    condition = {"type": "PodScheduled", "status": "True", "lastTransitionTime": at(9)}
+    pod = thing("Pod", "p", "default", metadata={"creationTimestamp": at(0)}, status={"conditions": [condition]})
+    labels = {"cluster-api/accelerator": "h100"}
+    node = thing("Node", "n1", "", metadata={"creationTimestamp": at(4), "labels": labels})
+    older = thing("Node", "n2", "", metadata={"creationTimestamp": "2026-11-20T10:00:00Z", "labels": labels})
+    machines = [machine("m1", "gpu-a", "n1"), machine("m2", "gpu-a", "n2")]
+    found = scaling.took("gpu-a", labels, machines, [(pod, node), (pod, older)])
+    assert found == scaling.ScaleUp(("n1", "n2"), 240, 300), "a node that was there before its pod does not count"
+    with pytest.raises(RdmaError, match=r"The pod p runs on n1, which is no node of MachineSet gpu-a"):
+        scaling.took("gpu-a", labels, machines[1:], [(pod, node)])
+    with pytest.raises(RdmaError, match=r"n1 of MachineSet gpu-a does not carry cluster-api/accelerator=a100"):
+        scaling.took("gpu-a", {"cluster-api/accelerator": "a100"}, machines, [(pod, node)])
+
+
+def test_the_way_back() -> None:
+    assert scaling.removal({}).seconds == 1800
+    assert not scaling.removal({"scaleDown": {"enabled": False}}).enabled
+    assert scaling.gone(machine_set(replicas=1), []).why == "1 replicas"
+    assert scaling.gone(machine_set(), [machine("m1", "gpu-a", "n1")]).why == "n1 left"
+    assert scaling.gone(machine_set(), [machine("m1", "gpu-a")]).why == "1 left"
+    assert scaling.gone(machine_set(), []).state == "ready"
 
 
 def test_only_a_set_at_zero_proves() -> None:
     sizes = {"machine.openshift.io/cluster-api-autoscaler-node-group-min-size": "0"}
-    action = proof(Api())
-    assert action._not_at_zero(machine_set(notes=sizes)) == ""
-    assert "it has 2 replicas" in action._not_at_zero(machine_set(notes=sizes, replicas=2))
-    assert "its minimum is None" in action._not_at_zero(machine_set())
+    assert scaling.not_at_zero(machine_set(notes=sizes)) == ""
+    assert "it has 2 replicas" in scaling.not_at_zero(machine_set(notes=sizes, replicas=2))
+    assert "its minimum is None" in scaling.not_at_zero(machine_set())
 
 
 def test_pods_of_a_proof_and_of_a_warm_pool() -> None:
     inner = {"metadata": {"labels": {"cluster-api/accelerator": "h100", "gpuops.rdma/machine-set": "gpu-a"}}}
     taints = [{"key": "nvidia.com/gpu", "value": "present", "effect": "NoSchedule"}]
     one = machine_set(notes={"machine.openshift.io/GPU": "8"}, taints=taints, **inner)
-    (plain,) = proof(Api(), scale="always")._pods(one, {})
+    (plain,) = proof(Api(), scale="always").pods(one, {})
     assert plain["spec"]["containers"][0]["resources"] == {"limits": {"nvidia.com/gpu": "1"}}
     assert plain["spec"]["nodeSelector"] == {"gpuops.rdma/machine-set": "gpu-a"}
     assert plain["spec"]["tolerations"][0]["key"] == "nvidia.com/gpu"
-    (zoned,) = proof(Api(), scale="always")._pods(one, {"gpu-a": "claim"})
+    (zoned,) = proof(Api(), scale="always").pods(one, {"gpu-a": "claim"})
     assert zoned["spec"]["nodeSelector"] == {"cluster-api/accelerator": "h100"}
     assert zoned["spec"]["volumes"][0]["persistentVolumeClaim"] == {"claimName": "claim"}
-    warm = list(proof(Api(), scale="warm", nodes={"gpu-a": 2})._pods(one, {}))
+    warm = proof(Api(), scale="warm", nodes={"gpu-a": 2}).pods(one, {})
     assert [pod["metadata"]["name"] for pod in warm] == ["gpuops-scale-gpu-a", "gpuops-scale-gpu-a-1"]
     assert {pod["spec"]["containers"][0]["resources"]["limits"]["nvidia.com/gpu"] for pod in warm} == {"8"}
     with pytest.raises(InputError, match="run the role machineset for it first"):
-        list(proof(Api(), scale="warm")._pods(machine_set(), {}))
+        proof(Api(), scale="warm").pods(machine_set(), {})

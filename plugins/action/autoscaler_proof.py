@@ -7,14 +7,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from ansible_collections.gpuops.rdma.plugins.module_utils._specs.autoscaler_proof import SPEC
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base.action import RdmaAction
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._openshift.scale_proof import ScaleProof
 
 
 class ActionModule(RdmaAction):
-    spec = SPEC
-
     def act(self, args: dict[str, Any]) -> dict[str, Any]:
         """Scales each due set from zero and back; returns nodes and seconds per set, and the sets skipped with the
         reason. Raises WaitFailed if a set does not scale."""

@@ -7,13 +7,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from ansible_collections.gpuops.rdma.plugins.module_utils._specs.gpu_taints import SPEC
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base.action import RdmaAction
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._gpu_uses.taints import GpuTaints
 
 
 class ActionModule(RdmaAction):
-    spec = SPEC
     selects = ("nodes", "selector")
 
     def act(self, args: dict[str, Any]) -> dict[str, Any]:

@@ -7,15 +7,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from ansible_collections.gpuops.rdma.plugins.module_utils._specs.machineset import SPEC
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base.action import RdmaAction
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._gpu_uses import configs
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._openshift.machine_sets import MachineSets
 
 
 class ActionModule(RdmaAction):
-    spec = SPEC
-
     def act(self, args: dict[str, Any]) -> dict[str, Any]:
         """Patches, creates or reverts the MachineSets; returns changes and, per pool, what its nodes offer. Raises
         InputError for a faulty pool, before the first write."""

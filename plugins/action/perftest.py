@@ -8,15 +8,12 @@ from __future__ import annotations
 from typing import Any
 
 from ansible_collections.gpuops.rdma.plugins.module_utils._operators import sriov
-from ansible_collections.gpuops.rdma.plugins.module_utils._specs.perftest import SPEC
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import run
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base.action import RdmaAction
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._nccl.perftest_stage import PerftestStage
 
 
 class ActionModule(RdmaAction):
-    spec = SPEC
-
     def act(self, args: dict[str, Any]) -> dict[str, Any]:
         """The worst verdict of all shapes, each shape's ib_write_bw result in Gb/s and findings; failed on request
         unless it is a pass."""

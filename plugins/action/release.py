@@ -11,15 +11,12 @@ from __future__ import annotations
 from typing import Any
 
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json
-from ansible_collections.gpuops.rdma.plugins.module_utils._specs.release import SPEC
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import run
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base.action import RdmaAction
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._operators.release_run import ReleaseRun
 
 
 class ActionModule(RdmaAction):
-    spec = SPEC
-
     def act(self, args: dict[str, Any]) -> dict[str, Any]:
         """Installs, upgrades or removes an operator by Helm, manifest or OKE add-on; returns action, reason, version
         and changed values. Raises InputError if the decision is to refuse, RdmaError if Helm fails."""

@@ -18,7 +18,7 @@ LONGEST = 150
 VERDICTS = {"pass", "fail", "degraded", "incomplete", "unjudged"}
 ACTIONS = sorted((ROOT / "plugins/action").glob("*.py"))
 # Not thin yet; no name is added here.
-OVER_NODES = {"plan", "preflight"}
+OVER_NODES = {"preflight"}
 
 
 def texts(tree: ast.AST) -> Iterator[str]:

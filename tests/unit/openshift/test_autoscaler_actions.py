@@ -11,11 +11,12 @@ import re
 from typing import Any
 
 import pytest
-from ansible_collections.gpuops.rdma.plugins.action import autoscaler, autoscaler_proof, machineset
+from ansible_collections.gpuops.rdma.plugins.action import autoscaler, machineset
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError, RdmaError
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube import objects as kube_objects
 from ansible_collections.gpuops.rdma.plugins.module_utils._nodes import machine_set as openshift_machine_set
 from ansible_collections.gpuops.rdma.plugins.module_utils._openshift import scaling
+from ansible_collections.gpuops.rdma.plugins.module_utils._specs.autoscaler_proof import SPEC
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._openshift import machine_sets
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._openshift.scale_proof import ScaleProof
 from support.fake_api import Api, Task, arguments
@@ -253,7 +254,7 @@ def test_owners_that_cannot_be(pools: Any, words: str) -> None:
 
 
 def proof(api: Api, **args: Any) -> Any:
-    return ScaleProof(Task(api), arguments(autoscaler_proof.SPEC, args))
+    return ScaleProof(Task(api), arguments(SPEC, args))
 
 
 def replay(name: str) -> tuple[Any, Any]:

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import functools
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -12,13 +13,14 @@ from typing import Any
 
 from ansible.utils.display import Display
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Plan
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import INPUT, Plan
 from ansible_collections.gpuops.rdma.plugins.module_utils._operators import releases
 from ansible_collections.gpuops.rdma.plugins.module_utils._plan import preflight, resolve
 from ansible_collections.gpuops.rdma.plugins.module_utils._plan.options import Given, Options
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files, run
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base.action import RdmaAction
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._nodes.book import NodeBook
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._operators import charts
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._plan import compose, compose_addon
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._plan import survey as plan_survey
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._plan.rights import FOLDER, UNKNOWN, Rights
@@ -38,7 +40,8 @@ class ActionModule(RdmaAction):
             survey["addons"] = compose_addon.look(options, self.progress)
         platform = resolve.platform(options, survey, facts).value
         profile = releases.mirrored(files.profile(options.profile, platform), options.image_registry)
-        plan = compose.compose(Given(options, survey, facts, shapes, profile, time.time()))
+        fetch = functools.partial(charts.fetch, folder=dest.resolve().parent / "charts")
+        plan = compose.compose(Given(options, survey, facts, shapes, profile, time.time(), fetch))
         if args["keep_excluded"] and dest.exists():
             plan = self._keep_excluded(plan, dest)
         keys = ("server_version", "served", "workloads", "namespaces", "service_cidrs")
@@ -67,7 +70,7 @@ class ActionModule(RdmaAction):
 
     def _write_accounts(self, rights: Rights, folder: Path) -> None:
         """Manifests of accounts for those who are no administrators."""
-        unknown = [item for item in rights.plan.findings if item.id == UNKNOWN]
+        unknown = [item for item in rights.plan.findings if item.id in (UNKNOWN, INPUT)]
         if unknown:
             self.progress(f"permissions: not written, because {preflight.line(unknown[0])}")
             return

@@ -166,7 +166,9 @@ options:
     type: dict
     default: {}
   images:
-    description: 'Other images: C(nccl_test), C(vf_config), C(sriov_cni), C(rdma_cni).'
+    description: >-
+      Other images: C(nccl_test), C(vf_config), C(sriov_cni), C(rdma_cni); of the NicClusterPolicy
+      C(sriov_device_plugin), C(nv_ipam), C(cni_plugins), C(multus), C(ofed_driver), as C(repository/image:version).
     type: dict
     default: {}
   image_registry:

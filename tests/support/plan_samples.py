@@ -73,11 +73,12 @@ def options(**changes: Any) -> Options:
     return Options.of({**{name: option.get("default") for name, option in SPEC.items()}, **changes})
 
 
-def whole(facts: Sequence[NodeFacts], seen: Any = None, **asked: Any) -> Plan:
-    """The plan with releases, objects and permissions, as the action writes it."""
+def whole(facts: Sequence[NodeFacts], seen: Any = None, fetch: Any = None, **asked: Any) -> Plan:
+    """The plan with releases, objects and permissions, as the action writes it. Without ``fetch`` no chart of a
+    repository is looked at."""
     chosen = options(**asked)
     data = releases.mirrored(files.profile(chosen.profile), chosen.image_registry)
-    return compose.compose(Given(chosen, seen or survey(), facts, SHAPES, data, now=1795230000.0))
+    return compose.compose(Given(chosen, seen or survey(), facts, SHAPES, data, 1795230000.0, fetch))
 
 
 def faults(made: Plan) -> dict[str, str]:

@@ -1025,6 +1025,12 @@ TABLE: dict[str, tuple[str, str, str, str]] = {
         "",
         "plan.gpudirect",
     ),
+    "plan.images": (
+        "warning",
+        "plan",
+        "leave out rdma_images of that component, or set all of one release",
+        "plan.images",
+    ),
     "plan.input": (
         "error",
         "plan",

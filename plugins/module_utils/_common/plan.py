@@ -164,6 +164,8 @@ class Release:
     operator: str = ""
     ref: str = ""
     repo: str = ""
+    archive: str = ""
+    """The chart as it was fetched for the plan: that one is installed. "" for a local chart, and if none was needed."""
     manifest: str = ""
     """Path or address of a manifest that is applied instead of a chart."""
     values: Json = field(default_factory=dict)

@@ -6,13 +6,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Optional
 
 from ansible_collections.gpuops.rdma.plugins.module_utils._common import versions
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Release
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.text import listed
 
 _PATH = r"((?:\.[A-Za-z_]\w*)*)"
 _READ = re.compile(r"\.Values" + _PATH)
@@ -41,6 +43,8 @@ class Chart:
     path: str
     about: Json
     files: Mapping[str, bytes] = field(default_factory=dict, repr=False)
+    fetched: bool = False
+    """Whether it comes from a repository."""
 
     @property
     def version(self) -> str:
@@ -118,5 +122,37 @@ def nearest(wanted: str, known: Iterable[str], count: int = 3) -> list[str]:
 def about(document: Any, path: str) -> Json:
     """Chart.yaml, checked. Raises InputError without name or version."""
     if not isinstance(document, dict) or not document.get("name") or not versions.known(document.get("version")):
-        raise InputError(f"{path} is not a Helm chart: its Chart.yaml has no name and version")
+        raise InputError(f"Cannot read the chart {path}: its Chart.yaml has no name and version")
     return document
+
+
+# ---- repositories --------------------------------------------------------------------------------------------------
+
+
+def version_unknown(want: Release) -> bool:
+    """Whether the chart must be fetched to know its version: a range of versions, or the URL of an archive."""
+    return not want.manifest and (not complete(want.version) or want.ref.startswith(("http://", "https://")))
+
+
+def unfetched(want: Release, text: str, index: Optional[Mapping[str, Sequence[str]]]) -> str:
+    """Why a chart cannot be fetched, and what to do. ``text``: Helm's words; ``index``: chart -> versions of the
+    repository, None if it cannot be read."""
+    name, asked = want.ref or want.chart, f"rdma_charts.{want.operator}"
+    place = public(want.repo or want.ref)
+    if index is not None and name not in index:
+        has = listed(sorted(index), 5) or "none"
+        return f"the repository {place} has no chart {name}; it has: {has}. Correct {asked}.repo or {asked}.ref"
+    if index is not None and not any(versions.same(one, want.version) for one in index[name]) and "not found" in text:
+        near = ", ".join(nearest(want.version, index[name])) or "none"
+        return f"the repository {place} has no {name} {want.version}. Nearest: {near}. Correct {asked}.version"
+    words = public(" ".join(text.replace("Error: ", "").split())) or "no message"
+    words = words.rstrip(".") if len(words) <= 300 else f"{words[:300]}..."
+    return (
+        f"{name} {want.version} cannot be fetched from {place}: {words}. Correct {asked}, or download the "
+        f"chart where that works and set {asked} to the .tgz or its directory"
+    )
+
+
+def public(text: str) -> str:
+    """The text without the passwords of its URLs."""
+    return re.sub(r"(?<=://)[^/@\s\"]+@", "", text)

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, Callable, Optional
 
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json, NodeFacts, Shape
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import ReportKeep
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Release, ReportKeep
+from ansible_collections.gpuops.rdma.plugins.module_utils._operators.charts import Chart
 
 
 @dataclass(frozen=True)
@@ -83,3 +84,5 @@ class Given:
     profile: Json
     now: float
     """Seconds since the epoch."""
+    fetch: Optional[Callable[[Release], Optional[Chart]]] = None
+    """Fetches a chart that is not on this machine; None if there is no Helm that could."""

@@ -38,6 +38,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import (
 )
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.text import listed, short
 from ansible_collections.gpuops.rdma.plugins.module_utils._nodes.facts import expected_gpus, has_gpu, shared_parts
+from ansible_collections.gpuops.rdma.plugins.module_utils._operators.releases import COMPONENTS
 from ansible_collections.gpuops.rdma.plugins.module_utils._plan.options import Given, Options
 
 SYSFS, RENDERED = "sysfs", "rendered"
@@ -46,7 +47,7 @@ POD_GROUP = ("podgroups.scheduling.volcano.sh", "v1beta1")
 COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce", "alltoall", "sendrecv")
 KNOWN_KEYS = {
     "charts": ("gpu_operator", "network_operator", "volcano", "mpi_operator"),
-    "images": ("nccl_test", "vf_config", "sriov_cni", "rdma_cni"),
+    "images": ("nccl_test", "vf_config", "sriov_cni", "rdma_cni", *COMPONENTS),
 }
 
 

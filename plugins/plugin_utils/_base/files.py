@@ -9,7 +9,7 @@ import functools
 import os
 import tempfile
 from pathlib import Path
-from typing import Any, Optional
+from typing import Any
 
 import yaml
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import DataError, InputError
@@ -64,13 +64,6 @@ def profile(name: str, platform: str = "") -> dict[str, Any]:
         entry.setdefault("values", {})
     over = document.pop("openshift", {})
     return laid_over(document, over) if platform == "openshift" else document
-
-
-def local_chart(reference: Any) -> Optional[dict[str, Any]]:
-    """Chart.yaml of a chart directory on this machine; None for any other reference."""
-    ref = reference.get("ref", "") if isinstance(reference, dict) else str(reference or "")
-    chart = Path(ref).expanduser() / "Chart.yaml" if ref else None
-    return load(chart) if chart and chart.is_file() else None
 
 
 def topology_file(path: Path) -> str:

@@ -44,6 +44,7 @@ OURS = (
     "stage-*.json",
     "findings-*.json",
     "scan-*.json",
+    "charts/*/*.tgz",
     *HOSTS,
     *RESULTS,
 )

@@ -5,19 +5,28 @@
 
 from __future__ import annotations
 
+import http.client
 import io
+import shutil
+import subprocess
 import tarfile
 import zlib
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from typing import Any, Optional
 
 import yaml
+from ansible.module_utils.urls import open_url
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Release
 from ansible_collections.gpuops.rdma.plugins.module_utils._operators import charts, releases
 from ansible_collections.gpuops.rdma.plugins.module_utils._operators.charts import Chart, Part
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._operators import helm
 
+PATIENCE = 300
+"""Seconds for `helm pull`."""
 LARGEST = 100 << 20
 """Bytes of a chart, unpacked: Helm's own limit."""
 _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -34,16 +43,60 @@ def local(reference: Mapping[str, Any]) -> Optional[Chart]:
     return read(path) if releases.is_local(ref) or path.exists() else None
 
 
+def source(want: Release) -> tuple[str, dict[str, str]]:
+    """Where Helm takes the chart from: a path or reference, and ``repo`` and ``version`` for what is not on this
+    machine. The chart that the plan fetched comes first: its contents are those that were looked at."""
+    if want.archive and Path(want.archive).is_file():
+        return want.archive, {}
+    if releases.is_local(want.ref):
+        return str(Path(want.ref).expanduser()), {}
+    remote = {"repo": want.repo, "version": want.version}
+    return want.ref or want.chart, {key: value for key, value in remote.items() if value}
+
+
+def fetch(want: Release, folder: Path) -> Optional[Chart]:
+    """The chart of a repository, which is then in ``folder``; None without a Helm that could fetch it, which preflight
+    reports. Raises InputError if it cannot be fetched or read."""
+    if helm.findings():
+        return None
+    place = folder / want.operator
+    shutil.rmtree(place, ignore_errors=True)
+    place.mkdir(parents=True)
+    ref, remote = source(want)
+    command = [helm.path(), "pull", ref, "--destination", str(place)]
+    command += [part for key, value in remote.items() for part in (f"--{key}", value)]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False)
+        text = done.stderr if done.returncode else ""
+    except subprocess.TimeoutExpired:
+        text = f"no answer within {PATIENCE} s"
+    found = sorted(place.glob("*.tgz"))
+    if text or not found:
+        raise InputError(charts.unfetched(want, text, _index(want.repo) if want.repo else None))
+    return replace(read(found[0]), fetched=True)
+
+
+def _index(repo: str) -> Optional[dict[str, list[str]]]:
+    """chart -> versions of a repository; None if its index cannot be read."""
+    try:
+        document = yaml.load(open_url(f"{repo.rstrip('/')}/index.yaml", timeout=30).read(), Loader=_Loader)
+        entries = document["entries"].items()
+        return {str(name): [str(one["version"]) for one in versions] for name, versions in entries}
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, yaml.YAMLError, http.client.HTTPException):
+        return None
+
+
 def read(path: Path) -> Chart:
     """The chart in a directory or archive. Raises InputError if there is none, or the archive is damaged."""
     if not path.exists():
-        raise InputError(f"{path} does not exist")
+        raise InputError(f"Cannot read the chart {path}: it does not exist")
     try:
         files = dict(_folder(path) if path.is_dir() else _unpacked(path.read_bytes(), str(path)))
     except _Damaged as error:
-        raise InputError(f"{path} cannot be read as a chart archive (.tgz): {error or type(error).__name__}") from None
+        text = str(error) or type(error).__name__
+        raise InputError(f"Cannot read the chart {path}: it is not a complete archive (.tgz): {text}") from None
     if "Chart.yaml" not in files:
-        raise InputError(f"{path} is not a Helm chart: it has no Chart.yaml")
+        raise InputError(f"Cannot read the chart {path}: it has no Chart.yaml")
     about = charts.about(_yaml(files["Chart.yaml"], f"{path}, Chart.yaml"), str(path))
     return Chart(str(path), about, files)
 
@@ -51,7 +104,7 @@ def read(path: Path) -> Chart:
 def check_manifest(ref: str) -> None:
     """Raises InputError for a manifest on this machine that is missing."""
     if ref and "://" not in ref and not Path(ref).expanduser().is_file():
-        raise InputError(f"{ref} does not exist or is not a file")
+        raise InputError(f"Cannot read the manifest {ref}: it does not exist or is not a file")
 
 
 def keys(chart: Chart) -> list[str]:
@@ -75,7 +128,9 @@ def _unpacked(data: bytes, name: str) -> Iterator[tuple[str, bytes]]:
                 continue
             room -= item.size
             if room < 0:
-                raise InputError(f"{name} is larger than {LARGEST >> 20} MiB, more than Helm accepts")
+                raise InputError(
+                    f"Cannot read the chart {name}: it is larger than {LARGEST >> 20} MiB, more than Helm accepts"
+                )
             inner = PurePosixPath(item.name).parts[1:]
             yield from _member("/".join(inner), content.read())
 
@@ -115,4 +170,4 @@ def _yaml(data: bytes, what: str) -> Any:
     try:
         return yaml.load(data, Loader=_Loader)
     except (yaml.YAMLError, ValueError) as error:
-        raise InputError(f"{what} is not YAML: {str(error).splitlines()[0]}") from None
+        raise InputError(f"Cannot read the chart {what}: it is not YAML: {str(error).splitlines()[0]}") from None

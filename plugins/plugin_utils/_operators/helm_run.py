@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any, Callable
+from typing import Callable
 
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError, RdmaError
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Release
 from ansible_collections.gpuops.rdma.plugins.module_utils._operators import releases
 from ansible_collections.gpuops.rdma.plugins.module_utils._specs.auth import SPEC as AUTH
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._operators import helm
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._operators import charts, helm
 
 Module = Callable[[Json], Json]
 """Runs kubernetes.core.helm with these arguments; returns its result."""
@@ -34,20 +34,18 @@ class Helm:
     def install(self, want: Release, decision: releases.Decision) -> Json:
         """Installs or upgrades without waiting for the pods. Returns the result of kubernetes.core.helm, also of a
         failure."""
-        ref = want.ref or want.chart
-        local = releases.is_local(ref)
-        more: dict[str, Any] = {"chart_repo_url": want.repo} if want.repo and not local else {}
+        ref, remote = charts.source(want)
+        names = {"repo": "chart_repo_url", "version": "chart_version"}
         return self.module(
             {
                 **self.common,
                 "release_name": decision.name,
                 "release_namespace": decision.namespace,
                 "release_values": decision.values,
-                "chart_ref": str(Path(ref).expanduser()) if local else ref,
+                "chart_ref": ref,
                 "create_namespace": True,
                 "wait": False,
-                **more,
-                **({} if local else {"chart_version": decision.version}),
+                **{names[key]: value for key, value in remote.items()},
             }
         )
 

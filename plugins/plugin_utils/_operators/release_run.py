@@ -16,10 +16,15 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.names import O
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Plan, Release
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube import objects as kube_objects
 from ansible_collections.gpuops.rdma.plugins.module_utils._operators import addon, releases
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base.task import Task
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._kube.writer import Writer
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._operators import helm_run, installed, oke_addon, render
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._operators import (
+    charts,
+    helm_run,
+    installed,
+    oke_addon,
+    render,
+)
 
 ATTEMPTS = 3
 PAUSE = 3.0
@@ -38,13 +43,13 @@ def wanted(args: Json, plan: Optional[Plan]) -> Release:
     missing = [key for key in ("name", "namespace", "chart", "version") if not args.get(key)]
     if missing:
         raise InputError(f"gpuops.rdma.release needs plan and operator, or a release: {', '.join(missing)} missing.")
-    local = files.local_chart(args.get("ref"))
+    local = charts.local(args)
     return Release(
         **{key: args[key] for key in ("name", "namespace", "chart", "repo", "values", "keep")},
         operator=args.get("operator") or args["chart"].replace("-", "_"),
         ref=args.get("ref") or "",
         manifest=args.get("manifest") or "",
-        version=str((local or {}).get("version") or args["version"]),
+        version=local.version if local else str(args["version"]),
         images=tuple(args["images"] or [args["chart"]]),
     )
 

@@ -15,8 +15,7 @@ from ansible.module_utils.urls import open_url
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Release
-from ansible_collections.gpuops.rdma.plugins.module_utils._operators import releases
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._operators import helm
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._operators import charts, helm
 
 TIMEOUT = 120.0
 """Seconds for a chart to be downloaded and rendered."""
@@ -30,15 +29,13 @@ def objects(want: Release, server_version: str = "", api_versions: Sequence[str]
 
 
 def _template(want: Release, server_version: str, api_versions: Sequence[str]) -> str:
-    local = releases.is_local(want.ref)
-    ref = str(Path(want.ref).expanduser()) if local else want.ref or want.chart
+    ref, remote = charts.source(want)
     command = [helm.path(), "template", want.name, ref, "--namespace", want.namespace, "--include-crds", "--skip-tests"]
     command += ["--values", "-"]
     command += [] if want.action == "install" else ["--is-upgrade"]
     command += ["--kube-version", server_version] if server_version else []
     command += [part for version in api_versions for part in ("--api-versions", version)]
-    if not local:
-        command += ["--version", want.version, *(["--repo", want.repo] if want.repo else [])]
+    command += [part for key, value in remote.items() for part in (f"--{key}", value)]
     try:
         done = subprocess.run(
             command,

@@ -31,7 +31,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._kube.client import KI
 from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import job as nccl_job
 from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import topology as nccl_topology
 from ansible_collections.gpuops.rdma.plugins.module_utils._operators import adoption, gpudirect, releases, sriov
-from ansible_collections.gpuops.rdma.plugins.module_utils._operators.charts import Chart
+from ansible_collections.gpuops.rdma.plugins.module_utils._operators.charts import Chart, version_unknown
 from ansible_collections.gpuops.rdma.plugins.module_utils._operators.gpudirect import Choice
 from ansible_collections.gpuops.rdma.plugins.module_utils._plan import permissions, resolve
 from ansible_collections.gpuops.rdma.plugins.module_utils._plan.options import Given, Options
@@ -116,7 +116,9 @@ def _local_chart(operator: str, given: Given) -> Optional[Chart]:
     if given.profile[operator].get("manifest") and "repo" not in reference:
         charts.check_manifest(str(reference.get("ref") or ""))
         return None
-    return charts.local(reference)
+    found = charts.local(reference)
+    want = releases.wanted(given.profile, operator, {}, reference, found.about if found else None)
+    return given.fetch(want) if given.fetch and not found and version_unknown(want) else found
 
 
 def _batch(plan: Plan) -> str:
@@ -234,8 +236,6 @@ def _releases(plan: Plan, given: Given, choice: Choice, configured: Sequence[Sha
         asked = releases.Asked(
             operator,
             reference=options.charts.get(operator),
-            chart=(chart := there.local[operator]),
-            keys=functools.partial(charts.keys, chart) if chart else None,
             overrides=options.values(operator),
             extra=_needed_values(operator, plan, given.profile, choice, configured, faults),
             driver=choice.driver,
@@ -244,11 +244,32 @@ def _releases(plan: Plan, given: Given, choice: Choice, configured: Sequence[Sha
             pull_secrets=options.image_pull_secrets,
             resume=options.release_resume,
         )
-        found[key], told = releases.release(asked, given.profile, given.survey, given.now)
+        found[key], told = _release(asked, given, there, faults)
         faults.findings += told
     kept = {key: release for key, release in found.items() if release}
     about = [item for release in kept.values() for item in _release_findings(release, options, given.profile)]
     return Released(kept, [*about, *_unreadable(given.survey), *faults.findings], oke, olm)
+
+
+def _release(
+    asked: releases.Asked, given: Given, there: Charts, faults: Faults
+) -> tuple[Optional[Release], Sequence[Finding]]:
+    """The release with its chart, which is fetched if Helm will run: what it contains decides about keys and rights."""
+
+    def of(chart: Optional[Chart]) -> tuple[Optional[Release], Sequence[Finding]]:
+        keys = functools.partial(charts.keys, chart) if chart else None
+        made, told = releases.release(replace(asked, chart=chart, keys=keys), given.profile, given.survey, given.now)
+        return (replace(made, archive=chart.path) if made and chart and chart.fetched else made), told
+
+    chart = there.local[asked.operator]
+    found, told = of(chart)
+    if chart or not given.fetch or not found or not found.installs or found.manifest:
+        return found, told
+    subject = f"rdma_charts.{asked.operator}"
+    if any(item.subject == subject for item in (*there.findings, *told)):
+        return found, told  # rejected already
+    chart = faults.attempt(subject, functools.partial(given.fetch, found))
+    return of(chart) if chart else (found, told)
 
 
 def _needed_values(
@@ -307,8 +328,7 @@ def _objects(plan: Plan, given: Given, choice: Choice, configured: Sequence[Shap
         groups.update(nccl_test=[job], nccl_topology=_topology_objects(plan, given, configured, job, faults))
     if configured and plan.mode == "sriov":
         groups.update(
-            network_operator=faults.attempt("rdma_resource", lambda: _network_operator(plan, given, configured, choice))
-            or [],
+            network_operator=_network_operator(plan, given, configured, choice, faults),
             vf_config=_vf_config(plan, given, configured),
             sriov=[job, *_networks(plan, given, configured, faults)],
         )
@@ -316,20 +336,17 @@ def _objects(plan: Plan, given: Given, choice: Choice, configured: Sequence[Shap
     return Objects({name: tuple(with_scc(group)) for name, group in groups.items()}, faults.findings)
 
 
-def _network_operator(plan: Plan, given: Given, configured: Sequence[Shape], choice: Choice) -> list[Json]:
+def _network_operator(
+    plan: Plan, given: Given, configured: Sequence[Shape], choice: Choice, faults: Faults
+) -> list[Json]:
     profile, options = given.profile, given.options
     if plan.install == "existing":
         return []
-    policy = releases.nic_cluster_policy(
-        profile,
-        sriov.device_plugin_config(configured, plan.resources.vf),
-        tolerations=[{"key": "nvidia.com/gpu", "operator": "Exists"}],
-        node_affinity=_affinity(configured),
-        multus=plan.platform != "openshift",
-        more=choice.policy(profile["network_operator"].get("ofed_driver", {})),
-        pull_secrets=options.image_pull_secrets,
-    )
-    objects = [policy] if policy else []
+    if profile["network_operator"]["policy_by"] == "us":
+        policy = _policy(plan, given, configured, choice, faults)
+        objects = [policy] if policy else []
+    else:
+        objects = []
     if plan.install == "oke_addon":
         return compose_addon.policy(objects)
     if profile["cni"]["by"] == "us":
@@ -367,6 +384,35 @@ def _policies(plan: Plan, given: Given) -> Iterator[Policy]:
             found = adoption.charts(live, release, POLICY_NAMES[operator], live["schema"], rules)
         if found:
             yield found
+
+
+def _policy(plan: Plan, given: Given, configured: Sequence[Shape], choice: Choice, faults: Faults) -> Optional[Json]:
+    """The NicClusterPolicy with the images of the Network Operator's release; None if an input of it is rejected."""
+    profile = given.profile
+    parts: Json = {
+        "multus": plan.platform != "openshift",
+        "more": choice.policy(profile["network_operator"].get("ofed_driver", {})),
+    }
+    release = plan.releases.get("network_operator")
+    version = (release.version if release else "") or str(profile["network_operator"]["version"])
+    spec = releases.policy_spec(profile, **parts)
+    images = faults.attempt("rdma_images", lambda: releases.policy_images(profile, version, spec, given.options.images))
+    mixed = releases.mixed_images(profile, version, images or {})
+    faults.findings += [finding("plan.images", "NicClusterPolicy nic-cluster-policy", text) for text in mixed]
+    config = faults.attempt("rdma_resource", lambda: sriov.device_plugin_config(configured, plan.resources.vf))
+    if not images or config is None:
+        return None
+    call = functools.partial(
+        releases.nic_cluster_policy,
+        profile,
+        config,
+        tolerations=[{"key": "nvidia.com/gpu", "operator": "Exists"}],
+        node_affinity=_affinity(configured),
+        images=images,
+        pull_secrets=given.options.image_pull_secrets,
+        **parts,
+    )
+    return faults.attempt("rdma_images", call)
 
 
 def _affinity(configured: Sequence[Shape]) -> Json:

@@ -15,7 +15,7 @@ import yaml
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import DataError, InputError, NotFound
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.findings import finding
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Finding, Json
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Permission, Plan, Release
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import INPUT, Permission, Plan, Release
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube.client import KINDS, Client
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube.permissions import (
     MAY_GRANT,
@@ -87,9 +87,10 @@ class Rights:
 
     def _complete(self, plan: Plan) -> Plan:
         """The plan with the rights that Helm needs for the releases that change; a chart that cannot be rendered is a
-        finding. Without a change no chart is rendered and no request is made."""
+        finding, unless the plan rejects it already. Without a change no chart is rendered and no request is made."""
         changed = {key: release for key, release in plan.releases.items() if release.installs}
-        if not changed:
+        rejected = {item.subject for item in plan.findings if item.id == INPUT}
+        if not changed or any(f"rdma_charts.{release.operator}" in rejected for release in changed.values()):
             return plan
         findings: list[Finding] = []
         versions = self._api_versions()

@@ -5,11 +5,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Release
 from ansible_collections.gpuops.rdma.plugins.module_utils._operators import charts as pure
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._operators import charts
 from support import small_charts
@@ -68,8 +70,8 @@ def damaged(folder: Path) -> dict[str, Path]:
 
 def test_damaged_archives_are_refused_by_name(tmp_path: Path) -> None:
     words = {
-        **dict.fromkeys(("cut", "text", "empty", "flipped"), "cannot be read as a chart archive"),
-        **dict.fromkeys(("other", "list", "nameless", "versionless"), "is not a Helm chart"),
+        **dict.fromkeys(("cut", "text", "empty", "flipped"), "it is not a complete archive (.tgz)"),
+        **dict.fromkeys(("other", "list", "nameless", "versionless"), "Chart.yaml"),
         "yaml": "is not YAML",
     }
     found = {name: (path, refused(charts.read, path)) for name, path in damaged(tmp_path).items()}
@@ -81,7 +83,7 @@ def test_damaged_archives_are_refused_by_name(tmp_path: Path) -> None:
 def test_an_archive_that_unpacks_to_more_than_helm_takes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(charts, "LARGEST", 1 << 20)
     big = small_charts.archive(tmp_path / "big.tgz", {"x/Chart.yaml": b"name: x", "x/zeros": bytes(1 << 20)})
-    assert "is larger than 1 MiB" in refused(charts.read, big)
+    assert "it is larger than 1 MiB" in refused(charts.read, big)
 
 
 # ---- keys ----------------------------------------------------------------------------------------------------------
@@ -172,3 +174,68 @@ def test_complete_versions() -> None:
         assert pure.complete(text)
     for text in ("26.7", "^26", ">=26.1.0", "26.x", "", "latest"):
         assert not pure.complete(text)
+
+
+# ---- repositories --------------------------------------------------------------------------------------------------
+
+
+def want(**changes: Any) -> Release:
+    given = {
+        "name": "gpu",
+        "namespace": "gpu",
+        "chart": "gpu-operator",
+        "version": "v26.8.0",
+        "operator": "gpu_operator",
+    }
+    return Release(**{**given, "repo": "https://me:secret@charts.example/nvidia", **changes})
+
+
+@pytest.mark.parametrize(
+    ("words", "index", "expected"),
+    [
+        (
+            'Error: chart "gpu-operator" version "v26.8.0" not found in https://me:secret@charts.example repository',
+            {"gpu-operator": ["v26.7.0", "v26.3.3", "v23.9.1", "v25.10.1"]},
+            "the repository https://charts.example/nvidia has no gpu-operator v26.8.0. Nearest: v26.7.0, v26.3.3, "
+            "v25.10.1. Correct rdma_charts.gpu_operator.version",
+        ),
+        (
+            'Error: chart "gpu-operator" version "v26.8.0" not found in https://charts.example/nvidia repository',
+            {"web": ["1.0.0"]},
+            "the repository https://charts.example/nvidia has no chart gpu-operator; it has: web. Correct "
+            "rdma_charts.gpu_operator.repo or rdma_charts.gpu_operator.ref",
+        ),
+        (
+            'Error: looks like "https://me:secret@charts.example/nvidia" is not a valid chart repository or cannot be '
+            "reached: failed to fetch https://me:secret@charts.example/nvidia/index.yaml : 404 Not Found",
+            None,
+            "gpu-operator v26.8.0 cannot be fetched from https://charts.example/nvidia: looks like "
+            '"https://charts.example/nvidia" is not a valid chart repository or cannot be reached: failed to fetch '
+            "https://charts.example/nvidia/index.yaml : 404 Not Found. Correct rdma_charts.gpu_operator, or download "
+            "the chart where that works and set rdma_charts.gpu_operator to the .tgz or its directory",
+        ),
+        ("", None, "cannot be fetched from https://charts.example/nvidia: no message. Correct"),
+        ("Error: x" + "y" * 400, {"gpu-operator": ["v26.8.0"]}, "yyy.... Correct"),
+    ],
+)
+def test_a_chart_that_cannot_be_fetched(words: str, index: Any, expected: str) -> None:
+    text = pure.unfetched(want(), words, index)
+    assert expected in text and "secret" not in text
+
+
+def test_what_only_the_chart_can_tell() -> None:
+    assert pure.version_unknown(want(version="26.x"))
+    assert pure.version_unknown(want(ref="https://charts.example/gpu-operator.tgz", version="v26.7.0"))
+    assert not pure.version_unknown(want(ref="oci://charts.example/gpu-operator", version="v26.7.0"))
+    assert not pure.version_unknown(want(manifest="https://x/y.yaml", version="1"))
+
+
+def test_helm_takes_the_chart_that_the_plan_looked_at(tmp_path: Path) -> None:
+    release, place = want(repo="https://charts.example"), tmp_path / "gpu-operator-v26.8.0.tgz"
+    remote = {"repo": "https://charts.example", "version": "v26.8.0"}
+    assert charts.source(release) == ("gpu-operator", remote)
+    assert charts.source(replace(release, archive=str(place))) == ("gpu-operator", remote), "no longer there"
+    place.write_bytes(b"")
+    assert charts.source(replace(release, archive=str(place))) == (str(place), {})
+    assert charts.source(replace(release, repo="", ref="oci://x/y")) == ("oci://x/y", {"version": "v26.8.0"})
+    assert charts.source(replace(release, repo="", ref="~/x.tgz")) == (str(Path("~/x.tgz").expanduser()), {})

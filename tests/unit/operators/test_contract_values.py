@@ -86,6 +86,7 @@ def profile(name: str) -> dict[str, Any]:
     for operator in OPERATORS:
         document[operator]["known_keys"] = load(PROFILES / document[operator]["keys"])["keys"]
         document[operator]["rules"] = rules[operator]
+        document[operator]["releases"] = load(ROOT / "files" / "operator_releases.yml")[operator]
     return document
 
 
@@ -117,8 +118,9 @@ def test_a_mirror_reaches_every_image_that_the_values_name(name: str) -> None:
         assert not [host for host in ("nvcr.io/nvidia", "ghcr.io/", "quay.io/") if f'"{host}' in merged]
     assert moved["test_image"]["image"].startswith("mirror.example:5000/x/")
     assert moved["vf_config_image"] == "mirror.example:5000/x/library/python:3.12-slim"
-    policy = json.dumps(moved["network_operator"]["policy"])
+    policy = json.dumps(releases.nic_cluster_policy(moved, CONFIG))
     assert "nvcr.io" not in policy and policy.count("mirror.example:5000/x/nvidia/mellanox") in (0, 4)
+    assert "nvcr.io" not in json.dumps(moved["network_operator"]["releases"])
     assert moved["gpu_operator"]["repo"] == document["gpu_operator"]["repo"], "charts are rdma_charts' business"
     assert releases.mirrored(document, "") is document
 
@@ -136,7 +138,7 @@ def test_every_key_that_we_set_is_a_key_of_the_chart(name: str, operator: str) -
 def test_no_staging_image_would_run(name: str) -> None:
     """v23.10.x's own data name nvstaging; what is switched on must not."""
     document = profile(name)
-    assert "nvstaging" not in json.dumps(document["network_operator"]["policy"]) + json.dumps(document["cni"])
+    assert "nvstaging" not in json.dumps(document["network_operator"]) + json.dumps(document["cni"])
     merged = releases.merge(chart_values(name, "network_operator"), rendered(name, "network_operator"))
     running = {key: part for key, part in merged.items() if not isinstance(part, dict) or part.get("deploy", True)}
     if not merged["sriovNetworkOperator"]["enabled"]:
@@ -146,19 +148,40 @@ def test_no_staging_image_would_run(name: str) -> None:
     assert "ofedDriver" not in merged or merged["ofedDriver"]["deploy"] is False
 
 
-def test_images_of_the_policy_are_those_of_the_release() -> None:
-    document, release = profile("current"), load(upstream("values", "network-operator", "v26.4.1.release.yaml"))
-    policy = document["network_operator"]["policy"]
-    parts = {
-        "SriovDevicePlugin": policy["sriovDevicePlugin"],
-        "nvIpam": policy["nvIpam"],
-        "CniPlugins": policy["secondaryNetwork"]["cniPlugins"],
-        "Multus": policy["secondaryNetwork"]["multus"],
-    }
-    for name, part in parts.items():
-        assert {key: part[key] for key in ("image", "repository", "version")} == {
-            key: release[name][key] for key in ("image", "repository", "version")
-        }
+UPSTREAM_NAMES = {
+    "sriov_device_plugin": "SriovDevicePlugin",
+    "nv_ipam": "nvIpam",
+    "cni_plugins": "CniPlugins",
+    "multus": "Multus",
+    "ofed_driver": "Mofed",
+}
+
+
+@pytest.mark.parametrize("version", ["v24.10.1", "v25.10.0", "v26.1.2", "v26.4.1"])
+def test_images_of_the_policy_are_those_of_the_release(version: str) -> None:
+    released = load(upstream("values", "network-operator", f"{version}.release.yaml"))
+    table = profile("current")["network_operator"]["releases"][version]
+    expected = {name: released[key] for name, key in UPSTREAM_NAMES.items()}
+    assert table == {name: f"{one['repository']}/{one['image']}:{one['version']}" for name, one in expected.items()}
+
+
+@pytest.mark.parametrize("version", ["v24.10.1", "v25.10.0", "v26.1.2", "v26.4.1"])
+def test_the_policy_fits_the_definition_of_each_release(version: str) -> None:
+    document = profile("current")
+    more = {"ofedDriver": document["network_operator"]["ofed_driver"]}
+    images = releases.policy_images(document, version, releases.policy_spec(document, more=more), {})
+    policy = releases.nic_cluster_policy(document, CONFIG, images=images, more=more)
+    assert policy is not None
+    crd = upstream("crds", "network-operator", version, "mellanox.com_nicclusterpolicies.yaml")
+    assert crd_schema.faults(policy, crd) == []
+
+
+def test_the_releases_of_the_profiles_are_listed() -> None:
+    for name in NAMES:
+        document = profile(name)
+        assert document["gpu_operator"]["version"] in document["gpu_operator"]["releases"]
+    current = profile("current")["network_operator"]
+    assert set(current["releases"][current["version"]]) == set(UPSTREAM_NAMES) == set(releases.COMPONENTS)
 
 
 def test_cni_images_of_the_guide_are_those_of_releases() -> None:
@@ -215,18 +238,15 @@ def test_policy_fits_the_real_crd(multus: bool) -> None:
     assert "enableWebhok" in crd_schema.faults(policy, crd)[0]
 
 
-def test_the_ofed_driver_of_the_profile_fits_the_definition_and_the_release() -> None:
+def test_the_ofed_driver_of_the_profile_fits_the_definition() -> None:
     driver = profile("current")["network_operator"]["ofed_driver"]
     policy = releases.nic_cluster_policy(profile("current"), CONFIG, more={"ofedDriver": driver})
     assert policy is not None
     crd = upstream("crds", "network-operator", "v26.4.1", "mellanox.com_nicclusterpolicies.yaml")
     assert crd_schema.faults(policy, crd) == []
+    assert policy["spec"]["ofedDriver"]["image"] == "doca-driver"
     policy["spec"]["ofedDriver"]["startUpProbe"] = {}
     assert "startUpProbe" in crd_schema.faults(policy, crd)[0]
-    release = load(upstream("values", "network-operator", "v26.4.1.release.yaml"))["Mofed"]
-    assert {key: driver[key] for key in ("image", "repository", "version")} == {
-        key: release[key] for key in ("image", "repository", "version")
-    }
 
 
 @pytest.mark.parametrize("release", ["v23.10.x", "v26.4.1"])

@@ -66,7 +66,10 @@ def test_the_operators_bring_both() -> None:
     assert faults(made) == {}
     assert driver_values(made) == {"enabled": True, "rdma": {"enabled": True, "useHostMofed": False}}
     ofed = policy(made)["ofedDriver"]
-    assert ofed == {**files.profile("current")["network_operator"]["ofed_driver"], "imagePullSecrets": []}
+    operator = files.profile("current")["network_operator"]
+    image = {key: ofed.pop(key) for key in ("repository", "image", "version")}
+    assert "{repository}/{image}:{version}".format(**image) == operator["releases"]["v26.4.1"]["ofed_driver"]
+    assert ofed == {**operator["ofed_driver"], "imagePullSecrets": []}
     assert made.peermem is True
     assert Permission("get", "", "pods/log", "gpu-operator") in made.permissions
     mirrored = whole(ELSEWHERE, image_registry="mirror.example", image_pull_secrets=["s"], **OPERATORS)

@@ -578,8 +578,61 @@ def test_images_of_the_policy_can_come_from_a_mirror() -> None:
     assert policy is not None
     multus = policy["spec"]["secondaryNetwork"]["multus"]
     assert (multus["repository"], multus["image"], multus["version"]) == ("reg.example:5000/m", "multus", "v9")
-    with pytest.raises(InputError, match="cniPlugins, multus, nvIpam, sriovDevicePlugin"):
-        releases.nic_cluster_policy(files.profile("current"), {"resourceList": []}, images={"ofed": "a/b:c"})
+    with pytest.raises(InputError, match=r"rdma_images\.nv_ipam: 'b:c' is not repository/image:version"):
+        releases.nic_cluster_policy(files.profile("current"), {"resourceList": []}, images={"nv_ipam": "b:c"})
+
+
+CANDIDATE = "26.7.0-rc.2"
+STAGING = {
+    name: f"reg.example/stage/{name}:network-operator-v{CANDIDATE}"
+    for name in ("sriov_device_plugin", "nv_ipam", "cni_plugins", "multus")
+}
+
+
+def policy_images(version: str, own: Any = None, more: Any = None) -> dict[str, str]:
+    profile = files.profile("current")
+    return releases.policy_images(profile, version, releases.policy_spec(profile, more=more), own or {})
+
+
+def test_images_of_the_policy_are_those_of_the_release() -> None:
+    for version in ("v26.4.1", "26.4.1"):
+        assert set(policy_images(version)) == set(STAGING)
+        assert {text.rpartition(":")[2] for text in policy_images(version).values()} == {"network-operator-v26.4.1"}
+    old = policy_images("24.10.1", {"multus": "reg.example/m/multus-cni:v4.1.0", "vf_config": "not/of:it"})
+    assert old["multus"] == "reg.example/m/multus-cni:v4.1.0"
+    assert old["nv_ipam"] == "ghcr.io/mellanox/nvidia-k8s-ipam:v0.2.0"
+    assert "ofed_driver" in policy_images("26.4.1", more={"ofedDriver": {}})
+    assert policy_images(CANDIDATE, STAGING) == STAGING
+
+
+def test_a_release_without_known_images_needs_them_set() -> None:
+    with pytest.raises(InputError) as error:
+        policy_images(CANDIDATE, {"multus": STAGING["multus"]})
+    text = str(error.value)
+    assert "no images of sriov_device_plugin, nv_ipam, cni_plugins for network-operator 26.7.0-rc.2: set" in text
+    assert "rdma_images.nv_ipam" in text and "rdma_images.multus" not in text and "use one of v26.4.1, v26.4.0" in text
+    with pytest.raises(InputError, match=r"ofed_driver for network-operator 25\.7\.0"):
+        policy_images("25.7.0", more={"ofedDriver": {}})
+
+
+def mixed(version: str, own: Any) -> list[str]:
+    return releases.mixed_images(files.profile("current"), version, policy_images(version, own))
+
+
+def test_a_mixture_of_releases_is_named() -> None:
+    assert mixed("26.4.1", {}) == mixed(CANDIDATE, STAGING) == []
+    assert mixed("26.4.1", {"multus": "mirror.example/x/multus-cni:network-operator-v26.4.1"}) == []
+    assert mixed("26.4.1", {"multus": "mirror.example:5000/x/multus-cni@sha256:abc"}) == [], "nobody knows"
+    assert mixed("26.4.1", {"multus": STAGING["multus"]}) == [
+        "multus is reg.example/stage/multus:network-operator-v26.7.0-rc.2 beside network-operator 26.4.1; that release "
+        "has network-operator-v26.4.1"
+    ]
+    old = {**STAGING, "nv_ipam": "nvcr.io/nvidia/mellanox/nvidia-k8s-ipam:network-operator-v26.4.1"}
+    assert mixed(CANDIDATE, old) == [
+        "nv_ipam is nvcr.io/nvidia/mellanox/nvidia-k8s-ipam:network-operator-v26.4.1 beside network-operator "
+        "26.7.0-rc.2; that is another release"
+    ]
+    assert mixed(CANDIDATE, {**STAGING, "cni_plugins": "reg.example/x/plugins:v1.5.0"}) == []
 
 
 def test_policy_does_not_change_the_profile() -> None:

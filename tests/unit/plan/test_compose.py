@@ -6,18 +6,21 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import to_dict
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Plan, Probe
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Plan, Probe, Release
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube import permissions
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube.client import KINDS
 from ansible_collections.gpuops.rdma.plugins.module_utils._operators import sriov
+from ansible_collections.gpuops.rdma.plugins.module_utils._operators.charts import Chart
 from ansible_collections.gpuops.rdma.plugins.module_utils._plan import permissions as plan_permissions
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import run
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._operators import charts as read_charts
 from support import small_charts
 from support.plan_samples import A100, GPU4, H100, SHAPES, cluster, cpu_node, faults, gpu_node, survey, whole
 
@@ -154,11 +157,11 @@ def test_charts_that_cannot_be_read_are_refused(tmp_path: Path) -> None:
     missing, other = "/nowhere/network-operator", small(tmp_path, "1.15.1", "archive", "volcano")
     told = faults(whole(cluster(), charts={"gpu_operator": str(cut), "network_operator": {"ref": missing}}))
     assert set(told) == {"rdma_charts.gpu_operator", "rdma_charts.network_operator"}
-    assert f"{cut} cannot be read as a chart archive" in told["rdma_charts.gpu_operator"]
-    assert told["rdma_charts.network_operator"] == f"{missing} does not exist"
+    assert f"Cannot read the chart {cut}: it is not a complete archive" in told["rdma_charts.gpu_operator"]
+    assert told["rdma_charts.network_operator"] == f"Cannot read the chart {missing}: it does not exist"
     told = faults(whole(cluster(), charts={"gpu_operator": other, "mpi_operator": "/nowhere/mpi.yaml"}))
     assert "holds the chart 'volcano', not 'gpu-operator'" in told["rdma_charts.gpu_operator"]
-    assert told["rdma_charts.mpi_operator"] == "/nowhere/mpi.yaml does not exist or is not a file"
+    assert "manifest /nowhere/mpi.yaml: it does not exist" in told["rdma_charts.mpi_operator"]
     verify = whole(cluster(), charts={"gpu_operator": str(cut), "mpi_operator": missing}, install="existing")
     assert faults(verify) == {}, "nothing is installed"
 
@@ -173,6 +176,92 @@ def test_unknown_keys_warn_outside_of_the_profiles_release(
     told = [item for item in made.findings if "driver.enbled is not a key of the chart" in item.found]
     assert [item.severity for item in told] == [severity]
     assert severity == "error" or told[0].found.endswith("(chart v26.3.3)")
+
+
+def test_another_network_operator_brings_its_own_images(tmp_path: Path) -> None:
+    def planned(version: str, **images: str) -> Plan:
+        return whole(cluster(), charts={"network_operator": {"version": version}}, images=images)
+
+    def tags(made: Plan) -> set[str]:
+        (policy,) = [item for item in made.objects["network_operator"] if item["kind"] == "NicClusterPolicy"]
+        spec = policy["spec"]
+        return {
+            part["version"] for part in (spec["nvIpam"], spec["sriovDevicePlugin"], *spec["secondaryNetwork"].values())
+        }
+
+    assert tags(planned("26.1.2")) == {"network-operator-v26.1.2"}
+    told = faults(planned("26.7.0-rc.2"))
+    assert list(told) == ["rdma_images"] and "rdma_images.cni_plugins" in told["rdma_images"]
+    names = ("sriov_device_plugin", "nv_ipam", "cni_plugins", "multus")
+    own = {name: f"reg.example/x/{name}:network-operator-v26.7.0-rc.2" for name in names}
+    assert faults(made := planned("26.7.0-rc.2", **own)) == {} and tags(made) == {"network-operator-v26.7.0-rc.2"}
+    assert not [item for item in made.findings if item.id == "plan.images"]
+    (item,) = [item for item in planned("26.1.2", multus=own["multus"]).findings if item.id == "plan.images"]
+    assert item.severity == "warning" and "multus is reg.example" in item.found and "26.1.2" in item.found
+    assert "rdma_images" in faults(planned("26.1.2", nv_ipam="no-tag"))
+
+
+class Repository:
+    """Fetches charts of a folder, by name and version."""
+
+    def __init__(self, *places: Path) -> None:
+        self.charts = [read_charts.read(place) for place in places]
+        self.asked: list[str] = []
+
+    def __call__(self, want: Release) -> Chart:
+        self.asked.append(f"{want.chart} {want.version}")
+        for chart in self.charts:
+            prefix = "" if chart.version.startswith("v") else "v"
+            if chart.about["name"] == want.chart and chart.version.startswith(
+                want.version.rstrip("x.").removeprefix(prefix)
+            ):
+                return replace(chart, fetched=True)
+        raise InputError(f"the repository has no {want.chart} {want.version}. Nearest: {self.charts[0].version}")
+
+
+def test_a_chart_of_a_repository_is_fetched_once_and_judged(tmp_path: Path) -> None:
+    values = {"values.yaml": "driver: {enabled: true}\nfresh: 1\n"}
+    gpu = small_charts.chart(tmp_path, "gpu-operator", "v26.3.3", values)
+    network = small_charts.chart(tmp_path, "network-operator", "26.4.1")
+    fetch, asked = Repository(gpu, network), {"driver": {"enbled": False}, "fresh": 2}
+    made = whole(cluster(), None, fetch, charts={"gpu_operator": {"version": "v26.3.3"}}, gpu_operator_values=asked)
+    assert fetch.asked == ["gpu-operator v26.3.3", "network-operator v26.4.1"], "the MPI Operator has no chart"
+    assert faults(made) == {}
+    assert made.releases["gpu_operator"].archive == str(gpu) and made.releases["network_operator"].archive
+    told = [item.found for item in made.findings if item.id == "plan.values" and "not a key" in item.found]
+    assert told == ["driver.enbled is not a key of the chart; did you mean driver.enabled? (chart v26.3.3)"]
+
+
+def test_no_chart_is_fetched_where_nothing_changes(tmp_path: Path) -> None:
+    fetch = Repository()
+    made = whole(cluster(), installed(whole(cluster())), fetch)
+    assert not [item for item in made.releases.values() if item.installs] and not fetch.asked
+    whole(cluster(), None, fetch, install="existing")
+    place = small_charts.chart(tmp_path, "gpu-operator", "v26.7.0")
+    whole(cluster(), None, fetch, mode="host", charts={"gpu_operator": str(small_charts.packed(place))})
+    assert not fetch.asked
+
+
+def test_a_chart_that_cannot_be_fetched_is_refused_by_the_inputs_name(tmp_path: Path) -> None:
+    fetch = Repository(small_charts.chart(tmp_path, "network-operator", "26.4.1"))
+    told = faults(whole(cluster(), None, fetch, charts={"network_operator": {"version": "26.9.0"}}))
+    assert {name: text for name, text in told.items() if "charts" in name} == {
+        "rdma_charts.gpu_operator": "the repository has no gpu-operator v26.7.0. Nearest: 26.4.1",
+        "rdma_charts.network_operator": "the repository has no network-operator 26.9.0. Nearest: 26.4.1",
+    }
+    fetch.asked.clear()
+    told = faults(whole(cluster(), None, fetch, mode="host", charts={"gpu_operator": "/nowhere"}))
+    assert list(told) == ["rdma_charts.gpu_operator"] and not fetch.asked, "rejected already"
+
+
+def test_a_range_of_versions_is_the_one_that_the_repository_has(tmp_path: Path) -> None:
+    fetch = Repository(small_charts.chart(tmp_path, "gpu-operator", "v26.3.3"))
+    asked = {"mode": "host", "charts": {"gpu_operator": {"version": "v26.x"}}}
+    there = survey(releases=[release("gpu-operator", "gpu-operator", "gpu-operator", "v26.3.3")])
+    made = whole(cluster(), None, fetch, **asked)
+    assert (made.releases["gpu_operator"].version, made.releases["gpu_operator"].action) == ("v26.3.3", "install")
+    assert fetch.asked == ["gpu-operator v26.x"], "read once, though the drivers depend on the version as well"
+    assert "v26.3.3 ->" not in whole(cluster(), there, fetch, **asked).releases["gpu_operator"].why
 
 
 # ---- shapes --------------------------------------------------------------------------------------------------------

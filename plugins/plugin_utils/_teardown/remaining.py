@@ -9,10 +9,10 @@ import functools
 import time
 from collections.abc import Sequence
 
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import NotFound
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import Forbidden, NotFound
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.names import OWNED_SELECTOR
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Namespaces
+from ansible_collections.gpuops.rdma.plugins.module_utils._kube import objects
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube.client import Client
 from ansible_collections.gpuops.rdma.plugins.module_utils._teardown import remains
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files
@@ -30,13 +30,19 @@ class Remaining:
         self.table: list[Json] = files.load(files.FILES / "operands.yml")["node_labels"]
 
     def lines(self, removed: bool) -> list[str]:
-        """What stays and why. ``removed``: labels that nothing writes any more do not count."""
-        workloads, labels = self._workloads(), [labels for _name, labels in self._nodes()]
-        existing = set(self.client.projected(self.client.path("v1", "Namespace"), _name))
-        ours = self.client.list(self.client.path("v1", "Namespace"), label_selector=OWNED_SELECTOR)
+        """What stays and why. ``removed``: labels that nothing writes any more do not count. A teardown does not fail
+        for this: where a read is forbidden the only line says so."""
+        try:
+            workloads, labels = self._workloads(), [labels for _node, labels in self._nodes()]
+            existing = self.client.list(self.client.path("v1", "Namespace"))
+            crds = self.client.projected(CRDS, _name)
+        except Forbidden as error:
+            return [f"what stays was not read: {error}"]
+        names = {_name(one) for one in existing}
+        ours = sorted(_name(one) for one in existing if objects.is_ours(one))
         return [
-            *remains.namespaces_left(sorted(existing & _namespaces()), workloads, sorted(map(_name, ours))),
-            *remains.definitions_left(self.client.projected(CRDS, _name)),
+            *remains.namespaces_left(sorted(names & _namespaces() - set(ours)), workloads, ours),
+            *remains.definitions_left(crds),
             *remains.labels_left(self.table, workloads, labels, removed),
         ]
 

@@ -50,7 +50,6 @@ class Rule:
     what: str
     remedy: str
     reference: str
-    needs: tuple[str, ...]
     after: tuple[str, ...] = ()
     blind: tuple[str, ...] = ()
     id_0_1: str = ""

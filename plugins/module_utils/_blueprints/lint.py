@@ -79,19 +79,13 @@ def accepted(findings: Sequence[Finding]) -> bool:
     return not any(item.severity == "error" for item in findings)
 
 
-def _fault(
-    rule: str, subject: str, found: str, expected: str = "", remedy: Optional[str] = None, severity: str = ""
-) -> Finding:
-    return finding(f"blueprint.{rule}", subject, found, expected=expected, remedy=remedy, severity=severity)
-
-
 # ---- documents -------------------------------------------------------------------------------------------------------
 
 
 def _unpack(document: Any, facts: Json, payloads: list[Json]) -> Findings:
     """Appends a document's payloads to ``payloads``; yields the faults of the document itself."""
     if not isinstance(document, Mapping):
-        yield _fault("document", "document", f"{type(document).__name__}", expected="a JSON object")
+        yield finding("blueprint.document", "document", f"{type(document).__name__}", expected="a JSON object")
     elif "deployment_group" in document:
         yield from _group(document["deployment_group"], facts, payloads)
     elif isinstance(document.get("pre_filled_samples"), list):
@@ -103,8 +97,11 @@ def _unpack(document: Any, facts: Json, payloads: list[Json]) -> Findings:
 def _group(group: Any, facts: Json, payloads: list[Json]) -> Findings:
     deployments = group.get("deployments") if isinstance(group, Mapping) else None
     if not isinstance(deployments, list) or not all(isinstance(item, Mapping) for item in deployments):
-        yield _fault(
-            "document", "deployment_group", "no list of deployments", expected="{name, deployments: [{name, recipe}]}"
+        yield finding(
+            "blueprint.document",
+            "deployment_group",
+            "no list of deployments",
+            expected="{name, deployments: [{name, recipe}]}",
         )
         return
     subject = str(group.get("name") or "deployment_group")
@@ -112,21 +109,30 @@ def _group(group: Any, facts: Json, payloads: list[Json]) -> Findings:
     for item in deployments:
         name, recipe = item.get("name"), item.get("recipe")
         if not isinstance(name, str) or not isinstance(recipe, Mapping):
-            yield _fault("document", subject, "a deployment without name or recipe", expected="{name, recipe}")
+            yield finding(
+                "blueprint.document", subject, "a deployment without name or recipe", expected="{name, recipe}"
+            )
             continue
         wants[name] = [str(other) for other in _listed(item.get("depends_on"))]
         payloads.append(dict(recipe))
         for export in _listed(item.get("exports")):
             if export not in facts["group"]["exports"]:
-                yield _fault(
-                    "schema", name, f"exports {export!r}", expected=f"one of {', '.join(facts['group']['exports'])}"
+                yield finding(
+                    "blueprint.schema",
+                    name,
+                    f"exports {export!r}",
+                    expected=f"one of {', '.join(facts['group']['exports'])}",
                 )
     for name, others in wants.items():
         for other in others:
             if other not in wants:
-                yield _fault("depends-on", name, f"depends on {other!r}", expected=f"one of {', '.join(wants)}")
+                yield finding(
+                    "blueprint.depends-on", name, f"depends on {other!r}", expected=f"one of {', '.join(wants)}"
+                )
     for name in _circle(wants):
-        yield _fault("depends-on", name, "depends on itself through others", expected="an order without a circle")
+        yield finding(
+            "blueprint.depends-on", name, "depends on itself through others", expected="an order without a circle"
+        )
 
 
 def _listed(value: Any) -> list[Any]:
@@ -165,12 +171,15 @@ def _names(payloads: Sequence[Json], around: Around) -> Findings:
     for name in (item.get("deployment_name") for item in payloads):
         if isinstance(name, str):
             if name in seen:
-                yield _fault(
-                    "name", name, "two documents have this deployment_name", expected="a name of its own for each"
+                yield finding(
+                    "blueprint.name",
+                    name,
+                    "two documents have this deployment_name",
+                    expected="a name of its own for each",
                 )
             if name in around.names:
-                yield _fault(
-                    "name",
+                yield finding(
+                    "blueprint.name",
                     name,
                     "a deployment of this name exists",
                     expected="a new name",
@@ -202,12 +211,12 @@ def _one(payload: Json, facts: Json, around: Around, pools: Mapping[str, int]) -
 def _schema(payload: Json, facts: Json, subject: str) -> Findings:
     for key in facts["required"]:
         if key not in payload:
-            yield _fault("schema", subject, f"{key} is missing", expected="required in every blueprint")
+            yield finding("blueprint.schema", subject, f"{key} is missing", expected="required in every blueprint")
     for key, value in payload.items():
         if key not in facts["fields"]:
             near = difflib.get_close_matches(key, facts["fields"], 1)
             hint = f"did you mean {near[0]}?" if near else "the server ignores it"
-            yield _fault("unknown-field", subject, f"{key} is no field of the schema", remedy=hint)
+            yield finding("blueprint.unknown-field", subject, f"{key} is no field of the schema", remedy=hint)
         else:
             yield from _typed(key, value, facts["fields"][key], subject)
 
@@ -215,10 +224,12 @@ def _schema(payload: Json, facts: Json, subject: str) -> Findings:
 def _typed(path: str, value: Any, kind: Any, subject: str) -> Findings:
     if isinstance(kind, Mapping) and "one_of" in kind:
         if value not in kind["one_of"]:
-            yield _fault("schema", subject, f"{path} is {value!r}", expected=f"one of {', '.join(kind['one_of'])}")
+            yield finding(
+                "blueprint.schema", subject, f"{path} is {value!r}", expected=f"one of {', '.join(kind['one_of'])}"
+            )
     elif isinstance(kind, Mapping) and "list" in kind:
         if not isinstance(value, list):
-            yield _fault("schema", subject, f"{path} is {_shown(value)}", expected="a list")
+            yield finding("blueprint.schema", subject, f"{path} is {_shown(value)}", expected="a list")
             return
         for index, item in enumerate(value):
             yield from _typed(f"{path}[{index}]", item, kind["list"], subject)
@@ -226,37 +237,51 @@ def _typed(path: str, value: Any, kind: Any, subject: str) -> Findings:
         yield from _object(path, value, dict(kind), subject)
     elif kind == "labels":
         if not isinstance(value, Mapping):
-            yield _fault("schema", subject, f"{path} is {_shown(value)}", expected="an object")
+            yield finding("blueprint.schema", subject, f"{path} is {_shown(value)}", expected="an object")
             return
         for key, item in value.items():
             if not isinstance(item, str):
-                yield _fault(
-                    "schema", subject, f"{path}.{key} is {_shown(item)}", expected="a text, in quotation marks"
+                yield finding(
+                    "blueprint.schema",
+                    subject,
+                    f"{path}.{key} is {_shown(item)}",
+                    expected="a text, in quotation marks",
                 )
     elif not _is(value, kind):
         kinds = [kind] if isinstance(kind, str) else kind
-        yield _fault(
-            "schema", subject, f"{path} is {_shown(value)}", expected=" or ".join(kinds), remedy=_hint(value, kinds)
+        yield finding(
+            "blueprint.schema",
+            subject,
+            f"{path} is {_shown(value)}",
+            expected=" or ".join(kinds),
+            remedy=_hint(value, kinds),
         )
 
 
 def _object(path: str, value: Any, kind: Json, subject: str) -> Findings:
     if not isinstance(value, Mapping):
-        yield _fault("schema", subject, f"{path} is {_shown(value)}", expected="an object")
+        yield finding("blueprint.schema", subject, f"{path} is {_shown(value)}", expected="an object")
         return
     for key in kind.get("required", ()):
         if key not in value:
-            yield _fault("schema", subject, f"{path} has no {key}", expected=f"{', '.join(kind['required'])}")
+            yield finding(
+                "blueprint.schema", subject, f"{path} has no {key}", expected=f"{', '.join(kind['required'])}"
+            )
     ways = kind.get("one_required")
     if ways and sum(all(key in value for key in way) for way in ways) != 1:
-        yield _fault(
-            "schema", subject, f"{path} has {', '.join(value)}", expected=" or ".join("+".join(way) for way in ways)
+        yield finding(
+            "blueprint.schema",
+            subject,
+            f"{path} has {', '.join(value)}",
+            expected=" or ".join("+".join(way) for way in ways),
         )
     for key, item in value.items():
         if key in kind["fields"]:
             yield from _typed(f"{path}.{key}", item, kind["fields"][key], subject)
         elif not kind.get("open"):
-            yield _fault("schema", subject, f"{path} has {key}", expected=f"only {', '.join(kind['fields'])}")
+            yield finding(
+                "blueprint.schema", subject, f"{path} has {key}", expected=f"only {', '.join(kind['fields'])}"
+            )
 
 
 def _is(value: Any, kind: Union[str, Sequence[str]]) -> bool:
@@ -289,9 +314,9 @@ class _Rules:
     wrong: frozenset[str]
     """Fields of the wrong type, which are reported already."""
 
-    def fault(self, rule: str, found: str, **more: str) -> Finding:
+    def fault(self, ident: str, found: str, **more: str) -> Finding:
         """A finding of this blueprint. ``more``: ``expected``, ``remedy``, ``severity``."""
-        return _fault(rule, self.subject, found, **more)
+        return finding(ident, self.subject, found, **more)
 
     def missing(self, key: str) -> bool:
         """Whether the field is absent; not for one of the wrong type, which is reported already."""
@@ -303,14 +328,16 @@ class _Rules:
         """Rules of a shared node pool."""
         shape = self.payload.get("shared_node_pool_shape", "")
         for key, rule in (
-            ("shared_node_pool_shape", "shape"),
-            ("shared_node_pool_size", "pool-size"),
+            ("shared_node_pool_shape", "blueprint.shape"),
+            ("shared_node_pool_size", "blueprint.pool-size"),
         ):
             if self.missing(key):
                 yield self.fault(rule, f"{key} is missing", expected="required of a pool", remedy="")
         if shape.startswith("BM.") and self.missing("shared_node_pool_boot_volume_size_in_gbs"):
             yield self.fault(
-                "boot-volume", f"{shape} without shared_node_pool_boot_volume_size_in_gbs", expected="e.g. 1000"
+                "blueprint.boot-volume",
+                f"{shape} without shared_node_pool_boot_volume_size_in_gbs",
+                expected="e.g. 1000",
             )
         on = self.payload.get(RDMA, False)
         yield from self.shape(shape, on)
@@ -318,7 +345,7 @@ class _Rules:
             yield from self.rdma_pool()
         elif shape in self.facts["rdma_shapes"] and self.around.rdma and RDMA not in self.wrong:
             yield self.fault(
-                "rdma-flag",
+                "blueprint.rdma-flag",
                 f"{RDMA} is {'false' if RDMA in self.payload else 'missing'} on a pool of {shape}",
                 expected="true",
                 remedy="without it the pool has no RDMA, which only deleting and making it again mends; "
@@ -329,19 +356,24 @@ class _Rules:
         """Rules of a shared node pool with RDMA: size, availability domain, image."""
         size = self.payload.get("shared_node_pool_size")
         if size is not None and size < 2:
-            yield self.fault("pool-size", f"{size} nodes with RDMA", expected="two or more")
+            yield self.fault("blueprint.pool-size", f"{size} nodes with RDMA", expected="two or more")
         yield from self.domain()
         yield from self.image()
 
     def shape(self, shape: str, rdma: bool) -> Findings:
         """Whether the shape is supported, and has RDMA if that is requested."""
         if shape in self.facts["refused_shapes"]:
-            yield self.fault("shape", shape, expected="another shape", remedy=self.facts["refused_shapes"][shape])
+            yield self.fault(
+                "blueprint.shape", shape, expected="another shape", remedy=self.facts["refused_shapes"][shape]
+            )
         elif rdma and shape and shape not in self.facts["rdma_shapes"]:
             near = difflib.get_close_matches(shape, self.facts["rdma_shapes"], 1, 0.85)
             hint = f"did you mean {near[0]}?" if near else ""
             yield self.fault(
-                "shape", f"{shape} with RDMA", expected=f"one of {', '.join(self.facts['rdma_shapes'])}", remedy=hint
+                "blueprint.shape",
+                f"{shape} with RDMA",
+                expected=f"one of {', '.join(self.facts['rdma_shapes'])}",
+                remedy=hint,
             )
 
     def domain(self) -> Findings:
@@ -350,18 +382,22 @@ class _Rules:
         full = "its full name with the tenancy's prefix, e.g. TrcQ:EU-FRANKFURT-1-AD-3"
         if name is None:
             if self.missing("recipe_availability_domain"):
-                yield self.fault("availability-domain", "recipe_availability_domain is missing", expected=full)
+                yield self.fault(
+                    "blueprint.availability-domain", "recipe_availability_domain is missing", expected=full
+                )
             return
         match = _AD.fullmatch(name)
         if not match:
-            yield self.fault("availability-domain", f"{name!r}", expected=full)
+            yield self.fault("blueprint.availability-domain", f"{name!r}", expected=full)
         elif self.around.availability_domains and name not in self.around.availability_domains:
             known = ", ".join(self.around.availability_domains)
             yield self.fault(
-                "availability-domain", f"{name!r} is none of this tenancy and region", expected=f"one of {known}"
+                "blueprint.availability-domain",
+                f"{name!r} is none of this tenancy and region",
+                expected=f"one of {known}",
             )
         elif self.around.region and self.region(match["region"]) not in ("", self.around.region):
-            yield self.fault("availability-domain", f"{name!r}", expected=f"one of {self.around.region}")
+            yield self.fault("blueprint.availability-domain", f"{name!r}", expected=f"one of {self.around.region}")
 
     def image(self) -> Findings:
         """Whether the node image is an OCID of an Ubuntu image of the pool's region."""
@@ -369,29 +405,37 @@ class _Rules:
         if ocid is None:
             if self.missing("recipe_node_image_ocid"):
                 yield self.fault(
-                    "image", "recipe_node_image_ocid is missing", expected="an imported Ubuntu image with OFED"
+                    "blueprint.image",
+                    "recipe_node_image_ocid is missing",
+                    expected="an imported Ubuntu image with OFED",
                 )
             return
         parts = ocid.split(".")
         if len(parts) < 5 or parts[:2] != ["ocid1", "image"]:
-            yield self.fault("image", f"{ocid!r}", expected="the OCID of an image, ocid1.image...")
+            yield self.fault("blueprint.image", f"{ocid!r}", expected="the OCID of an image, ocid1.image...")
             return
         region, wanted = self.region(parts[3]), self.around.region or self.domain_region()
         if region and wanted and region != wanted:
-            yield self.fault("image", f"an image of {region} for a pool in {wanted}", remedy="import the image there")
+            yield self.fault(
+                "blueprint.image", f"an image of {region} for a pool in {wanted}", remedy="import the image there"
+            )
         known = self.around.images.get(ocid, {})
         if self.around.images and not known:
-            yield self.fault("image", f"{ocid} is not there", expected="an image of this region that can be read")
+            yield self.fault(
+                "blueprint.image", f"{ocid} is not there", expected="an image of this region that can be read"
+            )
         elif self.around.compartment and known.get("compartment", self.around.compartment) != self.around.compartment:
             yield self.fault(
-                "image",
+                "blueprint.image",
                 "an image of another compartment",
                 expected="the pool's compartment, or a policy to read it",
                 severity="warning",
             )
         if known.get("os") and "Ubuntu" not in known["os"]:
             yield self.fault(
-                "image", f"an image of {known['os']}", expected="an Ubuntu image with OFED, the only documented kind"
+                "blueprint.image",
+                f"an image of {known['os']}",
+                expected="an Ubuntu image with OFED, the only documented kind",
             )
 
     def domain_region(self) -> str:
@@ -414,12 +458,12 @@ class _Rules:
         yield from self.node_gpus(shape)
         if on and not payload.get("recipe_use_shared_node_pool") and "recipe_use_shared_node_pool" not in self.wrong:
             yield self.fault(
-                "shared-pool",
+                "blueprint.shared-pool",
                 f"{RDMA} without recipe_use_shared_node_pool",
                 expected="recipe_use_shared_node_pool: true",
             )
         if on and self.missing(NODES):
-            yield self.fault("nodes", f"{RDMA} without {NODES}", expected="number of nodes to use")
+            yield self.fault("blueprint.nodes", f"{RDMA} without {NODES}", expected="number of nodes to use")
         if count is not None:
             yield from self.many(count, on, shape)
         yield from self.parallel(count or 1)
@@ -432,34 +476,43 @@ class _Rules:
         for name in dict.fromkeys([self.payload.get("recipe_container_secret_name"), *named]):
             if name and self.around.secrets and name not in self.around.secrets:
                 known = _some(self.around.secrets)
-                yield self.fault("secret", f"the Secret {name} is not there", expected=f"one of {known}")
+                yield self.fault("blueprint.secret", f"the Secret {name} is not there", expected=f"one of {known}")
 
     def mig(self) -> Findings:
         """Whether a shared pool has the MIG profile; RDMA excludes MIG."""
         asked = self.payload.get("mig_resource_request")
         if asked and self.payload.get(RDMA):
             yield self.fault(
-                "mig", f"{asked} with {RDMA}", expected="whole nodes", remedy="RDMA is for jobs over whole nodes"
+                "blueprint.mig",
+                f"{asked} with {RDMA}",
+                expected="whole nodes",
+                remedy="RDMA is for jobs over whole nodes",
             )
         elif asked and self.around.mig and not any(asked in layout for layout in self.around.mig):
-            yield self.fault("mig", f"no shared pool has {asked}", expected=f"one of {_some(self.around.mig)}")
+            yield self.fault(
+                "blueprint.mig", f"no shared pool has {asked}", expected=f"one of {_some(self.around.mig)}"
+            )
 
     def many(self, count: int, on: bool, shape: str) -> Findings:
         """Rules of deployments over several nodes: flag, number of nodes, image."""
         if count < 2 and on:
-            yield self.fault("nodes", f"RDMA on {count} node", expected="two or more", remedy="RDMA is between nodes")
+            yield self.fault(
+                "blueprint.nodes", f"RDMA on {count} node", expected="two or more", remedy="RDMA is between nodes"
+            )
         if count > 1 and not on and self.around.rdma and shape in self.facts["rdma_shapes"] and RDMA not in self.wrong:
-            yield self.fault("rdma-flag", f"{count} nodes of {shape} without {RDMA}", expected="true")
+            yield self.fault("blueprint.rdma-flag", f"{count} nodes of {shape} without {RDMA}", expected="true")
         largest = max(self.pools.values(), default=None)
         if largest is not None and count > largest:
             yield self.fault(
-                "nodes", f"{count} nodes asked for", expected=f"at most {largest}, the size of the largest pool"
+                "blueprint.nodes",
+                f"{count} nodes asked for",
+                expected=f"at most {largest}, the size of the largest pool",
             )
         image, tags = self.payload.get("recipe_image_uri", ""), self.facts["multinode_images"]
         if on and image and not any(tag in image for tag in tags):
             why = "the only image documented for several nodes"
             yield self.fault(
-                "image",
+                "blueprint.image",
                 f"recipe_image_uri {image}",
                 expected=f"a tag {', '.join(tags)}",
                 remedy=why,
@@ -470,7 +523,7 @@ class _Rules:
         """Whether the shape has as many GPUs per node."""
         count, most = self.gpu_count(), self.around.gpus.get(shape)
         if count is not None and most is not None and count > most:
-            yield self.fault("gpus", f"{count} GPUs per node", expected=f"{shape} has {most}")
+            yield self.fault("blueprint.gpus", f"{count} GPUs per node", expected=f"{shape} has {most}")
 
     def gpu_count(self) -> Optional[int]:
         """GPUs per node, of either vendor; None if not set."""
@@ -483,7 +536,7 @@ class _Rules:
         if gpus is None or (tensor is None and pipeline is None) or (tensor or 1) * (pipeline or 1) == nodes * gpus:
             return
         yield self.fault(
-            "parallelism",
+            "blueprint.parallelism",
             f"tensor {tensor or 1} x pipeline {pipeline or 1} = {(tensor or 1) * (pipeline or 1)}",
             expected=f"{nodes} nodes x {gpus} GPUs = {nodes * gpus}",
             remedy=f"--tensor-parallel-size {gpus} --pipeline-parallel-size {nodes}",
@@ -496,24 +549,34 @@ class _Rules:
         name = self.payload.get("recipe_node_name")
         if name is None:
             if self.missing("recipe_node_name"):
-                yield self.fault("update-node", "recipe_node_name is missing", expected="the node's private IP address")
+                yield self.fault(
+                    "blueprint.update-node", "recipe_node_name is missing", expected="the node's private IP address"
+                )
         elif self.around.nodes and name not in self.around.nodes:
             yield self.fault(
-                "update-node", f"{name!r} is no node of the cluster", expected=f"one of {_some(self.around.nodes)}"
+                "blueprint.update-node",
+                f"{name!r} is no node of the cluster",
+                expected=f"one of {_some(self.around.nodes)}",
             )
         elif not _is_private(name):
             yield self.fault(
-                "update-node", f"{name!r}", expected="the node's private IP address, its name in kubectl get nodes"
+                "blueprint.update-node",
+                f"{name!r}",
+                expected="the node's private IP address, its name in kubectl get nodes",
             )
         if "recipe_node_labels" in self.wrong:
             return
         labels = self.payload.get("recipe_node_labels") or {}
         if not labels.get("corrino"):
-            yield self.fault("update-labels", "no label corrino", expected="the name of the pool, e.g. h100pool")
+            yield self.fault(
+                "blueprint.update-labels", "no label corrino", expected="the name of the pool, e.g. h100pool"
+            )
         for key, value in self.facts["node_labels"].items():
             if labels.get(key) != value:
                 yield self.fault(
-                    "update-labels", f"{key} is {labels.get(key)!r}", expected=f"{value!r}, else RDMA is not scheduled"
+                    "blueprint.update-labels",
+                    f"{key} is {labels.get(key)!r}",
+                    expected=f"{value!r}, else RDMA is not scheduled",
                 )
 
 

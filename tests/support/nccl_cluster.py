@@ -43,9 +43,18 @@ class Nccl(Cluster):
         self.run("kubectl", "patch", "node", node, "--subresource=status", "--type=merge", "-p", body)
 
     def left(self) -> list[str]:
-        """What a test must not leave behind."""
-        found = self.run("kubectl", "get", "pods,configmaps,mpijobs,vcjob,podgroups", "-n", "gpuops-nccl", "-o", "name")
-        return [name for name in found.split() if not name.endswith("/kube-root-ca.crt")]
+        """What a test must not leave behind: pods, and what is neither being deleted nor owned by what is. The garbage
+        collector learns of a new kind only up to 30 s after its definition."""
+        kinds = "pods,configmaps,mpijobs,vcjob,podgroups"
+        found = self.json("kubectl", "get", kinds, "-n", "gpuops-nccl")["items"]
+        going = {one["metadata"]["uid"] for one in found if "deletionTimestamp" in one["metadata"]}
+
+        def stays(one: Any) -> bool:
+            meta = one["metadata"]
+            owners = {owner["uid"] for owner in meta.get("ownerReferences", ())}
+            return one["kind"] == "Pod" or not ({meta["uid"], *owners} & going or meta["name"] == "kube-root-ca.crt")
+
+        return [f"{one['kind']}/{one['metadata']['name']}" for one in found if stays(one)]
 
 
 @contextlib.contextmanager

@@ -60,8 +60,13 @@ class JobObjects:
         ]
         return [self.client.path(version, kind, place, item) for version, kind, item in kinds]
 
-    def clean(self) -> int:
-        """Removes this test's objects and waits until its pods are gone; returns how many objects there were."""
+    def clean(self, *, free_name: bool = True) -> int:
+        """Removes this test's objects and waits until its pods are gone; returns how many objects there were.
+
+        ``free_name``: waits also until the job is gone, with all that it owns, so that the next one can have its name.
+        That takes up to 30 s in a cluster that has got the job's definition a moment ago: so often does the garbage
+        collector look for new kinds.
+        """
         removed = 0
         for path in self.leftovers():
             found = self.client.find(path)
@@ -77,17 +82,18 @@ class JobObjects:
         for pod in self._pods():
             if not pod["metadata"].get("deletionTimestamp"):
                 self.client.delete(f"{self.pods_path}/{pod['metadata']['name']}")
-        self._await_gone()
+        self._await_gone(free_name)
         return removed
 
     def _pods(self) -> list[Json]:
         return self.client.list(self.pods_path, label_selector=self.selector)
 
-    def _await_gone(self) -> None:
+    def _await_gone(self, free_name: bool) -> None:
         deadline = self.clock() + GONE
         while True:
             left = [f"pod {pod['metadata']['name']}" for pod in self._pods()]
-            left += [] if left else [path for path in self.leftovers() if self.client.find(path)]
+            if free_name and not left:
+                left = [path for path in self.leftovers() if self.client.find(path)]
             if not left:
                 return
             if self.clock() > deadline:

@@ -84,13 +84,13 @@ class Workers:
             if obj["kind"] in ("Job", "MPIJob"):
                 self.job = {**answer, "apiVersion": obj["apiVersion"], "kind": obj["kind"]}
 
-    def clean(self) -> int:
+    def clean(self, *, free_name: bool = True) -> int:
         """Removes the scan's objects, also those of an earlier run; returns how many of the job's there were.
-        RdmaError if pods do not go away in time."""
+        ``free_name`` as JobObjects.clean has it. RdmaError if pods do not go away in time."""
         for name in self._round_names():
             with contextlib.suppress(ClusterError):
                 self.client.delete(self.client.path("v1", "ConfigMap", self.test.namespace, name))
-        return self._objects.clean()
+        return self._objects.clean(free_name=free_name)
 
     def _round_names(self) -> list[str]:
         path = self.client.path("v1", "ConfigMap", self.test.namespace)

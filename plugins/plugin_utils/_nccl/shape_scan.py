@@ -194,7 +194,7 @@ class ShapeScan:
 
     def _clean(self, workers: Workers) -> None:
         try:
-            workers.clean()
+            workers.clean(free_name=False)
         except RdmaError as error:
             self.show(f"clean-up is incomplete: {error}")
 

@@ -201,7 +201,7 @@ class TestRun:
 
 def _clean(job_run: Run, show: Callable[[str], None]) -> None:
     try:
-        job_run.clean()
+        job_run.clean(free_name=False)
     except RdmaError as error:
         show(f"{job_run.test.name:<14} clean-up is incomplete: {error}")
 

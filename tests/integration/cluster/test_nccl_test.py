@@ -353,7 +353,7 @@ def test_a_job_in_a_kueue_queue_waits_for_its_admission(cluster: Nccl, tmp_path:
     argv, env = argv_of(cluster, plan, launcher="mpi", queue_timeout=120, timeout=30)
     running = subprocess.Popen(argv, stdout=subprocess.PIPE, text=True, env=env, cwd=ROOT)
     deadline = time.monotonic() + 30
-    while time.monotonic() < deadline and "mpijob.kubeflow.org/nccl-h100-8" not in cluster.left():
+    while time.monotonic() < deadline and "MPIJob/nccl-h100-8" not in cluster.left():
         time.sleep(0.3)
     time.sleep(6)  # longer than the grace of 4 s: being queued is nothing unrecoverable
     found = cluster.json("kubectl", "get", "mpijob", "nccl-h100-8", "-n", "gpuops-nccl")

@@ -413,6 +413,37 @@ def test_only_our_own_objects_and_pods_are_removed(tmp_path: Path) -> None:
     assert sorted(client.objects) == ["Pod/other-worker-0", "Pod/train-0"]
 
 
+class Slow(Cluster):
+    """Where the garbage collector does not know the job's kind yet: what is deleted stays, but its pods go."""
+
+    def delete(self, path: str, *, propagation: str = "Background") -> bool:
+        if path.startswith("Pod/"):
+            return super().delete(path)
+        self.deleted.append(path)
+        return True
+
+
+def test_the_gpus_are_given_back_when_the_pods_are_gone_and_the_name_when_all_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ours = {"app.kubernetes.io/managed-by": "gpuops-rdma"}
+    worker = named("nccl-worker-0", **{nccl_job.TEST_LABEL: "nccl"})
+    running, _ = cleaner({}, tmp_path)
+    running.client = client = Slow({"MPIJob/nccl": named("nccl", **ours), "Pod/w": worker})  # type: ignore[assignment]
+    client.objects["Pod/nccl-worker-0"] = client.objects.pop("Pod/w")
+    waited: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        waited.append(seconds)
+        client.objects.pop("MPIJob/nccl")
+
+    monkeypatch.setattr(time, "sleep", sleep)
+    assert running.clean(free_name=False) == 1
+    assert (list(client.objects), waited) == (["MPIJob/nccl"], [])
+    running.clean()
+    assert (list(client.objects), waited) == ([], [0.5])
+
+
 def test_a_foreign_object_of_our_name_stops_everything(tmp_path: Path) -> None:
     running, client = cleaner({"MPIJob/nccl": named("nccl", app="train")}, tmp_path)
     with pytest.raises(RdmaError, match="not this collection's"):

@@ -255,7 +255,7 @@ def test_names_that_the_host_has_not() -> None:
 def test_a_host_that_could_not_be_read() -> None:
     found = {**document(), "gpus": None, "functions": None}
     assert kinds(rendered(document()), found) == [("unknown", "gpu"), ("unknown", "nic")]
-    with pytest.raises(DataError, match="no host document"):
+    with pytest.raises(DataError, match="not a host document"):
         topology.fit(rendered(document()), {"gpus": 3})
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-import importlib.util
+import importlib
 import io
 import tarfile
 from pathlib import Path
@@ -138,12 +138,7 @@ def test_refused_downloads(arguments: tuple[str, ...], words: str) -> None:
 
 @pytest.fixture(scope="module")
 def action() -> ModuleType:
-    spec = importlib.util.spec_from_file_location(
-        "control_node_action", ROOT / "plugins" / "action" / "control_node.py"
-    )
-    assert spec and spec.loader
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    module = importlib.import_module("ansible_collections.gpuops.rdma.plugins.action.control_node")
     return module
 
 

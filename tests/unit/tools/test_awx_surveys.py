@@ -222,7 +222,7 @@ def _holds(playbook: str, when: str, answers: dict[str, Any]) -> bool:
 def test_actions_refuse_a_choice_that_is_given_and_blank(action: Any, blank: Any) -> None:
     made = action.ActionModule.__new__(action.ActionModule)
     for name in action.ActionModule.selects:
-        assert name in action.SPEC
+        assert name in action.ActionModule.spec
         made._task = SimpleNamespace(args={name: blank, "state": "present"})
         with pytest.raises(InputError, match=f"{name} was given as .* names nothing: nothing was changed"):
             made.arguments()

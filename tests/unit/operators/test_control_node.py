@@ -138,8 +138,7 @@ def test_refused_downloads(arguments: tuple[str, ...], words: str) -> None:
 
 @pytest.fixture(scope="module")
 def action() -> ModuleType:
-    module = importlib.import_module("ansible_collections.gpuops.rdma.plugins.action.control_node")
-    return module
+    return importlib.import_module("ansible_collections.gpuops.rdma.plugins.action.control_node")
 
 
 def archive(**members: bytes) -> bytes:

@@ -13,7 +13,7 @@ from typing import Any
 
 from ansible.utils.display import Display
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import INPUT, Plan
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Plan
 from ansible_collections.gpuops.rdma.plugins.module_utils._operators import releases
 from ansible_collections.gpuops.rdma.plugins.module_utils._plan import preflight, resolve
 from ansible_collections.gpuops.rdma.plugins.module_utils._plan.options import Given, Options
@@ -23,7 +23,7 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils._nodes.book import Nod
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._operators import charts
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._plan import compose, compose_addon
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._plan import survey as plan_survey
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._plan.rights import FOLDER, UNKNOWN, Rights
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._plan.rights import FOLDER, Rights
 
 
 class ActionModule(RdmaAction):
@@ -70,9 +70,8 @@ class ActionModule(RdmaAction):
 
     def _write_accounts(self, rights: Rights, folder: Path) -> None:
         """Manifests of accounts for those who are no administrators."""
-        unknown = [item for item in rights.plan.findings if item.id in (UNKNOWN, INPUT)]
-        if unknown:
-            self.progress(f"permissions: not written, because {preflight.line(unknown[0])}")
+        if rights.unknown:
+            self.progress(f"permissions: not written: {preflight.line(rights.unknown[0])}")
             return
         paths = rights.write(folder)
         self.progress(f"permissions: {', '.join(map(str, paths))}; kubectl apply -f FILE makes an account with them")

@@ -29,7 +29,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._operators import char
 from ansible_collections.gpuops.rdma.plugins.module_utils._operators.chart_rights import Kinds
 from ansible_collections.gpuops.rdma.plugins.module_utils._plan import permissions
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._operators import render
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._operators import helm, render
 
 FOLDER = "permissions"
 UNKNOWN = "plan.chart"
@@ -83,14 +83,20 @@ class Rights:
         self.client, self.survey = client, survey
         self.charts: dict[str, Chart] = {}
         self.kinds: Kinds = KINDS
+        self.unknown: list[Finding] = []
+        """Why the rights of a chart are not known."""
         self.plan = self._complete(plan)
 
     def _complete(self, plan: Plan) -> Plan:
         """The plan with the rights that Helm needs for the releases that change; a chart that cannot be rendered is a
         finding, unless the plan rejects it already. Without a change no chart is rendered and no request is made."""
         changed = {key: release for key, release in plan.releases.items() if release.installs}
-        rejected = {item.subject for item in plan.findings if item.id == INPUT}
-        if not changed or any(f"rdma_charts.{release.operator}" in rejected for release in changed.values()):
+        rejected = [item for item in plan.findings if item.id == INPUT]
+        charts = {f"rdma_charts.{release.operator}" for release in changed.values()}
+        by_helm = any(not release.manifest for release in changed.values())
+        absent = helm.findings() if by_helm else []  # preflight reports these itself
+        self.unknown = [*rejected, *absent]
+        if not changed or absent or any(item.subject in charts for item in rejected):
             return plan
         findings: list[Finding] = []
         versions = self._api_versions()
@@ -105,6 +111,7 @@ class Rights:
             for version, kind in chart_rights.unknown([*chart.wanted, *chart.present], self.kinds):
                 text = f"no API server and no chart of this run defines its kind {kind} in {version}"
                 findings.append(_unknown(plan.releases[key], text))
+        self.unknown += findings
         if findings:
             return replace(plan, findings=(*plan.findings, *findings))
         needed: list[Permission] = []

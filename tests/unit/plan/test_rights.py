@@ -14,9 +14,10 @@ from typing import Any
 import pytest
 import yaml
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError, NotFound
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.findings import finding
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import to_dict
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Plan
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._operators import render
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._operators import helm, render
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._plan.rights import Rights
 from support.plan_samples import cluster, survey, whole
 
@@ -78,6 +79,7 @@ def rendered(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         return [ROLE, OPERATOR]
 
     monkeypatch.setattr(render, "objects", objects)
+    monkeypatch.setattr(helm, "findings", list)
     return found
 
 
@@ -112,6 +114,7 @@ def test_a_chart_whose_rights_are_not_known_is_refused(monkeypatch: pytest.Monke
         raise InputError(f"Cannot render chart {want.chart}: no such host")
 
     monkeypatch.setattr(render, "objects", objects)
+    monkeypatch.setattr(helm, "findings", list)
     before = only_gpu(survey())
     plan = Rights(before, FakeClient(), survey()).plan
     found = [item for item in plan.findings if item.id == "plan.chart"]
@@ -122,6 +125,14 @@ def test_a_chart_whose_rights_are_not_known_is_refused(monkeypatch: pytest.Monke
     }
     assert ("kind Thing in x/v1" if strange else "no such host") in found[0].found
     assert (plan.permissions, plan.grants) == (before.permissions, ())
+
+
+def test_a_helm_that_is_missing_is_preflights_to_report(monkeypatch: pytest.MonkeyPatch, rendered: list[str]) -> None:
+    missing = finding("control-node.helm", "Helm", "not found in PATH")
+    monkeypatch.setattr(helm, "findings", lambda: [missing])
+    before = only_gpu(survey())
+    rights = Rights(before, FakeClient(), survey())
+    assert (rights.plan, rights.unknown, rendered) == (before, [missing], [])
 
 
 def test_a_manifest_per_playbook(rendered: list[str], tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files, ru
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base.action import RdmaAction
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._nodes.book import NodeBook
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._operators import charts
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._plan import compose, compose_addon
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._plan import compose, compose_addon, left
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._plan import survey as plan_survey
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._plan.rights import FOLDER, Rights
 
@@ -38,6 +38,8 @@ class ActionModule(RdmaAction):
             survey = reading.result()
         if options.install == "oke_addon":
             survey["addons"] = compose_addon.look(options, self.progress)
+        if left.applies(options.install, options.mode):
+            survey["left"] = left.look(self.client)
         platform = resolve.platform(options, survey, facts).value
         profile = releases.mirrored(files.profile(options.profile, platform), options.image_registry)
         fetch = functools.partial(charts.fetch, folder=dest.resolve().parent / "charts")

@@ -8,15 +8,12 @@ from __future__ import annotations
 from typing import Any
 
 from ansible_collections.gpuops.rdma.plugins.module_utils._operators import adoption
-from ansible_collections.gpuops.rdma.plugins.module_utils._specs.policy_adopt import SPEC
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import run
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base.action import RdmaAction
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._kube.writer import Writer
 
 
 class ActionModule(RdmaAction):
-    spec = SPEC
-
     def act(self, args: dict[str, Any]) -> dict[str, Any]:
         """Merges the plan's patches into the operator's policies; returns the changes. Raises InputError for a field
         that cannot be taken over."""

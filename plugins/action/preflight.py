@@ -18,7 +18,7 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files, ru
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base.action import RdmaAction
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._nodes.book import NodeBook
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._operators import helm as operators_helm
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._plan import rights
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._plan import left, rights
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._plan import survey as plan_survey
 
 LOOKED_AT = 20
@@ -65,6 +65,7 @@ class ActionModule(RdmaAction):
         )
         if again:
             return look
+        look = dataclasses.replace(look, plugins=left.plugins(self.client, survey["workloads"]))
         helm = operators_helm.findings() if look.installs else []
         denied = rights.denied(self.client, plan, self.check_mode or args["read_only"], keeps=not self.check_mode)
         requested = self._requested(look) if look.installs else {}

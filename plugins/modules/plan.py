@@ -137,6 +137,13 @@ options:
     - Without it M(gpuops.rdma.preflight) refuses such a policy, and names each field with both values.
     type: bool
     default: false
+  remove_leftovers:
+    description:
+    - Remove what an earlier profile, an earlier release of the Network Operator or Oracle's guide of 2024 left in the
+      cluster and what this run does not want; files/leftovers.yml lists it.
+    - Without it M(gpuops.rdma.preflight) refuses what is there of it.
+    type: bool
+    default: false
   gpu_operator_values:
     description: Merged over the profile's values of the GPU Operator's chart. Unknown keys are refused. A mapping,
       or the text of helm --set.

@@ -1211,6 +1211,13 @@ TABLE: dict[str, tuple[str, str, str, str]] = {
         "the GPU Operator supports one only",
         "preflight.one-runtime",
     ),
+    "preflight.one-vf-plugin": (
+        "error",
+        "preflight",
+        ("the plugin that registered last owns the VFs, and none does when it goes; remove one and restart "
+         "the other"),
+        "preflight.one-vf-plugin",
+    ),
     "preflight.permissions": (
         "error",
         "preflight",

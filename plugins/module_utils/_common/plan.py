@@ -258,6 +258,39 @@ class Policy:
 
 
 @dataclass(frozen=True)
+class ObjectName:
+    """Where a Kubernetes object is."""
+
+    api_version: str
+    kind: str
+    namespace: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.namespace}/{self.name}"
+
+    @property
+    def empty(self) -> Json:
+        """The object without content."""
+        meta = {"namespace": self.namespace, "name": self.name}
+        return {"apiVersion": self.api_version, "kind": self.kind, "metadata": meta}
+
+
+@dataclass(frozen=True)
+class Leftover:
+    """An object of an earlier profile, release or guide that the run does not want. ``plugin``: an SR-IOV device
+    plugin. ``also``: objects that go with it. ``used_by``: what would break without it."""
+
+    name: ObjectName
+    stage: str
+    made_by: str
+    why: str
+    plugin: bool = False
+    also: tuple[ObjectName, ...] = ()
+    used_by: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
 class Permission:
     """A permission to check by SelfSubjectAccessReview; ``namespace`` "" = cluster-wide, ``name`` "" = every object.
     ``resource`` that begins with / is a path of the API server."""
@@ -306,6 +339,9 @@ class Plan:
     objects: dict[str, tuple[Json, ...]] = field(default_factory=dict)
     policies: tuple[Policy, ...] = ()
     adopt_policies: bool = False
+    leftovers: tuple[Leftover, ...] = ()
+    remove_leftovers: bool = False
+    looked_for: tuple[ObjectName, ...] = ()
     tests: tuple[NcclTest, ...] = ()
     permissions: tuple[Permission, ...] = ()
     grants: tuple[Json, ...] = ()

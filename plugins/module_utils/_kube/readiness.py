@@ -47,6 +47,8 @@ OUTDATED = "Outdated"
 """Code of a status: it is of an earlier spec or version, and has not been replaced yet."""
 PLUGIN_CONFIG = "nvidia.network-operator.state=state-SRIOV-device-plugin"
 """Label of the ConfigMap that the Network Operator makes for the SR-IOV device plugin, of both generations."""
+DEFAULT_PREFIX = "intel.com"
+"""Of the SR-IOV device plugin's resources."""
 NFD = "feature.node.kubernetes.io/pci-"
 GPU_LABEL = "|".join(f"{NFD}{kind}10de.present=true" for kind in ("", "0302_", "0300_"))
 """The GPU Operator selects GPU nodes by any of these labels, and by nothing else."""
@@ -430,7 +432,7 @@ def plugin_config(policy: Optional[Json], config_map: Optional[Json], resource: 
 def resource_names(config: Json) -> set[str]:
     """``prefix/name`` of all resources in a configuration of the SR-IOV device plugin; its own prefix is intel.com."""
     entries = (entry for entry in config.get("resourceList") or [] if isinstance(entry, dict))
-    return {f"{entry.get('resourcePrefix') or 'intel.com'}/{entry.get('resourceName')}" for entry in entries}
+    return {f"{entry.get('resourcePrefix') or DEFAULT_PREFIX}/{entry.get('resourceName')}" for entry in entries}
 
 
 def _json(text: Any) -> Optional[Json]:

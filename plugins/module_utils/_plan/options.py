@@ -37,6 +37,7 @@ class Options:
     report_keep: ReportKeep
     release_resume: bool
     adopt_policies: bool
+    remove_leftovers: bool
     gpu_operator_values: Any
     network_operator_values: Any
     charts: Json

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from ansible_collections.gpuops.rdma.plugins.module_utils._common import versions
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Permission, Plan
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import ObjectName, Permission, Plan
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube import objects as kube_objects
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube.permissions import RBAC, needs, once
 
@@ -34,7 +34,24 @@ def rules(
     ``kinds``: (apiVersion, kind) -> (resource, whether it is namespaced). ``charts``: Helm's, of the rendered charts.
     """
     listed = [*_reads(plan), *_test(plan), *_hosts(plan), *_objects(plan, kinds), *_releases(plan), *_kept(plan)]
+    listed += _left(plan, kinds)
     return once([*(item for rule in listed for item in needs(*rule)), *charts])
+
+
+def _on(item: ObjectName, verbs: str, kinds: Mapping[tuple[str, str], tuple[str, bool]]) -> Rule:
+    return verbs, item.api_version.rpartition("/")[0], kinds[item.api_version, item.kind][0], item.namespace
+
+
+def _left(plan: Plan, kinds: Mapping[tuple[str, str], tuple[str, bool]]) -> Iterator[Rule]:
+    """What it takes to look for leftovers and their users, and to remove them."""
+    yield from (_on(name, "get", kinds) for name in plan.looked_for)
+    if any(item.name.kind != "DaemonSet" for item in plan.leftovers):
+        yield "list", "k8s.cni.cncf.io", "network-attachment-definitions", ""
+    for item in plan.leftovers if plan.remove_leftovers else ():
+        yield from (_on(name, "get delete", kinds) for name in (item.name, *item.also))
+        if item.plugin:
+            yield "list patch", "apps", "daemonsets", item.name.namespace
+            yield "list delete", "", "pods", item.name.namespace
 
 
 def reading(plan: Plan, keeps: bool, kinds: Mapping[tuple[str, str], tuple[str, bool]]) -> list[Permission]:

@@ -29,6 +29,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import (
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Plan, Release
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.text import listed
 from ansible_collections.gpuops.rdma.plugins.module_utils._operators import adoption
+from ansible_collections.gpuops.rdma.plugins.module_utils._operators import leftovers as _leftovers
 from ansible_collections.gpuops.rdma.plugins.module_utils._operators.gpudirect import DMABUF_KERNEL
 
 Network = Union[ipaddress.IPv4Network, ipaddress.IPv6Network]
@@ -71,6 +72,8 @@ class Look:
     """Whether the run creates nothing."""
     requested: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     """Node -> (cores, bytes) requested by its pods, for the nodes that were examined."""
+    plugins: Sequence[_leftovers.Plugin] = ()
+    """The SR-IOV device plugins, if there are several."""
     vcn_cidrs: Sequence[str] = ()
     pod_cidrs: Sequence[str] = ()
     service_cidrs: Sequence[str] = ()
@@ -466,7 +469,8 @@ def mode_region(look: Look) -> Iterator[Finding]:
 
 
 def leftovers(look: Look) -> Iterator[Finding]:
-    """VFs that another device plugin configuration already advertises under a different resource name."""
+    """What earlier profiles, releases and guides left; VFs that are advertised under a different resource name."""
+    yield from _leftovers.findings(look.plan.leftovers, look.plan.remove_leftovers)
     ours = look.plan.resources.vf
     for resource in VF_RESOURCES:
         nodes = [node.name for node in look.gpu_nodes if node.allocatable.get(resource)]
@@ -478,6 +482,13 @@ def leftovers(look: Look) -> Iterator[Finding]:
                 expected=f"only {ours}",
                 remedy=f"remove that device-plugin configuration, or set rdma_resource={resource}",
             )
+
+
+def one_vf_plugin(look: Look) -> Iterable[Finding]:
+    """SR-IOV device plugins that offer the same resource on the same nodes, but for those that the run removes."""
+    going = {f"{item.name.namespace}/{item.name.name}" for item in look.plan.leftovers if item.plugin}
+    removed = going if look.plan.remove_leftovers else set()
+    return _leftovers.doubled([item for item in look.plugins if item.name not in removed])
 
 
 def cuda_driver(look: Look) -> Iterator[Finding]:
@@ -552,6 +563,7 @@ CHECKS: dict[str, Callable[[Look], Iterable[Finding]]] = {
     "shape-in-profile": shape_in_profile,
     "mode-region": mode_region,
     "leftovers": leftovers,
+    "one-vf-plugin": one_vf_plugin,
     "cuda-driver": cuda_driver,
     "gpudirect": gpudirect,
     "expected-nodes": expected_nodes,

@@ -128,6 +128,8 @@ def text(plan: Plan) -> str:
             f"  policy {policy.kind} {policy.name} of {policy.owner}: {does}, {len(policy.conflicts)} conflicts"
         )
         lines += [f"    {item.path}: {short(item.found)} -> {short(item.wanted)}" for item in policy.conflicts]
+    does = "removed" if plan.remove_leftovers else "left"
+    lines += [f"  leftover {item.name}: {does} ({item.made_by})" for item in plan.leftovers]
     lines += [f"  error: {item.subject}: {item.found}" for item in plan.findings if item.severity == "error"]
     excluded = [f"{node.name} ({node.excluded})" for node in plan.nodes if node.excluded]
     if excluded:

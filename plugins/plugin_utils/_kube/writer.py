@@ -78,6 +78,11 @@ class Writer:
             return None
         return None if before is None else self._delete({**obj, "metadata": before["metadata"]})
 
+    def delete(self, obj: Json, propagation: str = "Background") -> Optional[Json]:
+        """None when it is absent or being deleted. It may belong to another owner: the caller has asked for it."""
+        before = self._find(obj)
+        return None if before is None else self._delete({**obj, "metadata": before["metadata"]}, propagation)
+
     def sweep(
         self,
         kinds: Sequence[tuple[str, str]],
@@ -101,7 +106,7 @@ class Writer:
                 change = self._delete(obj)
                 changes += [change] if change else []
         if changes and not self.dry_run:
-            self._await_gone([change["object"] for change in changes], timeout)
+            self.await_gone([change["object"] for change in changes], timeout)
         return changes
 
     def _labelled(self, version: str, kind: str, selector: str) -> list[Json]:
@@ -127,13 +132,14 @@ class Writer:
                     return f"{kube_objects.reference({**item, 'kind': kind})} in it is not ours"
         return ""
 
-    def _delete(self, obj: Json) -> Optional[Json]:
+    def _delete(self, obj: Json, propagation: str = "Background") -> Optional[Json]:
         if obj["metadata"].get("deletionTimestamp"):
             return None
-        self.client.delete(self.client.path_of(obj), dry_run=self.dry_run)
+        self.client.delete(self.client.path_of(obj), propagation=propagation, dry_run=self.dry_run)
         return {**_change("delete", kube_objects.reference(obj), obj, None), "object": obj}
 
-    def _await_gone(self, objects: Iterable[Json], timeout: float) -> None:
+    def await_gone(self, objects: Iterable[Json], timeout: float) -> None:
+        """Waits until the objects are gone. Raises DeadlinePassed after ``timeout`` seconds."""
         deadline = time.monotonic() + timeout
         left = list(objects)
         while left := list(self._still_there(left)):

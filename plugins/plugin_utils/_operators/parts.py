@@ -67,7 +67,9 @@ class Parts:
     def network_operator(self) -> Statuses:
         """Status of the NicClusterPolicy, of the parts that it enables, and of the CRDs that the operator creates."""
         namespace = self.namespaces.network_operator
-        daemonsets, policies = rollout.daemonsets(self.watcher, namespace), self._nic_policies()
+        going = {item.name.name for item in self.plan.leftovers}
+        daemonsets = [item for item in rollout.daemonsets(self.watcher, namespace) if _name(item) not in going]
+        policies = self._nic_policies()
         policy = next((item for item in policies if _name(item) == "nic-cluster-policy"), next(iter(policies), None))
         nodes = self.nodes.targets() if self.driver_pods.by_ofed else dict.fromkeys(self.nodes.names())
         result: Statuses = {
@@ -242,7 +244,9 @@ class Parts:
             return None
         path = self.watcher.client.path("v1", "ConfigMap", self.namespaces.network_operator)
         store = self.watcher.store(path, _config_map, label_selector=readiness.PLUGIN_CONFIG)
-        return readiness.plugin_config(policy, next(iter(store.items()), None), self.vf_resource)
+        going = {name.name for item in self.plan.leftovers for name in item.also}
+        maps = [item for item in store.items() if _name(item) not in going]
+        return readiness.plugin_config(policy, next(iter(maps), None), self.vf_resource)
 
     def _config_daemon_namespace(self) -> str:
         """Namespace of the SR-IOV operator's config daemon, which installs the CNI plugins; "" if there is none."""

@@ -21,6 +21,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import F
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import (
     INPUT,
     Faults,
+    Leftover,
     Plan,
     Policy,
     Release,
@@ -30,14 +31,20 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._kube import objects a
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube.client import KINDS
 from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import job as nccl_job
 from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import topology as nccl_topology
-from ansible_collections.gpuops.rdma.plugins.module_utils._operators import adoption, gpudirect, releases, sriov
+from ansible_collections.gpuops.rdma.plugins.module_utils._operators import (
+    adoption,
+    gpudirect,
+    leftovers,
+    releases,
+    sriov,
+)
 from ansible_collections.gpuops.rdma.plugins.module_utils._operators.charts import Chart, version_unknown
 from ansible_collections.gpuops.rdma.plugins.module_utils._operators.gpudirect import Choice
 from ansible_collections.gpuops.rdma.plugins.module_utils._plan import permissions, resolve
 from ansible_collections.gpuops.rdma.plugins.module_utils._plan.options import Given, Options
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files as data
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._operators import charts
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._plan import compose_addon, compose_olm
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._plan import compose_addon, compose_olm, left
 
 POLICY_NAMES = {"gpu_operator": "cluster-policy", "network_operator": "nic-cluster-policy"}
 """Release -> the policy that its chart makes."""
@@ -68,7 +75,14 @@ def compose(given: Given) -> Plan:
     made = _objects(plan, given, drivers.choice, configured)
     findings = [*there.findings, *drivers.findings, *released.findings, *made.findings]
     plan = replace(plan, objects=made.objects, findings=(*plan.findings, *_once(findings)))
-    plan = replace(plan, policies=tuple(_policies(plan, given)), adopt_policies=given.options.adopt_policies)
+    plan = replace(
+        plan,
+        policies=tuple(_policies(plan, given)),
+        adopt_policies=given.options.adopt_policies,
+        leftovers=tuple(_leftovers(plan, given)),
+        remove_leftovers=given.options.remove_leftovers,
+        looked_for=tuple(leftovers.named(left.table())) if left.applies(plan.install, plan.mode) else (),
+    )
     return replace(plan, permissions=tuple(permissions.rules(plan, KINDS)))
 
 
@@ -413,6 +427,16 @@ def _policy(plan: Plan, given: Given, configured: Sequence[Shape], choice: Choic
         **parts,
     )
     return faults.attempt("rdma_images", call)
+
+
+def _leftovers(plan: Plan, given: Given) -> list[Leftover]:
+    """What earlier profiles, releases and guides left and this run does not want."""
+    if not left.applies(plan.install, plan.mode):
+        return []
+    release = plan.releases.get("network_operator")
+    wishes = leftovers.Wishes(release.version if release else "", given.profile["cni"]["by"])
+    seen = leftovers.Seen(given.survey["workloads"], **given.survey.get("left", {}))
+    return leftovers.found(left.table(), wishes, seen)
 
 
 def _affinity(configured: Sequence[Shape]) -> Json:

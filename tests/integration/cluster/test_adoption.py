@@ -143,3 +143,103 @@ def test_a_chart_made_policy_is_refused_before_any_change_and_taken_over_when_as
     ] * 2
     again, _plan = cluster.preflight("again")
     assert found(again, "policy") + found(again, "policy-field") == []
+
+
+# ---- leftovers -----------------------------------------------------------------------------------------------------
+
+NET, OLD, NEW = "network-operator", "sriov-device-plugin", "network-operator-sriov-device-plugin"
+PLUGIN = "example.test/sriov-network-device-plugin:1"
+POOL = {
+    "apiVersion": "nv-ipam.nvidia.com/v1alpha1",
+    "kind": "IPPool",
+    "metadata": {"name": "default", "namespace": NET},
+}
+NAD = {"apiVersion": "k8s.cni.cncf.io/v1", "kind": "NetworkAttachmentDefinition"}
+
+
+def config_map(namespace: str, name: str, key: str, text: str) -> dict[str, Any]:
+    meta = {"namespace": namespace, "name": name}
+    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": meta, "data": {key: text}}
+
+
+def the_guides_objects(cluster: Adopting) -> None:
+    """What the guide and the Network Operator of its time made, and the device plugin of a newer one."""
+    uid = cluster.policy()["metadata"]["uid"]
+    owner = {"apiVersion": POLICY[0], "kind": POLICY[1], "name": POLICY[3], "uid": uid}
+    cluster.namespace(NET)
+    text = json.dumps({"resourceList": [{"resourcePrefix": "nvidia.com", "resourceName": "sriov_rdma_vf"}]})
+    for name, maps in ((OLD, "sriovdp-config"), (NEW, "network-operator-sriovdp-config")):
+        cluster.client.apply(config_map(NET, maps, "config.json", text))
+        cluster.daemonset(NET, name, {"name": name}, image=PLUGIN)
+        volume = {"name": "config", "configMap": {"name": maps}}
+        body = {"metadata": {"ownerReferences": [owner]}, "spec": {"template": {"spec": {"volumes": [volume]}}}}
+        cluster.client.patch(cluster.client.path("apps/v1", "DaemonSet", NET, name), body)
+    cluster.daemonset("kube-system", "vf-config", {"app": "vf-config"})
+    cluster.crd("ippools", "nv-ipam.nvidia.com", "v1alpha1", "IPPool", "Namespaced")
+    cluster.crd("network-attachment-definitions", "k8s.cni.cncf.io", "v1", NAD["kind"], "Namespaced")
+    cluster.custom({**POOL, "spec": {"subnet": "192.168.0.0/16", "perNodeBlockSize": 100}})
+    text = json.dumps({"type": "sriov", "ipam": {"type": "nv-ipam", "poolName": "default"}})
+    cluster.custom({**NAD, "metadata": {"name": "oci-rdma-sriov", "namespace": "default"}, "spec": {"config": text}})
+    cluster.client.apply(config_map("default", "topology", "topo.xml", "<system/>"))
+    for name in (OLD, NEW):
+        cluster.run("kubectl", "rollout", "status", f"ds/{name}", "-n", NET, "--timeout=120s")
+    for node in pods(cluster, NEW):
+        cluster.offer(node, vfs=16)
+
+
+def pods(cluster: Adopting, name: str) -> dict[str, str]:
+    """Node -> uid of the plugin's pod."""
+    found = cluster.client.list(cluster.client.path("v1", "Pod", NET), label_selector=f"name={name}")
+    return {pod["spec"]["nodeName"]: pod["metadata"]["uid"] for pod in found}
+
+
+def everything(cluster: Adopting) -> set[str]:
+    kinds = "daemonsets,configmaps,ippools.nv-ipam.nvidia.com,network-attachment-definitions.k8s.cni.cncf.io"
+    return set(cluster.run("kubectl", "get", kinds, "-A", "-o", "name").split())
+
+
+def test_leftovers_are_listed_before_any_change_and_removed_in_order_when_asked(cluster: Adopting) -> None:
+    if "policy" not in cluster.run("kubectl", "get", "nicclusterpolicies", "-o", "name"):
+        cluster.made_by_helm()
+    settled = {"rdma_adopt_policies": "true"}
+    the_guides_objects(cluster)
+    before = everything(cluster)
+    refused, _plan = cluster.preflight("left", **settled)
+    assert refused.code != 0
+    errors = [item["subject"] for item in found(refused, "leftovers") if item["severity"] == "error"]
+    assert sorted(errors) == [
+        "ConfigMap default/topology",
+        "DaemonSet kube-system/vf-config",
+        f"DaemonSet {NET}/{OLD}",
+        f"IPPool {NET}/default",
+        "NetworkAttachmentDefinition default/oci-rdma-sriov",
+    ]
+    (double,) = found(refused, "one-vf-plugin")
+    assert double["severity"] == "error" and "on 2 nodes" in double["found"]
+    looked, _plan = cluster.preflight("verified", rdma_verify_only="true")
+    assert [item["severity"] for item in found(looked, "one-vf-plugin")] == ["error"], "in every case"
+    assert everything(cluster) == before
+
+    going, plan = cluster.preflight("going", rdma_remove_leftovers="true", **settled)
+    assert {item["severity"] for item in found(going, "leftovers")} == {"info"}
+    assert found(going, "one-vf-plugin") == []
+    here = {"plan": plan, "timeout": 120}
+    for stage in ("network_operator", "sriov"):
+        assert cluster.task("leftovers", "--check", stage=stage, **here)["changed"]
+    assert everything(cluster) == before
+    plugins = pods(cluster, NEW)
+
+    done = cluster.task("leftovers", stage="network_operator", **here)
+    assert done["changes"] == [f"delete DaemonSet {NET}/{OLD}", f"delete ConfigMap {NET}/sriovdp-config"], done
+    after = pods(cluster, NEW)
+    assert set(after) == set(plugins) and not set(after.values()) & set(plugins.values()), "every plugin starts again"
+    assert pods(cluster, OLD) == {}
+    done = cluster.task("leftovers", stage="sriov", **here)
+    assert [text.split()[1] for text in done["changes"]] == [
+        "DaemonSet",
+        "NetworkAttachmentDefinition",
+        "IPPool",
+        "ConfigMap",
+    ]
+    for stage in ("network_operator", "sriov"):
+        assert not cluster.task("leftovers", stage=stage, **here)["changed"]

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Finding
+from ansible_collections.gpuops.rdma.plugins.module_utils._operators import leftovers
 from ansible_collections.gpuops.rdma.plugins.module_utils._plan import preflight
 from support import plan_samples as samples
 from support.paths import RECORDINGS
@@ -488,3 +489,57 @@ def test_the_shared_rdma_plugin_goes_with_the_policy_that_is_taken_over() -> Non
     remedy = one(look(seen=seen), "rdma-shared-plugin").remedy
     assert "makes it again" in remedy and "kubectl patch nicclusterpolicy" in remedy, "deleting it helps for seconds"
     assert found(look(seen=seen, asked={"adopt_policies": True}), "rdma-shared-plugin") == []
+
+
+# ---- leftovers -----------------------------------------------------------------------------------------------------
+
+
+def test_what_guide_2024_left_is_refused_and_listed_and_goes_when_asked() -> None:
+    items = [
+        workload("vf-config", "oraclelinux:9"),
+        {
+            **workload("sriov-device-plugin", "x/sriov-network-device-plugin:1", namespace="net"),
+            "owners": ["NicClusterPolicy"],
+        },
+    ]
+    pool = {"kind": "IPPool", "metadata": {"namespace": "network-operator", "name": "default"}}
+    pool["spec"] = {"subnet": "192.168.0.0/16"}
+    seen = survey(workloads=items, left={"objects": [pool], "pods": [], "networks": []})
+    refused = look(seen=seen)
+    subjects = [item.subject for item in found(refused, "leftovers") if item.severity == "error"]
+    assert subjects == [
+        "DaemonSet net/sriov-device-plugin",
+        "DaemonSet kube-system/vf-config",
+        "IPPool network-operator/default",
+    ]
+    needed = {(rule.verb, rule.resource, rule.namespace) for rule in refused.plan.permissions}
+    assert ("get", "ippools", "network-operator") in needed
+    assert ("delete", "daemonsets", "kube-system") not in needed
+    going = look(seen=seen, asked={"remove_leftovers": True})
+    assert {item.severity for item in found(going, "leftovers")} == {"info"}
+    needed = {(rule.verb, rule.resource, rule.namespace) for rule in going.plan.permissions}
+    assert {
+        ("delete", "daemonsets", "kube-system"),
+        ("patch", "daemonsets", "net"),
+        ("delete", "pods", "net"),
+    } <= needed
+
+
+@pytest.mark.parametrize("asked", [{"install": "existing"}, {"mode": "host"}])
+def test_a_run_that_installs_no_network_has_no_leftovers(asked: dict[str, Any]) -> None:
+    view = look(seen=survey(workloads=[workload("vf-config", "oraclelinux:9")]), asked=asked)
+    assert view.plan.leftovers == ()
+
+
+def test_two_vf_plugins_are_an_error_in_a_verify_too() -> None:
+    names = frozenset(["nvidia.com/sriov_rdma_vf"])
+    plugins = [leftovers.Plugin(name, ("n1",), {"n1": names}) for name in ("net/sriov-device-plugin", "net/other")]
+    for install in ("helm", "existing"):
+        view = look(asked={"install": install}, plugins=plugins, read_only=install == "existing")
+        assert "both offer nvidia.com/sriov_rdma_vf" in one(view, "one-vf-plugin").found
+    old = {
+        **workload("sriov-device-plugin", "x/sriov-network-device-plugin:1", namespace="net"),
+        "owners": ["NicClusterPolicy"],
+    }
+    going = look(seen=survey(workloads=[old]), asked={"remove_leftovers": True}, plugins=plugins)
+    assert found(going, "one-vf-plugin") == []

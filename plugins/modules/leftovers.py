@@ -1,0 +1,50 @@
+# Copyright: gpuops.rdma contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Documentation of the action plugin of the same name, which does the work on the control node."""
+
+DOCUMENTATION = r"""
+module: leftovers
+short_description: Remove what earlier profiles, releases and guides left
+version_added: 0.1.0
+description:
+- Removes the objects that the plan lists as leftovers of a stage, in the plan's order, if the plan was made with
+  C(remove_leftovers). files/leftovers.yml has all that it knows.
+- An SR-IOV device plugin is removed from a tenth of its nodes at a time; there the remaining plugin is restarted, and
+  the nodes' VFs are awaited before the next nodes are touched. The only device plugin stays.
+- An interrupted run goes on where it was. Where nothing is left, nothing is done.
+extends_documentation_fragment:
+- gpuops.rdma.attributes
+- gpuops.rdma.auth
+options:
+  plan:
+    description: plan.json of the run.
+    type: path
+    required: true
+  stage:
+    description: Whose leftovers.
+    type: str
+    required: true
+    choices:
+    - network_operator
+    - sriov
+  timeout:
+    description: Seconds for an object to be gone, and for the VFs of each group of nodes to be back.
+    type: int
+    default: 300
+"""
+
+EXAMPLES = r"""
+- name: Remove the device plugin of an earlier Network Operator
+  gpuops.rdma.leftovers:
+    plan: rdma-report/run/plan.json
+    stage: network_operator
+"""
+
+RETURN = r"""
+changes:
+  description: What was, or in check mode would be, removed, one text per object.
+  returned: always
+  type: list
+  elements: str
+"""

@@ -1,0 +1,181 @@
+# Copyright: gpuops.rdma contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Removes what the plan lists as leftovers of a stage, each in the way that costs no node its VFs. PRIVATE.
+
+Two device plugins of one resource: the kubelet asks the one that registered last, and when either ends it counts all
+VFs as lost until a plugin registers again. So a tenth of the nodes at a time loses the old plugin's pod, then gets a
+new pod of the remaining plugin, and has its VFs back before the next are touched. The old DaemonSet goes last: while
+it is there a killed run is not done.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator, Sequence
+from typing import Callable, Optional
+
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import RdmaError
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json, image_name
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Leftover, ObjectName, Plan
+from ansible_collections.gpuops.rdma.plugins.module_utils._kube import readiness, wait
+from ansible_collections.gpuops.rdma.plugins.module_utils._kube.client import Client
+from ansible_collections.gpuops.rdma.plugins.module_utils._kube.readiness import Status
+from ansible_collections.gpuops.rdma.plugins.module_utils._operators import leftovers
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._kube.writer import Writer
+
+WAVES = 10
+"""Into how many waves the nodes of a device plugin are divided."""
+POLL = 0.5
+
+
+class Removal:
+    """``say`` prints a line; ``timeout`` in seconds for each object and each wave. In check mode nothing is written."""
+
+    def __init__(self, client: Client, plan: Plan, check: bool, say: Callable[[str], None], timeout: float) -> None:
+        self.client, self.plan, self.check, self.say, self.timeout = client, plan, check, say, timeout
+        self.writer = Writer(client, check, say)
+
+    def run(self, stage: str) -> list[Json]:
+        """Removes the stage's leftovers; returns the changes. Raises WaitFailed, RdmaError for one that is used."""
+        changes: list[Json] = []
+        for item in self.plan.leftovers if self.plan.remove_leftovers else ():
+            live = self.client.find(self.client.path_of(item.name.empty)) if item.stage == stage else None
+            if live is None:
+                continue
+            if item.used_by:
+                raise RdmaError(f"Cannot remove {item.name}: it is used by {', '.join(item.used_by[:5])}.")
+            if item.plugin and not self._replaced(item, live):
+                continue
+            changes += self._delete(item)
+        return changes
+
+    def _delete(self, item: Leftover) -> list[Json]:
+        """Foreground: a DaemonSet is there until its pods are gone."""
+        self.say(f"leftover {item.name} of {item.made_by}: removed")
+        done = [self.writer.delete(name.empty, "Foreground") for name in (item.name, *item.also)]
+        changes = [change for change in done if change]
+        if changes and not self.check:
+            self.writer.await_gone([change["object"] for change in changes], self.timeout)
+        return changes
+
+    # ---- device plugins
+
+    def _replaced(self, item: Leftover, live: Json) -> bool:
+        """Hands the VFs of all nodes over to the remaining plugin; False if there is none."""
+        rest = self._rest(item.name)
+        if rest is None and self.check:
+            return True  # the release that this very run would change brings it
+        if rest is None:
+            self.say(f"left alone: {item.name} is the only SR-IOV device plugin here")
+            return False
+        # Nodes that an interrupted run had begun with: their new plugin may not have been restarted yet.
+        begun = [str(one["values"][0]) for one in _fields(live) if one.get("operator") == "NotIn"]
+        nodes = sorted({*begun, *self._pods(live)})
+        if not self.check:
+            size = max(1, math.ceil(len(nodes) / WAVES))
+            for start in range(0, len(nodes), size):
+                self._wave(item.name, rest, nodes[start : start + size], len(nodes))
+        return True
+
+    def _rest(self, name: ObjectName) -> Optional[Json]:
+        """The other device plugin in the namespace."""
+        path = self.client.path("apps/v1", "DaemonSet", name.namespace)
+        others = [one for one in self.client.list(path) if one["metadata"]["name"] != name.name]
+        return next((one for one in others if leftovers.PLUGIN_IMAGE in _images(one)), None)
+
+    def _wave(self, name: ObjectName, rest: Json, nodes: Sequence[str], total: int) -> None:
+        before = self._offered(nodes)
+        self.say(
+            f"device plugin: {len(nodes)} of {total} nodes lose {name.name}, {rest['metadata']['name']} starts again"
+        )
+        self._take_from(name, nodes)
+        old = self.client.find(self.client.path_of(name.empty)) or {}
+        self._await(lambda: {f"{name.name}/{node}": _gone(node in self._pods(old)) for node in nodes})
+        stale = {node: pod for node, pod in self._pods(rest).items() if node in nodes}
+        pods = self.client.path("v1", "Pod", name.namespace)
+        for pod in stale.values():
+            self.client.delete(f"{pods}/{pod['metadata']['name']}")
+        uids = {pod["metadata"]["uid"] for pod in stale.values()}
+
+        def read() -> dict[str, Status]:
+            found, offered = self._pods(rest), self._offered(nodes)
+            new = {node: pod for node, pod in found.items() if pod["metadata"]["uid"] not in uids}
+            ready = {f"device-plugin/{node}": readiness.pod(new.get(node)) for node in stale}
+            return {**ready, **{f"vfs/{node}": _vfs(offered.get(node, 0), count) for node, count in before.items()}}
+
+        self._await(read)
+
+    def _take_from(self, name: ObjectName, nodes: Sequence[str]) -> None:
+        """No pod of the DaemonSet on these nodes any more; on the others its pods stay as they are (OnDelete)."""
+        path = self.client.path_of(name.empty)
+        live = self.client.get(path)
+        taken = {str(one["values"][0]) for one in _fields(live)}
+        more = [{"key": "metadata.name", "operator": "NotIn", "values": [node]} for node in nodes if node not in taken]
+        affinity = _affinity(live)
+        terms = affinity.get("nodeSelectorTerms") or [{}]
+        new = [{**term, "matchFields": [*(term.get("matchFields") or []), *more]} for term in terms]
+        pod = {
+            "affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": new}}}
+        }
+        strategy = {"type": "OnDelete", "rollingUpdate": None}
+        if more:
+            self.client.patch(path, {"spec": {"updateStrategy": strategy, "template": {"spec": pod}}})
+
+    def _await(self, read: Callable[[], dict[str, Status]]) -> None:
+        wait.await_state(
+            read,
+            wait_change=lambda seconds: time.sleep(min(seconds, POLL)),
+            clock=time.monotonic,
+            timeout=self.timeout,
+            show=self.say,
+            title="device plugin",
+        )
+
+    def _pods(self, daemonset: Json) -> dict[str, Json]:
+        """Node -> the DaemonSet's pod there."""
+        meta, labels = daemonset["metadata"], daemonset["spec"]["selector"]["matchLabels"]
+        path = self.client.path("v1", "Pod", meta["namespace"])
+        selector = ",".join(f"{key}={value}" for key, value in sorted(labels.items()))
+        pods = self.client.list(path, label_selector=selector)
+        mine = [
+            pod
+            for pod in pods
+            if any(ref["uid"] == meta["uid"] for ref in pod["metadata"].get("ownerReferences") or [])
+        ]
+        return {pod["spec"]["nodeName"]: pod for pod in mine if pod["spec"].get("nodeName")}
+
+    def _offered(self, nodes: Sequence[str]) -> dict[str, int]:
+        """Node -> allocatable VFs."""
+        resource = self.plan.resources.vf
+        counts = self.client.projected(
+            self.client.path("v1", "Node"),
+            lambda node: (node["metadata"]["name"], int((node["status"].get("allocatable") or {}).get(resource, 0))),
+        )
+        return {name: count for name, count in counts if name in nodes}
+
+
+def _images(daemonset: Json) -> set[str]:
+    return {image_name(str(one.get("image", ""))) for one in daemonset["spec"]["template"]["spec"]["containers"]}
+
+
+def _affinity(daemonset: Json) -> Json:
+    affinity = daemonset["spec"]["template"]["spec"].get("affinity") or {}
+    return (affinity.get("nodeAffinity") or {}).get("requiredDuringSchedulingIgnoredDuringExecution") or {}
+
+
+def _fields(daemonset: Json) -> Iterator[Json]:
+    for term in _affinity(daemonset).get("nodeSelectorTerms") or []:
+        yield from (one for one in term.get("matchFields") or [] if one.get("key") == "metadata.name")
+
+
+def _gone(present: bool) -> Status:
+    return Status(readiness.WAITING, "the old plugin's pod is still there") if present else Status(readiness.READY)
+
+
+def _vfs(count: int, wanted: int) -> Status:
+    progress = f"{count}/{wanted}"
+    if count >= wanted:
+        return Status(readiness.READY, progress=progress)
+    return Status(readiness.WAITING, f"{count} of {wanted} VFs allocatable", progress=progress)

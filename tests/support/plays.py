@@ -16,10 +16,10 @@ from support.sandboxes import PLAYBOOK, Cluster
 FAST = {
     # Simulated pods change state within seconds: what is not there by then will not come.
     "rdma_grace": "4",
-    "rdma_gpu_operator_timeout": "60",
-    "rdma_network_operator_timeout": "60",
-    "rdma_sriov_timeout": "60",
-    "rdma_nodes_timeout": "20",
+    "rdma_gpu_operator_timeout": "120",
+    "rdma_network_operator_timeout": "120",
+    "rdma_sriov_timeout": "120",
+    "rdma_nodes_timeout": "60",
     "rdma_nccl_test_timeout": "120",
 }
 

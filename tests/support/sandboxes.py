@@ -82,7 +82,7 @@ class Cluster:
 
     def established(self) -> None:
         """Until the API server serves all definitions that there are."""
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 180
         while missing := [
             item["metadata"]["name"]
             for item in self.json("kubectl", "get", "crd")["items"]

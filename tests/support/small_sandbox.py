@@ -47,11 +47,11 @@ class Small(Cluster):
         )
 
     def established(self, name: str) -> None:
-        self.run("kubectl", "wait", "--for=condition=Established", f"crd/{name}", "--timeout=60s")
+        self.run("kubectl", "wait", "--for=condition=Established", f"crd/{name}", "--timeout=180s")
 
     def custom(self, obj: dict[str, Any], status: dict[str, Any] | None = None) -> None:
         """Applies an object of a CRD that may be seconds old, and its status."""
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 180
         while True:
             try:
                 path = self.client.path_of(obj)

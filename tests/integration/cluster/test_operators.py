@@ -45,7 +45,7 @@ class Operators(Cluster):
         given = ["--create-namespace", "--wait", "--timeout", "120s", "--values", "/dev/stdin", *options]
         self.run(*command, *given, text=json.dumps(values))
 
-    def until(self, what, check, seconds=60):
+    def until(self, what, check, seconds=180):
         """Wait until ``check()`` holds; what it returned last is shown when it does not."""
         end = time.monotonic() + seconds
         while True:

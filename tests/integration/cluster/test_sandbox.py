@@ -131,10 +131,10 @@ def pods(api: Api) -> Iterator[Callable[..., Json]]:
     yield create
     for path in made:
         api.delete(f"{path}?propagationPolicy=Background")
-    eventually(lambda: not api.call("GET", "/api/v1/namespaces/default/pods")["items"], 20)
+    eventually(lambda: not api.call("GET", "/api/v1/namespaces/default/pods")["items"])
 
 
-def eventually(reached: Callable[[], object], timeout: float = 15) -> None:
+def eventually(reached: Callable[[], object], timeout: float = 120) -> None:
     deadline = time.monotonic() + timeout
     while not reached():
         assert time.monotonic() < deadline, f"not reached in {timeout} s"

@@ -29,7 +29,7 @@ POOL = {
     "rdma_blueprint_node_image": "ocid1.image.oc1.eu-frankfurt-1.aaaa",
     "rdma_blueprint_pool_timeout": 20,
 }
-SITE = {"rdma_grace": 4, "rdma_mode": "host", "rdma_gpu_operator_timeout": 60}
+SITE = {"rdma_grace": 4, "rdma_mode": "host", "rdma_gpu_operator_timeout": 180}
 ADD = {"rdma_blueprint_add_label": "h100pool"}
 MODEL = {"rdma_blueprint_model": LINK, "rdma_blueprint_inference_timeout": 120}
 PROVEN = ("verdict: proven", "completion: remote direct memory access", "NET/IB/GDRDMA: 64")

@@ -44,7 +44,7 @@ ANSIBLE = str(Path(sys.executable).with_name("ansible-playbook"))
 ALL = os.environ.get("GPUOPS_MATRIX") == "all"
 GPU, NODES = "ocid1.compartment.oc1..gpu", 4
 LINK = "http://127.0.0.1:1/p/s3cr3t/n/space/b/images/o/{}.oci"
-SITE = {"rdma_grace": "4", "rdma_nodes_timeout": "30", "rdma_nccl_test_timeout": "120"}
+SITE = {"rdma_grace": "4", "rdma_nodes_timeout": "120", "rdma_nccl_test_timeout": "120"}
 
 
 @dataclass
@@ -257,7 +257,7 @@ class Stuck:
     def launch(self) -> None:
         for _index in range(2):
             oci_site.launch(self.site.fake, GPU, oci_site.H100, oci_site.DOMAIN, oci_site.SUBNET, **self.more)
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 180
         while len(self.site.joiner.consoles) < 2:
             assert time.monotonic() < deadline, self.site.joiner.consoles
             time.sleep(0.05)

@@ -10,13 +10,15 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import Forbidden
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import DataError, Forbidden, InputError
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json, to_dict
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Plan
+from ansible_collections.gpuops.rdma.plugins.module_utils._operators import crds
 from ansible_collections.gpuops.rdma.plugins.module_utils._plan import preflight
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files, run
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base.action import RdmaAction
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._nodes.book import NodeBook
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._operators import chart_crds
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._operators import helm as operators_helm
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._plan import left, rights
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._plan import survey as plan_survey
@@ -68,8 +70,19 @@ class ActionModule(RdmaAction):
         look = dataclasses.replace(look, plugins=left.plugins(self.client, survey["workloads"]))
         helm = operators_helm.findings() if look.installs else []
         denied = rights.denied(self.client, plan, self.check_mode or args["read_only"], keeps=not self.check_mode)
+        definitions = {} if helm else self._definitions(plan)
         requested = self._requested(look) if look.installs else {}
-        return dataclasses.replace(look, denied=denied, helm=helm, requested=requested)
+        return dataclasses.replace(look, denied=denied, helm=helm, definitions=definitions, requested=requested)
+
+    def _definitions(self, plan: Plan) -> dict[str, list[crds.Definition]]:
+        """Those of the charts that the run installs, compared with the cluster's."""
+        found: dict[str, list[crds.Definition]] = {}
+        for name, release in plan.releases.items():
+            if release.installs and not release.manifest:
+                # A missing permission is reported as such, a chart that cannot be read by the plan.
+                with contextlib.suppress(Forbidden, InputError, DataError):
+                    found[name] = chart_crds.of_release(self.client, release)
+        return found
 
     def _requested(self, look: preflight.Look) -> dict[str, tuple[float, float]]:
         """(cores, bytes) requested on the largest schedulable nodes, up to the first with room, to read few pods."""

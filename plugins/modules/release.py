@@ -158,6 +158,14 @@ values_changed:
   returned: success
   type: list
   elements: str
+definitions:
+  description:
+    - The CustomResourceDefinitions of the chart and of its enabled sub-charts that are applied before Helm runs, which
+      adds them to new releases only. With C(--diff) the versions and fields that they bring.
+  returned: when the cluster lacks some of them, or some of their versions or fields
+  type: list
+  elements: str
+  sample: [create sriovoperatorconfigs.sriovnetwork.openshift.io, update nicclusterpolicies.mellanox.com]
 objects:
   description: Number of objects of the manifest.
   returned: when a manifest was applied

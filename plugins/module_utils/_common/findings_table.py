@@ -1133,6 +1133,12 @@ TABLE: dict[str, tuple[str, str, str, str]] = {
         "use a newer node image or an older test image (rdma_images)",
         "preflight.cuda-driver",
     ),
+    "preflight.definitions": (
+        "error",
+        "preflight",
+        "",
+        "preflight.definitions",
+    ),
     "preflight.expected-nodes": (
         "warning",
         "preflight",

@@ -25,6 +25,11 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.text import li
 API = "apiextensions.k8s.io/v1"
 KIND = "CustomResourceDefinition"
 SHOWN = 5
+REMEDY = (
+    "find out who applied the cluster's (kubectl get crd NAME --show-managed-fields -o yaml), and update it there, or "
+    "remove it when no object of it is in use"
+)
+"""What to do about a conflict."""
 MANAGERS = {
     "olm.managed": "OLM",
     "argocd.argoproj.io/tracking-id": "Argo CD",
@@ -102,6 +107,11 @@ def _one(chart: Json, live: Optional[Json], removed: Mapping[str, Sequence[str]]
     if more:
         return Definition(name, "conflict", lacks, more)
     return Definition(name, "update", lacks, manifest=_manifest(chart, live))
+
+
+def lines(changing: Iterable[Definition]) -> list[str]:
+    """A line per definition that is created or updated."""
+    return [f"{item.action} {item.name}" for item in changing]
 
 
 def _manager(live: Json) -> str:

@@ -908,6 +908,11 @@ _EXPLAINED: tuple[tuple[str, str], ...] = (
         r"no matches for kind \"NodeFeature",
         "the NFD resource definitions are missing: install the GPU Operator (with NFD) first",
     ),
+    (
+        r"no matches for kind",
+        "the chart makes an object whose CustomResourceDefinition neither it nor the cluster has: install what brings "
+        "it, or switch that part of the chart off (rdma_{operator}_values)",
+    ),
     (r"chart requires kubeVersion", "the chart does not support this Kubernetes version; use another profile"),
     (
         r"timed out waiting for the condition|pre-(install|upgrade) hooks failed",

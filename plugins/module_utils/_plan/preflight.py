@@ -28,7 +28,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import (
 )
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Plan, Release
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.text import listed
-from ansible_collections.gpuops.rdma.plugins.module_utils._operators import adoption
+from ansible_collections.gpuops.rdma.plugins.module_utils._operators import adoption, crds
 from ansible_collections.gpuops.rdma.plugins.module_utils._operators import leftovers as _leftovers
 from ansible_collections.gpuops.rdma.plugins.module_utils._operators.gpudirect import DMABUF_KERNEL
 
@@ -68,6 +68,8 @@ class Look:
     """Findings about Helm on the control node."""
     wanted_crds: Mapping[str, str] = field(default_factory=dict)
     """CRD name -> the version that this collection uses."""
+    definitions: Mapping[str, Sequence[crds.Definition]] = field(default_factory=dict)
+    """Release -> the definitions of its chart."""
     read_only: bool = False
     """Whether the run creates nothing."""
     requested: Mapping[str, tuple[float, float]] = field(default_factory=dict)
@@ -126,6 +128,22 @@ def crd_version(look: Look) -> Iterator[Finding]:
                 f"served as {', '.join(served)}",
                 expected=wanted,
             )
+
+
+def definitions(look: Look) -> Iterator[Finding]:
+    """Definitions of a chart that cannot be applied, and those that are newer in the cluster (a warning)."""
+    for name, found in look.definitions.items():
+        release = look.plan.releases[name]
+        for item in found:
+            if item.action == "conflict" or item.newer:
+                yield finding(
+                    "preflight.definitions",
+                    f"CustomResourceDefinition {item.name}",
+                    item.text,
+                    expected=f"what {release.chart} {release.version} has",
+                    remedy="none needed: it is left as it is" if item.newer else crds.REMEDY,
+                    severity="warning" if item.newer else "error",
+                )
 
 
 def kubernetes_version(look: Look) -> Iterator[Finding]:
@@ -548,6 +566,7 @@ CHECKS: dict[str, Callable[[Look], Iterable[Finding]]] = {
     "permissions": permissions,
     "helm": helm,
     "crd-version": crd_version,
+    "definitions": definitions,
     "kubernetes-version": kubernetes_version,
     "one-nfd": nfd_once,
     "one-gpu-plugin": gpu_plugin,

@@ -10,7 +10,7 @@ import re
 import time
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, Optional
 
 import yaml
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import DataError, DeadlinePassed
@@ -19,7 +19,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Re
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube.client import Client
 from ansible_collections.gpuops.rdma.plugins.module_utils._operators import crds
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._operators import helm
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._operators import render
 
 ESTABLISHED_S = 60.0
 POLL_S = 0.2
@@ -27,10 +27,10 @@ _SOURCE = re.compile(r"^# Source: (\S+)$", re.MULTILINE)
 _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
-def of_release(client: Client, want: Release, binary: str, server_version: str = "") -> list[crds.Definition]:
+def of_release(client: Client, want: Release, binary: Optional[str] = None) -> list[crds.Definition]:
     """What to do about each definition of the chart and of those sub-charts that the release's values enable. Raises
     InputError if Helm cannot read the chart."""
-    found = definitions(helm.template(binary, want, server_version))
+    found = definitions(render.text(want, str(client.get("/version")["gitVersion"]), binary=binary))
     names = [item["metadata"]["name"] for item in found]
     paths = [client.path(crds.API, crds.KIND, name=name) for name in names]
     with ThreadPoolExecutor(max_workers=8) as workers:
@@ -44,14 +44,16 @@ def definitions(text: str) -> list[Json]:
     Those of ``templates/`` are left out: they are part of the release, and Helm updates them. Raises DataError if one
     cannot be parsed."""
     found: dict[str, Json] = {}
+    source = ""
     for document in re.split(r"^---\s*$", text, flags=re.MULTILINE):
-        source = _SOURCE.search(document)
-        if source is None or "/templates/" in source.group(1) or f"kind: {crds.KIND}" not in document:
+        named = _SOURCE.search(document)  # a file of crds/ is printed whole: its later documents have no such line
+        source = named.group(1) if named else source
+        if "/templates/" in source or f"kind: {crds.KIND}" not in document:
             continue
         try:
             item = yaml.load(document, _Loader)
         except yaml.YAMLError as error:
-            raise DataError(f"Cannot parse {source.group(1)}: {str(error).splitlines()[0]}.") from None
+            raise DataError(f"Cannot parse {source}: {str(error).splitlines()[0]}.") from None
         if isinstance(item, dict) and item.get("kind") == crds.KIND:
             found.setdefault(item["metadata"]["name"], item)
     return list(found.values())

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Optional
 
@@ -14,11 +15,13 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import 
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json, masked
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.names import OWNED_SELECTOR
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Plan, Release
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.text import listed
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube import objects as kube_objects
-from ansible_collections.gpuops.rdma.plugins.module_utils._operators import addon, releases
+from ansible_collections.gpuops.rdma.plugins.module_utils._operators import addon, crds, releases
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base.task import Task
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._kube.writer import Writer
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._operators import (
+    chart_crds,
     charts,
     helm_run,
     installed,
@@ -74,13 +77,15 @@ class ReleaseRun:
         decision = self._decide(want)
         if decision.action == "refuse":
             raise InputError(f"{want.operator}: {decision.why}.")
-        result = self._result(want, decision)
+        target = replace(want, name=decision.name, namespace=decision.namespace)
+        definitions = [] if decision.action == "none" or want.manifest else self._definitions(target, decision)
+        result = self._result(want, decision, definitions)
         if decision.action == "none" or self.task.check_mode:
             return result
         self._check_namespace(decision.namespace)
-        target = replace(want, name=decision.name, namespace=decision.namespace)
         if want.manifest:
             return {**result, **self._apply_manifest(target)}
+        self._apply_definitions(target, definitions)
         self._run_helm(target, decision)
         return result
 
@@ -104,7 +109,30 @@ class ReleaseRun:
             patience=float(self.args["pending_timeout"]),
         )
 
-    def _result(self, want: Release, decision: releases.Decision) -> Json:
+    def _definitions(self, want: Release, decision: releases.Decision) -> list[crds.Definition]:
+        """The chart's definitions and what to do about each. Raises InputError for a conflict."""
+        chart = replace(want, version=decision.version, values=decision.values, action=decision.action)
+        try:
+            found = chart_crds.of_release(self.task.client, chart, self.args.get("helm_binary"))
+        except InputError as error:
+            raise InputError(f"{want.operator}: {releases.explain(want.operator, want, str(error))}") from None
+        conflicts = [f"{item.name} {item.text}" for item in found if item.action == "conflict"]
+        if conflicts:
+            raise InputError(
+                f"{want.operator}: cannot install {want.chart} {decision.version}: its CustomResourceDefinitions and "
+                f"the cluster's are of different origin: {'; '.join(conflicts)}. Nothing was changed; "
+                f"{crds.REMEDY}."
+            )
+        return found
+
+    def _apply_definitions(self, want: Release, definitions: Sequence[crds.Definition]) -> None:
+        """Helm adds definitions to a new release only, so they are applied before it runs."""
+        changing = [item for item in definitions if item.manifest]
+        if changing:
+            self.task.progress(f"{want.operator}: definitions of {want.chart}: {listed(crds.lines(changing), SHOWN)}")
+            chart_crds.apply(self.task.client, changing)
+
+    def _result(self, want: Release, decision: releases.Decision, definitions: Sequence[crds.Definition] = ()) -> Json:
         result: dict[str, Any] = {
             "changed": decision.action != "none",
             "action": decision.action,
@@ -115,10 +143,14 @@ class ReleaseRun:
             "version": decision.version,
             "values_changed": list(decision.changes)[:SHOWN],
         }
-        if decision.warnings:
-            result["warnings"] = list(decision.warnings)
+        changing = [item for item in definitions if item.manifest]
+        if changing:
+            result["definitions"] = crds.lines(changing)
+        warnings = [*decision.warnings, *(f"{item.name} {item.text}; it is left" for item in definitions if item.newer)]
+        if warnings:
+            result["warnings"] = warnings
         if self.task.diff_mode and result["changed"]:
-            result["diff"] = _diff(want, decision)
+            result["diff"] = [*(item.diff for item in changing), _diff(want, decision)]
         return result
 
     def _check_namespace(self, name: str) -> None:
@@ -133,13 +165,13 @@ class ReleaseRun:
             )
 
     def _run_helm(self, want: Release, decision: releases.Decision) -> None:
-        helm = helm_run.Helm(self.module, self.args)
+        runner = helm_run.Helm(self.module, self.args)
         for attempt in range(ATTEMPTS):
             for secret in decision.clear:
                 self.task.client.delete(self.task.client.path("v1", "Secret", decision.namespace, secret))
             what = f"helm {decision.action} {want.chart} {decision.version} ({decision.why})"
             self.task.progress(f"{want.operator}: {what}")
-            answer = helm.install(want, decision)
+            answer = runner.install(want, decision)
             if not answer.get("failed"):
                 return
             again = self._after_failure(answer, want) if attempt + 1 < ATTEMPTS else None

@@ -9,6 +9,7 @@ import json
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Optional
 
 import yaml
 from ansible.module_utils.urls import open_url
@@ -25,12 +26,17 @@ _Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 def objects(want: Release, server_version: str = "", api_versions: Sequence[str] = ()) -> list[Json]:
     """All objects that installing the release makes, definitions and hooks too. ``api_versions``: what the cluster
     serves. Raises InputError if the chart or manifest cannot be reached or rendered."""
-    return manifest(want) if want.manifest else parsed(_template(want, server_version, api_versions))
+    return manifest(want) if want.manifest else parsed(text(want, server_version, api_versions))
 
 
-def _template(want: Release, server_version: str, api_versions: Sequence[str]) -> str:
+def text(
+    want: Release, server_version: str = "", api_versions: Sequence[str] = (), binary: Optional[str] = None
+) -> str:
+    """What ``helm template`` prints, with the definitions; each file of the chart is named in a comment. Raises
+    InputError if the chart cannot be reached or rendered."""
     ref, remote = charts.source(want)
-    command = [helm.path(), "template", want.name, ref, "--namespace", want.namespace, "--include-crds", "--skip-tests"]
+    command = [helm.path(binary), "template", want.name, ref, "--namespace", want.namespace]
+    command += ["--include-crds", "--skip-tests"]
     command += ["--values", "-"]
     command += [] if want.action == "install" else ["--is-upgrade"]
     command += ["--kube-version", server_version] if server_version else []
@@ -52,9 +58,9 @@ def _template(want: Release, server_version: str, api_versions: Sequence[str]) -
     return done.stdout
 
 
-def parsed(text: str) -> list[Json]:
+def parsed(manifests: str) -> list[Json]:
     """The objects of a manifest, those of Lists one by one."""
-    found = [item for item in yaml.load_all(text, _Loader) if item]
+    found = [item for item in yaml.load_all(manifests, _Loader) if item]
     return [one for item in found for one in (item["items"] if item["kind"] == "List" else [item])]
 
 

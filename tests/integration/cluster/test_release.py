@@ -17,6 +17,7 @@ import pytest
 import yaml
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Plan, Release
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import run as base_run
+from support import chart_repository
 from support.paths import ROOT
 from support.sandboxes import ANSIBLE, Cluster, Pool
 from support.small_sandbox import small_sandbox
@@ -330,3 +331,90 @@ def test_release_of_a_plan(cluster: Releases, tmp_path: Path) -> None:
     base_run.write(file, Plan(install="helm", releases={"batch": found}))
     made = cluster.release(plan=str(file), operator="batch")
     assert made["changed"], "only a release or a Deployment counts; definitions may be what a killed run left"
+
+
+# ---- definitions ---------------------------------------------------------------------------------------------------
+
+SRIOV = "sriovoperatorconfigs.sriovnetwork.openshift.io"
+
+
+def network_operator(ref: str, version: str, **values: Any) -> dict[str, Any]:
+    name = "network-operator"
+    base = {"name": name, "namespace": name, "chart": name, "ref": ref, "version": version}
+    return {**base, "values": {"nfd": {"enabled": False}, **values}}
+
+
+def definitions(cluster: Releases) -> dict[str, str]:
+    """name -> resourceVersion"""
+    items = cluster.json("kubectl", "get", "crd")["items"]
+    return {item["metadata"]["name"]: item["metadata"]["resourceVersion"] for item in items}
+
+
+def test_definitions_of_an_enabled_sub_chart_are_applied_before_helm(cluster: Releases, tmp_path: Path) -> None:
+    """Helm adds what is in crds/ with a first release only: "no matches for kind SriovOperatorConfig", before any hook
+    runs."""
+    nfd = chart_repository.directory(tmp_path, "gpu-operator", "v23.9.1") / "charts" / "node-feature-discovery" / "crds"
+    cluster.run("kubectl", "apply", "-f", str(nfd))
+    old = chart_repository.directory(tmp_path, "network-operator", "23.10.0")
+    new = chart_repository.directory(tmp_path, "network-operator", "26.4.1")
+    archive = chart_repository.packed(tmp_path, new)
+    first = cluster.release(**network_operator(str(old), "23.10.0", deployCR=True))
+    assert (first["action"], "create nicclusterpolicies.mellanox.com" in first["definitions"]) == ("install", True), (
+        first
+    )
+    before = definitions(cluster)
+    assert SRIOV not in before, "the sub-chart was off"
+
+    on: dict[str, Any] = {"sriovNetworkOperator": {"enabled": True}}
+    with chart_repository.repository(tmp_path, archive) as repo:
+        served = {**network_operator("", "26.4.1", **on), "repo": repo.url}
+        forms = [network_operator(str(new), "26.4.1", **on), network_operator(str(archive), "26.4.1", **on), served]
+        predicted = [cluster.release("--check", "--diff", **form) for form in forms]
+        told = predicted[0]["definitions"]
+        assert [one["definitions"] for one in predicted] == [told] * 3, "a directory, a .tgz and a repository are alike"
+        assert f"create {SRIOV}" in told and "+ version v1" in predicted[0]["output"]
+        assert definitions(cluster) == before, "check mode changes nothing"
+        made = cluster.release(**served)
+        assert (made["failed"], made["action"], made["definitions"]) == (False, "upgrade", told), made
+    assert cluster.json("kubectl", "get", "sriovoperatorconfig", "-n", "network-operator", "default")
+    after = definitions(cluster)
+    assert set(before) < set(after), "nothing is removed"
+    again = cluster.release(**network_operator(str(new), "26.4.1", **on))
+    assert (again["changed"], "definitions" in again) == (False, False)
+    assert definitions(cluster) == after
+
+
+def test_definitions_of_another_origin_are_refused_and_newer_ones_left(cluster: Releases, tmp_path: Path) -> None:
+    def things(*fields: str) -> dict[str, Any]:
+        spec = {"type": "object", "properties": {name: {"type": "string"} for name in fields}}
+        schema = {"openAPIV3Schema": {"type": "object", "properties": {"spec": spec}}}
+        names = {"kind": "Thing", "listKind": "ThingList", "plural": "things", "singular": "thing"}
+        version = {"name": "v1", "served": True, "storage": True, "schema": schema}
+        spec = {"group": "example.com", "scope": "Cluster", "names": names, "versions": [version]}
+        meta = {"name": "things.example.com"}
+        api = "apiextensions.k8s.io/v1"
+        return {"apiVersion": api, "kind": "CustomResourceDefinition", "metadata": meta, "spec": spec}
+
+    def fields() -> set[str]:
+        live = cluster.json("kubectl", "get", "crd", "things.example.com")["spec"]["versions"][0]
+        return set(live["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"])
+
+    given = task("thing-op", chart(tmp_path, "thing-op"))
+    crd = Path(given["ref"]) / "crds" / "things.yaml"
+    crd.parent.mkdir()
+    crd.write_text(yaml.safe_dump(things("a", "new")))
+    cluster.apply(things("a", "own"))
+    refused = cluster.release(**given)
+    assert (
+        refused["failed"] and "things.example.com lacks v1 spec.new of the chart's; has v1 spec.own" in refused["msg"]
+    )
+    assert cluster.done("kubectl", "get", "ns", "ns-thing-op").returncode != 0, "nothing was changed"
+    cluster.apply(things("a"))
+    assert cluster.release(**given)["definitions"] == ["update things.example.com"]
+    assert fields() == {"a", "new"}
+    cluster.apply(things("a", "new", "newer"))
+    newer = cluster.release(**{**given, "values": {"driver": {"enabled": True}}})
+    assert (newer["action"], "definitions" in newer) == ("upgrade", False), newer
+    shown = " ".join(newer["output"].split())
+    assert "things.example.com has v1 spec.newer that the chart's lacks; it is left" in shown
+    assert fields() == {"a", "new", "newer"}

@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError, RdmaError
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Plan, Release
-from ansible_collections.gpuops.rdma.plugins.module_utils._operators import releases
+from ansible_collections.gpuops.rdma.plugins.module_utils._operators import crds, releases
 from ansible_collections.gpuops.rdma.plugins.module_utils._specs.release import SPEC
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._operators import helm, release_run
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._operators import chart_crds, helm, release_run
 from support.fake_api import Api, Task, arguments
 
 GIVEN = {"name": "op", "namespace": "gpu-operator", "chart": "gpu-operator", "version": "v26.7.0", "values": {"a": 1}}
@@ -30,6 +30,7 @@ OUTAGE = {
 @pytest.fixture(autouse=True)
 def no_helm(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(helm, "path", lambda option: option or "/usr/bin/helm")
+    monkeypatch.setattr(chart_crds, "of_release", lambda *_: [])
     monkeypatch.setattr(release_run, "PAUSE", 0.0)
     monkeypatch.delenv("K8S_AUTH_KUBECONFIG", raising=False)
 
@@ -178,3 +179,61 @@ def test_of_several_kubeconfigs_helm_gets_the_one_that_exists(tmp_path: Path) ->
     assert site.calls[0]["kubeconfig"] == str(there)
     with pytest.raises(InputError, match="Helm takes one kubeconfig"):
         site.run(kubeconfig=f"{there}{os.pathsep}{there}")
+
+
+def definition(action: str, **more: Any) -> crds.Definition:
+    meta = {"name": f"{action}d.example.com"}
+    manifest = {"apiVersion": crds.API, "kind": crds.KIND, "metadata": meta}
+    return crds.Definition(meta["name"], action, manifest=manifest if action in ("create", "update") else None, **more)
+
+
+def defined(monkeypatch: pytest.MonkeyPatch, *found: crds.Definition) -> list[str]:
+    """Names of the definitions that are applied, as they come; the chart has these."""
+    applied: list[str] = []
+    monkeypatch.setattr(chart_crds, "of_release", lambda *_: list(found))
+    monkeypatch.setattr(chart_crds, "apply", lambda _client, some: applied.extend(item.name for item in some))
+    return applied
+
+
+def test_definitions_are_applied_before_helm_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    more = ("v1 spec.own",)
+    new = (definition("create", lacks=("version v1",)), definition("update", lacks=("v1 spec.x",)))
+    applied = defined(monkeypatch, *new, definition("keep", more=more))
+    seen: list[list[str]] = []
+    result = Site(during=lambda _api: seen.append(list(applied))).run()
+    assert seen == [["created.example.com", "updated.example.com"]]
+    assert result["definitions"] == ["create created.example.com", "update updated.example.com"]
+    (warning,) = result["warnings"]
+    assert warning.startswith("keepd.example.com has v1 spec.own") and warning.endswith("it is left")
+
+
+def test_check_mode_predicts_the_definitions(monkeypatch: pytest.MonkeyPatch) -> None:
+    applied = defined(monkeypatch, definition("update", lacks=("v1 spec.x",)))
+    site = Site(check=True)
+    site.task.diff_mode = True
+    result = site.run()
+    assert (result["definitions"], applied, site.calls) == (["update updated.example.com"], [], [])
+    assert result["diff"][0]["after"] == "+ v1 spec.x\n" and "gpu-operator" in result["diff"][1]["after_header"]
+
+
+def test_definitions_that_conflict_are_refused_before_any_change(monkeypatch: pytest.MonkeyPatch) -> None:
+    both = definition("conflict", lacks=("v1 spec.x",), more=("v1 spec.own",))
+    applied = defined(monkeypatch, definition("create", lacks=("version v1",)), both)
+    site = Site()
+    with pytest.raises(InputError, match=r"conflictd.example.com lacks v1 spec.x of the chart's; has v1 spec.own"):
+        site.run()
+    assert (applied, site.calls, site.api.writes) == ([], [], [])
+
+
+def test_a_release_that_stays_reads_no_chart(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(chart_crds, "of_release", lambda *_: pytest.fail("the chart is not needed"))
+    assert Site(record("op")).run()["action"] == "none"
+
+
+def test_a_chart_that_helm_cannot_read_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    def unread(*_: Any) -> list[crds.Definition]:
+        raise InputError("Cannot render chart gpu-operator v26.7.0 from https://charts.example: no such host")
+
+    monkeypatch.setattr(chart_crds, "of_release", unread)
+    with pytest.raises(InputError, match=r"^gpu_operator: Helm could not install .* no such host. The chart cannot be"):
+        Site().run()

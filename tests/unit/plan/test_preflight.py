@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Finding
-from ansible_collections.gpuops.rdma.plugins.module_utils._operators import leftovers
+from ansible_collections.gpuops.rdma.plugins.module_utils._operators import crds, leftovers
 from ansible_collections.gpuops.rdma.plugins.module_utils._plan import preflight
 from support import plan_samples as samples
 from support.paths import RECORDINGS
@@ -543,3 +543,16 @@ def test_two_vf_plugins_are_an_error_in_a_verify_too() -> None:
     }
     going = look(seen=survey(workloads=[old]), asked={"remove_leftovers": True}, plugins=plugins)
     assert found(going, "one-vf-plugin") == []
+
+
+def test_definitions_that_cannot_be_applied() -> None:
+    name = "nicclusterpolicies.mellanox.com"
+    both = crds.Definition(name, "conflict", ("v1alpha1 spec.new",), ("v1alpha1 spec.own",))
+    item = one(look(definitions={"network_operator": [both]}), "definitions")
+    assert item.subject == f"CustomResourceDefinition {name}" and item.remedy == crds.REMEDY
+    assert "lacks v1alpha1 spec.new of the chart's; has v1alpha1 spec.own" in item.found
+    assert item.expected.startswith("what network-operator ") and item.expected.endswith("26.4.1 has")
+    newer = crds.Definition(name, "keep", more=("v1alpha1 spec.own",))
+    assert "left as it is" in one(look(definitions={"network_operator": [newer]}), "definitions", "warning").remedy
+    same, missing = crds.Definition(name, "keep"), crds.Definition(name, "create", ("version v1alpha1",))
+    assert found(look(definitions={"network_operator": [same, missing]}), "definitions") == []

@@ -105,9 +105,9 @@ def entry(item: Mapping[str, Any]) -> Deployment:
     )
 
 
-def of_name(found: Sequence[Deployment], name: str, mode: str = "") -> list[Deployment]:
-    """Deployments with this name, those being undeployed last, then by age. ``mode``: only those of this or no mode."""
-    same = [item for item in found if item.name == name and (not mode or item.mode in ("", mode))]
+def of_name(found: Sequence[Deployment], name: str) -> list[Deployment]:
+    """Deployments with this name, those being undeployed last, then by age."""
+    same = [item for item in found if item.name == name]
     return sorted(same, key=lambda item: (item.leaving, item.created, item.uuid))
 
 

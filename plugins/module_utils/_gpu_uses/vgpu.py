@@ -319,9 +319,7 @@ def policy_spec(found: Driver, name: str, as_secret: bool, nls: bool = True) -> 
     }
 
 
-def nvidia_driver(
-    found: Driver, name: str, license: str, as_secret: bool, selector: Mapping[str, str], nls: bool = True
-) -> Json:
+def nvidia_driver(found: Driver, name: str, license: str, as_secret: bool, selector: Mapping[str, str]) -> Json:
     """An NVIDIADriver. ``license``: name of the Secret or ConfigMap. Its driverType is immutable; image and
     repository are separate fields, as in the ClusterPolicy."""
     spec: Json = {
@@ -331,7 +329,7 @@ def nvidia_driver(
         "version": found.version,
         "imagePullSecrets": list(found.pull_secrets),
         "licensingConfig": {
-            key: value for key, value in licensing(license, as_secret, nls, "name").items() if value is not None
+            key: value for key, value in licensing(license, as_secret, True, "name").items() if value is not None
         },
         "nodeSelector": dict(selector),
     }

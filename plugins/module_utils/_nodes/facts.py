@@ -10,7 +10,7 @@
     expected_gpus(facts, shape) -> (resource, count, why)
     shared_parts(facts) -> (isolation, {resource: GB})
     judge_node(facts, shape, vf_resource="", ids=None) -> [Finding]
-    judge_nodes(facts, shapes, vf_resource="", ids=None, expected=None) -> [Finding]
+    judge_nodes(facts, shapes, vf_resource="", ids=None) -> [Finding]
     feature_ids(node_feature) / state_ids(node_state) -> (node, {"15b3:1021": 16})
     known_ids(names, features, states=()) -> {node: {"source", "ids", "reason"}}
     node_row(facts, shape, vf_resource="") -> the node's small dict in results and reports
@@ -259,18 +259,11 @@ def judge_nodes(
     shapes: Mapping[str, Shape],
     vf_resource: str = "",
     ids: Optional[Mapping[str, Json]] = None,
-    expected: Optional[int] = None,
 ) -> list[Finding]:
-    """All findings, node by node. ``vf_resource`` "" = VFs are not looked at (mode host). ``ids``: see device_ids.
-    ``expected``: how many nodes of these shapes must be Ready."""
+    """All findings, node by node. ``vf_resource`` "" = VFs are not looked at (mode host). ``ids``: see device_ids."""
     findings: list[Finding] = []
-    ready = 0
     for node in facts:
-        shape = shapes.get(node.shape)
-        ready += node.ready and shape is not None and shape.status != "refused"
-        findings += judge_node(node, shape, vf_resource, (ids or {}).get(node.name))
-    if expected is not None and ready < expected:
-        findings.insert(0, nodes_missing(ready, expected, shapes))
+        findings += judge_node(node, shapes.get(node.shape), vf_resource, (ids or {}).get(node.name))
     return findings
 
 

@@ -343,15 +343,13 @@ def cloud_init(wanted: Wanted, version: str, api_server: str, ca: str) -> str:
     return base64.b64encode(f"#cloud-config\n{json.dumps(config)}\n".encode()).decode()
 
 
-def metadata(
-    wanted: Wanted, version: str, api_server: str, ca: str, tenancy: str, native: bool, proxy_mode: str = "iptables"
-) -> dict[str, str]:
+def metadata(wanted: Wanted, version: str, api_server: str, ca: str, tenancy: str, native: bool) -> dict[str, str]:
     """Instance metadata of a self-managed node, read by ``oke bootstrap``. ``native``: VCN-native pod networking."""
     values = {
         "apiserver_host": api_server,
         "cluster_ca_cert": ca,
         "oke-k8version": version,
-        "oke-kubeproxy-proxy-mode": proxy_mode,
+        "oke-kubeproxy-proxy-mode": "iptables",
         "oke-tenancy-id": tenancy,
         "oke-initial-node-labels": ",".join(f"{key}={value}" for key, value in labels(wanted).items()),
         "user_data": cloud_init(wanted, version, api_server, ca),

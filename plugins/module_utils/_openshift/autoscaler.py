@@ -167,7 +167,6 @@ def capacity_annotations(
     memory_mib: int,
     gpus: Optional[int],
     labels: Optional[Mapping[str, str]] = None,
-    max_pods: Optional[int] = None,
 ) -> dict[str, str]:
     """Annotations with which a MachineSet can grow from zero on every version. ``gpus``: nvidia.com/gpu that a node
     will *advertise* (GPUs x replicas, MIG devices with strategy single). None: it advertises none under this name,
@@ -177,7 +176,7 @@ def capacity_annotations(
             f"A pool whose nodes offer no {GPU} (MIG mixed, renamed replicas) cannot grow from zero: the autoscaler "
             f"counts every GPU of an empty group as {GPU}. Keep at least one node (min_replicas 1), or use MIG single."
         )
-    numbers = {"cpu": cpu, "memory": memory_mib, "gpu": gpus, **({"pods": max_pods} if max_pods is not None else {})}
+    numbers = {"cpu": cpu, "memory": memory_mib, "gpu": gpus}
     wrong = [name for name, value in numbers.items() if not is_int(value) or value < (0 if name == "gpu" else 1)]
     if wrong:
         raise InputError(
@@ -528,7 +527,7 @@ def _check_times(spec: Json, rollout_s: float, boot_s: float, faults: list[str])
         )
 
 
-def machine_autoscaler(name: str, machine_set: str, minimum: int, maximum: int, namespace: str = NAMESPACE) -> Json:
+def machine_autoscaler(name: str, machine_set: str, minimum: int, maximum: int) -> Json:
     """A MachineAutoscaler. Raises InputError for min > max, which the API server accepts and the operator writes to
     the MachineSet."""
     if minimum < 0 or maximum < 1 or minimum > maximum:
@@ -540,7 +539,7 @@ def machine_autoscaler(name: str, machine_set: str, minimum: int, maximum: int, 
     return {
         "apiVersion": "autoscaling.openshift.io/v1beta1",
         "kind": "MachineAutoscaler",
-        "metadata": {"name": name, "namespace": namespace},
+        "metadata": {"name": name, "namespace": NAMESPACE},
         "spec": {"minReplicas": minimum, "maxReplicas": maximum, "scaleTargetRef": target},
     }
 

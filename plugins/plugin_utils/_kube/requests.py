@@ -92,10 +92,10 @@ def as_account(request: Json) -> Json:
     return {**request, "token": f"{CREDENTIALS}/token", "ca": f"{CREDENTIALS}/ca.crt"}
 
 
-def spread(requests: Sequence[Json], prefix: str, node: str = "", per_pod: int = PER_POD) -> dict[str, Ask]:
+def spread(requests: Sequence[Json], prefix: str, per_pod: int = PER_POD) -> dict[str, Ask]:
     """Splits many requests over as few pods as possible."""
     parts = [requests[at : at + per_pod] for at in range(0, len(requests), per_pod)]
-    return {f"{prefix}-{number}": Ask(node, part) for number, part in enumerate(parts)}
+    return {f"{prefix}-{number}": Ask("", part) for number, part in enumerate(parts)}
 
 
 def ask(

@@ -18,6 +18,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Re
 from ansible_collections.gpuops.rdma.plugins.module_utils._operators import releases
 from ansible_collections.gpuops.rdma.plugins.module_utils._operators.gpudirect import Choice
 from ansible_collections.gpuops.rdma.plugins.module_utils._plan.options import Options
+from ansible_collections.gpuops.rdma.plugins.module_utils._specs.olm_operator import SPEC
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._operators import olm_run
 
 STAGES = {"gpu_operator": ("nfd", "gpu_operator"), "network_operator": ("sriov_operator", "network_operator")}
@@ -37,19 +38,7 @@ OPTIONS = (
     "values",
 )
 DEFAULTS: Json = {
-    "package": "",
-    "namespace": "",
-    "source": "",
-    "source_namespace": "openshift-marketplace",
-    "channel": "",
-    "csv": "",
-    "approval": "Manual",
-    "every_namespace": False,
-    "config": {},
-    "catalog_image": "",
-    "catalog_pull_secrets": [],
-    "mirrors": {},
-    "values": {},
+    **{name: SPEC[name]["default"] for name in ("package", *OPTIONS)},
     "resources": None,
     "expected_nodes": 0,
 }

@@ -16,6 +16,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import 
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import NodeFacts, Shape
 from ansible_collections.gpuops.rdma.plugins.module_utils._nodes import facts as nodes_facts
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._nodes import info
 from hypothesis import given
 from hypothesis import strategies as st
 from support.paths import RECORDINGS
@@ -293,9 +294,10 @@ def test_nodes_of_unknown_shape(shapes, h100):
 
 def test_fewer_ready_nodes_than_expected(shapes):
     nodes = [facts(name="a"), facts(name="b", ready="False"), facts(name="c", shape="VM.Standard")]
-    missing = nodes_facts.judge_nodes(nodes, shapes, VF, expected=2)[0]
+    asked = {"shape": ["BM.GPU.H100.8"], "expected": 2}
+    missing = info._judge(nodes, shapes, VF, {}, asked)[0]
     assert (missing.id, missing.found) == ("node.missing", "1 of 2 nodes of shape BM.GPU.H100.8 are Ready")
-    assert nodes_facts.judge_nodes(nodes[:1], shapes, VF, expected=1) == []
+    assert info._judge(nodes[:1], shapes, VF, {}, {**asked, "expected": 1}) == []
 
 
 # Device ids.

@@ -32,7 +32,7 @@ def size_bytes(text: Any) -> int:
     text."""
     found = re.fullmatch(r"(\d+)([KMGT]?)B?", str(text).strip().upper())
     if not found:
-        raise InputError(f"{text!r} is not a size; write bytes or a number with K, M, G or T, for example 8G.")
+        raise InputError(f"{text!r} is not a size: bytes, or a number with K, M, G or T, such as 8G.")
     return int(found[1]) << 10 * " KMGT".index(found[2] or " ")
 
 

@@ -109,7 +109,7 @@ class Draft:
         if not tokens or columns is None:
             return
         comma = any(COMMA.fullmatch(token) for token in tokens)
-        why = "numbers with a decimal comma, set LC_ALL=C" if comma else "torn row"
+        why = "numbers with a decimal comma, set LC_ALL=C" if comma else "incomplete row"
         self.damage.append(f"{why} at size {tokens[0]}")
         good = []
         for name, text in zip(columns.names, tokens):
@@ -165,7 +165,7 @@ class Draft:
         self.tear()
         if self.ranks and not self.ranks_cut and sorted(r.rank for r in self.ranks) != list(range(len(self.ranks))):
             self.damage.append(
-                "the ranks are not 0 to n-1: several programs in one log (built without MPI=1?) or lost lines"
+                "the ranks are not 0 to n-1: the log has several programs (built without MPI=1?) or lacks lines"
             )
         if self.columns is not None and self.rows:
             self._check_sweep()
@@ -177,7 +177,7 @@ class Draft:
     def _check_sweep(self) -> None:
         sizes = self.sizes()
         if not sizes:
-            self.damage.append("the sizes asked for are not known")
+            self.damage.append("the requested sizes are unknown")
         elif len(self.rows) % len(sizes):
             self.damage.append(f"{len(self.rows)} rows, but the sweep has {len(sizes)} sizes")
         else:
@@ -185,7 +185,7 @@ class Draft:
             for i, row in enumerate(self.rows):
                 want = sizes[i % len(sizes)]
                 if not want - slack <= row.size <= want:
-                    self.damage.append(f"row {i + 1} has size {row.size}, the sweep {want}")
+                    self.damage.append(f"row {i + 1} has size {row.size}, but the sweep has {want}")
                     return
 
     def _check_rows(self) -> None:
@@ -234,7 +234,7 @@ class Draft:
             return
         mean = math.fsum(halves) / len(halves)
         if abs(mean - self.average) > 0.02 + 0.0005 * mean:
-            self.damage.append(f"the average line says {self.average:g}, the rows' own average is {mean:g}")
+            self.damage.append(f"the footer has the average {self.average:g}, but that of the rows is {mean:g}")
 
     def collective(self) -> str:
         """The collective, from the program's name or if only one fits the rows; "" when unknown."""
@@ -255,8 +255,8 @@ class Draft:
             return True  # incomplete: no evidence
         if name not in candidates(row):
             return False
-        told = self.checked and row.out_wrong is not None and row.in_busbw is not None
-        if told and (row.in_wrong is None) != (name in _NEVER_CHECKED_IN_PLACE):
+        compared = self.checked and row.out_wrong is not None and row.in_busbw is not None
+        if compared and (row.in_wrong is None) != (name in _NEVER_CHECKED_IN_PLACE):
             return False
         return all(
             abs(busbw - algbw * factor) <= 0.02 + 0.006 * busbw
@@ -288,7 +288,7 @@ class Draft:
             notes += [f"warning: {error.text}" for error in self.soft]
         collective = self.collective()
         if not collective and self.rows:
-            notes.append("the log does not name the collective, and more than one fits")
+            notes.append("the log does not name the collective, and several fit")
         return NcclRun(
             status=status,
             collective=collective,

@@ -545,7 +545,7 @@ def check(test: Test, launcher: str) -> None:
     if test.mpi not in (4, 5):
         faults.append(f"Open MPI {test.mpi} is unknown; known: 4, 5")
     if not test.nodes or len(set(test.nodes)) != len(test.nodes):
-        faults.append("it needs at least one node, and each once")
+        faults.append("it needs at least one node, each given once")
     if test.gpus_per_node < 1:
         faults.append(f"{test.gpus_per_node} GPUs per node")
     if test.mode == "sriov" and test.vfs_per_node < 1:

@@ -189,11 +189,11 @@ def _check_sizes(case: _Case) -> _Answer:
     run = case.run
     asked = max(run.max_bytes or 0, int(case.expect.get("max_bytes") or 0))
     if not asked:
-        return "incomplete", "the log does not say up to which size was asked for"
+        return "incomplete", "the log does not have the requested maximum size"
     reached = max((row.size for row in run.rows), default=0)
     if reached < NEAR * asked:
         why = next((f": {note}" for note in run.notes if note.startswith("maxBytes was reduced")), "")
-        return "incomplete", f"the largest row is {size_text(reached)}, asked for was {size_text(asked)}{why}"
+        return "incomplete", f"the largest row is {size_text(reached)} instead of {size_text(asked)}{why}"
     return None
 
 
@@ -221,7 +221,7 @@ def _check_gdr(case: _Case) -> _Answer:
         where = f" on {listed(hosts, 4)}" if hosts else ""
         return "fail", f"GPUDirect RDMA was off for {listed(off, 4)}{where}: data went through host memory"
     if case.expect.get("transport") and not facts.get("gdr") and facts.get("net"):
-        case.findings.append(finding("nccl.gdr", "nccl", "no INFO line tells about GPUDirect RDMA", expected="GDRDMA"))
+        case.findings.append(finding("nccl.gdr", "nccl", "no INFO line reports GPUDirect RDMA", expected="GDRDMA"))
     return None
 
 
@@ -311,12 +311,12 @@ def _bandwidth(case: _Case, row: Optional[NcclRow], smallest: int) -> tuple[str,
     if source != _GIVEN and row.size < NEAR * smallest:
         return (
             "unjudged",
-            f"{_measured(case, row)}; thresholds hold from {size_text(smallest)} on, run up to 8G or give a threshold",
+            f"{_measured(case, row)}; thresholds apply from {size_text(smallest)} on; run up to 8G or set a threshold",
         )
     text = f"{_measured(case, row)}; {_line(case, case.standard)}"
     most = ceiling(case.shape, case.collective, case.nodes) if case.shape is not None and case.nodes else None
     if source != _GIVEN and most is not None and row.busbw > _SLACK * most:
-        return "incomplete", f"{text}, but {case.nodes} such nodes cannot exceed {most:.4g}: the log is not of them"
+        return "incomplete", f"{text}, but {case.nodes} such nodes cannot exceed {most:.4g}: the log is of other nodes"
     if row.busbw < value:
         hint = "; some node or rail is slow, run nccl_scan" if case.several else _inside(case)
         return "fail", text + _by_itself(case) + hint + _above(case, row.busbw)
@@ -336,8 +336,8 @@ def _weakness(case: _Case, row: NcclRow, value: float) -> str:
     usual = case.usual
     if usual is not None and (row.busbw or 0.0) < usual.floor:
         return (
-            f"this site's last {usual.count} good runs had a median of {usual.median:.4g} GB/s, "
-            f"from which {usual.floor:.4g} and more is the usual"
+            f"the last {usual.count} good runs of this site had a median of {usual.median:.4g} GB/s, so at least "
+            f"{usual.floor:.4g} is usual"
         )
     return ""
 
@@ -358,14 +358,14 @@ def _why_unjudged(case: _Case) -> str:
         return f"the shape is not supported: {case.refused}"
     if case.shape is None:
         name = case.expect.get("unknown_shape")
-        return f"the shape {name} is not known; give a threshold" if name else "no shape and no threshold given"
+        return f"the shape {name} is not known; set a threshold" if name else "neither shape nor threshold is set"
     if case.partial:
-        return f"thresholds are of whole nodes with {case.shape.gpu_count} GPUs; give one"
+        return f"thresholds are for whole nodes with {case.shape.gpu_count} GPUs; set one"
     if not case.collective:
-        return "the log does not name the collective; name it or give a threshold"
+        return "the log does not name the collective; set it, or a threshold"
     if case.shape.nic_gbytes is None and case.several:
-        return f"the line rate of {case.shape.name} is unknown; give a threshold"
-    return f"no threshold is known for {case.collective} on {case.nodes} x {case.shape.name}; give one"
+        return f"the line rate of {case.shape.name} is unknown; set a threshold"
+    return f"no threshold is known for {case.collective} on {case.nodes} x {case.shape.name}; set one"
 
 
 def _measured(case: _Case, row: NcclRow) -> str:
@@ -393,7 +393,7 @@ def _above(case: _Case, busbw: float) -> str:
         return ""
     return (
         f". Above the NIC line rate is normal for {case.nodes} nodes: "
-        f"by trees data cross the network once, so that up to {bound:.4g} is possible"
+        f"with trees, data crosses the network once, so that up to {bound:.4g} is possible"
     )
 
 

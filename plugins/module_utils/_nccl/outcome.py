@@ -125,8 +125,8 @@ def _findings(outcome: Outcome, test: Test) -> list[Finding]:
         finding(
             "nccl.worker",
             node,
-            f"its worker ended with {why} in the middle of the NCCL test",
-            expected="a worker that runs to the end",
+            f"its worker ended with {why} during the NCCL test",
+            expected="a worker that runs until the test ends",
             remedy=remedy.replace("NODE", node),
         )
         for node, why in outcome.blamed.items()
@@ -136,7 +136,7 @@ def _findings(outcome: Outcome, test: Test) -> list[Finding]:
     empty = sorted(set(test.nodes) - set(outcome.places.values()))
     if outcome.stage == "schedule" and len(empty) < len(test.nodes):
         found += [
-            finding("nccl.place", node, f"no worker has a place here: {outcome.why}", remedy=remedy)
+            finding("nccl.place", node, f"no worker fits on this node: {outcome.why}", remedy=remedy)
             for node in empty[:20]
         ]
     return found

@@ -83,11 +83,11 @@ def _from_document(document: Any, cut: bool) -> NcclRun:
     try:
         _fill(run, document)
     except (TypeError, ValueError, AttributeError, KeyError, OverflowError) as error:
-        run.damage.append(f"the JSON is not of the expected form: {error}")
+        run.damage.append(f"the JSON does not have the expected form: {error}")
     if cut:
-        run.damage.append("the JSON is cut off")
+        run.damage.append("the JSON is truncated")
     elif "end_time" not in document:
-        run.damage.append("the JSON has no end_time: the program did not end")
+        run.damage.append("the JSON has no end_time: the program did not finish")
     for text in document.get("errors") or ():
         if isinstance(text, str) and text.strip():
             run.soft.append(NcclError("nccl", short(text)))

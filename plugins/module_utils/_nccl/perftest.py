@@ -92,7 +92,7 @@ def rounds(nodes: Sequence[str]) -> list[list[Pair]]:
     """Rounds of disjoint pairs, which run in parallel; an odd node is tested last, with the first node. InputError for
     fewer than two nodes."""
     if len(nodes) < 2:
-        raise InputError(f"ib_write_bw needs two nodes, {len(nodes)} given.")
+        raise InputError(f"ib_write_bw needs two nodes, not {len(nodes)}.")
     pairs = list(zip(nodes[::2], nodes[1::2]))
     return [pairs] if len(nodes) % 2 == 0 else [pairs, [(nodes[0], nodes[-1])]]
 
@@ -337,7 +337,7 @@ def threshold(table: Json, shape: Shape) -> tuple[Optional[float], str]:
     for row in table["thresholds"]:
         if shape.name in row["shapes"]:
             return float(row["gbits"]), str(row["source"])
-    return None, f"no source states a bandwidth per port for {shape.name}"
+    return None, f"the bandwidth per port of {shape.name} is unknown"
 
 
 def faults(outcome: Outcome, limit: Optional[float]) -> dict[int, str]:
@@ -392,11 +392,11 @@ def _findings(outcomes: Sequence[Outcome], limit: Optional[float], ports: int) -
         for node, peer in _both(item.pair):
             if node not in good:
                 tries.setdefault(node, {})[peer] = faults(item, limit)
-    told = []
+    findings = []
     for node, found in tries.items():
         with_good = {peer: rails for peer, rails in found.items() if peer in good}
-        told.append(_finding(node, with_good or found, bool(with_good), limit, ports))
-    return sorted(told, key=lambda item: item.severity != "error")
+        findings.append(_finding(node, with_good or found, bool(with_good), limit, ports))
+    return sorted(findings, key=lambda item: item.severity != "error")
 
 
 def _finding(
@@ -408,7 +408,7 @@ def _finding(
     if -1 in rails:
         return finding("perftest.none", node, f"with {peers}: {rails[-1]}", expected=expected)
     shown = listed([f"rail {rail}: {rails[rail]}" for rail in sorted(rails)], 4, "; ")
-    doubt = "" if sure else "; which of the two it is needs a third node that passes"
+    doubt = "" if sure else "; a third node that passes is needed to tell which of the two it is"
     return finding("perftest.rail", node, f"with {peers}: {shown}{doubt}", expected=expected)
 
 

@@ -142,9 +142,9 @@ def record(state: Json, results: Iterable[Json], dead: Optional[Mapping[str, str
     ``verdict`` is one of OUTCOMES. ``dead``: node -> how its worker ended. InputError for another verdict.
     """
     added = {str(item["id"]): item for item in results}
-    strange = sorted({str(item.get("verdict")) for item in added.values()} - set(OUTCOMES))
-    if strange:
-        raise InputError(f"Cannot record a scan's results: verdict {', '.join(strange)} is none of {OUTCOMES}.")
+    unknown = sorted({str(item.get("verdict")) for item in added.values()} - set(OUTCOMES))
+    if unknown:
+        raise InputError(f"Cannot record a scan's results: verdict {', '.join(unknown)} is not one of {OUTCOMES}.")
     return {**state, "results": {**state["results"], **added}, "dead": {**state["dead"], **(dead or {})}}
 
 
@@ -497,20 +497,20 @@ class Scan:
         )
 
     def _stopped(self, here: Sequence[str], done: Json, book: _Book) -> str:
-        config = "look at image, NCCL variables, driver and cabling plan before any node"
+        config = "check image, NCCL variables, driver and cabling plan before any node"
         if self.limits.singles and self._systemic_singles(here, done):
             runs = [done[self._single(name, "s").id] for name in here if self._single(name, "s").id in done]
             bad = [item for item in runs if not _is(item, OK)]
-            told = f"{len(bad)} of {len(here)} nodes fail alone already"
-            return f"{told}, so the configuration is to blame: {config} ({_why(bad[0])})"
+            share = f"{len(bad)} of {len(here)} nodes fail even alone"
+            return f"{share}, so the configuration is to blame: {config} ({_why(bad[0])})"
         if self._systemic_pairs(book):
             first = [item for item in done.values() if item["id"].startswith("p1-")]
             bad = [item for item in first if not _is(item, OK)]
             if len(first) == 1:
                 names = " and ".join(first[0]["nodes"])
                 return f"{names} are bad together and no third node can tell which: {_why(first[0])}"
-            told = f"{len(bad)} of {len(first)} pairs are bad"
-            return f"{told}, so the configuration is to blame: {config} ({_why(bad[0])})"
+            share = f"{len(bad)} of {len(first)} pairs are bad"
+            return f"{share}, so the configuration is to blame: {config} ({_why(bad[0])})"
         return ""
 
     def _convictions(self, here: Sequence[str], state: Json, book: _Book) -> list[Conviction]:
@@ -534,15 +534,15 @@ class Scan:
         runs = [done[self._single(name, letter).id] for letter in "st"]
         speeds = [item["busbw"] for item in runs if item.get("busbw") is not None]
         limit = runs[-1].get("threshold")
-        told = f"{max(speeds):.1f} of {limit:.0f} GB/s" if speeds and limit else _why(runs[-1])
+        measured = f"{max(speeds):.1f} of {limit:.0f} GB/s" if speeds and limit else _why(runs[-1])
         return Conviction(
             "node",
             name,
-            f"slow alone, over NVLink: {told}" if speeds else f"it fails alone: {told}",
+            f"slow alone, over NVLink: {measured}" if speeds else f"it fails alone: {measured}",
             measured=max(speeds, default=None),
             expected=self._typical("single", done),
             threshold=limit,
-            evidence=tuple(f"alone: {_told(item)}" for item in runs),
+            evidence=tuple(f"alone: {_result_text(item)}" for item in runs),
         )
 
     def _of_node(self, name: str, done: Json, book: _Book) -> list[Conviction]:
@@ -554,13 +554,13 @@ class Scan:
         bad = book.bad(name)
         speeds = [item["busbw"] for item in bad if item.get("busbw") is not None]
         expected, limit = self._typical("pair", done), next((i["threshold"] for i in bad if i.get("threshold")), None)
-        told = f"{max(speeds):.1f} of {expected or limit or 0:.0f} GB/s" if speeds else _why(bad[-1])
+        measured = f"{max(speeds):.1f} of {expected or limit or 0:.0f} GB/s" if speeds else _why(bad[-1])
         more = ""
         if rails:
-            more = "; all its rails are slow alike" if slow else "; each rail alone is healthy"
-        found = f"slow with {len(bad)} partners that are good with others: {told}{more}"
+            more = "; all its rails are equally slow" if slow else "; each rail alone is healthy"
+        found = f"slow with {len(bad)} partners that are good with others: {measured}{more}"
         if not speeds:
-            found = f"fails with {len(bad)} partners that are good with others: {told}"
+            found = f"fails with {len(bad)} partners that are good with others: {measured}"
         return [
             Conviction(
                 "node",
@@ -576,18 +576,18 @@ class Scan:
     def _of_rail(self, name: str, item: Json, evidence: tuple[str, ...]) -> Conviction:
         port = self.rails[item["rail"]]
         expected = item.get("expected") or item.get("threshold")
-        told = f"{item['busbw']:.1f} of {expected:.0f} GB/s" if item.get("busbw") is not None else _why(item)
+        measured = f"{item['busbw']:.1f} of {expected:.0f} GB/s" if item.get("busbw") is not None else _why(item)
         return Conviction(
             "rail",
             name,
-            f"{port.netdev} ({port.hca}): {told}",
+            f"{port.netdev} ({port.hca}): {measured}",
             rail=item["rail"],
             netdev=port.netdev,
             hca=port.hca,
             measured=item.get("busbw"),
             expected=expected,
             threshold=item.get("threshold"),
-            evidence=(f"rail {item['rail']} with {_partner(item, name)}: {_told(item)}", *evidence),
+            evidence=(f"rail {item['rail']} with {_partner(item, name)}: {_result_text(item)}", *evidence),
         )
 
     def _whole_blocks(self, guilty: Sequence[str], book: _Book) -> dict[str, list[str]]:
@@ -600,11 +600,11 @@ class Scan:
 
     def _of_block(self, block: str, names: Sequence[str], book: _Book) -> Conviction:
         speeds = [item["busbw"] for name in names for item in book.bad(name) if item.get("busbw") is not None]
-        told = f"{len(names)} of {len(names)} nodes of block {block} are bad, with each other and with other blocks"
+        share = f"{len(names)} of {len(names)} nodes of block {block} are bad, with each other and with other blocks"
         return Conviction(
             "fabric",
             "",
-            f"{told}: look at the block's switches first",
+            f"{share}: look at the block's switches first",
             between=(block,),
             measured=max(speeds, default=None),
             evidence=self._evidence(names[0], book),
@@ -644,7 +644,7 @@ class Scan:
     def _of_fabric(self, ends: tuple[str, ...], items: Sequence[Json], what: str) -> Conviction:
         speeds = [item["busbw"] for item in items if item.get("busbw") is not None]
         limit = next((item["threshold"] for item in items if item.get("threshold")), None)
-        told = f"{max(speeds):.1f} of {limit:.0f} GB/s" if speeds and limit else _why(items[-1])
+        measured = f"{max(speeds):.1f} of {limit:.0f} GB/s" if speeds and limit else _why(items[-1])
         where = {
             "nodes": f"between {' and '.join(ends)}",
             "blocks": f"between blocks {' and '.join(ends)}",
@@ -654,17 +654,17 @@ class Scan:
         return Conviction(
             "fabric",
             "",
-            f"slow {where}, whose nodes are good with others: {told}",
+            f"slow {where}, whose nodes are good with others: {measured}",
             between=ends,
             measured=max(speeds, default=None),
             threshold=limit,
-            evidence=tuple(f"{' with '.join(item['nodes'])}: {_told(item)}" for item in items),
+            evidence=tuple(f"{' with '.join(item['nodes'])}: {_result_text(item)}" for item in items),
         )
 
     def _evidence(self, name: str, book: _Book) -> tuple[str, ...]:
         return tuple(
             f"with {_partner(item, name)}{'' if _partner(item, name) in book.good else ' (itself not cleared)'}: "
-            f"{_told(item)}"
+            f"{_result_text(item)}"
             for item in book.of.get(name, [])
         )
 
@@ -683,17 +683,20 @@ class Scan:
             bad = book.bad(name)
             alone = state["results"].get(self._single(name, "t").id)
             if alone is not None and _is(alone, UNKNOWN):
-                found[name] = f"no run on it came about: {_why(alone)}"
+                found[name] = f"no test of it ran: {_why(alone)}"
             elif not bad:
                 found[name] = "it has not been tested with another node"
             elif all(_is(item, UNKNOWN) for item in bad):
-                found[name] = f"no run with it came about: {_why(bad[-1])}"
+                found[name] = f"no test with it ran: {_why(bad[-1])}"
             else:
-                found[name] = f"bad with {_partner(bad[-1], name)}, and no known-good node was left to tell which"
+                found[name] = (
+                    f"bad with {_partner(bad[-1], name)}, and no known-good node was left to find out which of them "
+                    "it is"
+                )
         for key, items in self._edge_runs(state["results"]).items():
             cleared = any(_is(item, OK) for item in items) or "all blocks" in named
             if not cleared and not _twice_bad(items):
-                found[f"blocks {' and '.join(key)}"] = f"no two runs between them came about: {_why(items[-1])}"
+                found[f"blocks {' and '.join(key)}"] = f"no two tests between them ran: {_why(items[-1])}"
         return found
 
     def _notes(self, state: Json, book: _Book, named: set[str]) -> dict[str, str]:
@@ -703,10 +706,12 @@ class Scan:
         for name in self.nodes:
             bad = [item for item in book.bad(name) if not _is(item, UNKNOWN)]
             if name in book.good and len(bad) > 1 and name not in named:
-                found[name] = f"bad in {len(bad)} of {len(book.of[name])} runs, the last one passed: {_told(bad[0])}"
+                found[name] = (
+                    f"bad in {len(bad)} of {len(book.of[name])} runs, the last one passed: {_result_text(bad[0])}"
+                )
             single = done.get(self._single(name, "s").id)
             if single and not _is(single, OK) and _is(done.get(self._single(name, "t").id, single), OK):
-                found[name] = f"slow alone once, not again: {_told(single)}"
+                found[name] = f"slow alone once, not again: {_result_text(single)}"
         return found
 
     @staticmethod
@@ -727,14 +732,14 @@ class Scan:
             return "fail", f"{who}{first.found}{more}"
         if gate is not None and not _is(gate, OK):
             word = "incomplete" if _is(gate, UNKNOWN) else "fail"
-            return word, f"every pair is healthy, but not all {len(gate['nodes'])} nodes together: {_why(gate)}"
+            return word, f"every pair is healthy, but all {len(gate['nodes'])} nodes together are not: {_why(gate)}"
         if not complete:
-            return "incomplete", "the scan has not come to its end"
+            return "incomplete", "the scan did not finish"
         if unresolved:
             name, why = next(iter(unresolved.items()))
-            return "incomplete", f"{len(unresolved)} nodes could not be judged, the first is {name}: {why}"
+            return "incomplete", f"{len(unresolved)} nodes could not be judged, such as {name}: {why}"
         if good < 2:
-            return "incomplete", "there were no two nodes to test with each other"
+            return "incomplete", "there were no two nodes to test together"
         together = f"; all together {gate['busbw']:.1f} GB/s" if gate is not None and gate.get("busbw") else ""
         return "pass", f"{good} nodes are healthy alone and in pairs{together}"
 
@@ -774,7 +779,7 @@ class Scan:
         lines = [f"single: {len(self.nodes)} nodes, each alone"] if self.limits.singles else []
         wait = f"; {len(spare)} without a partner follow in round 2" if spare else ""
         lines.append(f"round 1: {len(pairs)} pairs inside {count} blocks{wait}")
-        lines.append(f"rounds 2 to {self.limits.rounds}: nodes that no pair has cleared, with known-good partners")
+        lines.append(f"rounds 2 to {self.limits.rounds}: nodes without a good pair, with known-good partners")
         lines.append(f"across blocks: {edges[self.limits.across]} pairs ({self.limits.across})")
         if self.rails:
             lines.append(
@@ -789,7 +794,7 @@ class Scan:
 def _check(nodes: Sequence[str], limits: Limits) -> None:
     faults = []
     if not nodes or len(set(nodes)) != len(nodes):
-        faults.append("it needs nodes, and each once")
+        faults.append("it needs nodes, each given once")
     if limits.across not in ACROSS:
         faults.append(f"across {limits.across!r} is unknown; known: {', '.join(ACROSS)}")
     if limits.rounds < 1:
@@ -824,7 +829,7 @@ def _why(result: Json) -> str:
     return str(result.get("why") or result["verdict"])
 
 
-def _told(result: Json) -> str:
+def _result_text(result: Json) -> str:
     value: Any = result.get("busbw")
     if value is None or _is(result, FAILED, UNKNOWN):
         return _why(result)

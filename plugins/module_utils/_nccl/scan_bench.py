@@ -136,11 +136,11 @@ class Bench:
 
 def _outcome(found: Any, status: str, lines: Sequence[str], code: int, seconds: int) -> tuple[str, str]:
     """(verdict, reason). A test that did not start is no evidence against a node."""
-    told = [line for line in lines if line.startswith("gpuops: ")]
+    printed = [line for line in lines if line.startswith("gpuops: ")]
     if code == scan_job.NOT_REACHED:
-        return nccl_scan.UNKNOWN, told[-1].rpartition("launch: ")[2] if told else "its workers cannot be reached"
-    if code == scan_job.NO_DEVICE and told:
-        return nccl_scan.FAILED, told[-1].rpartition("rail: ")[2]
+        return nccl_scan.UNKNOWN, printed[-1].rpartition("launch: ")[2] if printed else "its workers cannot be reached"
+    if code == scan_job.NO_DEVICE and printed:
+        return nccl_scan.FAILED, printed[-1].rpartition("rail: ")[2]
     if code == scan_job.TIMED_OUT:
         return nccl_scan.FAILED, f"it hung and was ended after {seconds} s"
     if found.verdict in ("pass", "degraded"):

@@ -74,7 +74,7 @@ def workers_only(objects: Sequence[Json], seconds: int) -> list[Json]:
         elif obj["kind"] != "PodGroup":
             found.append(copy.deepcopy(obj))
     if not any(obj["kind"] in ("Job", "MPIJob") for obj in found):
-        raise DataError("Cannot make a scan's workers: the NCCL test has neither a Volcano Job nor an MPIJob.")
+        raise DataError("Cannot create the workers of a scan: the NCCL test has neither a Volcano Job nor an MPIJob.")
     return found
 
 

@@ -322,10 +322,10 @@ def _pci_doubts(element: Element) -> Iterator[Problem]:
 
 
 _CLAIMS = (
-    ("gpu", "gdr", "NCCL believes it, so a host without GPUDirect RDMA stays unseen"),
-    ("net", "gdr", "NCCL believes it, so a host without GPUDirect RDMA stays unseen"),
-    ("gpu", "rank", "such a GPU counts as a part of the job even when it is not"),
-    ("cpu", "host_hash", "it is that of the machine on which the file was written"),
+    ("gpu", "gdr", "NCCL trusts it, so that a host without GPUDirect RDMA is not noticed"),
+    ("net", "gdr", "NCCL trusts it, so that a host without GPUDirect RDMA is not noticed"),
+    ("gpu", "rank", "such a GPU counts as part of the job even if it is not"),
+    ("cpu", "host_hash", "it identifies the host on which the file was written"),
 )
 
 
@@ -362,7 +362,7 @@ def _of_host(document: Json, shape: Optional[Shape], nic_names: Optional[Sequenc
     table = {item["pci"]: item for item in _section(document, "pci", name, "read it with pci: true")}
     gpus = [gpu["pci"] for gpu in _section(document, "gpus", name, "see its unread")]
     if shape is not None and len(gpus) != shape.gpu_count:
-        raise InputError(f"{name} has {len(gpus)} GPUs, {shape.name} has {shape.gpu_count}: give the right shape")
+        raise InputError(f"{name} has {len(gpus)} GPUs, {shape.name} has {shape.gpu_count}: set the right shape")
     ports = _ports(_section(document, "functions", name, "see its unread"), shape, devices, name)
     nets = _host_nets([item for _pf, items in ports for item in items], nic_names, name)
     slots: dict[str, list[Element]] = {}
@@ -396,7 +396,7 @@ def _ports(functions: Sequence[Json], shape: Optional[Shape], devices: str, name
     else:
         wanted = sorted(vfs if vfs and devices != "pf" else pfs)
     if devices == "vf" and not any(pci in vfs for pci in wanted):
-        raise InputError(f"{name} has no VFs; use devices: pf, or make them first")
+        raise InputError(f"{name} has no VFs; use devices: pf, or create them first")
     use_vfs = devices != "pf" and any(pci in vfs for pci in wanted)
     return [(pfs[pci], vfs.get(pci, []) if use_vfs else [pfs[pci]]) for pci in wanted]
 
@@ -406,8 +406,8 @@ def _host_nets(items: Sequence[Json], nic_names: Optional[Sequence[str]], name: 
     blind = [item["pci"] for item in items if not item["hca"]]
     if nic_names is None and blind:
         raise InputError(
-            f"{name} does not tell the RDMA device name of {_some(blind)}; a VF given to a pod has left the host. "
-            "Give nic_names, or read the host while no pod uses them."
+            f"{name} does not have the RDMA device name of {_some(blind)}: a VF that a pod uses has left the host. "
+            "Set nic_names, or read the host while no pod uses them."
         )
     names = [item["hca"] for item in items] if nic_names is None else list(nic_names)
     _check_names(name, len(items), "RDMA devices", names)
@@ -498,7 +498,7 @@ def _gpu_misfits(elements: Sequence[Element], have: set[str]) -> Iterator[Misfit
             "fail", "gpu", lost, f"the topology file has GPUs at {_some(lost, _SHOWN)}, where the host has none"
         )
     if wanted and (more := tuple(sorted(have - wanted))):
-        text = f"the topology file lacks the host's GPUs at {_some(more, _SHOWN)}; NCCL places them as sysfs says"
+        text = f"the topology file lacks the host's GPUs at {_some(more, _SHOWN)}; NCCL places them by sysfs"
         yield Misfit("warn", "gpu", more, text)
 
 
@@ -513,22 +513,20 @@ def _nic_misfits(elements: Sequence[Element], functions: Sequence[Json], devices
     # An address that the host does not have is harmless if the names are right: files for VMs are written that way.
     dead = tuple(bus for bus in lost if not any(name in card_of for name in wanted[bus]))
     if dead:
-        text = (
-            f"the topology file has NICs at {_some(dead, _SHOWN)}, where the host has none, and no NIC of their names"
-        )
+        text = f"the topology file has NICs at {_some(dead, _SHOWN)}, where the host has none, nor a NIC of their names"
         yield Misfit("unknown" if blind else "fail", "nic", dead, text)
     elif lost:
-        text = f"the topology file has NICs at {_some(lost, _SHOWN)}, where the host has none; NCCL goes by their names"
+        text = f"the topology file has NICs at {_some(lost, _SHOWN)}, where the host has none; NCCL uses their names"
         yield Misfit("warn", "nic", lost, text)
     moved = tuple(n for n, bus in names.items() if n in card_of and bus[:-2] in cards and card_of[n] != bus[:-2])
     if moved:
-        text = f"the topology file has {moved[0]} at {names[moved[0]]}, on the host it is at {card_of[moved[0]]}"
+        text = f"the topology file has {moved[0]} at {names[moved[0]]}, but on the host it is at {card_of[moved[0]]}"
         more = f" ({len(moved)} such NICs)" if len(moved) > 1 else ""
-        yield Misfit("fail", "place", moved, f"{text}{more}; NCCL believes it and pairs GPUs with far NICs")
+        yield Misfit("fail", "place", moved, f"{text}{more}; NCCL trusts the file and pairs GPUs with distant NICs")
     unnamed = tuple(n for n, bus in names.items() if n not in card_of and bus not in dead)
     if unnamed and not blind:
-        text = f"the host has no RDMA device {_some(unnamed, _SHOWN)}; NCCL goes by their PCI addresses"
-        yield Misfit("warn", "name", unnamed, f"{text} and does not take the speed in the topology file")
+        text = f"the host has no RDMA device {_some(unnamed, _SHOWN)}; NCCL uses their PCI addresses"
+        yield Misfit("warn", "name", unnamed, f"{text} and ignores the speed in the topology file")
     elif unnamed:
         text = f"whether the RDMA devices of VFs in pods are {_some(unnamed, _SHOWN)} cannot be seen from the host"
         yield Misfit("unknown", "name", unnamed, text)
@@ -547,7 +545,7 @@ class _Reader:
 
     def read(self) -> Element:
         if "\0" in self.text:
-            raise self.fail("a NUL character; NCCL takes it for the end of a name", self.text.index("\0"))
+            raise self.fail("a NUL character, which NCCL takes as the end of a name", self.text.index("\0"))
         root = Element("")
         self._children(root)
         if not root.children:

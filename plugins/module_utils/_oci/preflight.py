@@ -54,7 +54,7 @@ class Pool:
 
 
 @dataclass(frozen=True)
-class Look:
+class Facts:
     """``limits``: name -> {available}. ``capacity``: {status, count}. ``rules``: those of the subnet's security lists
     and of the security groups, as {direction, protocol, cidr, group, low, high}; ``groups``: the pool's groups.
     ``there``: size of the existing pool; its nodes need no further limit or capacity."""
@@ -73,18 +73,18 @@ class Look:
     there: Read = 0
 
 
-def judge(pool: Pool, look: Look, known: Mapping[str, Shape]) -> list[Finding]:
+def judge(pool: Pool, facts: Facts, known: Mapping[str, Shape]) -> list[Finding]:
     """Findings against the pool, in the order in which to act."""
-    found = [*_size(pool), *_shape(pool, look, known), *_domain(pool, look)]
-    if isinstance(look.there, Unread):
-        found.append(finding("oci.pool", pool.pool, look.there.why))
-    missing = pool.nodes - (0 if isinstance(look.there, Unread) else look.there)
+    found = [*_size(pool), *_shape(pool, facts, known), *_domain(pool, facts)]
+    if isinstance(facts.there, Unread):
+        found.append(finding("oci.pool", pool.pool, facts.there.why))
+    missing = pool.nodes - (0 if isinstance(facts.there, Unread) else facts.there)
     if missing > 0 and not any(item.severity == "error" for item in found):
-        gpus = _gpus(pool, look)
-        found += [*_limits(pool, look, gpus, missing), *_capacity(pool, look, missing)]
-    found += _cluster(pool, look) if pool.cluster else []
-    found += _image(pool, look, known) if pool.image else []
-    found += network(look) if pool.subnet else []
+        gpus = _gpus(pool, facts)
+        found += [*_limits(pool, facts, gpus, missing), *_capacity(pool, facts, missing)]
+    found += _cluster(pool, facts) if pool.cluster else []
+    found += _image(pool, facts, known) if pool.image else []
+    found += network(facts) if pool.subnet else []
     return found
 
 
@@ -96,7 +96,7 @@ def _size(pool: Pool) -> Findings:
         yield finding("oci.nodes", "pool", f"{pool.nodes} nodes", expected="two or more")
 
 
-def _shape(pool: Pool, look: Look, known: Mapping[str, Shape]) -> Findings:
+def _shape(pool: Pool, facts: Facts, known: Mapping[str, Shape]) -> Findings:
     mine = known.get(pool.shape)
     if mine and mine.status == "refused":
         yield finding("oci.shape", pool.shape, "not supported by this collection", remedy=mine.reason)
@@ -105,10 +105,10 @@ def _shape(pool: Pool, look: Look, known: Mapping[str, Shape]) -> Findings:
         why = "make it with Oracle's stack, and give its nodes to the main job"
         yield finding("oci.shape", pool.shape, "belongs in a GPU memory cluster", remedy=why)
         return
-    if isinstance(look.shapes, Unread):
-        yield finding("oci.shape", pool.shape, look.shapes.why, severity="unknown")
+    if isinstance(facts.shapes, Unread):
+        yield finding("oci.shape", pool.shape, facts.shapes.why, severity="unknown")
         return
-    names = {item["shape"]: item for item in look.shapes}
+    names = {item["shape"]: item for item in facts.shapes}
     if pool.shape not in names:
         near = difflib.get_close_matches(pool.shape, list(names), 3, 0.7)
         hint = f"did you mean {', '.join(near)}?" if near else "ask for another availability domain or region"
@@ -120,32 +120,32 @@ def _shape(pool: Pool, look: Look, known: Mapping[str, Shape]) -> Findings:
         yield finding("oci.shape", pool.shape, "has no RDMA network", expected=expected)
 
 
-def _domain(pool: Pool, look: Look) -> Findings:
-    if isinstance(look.domains, Unread):
-        yield finding("oci.availability-domain", pool.availability_domain, look.domains.why, severity="unknown")
-    elif pool.availability_domain not in look.domains:
-        expected = f"one of {', '.join(look.domains)}"
+def _domain(pool: Pool, facts: Facts) -> Findings:
+    if isinstance(facts.domains, Unread):
+        yield finding("oci.availability-domain", pool.availability_domain, facts.domains.why, severity="unknown")
+    elif pool.availability_domain not in facts.domains:
+        expected = f"one of {', '.join(facts.domains)}"
         yield finding(
             "oci.availability-domain", pool.availability_domain, "no such availability domain", expected=expected
         )
 
 
-def _gpus(pool: Pool, look: Look) -> int:
+def _gpus(pool: Pool, facts: Facts) -> int:
     """GPUs per node: limits of GPU shapes count them, not nodes."""
-    if isinstance(look.shapes, Unread):
+    if isinstance(facts.shapes, Unread):
         return 1
-    return next((item.get("gpus") or 1 for item in look.shapes if item["shape"] == pool.shape), 1)
+    return next((item.get("gpus") or 1 for item in facts.shapes if item["shape"] == pool.shape), 1)
 
 
-def _limits(pool: Pool, look: Look, gpus: int, nodes: int) -> Findings:
-    if isinstance(look.limits, Unread):
-        yield finding("oci.limit", pool.shape, look.limits.why)
+def _limits(pool: Pool, facts: Facts, gpus: int, nodes: int) -> Findings:
+    if isinstance(facts.limits, Unread):
+        yield finding("oci.limit", pool.shape, facts.limits.why)
         return
-    if not look.limits:
+    if not facts.limits:
         yield finding("oci.limit", pool.shape, "OCI names no service limit for this shape")
         return
     wanted = nodes * gpus
-    for name, limit in look.limits.items():
+    for name, limit in facts.limits.items():
         if isinstance(limit, Unread):
             yield finding("oci.limit", name, limit.why)
         elif limit["available"] is None:
@@ -163,17 +163,17 @@ def _limits(pool: Pool, look: Look, gpus: int, nodes: int) -> Findings:
             )
 
 
-def _capacity(pool: Pool, look: Look, nodes: int) -> Findings:
-    if look.capacity is None or isinstance(look.capacity, Unread):
+def _capacity(pool: Pool, facts: Facts, nodes: int) -> Findings:
+    if facts.capacity is None or isinstance(facts.capacity, Unread):
         yield finding(
             "oci.capacity",
             pool.shape,
-            (look.capacity or Unread("no capacity report")).why,
+            (facts.capacity or Unread("no capacity report")).why,
             remedy="",
             severity="unknown",
         )
         return
-    status, count = look.capacity["status"], look.capacity["count"]
+    status, count = facts.capacity["status"], facts.capacity["count"]
     where = f"{pool.shape} in {pool.availability_domain}"
     if status == "HARDWARE_NOT_SUPPORTED":
         yield finding("oci.capacity", where, "this hardware is not there")
@@ -188,11 +188,11 @@ def _capacity(pool: Pool, look: Look, nodes: int) -> Findings:
 # ---- cluster and image -----------------------------------------------------------------------------------------------
 
 
-def _cluster(pool: Pool, look: Look) -> Findings:
-    if isinstance(look.cluster, Unread):
-        yield finding("oci.cluster", pool.cluster, look.cluster.why, severity="unknown")
+def _cluster(pool: Pool, facts: Facts) -> Findings:
+    if isinstance(facts.cluster, Unread):
+        yield finding("oci.cluster", pool.cluster, facts.cluster.why, severity="unknown")
         return
-    cluster = look.cluster
+    cluster = facts.cluster
     subject = cluster["name"]
     if cluster["state"] not in ("ACTIVE", "UPDATING"):
         yield finding("oci.cluster", subject, f"is {cluster['state']}", expected="ACTIVE")
@@ -206,29 +206,29 @@ def _cluster(pool: Pool, look: Look) -> Findings:
         yield finding(
             "oci.cluster", subject, f"Kubernetes {cluster['version']} with self-managed nodes", expected=expected
         )
-    if isinstance(look.addons, Unread):
-        yield finding("oci.addons", subject, look.addons.why, remedy="", severity="unknown")
-    elif any(item["name"] == GPU_PLUGIN and item["state"] != "DELETED" for item in look.addons):
+    if isinstance(facts.addons, Unread):
+        yield finding("oci.addons", subject, facts.addons.why, remedy="", severity="unknown")
+    elif any(item["name"] == GPU_PLUGIN and item["state"] != "DELETED" for item in facts.addons):
         found = f"has the add-on {GPU_PLUGIN}: two device plugins beside the GPU Operator"
         yield finding("oci.addons", subject, found)
 
 
-def _image(pool: Pool, look: Look, known: Mapping[str, Shape]) -> Findings:
-    if isinstance(look.image, Unread):
-        yield finding("oci.image", pool.image, look.image.why, severity="unknown")
+def _image(pool: Pool, facts: Facts, known: Mapping[str, Shape]) -> Findings:
+    if isinstance(facts.image, Unread):
+        yield finding("oci.image", pool.image, facts.image.why, severity="unknown")
         return
-    image, subject = look.image, look.image["name"] or pool.image
+    image, subject = facts.image, facts.image["name"] or pool.image
     if image["state"] != "AVAILABLE":
         yield finding("oci.image", subject, f"is {image['state']}", expected="AVAILABLE")
     if image["os"] and "ubuntu" not in image["os"].lower() and image["os"].lower() != "custom":
         yield finding("oci.image", subject, f"is {image['os']}", expected="Ubuntu, the only one with RDMA on OKE")
     yield from _carries(pool, subject, known)
-    if isinstance(look.image_shapes, Unread):
-        yield finding("oci.image", subject, look.image_shapes.why, severity="unknown")
-    elif look.image_shapes and pool.shape not in look.image_shapes:
+    if isinstance(facts.image_shapes, Unread):
+        yield finding("oci.image", subject, facts.image_shapes.why, severity="unknown")
+    elif facts.image_shapes and pool.shape not in facts.image_shapes:
         remedy = f"add {pool.shape} to the image's compatible shapes (oci_worker_image does)"
         yield finding(
-            "oci.image", subject, f"is not for {pool.shape}", expected=", ".join(look.image_shapes), remedy=remedy
+            "oci.image", subject, f"is not for {pool.shape}", expected=", ".join(facts.image_shapes), remedy=remedy
         )
 
 
@@ -258,27 +258,27 @@ def _carries(pool: Pool, subject: str, known: Mapping[str, Shape]) -> Findings:
 # ---- network ---------------------------------------------------------------------------------------------------------
 
 
-def network(look: Look, only_joining: bool = False) -> Findings:
+def network(facts: Facts, only_joining: bool = False) -> Findings:
     """Findings on the security rules. They do not apply to RDMA ports, which are not VNICs; joining and NCCL's start
     use VNICs."""
-    if isinstance(look.subnet, Unread):
-        yield finding("oci.subnet", "subnet", look.subnet.why)
+    if isinstance(facts.subnet, Unread):
+        yield finding("oci.subnet", "subnet", facts.subnet.why)
         return
-    if isinstance(look.rules, Unread):
-        yield finding("oci.network", look.subnet["name"], look.rules.why, severity="unknown")
+    if isinstance(facts.rules, Unread):
+        yield finding("oci.network", facts.subnet["name"], facts.rules.why, severity="unknown")
         return
-    subject, cidr = look.subnet["name"], look.subnet["cidr"]
-    end = "" if look.cluster is None or isinstance(look.cluster, Unread) else look.cluster["private_endpoint"]
+    subject, cidr = facts.subnet["name"], facts.subnet["cidr"]
+    end = "" if facts.cluster is None or isinstance(facts.cluster, Unread) else facts.cluster["private_endpoint"]
     address = end.partition(":")[0]
     for port in API_PORTS if address else ():
-        yield from _allowed(look, subject, "EGRESS", f"{address}/32", port, f"the cluster's endpoint {address}:{port}")
+        yield from _allowed(facts, subject, "EGRESS", f"{address}/32", port, f"the cluster's endpoint {address}:{port}")
     for direction in () if only_joining else ("INGRESS", "EGRESS"):
-        yield from _allowed(look, subject, direction, cidr, None, f"TCP between nodes ({direction.lower()}, {cidr})")
+        yield from _allowed(facts, subject, direction, cidr, None, f"TCP between nodes ({direction.lower()}, {cidr})")
 
 
-def _allowed(look: Look, subject: str, direction: str, cidr: str, port: Optional[int], what: str) -> Findings:
-    rules = () if isinstance(look.rules, Unread) else look.rules
-    answer = allows(rules, direction, cidr, port, look.groups)
+def _allowed(facts: Facts, subject: str, direction: str, cidr: str, port: Optional[int], what: str) -> Findings:
+    rules = () if isinstance(facts.rules, Unread) else facts.rules
+    answer = allows(rules, direction, cidr, port, facts.groups)
     if answer is False:
         remedy = f"allow {direction.lower()} TCP {port or 'all ports'} {cidr} in a security list or group"
         why = "nodes do not join" if port else "NCCL cannot start"

@@ -23,7 +23,7 @@ HEARTBEAT = 30.0
 Busy = dict[str, list[nodes_busy.Holder]]
 
 
-class Look:
+class BusyNodes:
     """``own``: names of tests in the job's namespace whose pods do not count, as their leftovers are removed."""
 
     def __init__(self, client: Client, plan: Plan, own: Collection[str]) -> None:
@@ -55,7 +55,7 @@ class Look:
         busy = self.once(nodes)
         if not busy:
             return busy
-        began, told, text = clock(), -HEARTBEAT, ""
+        began, shown_at, text = clock(), -HEARTBEAT, ""
         with Watcher(self.client) as watcher:
             store = watcher.store(self.path, self._read)
             while True:
@@ -67,7 +67,7 @@ class Look:
                 spent = clock() - began
                 if not busy or spent > timeout:
                     return busy
-                if (now_text != text and spent - told >= 1.0) or spent - told >= HEARTBEAT:
+                if (now_text != text and spent - shown_at >= 1.0) or spent - shown_at >= HEARTBEAT:
                     show(f"{now_text} | {duration(spent)} of {duration(timeout)}")
-                    text, told = now_text, spent
+                    text, shown_at = now_text, spent
                 watcher.wait_change(min(5.0, max(0.1, timeout - spent)))

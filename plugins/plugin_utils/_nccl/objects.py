@@ -74,7 +74,7 @@ class JobObjects:
                 continue
             if found["metadata"].get("labels", {}).get(OWNED_LABEL) != OWNER:
                 raise RdmaError(
-                    f"Cannot run the NCCL test {self.test.name}: {path} exists and is not this collection's. "
+                    f"Cannot run the NCCL test {self.test.name}: {path} exists without the label of this collection. "
                     "Rename or remove it, or use another rdma_job_namespace."
                 )
             # Foreground: what the job owns goes before the job does, so that its name is free for the next one.
@@ -98,7 +98,7 @@ class JobObjects:
                 return
             if self.clock() > deadline:
                 raise RdmaError(
-                    f"{len(left)} objects of the NCCL test {self.test.name} do not go away within {GONE:.0f} s: "
+                    f"{len(left)} objects of the NCCL test {self.test.name} still exist after {GONE:.0f} s: "
                     f"{', '.join(left[:5])}. A node may be lost; see kubectl -n {self.test.namespace} get pods -o wide."
                 )
             time.sleep(0.5)
@@ -126,7 +126,7 @@ class JobObjects:
             place = f"LocalQueue {test.kueue_queue} in namespace {test.namespace}"
             path = self.client.path(self.workloads, "LocalQueue", test.namespace, test.kueue_queue)
             if self.client.find(path) is None:
-                raise RdmaError(f"Cannot run the NCCL test {test.name} through Kueue: there is no {place}. Make it.")
+                raise RdmaError(f"Cannot run the NCCL test {test.name} through Kueue: there is no {place}. Create it.")
         if test.queue != nccl_job.Test.queue and (self.launcher == "volcano" or test.gang):
             found = self.client.find(self.client.path(QUEUES, "Queue", "", test.queue))
             state = str((found or {}).get("status", {}).get("state") or "Open")
@@ -139,10 +139,10 @@ class JobObjects:
         for version in KUEUE_VERSIONS:
             if version in {item.get("groupVersion") for item in served}:
                 return version
-        told = ", ".join(str(item.get("version")) for item in served) or "nothing"
+        versions = ", ".join(str(item.get("version")) for item in served) or "nothing"
         raise RdmaError(
-            f"Cannot run the NCCL test {self.test.name} through Kueue: the cluster serves {told} of kueue.x-k8s.io, "
-            "not v1beta2 or v1beta1. Install Kueue, or leave out rdma_kueue_queue."
+            f"Cannot run the NCCL test {self.test.name} through Kueue: the cluster serves {versions} of "
+            "kueue.x-k8s.io, not v1beta2 or v1beta1. Install Kueue, or leave out rdma_kueue_queue."
         )
 
     def save_failed(self, folder: Path) -> list[str]:

@@ -83,14 +83,14 @@ class PerftestRun:
             store = watcher.store(self.path, _small, label_selector=selector)
             for item in running:
                 self._make(item)
-            told = time.monotonic() - HEARTBEAT
+            shown_at = time.monotonic() - HEARTBEAT
             while any(item.outcome is None for item in running):
                 pods = {pod["metadata"]["name"]: pod for pod in store.items()}
                 for item in running:
                     if item.outcome is None:
                         item.outcome = self._step(item, pods)
-                if time.monotonic() - told >= HEARTBEAT:
-                    told = time.monotonic()
+                if time.monotonic() - shown_at >= HEARTBEAT:
+                    shown_at = time.monotonic()
                     done = sum(item.outcome is not None for item in running)
                     self.show(f"perftest         {done}/{len(running)} pairs, {self.test.seconds} s each")
                 if any(item.outcome is None for item in running):

@@ -68,7 +68,7 @@ class Run(JobObjects):
         self.start_timeout, self.grace, self.run_timeout = start_timeout, grace, run_timeout
         self.pull_timeout, self.queue_timeout = pull_timeout, queue_timeout
         self.tail: Optional[Tail] = None
-        self._told, self._told_at = "", -HEARTBEAT
+        self._shown, self._shown_at = "", -HEARTBEAT
         self._stuck_since: Optional[float] = None
         self._dead_since: Optional[float] = None
         self._running_since: Optional[float] = None
@@ -149,7 +149,7 @@ class Run(JobObjects):
 
     def _kueue_words(self, watcher: Watcher) -> str:
         """Kueue's own, of the Workload that stands for our job."""
-        nothing = "Kueue has made no Workload for it yet; its configuration may not include MPIJobs"
+        nothing = "Kueue has not created a Workload for it yet; its configuration may not include MPIJobs"
         if not self.workloads:
             return nothing
         try:
@@ -183,13 +183,13 @@ class Run(JobObjects):
         return f"workers {running}/{total} running, {placed} placed | {why[:200]}"
 
     def _tell(self, text: str) -> None:
-        since = self.clock() - self._told_at
+        since = self.clock() - self._shown_at
         if self.tail is None and self.clock() - self._began < QUIET:
             return
-        if (text != self._told and since >= 1.0) or since >= HEARTBEAT:
+        if (text != self._shown and since >= 1.0) or since >= HEARTBEAT:
             spent = duration(self.clock() - self._began)
             self.show(f"{self.test.name:<14} {text} | {spent}")
-            self._told, self._told_at = text, self.clock()
+            self._shown, self._shown_at = text, self.clock()
 
     # ---- the end
 
@@ -227,7 +227,7 @@ class Run(JobObjects):
             if status is not None and status.code == "suspended":
                 return Outcome("gone", f"{status.why}: it was suspended while it ran", None, places)
             if not self._reached and now - self._running_since > self.test.reach + LAST_WORDS:
-                text = f"all workers run, but their sshd did not answer the launcher within {duration(self.test.reach)}"
+                text = f"all workers run, but the launcher did not reach their sshd within {duration(self.test.reach)}"
                 return Outcome("launch", text, None, places)
             if now - self._running_since > self.run_timeout:
                 return Outcome("deadline", f"it did not end within {duration(self.run_timeout)}", None, places)

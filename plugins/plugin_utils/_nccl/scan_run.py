@@ -35,7 +35,7 @@ LANES = 400
 """Lanes of one round's pod: its log has to stay within what a node keeps."""
 TRIES = 2
 """A round's pod may be evicted; what it had not finished runs once more."""
-TOLD_EVERY = 2.0
+SHOW_EVERY = 2.0
 
 
 @dataclass
@@ -50,7 +50,7 @@ class Performer:
     logs: Path
     show: Callable[[str], None]
     state: Json = field(default_factory=nccl_scan.begin)
-    _told: float = 0.0
+    _shown_at: float = 0.0
 
     def perform(self, ready: Mapping[str, Worker], watcher: Watcher) -> None:
         """Until no round is left. RdmaError when a round's pod does not do its work."""
@@ -59,7 +59,9 @@ class Performer:
         while (now := self.scan.next_round(self.state)) is not None:
             if time.monotonic() > deadline:
                 spent = duration(self.bench.settings.deadline)
-                raise RdmaError(f"The scan {self.bench.test.name} did not end within {spent}; run it again to go on.")
+                raise RdmaError(
+                    f"The scan {self.bench.test.name} did not end within {spent}; run it again to continue."
+                )
             self.show(f"round {now.number}: {nccl_scan.STAGES[now.stage]}: {_count(now)}")
             before = len(self.state["results"])
             trouble = ""
@@ -68,7 +70,7 @@ class Performer:
             self.state = nccl_scan.record(self.state, [], self.workers.dead(ready, watcher))
             tries = tries + 1 if len(self.state["results"]) == before or trouble else 0
             if tries >= TRIES:
-                raise RdmaError(f"Round {now.number} of the scan {self.bench.test.name} does not end: {trouble}.")
+                raise RdmaError(f"Round {now.number} of the scan {self.bench.test.name} does not finish: {trouble}.")
 
     def _part(self, part: nccl_scan.Round, ready: Mapping[str, Worker], watcher: Watcher) -> str:
         """Runs one pod's worth of lanes; returns why it is not complete, "" when it is."""
@@ -94,7 +96,7 @@ class Performer:
             raise collector.defect
         if not collector.left:
             return ""
-        return collector.trouble or f"{len(collector.left)} of {total} runs have no end: {ended}"
+        return collector.trouble or f"{len(collector.left)} of {total} runs did not finish: {ended}"
 
     def _apply(self, part: nccl_scan.Round, name: str, ready: Mapping[str, Worker]) -> None:
         test = self.bench.test
@@ -192,11 +194,11 @@ class Performer:
     def _tell(self, part: nccl_scan.Round, result: Json, done: int, total: int) -> None:
         now = time.monotonic()
         bad = result["verdict"] != nccl_scan.OK
-        if not bad and now - self._told < TOLD_EVERY and done < total:
+        if not bad and now - self._shown_at < SHOW_EVERY and done < total:
             return
-        self._told = now
-        told = f" | {result['verdict']}: {_who(result)} {_speed(result)}" if bad else ""
-        self.show(f"{part.stage} {done}/{total}{told}"[:200])
+        self._shown_at = now
+        outcome = f" | {result['verdict']}: {_who(result)} {_speed(result)}" if bad else ""
+        self.show(f"{part.stage} {done}/{total}{outcome}"[:200])
 
 
 def _parts(now: nccl_scan.Round) -> Iterator[nccl_scan.Round]:

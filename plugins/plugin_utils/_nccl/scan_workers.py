@@ -105,7 +105,7 @@ class Workers:
     def await_ready(self, watcher: Watcher) -> dict[str, Worker]:
         """Node -> worker. Those without a place or an image are left behind after ``grace``, the slow ones at
         ``start_timeout``. RdmaError when there are none."""
-        began, unrecoverable, told = time.monotonic(), None, 0.0
+        began, unrecoverable, shown_at = time.monotonic(), None, 0.0
         wanted = len(self.test.nodes)
         while True:
             try:
@@ -121,9 +121,9 @@ class Workers:
             late = [item for item in found if not item.ready]
             stuck = all(item.stuck for item in late)
             unrecoverable = (unrecoverable or now) if stuck else None
-            if now - told > 10:
-                told = now
-                why = next((f"{item.name}: {item.why}" for item in late), "no pod has been made yet")
+            if now - shown_at > 10:
+                shown_at = now
+                why = next((f"{item.name}: {item.why}" for item in late), "no pod has been created yet")
                 self.show(f"workers {len(ready)}/{wanted} ready | {why[:160]}")
             over = now - began > self.settings.start_timeout
             if over or (unrecoverable is not None and now - unrecoverable > self.settings.grace):
@@ -139,7 +139,7 @@ class Workers:
             return []
 
     def _nobody(self, late: Sequence[Worker], spent: float) -> str:
-        why = next((f"{item.name}: {item.why}" for item in late), self._events() or "the controller made no pod")
+        why = next((f"{item.name}: {item.why}" for item in late), self._events() or "the controller created no pod")
         return (
             f"No worker of the scan {self.test.name} became ready within {duration(spent)}: {why}. "
             f"See kubectl -n {self.test.namespace} get pods,events."
@@ -157,7 +157,7 @@ class Workers:
         """Node -> why no worker runs there."""
         found = self._seen(watcher)
         by_node = {item.node: item.why for item in found if item.node}
-        unplaced = next((item.why for item in found if not item.node), "no worker has a place here")
+        unplaced = next((item.why for item in found if not item.node), "no worker fits on this node")
         return {name: by_node.get(name) or unplaced for name in self.test.nodes if name not in ready}
 
     def dead(self, ready: Mapping[str, Worker], watcher: Watcher) -> dict[str, str]:

@@ -171,7 +171,7 @@ class ShapeScan:
         for line in scan.outline():
             self.show(line)
         if resumed:
-            self.show(f"going on where an earlier scan ended: {resumed} runs are done")
+            self.show(f"continuing where an earlier scan ended: {resumed} runs are done")
 
     def _perform(self, performer: Performer, workers: Workers) -> str:
         """What ended the scan before its time; "" when nothing did."""

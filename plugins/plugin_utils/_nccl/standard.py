@@ -28,7 +28,7 @@ class Standard:
     def of(cls, rows: Sequence[Json], path: Optional[Path]) -> Standard:
         """With a site's own ``rows``; ``path``: its history. InputError for a faulty row, and an unreadable file."""
         if path is not None:
-            nccl_history.read(path)  # a file that cannot be read is told before a job is made
+            nccl_history.read(path)  # a file that cannot be read is reported before a job is created
         return cls(thresholds.with_site(files.nccl(), rows), path)
 
     @property

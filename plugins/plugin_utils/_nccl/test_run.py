@@ -29,7 +29,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._nccl.outcome import N
 from ansible_collections.gpuops.rdma.plugins.module_utils._nodes import busy as nodes_busy
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import run as base_run
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._nccl.busy_wait import Busy, Look
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._nccl.busy_wait import Busy, BusyNodes
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._nccl.objects import JobObjects, left_over
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._nccl.run import Run
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._nccl.standard import Standard, now
@@ -49,7 +49,7 @@ def test_of(plan: Plan, entry: NcclTest, args: Mapping[str, Any], collective: st
 def dry_run(client: Client, plan: Plan, entry: NcclTest, test: nccl_job.Test, launcher: str) -> tuple[str, str]:
     """Has the server check every field; no job is made. Returns (the job in words, who uses its nodes or "")."""
     JobObjects(client, test, launcher).apply(dry_run=True)
-    held = Look(client, plan, nccl_job.names(entry)).once(test.nodes)
+    held = BusyNodes(client, plan, nccl_job.names(entry)).once(test.nodes)
     words = f"{launcher} job {test.name}: {test.collective} on {len(test.nodes)} nodes, {test.np} ranks"
     return words, nodes_busy.summary(held, len(test.nodes)) if held else ""
 
@@ -142,23 +142,23 @@ class TestRun:
 
     def _settle(self) -> tuple[Busy, list[Finding]]:
         """(nodes still in use that stop the test, findings about those left out). No pod is touched."""
-        look, mode = Look(self.client, self.plan, nccl_job.names(self.entry)), self.args["busy"]
+        busy_nodes, mode = BusyNodes(self.client, self.plan, nccl_job.names(self.entry)), self.args["busy"]
         if mode == "skip":
             nodes = self.plan.test_nodes(self.entry.shape)
-            busy = look.once(nodes)
+            busy = busy_nodes.once(nodes)
             if busy:
                 self.say(f"left out: {nodes_busy.summary(busy, len(nodes))}")
                 base_run.exclude(self.args["plan"], {name: nodes_busy.reason(held) for name, held in busy.items()})
                 self._set()
             return {}, nodes_busy.findings(busy, "warning", "nccl_test")
         if mode == "wait":
-            return look.until_free(self.test.nodes, self.args["busy_timeout"], self.say), []
-        return look.once(self.test.nodes), []
+            return busy_nodes.until_free(self.test.nodes, self.args["busy_timeout"], self.say), []
+        return busy_nodes.once(self.test.nodes), []
 
     def _name_holders(self, outcome: Outcome) -> None:
         """Somebody may have been faster: the scheduler only says that there is no room."""
         with contextlib.suppress(RdmaError):
-            held = Look(self.client, self.plan, nccl_job.names(self.entry)).once(self.test.nodes)
+            held = BusyNodes(self.client, self.plan, nccl_job.names(self.entry)).once(self.test.nodes)
             if held:
                 outcome.why += f"; {nodes_busy.summary(held, len(self.test.nodes))}"
 

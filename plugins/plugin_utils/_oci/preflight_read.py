@@ -17,7 +17,7 @@ from typing import Any, Optional
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.findings import finding
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Finding, Json
 from ansible_collections.gpuops.rdma.plugins.module_utils._oci import preflight
-from ansible_collections.gpuops.rdma.plugins.module_utils._oci.preflight import Look, Pool, Unread
+from ansible_collections.gpuops.rdma.plugins.module_utils._oci.preflight import Facts, Pool, Unread
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._oci import iam as oci_iam
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._oci import session as oci
@@ -42,7 +42,7 @@ class Reader:
         for name in ("compute", "management", "network", "identity", "oke", "limits"):
             session.client(name)
 
-    def read(self) -> Look:
+    def read(self) -> Facts:
         """Everything that the preflight judges; what cannot be read is Unread."""
         with ThreadPoolExecutor(WORKERS) as workers:
             futures = {
@@ -59,13 +59,13 @@ class Reader:
             found = {name: future.result() for name, future in futures.items()}
             limits = workers.submit(_read, lambda: self._limits(found["shapes"]))
             rules = workers.submit(_read, lambda: self._rules(found["subnet"]))
-            return Look(**found, limits=limits.result(), rules=rules.result(), groups=self.groups)
+            return Facts(**found, limits=limits.result(), rules=rules.result(), groups=self.groups)
 
     def joining(self) -> list[Finding]:
         """Findings on the security rules that joining needs; [] if they allow it."""
         subnet = _read(self._subnet)
-        look = Look(cluster=_read(self._cluster), subnet=subnet, rules=_read(lambda: self._rules(subnet)))
-        return list(preflight.network(dataclasses.replace(look, groups=self.groups), only_joining=True))
+        facts = Facts(cluster=_read(self._cluster), subnet=subnet, rules=_read(lambda: self._rules(subnet)))
+        return list(preflight.network(dataclasses.replace(facts, groups=self.groups), only_joining=True))
 
     # ---- one request each
 

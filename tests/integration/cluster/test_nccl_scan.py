@@ -147,7 +147,7 @@ def test_a_foreign_job_of_the_same_name_is_left_alone(cluster: Nccl, tmp_path: P
         result = scan(cluster, plan_file(cluster, tmp_path))
     finally:
         cluster.run("kubectl", "delete", "configmap", "scan-h100-8-files", "-n", "gpuops-nccl")
-    assert "FAILED!" in result["output"] and "not this collection's" in result["msg"]
+    assert "FAILED!" in result["output"] and "without the label of this collection" in result["msg"]
 
 
 def test_marks_are_set_and_undone_and_nobody_elses_touched(cluster: Nccl, tmp_path: Path) -> None:

@@ -170,7 +170,7 @@ def test_a_foreign_job_of_the_same_name_is_left_alone(cluster: Nccl, tmp_path: P
         result = nccl_test(cluster, plan_file(cluster, tmp_path))
     finally:
         cluster.run("kubectl", "delete", "configmap", "nccl-h100-8-files", "-n", "gpuops-nccl")
-    assert "FAILED!" in result["output"] and "not this collection's" in result["msg"]
+    assert "FAILED!" in result["output"] and "without the label of this collection" in result["msg"]
 
 
 def test_check_mode_makes_no_job(cluster: Nccl, tmp_path: Path) -> None:

@@ -319,7 +319,7 @@ def test_only_the_first_ranks_of_a_big_job_print_info(tmp_path: Path) -> None:
         ({"mode": "both"}, "known: sriov, host"),
         ({"collective": "allreduce"}, "known: all_reduce"),
         ({"nodes": ()}, "at least one node"),
-        ({"nodes": ("a", "a")}, "each once"),
+        ({"nodes": ("a", "a")}, "each given once"),
         ({"mpi": 3}, "known: 4, 5"),
         ({"vfs_per_node": 0}, "at least one VF"),
         ({"image": ""}, "no image"),

@@ -229,7 +229,7 @@ def test_only_good_runs_of_the_same_kind_count():
 def test_an_outlier_that_passes_is_degraded():
     found = judged(RUN, history=USUAL)
     assert (found.verdict, found.baseline) == ("degraded", 500.0)
-    assert "last 6 good runs had a median of 500 GB/s" in found.reason
+    assert "last 6 good runs of this site had a median of 500 GB/s" in found.reason
     assert judged(RUN, history=USUAL[:4]).verdict == "pass"
     assert judged(RUN, history=[line(475.0)] * 9).verdict == "pass"
     assert judged(samples.model_run(H100, 2, slow=0.8), history=USUAL).verdict == "fail"

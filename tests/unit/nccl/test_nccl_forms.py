@@ -231,7 +231,7 @@ BAD = {
         "cannot exceed 750",
     ),
     "checked here and not there": (swapped(LAST, LAST[:-8] + f"{'N/A':>8}"), "some in-place results were checked"),
-    "JSON cut in half": (samples.json_text(samples.model_run(H100, 2))[:4000], "the JSON is cut off"),
+    "JSON cut in half": (samples.json_text(samples.model_run(H100, 2))[:4000], "the JSON is truncated"),
     "JSON with nan": (
         samples.json_text(samples.model_run(H100, 2)).replace('"bus_bw": 473', '"bus_bw": "nan", "x": 473'),
         "nan",

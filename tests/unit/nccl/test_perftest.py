@@ -164,7 +164,7 @@ def test_a_slow_rail_and_its_node_are_named() -> None:
 def test_without_a_third_node_both_are_named_and_that_is_said() -> None:
     found = judged(outcome("a", "b", r5=None))
     assert [item.subject for item in found["findings"]] == ["a", "b"]
-    assert all("needs a third node" in item.found for item in found["findings"])
+    assert all("a third node that passes is needed" in item.found for item in found["findings"])
 
 
 def test_no_output_is_incomplete_and_no_threshold_unjudged() -> None:

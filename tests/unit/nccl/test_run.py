@@ -193,7 +193,7 @@ def test_workers_that_run_but_cannot_be_reached_are_no_hung_test(tmp_path: Path)
     assert running._overdue([], FINE) is None
     clock.now = running.test.reach + 11.0
     outcome = running._overdue([], FINE)
-    assert outcome is not None and outcome.stage == "launch" and "sshd did not answer" in outcome.why
+    assert outcome is not None and outcome.stage == "launch" and "did not reach their sshd" in outcome.why
     running._say("gpuops: 2 workers reached after 3 s")
     assert running._overdue([], FINE) is None, "from then on the run has its own limit"
 
@@ -446,7 +446,7 @@ def test_the_gpus_are_given_back_when_the_pods_are_gone_and_the_name_when_all_is
 
 def test_a_foreign_object_of_our_name_stops_everything(tmp_path: Path) -> None:
     running, client = cleaner({"MPIJob/nccl": named("nccl", app="train")}, tmp_path)
-    with pytest.raises(RdmaError, match="not this collection's"):
+    with pytest.raises(RdmaError, match="without the label of this collection"):
         running.clean()
     assert client.deleted == []
 

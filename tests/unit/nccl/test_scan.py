@@ -152,7 +152,7 @@ def test_a_slow_rail_is_named_with_its_device() -> None:
 def test_a_node_whose_rails_are_all_slow_is_a_node_fault() -> None:
     found = run(world(2, 8, slow={"n0003"}))
     assert named(found) == [("node", "n0003")]
-    assert "all its rails are slow alike" in found.convicted[0].found
+    assert "all its rails are equally slow" in found.convicted[0].found
     assert found.convicted[0].measured == 190.5 and found.convicted[0].expected == 381.0
 
 
@@ -222,7 +222,7 @@ def test_most_single_nodes_bad_is_configuration() -> None:
     here = world(1, 8)
     here.alone = set(here.nodes)
     found = run(here)
-    assert "8 of 8 nodes fail alone" in found.reason and found.counts["pair_runs"] == 0
+    assert "8 of 8 nodes fail even alone" in found.reason and found.counts["pair_runs"] == 0
 
 
 def test_two_nodes_cannot_tell_which() -> None:
@@ -292,7 +292,7 @@ def test_a_slow_gate_fails_without_naming_a_node() -> None:
         slow = {"verdict": "slow", "why": "302.0 of 360 GB/s"} if now.stage == "gate" else {}
         state = record(state, [{**here.answer(trial), **slow} for trial in now.trials])
     found = scan.conclude(state)
-    assert found.verdict == "fail" and named(found) == [] and "not all 16 nodes together" in found.reason
+    assert found.verdict == "fail" and named(found) == [] and "all 16 nodes together are not" in found.reason
 
 
 def test_a_scan_goes_on_where_it_was_cut() -> None:
@@ -340,9 +340,9 @@ def test_ten_thousand_nodes_are_planned_in_a_second() -> None:
 
 
 def test_what_cannot_be_is_refused() -> None:
-    with pytest.raises(InputError, match="each once"):
+    with pytest.raises(InputError, match="each given once"):
         Scan([], {})
     with pytest.raises(InputError, match="across 'some' is unknown; known: ring, all, none"):
         Scan(["a"], {}, limits=Limits(across="some"))
-    with pytest.raises(InputError, match="none of"):
+    with pytest.raises(InputError, match="not one of"):
         record(begin(), [{"id": "p1-0-1", "verdict": "fine"}])

@@ -288,7 +288,7 @@ def test_a_large_text_is_read_in_one_go() -> None:
     ('name="mlx5_19"', 'name="mlx5_18"', "doubtful", 'name="mlx5_18" again, as in line 17'),
     ('name="mlx5_19" ', "", "doubtful", "<net> has no name"),
     ('version="1"', 'version="1" name="x"', "", ""),
-    ('numaid="1"', 'numaid="1" host_hash="0x1"', "doubtful", "<cpu> states host_hash: it is that of the machine"),
+    ('numaid="1"', 'numaid="1" host_hash="0x1"', "doubtful", "<cpu> states host_hash: it identifies the host"),
 ])  # fmt: skip
 def test_doubts(old: str, new: str, status: str, message: str) -> None:
     text = topology.render(load("BM.GPU.H100.8"))

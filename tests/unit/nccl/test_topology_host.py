@@ -140,7 +140,7 @@ def test_of_an_h200_machine_as_nccl_dumped_it() -> None:
 
 def test_vfs_in_pods_have_no_name_on_the_host() -> None:
     found = document(vfs="in_pods")
-    with pytest.raises(InputError, match=r"name of 0000:0c:00.2, .*given to a pod has left.*Give nic_names"):
+    with pytest.raises(InputError, match=r"name of 0000:0c:00.2, .*that a pod uses has left.*Set nic_names"):
         topology.of_host(found, H100)
     names = [f"mlx5_{number}" for number in range(40, 56)]
     made = topology.of_host(found, H100, names)
@@ -241,7 +241,7 @@ def test_names_of_other_nics() -> None:
     swapped = changed(changed(swapped, name=("mlx5_103", "mlx5_101")), name=("x", "mlx5_103"))
     (item,) = topology.fit(swapped, found, "vf")
     assert (item.status, item.kind, set(item.items)) == ("fail", "place", {"mlx5_101", "mlx5_103"})
-    assert "mlx5_103 at 0000:0c:00.0, on the host it is at 0000:2a:00" in item.message
+    assert "mlx5_103 at 0000:0c:00.0, but on the host it is at 0000:2a:00" in item.message
 
 
 def test_names_that_the_host_has_not() -> None:

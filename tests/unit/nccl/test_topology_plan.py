@@ -88,5 +88,6 @@ def test_addresses_unlike_the_shapes_are_doubted_and_left_to_the_host_checks(own
     assert doubts(made)[0].endswith("the topology file has GPUs at 0000:77:00.0, where the host has none")
     own.write_text(GOOD.replace("<gpu ", '<gpu gdr="1" '), encoding="utf-8")
     assert doubts(whole(cluster(), topology_file=str(own))) == [
-        f"{own}, line 6: <gpu> states gdr (8 times): NCCL believes it, so a host without GPUDirect RDMA stays unseen"
+        f"{own}, line 6: <gpu> states gdr (8 times): NCCL trusts it, so that a host without GPUDirect RDMA is not "
+        "noticed"
     ]

@@ -11,7 +11,7 @@ import pytest
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Namespaces, Node, Plan, Resources
 from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import job
 from ansible_collections.gpuops.rdma.plugins.module_utils._nodes import busy as nodes_busy
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._nccl.busy_wait import Look
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._nccl.busy_wait import BusyNodes
 
 Json = dict[str, Any]
 GPU, VF = "nvidia.com/gpu", "nvidia.com/sriov_rdma_vf"
@@ -99,5 +99,5 @@ def test_only_this_tests_own_leftovers_do_not_count() -> None:
     scan = pod("scan-worker-0", namespace="jobs", labels={job.TEST_LABEL: "scan-h100-8"})
     liar = pod("x", namespace="team", labels={job.TEST_LABEL: "nccl"})
     for pods, holder in (([ours], None), ([ours, scan], "jobs/scan-worker-0"), ([ours, liar], "team/x")):
-        busy = Look(Client(pods), PLAN, ["nccl"]).once(["a"])  # type: ignore[arg-type]
+        busy = BusyNodes(Client(pods), PLAN, ["nccl"]).once(["a"])  # type: ignore[arg-type]
         assert [one.pod for one in busy.get("a", [])] == ([holder] if holder else [])

@@ -210,7 +210,7 @@ def test_an_unjudged_test_is_incomplete_at_best() -> None:
     assert result["verdict"]["verdict"] == "unjudged"
     report = checked(samples.report(nodes(1), results=[result]))
     assert report["verdict"] == "incomplete"
-    assert "thresholds are of whole nodes with 8 GPUs" in report["reason"]
+    assert "thresholds are for whole nodes with 8 GPUs" in report["reason"]
 
 
 def test_a_failed_preflight_names_its_first_problem_and_lists_all() -> None:

@@ -3,10 +3,10 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """What must hold on a GPU host: the host document against the shape, the mode and the profile. PRIVATE.
 
-files/host_rules.yml has the rules, and the conditions that are one comparison; CONDITIONS below has the others. A
-condition is a function that returns None (it holds), ``Bad`` or ``Skip``, or raises ``Missing`` for a fact that is not
-in the document: the rule is then ``unknown``. Docstrings of conditions state what must hold. docs/host_document.md has
-the facts' units.
+files/host_rules.yml has the rules, and the conditions that are one comparison. Each other condition is the function of
+this file with the name of its rule, ``gpu_link_speed`` for ``gpu.link-speed``. It returns None (it holds), ``Bad`` or
+``Skip``, or raises ``Missing`` for a fact that is not in the document: the rule is then ``unknown``. Docstrings of
+conditions state what must hold. docs/host_document.md has the facts' units.
 """
 
 from __future__ import annotations
@@ -72,13 +72,18 @@ def table(document: Json) -> Table:
     rules = tuple(_rule(entry) for entry in document["rules"])
     ids = [rule.id for rule in rules]
     written = {rule.id for rule in rules if rule.holds or rule.counters}
-    odd = {name for name in ids if ids.count(name) > 1} | (set(ids) - written ^ set(CONDITIONS))
+    odd = {name for name in ids if ids.count(name) > 1}
+    odd |= {_function(name) for name in ids if name not in written} ^ set(CONDITIONS)
     odd |= {rule.id for rule in rules if not _readable(rule)}
     if odd:
         raise DataError(
             f"files/host_rules.yml: these rules do not have exactly one valid condition: {', '.join(sorted(odd))}."
         )
     return Table(rules, document["limits"])
+
+
+def _function(rule: str) -> str:
+    return rule.replace(".", "_").replace("-", "_")
 
 
 def _rule(entry: Json) -> Rule:
@@ -349,7 +354,7 @@ def _filled(text: str, host: Host, value: Any = "") -> str:
 # ---- platform and OS -----------------------------------------------------------------------------------------------
 
 
-def platform(host: Host) -> Answer:
+def host_platform(host: Host) -> Answer:
     """Bare metal for a BM shape. ``Missing`` if the probe ran in a container."""
     kind = host.get("platform.kind")
     if kind == "container":
@@ -382,7 +387,7 @@ def _plain(patterns: Optional[Sequence[str]]) -> str:
     return " or ".join(re.sub(r"[\\^$]|\.\*", "", pattern) for pattern in patterns or ()) or "any"
 
 
-def runtime(host: Host) -> Answer:
+def os_runtime(host: Host) -> Answer:
     """The container runtime is one that the profile supports."""
     name, patterns = host.get("runtime.name"), host.profile["nodes"].get("runtime")
     if name == "none":
@@ -411,12 +416,12 @@ def _driver_from(host: Host, least: int, why: str) -> Answer:
     return _need(_number(found) >= least, f"driver {found}", f">= {least} ({why})")
 
 
-def xid(host: Host) -> Answer:
+def driver_xid(host: Host) -> Answer:
     """The kernel log has no Xid code of faulty hardware or firmware."""
     return _xids(host, lambda code: code in host.limits["hardware_xids"], "no code of hardware or firmware faults")
 
 
-def xid_other(host: Host) -> Answer:
+def driver_xid_other(host: Host) -> Answer:
     """The kernel log has only Xid codes that files/host_rules.yml classifies."""
     names = ("hardware_xids", "application_xids", "ecc_xids", "remap_xids")
     known = {code for name in names for code in host.limits[name]}
@@ -432,7 +437,7 @@ def _xids(host: Host, wanted: Callable[[int], bool], expected: str) -> Answer:
 # ---- GPUs ----------------------------------------------------------------------------------------------------------
 
 
-def gpu_count(host: Host) -> Answer:
+def gpu_missing(host: Host) -> Answer:
     """The host has as many GPUs as the shape."""
     gpus, wanted = host.gpus(), host.shape.gpu_count
     lost = f"; missing: {listed(gpus.absent, _SHOWN)}" if gpus.absent else ""
@@ -564,7 +569,7 @@ def ofed_origin(host: Host) -> Answer:
 # ---- NICs and ports ------------------------------------------------------------------------------------------------
 
 
-def nic_count(host: Host) -> Answer:
+def nic_missing(host: Host) -> Answer:
     """All RDMA ports of the shape are present."""
     ports, wanted = host.ports(), len(host.shape.pfs)
     if not ports.absent:
@@ -699,7 +704,7 @@ def nic_numa(host: Host) -> Answer:
     return _numa(host.ports(), "functions", "ports", {pf.pci: pf.numa for pf in host.shape.pfs})
 
 
-def pci_flat(host: Host) -> Answer:
+def host_pci_flat(host: Host) -> Answer:
     """In a VM, at least one GPU shares a PCIe switch with an RDMA port. ``Missing`` if no distance is known."""
     if not host.virtual:
         return Skip("not a virtual machine")
@@ -780,7 +785,7 @@ def gpudirect_path(host: Host) -> Answer:
     return _need(found in ("dmabuf", "peermem"), f"none: {why}", "dmabuf or peermem")
 
 
-def open_module(host: Host) -> Answer:
+def gpudirect_open_module(host: Host) -> Answer:
     """The driver uses the open kernel modules, where only they are lacking for DMA-BUF."""
     if host.get("gpudirect.dmabuf.open_module"):
         return None
@@ -792,7 +797,7 @@ def open_module(host: Host) -> Answer:
     )
 
 
-def nvidia_fs(host: Host) -> Answer:
+def gpudirect_nvidia_fs(host: Host) -> Answer:
     """nvidia_fs is not loaded, where the profile's GPU Operator would react to it."""
     if not host.get("gpudirect.nvidia_fs"):
         return None
@@ -818,7 +823,7 @@ def rdma_devices(host: Host) -> Answer:
 # ---- limits --------------------------------------------------------------------------------------------------------
 
 
-def acs(host: Host) -> Answer:
+def host_acs(host: Host) -> Answer:
     """No PCIe switch port redirects traffic between a GPU and its NIC (ACS). ``Missing`` if a device is absent."""
     found = host.get("limits.acs")
     if found:
@@ -834,7 +839,7 @@ def _all_there(path: str, *devices: Devices) -> None:
         raise Missing(path, f"missing: {listed(absent, _SHOWN)}")
 
 
-def relaxed_ordering(host: Host) -> Answer:
+def nic_relaxed_ordering(host: Host) -> Answer:
     """Relaxed ordering is enabled on all RDMA ports. ``Missing`` if a port is absent."""
     if not host.get("limits.relaxed_ordering"):
         return Bad("off on at least one port", "on for all")
@@ -842,7 +847,7 @@ def relaxed_ordering(host: Host) -> Answer:
     return None
 
 
-def default_route(host: Host) -> Answer:
+def host_default_route(host: Host) -> Answer:
     """The default route is not on an RDMA port. ``Missing`` if a port is absent."""
     found = host.get("limits.default_route")
     ports = host.ports()
@@ -879,45 +884,11 @@ def _counted(host: Host, names: Mapping[str, str]) -> Answer:
 
 
 CONDITIONS: dict[str, Callable[[Host], Answer]] = {
-    "host.platform": platform,
-    "os.image": os_image,
-    "os.runtime": runtime,
-    "driver.old": driver_old,
-    "driver.cuda": driver_cuda,
-    "driver.xid": xid,
-    "driver.xid-other": xid_other,
-    "gpu.missing": gpu_count,
-    "gpu.address": gpu_address,
-    "gpu.link": gpu_link,
-    "gpu.link-speed": gpu_link_speed,
-    "gpu.numa": gpu_numa,
-    "nic.modules": nic_modules,
-    "nic.same-build": nic_same_build,
-    "ofed.origin": ofed_origin,
-    "nic.missing": nic_count,
-    "nic.id": nic_id,
-    "nic.extra": nic_extra,
-    "nic.driver": nic_driver,
-    "nic.link": nic_link,
-    "nic.rate": nic_rate,
-    "nic.pci-link": nic_pci_link,
-    "nic.firmware": nic_firmware,
-    "nic.names": nic_names,
-    "nic.gpu-distance": nic_gpu_distance,
-    "nic.numa": nic_numa,
-    "host.pci-flat": pci_flat,
-    "vf.mtu": vf_mtu,
-    "vf.admin-mac": vf_admin_mac,
-    "peermem.not-loaded": peermem_not_loaded,
-    "gpudirect.path": gpudirect_path,
-    "gpudirect.open-module": open_module,
-    "gpudirect.nvidia-fs": nvidia_fs,
-    "rdma.devices": rdma_devices,
-    "host.acs": acs,
-    "nic.relaxed-ordering": relaxed_ordering,
-    "host.default-route": default_route,
+    name: one
+    for name, one in globals().items()
+    if name[0] != "_" and getattr(one, "__annotations__", {}) == {"host": "Host", "return": "Answer"}
 }
-"""Conditions that are more than one comparison, by rule."""
+"""Function name -> condition of the rule of that name."""
 
 
 # ---- judging -------------------------------------------------------------------------------------------------------
@@ -1008,7 +979,7 @@ def _result(rule: Rule, host: Host) -> Result:
 def _answer(rule: Rule, host: Host) -> Answer:
     if rule.counters:
         return _counted(host, rule.counters)
-    return _compared(rule, host) if rule.holds else CONDITIONS[rule.id](host)
+    return _compared(rule, host) if rule.holds else CONDITIONS[_function(rule.id)](host)
 
 
 def _why_missing(missing: Missing, document: Json) -> str:

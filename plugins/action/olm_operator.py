@@ -9,6 +9,7 @@ from typing import Any
 
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import OlmOperator
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import run
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base.action import RdmaAction
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._gpu_uses import configs
@@ -45,11 +46,10 @@ class ActionModule(RdmaAction):
             result["diff"] = [one["diff"] for one in changes][:SHOWN]
         return result
 
-    def _wants(self, args: dict[str, Any]) -> list[Json]:
+    def _wants(self, args: dict[str, Any]) -> list[OlmOperator]:
         """The operators of the plan's stage, [] if it does not install through OLM; without a plan the task's own."""
         if not args.get("plan"):
             return [olm_run.complete(args)]
         if not args.get("stage"):
             raise InputError("gpuops.rdma.olm_operator with plan needs stage: gpu_operator or network_operator.")
-        entries = run.read_plan(args["plan"]).olm.get(args["stage"], ())
-        return [dict(one) for one in entries]
+        return list(run.read_plan(args["plan"]).olm.get(args["stage"], ()))

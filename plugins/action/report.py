@@ -125,8 +125,8 @@ class ActionModule(RdmaAction):
         for stage, wants in plan.olm.items():
             own = wants[-1]
             try:
-                path = self.client.path("operators.coreos.com/v1alpha1", "Subscription", own["namespace"])
-                held = [one for one in self.client.list(path) if one["spec"].get("name") == own["package"]]
+                path = self.client.path("operators.coreos.com/v1alpha1", "Subscription", own.namespace)
+                held = [one for one in self.client.list(path) if one["spec"].get("name") == own.package]
             except RdmaError:
                 continue  # an unknown version is omitted; _nodes reports that the cluster does not answer
             if held and (held[0].get("status") or {}).get("installedCSV"):

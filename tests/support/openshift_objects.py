@@ -75,13 +75,13 @@ def _subscribed(kind: str) -> Callable[[], list[Json]]:
 
 def _example(operator: str, values: Json) -> list[Json]:
     """As gpuops.rdma.olm_operator makes it, from the sandbox's example of the package."""
-    want = olm_run.known(operator)
+    want = olm_run.complete({"operator": operator})
     text = CATALOG.read_text().replace("$ocp", "4.20")
-    package = yaml.safe_load(text)[want["package"]]
+    package = yaml.safe_load(text)[want.package]
     csv = {"metadata": {"name": "x", "annotations": {"alm-examples": json.dumps(package["examples"])}}}
     found = []
-    for one in want["resources"]:
-        found.append(olm.custom_resource(csv, one["kind"], laid_over(one["values"], values)))
+    for one in want.resources:
+        found.append(olm.custom_resource(csv, one.kind, laid_over(one.values, values)))
     return found
 
 

@@ -190,6 +190,50 @@ class Release:
 
 
 @dataclass(frozen=True)
+class OlmResource:
+    """A custom resource that an operator reconciles, made of the version's example and ``values``.
+
+    ``name``: "" = that of the example. ``until``: what shows that it is done: state, conditions or none.
+    """
+
+    kind: str
+    name: str = ""
+    values: Json = field(default_factory=dict)
+    until: str = "state"
+
+
+@dataclass(frozen=True)
+class OlmEvidence:
+    """Nodes with ``selector`` offer ``resource``, and the pods of the DaemonSet ``validator`` are ready there."""
+
+    selector: str
+    resource: str
+    validator: str = ""
+
+
+@dataclass(frozen=True)
+class OlmOperator:
+    """One operator as OLM is to install it. ``csv``: "" = the channel's head. ``mirrors``: registry -> its mirrors."""
+
+    package: str
+    namespace: str
+    source: str
+    source_namespace: str
+    channel: str
+    csv: str
+    approval: str
+    every_namespace: bool
+    config: Json
+    labels: dict[str, str]
+    catalog_image: str
+    catalog_pull_secrets: tuple[str, ...]
+    mirrors: Json
+    resources: tuple[OlmResource, ...]
+    evidence: Optional[OlmEvidence]
+    expected_nodes: int
+
+
+@dataclass(frozen=True)
 class NcclTest:
     """The test of one shape. ``limit``: maximum number of nodes, 0 = all. ``topology``: key of its file in the
     topology ConfigMap, "" = none. ``mpi``: major version of Open MPI. ``deadline`` in seconds."""
@@ -334,7 +378,7 @@ class Plan:
     restart_plugin: str = ""
     releases: dict[str, Release] = field(default_factory=dict)
     oke: Json = field(default_factory=dict)
-    olm: dict[str, tuple[Json, ...]] = field(default_factory=dict)
+    olm: dict[str, tuple[OlmOperator, ...]] = field(default_factory=dict)
     crds: dict[str, tuple[str, ...]] = field(default_factory=dict)
     objects: dict[str, tuple[Json, ...]] = field(default_factory=dict)
     policies: tuple[Policy, ...] = ()

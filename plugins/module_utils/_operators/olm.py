@@ -5,6 +5,7 @@
 
 ::
 
+    wanted(table, options) -> OlmOperator                     of files/olm.yml and the options; InputError
     channel(manifest, wanted, csv) -> (channel, csv)          of a PackageManifest; InputError with the known ones
     subscribe(...) -> [Namespace, OperatorGroup, Subscription]
     group_for(groups, namespace, mine) -> name                the OperatorGroup to use; InputError for two of them
@@ -24,11 +25,12 @@ from __future__ import annotations
 import difflib
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Optional
 
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import DataError, InputError
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json, laid_over
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import OlmEvidence, OlmOperator, OlmResource
 
 READY, WAITING, BROKEN, APPROVE = "ready", "waiting", "broken", "approve"
 APPROVALS = ("Automatic", "Manual")
@@ -47,6 +49,52 @@ class State:
 
 
 # ---- what to subscribe to ------------------------------------------------------------------------------------------
+
+_PASSED = (
+    "source_namespace",
+    "channel",
+    "csv",
+    "approval",
+    "every_namespace",
+    "config",
+    "catalog_image",
+    "mirrors",
+    "expected_nodes",
+)
+
+
+def wanted(table: Mapping[str, Json], options: Mapping[str, Any]) -> OlmOperator:
+    """The entry of ``operator`` in files/olm.yml, overridden by the options of olm_operator. Raises InputError for an
+    unknown operator, or one without package, namespace or catalog."""
+    name = options.get("operator")
+    base: Json = {}
+    if name:
+        if name not in table:
+            raise InputError(f"Unknown operator {name!r}. Known: {', '.join(sorted(table))}. Or give package.")
+        base = table[name]
+    place = {key: options.get(key) or base.get(key, "") for key in ("package", "namespace", "source")}
+    missing = next((key for key, value in place.items() if not value), "")
+    if missing:
+        raise InputError(f"Cannot subscribe: no {missing}. Give operator, or package, namespace and source.")
+    given = options.get("resources")
+    resources = [_resource(one) for one in (base.get("resources", ()) if given is None else given)]
+    if options.get("values"):
+        if len(resources) != 1:
+            raise InputError(f"values are for one custom resource; {place['package']} has {len(resources)} here.")
+        only = resources[0]
+        resources = [replace(only, values=laid_over(only.values, options["values"]))]
+    return OlmOperator(
+        **place,
+        **{key: options[key] for key in _PASSED},
+        catalog_pull_secrets=tuple(options.get("catalog_pull_secrets") or ()),
+        labels=dict(base.get("labels") or {}),
+        resources=tuple(resources),
+        evidence=OlmEvidence(**base["evidence"]) if "evidence" in base else None,
+    )
+
+
+def _resource(one: Json) -> OlmResource:
+    return OlmResource(one["kind"], one.get("name") or "", dict(one.get("values") or {}), one.get("await", "state"))
 
 
 def channel(manifest: Json, wanted: str = "", csv: str = "") -> tuple[str, str]:

@@ -177,13 +177,13 @@ def _olm(plan: Plan) -> Iterator[Rule]:
         yield APPLY, "", "namespaces", ""
         yield "list", group, "subscriptions", ""
         for want in wants:
-            place = want["namespace"]
+            place = want.namespace
             yield f"{APPLY} list watch", group, "subscriptions", place
             yield f"{APPLY} list watch", group, "operatorgroups", place
             yield "list watch patch", group, "installplans", place
             yield "get list watch", group, "clusterserviceversions", place
-            yield "list watch", group, "catalogsources", want["source_namespace"]
-            yield "get", "packages.operators.coreos.com", "packagemanifests", want["source_namespace"]
+            yield "list watch", group, "catalogsources", want.source_namespace
+            yield "get", "packages.operators.coreos.com", "packagemanifests", want.source_namespace
 
 
 def _releases(plan: Plan) -> Iterator[Rule]:

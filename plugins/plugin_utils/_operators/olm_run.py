@@ -1,28 +1,26 @@
 # Copyright: gpuops.rdma contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""One operator through OLM: subscribe, approve its plan, wait for its CSV, create its resources, check them. PRIVATE.
-
-``want`` is complete(...): ``{package, namespace, source, source_namespace, channel, csv, approval, every_namespace,
-config, labels, catalog_image, catalog_pull_secrets, mirrors, resources[{kind, name, values, await}],
-evidence{selector, resource, validator}, expected_nodes}``.
-"""
+"""One operator through OLM: subscribe, approve its plan, wait for its CSV, create and check its resources. PRIVATE."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Callable, Optional
 
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import Forbidden, InputError, NotFound
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json, laid_over
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.names import OWNED_SELECTOR, TOLERATIONS_ADDED
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import OlmEvidence, OlmOperator, OlmResource
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube import objects as kube_objects
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube import readiness, wait
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube.client import Client
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube.readiness import READY, WAITING, Status
 from ansible_collections.gpuops.rdma.plugins.module_utils._nodes import pod_gpu
 from ansible_collections.gpuops.rdma.plugins.module_utils._operators import olm
+from ansible_collections.gpuops.rdma.plugins.module_utils._specs.olm_operator import SPEC
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._kube import rollout
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._kube.watch import Watcher
@@ -37,53 +35,38 @@ SINGLE = ("ClusterPolicy", "NicClusterPolicy")
 POLL = 2.0
 
 
-def known(operator: str) -> Json:
-    """An entry of files/olm.yml."""
-    table = files.load(files.FILES / "olm.yml")
-    if operator not in table:
-        raise InputError(f"Unknown operator {operator!r}. Known: {', '.join(sorted(table))}. Or give package.")
-    return dict(table[operator])
+def complete(args: Mapping[str, Any]) -> OlmOperator:
+    """The operator of the options, completed by their defaults and files/olm.yml. Raises InputError."""
+    defaults = {name: option.get("default") for name, option in SPEC.items()}
+    return olm.wanted(files.load(files.FILES / "olm.yml"), {**defaults, **args})
 
 
-def complete(args: Mapping[str, Any]) -> Json:
-    """The complete ``want``: the entry of ``operator`` in files/olm.yml, overridden by the action's arguments."""
-    base = known(args["operator"]) if args.get("operator") else {"labels": {}, "resources": []}
-    want = {**base, **{key: args[key] for key in PASSED}}
-    for key in ("package", "namespace", "source"):
-        want[key] = args[key] or base.get(key, "")
-        if not want[key]:
-            raise InputError(f"Cannot subscribe: no {key}. Give operator, or package, namespace and source.")
-    want["resources"] = [dict(one) for one in (base["resources"] if args["resources"] is None else args["resources"])]
-    if args["values"]:
-        if len(want["resources"]) != 1:
-            raise InputError(
-                f"values are for one custom resource; {want['package']} has {len(want['resources'])} here."
-            )
-        only = want["resources"][0]
-        only["values"] = laid_over(only.get("values") or {}, args["values"])
-    want.setdefault("labels", {})
-    return want
+@dataclass(frozen=True)
+class Made:
+    """A custom resource with the name and API version that it gets, and the schema of its spec."""
 
+    want: OlmResource
+    obj: Json
+    schema: Json
 
-PASSED = (
-    "source_namespace",
-    "channel",
-    "csv",
-    "approval",
-    "every_namespace",
-    "config",
-    "catalog_image",
-    "catalog_pull_secrets",
-    "mirrors",
-    "expected_nodes",
-)
+    @property
+    def name(self) -> str:
+        """Name of the object."""
+        return str(self.obj["metadata"]["name"])
 
 
 class Operator:
     """``say`` prints a line. ``changes``: ``{what, diff}`` of all that was written."""
 
     def __init__(
-        self, client: Client, want: Json, *, check: bool, say: Callable[[str], None], timeout: float, grace: float
+        self,
+        client: Client,
+        want: OlmOperator,
+        *,
+        check: bool,
+        say: Callable[[str], None],
+        timeout: float,
+        grace: float,
     ) -> None:
         self.client, self.want, self.check, self.say = client, want, check, say
         self.timeout, self.grace = timeout, grace
@@ -91,6 +74,7 @@ class Operator:
         self.changes: list[Json] = []
         self.notes: list[str] = []
         self.approved = ""
+        self.made: tuple[Made, ...] = ()
 
     # ---- there -------------------------------------------------------------------------------------------------
 
@@ -98,7 +82,7 @@ class Operator:
         """``{package, namespace, channel, csv, phase, approved, resources, evidence, notes}``."""
         want = self.want
         subscriptions = self._subscriptions()
-        olm.elsewhere(subscriptions, want["package"], want["namespace"])
+        olm.elsewhere(subscriptions, want.package, want.namespace)
         held = next((one for one in subscriptions if _is(one, want)), None)
         self._catalog()
         manifest = self._manifest()
@@ -117,13 +101,14 @@ class Operator:
 
     def _result(self, channel: str, csv: str, phase: str) -> Json:
         return {
-            "package": self.want["package"],
-            "namespace": self.want["namespace"],
+            "package": self.want.package,
+            "namespace": self.want.namespace,
             "channel": channel,
             "csv": csv,
             "phase": phase,
             "approved": self.approved,
-            "resources": [f"{one['kind']} {one['name']}" for one in self.want["resources"]],
+            "resources": [f"{one.want.kind} {one.name}" for one in self.made]
+            or [f"{one.kind} {one.name}".rstrip() for one in self.want.resources],
             "evidence": {},
             "notes": self.notes,
         }
@@ -138,22 +123,22 @@ class Operator:
             ) from None
 
     def _write(self, obj: Json) -> None:
-        change = self.writer.apply(kube_objects.owned(obj, self.want["package"]))
+        change = self.writer.apply(kube_objects.owned(obj, self.want.package))
         self.changes += [change] if change else []
 
     def _catalog(self) -> None:
         want = self.want
-        for one in olm.mirror_sets(f"gpuops-{want['package']}", want["mirrors"]):
+        for one in olm.mirror_sets(f"gpuops-{want.package}", want.mirrors):
             self._write(one)
-        if want["catalog_image"]:
-            secrets = want["catalog_pull_secrets"]
-            place = want["source_namespace"]
-            self._write(olm.catalog_source(want["source"], place, want["catalog_image"], pull_secrets=secrets))
+        if want.catalog_image:
+            secrets = want.catalog_pull_secrets
+            place = want.source_namespace
+            self._write(olm.catalog_source(want.source, place, want.catalog_image, pull_secrets=secrets))
 
     def _manifest(self) -> Optional[Json]:
         """The PackageManifest from the requested catalog. Waits for a catalog that is new or not read yet."""
-        package, source = self.want["package"], self.want["source"]
-        folder = PACKAGES.format(self.want["source_namespace"])
+        package, source = self.want.package, self.want.source
+        folder = PACKAGES.format(self.want.source_namespace)
         deadline = time.monotonic() + (0 if self.check else min(self.timeout, 120.0))
         while True:
             found = self.client.find(f"{folder}/{package}")
@@ -164,19 +149,17 @@ class Operator:
             if found is not None:
                 return found
             state = self._catalog_state()
-            if self.check and self.want["catalog_image"]:
+            if self.check and self.want.catalog_image:
                 return None
-            if time.monotonic() >= deadline or (state == "READY" and not self.want["catalog_image"]):
+            if time.monotonic() >= deadline or (state == "READY" and not self.want.catalog_image):
                 state = "" if state == "READY" else state
-                raise InputError(
-                    f"Catalog {source} in {self.want['source_namespace']} has no package {package}{state}."
-                )
+                raise InputError(f"Catalog {source} in {self.want.source_namespace} has no package {package}{state}.")
             time.sleep(POLL)
 
     def _catalog_state(self) -> str:
         """ "READY", or why the catalog cannot be read, as the end of a sentence."""
-        catalogs = self.client.list(self.client.path(OLM, "CatalogSource", self.want["source_namespace"]))
-        where = {"source": self.want["source"], "sourceNamespace": self.want["source_namespace"]}
+        catalogs = self.client.list(self.client.path(OLM, "CatalogSource", self.want.source_namespace))
+        where = {"source": self.want.source, "sourceNamespace": self.want.source_namespace}
         trouble = olm.bad_catalog(catalogs, where)
         return f": {trouble}" if trouble else "READY"
 
@@ -185,50 +168,50 @@ class Operator:
         another one, since default channels change with releases."""
         want = self.want
         spec = (held or {}).get("spec") or {}
-        channel, csv = olm.channel(manifest, want["channel"] or str(spec.get("channel") or ""), want["csv"])
+        channel, csv = olm.channel(manifest, want.channel or str(spec.get("channel") or ""), want.csv)
         status = (held or {}).get("status") or {}
         there = str(status.get("installedCSV") or status.get("currentCSV") or spec.get("startingCSV") or "")
-        target = want["csv"] or there or csv
+        target = want.csv or there or csv
         if held is not None:
             return channel, target, str(spec.get("startingCSV") or "")
-        return channel, target, want["csv"] or (csv if want["approval"] == "Manual" else "")
+        return channel, target, want.csv or (csv if want.approval == "Manual" else "")
 
     def _check_modes(self, manifest: Json, channel: str) -> None:
         modes = olm.described(manifest, channel)["spec"]["installModes"]
         allowed = {one["type"] for one in modes if one.get("supported")}
-        mode = "AllNamespaces" if self.want["every_namespace"] else "OwnNamespace"
+        mode = "AllNamespaces" if self.want.every_namespace else "OwnNamespace"
         if allowed and mode not in allowed:
-            asked = "every_namespace=true" if self.want["every_namespace"] else "its own namespace alone"
+            asked = "every_namespace=true" if self.want.every_namespace else "its own namespace alone"
             raise InputError(
-                f"{self.want['package']} cannot watch {asked}: its version allows {', '.join(sorted(allowed))} "
+                f"{self.want.package} cannot watch {asked}: its version allows {', '.join(sorted(allowed))} "
                 "(the CSV would fail with UnsupportedOperatorGroup)."
             )
 
     def _subscribe(self, held: Optional[Json], channel: str, starting: str) -> None:
         want = self.want
         try:
-            groups = self.client.list(self.client.path(OLM_GROUPS, "OperatorGroup", want["namespace"]))
+            groups = self.client.list(self.client.path(OLM_GROUPS, "OperatorGroup", want.namespace))
         except NotFound:
             groups = []
-        group = olm.group_for(groups, want["namespace"], want["namespace"], want["every_namespace"])
+        group = olm.group_for(groups, want.namespace, want.namespace, want.every_namespace)
         objects = olm.subscribe(
-            want["package"],
-            namespace=want["namespace"],
+            want.package,
+            namespace=want.namespace,
             channel_name=channel,
-            source=want["source"],
-            source_namespace=want["source_namespace"],
-            approval=want["approval"],
+            source=want.source,
+            source_namespace=want.source_namespace,
+            approval=want.approval,
             starting_csv=starting,
-            every_namespace=want["every_namespace"],
-            labels=want["labels"],
+            every_namespace=want.every_namespace,
+            labels=want.labels,
             group=group,
-            config=want["config"],
+            config=want.config,
         )
         foreign_group = bool(groups) and not kube_objects.is_ours(groups[0])
         if held is not None and not kube_objects.is_ours(held):
-            olm.settled(held, want["channel"], want["source"], "")
+            olm.settled(held, want.channel, want.source, "")
             objects.pop()
-            self.say(f"{want['package']}: Subscription {_place(held)} is somebody else's and stays as it is")
+            self.say(f"{want.package}: Subscription {_place(held)} is somebody else's and stays as it is")
         elif held is not None:
             objects[-1]["metadata"]["name"] = held["metadata"]["name"]
         for obj in objects:
@@ -240,7 +223,7 @@ class Operator:
     def _await_csv(self, csv: str) -> Json:
         """The ClusterServiceVersion once it is Succeeded. Approves only the InstallPlan that installs it."""
         if self.check:
-            found = self.client.find(self.client.path(OLM, "ClusterServiceVersion", self.want["namespace"], csv))
+            found = self.client.find(self.client.path(OLM, "ClusterServiceVersion", self.want.namespace, csv))
             return found or {"metadata": {"name": csv}}
         with Watcher(self.client) as watcher:
             wait.await_state(
@@ -250,13 +233,13 @@ class Operator:
                 timeout=self.timeout,
                 grace=self.grace,
                 show=self.say,
-                title=self.want["package"],
+                title=self.want.package,
             )
-        return self.client.get(self.client.path(OLM, "ClusterServiceVersion", self.want["namespace"], csv))
+        return self.client.get(self.client.path(OLM, "ClusterServiceVersion", self.want.namespace, csv))
 
     def _csv_status(self, watcher: Watcher, csv: str) -> Status:
         want = self.want
-        namespace = want["namespace"]
+        namespace = want.namespace
 
         def items(version: str, kind: str, place: str = namespace) -> list[Json]:
             found: list[Json] = watcher.store(self.client.path(version, kind, place), _small).items()
@@ -268,7 +251,7 @@ class Operator:
             plans,
             items(OLM, "ClusterServiceVersion"),
             items(OLM_GROUPS, "OperatorGroup"),
-            items(OLM, "CatalogSource", want["source_namespace"]),
+            items(OLM, "CatalogSource", want.source_namespace),
             csv,
         )
         if seen.state == olm.APPROVE:
@@ -289,38 +272,33 @@ class Operator:
                 f"InstallPlan {_place(plan)} would install {', '.join(others)} beside {csv}, so it is not approved. "
                 "Install those first, or approve the plan by hand (spec.approved: true)."
             )
-        path = self.client.path(OLM, "InstallPlan", self.want["namespace"], name)
+        path = self.client.path(OLM, "InstallPlan", self.want.namespace, name)
         self.client.patch(path, {"spec": {"approved": True}})
         self.approved = name
         self.changes.append(_change("approve", f"InstallPlan {_place(plan)}", "approved: false", "approved: true"))
-        self.say(f"{self.want['package']}: InstallPlan {name} approved, for {csv}")
+        self.say(f"{self.want.package}: InstallPlan {name} approved, for {csv}")
 
     # ---- custom resources --------------------------------------------------------------------------------------
 
     def _resources(self, csv: Json) -> None:
-        prepared = [(one, *self._rendered(csv, one)) for one in self.want["resources"]]
-        for one, obj, schema in prepared:
-            self._resource(one, obj, schema)
+        self.made = tuple(self._rendered(csv, one) for one in self.want.resources)
+        for one in self.made:
+            self._resource(one)
 
-    def _rendered(self, csv: Json, one: Json) -> tuple[Json, Json]:
-        """(object, its schema). Raises InputError with all unknown fields of the values before the first write."""
-        values = one.get("values") or {}
-        obj = olm.custom_resource(csv, one["kind"], values)
-        crd_name, version = olm.owned_definition(csv, one["kind"])
+    def _rendered(self, csv: Json, one: OlmResource) -> Made:
+        """Raises InputError with all unknown fields of the values before the first write."""
+        obj = olm.custom_resource(csv, one.kind, one.values)
+        crd_name, version = olm.owned_definition(csv, one.kind)
         crd = self._definition(crd_name) if crd_name else None
-        schema: Json = {}
-        if crd is not None:
-            schema = olm.schema_of(crd, version)
-            faults = olm.unknown_fields(values, schema)
-            if faults:
-                kind = one["kind"]
-                raise InputError(
-                    "\n- ".join([f"{kind} of {csv['metadata']['name']} does not know these values:", *faults])
-                )
+        schema = olm.schema_of(crd, version) if crd is not None else {}
+        faults = olm.unknown_fields(one.values, schema) if crd is not None else []
+        if faults:
+            head = f"{one.kind} of {csv['metadata']['name']} does not know these values:"
+            raise InputError("\n- ".join([head, *faults]))
         namespaced = crd is not None and crd["spec"]["scope"] == "Namespaced"
-        one["name"], one["apiVersion"] = one.get("name") or obj["metadata"]["name"], obj["apiVersion"]
-        meta = {"name": one["name"], **({"namespace": self.want["namespace"]} if namespaced else {})}
-        return {**obj, "metadata": meta}, schema
+        place = {"namespace": self.want.namespace} if namespaced else {}
+        meta = {"name": one.name or obj["metadata"]["name"], **place}
+        return Made(one, {**obj, "metadata": meta}, schema)
 
     def _definition(self, name: str) -> Optional[Json]:
         try:
@@ -328,18 +306,18 @@ class Operator:
         except Forbidden:
             return None  # then the API server's validation refuses them
 
-    def _resource(self, one: Json, obj: Json, schema: Json) -> None:
+    def _resource(self, one: Made) -> None:
         """Created from the example; later runs apply only our values, so that fields of other roles stay."""
+        obj = one.obj
         live = self._live(obj)
         if live is None:
             self._alone(obj)
             self._write(obj)
             return
-        values = {"spec": one.get("values") or {}}
-        for note in olm.left_behind(live, obj, schema, values["spec"]):
+        for note in olm.left_behind(live, obj, one.schema, one.want.values):
             self.notes.append(note)
-            self.say(f"{self.want['package']}: {note}")
-        values = tolerations.with_noted(values, live, tolerations.noted(live, TOLERATIONS_ADDED))
+            self.say(f"{self.want.package}: {note}")
+        values = tolerations.with_noted({"spec": one.want.values}, live, tolerations.noted(live, TOLERATIONS_ADDED))
         if kube_objects.contained(values, live):
             return
         name = kube_objects.reference(obj)
@@ -374,8 +352,8 @@ class Operator:
 
     def _await_effect(self) -> Json:
         """Waits for ready resources and for nodes that offer the operator's resource. Returns ``{nodes, resource}``."""
-        awaited = [one for one in self.want["resources"] if one.get("await", "state") != "none"]
-        evidence = self.want.get("evidence") or {}
+        awaited = [one for one in self.made if one.want.until != "none"]
+        evidence = self.want.evidence
         if not awaited and not evidence:
             return {}
         with Watcher(self.client) as watcher:
@@ -386,52 +364,51 @@ class Operator:
                 timeout=self.timeout,
                 grace=self.grace,
                 show=self.say,
-                title=self.want["package"],
-                remedy=f"See kubectl -n {self.want['namespace']} get pods -o wide.",
+                title=self.want.package,
+                remedy=f"See kubectl -n {self.want.namespace} get pods -o wide.",
             )
             if not evidence:
                 return {}
             offering = [one["name"] for one in self._nodes(watcher, evidence) if one["count"]]
             tried = self._validated(watcher, evidence, offering)
-        found = {"nodes": len(offering), "resource": evidence["resource"]}
-        return {**found, "validated": sum(one.ready for one in tried.values())} if evidence.get("validator") else found
+        found = {"nodes": len(offering), "resource": evidence.resource}
+        return {**found, "validated": sum(one.ready for one in tried.values())} if evidence.validator else found
 
-    def _effects(self, watcher: Watcher, awaited: Sequence[Json], evidence: Json) -> dict[str, Status]:
+    def _effects(self, watcher: Watcher, awaited: Sequence[Made], evidence: Optional[OlmEvidence]) -> dict[str, Status]:
         found: dict[str, Status] = {}
         for one in awaited:
-            version = one["apiVersion"]
-            objects = watcher.store(self.client.path(version, one["kind"])).items()
-            obj = next((item for item in objects if item["metadata"]["name"] == one["name"]), None)
-            found[one["kind"]] = _done(obj, one["kind"], one.get("await", "state"))
-        if evidence and self.want["expected_nodes"]:
+            kind = one.want.kind
+            objects = watcher.store(self.client.path(one.obj["apiVersion"], kind)).items()
+            obj = next((item for item in objects if item["metadata"]["name"] == one.name), None)
+            found[kind] = _done(obj, kind, one.want.until)
+        if evidence and self.want.expected_nodes:
             nodes = self._nodes(watcher, evidence)
-            missing = self.want["expected_nodes"] - len(nodes)
-            if missing > 0:
-                words = f"{len(nodes)} nodes have {evidence['selector']}, {self.want['expected_nodes']} are expected"
+            if len(nodes) < self.want.expected_nodes:
+                words = f"{len(nodes)} nodes have {evidence.selector}, {self.want.expected_nodes} are expected"
                 found["labels"] = Status(WAITING, words)
             for node in nodes:
-                words = f"offers no {evidence['resource']}"
+                words = f"offers no {evidence.resource}"
                 found[f"GPUs/{node['name']}"] = Status(READY if node["count"] else WAITING, words)
             found.update(self._validated(watcher, evidence, [node["name"] for node in nodes]))
         return found
 
-    def _validated(self, watcher: Watcher, evidence: Json, nodes: Sequence[str]) -> dict[str, Status]:
+    def _validated(self, watcher: Watcher, evidence: OlmEvidence, nodes: Sequence[str]) -> dict[str, Status]:
         """Status per node of the operator's validator, since a node that offers GPUs may not have used them yet."""
-        name, namespace = evidence.get("validator"), self.want["namespace"]
+        name, namespace = evidence.validator, self.want.namespace
         if not name or not nodes:
             return {}
         found = rollout.daemonsets(watcher, namespace)
         daemonset = next((one for one in found if one["metadata"]["name"] == name), None)
         return rollout.states(watcher, "validator", namespace, daemonset, nodes, each=True)
 
-    def _nodes(self, watcher: Watcher, evidence: Json) -> list[Json]:
+    def _nodes(self, watcher: Watcher, evidence: OlmEvidence) -> list[Json]:
         def small(node: Json) -> Json:
             there = (node.get("status") or {}).get("allocatable") or {}
-            counts = [str(count) for name, count in there.items() if _offers(name, evidence["resource"])]
+            counts = [str(count) for name, count in there.items() if _offers(name, evidence.resource)]
             return {"name": node["metadata"]["name"], "count": sum(int(one) for one in counts if one.isdigit())}
 
         path = self.client.path("v1", "Node")
-        found: list[Json] = watcher.store(path, small, label_selector=evidence["selector"]).items()
+        found: list[Json] = watcher.store(path, small, label_selector=evidence.selector).items()
         return found
 
     # ---- gone --------------------------------------------------------------------------------------------------
@@ -439,23 +416,21 @@ class Operator:
     def absent(self) -> Json:
         """Removes the custom resources while the operator runs, then the Subscription and the CSV, which OLM keeps."""
         want = self.want
-        selector = f"{OWNED_SELECTOR},{kube_objects.RELEASE}={want['package']}"
+        selector = f"{OWNED_SELECTOR},{kube_objects.RELEASE}={want.package}"
         try:
             held = [one for one in self._subscriptions() if _is(one, want) and kube_objects.is_ours(one)]
         except InputError:
             return self._result("", "", "")
         versions = {str(_installed(one)) for one in held} - {""}
-        kinds = [
-            (version, one["kind"]) for one in want["resources"] for version in self._versions_of(one["kind"], versions)
-        ]
+        kinds = [(version, one.kind) for one in want.resources for version in self._versions_of(one.kind, versions)]
         self._sweep(kinds, selector)
         self._sweep([(OLM, "Subscription")], selector)
         for name in sorted(versions):
-            path = self.client.path(OLM, "ClusterServiceVersion", want["namespace"], name)
+            path = self.client.path(OLM, "ClusterServiceVersion", want.namespace, name)
             before = self.client.find(path)
             if before is not None:
                 self.client.delete(path, dry_run=self.check)
-                self.changes.append(_change("delete", f"ClusterServiceVersion {want['namespace']}/{name}", name, ""))
+                self.changes.append(_change("delete", f"ClusterServiceVersion {want.namespace}/{name}", name, ""))
         rest = [(OLM_GROUPS, "OperatorGroup"), (OLM, "CatalogSource")]
         rest += [(MIRRORS, "ImageDigestMirrorSet"), (MIRRORS, "ImageTagMirrorSet"), ("v1", "Namespace")]
         self._sweep(rest, selector)
@@ -469,7 +444,7 @@ class Operator:
         """API versions of a kind, from the CustomResourceDefinitions that the CSVs own."""
         found = []
         for name in csvs:
-            csv = self.client.find(self.client.path(OLM, "ClusterServiceVersion", self.want["namespace"], name))
+            csv = self.client.find(self.client.path(OLM, "ClusterServiceVersion", self.want.namespace, name))
             crd, version = olm.owned_definition(csv or {}, kind)
             found += [f"{crd.partition('.')[2]}/{version}"] if crd else []
         return found
@@ -498,9 +473,9 @@ def _offers(name: str, wanted: str) -> bool:
     return name == wanted or (pod_gpu.is_gpu(wanted) and pod_gpu.is_gpu(name))
 
 
-def _is(subscription: Json, want: Json) -> bool:
+def _is(subscription: Json, want: OlmOperator) -> bool:
     meta = subscription["metadata"]
-    return bool(meta["namespace"] == want["namespace"] and subscription["spec"].get("name") == want["package"])
+    return bool(meta["namespace"] == want.namespace and subscription["spec"].get("name") == want.package)
 
 
 def _installed(subscription: Json) -> str:

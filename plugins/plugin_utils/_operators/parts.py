@@ -252,7 +252,7 @@ class Parts:
         """Namespace of the SR-IOV operator's config daemon, which installs the CNI plugins; "" if there is none."""
         olm = self.plan.olm.get("network_operator")
         if olm:
-            return str(olm[0]["namespace"])
+            return olm[0].namespace
         release = self.plan.releases.get("network_operator")
         enabled = release and (release.values.get("sriovNetworkOperator") or {}).get("enabled")
         return self.namespaces.network_operator if enabled else ""

@@ -22,6 +22,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import (
     INPUT,
     Faults,
     Leftover,
+    OlmOperator,
     Plan,
     Policy,
     Release,
@@ -225,7 +226,7 @@ class Released:
     releases: dict[str, Release]
     findings: Sequence[Finding]
     oke: Json = field(default_factory=dict)
-    olm: dict[str, tuple[Json, ...]] = field(default_factory=dict)
+    olm: dict[str, tuple[OlmOperator, ...]] = field(default_factory=dict)
 
 
 def _releases(plan: Plan, given: Given, choice: Choice, configured: Sequence[Shape], there: Charts) -> Released:
@@ -233,7 +234,7 @@ def _releases(plan: Plan, given: Given, choice: Choice, configured: Sequence[Sha
     options, faults = given.options, Faults()
     found: dict[str, Optional[Release]] = {}
     oke: Json = {}
-    olm: dict[str, tuple[Json, ...]] = {}
+    olm: dict[str, tuple[OlmOperator, ...]] = {}
     by_helm = {"batch": _batch(plan)}
     if plan.install == "olm":
         wants = functools.partial(compose_olm.wants, plan.operators, options, given.profile, choice)

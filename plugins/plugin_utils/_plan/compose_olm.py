@@ -3,22 +3,22 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The part of a plan for OLM: plan.olm and the entries of plan.releases. PRIVATE.
 
-``plan.olm`` is ``{stage: [want]}`` as gpuops.rdma.olm_operator takes it; the releases of these stages have the action
+``plan.olm`` is stage -> what OLM installs, in order; the releases of these stages have the action
 ``olm``, which Helm ignores.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Release
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import OlmOperator, Release
 from ansible_collections.gpuops.rdma.plugins.module_utils._operators import releases
 from ansible_collections.gpuops.rdma.plugins.module_utils._operators.gpudirect import Choice
 from ansible_collections.gpuops.rdma.plugins.module_utils._plan.options import Options
-from ansible_collections.gpuops.rdma.plugins.module_utils._specs.olm_operator import SPEC
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._operators import olm_run
 
 STAGES = {"gpu_operator": ("nfd", "gpu_operator"), "network_operator": ("sriov_operator", "network_operator")}
@@ -37,14 +37,9 @@ OPTIONS = (
     "mirrors",
     "values",
 )
-DEFAULTS: Json = {
-    **{name: SPEC[name]["default"] for name in ("package", *OPTIONS)},
-    "resources": None,
-    "expected_nodes": 0,
-}
 
 
-def wants(stages: Sequence[str], options: Options, profile: Json, choice: Choice) -> dict[str, tuple[Json, ...]]:
+def wants(stages: Sequence[str], options: Options, profile: Json, choice: Choice) -> dict[str, tuple[OlmOperator, ...]]:
     """``plan.olm``. Raises InputError for invalid rdma_olm or values of an operator."""
     given = options.olm
     faults = list(_faults(given))
@@ -69,30 +64,29 @@ def _faults(given: Mapping[str, Any]) -> Iterator[str]:
                 yield f"{name}.{key} is unknown; known: {', '.join(OPTIONS)}"
 
 
-def _want(name: str, given: Json, options: Options, profile: Json, choice: Choice) -> Json:
+def _want(name: str, given: Json, options: Options, profile: Json, choice: Choice) -> OlmOperator:
     values = dict(given.get("values") or {})
     if name == "gpu_operator":
         base = releases.merge(profile["gpu_operator"]["values"], choice.gpu_operator_values)
         values = releases.merge(releases.merge(base, releases.as_values(options.gpu_operator_values)), values)
-    want = olm_run.complete({**DEFAULTS, **given, "values": values, "operator": name})
-    want["evidence"] = {}
+    want = olm_run.complete({**given, "values": values, "operator": name})
     if name == "gpu_operator":  # gpuops.rdma.wait checks the policy and each node's GPUs
-        want["resources"] = [{**one, "await": "none"} for one in want["resources"]]
-    return want
+        want = replace(want, resources=tuple(replace(one, until="none") for one in want.resources))
+    return replace(want, evidence=None)
 
 
-def release(stage: str, wants: Sequence[Json]) -> Release:
+def release(stage: str, wants: Sequence[OlmOperator]) -> Release:
     """The entry of plan.releases for a stage: a Helm release with the action olm."""
     want = wants[-1]
-    values = want["resources"][0]["values"] if want["resources"] else {}
-    also = ", ".join(one["package"] for one in wants[:-1])
+    values = want.resources[0].values if want.resources else {}
+    also = ", ".join(one.package for one in wants[:-1])
     return Release(
         operator=stage,
-        name=want["package"],
-        namespace=want["namespace"],
-        chart=want["package"],
-        version=want["csv"],
+        name=want.package,
+        namespace=want.namespace,
+        chart=want.package,
+        version=want.csv,
         values=values,
         action="olm",
-        why=f"through OLM, from the catalog {want['source']}, after {also}",
+        why=f"through OLM, from the catalog {want.source}, after {also}",
     )

@@ -94,14 +94,14 @@ def test_why_pods_cannot_be_made_is_told() -> None:
 
 def test_a_node_that_offers_gpus_is_not_yet_validated() -> None:
     """The path without site.yml: gpuops.rdma.olm_operator alone."""
-    want = olm_run.known("gpu_operator") | {"expected_nodes": 3}
-    assert want["evidence"]["validator"] == NAME
+    want = olm_run.complete({"operator": "gpu_operator", "expected_nodes": 3})
+    assert want.evidence and want.evidence.validator == NAME
     nodes = [{"metadata": {"name": name}, "status": {"allocatable": {"nvidia.com/gpu": "8"}}} for name in NODES]
     seen: Any = Seen(Node=nodes, DaemonSet=[daemonset(3, 2)], Pod=[pod("a"), pod("b"), pod("c", ready=False)])
     operator = olm_run.Operator(seen, want, check=False, say=print, timeout=1, grace=1)
-    found = operator._effects(seen, [], want["evidence"])
+    found = operator._effects(seen, [], want.evidence)
     assert [key for key, status in found.items() if not status.ready] == ["validator/c"]
     assert "cuda-validation" in found["validator/c"].why
     seen.kinds["DaemonSet"] = []
-    late = {key: one.why for key, one in operator._effects(seen, [], want["evidence"]).items() if not one.ready}
+    late = {key: one.why for key, one in operator._effects(seen, [], want.evidence).items() if not one.ready}
     assert late == {"validator": "DaemonSet not created yet"}

@@ -23,7 +23,7 @@ def made(**wishes: Any) -> Any:
 def test_operators_come_through_olm_in_order() -> None:
     plan = made()
     assert plan.install == "olm"
-    assert {stage: [one["package"] for one in wants] for stage, wants in plan.olm.items()} == {
+    assert {stage: [one.package for one in wants] for stage, wants in plan.olm.items()} == {
         "gpu_operator": ["nfd", "gpu-operator-certified"],
         "network_operator": ["sriov-network-operator", "nvidia-network-operator"],
     }
@@ -34,7 +34,7 @@ def test_operators_come_through_olm_in_order() -> None:
 
 
 def test_the_policys_values_are_the_plans_and_the_users_over_them() -> None:
-    values = made(gpu_operator_values={"mig": {"strategy": "mixed"}}).olm["gpu_operator"][-1]["resources"][0]["values"]
+    values = made(gpu_operator_values={"mig": {"strategy": "mixed"}}).olm["gpu_operator"][-1].resources[0].values
     assert values["driver"]["enabled"] is True
     assert values["mig"] == {"strategy": "mixed"}
 
@@ -42,7 +42,7 @@ def test_the_policys_values_are_the_plans_and_the_users_over_them() -> None:
 def test_a_version_can_be_pinned_and_come_from_another_catalog() -> None:
     asked = {"gpu_operator": {"csv": "gpu-operator-certified.v26.3.3", "source": "mirrored", "catalog_image": "r/i:1"}}
     want = made(olm=asked).olm["gpu_operator"][-1]
-    assert (want["csv"], want["source"], want["catalog_image"]) == (
+    assert (want.csv, want.source, want.catalog_image) == (
         "gpu-operator-certified.v26.3.3",
         "mirrored",
         "r/i:1",
@@ -102,9 +102,9 @@ def test_the_profile_knows_openshifts_nodes() -> None:
 
 def test_every_known_operator_is_whole() -> None:
     for name in files.load(files.FILES / "olm.yml"):
-        entry = olm_run.known(name)
-        assert entry["package"] and entry["namespace"] and entry["source"]
-        assert all(one["await"] in ("state", "conditions", "none") for one in entry["resources"])
+        entry = olm_run.complete({"operator": name})
+        assert entry.package and entry.namespace and entry.source
+        assert all(one.until in ("state", "conditions", "none") for one in entry.resources)
 
 
 SPEC = {name: option.get("default") for name, option in SPEC_OLM.items()}
@@ -128,10 +128,10 @@ def test_an_operator_that_is_not_told_whole(given: Any, words: str) -> None:
 
 def test_values_are_laid_over_those_of_the_table() -> None:
     want = olm_run.complete({**SPEC, "operator": "nfd", "values": {"operand": {"servicePort": 1}}})
-    values = want["resources"][0]["values"]
+    values = want.resources[0].values
     assert values["operand"] == {"servicePort": 1}
     assert "pci" in values["workerConfig"]["configData"]
-    assert olm_run.known("nfd")["resources"][0]["values"].get("operand") is None
+    assert olm_run.complete({"operator": "nfd"}).resources[0].values.get("operand") is None
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from typing import Any
 
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube import objects as kube_objects
-from ansible_collections.gpuops.rdma.plugins.module_utils._openshift import autoscaler, scale_watch
+from ansible_collections.gpuops.rdma.plugins.module_utils._openshift import autoscaler, pools, scale_watch
 from ansible_collections.gpuops.rdma.plugins.module_utils._openshift.scale_watch import Took
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base.action import RdmaAction
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._gpu_uses import configs
@@ -49,17 +49,17 @@ class ActionModule(RdmaAction):
         found: list[Json] = []
         spec = args["cluster"]
         if args["state"] == "absent":
-            pools = args["pools"] if args["machine_autoscalers"] else []
-            return [*autoscaling.removable(spec is not None), *autoscaling.machine_autoscalers(pools, ())]
+            scaled = args["pools"] if args["machine_autoscalers"] else []
+            return [*pools.removable(spec is not None), *pools.machine_autoscalers(scaled, ())]
         if spec is not None:
             fields = autoscaling.crd_fields(self.client)
             times = (args["rollout_seconds"] or rollout.seconds, args["boot_seconds"] or boot.seconds)
-            found += autoscaling.cluster_objects(autoscaling.tables(), args, fields, *times)
+            found += pools.cluster_objects(autoscaling.tables(), args, fields, *times)
         live = autoscaling.cluster_autoscaler(self.client) or {"spec": {}}
-        types = autoscaling.gpu_types(live["spec"] if spec is None else spec)
-        mine = autoscaling.machine_autoscalers(args["pools"], types)
+        types = pools.gpu_types(live["spec"] if spec is None else spec)
+        mine = pools.machine_autoscalers(args["pools"], types)
         if args["machine_autoscalers"]:
-            autoscaling.refuse(autoscaler.check_owners([*self._others(mine), *mine], self._known(args, sets)))
+            pools.refuse(autoscaler.check_owners([*self._others(mine), *mine], self._known(args, sets)))
             found += mine
         return found
 

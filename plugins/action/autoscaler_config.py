@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json
-from ansible_collections.gpuops.rdma.plugins.module_utils._openshift import autoscaler
+from ansible_collections.gpuops.rdma.plugins.module_utils._openshift import autoscaler, pools
 from ansible_collections.gpuops.rdma.plugins.module_utils._openshift.autoscaler import Tables
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base.action import RdmaAction
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._gpu_uses import configs
@@ -22,15 +22,15 @@ class ActionModule(RdmaAction):
         args = configs.plain(args)
         table = autoscaling.tables()
         fields = autoscaler.crd_fields(args["crd"]) if args["crd"] else None
-        objects = autoscaling.cluster_objects(table, args, fields, args["rollout_seconds"], args["boot_seconds"])
-        autoscalers = autoscaling.machine_autoscalers(args["pools"], autoscaling.gpu_types(args["cluster"]))
+        objects = pools.cluster_objects(table, args, fields, args["rollout_seconds"], args["boot_seconds"])
+        autoscalers = pools.machine_autoscalers(args["pools"], pools.gpu_types(args["cluster"]))
         found = autoscaler.check_owners(autoscalers, [one["machine_set"] for one in args["pools"]])
-        autoscaling.refuse(found)
-        patches, pools = {}, {}
+        pools.refuse(found)
+        patches, offered = {}, {}
         for pool in args["pools"]:
             if pool["accelerator"]:
-                patches[pool["machine_set"]], pools[pool["machine_set"]] = self._pool(table, pool, args)
-        return {"changed": False, "objects": [*objects, *autoscalers], "patches": patches, "pools": pools}
+                patches[pool["machine_set"]], offered[pool["machine_set"]] = self._pool(table, pool, args)
+        return {"changed": False, "objects": [*objects, *autoscalers], "patches": patches, "pools": offered}
 
     @staticmethod
     def _pool(table: Tables, pool: Json, args: dict[str, Any]) -> tuple[Json, Json]:
@@ -40,10 +40,10 @@ class ActionModule(RdmaAction):
             notes,
             accelerator_name=pool["accelerator"],
             labels=dict(pool["labels"]),
-            taints=autoscaling.taints(pool),
+            taints=pools.taints(pool),
         )
         told: Json = {"resources": expected.resources, "isolation": expected.isolation}
         if args["version"]:
             named = {**patch, "metadata": {**patch["metadata"], "name": pool["machine_set"]}}
-            told["from_zero"] = autoscaling.grows(table, named, pool, args["version"], args["provider"])
+            told["from_zero"] = pools.grows(table, named, pool, args["version"], args["provider"])
         return patch, told

@@ -14,7 +14,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import 
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube import objects
 from ansible_collections.gpuops.rdma.plugins.module_utils._nodes import machine_set
-from ansible_collections.gpuops.rdma.plugins.module_utils._openshift import autoscaler, pool_set, scale_watch
+from ansible_collections.gpuops.rdma.plugins.module_utils._openshift import autoscaler, pool_set, pools, scale_watch
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._gpu_uses.use import Use
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._nodes import gpu_nodes
@@ -44,13 +44,13 @@ class MachineSets(Use[tuple[Step, ...]]):
         self.sets = autoscaling.machine_sets(self.client)
         self.table = autoscaling.tables()
         live = autoscaling.cluster_autoscaler(self.client) or {}
-        self.types = self.args["gpu_types"] or autoscaling.gpu_types(live.get("spec") or {})
+        self.types = self.args["gpu_types"] or pools.gpu_types(live.get("spec") or {})
         self.version = autoscaling.version(self.client)
         return tuple(self._undone(one) if self.absent else self._pool(one) for one in self.args["pools"])
 
     def _pool(self, pool: Json) -> Step:
         name = pool["machine_set"]
-        autoscaling.refuse_type(pool, self.types)
+        pools.refuse_type(pool, self.types)
         found, created = pool_set.chosen(pool, self.sets)
         sizes = pool_set.sizes(self.table, pool, found, lambda: autoscaling.node_sizes(self.client, name))
         annotations, expected = autoscaling.capacity(self.table, pool, *sizes)
@@ -58,13 +58,13 @@ class MachineSets(Use[tuple[Step, ...]]):
         zones = autoscaler.zone_hints(self.table, found) if pool["zone_hints"] else {}
         own = {autoscaler.ACCELERATOR: autoscaler.accelerator(pool["accelerator"]), autoscaler.SET_LABEL: name}
         labels = {**{key: str(value) for key, value in pool["labels"].items()}, **own}
-        taints = autoscaling.taints(pool, machine_set.node_taints(found))
+        taints = pools.taints(pool, machine_set.node_taints(found))
         change = machine_set.change(found, {**annotations, **kept}, {**zones, **labels}, taints)
         after = machine_set.merged(found, change.patch)
         if annotations:  # a set that keeps a node is not simulated
             gpus, zonal = expected.resources.get(autoscaler.GPU), bool(pool["zone_hints"])
             faults = autoscaler.check_machine_set(self.table, after, gpu_types=self.types, gpus=gpus, zonal=zonal)
-            autoscaling.refuse(faults)
+            pools.refuse(faults)
         report: Json = {"resources": expected.resources, "isolation": expected.isolation, "created": created}
         if self.version and pool["min_replicas"] == 0:
             report["from_zero"] = self._from_zero(pool, after)
@@ -80,7 +80,7 @@ class MachineSets(Use[tuple[Step, ...]]):
 
     def _from_zero(self, pool: Json, after: Json) -> Json:
         name, version = pool["machine_set"], self.version
-        found = autoscaling.grows(self.table, after, pool, version, self.args["provider"])
+        found = pools.grows(self.table, after, pool, version, self.args["provider"])
         if found["reason"] != scale_watch.TRIGGERED:
             raise InputError(f"MachineSet {name} would not grow from zero on OpenShift {version}: {found['why']}.")
         return found

@@ -18,7 +18,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import J
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube import objects
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube.readiness import BROKEN, Status
 from ansible_collections.gpuops.rdma.plugins.module_utils._nodes import machine_set, pod_gpu
-from ansible_collections.gpuops.rdma.plugins.module_utils._openshift import autoscaler, scale_watch, scaling
+from ansible_collections.gpuops.rdma.plugins.module_utils._openshift import autoscaler, pools, scale_watch, scaling
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base.task import Task
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._gpu_uses.use import Use
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._kube.proof import Proof, pod
@@ -99,10 +99,10 @@ class ScaleProof(Use[Sequence[str]]):
         missing = [name for name in self.names if name not in sets]
         if missing:
             raise InputError(f"There is no MachineSet {missing[0]}; there are: {', '.join(sorted(sets)) or 'none'}.")
-        types = autoscaling.gpu_types(self.spec)
+        types = pools.gpu_types(self.spec)
         for name in self.names:
             if any(one["spec"].get("minReplicas") == 0 for one in scaling.owners_of(name, owners)):
-                autoscaling.refuse(autoscaler.check_machine_set(self.table, sets[name], gpu_types=types))
+                pools.refuse(autoscaler.check_machine_set(self.table, sets[name], gpu_types=types))
 
     def owned(self, name: str) -> Status:
         """Whether a MachineAutoscaler of the set is in effect."""

@@ -14,6 +14,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common import names
 from ansible_collections.gpuops.rdma.plugins.module_utils._gpu_uses import metrics, serving, vgpu
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube import objects as kube_objects
 from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import job
+from ansible_collections.gpuops.rdma.plugins.module_utils._openshift import pools
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._openshift import autoscaling
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._teardown import revert
 from hypothesis import given
@@ -136,8 +137,8 @@ def test_teardown_knows_every_kind_that_a_plan_or_a_job_makes() -> None:
 def test_teardown_knows_every_kind_that_a_use_of_gpus_creates() -> None:
     made = metrics.report_objects("x 1", "gpuops", "image", "15s", {}, openshift=True)
     made += [vgpu.license_object("a", "b", "", "", as_secret) for as_secret in (True, False)]
-    made += autoscaling.removable(True)
-    made += autoscaling.machine_autoscalers(
+    made += pools.removable(True)
+    made += pools.machine_autoscalers(
         [{"machine_set": "a", "min_replicas": 0, "max_replicas": 1, "accelerator": ""}], []
     )
     kinds = {(item["apiVersion"], item["kind"]) for item in made}

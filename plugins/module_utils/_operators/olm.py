@@ -50,17 +50,7 @@ class State:
 
 # ---- what to subscribe to ------------------------------------------------------------------------------------------
 
-_PASSED = (
-    "source_namespace",
-    "channel",
-    "csv",
-    "approval",
-    "every_namespace",
-    "config",
-    "catalog_image",
-    "mirrors",
-    "expected_nodes",
-)
+_TEXTS = ("source_namespace", "channel", "csv", "approval", "catalog_image")
 
 
 def wanted(table: Mapping[str, Json], options: Mapping[str, Any]) -> OlmOperator:
@@ -85,7 +75,11 @@ def wanted(table: Mapping[str, Json], options: Mapping[str, Any]) -> OlmOperator
         resources = [replace(only, values=laid_over(only.values, options["values"]))]
     return OlmOperator(
         **place,
-        **{key: options[key] for key in _PASSED},
+        **{key: str(options[key] or "") for key in _TEXTS},
+        every_namespace=bool(options["every_namespace"]),
+        config=dict(options["config"] or {}),
+        mirrors=dict(options["mirrors"] or {}),
+        expected_nodes=int(options["expected_nodes"] or 0),
         catalog_pull_secrets=tuple(options.get("catalog_pull_secrets") or ()),
         labels=dict(base.get("labels") or {}),
         resources=tuple(resources),

@@ -5,10 +5,13 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import to_dict
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Plan
 from ansible_collections.gpuops.rdma.plugins.module_utils._operators import sriov
 from ansible_collections.gpuops.rdma.plugins.module_utils._specs.olm_operator import SPEC as SPEC_OLM
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files
@@ -47,6 +50,12 @@ def test_a_version_can_be_pinned_and_come_from_another_catalog() -> None:
         "mirrored",
         "r/i:1",
     )
+
+
+def test_a_version_that_yaml_reads_as_a_number_is_a_text_in_the_plan() -> None:
+    plan = made(olm={"nfd": {"channel": 4.18, "every_namespace": None}})
+    assert (plan.olm["gpu_operator"][0].channel, plan.olm["gpu_operator"][0].every_namespace) == ("4.18", False)
+    assert Plan.from_json(json.loads(json.dumps(to_dict(plan)))) == plan
 
 
 @pytest.mark.parametrize(

@@ -45,9 +45,9 @@ on any other cluster: NFD, GPU Operator, SR-IOV Network Operator and Network Ope
   (MultipleOperatorGroup), a scope that the operator does not support, a ClusterServiceVersion left over.
 - GPUs that a node offers are not proven yet: `rdma_site=false` also waits for the operator's validator on each node,
   which has run a CUDA program there. Its inputs are in [inputs](inputs.md): channel, version, source, index image and
-  approval of both operators; `rdma_operators_state=absent` with `--tags operators` takes them back.
+  approval of both operators; `rdma_operators_state=absent` with `--tags operators` removes them.
 - OLM changes no custom resource at an upgrade: a ClusterPolicy from before 25.10 that keeps `cdi.enabled` off is named.
-- An OperatorGroup that is there and fits is used. A Subscription of somebody else stays as it is.
+- An existing OperatorGroup that fits is used. An unmanaged Subscription is not changed.
 - ClusterPolicy and NodeFeatureDiscovery are the examples of the installed version with your values
   (`rdma_gpu_operator_values`, `rdma_olm`) laid over; an unknown field is refused with path and nearest name. Later only
   these values are held, so that taints, sharing and vGPU keep what they wrote.
@@ -62,8 +62,8 @@ rdma_olm:
   nfd: {values: {operand: {workerTolerations: [{operator: Exists, effect: NoExecute}]}}}
 ```
 
-`playbooks/teardown.yml` removes what is ours. While taints, shared GPUs, vGPU, metrics or changed MachineSets stand it
-removes nothing, and prints the commands that revert them. MachineSets of ours with machines stay, unless
+`playbooks/teardown.yml` removes what is ours. While taints, shared GPUs, vGPU, metrics or changed MachineSets are set
+up, it removes nothing, and prints the commands that revert them. MachineSets of ours with machines stay, unless
 `rdma_teardown_machine_sets=true`; operators stay, unless `rdma_teardown_operators=gpu_operator,network_operator` names
 them: what this collection subscribed to goes then, custom resources first. The roles do the same with
 `nfd_gpu_operator_state` and `olm_network_operator_state: absent`. Definitions stay.

@@ -69,11 +69,11 @@ changes:
   type: list
   elements: str
 version:
-  description: Of OpenShift, empty where nothing tells it.
+  description: Of OpenShift; empty if it is unknown.
   returned: always
   type: str
 boot_seconds:
-  description: The longest time that a machine took to become a node here; 0 when no machine tells it.
+  description: The longest time that a machine took to become a node here; 0 if no machine shows it.
   returned: always
   type: int
 rollout_seconds:

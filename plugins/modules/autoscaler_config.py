@@ -11,7 +11,7 @@ version_added: 0.1.0
 description:
 - Renders the ClusterAutoscaler, a MachineAutoscaler per pool, and the merge patch of each MachineSet, with the capacity
   annotations of both families and the number of GPUs that its nodes will I(advertise).
-- Checks what the API server accepts and no autoscaler uses - names, durations, sizes, labels; says what a version of
+- Checks what the API server accepts and no autoscaler uses - names, durations, sizes, labels; reports what a version of
   OpenShift does when a GPU pod waits for an empty pool.
 - Touches no cluster.
 extends_documentation_fragment:

@@ -15,7 +15,7 @@ description:
   label and its GPUs, measures what that took, removes the pod, and waits until the node is gone.
 - With O(scale=warm) pods that ask for all GPUs of a node, and for nothing else, bring up nodes, and go when the nodes
   offer all O(resources). Pods that ask for VFs never make a set grow from zero, and find their nodes this way.
-- When nothing happens it says why, from the events, the autoscaler's status ConfigMap, and what this version reads.
+- When nothing happens it reports why, from the events, the autoscaler's status ConfigMap, and what this version reads.
 extends_documentation_fragment:
 - gpuops.rdma.auth
 options:

@@ -20,7 +20,7 @@ options:
     type: bool
     default: false
   bin_dir:
-    description: Folder for Helm. It must stand in E(PATH) before another Helm.
+    description: Folder for Helm. It must precede that of another Helm in E(PATH).
     type: path
     default: ~/.local/bin
   tolerate_helm:

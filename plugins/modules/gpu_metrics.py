@@ -12,8 +12,8 @@ description:
 - Lets the GPU Operator make the ServiceMonitor of its DCGM exporter, in a namespace that the platform's Prometheus
   reads.
 - Adds a dashboard to OpenShift's console, or to Grafana elsewhere, and serves the gauges of a run's report.prom.
-- Proves it - a Prometheus selects each ServiceMonitor, every node tells of each of its GPUs, the dashboard's metrics
-  are among what the exporters tell, the report's gauges answer, and on OpenShift the series of all nodes have arrived.
+- Proves it - a Prometheus selects each ServiceMonitor, every node reports each of its GPUs, the dashboard's metrics
+  are among those of the exporters, the report's gauges answer, and on OpenShift the series of all nodes have arrived.
 extends_documentation_fragment:
 - gpuops.rdma.auth
 - gpuops.rdma.gpu_use_state
@@ -52,7 +52,7 @@ options:
     type: str
     default: ""
   state:
-    description: With V(absent) all this is removed, and the ClusterPolicy says again what it said before.
+    description: With V(absent) all this is removed, and the ClusterPolicy gets its earlier values again.
   prove:
     description: When to ask the exporters.
   image:

@@ -93,7 +93,7 @@ options:
     type: str
     default: ""
   memory_gb:
-    description: Memory of one GPU in GB (1e9 bytes); 0 is what the nodes tell, or the GPU's nameplate.
+    description: Memory of one GPU in GB (1e9 bytes); 0 takes it from the nodes' labels, else from the GPU's data sheet.
     type: float
     default: 0.0
   shm_gib:

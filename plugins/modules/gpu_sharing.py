@@ -9,7 +9,7 @@ module: gpu_sharing
 short_description: Share the GPUs of nodes by time slicing, MPS or MIG
 version_added: 0.1.0
 description:
-- Writes the configurations into one ConfigMap beside those of other pools, tells the GPU Operator to read it,
+- Writes the configurations into one ConfigMap beside those of other pools, lets the GPU Operator read it,
   lets each node choose its key and its MIG layout, and restarts device plugins that run with another one.
 - Waits until each node offers exactly what the configuration says, by allocatable and labels, and proves it by more
   pods at once than the node has devices; with MPS by processes that compute at once on one GPU.
@@ -62,7 +62,7 @@ options:
   compute_image:
     description:
     - Image of the pods that compute on GPUs shared by MPS; any with Python 3.8. Left empty, that of the other probes.
-    - They print when they compute by the GPU's own clock, which tells computing at once from taking turns.
+    - They print when they compute by the GPU's clock, which distinguishes running concurrently from taking turns.
     type: str
     default: ""
 """

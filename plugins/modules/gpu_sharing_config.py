@@ -10,7 +10,7 @@ short_description: Render and check the device plugin's configuration for shared
 version_added: 0.1.0
 description:
 - Checks configurations of NVIDIA's device plugin by all its rules, with the path of every fault and the nearest known
-  key, renders them as one ConfigMap, and says what each node will offer with them.
+  key, renders them as one ConfigMap, and returns what each node will offer with them.
 - Refuses what the plugin or the MIG manager would only reject on the node, and what they would accept without effect.
 - Touches no cluster; M(gpuops.rdma.gpu_sharing) puts it into effect.
 extends_documentation_fragment:

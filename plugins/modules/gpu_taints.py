@@ -9,7 +9,7 @@ module: gpu_taints
 short_description: Keep other pods off GPU nodes
 version_added: 0.1.0
 description:
-- Taints existing nodes and, on OpenShift, the MachineSets that make new ones. A taint that stands there stays.
+- Taints existing nodes and, on OpenShift, the MachineSets that make new ones. An existing taint stays.
 - Merges tolerations into the ClusterPolicy first, so that the GPU Operator's pods stay, and on OpenShift into the
   NodeFeatureDiscovery. Refuses a taint that the workers of NFD's chart do not tolerate, because no new node would get
   drivers then.

@@ -43,14 +43,14 @@ options:
     type: str
     default: ''
   mode:
-    description: What the hosts are for, where no plan says it.
+    description: What the hosts are for, without a plan.
     type: str
     choices:
     - sriov
     - host
     default: sriov
   profile:
-    description: Version profile, where no plan says it.
+    description: Version profile, without a plan.
     type: str
     default: current
   select:

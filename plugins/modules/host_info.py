@@ -31,7 +31,7 @@ options:
     default: 0
   collect:
     description:
-      - Path of a tar to write on the managed node, of only what was read, so that somebody else can judge the host.
+      - Path of a tar to write on the managed node, of only what was read, so that the host can be judged elsewhere.
       - Of configuration files, logs and the kernel's command line it has only the lines that matter. It does have the
         host's name and MAC addresses.
       - Not written in check mode.

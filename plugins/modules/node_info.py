@@ -131,7 +131,7 @@ summary:
     problems: 1
     errors: 1
 problems:
-  description: What is not as the shape says. C(severity) is C(error), C(unknown), C(warning) or C(info).
+  description: What differs from the shape. C(severity) is C(error), C(unknown), C(warning) or C(info).
   returned: success
   type: list
   elements: dict

@@ -11,7 +11,7 @@ version_added: 0.1.0
 description:
 - Reads the C(scan-*.json) of a run folder. A node that failed gets the measures asked for; a node that passed loses
   those that this module took; a node that could not be judged keeps what it has.
-- All marks are keys of C(gpuops.rdma). A cordon or taint of somebody else, and OCI's labels, are never touched.
+- All marks are keys of C(gpuops.rdma). Cordons and taints of other owners, and OCI's labels, are never changed.
 - A fault of the fabric is no node's verdict.
 extends_documentation_fragment:
 - gpuops.rdma.auth

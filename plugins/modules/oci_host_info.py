@@ -8,10 +8,10 @@ module: oci_host_info
 short_description: Hosts of OCI below the nodes of a cluster
 version_added: 0.1.0
 description:
-- Tells where each host stands in the RDMA network (island, network block, local block), its health,
-  what the topology of dedicated capacity says of it, and its fault report, beside the node that runs on it.
+- Returns where each host is in the RDMA network (island, network block, local block), its health,
+  its state in the topology of dedicated capacity, and its fault report, beside the node that runs on it.
 - Lists in pages; no call per instance. Needs C(inspect dedicated-vm-hosts in tenancy); what may not
-  be read is told.
+  be read is reported.
 extends_documentation_fragment:
 - gpuops.rdma.attributes
 - gpuops.rdma.auth
@@ -49,7 +49,7 @@ options:
 """
 
 EXAMPLES = r"""
-- name: Where the nodes stand and how their hosts are
+- name: Place of the nodes in the network, and health of their hosts
   gpuops.rdma.oci_host_info:
     profile: TRAIN
   register: hosts

@@ -12,9 +12,10 @@ description:
   node's provider ID. Shows how many there are, changes nothing, and removes nothing.
 - An instance that runs for longer than O(patience) without becoming a node is looked at, three of them at most. Its
   security rules, its metadata beside the endpoint and CA of the cluster, the policies of self-managed nodes, and its
-  serial console tell which of these it is. No C(CLUSTER_JOIN) policy, an image without bootstrap, security rules, a
+  serial console show which of these it is. No C(CLUSTER_JOIN) policy, an image without bootstrap, security rules, a
   wrong CA or endpoint. What proves a cause ends the wait; else the message lists what was excluded and where to look.
-- The console is captured for this, and the capture removed again. What may not be read is told and excludes nothing.
+- The console is captured for this, and the capture removed again. What may not be read is reported and excludes
+  nothing.
 extends_documentation_fragment:
 - gpuops.rdma.attributes
 - gpuops.rdma.auth

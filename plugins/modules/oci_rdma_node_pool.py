@@ -10,10 +10,10 @@ version_added: 0.1.0
 description:
 - Makes a pool whose nodes are in one RDMA network, adopts one that is there, changes its size and
   settings.
-- Before a pool is made, everything that speaks against it is told at once, as by
+- Before a pool is made, everything that prevents it is reported at once, as by
   M(gpuops.rdma.oci_rdma_preflight). A shape without RDMA, a pool of one node and GPU memory clusters are refused.
 - A run that was killed is gone on with by the next one; no pool is made twice. A lack of capacity is
-  told by availability domain.
+  reported by availability domain.
 - Changes of image, labels or other settings reach new nodes only. Shape, availability domain, subnet
   and cluster cannot be changed.
 - Enables the plugins of Oracle's agent without which the RDMA network lets no node in.

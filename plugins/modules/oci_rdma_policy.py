@@ -11,7 +11,7 @@ description:
 - Reads the statements of the tenancy by their meaning, and writes those that nothing grants yet,
   into one policy. What is there is never taken away.
 - Makes the dynamic group that they name, also in an identity domain other than Default.
-- A statement that may or may not be granted, because of a condition, is told and not written.
+- A statement that may or may not be granted, because of a condition, is reported and not written.
 - Needs the right to manage policies and dynamic groups; where policies cannot be read, nothing is
   written.
 extends_documentation_fragment:

@@ -13,7 +13,7 @@ description:
 - An image that came from the same object is used as it is; an import that an earlier run began is waited for. Known by
   the freeform tag C(gpuops.rdma/source), the digest of the link without its secret part.
 - With O(image), brings an image from another region, by an export there and an import here.
-- A link that Object Storage refuses is told before anything is made. Its secret part is never shown.
+- A link that Object Storage refuses is reported before anything is created. Its secret part is never shown.
 extends_documentation_fragment:
 - gpuops.rdma.attributes
 - gpuops.rdma.oci

@@ -10,7 +10,7 @@ short_description: Install an operator through the Operator Lifecycle Manager
 version_added: 0.1.0
 description:
 - Makes namespace, OperatorGroup and Subscription, approves exactly the InstallPlan of the wanted version, and waits for
-  the phase of the ClusterServiceVersion, which alone tells success.
+  the phase of the ClusterServiceVersion, the only sign of success.
 - Makes the operator's custom resources from the example of that very version, with O(values) laid over it; unknown
   fields are refused with path and nearest name. Later only these values are held.
 - Waits until the resources are done and the nodes offer what the operator brings.
@@ -106,7 +106,7 @@ options:
         type: dict
         default: {}
       await:
-        description: What tells that it is done, C(status.state), the condition C(Available), or nothing.
+        description: What shows that it is done, C(status.state), the condition C(Available), or nothing.
         type: str
         choices:
         - state

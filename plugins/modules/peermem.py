@@ -8,7 +8,7 @@ module: peermem
 short_description: Load nvidia_peermem where GPUDirect RDMA needs it
 version_added: 0.1.0
 description:
-- With O(document) it says what is to be done on one host, for the tasks that follow, as in the role
+- With O(document) it returns what is to be done on one host, for the tasks that follow, as in the role
   P(gpuops.rdma.peermem#role).
 - With O(plan) it runs a privileged DaemonSet that loads the module on the plan's nodes and names it in modules-load.d,
   reports, and removes the DaemonSet again. A node where all is right is left alone.
@@ -31,7 +31,7 @@ options:
     default: []
   state:
     description:
-    - V(decided) says what is to be done; V(loaded) fails when there is still something to do. For O(document).
+    - V(decided) returns what is to be done; V(loaded) fails if something is still to be done. For O(document).
     type: str
     choices:
     - decided

@@ -53,7 +53,7 @@ options:
     - oke_addon
     default: helm
   platform:
-    description: V(auto) tells the platform from the API groups and the nodes' provider ids.
+    description: V(auto) detects the platform by the API groups and the nodes' provider ids.
     type: str
     choices:
     - auto
@@ -127,7 +127,7 @@ options:
         type: str
         default: gpuops-nccl
   release_resume:
-    description: Go on over a Helm release that an interrupted run left pending, once it is older than 15 minutes.
+    description: Take over a Helm release that an interrupted run left pending, once it is older than 15 minutes.
     type: bool
     default: false
   adopt_policies:

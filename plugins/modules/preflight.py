@@ -64,7 +64,7 @@ EXAMPLES = r"""
 
 RETURN = r"""
 findings:
-  description: At most 50 findings; all stand in findings-preflight.json of the run folder.
+  description: At most 50 findings; findings-preflight.json of the run folder has all.
   returned: always
   type: list
   elements: dict

@@ -84,7 +84,7 @@ options:
     description:
     - Go on over a Helm release that an interrupted run left pending.
     - V(true) deletes the record of that one revision and starts again; the objects that it made stay and are taken
-      over. V(false) fails and says so.
+      over. V(false) fails.
     type: bool
     default: false
   pending_timeout:

@@ -18,7 +18,7 @@ extends_documentation_fragment:
 - gpuops.rdma.auth
 options:
   dir:
-    description: Folder of the report; the run folder stands in it.
+    description: Folder of the report, which contains the run folder.
     type: path
     required: true
   fail_on_verdict:
@@ -34,7 +34,7 @@ options:
     - The NCCL test was left out on purpose. The verdict is then V(incomplete) at best, which does not fail the task
       when nothing else is wrong.
     - Tags that leave out C(nccl_test) mean the same.
-    - Results of an earlier run that stand in the run folder count, unless something was changed after them.
+    - Results of an earlier run in the run folder count, unless something was changed after them.
     type: bool
     default: false
 """

@@ -8,8 +8,8 @@ module: report_keep
 short_description: Keep report.html where it outlives the machine that made it
 version_added: 0.1.0
 description:
-- A pod of AWX is thrown away with the folder of the report. This puts C(report.html) into the cluster that it tells of,
-  into a bucket of OCI Object Storage, or into the job's artifacts.
+- A pod of AWX is thrown away with the folder of the report. This puts C(report.html) into the cluster that it
+  describes, into a bucket of OCI Object Storage, or into the job's artifacts.
 - With every O(keep) the job's artifacts get C(rdma_report). It has by cluster the verdict, whether it fails the job,
   its reason, the report's path, where it is kept, and the bad nodes, for a later job of a workflow.
 - A page of more than 1,000 KiB goes packed, as C(report.html.gz), into a ConfigMap or Secret.

@@ -112,7 +112,7 @@ options:
         type: str
         required: true
       replicas:
-        description: Machines; left out, what stands there stays, and a new one begins with 0.
+        description: Number of machines; by default that of an existing MachineSet is kept, and a new one begins with 0.
         type: int
   drain:
     description: Delete pods that hold GPUs where a running driver must change; refused without.
@@ -120,11 +120,11 @@ options:
     default: false
   state:
     description: With V(absent) the licence, the driver settings and the MachineSets of O(profiles) with their machines
-      are removed, and the ClusterPolicy says again what it said before.
+      are removed, and the ClusterPolicy gets its earlier values again.
   prove:
     description: When to read the licence metrics.
   image:
-    description: Image with Python 3.8 or newer for the pods that look at the network; by default that of the VF
+    description: Image with Python 3.8 or newer for the pods that probe the network; by default that of the VF
       configuration.
     type: str
     default: ""

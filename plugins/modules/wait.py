@@ -14,7 +14,7 @@ description:
   - Gives up before the deadline on what cannot become ready any more, as an image that cannot be pulled, as soon as all
     other nodes are decided too, so that one bad node does not hide the next.
   - Survives a restart of the API server.
-  - In check mode it looks once, says what it would wait for, and does not fail.
+  - In check mode it reads once, reports what it would wait for, and does not fail.
 options:
   for:
     description:
@@ -30,8 +30,8 @@ options:
         rolled out; with the plan also the SR-IOV configuration daemon where it is expected, and the device plugin's
         configuration holds the plan's VF resource.
       - V(drivers), the rest of V(gpu_operator), where the plan's driver and OFED both are the operators'; else nothing.
-      - V(vf_config), the VF configuration pod of every node says that all VFs are made.
-      - V(vfs), the VFs of every node are allocatable as its shape says.
+      - V(vf_config), the VF configuration pod of every node reports that all VFs are created.
+      - V(vfs), the VFs of every node are allocatable as the shape requires.
       - V(ip_pool), the IPPool of O(name) has a block of addresses for every node.
       - V(batch), the controller of the plan's launcher (Volcano or MPI Operator) runs, wherever it is installed.
       - V(deployment) and V(daemonset), those of O(namespace) and O(name) are rolled out.

@@ -41,7 +41,6 @@ CONTROLLER_MEMORY = 2 * 1024**3
 
 DRIVER_LABEL = "nvidia.com/cuda.driver.major"
 PEERMEM_LABEL = "nvidia.com/peermem.capable"
-"""The first kernel with DMA-BUF for RDMA; below it GPUDirect RDMA needs the module nvidia_peermem."""
 PF_DEFAULT = "192.168.0.0/16"
 """Where Oracle Cloud Agent numbers the PFs when the node image has no rdma_network.json."""
 BATCH_CRDS = {

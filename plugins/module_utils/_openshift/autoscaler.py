@@ -26,7 +26,7 @@ from __future__ import annotations
 import difflib
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Optional
 
@@ -209,11 +209,11 @@ def check_machine_set(
     """Findings on one MachineSet. ``gpu_types``: of the ClusterAutoscaler. ``gpus``: what a node advertises.
     ``zonal``: pods with volumes bound to a zone should scale it."""
     name = f"MachineSet/{machine_set['metadata']['name']}"
-    findings: list[Finding] = []
-    _check_accelerator(name, machine_set, gpu_types, findings)
-    _check_capacity(table, name, machine_set, gpus, findings)
-    _check_zone(table, name, machine_set, zonal, findings)
-    return findings
+    return [
+        *_check_accelerator(name, machine_set, gpu_types),
+        *_check_capacity(table, name, machine_set, gpus),
+        *_check_zone(table, name, machine_set, zonal),
+    ]
 
 
 def _node_labels(machine_set: Json) -> dict[str, str]:
@@ -230,7 +230,7 @@ def _notes(machine_set: Json) -> dict[str, str]:
     return dict(machine_set["metadata"].get("annotations") or {})
 
 
-def _check_accelerator(name: str, machine_set: Json, gpu_types: Sequence[str], findings: list[Finding]) -> None:
+def _check_accelerator(name: str, machine_set: Json, gpu_types: Sequence[str]) -> Iterator[Finding]:
     value = _node_labels(machine_set).get(ACCELERATOR)
     if value is None:
         on_machine = ACCELERATOR in (_at(machine_set, ("spec", "template", "metadata", "labels")) or {})
@@ -238,29 +238,22 @@ def _check_accelerator(name: str, machine_set: Json, gpu_types: Sequence[str], f
             "it is on spec.template.metadata.labels, which labels the Machine, not the Node" if on_machine else "absent"
         )
         expected = f"spec.template.spec.metadata.labels[{ACCELERATOR}]"
-        findings.append(finding("autoscaler.accelerator", name, f"label {ACCELERATOR}: {where}", expected=expected))
+        yield finding("autoscaler.accelerator", name, f"label {ACCELERATOR}: {where}", expected=expected)
     elif not value or not _VALUE.fullmatch(value):
-        findings.append(
-            finding(
-                "autoscaler.accelerator",
-                name,
-                f"label {ACCELERATOR}={value} is not a valid label value",
-                expected="a value such as nvidia-h100",
-            )
+        yield finding(
+            "autoscaler.accelerator",
+            name,
+            f"label {ACCELERATOR}={value} is not a valid label value",
+            expected="a value such as nvidia-h100",
         )
     elif gpu_types and value not in gpu_types:
         found = f"label {ACCELERATOR}={value}{_near(value, gpu_types)}"
-        findings.append(
-            finding(
-                "autoscaler.accelerator",
-                name,
-                found,
-                expected="one of ClusterAutoscaler.spec.resourceLimits.gpus[].type",
-            )
+        yield finding(
+            "autoscaler.accelerator", name, found, expected="one of ClusterAutoscaler.spec.resourceLimits.gpus[].type"
         )
 
 
-def _check_capacity(table: Tables, name: str, machine_set: Json, gpus: Optional[int], findings: list[Finding]) -> None:
+def _check_capacity(table: Tables, name: str, machine_set: Json, gpus: Optional[int]) -> Iterator[Finding]:
     notes = _notes(machine_set)
     for family, keys in table.families.items():
         for part in ("cpu", "memory", "gpu"):
@@ -271,35 +264,30 @@ def _check_capacity(table: Tables, name: str, machine_set: Json, gpus: Optional[
                     if part != "gpu"
                     else "no GPU is simulated"
                 )
-                findings.append(
-                    finding("autoscaler.capacity", name, f"annotation {key} is absent: {why}", expected="both families")
-                )
+                found = f"annotation {key} is absent: {why}"
+                yield finding("autoscaler.capacity", name, found, expected="both families")
             elif not _readable(family, part, value):
                 panics = ": the cluster-autoscaler-operator panics on it" if part == "gpu" else ""
-                findings.append(
-                    finding(
-                        "autoscaler.capacity",
-                        name,
-                        f"annotation {key}={value} is not a number{panics}",
-                        expected="a number",
-                    )
+                yield finding(
+                    "autoscaler.capacity",
+                    name,
+                    f"annotation {key}={value} is not a number{panics}",
+                    expected="a number",
                 )
     counts = {notes[keys["gpu"]] for keys in table.families.values() if keys["gpu"] in notes}
     if len(counts) > 1:
         found, severity = f"the two GPU counts differ: {', '.join(sorted(counts))}", "error"
         if str(_provider(machine_set).get("kind")) in table.zones:
             found, severity = f"{found}. The controllers of this platform write machine.openshift.io/GPU", "warning"
-        findings.append(finding("autoscaler.capacity", name, found, expected="the same", severity=severity))
+        yield finding("autoscaler.capacity", name, found, expected="the same", severity=severity)
     elif gpus is not None and counts and counts != {str(gpus)}:
         found = f"GPU count {counts.pop()}, and its nodes advertise {gpus} {GPU}"
-        findings.append(
-            finding(
-                "autoscaler.capacity",
-                name,
-                found,
-                expected=str(gpus),
-                remedy="Count the replicas of time slicing and MPS, and MIG devices.",
-            )
+        yield finding(
+            "autoscaler.capacity",
+            name,
+            found,
+            expected=str(gpus),
+            remedy="Count the replicas of time slicing and MPS, and MIG devices.",
         )
 
 
@@ -327,30 +315,24 @@ def _zone(table: Tables, machine_set: Json) -> tuple[Json, str]:
     return rule, "-".join(map(str, parts)).lower() if parts and all(parts) else ""
 
 
-def _check_zone(table: Tables, name: str, machine_set: Json, zonal: bool, findings: list[Finding]) -> None:
+def _check_zone(table: Tables, name: str, machine_set: Json, zonal: bool) -> Iterator[Finding]:
     rule, zone = _zone(table, machine_set)
     labels = _node_labels(machine_set)
     for key in (ZONE, *(one["label"] for one in table.zones.values())):
         if key not in labels:
             if zonal and zone and rule and key in (ZONE, rule["label"]):
                 remedy = "Without it, a pod with a volume in that zone never scales the set from zero."
-                findings.append(
-                    finding("autoscaler.zone", name, f"label {key} is absent", expected=str(zone), remedy=remedy)
-                )
+                yield finding("autoscaler.zone", name, f"label {key} is absent", expected=str(zone), remedy=remedy)
         elif key != ZONE and rule and key != rule["label"]:
-            findings.append(
-                finding(
-                    "autoscaler.zone",
-                    name,
-                    f"label {key} is not one of this platform ({_provider(machine_set).get('kind')})",
-                    expected=rule["label"],
-                )
+            yield finding(
+                "autoscaler.zone",
+                name,
+                f"label {key} is not one of this platform ({_provider(machine_set).get('kind')})",
+                expected=rule["label"],
             )
         elif zone and labels[key] != zone:
-            findings.append(
-                finding(
-                    "autoscaler.zone", name, f"label {key}={labels[key]}", expected=f"{zone}, as in its providerSpec"
-                )
+            yield finding(
+                "autoscaler.zone", name, f"label {key}={labels[key]}", expected=f"{zone}, as in its providerSpec"
             )
 
 
@@ -377,8 +359,8 @@ def cluster_autoscaler(
         made["scaleDown"] = {"enabled": True, "delayAfterAdd": DEFAULT_DELAY, **spec.get("scaleDown", {})}
         if spec.get("balanceSimilarNodeGroups"):
             made["balancingIgnoredLabels"] = [*spec.get("balancingIgnoredLabels", []), SET_LABEL]
-        _check_limits(made.get("resourceLimits") or {}, faults)
-        _check_times(made, rollout_s, boot_s, faults)
+        faults += _check_limits(made.get("resourceLimits") or {})
+        faults += _check_times(made, rollout_s, boot_s)
     if faults:
         raise InputError(f"Cannot use this ClusterAutoscaler: {'; '.join(faults)}.")
     return {
@@ -488,32 +470,30 @@ def _is_duration(value: Any) -> bool:
         return False
 
 
-def _check_limits(limits: Json, faults: list[str]) -> None:
+def _check_limits(limits: Json) -> Iterator[str]:
     for name in ("cores", "memory"):
         part = limits.get(name)
         if part is not None and not {"min", "max"} <= set(part):
-            faults.append(f"spec.resourceLimits.{name} needs min and max")
+            yield f"spec.resourceLimits.{name} needs min and max"
         elif part is not None and part["min"] > part["max"]:
-            faults.append(f"spec.resourceLimits.{name}: min {part['min']} is more than max {part['max']}")
+            yield f"spec.resourceLimits.{name}: min {part['min']} is more than max {part['max']}"
     for index, gpu in enumerate(limits.get("gpus") or []):
         place = f"spec.resourceLimits.gpus[{index}]"
         if not isinstance(gpu, Mapping) or set(gpu) != {"type", "min", "max"}:
-            faults.append(f"{place} needs type, min and max, and nothing else")
+            yield f"{place} needs type, min and max, and nothing else"
             continue
         if not _VALUE.fullmatch(str(gpu["type"])) or not gpu["type"]:
-            faults.append(
-                f"{place}.type is {gpu['type']!r}; it must be a value of the label {ACCELERATOR}, such as nvidia-h100"
-            )
+            yield f"{place}.type is {gpu['type']!r}; it must be a value of the label {ACCELERATOR}, such as nvidia-h100"
         if not is_int(gpu["min"]) or not is_int(gpu["max"]) or gpu["min"] < 0 or gpu["max"] < 1:
-            faults.append(f"{place}: min must be at least 0 and max at least 1, not {gpu['min']!r} and {gpu['max']!r}")
+            yield f"{place}: min must be at least 0 and max at least 1, not {gpu['min']!r} and {gpu['max']!r}"
         elif gpu["min"] > gpu["max"]:
-            faults.append(f"{place}: min {gpu['min']} is more than max {gpu['max']}")
+            yield f"{place}: min {gpu['min']} is more than max {gpu['max']}"
 
 
-def _check_times(spec: Json, rollout_s: float, boot_s: float, faults: list[str]) -> None:
+def _check_times(spec: Json, rollout_s: float, boot_s: float) -> Iterator[str]:
     down = spec.get("scaleDown") or {}
     if down.get("enabled") and duration(down["delayAfterAdd"]) <= rollout_s:
-        faults.append(
+        yield (
             f"spec.scaleDown.delayAfterAdd {down['delayAfterAdd']} is not more than the {rollout_s:.0f} s that the "
             "GPU stack takes on a new node: the node would be removed before its GPUs are ready (set "
             "rollout_seconds if it takes less here)"
@@ -521,7 +501,7 @@ def _check_times(spec: Json, rollout_s: float, boot_s: float, faults: list[str])
     limit = spec.get("maxNodeProvisionTime", PROVISION_TIME)
     if duration(limit) <= boot_s:
         named = limit if "maxNodeProvisionTime" in spec else f"(default: {limit})"
-        faults.append(
+        yield (
             f"spec.maxNodeProvisionTime {named} is not more than the {boot_s:.0f} s that a machine takes to become a "
             "node: the group would be Unhealthy and get no more nodes (set boot_seconds if it takes less here)"
         )
@@ -547,38 +527,29 @@ def machine_autoscaler(name: str, machine_set: str, minimum: int, maximum: int) 
 def check_owners(autoscalers: Iterable[Json], machine_sets: Iterable[str]) -> list[Finding]:
     """Errors: targets that are missing, of another kind or owned twice, and sizes that the API server does not
     validate."""
-    known = set(machine_sets)
+    return list(_owner_findings(autoscalers, set(machine_sets)))
+
+
+def _owner_findings(autoscalers: Iterable[Json], known: set[str]) -> Iterator[Finding]:
     owners: dict[str, str] = {}
-    findings = []
     for one in autoscalers:
         name, spec = f"MachineAutoscaler/{one['metadata']['name']}", one["spec"]
         target = spec.get("scaleTargetRef") or {}
         if target.get("kind") != "MachineSet":
-            findings.append(
-                finding("autoscaler.target", name, f"scaleTargetRef.kind {target.get('kind')}", expected="MachineSet")
-            )
+            yield finding("autoscaler.target", name, f"scaleTargetRef.kind {target.get('kind')}", expected="MachineSet")
         elif target.get("name") not in known:
-            findings.append(
-                finding(
-                    "autoscaler.target",
-                    name,
-                    f"there is no MachineSet {target.get('name')}{_near(str(target.get('name')), known)}",
-                )
+            yield finding(
+                "autoscaler.target",
+                name,
+                f"there is no MachineSet {target.get('name')}{_near(str(target.get('name')), known)}",
             )
         elif target["name"] in owners:
-            findings.append(
-                finding(
-                    "autoscaler.target",
-                    name,
-                    f"MachineSet {target['name']} belongs to {owners[target['name']]} already",
-                )
+            yield finding(
+                "autoscaler.target", name, f"MachineSet {target['name']} belongs to {owners[target['name']]} already"
             )
         owners.setdefault(str(target.get("name")), name)
         if spec.get("minReplicas", 0) > spec.get("maxReplicas", 0):
-            findings.append(
-                finding("autoscaler.size", name, f"min {spec['minReplicas']} is more than max {spec['maxReplicas']}")
-            )
-    return findings
+            yield finding("autoscaler.size", name, f"min {spec['minReplicas']} is more than max {spec['maxReplicas']}")
 
 
 # ---- what the autoscaler will do -----------------------------------------------------------------------------------

@@ -1175,6 +1175,12 @@ TABLE: dict[str, tuple[str, str, str, str]] = {
         "use rdma_mode=host if the nodes have no VFs",
         "preflight.mode-region",
     ),
+    "preflight.namespace-owner": (
+        "error",
+        "preflight",
+        "",
+        "preflight.namespace-owner",
+    ),
     "preflight.namespaces": (
         "error",
         "preflight",

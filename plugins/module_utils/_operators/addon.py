@@ -138,7 +138,7 @@ def decide(want: Addon, present: Optional[Json], options: Optional[Mapping[str, 
         return Decision("refuse", f"{want.name} is being removed. Wait until it is gone, then run again", version, {})
     merged = {**there["configuration"], **wishes}
     changes = tuple(sorted(key for key, value in wishes.items() if not equal(there["configuration"].get(key), value)))
-    moved = bool(want.asked and version and version != there["version"])
+    moved = bool(want.asked and version and not versions.same(version, there["version"]))
     told = [f"values differ: {', '.join(changes[:5])}" + (" ..." if len(changes) > 5 else "")] if changes else []
     told += [f"{there['version'] or there['installed']} -> {version}"] if moved else []
     if changes or moved:

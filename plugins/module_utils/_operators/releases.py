@@ -780,13 +780,18 @@ def _one(want: Release, release: Json, install: str, now: float, resume: bool, p
         kept = {"version": release["version"], "values": release["values"], "warnings": tuple(note)}
         return _decision(want, "none", f"{release['version']} is there and is left as it is", **place, **kept)
     if versions.parse(release["version"]) > versions.parse(want.version):
-        return _refuse(
-            want,
-            f"{_place(release)} has {want.chart} {release['version']}, newer than {want.version}; operators do "
-            "not support going back. Use rdma_install=existing, or a profile or chart of that version, or uninstall it",
-            **place,
-        )
+        return _refuse(want, _newer(want, release), **place)
     return _update(want, release, place)
+
+
+def _newer(want: Release, release: Json) -> str:
+    back = f"helm rollback {release['name']} -n {release['namespace']}"
+    failed = f". If that upgrade failed and is not wanted, `{back}` first" if release["status"] == "failed" else ""
+    return (
+        f"{_place(release)} has {want.chart} {release['version']}, newer than {want.version}; operators do not support "
+        f"going back. Set rdma_charts.{want.operator} (or rdma_profile) to {release['version']} or newer, or "
+        f"rdma_install=existing, or uninstall it{failed}"
+    )
 
 
 def _update(want: Release, release: Json, place: Json) -> Decision:

@@ -26,6 +26,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import (
     Shape,
     image_name,
 )
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.names import OWNED_LABEL, OWNER
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Plan, Release
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.text import listed
 from ansible_collections.gpuops.rdma.plugins.module_utils._operators import adoption, crds
@@ -348,6 +349,41 @@ def namespaces(look: Look) -> Iterator[Finding]:
     yield from _report_namespace(look, set(present))
 
 
+def namespace_owner(look: Look) -> Iterator[Finding]:
+    """Namespaces of others, with workloads of theirs, that this run would put something new into."""
+    if look.read_only:
+        return
+    others = {item["name"] for item in look.survey["namespaces"] if not item["ours"]}
+    for name, given in sorted(_entered(look).items()):
+        found = [f"{item['kind']} {item['name']}" for item in look.survey["workloads"] if _foreign(look, item, name)]
+        if found and name in others:
+            yield finding(
+                "preflight.namespace-owner",
+                f"Namespace {name}",
+                f"another team's: it has {listed(found)}",
+                expected="a namespace of this run, or one that does not exist",
+                remedy=f"set {given} to another; if it is yours, rdma_preflight_ignore: [namespace-owner]",
+            )
+
+
+def _entered(look: Look) -> dict[str, str]:
+    """Namespace -> the input that names it, of those that the run puts something new into."""
+    made = {item["metadata"].get("namespace", "") for group in look.plan.objects.values() for item in group}
+    found = {look.plan.namespaces.own: "plan_own_namespace"} if look.plan.namespaces.own in made else {}
+    if look.plan.tests:
+        found[look.plan.namespaces.job] = "rdma_job_namespace"
+    new = [item for item in look.installs if item.action == "install" and not item.manifest]
+    return {**found, **{item.namespace: f"rdma_charts.{item.operator}.namespace" for item in new}}
+
+
+def _foreign(look: Look, item: Json, namespace: str) -> bool:
+    """Whether it is a workload in the namespace that neither this collection, an operator nor another object made."""
+    if item["namespace"] != namespace or item["owners"] or item["labels"].get(OWNED_LABEL) == OWNER:
+        return False
+    own = {image for release in look.plan.releases.values() for image in release.images}
+    return not any(image_name(image) in own or "node-feature-discovery" in image for image in item["images"])
+
+
 def _report_namespace(look: Look, present: set[str]) -> Iterator[Finding]:
     """Checked early, because the report is only stored after the test."""
     kept = look.plan.report_keep
@@ -575,6 +611,7 @@ CHECKS: dict[str, Callable[[Look], Iterable[Finding]]] = {
     "policy": policies,
     "ip-pool": ip_pool,
     "namespaces": namespaces,
+    "namespace-owner": namespace_owner,
     "controller-room": controller_room,
     "node-image": node_images,
     "one-runtime": one_runtime,

@@ -14,6 +14,7 @@ from typing import Any, Callable, Optional
 
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import DataError, Forbidden, NotFound
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json
+from ansible_collections.gpuops.rdma.plugins.module_utils._kube import objects as kube_objects
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube.client import KINDS, Client
 from ansible_collections.gpuops.rdma.plugins.module_utils._nodes import facts
 from ansible_collections.gpuops.rdma.plugins.module_utils._operators import adoption
@@ -121,6 +122,7 @@ def _namespaces(client: Client) -> list[Json]:
             "name": item["metadata"]["name"],
             "phase": item.get("status", {}).get("phase", ""),
             "enforce": (item["metadata"].get("labels") or {}).get("pod-security.kubernetes.io/enforce", ""),
+            "ours": kube_objects.is_ours(item),
             "reason": "; ".join(
                 condition.get("message", "")
                 for condition in item.get("status", {}).get("conditions", [])

@@ -9,6 +9,7 @@ import base64
 import contextlib
 import gzip
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -469,11 +470,20 @@ def test_name_taken_by_another_chart() -> None:
 def test_going_back_is_refused() -> None:
     made = decide(release(version="v26.10.0"))
     assert made.action == "refuse" and "newer than v26.7.0" in made.why
+    assert "Set rdma_charts.gpu_operator (or rdma_profile) to v26.10.0 or newer" in made.why
+    assert "helm rollback" not in made.why
+    failed = decide(release(version="v26.10.0", status="failed"))
+    assert failed.action == "refuse" and "`helm rollback gpu-operator -n gpu-operator`" in failed.why
 
 
 def test_a_release_candidate_is_older_than_its_release() -> None:
     made = decide(release(version="v26.7.0-rc.2"))
     assert made.action == "upgrade" and "v26.7.0-rc.2 -> v26.7.0" in made.why
+    candidate = replace(want(), version="26.7.0-rc.2")
+    assert decide(release(version="v26.7.0"), wanted=candidate).action == "refuse"
+    assert decide(release(version="v26.7.0-rc.1"), wanted=candidate).action == "upgrade"
+    nightly = replace(want(), version="26.7.0-nightly.2")
+    assert "-nightly.1 -> 26.7.0-nightly.2" in decide(release(version="26.7.0-nightly.1"), wanted=nightly).why
 
 
 def test_jump_over_24_10_warns() -> None:

@@ -71,7 +71,7 @@ def workload(name: str, image: str, kind: str = "daemonset", namespace: str = "k
 
 
 def namespace(name: str, phase: str = "Active", enforce: str = "", reason: str = "") -> dict[str, Any]:
-    return {"name": name, "phase": phase, "enforce": enforce, "reason": reason}
+    return {"name": name, "phase": phase, "enforce": enforce, "reason": reason, "ours": False}
 
 
 def test_a_usual_cluster_has_no_error() -> None:
@@ -217,6 +217,40 @@ def test_a_subnet_that_is_none_is_told_once() -> None:
         item for item in preflight.check(look(asked={"ip_pool_subnet": "1.2.3.4/99"})) if "1.2.3.4/99" in str(item)
     ]
     assert [(item.id, item.subject) for item in items] == [("plan.input", "rdma_ip_pool_subnet")]
+
+
+@pytest.mark.parametrize(
+    ("place", "given", "asked"),
+    [
+        ("gpuops-nccl", "rdma_job_namespace", {}),
+        ("team-a", "rdma_job_namespace", {"job_namespace": "team-a"}),
+        ("team-a", "rdma_charts.gpu_operator.namespace", {"charts": {"gpu_operator": {"namespace": "team-a"}}}),
+        ("nvidia-network-operator", "rdma_charts.network_operator.namespace", {}),
+    ],
+)
+def test_a_namespace_of_another_team(place: str, given: str, asked: Any) -> None:
+    web = workload("web", "shop/web:1", "deployment", place)
+    seen = survey(namespaces=[namespace(place)], workloads=[web])
+    item = one(look(seen=seen, asked=asked), "namespace-owner")
+    assert item.subject == f"Namespace {place}" and "deployment web" in item.found
+    assert item.remedy.startswith(f"set {given} to another") and "[namespace-owner]" in item.remedy
+    assert found(look(seen=seen, asked=asked, read_only=True), "namespace-owner") == []
+    assert found(look(seen=seen, asked={**asked, "install": "existing", "job_namespace": "x"}), "namespace-owner") == []
+
+
+def test_a_namespace_that_is_no_other_teams() -> None:
+    place = "gpu-operator"
+    mine = {**workload("x", "x:1", namespace=place), "labels": {"app.kubernetes.io/managed-by": "gpuops-rdma"}}
+    made = {**workload("nvidia-driver", "nvcr.io/nvidia/driver:1", namespace=place), "owners": ["ClusterPolicy"]}
+    nfd = workload("nfd-worker", "registry.k8s.io/nfd/node-feature-discovery:v0.19.0", namespace=place)
+    elsewhere = workload("web", "shop/web:1", "deployment", "shop")
+    seen = survey(namespaces=[namespace(place), namespace("shop")], workloads=[mine, made, nfd, elsewhere])
+    assert found(look(seen=seen), "namespace-owner") == []
+    web = workload("web", "shop/web:1", "deployment", place)
+    ours = survey(namespaces=[{**namespace(place), "ours": True}], workloads=[web])
+    assert found(look(seen=ours), "namespace-owner") == []
+    there = survey(namespaces=[namespace(place)], workloads=[web])
+    assert found(acting(look(seen=there), gpu_operator="upgrade"), "namespace-owner") == [], "the release is there"
 
 
 def test_namespaces() -> None:

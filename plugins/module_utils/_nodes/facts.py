@@ -22,7 +22,7 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Optional
 
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import DataError
@@ -314,36 +314,30 @@ def _offers(facts: NodeFacts, *prefixes: str) -> bool:
     return any(key.startswith(prefixes) and count for key, count in {**facts.capacity, **facts.allocatable}.items())
 
 
-def _judge_state(facts: NodeFacts) -> list[Finding]:
-    findings = []
+def _judge_state(facts: NodeFacts) -> Iterator[Finding]:
     if not facts.ready:
         found = f"not Ready: {facts.ready_reason or 'no reason given'}"
-        findings.append(finding("node.not-ready", facts.name, found, expected="Ready"))
+        yield finding("node.not-ready", facts.name, found, expected="Ready")
     if facts.cordoned:
-        findings.append(finding("node.cordoned", facts.name, "cordoned", expected="schedulable"))
-    return findings
+        yield finding("node.cordoned", facts.name, "cordoned", expected="schedulable")
 
 
-def _judge_gpus(facts: NodeFacts, shape: Shape) -> list[Finding]:
+def _judge_gpus(facts: NodeFacts, shape: Shape) -> Iterator[Finding]:
     resource, count, why = expected_gpus(facts, shape)
     found = facts.allocatable.get(resource, 0)
-    findings = []
     if count is None:
-        findings.append(finding("gpu.unknown", facts.name, f"{found} {resource}; {why}"))
+        yield finding("gpu.unknown", facts.name, f"{found} {resource}; {why}")
     elif found != count:
-        findings.append(
-            finding(
-                "gpu.missing" if found < count else "gpu.surplus",
-                facts.name,
-                f"{found} of {count} {resource} allocatable{_unhealthy(facts, resource)}",
-                expected=f"{count} ({why})",
-                remedy=_gpu_remedy(facts, resource),
-            )
+        yield finding(
+            "gpu.missing" if found < count else "gpu.surplus",
+            facts.name,
+            f"{found} of {count} {resource} allocatable{_unhealthy(facts, resource)}",
+            expected=f"{count} ({why})",
+            remedy=_gpu_remedy(facts, resource),
         )
     if facts.sharing:
         found_text = f"GPUs are shared: {facts.sharing}"
-        findings.append(finding("gpu.shared", facts.name, found_text, expected="whole GPUs"))
-    return findings
+        yield finding("gpu.shared", facts.name, found_text, expected="whole GPUs")
 
 
 def _unhealthy(facts: NodeFacts, resource: str) -> str:
@@ -357,44 +351,32 @@ def _gpu_remedy(facts: NodeFacts, resource: str) -> str:
     return f"Compare nvidia-smi -L and dmesg (Xid) on {facts.name}; a GPU off the bus needs a reboot or a repair."
 
 
-def _judge_vfs(facts: NodeFacts, shape: Shape, resource: str) -> list[Finding]:
+def _judge_vfs(facts: NodeFacts, shape: Shape, resource: str) -> Iterator[Finding]:
     found, count = facts.allocatable.get(resource, 0), shape.vf_count
     others = {
         name: facts.allocatable[name] for name in VF_RESOURCES if name != resource and facts.allocatable.get(name)
     }
-    findings = []
     if found != count:
         other = "".join(f"; {number} are published under another name, {name}" for name, number in others.items())
-        findings.append(
-            finding(
-                "vf.missing" if found < count else "vf.surplus",
-                facts.name,
-                f"{found} of {count} {resource} allocatable{_unhealthy(facts, resource)}{other}",
-                expected=f"{count} ({len(shape.pfs)} PFs x {shape.vfs_per_pf} of {shape.name})",
-            )
-        )
-    findings += [
-        finding(
-            "vf.leftover",
+        yield finding(
+            "vf.missing" if found < count else "vf.surplus",
             facts.name,
-            f"{number} {name} allocatable: the name of another generation",
-            expected=f"only {resource}",
+            f"{found} of {count} {resource} allocatable{_unhealthy(facts, resource)}{other}",
+            expected=f"{count} ({len(shape.pfs)} PFs x {shape.vfs_per_pf} of {shape.name})",
         )
-        for name, number in others.items()
-        if found == count
-    ]
-    return findings
+    else:
+        for name, number in others.items():
+            unused = f"{number} {name} allocatable: the name of another generation"
+            yield finding("vf.leftover", facts.name, unused, expected=f"only {resource}")
 
 
-def _judge_labels(facts: NodeFacts) -> list[Finding]:
-    findings = []
+def _judge_labels(facts: NodeFacts) -> Iterator[Finding]:
     for ident, keys in (("label.nic", (NIC_LABEL,)), ("label.gpu", GPU_LABELS)):
         if not any(facts.labels.get(key) == "true" for key in keys):
-            findings.append(finding(ident, facts.name, f"label {keys[0]} is missing", expected="true"))
+            yield finding(ident, facts.name, f"label {keys[0]} is missing", expected="true")
     if not facts.locality.network_block:
         found = "no network block label (oci.oraclecloud.com/rdma.network_block_id)"
-        findings.append(finding("label.locality", facts.name, found, expected="a network block"))
-    return findings
+        yield finding("label.locality", facts.name, found, expected="a network block")
 
 
 def _judge_ids(facts: NodeFacts, shape: Shape, ids: Json) -> list[Finding]:

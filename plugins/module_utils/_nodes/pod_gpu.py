@@ -20,8 +20,9 @@ taints.
 from __future__ import annotations
 
 import difflib
+import functools
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Optional
 
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError
@@ -218,8 +219,7 @@ def check(document: Any, pool: Iterable[Any] = (), single: Sequence[str] = ()) -
                 expected="resources.limits with nvidia.com/gpu: 1",
             )
         )
-    _check_tolerations(f"{dot}tolerations", spec, taints(pool), findings)
-    return findings
+    return [*findings, *_check_tolerations(f"{dot}tolerations", spec, taints(pool))]
 
 
 def _check_container(place: str, container: Mapping[str, Any], single: Sequence[str], findings: list[Finding]) -> int:
@@ -256,55 +256,34 @@ def _check_container(place: str, container: Mapping[str, Any], single: Sequence[
     return asked
 
 
-def _check_tolerations(place: str, spec: Mapping[str, Any], pool: Sequence[Json], findings: list[Finding]) -> None:
+def _check_tolerations(place: str, spec: Mapping[str, Any], pool: Sequence[Json]) -> Iterator[Finding]:
     present = spec.get("tolerations") or []
     for index, one in enumerate(present):
-        findings.extend(_wrong_toleration(f"{place}[{index}]", one if isinstance(one, Mapping) else {}))
+        yield from _wrong_toleration(f"{place}[{index}]", one if isinstance(one, Mapping) else {})
     for one in pool:
         if one["effect"] not in HARD:
             continue
         fitting = [item for item in present if isinstance(item, Mapping) and tolerates(item, one)]
         if not fitting:
             found = f"nothing tolerates the pool's taint {_told(one)}: the pod stays Pending"
-            findings.append(finding("pod-gpu.no-toleration", place, found, expected=f"{toleration(one)}"))
+            yield finding("pod-gpu.no-toleration", place, found, expected=f"{toleration(one)}")
         elif one["effect"] == "NoExecute" and all(item.get("tolerationSeconds") is not None for item in fitting):
             seconds = max(int(item["tolerationSeconds"]) for item in fitting)
             found = f"the pool's taint {_told(one)} is tolerated for {seconds} s: then the pod is evicted"
-            findings.append(finding("pod-gpu.evicted", place, found, expected="no tolerationSeconds"))
+            yield finding("pod-gpu.evicted", place, found, expected="no tolerationSeconds")
 
 
-def _wrong_toleration(place: str, one: Mapping[str, Any]) -> list[Finding]:
+def _wrong_toleration(place: str, one: Mapping[str, Any]) -> Iterator[Finding]:
     effect, operator = str(one.get("effect") or ""), str(one.get("operator") or "Equal")
+    wrong = functools.partial(finding, "pod-gpu.toleration")
     if effect and effect not in EFFECTS:
-        return [
-            finding(
-                "pod-gpu.toleration",
-                f"{place}.effect",
-                f"{effect!r}{_near(effect, EFFECTS)}",
-                expected="a known effect",
-            )
-        ]
-    if operator == "Exists" and one.get("value"):
-        return [finding("pod-gpu.toleration", f"{place}.value", "operator Exists has a value", expected="no value")]
-    if operator != "Exists" and not one.get("key"):
-        return [
-            finding(
-                "pod-gpu.toleration",
-                f"{place}.key",
-                f"operator {operator} without a key",
-                expected="operator Exists, or a key",
-            )
-        ]
-    if one.get("tolerationSeconds") is not None and effect not in ("", "NoExecute"):
-        return [
-            finding(
-                "pod-gpu.toleration",
-                f"{place}.tolerationSeconds",
-                f"with effect {effect}",
-                expected="only with NoExecute",
-            )
-        ]
-    return []
+        yield wrong(f"{place}.effect", f"{effect!r}{_near(effect, EFFECTS)}", expected="a known effect")
+    elif operator == "Exists" and one.get("value"):
+        yield wrong(f"{place}.value", "operator Exists has a value", expected="no value")
+    elif operator != "Exists" and not one.get("key"):
+        yield wrong(f"{place}.key", f"operator {operator} without a key", expected="operator Exists, or a key")
+    elif one.get("tolerationSeconds") is not None and effect not in ("", "NoExecute"):
+        yield wrong(f"{place}.tolerationSeconds", f"with effect {effect}", expected="only with NoExecute")
 
 
 def _near(name: str, known: Sequence[str]) -> str:

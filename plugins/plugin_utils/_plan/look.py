@@ -1,0 +1,76 @@
+# Copyright: gpuops.rdma contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Reads what preflight judges besides the plan: nodes, permissions, Helm, definitions, room. PRIVATE."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import DataError, Forbidden, InputError
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Plan
+from ansible_collections.gpuops.rdma.plugins.module_utils._kube.client import Client
+from ansible_collections.gpuops.rdma.plugins.module_utils._operators import crds
+from ansible_collections.gpuops.rdma.plugins.module_utils._plan import preflight
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._nodes.book import NodeBook
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._operators import chart_crds, helm
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._plan import left, rights
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._plan import survey as plan_survey
+
+LOOKED_AT = 20
+"""Maximum number of nodes whose pods are read to find room for the controllers."""
+
+
+def look(client: Client, book: NodeBook, plan: Plan, survey: Json, args: Json, *, check_mode: bool) -> preflight.Look:
+    """Everything that preflight judges. With ``args["only"]``, once the operators run, the nodes are read again, and
+    nothing that concerns the installation."""
+    again = bool(args["only"])
+    found = preflight.Look(
+        plan=plan,
+        survey=survey,
+        nodes=book.facts() if again else book.kept(),
+        shapes=files.shapes(),
+        profile=files.profile(plan.profile, plan.platform),
+        wanted_crds=plan_survey.WANTED_CRDS,
+        vcn_cidrs=args["vcn_cidrs"],
+        pod_cidrs=args["pod_cidrs"],
+        service_cidrs=args["service_cidrs"],
+        pf_network=args["pf_network"],
+        read_only=args["read_only"],
+    )
+    if again:
+        return found
+    faults = helm.findings() if found.installs else []
+    return dataclasses.replace(
+        found,
+        plugins=left.plugins(client, survey["workloads"]),
+        denied=rights.denied(client, plan, check_mode or args["read_only"], keeps=not check_mode),
+        helm=faults,
+        definitions={} if faults else _definitions(client, plan),
+        requested=_requested(client, found) if found.installs else {},
+    )
+
+
+def _definitions(client: Client, plan: Plan) -> dict[str, list[crds.Definition]]:
+    """Those of the charts that the run installs, compared with the cluster's."""
+    found: dict[str, list[crds.Definition]] = {}
+    for name, release in plan.releases.items():
+        if release.installs and not release.manifest:
+            # A missing permission is reported as such, a chart that cannot be read by the plan.
+            with contextlib.suppress(Forbidden, InputError, DataError):
+                found[name] = chart_crds.of_release(client, release)
+    return found
+
+
+def _requested(client: Client, look: preflight.Look) -> dict[str, tuple[float, float]]:
+    """(cores, bytes) requested on the largest schedulable nodes, up to the first with room, to read few pods."""
+    found: dict[str, tuple[float, float]] = {}
+    for node in preflight.candidates(look.nodes, look.shapes)[:LOOKED_AT]:
+        with contextlib.suppress(Forbidden):  # reported as a missing permission
+            found[node.name] = plan_survey.requested(client, node.name)
+            if preflight.has_room(node, found[node.name]):
+                break
+    return found

@@ -31,7 +31,7 @@ class ActionModule(RdmaAction):
         run_dir = folder / "run"
         stages, damaged = folders.documents(run_dir, "stage-*.json")
         if not stages:
-            raise InputError(f"{run_dir} has no stage's record: nothing ran that could be reported.")
+            raise InputError(f"{run_dir} has no record of a stage, so there is nothing to report.")
         found, unread = folders.documents(run_dir, "findings-*.json")
         nccl, torn = folders.documents(run_dir, "nccl-*.json")
         scans, cut = folders.scans(run_dir)

@@ -48,7 +48,7 @@ def as_text(value: Any) -> str:
 
 
 def is_int(value: Any) -> bool:
-    """Whether it is a whole number; a boolean is not."""
+    """Whether it is a whole number, which a boolean is not."""
     return isinstance(value, int) and not isinstance(value, bool)
 
 
@@ -207,7 +207,7 @@ class Shape:
 
     @property
     def vf_count(self) -> int:
-        """VFs that a node offers when all its RDMA ports are configured."""
+        """Number of VFs that a node offers when all its RDMA ports are configured."""
         return len(self.pfs) * self.vfs_per_pf
 
     @property

@@ -113,7 +113,8 @@ def resolve(args: Mapping[str, Any], openshift: bool, board: Json, report: str, 
 
 
 def made(args: Mapping[str, Any], wanted: Wanted, board: Json) -> tuple[list[Json], list[Json]]:
-    """(dashboard, objects of the report) that an earlier task may have made, in the order in which to remove them."""
+    """(dashboard, objects of the report) that an earlier task may have created, in the order in which to remove
+    them."""
     place, openshift = args["dashboard_namespace"], wanted.openshift
     shown = [dashboard_object(board, openshift, place)] if openshift or place else []
     blank = report_objects("x 1", wanted.report_namespace, "none", "15s", {}, openshift=openshift)

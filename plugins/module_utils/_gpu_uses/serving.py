@@ -436,8 +436,8 @@ def serve_command(serving: Serving) -> str:
 
 
 def leader_script(serving: Serving) -> str:
-    """Shell script of the leader. It waits until the GPUs of all nodes have joined: vLLM would start with those that
-    are there and fail late."""
+    """Shell script of the leader. It waits until the GPUs of all nodes have joined: vLLM would start with fewer and
+    fail late."""
     if serving.nodes == 1:
         return f"set -u\n{serve_command(serving)}\n"
     count = (

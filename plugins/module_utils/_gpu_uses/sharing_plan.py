@@ -220,7 +220,7 @@ class NodeWanted:
         return self.member.annotations.get(IN_EFFECT) != self.digest
 
     @property
-    def parts_anew(self) -> bool:
+    def repartitioned(self) -> bool:
         """Whether its MIG devices change, which the MIG manager cannot do while pods use the GPUs."""
         return self.member.labels.get(sharing.MIG_LABEL, "") != self.mig or self.failed
 

@@ -137,7 +137,7 @@ def same(before: Optional[Json], after: Json) -> bool:
 
 
 def shortened(value: Any) -> Any:
-    """For a diff: long texts become their length."""
+    """The value for a diff, with long texts replaced by their length."""
     if isinstance(value, dict):
         return {key: shortened(item) for key, item in value.items()}
     if isinstance(value, list):

@@ -265,7 +265,8 @@ def failed_create(events: Iterable[Json], name: str = "") -> Optional[Status]:
 
 
 def daemonset(obj: Optional[Json], allow_zero: bool = False) -> Status:
-    """Rolled out: the newest spec was seen, every wanted pod is of it, and available. Nothing wanted is not ready."""
+    """Ready if its controller has seen the newest spec and every wanted pod has it and is available. ``allow_zero``:
+    also if no pod is wanted."""
     if obj is None:
         return _waiting("DaemonSet not created yet")
     if not _observed(obj):
@@ -296,7 +297,7 @@ def _no_node(obj: Json) -> str:
 
 
 def deployment(obj: Optional[Json]) -> Status:
-    """Ready when all wanted replicas are of the newest spec and available; scaled to 0 is stuck, never ready."""
+    """Ready if all wanted replicas have the newest spec and are available; scaled to 0 it is stuck."""
     if obj is None:
         return _waiting("Deployment not created yet")
     if not _observed(obj):
@@ -476,7 +477,8 @@ def _ends_with_any(event: Json, names: Sequence[str]) -> bool:
 
 
 def node(facts: Optional[NodeFacts], labels: Iterable[str] = ()) -> Status:
-    """Ready, not cordoned, and with every label: ``key`` or ``key=value``, alternatives with ``|`` between them."""
+    """Ready if the node is Ready, not cordoned, and has every label: ``key`` or ``key=value``, alternatives with ``|``
+    between them."""
     if facts is None:
         return _waiting("no such node yet")
     if not facts.ready:
@@ -617,7 +619,7 @@ def volcano_job(
 ) -> Status:
     """A Volcano Job whose master task (policy TaskCompleted > CompleteJob) decides. ``events``: of Job and PodGroup."""
     if job is None:
-        return _broken("the Volcano Job does not exist any more", "gone")
+        return _broken("the Volcano Job no longer exists", "gone")
     pods, events = list(pods), list(events)
     phase = (_status(job).get("state") or {}).get("phase", "")
     master = _newest(_pods_of(pods, "volcano.sh/task-spec", _master_task(job)))
@@ -700,7 +702,7 @@ def _failure_actions(job: Json, code: Optional[int]) -> list[str]:
 
 def _volcano_pending(job: Json, podgroup: Optional[Json], pods: Sequence[Json], events: Sequence[Json]) -> Status:
     if not _status(job) or podgroup is None:
-        return _waiting("Volcano has not made the Job's PodGroup yet", code="created")
+        return _waiting("Volcano has not created the Job's PodGroup yet", code="created")
     held = _held_pod(pods)
     if held:
         return held
@@ -777,7 +779,7 @@ def _mpi_running(
         why = f"the launcher {_place(launcher)} ended: {_failure(launcher)}; the MPIJob has not decided yet"
         return _waiting(why, code="ending", exit_code=exit_code(launcher))
     again = f", try {len(tries) + 1}: the one before ended with {_failure(tries[-1])}" if tries else ""
-    again = again or (", after a failed try" if _status(launcher_job).get("failed") else "")
+    again = again or (", after a failed attempt" if _status(launcher_job).get("failed") else "")
     return _waiting(f"running{again}", code="running", progress=_started_count(workers))
 
 

@@ -42,7 +42,7 @@ class Status(Protocol):
 
     @property
     def stuck(self) -> bool:
-        """Unrecoverable, if it stays like this for the time of grace."""
+        """Whether the state is unrecoverable if it lasts longer than the grace period."""
 
     @property
     def progress(self) -> str:

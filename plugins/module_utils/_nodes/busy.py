@@ -70,7 +70,7 @@ def _devices(container: Mapping[str, Any], resources: Collection[str]) -> Iterab
 
 
 def by_node(holders: Iterable[Holder], nodes: Sequence[str]) -> dict[str, list[Holder]]:
-    """Of these nodes those that are in use, in the order given."""
+    """Node -> what uses its GPUs, for those of ``nodes`` that are in use, in the order of ``nodes``."""
     found: dict[str, list[Holder]] = {name: [] for name in nodes}
     for one in holders:
         if one.node in found:

@@ -108,7 +108,7 @@ def lost(wrote: Json, live: Json, spared: Sequence[str] = ()) -> list[str]:
 
 
 def last_writer(machine_set: Json, own: str) -> str:
-    """Field manager of the last write that was not ours and not of its status; "" where nothing tells."""
+    """Field manager of the last write that was neither ours nor of its status; "" if unknown."""
     entries = [
         one
         for one in machine_set["metadata"].get("managedFields") or []

@@ -87,8 +87,8 @@ def findings(found: Sequence[Json], nodes: Iterable[NodeFacts]) -> list[Finding]
         for key, name in _LABELS if locality else ():
             label = getattr(locality, name)
             if label and row[key] and label[-SUFFIX:] != row[key]:
-                words = f"label says {key} {label}"
-                result.append(finding("oci.host-topology", row["node"], words, expected=f"{row[key]}, as OCI says"))
+                words = f"its label has {key} {label}"
+                result.append(finding("oci.host-topology", row["node"], words, expected=f"{row[key]}, as in OCI"))
     return result
 
 
@@ -115,7 +115,7 @@ def _of_node(row: Json) -> Iterator[Finding]:
         yield finding(
             "oci.host-capacity",
             row["node"],
-            f"dedicated capacity says {row['capacity']}",
+            f"its dedicated capacity is {row['capacity']}",
             expected="AVAILABLE",
             severity=severity,
         )

@@ -102,7 +102,7 @@ def _shape(pool: Pool, facts: Facts, known: Mapping[str, Shape]) -> Findings:
         yield finding("oci.shape", pool.shape, "not supported by this collection", remedy=mine.reason)
         return
     if re.search(r"\.GB[23]00", pool.shape):
-        why = "make it with Oracle's stack, and give its nodes to the main job"
+        why = "create it with Oracle's stack, and run the main job on its nodes"
         yield finding("oci.shape", pool.shape, "belongs in a GPU memory cluster", remedy=why)
         return
     if isinstance(facts.shapes, Unread):
@@ -149,7 +149,7 @@ def _limits(pool: Pool, facts: Facts, gpus: int, nodes: int) -> Findings:
         if isinstance(limit, Unread):
             yield finding("oci.limit", name, limit.why)
         elif limit["available"] is None:
-            yield finding("oci.limit", name, "OCI does not report what is left")
+            yield finding("oci.limit", name, "OCI does not report how many are left")
         elif limit["available"] < wanted:
             found = f"{limit['available']} GPUs left in {pool.availability_domain}"
             expected = f"{wanted} ({nodes} nodes x {gpus} GPUs)"
@@ -176,11 +176,11 @@ def _capacity(pool: Pool, facts: Facts, nodes: int) -> Findings:
     status, count = facts.capacity["status"], facts.capacity["count"]
     where = f"{pool.shape} in {pool.availability_domain}"
     if status == "HARDWARE_NOT_SUPPORTED":
-        yield finding("oci.capacity", where, "this hardware is not there")
+        yield finding("oci.capacity", where, "the hardware is not available there")
     elif status == "OUT_OF_HOST_CAPACITY":
         yield finding("oci.capacity", where, "out of host capacity", expected=f"{nodes} hosts")
     elif status != "AVAILABLE":
-        yield finding("oci.capacity", where, f"OCI says {status}", remedy="", severity="unknown")
+        yield finding("oci.capacity", where, f"OCI reports {status}", remedy="", severity="unknown")
     elif count is not None and count < nodes:
         yield finding("oci.capacity", where, f"{count} hosts", expected=f"{nodes} hosts")
 
@@ -250,7 +250,7 @@ def _carries(pool: Pool, subject: str, known: Mapping[str, Shape]) -> Findings:
             subject,
             found,
             expected=expected,
-            remedy="without them nodes come up without RDMA",
+            remedy="without them nodes start without RDMA",
             severity="unknown",
         )
 

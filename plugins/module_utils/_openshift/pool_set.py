@@ -118,7 +118,7 @@ def refuse_lost(wrote: Mapping[str, Json], live: Mapping[str, Json], platform: S
         if found:
             who = machine_set.last_writer(live.get(name, {"metadata": {}}), FIELD_MANAGER)
             raise RdmaError(
-                f"MachineSet {name} did not stay as it was written, {seconds:.0f} s ago: {listed(found)}. Somebody "
-                f"keeps it as he has it{f'; {who} wrote it last' if who else ''}. Change it at its source, or take it "
-                "out of his hands, and run this again."
+                f"MachineSet {name} did not stay as it was written, {seconds:.0f} s ago: {listed(found)}. Another "
+                f"writer keeps changing it{f'; {who} wrote it last' if who else ''}. Change it at its source, or "
+                "take it from that writer, and run this again."
             )

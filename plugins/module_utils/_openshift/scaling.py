@@ -203,8 +203,8 @@ def took(
         meta, created = node["metadata"], node["metadata"]["creationTimestamp"]
         if accelerator and (meta.get("labels") or {}).get(autoscaler.ACCELERATOR) != accelerator:
             raise RdmaError(
-                f"Node {meta['name']} of MachineSet {name} does not carry {autoscaler.ACCELERATOR}={accelerator}: the "
-                "label must stand at spec.template.spec.metadata.labels of the set."
+                f"Node {meta['name']} of MachineSet {name} does not carry {autoscaler.ACCELERATOR}={accelerator}: "
+                "the label must be in spec.template.spec.metadata.labels of the set."
             )
         machine = by_node.get(meta["name"])
         if machine is None:
@@ -242,12 +242,12 @@ class Removal:
             if one.rollout_seconds >= delay:
                 raise RdmaError(
                     f"MachineSet {name}: the GPU stack took {one.rollout_seconds} s on the new node, and delayAfterAdd "
-                    f"is {delay:.0f} s: the autoscaler may remove nodes before their GPUs are there. Raise it."
+                    f"is {delay:.0f} s: the autoscaler may remove nodes before their GPUs are ready. Raise it."
                 )
 
 
 def removal(spec: Json) -> Removal:
-    """What the ClusterAutoscaler's spec, or the autoscaler's defaults, say about it."""
+    """How nodes are removed, from the ClusterAutoscaler's spec, else the autoscaler's defaults."""
     down = dict(spec.get("scaleDown") or {})
     delays = (str(down.get("delayAfterAdd", OWN_DELAY)), str(down.get("unneededTime", OWN_UNNEEDED)))
     return Removal(down.get("enabled") is not False, delays)

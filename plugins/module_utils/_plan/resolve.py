@@ -160,7 +160,7 @@ def _option_faults(options: Options, facts: Sequence[NodeFacts], shapes: dict[st
 
 def _platform_faults(options: Options, place: str) -> Iterator[Finding]:
     if options.install == "olm" and place != "openshift":
-        yield input_fault("rdma_install", f"olm is for OpenShift, and this is {place}; use helm")
+        yield input_fault("rdma_install", f"olm needs OpenShift, but this is {place}; use helm")
 
 
 def _collective_faults(names: Sequence[str]) -> Iterator[Finding]:
@@ -438,7 +438,8 @@ def _untestable(shape: Shape) -> Finding:
     return finding(
         "plan.nccl",
         f"shape {shape.name}",
-        "no source states its NCCL settings, so no test is run: without GID index and traffic class it would mislead",
+        "no source states its NCCL settings, so no test runs: without GID index and traffic class its result would "
+        "be misleading",
         expected="recommended NCCL settings",
         remedy=f"add them with their source to files/topology/{shape.name}.yml",
     )

@@ -84,7 +84,7 @@ class Sharing(Use[Wanted]):
         if wanted.edited or wanted.turned:
             sharing_plan.refuse_for_others(wanted, self.options, self.live, self._others())
         self._announce(wanted)
-        self.busy = self.free_of_pods([one.name for one in wanted.nodes if one.parts_anew], BUSY)
+        self.busy = self.free_of_pods([one.name for one in wanted.nodes if one.repartitioned], BUSY)
         return wanted
 
     def _find(self, name: str) -> Optional[Json]:

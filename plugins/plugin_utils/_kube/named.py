@@ -57,7 +57,7 @@ def daemonsets(watcher: Watcher, namespace: str, names: Sequence[str], allow_zer
 
 
 def explained(watcher: Watcher, status: Status, namespace: str, daemonset: str) -> Status:
-    """The status of a DaemonSet, or why its pods cannot be made."""
+    """The status of a DaemonSet, with the reason if its pods cannot be created."""
     if status.ready or status.state == readiness.BROKEN or status.code == "NoNode":
         return status
     return rollout.refused(watcher, namespace, daemonset) or status

@@ -21,7 +21,7 @@ UNSCHEDULABLE = "Unschedulable"
 def pod(
     name: str, namespace: str, node: str, image: str, resources: Mapping[str, str], tolerations: Sequence[Json]
 ) -> Json:
-    """It asks for these resources on this node, and sleeps."""
+    """A pod that requests these resources on this node, and sleeps."""
     container: Json = {"name": "proof", "image": image, "resources": {"limits": dict(resources)}}
     return {
         "apiVersion": "v1",

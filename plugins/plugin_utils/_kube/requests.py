@@ -88,7 +88,8 @@ def probe_pod(name: str, namespace: str, ask: Ask, image: str, pull_secrets: Seq
 
 
 def as_account(request: Json) -> Json:
-    """With the token of the pod's ServiceAccount, to a Service of OpenShift's; the token stays in the pod."""
+    """The request with the token of the pod's ServiceAccount, for a Service of OpenShift; the token stays in the
+    pod."""
     return {**request, "token": f"{CREDENTIALS}/token", "ca": f"{CREDENTIALS}/ca.crt"}
 
 

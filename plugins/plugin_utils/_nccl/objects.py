@@ -119,7 +119,7 @@ class JobObjects:
                     ) from None
 
     def check_queue(self) -> None:
-        """RdmaError when the queue that was asked for is not there: nothing would ever be admitted."""
+        """Raises RdmaError if the requested queue does not exist: nothing would ever be admitted."""
         test = self.test
         if test.kueue_queue:
             self.workloads = self._kueue_version()

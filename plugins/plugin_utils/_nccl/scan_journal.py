@@ -63,7 +63,7 @@ class Journal:
 
 
 def key_of(scan: nccl_scan.Scan, test: nccl_job.Test, seed: str) -> str:
-    """Changes with all that makes results comparable: nodes, blocks, options, image, sizes, NCCL's variables."""
+    """A digest of what must be equal for comparable results: nodes, blocks, options, image, sizes, NCCL's variables."""
     about = {
         "nodes": scan.nodes,
         "blocks": scan.blocks,

@@ -85,8 +85,8 @@ class Workers:
                 self.job = {**answer, "apiVersion": obj["apiVersion"], "kind": obj["kind"]}
 
     def clean(self, *, free_name: bool = True) -> int:
-        """Removes the scan's objects, also those of an earlier run; returns how many of the job's there were.
-        ``free_name`` as JobObjects.clean has it. RdmaError if pods do not go away in time."""
+        """Removes the scan's objects, also those of an earlier run; returns how many objects of the job existed.
+        ``free_name``: see JobObjects.clean. RdmaError if pods still exist after the time limit."""
         for name in self._round_names():
             with contextlib.suppress(ClusterError):
                 self.client.delete(self.client.path("v1", "ConfigMap", self.test.namespace, name))

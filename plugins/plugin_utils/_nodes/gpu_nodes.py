@@ -95,8 +95,8 @@ def _described(client: Client, found: list[Member], chosen: bool) -> list[Member
         more = f" The same holds for {len(lacking) - 1} more." if len(lacking) > 1 else ""
         raise InputError(
             f"Cannot determine the GPUs of node {one.name}: its instance type {one.facts.shape or '(none)'} has no "
-            f"table (files/topology), and it {why}.{more} See that the pods of DaemonSet {FEATURES} and NFD run "
-            "there, or choose other nodes."
+            f"table (files/topology), and it {why}.{more} Check that the pods of DaemonSet {FEATURES} and NFD run "
+            "there, or select other nodes."
         )
     return done
 

@@ -80,7 +80,7 @@ class Iam:
     def context(
         self, granted: Granted, who: str, user_groups: Sequence[str], options: Sequence[str], facts: Json
     ) -> policy.Context:
-        """The context that statements are judged in; ``facts`` are completed by the region."""
+        """The context in which statements are judged; the region is added to ``facts``."""
         known = {"request.region": self.session.region, **facts}
         return policy.Context(
             self.root, self.compartment, granted.tree, tuple(user_groups), who, known, frozenset(options)

@@ -24,12 +24,12 @@ PREFIX = "--resource-prefix"
 
 @functools.lru_cache(maxsize=1)
 def table() -> Json:
-    """files/leftovers.yml"""
+    """The document of files/leftovers.yml."""
     return files.load(files.FILES / "leftovers.yml")
 
 
 def applies(install: str, mode: str) -> bool:
-    """Whether a run of this kind installs what the leftovers would stand beside."""
+    """Whether a run of this kind installs what the leftovers would conflict with."""
     return (install, mode) == ("helm", "sriov")
 
 

@@ -181,7 +181,7 @@ def test_a_node_that_nothing_tells_of_is_refused_with_what_is_missing() -> None:
             members(api, *names, selector=selector)
         assert "Cannot determine the GPUs of node b: its instance type g6.4xlarge has no table" in str(caught.value)
         assert "no label nvidia.com/gpu.product and no label nvidia.com/gpu.count" in str(caught.value)
-        assert "See that the pods of DaemonSet gpu-feature-discovery" in str(caught.value)
+        assert "Check that the pods of DaemonSet gpu-feature-discovery" in str(caught.value)
         assert ("The same holds for 1 more" in str(caught.value)) is (not names)
     with pytest.raises(InputError, match=r"instance type \(none\)"):
         members(api, "c")

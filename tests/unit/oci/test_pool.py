@@ -147,7 +147,7 @@ def test_labels_that_tell_another_place() -> None:
     nodes = [node(1, locality=Locality("islandaaaaa", "00000000001", "00000000009"))]
     told = hosts.findings(hosts.rows([host(1)], [], nodes, {}), nodes)
     assert [(item.id, item.severity) for item in told] == [("oci.host-topology", "warning")]
-    assert told[0].found == "label says local_block 00000000009" and told[0].expected.startswith("00000000002")
+    assert told[0].found == "its label has local_block 00000000009" and told[0].expected.startswith("00000000002")
 
 
 def test_health_that_oci_added_later_is_unknown() -> None:

@@ -72,7 +72,7 @@ def test_what_cannot_be_accepted(wishes: Any, subject: str, words: str) -> None:
 
 def test_olm_is_for_openshift() -> None:
     plan = whole(cluster(), install="olm")
-    assert "is for OpenShift" in faults(plan)["rdma_install"]
+    assert "needs OpenShift" in faults(plan)["rdma_install"]
     assert plan.olm == {}
 
 

@@ -380,6 +380,8 @@ def _foreign(look: Look, item: Json, namespace: str) -> bool:
     """Whether it is a workload in the namespace that neither this collection, an operator nor another object made."""
     if item["namespace"] != namespace or item["owners"] or item["labels"].get(OWNED_LABEL) == OWNER:
         return False
+    if (item["release"], namespace) in {(one.name, one.namespace) for one in look.plan.releases.values()}:
+        return False  # of an installation that was killed and is resumed
     own = {image for release in look.plan.releases.values() for image in release.images}
     return not any(image_name(image) in own or "node-feature-discovery" in image for image in item["images"])
 

@@ -251,6 +251,9 @@ def test_a_namespace_that_is_no_other_teams() -> None:
     assert found(look(seen=ours), "namespace-owner") == []
     there = survey(namespaces=[namespace(place)], workloads=[web])
     assert found(acting(look(seen=there), gpu_operator="upgrade"), "namespace-owner") == [], "the release is there"
+    part = {**workload("sriov-network-operator", "x/sriov-network-operator:1", "deployment", place), "release": place}
+    resumed = survey(namespaces=[namespace(place)], workloads=[part])
+    assert found(look(seen=resumed), "namespace-owner") == [], "a part of the release that was killed"
 
 
 def test_namespaces() -> None:

@@ -30,7 +30,7 @@ import difflib
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Optional
 
@@ -273,29 +273,25 @@ def driver(settings: Mapping[str, Any], nodes: Sequence[Node]) -> Driver:
     return Driver(repository, image, found["version"], tuple(settings.get("pull_secrets") or ()), tags)
 
 
-def _version_faults(version: str, system: str, host: str, nodes: Sequence[Node]) -> list[str]:
-    faults = []
+def _version_faults(version: str, system: str, host: str, nodes: Sequence[Node]) -> Iterator[str]:
     others = sorted({node.os for node in nodes if node.os and system and node.os != system})
     if others:
         names = [node.name for node in nodes if node.os in others]
-        faults.append(
-            f"version is for {system}, but {listed(names)} run {', '.join(others)}: the driver could not load there"
-        )
+        yield f"version is for {system}, but {listed(names)} run {', '.join(others)}: the driver could not load there"
     hosts = {
         **{node.host_driver: node.name for node in nodes if node.host_driver},
         **({host: "the host"} if host else {}),
     }
     for one, where in sorted(hosts.items()):
         if not _VERSION.fullmatch(one):
-            faults.append(f"host_version {one!r} is not a driver version such as 550.163.02")
+            yield f"host_version {one!r} is not a driver version such as 550.163.02"
         elif (branch := versions.minor(version)[0]) != (theirs := versions.minor(one)[0]):
-            faults.append(
+            yield (
                 f"guest driver {version} is of branch {branch}, but the host's ({where}) {one} of branch {theirs}: "
                 "both must be of one branch"
             )
         elif versions.older(one, version):
-            faults.append(f"guest driver {version} must not be newer than the host's ({where}) {one}")
-    return faults
+            yield f"guest driver {version} must not be newer than the host's ({where}) {one}"
 
 
 def licensing(name: str, as_secret: bool, nls: bool, key: str = "configMapName") -> Json:
@@ -364,7 +360,7 @@ _PROFILE_KEYS = ("name", "template", "replicas")
 def check_profiles(base: Json, profiles: Sequence[Mapping[str, Any]]) -> None:
     """Raises InputError with all faults. ``base``: the MachineSet to copy, once per profile ``{name, template,
     replicas}``."""
-    faults = _profile_faults(profiles)
+    faults = list(_profile_faults(profiles))
     spec = base.get("spec") or {}
     provider = ((((spec.get("template") or {}).get("spec") or {}).get("providerSpec") or {}).get("value")) or {}
     if provider.get("kind") != VSPHERE:
@@ -376,29 +372,25 @@ def check_profiles(base: Json, profiles: Sequence[Mapping[str, Any]]) -> None:
         raise InputError(f"Cannot create MachineSets for vGPU profiles: {'; '.join(faults)}.")
 
 
-def _profile_faults(profiles: Sequence[Mapping[str, Any]]) -> list[str]:
-    faults = []
+def _profile_faults(profiles: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     for index, one in enumerate(profiles):
         place = f"profiles[{index}]"
         for key in one:
             if key not in _PROFILE_KEYS:
                 near = difflib.get_close_matches(str(key), _PROFILE_KEYS, 1)
                 hint = f"; did you mean {near[0]}?" if near else f"; known: {', '.join(_PROFILE_KEYS)}"
-                faults.append(f"{place}.{key} is unknown{hint}")
+                yield f"{place}.{key} is unknown{hint}"
         if not _NAME.fullmatch(str(one.get("name") or "")):
-            faults.append(f"{place}.name {one.get('name')!r} must be lower case letters, digits and '-'")
+            yield f"{place}.name {one.get('name')!r} must be lower case letters, digits and '-'"
         if not one.get("template"):
-            faults.append(
-                f"{place}.template is missing; it names the RHCOS template with the device of this vGPU profile"
-            )
+            yield f"{place}.template is missing; it names the RHCOS template with the device of this vGPU profile"
         if not isinstance(one.get("replicas") or 0, int) or (one.get("replicas") or 0) < 0:
-            faults.append(f"{place}.replicas {one.get('replicas')!r} must be a whole number from 0")
+            yield f"{place}.replicas {one.get('replicas')!r} must be a whole number from 0"
     for key in ("name", "template"):
         values = [str(one.get(key)) for one in profiles]
         twice = sorted({value for value in values if values.count(value) > 1})
         if twice:
-            faults.append(f"{key} {', '.join(twice)} is given twice: each profile needs its own MachineSet")
-    return faults
+            yield f"{key} {', '.join(twice)} is given twice: each profile needs its own MachineSet"
 
 
 def copied(base: Json, profile: Mapping[str, Any]) -> Json:

@@ -18,7 +18,7 @@ import hashlib
 import json
 import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Optional
 
@@ -222,23 +222,21 @@ def differences(there: Json, wanted: Wanted) -> list[Change]:
     return [*found, *_sets(there, wanted), *_nodes(there, wanted)]
 
 
-def _sets(there: Json, wanted: Wanted) -> list[Change]:
-    found = []
+def _sets(there: Json, wanted: Wanted) -> Iterator[Change]:
     ours = there["tags"].get(TAG) == wanted.name
     # in a pool that we did not make only what was asked for, none of our defaults
     named = labels(wanted) if ours else {str(key): str(value) for key, value in wanted.labels.items()}
     if "labels" in there and _part(named, there["labels"]):
-        found.append(Change("labels", there["labels"], {**there["labels"], **named}))
+        yield Change("labels", there["labels"], {**there["labels"], **named})
     groups = there.get("security_groups")
     if wanted.security_groups and groups is not None and set(groups) != set(wanted.security_groups):
-        found.append(Change("security_groups", groups, list(wanted.security_groups)))
+        yield Change("security_groups", groups, list(wanted.security_groups))
     mine = tags(wanted) if ours else {str(key): str(value) for key, value in wanted.tags.items()}
     if ours and there["tags"].get(DIGEST) != mine[DIGEST]:
-        found.append(Change("config", there["tags"].get(DIGEST), mine[DIGEST]))
+        yield Change("config", there["tags"].get(DIGEST), mine[DIGEST])
     mine.pop(DIGEST, None)
     if _part(mine, there["tags"]):
-        found.append(Change("tags", there["tags"], {**there["tags"], **mine}))
-    return found
+        yield Change("tags", there["tags"], {**there["tags"], **mine})
 
 
 def _part(wanted: Mapping[str, str], there: Mapping[str, str]) -> bool:

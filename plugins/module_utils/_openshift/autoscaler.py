@@ -609,13 +609,11 @@ def _read(table: Tables, behaviour: Behaviour, notes: Mapping[str, str], part: s
     return None, f"without annotation {keys}, which this version reads"
 
 
-def _noted_taints(notes: Mapping[str, str]) -> list[Json]:
-    found = []
+def _noted_taints(notes: Mapping[str, str]) -> Iterator[Json]:
     for text in filter(None, notes.get(TAINTS, "").split(",")):
         left, _sep, effect = text.rpartition(":")
         key, _sep, value = left.partition("=")
-        found.append({"key": key, "value": value, "effect": effect})
-    return found
+        yield {"key": key, "value": value, "effect": effect}
 
 
 def predict(

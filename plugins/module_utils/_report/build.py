@@ -150,28 +150,25 @@ def _verdict(
     return verdict, _sentence(reason)
 
 
-def _stage_claims(stages: Sequence[Json]) -> list[tuple[str, str]]:
+def _stage_claims(stages: Sequence[Json]) -> Iterator[tuple[str, str]]:
     """A stage that failed before the nodes were read is no evidence against them."""
-    claims = []
     for stage in stages:
         if stage["status"] == "failed":
             verdict = "incomplete" if stage["name"] in ("control_node", "plan") else "fail"
-            claims.append((verdict, f"Stage {stage['name']} failed: {_first(stage.get('error', ''))}"))
+            yield (verdict, f"Stage {stage['name']} failed: {_first(stage.get('error', ''))}")
         elif stage["status"] != "ok":
-            claims.append(("incomplete", f"Stage {stage['name']} {_UNDONE.get(stage['status'], stage['status'])}."))
-    return claims
+            yield ("incomplete", f"Stage {stage['name']} {_UNDONE.get(stage['status'], stage['status'])}.")
 
 
-def _node_claims(table: Sequence[Json]) -> list[tuple[str, str]]:
-    claims = []
+def _node_claims(table: Sequence[Json]) -> Iterator[tuple[str, str]]:
     for verdict, word in (("fail", ""), ("incomplete", " cannot be judged")):
         bad = [node for node in table if node["verdict"] == verdict]
         if bad:
             names = listed([node["name"] for node in bad])
-            claims.append(
-                (verdict, f"{len(bad)} of {counted(len(table), 'node')}{word}: {names} ({_cause(bad[0]).rstrip('.')}).")
+            yield (
+                verdict,
+                f"{len(bad)} of {counted(len(table), 'node')}{word}: {names} ({_cause(bad[0]).rstrip('.')}).",
             )
-    return claims
 
 
 def _before_nodes(stages: Sequence[Json], table: Sequence[Json], cluster: Sequence[Json]) -> list[Json]:
@@ -202,16 +199,14 @@ def _subject(item: Json) -> str:
     return _capital(subject) if subject.isalpha() else subject
 
 
-def _nccl_claims(nccl: Sequence[Json]) -> list[tuple[str, str]]:
-    claims = []
+def _nccl_claims(nccl: Sequence[Json]) -> Iterator[tuple[str, str]]:
     for item in nccl:
         verdict, reason = item["verdict"]["verdict"], item["verdict"]["reason"]
         place = f"NCCL on {len(item.get('nodes', []))} x {item['shape']}"
-        claims.append((_CLAIM.get(verdict, verdict), f"{place}: {reason}"))
+        yield (_CLAIM.get(verdict, verdict), f"{place}: {reason}")
         for one in item["verdict"].get("findings", []):
             if one["severity"] in _CLAIM:
-                claims.append((_CLAIM[one["severity"]], f"{place}: {one['found']}"))
-    return claims
+                yield (_CLAIM[one["severity"]], f"{place}: {one['found']}")
 
 
 def _missing_claims(plan: Plan, table: Sequence[Json], nccl: Sequence[Json], deselected: bool) -> list[tuple[str, str]]:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json
@@ -96,8 +96,7 @@ def _taint_inputs(found: Uses) -> list[Json]:
     return [{**inputs, **_sets("taints", found.taint_sets)}]
 
 
-def _key_inputs(found: Uses) -> list[Json]:
-    result = []
+def _key_inputs(found: Uses) -> Iterator[Json]:
     for key, strategy in sorted(found.keys.items()):
         use, default = ("mps", MPS) if strategy == MPS else ("time_slicing", TIME_SLICING)
         chosen = f"{CONFIG_LABEL}={key}" if key in found.chosen else GPU_NODES
@@ -105,8 +104,7 @@ def _key_inputs(found: Uses) -> list[Json]:
         inputs.update({f"rdma_{use}_key": key} if key != default else {})
         inputs.update({f"gpu_{use}_config_map": found.config} if found.config != CONFIG_MAP else {})
         inputs.update(_sets(use, found.key_sets.get(key) or ()))
-        result.append(inputs)
-    return result
+        yield inputs
 
 
 def _mig_inputs(found: Uses) -> list[Json]:

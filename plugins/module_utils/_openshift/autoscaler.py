@@ -34,6 +34,9 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common import version
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import DataError, InputError
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.findings import finding
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Finding, Json, is_int
+from ansible_collections.gpuops.rdma.plugins.module_utils._nodes.machine_set import node_labels, node_taints
+from ansible_collections.gpuops.rdma.plugins.module_utils._nodes.machine_set import provider as provider_spec
+from ansible_collections.gpuops.rdma.plugins.module_utils._nodes.pod_gpu import tolerates
 
 NAMESPACE = "openshift-machine-api"
 ACCELERATOR = "cluster-api/accelerator"
@@ -77,12 +80,29 @@ class Behaviour:
 
 
 @dataclass(frozen=True)
+class Zone:
+    """Where a platform's providerSpec names the zone, and the label of its volumes' zones. ``region``: () where the
+    zone includes it."""
+
+    label: str
+    path: tuple[str, ...]
+    region: tuple[str, ...] = ()
+
+    def of(self, value: Json) -> str:
+        """The zone of a providerSpec's value as in the labels of its nodes; "" where it names none."""
+        parts = [_at(value, path) for path in (self.region, self.path) if path]
+        return "-".join(map(str, parts)).lower() if all(parts) else ""
+
+
+@dataclass(frozen=True)
 class Tables:
+    """``zones``: kind of a providerSpec -> its Zone."""
+
     families: dict[str, dict[str, str]]
     versions: tuple[tuple[tuple[int, int], Behaviour], ...]
     fields: dict[str, str]
     expanders: tuple[str, ...]
-    zones: dict[str, Json]
+    zones: dict[str, Zone]
 
     def behaviour(self, version: str, provider: str = "openshift") -> Behaviour:
         """The behaviour of a version. ``version`` of OpenShift, like 4.18 or 4.20.3; ``main`` is newer than all.
@@ -116,7 +136,10 @@ def tables(document: Json) -> Tables:
             versions,
             dict(document["fields"]),
             tuple(document["expanders"]),
-            dict(document["zones"]),
+            {
+                kind: Zone(one["label"], tuple(one["path"]), tuple(one.get("region", ())))
+                for kind, one in document["zones"].items()
+            },
         )
     except (KeyError, TypeError, AttributeError) as error:
         raise DataError(f"autoscaler.yml cannot be read: {type(error).__name__} {error}.") from None
@@ -216,10 +239,6 @@ def check_machine_set(
     ]
 
 
-def _node_labels(machine_set: Json) -> dict[str, str]:
-    return dict(_at(machine_set, ("spec", "template", "spec", "metadata", "labels")) or {})
-
-
 def _at(document: Any, path: Sequence[str]) -> Any:
     for key in path:
         document = document.get(key) if isinstance(document, Mapping) else None
@@ -231,7 +250,7 @@ def _notes(machine_set: Json) -> dict[str, str]:
 
 
 def _check_accelerator(name: str, machine_set: Json, gpu_types: Sequence[str]) -> Iterator[Finding]:
-    value = _node_labels(machine_set).get(ACCELERATOR)
+    value = node_labels(machine_set).get(ACCELERATOR)
     if value is None:
         on_machine = ACCELERATOR in (_at(machine_set, ("spec", "template", "metadata", "labels")) or {})
         where = (
@@ -277,7 +296,7 @@ def _check_capacity(table: Tables, name: str, machine_set: Json, gpus: Optional[
     counts = {notes[keys["gpu"]] for keys in table.families.values() if keys["gpu"] in notes}
     if len(counts) > 1:
         found, severity = f"the two GPU counts differ: {', '.join(sorted(counts))}", "error"
-        if str(_provider(machine_set).get("kind")) in table.zones:
+        if str(provider_spec(machine_set).get("kind")) in table.zones:
             found, severity = f"{found}. The controllers of this platform write machine.openshift.io/GPU", "warning"
         yield finding("autoscaler.capacity", name, found, expected="the same", severity=severity)
     elif gpus is not None and counts and counts != {str(gpus)}:
@@ -298,42 +317,26 @@ def _readable(family: str, part: str, value: str) -> bool:
 def zone_hints(table: Tables, machine_set: Json) -> dict[str, str]:
     """Labels by which a pod with a volume bound to a zone matches the set while it has no node; {} where its
     providerSpec names no zone."""
-    rule, zone = _zone(table, machine_set)
-    return {ZONE: zone, str(rule["label"]): zone} if zone else {}
-
-
-def _provider(machine_set: Json) -> Json:
-    return _at(machine_set, ("spec", "template", "spec", "providerSpec", "value")) or {}
-
-
-def _zone(table: Tables, machine_set: Json) -> tuple[Json, str]:
-    """(zone rule of its platform, zone as in the labels of its nodes); ({}, "") on other platforms, "" where it
-    names none."""
-    value = _provider(machine_set)
-    rule: Json = table.zones.get(str(value.get("kind"))) or {}
-    parts = [_at(value, rule[key]) for key in ("region", "path") if key in rule]
-    return rule, "-".join(map(str, parts)).lower() if parts and all(parts) else ""
+    value = provider_spec(machine_set)
+    rule = table.zones.get(str(value.get("kind")))
+    zone = rule.of(value) if rule else ""
+    return {ZONE: zone, rule.label: zone} if rule and zone else {}
 
 
 def _check_zone(table: Tables, name: str, machine_set: Json, zonal: bool) -> Iterator[Finding]:
-    rule, zone = _zone(table, machine_set)
-    labels = _node_labels(machine_set)
-    for key in (ZONE, *(one["label"] for one in table.zones.values())):
+    value, labels, wanted = provider_spec(machine_set), node_labels(machine_set), zone_hints(table, machine_set)
+    rule, zone = table.zones.get(str(value.get("kind"))), wanted.get(ZONE, "")
+    for key in (ZONE, *(one.label for one in table.zones.values())):
         if key not in labels:
-            if zonal and zone and rule and key in (ZONE, rule["label"]):
+            if zonal and key in wanted:
                 remedy = "Without it, a pod with a volume in that zone never scales the set from zero."
-                yield finding("autoscaler.zone", name, f"label {key} is absent", expected=str(zone), remedy=remedy)
-        elif key != ZONE and rule and key != rule["label"]:
-            yield finding(
-                "autoscaler.zone",
-                name,
-                f"label {key} is not one of this platform ({_provider(machine_set).get('kind')})",
-                expected=rule["label"],
-            )
+                yield finding("autoscaler.zone", name, f"label {key} is absent", expected=zone, remedy=remedy)
+        elif rule and key not in (ZONE, rule.label):
+            found = f"label {key} is not one of this platform ({value.get('kind')})"
+            yield finding("autoscaler.zone", name, found, expected=rule.label)
         elif zone and labels[key] != zone:
-            yield finding(
-                "autoscaler.zone", name, f"label {key}={labels[key]}", expected=f"{zone}, as in its providerSpec"
-            )
+            found = f"label {key}={labels[key]}"
+            yield finding("autoscaler.zone", name, found, expected=f"{zone}, as in its providerSpec")
 
 
 # ---- ClusterAutoscaler, MachineAutoscaler --------------------------------------------------------------------------
@@ -588,11 +591,11 @@ def template(table: Tables, behaviour: Behaviour, machine_set: Json) -> tuple[Op
     resources = {"cpu": cpu, "memory": memory, "pods": pods or float(DEFAULT_PODS)}
     if gpu:
         resources[GPU] = gpu
-    labels = _node_labels(machine_set) if behaviour.all_labels else {}
+    labels = node_labels(machine_set) if behaviour.all_labels else {}
     for pair in filter(None, notes.get(LABELS, "").split(",")):
         key, _sep, value = pair.partition("=")
         labels[key] = value
-    taints = [*(_at(machine_set, ("spec", "template", "spec", "taints")) or []), *_noted_taints(notes)]
+    taints = [*node_taints(machine_set), *_noted_taints(notes)]
     return Template(resources, labels, tuple(taints)), ""
 
 
@@ -663,7 +666,7 @@ def _refusal(behaviour: Behaviour, node: Template, pod: Json) -> str:
     spec = pod["spec"]
     for taint in node.taints:
         hard = taint.get("effect") in ("NoSchedule", "NoExecute")
-        if hard and not any(_tolerates(one, taint) for one in spec.get("tolerations") or []):
+        if hard and not any(tolerates(one, taint) for one in spec.get("tolerations") or []):
             if behaviour.quiet_taint:
                 return "1 node(s) had untolerated taint(s)"
             return f"1 node(s) had untolerated taint {{{taint['key']}: {taint.get('value') or ''}}}"
@@ -671,14 +674,6 @@ def _refusal(behaviour: Behaviour, node: Template, pod: Json) -> str:
         return "1 node(s) didn't match Pod's node affinity/selector"
     short = [name for name, need in _requests(pod).items() if need > node.resources.get(name, 0.0)]
     return ", ".join(f"1 Insufficient {name}" for name in sorted(short))
-
-
-def _tolerates(toleration: Mapping[str, Any], taint: Mapping[str, Any]) -> bool:
-    if (toleration.get("effect") or taint["effect"]) != taint["effect"]:
-        return False
-    if (toleration.get("key") or taint["key"]) != taint["key"]:
-        return False
-    return toleration.get("operator") == "Exists" or (toleration.get("value") or "") == (taint.get("value") or "")
 
 
 def group_name(machine_set: Json) -> str:

@@ -101,7 +101,8 @@ options:
   grace:
     description:
       - Seconds that a state like ImagePullBackOff, CrashLoopBackOff or Unschedulable must last until it counts as
-        unrecoverable.
+        unrecoverable. Operands of the GPU Operator that no run needs, such as the DCGM exporter, are awaited as long
+        once all others are ready, then they are a warning.
     type: int
     default: 60
   progress:

@@ -12,6 +12,9 @@ import types
 
 import pytest
 import yaml
+from ansible_collections.gpuops.rdma.plugins.module_utils._operators import operands
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._kube import rollout
 from gpuops_sandbox import controllers
 from gpuops_sandbox.context import Fault, load_shapes
 from gpuops_sandbox.operators import _gpu_objects as gpu
@@ -627,6 +630,22 @@ def test_releases_before_26_7_call_old_pods_ready_right_after_a_change():
     assert not gpu.is_ready(found, (26, 7))
     found["spec"] = {"updateStrategy": {"type": "OnDelete"}}
     assert not gpu.is_ready(found, (23, 9)), "the driver's pods are looked at one by one"
+
+
+@pytest.mark.parametrize("version", [(23, 9), (26, 7)])
+def test_simulated_operands_carry_every_variable_that_a_wait_looks_for(version):
+    table = files.load(files.FILES / "operands.yml")
+    by_app = {one["app"]: one for one in table["gpu_operator"]}
+    spec = {"dcgm": {"enabled": True}}
+    for path in (path for one in table["gpu_operator"] for path in one.get("env", ())):
+        *sections, last = path.split(".")
+        part = spec
+        for key in sections:
+            part = part.setdefault(key, {})
+        part[last] = [{"name": path.upper(), "value": "1"}]
+    for operand in gpu.operands(spec, version):
+        made = rollout.workload(gpu.daemonset(operand, spec, version, "ns"))
+        assert operands.gpu_operand(by_app[operand.name], spec, made, {}, ()) == "", operand.name
 
 
 def test_operands_carry_the_environment_that_the_policy_asks_for():

@@ -278,12 +278,20 @@ def rdma(spec: Json) -> Json:
     return dict(spec.get("driver", {}).get("rdma", {}))
 
 
+INIT_SECTIONS = {
+    "k8s-driver-manager": ("driver", "manager"),
+    **{f"{what}-validation": ("validator", what) for what in ("driver", "toolkit", "cuda", "plugin")},
+}
+"""Init container -> the part of the policy with its variables."""
+
+
 def _init(name: str, picture: str, spec: Json) -> Json:
-    if name not in ("k8s-driver-manager", "mofed-validation"):
-        return {"name": name, "image": picture}
-    asked = {"GPU_DIRECT_RDMA_ENABLED": "enabled", "USE_HOST_MOFED": "useHostMofed"}
-    env = [{"name": key, "value": str(bool(rdma(spec).get(part))).lower()} for key, part in asked.items()]
-    return {"name": name, "image": picture, "env": env}
+    section, part = INIT_SECTIONS.get(name, ("", ""))
+    env = list(((spec.get(section) or {}).get(part) or {}).get("env") or [])
+    if name in ("k8s-driver-manager", "mofed-validation"):
+        asked = {"GPU_DIRECT_RDMA_ENABLED": "enabled", "USE_HOST_MOFED": "useHostMofed"}
+        env += [{"name": key, "value": str(bool(rdma(spec).get(part))).lower()} for key, part in asked.items()]
+    return {"name": name, "image": picture, **({"env": env} if env else {})}
 
 
 def containers(operand: Operand, spec: Json) -> list[str]:

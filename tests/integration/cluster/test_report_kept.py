@@ -90,7 +90,7 @@ def test_check_mode_writes_nothing(sandbox: Any, tmp_path: Path) -> None:
 
 def test_what_cannot_be_kept_is_told(sandbox: Any, tmp_path: Path) -> None:
     keeper = Keeper(sandbox, tmp_path)
-    with pytest.raises(InputError, match=r"as a Secret: 2666668 bytes, \d+ packed, of at most 1024000. Choose"):
+    with pytest.raises(InputError, match=r"as a Secret: it has 2666668 bytes, \d+ packed, of at most 1024000. Choose"):
         keeper.keep("secret", NOISE)
     with pytest.raises(InputError, match="as ConfigMap nowhere/gpuops-report: the namespace nowhere is not there"):
         keeper.keep("configmap", SMALL, namespace="nowhere")

@@ -14,6 +14,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._operators import adop
 from ansible_collections.gpuops.rdma.plugins.module_utils._teardown import uses
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import run
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base.action import RdmaAction
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._kube import rights
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._kube.writer import Writer
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._openshift import autoscaling
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._teardown import revert
@@ -30,6 +31,7 @@ class ActionModule(RdmaAction):
             if not absent:
                 raise InputError("gpuops.rdma.manifest everything=true removes: it needs state=absent.")
             left = self._refuse_while_used()
+            rights.require_removal(self.client, kube_objects.KINDS, kube_objects.SELECTOR)
             changes = writer.sweep(kube_objects.KINDS, kube_objects.SELECTOR, args["timeout"], self._stays)
             left += writer.left
             objects = [change["object"] for change in changes]

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -29,6 +28,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._operators import char
 from ansible_collections.gpuops.rdma.plugins.module_utils._operators.chart_rights import Kinds
 from ansible_collections.gpuops.rdma.plugins.module_utils._plan import permissions
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._kube.rights import missing
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._operators import helm, render
 
 FOLDER = "permissions"
@@ -38,7 +38,6 @@ HEAD = """\
 # The rights that gpuops.rdma.{name} needs with these inputs on this cluster, see docs/permissions.md. An administrator
 # grants them: kubectl apply -f {path}
 """
-WORKERS = 8
 PREFIX = "gpuops-rdma-"
 """The accounts are called gpuops-rdma-verify, gpuops-rdma-site, gpuops-rdma-teardown."""
 
@@ -50,21 +49,15 @@ def denied(client: Client, plan: Plan, read_only: bool = False, keeps: bool = Tr
     """Lines about the permissions that this user lacks. ``read_only``: only those of a run that changes nothing;
     ``keeps``: but for storing its report."""
     if read_only:
-        return texts(_missing(client, permissions.reading(plan, keeps, KINDS)))
-    lines = texts(_missing(client, plan.permissions))
-    if plan.grants and _missing(client, MAY_GRANT):
+        return texts(missing(client, permissions.reading(plan, keeps, KINDS)))
+    lines = texts(missing(client, plan.permissions))
+    if plan.grants and missing(client, MAY_GRANT):
         # The API server, too, compares with the rules of RBAC and asks no other authoriser.
         needed = of_grants(plan.grants)
         rules = {place: client.rules(place or NOWHERE) for place in {item.namespace for item in needed}}
         lacking = [item for item in needed if not allowed(item, rules[item.namespace])]
         lines += [f"{line} ({GRANTED})" for line in texts(lacking)]
     return lines
-
-
-def _missing(client: Client, needed: Sequence[Permission]) -> list[Permission]:
-    with ThreadPoolExecutor(max_workers=WORKERS) as workers:
-        answers = list(workers.map(lambda item: client.allowed(**vars(item)), needed))
-    return [item for item, answer in zip(needed, answers) if not answer]
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import random
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -24,15 +24,20 @@ from support.plays import Site
 EVERYTHING = os.environ.get("GPUOPS_MATRIX") == "all"
 SAMPLE, SEED = 12, 15
 NAME = "gpuops-rdma-site"
+VARIANTS = [("current", "sriov", "mpi"), ("guide-2024", "sriov", "volcano"), ("current", "host", "volcano")]
 
 
 @pytest.fixture(scope="module")
-def here(shared_cluster: Any) -> Iterator[Site]:
+def here(shared_cluster: Any) -> Site:
     """A cluster without operators, and the manifests of its plan."""
-    site: Site = shared_cluster("--gpu-nodes", "2")
-    planned = site.play("site.yml", "--tags", "plan", report="plan")
-    assert planned.code == 0, planned.output[-3000:]
-    yield site
+    return planned(shared_cluster("--gpu-nodes", "2"))
+
+
+def planned(site: Site, **inputs: str) -> Site:
+    """The cluster, once the manifests of its plan are written."""
+    played = site.play("site.yml", "--tags", "plan", report="plan", **inputs)
+    assert played.code == 0, played.output[-3000:]
+    return site
 
 
 def manifest(site: Site, name: str) -> list[dict[str, Any]]:
@@ -113,26 +118,38 @@ def test_without_one_right_a_run_ends_before_any_change(here: Site) -> None:
 
 
 @pytest.mark.e2e
-def test_a_plan_and_its_accounts_are_enough_for_every_run(here: Site) -> None:
+@pytest.mark.parametrize(("profile", "mode", "launcher"), VARIANTS if EVERYTHING else VARIANTS[:1])
+def test_a_plan_and_its_accounts_are_enough_for_every_run(cluster: Any, profile: str, mode: str, launcher: str) -> None:
+    inputs = {"rdma_profile": profile, "rdma_mode": mode, "rdma_launcher": launcher}
+    here = planned(cluster("--gpu-nodes", "2", "--profile", profile), **inputs)
     site = kubeconfig(here, "site", manifest(here, "site"))
-    first = here.play(report="first", rdma_kubeconfig=site)
+    first = here.play(report="first", rdma_kubeconfig=site, **inputs)
     assert first.verdict == "pass", first.report.get("reason") or first.output[-3000:]
-    second = here.play(report="second", rdma_kubeconfig=site)
+    second = here.play(report="second", rdma_kubeconfig=site, **inputs)
     assert second.verdict == "pass" and second.changed() in ([], ["nccl_test"]), second.output[-3000:]
     verify = kubeconfig(here, "verify", manifest(here, "verify"))
-    verified = here.play("playbooks/verify.yml", report="second", rdma_kubeconfig=verify)
+    verified = here.play("playbooks/verify.yml", report="second", rdma_kubeconfig=verify, **inputs)
     assert verified.verdict == "pass", verified.report.get("reason") or verified.output[-3000:]
+    if mode == "sriov":
+        _nothing_is_removed_without(here, "daemonsets")
     teardown = kubeconfig(here, "teardown", manifest(here, "teardown"))
-    operators = "network_operator,gpu_operator,mpi_operator"
-    removed = here.play(
-        "playbooks/teardown.yml",
-        report="teardown",
-        rdma_kubeconfig=teardown,
-        rdma_teardown="true",
-        rdma_teardown_operators=operators,
-    )
+    batch = "volcano" if launcher == "volcano" else "mpi_operator"
+    gone = {"rdma_teardown": "true", "rdma_teardown_operators": f"network_operator,gpu_operator,{batch}"}
+    removed = here.play("playbooks/teardown.yml", report="teardown", rdma_kubeconfig=teardown, **gone)
     assert removed.code == 0, removed.output[-3000:]
     assert account.refused(here.sandbox) == [], "a request that the plan does not announce"
     assert {event["user"]["username"].rpartition(":")[2] for event in account.requests(here.sandbox)} == {
         f"gpuops-rdma-{name}" for name in ("site", "verify", "teardown")
     }
+
+
+def _nothing_is_removed_without(here: Site, resource: str) -> None:
+    objects = manifest(here, "teardown")
+    for item in objects:
+        if item["metadata"].get("namespace") == "gpuops-rdma" and "rules" in item:
+            item["rules"] = [rule for rule in item["rules"] if resource not in rule["resources"]]
+    config, before = kubeconfig(here, "teardown", objects), here.kubectl("get", "ns,ds,cm,role", "-A", "-o", "name")
+    played = here.play("playbooks/teardown.yml", report="teardown", rdma_kubeconfig=config, rdma_teardown="true")
+    assert played.code != 0 and "Nothing was removed" in played.output
+    assert f"in namespace gpuops-rdma: get, delete {resource}" in played.output
+    assert here.kubectl("get", "ns,ds,cm,role", "-A", "-o", "name") == before

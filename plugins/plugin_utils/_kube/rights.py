@@ -1,0 +1,57 @@
+# Copyright: gpuops.rdma contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Which permissions a user lacks. PRIVATE to the collection."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError, NotFound
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Permission
+from ansible_collections.gpuops.rdma.plugins.module_utils._kube import objects
+from ansible_collections.gpuops.rdma.plugins.module_utils._kube.client import Client
+from ansible_collections.gpuops.rdma.plugins.module_utils._kube.permissions import needs, once, texts
+
+WORKERS = 8
+
+
+def missing(client: Client, needed: Sequence[Permission]) -> list[Permission]:
+    """Those of the permissions that this user lacks, by SelfSubjectAccessReviews."""
+    with ThreadPoolExecutor(max_workers=WORKERS) as workers:
+        answers = list(workers.map(lambda item: client.allowed(**vars(item)), needed))
+    return [item for item, answer in zip(needed, answers) if not answer]
+
+
+def require_removal(client: Client, kinds: Iterable[tuple[str, str]], selector: str) -> None:
+    """Raises InputError with every permission that this user lacks to remove all objects of these kinds with these
+    labels."""
+    resources = dict(_resources(client, kinds))
+    lacking = missing(client, [item for group, name in resources.values() for item in needs("list", group, name)])
+    if not lacking:
+        lacking = missing(client, once(_removal(client, resources, selector)))
+    if lacking:
+        raise InputError("\n- ".join(["Nothing was removed. This user is not allowed:", *texts(lacking)]))
+
+
+def _resources(client: Client, kinds: Iterable[tuple[str, str]]) -> Iterator[tuple[tuple[str, str], tuple[str, str]]]:
+    """(apiVersion, kind) and (group, resource), without kinds that the server does not have."""
+    for version, kind in kinds:
+        try:
+            yield (version, kind), (version.rpartition("/")[0], client.resource(version, kind)[0])
+        except NotFound:
+            continue
+
+
+def _removal(client: Client, resources: dict[tuple[str, str], tuple[str, str]], selector: str) -> Iterator[Permission]:
+    for (version, kind), (group, resource) in resources.items():
+        try:
+            found = client.list(client.path(version, kind), label_selector=selector)
+        except NotFound:
+            continue
+        for meta in (item["metadata"] for item in found):
+            yield from needs("get delete", group, resource, meta.get("namespace", ""))
+            if kind == "Namespace":  # kept while it contains unmanaged objects
+                for occupant in dict(_resources(client, objects.OCCUPANTS)).values():
+                    yield from needs("list", *occupant, meta["name"])

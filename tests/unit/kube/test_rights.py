@@ -1,0 +1,64 @@
+# Copyright: gpuops.rdma contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Before anything is removed, every permission that this needs is checked."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError, NotFound
+from ansible_collections.gpuops.rdma.plugins.module_utils._kube import objects
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._kube import rights
+
+KINDS = [("apps/v1", "DaemonSet"), ("v1", "ConfigMap"), ("v1", "Namespace"), ("x/v1", "Unserved")]
+RESOURCES = {"DaemonSet": "daemonsets", "ConfigMap": "configmaps", "Namespace": "namespaces"}
+FOUND = {"daemonsets": [{"name": "d", "namespace": "a"}], "namespaces": [{"name": "a"}], "configmaps": []}
+
+
+class FakeClient:
+    """Serves RESOURCES and has FOUND; denies what is in ``denied``."""
+
+    def __init__(self, *denied: str) -> None:
+        self.denied, self.asked = denied, set()
+
+    def resource(self, _version: str, kind: str) -> tuple[str, bool]:
+        if kind not in RESOURCES:
+            raise NotFound(kind, 404)
+        return RESOURCES[kind], kind != "Namespace"
+
+    def path(self, _version: str, kind: str) -> str:
+        return RESOURCES[kind]
+
+    def list(self, path: str, **_selectors: str) -> Any:
+        return [{"metadata": meta} for meta in FOUND[path]]
+
+    def allowed(self, **asked: str) -> bool:
+        line = f"{asked['verb']} {asked['resource']} {asked['namespace']}".strip()
+        self.asked.add(line)
+        return line not in self.denied
+
+
+def test_what_is_there_may_be_removed() -> None:
+    client = FakeClient()
+    rights.require_removal(client, KINDS, "x=y")
+    assert client.asked == {
+        *(f"list {name}" for name in FOUND),
+        *("get daemonsets a", "delete daemonsets a", "get namespaces", "delete namespaces"),
+        *(f"list {RESOURCES[kind]} a" for _version, kind in objects.OCCUPANTS if kind in RESOURCES),
+    }
+
+
+@pytest.mark.parametrize(
+    ("denied", "line"),
+    [
+        ("list configmaps", "in the whole cluster: list configmaps"),
+        ("delete daemonsets a", "in namespace a: delete daemonsets.apps"),
+        ("get namespaces", "in the whole cluster: get namespaces"),
+        ("list configmaps a", "in namespace a: list configmaps"),
+    ],
+)
+def test_any_right_that_is_missing_is_named(denied: str, line: str) -> None:
+    with pytest.raises(InputError, match=f"^Nothing was removed.*\n- {line}$"):
+        rights.require_removal(FakeClient(denied), KINDS, "x=y")

@@ -33,7 +33,7 @@ class ActionModule(RdmaAction):
         dest = Path(args.pop("dest"))
         options, shapes = Options.of(args), files.shapes()
         with ThreadPoolExecutor(max_workers=1) as beside:
-            reading = beside.submit(plan_survey.survey, self.client)
+            reading = beside.submit(plan_survey.survey, self.client, options.mode)
             facts = NodeBook(self.client, dest.parent).facts()
             survey = reading.result()
         if options.install == "oke_addon":

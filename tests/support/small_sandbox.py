@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,13 @@ class Small(Cluster):
         counts = {names[key]: str(value) for key, value in resources.items()}
         body = {"status": {"capacity": counts, "allocatable": counts}}
         self.client.patch(f"{self.client.path('v1', 'Node', '', node)}/status", body)
+
+    def until(self, holds: Callable[[], bool]) -> None:
+        """Until the API server has seen what was written, such as a Role."""
+        deadline = time.monotonic() + 60
+        while not holds():
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
 
     def namespace(self, name: str) -> None:
         self.client.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})

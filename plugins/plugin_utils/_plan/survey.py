@@ -31,8 +31,9 @@ WANTED_CRDS = {
 """CRD name -> the version that this collection uses."""
 
 
-def survey(client: Client) -> Json:
-    """Everything but the nodes, as JSON. What this user may not read is empty; preflight checks each permission."""
+def survey(client: Client, mode: str = "sriov") -> Json:
+    """Everything but the nodes, as JSON; in mode host without the service CIDRs, which nothing is compared with.
+    What this user may not read is empty; preflight checks each permission."""
     version = client.get("/version")
     groups = {
         group["name"]: [item["version"] for item in group.get("versions", [])]
@@ -48,7 +49,7 @@ def survey(client: Client) -> Json:
         "workloads": seen,
         "configured_shapes": sorted({name for item in seen for name in item.pop("shapes", ())}),
         "namespaces": _readable(lambda: _namespaces(client)),
-        "service_cidrs": _service_cidrs(client, groups),
+        "service_cidrs": _service_cidrs(client, groups) if mode == "sriov" else [],
         "policies": found,
         "cluster_policies": _names(found, "ClusterPolicy"),
         "nic_cluster_policies": _names(found, "NicClusterPolicy"),

@@ -8,21 +8,13 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-import yaml
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Permission
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube.client import KINDS
 from ansible_collections.gpuops.rdma.plugins.module_utils._operators import chart_rights
-from support.paths import ROOT
+from support.recorded_charts import CASES, NAMESPACE, rendered
 
-CHARTS = sorted((ROOT / "tests/fixtures/recordings/charts").glob("*.yml"))
 GPU, NETWORK = "gpu-operator-v26.7.0", "network-operator-26.4.1"
 RBAC = "rbac.authorization.k8s.io"
-NAMESPACE = "operators"
-CASES = [
-    (path.stem, variant)
-    for path in CHARTS
-    for variant in yaml.load(path.read_text("utf-8"), yaml.CSafeLoader)["rendered"]
-]
 # Kinds of the charts beyond the client's own.
 MORE = {
     ("nfd.k8s-sigs.io/v1alpha1", "NodeFeatureRule"): ("nodefeaturerules", False),
@@ -30,26 +22,6 @@ MORE = {
     ("sriovnetwork.openshift.io/v1", "SriovNetworkNodePolicy"): ("sriovnetworknodepolicies", True),
 }
 KNOWN = {**KINDS, **MORE}
-
-
-def rendered(chart: str, variant: str) -> list[dict[str, Any]]:
-    """The recorded objects in the form of a manifest, and the chart's definitions."""
-    recorded = yaml.load((CHARTS[0].parent / f"{chart}.yml").read_text("utf-8"), yaml.CSafeLoader)
-    objects = [obj(item) for item in recorded["rendered"][variant]["objects"]]
-    crd = {"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition"}
-    return [*objects, *({**crd, "metadata": {"name": item["name"]}} for item in recorded["crds"])]
-
-
-def obj(item: dict[str, Any]) -> dict[str, Any]:
-    notes = {key: value for key, value in item.items() if key.startswith("helm.sh/")}
-    meta = {"name": item["name"], "annotations": notes}
-    meta.update({"namespace": item["namespace"]} if "namespace" in item else {})
-    made = {"apiVersion": item["apiVersion"], "kind": item["kind"], "metadata": meta}
-    made.update({"rules": item["rules"]} if "rules" in item else {})
-    if "roleRef" in item:
-        kind, _sep, name = item["roleRef"].partition("/")
-        made["roleRef"] = {"kind": kind, "name": name}
-    return made
 
 
 def words(found: list[Permission]) -> set[str]:

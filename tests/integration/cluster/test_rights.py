@@ -1,0 +1,89 @@
+# Copyright: gpuops.rdma contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The API server accepts the real charts' Roles from an account with their grants, and from no other."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import Forbidden
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Permission, Plan
+from ansible_collections.gpuops.rdma.plugins.module_utils._kube.client import Client
+from ansible_collections.gpuops.rdma.plugins.module_utils._kube.permissions import RBAC, account, needs
+from ansible_collections.gpuops.rdma.plugins.module_utils._operators import chart_rights
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._plan import rights
+from gpuops_sandbox import account as sandbox_account
+from support.recorded_charts import CASES, NAMESPACE, rendered
+from support.sandboxes import Pool
+from support.small_sandbox import Small, small_sandbox
+
+CREATE = [*needs("create", RBAC, "clusterroles"), *needs("create", RBAC, "roles", NAMESPACE)]
+
+
+@pytest.fixture(scope="module")
+def cluster(pool: Pool, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Small]:
+    with small_sandbox(pool, tmp_path_factory.mktemp("rights"), 1) as made:
+        yield made
+
+
+def client(cluster: Small, name: str, permissions: list[Permission], grants: list[dict[str, Any]]) -> Client:
+    path = Path(cluster.folder) / f"{name}.kubeconfig"
+    sandbox_account.give(cluster.sandbox, account(name, permissions, grants), path)
+    found = Client.connect({"kubeconfig": str(path)})
+    cluster.until(lambda: found.allowed("create", RBAC, "clusterroles"))
+    return found
+
+
+def create(client: Client, role: dict[str, Any]) -> None:
+    """As Helm does, but for what would remain."""
+    meta = {"name": role["metadata"]["name"]}
+    path = client.path(role["apiVersion"], role["kind"], NAMESPACE)
+    client._request("POST", path, {"dryRun": "All"}, json.dumps({**role, "metadata": meta}).encode())
+
+
+def roles(chart: str, variant: str) -> list[dict[str, Any]]:
+    return [item for item in rendered(chart, variant) if item["kind"] in ("Role", "ClusterRole")]
+
+
+def test_the_grants_are_what_the_api_server_asks_for(cluster: Small) -> None:
+    for number, (chart, variant) in enumerate(CASES):
+        made = roles(chart, variant)
+        every = frozenset(chart_rights.CHANGE | chart_rights.REMOVAL)
+        grants = chart_rights.grants(made, NAMESPACE, frozenset(chart_rights.CHANGE))
+        grants += chart_rights.grants(made, NAMESPACE, frozenset(chart_rights.REMOVAL))
+        assert every and grants
+        narrow = client(cluster, f"all-{number}", CREATE, grants)
+        plan = Plan(permissions=tuple(CREATE), grants=tuple(grants))
+        cluster.until(lambda plan=plan, narrow=narrow: rights.denied(narrow, plan) == [])  # type: ignore[misc]
+        for role in made:
+            create(narrow, role)
+
+
+def test_without_a_grant_preflight_names_it_and_the_api_server_refuses_the_role(cluster: Small) -> None:
+    (role,) = [
+        item
+        for item in roles("gpu-operator-v26.7.0", "defaults")
+        if item["metadata"]["name"] == "gpu-operator" and item["kind"] == "ClusterRole"
+    ]
+    grants = chart_rights.grants([role], NAMESPACE)
+    (left_out,) = [rule for rule in grants if "runtimeclasses" in rule["resources"]]
+    narrow = client(cluster, "short", CREATE, [rule for rule in grants if rule != left_out])
+    plan = Plan(permissions=tuple(CREATE), grants=tuple(grants))
+    verbs = ", ".join(left_out["verbs"])
+    expected = [f"in the whole cluster: {verbs} runtimeclasses.node.k8s.io ({rights.GRANTED})"]
+    cluster.until(lambda: rights.denied(narrow, plan) == expected)
+    with pytest.raises(Forbidden, match="is attempting to grant RBAC permissions not currently held"):
+        create(narrow, role)
+
+
+def test_who_may_escalate_and_bind_needs_no_grant(cluster: Small) -> None:
+    (role,) = roles("gpu-operator-v23.9.1", "nfd off")[:1]
+    plan = Plan(permissions=tuple(CREATE), grants=tuple(chart_rights.grants([role], NAMESPACE)))
+    able = client(cluster, "able", [*CREATE, *rights.MAY_GRANT], [])
+    cluster.until(lambda: rights.denied(able, plan) == [])
+    create(able, role)

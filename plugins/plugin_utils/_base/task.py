@@ -16,18 +16,14 @@ class Task(Protocol):
     @property
     def client(self) -> Client:
         """The connection to the API server."""
-        ...
 
     @property
     def check_mode(self) -> bool:
         """Whether the task must only predict its changes."""
-        ...
 
     @property
     def diff_mode(self) -> bool:
         """Whether the result must contain diffs."""
-        ...
 
     def progress(self, line: str) -> None:
         """Prints a progress line."""
-        ...

@@ -202,7 +202,7 @@ def test_charts_that_cannot_be_pulled_and_bad_namespaces(cluster: Releases, tmp_
     away = cluster.release(**{**given, "repo": "http://127.0.0.1:1/charts"})
     assert away["failed"] and "set rdma_charts.sixth to its directory" in away["msg"], away
     nowhere = cluster.release(**{**given, "ref": str(tmp_path / "nowhere")})
-    assert nowhere["failed"] and "no chart in that place" in nowhere["msg"], nowhere
+    assert nowhere["failed"] and f"chart {tmp_path / 'nowhere'}: it does not exist" in nowhere["msg"], nowhere
 
     namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "stuck"}}
     hold = {"name": "hold", "namespace": "stuck", "finalizers": ["example.com/hold"]}

@@ -21,6 +21,7 @@ from typing import Any, Optional
 from ansible_collections.gpuops.rdma.plugins.module_utils._common import versions
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json, as_text, image_name
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Addon
+from ansible_collections.gpuops.rdma.plugins.module_utils._operators.releases import HelmRelease
 
 GONE = ("DELETED",)
 SETTLING = ("CREATING", "UPDATING")
@@ -75,15 +76,15 @@ def equal(one: Optional[str], other: str) -> bool:
 # ---- two of a kind -------------------------------------------------------------------------------------------------
 
 
-def rival(want: Addon, present: Optional[Json], releases: Iterable[Json], workloads: Iterable[Json]) -> str:
+def rival(want: Addon, present: Optional[Json], releases: Iterable[HelmRelease], workloads: Iterable[Json]) -> str:
     """Why this add-on would be a second operator of its kind, else "". ``releases`` and ``workloads`` are the survey's.
     OKE does not document how it installs an add-on, so once enabled, what is in its namespace counts as the add-on's
     own."""
     enabled = present is not None and present["state"] not in GONE
     found = [
-        f"Helm release {item['namespace']}/{item['name']}"
+        f"Helm release {item.place}"
         for item in releases
-        if item["chart"] == want.chart and not (enabled and item["namespace"] == want.namespace)
+        if item.chart == want.chart and not (enabled and item.namespace == want.namespace)
     ]
     found = found or [
         f"Deployment {item['namespace']}/{item['name']}"

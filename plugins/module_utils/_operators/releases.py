@@ -545,13 +545,38 @@ def release(asked: Asked, profile: Json, survey: Json, now: float) -> tuple[Opti
 # ---- what is there -------------------------------------------------------------------------------------------------
 
 
-def installed(secrets: Iterable[Json], charts: Sequence[str] = CHARTS) -> list[Json]:
-    """Helm 3 release Secrets (type helm.sh/release.v1) -> the newest revision of each release.
+@dataclass(frozen=True)
+class HelmRelease:
+    """The newest revision of a release. ``updated``: as Helm writes it; ``values``: the user's, {} of other charts;
+    ``secret``: name of the Secret with the record. An unreadable one has status ``unreadable``, chart "" and the reason
+    as description, so that the others still work."""
 
-    ``{name, namespace, chart, version, app_version, status, revision, updated, description, values, secret}``;
-    ``values`` only for ``charts``. Uninstalled releases whose history was kept are left out. An unreadable one has
-    status ``unreadable``, chart "" and the reason as description, so that the others still work.
-    """
+    name: str
+    namespace: str
+    chart: str
+    version: str = ""
+    app_version: str = ""
+    status: str = "deployed"
+    revision: int = 1
+    updated: str = ""
+    description: str = ""
+    values: Json = field(default_factory=dict)
+    secret: str = ""
+
+    @property
+    def place(self) -> str:
+        """``namespace/name``"""
+        return f"{self.namespace}/{self.name}"
+
+    @property
+    def shown(self) -> Json:
+        """The fields that a plan shows: without the values, and without the Secret."""
+        return {key: value for key, value in vars(self).items() if key not in ("values", "secret")}
+
+
+def installed(secrets: Iterable[Json], charts: Sequence[str] = CHARTS) -> list[HelmRelease]:
+    """Helm 3 release Secrets (type helm.sh/release.v1) -> the newest revision of each release, with the values of
+    those of ``charts``. Uninstalled releases whose history was kept are left out."""
     newest: dict[tuple[str, str], Json] = {}
     for secret in secrets:
         meta = secret["metadata"]
@@ -559,7 +584,7 @@ def installed(secrets: Iterable[Json], charts: Sequence[str] = CHARTS) -> list[J
         if key not in newest or _revision(secret) > _revision(newest[key]):
             newest[key] = secret
     found = [_release(newest[key], charts) for key in sorted(newest)]
-    return [release for release in found if release["status"] != "uninstalled"]
+    return [release for release in found if release.status != "uninstalled"]
 
 
 def _revision(secret: Json) -> int:
@@ -567,7 +592,7 @@ def _revision(secret: Json) -> int:
     return int(text) if text.isdigit() else 0
 
 
-def _release(secret: Json, charts: Sequence[str]) -> Json:
+def _release(secret: Json, charts: Sequence[str]) -> HelmRelease:
     meta = secret["metadata"]
     try:
         document = decode(secret)
@@ -576,19 +601,19 @@ def _release(secret: Json, charts: Sequence[str]) -> Json:
         document = {**about, "info": {"status": UNREADABLE, "description": str(error)}}
     chart, info = document.get("chart", {}).get("metadata", {}), document.get("info", {})
     name = str(chart.get("name", ""))
-    return {
-        "name": str(document.get("name", "")),
-        "namespace": str(document.get("namespace") or meta.get("namespace", "")),
-        "chart": name,
-        "version": str(chart.get("version", "")),
-        "app_version": str(chart.get("appVersion", "")),
-        "status": str(info.get("status", "unknown")),
-        "revision": int(document.get("version") or _revision(secret)),
-        "updated": str(info.get("last_deployed", "")),
-        "description": str(info.get("description", ""))[:300],
-        "values": (document.get("config") or {}) if name in charts else {},
-        "secret": meta["name"],
-    }
+    return HelmRelease(
+        name=str(document.get("name", "")),
+        namespace=str(document.get("namespace") or meta.get("namespace", "")),
+        chart=name,
+        version=str(chart.get("version", "")),
+        app_version=str(chart.get("appVersion", "")),
+        status=str(info.get("status", "unknown")),
+        revision=int(document.get("version") or _revision(secret)),
+        updated=str(info.get("last_deployed", "")),
+        description=str(info.get("description", ""))[:300],
+        values=(document.get("config") or {}) if name in charts else {},
+        secret=meta["name"],
+    )
 
 
 def decode(secret: Json) -> Json:
@@ -607,12 +632,15 @@ def decode(secret: Json) -> Json:
     return document
 
 
-def only(found: Iterable[Json], chart: str, name: str = "", namespace: str = "") -> Optional[Json]:
+def only(found: Iterable[HelmRelease], chart: str, name: str = "", namespace: str = "") -> Optional[HelmRelease]:
     """The release of a chart to uninstall, None without one. Raises InputError if there are several."""
-    wanted_place = {key: value for key, value in (("name", name), ("namespace", namespace)) if value}
-    chosen = [item for item in found if item["chart"] == chart and wanted_place.items() <= item.items()]
+    chosen = [
+        item
+        for item in found
+        if (item.chart, name or item.name, namespace or item.namespace) == (chart, item.name, item.namespace)
+    ]
     if len(chosen) > 1:
-        places = ", ".join(_place(item) for item in chosen)
+        places = ", ".join(item.place for item in chosen)
         raise InputError(
             f"Cannot uninstall {chart}: there are {len(chosen)} releases: {places}. Give name and namespace."
         )
@@ -636,7 +664,7 @@ class Decision:
     namespace: str
     version: str
     values: Json
-    present: Optional[Json] = None
+    present: Optional[HelmRelease] = None
     clear: tuple[str, ...] = ()
     changes: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
@@ -644,7 +672,7 @@ class Decision:
 
 def decide(
     want: Release,
-    releases: Iterable[Json],
+    releases: Iterable[HelmRelease],
     workloads: Iterable[Json] = (),
     *,
     install: str = "helm",
@@ -656,7 +684,7 @@ def decide(
     """What to do about one operator. ``releases``: from ``installed``; ``workloads``: ``{kind, namespace, name, images,
     release}``; ``now``: seconds since the epoch; ``install``: helm, or existing (nothing is ever installed)."""
     everything = list(releases)
-    same = [item for item in everything if item["chart"] == want.chart]
+    same = [item for item in everything if item.chart == want.chart]
     strangers = _strangers(want, same, workloads)
     if len(same) > 1 or (same and strangers):
         return _refuse(want, _conflict(want, same, strangers))
@@ -664,7 +692,7 @@ def decide(
         return _stranger(want, strangers, install)
     if same:
         decision = _one(want, same[0], install, now, resume, patience)
-        notes = [f"installed {text}" for text in bad_release(bad, same[0]["version"], same[0]["values"])]
+        notes = [f"installed {text}" for text in bad_release(bad, same[0].version, same[0].values)]
         return replace(decision, warnings=(*decision.warnings, *(notes if decision.action == "none" else [])))
     if install == "existing":
         return _refuse(want, f"rdma_install=existing, but no {want.chart} is installed; use rdma_install=helm")
@@ -673,14 +701,13 @@ def decide(
 
 def planned(want: Release, decision: Decision) -> Release:
     """The plan's entry for this decision."""
-    shown = {key: value for key, value in (decision.present or {}).items() if key not in ("values", "secret")}
     return replace(
         want,
         name=decision.name,
         namespace=decision.namespace,
         version=decision.version,
         values=decision.values,
-        present=shown,
+        present=decision.present.shown if decision.present else {},
         action=decision.action,
         why=decision.why,
         warnings=decision.warnings,
@@ -700,9 +727,9 @@ def _place(item: Json) -> str:
     return f"{item['namespace']}/{item['name']}"
 
 
-def _strangers(want: Release, same: Sequence[Json], workloads: Iterable[Json]) -> list[Json]:
+def _strangers(want: Release, same: Sequence[HelmRelease], workloads: Iterable[Json]) -> list[Json]:
     """Deployments of this operator that belong to no Helm release."""
-    owned = {(item["namespace"], item["name"]) for item in same}
+    owned = {(item.namespace, item.name) for item in same}
     return [
         item
         for item in workloads
@@ -712,8 +739,8 @@ def _strangers(want: Release, same: Sequence[Json], workloads: Iterable[Json]) -
     ]
 
 
-def _conflict(want: Release, same: Sequence[Json], strangers: Sequence[Json]) -> str:
-    found = [f"Helm release {_place(item)} ({item['version']}, {item['status']})" for item in same]
+def _conflict(want: Release, same: Sequence[HelmRelease], strangers: Sequence[Json]) -> str:
+    found = [f"Helm release {item.place} ({item.version}, {item.status})" for item in same]
     found += [f"Deployment {_place(item)}, installed without {'that' if same else 'a'} release" for item in strangers]
     return (
         f"{len(found)} installations of {want.chart} would fight over the same nodes: {'; '.join(found)}. "
@@ -750,62 +777,62 @@ def _tag(want: Release, strangers: Sequence[Json]) -> str:
     return ""
 
 
-def _fresh(want: Release, releases: Sequence[Json]) -> Decision:
+def _fresh(want: Release, releases: Sequence[HelmRelease]) -> Decision:
     for item in releases:
-        if (item["name"], item["namespace"]) == (want.name, want.namespace):
-            if item["status"] == UNREADABLE:
-                return _refuse(want, item["description"])
+        if (item.name, item.namespace) == (want.name, want.namespace):
+            if item.status == UNREADABLE:
+                return _refuse(want, item.description)
             return _refuse(
                 want,
-                f"the release name {_place(item)} is taken by chart {item['chart']} {item['version']}; "
+                f"the release name {item.place} is taken by chart {item.chart} {item.version}; "
                 "remove that release or give another name (rdma_charts.<operator>.release)",
             )
     return _decision(want, "install", f"no {want.chart} in the cluster")
 
 
-def _one(want: Release, release: Json, install: str, now: float, resume: bool, patience: float) -> Decision:
-    place = {"name": release["name"], "namespace": release["namespace"], "present": release}
-    status = release["status"]
+def _one(want: Release, release: HelmRelease, install: str, now: float, resume: bool, patience: float) -> Decision:
+    place = {"name": release.name, "namespace": release.namespace, "present": release}
+    status = release.status
     if status.startswith("pending"):
         return _pending(want, release, place, now, resume, patience)
     if status == "uninstalling":
         return _refuse(
             want,
-            f"Helm release {_place(release)} is being uninstalled and not done; finish it with "
-            f"`helm uninstall {release['name']} -n {release['namespace']}`",
+            f"Helm release {release.place} is being uninstalled and not done; finish it with "
+            f"`helm uninstall {release.name} -n {release.namespace}`",
             **place,
         )
     if install == "existing" or (want.keep and status == "deployed"):
-        note = [] if status == "deployed" else [f"Helm release {_place(release)} is {status}: {release['description']}"]
-        kept = {"version": release["version"], "values": release["values"], "warnings": tuple(note)}
-        return _decision(want, "none", f"{release['version']} is there and is left as it is", **place, **kept)
-    if versions.parse(release["version"]) > versions.parse(want.version):
+        note = [] if status == "deployed" else [f"Helm release {release.place} is {status}: {release.description}"]
+        kept = {"version": release.version, "values": release.values, "warnings": tuple(note)}
+        return _decision(want, "none", f"{release.version} is there and is left as it is", **place, **kept)
+    if versions.parse(release.version) > versions.parse(want.version):
         return _refuse(want, _newer(want, release), **place)
     return _update(want, release, place)
 
 
-def _newer(want: Release, release: Json) -> str:
-    back = f"helm rollback {release['name']} -n {release['namespace']}"
-    failed = f". If that upgrade failed and is not wanted, `{back}` first" if release["status"] == "failed" else ""
+def _newer(want: Release, release: HelmRelease) -> str:
+    back = f"helm rollback {release.name} -n {release.namespace}"
+    failed = f". If that upgrade failed and is not wanted, `{back}` first" if release.status == "failed" else ""
     return (
-        f"{_place(release)} has {want.chart} {release['version']}, newer than {want.version}; operators do not support "
-        f"going back. Set rdma_charts.{want.operator} (or rdma_profile) to {release['version']} or newer, or "
+        f"{release.place} has {want.chart} {release.version}, newer than {want.version}; operators do not support "
+        f"going back. Set rdma_charts.{want.operator} (or rdma_profile) to {release.version} or newer, or "
         f"rdma_install=existing, or uninstall it{failed}"
     )
 
 
-def _update(want: Release, release: Json, place: Json) -> Decision:
-    foreign = (release["name"], release["namespace"]) != (want.name, want.namespace)
+def _update(want: Release, release: HelmRelease, place: Json) -> Decision:
+    foreign = (release.name, release.namespace) != (want.name, want.namespace)
     # An adopted release keeps settings that the profile does not set; one with our name gets exactly our values.
-    target = merge(release["values"], want.values) if foreign else want.values
-    changed = tuple(changes(release["values"], target))
-    newer = not versions.same(release["version"], want.version)
-    failed = release["status"] != "deployed"
+    target = merge(release.values, want.values) if foreign else want.values
+    changed = tuple(changes(release.values, target))
+    newer = not versions.same(release.version, want.version)
+    failed = release.status != "deployed"
     if not (changed or newer or failed):
-        return _decision(want, "none", f"{release['version']} with these values is deployed", values=target, **place)
-    reasons = [f"{release['version']} -> {want.version}"] if newer else []
+        return _decision(want, "none", f"{release.version} with these values is deployed", values=target, **place)
+    reasons = [f"{release.version} -> {want.version}"] if newer else []
     reasons += [f"values differ: {', '.join(changed[:5])}" + (" ..." if len(changed) > 5 else "")] if changed else []
-    reasons += [f"revision {release['revision']} is {release['status']}: {release['description']}"] if failed else []
+    reasons += [f"revision {release.revision} is {release.status}: {release.description}"] if failed else []
     return _decision(
         want,
         "adopt" if foreign else "upgrade",
@@ -813,18 +840,18 @@ def _update(want: Release, release: Json, place: Json) -> Decision:
         values=target,
         changes=changed,
         # kubernetes.core.helm regards a failed release with the requested values as done.
-        clear=(release["secret"],) if failed and not (changed or newer) else (),
+        clear=(release.secret,) if failed and not (changed or newer) else (),
         warnings=tuple(_jump(want, release)),
         **place,
     )
 
 
-def _pending(want: Release, release: Json, place: Json, now: float, resume: bool, patience: float) -> Decision:
-    name, namespace = release["name"], release["namespace"]
-    age = now - _seconds(release["updated"])
+def _pending(want: Release, release: HelmRelease, place: Json, now: float, resume: bool, patience: float) -> Decision:
+    name, namespace = release.name, release.namespace
+    age = now - _seconds(release.updated)
     since = f"for {age / 60:.0f} min" if 0 <= age < 10 * 365 * 86400 else "since an unknown time"
-    state = f"Helm release {_place(release)} is {release['status']} {since} (revision {release['revision']})"
-    way = f"helm {'rollback' if release['revision'] > 1 else 'uninstall'} {name} -n {namespace}"
+    state = f"Helm release {release.place} is {release.status} {since} (revision {release.revision})"
+    way = f"helm {'rollback' if release.revision > 1 else 'uninstall'} {name} -n {namespace}"
     if age < patience:
         return _refuse(
             want,
@@ -840,9 +867,9 @@ def _pending(want: Release, release: Json, place: Json, now: float, resume: bool
             "Helm starts again from them",
             **place,
         )
-    action = "upgrade" if release["revision"] > 1 else "install"
+    action = "upgrade" if release.revision > 1 else "install"
     # The values of the abandoned revision are not those of the running objects.
-    return _decision(want, action, f"{state}; resumed", clear=(release["secret"],), **place)
+    return _decision(want, action, f"{state}; resumed", clear=(release.secret,), **place)
 
 
 def _seconds(stamp: str) -> float:
@@ -854,11 +881,11 @@ def _seconds(stamp: str) -> float:
     return datetime.datetime.fromisoformat(found.group(1) + zone).timestamp()
 
 
-def _jump(want: Release, release: Json) -> Iterator[str]:
+def _jump(want: Release, release: HelmRelease) -> Iterator[str]:
     border = (24, 10)
-    if want.chart == "network-operator" and versions.minor(release["version"]) < border <= versions.minor(want.version):
+    if want.chart == "network-operator" and versions.minor(release.version) < border <= versions.minor(want.version):
         yield (
-            f"{_place(release)} goes from {release['version']} to {want.version}, over v24.10: the chart no longer "
+            f"{release.place} goes from {release.version} to {want.version}, over v24.10: the chart no longer "
             "owns the NicClusterPolicy. Its hook job network-operator-keep-ncp keeps the existing one; VFs in use are "
             "cut off while multus and the device plugin are replaced"
         )

@@ -49,20 +49,19 @@ class Helm:
             }
         )
 
-    def uninstall(self, release: Json) -> None:
+    def uninstall(self, release: releases.HelmRelease) -> None:
         """Uninstalls a release and waits until its objects are gone. Raises RdmaError."""
         answer = self.module(
             {
                 **self.common,
-                "release_name": release["name"],
-                "release_namespace": release["namespace"],
+                "release_name": release.name,
+                "release_namespace": release.namespace,
                 "release_state": "absent",
                 "wait": True,
             }
         )
         if answer.get("failed"):
-            place = f"{release['namespace']}/{release['name']}"
-            raise RdmaError(f"Helm could not uninstall {place}: {text_of(answer)[:400]}")
+            raise RdmaError(f"Helm could not uninstall {release.place}: {text_of(answer)[:400]}")
 
 
 def text_of(answer: Json) -> str:

@@ -18,7 +18,7 @@ SECRETS = 50
 """Release Secrets per request: one may be 1 MB."""
 
 
-def releases(client: Client, charts: Sequence[str] = core.CHARTS) -> list[Json]:
+def releases(client: Client, charts: Sequence[str] = core.CHARTS) -> list[core.HelmRelease]:
     """Helm releases of the cluster, newest revision each, with the values of those of ``charts``."""
     pages = client.pages(
         "/api/v1/secrets",

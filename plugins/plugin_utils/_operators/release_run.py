@@ -98,7 +98,7 @@ class ReleaseRun:
             if install != "existing":
                 raise
             found = []  # to verify, the Deployment is enough: no permission to read Secrets is needed
-        same = any(item["chart"] == want.chart for item in found)
+        same = any(item.chart == want.chart for item in found)
         return releases.decide(
             want,
             found,
@@ -245,19 +245,19 @@ class ReleaseRun:
             action = "remove" if gone else "none"
             return {"changed": bool(gone), "action": action, "chart": chart, "objects": len(gone)}
         if not task.check_mode:
-            task.progress(f"{chart}: helm uninstall {found['namespace']}/{found['name']} ({found['version']})")
+            task.progress(f"{chart}: helm uninstall {found.place} ({found.version})")
             helm_run.Helm(self.module, args).uninstall(found)
-        place = {key: found[key] for key in ("name", "namespace", "version")}
+        place = {key: getattr(found, key) for key in ("name", "namespace", "version")}
         return {"changed": True, "action": "uninstall", "chart": chart, **place}
 
 
 def _diff(want: Release, decision: releases.Decision) -> Json:
-    present = decision.present or {}
+    present = decision.present
     header = f"{want.chart} {decision.namespace}/{decision.name}"
 
     def text(version: str, values: Json) -> str:
         return str(yaml.safe_dump({"version": version, "values": masked(values)}, sort_keys=True))
 
-    before = text(present["version"], present["values"]) if present else ""
+    before = text(present.version, present.values) if present else ""
     after = text(decision.version, decision.values)
     return {"before_header": header, "after_header": header, "before": before, "after": after}

@@ -183,7 +183,7 @@ def _gpu_operator_version(plan: Plan, given: Given, there: Charts, faults: Fault
     profile = given.profile
     if plan.install == "existing":
         found = given.survey["releases"]
-        present = [item["version"] for item in found if item["chart"] == profile["gpu_operator"]["chart"]]
+        present = [item.version for item in found if item.chart == profile["gpu_operator"]["chart"]]
         return str(present[0]) if present else ""
     if plan.install == "oke_addon":
         return str(compose_addon.table()["gpu_operator"]["addons"][-1]["version"])
@@ -313,9 +313,9 @@ def _release_findings(release: Release, options: Options, profile: Json) -> Iter
 
 def _unreadable(survey: Json) -> Iterator[Finding]:
     for item in survey["releases"]:
-        if item["status"] == releases.UNREADABLE:
-            subject = f"release {item['namespace']}/{item['name']}"
-            yield finding("plan.release", subject, item["description"], severity="warning")
+        if item.status == releases.UNREADABLE:
+            subject = f"release {item.place}"
+            yield finding("plan.release", subject, item.description, severity="warning")
 
 
 # ---- objects -------------------------------------------------------------------------------------------------------

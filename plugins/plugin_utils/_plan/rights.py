@@ -121,11 +121,11 @@ class Rights:
     def _present(self, release: Release) -> list[Json]:
         """Objects of the installed revision, with its hooks."""
         place = (release.name, release.namespace)
-        found = [one for one in self.survey["releases"] if (one["name"], one["namespace"]) == place]
-        if not found or found[0]["status"] == releases.UNREADABLE:
+        found = [one for one in self.survey["releases"] if (one.name, one.namespace) == place]
+        if not found or found[0].status == releases.UNREADABLE:
             return []
         path = self.client.path("v1", "Secret", release.namespace)
-        secrets = self.client.list(path, field_selector=f"metadata.name={found[0]['secret']}")
+        secrets = self.client.list(path, field_selector=f"metadata.name={found[0].secret}")
         document = releases.decode(secrets[0]) if secrets else {}
         hooks = [str(hook.get("manifest") or "") for hook in document.get("hooks") or ()]
         return [one for text in (str(document.get("manifest") or ""), *hooks) for one in render.parsed(text)]

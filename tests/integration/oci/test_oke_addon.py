@@ -17,6 +17,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import 
 )
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Release
 from ansible_collections.gpuops.rdma.plugins.module_utils._operators import addon
+from ansible_collections.gpuops.rdma.plugins.module_utils._operators.releases import HelmRelease
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._oci import session as oci_session
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._operators import oke_addon
@@ -124,7 +125,7 @@ def test_one_that_does_not_come_up_is_told_with_its_error(site: Site, state: str
 
 
 def test_two_operators_are_refused(site: Site) -> None:
-    site.survey["releases"] = [{"name": "gpu-operator", "namespace": "gpu-operator", "chart": "gpu-operator"}]
+    site.survey["releases"] = [HelmRelease("gpu-operator", "gpu-operator", "gpu-operator")]
     found = site.release()
     assert found.action == "refuse" and "would be a second one beside Helm release gpu-operator/gpu-op" in found.why
 

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Addon
 from ansible_collections.gpuops.rdma.plugins.module_utils._operators import addon
+from ansible_collections.gpuops.rdma.plugins.module_utils._operators.releases import HelmRelease
 
 WANT = Addon(
     name="NvidiaGpuOperator",
@@ -93,8 +94,8 @@ def deployment(namespace: str) -> dict[str, Any]:
     return {"kind": "deployment", "namespace": namespace, "name": "gpu-operator", "images": ["x/gpu-operator:v1"]}
 
 
-def helm(namespace: str) -> dict[str, Any]:
-    return {"name": "mine", "namespace": namespace, "chart": "gpu-operator"}
+def helm(namespace: str) -> HelmRelease:
+    return HelmRelease("mine", namespace, "gpu-operator")
 
 
 @pytest.mark.parametrize(
@@ -113,7 +114,7 @@ def helm(namespace: str) -> dict[str, Any]:
             "besides it there is Deployment olm/gpu-operator",
         ),
         (there("DELETED"), [helm("x")], [], "would be a second one"),
-        (None, [{"name": "a", "namespace": "b", "chart": "volcano"}], [], ""),
+        (None, [HelmRelease("a", "b", "volcano")], [], ""),
     ],
 )
 def test_two_of_a_kind(present: Any, releases: Any, workloads: Any, said: str) -> None:

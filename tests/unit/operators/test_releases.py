@@ -328,12 +328,12 @@ def test_newest_revision_of_each_release_counts() -> None:
     secrets += [release(revision=10, config={"a": 1}), release("gone", status="uninstalled")]
     secrets += [release("grafana", "mon", "grafana", "8", config={"adminPassword": "x"})]
     found = releases.installed(secrets)
-    assert [(item["name"], item["revision"], item["status"]) for item in found] == [
+    assert [(item.name, item.revision, item.status) for item in found] == [
         ("gpu-operator", 10, "deployed"),
         ("grafana", 1, "deployed"),
     ]
-    assert found[0]["values"] == {"a": 1}
-    assert found[1]["values"] == {}, "values of other charts may hold passwords"
+    assert found[0].values == {"a": 1}
+    assert found[1].values == {}, "values of other charts may hold passwords"
 
 
 @pytest.mark.parametrize("data", [{}, {"release": "%%%"}, {"release": base64.b64encode(b"x").decode()}])
@@ -341,10 +341,10 @@ def test_a_broken_release_is_named_and_stops_nothing_but_its_own_name(data: dict
     foreign = {**release("web", "web"), "data": data}
     with pytest.raises(DataError, match=r"web/sh\.helm\.release\.v1\.web\.v1"):
         releases.decode(foreign)
-    broken, whole = sorted(releases.installed([foreign, release()]), key=lambda item: item["chart"])
-    assert (broken["status"], broken["name"], broken["namespace"]) == ("unreadable", "web", "web")
-    assert "Secret web/sh.helm.release.v1.web.v1" in broken["description"]
-    assert whole["status"] == "deployed"
+    broken, whole = sorted(releases.installed([foreign, release()]), key=lambda item: item.chart)
+    assert (broken.status, broken.name, broken.namespace) == ("unreadable", "web", "web")
+    assert "Secret web/sh.helm.release.v1.web.v1" in broken.description
+    assert whole.status == "deployed"
     assert decide(foreign).action == "install"
     taken = decide({**release(), "data": data})
     assert (taken.action, "Cannot read the Helm release" in taken.why) == ("refuse", True)

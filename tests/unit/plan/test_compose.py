@@ -18,6 +18,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._kube import permissio
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube.client import KINDS
 from ansible_collections.gpuops.rdma.plugins.module_utils._operators import sriov
 from ansible_collections.gpuops.rdma.plugins.module_utils._operators.charts import Chart
+from ansible_collections.gpuops.rdma.plugins.module_utils._operators.releases import HelmRelease
 from ansible_collections.gpuops.rdma.plugins.module_utils._plan import permissions as plan_permissions
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import run
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._operators import charts as read_charts
@@ -39,10 +40,8 @@ def rules(made: Plan) -> set[str]:
     }
 
 
-def release(name: str, namespace: str, chart: str, version: str, **more: Any) -> dict[str, Any]:
-    place = {"name": name, "namespace": namespace, "chart": chart, "version": version, "app_version": version}
-    rest = {"status": "deployed", "revision": 1, "updated": "", "description": "", "values": {}, "secret": "s"}
-    return {**place, **rest, **more}
+def release(name: str, namespace: str, chart: str, version: str, **more: Any) -> HelmRelease:
+    return HelmRelease(name, namespace, chart, version, version, secret="s", **more)
 
 
 def installed(made: Plan) -> dict[str, Any]:

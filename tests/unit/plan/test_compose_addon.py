@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube import objects
+from ansible_collections.gpuops.rdma.plugins.module_utils._operators.releases import HelmRelease
 from ansible_collections.gpuops.rdma.plugins.module_utils._plan import preflight
 from support.plan_samples import cluster, faults, survey, whole
 
@@ -56,9 +57,7 @@ def test_values_become_keys() -> None:
 def test_what_is_wrong_is_told_with_the_rest() -> None:
     told = faults(made(profile="guide-2024", charts={"volcano": {"reff": "x"}}))
     assert "older than the add-ons of OKE" in told["rdma_gpu_operator_values"]
-    helm = {"name": "gpu-operator", "namespace": "gpu-operator", "chart": "gpu-operator", "version": "v26.7.0"}
-    more = {"status": "deployed", "revision": 1, "updated": "", "description": "", "values": {}, "secret": "s"}
-    plan = made(survey(releases=[{**helm, **more, "app_version": ""}]))
+    plan = made(survey(releases=[HelmRelease("gpu-operator", "gpu-operator", "gpu-operator", "v26.7.0")]))
     refused = [item for item in plan.findings if item.id == "plan.release" and item.severity == "error"]
     assert len(refused) == 1 and "second one beside Helm release gpu-operator/gpu-operator" in refused[0].found
 

@@ -17,6 +17,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import 
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.findings import finding
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import to_dict
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Plan
+from ansible_collections.gpuops.rdma.plugins.module_utils._operators.releases import HelmRelease
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._operators import helm, render
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._plan.rights import Rights
 from support.plan_samples import cluster, survey, whole
@@ -59,10 +60,9 @@ def told(plan: Plan) -> set[str]:
     return {f"{one.verb} {one.resource} {one.namespace}".strip() for one in plan.permissions}
 
 
-def adopted(version: str = "v25.10.1", **more: Any) -> dict[str, Any]:
-    place = {"name": "my-gpus", "namespace": "gpus", "chart": "gpu-operator", "version": version}
-    rest = {"status": "deployed", "revision": 1, "updated": "", "description": "", "values": {}, "secret": "s"}
-    return {**place, "app_version": version, **rest, **more}
+def adopted(version: str = "v25.10.1", **more: Any) -> HelmRelease:
+    place = {"name": "my-gpus", "namespace": "gpus", "chart": "gpu-operator"}
+    return HelmRelease(**{**place, "version": version, "app_version": version, "secret": "s", **more})
 
 
 def only_gpu(seen: dict[str, Any]) -> Plan:

@@ -1239,8 +1239,8 @@ TABLE: dict[str, tuple[str, str, str, str]] = {
     "preflight.policy": (
         "error",
         "preflight",
-        ("rdma_adopt_policies=true takes it over with the values of the run; rdma_install=existing leaves it "
-         "as it is"),
+        ("set rdma_adopt_policies=true to take it over with the values of the run; rdma_install=existing "
+         "leaves it as it is"),
         "preflight.policy",
     ),
     "preflight.policy-field": (

@@ -183,7 +183,7 @@ def findings(items: Sequence[Leftover], remove: bool) -> Iterator[Finding]:
 def _remedy(item: Leftover, remove: bool) -> str:
     if item.used_by:
         return "have its users end first"
-    return "" if remove else "rdma_remove_leftovers=true removes it in the right order"
+    return "" if remove else "set rdma_remove_leftovers=true to remove it in the right order"
 
 
 # ---- device plugins ------------------------------------------------------------------------------------------------

@@ -82,7 +82,10 @@ def _operator(deployment: Json, release: Release, exact: bool) -> Status:
 
 
 def _version(labels: Mapping[str, str], release: Release) -> tuple[str, str]:
-    """The version of a Deployment with these labels, and the wanted one; "" where either is unknown."""
+    """The version of a Deployment with these labels, and the wanted one; "" where either is unknown. An add-on's number
+    is Oracle's, not its chart's."""
+    if release.addons:
+        return "", ""
     if release.action == "olm":
         return labels.get(OLM_OWNER, ""), release.version
     chart = labels.get(CHART_LABEL, "")

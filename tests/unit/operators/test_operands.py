@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Release
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Addon, Release
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube import wait
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube.readiness import OUTDATED, READY, WAITING, Status
 from ansible_collections.gpuops.rdma.plugins.module_utils._operators import operands
@@ -152,6 +152,7 @@ def test_the_sriov_operators_daemon_runs_the_image_that_its_operator_names() -> 
 
 # ---- the operator --------------------------------------------------------------------------------------------------
 
+ADDON = Addon("NvidiaGpuOperator", "v25.10.1", True, {}, (), "gpu-operator", "gpu-operator", ("gpu-operator",), False)
 RELEASE = Release("gpu-operator", "gpu-operator", "gpu-operator", "v26.7.0", images=("gpu-operator",), action="upgrade")
 
 
@@ -174,6 +175,7 @@ def deployment(
         ([deployment("gpu-operator-v26.7.0", ready=0)], {}, True, "Deployment gpu-operator: 0 of 1 replicas available"),
         ([deployment()], {}, True, ""),
         ([deployment("gpu-operator-v26.3.3")], {"action": "wait"}, True, ""),
+        ([deployment("gpu-operator-v26.3.3")], {"addons": (ADDON,), "action": "install"}, True, ""),
         (
             [deployment(**{"olm.owner": "gpu-operator.v26.3.0"})],
             {"action": "olm", "version": "gpu-operator.v26.7.0"},

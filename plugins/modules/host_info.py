@@ -112,6 +112,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._specs.host_info impor
 
 
 def main() -> None:
+    """Returns the host document as the result of the module; fails if the host cannot be read."""
     module = AnsibleModule(argument_spec=SPEC, supports_check_mode=True)
     root, interval = module.params["host_root"], module.params["interval"]
     target, pci = module.params["collect"], module.params["pci"]

@@ -53,7 +53,7 @@ class Removal:
 
     def _delete(self, item: Leftover) -> list[Json]:
         """Foreground: a DaemonSet is there until its pods are gone."""
-        self.say(f"leftover {item.name} of {item.made_by}: removed")
+        self.say(f"leftover {item.name} of {item.made_by}: {'would be ' if self.check else ''}removed")
         done = [self.writer.delete(name.empty, "Foreground") for name in (item.name, *item.also)]
         changes = [change for change in done if change]
         if changes and not self.check:

@@ -191,6 +191,51 @@ def a_change_is_ready_only_once_it_took_effect(here: Any) -> None:
 
 
 @pytest.mark.e2e
+def test_from_the_guide_of_2024_to_the_current_profile(cluster: Any) -> None:
+    """Its chart's NicClusterPolicy, its device plugin, our CNI plugins and the guide's own objects are in the way."""
+    here = cluster("--gpu-nodes", "2", "--profile", "guide-2024")
+    quick = ("site.yml", "--skip-tags", "nccl_test")
+    # The nodes stay those of the guide.
+    inputs = {"rdma_preflight_ignore": "node-image,cuda-driver", "rdma_host_checks": "false"}
+    first = here.play(*quick, report="guide", rdma_profile="guide-2024", rdma_host_checks="false")
+    assert first.code == 0, first.output[-3000:]
+    config = json.dumps({"type": "sriov", "ipam": {"type": "nv-ipam", "poolName": "default"}})
+    nad = {"apiVersion": "k8s.cni.cncf.io/v1", "kind": "NetworkAttachmentDefinition", "spec": {"config": config}}
+    pool = {"subnet": "192.168.0.0/16", "perNodeBlockSize": 100, "gateway": "192.168.0.1"}
+    for item in (
+        {**nad, "metadata": {"name": "oci-rdma-sriov", "namespace": "default"}},
+        {
+            "apiVersion": "nv-ipam.nvidia.com/v1alpha1",
+            "kind": "IPPool",
+            "metadata": {"name": "default", "namespace": "network-operator"},
+            "spec": pool,
+        },
+    ):
+        here.run("kubectl", "apply", "-f", "-", text=json.dumps(item))
+
+    refused = here.play(*quick, report="refused", **inputs)
+    assert refused.code != 0 and refused.changed() == []
+    errors = {item["subject"] for item in refused.report["findings"] if item["severity"] == "error"}
+    left = {
+        "DaemonSet network-operator/sriov-device-plugin",
+        "DaemonSet gpuops-rdma/gpuops-rdma-cni",
+        "NetworkAttachmentDefinition default/oci-rdma-sriov",
+        "IPPool network-operator/default",
+    }
+    assert errors == {"NicClusterPolicy nic-cluster-policy", *left}
+
+    done = here.play(*quick, report="done", rdma_adopt_policies="true", rdma_remove_leftovers="true", **inputs)
+    assert done.code == 0, done.output[-3000:]
+    assert {node["vfs"]["allocatable"] for node in done.report["nodes"]} == {16}
+    there = here.kubectl(
+        "get", "ds,ippools,net-attach-def", "-A", "--no-headers", "-o", "custom-columns=:.metadata.name"
+    )
+    assert not {"sriov-device-plugin", "gpuops-rdma-cni", "oci-rdma-sriov", "default"} & set(there.split())
+    again = here.play(*quick, report="again", **inputs)
+    assert (again.code, again.changed()) == (0, []), again.output[-3000:]
+
+
+@pytest.mark.e2e
 def test_the_device_plugin_of_2024_is_restarted_when_its_configuration_changes(cluster: Any) -> None:
     """That release of the Network Operator does not do it, and the plugin reads its configuration only at its start."""
     here = cluster("--gpu-nodes", "2", "--profile", "guide-2024")

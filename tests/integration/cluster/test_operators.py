@@ -9,8 +9,8 @@ import json
 import time
 
 import pytest
-import yaml
-from ansible_collections.gpuops.rdma.plugins.module_utils._operators import sriov
+from ansible_collections.gpuops.rdma.plugins.module_utils._operators import releases, sriov
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files
 from gpuops_sandbox.context import load_shapes
 from support.paths import ROOT
 from support.sandboxes import Cluster
@@ -27,7 +27,7 @@ class Operators(Cluster):
 
     def __init__(self, lent, profile, shapes):
         super().__init__(lent.sandbox, lent.folder)
-        self.facts = yaml.safe_load((ROOT / "files" / "profiles" / f"{profile}.yml").read_text())
+        self.facts = files.profile(profile)
         self.charts = CHARTS / profile
         self.namespace = self.facts["namespaces"]["network_operator"]
         self.shapes = [load_shapes()[name] for name in shapes]
@@ -88,14 +88,8 @@ class Operators(Cluster):
         self.helm("network-operator", self.namespace, values)
 
     def nic_policy(self, name="nic-cluster-policy"):
-        spec = json.loads(json.dumps(self.facts["network_operator"]["policy"]))
-        spec["sriovDevicePlugin"]["config"] = json.dumps(sriov.device_plugin_config(self.shapes, RESOURCE))
-        return {
-            "apiVersion": "mellanox.com/v1alpha1",
-            "kind": "NicClusterPolicy",
-            "metadata": {"name": name},
-            "spec": spec,
-        }
+        made = releases.nic_cluster_policy(self.facts, sriov.device_plugin_config(self.shapes, RESOURCE))
+        return {**made, "metadata": {"name": name}}
 
     def nic_status(self, name="nic-cluster-policy"):
         return self.get("nicclusterpolicies.mellanox.com", name).get("status", {})

@@ -97,7 +97,7 @@ def _refusals(here: Any, sliced: str, mps: str, whole: str) -> None:
         ({"rdma_time_slicing_nodes": whole, "rdma_time_slicing_replicas": 1}, "at least 2"),
         (
             {"rdma_time_slicing_nodes": whole, "rdma_time_slicing_replicas": 2},
-            f"{sliced} which this task does not select, would change too",
+            f"{sliced}, which this task does not select, would change too",
         ),
         ({"rdma_mig_nodes": whole, "rdma_mig_layout": "all-1g.10gb"}, "it is mixed for the whole cluster"),
         ({"rdma_time_slicing_nodes": "10.140.0.77"}, "10.140.0.77 is no NVIDIA GPU node"),

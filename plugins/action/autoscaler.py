@@ -12,6 +12,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._kube import objects a
 from ansible_collections.gpuops.rdma.plugins.module_utils._openshift import autoscaler, pools, scale_watch
 from ansible_collections.gpuops.rdma.plugins.module_utils._openshift.scale_watch import Took
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base.action import RdmaAction
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._base.task import changed
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._gpu_uses import configs
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._kube.writer import Writer
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._openshift import autoscaling
@@ -33,17 +34,13 @@ class ActionModule(RdmaAction):
         absent = args["state"] == "absent"
         done = [writer.remove(one) for one in reversed(owned)] if absent else [writer.apply(one) for one in owned]
         changes = [change for change in done if change]
-        result: dict[str, Any] = {
-            "changed": bool(changes),
-            "changes": [change["what"] for change in changes],
+        return {
+            **changed(self, changes),
             "version": autoscaling.version(self.client),
             "boot_seconds": round(boot.seconds),
             "rollout_seconds": round(rollout.seconds),
             "notes": _notes(boot, rollout),
         }
-        if self.diff_mode and changes:
-            result["diff"] = [change["diff"] for change in changes]
-        return result
 
     def _objects(self, args: dict[str, Any], sets: dict[str, Json], boot: Took, rollout: Took) -> list[Json]:
         found: list[Json] = []

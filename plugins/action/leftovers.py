@@ -9,6 +9,7 @@ from typing import Any
 
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import run
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base.action import RdmaAction
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._base.task import changed
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._operators.removal import Removal
 
 
@@ -18,7 +19,4 @@ class ActionModule(RdmaAction):
         for an object that is used."""
         plan = run.read_plan(args["plan"])
         changes = Removal(self.client, plan, self.check_mode, self.progress, args["timeout"]).run(args["stage"])
-        result: dict[str, Any] = {"changed": bool(changes), "changes": [change["what"] for change in changes]}
-        if self.diff_mode and changes:
-            result["diff"] = [change["diff"] for change in changes]
-        return result
+        return changed(self, changes)

@@ -14,6 +14,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._operators import adop
 from ansible_collections.gpuops.rdma.plugins.module_utils._teardown import uses
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import run
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base.action import RdmaAction
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._base.task import changed
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._kube import rights
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._kube.writer import Writer
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._openshift import autoscaling
@@ -43,16 +44,8 @@ class ActionModule(RdmaAction):
             else:
                 done = [writer.apply(obj, takeover=self._takes_over(obj)) for obj in objects]
             changes = [change for change in done if change]
-        result: dict[str, Any] = {
-            "changed": bool(changes),
-            "objects": len(objects),
-            "changes": [change["what"] for change in changes],
-        }
-        if args["everything"]:
-            result["left"] = left
-        if self.diff_mode and changes:
-            result["diff"] = [change["diff"] for change in changes]
-        return result
+        result = {**changed(self, changes), "objects": len(objects)}
+        return {**result, "left": left} if args["everything"] else result
 
     def _takes_over(self, obj: Json) -> bool:
         """Whether an unmanaged object of that name is changed all the same: a part of another owner's, or a policy

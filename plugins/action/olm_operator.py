@@ -12,6 +12,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import J
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import OlmOperator
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import run
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base.action import RdmaAction
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._base.task import changed
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._gpu_uses import configs
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._operators import olm_run
 
@@ -37,14 +38,7 @@ class ActionModule(RdmaAction):
             )
             found.append(operator.present() if args["state"] == "present" else operator.absent())
             changes += operator.changes
-        result: dict[str, Any] = {
-            "changed": bool(changes),
-            "changes": [one["what"] for one in changes][:SHOWN],
-            "operators": found,
-        }
-        if self.diff_mode and changes:
-            result["diff"] = [one["diff"] for one in changes][:SHOWN]
-        return result
+        return {**changed(self, changes, SHOWN), "operators": found}
 
     def _wants(self, args: dict[str, Any]) -> list[OlmOperator]:
         """The operators of the plan's stage, [] if it does not install through OLM; without a plan the task's own."""

@@ -10,6 +10,7 @@ from typing import Any
 from ansible_collections.gpuops.rdma.plugins.module_utils._operators import adoption
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import run
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base.action import RdmaAction
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._base.task import changed
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._kube.writer import Writer
 
 
@@ -25,7 +26,4 @@ class ActionModule(RdmaAction):
             adoption.check(policy)
             done.append(writer.merge(adoption.reference(policy), policy.patch))
         changes = [change for change in done if change]
-        result: dict[str, Any] = {"changed": bool(changes), "changes": [change["what"] for change in changes]}
-        if self.diff_mode and changes:
-            result["diff"] = [change["diff"] for change in changes]
-        return result
+        return changed(self, changes)

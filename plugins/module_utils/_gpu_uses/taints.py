@@ -24,13 +24,12 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import 
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube import readiness
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube.readiness import READY, WAITING, Status
-from ansible_collections.gpuops.rdma.plugins.module_utils._nodes import facts, pod_gpu
+from ansible_collections.gpuops.rdma.plugins.module_utils._nodes import facts, gpu_labels, pod_gpu
 from ansible_collections.gpuops.rdma.plugins.module_utils._nodes.member import lasting
 
 NFD = "NodeFeatureDiscovery"
 NFD_WORKER = {"app.kubernetes.io/name": "node-feature-discovery", "role": "worker"}
 """Labels of the pods from NFD's chart; those of OpenShift's NFD operator are owned by a NodeFeatureDiscovery."""
-DEPLOY = "nvidia.com/gpu.deploy."
 BUILT_IN = {"key": pod_gpu.GPU_TAINT["key"], "operator": "Exists", "effect": "NoSchedule"}
 """What the operator's manifests tolerate while the ClusterPolicy has no list."""
 
@@ -166,7 +165,7 @@ def operand(daemonset: Json, places: Sequence[Place], mine: Iterable[str]) -> St
     status = readiness.daemonset(_with_old_pods(daemonset), allow_zero=True)
     spec = _pod(daemonset)
     chosen = spec.get("nodeSelector") or {}
-    label = next((key for key in chosen if key.startswith(DEPLOY)), "")
+    label = next((key for key in chosen if key.startswith(gpu_labels.DEPLOY)), "")
     if status.state != READY or not label or (spec.get("affinity") or {}).get("nodeAffinity"):
         return status
     held = {one.name: lacking(daemonset, one.taints) for one in places}

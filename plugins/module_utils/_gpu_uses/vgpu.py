@@ -41,7 +41,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import F
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.text import listed
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube import readiness
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube.readiness import READY, WAITING, Status
-from ansible_collections.gpuops.rdma.plugins.module_utils._nodes import machine_set
+from ansible_collections.gpuops.rdma.plugins.module_utils._nodes import gpu_labels, machine_set
 
 NVIDIA_DRIVER = "gpuops-vgpu"
 CONF, TOKEN = "gridd.conf", "client_configuration_token.tok"
@@ -60,7 +60,7 @@ OS_LABELS = (
     "feature.node.kubernetes.io/system-os_release.VERSION_ID",
 )
 HOST_LABEL = "nvidia.com/vgpu.host-driver-version"
-DRIVER_LABEL = "nvidia.com/gpu.deploy.driver"
+DRIVER_LABEL = f"{gpu_labels.DEPLOY}driver"
 NO_DRIVER = ("false", "pre-installed")
 _VERSION = re.compile(r"(\d{3})\.(\d{2,3})(?:\.(\d{2}))?")
 _TAGGED = re.compile(r"(?P<version>\d{3}\.\d{2,3}(?:\.\d{2})?)(?:-(?P<os>[a-z]+\d+(?:\.\d+)*))?")

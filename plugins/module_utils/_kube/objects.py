@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, Optional
 
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json
@@ -105,6 +105,11 @@ def shared(obj: Json) -> Json:
 def is_shared(obj: Json) -> bool:
     """Whether ``shared`` marked the object as a part of another owner's."""
     return bool((obj["metadata"].get("annotations") or {}).get(SHARED) == "true")
+
+
+def label_selector(labels: Mapping[str, str]) -> str:
+    """The labels as a selector of the API server."""
+    return ",".join(f"{key}={value}" for key, value in sorted(labels.items()))
 
 
 def is_ours(obj: Json) -> bool:

@@ -25,6 +25,8 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import G
 PRODUCT, COUNT = "nvidia.com/gpu.product", "nvidia.com/gpu.count"
 MIG_CAPABLE = "nvidia.com/mig.capable"
 VGPU = "nvidia.com/vgpu.present"
+DEPLOY = "nvidia.com/gpu.deploy."
+"""Labels by which the GPU Operator's DaemonSets select nodes begin so."""
 DESCRIBED = "described"
 """The status of such a Shape."""
 NVIDIA, DISPLAY = "10de", "03"

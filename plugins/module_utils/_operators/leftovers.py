@@ -157,11 +157,6 @@ def _pool_of(network: Json) -> str:
         return ""
 
 
-def needs_users(items: Iterable[Leftover]) -> bool:
-    """Whether pods or networks may use one of these."""
-    return any(item.name.kind != "DaemonSet" for item in items)
-
-
 # ---- findings ------------------------------------------------------------------------------------------------------
 
 

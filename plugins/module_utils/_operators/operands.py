@@ -41,10 +41,11 @@ def deployments_of(release: Release, deployments: Iterable[Json]) -> list[Json]:
     if release.action == "olm":
         owner = f"{release.chart}."
         return [item for item in deployments if _labels(item).get(OLM_OWNER, "").startswith(owner)]
-    return _running(release.images, deployments)
+    return running(release.images, deployments)
 
 
-def _running(images: Collection[str], deployments: Iterable[Json]) -> list[Json]:
+def running(images: Collection[str], deployments: Iterable[Json]) -> list[Json]:
+    """The Deployments that run one of these images, whatever its registry and tag."""
     return [item for item in deployments if any(image_name(image) in images for image in item["images"])]
 
 
@@ -162,7 +163,7 @@ def nic_operand(section: str, spec: Json, daemonsets: Sequence[Json]) -> str:
 
 def sriov_daemon(daemonset: Optional[Json], deployments: Iterable[Json]) -> str:
     """The image that the SR-IOV operator asks for and its configuration daemon does not run yet; "" = it does."""
-    env = [item["env"].get(SRIOV_DAEMON_IMAGE) for item in _running((SRIOV_OPERATOR,), deployments)]
+    env = [item["env"].get(SRIOV_DAEMON_IMAGE) for item in running((SRIOV_OPERATOR,), deployments)]
     wanted = _first(next(iter(env), None))
     return (
         f"image {wanted} (it runs {_shown(daemonset)})" if wanted and daemonset and not _runs(daemonset, wanted) else ""

@@ -12,8 +12,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import fnmatch
 
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json, image_name
+from ansible_collections.gpuops.rdma.plugins.module_utils._nodes import gpu_labels
 
-DEPLOY = "nvidia.com/gpu.deploy."
 GROUPS = ("nvidia.com", "mellanox.com", "nfd.k8s-sigs.io", "sriovnetwork.openshift.io", "k8s.cni.cncf.io")
 """API groups of the operators' definitions, with those below them."""
 HOW = "-e rdma_teardown_node_labels=true"
@@ -40,7 +40,7 @@ def of_writer(entry: Json, labels: Mapping[str, str]) -> list[str]:
         for key, value in labels.items()
         if key.startswith(tuple(entry["prefixes"]))
         and key not in entry.get("users", ())
-        and not (key.startswith(DEPLOY) and value == "false")
+        and not (key.startswith(gpu_labels.DEPLOY) and value == "false")
     ]
 
 

@@ -20,13 +20,14 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._nodes import shape_fi
 MAX_TOPOLOGY = 1 << 20
 """Bytes: what a ConfigMap can hold."""
 FILES = Path(__file__).resolve().parents[3] / "files"
-_Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+"""YAML's safe loader, the fast one where PyYAML has it."""
 
 
 def load(path: Path) -> dict[str, Any]:
     """The YAML mapping in a file. Raises DataError if it cannot be read or is no mapping."""
     try:
-        document = yaml.load(path.read_text(encoding="utf-8"), Loader=_Loader)
+        document = yaml.load(path.read_text(encoding="utf-8"), Loader=LOADER)
     except (OSError, yaml.YAMLError) as error:
         raise DataError(f"Cannot read the collection's data file {path.name}: {str(error).splitlines()[0]}.") from None
     if not isinstance(document, dict):

@@ -5,8 +5,10 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Sequence
+from typing import Optional, Protocol
 
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube.client import Client
 
 
@@ -27,3 +29,12 @@ class Task(Protocol):
 
     def progress(self, line: str) -> None:
         """Prints a progress line."""
+
+
+def changed(task: Task, changes: Sequence[Json], most: Optional[int] = None) -> Json:
+    """What a task returns about its changes, ``{what, diff}`` each: whether there are any, their texts and, in diff
+    mode, their diffs; of each at most ``most``."""
+    result: Json = {"changed": bool(changes), "changes": [one["what"] for one in changes][:most]}
+    if task.diff_mode and changes:
+        result["diff"] = [one["diff"] for one in changes][:most]
+    return result

@@ -18,6 +18,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._gpu_uses import metri
 from ansible_collections.gpuops.rdma.plugins.module_utils._gpu_uses.metrics import CLUSTER_MONITORING, Wanted
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube import objects, readiness
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube.readiness import READY, WAITING, Status
+from ansible_collections.gpuops.rdma.plugins.module_utils._nodes import gpu_labels
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._gpu_uses.use import Use, in_words, pod_ip, url_host
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._kube import requests
@@ -25,7 +26,7 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils._kube.proven import Pr
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._kube.requests import Ask
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._nodes import gpu_nodes
 
-EXPORTED = "nvidia.com/gpu.deploy.dcgm-exporter"
+EXPORTED = f"{gpu_labels.DEPLOY}dcgm-exporter"
 AGAIN = 5.0
 """Seconds between two attempts of the proof."""
 SAMPLED = 3

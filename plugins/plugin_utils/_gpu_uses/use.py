@@ -20,7 +20,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.text import li
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube import wait
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube.client import Client
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube.readiness import Status
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._base.task import Task
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._base.task import Task, changed
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._kube import requests
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._kube.proven import Proven
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._kube.requests import Ask
@@ -83,15 +83,7 @@ class Use(Generic[Wanted]):
             self.settle(wanted)
             if proof:
                 proof = {"proof": self._proof(wanted)}
-        found: Json = {
-            "changed": bool(self.changes),
-            "changes": [one["what"] for one in self.changes][: gpu_nodes.SHOWN],
-            **proof,
-            **self.result(wanted),
-        }
-        if self.diff_mode and self.changes:
-            found["diff"] = [one["diff"] for one in self.changes][: gpu_nodes.SHOWN]
-        return found
+        return {**changed(self.task, self.changes, gpu_nodes.SHOWN), **proof, **self.result(wanted)}
 
     def _proof(self, wanted: Wanted) -> Json:
         note = None if self.absent else self.proven(wanted)
@@ -110,11 +102,6 @@ class Use(Generic[Wanted]):
     def check_mode(self) -> bool:
         """Whether the task runs in check mode."""
         return self.task.check_mode
-
-    @property
-    def diff_mode(self) -> bool:
-        """Whether the task's result must contain diffs."""
-        return self.task.diff_mode
 
     @property
     def writer(self) -> Writer:

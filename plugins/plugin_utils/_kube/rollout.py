@@ -18,7 +18,7 @@ from typing import Optional
 
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.names import VF_STATUS
-from ansible_collections.gpuops.rdma.plugins.module_utils._kube import readiness
+from ansible_collections.gpuops.rdma.plugins.module_utils._kube import objects, readiness
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube.readiness import Status
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._kube.watch import Watcher
 
@@ -98,7 +98,7 @@ def _desired(daemonset: Optional[Json]) -> int:
 
 def _pods(watcher: Watcher, namespace: str, daemonset: Json, selector: str = "") -> list[Json]:
     labels = ((daemonset["spec"].get("selector") or {}).get("matchLabels")) or {}
-    selector = selector or ",".join(f"{key}={value}" for key, value in sorted(labels.items()))
+    selector = selector or objects.label_selector(labels)
     store = watcher.store(watcher.client.path("v1", "Pod", namespace), small_pod, label_selector=selector)
     return [pod for pod in store.items() if _owner(pod) == daemonset["metadata"]["name"]]
 

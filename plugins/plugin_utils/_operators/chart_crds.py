@@ -10,7 +10,7 @@ import re
 import time
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Optional
+from typing import Optional
 
 import yaml
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import DataError, DeadlinePassed
@@ -24,7 +24,6 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils._operators import rend
 ESTABLISHED_S = 60.0
 POLL_S = 0.2
 _SOURCE = re.compile(r"^# Source: (\S+)$", re.MULTILINE)
-_Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 def of_release(client: Client, want: Release, binary: Optional[str] = None) -> list[crds.Definition]:
@@ -51,7 +50,7 @@ def definitions(text: str) -> list[Json]:
         if "/templates/" in source or f"kind: {crds.KIND}" not in document:
             continue
         try:
-            item = yaml.load(document, _Loader)
+            item = yaml.load(document, files.LOADER)
         except yaml.YAMLError as error:
             raise DataError(f"Cannot parse {source}: {str(error).splitlines()[0]}.") from None
         if isinstance(item, dict) and item.get("kind") == crds.KIND:

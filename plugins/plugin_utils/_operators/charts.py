@@ -23,13 +23,13 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import J
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Release
 from ansible_collections.gpuops.rdma.plugins.module_utils._operators import charts, releases
 from ansible_collections.gpuops.rdma.plugins.module_utils._operators.charts import Chart, Part
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._operators import helm
 
 PATIENCE = 300
 """Seconds for `helm pull`."""
 LARGEST = 100 << 20
 """Bytes of a chart, unpacked: Helm's own limit."""
-_Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _Damaged = (OSError, EOFError, tarfile.TarError, zlib.error)
 
 
@@ -54,6 +54,12 @@ def source(want: Release) -> tuple[str, dict[str, str]]:
     return want.ref or want.chart, {key: value for key, value in remote.items() if value}
 
 
+def words(want: Release) -> list[str]:
+    """The same as arguments of Helm."""
+    ref, remote = source(want)
+    return [ref, *(part for key, value in remote.items() for part in (f"--{key}", value))]
+
+
 def fetch(want: Release, folder: Path) -> Optional[Chart]:
     """The chart of a repository, which is then in ``folder``; None without a Helm that could fetch it, which preflight
     reports. Raises InputError if it cannot be fetched or read."""
@@ -62,9 +68,7 @@ def fetch(want: Release, folder: Path) -> Optional[Chart]:
     place = folder / want.operator
     shutil.rmtree(place, ignore_errors=True)
     place.mkdir(parents=True)
-    ref, remote = source(want)
-    command = [helm.path(), "pull", ref, "--destination", str(place)]
-    command += [part for key, value in remote.items() for part in (f"--{key}", value)]
+    command = [helm.path(), "pull", *words(want), "--destination", str(place)]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False)
         text = done.stderr if done.returncode else ""
@@ -79,7 +83,7 @@ def fetch(want: Release, folder: Path) -> Optional[Chart]:
 def _index(repo: str) -> Optional[dict[str, list[str]]]:
     """chart -> versions of a repository; None if its index cannot be read."""
     try:
-        document = yaml.load(open_url(f"{repo.rstrip('/')}/index.yaml", timeout=30).read(), Loader=_Loader)
+        document = yaml.load(open_url(f"{repo.rstrip('/')}/index.yaml", timeout=30).read(), Loader=files.LOADER)
         entries = document["entries"].items()
         return {str(name): [str(one["version"]) for one in versions] for name, versions in entries}
     except (OSError, ValueError, TypeError, KeyError, AttributeError, yaml.YAMLError, http.client.HTTPException):
@@ -168,6 +172,6 @@ def _parts(path: str, files: Mapping[str, bytes], prefix: str, about: Json) -> I
 
 def _yaml(data: bytes, what: str) -> Any:
     try:
-        return yaml.load(data, Loader=_Loader)
+        return yaml.load(data, Loader=files.LOADER)
     except (yaml.YAMLError, ValueError) as error:
         raise InputError(f"Cannot read the chart {what}: it is not YAML: {str(error).splitlines()[0]}") from None

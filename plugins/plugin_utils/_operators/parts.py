@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Optional
 
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Finding, Json, image_name
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Finding, Json
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Plan
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube import readiness
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube.readiness import Status
@@ -104,11 +104,10 @@ class Parts:
         """Status of the batch system's controllers, found by image in any namespace, and of its CRDs."""
         volcano = self.plan.launcher == "volcano"
         images = files.profile(self.plan.profile)["volcano" if volcano else "mpi_operator"]["images"]
-        path = self.watcher.client.path("apps/v1", "Deployment", "")
-        deployments = self.watcher.store(path, rollout.workload).items()
+        deployments = self._deployments("")
         result = named.crds(self.watcher, ["jobs.batch.volcano.sh" if volcano else "mpijobs.kubeflow.org"])
         for image in images:
-            mine = [item for item in deployments if any(image_name(used) == image for used in item["images"])]
+            mine = operands.running((image,), deployments)
             readings = [readiness.deployment(item) for item in mine] or [readiness.deployment(None)]
             result[image] = next((reading for reading in readings if reading.ready), readings[0])
         return result

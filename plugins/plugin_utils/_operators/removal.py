@@ -19,7 +19,7 @@ from typing import Callable, Optional
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import RdmaError
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json, image_name
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Leftover, ObjectName, Plan
-from ansible_collections.gpuops.rdma.plugins.module_utils._kube import readiness, wait
+from ansible_collections.gpuops.rdma.plugins.module_utils._kube import objects, readiness, wait
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube.client import Client
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube.readiness import Status
 from ansible_collections.gpuops.rdma.plugins.module_utils._operators import leftovers
@@ -137,8 +137,7 @@ class Removal:
         """Node -> the DaemonSet's pod there."""
         meta, labels = daemonset["metadata"], daemonset["spec"]["selector"]["matchLabels"]
         path = self.client.path("v1", "Pod", meta["namespace"])
-        selector = ",".join(f"{key}={value}" for key, value in sorted(labels.items()))
-        pods = self.client.list(path, label_selector=selector)
+        pods = self.client.list(path, label_selector=objects.label_selector(labels))
         mine = [
             pod
             for pod in pods

@@ -16,11 +16,11 @@ from ansible.module_utils.urls import open_url
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Release
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._operators import charts, helm
 
 TIMEOUT = 120.0
 """Seconds for a chart to be downloaded and rendered."""
-_Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 def objects(want: Release, server_version: str = "", api_versions: Sequence[str] = ()) -> list[Json]:
@@ -34,14 +34,12 @@ def text(
 ) -> str:
     """What ``helm template`` prints, with the definitions; each file of the chart is named in a comment. Raises
     InputError if the chart cannot be reached or rendered."""
-    ref, remote = charts.source(want)
-    command = [helm.path(binary), "template", want.name, ref, "--namespace", want.namespace]
+    command = [helm.path(binary), "template", want.name, *charts.words(want), "--namespace", want.namespace]
     command += ["--include-crds", "--skip-tests"]
     command += ["--values", "-"]
     command += [] if want.action == "install" else ["--is-upgrade"]
     command += ["--kube-version", server_version] if server_version else []
     command += [part for version in api_versions for part in ("--api-versions", version)]
-    command += [part for key, value in remote.items() for part in (f"--{key}", value)]
     try:
         done = subprocess.run(
             command,
@@ -60,7 +58,7 @@ def text(
 
 def parsed(manifests: str) -> list[Json]:
     """The objects of a manifest, those of Lists one by one."""
-    found = [item for item in yaml.load_all(manifests, _Loader) if item]
+    found = [item for item in yaml.load_all(manifests, files.LOADER) if item]
     return [one for item in found for one in (item["items"] if item["kind"] == "List" else [item])]
 
 
@@ -73,7 +71,7 @@ def manifest(want: Release) -> list[Json]:
             text = open_url(source, timeout=60, follow_redirects="safe").read().decode("utf-8")
         else:
             text = Path(source).expanduser().read_text(encoding="utf-8")
-        objects = [item for item in yaml.load_all(text, _Loader) if item]
+        objects = [item for item in yaml.load_all(text, files.LOADER) if item]
     except OSError as error:
         raise InputError(f"Cannot read the manifest {source} of {operator}: {error}. {hint}") from None
     except (yaml.YAMLError, ValueError) as error:

@@ -14,6 +14,7 @@ from typing import Any, Optional
 
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import Forbidden, NotFound
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json
+from ansible_collections.gpuops.rdma.plugins.module_utils._kube import objects
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube.client import Client
 from ansible_collections.gpuops.rdma.plugins.module_utils._operators import leftovers
 from ansible_collections.gpuops.rdma.plugins.module_utils._operators.leftovers import Plugin
@@ -81,7 +82,7 @@ def _plugin(client: Client, workload: Json) -> Plugin:
     if not listed:
         return Plugin(f"{namespace}/{name}", (), {})
     daemonset = listed[0]
-    labels = ",".join(f"{key}={value}" for key, value in daemonset["spec"]["selector"]["matchLabels"].items())
+    labels = objects.label_selector(daemonset["spec"]["selector"]["matchLabels"])
     pods = client.list(client.path("v1", "Pod", namespace), label_selector=labels)
     nodes = tuple(sorted({pod["spec"]["nodeName"] for pod in pods if pod["spec"].get("nodeName")}))
     data, prefix = _config(client, daemonset), _prefix(daemonset)

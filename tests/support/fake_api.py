@@ -82,6 +82,10 @@ class Api:
         self.writes.append(path)
         return (path in self.objects) if dry_run else self.objects.pop(path, None) is not None
 
+    def delete_all(self, path: str, label_selector: str = "") -> None:
+        for one in self.list(path, label_selector):
+            self.delete(self._place(one))
+
     def evict(self, namespace: str, name: str) -> bool:
         if self.held:
             self.held -= 1

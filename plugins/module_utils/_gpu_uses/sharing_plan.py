@@ -9,7 +9,6 @@
     resolve(options, live, plan, mine, edited, members) -> Wanted   InputError: kinds of sharing that exclude each other
     refuse_for_others(wanted, options, live, others)                InputError: a change that would affect other pools
     machine_set_labels(wanted, options, present) -> (labels, kept)  of a MachineSet's future nodes
-    reads(pod_spec, live, name) -> bool                             whether a device plugin is of this ClusterPolicy
     state(node, live, daemon, plugin) -> Status                     whether a node offers what is expected
 """
 
@@ -45,8 +44,6 @@ MIG_UNSEEN = (
     "With SELinux enforcing, GPU Operator 25.10.1 sets it only with env USE_NODE_FEATURE_API=true in the "
     "ClusterPolicy's spec.gfd.env"
 )
-STRATEGY_ENV = "MIG_STRATEGY"
-"""Variable of the device plugin's container, of the policy's mig.strategy."""
 SHOWN = 5
 
 
@@ -380,14 +377,6 @@ def machine_set_labels(
 
 
 # ---- whether it is in effect ---------------------------------------------------------------------------------------
-
-
-def reads(spec: Json, live: Live, name: str) -> bool:
-    """Whether a device plugin's pod ``spec`` is what the operator makes of the policy ``live``: it mounts the ConfigMap
-    ``name`` if the policy refers to it, and has the MIG strategy."""
-    mounted = {(volume.get("configMap") or {}).get("name") for volume in spec.get("volumes") or []}
-    env = {one["name"]: one.get("value") for part in spec.get("containers") or [] for one in part.get("env") or []}
-    return (name in mounted) == (live.config == name) and env.get(STRATEGY_ENV, live.strategy) == live.strategy
 
 
 def state(wanted: NodeWanted, live: Member, daemon: Status, plugin: Status) -> Status:

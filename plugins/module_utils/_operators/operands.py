@@ -5,8 +5,8 @@
 
 A policy's ``ready`` may be of an earlier spec, or of the release before: neither ClusterPolicy nor NicClusterPolicy
 before 26.7 has an observedGeneration. So the operator's Deployment is compared with the plan's release, and each
-DaemonSet with the policy: labels, images, variables, digest of a configuration. ``nvidia.com/last-applied-hash`` covers
-the same spec, but only the operator can compute it.
+DaemonSet with the policy: labels, images, variables, tolerations, ConfigMaps, digest of a configuration.
+``nvidia.com/last-applied-hash`` covers the same spec, but only the operator can compute it.
 
 Objects are DaemonSets and Deployments as rollout.workload() projects them; operands are entries of files/operands.yml.
 """
@@ -23,6 +23,8 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import J
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Release
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube import readiness
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube.readiness import OUTDATED, WAITING, Status
+from ansible_collections.gpuops.rdma.plugins.module_utils._nodes import gpu_operands
+from ansible_collections.gpuops.rdma.plugins.module_utils._nodes.gpu_operands import at
 
 STATE_LABEL = "nvidia.network-operator.state"
 CONFIG_HASH = "nvidia.network-operator.config-hash"
@@ -98,13 +100,6 @@ def _version(labels: Mapping[str, str], release: Release) -> tuple[str, str]:
 # ---- operands ------------------------------------------------------------------------------------------------------
 
 
-def at(spec: Any, path: str) -> Any:
-    """The value at a dotted path of a policy's spec, None where a part is missing."""
-    for key in path.split("."):
-        spec = spec.get(key) if isinstance(spec, Mapping) else None
-    return spec
-
-
 def image(part: Any, common: Any = None) -> str:
     """The image that a section of a policy names, with what the policy says for all; "" where it names none."""
     if not isinstance(part, Mapping):
@@ -139,7 +134,7 @@ def gpu_operand(
             there = daemonset["env"].get(name)
             if there is None or (value is not None and name not in rewritten and str(value) not in there):
                 return f"{path} {name}"  # values may be secret
-    return ""
+    return gpu_operands.settings(operand, spec, daemonset) or gpu_operands.tolerations(spec, daemonset)
 
 
 def nic_operand(section: str, spec: Json, daemonsets: Sequence[Json]) -> str:

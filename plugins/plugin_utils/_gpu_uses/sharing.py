@@ -25,10 +25,13 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._gpu_uses.sharing_plan
 )
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube import objects, readiness
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube.readiness import READY, WAITING, Status
+from ansible_collections.gpuops.rdma.plugins.module_utils._nodes import gpu_operands
 from ansible_collections.gpuops.rdma.plugins.module_utils._nodes.member import Member, hostname, tolerations
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base.task import Task
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._gpu_uses import configs, mps_proof
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._gpu_uses.use import POLL, Use
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._kube import rollout
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._kube.proof import Proof, pod
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._kube.proven import Proven
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._nodes import gpu_nodes
@@ -60,6 +63,8 @@ class Sharing(Use[Wanted]):
         self.map_name = args["name"]
         self.restarted: set[str] = set()
         self.readers: Optional[dict[str, list[Json]]] = None
+        table = files.load(files.FILES / "operands.yml")["gpu_operator"]
+        self.operand = next(one for one in table if one["app"] == gpu_nodes.PLUGIN)
 
     # ---- what is to be ---------------------------------------------------------------------------------------------
 
@@ -68,8 +73,7 @@ class Sharing(Use[Wanted]):
         other nodes use, or while pods hold GPUs whose MIG devices change."""
         args = self.args
         self.namespace = gpu_nodes.operator_namespace(self.client)
-        self.policy = gpu_nodes.policy(self.client)
-        self.live = sharing_plan.Live.of(self.policy)
+        self._read_policy()
         self.members = gpu_nodes.members(self.client, args["nodes"], args["selector"])
         self.cordoned = {one.name for one in self.members if CORDONED in one.annotations}
         self.config_map = self._find(self.map_name)
@@ -86,6 +90,10 @@ class Sharing(Use[Wanted]):
         self._announce(wanted)
         self.busy = self.free_of_pods([one.name for one in wanted.nodes if one.repartitioned], BUSY)
         return wanted
+
+    def _read_policy(self) -> None:
+        self.policy = gpu_nodes.policy(self.client)
+        self.live = sharing_plan.Live.of(self.policy)
 
     def _find(self, name: str) -> Optional[Json]:
         return self.client.find(self.client.path("v1", "ConfigMap", self.namespace, name))
@@ -145,7 +153,8 @@ class Sharing(Use[Wanted]):
         for obj in configs.objects(wanted.plan, self.map_name, self.namespace):
             self.record(self.writer.apply(objects.owned(obj)))
         self.config_map = self._find(self.map_name) or self.config_map
-        self.patch_policy(spec, self._strategy_note(spec.get("mig")))
+        if self.patch_policy(spec, self._strategy_note(spec.get("mig"))):
+            self._await_operator()
 
     def _strategy_note(self, wanted: Optional[Json]) -> Optional[Json]:
         """Annotation with the strategy before our first change, if the strategy changes."""
@@ -163,6 +172,7 @@ class Sharing(Use[Wanted]):
             return
         if self.live.strategy == noted["set"]:
             self.patch_policy({"mig": {"strategy": noted["before"]}}, {MIG_STRATEGY_BEFORE: None})
+            self._await_operator()
 
     def _write_node(self, one: NodeWanted) -> None:
         """Restarts its device plugin, then writes labels and digest in one request: an interrupted run repeats both."""
@@ -315,7 +325,8 @@ class Sharing(Use[Wanted]):
         """Restarts device plugins older than the ConfigMap once, because it may have been edited; if this run
         changed it, those of all late nodes, as timestamps have whole seconds only."""
         again: set[str] = set()
-        self._roll({one.name for one in wanted.nodes})
+        self._await_operator()
+        self._replace({one.name for one in wanted.nodes})
 
         def read() -> dict[str, Status]:
             late = self._states(wanted)
@@ -343,28 +354,31 @@ class Sharing(Use[Wanted]):
             for one in wanted.nodes
         }
 
-    def _roll(self, nodes: set[str]) -> None:
-        """Deletes device plugins of these nodes that were made before the ClusterPolicy's change, as soon as the
-        operator has seen it: its own rolling update replaces one node after the other."""
-        self.live = sharing_plan.Live.of(gpu_nodes.policy(self.client))
+    def _await_operator(self) -> None:
+        """Waits until the operator has put the ClusterPolicy as it is now into the device plugin's DaemonSet. Pods that
+        are deleted before are made of the old one and would have to be deleted again."""
+        if self.check_mode:
+            return
+        self._read_policy()
         path = self.client.path("apps/v1", "DaemonSet", self.namespace)
 
         def seen() -> dict[str, Status]:
-            sets = self.client.list(path, label_selector=f"app={gpu_nodes.PLUGIN}")
-            why = "the GPU Operator has not put the ClusterPolicy's change into it yet"
-            return {
-                f"daemonsets/{one['metadata']['name']}": Status(READY) if self._current(one) else Status(WAITING, why)
-                for one in sets
-            }
+            sets = self.client.projected(path, rollout.workload, label_selector=f"app={gpu_nodes.PLUGIN}")
+            return {f"daemonsets/{one['metadata']['name']}": self._carries(one) for one in sets}
 
         self.await_state(seen, remedy=f"See the logs of Deployment {gpu_nodes.OPERATOR} in {self.namespace}.")
+
+    def _carries(self, made: Json) -> Status:
+        lacks = gpu_operands.settings(self.operand, self.policy["spec"], made)
+        return Status(WAITING, f"without {lacks}: the GPU Operator has not updated it yet") if lacks else Status(READY)
+
+    def _replace(self, nodes: set[str]) -> None:
+        """Deletes device plugins of these nodes that were made before the ClusterPolicy's change: the operator's own
+        rolling update replaces one node after the other."""
         for one in self._plugins():
             if one.node in nodes and not one.current:
                 self.restarted.add(one.node)
                 self.client.delete(f"{self.client.path('v1', 'Pod', self.namespace)}/{one.name}")
-
-    def _current(self, daemonset: Json) -> bool:
-        return sharing_plan.reads(daemonset["spec"]["template"]["spec"], self.live, self.map_name)
 
     def _plugins(self) -> list[PluginPod]:
         """The device plugins' pods that are not being deleted."""
@@ -372,7 +386,7 @@ class Sharing(Use[Wanted]):
         def project(pod: Json) -> Optional[PluginPod]:
             if pod["metadata"].get("deletionTimestamp"):
                 return None
-            current = sharing_plan.reads(pod["spec"], self.live, self.map_name)
+            current = self._carries(rollout.template(pod["spec"])).ready
             status = readiness.pod(pod) if current else Status(WAITING, "made before the ClusterPolicy's change")
             return PluginPod(pod["metadata"]["name"], pod["spec"].get("nodeName", ""), current, status)
 

@@ -118,26 +118,38 @@ def meta(obj: Json) -> Json:
 
 
 def workload(obj: Json) -> Json:
-    """A DaemonSet or Deployment with the fields that predicates read; of its pods' template the annotations, the
-    containers' images, and name -> values of the variables of all containers."""
+    """A DaemonSet or Deployment with the fields that predicates read; of its pods' template the annotations, and what
+    ``template`` reads."""
     spec = obj.get("spec") or {}
     of_pods = spec.get("template") or {}
     pod = of_pods.get("spec") or {}
     kept = {key: spec[key] for key in ("replicas", "selector", "updateStrategy") if key in spec}
-    template = {"spec": {"nodeSelector": pod.get("nodeSelector") or {}}}
-    containers = pod.get("containers") or []
+    selected = {"spec": {"nodeSelector": pod.get("nodeSelector") or {}}}
+    return {
+        "metadata": meta(obj),
+        "spec": {**kept, "template": selected},
+        "status": obj.get("status"),
+        **template(pod),
+        "annotations": (of_pods.get("metadata") or {}).get("annotations") or {},
+        "template_generation": (obj["metadata"].get("annotations") or {}).get(TEMPLATE_GENERATION, ""),
+    }
+
+
+def template(spec: Json) -> Json:
+    """What a pod's spec is made of: images of its containers, name -> values of the variables of all containers,
+    names of mounted ConfigMaps, tolerations."""
+    containers = spec.get("containers") or []
     env: dict[str, list[str]] = {}
-    for container in [*containers, *(pod.get("initContainers") or [])]:
+    for container in [*containers, *(spec.get("initContainers") or [])]:
         for entry in container.get("env") or []:
             env.setdefault(str(entry.get("name")), []).append(str(entry.get("value", "")))
     return {
-        "metadata": meta(obj),
-        "spec": {**kept, "template": template},
-        "status": obj.get("status"),
         "images": [str(container.get("image", "")) for container in containers],
         "env": env,
-        "annotations": (of_pods.get("metadata") or {}).get("annotations") or {},
-        "template_generation": (obj["metadata"].get("annotations") or {}).get(TEMPLATE_GENERATION, ""),
+        "config_maps": [
+            str(one["configMap"].get("name", "")) for one in spec.get("volumes") or [] if one.get("configMap")
+        ],
+        "tolerations": spec.get("tolerations") or [],
     }
 
 

@@ -15,6 +15,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import F
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Plan
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube import readiness
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube.readiness import Status
+from ansible_collections.gpuops.rdma.plugins.module_utils._nodes import gpu_operands
 from ansible_collections.gpuops.rdma.plugins.module_utils._operators import operands
 from ansible_collections.gpuops.rdma.plugins.module_utils._operators.targets import Target
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files
@@ -145,7 +146,7 @@ class Parts:
         for app in [*known, *sorted(set(by_app) - set(known))]:
             entry, item = known.get(app, {}), by_app.get(app)
             needed, part = self._needs(entry), entry.get("part", app)
-            if (entry and (operands.at(spec, entry["section"]) or {}).get("enabled") is False) or (
+            if (entry and (gpu_operands.at(spec, entry["section"]) or {}).get("enabled") is False) or (
                 not needed and (item is None or not _made_by(item, MADE_BY_GPU_OPERATOR))
             ):
                 continue
@@ -202,7 +203,7 @@ class Parts:
         for one in self.table["network_operator"]:
             section, state = one["section"], one["state"]
             lacking[state] = operands.nic_operand(section, spec, by_state.get(state, ()))
-            if state not in by_state and state != OFED_STATE and operands.image(operands.at(spec, section)):
+            if state not in by_state and state != OFED_STATE and operands.image(gpu_operands.at(spec, section)):
                 result[section] = Status(readiness.WAITING, f"the operator has made no DaemonSet for {section} yet")
         for state, items in by_state.items():
             if lacking.get(state):

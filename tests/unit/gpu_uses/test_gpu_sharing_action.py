@@ -51,6 +51,9 @@ class Quick(Sharing):
     def _await(self, wanted: Any) -> None:
         pass
 
+    def _await_operator(self) -> None:
+        pass
+
     def prove(self, wanted: Any) -> Any:
         return {}
 
@@ -319,9 +322,10 @@ def test_a_mig_manager_that_fails_or_does_not_come_is_told_with_what_to_set() ->
     assert waits(PARTED, node("a", mig="all-1g.10gb")) == "the MIG manager has not created all-1g.10gb yet: no state"
 
 
-def _plugin_spec(config: str, strategy: str = "single") -> dict[str, Any]:
+def _plugin_spec(config: str, strategy: str = "") -> dict[str, Any]:
     """Of the DaemonSet's pods, as the operator makes it of its policy."""
-    env = [{"name": "MIG_STRATEGY", "value": strategy}]
+    env = [{"name": "MIG_STRATEGY", "value": strategy}] if strategy else []
+    env += [{"name": "DEFAULT_CONFIG", "value": ""}] if config else []
     volumes = [{"name": config, "configMap": {"name": config}}] if config else []
     return {"containers": [{"name": "nvidia-device-plugin", "env": env}], "volumes": volumes}
 
@@ -330,7 +334,7 @@ class Operator(Api):
     """With the GPU Operator's slowness: DaemonSet and pod are still of the policy before when the policy is patched;
     the operator sees the change with the third read of its DaemonSet, and a deleted pod comes back at the next read."""
 
-    reads = 0
+    reads, seen_at = 0, 3
 
     def __init__(self, config: str) -> None:
         plugin = {"name": gpu_nodes.PLUGIN, "namespace": "gpu", "labels": {"app": gpu_nodes.PLUGIN}}
@@ -352,16 +356,29 @@ class Operator(Api):
         self.add({"kind": "Pod", "metadata": meta, "spec": {**of, "nodeName": "a"}, "status": ready})
 
     def list(self, path: str, label_selector: str = "", field_selector: str = "", **more: Any) -> Any:
+        if not any(one.startswith("Pod/") for one in self.objects):
+            self.start_plugin()
         if path.startswith("DaemonSet"):
             self.reads += 1
-            if self.reads == 3:
+            if self.reads == self.seen_at:
                 live = (self.objects["ClusterPolicy//p"]["spec"].get("devicePlugin") or {}).get("config") or {}
                 of = _plugin_spec(live.get("name", ""))
                 self.objects[f"DaemonSet/gpu/{gpu_nodes.PLUGIN}"]["spec"]["template"]["spec"] = of
-        found = super().list(path, label_selector, field_selector, **more)
-        if path.startswith("Pod") and not found and label_selector == f"app={gpu_nodes.PLUGIN}":
-            self.start_plugin()
-        return found
+        return super().list(path, label_selector, field_selector, **more)
+
+
+def test_a_device_plugin_is_restarted_once_for_a_new_configuration(quick: list[float]) -> None:
+    """A plugin that is deleted before the operator has seen the policy's change is made of the old DaemonSet, and was
+    deleted again by the wait."""
+    api = Operator("")
+    api.seen_at = 4
+    real = Sharing(Task(api), arguments(SPEC, slices("time-slicing", 4, "a")))
+    wanted = real.resolve()
+    real.apply(wanted)
+    real._await_operator()
+    real._replace({"a"})
+    assert [one for one in api.writes if one.startswith("Pod/")] == ["Pod/gpu/plugin-0"]
+    assert api.writes.index("ClusterPolicy//p") < api.writes.index("Pod/gpu/plugin-0")
 
 
 def test_a_reverted_configuration_is_waited_for_until_the_device_plugins_are_without_it(quick: list[float]) -> None:
@@ -381,17 +398,6 @@ def test_a_reverted_configuration_is_waited_for_until_the_device_plugins_are_wit
 def test_a_plugin_from_before_holds_whatever_is_allocatable() -> None:
     old = Status(WAITING, "made before the ClusterPolicy's change")
     assert waits(WHOLE, node("a"), plugin=old) == "its device plugin: made before the ClusterPolicy's change"
-
-
-@pytest.mark.parametrize("config", ["", "gpuops-gpu-sharing", "of-others"])
-@pytest.mark.parametrize("strategy", ["single", "mixed"])
-def test_a_plugin_is_of_the_policy_by_its_configmap_and_its_strategy(config: str, strategy: str) -> None:
-    def of(live: sharing_plan.Live) -> bool:
-        return sharing_plan.reads(_plugin_spec(config, strategy), live, "gpuops-gpu-sharing")
-
-    assert of(sharing_plan.Live(config, "", strategy))
-    assert not of(sharing_plan.Live(config, "", "mixed" if strategy == "single" else "single"))
-    assert not of(sharing_plan.Live("" if config == "gpuops-gpu-sharing" else "gpuops-gpu-sharing", "", strategy))
 
 
 # ---- inputs --------------------------------------------------------------------------------------------------------

@@ -76,6 +76,31 @@ TOOLKIT, EXPORTER = "nvidia-container-toolkit-daemonset", "nvidia-dcgm-exporter"
         ("toolkit/version", "v9", {TOOLKIT: "image nvcr.io/nvidia/k8s/container-toolkit:v9 (it runs nvcr.io/"}),
         ("dcgmExporter/env", [{"name": "A", "value": "1"}], {EXPORTER: "dcgmExporter.env A"}),
         ("daemonsets/labels/app", "mine", {}),
+        (
+            "mig/strategy",
+            "mixed",
+            dict.fromkeys(
+                (
+                    "nvidia-device-plugin-daemonset",
+                    "nvidia-device-plugin-mps-control-daemon",
+                    "gpu-feature-discovery",
+                    "nvidia-operator-validator",
+                ),
+                "mig.strategy mixed",
+            ),
+        ),
+        (
+            "devicePlugin/config",
+            {"name": "shares", "default": ""},
+            dict.fromkeys(
+                (
+                    "nvidia-device-plugin-daemonset",
+                    "nvidia-device-plugin-mps-control-daemon",
+                    "gpu-feature-discovery",
+                ),
+                "devicePlugin.config.name shares",
+            ),
+        ),
     ],
 )
 def test_what_a_changed_policy_asks_for_is_named(path: str, value: Any, lacking: dict[str, str]) -> None:
@@ -96,6 +121,12 @@ def test_a_new_chart_changes_a_label_of_every_operand() -> None:
     status = operands.outdated(made[0], lacking[app(made[0])])
     assert (status.state, status.code) == (WAITING, OUTDATED)
     assert "of the new version" in status.progress
+
+
+def test_a_toleration_that_the_policy_gained_is_lacking_in_every_operand() -> None:
+    spec, made = recorded("gpu-operator-v26.7.0_default")
+    spec["daemonsets"]["tolerations"].append({"key": "team", "operator": "Exists"})
+    assert missing(spec, made) == {app(one): "the toleration team" for one in made}
 
 
 def test_an_image_that_the_policy_leaves_out_is_the_operators() -> None:

@@ -221,6 +221,8 @@ def daemonset(operand: Operand, spec: Json, version: Version, namespace: str) ->
     if sharing.get("name") and operand.component in ("devicePlugin", "gfd"):
         pod["volumes"] = [{"name": "config", "configMap": {"name": sharing["name"]}}]
         env.append({"name": "DEFAULT_CONFIG", "value": sharing.get("default", "")})
+    if operand.component in ("devicePlugin", "gfd"):
+        env += _strategy(spec)
     if env:
         pod["containers"][0]["env"] = env
     rolling = common.get("rollingUpdate", {}).get("maxUnavailable", "1")
@@ -285,9 +287,15 @@ INIT_SECTIONS = {
 """Init container -> the part of the policy with its variables."""
 
 
+def _strategy(spec: Json) -> list[Json]:
+    strategy = (spec.get("mig") or {}).get("strategy")
+    return [{"name": "MIG_STRATEGY", "value": strategy}] if strategy else []
+
+
 def _init(name: str, picture: str, spec: Json) -> Json:
     section, part = INIT_SECTIONS.get(name, ("", ""))
     env = list(((spec.get(section) or {}).get(part) or {}).get("env") or [])
+    env += _strategy(spec) if name == "plugin-validation" else []
     if name in ("k8s-driver-manager", "mofed-validation"):
         asked = {"GPU_DIRECT_RDMA_ENABLED": "enabled", "USE_HOST_MOFED": "useHostMofed"}
         env += [{"name": key, "value": str(bool(rdma(spec).get(part))).lower()} for key, part in asked.items()]

@@ -12,6 +12,7 @@ description:
   into one policy. What is there is never taken away.
 - Makes the dynamic group that they name, also in an identity domain other than Default.
 - A statement that may or may not be granted, because of a condition, is reported and not written.
+- A statement that a deny statement overrides would have no effect; then nothing is written.
 - Needs the right to manage policies and dynamic groups; where policies cannot be read, nothing is
   written.
 extends_documentation_fragment:
@@ -102,7 +103,7 @@ dynamic_group:
   returned: success
   type: dict
 unknown:
-  description: Statements that may be granted, with the C(reason).
+  description: Statements that may be granted, with the statement to C(compare) and the C(reason).
   returned: success
   type: list
   elements: dict

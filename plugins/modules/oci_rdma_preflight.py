@@ -66,7 +66,8 @@ options:
     choices: [create_policies, host_group]
     default: []
   group:
-    description: Group or dynamic group that missing statements are written for, as C(name) or C(domain/name).
+    description: Group or dynamic group that missing statements are written for, as C(name) or C(domain/name). Without
+      it, the statements of sets that are about nodes are unknown.
     type: str
     default: ''
   user_groups:

@@ -897,6 +897,12 @@ TABLE: dict[str, tuple[str, str, str, str]] = {
         "",
         "oci.policy",
     ),
+    "oci.policy-denied": (
+        "error",
+        "oci_preflight",
+        "have the deny statement changed by whoever wrote it",
+        "oci.policy-denied",
+    ),
     "oci.pool": (
         "unknown",
         "oci_preflight",

@@ -1,28 +1,53 @@
 # Copyright: gpuops.rdma contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""OCI policy statements by meaning: what a tenancy's statements grant, and which one is missing. PRIVATE.
+"""Which of the needed policy statements a tenancy grants: for certain, certainly not, or unknown. PRIVATE.
 
-OCI has no call that answers "may X do Y", so statements are parsed as text. The answer is "granted by this statement",
-never "authorised": a condition on something that cannot be known beforehand gives ``unknown``, not ``pass``.
-
-Syntax: Oracle's pages on policy syntax, advanced policy features (conditions, permissions) and dynamic group rules.
+OCI has no call that answers "may X do Y", so statements are compared as text. Only the forms of docs/oci_policies.md
+are read; whatever else could matter makes the answer ``unknown``, never ``pass``. An Answer None is "not known".
+Sources: Oracle's pages on policy syntax, conditions, deny policies and dynamic group rules.
 """
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from typing import Any, Optional, Union
 
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import DataError, InputError
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import DataError
+from ansible_collections.gpuops.rdma.plugins.module_utils._oci.needs import (
+    Compartment,
+    Context,
+    DynamicGroup,
+    Review,
+    Source,
+)
 
-DEFAULT_DOMAIN = "default"
+Answer = Optional[bool]
+DEFAULT_DOMAIN, ALL = "default", "all-resources"
 VERBS = ("inspect", "read", "use", "manage")
-ALL = "all-resources"
-# Endorse and admit concern other tenancies and grant nothing here; define only names things.
-FOREIGN = ("endorse", "admit", "define")
+_NAME = r"""(?:'[^'/]+'|"[^"/]+"|[^\s,'"/{}():]+)"""
+_WHO = rf"(?:id\s+[\w.-]+|{_NAME}(?:\s*/\s*{_NAME})?)"
+_FORM = re.compile(
+    rf"""\s*(?P<kind>allow|deny)\s+(?:any-user|any-group|
+    (?P<subject>group|dynamic-group|service)\s+(?P<names>{_WHO}(?:\s*,\s*(?:(?P=subject)\s+)?{_WHO})*))\s+to\s+
+    (?:(?P<verb>inspect|read|use|manage)\s+(?P<resource>[\w-]+)|\{{(?P<permissions>[\s\w,]+)\}})\s+in\s+
+    (?:tenancy|compartment\s+id\s+(?P<id>[\w.-]+)|compartment\s+(?P<path>{_NAME}(?:\s*:\s*{_NAME})*))
+    (?:\s+where\s+(?P<where>.+))?\s*""",
+    re.IGNORECASE | re.VERBOSE | re.DOTALL,
+)
+_VALUE = r"""(?:'[^']*'|"[^"]*"|[\w.:*-]+)"""
+_TEST = re.compile(rf"([\w.-]+)\s*(!?=|(?:not\s+)?in(?=\s*\())\s*(\(\s*{_VALUE}(?:\s*,\s*{_VALUE})*\s*\)|{_VALUE})")
+_GROUP = re.compile(r"(all|any|)\s*\{\s*([TFU](?:\s*,\s*[TFU])*)\s*\}")
+_ANSWERS: Mapping[str, Answer] = {"T": True, "F": False, "U": None}
+# Why a statement's answer is not known, the first that applies.
+_UNREAD = "it is in no form that can be read"
+_WHO_ELSE = "its group is named by OCID instead of name or the other way round, or the group's rule cannot be evaluated"
+_RIGHT = "its permissions or family are not in the table of permissions"
+_PART = "it holds in a part of this place"
+_CONDITION = "its condition depends on what is only known at request time"
 
 
 @dataclass(frozen=True)
@@ -35,392 +60,145 @@ class Name:
 
 
 @dataclass(frozen=True)
-class Test:
-    variable: str
-    operator: str
-    """``=``, ``!=``, ``in``, ``not in``, or a comparison that cannot be evaluated (before, between, ...)."""
-    values: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class Group:
-    """``all`` or ``any`` of the parts."""
-
-    kind: str
-    parts: tuple[Union[Test, Group], ...]
-
-
-Condition = Union[Test, Group]
-
-
-@dataclass(frozen=True)
-class Location:
-    """``kind``: tenancy; compartment (path of names from the policy's compartment); id (OCID)."""
-
-    kind: str
-    path: tuple[str, ...] = ()
-    ocid: str = ""
-
-
-@dataclass(frozen=True)
 class Statement:
-    """``kind``: allow, deny, endorse, admit, define. ``subject``: any-user, any-group, group, dynamic-group, service.
-    Either ``verb`` and ``resource`` or ``permissions`` is set. ``home``: OCID of the compartment the policy is in."""
+    """In lower case but for ``text`` and ``permissions``. ``kind``: allow or deny. ``subject``: "" = everybody. Not
+    readable: neither ``verb`` nor ``permissions``. ``home``: OCID of its policy's compartment ("" = the root)."""
 
     kind: str
     text: str
+    home: str = ""
     subject: str = ""
     names: tuple[Name, ...] = ()
     verb: str = ""
     resource: str = ""
     permissions: frozenset[str] = frozenset()
-    location: Location = field(default_factory=lambda: Location("tenancy"))
-    condition: Optional[Condition] = None
-    home: str = ""
+    path: tuple[str, ...] = ()
+    """Names of compartments, or one OCID; () = the tenancy."""
+    where: str = ""
 
 
 @dataclass(frozen=True)
-class DynamicGroup:
-    name: str
-    rule: str
-    domain: str = DEFAULT_DOMAIN
-    ocid: str = ""
+class Atom:
+    """What must be granted as a whole: a verb (``rank`` in VERBS) on a resource type, or a permission. One that is not
+    in files/oci/policies.yml has no resource and rank -1."""
+
+    resource: str
+    rank: int
+    permission: str = ""
 
 
-@dataclass(frozen=True)
-class Compartment:
-    """``parent``: OCID of the enclosing compartment; the root's is ""."""
-
-    name: str
-    parent: str = ""
-
-
-@dataclass(frozen=True)
-class Context:
-    """Principal and place. ``groups``: those of the user, as ``name``, ``domain/name`` or OCID. ``who``: the (dynamic)
-    group that a missing statement is written for. ``facts``: known variables of conditions, in lower case.
-    ``options``: see ``when`` in files/oci/policies.yml."""
-
-    tenancy: str
-    compartment: str
-    compartments: Mapping[str, Compartment] = field(default_factory=dict)
-    groups: tuple[str, ...] = ()
-    who: str = ""
-    facts: Mapping[str, str] = field(default_factory=dict)
-    options: frozenset[str] = frozenset()
-
-
-@dataclass(frozen=True)
-class Source:
-    """A statement and the compartment of its policy ("" = the root)."""
-
-    text: str
-    compartment: str = ""
-    policy: str = ""
-
-
-@dataclass(frozen=True)
-class Review:
-    """Verdict on one need. ``status``: pass, fail, unknown. ``statement``: to paste. ``by``: the deciding statement."""
-
-    status: str
-    statement: str
-    why: str
-    by: str = ""
-    reason: str = ""
-
-
-# ---- tokens ----------------------------------------------------------------------------------------------------------
-
-_TOKEN = re.compile(r"""\s*(?:'([^']*)'|"([^"]*)"|(/[^/\s'",{}()]+/)|(!=|>=|<=|[{}(),=/:<>])|([^\s{}(),=/:!'"<>]+))""")
-
-
-@dataclass(frozen=True)
-class _Token:
-    text: str
-    kind: str
-    """word, quoted, pattern, mark"""
-
-    @property
-    def low(self) -> str:
-        """The text in lower case."""
-        return self.text.lower()
-
-
-def _tokens(text: str) -> list[_Token]:
-    found, at = [], 0
-    stripped = text.rstrip()
-    while at < len(stripped):
-        match = _TOKEN.match(stripped, at)
-        if not match:
-            raise InputError(f"Cannot read the policy text {text!r}: unexpected {stripped[at:].strip()[:20]!r}.")
-        single, double, pattern, mark, word = match.groups()
-        if single is not None or double is not None:
-            found.append(_Token(single if single is not None else double, "quoted"))
-        elif pattern is not None:
-            found.append(_Token(pattern, "pattern"))
-        else:
-            found.append(_Token(mark or word, "mark" if mark else "word"))
-        at = match.end()
-    return found
-
-
-class _Reader:
-    """Reads tokens one by one; its errors name what was expected and what was found."""
-
-    def __init__(self, text: str) -> None:
-        self.text = text
-        self.tokens = _tokens(text)
-        self.at = 0
-
-    @property
-    def low(self) -> str:
-        """The next token in lower case; "" for a quoted one and at the end."""
-        token = self.peek()
-        return token.low if token and token.kind != "quoted" else ""
-
-    def peek(self) -> Optional[_Token]:
-        """The next token without consuming it; None at the end."""
-        return self.tokens[self.at] if self.at < len(self.tokens) else None
-
-    def next(self, expected: str) -> _Token:
-        """Consumes and returns the next token. InputError at the end; ``expected`` is for its text."""
-        token = self.peek()
-        if token is None:
-            raise self.error(expected)
-        self.at += 1
-        return token
-
-    def accept(self, *words: str) -> bool:
-        """Consumes the next token if it is one of these words; whether it was."""
-        if self.low in words:
-            self.at += 1
-            return True
-        return False
-
-    def need(self, word: str) -> None:
-        """Consumes this word. InputError for any other token."""
-        if not self.accept(word):
-            raise self.error(repr(word))
-
-    def error(self, expected: str) -> InputError:
-        """The error, not raised, for the token at the current position."""
-        token = self.peek()
-        there = repr(token.text) if token else "the end"
-        return InputError(f"Cannot read the policy text {self.text!r}: expected {expected}, found {there}.")
-
-
-# ---- statements ------------------------------------------------------------------------------------------------------
-
-
-def parse(text: str, home: str = "") -> Statement:
-    """The statement. InputError for text that is not one; statements about other tenancies are not parsed further."""
-    reader = _Reader(text)
-    kind = reader.low
-    if kind in FOREIGN:
-        return Statement(kind, text, home=home)
-    if kind not in ("allow", "deny"):
-        raise reader.error("allow, deny, endorse, admit or define")
-    reader.at += 1
-    subject, names = _subject(reader)
-    reader.need("to")
-    verb, resource, permissions = _right(reader)
-    location = _location(reader)
-    condition = condition_of(reader) if reader.accept("where") else None
-    if reader.peek() is not None:
-        raise reader.error("the end")
-    return Statement(kind, text, subject, names, verb, resource, permissions, location, condition, home)
-
-
-def _subject(reader: _Reader) -> tuple[str, tuple[Name, ...]]:
-    kind = reader.next("a subject").low
-    if kind in ("any-user", "any-group"):
-        return kind, ()
-    if kind not in ("group", "dynamic-group", "service", "resource"):
-        reader.at -= 1
-        raise reader.error("any-user, any-group, group, dynamic-group or service")
-    names = [_name(reader)]
-    while reader.accept(","):
-        reader.accept(kind)
-        names.append(_name(reader))
-    return kind, tuple(names)
-
-
-def _name(reader: _Reader) -> Name:
-    if reader.accept("id"):
-        return Name(ocid=reader.next("an OCID").low)
-    first = reader.next("a name")
-    if first.kind == "pattern":
-        raise reader.error("a name")
-    if reader.accept("/"):
-        return Name(reader.next("a name").low, first.low)
-    return Name(first.low)
-
-
-def _right(reader: _Reader) -> tuple[str, str, frozenset[str]]:
-    if reader.accept("{"):
-        found = set()
-        while not reader.accept("}"):
-            found.add(reader.next("a permission").text.upper())
-            reader.accept(",")
-        return "", "", frozenset(found)
-    verb = reader.next("a verb").low
-    if verb not in VERBS:
-        reader.at -= 1
-        raise reader.error(f"one of {', '.join(VERBS)} or {{PERMISSION}}")
-    return verb, reader.next("a resource type").low, frozenset()
-
-
-def _location(reader: _Reader) -> Location:
-    reader.need("in")
-    if reader.accept("tenancy"):
-        return Location("tenancy")
-    reader.need("compartment")
-    if reader.accept("id"):
-        return Location("id", ocid=reader.next("an OCID").low)
-    path = [reader.next("a compartment").low]
-    while reader.accept(":"):
-        path.append(reader.next("a compartment").low)
-    return Location("compartment", tuple(path))
-
-
-def condition_of(reader: _Reader) -> Condition:
-    """``all {...}``, ``any {...}``, ``{...}`` (as all) or one test; nested."""
-    if reader.low in ("all", "any", "{"):
-        kind = "all" if reader.low == "{" else reader.next("all or any").low
-        reader.need("{")
-        parts: list[Condition] = []
-        while not reader.accept("}"):
-            parts.append(condition_of(reader))
-            if reader.low != "}":
-                reader.need(",")
-        return Group(kind, tuple(parts))
-    variable = reader.next("a variable")
-    if variable.kind != "word":
-        reader.at -= 1
-        raise reader.error("a variable")
-    return Test(variable.low, *_compared(reader))
-
-
-def _compared(reader: _Reader) -> tuple[str, tuple[str, ...]]:
-    operator = reader.next("an operator").low
-    if operator == "not":
-        reader.need("in")
-        operator = "not in"
-    if operator in ("in", "not in"):
-        reader.need("(")
-        values = []
-        while not reader.accept(")"):
-            values.append(_value(reader))
-            reader.accept(",")
-        return operator, tuple(values)
-    values = [_value(reader)]
-    while reader.accept("and"):
-        values.append(_value(reader))
-    return operator, tuple(values)
-
-
-def _value(reader: _Reader) -> str:
-    token = reader.next("a value")
-    if token.kind == "mark":
-        reader.at -= 1
-        raise reader.error("a value")
-    return token.low
-
-
-def rule_of(text: str) -> Condition:
-    """The matching rule of a dynamic group, parsed. Raises InputError."""
-    reader = _Reader(text)
-    found = condition_of(reader)
-    if reader.peek() is not None:
-        raise reader.error("the end")
-    return found
-
-
-# ---- conditions ------------------------------------------------------------------------------------------------------
-
-
-def holds(condition: Optional[Condition], facts: Mapping[str, str]) -> Optional[bool]:
-    """Whether the condition is true; None: it depends on an unknown variable. Ignores case, as OCI does."""
-    if condition is None:
-        return True
-    if isinstance(condition, Group):
-        found = [holds(part, facts) for part in condition.parts]
-        decided = condition.kind == "any"
-        if decided in found:
-            return decided
-        return None if None in found else not decided
-    return _test(condition, facts.get(condition.variable))
-
-
-def _test(test: Test, value: Optional[str]) -> Optional[bool]:
-    if value is None or test.operator not in ("=", "!=", "in", "not in"):
-        return None
-    equal = any(_equal(value.lower(), wanted) for wanted in test.values)
-    return equal if test.operator in ("=", "in") else not equal
-
-
-def _equal(value: str, wanted: str) -> bool:
-    """``/x*/``, ``/*x/`` and ``/*x*/`` are patterns of OCI; a dynamic group rule may also name a variable's value."""
-    if len(wanted) > 2 and wanted[0] == wanted[-1] == "/":
-        return re.fullmatch(re.escape(wanted[1:-1]).replace(r"\*", ".*"), value) is not None
-    return value == wanted
-
-
-# ---- what a statement grants -----------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
 class Catalogue:
-    """files/oci/policies.yml: families and permissions."""
+    """Families and permissions of files/oci/policies.yml."""
 
-    families: Mapping[str, tuple[str, ...]]
-    permissions: Mapping[str, Mapping[str, tuple[str, ...]]]
+    def __init__(self, document: Mapping[str, Any]) -> None:
+        self.families: dict[str, tuple[str, ...]] = {name: tuple(of) for name, of in document["families"].items()}
+        self.atoms_of: dict[str, list[Atom]] = {
+            resource: [Atom(resource, VERBS.index(verb), name) for verb, names in table.items() for name in names]
+            for resource, table in document["permissions"].items()
+        }
+        self.permissions = {atom.permission: atom for atoms in self.atoms_of.values() for atom in atoms}
+        members = {member for family in self.families.values() for member in family}
+        self.resources = frozenset((*members, *self.families, *self.atoms_of))
 
-    def members(self, resource: str) -> tuple[str, ...]:
-        """Resource types of a family; () for anything else."""
-        return self.families.get(resource, ())
+    def atoms(self, wanted: Statement) -> list[Atom]:
+        """What a need consists of: permissions where they are known, else verb and resource type."""
+        if wanted.permissions:
+            return [self.permissions.get(name, Atom("", -1, name)) for name in sorted(wanted.permissions)]
+        rank, found = VERBS.index(wanted.verb), []
+        for resource in self.families.get(wanted.resource, (wanted.resource,)):
+            known = self.atoms_of.get(resource, [Atom(resource, rank)])
+            found += [atom for atom in known if atom.rank <= rank]
+        return found
 
-    def of(self, verb: str, resource: str) -> frozenset[str]:
-        """Permissions of ``verb resource``; empty where they are not known."""
-        table = self.permissions.get(resource, {})
-        rank = VERBS.index(verb)
-        return frozenset(name for included in VERBS[: rank + 1] for name in table.get(included, ()))
-
-
-def covers(granted: Statement, wanted: Statement, catalogue: Catalogue) -> Optional[bool]:
-    """Whether the right of one statement includes that of the other, ignoring location, subject and condition.
-    None: it names permissions of a resource whose permissions are not in the catalogue."""
-    if granted.verb and granted.resource == ALL and not wanted.permissions:
-        return VERBS.index(granted.verb) >= VERBS.index(wanted.verb)
-    if wanted.permissions:
-        return all(_has(granted, permission, catalogue) for permission in wanted.permissions)
-    if granted.verb:
-        same = granted.resource == wanted.resource or wanted.resource in catalogue.members(granted.resource)
-        return same and VERBS.index(granted.verb) >= VERBS.index(wanted.verb)
-    known = catalogue.of(wanted.verb, wanted.resource)
-    if known:
-        return known <= granted.permissions
-    return None if _mentions(granted.permissions, wanted.resource) else False
-
-
-def _has(granted: Statement, permission: str, catalogue: Catalogue) -> bool:
-    if granted.permissions:
-        return permission in granted.permissions
-    if granted.resource == ALL and granted.verb == "manage":
-        return True
-    resources = (
-        catalogue.permissions if granted.resource == ALL else (granted.resource, *catalogue.members(granted.resource))
-    )
-    return any(permission in catalogue.of(granted.verb, resource) for resource in resources)
+    def covers(self, item: Statement, atom: Atom) -> Answer:
+        """Whether the statement's right includes the atom; for a deny, whether it takes a part of it."""
+        deny = item.kind == "deny"
+        if item.permissions:
+            if atom.permission:
+                return atom.permission in item.permissions
+            ranks = [self.permissions[name].rank if name in self.permissions else -1 for name in item.permissions]
+            if atom.resource == ALL:
+                return None if deny and min(ranks) <= atom.rank else False
+            return None if -1 in ranks else False
+        if not item.verb:
+            families = (name for name, of in self.families.items() if atom.resource in of)
+            words = [word for word in (atom.permission.lower(), atom.resource, ALL, *families) if word]
+            return None if deny or any(word in item.text.lower() for word in words) else False
+        rank = VERBS.index(item.verb)
+        if not atom.resource:
+            whole = item.resource == ALL and rank == (0 if deny else len(VERBS) - 1)
+            return True if whole else False if item.resource in self.resources else None
+        same = item.resource in (atom.resource, ALL) or atom.resource in self.families.get(item.resource, ())
+        if same or (deny and atom.resource == ALL):
+            # Oracle's inversion: a denied verb takes itself and those above it, so `deny manage` leaves use.
+            return atom.rank >= rank if deny else rank >= atom.rank
+        return None if item.resource.endswith("-family") and item.resource not in self.families else False
 
 
-def _mentions(permissions: Iterable[str], resource: str) -> bool:
-    stem = resource.replace("-", "_").rstrip("s").upper()
-    return any(name.startswith(f"{stem}_") for name in permissions)
+# ---- text ------------------------------------------------------------------------------------------------------------
 
 
-# ---- who and where ---------------------------------------------------------------------------------------------------
+def parse(text: str, home: str = "") -> Optional[Statement]:
+    """The statement, without verb and permissions if it has no form that is read. None: about other tenancies."""
+    if re.match(r"\s*(?:deny\s+)?(?:endorse|admit|define)\b", text, re.IGNORECASE):
+        return None
+    found = _FORM.fullmatch(text)
+    if not found:
+        return Statement("deny" if re.search(r"\bdeny\b", text, re.IGNORECASE) else "allow", text, home)
+    low = {key: (value or "").lower() for key, value in found.groupdict().items()}
+    listed = re.findall(rf"(?:{low['subject']}\s+)?({_WHO})\s*(?:,\s*|$)", low["names"])
+    names = tuple(_as_name(re.sub(r"^id\s+", "", item)) for item in listed)
+    path = (low["id"],) if low["id"] else tuple(_bare(item) for item in re.findall(_NAME, low["path"]))
+    right = low["verb"], low["resource"], frozenset(re.findall(r"\w+", low["permissions"].upper()))
+    return Statement(low["kind"], text, home, low["subject"], names, *right, path, low["where"])
+
+
+def _bare(text: str) -> str:
+    return text.strip().strip("'\"")
+
+
+def _as_name(text: str) -> Name:
+    domain, _slash, name = text.lower().rpartition("/")
+    return Name(ocid=name) if name.startswith("ocid1.") else Name(_bare(name), _bare(domain) or DEFAULT_DOMAIN)
+
+
+def named(group: DynamicGroup, who: Union[str, Name]) -> bool:
+    """Whether ``who`` (``name``, ``domain/name`` or OCID) means this group."""
+    name = _as_name(who) if isinstance(who, str) else who
+    return name == (Name(ocid=group.ocid.lower()) if name.ocid else Name(group.name.lower(), group.domain.lower()))
+
+
+@functools.lru_cache(8192)
+def holds(text: str, facts: tuple[tuple[str, str], ...]) -> Answer:
+    """Whether a condition or the rule of a dynamic group ("" = none) is true, ignoring case. None: it has another form
+    than ``all {}``, ``any {}``, ``=``, ``!=``, ``in``, or names something unknown. A fact "" fits nothing."""
+    known = dict(facts)
+
+    def test(found: re.Match[str]) -> str:
+        value, values = known.get(found[1]), [_bare(item) for item in re.findall(_VALUE, found[3])]
+        if value is None or any("*" in item for item in values):
+            return " U "
+        return " T " if value and (value.lower() in values) is (found[2] in ("=", "in")) else " F "
+
+    def group(found: re.Match[str]) -> str:
+        answers = [_ANSWERS[item] for item in re.findall("[TFU]", found[2])]
+        answer = _some(answers) if found[1] == "any" else _every(answers)
+        return f" {'U' if answer is None else 'FT'[answer]} "
+
+    left, before = _TEST.sub(test, text.lower()), ""
+    while left != before:
+        left, before = _GROUP.sub(group, left), left
+    return _ANSWERS.get(left.strip()) if text else True
+
+
+def _every(answers: Iterable[Answer]) -> Answer:
+    found = {*answers}
+    return False if False in found else None if None in found else True
+
+
+def _some(answers: Iterable[Answer]) -> Answer:
+    found = {*answers}
+    return True if True in found else None if None in found else False
 
 
 def ancestors(compartment: str, compartments: Mapping[str, Compartment]) -> list[str]:
@@ -432,292 +210,178 @@ def ancestors(compartment: str, compartments: Mapping[str, Compartment]) -> list
     return found
 
 
-def reaches(statement: Statement, target: str, context: Context) -> bool:
-    """Whether the statement applies to this compartment; nested compartments inherit."""
-    chain = [*ancestors(target, context.compartments)]
-    if context.tenancy not in chain:
-        chain.append(context.tenancy)
-    home = statement.home or context.tenancy
-    if statement.location.kind == "tenancy":
-        return home == context.tenancy
-    if statement.location.kind == "id":
-        return statement.location.ocid in (item.lower() for item in chain)
-    path = _named(statement.location.path, home, context)
-    return path in chain if path else False
+# ---- the needs of one principal in one place -------------------------------------------------------------------------
 
 
-def _named(path: Sequence[str], home: str, context: Context) -> str:
-    """OCID of a path of names, from the policy's own compartment (which the path may include); "" if there is none."""
-    at, rest = home, list(path)
-    own = context.compartments.get(home)
-    if own and own.name.lower() == rest[0] and (len(rest) == 1 or not _child(home, rest[0], context)):
-        rest = rest[1:]
-    for name in rest:
-        at = _child(at, name, context)
-        if not at:
-            return ""
-    return at
+class _Request:
+    """Whom statements are for, where they hold, and what their conditions are about."""
 
+    def __init__(self, wanted: Statement, groups: Sequence[DynamicGroup], context: Context) -> None:
+        self.user, self.groups, self.context = wanted.subject == "group", groups, context
+        kind = {"group": "user", "dynamic-group": "instance"}.get(wanted.subject, "")
+        kind = kind or _bare(wanted.where.rpartition("=")[2])
+        self.mine = [_as_name(item) for item in context.groups or (context.who,) if item]
+        self.exempt = self.user and Name("administrators") in self.mine
+        target = context.compartment if wanted.path else context.tenancy
+        self.chain = [*dict.fromkeys([*ancestors(target, context.compartments), context.tenancy])]
+        self.facts = {key.lower(): value for key, value in context.facts.items()}
+        if wanted.permissions != {"CLUSTER_JOIN"}:  # other requests have another target, or none
+            self.facts = {key: value for key, value in self.facts.items() if not key.startswith("target.")}
+        own = context.compartment
+        self.facts.update({"request.principal.type": kind, "resource.type": kind})
+        self.facts["instance.compartment.id"] = own if kind == "instance" else ""
+        self.facts["resource.compartment.id"] = "" if kind in ("instance", "user") else own
+        self.fixed = tuple(self.facts.items())
+        tree = context.compartments
+        self.children = {(item.parent, item.name.lower()): key for key, item in tree.items()}
+        self.keys = {key.lower(): key for key in tree}
 
-def _child(parent: str, name: str, context: Context) -> str:
-    return next(
-        (key for key, item in context.compartments.items() if item.parent == parent and item.name.lower() == name), ""
-    )
+    def who(self, item: Statement) -> Answer:
+        """Whether the principal is one of the statement's subjects."""
+        if not item.subject:
+            return True
+        if item.subject == "dynamic-group" and not self.user:
+            return _some(self._member(name, item.kind) for name in item.names)
+        if item.subject != "group" or not self.user:
+            return False
+        return _some(a == b if bool(a.ocid) == bool(b.ocid) else None for a in item.names for b in self.mine)
 
+    def _member(self, name: Name, kind: str) -> Answer:
+        group = next((group for group in self.groups if named(group, name)), None)
+        if group is None:
+            return None if name.ocid or kind == "deny" else False
+        return holds(group.rule, self.fixed) if group.rule.strip() else False
 
-def applies_to(
-    statement: Statement, wanted: Statement, dynamic_groups: Sequence[DynamicGroup], context: Context
-) -> Optional[bool]:
-    """Whether the principal of ``wanted`` is among the statement's subjects. None: the rule of a dynamic group depends
-    on something unknown, such as tags."""
-    if statement.subject == "any-user":
-        return True
-    if wanted.subject == "group":
-        mine = {_as_name(item) for item in context.groups}
-        named = statement.subject == "group" and any(_among(name, mine) for name in statement.names)
-        return named or statement.subject == "any-group"
-    if statement.subject != "dynamic-group":
-        return False
-    answers = [_member(group, wanted, context) for group in dynamic_groups if _named_in(group, statement.names)]
-    if True in answers:
-        return True
-    return None if None in answers else False
+    def where(self, item: Statement) -> Answer:
+        """Whether it holds in the need's place; nested compartments inherit. A deny below it is None."""
+        home = item.home or self.context.tenancy
+        if not item.path:
+            return True if home == self.context.tenancy else None if item.kind == "deny" else False
+        first = item.path[0]
+        at = self.keys.get(first, first) if first.startswith("ocid1.") else self._path(item.path, home)
+        if at in self.chain:
+            return True
+        below = not at or self.chain[0] in ancestors(at, self.context.compartments)
+        return None if item.kind == "deny" and below else False
 
+    def _path(self, path: Sequence[str], at: str) -> str:
+        """OCID of a path of names from the policy's own compartment, which it may include; "" if there is none."""
+        own = self.context.compartments.get(at)
+        included = own and own.name.lower() == path[0] and (len(path) == 1 or (at, path[0]) not in self.children)
+        for name in path[1:] if included else path:
+            at = self.children.get((at, name), "")
+        return at
 
-def _as_name(text: str) -> Name:
-    text = text.lower().replace("'", "")
-    if text.startswith("ocid1."):
-        return Name(ocid=text)
-    domain, slash, name = text.rpartition("/")
-    return Name(name, domain if slash else DEFAULT_DOMAIN)
-
-
-def _among(name: Name, mine: Iterable[Name]) -> bool:
-    return any(name.ocid == item.ocid if name.ocid else name == item for item in mine)
-
-
-def _named_in(group: DynamicGroup, names: Iterable[Name]) -> bool:
-    own = {Name(group.name.lower(), group.domain.lower()), Name(ocid=group.ocid.lower())}
-    return any(_among(name, own) for name in names)
-
-
-def _member(group: DynamicGroup, wanted: Statement, context: Context) -> Optional[bool]:
-    try:
-        return holds(rule_of(group.rule), facts_of(wanted, context))
-    except InputError:
-        return None
-
-
-def facts_of(wanted: Statement, context: Context) -> dict[str, str]:
-    """Known variables of the request that ``wanted`` would permit, in lower case."""
-    known = {key.lower(): value for key, value in context.facts.items()}
-    if wanted.subject == "dynamic-group":
-        known.update({"request.principal.type": "instance", "instance.compartment.id": context.compartment})
-        known.setdefault("resource.type", "instance")
-    if wanted.subject == "group":
-        known["request.principal.type"] = "user"
-    if isinstance(wanted.condition, Test) and wanted.condition.operator == "=":
-        known[wanted.condition.variable] = wanted.condition.values[0]
-    kind = known.get("request.principal.type", "")
-    if kind not in ("instance", "user"):
-        known.update({"resource.type": kind, "resource.compartment.id": context.compartment})
-    if len(wanted.permissions) == 1:
-        known["request.permission"] = next(iter(wanted.permissions))
-    return known
-
-
-# ---- the review ------------------------------------------------------------------------------------------------------
-
-
-def catalogue(document: Mapping[str, Any]) -> Catalogue:
-    """The Catalogue of files/oci/policies.yml."""
-    return Catalogue(
-        {name: tuple(members) for name, members in document["families"].items()},
-        {
-            resource: {verb: tuple(names) for verb, names in table.items()}
-            for resource, table in document["permissions"].items()
-        },
-    )
-
-
-def needs(document: Mapping[str, Any], name: str, context: Context) -> list[dict[str, str]]:
-    """``{statement, why}`` of a set, rendered for the context. InputError for an unknown set."""
-    sets = document["sets"]
-    if name not in sets:
-        raise InputError(f"Unknown set of policies {name!r}. Known: {', '.join(sets)}.")
-    return [
-        {
-            "statement": need["statement"].format(who=quoted(context.who), compartment=context.compartment),
-            "why": need["why"],
-        }
-        for need in sets[name]["needs"]
-        if not need.get("when") or need["when"] in context.options
-    ]
-
-
-def quoted(who: str) -> str:
-    """A group as a statement writes it: ``domain/name`` -> ``'domain'/'name'``; an OCID -> ``id ocid1...``."""
-    name = who.replace("'", "")
-    if name.startswith("ocid1."):
-        return f"id {name}"
-    return "/".join(f"'{part}'" for part in name.split("/")) if "/" in name else name or "<name>"
+    def met(self, item: Statement, atom: Atom) -> Answer:
+        """Whether the statement's condition is true for the atom."""
+        more = (("request.permission", atom.permission),) if atom.permission else ()
+        return holds(item.where, (*self.fixed, *more))
 
 
 def review(
     required: Sequence[Mapping[str, str]],
     statements: Sequence[Union[str, Source]],
-    dynamic_groups: Sequence[DynamicGroup],
+    groups: Sequence[DynamicGroup],
     context: Context,
     known: Catalogue,
 ) -> list[Review]:
-    """A Review of every need (``{statement, why}``, see ``needs``) against all statements."""
-    readable = _readable(statements)
-    return [_judge(need, readable, dynamic_groups, context, known) for need in required]
+    """A Review of every need (``{statement, why}``, see ``needs``) against all statements. ``groups``: dynamic ones."""
+    sources = [Source(item) if isinstance(item, str) else item for item in statements]
+    items = [item for source in sources if (item := parse(source.text, source.compartment))]
+    judges: dict[tuple[object, ...], _Judge] = {}
+    found = []
+    for need in required:
+        wanted = parse(need["statement"])
+        if wanted is None or not (wanted.verb or wanted.permissions):
+            raise DataError(f"A statement in files/oci/policies.yml is wrong: {need['statement']!r} cannot be read.")
+        key = wanted.subject, wanted.where, bool(wanted.path), wanted.permissions
+        if key not in judges:
+            judges[key] = _Judge(_Request(wanted, groups, context), items, known)
+        found.append(Review(statement=need["statement"], why=need["why"], **judges[key].verdict(wanted)))
+    return found
 
 
-def missing(
-    required: Sequence[Mapping[str, str]],
-    statements: Sequence[Union[str, Source]],
-    dynamic_groups: Sequence[DynamicGroup],
-    context: Context,
-    known: Catalogue,
-) -> list[str]:
-    """Statements that nothing grants, ready to paste. Those that a condition may grant are not included; ``review``
-    reports them."""
-    found = review(required, statements, dynamic_groups, context, known)
-    return [item.statement for item in found if item.status == "fail"]
+class _Judge:
+    """The statements that may concern one request, sorted by kind, with who and where as answered once."""
+
+    def __init__(self, request: _Request, items: Sequence[Statement], known: Catalogue) -> None:
+        self.request, self.known, self.items = request, known, items
+        self.tried: dict[str, list[tuple[Statement, Answer, Answer]]] = {"allow": [], "deny": []}
+        for item in items:
+            readable = item.verb or item.permissions
+            found = (item, request.who(item), request.where(item)) if readable else (item, None, None)
+            if False not in found[1:]:
+                self.tried[item.kind].append(found)
+
+    def _answers(self, kind: str, atom: Atom) -> list[tuple[Answer, Statement, str]]:
+        """Of the statements that may matter for the atom: the answer, and why it is not known."""
+        found = []
+        for item, who, where in self.tried[kind]:
+            right = self.known.covers(item, atom)
+            if right is False:
+                continue
+            met = self.request.met(item, atom)
+            doubts = {_UNREAD: item.verb or item.permissions or None, _WHO_ELSE: who, _RIGHT: right, _PART: where}
+            why = next((why for why, answer in doubts.items() if answer is None), _CONDITION)
+            found.append((_every((right, who, where, met)), item, why))
+        return found
+
+    def verdict(self, wanted: Statement) -> dict[str, Any]:
+        """The fields of a Review."""
+        atoms = self.known.atoms(wanted)
+        denials = [] if self.request.exempt else [found for atom in atoms for found in self._answers("deny", atom)]
+        for certain in (True, None):
+            item, why = next(((item, why) for answer, item, why in denials if answer is certain), (None, ""))
+            if item and certain:
+                why = f"{item.text!r} denies it, whatever is allowed"
+                return {"status": "fail", "by": item.text, "reason": why, "denied": True}
+            if item:
+                return {"status": "unknown", "by": item.text, "reason": f"{item.text!r} may deny it: {why}"}
+        given: list[Statement] = []
+        doubt: dict[str, Any] = {}
+        for atom in atoms:
+            answers = {answer: (item, why) for answer, item, why in reversed(self._answers("allow", atom))}
+            if True in answers:
+                given.append(answers[True][0])
+            elif None in answers:
+                item, why = answers[None]
+                why = f"{item.text!r} may grant it: {why}; compare it, or add the statement"
+                doubt = doubt or {"status": "unknown", "by": item.text, "reason": why}
+            else:
+                return {"status": "fail", "reason": self._nearest(atom)}
+        return doubt or {"status": "pass", "by": "; ".join(dict.fromkeys(item.text for item in given))}
+
+    def _nearest(self, atom: Atom) -> str:
+        """Why the statement that comes closest does not grant it."""
+        for item in self.items:
+            if item.kind == "deny" or not self.known.covers(item, atom):
+                continue
+            if not self.request.where(item):
+                return f"{item.text!r} is for another compartment"
+            if not self.request.who(item):
+                return f"{item.text!r} is for {self._subject(item)}"
+            return f"the condition of {item.text!r} excludes it"
+        return "no statement grants it"
+
+    def _subject(self, item: Statement) -> str:
+        if item.subject != "dynamic-group" or self.request.user:
+            return "other principals"
+        if any(named(group, name) for group in self.request.groups for name in item.names):
+            return "a dynamic group whose rule does not match"
+        return "a dynamic group that does not exist (its name or domain may be wrong)"
 
 
 def domains(statements: Sequence[Union[str, Source]], whos: Iterable[str]) -> frozenset[str]:
     """Identity domains other than Default that the statements or ``whos`` refer to, in lower case."""
-    named = [name for item in _readable(statements) if item.subject == "dynamic-group" for name in item.names]
-    own = [_as_name(who) for who in whos if who]
-    return frozenset(name.domain for name in (*named, *own) if not name.ocid) - {DEFAULT_DOMAIN}
+    sources = [Source(item) if isinstance(item, str) else item for item in statements]
+    items = [item for source in sources if (item := parse(source.text))]
+    names = [name for item in items if item.subject == "dynamic-group" for name in item.names]
+    return frozenset(name.domain for name in (*names, *map(_as_name, filter(None, whos))) if not name.ocid) - {
+        DEFAULT_DOMAIN
+    }
 
 
-def matches(group: DynamicGroup, statement: str, context: Context) -> Optional[bool]:
+def matches(group: DynamicGroup, statement: str, context: Context) -> Answer:
     """Whether the group's rule matches the instances that the statement is for. None: it depends on tags or similar."""
-    return _member(group, parse(statement), context)
-
-
-def named(group: DynamicGroup, who: str) -> bool:
-    """Whether ``who`` (``name``, ``domain/name`` or OCID) means this group."""
-    return _named_in(group, (_as_name(who),))
-
-
-def widened(rule: str, own: str) -> str:
-    """A dynamic group's rule extended to match what ``own`` matches as well."""
-    return f"ANY {{{rule}, {own}}}" if rule.strip() else own
-
-
-def _readable(statements: Sequence[Union[str, Source]]) -> list[Statement]:
-    found = []
-    for item in statements:
-        source = Source(item) if isinstance(item, str) else item
-        try:
-            found.append(parse(source.text, source.compartment))
-        except InputError:
-            continue  # unknown syntax: nothing that we could prove to be granted
-    return [item for item in found if item.kind in ("allow", "deny")]
-
-
-def _judge(
-    need: Mapping[str, str],
-    statements: Sequence[Statement],
-    dynamic_groups: Sequence[DynamicGroup],
-    context: Context,
-    known: Catalogue,
-) -> Review:
-    try:
-        wanted = parse(need["statement"])
-    except InputError as error:
-        raise DataError(f"A statement in files/oci/policies.yml is wrong: {error}") from None
-    answers = [(item, _grants(item, wanted, dynamic_groups, context, known)) for item in statements]
-    head = need["statement"], need["why"]
-    denied = next((item for item, answer in answers if item.kind == "deny" and answer is not False), None)
-    if denied:
-        sure = (denied, True) in answers
-        return Review("fail" if sure else "unknown", *head, denied.text, "a deny statement overrides every allow")
-    given = next((item for item, answer in answers if item.kind == "allow" and answer), None)
-    if given:
-        return Review("pass", *head, given.text)
-    parts = _by_parts(wanted, statements, dynamic_groups, context, known)
-    if parts:
-        return Review("pass", *head, "; ".join(parts))
-    maybe = next((item for item, answer in answers if item.kind == "allow" and answer is None), None)
-    if maybe:
-        return Review("unknown", *head, maybe.text, "it depends on a condition that is only known at request time")
-    return Review("fail", *head, "", _nearest(wanted, statements, dynamic_groups, context, known))
-
-
-def _grants(
-    statement: Statement,
-    wanted: Statement,
-    dynamic_groups: Sequence[DynamicGroup],
-    context: Context,
-    known: Catalogue,
-) -> Optional[bool]:
-    target = context.tenancy if wanted.location.kind == "tenancy" else context.compartment
-    answers = (
-        reaches(statement, target, context),
-        covers(statement, wanted, known),
-        applies_to(statement, wanted, dynamic_groups, context),
-        holds(statement.condition, facts_of(wanted, context)),
-    )
-    if False in answers:
-        return False
-    return None if None in answers else True
-
-
-def _by_parts(
-    wanted: Statement,
-    statements: Sequence[Statement],
-    dynamic_groups: Sequence[DynamicGroup],
-    context: Context,
-    known: Catalogue,
-) -> list[str]:
-    """A family may be granted member by member."""
-    found = []
-    for member in known.members(wanted.resource):
-        part = replace(wanted, resource=member)
-        given = next(
-            (
-                item.text
-                for item in statements
-                if item.kind == "allow" and _grants(item, part, dynamic_groups, context, known)
-            ),
-            None,
-        )
-        if given is None:
-            return []
-        found.append(given)
-    return list(dict.fromkeys(found))
-
-
-def _nearest(
-    wanted: Statement,
-    statements: Sequence[Statement],
-    dynamic_groups: Sequence[DynamicGroup],
-    context: Context,
-    known: Catalogue,
-) -> str:
-    """Why the closest statement does not grant it, for the message."""
-    target = context.tenancy if wanted.location.kind == "tenancy" else context.compartment
-    for item in statements:
-        if item.kind != "allow" or covers(item, wanted, known) is False:
-            continue
-        if not reaches(item, target, context):
-            return f"{item.text!r} is for another compartment"
-        if applies_to(item, wanted, dynamic_groups, context) is False:
-            return f"{item.text!r} is for {_subject_of(item, dynamic_groups)}"
-        if holds(item.condition, facts_of(wanted, context)) is False:
-            return f"the condition of {item.text!r} excludes it"
-    return "no statement grants it"
-
-
-def _subject_of(statement: Statement, dynamic_groups: Sequence[DynamicGroup]) -> str:
-    if statement.subject != "dynamic-group":
-        return "other principals"
-    if any(_named_in(group, statement.names) for group in dynamic_groups):
-        return "a dynamic group whose rule does not match these instances"
-    return "a dynamic group that does not exist (its name or domain may be wrong)"
+    wanted = parse(statement)
+    return holds(group.rule, _Request(wanted, [group], context).fixed) if wanted else None

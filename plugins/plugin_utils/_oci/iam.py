@@ -15,8 +15,14 @@ from typing import Any, Optional
 
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import ClusterError, Forbidden, Unreachable
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json
-from ansible_collections.gpuops.rdma.plugins.module_utils._oci import policy
-from ansible_collections.gpuops.rdma.plugins.module_utils._oci.policy import DynamicGroup, Review, Source
+from ansible_collections.gpuops.rdma.plugins.module_utils._oci import needs, policy
+from ansible_collections.gpuops.rdma.plugins.module_utils._oci.needs import (
+    Compartment,
+    Context,
+    DynamicGroup,
+    Review,
+    Source,
+)
 from ansible_collections.gpuops.rdma.plugins.module_utils._oci.preflight import Unread
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._oci import session as oci
@@ -40,7 +46,7 @@ def read(call: Callable[[], Any]) -> Any:
 class Granted:
     """What was read. ``unread``: why a part could not be read; then nothing is missing for certain."""
 
-    tree: dict[str, policy.Compartment] = field(default_factory=dict)
+    tree: dict[str, Compartment] = field(default_factory=dict)
     statements: Sequence[Source] = ()
     groups: Sequence[DynamicGroup] = ()
     unread: Optional[Unread] = None
@@ -73,25 +79,26 @@ class Iam:
         """A Review of each need of the policy set ``name``."""
         table = files.load(files.FILES / "oci" / "policies.yml")
         context = self.context(granted, who, user_groups, options, facts)
-        needs = policy.needs(table, name, context)
-        known = policy.catalogue(table)
-        return policy.review(needs, granted.statements, granted.groups, context, known)
+        required = needs.needs(table, name, context)
+        return policy.review(required, granted.statements, granted.groups, context, policy.Catalogue(table))
 
     def context(
         self, granted: Granted, who: str, user_groups: Sequence[str], options: Sequence[str], facts: Json
-    ) -> policy.Context:
-        """The context in which statements are judged; the region is added to ``facts``."""
-        known = {"request.region": self.session.region, **facts}
-        return policy.Context(
-            self.root, self.compartment, granted.tree, tuple(user_groups), who, known, frozenset(options)
+    ) -> Context:
+        """The context in which statements are judged; the region's three-letter key is added to ``facts``."""
+        keys = {name: key for key, name in self.session.oci.regions.REGIONS_SHORT_NAMES.items()}
+        known = {"request.region": keys[self.session.region]} if self.session.region in keys else {}
+        return Context(
+            self.root, self.compartment, granted.tree, tuple(user_groups), who, {**known, **facts}, frozenset(options)
         )
 
-    def _tree(self) -> dict[str, policy.Compartment]:
+    def _tree(self) -> dict[str, Compartment]:
         what = "list the tenancy's compartments"
         more = {"compartment_id_in_subtree": True, "limit": oci.PAGE} if self.session.tenancy else {"limit": oci.PAGE}
         listed = self.session.all(what, "identity", "list_compartments", self.root, **more)
-        tree = {item.id: policy.Compartment(item.name, item.compartment_id or "") for item in listed}
-        tree.setdefault(self.root, policy.Compartment("", ""))
+        alive = [item for item in listed if item.lifecycle_state != "DELETED"]  # its name may be in use again
+        tree = {item.id: Compartment(item.name, item.compartment_id or "") for item in alive}
+        tree.setdefault(self.root, Compartment("", ""))
         return tree
 
     def statements(self, compartment: str) -> list[Source]:

@@ -22,7 +22,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import 
 )
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json
 from ansible_collections.gpuops.rdma.plugins.module_utils._oci import policy as oci_policy
-from ansible_collections.gpuops.rdma.plugins.module_utils._oci.policy import DynamicGroup, Review
+from ansible_collections.gpuops.rdma.plugins.module_utils._oci.needs import DynamicGroup, Review, quoted, widened
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._oci import iam
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._oci import session as oci
@@ -80,8 +80,19 @@ class Writer:
             made = DynamicGroup(group.name, group.after, group.domain)
             granted = replace(granted, groups=[*others, made])
         reviews = self._reviews(granted)
+        denied = [item for item in reviews if item.denied]
+        if denied:
+            raise InputError(
+                "Some statements would have no effect, so none is written: "
+                + "; ".join(f"{item.statement}: {item.reason}" for item in denied)
+                + ". Have the deny statements changed, then run again."
+            )
         missing = [item.statement for item in reviews if item.status == "fail"]
-        unknown = [{"statement": item.statement, "reason": item.reason} for item in reviews if item.status == "unknown"]
+        unknown = [
+            {"statement": item.statement, "compare": item.by, "reason": item.reason}
+            for item in reviews
+            if item.status == "unknown"
+        ]
         policy = self._target(granted, missing) if missing else {}
         result = {"added": missing, "policy": policy, "unknown": unknown, "dynamic_group": _shown(group)}
         changed = bool(missing) or bool(group and group.changed)
@@ -138,13 +149,13 @@ class Writer:
                 self._domain(domain)
             return Group(who, domain, name, "", own)
         context = self.iam.context(granted, who, (), (), self.facts)
-        wanted = f"Allow dynamic-group {oci_policy.quoted(who)} to {{CLUSTER_JOIN}} in tenancy"
+        wanted = f"Allow dynamic-group {quoted(who)} to {{CLUSTER_JOIN}} in tenancy"
         fits = oci_policy.matches(there, wanted, context)
         if fits is None:
             self.progress(f"warning: cannot determine whether the rule of {who} matches the nodes: {there.rule}")
         if fits is not False:
             return Group(who, there.domain, there.name, there.rule, there.rule, there.ocid)
-        after = oci_policy.widened(there.rule, own)
+        after = widened(there.rule, own)
         if not self.options["widen_dynamic_group"]:
             raise InputError(
                 f"The rule of the dynamic group {who} does not match the nodes: {there.rule}. Set "
@@ -208,7 +219,7 @@ class Writer:
 
     def _target(self, granted: iam.Granted, missing: Sequence[str]) -> Json:
         """The policy to write: statements on the tenancy are only effective in the root compartment."""
-        root = any(oci_policy.parse(item).location.kind == "tenancy" for item in missing)
+        root = any(" in tenancy" in item for item in missing)
         home = self.options["policy_compartment"] or (self.iam.root if root else self.options["compartment"])
         if root and home != self.iam.root:
             raise InputError(

@@ -189,14 +189,21 @@ class Reader:
             return [_policy("unknown", "policies", unread.why, "")]
         facts = {"target.cluster.id": self.pool.cluster} if self.pool.cluster else {}
         found = []
+        kinds = {name: entry["who"] for name, entry in files.load(files.FILES / "oci" / "policies.yml")["sets"].items()}
         for name in sets:
-            for item in iam.reviews(granted, name, who, user_groups, options, facts):
+            users = kinds.get(name) == "group"
+            own = user_groups[0] if users and user_groups else who
+            if not own and kinds.get(name) != "any-user":
+                option = "user_groups: the groups of the user" if users else "group: the dynamic group of the nodes"
+                found.append(_policy("unknown", f"policies of {name}", f"not compared: no input {option}", ""))
+                continue
+            for item in iam.reviews(granted, name, own, user_groups, options, facts):
                 if item.status == "pass":
                     continue
                 # The statement may be in a policy that could not be read.
                 status = "unknown" if unread else item.status
                 why = f"{item.reason}; some policies could not be read: {unread.why}" if unread else item.reason
-                found.append(_policy(SEVERITY[status], item.statement, why, item.why))
+                found.append(_policy(SEVERITY[status], item.statement, why, item.why, item.denied))
         return found
 
 
@@ -226,8 +233,10 @@ def _rule(direction: str, rule: Any, end: Optional[str], kind: Optional[str] = "
     }
 
 
-def _policy(severity: str, subject: str, found: str, why: str) -> Finding:
+def _policy(severity: str, subject: str, found: str, why: str, denied: bool = False) -> Finding:
     remedy = f"needed because: {why}" if why else ""
+    if denied:
+        return finding("oci.policy-denied", subject, found)
     return finding("oci.policy", subject, found, remedy=remedy, severity=severity)
 
 

@@ -186,6 +186,25 @@ def test_missing_policies_are_ready_to_paste(site: Site) -> None:
     assert policies(site, ["self_managed_nodes"]) == []
 
 
+def test_a_deny_statement_is_named_and_not_to_be_added(site: Site) -> None:
+    denied = "Deny any-group to inspect compute-clusters in tenancy"
+    policy(site, site.fake.tenancy, "Allow any-user to manage all-resources in tenancy", denied)
+    found = site.asker().policies("", [], [], ["managed_compute_cluster"])
+    assert [(item.id, item.severity) for item in found] == [("oci.policy-denied", "error")]
+    assert denied in found[0].found
+
+
+def test_a_missing_group_is_named(site: Site) -> None:
+    """No statement can be compared without it; before, one for `<name>` was printed."""
+    found = site.asker().policies("", [], [], ["self_managed_nodes", "pool_operator", "managed_compute_cluster"])
+    assert [(item.subject, item.severity) for item in found[:2]] == [
+        ("policies of self_managed_nodes", "unknown"),
+        ("policies of pool_operator", "unknown"),
+    ]
+    assert "group: the dynamic group of the nodes" in found[0].found and "user_groups" in found[1].found
+    assert found[2].severity == "error" and "<name>" not in "".join(item.subject for item in found)
+
+
 def test_policies_of_the_root_count(site: Site) -> None:
     assert len(policies(site, ["managed_compute_cluster"])) == 1
     policy(site, site.fake.tenancy, "Allow any-user to use compute-clusters in compartment GPU")

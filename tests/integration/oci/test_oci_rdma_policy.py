@@ -143,6 +143,19 @@ def test_what_cannot_be_known_is_not_written(site: Site) -> None:
     assert not told["changed"] and [item["statement"] for item in told["unknown"]] == [JOIN]
 
 
+def test_what_is_denied_is_not_written(site: Site) -> None:
+    """The deny statement is named; a deny of manage leaves the use that is needed."""
+    denied = "Deny any-group to inspect cluster-family in tenancy"
+    site.fake.add("dynamicGroups", {"name": "oke-gpu", "matchingRule": RULE, "compartmentId": site.fake.tenancy})
+    item = {"name": "p", "compartmentId": site.fake.tenancy, "statements": [denied]}
+    site.fake.add("policies", item)
+    with pytest.raises(InputError, match=r"would have no effect, so none is written: .*CLUSTER_JOIN") as error:
+        site.run("self_managed_nodes", "managed_compute_cluster")
+    assert denied in str(error.value) and LAUNCH not in str(error.value) and site.writes() == []
+    item["statements"] = ["Deny any-group to manage compute-clusters in tenancy"]
+    assert site.run("self_managed_nodes", "managed_compute_cluster")["added"] == [JOIN, LAUNCH]
+
+
 def test_bad_input(site: Site) -> None:
     with pytest.raises(InputError, match="dynamic_group: the name of the dynamic group of the nodes is missing"):
         site.run("self_managed_nodes", dynamic_group="")

@@ -5,28 +5,36 @@
 
 from __future__ import annotations
 
+import importlib.machinery
 import importlib.util
+import re
 import sys
+import time
 
 import pytest
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import DataError, InputError
+from ansible_collections.gpuops.rdma.plugins.module_utils._oci import needs as oci_needs
 from ansible_collections.gpuops.rdma.plugins.module_utils._oci import policy
 from hypothesis import given
 from hypothesis import strategies as st
 from support.paths import ROOT
 
 
-def load():
-    spec = importlib.util.spec_from_file_location("oci_tables", ROOT / "tools" / "oci_tables.py")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["oci_tables"] = module
-    spec.loader.exec_module(module)
+def load(name: str, path: str):
+    loader = importlib.machinery.SourceFileLoader(name, str(ROOT / path))
+    module = importlib.util.module_from_spec(importlib.util.spec_from_loader(name, loader))
+    sys.modules[name] = module
+    loader.exec_module(module)
     return module
 
 
-TABLES = load()
+TABLES = load("oci_tables", "tools/oci_tables.py")
 ROWS = TABLES.SAMPLES["rows"]
 GPU = "ocid1.compartment.oc1..gpu"
+
+
+def missing(*args) -> list[str]:
+    return [item.statement for item in policy.review(*args) if item.status == "fail"]
 
 
 def test_there_are_thirty_and_all_three_answers() -> None:
@@ -39,8 +47,13 @@ def test_there_are_thirty_and_all_three_answers() -> None:
 def test_a_statement_is_judged(row) -> None:
     found = TABLES.judged(row)
     assert found.status == row["status"], (row["because"], found)
-    if row["status"] != "fail":
+    if "beside" in row:
+        assert found.by == row["beside" if row["status"] == "pass" else "statement"]
+        assert found.denied is (row["status"] == "fail")
+    elif row["status"] != "fail":
         assert found.by == row["statement"]
+    if row["status"] == "unknown":
+        assert row["statement"] in found.reason, "the statement to compare"
 
 
 @pytest.mark.parametrize("name", list(TABLES.POLICIES["sets"]))
@@ -49,32 +62,32 @@ def test_pasted_statements_grant_what_was_missing(name: str) -> None:
     context = TABLES.context(
         who="Corp/oke-gpu", groups=("Corp/oke-gpu",), options=frozenset({"host_group", "create_policies"})
     )
-    needs = policy.needs(TABLES.POLICIES, name, context)
-    first = policy.missing(needs, [], TABLES.groups(), context, TABLES.KNOWN)
+    needs = oci_needs.needs(TABLES.POLICIES, name, context)
+    first = missing(needs, [], TABLES.groups(), context, TABLES.KNOWN)
     assert first == [need["statement"] for need in needs]
-    assert not policy.missing(needs, first, TABLES.groups(), context, TABLES.KNOWN)
+    assert not missing(needs, first, TABLES.groups(), context, TABLES.KNOWN)
     reviews = policy.review(needs, first, TABLES.groups(), context, TABLES.KNOWN)
     assert [item.status for item in reviews] == ["pass"] * len(needs)
     for index, statement in enumerate(first):
         rest = first[:index] + first[index + 1 :]
-        assert policy.missing(needs, rest, TABLES.groups(), context, TABLES.KNOWN) in ([statement], []), (
-            "others may hold it"
-        )
+        assert missing(needs, rest, TABLES.groups(), context, TABLES.KNOWN) in ([statement], []), "others may hold it"
 
 
 @pytest.mark.parametrize("name", list(TABLES.POLICIES["sets"]))
 def test_an_administrator_needs_nothing(name: str) -> None:
     context = TABLES.context(options=frozenset({"host_group", "create_policies"}))
-    needs = policy.needs(TABLES.POLICIES, name, context)
-    assert not policy.missing(needs, ["Allow any-user to manage all-resources in tenancy"], [], context, TABLES.KNOWN)
+    needs = oci_needs.needs(TABLES.POLICIES, name, context)
+    assert not missing(needs, ["Allow any-user to manage all-resources in tenancy"], [], context, TABLES.KNOWN)
 
 
 def test_options_choose_statements() -> None:
-    plain = policy.needs(TABLES.POLICIES, "managed_compute_cluster", TABLES.context())
-    more = policy.needs(TABLES.POLICIES, "managed_compute_cluster", TABLES.context(options=frozenset({"host_group"})))
+    plain = oci_needs.needs(TABLES.POLICIES, "managed_compute_cluster", TABLES.context())
+    more = oci_needs.needs(
+        TABLES.POLICIES, "managed_compute_cluster", TABLES.context(options=frozenset({"host_group"}))
+    )
     assert len(plain) == 1 and len(more) == 2
     with pytest.raises(InputError, match="Known: cluster_creation, pool_operator, self_managed_nodes"):
-        policy.needs(TABLES.POLICIES, "nodes", TABLES.context())
+        oci_needs.needs(TABLES.POLICIES, "nodes", TABLES.context())
 
 
 def test_a_family_may_be_granted_member_by_member() -> None:
@@ -85,15 +98,66 @@ def test_a_family_may_be_granted_member_by_member() -> None:
     ]
     found = policy.review(need, parts, [], TABLES.context(), TABLES.KNOWN)[0]
     assert found.status == "pass" and found.by == "; ".join(parts)
-    assert policy.missing(need, parts[1:], [], TABLES.context(), TABLES.KNOWN) == [need[0]["statement"]]
+    assert missing(need, parts[1:], [], TABLES.context(), TABLES.KNOWN) == [need[0]["statement"]]
 
 
 def test_a_denial_comes_first() -> None:
     need = [{"statement": TABLES.SAMPLES["needs"]["subnets"], "why": ""}]
+
+    def status(*statements: str, **changes) -> str:
+        return policy.review(need, statements, [], TABLES.context(**changes), TABLES.KNOWN)[0].status
+
     allowed, denied = "Allow group Platform to use subnets in tenancy", "Deny group Platform to use subnets in tenancy"
-    assert policy.review(need, [allowed, denied], [], TABLES.context(), TABLES.KNOWN)[0].status == "fail"
-    some = f"{denied} where target.vcn.tag.a.b = 'x'"
-    assert policy.review(need, [allowed, some], [], TABLES.context(), TABLES.KNOWN)[0].status == "unknown"
+    assert status(allowed, denied) == "fail"
+    assert status(allowed, f"{denied} where target.vcn.tag.a.b = 'x'") == "unknown"
+    assert status(allowed, f"// from May on: {denied}") == "unknown", "a deny that cannot be read"
+    assert status(allowed, denied.replace("Platform", "id ocid1.group.oc1..a")) == "unknown"
+    assert status(allowed, "Deny any-group to inspect virtual-network-family in compartment Research") == "fail"
+    assert status(allowed, "Deny any-user to manage all-resources in tenancy") == "pass", "leaves inspect, read, use"
+    assert status(allowed, "Deny admit group Platform of tenancy B to use subnets in tenancy") == "pass"
+
+
+def test_only_the_default_administrators_are_exempt() -> None:
+    need = [{"statement": TABLES.SAMPLES["needs"]["subnets"], "why": ""}]
+    both = ["Allow any-user to manage all-resources in tenancy", "Deny any-user to inspect all-resources in tenancy"]
+    for name, expected in (
+        ("Administrators", "pass"),
+        ("Default/Administrators", "pass"),
+        ("Corp/Administrators", "fail"),
+    ):
+        found = policy.review(need, both, [], TABLES.context(groups=(name,)), TABLES.KNOWN)[0]
+        assert (found.status, found.denied) == (expected, expected == "fail"), name
+    join = [{"statement": TABLES.SAMPLES["needs"]["join"], "why": ""}]
+    assert policy.review(join, both, [], TABLES.context(groups=("Administrators",)), TABLES.KNOWN)[0].denied, "a node"
+
+
+def test_permissions_add_up() -> None:
+    """By name, next to a verb; what is left out is missing."""
+    need = [{"statement": "Allow group Platform to use compute-clusters in tenancy", "why": ""}]
+    parts = [
+        "Allow group Platform to read compute-clusters in tenancy",
+        "Allow group Platform to {COMPUTE_CLUSTER_UPDATE, COMPUTE_CLUSTER_LAUNCH_INSTANCE} in tenancy",
+    ]
+    assert policy.review(need, parts, [], TABLES.context(), TABLES.KNOWN)[0].status == "pass"
+    assert [missing(need, [part], [], TABLES.context(), TABLES.KNOWN) for part in parts] == [[need[0]["statement"]]] * 2
+
+
+def test_the_evaluator_stays_small() -> None:
+    counter = load("count.py", "tools/count")
+    text = (ROOT / "plugins/module_utils/_oci/policy.py").read_text("utf-8")
+    assert counter.tally("policy.py", text).lines <= 300
+
+
+def test_a_thousand_statements_take_less_than_a_second() -> None:
+    """CPU time, because the machine may be busy; the sets that have families of 33 members among them."""
+    kinds = ("Allow group Platform to {} subnets in compartment Research:GPU where request.region = 'x{}'",)
+    statements = [kinds[0].format(policy.VERBS[number % 4], number) for number in range(1000)]
+    context = TABLES.context(who="Platform", options=frozenset({"host_group", "create_policies"}))
+    needs = [need for name in TABLES.POLICIES["sets"] for need in oci_needs.needs(TABLES.POLICIES, name, context)]
+    started = time.process_time()
+    found = policy.review(needs, statements, TABLES.groups(), context, TABLES.KNOWN)
+    assert time.process_time() - started < 1.0
+    assert {item.status for item in found} == {"fail"}
 
 
 @pytest.mark.parametrize(
@@ -113,28 +177,39 @@ def test_the_nearest_statement_is_told(statement: str, reason: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "expected"),
+    "text",
     [
-        ("", "expected allow, deny, endorse, admit or define, found the end"),
-        ("Permit group A to use x in tenancy", "found 'Permit'"),
-        ("Allow A to use x in tenancy", "expected any-user"),
-        ("Allow group A to write x in tenancy", "expected one of inspect, read, use, manage"),
-        ("Allow group A to use x", "expected 'in'"),
-        ("Allow group A to use x in region fra", "expected 'compartment', found 'region'"),
-        ("Allow group A to use x in tenancy when a=b", "expected the end, found 'when'"),
-        ("Allow group A to use x in tenancy where all {a='b'", "expected ','"),
-        ("Allow group A to {X", "expected a permission, found the end"),
-        ("Allow group A to use x in tenancy where a = ", "expected a value"),
-        ("Allow group A' to use x in tenancy", "unexpected"),
+        "",
+        "Permit group Platform to use subnets in tenancy",
+        "Allow Platform to use subnets in tenancy",
+        "Allow group Platform to write subnets in tenancy",
+        "Allow group Platform to use subnets",
+        "Allow group Platform to use subnets in region fra",
+        "Allow group Platform to use subnets in tenancy when a=b",
+        "Allow group Platform to use subnets in tenancy where all {a='b'",
+        "Allow group Platform to use subnets in tenancy where a = ",
+        "Allow group Platform' to use subnets in tenancy",
+        "Allow group Platform to use subnets in tenancy where !request.region = 'x'",
+        "Allow group Platform to use subnets in tenancy where request.region = 'fra' // c",
+        "Allow group Platform to use subnets in tenancy where all {request.region = 'fra'} /* c */",
+        "# Allow group Platform to use subnets in tenancy",
+        "Allow group 'A, Platform' to use subnets in tenancy",
+        "Allow group 'Default/Platform' to use subnets in tenancy",
     ],
 )
-def test_broken_text_is_told(text: str, expected: str) -> None:
-    with pytest.raises(InputError) as error:
-        policy.parse(text)
-    assert expected in str(error.value)
-    assert text in str(error.value)
-    need = [{"statement": TABLES.SAMPLES["needs"]["join"], "why": ""}]
-    assert policy.missing(need, [text], [], TABLES.context(), TABLES.KNOWN), "what cannot be read grants nothing"
+def test_what_cannot_be_read_grants_nothing_for_certain(text: str) -> None:
+    """Unknown where it names the resource type, and no reason to doubt elsewhere; as a deny always."""
+    subnets = [{"statement": TABLES.SAMPLES["needs"]["subnets"], "why": ""}]
+    other = [{"statement": TABLES.SAMPLES["needs"]["reports"], "why": ""}]
+
+    def status(need, *statements: str) -> str:
+        return policy.review(need, statements, [], TABLES.context(), TABLES.KNOWN)[0].status
+
+    assert status(subnets, text) == ("unknown" if "subnets" in text and "'A, P" not in text else "fail")
+    assert status(other, text) == "fail"
+    allowed = "Allow group Platform to use subnets in tenancy"
+    denied = re.sub("Allow", "Deny", text) if "Allow" in text else f"Deny {text}"
+    assert status(subnets, allowed, denied) == ("pass" if "'A, P" in text else "unknown")
 
 
 def test_a_wrong_table_is_our_fault() -> None:
@@ -146,44 +221,46 @@ def test_statements_by_ocid_of_group() -> None:
     need = [{"statement": TABLES.SAMPLES["needs"]["subnets"], "why": ""}]
     context = TABLES.context(groups=("ocid1.group.oc1..a",))
     text = "Allow group id ocid1.group.oc1..a to use subnets in compartment id " + GPU
-    assert not policy.missing(need, [text], [], context, TABLES.KNOWN)
-    assert policy.missing(need, [text.replace("..a ", "..b ")], [], context, TABLES.KNOWN)
-    assert policy.quoted("ocid1.group.oc1..a") == "id ocid1.group.oc1..a"
+    assert not missing(need, [text], [], context, TABLES.KNOWN)
+    assert missing(need, [text.replace("..a ", "..b ")], [], context, TABLES.KNOWN)
+    assert oci_needs.quoted("ocid1.group.oc1..a") == "id ocid1.group.oc1..a"
 
 
 def test_values_and_patterns() -> None:
     def holds(text: str, **facts: str):
-        return policy.holds(policy.rule_of(text), facts)
+        return policy.holds(text, tuple(facts.items()))
 
-    assert holds("a = '/pro*/'", a="Production") is True
-    assert holds("a = '/*prod/'", a="xprod") is True
-    assert holds("a = '/*o*/'", a="prod") is True
-    assert holds("a = '/pro*/'", a="dev") is False
+    assert holds("a = '/pro*/'", a="Production") is None
+    assert holds("a = '/pro*/'", a="dev") is None
+    assert holds("a = 'b'", a="B") is True
+    assert holds("a != 'b'", a="b") is False
+    assert holds("a = b", a="") is False and holds("a != b", a="") is False, "it does not apply"
+    assert holds("a = 'all {b = c}'", a="all {b = c}") is True
+    assert holds("!a = 'b'", a="b") is None
     assert holds("a not in ('b', 'c')", a="d") is True
     assert holds("a before '2030-01-01T00:00Z'", a="x") is None
     assert holds("any {a = 'b', z = 'x'}", a="b") is True
     assert holds("any {a = 'b', z = 'x'}", a="c") is None
     assert holds("all {a = 'b', any {z = 'x', a = 'b'}}", a="b") is True
-    assert holds("ALL {}") is True
+    assert holds("ANY {ANY {a = 'c'}, ALL {a = 'b', a in ('b', \"c\")}}", a="b") is True
+    assert holds("ALL {}") is None
+    assert holds("all {a = 'b'") is None
 
 
 def test_a_circle_of_compartments_ends() -> None:
-    circle = {"a": policy.Compartment("a", "b"), "b": policy.Compartment("b", "a")}
+    circle = {"a": oci_needs.Compartment("a", "b"), "b": oci_needs.Compartment("b", "a")}
     assert policy.ancestors("a", circle) == ["a", "b"]
 
 
 @given(st.text(max_size=80))
-def test_any_text_is_read_or_refused(text: str) -> None:
-    for call in (policy.parse, policy.rule_of):
-        try:
-            call(text)
-        except InputError as error:
-            assert str(error).startswith("Cannot read the policy text")
+def test_any_text_is_read(text: str) -> None:
+    policy.parse(text)
+    assert policy.holds(text, (("a", "b"),)) in (True, False, None)
 
 
 @given(st.sampled_from(policy.VERBS), st.sampled_from(policy.VERBS))
 def test_verbs_include_those_below(given_verb: str, wanted_verb: str) -> None:
     need = [{"statement": f"Allow group Platform to {wanted_verb} subnets in tenancy", "why": ""}]
     text = f"Allow group Platform to {given_verb} subnets in tenancy"
-    granted = not policy.missing(need, [text], [], TABLES.context(), TABLES.KNOWN)
+    granted = not missing(need, [text], [], TABLES.context(), TABLES.KNOWN)
     assert granted is (policy.VERBS.index(given_verb) >= policy.VERBS.index(wanted_verb))

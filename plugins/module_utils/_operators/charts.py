@@ -144,7 +144,8 @@ def unfetched(want: Release, text: str, index: Optional[Mapping[str, Sequence[st
         return f"the repository {place} has no chart {name}; it has: {has}. Correct {asked}.repo or {asked}.ref"
     if index is not None and not any(versions.same(one, want.version) for one in index[name]) and "not found" in text:
         near = ", ".join(nearest(want.version, index[name])) or "none"
-        return f"the repository {place} has no {name} {want.version}. Nearest: {near}. Correct {asked}.version"
+        what = f"the repository {place} has no {name}" if want.repo else f"{place} has no version"
+        return f"{what} {want.version}. Nearest: {near}. Correct {asked}.version"
     words = public(" ".join(text.replace("Error: ", "").split())) or "no message"
     words = words.rstrip(".") if len(words) <= 300 else f"{words[:300]}..."
     return (

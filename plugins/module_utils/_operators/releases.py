@@ -58,8 +58,11 @@ _LOCATION = re.compile(r"(nvcr\.io|ghcr\.io|quay\.io|docker\.io|registry\.k8s\.i
 
 @dataclass(frozen=True)
 class Values:
+    """``guessed``: warnings about keys that only the list of another release does not have."""
+
     values: Json
     warnings: tuple[str, ...] = ()
+    guessed: tuple[str, ...] = ()
 
 
 def values(
@@ -92,16 +95,17 @@ def values(
         unknown = list(_unknown(given, _Known(known), (), frozenset(dead)))
     faults = [f"{path} {text}" for path, text in dead.items()]
     warnings = list(_idle(entry["rules"].get("idle", ()), given, merged, chosen))
+    guessed: list[str] = []
     if same:
         faults += unknown
     else:
-        warnings += [f"{text} ({source})" for text in unknown]
+        (warnings if keys else guessed).extend(f"{text} ({source})" for text in unknown)
     by = driver or ("host" if profile["nodes"]["driver"] == "image" else "")
     faults += _driver(by, lookup(merged, "driver.enabled"))
     if faults:
         listed = "\n".join(f"- {fault}" for fault in faults)
         raise InputError(f"Cannot accept rdma_{operator}_values for {entry['chart']} {chosen}:\n{listed}")
-    return Values(merged, tuple(warnings))
+    return Values(merged, tuple(warnings), tuple(guessed))
 
 
 def _driver(by: str, enabled: Any) -> Iterator[str]:
@@ -539,7 +543,10 @@ def release(asked: Asked, profile: Json, survey: Json, now: float) -> tuple[Opti
         resume=asked.resume,
         bad=entry["rules"].get("bad", ()),
     )
-    return planned(want, replace(decision, warnings=(*found.warnings, *decision.warnings))), faults.findings
+    # A chart that does not change is not fetched: its keys were judged by itself when it was installed.
+    guessed = () if decision.action == "none" else found.guessed
+    told = (*found.warnings, *guessed, *decision.warnings)
+    return planned(want, replace(decision, warnings=told)), faults.findings
 
 
 # ---- what is there -------------------------------------------------------------------------------------------------

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import io
 import shutil
@@ -76,8 +77,22 @@ def fetch(want: Release, folder: Path) -> Optional[Chart]:
         text = f"no answer within {PATIENCE} s"
     found = sorted(place.glob("*.tgz"))
     if text or not found:
-        raise InputError(charts.unfetched(want, text, _index(want.repo) if want.repo else None))
+        index = _tags(want) if want.ref.startswith("oci://") else _index(want.repo) if want.repo else None
+        raise InputError(charts.unfetched(want, text, index))
     return replace(read(found[0]), fetched=True)
+
+
+def _tags(want: Release) -> Optional[dict[str, list[str]]]:
+    """The same of a registry, as far as Helm finds it: the newest version below the wanted one, and the newest above;
+    None without any."""
+    found = []
+    for sign in "<>":
+        command = [helm.path(), "show", "chart", want.ref, "--version", f"{sign}{want.version}"]
+        with contextlib.suppress(subprocess.TimeoutExpired, InputError):
+            done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False)
+            about = _yaml(done.stdout.encode(), want.ref)
+            found += [str(about["version"])] if isinstance(about, dict) and about.get("version") else []
+    return {want.ref: found} if found else None
 
 
 def _index(repo: str) -> Optional[dict[str, list[str]]]:

@@ -6,15 +6,27 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import yaml
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import DataError, InputError, NotFound
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import (
+    DataError,
+    InputError,
+    NotFound,
+    RdmaError,
+)
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.findings import finding
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Finding, Json
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import INPUT, Permission, Plan, Release
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import (
+    INPUT,
+    Permission,
+    Plan,
+    Release,
+    input_fault,
+)
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube.client import KINDS, Client
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube.permissions import (
     MAY_GRANT,
@@ -31,6 +43,8 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._kube.rights import missing
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._operators import helm, render
 
+_KUBE_VERSION = re.compile(r"chart requires kubeVersion: (.+?) which is incompatible")
+"""Helm's words."""
 FOLDER = "permissions"
 UNKNOWN = "plan.chart"
 """Id of the finding about a chart whose rights are not known."""
@@ -98,7 +112,7 @@ class Rights:
                 wanted = render.objects(release, plan.server_version, versions)
                 self.charts[key] = Chart(release.namespace, wanted, self._present(release))
             except (InputError, DataError) as error:
-                findings.append(_unknown(release, str(error)))
+                findings.append(_unrendered(release, error, plan.server_version))
         self.kinds = self._kinds(chart.wanted for chart in self.charts.values())
         for key, chart in self.charts.items():
             for version, kind in chart_rights.unknown([*chart.wanted, *chart.present], self.kinds):
@@ -178,6 +192,15 @@ class Rights:
         chart = Chart(release.namespace, present=self._present(release))
         self.kinds = {**self.kinds, **self._kinds([chart.present])}
         return chart
+
+
+def _unrendered(release: Release, error: RdmaError, server_version: str) -> Finding:
+    """A chart for other versions of Kubernetes is a wrong input, any other one of which the rights are not known."""
+    needed = _KUBE_VERSION.search(str(error))
+    if needed is None:
+        return _unknown(release, str(error))
+    text = f"{release.chart} {release.version} is for Kubernetes {needed[1]}, and the API server is {server_version}"
+    return input_fault(f"rdma_charts.{release.operator}", f"{text}. Choose another release, or another rdma_profile")
 
 
 def _unknown(release: Release, found: str) -> Finding:

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import types
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -142,6 +143,30 @@ def test_packed_sub_charts_are_unpacked(tmp_path: Path) -> None:
     read = charts.read(small_charts.packed(outer))
     assert "charts/nfd/values.yaml" in read.files
     assert charts.keys(read) == ["global.*", "nfd.enabled", "nfd.image.tag"]
+
+
+def test_a_version_that_a_registry_lacks_comes_with_those_beside_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A registry has no index; Helm finds the newest version of a range in its tags."""
+    ref = "oci://reg.example/charts/gpu-operator"
+    there = {"<v26.6.0": "v26.3.3", ">v26.6.0": "v26.7.0"}
+
+    def run(command: list[str], **_more: Any) -> Any:
+        assert command[-2] == "--version" or command[1] == "pull"
+        version = there.get(command[-1], "")
+        missing = f"Error: failed to perform FetchReference on source: {ref}:v26.6.0: not found"
+        text = f"name: gpu-operator\nversion: {version}\n" if version else ""
+        return types.SimpleNamespace(returncode=not text, stdout=text, stderr="" if text else missing)
+
+    monkeypatch.setattr(charts.helm, "findings", list)
+    monkeypatch.setattr(charts.helm, "path", lambda *_: "helm")
+    monkeypatch.setattr(charts.subprocess, "run", run)
+    want = Release("gpu", "gpu", "gpu-operator", "v26.6.0", ref=ref, operator="gpu_operator")
+    told = f"{ref} has no version v26.6.0. Nearest: v26.7.0, v26.3.3. Correct rdma_charts.gpu_operator.version"
+    assert refused(charts.fetch, want, tmp_path) == told
+    there.clear()
+    assert "cannot be fetched from oci://reg.example" in refused(charts.fetch, want, tmp_path)
 
 
 @pytest.mark.parametrize("profile", ["current", "guide-2024"])

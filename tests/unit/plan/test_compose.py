@@ -231,6 +231,26 @@ def test_a_chart_of_a_repository_is_fetched_once_and_judged(tmp_path: Path) -> N
     assert told == ["driver.enbled is not a key of the chart; did you mean driver.enabled? (chart v26.3.3)"]
 
 
+def test_keys_of_a_chart_that_stays_are_not_judged_by_the_list_of_another_release(tmp_path: Path) -> None:
+    """The first run read them in the chart; the second one fetches none and knew only the profile's keys."""
+    values = {"values.yaml": "driver: {enabled: true}\nfresh: 1\n"}
+    fetch = Repository(small_charts.chart(tmp_path, "gpu-operator", "v26.3.3", values))
+    asked: Any = {
+        "charts": {"gpu_operator": {"version": "v26.3.3"}},
+        "gpu_operator_values": {"fresh": 2},
+        "mode": "host",
+    }
+
+    def told(made: Plan) -> list[str]:
+        return [item.found for item in made.findings if "is not a key" in item.found]
+
+    first = whole(cluster(), None, fetch, **asked)
+    assert first.releases["gpu_operator"].action == "install" and told(first) == []
+    second = whole(cluster(), installed(first), fetch, **asked)
+    assert second.releases["gpu_operator"].action == "none" and told(second) == []
+    assert told(whole(cluster(), None, None, **asked)), "without the chart, its keys are only guessed"
+
+
 def test_no_chart_is_fetched_where_nothing_changes(tmp_path: Path) -> None:
     fetch = Repository()
     made = whole(cluster(), installed(whole(cluster())), fetch)

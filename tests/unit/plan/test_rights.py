@@ -127,6 +127,24 @@ def test_a_chart_whose_rights_are_not_known_is_refused(monkeypatch: pytest.Monke
     assert (plan.permissions, plan.grants) == (before.permissions, ())
 
 
+def test_a_chart_for_other_versions_of_kubernetes_is_refused_by_the_inputs_name(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def objects(want: Any, server_version: str, _versions: Any) -> list[dict[str, Any]]:
+        words = f"chart requires kubeVersion: >= 1.99.0-0 which is incompatible with Kubernetes {server_version}"
+        raise InputError(f"Cannot render chart {want.chart} {want.version} from /x: {words}")
+
+    monkeypatch.setattr(render, "objects", objects)
+    monkeypatch.setattr(helm, "findings", list)
+    before = only_gpu(survey())
+    found = {item.subject: item.found for item in Rights(before, FakeClient(), survey()).plan.findings}
+    assert found["rdma_charts.gpu_operator"] == (
+        f"gpu-operator v26.7.0 is for Kubernetes >= 1.99.0-0, and the API server is {before.server_version}. Choose "
+        "another release, or another rdma_profile"
+    )
+    assert not [item for item in found if item.startswith("release ")]
+
+
 def test_a_helm_that_is_missing_is_preflights_to_report(monkeypatch: pytest.MonkeyPatch, rendered: list[str]) -> None:
     missing = finding("control-node.helm", "Helm", "not found in PATH")
     monkeypatch.setattr(helm, "findings", lambda: [missing])

@@ -17,7 +17,7 @@ from xml.etree import ElementTree
 
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.findings import finding
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Finding, Json, masked, to_dict
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Node, Plan
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import INPUT, Node, Plan
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.text import counted, listed
 
 SCHEMA_VERSION = 2
@@ -36,6 +36,8 @@ COMMAND = "ansible-playbook gpuops.rdma.site"
 SCAN = "ansible-playbook gpuops.rdma.nccl_scan"
 _IN_ERROR = re.compile(r": ((?:kubectl|helm|oci) [^;)]*)")
 """A command in the error of a stage; a playbook's would be this run's own."""
+_DEFINITION = re.compile(r"\(CRD\) is of another release .*kubectl describe crd ([\w.-]+\w)")
+"""The definition in a refusal of the API server (_kube/client.py)."""
 _COMMAND = re.compile(r"(?:.*(?:: | \())?((?:ansible-playbook|kubectl|helm|oci) [^;)]*)")
 """A command in a remedy, possibly in brackets or after its condition."""
 _MANY = 8
@@ -101,7 +103,7 @@ def build(
         "schema_version": SCHEMA_VERSION,
         "verdict": verdict,
         "reason": reason,
-        "next": _with_inputs(_next(verdict, stages, table, cluster, fresh, deselected), command),
+        "next": _with_inputs(_next(plan, verdict, stages, table, cluster, fresh, deselected), command),
         "simulated": plan.simulated,
         "worst": _worst(table),
         "summary": _summary(table),
@@ -489,6 +491,7 @@ def _earlier(item: Json, previous: Optional[Json]) -> Optional[Json]:
 
 
 def _next(
+    plan: Plan,
     verdict: str,
     stages: Sequence[Json],
     table: Sequence[Json],
@@ -499,13 +502,16 @@ def _next(
     """The next step as one command, "" if there is none: that of the first cause, as the verdict's sentence. Steps that
     are no command are in the findings.
 
-    The error of a failed stage holds what to fix first.
+    The error of a failed stage holds what to fix first. The same command fails again until a wrong input is corrected.
     """
     if verdict == "pass":
         return ""
     failed = next((stage for stage in stages if stage["status"] == "failed"), None)
+    wrong = [item["subject"] for item in cluster if item["id"] == INPUT]
+    if wrong and (failed is None or failed["name"] in ("plan", "preflight")):
+        return f"correct {listed(list(dict.fromkeys(wrong)))}, then: {COMMAND}"
     if failed:
-        return _failed_command(failed, cluster)
+        return _older_definition(plan, stages, failed) or _failed_command(failed, cluster)
     first = next(filter(None, map(_command, _before_nodes(stages, table, cluster))), "")
     for severity in ("error", "unknown"):
         command = (
@@ -531,6 +537,16 @@ def _with_inputs(text: str, command: str) -> str:
     if re.fullmatch(r"site\.ya?ml", playbook):
         playbook = f"playbooks/{playbook}"
     return " ".join([program, re.sub(r"[^/.]+(\.ya?ml)?$", r"nccl_scan\1", playbook), *inputs])
+
+
+def _older_definition(plan: Plan, stages: Sequence[Json], failed: Json) -> str:
+    """Where an object was refused by an older definition, the stage whose release brings it; "" if that stage was part
+    of this run."""
+    found = _DEFINITION.search(_flat(failed.get("error", "")))
+    owner = next((stage for stage, names in plan.crds.items() if found and found.group(1) in names), "")
+    owner = "network_operator" if owner == "policy" else owner
+    ran = {stage["name"] for stage in stages if stage["status"] == "ok"}
+    return f"{COMMAND} --tags {owner},{failed['name']}" if owner and owner not in ran else ""
 
 
 def _failed_command(stage: Json, cluster: Sequence[Json]) -> str:

@@ -464,6 +464,48 @@ def test_next_after_a_failed_stage_is_the_command_of_its_first_cause(
     assert report["next"] == command
 
 
+def test_next_after_a_wrong_input_begins_with_its_name() -> None:
+    """The same command alone would be refused again."""
+    wrong = [
+        samples.finding(subject, "error", "no", id="plan.input", stage="plan")
+        for subject in ("rdma_subnet", "rdma_charts.gpu_operator", "rdma_subnet")
+    ]
+    other = samples.finding("cluster", "error", "not allowed", remedy=f"do: {SHARED}")
+    for failed in ("preflight", None):
+        states = samples.stages(failed, "3 problem(s)") if failed else samples.stages()
+        report = checked(samples.report(nodes(1), states=states, findings=[*wrong, other], results=[]))
+        command = "correct rdma_subnet, rdma_charts.gpu_operator, then: ansible-playbook gpuops.rdma.site"
+        assert report["next"] == command
+    report = checked(samples.report(nodes(1), states=samples.stages("sriov", "no"), findings=wrong, results=[]))
+    assert report["next"] == "ansible-playbook gpuops.rdma.site"
+
+
+@pytest.mark.parametrize(
+    ("name", "ran", "command"),
+    [
+        ("nicclusterpolicies.mellanox.com", [], "ansible-playbook gpuops.rdma.site --tags network_operator,sriov"),
+        ("ippools.nv-ipam.nvidia.com", [], "ansible-playbook gpuops.rdma.site --tags network_operator,sriov"),
+        ("clusterpolicies.nvidia.com", [], "ansible-playbook gpuops.rdma.site --tags gpu_operator,sriov"),
+        ("ippools.nv-ipam.nvidia.com", ["network_operator"], "kubectl describe crd ippools.nv-ipam.nvidia.com"),
+        ("things.example.com", [], "kubectl describe crd things.example.com"),
+    ],
+)
+def test_next_after_an_older_definition_is_the_stage_that_brings_it(name: str, ran: list[str], command: str) -> None:
+    error = (
+        'Failed to apply /apis/x: unknown field "spec.y" (HTTP 400). The cluster\'s definition (CRD) is of another '
+        f"release and lacks it. See: kubectl describe crd {name}"
+    )
+    operators = ("gpu_operator", "network_operator")
+    states = [one for one in samples.stages("sriov", error) if one["name"] not in operators or one["name"] in ran]
+    crds = {
+        "gpu_operator": ("clusterpolicies.nvidia.com",),
+        "network_operator": ("nicclusterpolicies.mellanox.com",),
+        "policy": ("ippools.nv-ipam.nvidia.com",),
+    }
+    report = checked(samples.report(nodes(1), states=states, results=[], crds=crds))
+    assert report["next"] == command
+
+
 def test_next_runs_with_the_inventory_and_inputs_of_this_run() -> None:
     command = "ansible-playbook site.yml -i inventories/sandbox -e rdma_mode=host"
     report = checked(samples.report(nodes(2), results=[], deselected=True, command=command))

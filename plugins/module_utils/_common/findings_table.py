@@ -609,6 +609,13 @@ TABLE: dict[str, tuple[str, str, str, str]] = {
         "name the image by digest in rdma_images: nccl_test: name@sha256:...",
         "nccl.image",
     ),
+    "nccl.log": (
+        "unknown",
+        "nccl_test",
+        ("run the test again; a node keeps 10 MiB of a container's log, unless its kubelet's "
+         "containerLogMaxSize is larger"),
+        "nccl.log",
+    ),
     "nccl.place": (
         "unknown",
         "nccl_test",

@@ -283,14 +283,24 @@ class Client:
             yield event["type"], event["object"]
 
     def log_lines(
-        self, namespace: str, pod: str, *, container: str = "", follow: bool = False, tail: int = 0
+        self,
+        namespace: str,
+        pod: str,
+        *,
+        container: str = "",
+        follow: bool = False,
+        tail: int = 0,
+        since: str = "",
+        timestamps: bool = False,
     ) -> Iterator[str]:
-        """The lines of a container's log. ``tail``: only that many from the end. Raises Unreachable when cut off."""
+        """The lines of a container's log, as far as its node has not rotated them away. ``tail``: only that many from
+        the end; ``since``: RFC 3339, of which the server reads whole seconds; ``timestamps``: each line with its own in
+        front, also empty lines, which are left out otherwise. Raises Unreachable when cut off."""
         query = {"container": container} if container else {}
-        if follow:
-            query["follow"] = "true"
-        if tail:
-            query["tailLines"] = str(tail)
+        query.update({"follow": "true"} if follow else {})
+        query.update({"tailLines": str(tail)} if tail else {})
+        query.update({"sinceTime": since} if since else {})
+        query.update({"timestamps": "true"} if timestamps else {})
         path = f"{self.path('v1', 'Pod', namespace, pod)}/log"
         for line in self._stream(path, query, 120.0, longest=LONGEST_LINE):
             yield line.decode("utf-8", "replace")

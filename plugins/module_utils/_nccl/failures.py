@@ -16,7 +16,7 @@ ORDER = ("usage", "xid", "oom", "cuda", "timeout", "nccl", "wrong_data", "mpi", 
 HINT = re.compile(
     "[Ff]ailure|rror|WARN|imeout|nvalid|USAGE|mpirun|prterun|ORTE|PRTE|Primary job|exited on signal|Process name:"
     "|Exit code:|NVRM|ermission denied|Could not resolve|Connection refused|No route to host|ut of memory|oom-kill"
-    "|OOMKilled|enough slots|key verification|#wrong=|Incompatible"
+    "|OOMKilled|enough slots|key verification|#wrong=|Incompatible|gpuops: launch: "
 )
 _WARN = re.compile(
     r"(?:^|\s)(?P<host>[\w.-]+):(?P<pid>\d+):\d+ \[(?P<device>\d+)\] (?:\S+ (?:\([^)]*\) )?)?NCCL WARN (?P<text>.*)"
@@ -88,6 +88,8 @@ def failure(line: str) -> Optional[NcclError]:
 
 
 def _launcher(line: str) -> Optional[NcclError]:
+    if "gpuops: launch: " in line:
+        return NcclError("launch", short(line.partition("gpuops: launch: ")[2]))
     found = _SIGNAL.search(line) if "exited on signal" in line else None
     if found:
         text = f"mpirun: rank {found['rank']} on {found['host']} exited on signal {found['text']}"

@@ -19,6 +19,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import 
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import COLLECTIVES, Json
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.names import NAME_LABEL, OWNED, ROLE_LABEL
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import NcclTest, Plan
+from ansible_collections.gpuops.rdma.plugins.module_utils._nccl.transport import USED
 
 LAUNCHERS = ("volcano", "mpi")
 MODES = ("sriov", "host")
@@ -29,6 +30,8 @@ TEST_LABEL = "gpuops.rdma/test"
 APP = "gpuops-nccl"
 LAUNCH_FAILED = 97
 """Exit code of our launcher script if it fails before mpirun."""
+SAYS = "gpuops: launch: "
+"""How a line begins in which a script of ours says why mpirun was not reached."""
 PORT = 2222
 """Port of sshd in both modes: on the host network, 22 belongs to the node."""
 DEBUG_RANKS = 256
@@ -194,15 +197,15 @@ def hostfile(test: Test, launcher: str) -> str:
 def worker_script() -> str:
     """The workers' script, which runs sshd. StrictModes is off because Secret volumes are group-writable."""
     options = "-o StrictModes=no -o PermitRootLogin=prohibit-password -o MaxStartups=1000 -o LogLevel=ERROR"
-    return "\n".join(
-        [
-            "set -eu",
-            "mkdir -p /run/sshd",
-            "ssh-keygen -A >/dev/null",
-            f"exec /usr/sbin/sshd -D -e -p {PORT} {options}",
-            "",
-        ]
-    )
+    return f"""set -eu
+missing=
+sshd=$(PATH=$PATH:/usr/sbin type -P sshd) || missing=sshd
+type -P ssh-keygen >/dev/null || missing=${{missing:+$missing and no }}ssh-keygen
+if [ -n "$missing" ]; then echo "{SAYS}the image has no $missing"; exit {LAUNCH_FAILED}; fi
+mkdir -p /run/sshd
+ssh-keygen -A >/dev/null
+exec "$sshd" -D -e -p {PORT} {options}
+"""
 
 
 def reach_of(test: Test, launcher: str) -> int:
@@ -216,14 +219,15 @@ def launcher_script(test: Test, patience: int = 0) -> str:
     code."""
     patience = patience or test.reach
     dirs = " ".join(f"{folder}/{test.program}" for folder in DIRS)
-    rank = ["/bin/bash", f"{_FILES}/rank.sh"] if test.np > DEBUG_RANKS else []
+    program = f'/bin/bash {_FILES}/rank.sh "$program" {shlex.join(program_args(test))}'
     return f"""set -u -o pipefail
-fail() {{ echo "gpuops: launch: $1"; exit {LAUNCH_FAILED}; }}
+fail() {{ echo "{SAYS}$1"; exit {LAUNCH_FAILED}; }}
+{find_mpirun("fail")}
 reach() {{
   until said=$(timeout 5 /bin/bash -c "exec 3<>/dev/tcp/$1/{PORT}" 2>&1); do
     if [ "$SECONDS" -ge {patience} ]; then
       said=${{said:-no answer}}
-      echo "gpuops: launch: no sshd at $1 port {PORT} after {patience} s: ${{said##*: }}"
+      echo "{SAYS}no sshd at $1 port {PORT} after {patience} s: ${{said##*: }}"
       return 1
     fi
     sleep 1
@@ -239,17 +243,42 @@ program=$(command -v {test.program} || true)
 for path in {dirs}; do [ -n "$program" ] || [ ! -x "$path" ] || program=$path; done
 [ -n "$program" ] || fail "the image has no {test.program}"
 export_path=${{LD_LIBRARY_PATH:+-x LD_LIBRARY_PATH}}
-exec {shlex.join(mpirun(test))} $export_path {shlex.join(rank)} "$program" {shlex.join(program_args(test))}
+exec "$mpirun" {shlex.join(mpirun(test)[1:])} $export_path {program}
 """
+
+
+def find_mpirun(fail: str) -> str:
+    """Shell lines that set ``mpirun`` to its absolute path, or call ``fail`` with what the image lacks.
+
+    Open MPI starts its remote daemons from the prefix of that path, as sshd's PATH may lack them. So the folder must be
+    the real one: version 4 takes ``/bin/mpirun`` for the prefix ``/``.
+    """
+    return f"""for tool in mpirun ssh; do type -P "$tool" >/dev/null || {fail} "the image has no $tool"; done
+mpirun=$(type -P mpirun)
+folder=$(readlink -f "$mpirun")
+folder=${{folder%/*}}
+[ -x "$folder/mpirun" ] || folder=$(cd -P "${{mpirun%/*}}" && pwd)
+mpirun=$folder/mpirun"""
+
+
+def debug_filter() -> str:
+    """Shell lines that pass of NCCL's INFO lines on stderr only those that a verdict reads; a file in the pod has all.
+
+    All lines of 32 nodes are as much as a node keeps of a log.
+    """
+    return f"""if printf '' | sed -u -E '' 2>/dev/null; then
+  whole=/tmp/gpuops-nccl-${{OMPI_COMM_WORLD_RANK:-0}}.log
+  {{ : >"$whole"; }} 2>/dev/null || whole=/dev/null
+  exec 2> >(tee "$whole" | sed -u -E -e '\\@ NCCL INFO @!b' -e '\\@{USED}@!d' >&2)
+fi"""
 
 
 def rank_script() -> str:
     """Returns the script that runs the program on every rank; ranks from DEBUG_RANKS on print warnings only."""
-    return (
-        f'[ "${{OMPI_COMM_WORLD_RANK:-0}}" -lt {DEBUG_RANKS} ] || '
-        "export NCCL_DEBUG=WARN NCCL_DEBUG_SUBSYS=\n"
-        'exec "$@"\n'
-    )
+    return f"""[ "${{OMPI_COMM_WORLD_RANK:-0}}" -lt {DEBUG_RANKS} ] || export NCCL_DEBUG=WARN NCCL_DEBUG_SUBSYS=
+{debug_filter()}
+exec "$@"
+"""
 
 
 def files(test: Test, launcher: str) -> Json:
@@ -259,9 +288,8 @@ def files(test: Test, launcher: str) -> Json:
         "launcher.sh": launcher_script(test, reach_of(test, launcher)),
         "worker.sh": worker_script(),
         "nccl.conf": "".join(f"{name}={value}\n" for name, value in sorted(nccl_env(test).items())),
+        "rank.sh": rank_script(),
     }
-    if test.np > DEBUG_RANKS:
-        data["rank.sh"] = rank_script()
     return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": _meta(test, f"{test.name}-files"), "data": data}
 
 

@@ -42,6 +42,8 @@ class Outcome:
     images: dict[str, str] = field(default_factory=dict)
     """Pod -> the image that ran, with its digest if the runtime reports it."""
     seconds: float = 0.0
+    lost: str = ""
+    """Which lines of the launcher's log could not be read; "" if none."""
 
 
 def judge(
@@ -65,6 +67,11 @@ def judge(
         findings += [item for item in verdict.findings if item.id != "nccl.result"]
     else:
         findings += verdict.findings
+    if outcome.lost and decided is None and outcome.exit_code == 0:
+        # What the judge did not find may have been in the lines that are lost.
+        verdict = replace(verdict, verdict="incomplete", reason=f"{outcome.lost}; without them: {verdict.reason}")
+    if outcome.lost:
+        findings.append(finding("nccl.log", test.name, outcome.lost))
     return replace(verdict, reason=_with_nodes(verdict.reason, outcome), findings=tuple(findings))
 
 

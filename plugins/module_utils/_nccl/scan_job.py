@@ -19,6 +19,7 @@ from typing import Optional
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import DataError
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.names import ROLE_LABEL
+from ansible_collections.gpuops.rdma.plugins.module_utils._nccl.job import SAYS, debug_filter, find_mpirun
 
 ROLE = "scan-round"
 """Value of the role label of a round's pod."""
@@ -131,6 +132,7 @@ if [ -n "$want" ]; then
   fi
   export NCCL_IB_HCA="=$hca"
 fi
+{debug_filter()}
 exec "$@"
 """
 
@@ -238,9 +240,11 @@ def round_script(
     reaches = " ".join(f"[{kind}]={command.reach}" for kind, command in commands.items())
     paths = " ".join(f"{folder}/{program}" for folder in folders)
     return f"""set -u
+fail() {{ echo "{SAYS}$1"; exit {NOT_REACHED}; }}
+{find_mpirun("fail")}
 program=$(command -v {program} || true)
 for path in {paths}; do [ -n "$program" ] || [ ! -x "$path" ] || program=$path; done
-if [ -z "$program" ]; then echo "gpuops: launch: the image has no {program}"; exit {NOT_REACHED}; fi
+[ -n "$program" ] || fail "the image has no {program}"
 export_path=${{LD_LIBRARY_PATH:+-x LD_LIBRARY_PATH}}
 declare -A reach=({reaches})
 mapfile -t hosts <{_FILES}/hosts
@@ -249,7 +253,7 @@ reached() {{
   local until=$((SECONDS + $2)) said
   until said=$(timeout 5 /bin/bash -c "exec 3<>/dev/tcp/$1/{port}" 2>&1); do
     if [ "$SECONDS" -ge "$until" ]; then
-      echo "gpuops: launch: no sshd at $1 port {port} after $2 s: ${{said##*: }}"
+      echo "{SAYS}no sshd at $1 port {port} after $2 s: ${{said##*: }}"
       return 1
     fi
     sleep 1
@@ -288,7 +292,7 @@ echo "gpuops: round ended"
 
 
 def _run_function(kind: str, command: Command, files: str) -> str:
-    launch = shlex.join(command.mpirun).replace(shlex.quote(HOSTFILE), '"$1"')
+    launch = '"$mpirun" ' + shlex.join(command.mpirun[1:]).replace(shlex.quote(HOSTFILE), '"$1"')
     wrapper = f'/bin/bash {files}/{SCRIPT} {command.debug_ranks} "$2"'
     args = shlex.join(command.args)
     return f'run_{kind}() {{\n  timeout -k 10 {command.timeout} {launch} $export_path {wrapper} "$program" {args}\n}}'

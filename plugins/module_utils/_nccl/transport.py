@@ -205,6 +205,8 @@ class Transport:
 
 _WANTED = frozenset(("Chan", "NET/", "Usin", "NCCL", "Load", "Coul", "Conn", "cuda"))
 _COLLECTIVE_KEYS = frozenset(("AllR", "AllG", "Allt", "Redu", "Broa", "Send", "Recv"))
+USED = f" NCCL INFO ({'|'.join(sorted(_WANTED | _COLLECTIVE_KEYS))})| nvls channels"
+"""Extended regular expression of the INFO lines that ``Transport`` may use; pods filter their output by it."""
 
 
 def _named(text: str, names: tuple[str, ...]) -> str:

@@ -91,6 +91,7 @@ class Run(JobObjects):
                         outcome.seconds = round(self.clock() - self._began, 1)
                         if self.tail is not None:
                             self.tail.finish()
+                            outcome.lost = self.tail.lost
                         return outcome
                     watcher.wait_change(1.0)
             finally:

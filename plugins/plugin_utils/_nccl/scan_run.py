@@ -156,6 +156,7 @@ class Performer:
                 if ended or collector.defect is not None or (tail is not None and not collector.left):
                     if tail is not None:
                         tail.finish()
+                        ended = "; ".join(filter(None, (ended, tail.lost)))
                     return ended
                 watcher.wait_change(0.5)
         finally:

@@ -5,19 +5,22 @@
 
 from __future__ import annotations
 
-import contextlib
 import re
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Callable
 
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import ClusterError
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import ClusterError, NotFound
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube.client import Client
+from ansible_collections.gpuops.rdma.plugins.module_utils._nccl.followed import Followed
 
 DRAIN = 1.0
-"""Seconds of silence after the container's end before its log is read once more, whole."""
+"""Seconds of silence after the container's end before its log is read to its end once more."""
+AGAIN = 1.0
+"""Seconds before a log is read again whose stream broke."""
+PATIENCE = 30.0
+"""Seconds for which the end of a log is asked for after the container's end, if its stream broke before."""
 SHOWN_FROM = 1 << 20
 """Bytes from which rows are shown while the test runs; the log has all."""
 SHOWN_ERRORS = 30
@@ -29,39 +32,58 @@ _TROUBLE = re.compile(
 
 
 class Tail:
-    """A pod's log, followed into a file. Survives a server that restarts: what was taken already is skipped."""
+    """A pod's log, followed into a file across the kubelet's rotation and streams that break."""
 
     def __init__(self, client: Client, namespace: str, pod: str, path: Path, show: Callable[[str], None]) -> None:
         self.client, self.namespace, self.pod, self.show = client, namespace, pod, show
-        self.count, self.last = 0, time.monotonic()
-        self._lock, self._closed, self.ended = threading.Lock(), False, threading.Event()
+        self._taken, self._broke, self._unread = Followed(), True, ""
+        self._heard = time.monotonic()
+        self._lock, self._closed, self._ended = threading.Lock(), False, threading.Event()
         path.parent.mkdir(parents=True, exist_ok=True)
         self._out = path.open("w", encoding="utf-8", errors="replace")
         threading.Thread(target=self._run, name=f"log {pod}", daemon=True).start()
 
-    def _run(self) -> None:
-        while not self._closed and not self.ended.is_set():
-            with contextlib.suppress(ClusterError):
-                self._take_new(self.client.log_lines(self.namespace, self.pod, container="launcher", follow=True))
-            self.ended.wait(1.0)
+    @property
+    def lost(self) -> str:
+        """Which lines the file lacks, and why; "" if none."""
+        return "; ".join([*self._taken.gaps, *([self._unread] if self._unread else [])])
 
-    def _take_new(self, lines: Iterator[str], final: bool = False) -> None:
-        known = self.count
-        for number, line in enumerate(lines):
-            if number < known:
-                continue
+    def _run(self) -> None:
+        while not self._closed and not self._ended.is_set():
+            try:
+                self._read(follow=True)
+            except ClusterError:
+                self._broke = True
+            self._ended.wait(AGAIN)
+
+    def _read(self, follow: bool) -> None:
+        since, final = self._taken.since, not follow
+        served = self.client.log_lines(
+            self.namespace, self.pod, container="launcher", follow=follow, since=since, timestamps=True
+        )
+        with self._lock:
+            if self._closed and not final:
+                return
+            self._taken.begin()
+        for raw in served:
             with self._lock:
                 if self._closed and not final:
                     return
-                self.count += 1
-                self.last = time.monotonic()
+                self._broke = self._broke and final
+                line = self._taken.take(raw)
+                if line is None:
+                    continue
+                self._heard = time.monotonic()
                 self._out.write(line.rstrip("\r\n") + "\n")
             self.show(line)
+        if final:
+            self._taken.end(self._broke)
+        self._broke = False
 
     def finish(self) -> None:
         """Takes what is left once the container has ended; a server may never close the stream that is followed."""
-        self.ended.set()
-        while time.monotonic() - self.last < DRAIN:
+        self._ended.set()
+        while time.monotonic() - self._heard < DRAIN:
             time.sleep(0.1)
         self.close(final=True)
 
@@ -72,11 +94,23 @@ class Tail:
                 return
             self._closed = True
         if final:
-            with contextlib.suppress(ClusterError):
-                lines = self.client.log_lines(self.namespace, self.pod, container="launcher")
-                self._take_new(lines, final=True)
-        self.ended.set()
+            self._read_rest()
+        self._ended.set()
         self._out.close()
+
+    def _read_rest(self) -> None:
+        until = time.monotonic() + PATIENCE
+        while True:
+            try:
+                self._read(follow=False)
+                return
+            except ClusterError as error:
+                if self._broke and (isinstance(error, NotFound) or time.monotonic() > until):
+                    since = f" after {self._taken.last}" if self._taken.last else ""
+                    self._unread = f"lines of its log{since} are lost: {error}"
+                if not self._broke or self._unread:
+                    return
+            time.sleep(AGAIN)
 
 
 class Shown:

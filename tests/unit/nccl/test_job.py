@@ -6,7 +6,9 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import shlex
+import shutil
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -15,10 +17,11 @@ import pytest
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import NcclTest, Node, Plan, Resources
 from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import job as nccl_job
+from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import parse as nccl_parse
 from hypothesis import given
 from hypothesis import strategies as st
 from support import crd_schema
-from support.paths import upstream
+from support.paths import RECORDINGS, upstream
 
 Json = dict[str, Any]
 CRDS = {
@@ -242,12 +245,27 @@ def run_launcher(test: nccl_job.Test, folder: Path, mpirun: str) -> subprocess.C
     """The launcher's script for real, with our own mpirun and a host that listens."""
     programs = folder / "bin"
     programs.mkdir()
-    for name, text in {"mpirun": mpirun, "all_reduce_perf": "exit 0"}.items():
+    for name, text in {"mpirun": mpirun, "all_reduce_perf": "exit 0", "ssh": "exit 0"}.items():
         (programs / name).write_text(f"#!/bin/bash\n{text}\n")
         (programs / name).chmod(0o755)
+    return launch(test, folder, f"{programs}:/usr/bin:/bin")
+
+
+def launch(test: nccl_job.Test, folder: Path, search: str) -> subprocess.CompletedProcess[str]:
+    """The launcher's script with ``search`` as its PATH."""
     script = nccl_job.launcher_script(test).replace("/etc/gpuops/hostfile", str(folder / "hostfile"))
-    env = {"PATH": f"{programs}:/usr/bin:/bin"}
-    return subprocess.run(["bash", "-c", script], capture_output=True, text=True, env=env, timeout=30)
+    return subprocess.run(["/bin/bash", "-c", script], capture_output=True, text=True, env={"PATH": search}, timeout=30)
+
+
+def bare_image(folder: Path, *programs: str) -> Path:
+    """A folder for PATH with a few tools of the base system, and these programs."""
+    (folder / "programs").mkdir()
+    for name in ("timeout", "sleep", "readlink"):
+        (folder / "programs" / name).symlink_to(str(shutil.which(name)))
+    for name in programs:
+        (folder / "programs" / name).write_text("#!/bin/bash\nexit 0\n")
+        (folder / "programs" / name).chmod(0o755)
+    return folder / "programs"
 
 
 @pytest.fixture
@@ -281,6 +299,93 @@ def test_an_unreachable_worker_is_named_and_mpirun_never_starts(
     assert "mpirun" not in done.stdout
 
 
+@pytest.mark.parametrize(
+    ("at", "link", "called"),
+    [
+        ("usr/bin", "", "usr/bin/mpirun"),
+        ("opt/openmpi/bin", "usr/bin/mpirun", "opt/openmpi/bin/mpirun"),
+        ("opt/prrte/bin/prterun", "usr/bin/mpirun", "usr/bin/mpirun"),
+    ],
+    ids=["/bin is a link to /usr/bin", "the program is a link", "its target has another name"],
+)
+def test_mpirun_is_called_by_its_physical_folder(
+    tmp_path: Path, port: int, monkeypatch: pytest.MonkeyPatch, at: str, link: str, called: str
+) -> None:
+    """Open MPI takes the prefix of its remote daemons from that path; for /bin/mpirun, version 4 takes /."""
+    monkeypatch.setattr(nccl_job, "PORT", port)
+    (tmp_path / "hostfile").write_text("127.0.0.1 slots=8\n")
+    for folder in ("usr/bin", "opt/openmpi/bin", "opt/prrte/bin"):
+        (tmp_path / folder).mkdir(parents=True)
+    (tmp_path / "bin").symlink_to("usr/bin")
+    program = tmp_path / at if at.endswith("prterun") else tmp_path / at / "mpirun"
+    for path, text in ((program, 'echo "mpirun is $0"'), (tmp_path / "usr/bin/all_reduce_perf", "exit 0")):
+        path.write_text(f"#!/bin/bash\n{text}\n")
+        path.chmod(0o755)
+    if link:
+        (tmp_path / link).symlink_to(program)
+    done = launch(job(), tmp_path, f"{tmp_path}/bin:/usr/bin:/bin")
+    assert f"mpirun is {tmp_path}/{called}" in done.stdout.splitlines(), done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("missing", ["mpirun", "ssh"])
+def test_a_launchers_image_without_a_program_says_so(
+    tmp_path: Path, port: int, monkeypatch: pytest.MonkeyPatch, missing: str
+) -> None:
+    monkeypatch.setattr(nccl_job, "PORT", port)
+    (tmp_path / "hostfile").write_text("127.0.0.1 slots=8\n")
+    programs = bare_image(tmp_path, *{"mpirun", "ssh", "all_reduce_perf"} - {missing})
+    done = launch(job(), tmp_path, str(programs))
+    assert done.returncode == nccl_job.LAUNCH_FAILED and f"the image has no {missing}\n" in done.stdout
+    run = nccl_parse.parse(done.stdout.splitlines())[0]
+    assert [error.text for error in run.errors if error.kind == "launch"] == [f"the image has no {missing}"]
+
+
+@pytest.mark.parametrize("missing", [("sshd",), ("ssh-keygen",), ("sshd", "ssh-keygen")])
+def test_a_workers_image_without_a_program_says_so(tmp_path: Path, missing: tuple[str, ...]) -> None:
+    """It was exit code 127 of a worker, and so a failed test."""
+    programs = bare_image(tmp_path, *{"sshd", "ssh-keygen"} - set(missing))
+    script = nccl_job.worker_script().replace("/usr/sbin", str(tmp_path / "sbin"))
+    env = {"PATH": str(programs)}
+    done = subprocess.run(["/bin/bash", "-c", script], capture_output=True, text=True, env=env)
+    assert done.returncode == nccl_job.LAUNCH_FAILED
+    assert done.stdout == f"gpuops: launch: the image has no {' and no '.join(missing)}\n"
+
+
+def test_the_log_has_what_a_verdict_reads_and_the_pod_the_rest(tmp_path: Path) -> None:
+    """32 nodes print up to 10 MiB of INFO lines, which is what a node keeps of a log."""
+    text = (RECORDINGS / "nccl" / "guide_a100_2nodes.txt").read_text() + INFO
+    (tmp_path / "log").write_text(text)
+    script = nccl_job.rank_script().replace("whole=/tmp", f"whole={tmp_path}")
+    argv = ["bash", "-c", script, "rank.sh", "/bin/sh", "-c", f"cat {tmp_path}/log >&2; exit 7"]
+    env = {"PATH": os.environ["PATH"], "OMPI_COMM_WORLD_RANK": "3", "NCCL_DEBUG": "INFO"}
+    done = subprocess.run([*argv], capture_output=True, text=True, env=env)
+    assert done.returncode == 7 and (tmp_path / "gpuops-nccl-3.log").read_text() == text
+    assert len(done.stderr) < len(text) and "+ PCI" not in done.stderr
+    assert nccl_parse.parse(done.stderr.splitlines()) == nccl_parse.parse(text.splitlines())
+
+
+INFO = "".join(
+    f"n1:40:140 [0] {line}\n"
+    for line in (
+        "NCCL INFO Bootstrap: Using eth0:10.244.0.9<0>",
+        "NCCL INFO cudaDriverVersion 13000",
+        "NCCL INFO NCCL version 2.28.9+cuda13.0",
+        "NCCL INFO NET/IB : Using [0]mlx5_18:1/RoCE [1]mlx5_19:1/RoCE [RO]; OOB eth0:10.244.0.9<0>",
+        "NCCL INFO Using network IB",
+        "NCCL INFO NCCL_TOPO_FILE set by environment to /etc/gpuops-topology/h100.xml",
+        "NCCL INFO Loading topology file /etc/gpuops-topology/h100.xml",
+        "NCCL INFO === System : maxBw 48.0 totalBw 240.0 ===",
+        "NCCL INFO CPU/0-0 (1/1/2)",
+        "NCCL INFO + PCI[48.0] - PCI/0-c000 (1000c03015b31979)",
+        "NCCL INFO Trees [0] 1/-1/-1->0->8 [1] 1/-1/-1->0->-1",
+        "NCCL INFO 16 coll channels, 16 collnet channels, 16 nvls channels, 16 p2p channels, 2 p2p channels per peer",
+        "NCCL INFO Channel 00/0 : 8[0] -> 0[0] [receive] via NET/IB/0/GDRDMA",
+        "NCCL INFO AllReduce: 8589934592 Bytes -> Algo RING proto SIMPLE channel{Lo..Hi}={0..15}",
+        "NCCL WARN Call to ibv_modify_qp failed",
+    )
+)
+
+
 def test_an_image_without_the_program_says_so(tmp_path: Path, port: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(nccl_job, "PORT", port)
     (tmp_path / "hostfile").write_text("127.0.0.1 slots=8\n")
@@ -289,21 +394,27 @@ def test_an_image_without_the_program_says_so(tmp_path: Path, port: int, monkeyp
 
 
 def test_scripts_are_valid_shell() -> None:
-    data = config(job(nodes=tuple(f"n{index}" for index in range(40))), "mpi")
-    assert "rank.sh" in data
+    data = config(job(), "mpi")
     for name in ("launcher.sh", "worker.sh", "rank.sh"):
         subprocess.run(["bash", "-n"], input=data[name], text=True, check=True)
     assert "sleep 3600" not in str(data) and "|| true\n" not in data["launcher.sh"].splitlines()[-1]
 
 
 def test_only_the_first_ranks_of_a_big_job_print_info(tmp_path: Path) -> None:
-    assert "rank.sh" not in config(job(nodes=tuple(f"n{index}" for index in range(32))), "mpi")
     for rank, level in ((0, "INFO"), (255, "INFO"), (256, "WARN")):
         done = subprocess.run(
-            ["bash", "-c", nccl_job.rank_script(), "rank.sh", "/bin/sh", "-c", "echo $NCCL_DEBUG"],
+            [
+                "bash",
+                "-c",
+                nccl_job.rank_script().replace("whole=/tmp", f"whole={tmp_path}"),
+                "rank.sh",
+                "/bin/sh",
+                "-c",
+            ]
+            + ["echo $NCCL_DEBUG"],
             capture_output=True,
             text=True,
-            env={"OMPI_COMM_WORLD_RANK": str(rank), "NCCL_DEBUG": "INFO"},
+            env={"PATH": os.environ["PATH"], "OMPI_COMM_WORLD_RANK": str(rank), "NCCL_DEBUG": "INFO"},
         )
         assert done.stdout.strip() == level
 

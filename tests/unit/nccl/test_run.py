@@ -14,9 +14,7 @@ import pytest
 from ansible_collections.gpuops.rdma.plugins.module_utils._common import names
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import (
     InputError,
-    NotFound,
     RdmaError,
-    Unreachable,
 )
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import NcclRun
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import NcclTest, Plan
@@ -30,62 +28,12 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._nccl import tail as nccl_tail
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._nccl.run import Run
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._nccl.standard import Standard
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._nccl.tail import Shown, Tail
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._nccl.tail import Shown
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._nccl.test_run import parse as parse_log
 from support.paths import RECORDINGS
 
 Json = dict[str, Any]
 SHAPE = "BM.GPU.H100.8"
-
-
-class Logs:
-    """A client whose streams break off after some lines."""
-
-    def __init__(self, lines: list[str], cuts: list[int], gone: bool = False) -> None:
-        self.lines, self.cuts, self.gone = lines, cuts, gone
-
-    def log_lines(self, namespace: str, pod: str, *, container: str = "", follow: bool = False) -> Iterator[str]:
-        if self.gone and not follow:
-            raise NotFound("pods not found", 404)
-        if self.cuts:
-            yield from self.lines[: self.cuts.pop(0)]
-            raise Unreachable("the stream broke off")
-        yield from self.lines
-        if follow:
-            time.sleep(30)  # kwok never ends a stream that is followed
-
-
-@pytest.fixture(autouse=True)
-def fast(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(nccl_tail, "DRAIN", 0.2)
-
-
-def taken(client: Logs, path: Path) -> list[str]:
-    shown: list[str] = []
-    tail = Tail(client, "jobs", "launcher", path, shown.append)  # type: ignore[arg-type]
-    deadline = time.monotonic() + 10
-    while tail.count < len(client.lines) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    tail.finish()
-    assert shown == path.read_text().splitlines()
-    return shown
-
-
-def test_a_broken_stream_goes_on_without_losing_or_repeating_a_line(tmp_path: Path) -> None:
-    lines = [f"line {number}" for number in range(50)]
-    assert taken(Logs(lines, cuts=[7, 30]), tmp_path / "a.log") == lines
-
-
-def test_the_last_lines_are_read_once_more_after_the_end(tmp_path: Path) -> None:
-    client = Logs(["a", "b", "c"], cuts=[2])
-    tail = Tail(client, "jobs", "launcher", tmp_path / "a.log", lambda line: None)  # type: ignore[arg-type]
-    tail.finish()
-    assert (tmp_path / "a.log").read_text() == "a\nb\nc\n"
-
-
-def test_a_log_whose_pod_is_gone_is_kept_as_it_was(tmp_path: Path) -> None:
-    lines = ["a", "b"]
-    assert taken(Logs(lines, cuts=[], gone=True), tmp_path / "a.log") == lines
 
 
 def test_only_rows_and_trouble_are_shown() -> None:

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import socket
 import subprocess
 import threading
@@ -152,10 +153,15 @@ def listening() -> Iterator[int]:
 def play(folder: Path, lanes: str, hosts: str, port: int, parallel: int = 8, **commands: Command) -> list[str]:
     """The lines that round.sh prints."""
     (folder / "bin").mkdir(exist_ok=True)
-    for name, text in (("mpirun", MPIRUN), ("all_reduce_perf", '#!/bin/bash\necho "perf $* $NCCL_DEBUG"\n')):
+    programs = {
+        "mpirun": MPIRUN,
+        "ssh": "#!/bin/bash\n",
+        "all_reduce_perf": '#!/bin/bash\necho "perf $* $NCCL_DEBUG"\n',
+    }
+    for name, text in programs.items():
         (folder / "bin" / name).write_text(text)
         (folder / "bin" / name).chmod(0o755)
-    (folder / "scan.sh").write_text(scan_job.rank_script())
+    (folder / "scan.sh").write_text(scan_job.rank_script().replace("whole=/tmp", f"whole={folder}"))
     script = scan_job.round_script(
         slots=8,
         port=port,
@@ -227,7 +233,8 @@ def test_a_rail_is_found_by_the_address_of_its_port(tmp_path: Path) -> None:
         (tmp_path / "ib" / hca).mkdir(parents=True)
         (tmp_path / "ib" / hca / "device").symlink_to(devices / device)
     script = tmp_path / "scan.sh"
-    script.write_text(scan_job.rank_script().replace("/sys/class/infiniband", str(tmp_path / "ib")))
+    text = scan_job.rank_script().replace("/sys/class/infiniband", str(tmp_path / "ib"))
+    script.write_text(text.replace("whole=/tmp", f"whole={tmp_path}"))
 
     def on(pci: str, rank: str = "0") -> subprocess.CompletedProcess[str]:
         argv = ["/bin/bash", str(script), "1", pci, "/bin/bash", "-c", "echo $NCCL_IB_HCA $NCCL_DEBUG"]
@@ -242,12 +249,18 @@ def test_a_rail_is_found_by_the_address_of_its_port(tmp_path: Path) -> None:
     assert gone.stdout.startswith("gpuops: rail: no RDMA device of port 0000:41:00.1 on ")
 
 
-def test_an_image_without_the_program_ends_the_round(tmp_path: Path) -> None:
+@pytest.mark.parametrize("missing", ["mpirun", "ssh", "none_perf"])
+def test_an_image_without_a_program_ends_the_round(tmp_path: Path, missing: str) -> None:
     text = scan_job.round_script(
         slots=8, port=1, program="none_perf", folders=["/no"], commands={"pair": pair()}, parallel=1, files="/x"
     )
-    done = subprocess.run(["/bin/bash", "-c", text], capture_output=True, text=True)
-    assert done.returncode == scan_job.NOT_REACHED and "the image has no none_perf" in done.stdout
+    (tmp_path / "readlink").symlink_to(str(shutil.which("readlink")))
+    for name in {"mpirun", "ssh", "none_perf"} - {missing}:
+        (tmp_path / name).write_text("#!/bin/bash\n")
+        (tmp_path / name).chmod(0o755)
+    done = subprocess.run(["/bin/bash", "-c", text], capture_output=True, text=True, env={"PATH": str(tmp_path)})
+    assert done.returncode == scan_job.NOT_REACHED
+    assert done.stdout == f"gpuops: launch: the image has no {missing}\n"
 
 
 def test_lines_are_told_apart() -> None:

@@ -282,7 +282,13 @@ class Kubelet:
         }
         if node is not None:
             status.update(hostIP=node.name, hostIPs=[{"ip": node.name}])
-        await self.api.patch(f"{pod_path(pod)}/status", {"status": status}, STRATEGIC)
+        while True:
+            # A container goes on while its kubelet cannot report: what it printed must not be printed again.
+            try:
+                await self.api.patch(f"{pod_path(pod)}/status", {"status": status}, STRATEGIC)
+                return
+            except LOST:
+                await asyncio.sleep(1)
 
 
 def is_launcher(pod: Json, batch: Batch) -> bool:

@@ -96,7 +96,7 @@ def _expectations(args: dict[str, Any]) -> tuple[Optional[Shape], Json]:
         raise InputError(f"threshold must be above 0 GB/s, is {args['threshold']}.")
     if args["collective"] and args["collective"] not in COLLECTIVES:
         raise InputError(f"Unknown collective {args['collective']!r}. Known: {', '.join(COLLECTIVES)}.")
-    named = ("collective", "gpus", "algo", "exit_code", "hcas", "topology", "transport")
+    named = ("collective", "gpus", "algo", "exit_code", "hcas", "topology", "transport", "checked", "hosts")
     expect: Json = {key: args[key] for key in named if args[key] is not None}
     if args["max_bytes"] is not None:
         expect["max_bytes"] = bandwidth.size_bytes(args["max_bytes"])

@@ -56,9 +56,22 @@ options:
     type: bool
     default: false
   transport:
-    description: The log must prove the way through the network (E(NCCL_DEBUG=INFO)); otherwise it is V(incomplete).
+    description:
+      - The log must prove the way through the network on every host (E(NCCL_DEBUG=INFO) on all ranks); otherwise it is
+        V(incomplete). What the lines of a host show is judged in any case.
     type: bool
     default: false
+  checked:
+    description: The results must have been compared, in every row; otherwise it is V(incomplete).
+    type: bool
+    default: false
+  hosts:
+    description:
+      - Names of the hosts that must have taken part, and no others, as the log has them; domains do not count.
+        Otherwise it is V(incomplete). Without names, any hosts may have.
+    type: list
+    elements: str
+    default: []
   topology:
     description: Path of the topology file that NCCL must have loaded, as the log names it.
     type: str

@@ -340,6 +340,8 @@ class NcclRun:
     out_of_bounds: Optional[int] = None
     average_busbw: Optional[float] = None
     errors: tuple[NcclError, ...] = ()
+    warnings: tuple[NcclError, ...] = ()
+    """NCCL's warnings of a network that is not healthy: a port went down, an operation was retried."""
     transport: Json = field(default_factory=dict)
     """From NCCL_DEBUG=INFO lines: ``{"net": "IB"|"Socket"|"", "gdr": {hca: bool}, "hcas": [], "channels": {}}``."""
     notes: tuple[str, ...] = ()
@@ -362,6 +364,10 @@ class NcclVerdict:
     percent_of_bound: Optional[float] = None
     """Percent of ``bound_ring``, the limit of this collective; for alltoall and sendrecv it is far below the NIC
     line rate."""
+    hosts: Optional[int] = None
+    """Hosts that took part; None for one, or unknown."""
+    proven: Optional[int] = None
+    """Hosts of which the log shows the whole way: all ranks, all HCAs, GPUDirect RDMA; None where ``hosts`` is."""
     baseline: Optional[float] = None
     """Median of this site's own good runs of the same kind; None if there are too few."""
     source: str = ""

@@ -12,7 +12,7 @@ from typing import Optional
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import NcclRow
 
 NUMBER = re.compile(r"-?\d+(?:\.\d*)?(?:e[+-]?\d+)?|-?inf|-?nan")
-_WHOLE = re.compile(r"-?\d+")
+_WHOLE = re.compile(r"-?\d{1,17}")
 _WORD = re.compile(r"[a-z]\w*")
 _DAY = re.compile(r"\d{4}-\d\d-\d\d")
 _CLOCK = re.compile(r"\d\d:\d\d:\d\d")

@@ -27,10 +27,11 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._nccl.columns import (
     is_cell,
 )
 from ansible_collections.gpuops.rdma.plugins.module_utils._nccl.failures import ORDER
-from ansible_collections.gpuops.rdma.plugins.module_utils._nccl.lines import MAX_TEXT
+from ansible_collections.gpuops.rdma.plugins.module_utils._nccl.lines import MAX_TEXT, whole
 from ansible_collections.gpuops.rdma.plugins.module_utils._nccl.transport import Transport
 
-_NEVER_CHECKED_IN_PLACE = ("alltoall", "sendrecv")
+_SIZES = 1000
+NEVER_CHECKED_IN_PLACE = ("alltoall", "sendrecv")
 
 
 class Sweep(NamedTuple):
@@ -64,6 +65,7 @@ class Draft:
         self.ended = False
         self.hard: list[NcclError] = []
         self.soft: list[NcclError] = []
+        self.warnings: list[NcclError] = []
         self.damage: list[str] = []
         self.notes: list[str] = []
         self.transport = Transport()
@@ -125,7 +127,8 @@ class Draft:
     # checks
 
     def sizes(self) -> list[int]:
-        """Bytes of each step of one sweep, from -b, -e and -f or -i; [] when unknown."""
+        """Bytes of each step of one sweep, from -b, -e and -f or -i, at most 1000 or one more than there are rows; []
+        when unknown."""
         if self.sweep is None:
             return []
         low, high = self.sweep.low, self.sweep.high
@@ -133,7 +136,7 @@ class Draft:
         high = min(high, self.reduced or high)
         low = min(low, high)
         found: list[int] = []
-        while low <= high and len(found) < 1_000_000:
+        while low <= high and len(found) <= max(len(self.rows), _SIZES):
             found.append(low)
             low = low * step if factor else low + step
             if low == found[-1] or low <= 0:
@@ -179,7 +182,8 @@ class Draft:
         if not sizes:
             self.damage.append("the requested sizes are unknown")
         elif len(self.rows) % len(sizes):
-            self.damage.append(f"{len(self.rows)} rows, but the sweep has {len(sizes)} sizes")
+            count = f"more than {_SIZES}" if len(sizes) > _SIZES else str(len(sizes))
+            self.damage.append(f"{len(self.rows)} rows, but the sweep has {count} sizes")
         else:
             slack = 32 * max(len(self.ranks), 1)
             for i, row in enumerate(self.rows):
@@ -256,7 +260,7 @@ class Draft:
         if name not in candidates(row):
             return False
         compared = self.checked and row.out_wrong is not None and row.in_busbw is not None
-        if compared and (row.in_wrong is None) != (name in _NEVER_CHECKED_IN_PLACE):
+        if compared and (row.in_wrong is None) != (name in NEVER_CHECKED_IN_PLACE):
             return False
         return all(
             abs(busbw - algbw * factor) <= 0.02 + 0.006 * busbw
@@ -303,6 +307,7 @@ class Draft:
             out_of_bounds=self.out_of_bounds,
             average_busbw=self.average,
             errors=() if status == "complete" else self._errors(),
+            warnings=tuple(dict.fromkeys(self._placed(error) for error in self.warnings)),
             transport=self.transport.finish(),
             notes=tuple(dict.fromkeys(note[:MAX_TEXT] for note in notes)),
         )
@@ -320,14 +325,18 @@ class Draft:
         """Errors that NCCL reports come first: they name the cause, the launcher's only the rank that ended."""
         found = []
         for error in sorted(self.soft + self.hard, key=lambda e: (not e.hca, ORDER.index(e.kind))):
-            place = error.host.split("\0")
-            rank = error.rank if error.rank is not None else self._rank_at(*place)
-            found.append(dataclasses.replace(error, host=place[0], rank=rank))
+            found.append(self._placed(error))
         return tuple(dict.fromkeys(found))
+
+    def _placed(self, error: NcclError) -> NcclError:
+        """The error with its host's name and its rank, as far as they are known."""
+        place = error.host.split("\0")
+        rank = error.rank if error.rank is not None else self._rank_at(*place)
+        return dataclasses.replace(error, host=place[0], rank=rank)
 
     def _rank_at(self, host: str, pid: str = "", device: str = "") -> Optional[int]:
         """The rank of a process; if it has several GPUs, the rank on ``device``; None if ambiguous."""
-        ranks = [rank for rank in self.ranks if pid and (rank.host, rank.pid) == (host, int(pid))]
+        ranks = [rank for rank in self.ranks if pid and (rank.host, rank.pid) == (host, whole(pid))]
         if len(ranks) > 1:
             ranks = [rank for rank in ranks if str(rank.device) == device]
         return ranks[0].rank if len(ranks) == 1 else None

@@ -9,7 +9,7 @@ import re
 from typing import Optional
 
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import NcclError
-from ansible_collections.gpuops.rdma.plugins.module_utils._nccl.lines import short
+from ansible_collections.gpuops.rdma.plugins.module_utils._nccl.lines import short, whole
 
 ORDER = ("usage", "xid", "oom", "cuda", "timeout", "nccl", "wrong_data", "mpi", "launch", "other")
 # one cheap search first: the other expressions run only on lines with one of these words
@@ -21,7 +21,14 @@ HINT = re.compile(
 _WARN = re.compile(
     r"(?:^|\s)(?P<host>[\w.-]+):(?P<pid>\d+):\d+ \[(?P<device>\d+)\] (?:\S+ (?:\([^)]*\) )?)?NCCL WARN (?P<text>.*)"
 )
-_HCA = re.compile(r"\bhca (\w+)|\bon dev(?:ice)? (mlx5_\w+)|'(mlx5_\w+)'")
+_HCA = re.compile(r"\bhca (\w+)|\bon dev(?:ice)? (mlx5_\w+)|'(mlx5_\w+)'|\bNET/IB ?: (\w+):\d+ ")
+ALARM = re.compile(
+    r"NET/IB.*(?:async (?:error|fatal) event|GID table changed|completion (?:from|with)|failed devices?\b)"
+    r"|\bport error|\bfail(?:ed)?[ -]?over|\bretr(?:y|ies|ying|ied|ansmi)|replacement QP|IBV_WC_",
+    re.IGNORECASE,
+)
+"""A warning after which the network is not healthy, although NCCL went on: a port went down, an operation was retried,
+another port took over."""
 _TEST = re.compile(r"(?P<host>[\w.-]+): Test (?P<what>NCCL failure|CUDA failure|timeout)(?P<text>.*)")
 CHAIN = re.compile(r"\.\. (?P<host>[\w.-]+)(?: pid (?P<pid>\d+))?: Test failure (?P<text>\S+)")
 _SIGNAL = re.compile(
@@ -83,7 +90,7 @@ def failure(line: str) -> Optional[NcclError]:
         return NcclError("usage", short(line))
     found = _WRONG.search(line) if "#wrong=" in line else None
     if found:
-        return NcclError("wrong_data", short(found.group()), rank=int(found["rank"]))
+        return NcclError("wrong_data", short(found.group()), rank=whole(found["rank"]))
     return _launcher(line)
 
 
@@ -92,8 +99,8 @@ def _launcher(line: str) -> Optional[NcclError]:
         return NcclError("launch", short(line.partition("gpuops: launch: ")[2]))
     found = _SIGNAL.search(line) if "exited on signal" in line else None
     if found:
-        text = f"mpirun: rank {found['rank']} on {found['host']} exited on signal {found['text']}"
-        return NcclError("mpi", text, host=found["host"], rank=int(found["rank"]))
+        text = short(f"mpirun: rank {found['rank']} on {found['host']} exited on signal {found['text']}")
+        return NcclError("mpi", text, host=found["host"], rank=whole(found["rank"]))
     if any(words in line for words in _LOST):
         return NcclError("mpi", "mpirun lost the connection to a node")
     if any(words in line for words in _LAUNCH):

@@ -35,8 +35,7 @@ SAYS = "gpuops: launch: "
 PORT = 2222
 """Port of sshd in both modes: on the host network, 22 belongs to the node."""
 DEBUG_RANKS = 256
-"""Ranks that print NCCL's INFO lines: enough to judge the transport; all ranks of a large job would overflow the
-log."""
+"""Ranks that may print NCCL's INFO lines; those of all ranks of a large job would overflow the log."""
 BACKSTOP = 900
 """Seconds after the deadline at which the kubelet ends a pod that was not cleaned up."""
 CPUS, MEMORY_GIB, SHM_GIB = 4, 16, 4
@@ -103,6 +102,8 @@ class Test:
     memory_gib: int = 0
     """GiB that a worker requests, including ``shm_gib`` for /dev/shm; 0 = by its GPUs."""
     shm_gib: int = 0
+    info_from: int = 0
+    """Index of the first node whose ranks print INFO lines, where not all may: see ``info_nodes``."""
 
     @property
     def np(self) -> int:
@@ -273,9 +274,29 @@ def debug_filter() -> str:
 fi"""
 
 
-def rank_script() -> str:
-    """Returns the script that runs the program on every rank; ranks from DEBUG_RANKS on print warnings only."""
-    return f"""[ "${{OMPI_COMM_WORLD_RANK:-0}}" -lt {DEBUG_RANKS} ] || export NCCL_DEBUG=WARN NCCL_DEBUG_SUBSYS=
+def info_nodes(test: Test) -> list[int]:
+    """Indexes of the nodes whose ranks print INFO lines: all, or as many whole nodes as DEBUG_RANKS allows, from
+    ``info_from`` on."""
+    total = len(test.nodes)
+    some = max(1, DEBUG_RANKS // max(test.gpus_per_node, 1))
+    return sorted((test.info_from + i) % total for i in range(min(some, total)))
+
+
+def info_ranks(test: Test) -> frozenset[int]:
+    """The ranks of ``info_nodes``: mpirun fills one node after the other, in the order of the hostfile."""
+    each = test.gpus_per_node
+    return frozenset(rank for node in info_nodes(test) for rank in range(node * each, (node + 1) * each))
+
+
+def rank_script(test: Test) -> str:
+    """Returns the script that runs the program on every rank; ranks of other nodes than ``info_nodes`` print warnings
+    only."""
+    nodes = " ".join(map(str, info_nodes(test)))
+    return f"""node=$((${{OMPI_COMM_WORLD_RANK:-0}} / {test.gpus_per_node}))
+case " {nodes} " in
+*" $node "*) ;;
+*) export NCCL_DEBUG=WARN NCCL_DEBUG_SUBSYS= ;;
+esac
 {debug_filter()}
 exec "$@"
 """
@@ -288,7 +309,7 @@ def files(test: Test, launcher: str) -> Json:
         "launcher.sh": launcher_script(test, reach_of(test, launcher)),
         "worker.sh": worker_script(),
         "nccl.conf": "".join(f"{name}={value}\n" for name, value in sorted(nccl_env(test).items())),
-        "rank.sh": rank_script(),
+        "rank.sh": rank_script(test),
     }
     return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": _meta(test, f"{test.name}-files"), "data": data}
 

@@ -10,6 +10,7 @@ physical bounds are printed beside the threshold and do not affect the verdict. 
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import Optional
 
@@ -23,13 +24,14 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import (
     Shape,
     to_dict,
 )
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.text import listed
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.text import counted, listed
 from ansible_collections.gpuops.rdma.plugins.module_utils._nccl.bandwidth import (
     ceiling,
     hierarchical_bound,
     limit,
     size_text,
 )
+from ansible_collections.gpuops.rdma.plugins.module_utils._nccl.draft import NEVER_CHECKED_IN_PLACE
 from ansible_collections.gpuops.rdma.plugins.module_utils._nccl.thresholds import (
     NEAR,
     Baseline,
@@ -43,6 +45,7 @@ RANKING = ("fail", "incomplete", UNJUDGED, "degraded", "pass")
 """Verdicts, worst first."""
 HALVES_APART = 0.95
 _SLACK = 1.02
+_CROWDED = 4
 
 
 class _Case:
@@ -63,6 +66,22 @@ class _Case:
     @property
     def transport(self) -> Json:
         return self.run.transport
+
+    @property
+    def wanted_hcas(self) -> int:
+        """HCAs that each host is to use; 0 = unknown."""
+        return int(self.expect.get("hcas") or (self.shape.vf_count if self.shape is not None else 0))
+
+    def evidence(self) -> list[tuple[str, Json, int]]:
+        """(host, what its INFO lines show or {}, its number of ranks) of each host that took part."""
+        groups = self.transport.get("by_host") or ()
+        known = {_short_name(host): group for group in groups for host in group["hosts"]}
+        count = Counter(rank.host for rank in self.run.ranks)
+        return [(host, known.get(_short_name(host), {}), count[host]) for host in self.hosts]
+
+    def whole(self) -> list[tuple[str, Json]]:
+        """Hosts of which all ranks print INFO lines, so that what is not in them did not happen."""
+        return [(host, found) for host, found, ranks in self.evidence() if found and found["ranks"] >= ranks]
 
     @property
     def several(self) -> bool:
@@ -95,7 +114,8 @@ def judge(
     not all of them); ``max_bytes`` (last size of the sweep, bytes); ``exit_code``; ``algo`` (NCCL_ALGO, ``default`` =
     NCCL's own choice, "" = as in the shape's reference numbers); ``hcas`` (per node; default: those of the shape);
     ``topology`` (path of the file that NCCL must have loaded); ``transport`` (True: the log must prove that RDMA was
-    used); ``checked`` (True: results must have been checked); ``unknown_shape`` (its name, for the reason).
+    used, on each host with a rank of ``info_ranks``, by default all); ``checked`` (True: results must have been
+    checked); ``hosts`` (names of the hosts that must have taken part); ``unknown_shape`` (its name, for the reason).
     ``history``: records of thresholds.record. They can turn a pass into ``degraded``, but never improve a verdict.
     """
     case = _Case(run, shape, nodes, expect or {})
@@ -157,7 +177,21 @@ def _check_wrong(case: _Case) -> _Answer:
         return "fail", f"wrong results{at}: a GPU, a link or the memory corrupts data"
     if case.expect.get("checked") and not case.run.checked:
         return "incomplete", "the results were not compared (-c 0)"
+    unchecked = [row for row in case.run.rows if _unchecked(row, case.collective)] if case.run.checked else []
+    if unchecked:
+        return "incomplete", (
+            f"no number of wrong values in {counted(len(unchecked), 'row')}, such as {size_text(unchecked[0].size)}: "
+            "the column #wrong is missing or not a number"
+        )
     return None
+
+
+def _unchecked(row: NcclRow, collective: str) -> bool:
+    """Whether a half that nccl-tests checks has no number of wrong values."""
+    halves = [(row.out_busbw, row.out_wrong)]
+    if collective not in NEVER_CHECKED_IN_PLACE:
+        halves.append((row.in_busbw, row.in_wrong))
+    return any(busbw is not None and (wrong is None or wrong < 0) for busbw, wrong in halves)
 
 
 def _check_program(case: _Case) -> _Answer:
@@ -179,10 +213,70 @@ def _check_ranks(case: _Case) -> _Answer:
         return "incomplete", f"{len(case.hosts)} hosts took part, expected {case.asked_nodes}"
     if len({rank.group for rank in run.ranks}) > 1:
         return "incomplete", "the ranks were split into groups, whose average hides a slow one"
-    models = sorted({rank.gpu for rank in run.ranks if rank.gpu})
+    return _check_places(case, want) or _check_gpus(case)
+
+
+def _check_places(case: _Case, want: Optional[int]) -> _Answer:
+    """The hosts that were asked for, as many ranks on each as planned, and each rank on a GPU of its own."""
+    named = {_short_name(str(host)) for host in case.expect.get("hosts") or ()}
+    there = {_short_name(host) for host in case.hosts}
+    if named and named != there:
+        lacking, more = sorted(named - there), sorted(there - named)
+        parts = [f"without {listed(lacking)}"] if lacking else []
+        parts += [f"with {listed(more)}"] if more else []
+        return "incomplete", f"the log is of other hosts than asked for: {', '.join(parts)}"
+    count = Counter(rank.host for rank in case.run.ranks)
+    each = want // case.nodes if want is not None and case.nodes and want % case.nodes == 0 else None
+    other = [host for host in case.hosts if count[host] != each]
+    if each and other:
+        shown = listed([f"{counted(count[host], 'rank')} on {host}" for host in other])
+        return "incomplete", f"{shown}; expected {each} on each host"
+    taken: dict[tuple[str, object, object], int] = {}
+    for rank in case.run.ranks:
+        bus = rank.bus if _names_gpu(rank.bus, case.shape) else ""
+        # without an address (JSON of one process with several GPUs) the devices of a process differ
+        gpu = (rank.host, bus.casefold(), "") if bus else (rank.host, rank.pid, rank.device)
+        if gpu in taken:
+            at = f" ({bus})" if bus else ""
+            return (
+                "incomplete",
+                f"ranks {taken[gpu]} and {rank.rank} on {rank.host} have one GPU{at}: not all were tested",
+            )
+        taken[gpu] = rank.rank
+    return None
+
+
+def _names_gpu(bus: str, shape: Optional[Shape]) -> bool:
+    """Whether an address is of one GPU. Old versions print the number of the bus alone, which GPUs of a virtual machine
+    share; those of a shape of which it is known do not."""
+    if ":" in bus:
+        return True
+    numbers = [gpu.pci.split(":")[1] for gpu in shape.gpus] if shape is not None else []
+    return bool(bus and numbers) and len(set(numbers)) == len(numbers)
+
+
+def _check_gpus(case: _Case) -> _Answer:
+    """All ranks have the shape's GPU."""
+    names = {rank.gpu for rank in case.run.ranks}
+    models = sorted(names - {""})
     if len(models) > 1:
         case.findings.append(finding("nccl.gpus", "nccl", f"different GPUs in one run: {', '.join(models)}"))
+    model = case.shape.gpu_model if case.shape is not None else ""
+    other = sorted(name for name in names if model and _model(name) != _model(model))
+    if other:
+        named = f"of {listed([name or 'GPUs without a name' for name in other])}"
+        return "incomplete", f"the log is {named}, but {case.shape.name if case.shape else ''} has {model}"
     return None
+
+
+def _model(name: str) -> str:
+    """The name without NVIDIA, which older drivers leave out."""
+    return name.casefold().replace("nvidia ", "").strip()
+
+
+def _short_name(host: str) -> str:
+    """NCCL and nccl-tests print a host's name up to its first dot."""
+    return host.partition(".")[0]
 
 
 def _check_sizes(case: _Case) -> _Answer:
@@ -205,7 +299,9 @@ def _check_net(case: _Case) -> _Answer:
         return ("fail", "NCCL used TCP sockets (NET/Socket) between the GPUs of one node") if inside else None
     if net == "Socket":
         over = f" over {listed(facts['sockets'], 4)}" if facts.get("sockets") else ""
-        return "fail", f"NCCL used TCP sockets (NET/Socket{over}), not RDMA"
+        hosts = [host for group in facts.get("by_host") or () if group["net"] == net for host in group["hosts"]]
+        where = f" on {listed(hosts, 4)}" if hosts and len(hosts) < len(case.hosts) else ""
+        return "fail", f"NCCL used TCP sockets (NET/Socket{over}){where}, not RDMA"
     if case.expect.get("transport") and not net:
         case.findings.append(finding("nccl.transport", "nccl", "no INFO line names the network", expected="NET/IB"))
     return None
@@ -227,20 +323,59 @@ def _check_gdr(case: _Case) -> _Answer:
 
 def _check_hcas(case: _Case) -> _Answer:
     facts = case.transport
-    want = case.expect.get("hcas") or (case.shape.vf_count if case.shape is not None else 0)
+    want = case.wanted_hcas
     if not case.several or not facts or not want:
         return None
     short = [group for group in facts.get("hcas_by_host") or () if len(group["hcas"]) < want]
     if short:
         worst = min(short, key=lambda group: len(group["hcas"]))
         return "fail", f"NCCL found {len(worst['hcas'])} of {want} HCAs on {listed(worst['hosts'], 4)}"
-    used = facts.get("used") or []
-    if used and facts.get("hcas") and set(used) <= set(facts["hcas"]) and len(used) < want:
-        idle = [hca for hca in facts["hcas"] if hca not in used]
-        return "fail", f"NCCL used {len(used)} of {want} HCAs; no channel went over {listed(idle, 4)}"
+    few = [(host, found) for host, found in case.whole() if _idle(found) and len(found["used"]) < want]
+    if few:
+        _host, found = min(few, key=lambda item: len(item[1]["used"]))
+        alike = [name for name, other in few if _idle(other) == _idle(found)]
+        return "fail", (
+            f"NCCL used {len(found['used'])} of {want} HCAs on {listed(alike, 4)}; no channel went over "
+            f"{listed(_idle(found), 4)}"
+        )
     if case.expect.get("transport") and not facts.get("hcas") and facts.get("net"):
         case.findings.append(finding("nccl.hcas", "nccl", "no INFO line lists the HCAs", expected=f"{want} HCAs"))
     return None
+
+
+def _idle(found: Json) -> list[str]:
+    """HCAs of a host that no channel uses; [] where names and numbers of HCAs do not match."""
+    used, hcas = found["used"], found["hcas"]
+    return [hca for hca in hcas if hca not in used] if used and set(used) <= set(hcas) else []
+
+
+def _check_info(case: _Case) -> _Answer:
+    """Every host that was asked for INFO lines printed them, all its ranks."""
+    if not case.several or not case.expect.get("transport") or not case.transport.get("net"):
+        return None
+    asked = case.expect.get("info_ranks")
+    hosts = {rank.host for rank in case.run.ranks if asked is None or rank.rank in asked}
+    silent = [host for host, found, _ranks in case.evidence() if host in hosts and not found.get("ranks")]
+    partly = [
+        f"{found['ranks']} of {ranks} ranks on {host}"
+        for host, found, ranks in case.evidence()
+        if host in hosts and 0 < found.get("ranks", 0) < ranks
+    ]
+    if silent or partly:
+        what = f"no INFO lines of {listed(silent)}" if silent else f"INFO lines of only {listed(partly)}"
+        text = f"{what}: transport proven on {len(_proven(case))} of {counted(len(hosts), 'host')} that were asked"
+        case.findings.append(finding("nccl.transport", "nccl", text, expected="INFO lines of every rank"))
+    return None
+
+
+def _proven(case: _Case) -> list[str]:
+    """Hosts of which the log shows the whole way: all ranks, NET/IB, all HCAs, GPUDirect RDMA on each."""
+    want = case.wanted_hcas
+    return [
+        host
+        for host, found in case.whole()
+        if found["net"] == "IB" and found["used"] and all(found["gdr"].values()) and len(found["used"]) >= want
+    ]
 
 
 def _check_topology(case: _Case) -> _Answer:
@@ -267,6 +402,7 @@ _CHECKS: tuple[Callable[[_Case], _Answer], ...] = (
     _check_net,
     _check_gdr,
     _check_hcas,
+    _check_info,
     _check_topology,
 )
 
@@ -324,11 +460,15 @@ def _bandwidth(case: _Case, row: Optional[NcclRow], smallest: int) -> tuple[str,
     if unknown is not None:
         return "incomplete", f"{text}, but {unknown.found}"
     weak = _weakness(case, row, value)
-    return ("degraded", f"{text}, but {weak}") if weak else ("pass", text + _above(case, row.busbw))
+    proven = f"; transport proven on {len(_proven(case))} of {len(case.hosts)} hosts" if case.several else ""
+    return ("degraded", f"{text}, but {weak}") if weak else ("pass", text + proven + _above(case, row.busbw))
 
 
 def _weakness(case: _Case, row: NcclRow, value: float) -> str:
     """Why a run that reached its threshold is degraded; "" if it is not."""
+    ill = _alarm(case) or _crowded(case)
+    if ill:
+        return ill
     halves = [half for half in (row.out_busbw, row.in_busbw) if half is not None]
     if min(halves) < HALVES_APART * value:
         slow = "out of place" if row.out_busbw == min(halves) else "in place"
@@ -339,6 +479,27 @@ def _weakness(case: _Case, row: NcclRow, value: float) -> str:
             f"the last {usual.count} good runs of this site had a median of {usual.median:.4g} GB/s, so at least "
             f"{usual.floor:.4g} is usual"
         )
+    return ""
+
+
+def _alarm(case: _Case) -> str:
+    """What NCCL warned of although it went on: a port error, a retry, a failover."""
+    for error in case.run.warnings:
+        rest = len(case.run.warnings) - 1
+        more = f", and {counted(rest, 'other warning')}" if rest else ""
+        return f"NCCL warned on {error.host or 'a host'}: {error.text}{more}"
+    for host, text in (case.transport.get("failover") or {}).items():
+        return f"NCCL went on without a port on {host}: {text}"
+    return ""
+
+
+def _crowded(case: _Case) -> str:
+    """An HCA with many times the channels of another on its host. A tree may give one up to three times as many."""
+    for host, found in case.whole() if case.several else ():
+        used = found["used"]
+        if used and max(used.values()) >= _CROWDED * min(used.values()):
+            busy, idle = (pick(used, key=lambda hca: used[hca]) for pick in (max, min))
+            return f"on {host} NCCL gave {used[busy]} channels to {busy} and {used[idle]} to {idle}"
     return ""
 
 
@@ -419,6 +580,8 @@ def _verdict(case: _Case, answer: tuple[str, str], row: Optional[NcclRow]) -> Nc
         bound_hierarchical=hierarchical_bound(shape, case.collective, nodes) if shape is not None and nodes else None,
         percent_of_line=round(100 * measured / line, 1) if measured is not None and line else None,
         percent_of_bound=round(100 * measured / bound, 1) if measured is not None and bound else None,
+        hosts=len(case.hosts) if case.several else None,
+        proven=len(_proven(case)) if case.several else None,
         baseline=case.usual.median if case.usual is not None else None,
         source=standard[2] if standard else "",
         findings=tuple(case.findings),
@@ -471,6 +634,8 @@ def _short(transport: Json) -> Json:
         return {}
     return {
         **transport,
+        "by_host": [{**one, "hosts": one["hosts"][:MAX_NAMES]} for one in transport["by_host"][:MAX_NAMES]],
+        "failover": dict(list(transport["failover"].items())[:MAX_NAMES]),
         "hcas_by_host": [{**group, "hosts": group["hosts"][:MAX_NAMES]} for group in groups[:MAX_NAMES]],
         "no_gdr_hosts": transport["no_gdr_hosts"][:MAX_NAMES],
     }

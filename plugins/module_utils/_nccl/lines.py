@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
+from typing import Optional
 
 MAX_LINE = 65536
 MAX_TEXT = 300
@@ -21,6 +22,7 @@ _PREFIX = re.compile(
 )
 _COLOUR = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 _STARTS = " #"
+_DIGITS = 18
 
 
 def split(chunks: Iterable[str]) -> Iterator[str]:
@@ -44,6 +46,12 @@ def bare(line: str) -> str:
             break
         line = line[found.end() :]
     return _COLOUR.sub("", line) if "\x1b" in line else line
+
+
+def whole(text: str) -> Optional[int]:
+    """The integer in ``text``, which consists of digits and perhaps a sign; None if it has more than 18 digits: no log
+    holds such a number, and Python refuses to read it from 4300 digits on."""
+    return int(text) if len(text) <= _DIGITS else None
 
 
 def short(text: str) -> str:

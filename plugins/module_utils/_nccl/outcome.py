@@ -19,7 +19,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import (
 )
 from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import judge as nccl_judge
 from ansible_collections.gpuops.rdma.plugins.module_utils._nccl.bandwidth import size_bytes, size_text
-from ansible_collections.gpuops.rdma.plugins.module_utils._nccl.job import Test, nccl_env
+from ansible_collections.gpuops.rdma.plugins.module_utils._nccl.job import Test, info_ranks, nccl_env
 from ansible_collections.gpuops.rdma.plugins.module_utils._nodes import busy
 
 Holders = Mapping[str, Sequence[busy.Holder]]
@@ -98,6 +98,7 @@ def _expected(outcome: Outcome, test: Test, shape: Shape) -> Json:
         "hcas": test.vfs_per_node or len(shape.pfs),
         "topology": nccl_env(test).get("NCCL_TOPO_FILE", ""),
         "transport": True,
+        "info_ranks": info_ranks(test),
         "checked": True,
     }
 

@@ -19,6 +19,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import N
 from ansible_collections.gpuops.rdma.plugins.module_utils._nccl.columns import NUMBER, Columns, number
 from ansible_collections.gpuops.rdma.plugins.module_utils._nccl.draft import Draft, Sweep, release
 from ansible_collections.gpuops.rdma.plugins.module_utils._nccl.failures import (
+    ALARM,
     CHAIN,
     ENDED,
     EXIT,
@@ -29,7 +30,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._nccl.failures import 
     place,
     warning,
 )
-from ansible_collections.gpuops.rdma.plugins.module_utils._nccl.lines import bare, short, split
+from ansible_collections.gpuops.rdma.plugins.module_utils._nccl.lines import bare, short, split, whole
 from ansible_collections.gpuops.rdma.plugins.module_utils._nccl.parse_json import parse_json
 from ansible_collections.gpuops.rdma.plugins.module_utils._nccl.transport import LIBRARY, Transport
 
@@ -57,16 +58,19 @@ def parse_any(text: str) -> list[NcclRun]:
 # --- a whole log -----------------------------------------------------------------------------------------------------
 
 _PARAMS = re.compile(
-    r"#? ?nThread +\d+ +nGpus +\d+ +minBytes +(\d+) +maxBytes +(\d+) +step: +(\d+) *\((factor|bytes)\)"
+    r"#? ?nThread +\d+ +nGpus +\d+ +minBytes +(\d{1,18}) +maxBytes +(\d{1,18}) +step: +(\d{1,18}) *\((factor|bytes)\)"
     r".*?validation: +(\d+)"
 )
-_VERSION = re.compile(r"# nccl-tests version (\S+) nccl-headers=(\d+) nccl-library=(\d+)")
+_VERSION = re.compile(r"# nccl-tests version (\S+) nccl-headers=(\d+) nccl-library=(\d{1,18})\b")
 _STARTING = re.compile(r"# Collective test starting: (\S+)")
 _CONCLUDED = re.compile(r"# Collective test concluded: (\S+)")
-_RANK = re.compile(r"# +Rank +(\d+)(?: +Group +(\d+))?(?: +Pid +(\d+))? +on +(\S+) +device +(\d+) +\[([^\]]*)\] *(.*)")
+_RANK = re.compile(
+    r"# +Rank +(\d{1,9})(?: +Group +(\d{1,18}))?(?: +Pid +(\d{1,18}))? +on +(\S+) +device +(\d{1,9}) +"
+    r"\[([^\]]*)\] *(.*)"
+)
 _BOUNDS = re.compile(r"#? *Out of bounds values *: *(\d+) +(OK|FAILED) *$")
 _AVERAGE = re.compile(r"#? *Avg bus bandwidth *: *(\S+) *(OK|FAILED)? *$")
-_REDUCING = re.compile(r"# Reducing maxBytes to (\d+)")
+_REDUCING = re.compile(r"# Reducing maxBytes to (\d{1,18})\b")
 SIMULATED = "# SIMULATED: no GPU ran, the bandwidth is that of the written model"
 
 
@@ -122,6 +126,7 @@ class _Log:
             if run is None:
                 fresh.transport, self.loose.transport = self.loose.transport, Transport()
                 fresh.notes, self.loose.notes = self.loose.notes, []
+                fresh.warnings, self.loose.warnings = self.loose.warnings, []
             self.run = run = fresh
         run.stage = stage
         return run
@@ -180,7 +185,7 @@ class _Log:
         found = _PARAMS.match(line)
         if found:
             run.sweep = Sweep(int(found[1]), int(found[2]), int(found[3]), found[4] == "factor")
-            run.checked = int(found[5]) != 0
+            run.checked = bool(found[5].strip("0"))
 
     def _reducing(self, line: str) -> None:
         found = _REDUCING.match(line)
@@ -213,7 +218,8 @@ class _Log:
             run.tear()
             if run.out_of_bounds is not None:
                 run.damage.append("two footers in one run: the output of several programs is mixed")
-            run.out_of_bounds = int(found[1])
+            count = whole(found[1])
+            run.out_of_bounds = 1 if count is None else count
             if (found[2] == "OK") != (run.out_of_bounds == 0):
                 run.damage.append("the footer contradicts itself about wrong values")
             return True
@@ -247,11 +253,14 @@ class _Log:
             return
         run = self.run or self.loose
         if "NCCL WARN " in line:
-            if len(run.soft) >= MAX_ERRORS:
+            alarm = ALARM.search(line) is not None
+            if len(run.soft) >= MAX_ERRORS and not (alarm and len(run.warnings) < MAX_ERRORS):
                 return
             error = warning(line)
             if error is not None:
-                run.soft.append(error)
+                self._note(run.soft, error)
+                if alarm:
+                    self._note(run.warnings, error)
                 return
         error = failure(line)
         if error is not None:
@@ -291,7 +300,7 @@ class _Log:
         process, code = PROCESS.search(line), EXIT.search(line)
         error = run.hard[last]
         if process:
-            run.hard[last] = dataclasses.replace(error, rank=int(process["rank"]))
+            run.hard[last] = dataclasses.replace(error, rank=whole(process["rank"]))
         elif code:
             who = "a process" if error.rank is None else f"rank {error.rank}"
             run.hard[last] = dataclasses.replace(error, text=f"mpirun: {who} ended with exit code {code[1]}")

@@ -22,6 +22,8 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._nccl.draft import Dra
 from ansible_collections.gpuops.rdma.plugins.module_utils._nccl.lines import short
 
 _BARE = re.compile(r"(?<=[:\[,])(\s*-?)(?:inf|nan)(?=\s*[,\]}])")
+_LARGEST = 10**18
+_MOST_GPUS = 1024
 _BLANK = re.compile(r"[ \t\r\n\0]*")
 
 
@@ -54,7 +56,7 @@ def _rescue(text: str) -> Any:
     """The longest readable beginning of a truncated document: up to its last complete value, brackets closed; else
     None."""
     stack: list[str] = []
-    good, closers = 0, ""
+    good = depth = 0
     quoted = escaped = False
     for i, char in enumerate(text):
         if quoted:
@@ -67,11 +69,12 @@ def _rescue(text: str) -> Any:
         elif char in "}]":
             if not stack or stack.pop() != char:
                 break
-            good, closers = i + 1, "".join(reversed(stack))
+            good, depth = i + 1, len(stack)
         elif char == "," and stack:
-            good, closers = i, "".join(reversed(stack))
+            good, depth = i, len(stack)
     try:
-        return json.loads(text[:good] + closers)
+        # a bracket that is closed moves ``good``: what is open there is still the beginning of the stack
+        return json.loads(text[:good] + "".join(reversed(stack[:depth])))
     except (ValueError, RecursionError):
         return None
 
@@ -82,13 +85,14 @@ def _from_document(document: Any, cut: bool) -> NcclRun:
     run = Draft()
     try:
         _fill(run, document)
-    except (TypeError, ValueError, AttributeError, KeyError, OverflowError) as error:
-        run.damage.append(f"the JSON does not have the expected form: {error}")
+    except (TypeError, ValueError, AttributeError, LookupError, OverflowError) as error:
+        run.damage.append(short(f"the JSON does not have the expected form: {error}"))
     if cut:
         run.damage.append("the JSON is truncated")
     elif "end_time" not in document:
         run.damage.append("the JSON has no end_time: the program did not finish")
-    for text in document.get("errors") or ():
+    errors = document.get("errors")
+    for text in errors if isinstance(errors, list) else ():
         if isinstance(text, str) and text.strip():
             run.soft.append(NcclError("nccl", short(text)))
     if run.soft:
@@ -100,14 +104,14 @@ def _fill(run: Draft, document: Json) -> None:
     arguments = document.get("args") or [""]
     run.program = run.concluded = str(arguments[0]).rsplit("/", 1)[-1]
     run.announced = True
-    run.nccl_version = release(int(document.get("nccl_version") or 0))
+    run.nccl_version = release(_whole(document.get("nccl_version") or 0))
     run.ended = "end_time" in document
     config = document.get("config") or {}
     if "minimum_bytes" in config:
         factor = "step_factor" in config
         step = config["step_factor"] if factor else config.get("step_bytes", 0)
-        run.sweep = Sweep(int(config["minimum_bytes"]), int(config["maximum_bytes"]), int(step), factor)
-        run.checked = int(config.get("validation") or 0) != 0
+        run.sweep = Sweep(_whole(config["minimum_bytes"]), _whole(config["maximum_bytes"]), _whole(step), factor)
+        run.checked = _whole(config.get("validation") or 0) != 0
     _fill_ranks(run, config)
     run.columns = Columns.find("# size count type redop root time algbw busbw #wrong time algbw busbw #wrong")
     for entry in document.get("results") or ():
@@ -119,7 +123,7 @@ def _fill(run: Draft, document: Json) -> None:
             run.damage.append(f"the row of size {row.size} holds nan, inf or a number below 0")
     bounds = document.get("out_of_bounds")
     if isinstance(bounds, dict):
-        run.out_of_bounds = int(bounds["count"])
+        run.out_of_bounds = _whole(bounds["count"])
         if (str(bounds.get("okay")).lower() == "true") != (run.out_of_bounds == 0):
             run.damage.append("the footer contradicts itself about wrong values")
     average = document.get("average_bus_bandwidth", document.get("average_bus_bandwidith"))
@@ -129,22 +133,32 @@ def _fill(run: Draft, document: Json) -> None:
 
 def _fill_ranks(run: Draft, config: Json) -> None:
     """The file lists only the first GPU of each process; nccl-tests numbers the others consecutively."""
-    each = max(int(config.get("nthreads") or 1), 1) * max(int(config.get("ngpus") or 1), 1)
+    each = max(_whole(config.get("nthreads") or 1), 1) * max(_whole(config.get("ngpus") or 1), 1)
+    if each > _MOST_GPUS:
+        raise ValueError(f"{each} GPUs per process")
     for device in config.get("devices") or ():
         for i in range(each):
             run.ranks.append(
                 NcclRank(
-                    rank=int(device["rank"]) + i,
+                    rank=_whole(device["rank"]) + i,
                     host=str(device["hostname"]),
-                    device=int(device["device"]) + i,
-                    pid=int(device["pid"]),
-                    group=int(device["group"]),
+                    device=_whole(device["device"]) + i,
+                    pid=_whole(device["pid"]),
+                    group=_whole(device["group"]),
                     bus="" if i else str(device.get("device_hex", "")),
                     gpu=str(device.get("device_info", "")),
                 )
             )
     if each > 1 and run.ranks:
         run.notes.append(f"the JSON lists one GPU of {each} per process; the others are deduced")
+
+
+def _whole(value: Any) -> int:
+    """An integer of at most 18 digits; other values raise ValueError, TypeError or OverflowError."""
+    number = int(value)
+    if abs(number) >= _LARGEST:
+        raise ValueError("a number of more than 18 digits")
+    return number
 
 
 def _real(value: Any) -> Optional[float]:
@@ -172,10 +186,10 @@ def _json_row(entry: Json) -> NcclRow:
         cells[f"{prefix}_busbw"] = _real(half.get("bus_bw"))
         cells[f"{prefix}_wrong"] = _real(half.get("nwrong"))
     return NcclRow(
-        size=int(entry["size"]),
-        count=int(entry["count"]),
+        size=_whole(entry["size"]),
+        count=_whole(entry["count"]),
         type=str(entry["type"]),
         redop=str(entry["redop"]),
-        root=int(str(entry["root"])),
+        root=_whole(str(entry["root"])),
         **cells,
     )

@@ -111,6 +111,7 @@ class Bench:
             "algo": "RING" if ring else self.test.algo or "default",
             "hcas": 1 if trial.kind == "rail" else self.test.vfs_per_node or len(self.shape.pfs),
             "transport": trial.kind == "gate",
+            "info_ranks": range(nccl_job.DEBUG_RANKS // self.test.gpus_per_node * self.test.gpus_per_node),
             "checked": True,
         }
         found = nccl_judge.judge(

@@ -5,11 +5,12 @@
 
 from __future__ import annotations
 
+import json
 import re
 from typing import Optional
 
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json
-from ansible_collections.gpuops.rdma.plugins.module_utils._nccl.lines import bare
+from ansible_collections.gpuops.rdma.plugins.module_utils._nccl.lines import MAX_TEXT, bare, short, whole
 
 LIBRARY = re.compile(r"(?:NCCL|RCCL) version[ :]+(\d[\w.]*)(?:\+(?:cuda|hip)([\w.]+))?")
 _NET = re.compile(r"NET/(.+?)/(\d+)(?:\((\d+)\))?(/GDRDMA)?")
@@ -22,7 +23,46 @@ _ALGO = re.compile(r"(\d+) Bytes -> Algo (\w+) proto (\w+)")
 _ALGOS = ("TREE", "RING", "COLLNET_DIRECT", "COLLNET_CHAIN", "NVLS", "NVLS_TREE", "PAT")
 _PROTOS = ("LL", "LL128", "SIMPLE")
 _NVLS = re.compile(r"(\d+) nvls channels")
+_FAILOVER = ("Replacing QP", "The error is not fatal", "Retransmitting reqIndex")
 MAX_KINDS = 5000
+_WAYS, _WAY = 1000, 100
+"""Ways of a host's channels that are counted, and characters of one."""
+
+
+class Host:
+    """What the ranks of one host print."""
+
+    def __init__(self) -> None:
+        self.ways: dict[str, int] = {}
+        """What a channel goes over -> number of channels."""
+        self.ranks: set[str] = set()
+        """Process and device of each rank that printed a channel."""
+        self.names: dict[int, str] = {}
+        self.hcas: Optional[tuple[str, ...]] = None
+        """As NCCL lists them; None without such a line."""
+        self.explicit: dict[str, bool] = {}
+
+    def facts(self, names: dict[int, str]) -> Json:
+        """The host's evidence. ``names``: of all hosts, by number, for a host whose list of HCAs is missing."""
+        used: dict[str, int] = {}
+        gdr = dict(self.explicit)
+        nets: set[str] = set()
+        for way, count in sorted(self.ways.items(), key=lambda item: (len(item[0]), item[0])):
+            found = _NET.match(way)
+            if not found:
+                continue
+            net = "IB" if found[1].startswith("IB") else found[1]
+            nets.add(net)
+            if net == "Socket":
+                continue
+            number = whole(found[2])
+            known = self.names or names
+            name = known.get(-1 if number is None else number, f"device {found[2]}"[:MAX_TEXT])
+            for hca in name.split("+"):
+                used[hca] = used.get(hca, 0) + count
+                gdr[hca] = gdr.get(hca, True) and bool(found[4])
+        net = "Socket" if "Socket" in nets else min(nets, default="")
+        return {"ranks": len(self.ranks), "net": net, "hcas": list(self.hcas or ()), "used": used, "gdr": gdr}
 
 
 class Transport:
@@ -31,12 +71,11 @@ class Transport:
     def __init__(self) -> None:
         self.seen = False
         self.nccl_version = self.cuda_version = ""
-        self.via: dict[str, int] = {}
-        self.slow_hosts: dict[str, dict[str, None]] = {}
-        self.using: dict[str, tuple[str, ...]] = {}
+        self.hosts: dict[str, Host] = {}
+        self.places: dict[str, Host] = {}
         self.names: dict[int, str] = {}
         self.sockets: tuple[str, ...] = ()
-        self.explicit: dict[str, bool] = {}
+        self.failover: dict[str, str] = {}
         self.network = self.plugin = self.driver = ""
         self.nvls: Optional[bool] = None
         self.topology: dict[str, str] = {}
@@ -70,36 +109,64 @@ class Transport:
         start = text.rfind(" via ")
         if start < 0:
             return  # the ring of a channel
-        way = text[start + 5 :]
-        count = self.via.get(way)
-        if count is None:
-            count = 0
-            if way.startswith("NET/") and "/GDRDMA" not in way:
-                self.slow_hosts[way] = {}
-        self.via[way] = count + 1
-        if way in self.slow_hosts:
-            self.slow_hosts[way][_host(line, at)] = None
+        way = text[start + 5 : start + _WAY].rstrip("\r\n")
+        host = self.places.get(line[:at])
+        if host is None:
+            host = self._speaker(line[:at])
+        if way in host.ways or len(host.ways) < _WAYS:
+            host.ways[way] = host.ways.get(way, 0) + 1
+
+    def _speaker(self, place: str) -> Host:
+        """The host of ``host:pid:tid [device]``, which prints of a channel."""
+        name, _, rest = _place(place).partition(":")
+        host = self._host(name)
+        if len(host.ranks) < MAX_KINDS:
+            host.ranks.add(f"{rest.partition(':')[0]} {rest.partition('[')[2]}")
+        if len(self.places) >= MAX_KINDS:
+            self.places.clear()
+        if len(place) < MAX_TEXT:
+            self.places[place] = host
+        return host
+
+    def _host(self, name: str) -> Host:
+        name = name[:MAX_TEXT]
+        if name not in self.hosts and len(self.hosts) >= MAX_KINDS:
+            return Host()
+        return self.hosts.setdefault(name, Host())
 
     def _net(self, line: str, text: str) -> None:
+        name = _place(line[: line.index(" NCCL INFO ")]).partition(":")[0]
         if text.startswith(("NET/IB", "NET/Socket")) and ": Using " in text:
-            devices = [(int(number), name) for number, name in _DEVICE.findall(text.partition("; OOB")[0])]
-            names = tuple(part for number, name in devices for part in name.split("+"))
+            listed = [(whole(number), device) for number, device in _DEVICE.findall(text.partition("; OOB")[0])]
+            devices = [(number, device) for number, device in listed if number is not None]
+            names = tuple(part for _number, device in devices for part in device.split("+"))
             if text.startswith("NET/Socket"):
                 self.sockets = names
                 return
             self.names.update(devices)
-            self.using[_host(line, line.index(" NCCL INFO "))] = names
+            host = self._host(name)
+            host.names.update(devices)
+            host.hcas = names
         elif "GPU Direct RDMA" in text:
             found = _GDR.search(text)
             if found and not text.startswith("NET/Socket"):
-                self.explicit[found[3]] = self.explicit.get(found[3], True) and found[1] == "Enabled"
-                self.names.setdefault(int(found[2]), found[3])
+                host = self._host(name)
+                host.explicit[found[3]] = host.explicit.get(found[3], True) and found[1] == "Enabled"
+                number = whole(found[2])
+                if number is not None:
+                    self.names.setdefault(number, found[3])
+                    host.names.setdefault(number, found[3])
         elif text.startswith("NET/Plugin") and "Loaded net plugin" in text:
             self.plugin = text.partition("Loaded net plugin ")[2].strip()
+        elif any(words in text for words in _FAILOVER):
+            if len(self.failover) < MAX_KINDS:
+                self.failover.setdefault(name, short(text))
         else:
             found = _VIRTUAL.search(text)
-            if found:
-                self.names[int(found[1])] = found[2]
+            number = whole(found[1]) if found else None
+            if found and number is not None:
+                self.names[number] = found[2]
+                self._host(name).names[number] = found[2]
 
     def _rest(self, text: str) -> None:
         if text.startswith("Using network "):
@@ -122,7 +189,7 @@ class Transport:
             self.driver = _driver(text[18:])
         elif text[:1].isdigit():
             found = _NVLS.search(text)
-            self.nvls = bool(self.nvls) or bool(found and int(found[1]))
+            self.nvls = bool(self.nvls) or bool(found and found[1].strip("0"))
 
     def _algos(self) -> tuple[dict[str, int], str]:
         """(algorithm/protocol -> calls, the one of the largest message or "")."""
@@ -133,30 +200,36 @@ class Transport:
             if found:
                 name = f"{_named(found[2], _ALGOS)}/{_named(found[3], _PROTOS)}"
                 algos[name] = algos.get(name, 0) + count
-                largest = max(largest, (int(found[1]), name))
+                largest = max(largest, (whole(found[1]) or 0, name))
         return algos, largest[1]
 
     def finish(self) -> Json:
         """The transport facts; {} without any INFO line. Facts without evidence are empty."""
         if not self.seen:
             return {}
-        net, used, gdr, channels, proxied = self._ways()
+        facts = {name: host.facts(self.names) for name, host in self.hosts.items()}
+        channels, proxied = self._ways()
         algos, algo = self._algos()
         groups: dict[tuple[str, ...], list[str]] = {}
-        for host, names in self.using.items():
-            groups.setdefault(names, []).append(host)
+        for name, host in self.hosts.items():
+            if host.hcas is not None:
+                groups.setdefault(host.hcas, []).append(name)
         common = max(groups, key=lambda names: len(groups[names])) if groups else ()
-        no_gdr = sorted(
-            {host for way, hosts in self.slow_hosts.items() if not way.startswith("NET/Socket") for host in hosts}
-        )
+        gdr: dict[str, bool] = {}
+        for one in facts.values():
+            for hca, on in one["gdr"].items():
+                gdr[hca] = gdr.get(hca, True) and on
+        no_gdr = sorted(name for name, one in facts.items() if not all(one["gdr"].values()))
         if "NCCL_TOPO_FILE" in self.env:
             self.topology.setdefault("set", self.env["NCCL_TOPO_FILE"])
         return {
-            "net": net,
+            "net": self._net_name({one["net"] for one in facts.values()} - {""}),
             "gdr": gdr,
             "hcas": list(common),
-            "used": used,
+            "used": list(dict.fromkeys(hca for one in facts.values() for hca in one["used"])),
             "channels": channels,
+            "by_host": _grouped(facts),
+            "failover": dict(self.failover),
             "hcas_by_host": [{"hcas": list(names), "hosts": hosts} for names, hosts in groups.items()],
             "no_gdr_hosts": no_gdr,
             "sockets": list(self.sockets),
@@ -171,28 +244,23 @@ class Transport:
             "algo": algo,
         }
 
-    def _ways(self) -> tuple[str, list[str], dict[str, bool], dict[str, int], bool]:
-        nets: set[str] = set()
-        used: dict[str, None] = {}
-        gdr = dict(self.explicit)
+    def _ways(self) -> tuple[dict[str, int], bool]:
+        """(channels of all hosts by what they go over, whether PXN was used)."""
+        via: dict[str, int] = {}
+        for host in self.hosts.values():
+            for way, count in host.ways.items():
+                via[way] = via.get(way, 0) + count
         channels: dict[str, int] = {}
         proxied = False
-        for way, count in sorted(self.via.items(), key=lambda item: (len(item[0]), item[0])):
+        for way, count in sorted(via.items(), key=lambda item: (len(item[0]), item[0])):
             found = _NET.match(way)
-            if not found:
+            if found:
+                name = f"NET/{'IB' if found[1].startswith('IB') else found[1]}{found[4] or ''}"
+                proxied = proxied or found[3] is not None
+            else:
                 name = "/".join(way.split("/")[:2]).strip()
-                channels[name] = channels.get(name, 0) + count
-                continue
-            net = "IB" if found[1].startswith("IB") else found[1]
-            nets.add(net)
-            name = f"NET/{net}{found[4] or ''}"
             channels[name] = channels.get(name, 0) + count
-            proxied = proxied or found[3] is not None
-            if net != "Socket":
-                for hca in self.names.get(int(found[2]), f"device {found[2]}").split("+"):
-                    used[hca] = None
-                    gdr[hca] = gdr.get(hca, True) and bool(found[4])
-        return self._net_name(nets), list(used), gdr, channels, proxied
+        return channels, proxied
 
     def _net_name(self, nets: set[str]) -> str:
         """What carried channels counts more than what NCCL chose; one socket among them decides."""
@@ -210,17 +278,24 @@ USED = f" NCCL INFO ({'|'.join(sorted(_WANTED | _COLLECTIVE_KEYS))})| nvls chann
 
 
 def _named(text: str, names: tuple[str, ...]) -> str:
-    return names[int(text)] if text.isdecimal() and int(text) < len(names) else text
+    number = whole(text) if text.isdecimal() else None
+    return names[number] if number is not None and number < len(names) else text
 
 
 def _driver(code: str) -> str:
     """CUDA's number of a version -> its name: 12040 is 12.4."""
-    number = int(code) if code.strip().isdecimal() else 0
+    number = (whole(code.strip()) if code.strip().isdecimal() else 0) or 0
     return f"{number // 1000}.{number % 1000 // 10}" if number else ""
 
 
-def _host(line: str, at: int) -> str:
-    """``host`` of ``host:pid:tid [dev]``, which ends at ``at`` and may have a launcher's prefix."""
-    return (
-        bare(line[:at]).rpartition("] ")[2].partition(":")[0] if line[0] == "[" else bare(line[:at]).partition(":")[0]
-    )
+def _place(text: str) -> str:
+    """``host:pid:tid [dev]`` without a launcher's prefix and a time."""
+    return bare(text).rpartition("] ")[2] if text[:1] == "[" else bare(text)
+
+
+def _grouped(facts: dict[str, Json]) -> list[Json]:
+    """Evidence of hosts, one entry for all hosts with the same."""
+    groups: dict[str, Json] = {}
+    for name, one in facts.items():
+        groups.setdefault(json.dumps(one), {**one, "hosts": []})["hosts"].append(name)
+    return list(groups.values())

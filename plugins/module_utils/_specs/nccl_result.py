@@ -19,6 +19,8 @@ SPEC: dict[str, Any] = {
     "history": {"type": "path"},
     "record": {"type": "bool", "default": False},
     "transport": {"type": "bool", "default": False},
+    "checked": {"type": "bool", "default": False},
+    "hosts": {"type": "list", "elements": "str", "default": []},
     "topology": {"type": "str"},
     "hcas": {"type": "int"},
     "collective": {"type": "str"},

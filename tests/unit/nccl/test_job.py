@@ -355,7 +355,7 @@ def test_the_log_has_what_a_verdict_reads_and_the_pod_the_rest(tmp_path: Path) -
     """32 nodes print up to 10 MiB of INFO lines, which is what a node keeps of a log."""
     text = (RECORDINGS / "nccl" / "guide_a100_2nodes.txt").read_text() + INFO
     (tmp_path / "log").write_text(text)
-    script = nccl_job.rank_script().replace("whole=/tmp", f"whole={tmp_path}")
+    script = nccl_job.rank_script(job()).replace("whole=/tmp", f"whole={tmp_path}")
     argv = ["bash", "-c", script, "rank.sh", "/bin/sh", "-c", f"cat {tmp_path}/log >&2; exit 7"]
     env = {"PATH": os.environ["PATH"], "OMPI_COMM_WORLD_RANK": "3", "NCCL_DEBUG": "INFO"}
     done = subprocess.run([*argv], capture_output=True, text=True, env=env)
@@ -400,23 +400,37 @@ def test_scripts_are_valid_shell() -> None:
     assert "sleep 3600" not in str(data) and "|| true\n" not in data["launcher.sh"].splitlines()[-1]
 
 
-def test_only_the_first_ranks_of_a_big_job_print_info(tmp_path: Path) -> None:
-    for rank, level in ((0, "INFO"), (255, "INFO"), (256, "WARN")):
+@pytest.mark.parametrize(
+    ("start", "levels"),
+    [
+        (0, {0: "INFO", 255: "INFO", 256: "WARN"}),
+        (30, {0: "INFO", 239: "WARN", 240: "INFO", 319: "INFO", 175: "INFO", 176: "WARN"}),
+    ],
+)
+def test_some_whole_nodes_of_a_big_job_print_info(start: int, levels: dict[int, str], tmp_path: Path) -> None:
+    """Others at each run, and those that the judge then waits for."""
+    test = job(nodes=tuple(f"n{index}" for index in range(40)), info_from=start)
+    assert len(nccl_job.info_ranks(test)) == nccl_job.DEBUG_RANKS
+    for rank, level in levels.items():
+        assert (rank in nccl_job.info_ranks(test)) == (level == "INFO")
+        script = nccl_job.rank_script(test).replace("whole=/tmp", f"whole={tmp_path}")
         done = subprocess.run(
-            [
-                "bash",
-                "-c",
-                nccl_job.rank_script().replace("whole=/tmp", f"whole={tmp_path}"),
-                "rank.sh",
-                "/bin/sh",
-                "-c",
-            ]
-            + ["echo $NCCL_DEBUG"],
+            ["bash", "-c", script, "rank.sh", "/bin/sh", "-c", "echo $NCCL_DEBUG"],
             capture_output=True,
             text=True,
             env={"PATH": os.environ["PATH"], "OMPI_COMM_WORLD_RANK": str(rank), "NCCL_DEBUG": "INFO"},
         )
         assert done.stdout.strip() == level
+
+
+def test_nodes_that_print_info_are_whole_and_rotate() -> None:
+    nodes = tuple(f"n{index}" for index in range(50))
+    seen: set[int] = set()
+    for start in range(50):
+        test = job(nodes=nodes, gpus_per_node=6, info_from=start)
+        assert len(nccl_job.info_nodes(test)) == 42
+        seen |= set(nccl_job.info_nodes(test))
+    assert seen == set(range(50))
 
 
 # ---- refusals ------------------------------------------------------------------------------------------------------

@@ -259,6 +259,11 @@ def test_what_is_not_whole_does_not_pass(run, expect, verdict, words):
         assert any(finding.severity in ("error", "unknown") for finding in got.findings)
 
 
+def evidence(*hosts, **changes):
+    good = {"ranks": 8, "net": "IB", "hcas": HCAS, "used": dict.fromkeys(HCAS, 2), "gdr": dict.fromkeys(HCAS, True)}
+    return {**good, **changes, "hosts": list(hosts)}
+
+
 def facts(**changes):
     good = {
         "net": "IB",
@@ -266,6 +271,7 @@ def facts(**changes):
         "hcas": HCAS,
         "used": HCAS,
         "hcas_by_host": [{"hcas": HCAS, "hosts": ["node-0", "node-1"]}],
+        "by_host": [evidence("node-0", "node-1")],
         "no_gdr_hosts": [],
         "topology": {"set": "/topo/x.xml", "loaded": "/topo/x.xml"},
         "env": {},
@@ -284,7 +290,10 @@ SHORT = [{"hcas": HCAS, "hosts": ["node-0"]}, {"hcas": HCAS[1:], "hosts": ["node
         (facts(gdr={**dict.fromkeys(HCAS, True), "mlx5_3": False}, no_gdr_hosts=["node-1"]), "fail",
          "GPUDirect RDMA was off for mlx5_3 on node-1"),
         (facts(hcas_by_host=SHORT), "fail", "NCCL found 15 of 16 HCAs on node-1"),
-        (facts(used=HCAS[:-1]), "fail", "NCCL used 15 of 16 HCAs; no channel went over mlx5_15"),
+        (facts(by_host=[evidence("node-0"), evidence("node-1", used=dict.fromkeys(HCAS[:-1], 2))]), "fail",
+         "NCCL used 15 of 16 HCAs on node-1; no channel went over mlx5_15"),
+        (facts(by_host=[evidence("node-0")]), "incomplete",
+         "no INFO lines of node-1: transport proven on 1 of 2 hosts"),
         (facts(topology={"failed": "/topo/x.xml"}), "fail", "could not open the topology file /topo/x.xml"),
         (facts(topology={"loaded": "/other.xml"}), "fail", "loaded the topology file /other.xml, not /topo/x.xml"),
         (facts(topology={"set": "/topo/x.xml"}), "incomplete", "no INFO line says that NCCL loaded /topo/x.xml"),
@@ -315,9 +324,10 @@ def test_the_slowest_of_repeated_rows_counts():
 
 def test_a_shape_without_line_rate_is_unjudged_unless_a_threshold_is_given():
     shape = SHAPES["BM.GPU.GM4.8"]
-    assert judged(HEALTHY, shape).verdict == "unjudged"
-    assert "line rate" in judged(HEALTHY, shape).reason
-    assert judged(HEALTHY, shape, threshold=100.0).verdict == "pass"
+    run = replaced(ranks=tuple(dataclasses.replace(rank, gpu=shape.gpu_model) for rank in HEALTHY.ranks))
+    assert judged(run, shape).verdict == "unjudged"
+    assert "line rate" in judged(run, shape).reason
+    assert judged(run, shape, threshold=100.0).verdict == "pass"
 
 
 def test_the_worst_verdict_decides():

@@ -135,6 +135,8 @@ def test_a_sites_row_makes_a_shape_without_line_rate_judged():
     shape = samples.shapes()["BM.GPU.GM4.8"]
     table = thresholds.with_site(samples.TABLE, [{"shapes": [shape.name], "nodes": "2", "gbytes": 150}])
     run = samples.model_run(B4, 2)
+    ranks = tuple(dataclasses.replace(rank, gpu=shape.gpu_model) for rank in run.ranks)
+    run = dataclasses.replace(run, ranks=ranks)
     assert judged(run, shape).verdict == "unjudged"
     assert judged(run, shape, table=table).verdict == "pass"
 

@@ -189,7 +189,7 @@ def test_a_passing_test_with_a_finding_is_no_pass(severity: str, verdict: str) -
 
 def test_the_guides_own_output_fails() -> None:
     pair = samples.names(2)
-    of = "BM.GPU.A100-v2.8"
+    of = "BM.GPU.B4.8"
     result = samples.nccl(samples.recorded("guide_a100_2nodes.txt"), pair, of)
     report = checked(samples.report(nodes(2, shape=of), results=[result]))
     assert report["verdict"] == "fail"
@@ -206,9 +206,10 @@ def test_a_test_that_ended_with_an_error_says_its_words() -> None:
 
 def test_an_unjudged_test_is_incomplete_at_best() -> None:
     run = samples.recorded("all_reduce_new.txt")
-    result = samples.nccl(run, samples.names(1), gpus=4)
+    of = "BM.GPU.H200.8"
+    result = samples.nccl(run, samples.names(1), of, gpus=4)
     assert result["verdict"]["verdict"] == "unjudged"
-    report = checked(samples.report(nodes(1), results=[result]))
+    report = checked(samples.report(nodes(1, shape=of), results=[result]))
     assert report["verdict"] == "incomplete"
     assert "thresholds are for whole nodes with 8 GPUs" in report["reason"]
 

@@ -16,6 +16,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import judge, pa
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files
 from gpuops_sandbox.batch import _placing, mpi_operator, nccl_pod, volcano
 from gpuops_sandbox.batch._shared import amount, requests
+from gpuops_sandbox.context import Fault
 from support import paths
 from support.paths import ROOT
 
@@ -339,6 +340,38 @@ def test_healthy_runs_pass_and_slow_ones_fail(name: str, old: bool) -> None:
     for slow in nccl_pod.SLOW.values():
         run = nccl_pod.simulate(asked, where, slow, old)
         assert verdict(list(nccl_pod.text_of(asked, where, run)), name, 4) == "fail"
+
+
+@pytest.mark.parametrize(
+    ("kind", "wanted"),
+    [
+        ("nccl-no-gdr", "fail"),
+        ("nccl-half-hcas", "fail"),
+        ("nccl-socket", "fail"),
+        ("nccl-quiet", "incomplete"),
+        ("nccl-port-error", "degraded"),
+    ],
+)
+def test_what_one_host_lacks_is_seen_at_full_speed(kind: str, wanted: str) -> None:
+    name = "BM.GPU.H100.8"
+    test = nccl_job.Test("nccl", "jobs", tuple("abcd"), 8, "i", vfs_per_node=16, env=shape(name).nccl_env)
+    asked, where = order(test), fleet(name, 4)
+    run = nccl_pod.simulate(asked, where, 1.0, False)
+    faults = [Fault(kind, "10.140.0.2")]
+    assert verdict(list(nccl_pod.text_of(asked, where, run, faults)), name, 4) == wanted
+
+
+def test_in_a_large_job_the_hosts_print_that_were_asked_to() -> None:
+    name = "BM.GPU.H100.8"
+    nodes = tuple(f"n{index}" for index in range(40))
+    test = nccl_job.Test("nccl", "jobs", nodes, 8, "i", vfs_per_node=16, info_from=30)
+    asked, where = order(test), fleet(name, 40)
+    lines = list(nccl_pod.text_of(asked, where, nccl_pod.simulate(asked, where, 1.0, False)))
+    table = yaml.safe_load((ROOT / "files" / "nccl.yml").read_text())
+    expect = {"transport": True, "info_ranks": nccl_job.info_ranks(test)}
+    found = judge.judge(parse.parse(lines)[0], shape=shape(name), nodes=40, table=table, expect=expect)
+    assert (found.verdict, found.hosts, found.proven) == ("pass", 40, 32), found.reason
+    assert verdict(lines, name, 40) == "incomplete"
 
 
 @pytest.mark.parametrize("mpi", [4, 5])

@@ -14,7 +14,7 @@ import hashlib
 import re
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import kopf
@@ -28,7 +28,7 @@ from . import nccl_render as render
 from ._shared import FINISHED, MPI_JOB, VOLCANO_JOB, Batch, batch_of, exit_code, now, phase, pod_path, ready
 
 if TYPE_CHECKING:
-    from ..context import Context
+    from ..context import Context, Fault
 
 NAME = "nccl-pod"
 PULL, START = 0.4, 0.3
@@ -41,8 +41,14 @@ LAUNCH_FAILED, LOST_DAEMON, KILLED, TERMINATED = 97, 1, 137, 143
 TASK_ROLE, MPI_ROLE = "volcano.sh/task-spec", "training.kubeflow.org/job-role"
 SLOW = {"slow-nic": 0.5, "slow-rail": 0.5, "rail-down": 0.6}
 """What is left of the whole job's bandwidth: every ring goes through the slow port."""
-INFO_HOSTS = 4
-"""Hosts whose ranks print NCCL's INFO lines here: enough to judge, and the log stays small."""
+ODD = {
+    "nccl-no-gdr": render.Way(gdr=False),
+    "nccl-half-hcas": render.Way(half=True),
+    "nccl-socket": render.Way(net="Socket"),
+    "nccl-quiet": render.Way(quiet=True),
+    "nccl-port-error": render.Way(port_error="mlx5_0"),
+}
+"""What NCCL prints on the node of a fault, at full speed."""
 
 
 @dataclass(frozen=True)
@@ -56,6 +62,8 @@ class Order:
     topology: str
     debug: bool
     mpi: int
+    info_nodes: tuple[int, ...] | None = None
+    """Indexes of the hosts whose ranks print INFO lines; None = all."""
 
 
 def order_of(texts: Iterable[str]) -> Order | None:
@@ -70,6 +78,7 @@ def order_of(texts: Iterable[str]) -> Order | None:
         return match[1] if match else default
 
     algo = found(r"NCCL_ALGO[=\s]+([\w,]+)")
+    some = found(r'case " ([\d ]+) " in')
     return Order(
         collective=program[1],
         min_bytes=bandwidth.size_bytes(found(r"\s-b\s+(\w+)", "32M")),
@@ -78,6 +87,7 @@ def order_of(texts: Iterable[str]) -> Order | None:
         topology=found(r"NCCL_TOPO_FILE=(\S+)"),
         debug=bool(re.search(r"NCCL_DEBUG=(INFO|TRACE)", text)),
         mpi=5 if "--prtemca" in text else 4,
+        info_nodes=tuple(map(int, some.split())) or None,
     )
 
 
@@ -107,18 +117,25 @@ def simulate(order: Order, fleet: Fleet, slow: float, old: bool) -> NcclRun:
     )
 
 
-def text_of(order: Order, fleet: Fleet, run: NcclRun) -> Iterator[str]:
+def text_of(order: Order, fleet: Fleet, run: NcclRun, faults: Iterable[Fault] = ()) -> Iterator[str]:
     """The log's lines of a run that comes to its end."""
-    return render.render(run, info=info_of(order, fleet, run), simulated=True)
+    return render.render(run, info=info_of(order, fleet, run, faults), simulated=True)
 
 
-def info_of(order: Order, fleet: Fleet, run: NcclRun) -> Sequence[str]:
+def info_of(order: Order, fleet: Fleet, run: NcclRun, faults: Iterable[Fault] = ()) -> Sequence[str]:
     if not order.debug:
         return ()
-    several = min(INFO_HOSTS, len(fleet.hosts)) * fleet.shape.gpu_count
-    shown = NcclRun(status=run.status, ranks=run.ranks[:several], nccl_version=run.nccl_version)
-    hcas = hcas_of(fleet)
-    return list(render.info_lines(shown, hcas, topology=order.topology, algo=_set(order.algo)))
+    each, hcas = fleet.shape.gpu_count, hcas_of(fleet)
+    some = order.info_nodes
+    ranks = None if some is None else {node * each + i for node in some for i in range(each)}
+    host = dict(zip(fleet.nodes, fleet.hosts))
+    odd = {host[fault.node]: _odd(fault.kind, hcas) for fault in faults if fault.kind in ODD and fault.node in host}
+    return list(render.info_lines(run, hcas, topology=order.topology, algo=_set(order.algo), ranks=ranks, odd=odd))
+
+
+def _odd(kind: str, hcas: Sequence[str]) -> render.Way:
+    way = ODD[kind]
+    return replace(way, port_error=hcas[0]) if way.port_error else way
 
 
 def _set(algo: str) -> str:
@@ -338,7 +355,7 @@ class Launch:
         slow = min([SLOW[fault.kind] for fault in held], default=1.0) if len(fleet.hosts) > 1 else 1.0
         old = self.ctx.profile == "guide-2024"
         run = simulate(order, fleet, slow, old)
-        lines = list(text_of(order, fleet, run))
+        lines = list(text_of(order, fleet, run, self.ctx.faults()))
         first = next((n for n, line in enumerate(lines) if _is_row(line)), len(lines))
         last = first + len(run.rows)
         self.log.write([f"gpuops: {len(workers)} workers reached after 1 s", *lines[:first]])

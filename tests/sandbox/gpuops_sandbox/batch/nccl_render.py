@@ -10,7 +10,8 @@ write it, one without as 2.13 (the guide's image of 2023).
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Optional
 
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import NcclRank, NcclRow, NcclRun
@@ -248,6 +249,18 @@ def _foot(run: NcclRun) -> Iterator[str]:
 # --- NCCL_DEBUG=INFO -------------------------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True)
+class Way:
+    """What a host's ranks print of their way through the network. ``half``: channels over every second HCA only;
+    ``quiet``: no INFO line; ``port_error``: a port that goes down."""
+
+    net: str = "IB"
+    gdr: bool = True
+    half: bool = False
+    quiet: bool = False
+    port_error: str = ""
+
+
 def info_lines(
     run: NcclRun,
     hcas: Sequence[str],
@@ -257,17 +270,27 @@ def info_lines(
     interface: str = "eth0",
     topology: str = "",
     algo: str = "",
+    ranks: Optional[Container[int]] = None,
+    odd: Optional[Mapping[str, Way]] = None,
 ) -> Iterator[str]:
     """The lines of NCCL_DEBUG=INFO (INIT, ENV, NET, GRAPH) that tell about the way through the network.
 
-    Every GPU gets an equal share of ``hcas`` (its rails); each rank sends and receives over them.
+    Every GPU gets an equal share of ``hcas`` (its rails); each rank sends and receives over them. ``ranks``: those that
+    print; None = all. ``odd``: host -> what is otherwise there.
     """
     per_host = max(len([rank for rank in run.ranks if rank.host == run.ranks[0].host]), 1) if run.ranks else 1
     several = len(run.ranks) > per_host
     for rank in run.ranks:
-        yield from _rank_lines(rank, run, hcas, net, interface, topology, algo)
+        way = (odd or {}).get(rank.host, Way(net, gdr))
+        if way.port_error and rank.device == 0:
+            place = _lead(rank).partition(" NCCL INFO ")[0]
+            event = f"NET/IB : {way.port_error}:1 Got async error event: port error"
+            yield f"{place} transport/net_ib/common.cc:80 NCCL WARN {event}"
+        if way.quiet or (ranks is not None and rank.rank not in ranks):
+            continue
+        yield from _rank_lines(rank, run, hcas, way.net, interface, topology, algo)
         if several:
-            yield from _channels(rank, len(run.ranks), per_host, len(hcas), net, gdr)
+            yield from _channels(rank, len(run.ranks), per_host, len(hcas), way)
         yield f"{_lead(rank)}Channel 00/0 : {rank.rank}[{rank.device}] -> {_next(rank, per_host)} via P2P/CUMEM"
         yield f"{_lead(rank)}Connected all rings"
 
@@ -300,11 +323,12 @@ def _rank_lines(
         yield f"{lead}Loading topology file {topology}"
 
 
-def _channels(rank: NcclRank, ranks: int, per_host: int, hcas: int, net: str, gdr: bool) -> Iterator[str]:
-    way = f"NET/{net}"
+def _channels(rank: NcclRank, ranks: int, per_host: int, hcas: int, host: Way) -> Iterator[str]:
+    way = f"NET/{host.net}"
     share = max(hcas // per_host, 1)
-    devices = [rank.device * share + i for i in range(share)] if net == "IB" else [0]
-    end = "/GDRDMA" if gdr and net == "IB" else ""
+    devices = [rank.device * share + i for i in range(share)] if host.net == "IB" else [0]
+    devices = [device & ~1 for device in devices] if host.half else devices
+    end = "/GDRDMA" if host.gdr and host.net == "IB" else ""
     here, device = rank.rank, rank.device
     for i, number in enumerate(devices):
         before, after = (here - per_host) % ranks, (here + per_host) % ranks

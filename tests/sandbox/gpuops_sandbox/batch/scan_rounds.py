@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import kopf
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import NcclRun, Shape
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Shape
 from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import bandwidth, parse
 
 from ..context import Fault
@@ -120,10 +120,8 @@ def lines_of(trial: Trial, command: str, fleet: Workers, slow: float) -> tuple[l
     hcas = hcas_of(fleet)
     hcas = [hcas[next(pf.rail for pf in shape.pfs if pf.pci == trial.pci)]] if trial.kind == "rail" else hcas
     limit = re.search(r"scan\.sh (\d+)", command)
-    shown = NcclRun(
-        status=run.status, ranks=run.ranks[: min(int(limit[1]) if limit else 0, 32)], nccl_version=run.nccl_version
-    )
-    info = list(render.info_lines(shown, hcas, algo="" if order.algo == "default" else order.algo))
+    ranks = range(int(limit[1]) if limit else 0)
+    info = list(render.info_lines(run, hcas, algo="" if order.algo == "default" else order.algo, ranks=ranks))
     return list(render.render(run, info=info, simulated=True)), 0
 
 

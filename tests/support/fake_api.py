@@ -17,13 +17,15 @@ PATHS = {"/api/v1/nodes": "Node", "/api/v1/secrets": "Secret", "/apis/apps/v1/de
 
 class Api:
     """Objects by ``Kind/namespace/name``. ``absent``: kinds that the cluster does not know. ``held``: evictions that a
-    PodDisruptionBudget refuses before it lets one through."""
+    PodDisruptionBudget refuses before it lets one through. ``denied``: each ``verb resource namespace`` that this user
+    lacks."""
 
     def __init__(self, *objects: Any, absent: tuple[str, ...] = ()) -> None:
         self.absent = absent
         self.objects: dict[str, Any] = {}
         self.writes: list[str] = []
         self.held = 0
+        self.denied: set[str] = set()
         self.add(*objects)
 
     def add(self, *objects: Any) -> None:
@@ -42,6 +44,16 @@ class Api:
     def path_of(self, obj: Any) -> str:
         meta = obj["metadata"]
         return self.path("", obj["kind"], meta.get("namespace", ""), meta["name"])
+
+    def resource(self, version: str, kind: str) -> tuple[str, bool]:
+        self.path(version, kind)
+        return f"{kind.lower()}s", True
+
+    def allowed(self, verb: str, group: str, resource: str, namespace: str = "", name: str = "") -> bool:
+        return f"{verb} {resource} {namespace}".strip() not in self.denied
+
+    def rules(self, namespace: str) -> list[Any]:
+        return []
 
     def find(self, path: str) -> Any:
         return copy.deepcopy(self.objects.get(path))

@@ -9,12 +9,22 @@ from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError, NotFound
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Permission
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube import objects
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube.client import Client
-from ansible_collections.gpuops.rdma.plugins.module_utils._kube.permissions import needs, once, texts
+from ansible_collections.gpuops.rdma.plugins.module_utils._kube.permissions import (
+    MAY_GRANT,
+    NOWHERE,
+    allowed,
+    needs,
+    of_grants,
+    once,
+    texts,
+)
 
 WORKERS = 8
+GRANTED = "the charts' Roles have it: a user creates only Roles whose rights it has, unless it may escalate and bind"
 
 
 def missing(client: Client, needed: Sequence[Permission]) -> list[Permission]:
@@ -24,6 +34,17 @@ def missing(client: Client, needed: Sequence[Permission]) -> list[Permission]:
     return [item for item, answer in zip(needed, answers) if not answer]
 
 
+def ungranted(client: Client, grants: Sequence[Json]) -> list[str]:
+    """Lines about the rights that this user lacks to create Roles with these rules."""
+    if not grants or not missing(client, MAY_GRANT):
+        return []
+    # The API server, too, compares with the rules of RBAC and asks no other authoriser.
+    needed = of_grants(grants)
+    rules = {place: client.rules(place or NOWHERE) for place in {item.namespace for item in needed}}
+    lacking = [item for item in needed if not allowed(item, rules[item.namespace])]
+    return [f"{line} ({GRANTED})" for line in texts(lacking)]
+
+
 def require_removal(client: Client, kinds: Iterable[tuple[str, str]], selector: str) -> None:
     """Raises InputError with every permission that this user lacks to remove all objects of these kinds with these
     labels."""
@@ -31,8 +52,13 @@ def require_removal(client: Client, kinds: Iterable[tuple[str, str]], selector: 
     lacking = missing(client, [item for group, name in resources.values() for item in needs("list", group, name)])
     if not lacking:
         lacking = missing(client, once(_removal(client, resources, selector)))
+    refuse_removal(texts(lacking))
+
+
+def refuse_removal(lacking: Sequence[str]) -> None:
+    """Raises InputError with these lines about permissions that this user lacks, if there are any."""
     if lacking:
-        raise InputError("\n- ".join(["Nothing was removed. This user is not allowed:", *texts(lacking)]))
+        raise InputError("\n- ".join(["Nothing was removed. This user is not allowed:", *lacking]))
 
 
 def _resources(client: Client, kinds: Iterable[tuple[str, str]]) -> Iterator[tuple[tuple[str, str], tuple[str, str]]]:

@@ -5,14 +5,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import NotFound
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.names import OWNED
-from ansible_collections.gpuops.rdma.plugins.module_utils._kube.client import Client
+from ansible_collections.gpuops.rdma.plugins.module_utils._kube.client import KINDS, Client
+from ansible_collections.gpuops.rdma.plugins.module_utils._operators import chart_rights, sriov
 from ansible_collections.gpuops.rdma.plugins.module_utils._operators import releases as core
-from ansible_collections.gpuops.rdma.plugins.module_utils._operators import sriov
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._operators import render
 
 SECRETS = 50
 """Release Secrets per request: one may be 1 MB."""
@@ -27,6 +30,27 @@ def releases(client: Client, charts: Sequence[str] = core.CHARTS) -> list[core.H
         limit=SECRETS,
     )
     return core.installed((item for page in pages for item in page.get("items") or []), charts)
+
+
+def objects(client: Client, release: core.HelmRelease) -> list[Json]:
+    """Objects of the installed revision, with its hooks; [] without a record that can be read."""
+    if release.status == core.UNREADABLE:
+        return []
+    path = client.path("v1", "Secret", release.namespace)
+    secrets = client.list(path, field_selector=f"metadata.name={release.secret}")
+    document = core.decode(secrets[0]) if secrets else {}
+    hooks = [str(hook.get("manifest") or "") for hook in document.get("hooks") or ()]
+    return [one for text in (str(document.get("manifest") or ""), *hooks) for one in render.parsed(text)]
+
+
+def kinds(client: Client, objects: Iterable[Json]) -> chart_rights.Kinds:
+    """Resources of all kinds of these objects that their own definitions, or the API server, know."""
+    every = list(objects)
+    found = {**KINDS, **chart_rights.definitions(every)}
+    for version, kind in chart_rights.unknown(every, found):
+        with contextlib.suppress(NotFound):
+            found[version, kind] = client.resource(version, kind)
+    return found
 
 
 def workloads(client: Client, kinds: Sequence[str]) -> list[Json]:

@@ -17,8 +17,10 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.names import O
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Plan, Release
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.text import listed
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube import objects as kube_objects
-from ansible_collections.gpuops.rdma.plugins.module_utils._operators import addon, crds, releases
+from ansible_collections.gpuops.rdma.plugins.module_utils._kube.permissions import needs, once, texts
+from ansible_collections.gpuops.rdma.plugins.module_utils._operators import addon, chart_rights, crds, releases
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base.task import Task
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._kube import rights
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._kube.writer import Writer
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._operators import (
     chart_crds,
@@ -232,7 +234,8 @@ class ReleaseRun:
     # ---- absent ----------------------------------------------------------------------------------------------------
 
     def absent(self) -> Json:
-        """Uninstalls the one release of a chart, or removes the objects of an operator's manifest; CRDs stay."""
+        """Uninstalls the one release of a chart, or removes the objects of an operator's manifest; CRDs stay. Raises
+        InputError if this user lacks a permission for it."""
         args, task = self.args, self.task
         chart = args.get("chart") or str(args.get("operator") or "").replace("_", "-")
         if not chart:
@@ -244,11 +247,24 @@ class ReleaseRun:
             gone = writer.sweep(kube_objects.KINDS, selector, args["timeout"])
             action = "remove" if gone else "none"
             return {"changed": bool(gone), "action": action, "chart": chart, "objects": len(gone)}
+        self._require_removal(found)
         if not task.check_mode:
             task.progress(f"{chart}: helm uninstall {found.place} ({found.version})")
             helm_run.Helm(self.module, args).uninstall(found)
         place = {key: getattr(found, key) for key in ("name", "namespace", "version")}
         return {"changed": True, "action": "uninstall", "chart": chart, **place}
+
+    def _require_removal(self, release: releases.HelmRelease) -> None:
+        """Raises InputError with every permission that this user lacks for `helm uninstall`. Kinds that are no longer
+        defined need none."""
+        client, place = self.task.client, release.namespace
+        objects = installed.objects(client, release)
+        kinds = installed.kinds(client, objects)
+        known = [item for item in objects if (item["apiVersion"], item["kind"]) in kinds]
+        needed = [*needs("get list update delete", "", "secrets", place), *chart_rights.removal(known, place, kinds)]
+        grants = chart_rights.grants(known, place, frozenset(chart_rights.REMOVAL))
+        lacking = texts(rights.missing(client, once(needed)))
+        rights.refuse_removal([*lacking, *rights.ungranted(client, grants)])
 
 
 def _diff(want: Release, decision: releases.Decision) -> Json:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -15,7 +15,6 @@ import yaml
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import (
     DataError,
     InputError,
-    NotFound,
     RdmaError,
 )
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.findings import finding
@@ -28,20 +27,13 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import (
     input_fault,
 )
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube.client import KINDS, Client
-from ansible_collections.gpuops.rdma.plugins.module_utils._kube.permissions import (
-    MAY_GRANT,
-    NOWHERE,
-    account,
-    allowed,
-    of_grants,
-    texts,
-)
-from ansible_collections.gpuops.rdma.plugins.module_utils._operators import chart_rights, releases
+from ansible_collections.gpuops.rdma.plugins.module_utils._kube.permissions import account, texts
+from ansible_collections.gpuops.rdma.plugins.module_utils._operators import chart_rights
 from ansible_collections.gpuops.rdma.plugins.module_utils._operators.chart_rights import Kinds
 from ansible_collections.gpuops.rdma.plugins.module_utils._plan import permissions
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._kube.rights import missing
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._operators import helm, render
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._kube.rights import missing, ungranted
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._operators import helm, installed, render
 
 _KUBE_VERSION = re.compile(r"chart requires kubeVersion: (.+?) which is incompatible")
 """Helm's words."""
@@ -56,22 +48,12 @@ PREFIX = "gpuops-rdma-"
 """The accounts are called gpuops-rdma-verify, gpuops-rdma-site, gpuops-rdma-teardown."""
 
 
-GRANTED = "the charts' Roles have it: a user creates only Roles whose rights it has, unless it may escalate and bind"
-
-
 def denied(client: Client, plan: Plan, read_only: bool = False, keeps: bool = True) -> list[str]:
     """Lines about the permissions that this user lacks. ``read_only``: only those of a run that changes nothing;
     ``keeps``: but for storing its report."""
     if read_only:
         return texts(missing(client, permissions.reading(plan, keeps, KINDS)))
-    lines = texts(missing(client, plan.permissions))
-    if plan.grants and missing(client, MAY_GRANT):
-        # The API server, too, compares with the rules of RBAC and asks no other authoriser.
-        needed = of_grants(plan.grants)
-        rules = {place: client.rules(place or NOWHERE) for place in {item.namespace for item in needed}}
-        lacking = [item for item in needed if not allowed(item, rules[item.namespace])]
-        lines += [f"{line} ({GRANTED})" for line in texts(lacking)]
-    return lines
+    return [*texts(missing(client, plan.permissions)), *ungranted(client, plan.grants)]
 
 
 @dataclass(frozen=True)
@@ -113,7 +95,8 @@ class Rights:
                 self.charts[key] = Chart(release.namespace, wanted, self._present(release))
             except (InputError, DataError) as error:
                 findings.append(_unrendered(release, error, plan.server_version))
-        self.kinds = self._kinds(chart.wanted for chart in self.charts.values())
+        every = [item for chart in self.charts.values() for item in (*chart.wanted, *chart.present)]
+        self.kinds = installed.kinds(self.client, every)
         for key, chart in self.charts.items():
             for version, kind in chart_rights.unknown([*chart.wanted, *chart.present], self.kinds):
                 text = f"no API server and no chart of this run defines its kind {kind} in {version}"
@@ -136,25 +119,7 @@ class Rights:
         """Objects of the installed revision, with its hooks."""
         place = (release.name, release.namespace)
         found = [one for one in self.survey["releases"] if (one.name, one.namespace) == place]
-        if not found or found[0].status == releases.UNREADABLE:
-            return []
-        path = self.client.path("v1", "Secret", release.namespace)
-        secrets = self.client.list(path, field_selector=f"metadata.name={found[0].secret}")
-        document = releases.decode(secrets[0]) if secrets else {}
-        hooks = [str(hook.get("manifest") or "") for hook in document.get("hooks") or ()]
-        return [one for text in (str(document.get("manifest") or ""), *hooks) for one in render.parsed(text)]
-
-    def _kinds(self, charts: Iterable[Sequence[Json]]) -> Kinds:
-        """Resources of all kinds of the charts: their own definitions', and the API server's."""
-        objects = [item for chart in charts for item in chart]
-        objects += [item for chart in self.charts.values() for item in chart.present]
-        kinds = {**KINDS, **chart_rights.definitions(objects)}
-        for version, kind in chart_rights.unknown(objects, kinds):
-            try:
-                kinds[version, kind] = self.client.resource(version, kind)
-            except NotFound:
-                continue
-        return kinds
+        return installed.objects(self.client, found[0]) if found else []
 
     # ---- manifests -------------------------------------------------------------------------------------------------
 
@@ -190,7 +155,7 @@ class Rights:
         """A release that does not change, as it is installed."""
         release = self.plan.releases[key]
         chart = Chart(release.namespace, present=self._present(release))
-        self.kinds = {**self.kinds, **self._kinds([chart.present])}
+        self.kinds = {**self.kinds, **installed.kinds(self.client, chart.present)}
         return chart
 
 

@@ -16,6 +16,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Pe
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube.client import Client
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube.permissions import RBAC, account, needs
 from ansible_collections.gpuops.rdma.plugins.module_utils._operators import chart_rights
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._kube.rights import GRANTED
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._plan import rights
 from gpuops_sandbox import account as sandbox_account
 from support.recorded_charts import CASES, NAMESPACE, rendered
@@ -75,7 +76,7 @@ def test_without_a_grant_preflight_names_it_and_the_api_server_refuses_the_role(
     narrow = client(cluster, "short", CREATE, [rule for rule in grants if rule != left_out])
     plan = Plan(permissions=tuple(CREATE), grants=tuple(grants))
     verbs = ", ".join(left_out["verbs"])
-    expected = [f"in the whole cluster: {verbs} runtimeclasses.node.k8s.io ({rights.GRANTED})"]
+    expected = [f"in the whole cluster: {verbs} runtimeclasses.node.k8s.io ({GRANTED})"]
     cluster.until(lambda: rights.denied(narrow, plan) == expected)
     with pytest.raises(Forbidden, match="is attempting to grant RBAC permissions not currently held"):
         create(narrow, role)

@@ -132,8 +132,10 @@ def test_a_plan_and_its_accounts_are_enough_for_every_run(cluster: Any, profile:
     verify = kubeconfig(here, "verify", manifest(here, "verify"))
     verified = here.play("playbooks/verify.yml", report="second", rdma_kubeconfig=verify, **inputs)
     assert verified.verdict == "pass", verified.report.get("reason") or verified.output[-3000:]
+    _upgraded(here, **inputs, rdma_gpu_operator_values="dcgmExporter.enabled=false")
     if mode == "sriov":
-        _nothing_is_removed_without(here, "daemonsets")
+        _nothing_is_removed_without(here, "daemonsets", "gpuops-rdma")
+        _nothing_is_removed_without(here, "deployments", "gpu-operator")
     teardown = kubeconfig(here, "teardown", manifest(here, "teardown"))
     batch = "volcano" if launcher == "volcano" else "mpi_operator"
     gone = {"rdma_teardown": "true", "rdma_teardown_operators": f"network_operator,gpu_operator,{batch}"}
@@ -145,13 +147,23 @@ def test_a_plan_and_its_accounts_are_enough_for_every_run(cluster: Any, profile:
     }
 
 
-def _nothing_is_removed_without(here: Site, resource: str) -> None:
+def _upgraded(here: Site, **inputs: str) -> None:
+    """With the rights of a plan that changes a release, and no others."""
+    account.give(here.sandbox, manifest(planned(here, **inputs), "site"), config := here.folder / "upgrade.kubeconfig")
+    tags = ("--tags", "plan,preflight,gpu_operator")
+    played = here.play("site.yml", *tags, report="upgrade", rdma_kubeconfig=config, **inputs)
+    assert played.code == 0, played.output[-3000:]
+    assert here.kubectl("get", "secret", "-n", "gpu-operator", "-l", "owner=helm,version=2", "-o", "name")
+
+
+def _nothing_is_removed_without(here: Site, resource: str, place: str) -> None:
     objects = manifest(here, "teardown")
     for item in objects:
-        if item["metadata"].get("namespace") == "gpuops-rdma" and "rules" in item:
+        if item["metadata"].get("namespace") == place and "rules" in item:
             item["rules"] = [rule for rule in item["rules"] if resource not in rule["resources"]]
     config, before = kubeconfig(here, "teardown", objects), here.kubectl("get", "ns,ds,cm,role", "-A", "-o", "name")
-    played = here.play("playbooks/teardown.yml", report="teardown", rdma_kubeconfig=config, rdma_teardown="true")
+    asked = {"rdma_teardown": "true", "rdma_teardown_operators": "gpu_operator"}
+    played = here.play("playbooks/teardown.yml", report="teardown", rdma_kubeconfig=config, **asked)
     assert played.code != 0 and "Nothing was removed" in played.output
-    assert f"in namespace gpuops-rdma: get, delete {resource}" in played.output
+    assert f"in namespace {place}: get, delete {resource}" in played.output
     assert here.kubectl("get", "ns,ds,cm,role", "-A", "-o", "name") == before

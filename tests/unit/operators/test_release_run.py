@@ -35,7 +35,9 @@ def no_helm(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("K8S_AUTH_KUBECONFIG", raising=False)
 
 
-def record(name: str, status: str = "deployed", namespace: str = "gpu-operator", revision: int = 1) -> dict[str, Any]:
+def record(
+    name: str, status: str = "deployed", namespace: str = "gpu-operator", revision: int = 1, **more: Any
+) -> dict[str, Any]:
     """A Secret of Helm 3."""
     document = {
         "name": name,
@@ -44,6 +46,7 @@ def record(name: str, status: str = "deployed", namespace: str = "gpu-operator",
         "info": {"status": status, "last_deployed": "2026-11-21T03:00:00Z"},
         "chart": {"metadata": {"name": "gpu-operator", "version": "v26.7.0"}},
         "config": {"a": 1},
+        **more,
     }
     packed = base64.b64encode(gzip.compress(json.dumps(document).encode()))
     labels = {"owner": "helm", "name": name, "status": status, "version": str(revision)}
@@ -169,6 +172,44 @@ def test_uninstalled_is_the_one_release_of_the_chart() -> None:
     failing = Site(record("op"), answers=[{"failed": True, "msg": "held by a finalizer"}])
     with pytest.raises(RdmaError, match="could not uninstall gpu-operator/op: held by a finalizer"):
         failing.run(state="absent")
+
+
+INSTALLED = """\
+{apiVersion: apps/v1, kind: Deployment, metadata: {name: op}}
+---
+{apiVersion: gone.example.com/v1, kind: Thing, metadata: {name: op}}
+"""
+HOOK = """\
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRole
+metadata: {name: op-cleanup, annotations: {helm.sh/hook: pre-delete}}
+rules: [{apiGroups: [nvidia.com], resources: [clusterpolicies], verbs: [delete]}]
+"""
+
+
+@pytest.mark.parametrize("check", [False, True])
+@pytest.mark.parametrize(
+    ("denied", "words"),
+    [
+        ("delete deployments gpu-operator", "in namespace gpu-operator: delete deployments.apps"),
+        ("update secrets gpu-operator", "in namespace gpu-operator: update secrets"),
+        ("create clusterroles", "in the whole cluster: create clusterroles.rbac.authorization.k8s.io"),
+        ("escalate clusterroles", "in the whole cluster: delete clusterpolicies.nvidia.com (the charts' Roles have it"),
+    ],
+)
+def test_nothing_is_uninstalled_without_every_right_for_it(check: bool, denied: str, words: str) -> None:
+    """Helm removes one object after the other, and a right that is missing showed in the middle."""
+    site = Site(record("op", manifest=INSTALLED, hooks=[{"manifest": HOOK}]), check=check)
+    site.api.absent = ("Thing",)
+    site.api.denied = {denied}
+    with pytest.raises(InputError) as error:
+        site.run(state="absent")
+    assert str(error.value).startswith("Nothing was removed. This user is not allowed:\n- ")
+    assert words in str(error.value) and str(error.value).count("\n- ") == 1, str(error.value)
+    assert site.calls == []
+    site.api.denied = set()
+    assert site.run(state="absent")["action"] == "uninstall"
+    assert len(site.calls) == (0 if check else 1), "a kind that no API server serves needs no right"
 
 
 def test_of_several_kubeconfigs_helm_gets_the_one_that_exists(tmp_path: Path) -> None:

@@ -10,7 +10,9 @@ options:
   auth_type:
     description:
     - How to authenticate. E(OCI_CLI_AUTH) is the default, else V(config).
-    - V(config) uses a profile of the config file, V(security_token) the session token of one.
+    - V(config) uses a profile of the config file, V(security_token) the session token of one; V(config) does that
+      too where the profile has a session token and no user.
+    - V(instance_obo_user) is the way of Cloud Shell, with the delegation token that the profile names.
     - V(environment) uses the variables C(OCI_CLI_TENANCY), C(OCI_CLI_USER), C(OCI_CLI_FINGERPRINT), C(OCI_CLI_REGION)
       and C(OCI_CLI_KEY_FILE) or C(OCI_CLI_KEY_CONTENT).
     - The others use what the instance, the resource or the pod is given by OCI.
@@ -22,6 +24,7 @@ options:
     - environment
     - security_token
     - instance_principal
+    - instance_obo_user
     - resource_principal
     - workload_identity
   config_file:
@@ -31,7 +34,7 @@ options:
     description: Profile of the config file. E(OCI_CLI_PROFILE) is the default, else V(DEFAULT).
     type: str
   region:
-    description: Region, instead of that of the profile, e.g. V(eu-frankfurt-1).
+    description: Region, instead of that of the profile, as V(eu-frankfurt-1) or V(fra).
     type: str
   service_endpoint:
     description: URL that all services are asked at, instead of those of the region.

@@ -93,6 +93,21 @@ class Fault:
     times: int = 1
 
 
+Garbled = Callable[[bytes], tuple[bytes, Mapping[str, str]]]
+"""Body that the fake would send -> body and headers that come instead; opc-request-id only if it is among them."""
+PAGE = b"<!DOCTYPE html><html><body>Sign in to continue</body></html>"
+JSON = {"content-type": "application/json", "opc-request-id": "fake/garbled"}
+GARBLED: dict[str, Garbled] = {
+    "a proxy's page": lambda _body: (PAGE, {"content-type": "text/html"}),
+    "a page that claims to be JSON": lambda _body: (PAGE, JSON),
+    "cut": lambda body: (body[: len(body) // 2] or b"{", JSON),
+    "empty": lambda _body: (b"", JSON),
+    "null": lambda _body: (b"null", JSON),
+    "a list without a request id": lambda _body: (b"[]", {"content-type": "application/json"}),
+    "an empty object": lambda _body: (b"{}", JSON),
+}
+
+
 @dataclass
 class Work:
     """A work request. ``finish`` runs once when it is over; what it raises as Refused makes the request fail."""
@@ -218,6 +233,8 @@ class FakeOci:
         self._timed: list[tuple[float, Callable[[], None]]] = []
         self.works: dict[str, Work] = {}
         self.faults: list[Fault] = []
+        self.garbling: list[tuple[str, Garbled]] = []
+        """(pattern of METHOD path, how its answers are spoilt): the request is carried out all the same."""
         self.calls: Counter[str] = Counter()
         self._keys: dict[str, tuple[int, int]] = {}
         self._retry: dict[str, Answer] = {}
@@ -499,11 +516,15 @@ class _Http(http.server.BaseHTTPRequestHandler):
             answer = Answer({"code": "InternalError", "message": f"fake_oci: {error!r}"}, {}, 500)
         raw = answer.body if isinstance(answer.body, bytes) else json.dumps(answer.body).encode()
         data = b"" if answer.body is None else raw
-        self.send_response(204 if answer.body is None and answer.status == 200 else answer.status)
-        for key, value in {"opc-request-id": f"fake/{id(answer):x}", **answer.headers}.items():
+        told = {"opc-request-id": f"fake/{id(answer):x}", "content-type": "application/json", **answer.headers}
+        status = 204 if answer.body is None and answer.status == 200 else answer.status
+        for pattern, garble in self.oci.garbling:
+            if re.search(pattern, f"{self.command} {path}"):
+                data, told = garble(data)
+                status = 200 if status == 204 else status
+        self.send_response(status)
+        for key, value in told.items():
             self.send_header(key, value)
-        if "content-type" not in answer.headers:
-            self.send_header("content-type", "application/json")
         self.send_header("content-length", str(len(data)))
         self.end_headers()
         if self.command != "HEAD":

@@ -16,6 +16,7 @@ SPEC: dict[str, Any] = {
             "environment",
             "security_token",
             "instance_principal",
+            "instance_obo_user",
             "resource_principal",
             "workload_identity",
         ],

@@ -15,6 +15,7 @@ import os
 import re
 import threading
 import time
+import urllib.parse
 from collections.abc import Callable, Mapping
 from email.utils import parsedate_to_datetime
 from pathlib import Path
@@ -30,6 +31,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import 
 )
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import HIDDEN
 from ansible_collections.gpuops.rdma.plugins.module_utils._specs.oci import SPEC as OCI
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._oci import answers
 
 AUTH_TYPES = tuple(OCI["auth_type"]["choices"])
 OPTIONS = tuple(OCI)
@@ -89,8 +91,10 @@ class Session:
         self._counting = threading.Lock()
         self._options = options
         self._clients: dict[str, Any] = {}
-        self._retries = retries or self.oci.retry.DEFAULT_RETRY_STRATEGY
+        self._retries = retries or answers.Retries()
         self.config, self.signer = self._authenticate()
+        if self.config.get("region"):
+            self.config["region"] = self._region_name(self.config["region"])
         self.region = self.config.get("region") or getattr(self.signer, "region", "") or ""
         self.tenancy = self.config.get("tenancy") or getattr(self.signer, "tenancy_id", "") or self._claimed() or ""
         if not self.endpoint:
@@ -113,7 +117,11 @@ class Session:
         return {**config, **({"region": region} if region else {})}, signer
 
     def _by_config(self) -> tuple[dict[str, Any], Any]:
-        return self._with_key(self._config())
+        config = self._config()
+        if config.get("security_token_file") and not config.get("user"):  # as oci session authenticate writes it
+            self.auth_type = "security_token"
+            return self._by_security_token()
+        return self._with_key(config)
 
     def _by_environment(self) -> tuple[dict[str, Any], Any]:
         config = {key: os.environ[name] for key, name in ENVIRONMENT.items() if os.environ.get(name)}
@@ -137,6 +145,9 @@ class Session:
             pass_phrase=self.oci.config.get_config_value_or_default(config, "pass_phrase"),
             private_key_content=config.get("key_content"),
         )
+        if not hasattr(signer.private_key, "private_numbers") or not hasattr(signer.private_key, "key_size"):
+            kind = type(signer.private_key).__name__.lstrip("_").replace("PrivateKey", "")
+            raise InputError(f"Cannot authenticate to OCI: the key is {kind}; API keys of OCI are RSA, in PEM format.")
         return config, signer
 
     def _by_security_token(self) -> tuple[dict[str, Any], Any]:
@@ -150,6 +161,17 @@ class Session:
         key_file = str(Path(config["key_file"]).expanduser())
         key = self.oci.signer.load_private_key_from_file(key_file, config.get("pass_phrase"))
         return config, self.oci.auth.signers.SecurityTokenSigner(token, key)
+
+    def _by_instance_obo_user(self) -> tuple[dict[str, Any], Any]:
+        """Cloud Shell: the instance acts for the user whose delegation token its config names."""
+        config = self._config()
+        if not config.get("delegation_token_file"):
+            raise InputError(
+                f"Cannot authenticate to OCI by instance_obo_user: profile {self._profile()} has no "
+                "delegation_token_file. Cloud Shell has it in /etc/oci/config; elsewhere use another auth_type."
+            )
+        token = Path(config["delegation_token_file"]).expanduser().read_text(encoding="utf-8").strip()
+        return config, self.oci.auth.signers.InstancePrincipalsDelegationTokenSigner(delegation_token=token)
 
     def _by_instance_principal(self) -> tuple[dict[str, Any], Any]:
         return {}, self.oci.auth.signers.InstancePrincipalsSecurityTokenSigner()
@@ -190,12 +212,16 @@ class Session:
             return f"the config is not valid ({', '.join(f'{key}: {why}' for key, why in error.errors.items())})"
         known = {
             "InvalidKeyFilePath": "the key_file does not exist",
-            "InvalidPrivateKey": "the key_file contains no private key",
+            "InvalidPrivateKey": "the key_file contains no private key, or the pass_phrase is wrong",
             "MissingPrivateKeyPassphrase": "the key needs a pass_phrase",
             "MissingPEMHeaders": "the key_file contains no private key",
         }
         name = type(error).__name__
-        return known.get(name, f"{name}: {str(error).splitlines()[0][:200] if str(error) else 'no reason given'}")
+        return known.get(name, f"{name}: {answers.shortened(str(answers.innermost(error))) or 'no reason given'}")
+
+    def _region_name(self, region: str) -> str:
+        """The name of a region that may be given by its three-letter key."""
+        return str(self.oci.regions.REGIONS_SHORT_NAMES.get(region.lower(), region))
 
     def _check_region(self) -> None:
         if not self.region:
@@ -217,7 +243,7 @@ class Session:
             more = {"signer": self.signer} if self.signer else {}
             more.update({"service_endpoint": url or self.endpoint} if url or self.endpoint else {})
             try:
-                self._clients[name] = made(self.config, retry_strategy=self._retries, **more)
+                self._clients[name] = answers.checked(made(self.config, retry_strategy=self._retries, **more))
             except Exception as error:
                 raise InputError(f"Cannot connect to OCI: {self._reason(error)}.") from None
         return self._clients[name]
@@ -227,15 +253,36 @@ class Session:
         call: Callable[..., Any] = getattr(self.client(client), method)
         with self._counting:
             self.requests += 1
+        base, started = self.client(client).base_client, time.monotonic()
+        host = urllib.parse.urlparse(base.endpoint).netloc
         try:
-            return call(*args, **more)
+            answer = call(*args, **more)
         except self.oci.exceptions.ServiceError as error:
+            other = answers.foreign(
+                error.headers, error.status, getattr(error, "original_request", None), with_id=False
+            )
+            if other:
+                raise self._not_oci(what, host, f"{error.status}, {other}") from None
             raise self._refused(what, error) from None
+        except answers.NotOci as error:
+            raise self._not_oci(what, host, str(error)) from None
         except (self.oci.exceptions.RequestException, self.oci.exceptions.ConnectTimeout, self._tripped) as error:
+            passed = time.monotonic() - started
             raise Unreachable(
-                f"Cannot {what}: no answer from {self.endpoint or f'OCI in {self.region}'} "
-                f"({str(error).splitlines()[0][:160]})."
+                f"Cannot {what}: no answer from {self.endpoint or f'OCI in {self.region}'} after {passed:.0f} s "
+                f"({clean(answers.shortened(str(answers.innermost(error))))})."
             ) from None
+        other = answers.foreign(answer.headers, answer.status, answer.request, with_id=not client.startswith("domains"))
+        if other:
+            raise self._not_oci(what, host, other)
+        return answer
+
+    @staticmethod
+    def _not_oci(what: str, host: str, found: str) -> Unreachable:
+        return Unreachable(
+            f"Cannot {what}: {host} answered {found}, no JSON of OCI (a proxy?). Nothing is known about the "
+            "object. Check HTTPS_PROXY and NO_PROXY, then run again."
+        )
 
     def all(self, what: str, client: str, method: str, *args: Any, **more: Any) -> list[Any]:
         """All entries of all pages, of a plain list or a collection. ClusterError if a page token repeats."""
@@ -255,7 +302,7 @@ class Session:
 
     def _refused(self, what: str, error: Any) -> ClusterError:
         """The error to raise; a 404 may also mean 403, OCI does not distinguish them."""
-        answer = f"OCI answered {error.status} {error.code}: {clean(str(error.message)).rstrip('.')[:300]}"
+        answer = f"OCI answered {error.status} {error.code}: {answers.shortened(clean(str(error.message))).rstrip('.')}"
         request = f" (request {error.request_id})" if error.request_id else ""
         if error.status == 401:
             return Forbidden(f"Cannot {what}: {answer}. {self._why_not_authenticated(error)}{request}", 401, error.code)

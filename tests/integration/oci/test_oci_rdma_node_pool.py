@@ -24,12 +24,13 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import 
     DeadlinePassed,
     InputError,
     RdmaError,
+    Unreachable,
     Unrecoverable,
 )
 from ansible_collections.gpuops.rdma.plugins.module_utils._oci import pool as oci_pool
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._oci import pool_run, session
 from support import oci_site
-from support.fake_oci import FakeOci
+from support.fake_oci import GARBLED, FakeOci
 
 GPU, AD, H100 = "ocid1.compartment.oc1..gpu", oci_site.DOMAIN, oci_site.H100
 KINDS = ("managed_compute_cluster", "cluster_network")
@@ -109,6 +110,17 @@ def managed(fake: FakeOci, url: str, config: dict[str, Any], tmp_path: Path) -> 
 @pytest.fixture
 def network(fake: FakeOci, url: str, config: dict[str, Any], tmp_path: Path) -> Site:
     return Site(fake, url, config, tmp_path, "cluster_network")
+
+
+@pytest.mark.parametrize("name", list(GARBLED))
+def test_absent_behind_a_proxy_is_no_success(site: Site, name: str) -> None:
+    """An empty answer to the list read as "there is no pool": success, while the pool runs on."""
+    site.present()
+    site.fake.garbling.append(("GET .*/(nodePools|clusterNetworks)", GARBLED[name]))
+    with pytest.raises(Unreachable, match=r"no JSON of OCI \(a proxy"):
+        site.pool().absent(False, "rdma")
+    site.fake.garbling.clear()
+    assert site.there() == ONE[site.kind] and len(site.alive()) == 4
 
 
 def test_from_nothing_and_again(site: Site) -> None:

@@ -324,8 +324,8 @@ _RULES_HEAD = """# Host rules
 The host checks judge each host's document (docs/host_document.md) by these rules, against the node's shape, `rdma_mode`
 and `rdma_profile`. *Else* is what a rule answers when it does not hold. A rule whose facts could not be read answers
 `unknown`, which is no pass, unless a fault is already proven. What is unknown because of another rule's fault (ports of
-a card that is not there) is told by that rule alone. Of several failed rules the first in this order is the one to act
-on.
+a card that is not there) is reported by that rule alone. Of several failed rules the first in this order is the one to
+act on.
 
 In a VM, what the hypervisor hides (links, ACS, IOMMU, the PCI tree) is unknown; in a container, all that is the host's
 own. `rdma_host_checks_select` and `rdma_host_checks_mute` take ids of this page, and for one release those of 0.1.

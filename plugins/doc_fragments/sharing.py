@@ -34,7 +34,7 @@ options:
         elements: str
         default: []
       rename:
-        description: Publish C(nvidia.com/gpu.shared) instead, so that nobody takes a replica for a GPU.
+        description: Publish C(nvidia.com/gpu.shared) instead, so that a replica is not taken for a whole GPU.
         type: bool
         default: false
       fail_requests_greater_than_one:

@@ -59,13 +59,13 @@ options:
   record:
     description:
     - ConfigMap with digests of what was sent, as C(namespace/name).
-    - The server may not tell a deployment's content. Without the digests, a deployment whose content is not told is
-      taken for the one asked for.
+    - The server may not return a deployment's content. Without the digests, a deployment whose content is not
+      returned is taken for the one asked for.
     - With them, the sizes of shared pools and the names of nodes are read from the cluster for the judgement.
     type: str
     default: ''
   known:
-    description: What M(gpuops.rdma.blueprint_lint) is told besides, by the names of its options.
+    description: Further options of M(gpuops.rdma.blueprint_lint), by their names.
     type: dict
     default: {}
   timeout:

@@ -48,7 +48,7 @@ options:
     description:
     - Prometheus as pods reach it; the proof asks it for the series of all GPU nodes as well.
     - By default OpenShift's own, which is asked with the token of a ServiceAccount that may read metrics. Other than
-      HTTPS Services of OpenShift are asked without a token, and elsewhere nobody is asked by default.
+      HTTPS Services of OpenShift are asked without a token, and elsewhere no Prometheus is asked by default.
     type: str
     default: ""
   state:

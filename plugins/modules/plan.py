@@ -10,7 +10,7 @@ version_added: 0.1.0
 description:
 - 'Looks at the cluster once and writes one JSON document that every other plugin of the collection reads: which
   nodes, which shape, which releases with which values, which objects, which test, each decision with its reason.'
-- Changes nothing in the cluster. Wishes that cannot be met are findings of the plan. M(gpuops.rdma.preflight) lists
+- Changes nothing in the cluster. Options that cannot be met are findings of the plan. M(gpuops.rdma.preflight) lists
   them with all other problems; where it will not run, the plan fails with them. No other plugin takes such a plan.
 extends_documentation_fragment:
 - gpuops.rdma.attributes
@@ -133,7 +133,7 @@ options:
   adopt_policies:
     description:
     - Take over a NicClusterPolicy or ClusterPolicy that is there and has another owner (another release's chart, or
-      somebody's hand), with the values of this run.
+      a user), with the values of this run.
     - Without it M(gpuops.rdma.preflight) refuses such a policy, and names each field with both values.
     type: bool
     default: false

@@ -507,8 +507,7 @@ def expected(
     _refuse_idle(node, document, offer.resources)
     offer.labels["nvidia.com/mps.capable"] = "true" if strategy_of(document) == "mps" else "false"
     kind = "mig" if parted else strategy_of(document)
-    told = isolation(kind, bool(strategy_of(document)))
-    return Expected(kind, offer.resources, offer.labels, offer.memory, told)
+    return Expected(kind, offer.resources, offer.labels, offer.memory, isolation(kind, bool(strategy_of(document))))
 
 
 def _refuse_unseen(node: Node, parts: Sequence[Mapping[str, int]], strategy: str) -> None:

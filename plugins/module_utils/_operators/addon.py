@@ -130,20 +130,20 @@ def decide(want: Addon, present: Optional[Json], options: Optional[Mapping[str, 
     version, fault = _version(want, there, options)
     if fault:
         return Decision("refuse", fault, version, {})
-    wishes, strange, dropped = _known(want, (options or {}).get(version) or ())
-    if strange:
-        return Decision("refuse", strange, version, {})
+    wanted, unknown, dropped = _known(want, (options or {}).get(version) or ())
+    if unknown:
+        return Decision("refuse", unknown, version, {})
     if there is None:
-        return Decision("enable", f"{want.name} is not enabled", version, wishes, tuple(sorted(wishes)), dropped)
+        return Decision("enable", f"{want.name} is not enabled", version, wanted, tuple(sorted(wanted)), dropped)
     if there["state"] == "DELETING":
         return Decision("refuse", f"{want.name} is being removed. Wait until it is gone, then run again", version, {})
-    merged = {**there["configuration"], **wishes}
-    changes = tuple(sorted(key for key, value in wishes.items() if not equal(there["configuration"].get(key), value)))
+    merged = {**there["configuration"], **wanted}
+    changes = tuple(sorted(key for key, value in wanted.items() if not equal(there["configuration"].get(key), value)))
     moved = bool(want.asked and version and not versions.same(version, there["version"]))
-    told = [f"values differ: {', '.join(changes[:5])}" + (" ..." if len(changes) > 5 else "")] if changes else []
-    told += [f"{there['version'] or there['installed']} -> {version}"] if moved else []
+    reasons = [f"values differ: {', '.join(changes[:5])}" + (" ..." if len(changes) > 5 else "")] if changes else []
+    reasons += [f"{there['version'] or there['installed']} -> {version}"] if moved else []
     if changes or moved:
-        return Decision("configure", "; ".join(told), version, merged, changes, dropped)
+        return Decision("configure", "; ".join(reasons), version, merged, changes, dropped)
     if there["state"] == "FAILED":
         return Decision("configure", f"is FAILED: {there['error']}; tried again", version, merged, (), dropped)
     if there["state"] in SETTLING:
@@ -167,16 +167,16 @@ def _version(want: Addon, there: Optional[Json], options: Optional[Mapping[str, 
 
 def _known(want: Addon, keys: Sequence[str]) -> tuple[dict[str, str], str, tuple[str, ...]]:
     """(configuration, what is wrong, warnings). Default keys that OKE does not list are dropped with a warning."""
-    wishes = dict(want.configuration)
+    wanted = dict(want.configuration)
     if not keys:
-        return wishes, "", ()
-    strange = [key for key in wishes if key not in keys]
+        return wanted, "", ()
+    unknown = [key for key in wanted if key not in keys]
     faults = []
-    for key in (key for key in strange if key in want.own):
+    for key in (key for key in unknown if key in want.own):
         near = difflib.get_close_matches(key, list(keys), 1, 0.6)
         faults.append(f"{key} is no key of the add-on {want.name}" + (f"; did you mean {near[0]}?" if near else ""))
-    dropped = tuple(f"the add-on {want.name} takes no {key}: left out" for key in strange if key not in want.own)
-    return {key: value for key, value in wishes.items() if key in keys}, "; ".join(faults), dropped
+    dropped = tuple(f"the add-on {want.name} takes no {key}: left out" for key in unknown if key not in want.own)
+    return {key: value for key, value in wanted.items() if key in keys}, "; ".join(faults), dropped
 
 
 def judge(name: str, present: Optional[Json]) -> tuple[bool, str, bool]:

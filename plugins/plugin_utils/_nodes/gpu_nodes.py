@@ -236,7 +236,7 @@ def evict(client: Client, pods: Iterable[str], timeout: float, say: Say) -> None
     """Evicts pods, given as ``namespace/name``. An eviction that a PodDisruptionBudget refuses is retried until
     ``timeout`` seconds have passed for all of them; then RdmaError names the budget. Does not wait until the pods
     have ended."""
-    deadline, told = time.monotonic() + timeout, False
+    deadline, reported = time.monotonic() + timeout, False
     for pod in pods:
         namespace, _sep, name = pod.partition("/")
         while True:
@@ -249,9 +249,9 @@ def evict(client: Client, pods: Iterable[str], timeout: float, say: Say) -> None
                         f"Cannot evict pod {pod}: {_budget(busy)}, and so it was for {timeout:g} s. See that its other "
                         "replicas run, or end it yourself."
                     ) from None
-                if not told:
+                if not reported:
                     say(f"waits for a PodDisruptionBudget: {pod}: {_budget(busy)}")
-                told = True
+                reported = True
                 time.sleep(EVICT_AGAIN)
 
 

@@ -194,7 +194,7 @@ class ScaleProof(Use[Sequence[str]]):
         meta = wanted["metadata"]
         found = self.client.find(self.client.path_of(wanted))
         if found is None:
-            return Status(BROKEN, "somebody removed the pod")
+            return Status(BROKEN, "the pod was removed by another client")
         node = found["spec"].get("nodeName")
         if node:
             live = self.client.find(self.client.path("v1", "Node", "", node)) or {}
@@ -229,13 +229,13 @@ class ScaleProof(Use[Sequence[str]]):
     def _await_removal(self, sets: Mapping[str, Json], removal: scaling.Removal) -> None:
         if not removal.enabled:
             return
-        self.say(f"its nodes go after {' + '.join(removal.delays)}, if nobody uses them")
+        self.say(f"its nodes go after {' + '.join(removal.delays)}, once they are idle")
         self.await_state(
             lambda: {
                 f"set/{name}": scaling.gone(self._set(name), autoscaling.machines(self.client, name)) for name in sets
             },
             title="back to zero",
-            remedy="A pod of somebody that came meanwhile keeps its node: see kubectl get pods -A -o wide.",
+            remedy="Another workload's pod may keep its node: see kubectl get pods -A -o wide.",
             timeout=self.args["removal_timeout"] or removal.seconds,
         )
 

@@ -51,11 +51,11 @@ def release(stage: str, options: Options, survey: Json, profile: Json) -> Releas
     entry = table()[stage]
     known = [_want(stage, one, entry, options, profile) for one in entry["addons"]]
     own, wants = known[-1], _without_others(known, survey)
-    told = [addon.resolve(want, survey) for want in wants]
-    refused = [item.why for item in told if item.action == "refuse"]
-    last = told[-1]
-    doing = [f"{want.name}: {item.action}, {item.why}" for want, item in zip(wants, told)]
-    action = "refuse" if refused else next((item.action for item in told if item.action != "none"), "none")
+    decisions = [addon.resolve(want, survey) for want in wants]
+    refused = [item.why for item in decisions if item.action == "refuse"]
+    last = decisions[-1]
+    doing = [f"{want.name}: {item.action}, {item.why}" for want, item in zip(wants, decisions)]
+    action = "refuse" if refused else next((item.action for item in decisions if item.action != "none"), "none")
     return Release(
         operator=stage,
         name=own.name,
@@ -66,7 +66,7 @@ def release(stage: str, options: Options, survey: Json, profile: Json) -> Releas
         values=own.configuration,
         action=action,
         why="; ".join(refused or doing),
-        warnings=tuple(text for item in told for text in item.warnings),
+        warnings=tuple(text for item in decisions for text in item.warnings),
         addons=wants,
     )
 

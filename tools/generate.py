@@ -110,6 +110,10 @@ _UNKNOWN = {
     "pci_tree": "the NCCL topology file (cannot be rendered) and NUMA nodes",
     "nic.mtu": "MTU of VFs and pods",
     "gpu.id": "the GPU's id in the NCCL topology file",
+    "gpu.nvswitches": "the host check of the NVSwitches",
+    "nic.pfc": "the host check of priorities with flow control",
+    "nic.trust": "the host check of the ports' trust mode",
+    "nic.max_read": "the host check of PCI read requests",
 }
 
 _ADD = """

@@ -44,6 +44,8 @@ class Fault:
     rule: str
     apply: Apply = _nothing
     at: int = 0
+    shape: str = "BM.GPU.H100.8"
+    """A shape that can have it."""
     how: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     """What the host is judged for, where it is not the default: mode, driver, ofed."""
     change: Mapping[str, Any] = dataclasses.field(default_factory=dict)
@@ -64,6 +66,16 @@ def _drop(*paths: str) -> Apply:
     def apply(files: Tree, at: int) -> None:
         for path in paths:
             files.drop(path)
+
+    return apply
+
+
+def _without(path: str) -> Apply:
+    """As ``_drop``, also of a host that has no such file."""
+
+    def apply(files: Tree, at: int) -> None:
+        for key in files.below(path):
+            del files[key]
 
     return apply
 
@@ -103,6 +115,34 @@ def _xid(code: int, text: str) -> Apply:
         files.put("dev/kmsg", log + f"4,{2000 + code},9000000000,-;{event}\n".encode())
 
     return apply
+
+
+def _log(message: str, count: int = 1, level: int = 3) -> Apply:
+    """A message of the kernel; {gpu}, {bus} (without its function), {pf}, {switch} and {uplink} are PCI addresses."""
+
+    def apply(files: Tree, at: int) -> None:
+        gpu, pf = files.pci.gpus[at % len(files.pci.gpus)], files.pci.pfs[at % len(files.pci.pfs)]
+        switch = (files.pci.switches or [gpu])[0]
+        uplink = _uplink(files, at).pci
+        text = message.format(gpu=gpu, bus=gpu[:-2], pf=pf, switch=switch, uplink=uplink)
+        lines = [f"{level},{3000 + n},{9000000000 + n},-;{text}\n" for n in range(count)]
+        files.put("dev/kmsg", files.content("dev/kmsg") + "".join(lines).encode())
+
+    return apply
+
+
+def _recovery(action: str) -> Apply:
+    return _log(f"NVRM: Xid (PCI:{{bus}}): 154, GPU recovery action changed from 0x0 (None) to {action}")
+
+
+def _mlx5(text: str) -> Apply:
+    return _log(f"mlx5_core {{pf}}: {text}")
+
+
+def _uplink(files: Tree, at: int) -> Device:
+    """The upper end of the switch above a GPU: the second of the devices on its way."""
+    parts = files.gpu(at % len(files.pci.gpus)).path.split("/")
+    return files.pci.devices[parts[4]]
 
 
 def _calls(files: Tree, name: str) -> Any:
@@ -434,10 +474,105 @@ def _route(files: Tree, at: int) -> None:
     files.edit(ROUTE, f"{files.shape.vcn[0].netdev}\t", f"{files.shape.pfs[at].netdev}\t")
 
 
-def _pause(files: Tree, at: int) -> None:
-    pauses = _calls(files, "pause")
-    pauses[files.shape.pfs[at].netdev] = [9_400_000, 7_100_000]
-    files.put(".gpuops/pause.json", json.dumps(pauses))
+def _ethtool(**values: int) -> Apply:
+    def apply(files: Tree, at: int) -> None:
+        counts = _calls(files, "ethtool")
+        counts[files.shape.pfs[at].netdev].update(values)
+        files.put(".gpuops/ethtool.json", json.dumps(counts))
+
+    return apply
+
+
+def _model(files: Tree, at: int) -> None:
+    files.edit(f"proc/driver/nvidia/gpus/{files.pci.gpus[at]}/information", files.shape.gpu_model, "NVIDIA H100 PCIe")
+
+
+def _library(files: Tree, at: int) -> None:
+    """The package was updated and the old module is still loaded."""
+    path = next(key for key in files if key.endswith("/libnvidia-ml.so.1"))
+    files[path] = Link("libnvidia-ml.so.570.172.08")
+
+
+def _fabric_version(files: Tree, at: int) -> None:
+    for path in [key for key in files if key.endswith("fabricmanager.log")]:
+        files.edit(path, files.host.driver_version, "570.172.08")
+
+
+def _nvswitch_missing(files: Tree, at: int) -> None:
+    for pci in files.pci.switches[:1]:
+        _remove(files, files.pci.devices[pci])
+
+
+def _switch_bridge_missing(files: Tree, at: int) -> None:
+    for pci in files.pci.switch_bridges[:1]:
+        _remove(files, files.pci.devices[pci])
+
+
+def _oca_boot(files: Tree, at: int) -> None:
+    files.put(OCA, "2026-01-05T10:00:00Z INFO configuring mlx5 devices\n2026-01-05T10:00:42Z INFO Fully Configured")
+
+
+def _oca_errors(files: Tree, at: int) -> None:
+    files.put(OCA, files.content(OCA) + b"2026-09-21T13:40:00Z ERROR mlxconfig: query failed\n")
+
+
+def _no_supplicant(files: Tree, at: int) -> None:
+    name = files.shape.pfs[at].netdev.encode() + b"\0"
+    pid = next(key.split("/")[1] for key in files if key.endswith("/cmdline") and name in files.content(key))
+    files.drop(f"proc/{pid}")
+    for path in [key for key in files if "oracle-cloud-agent" in key and key.endswith("cgroup.procs")]:
+        files.edit(path, f"{pid}\n", "")
+
+
+def _vf_port(name: str, text: str) -> Apply:
+    def apply(files: Tree, at: int) -> None:
+        path = next(key for key in files.below(files.vfs[at].path) if key.endswith(f"ports/1/{name}"))
+        files.put(path, text)
+
+    return apply
+
+
+def _gid_duplicate(files: Tree, at: int) -> None:
+    files[f"{files.port(at)}/gids/3"] = files.content(f"{files.port(at - 1)}/gids/3")
+
+
+def _dcb(**values: Any) -> Apply:
+    def apply(files: Tree, at: int) -> None:
+        answer = _calls(files, "dcb")
+        answer[files.shape.pfs[at].netdev].update(values)
+        files.put(".gpuops/dcb.json", json.dumps(answer))
+
+    return apply
+
+
+def _max_read(files: Tree, at: int) -> None:
+    """After a reset of the function: 512 bytes."""
+    path = f"{files.pf(at).path}/config"
+    space = bytearray(files.content(path))
+    control = struct.unpack_from("<H", space, PCIE + 8)[0] & ~0x7000 | 0x2000
+    struct.pack_into("<H", space, PCIE + 8, control)
+    files[path] = bytes(space)
+
+
+def _old_slot(files: Tree, at: int) -> None:
+    """The slot is of PCIe 3: state and capability agree, and the line rate does not fit."""
+    for prefix in ("current", "max"):
+        files.put(f"{files.pf(at).path}/{prefix}_link_speed", speed(8.0))
+
+
+def _flash_recovery(files: Tree, at: int) -> None:
+    """The card's firmware is gone: another device ID, class 0280, no driver, no VFs."""
+    _no_vfs(files, at)
+    _pf_unbound(files, at)
+    files.put(f"{files.pf(at).path}/device", "0x0218")
+    files.put(f"{files.pf(at).path}/class", "0x028000")
+
+
+def _fewer_uverbs(files: Tree, at: int) -> None:
+    """udev did not make the nodes of two VFs."""
+    names = sorted(key for key in files if key.startswith("dev/infiniband/uverbs"))
+    for name in names[-2:]:
+        files.drop(name)
 
 
 _LIST = (
@@ -469,6 +604,32 @@ _LIST = (
     Fault("fabric-manager-absent", "driver", "there is no fabric manager", "driver.fabric-manager", _fabric_absent),
     Fault("no-persistence", "driver", "nvidia-persistenced does not run", "driver.persistence", _no_persistence),
     Fault("xid-79", "driver", "a GPU fell off the bus", "driver.xid", _xid(79, "GPU has fallen off the bus."), 3),
+    Fault("api-mismatch", "driver", "a program brings the library of another driver", "driver.api-mismatch",
+          _log("NVRM: API mismatch: the client 'python3' (pid 4711) has the version 570.172.08, but")),
+    Fault("driver-library", "driver", "the driver was updated under the loaded module", "driver.library", _library),
+    Fault("fabric-manager-version", "driver", "the fabric manager is of another version",
+          "driver.fabric-manager-version", _fabric_version),
+    Fault("ib-umad-absent", "driver", "ib_umad is not loaded on a board whose NVSwitches need it", "driver.ib-umad",
+          _without("sys/module/ib_umad"), shape="BM.GPU.B200.8"),
+    Fault("nouveau", "driver", "nouveau is loaded", "driver.nouveau",
+          lambda files, at: files.put("sys/module/nouveau/refcnt", "0")),
+    # The kernel's log of the host.
+    Fault("mce", "log", "a machine check that was not corrected", "host.mce",
+          _log("mce: [Hardware Error]: CPU 12: Machine Check: 0 Bank 7: be00000000800400", level=0)),
+    Fault("mce-corrected", "log", "memory errors are corrected all the time", "host.mce-corrected",
+          _log("{{1}}[Hardware Error]: event severity: corrected", 150, 4)),
+    Fault("lockup", "log", "a CPU was locked up", "host.lockup",
+          _log("watchdog: BUG: soft lockup - CPU#3 stuck for 22s! [python3:4711]", level=0)),
+    Fault("hung-task", "log", "a task waits for a dead server", "host.hung-task",
+          _log("INFO: task nfsd:812 blocked for more than 120 seconds.")),
+    Fault("oom", "log", "the host ran out of memory", "host.oom",
+          _log("Out of memory: Killed process 4711 (python3) total-vm:1kB, anon-rss:1kB", level=3)),
+    Fault("throttle", "log", "the CPUs are too hot", "host.throttle",
+          _log("mce: CPU3: Package temperature above threshold, cpu clock throttled (total events = 12)", level=2)),
+    Fault("read-only", "log", "the root file system failed", "host.read-only",
+          _log("EXT4-fs (sda1): Remounting filesystem read-only", level=2)),
+    Fault("iommu-fault", "log", "the IOMMU refused a read of a GPU", "host.iommu-fault",
+          _log("DMAR: [DMA Read NO_PASID] Request device [{bus}.0] fault addr 0x7f00 [fault reason 0x06]")),
     # GPUs and their links.
     Fault("gpu-missing", "gpu", "a GPU is not on the PCI bus", "gpu.missing", _gpu_missing, 2),
     Fault("gpu-model", "gpu", "a GPU of another model", "gpu.id", _gpu("device", "0x20f1"), 1),
@@ -486,6 +647,41 @@ _LIST = (
           _xid(48, "An uncorrectable double bit error (DBE) has been detected on GPU"), 1),
     Fault("gpu-remap", "gpu", "a row remap waits for a reset", "gpu.remap",
           _xid(63, "Row Remapper: New row marked for remapping, reset gpu to activate."), 1),
+    Fault("gpu-name", "gpu", "a GPU calls itself another model", "gpu.model", _model, 1),
+    Fault("gpu-init", "gpu", "a GPU is on PCI and bound, and the driver cannot start it", "gpu.init",
+          _log("NVRM: GPU {gpu}: RmInitAdapter failed! (0x62:0x40:2192)"), 2),
+    Fault("gpu-gsp", "gpu", "a GPU's firmware does not answer", "gpu.gsp",
+          _log("NVRM: _kgspRpcRecvPoll: GSP RM heartbeat timed out"), 2),
+    Fault("gpu-bar", "gpu", "the firmware gave a GPU no memory region", "gpu.bar",
+          _log("NVRM: BAR1 is 0M @ 0x0 (PCI:{gpu})"), 2),
+    Fault("gpu-reset-required", "gpu", "a GPU asks for a reset", "gpu.reset-required",
+          _recovery("0x1 (GPU Reset Required)"), 2),
+    Fault("gpu-reboot-required", "gpu", "a GPU asks for a reboot", "gpu.reboot-required",
+          _recovery("0x2 (Node Reboot Required)"), 2),
+    Fault("gpu-drain-required", "gpu", "a GPU asks to be drained", "gpu.drain-required",
+          _recovery("0x4 (Drain and Reset)"), 2),
+    Fault("nvlink5", "gpu", "an NVLink of Blackwell went down", "gpu.nvlink5",
+          _log("NVRM: Xid (PCI:{bus}): 149, NETIR_LINK_EVT  Fatal   XC0 i0 Link 01 (0x021425c6 0x00000000)"), 2),
+    Fault("nvlink5-ber", "gpu", "an NVLink of Blackwell has bit errors", "gpu.nvlink5-ber",
+          _log("NVRM: Xid (PCI:{bus}): 149, NETIR_BER_EVENT  Nonfatal   XC0 i0 Link 01 (0x02002466 0x00000000)"), 2),
+    Fault("nvswitch-missing", "gpu", "an NVSwitch is not on the PCI bus", "nvswitch.missing", _nvswitch_missing),
+    Fault("nvswitch-bridge-missing", "gpu", "a ConnectX function of an NVSwitch is not on the PCI bus",
+          "nvswitch.bridges", _switch_bridge_missing, shape="BM.GPU.B200.8"),
+    Fault("sxid-fatal", "gpu", "a fatal error of an NVSwitch", "nvswitch.sxid",
+          _log("nvidia-nvswitch0: SXid (PCI:{switch}): 20034, Fatal, Link 30 LTSSM Fault Up")),
+    Fault("sxid-other", "gpu", "an NVSwitch reports short error bursts", "nvswitch.sxid-other",
+          _log("nvidia-nvswitch0: SXid (PCI:{switch}): 20009, Non-fatal, Link 28 RX Short Error Rate")),
+    # PCIe.
+    Fault("aer", "pcie", "an error on a GPU's link was not corrected", "pcie.aer",
+          _log("nvidia {gpu}: AER: PCIe Bus Error: severity=Uncorrected (Non-Fatal), type=Transaction Layer, (x)"), 1),
+    Fault("aer-corrected", "pcie", "a NIC's link corrects errors all the time", "pcie.aer-corrected",
+          _log("mlx5_core {pf}: PCIe Bus Error: severity=Corrected, type=Physical Layer, (Receiver ID)", 150, 4), 1),
+    Fault("dpc", "pcie", "a port cut off what is below it", "pcie.dpc",
+          _log("pcieport {uplink}: DPC: containment event, status:0x1f01 source:0x0000"), 1),
+    Fault("uplink-width", "pcie", "a switch's uplink trained at x4", "pcie.uplink-width",
+          lambda files, at: _link(files, _uplink(files, at), _uplink(files, at).gts, 4), 1),
+    Fault("uplink-speed", "pcie", "a switch's uplink trained at 8 GT/s", "pcie.uplink-speed",
+          lambda files, at: _link(files, _uplink(files, at), 8.0, _uplink(files, at).width), 1),
     # NIC stack.
     Fault("mlx5-core-absent", "nic", "mlx5_core is not loaded", "nic.modules", _unload("mlx5_ib", "mlx5_core")),
     Fault("ib-uverbs-absent", "nic", "ib_uverbs is not loaded", "nic.modules", _unload("ib_uverbs")),
@@ -523,6 +719,30 @@ _LIST = (
     Fault("nic-firmware", "function", "one PF has older firmware", "nic.firmware",
           lambda files, at: files.put(f"{files.port(at)[: -len('/ports/1')]}/fw_ver", "20.28.1002"), 1),
     Fault("nic-elsewhere", "function", "a NIC is not below the switch of its GPU", "nic.gpu-distance", _wrong_gpu, 0),
+    Fault("flash-recovery", "function", "a card's firmware is gone", "nic.recovery", _flash_recovery, 1),
+    Fault("nic-health", "function", "a NIC's firmware died", "nic.health",
+          _mlx5("poll_health:1151:(pid 0): device's health compromised - reached miss count"), 1),
+    Fault("nic-power", "function", "a NIC's slot gives too little power", "nic.power",
+          _mlx5("mlx5_pcie_event:299:(pid 312): Detected insufficient power on the PCIe slot (27W)."), 1),
+    Fault("nic-hot", "function", "a module is too hot", "nic.temperature",
+          _mlx5("Port module event[error]: module 0, Cable error, High Temperature"), 1),
+    Fault("nic-cable", "function", "a cable was refused", "nic.cable",
+          _mlx5("Port module event[error]: module 0, Cable error, Bad or shorted cable/module"), 1),
+    Fault("nic-command", "function", "the firmware does not answer a command", "nic.command",
+          _mlx5("wait_func:964:(pid 112): ENABLE_HCA(0x104) timeout. Will cause a leak of a command resource"), 1),
+    Fault("nic-tx", "function", "a transmit queue stands still", "nic.tx-timeout",
+          _log("mlx5_core {pf} rdma1: TX timeout detected"), 1),
+    Fault("gid-link-local", "function", "GID 3 is link-local", "nic.gid-address",
+          _port("gids/3", "fe80:0000:0000:0000:0000:00ff:fe00:0001"), 1),
+    Fault("gid-netdev", "function", "GID 3 is of a VLAN above the port", "nic.gid-netdev",
+          _port("gid_attrs/ndevs/3", "vlan7"), 1),
+    Fault("gid-duplicate", "function", "two ports have one address", "nic.gid-duplicate", _gid_duplicate, 1),
+    Fault("gid-foreign", "function", "a port has an address of another network", "nic.gid-network",
+          _port("gids/3", "0000:0000:0000:0000:0000:ffff:c0a8:0107"), 1),
+    Fault("nic-slot", "function", "a NIC is in a slot that cannot carry its rate", "nic.pci-fit", _old_slot, 1),
+    Fault("pfc-off", "function", "a port has no flow control", "nic.pfc", _dcb(pfc=[]), 1),
+    Fault("trust-pcp", "function", "a port takes priorities from VLAN tags", "nic.trust", _dcb(trust="pcp"), 1),
+    Fault("max-read", "function", "a NIC reads 512 bytes at once", "nic.max-read", _max_read, 1),
     # SR-IOV.
     Fault("no-totalvfs", "sriov", "a PF's firmware offers no VFs", "vf.total", _no_totalvfs, 1),
     Fault("vfs-missing", "sriov", "a PF has no VFs", "vf.missing", _no_vfs, 1),
@@ -537,6 +757,13 @@ _LIST = (
           _admin_mac("02:00:00:00:00:99"), 1),
     Fault("oca-pending", "sriov", "Oracle Cloud Agent has not finished", "host.oca",
           _put(OCA, "INFO configuring mlx5 devices")),
+    Fault("oca-stopped", "sriov", "Oracle Cloud Agent is stopped", "host.oca-agent",
+          lambda files, at: _service_stops(files, "oracle-cloud-agent.service")),
+    Fault("oca-errors", "sriov", "Oracle Cloud Agent fails after it was done", "host.oca-errors", _oca_errors),
+    Fault("oca-boot", "sriov", "Oracle Cloud Agent's log is of an earlier boot", "host.oca-boot", _oca_boot),
+    Fault("no-supplicant", "sriov", "nobody answers a port's 802.1X", "nic.wpa", _no_supplicant, 1),
+    Fault("vf-down", "sriov", "a VF has no link", "vf.link", _vf_port("state", "1: DOWN"), 1),
+    Fault("vf-gid", "sriov", "GID 3 of a VF is RoCE v1", "vf.gid", _vf_port("gid_attrs/types/3", "IB/RoCE v1"), 1),
     # GPUDirect.
     Fault("peermem-not-loaded", "gpudirect", "proprietary driver and no nvidia_peermem", "peermem.not-loaded",
           change={**_PEERMEM_ONLY, "peermem": False}),
@@ -563,6 +790,7 @@ _LIST = (
     Fault("netns-not-persistent", "netns", "exclusive now, not at the next boot", "netns.persistent",
           _netns("N", None)),
     Fault("uverbs-absent", "netns", "there are no RDMA device nodes", "rdma.devices", _drop("dev/infiniband")),
+    Fault("uverbs-missing", "netns", "two VFs have no device node", "rdma.uverbs", _fewer_uverbs),
     # Limits.
     Fault("memlock-runtime", "limits", "containers may lock 8 MB", "memlock.runtime", _memlock_runtime),
     Fault("memlock-ssh", "limits", "SSH sessions may lock 64 KB", "memlock.ssh",
@@ -573,6 +801,8 @@ _LIST = (
           _no_relaxed_ordering, 1),
     Fault("governor", "limits", "the CPUs save power", "host.governor", _governor("powersave")),
     Fault("governor-mixed", "limits", "some CPUs save power", "host.governor", _governor("performance", "schedutil")),
+    Fault("clocksource", "limits", "the kernel gave up tsc", "host.clocksource",
+          _put("sys/devices/system/clocksource/clocksource0/current_clocksource", "hpet")),
     Fault("time", "limits", "the clock is not synchronised", "host.time-sync", _unsynchronised),
     Fault("default-route", "limits", "the default route is on an RDMA port", "host.default-route", _route),
     # Counters.
@@ -584,7 +814,25 @@ _LIST = (
           _port("hw_counters/out_of_sequence", "900000"), 1),
     Fault("congestion", "counters", "a port answers many congestion notices", "counters.congestion",
           _port("hw_counters/np_cnp_sent", "70000000"), 1),
-    Fault("pause", "counters", "a port sends and gets pause frames", "counters.pause", _pause, 1),
+    Fault("pause", "counters", "a port sends and gets pause frames", "counters.pause",
+          _ethtool(rx_pause=9_400_000, tx_pause=7_100_000), 1),
+    Fault("link-events", "counters", "the card counts lost links", "counters.link-events",
+          _ethtool(link_down_events_phy=12), 1),
+    Fault("receive-errors", "counters", "a port receives broken packets", "counters.receive-errors",
+          _port("counters/port_rcv_errors", "48211"), 1),
+    Fault("crc-errors", "counters", "a port receives wrong checksums", "counters.crc-errors",
+          _ethtool(rx_crc_errors_phy=4821), 1),
+    Fault("icrc-errors", "counters", "payloads arrive damaged", "counters.icrc-errors",
+          _port("hw_counters/rx_icrc_encapsulated", "77"), 1),
+    Fault("discards", "counters", "a port drops packets", "counters.discards", _ethtool(rx_discards_phy=900_000), 1),
+    Fault("no-buffer", "counters", "packets find no buffer", "counters.no-buffer",
+          _port("hw_counters/out_of_buffer", "900000"), 1),
+    Fault("ack-timeouts", "counters", "answers do not come", "counters.ack-timeouts",
+          _port("hw_counters/local_ack_timeout_err", "5000"), 1),
+    Fault("sequence-errors", "counters", "requests are sent again", "counters.sequence-errors",
+          _port("hw_counters/packet_seq_err", "900000"), 1),
+    Fault("completion-errors", "counters", "requests fail", "counters.completion-errors",
+          _port("hw_counters/req_cqe_error", "90000"), 1),
 )  # fmt: skip
 
 FAULTS: dict[str, Fault] = {fault.id: fault for fault in _LIST}

@@ -105,7 +105,7 @@ class Device:
 
 DEVICES = "sys/bus/pci/devices"
 ASPEED, NVME, HOST_BRIDGE = "1a03:2000", "144d:a80a", "8086:09a2"
-GPU, BRIDGE, ETHERNET, NVSWITCH = "0x030200", "0x060400", "0x020000", "0x068000"
+GPU, BRIDGE, ETHERNET, NVSWITCH, INFINIBAND = "0x030200", "0x060400", "0x020000", "0x068000", "0x020700"
 PORT_ID, VIRTIO_NET = "8086:352a", "1af4:1041"
 
 # What the cards can do where files/topology does not know the PCI tree: data sheets. GT/s.
@@ -127,6 +127,7 @@ class Pci:
         self.gpus = [gpu.pci for gpu in shape.gpus]
         self.pfs = [pf.pci for pf in shape.pfs]
         self.switches: list[str] = []
+        self.switch_bridges: list[str] = []
         self.taken = {_bus(pci) for pci in self._table_addresses()} | {0}
         for socket in shape.pci_tree or self._guess():
             for node in socket["pci"]:
@@ -221,12 +222,15 @@ class Pci:
                     self._add(port.pci, parent, port.pf_id, ETHERNET, numa, gts=16.0, width=16)
         model = self.shape.gpu_model
         switch_id = "10de:1af1" if "A100" in model else "10de:22a3"
-        # B200 boards hide their NVSwitches from PCI; L40S has none.
-        listed = self._nvswitches() or ([] if "L40S" in model or "B200" in model else [""] * 4)
+        listed = self._nvswitches() or [""] * (self.shape.nvswitches or 0)
         for pci in listed:
             parent, numa = self._lone(_bus(pci) if pci else 0x1E)
             self.switches.append(pci or f"0000:{self._free(0x1E):02x}:00.0")
             self._add(self.switches[-1], parent, switch_id, NVSWITCH, numa, gts=self._slow(), width=2)
+        for _index in range(self.shape.nvswitch_bridges or 0):
+            parent, numa = self._lone(0xE8)
+            self.switch_bridges.append(f"0000:{self._free(0xE8):02x}:00.0")
+            self._add(self.switch_bridges[-1], parent, self.shape.pf_id, INFINIBAND, numa, gts=32.0, width=2)
         root = "sys/devices/pci0000:00"
         self._add("0000:00:00.0", root, HOST_BRIDGE, "0x060000")
         for id_, cls in ((ASPEED, "0x030000"), (NVME, "0x010802")):
@@ -264,7 +268,7 @@ class FlatPci(Pci):
     """A virtual machine with GPUs and NICs passed through: no bridges, no NUMA, addresses from the hypervisor."""
 
     def __init__(self, shape: Shape, gpus: int, nics: int) -> None:
-        self.shape, self.switches, self.taken = shape, [], set()
+        self.shape, self.switches, self.switch_bridges, self.taken = shape, [], [], set()
         self.devices = {}
         root = "sys/devices/pci0000:00"
         self._add("0000:00:00.0", root, "8086:0d57", "0x060000", -1)
@@ -304,7 +308,7 @@ def put_device(files: Files, device: Device, driver: str = "") -> None:
         ("numa_node", str(device.numa)),
     ):
         files.put(f"{path}/{name}", value)
-    if device.cls in (GPU, BRIDGE, ETHERNET, NVSWITCH) and device.id != VIRTIO_NET:
+    if device.cls in (GPU, BRIDGE, ETHERNET, NVSWITCH, INFINIBAND) and device.id != VIRTIO_NET:
         for prefix, known in (("current", not device.vf), ("max", True)):
             files.put(f"{path}/{prefix}_link_speed", speed(device.gts if known else 0.0))
             files.put(f"{path}/{prefix}_link_width", str(device.width if known else 0))
@@ -336,7 +340,8 @@ def config_space(
     space[0x34] = 0x40
     struct.pack_into("<BBH", space, 0x40, 0x01, PCIE, 0xC803)  # Power management, then PCI Express.
     kind = 0 if not header else 6 if port else 5
-    control = 0x2900 | (RELAXED_ORDERING if relaxed_ordering else 0)
+    # Largest read request: 512 bytes, of a NIC 4096 as OCI's agent sets it.
+    control = 0x0900 | (5 if number >> 16 == 2 else 2) << 12 | (RELAXED_ORDERING if relaxed_ordering else 0)
     link = _GENERATION.get(gts, 0) | width << 4
     struct.pack_into("<BBHIHHIHH", space, PCIE, 0x10, 0, 2 | kind << 4, 0x8000 | 2, control, 0, link, 0x40, link)
     struct.pack_into("<I", space, 0x100, 0x0001 | 2 << 16 | (ACS << 20 if port else 0))

@@ -101,6 +101,9 @@ class MemoryTree(host_probe.Tree):
         whole, newline, rest = self._content(path)[-host_probe.LOG_TAIL :].rpartition(b"\n")
         return (keep(whole + newline) + (keep(rest + b"<cut>") if rest else b"")).decode("ascii", "replace")
 
+    def modified(self, path: str) -> int | None:
+        return None
+
     def saved(self, name: str) -> Any:
         self.seen.add(f"{host_probe.SAVED}/{name}.json")
         content = self.files.get(f"{host_probe.SAVED}/{name}.json")

@@ -13,6 +13,7 @@ import dataclasses
 import functools
 import hashlib
 import json
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,18 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._nodes import shape_fi
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files as data
 
 from support import host_faults
-from support.host_layout import DEVICES, ETHERNET, GPU, VIRTIO_NET, Device, Files, FlatPci, Pci, put_device
+from support.host_layout import (
+    DEVICES,
+    ETHERNET,
+    GPU,
+    INFINIBAND,
+    VIRTIO_NET,
+    Device,
+    Files,
+    FlatPci,
+    Pci,
+    put_device,
+)
 from support.paths import FIXTURES
 
 DESCRIPTIONS = FIXTURES / "hosts" / "descriptions.yml"
@@ -31,7 +43,15 @@ OCA_LOG = "var/log/oracle-cloud-agent/plugins/oci-hpc/oci-hpc-configure/oci-hpc-
 SECURE_BOOT = "sys/firmware/efi/efivars/SecureBoot-8be4df61-93ca-11d2-aa0d-00e098032b8c"
 BOOTED = 1_790_000_000
 TOTAL_VFS = 8
-RUNTIME_PID, SSHD_PID, PERSISTENCED_PID, FABRIC_PID, OCA_PID = 1201, 1302, 1403, 1504, 1605
+UPTIME = 86_400
+RUNTIME_PID, SSHD_PID, PERSISTENCED_PID, FABRIC_PID, OCA_PID, SUPPLICANT_PID = 1201, 1302, 1403, 1504, 1605, 1706
+OCA_CGROUP = "system.slice/oracle-cloud-agent.service/cgroup.procs"
+PORT_COUNTERS = ("link_downed", "symbol_error", "port_rcv_errors")
+HW_COUNTERS = (
+    "out_of_sequence", "packet_seq_err", "local_ack_timeout_err", "req_cqe_error", "rx_icrc_encapsulated",
+    "out_of_buffer", "np_cnp_sent", "rp_cnp_handled",
+)  # fmt: skip
+ETHTOOL = ("rx_pause", "tx_pause", "rx_discards_phy", "rx_crc_errors_phy", "link_down_events_phy")
 
 # name -> os id, version, pretty name, kernel release, folder of out-of-tree modules.
 IMAGES = {
@@ -206,6 +226,7 @@ def _system(files: Tree) -> None:
         host.boot_id or f"{boot[:8]}-{boot[8:12]}-4{boot[13:16]}-8{boot[17:20]}-{boot[20:32]}",
     )
     files.put("proc/stat", f"cpu  1 2 3 4 5 6 7 0 0 0\nintr 1\nctxt 2\nbtime {BOOTED}\nprocesses 3")
+    files.put("proc/uptime", f"{UPTIME}.42 {2 * UPTIME}.17")
     virtual = host.virtualisation in ("kvm", "vgpu")
     flags = "fpu vme de pse tsc msr pae" + (" hypervisor" if virtual else "")
     files.put("proc/cpuinfo", f"processor\t: 0\nvendor_id\t: GenuineIntel\nmodel name\t: Intel\nflags\t\t: {flags}\n")
@@ -290,9 +311,24 @@ def _processes(files: Tree) -> None:
             "usr/lib/systemd/system/oracle-cloud-agent.service",
             "[Service]\nExecStart=/usr/libexec/oracle-cloud-agent/agent",
         )
-        files.put(OCA_LOG, "INFO configuring mlx5 devices\nINFO Fully Configured")
+        since = [time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(BOOTED + seconds)) for seconds in (41, 73)]
+        files.put(OCA_LOG, f"{since[0]} INFO configuring mlx5 devices\n{since[1]} INFO Fully Configured")
+        if host.has_nics:
+            _supplicants(files)
         files.put("etc/oracle-cloud-agent/plugins/oci-hpc/oci-hpc-configure/rdma_network.json",
                   json.dumps({"rdma-network": "10.224.0.0/12", "overwrite-rdma-network": True}))  # fmt: skip
+
+
+def _supplicants(files: Tree) -> None:
+    """The agent's children: one wpa_supplicant for each RDMA port."""
+    path = next(key for key in files if key.endswith(OCA_CGROUP))
+    pids = [OCA_PID]
+    for pf in files.shape.pfs:
+        pids.append(SUPPLICANT_PID + pf.rail)
+        files.put(f"proc/{pids[-1]}/comm", "wpa_supplicant")
+        words = ("wpa_supplicant", "-Dwired", "-i", pf.netdev, f"-c/etc/wpa_supplicant-{pf.netdev}.conf")
+        files.put(f"proc/{pids[-1]}/cmdline", "\0".join((*words, "")).encode())
+    files.put(path, "\n".join(map(str, pids)))
 
 
 def _module(
@@ -329,6 +365,8 @@ def _modules(files: Tree) -> None:
         elif host.has_nics:
             held = holders.get(name, []) + (["nvidia_peermem"] if name == "ib_core" and host.has_peermem else [])
             _module(files, name, version=version, taint="OE" if from_ofed else "", refcnt=len(held), holders=held)
+    if host.has_nics and files.pci.switch_bridges:
+        _module(files, "ib_umad")
     nvidia = f"{extra}/nvidia" if extra != "updates/dkms" else extra
     if host.driver == "host":
         dep += [f"{nvidia}/{name}.ko:" for name in ("nvidia", "nvidia-uvm", "nvidia-peermem")]
@@ -377,6 +415,10 @@ def _nvidia(files: Tree) -> None:
         )  # fmt: skip
         files.put(f"proc/driver/nvidia/gpus/{pci}/information", "\n".join(rows))
     _daemons(files)
+    folder = "usr/lib/x86_64-linux-gnu" if IMAGES[host.image][0] == "ubuntu" else "usr/lib64"
+    folder = f"run/nvidia/driver/{folder}" if host.driver == "operator" else folder
+    files.put(f"{folder}/libnvidia-ml.so.{version}", b"\x7fELF")
+    files.link(f"{folder}/libnvidia-ml.so.1", f"{folder}/libnvidia-ml.so.{version}")
     if host.has_peermem:
         # nvidia-peermem registers two clients, both with the driver's version.
         for client in ("nv_mem", "nv_mem_nc"):
@@ -387,7 +429,10 @@ def _nvidia(files: Tree) -> None:
 
 def _daemons(files: Tree) -> None:
     """nvidia-persistenced and the fabric manager: services of the host, or processes of the driver's container."""
-    fabric = "L40S" not in files.shape.gpu_model and files.host.virtualisation in ("none", "container")
+    fabric = bool(files.shape.nvswitches or files.shape.nvswitch_bridges) and files.host.virtualisation in (
+        "none",
+        "container",
+    )
     if files.host.driver == "host":
         _service(files, "nvidia-persistenced.service", PERSISTENCED_PID, "nvidia-persiste")
         files.put("run/nvidia-persistenced/nvidia-persistenced.pid", str(PERSISTENCED_PID))
@@ -398,6 +443,7 @@ def _daemons(files: Tree) -> None:
             )
             files.put("run/nvidia-fabricmanager/nv-fabricmanager.pid", str(FABRIC_PID))
             files.put("usr/bin/nv-fabricmanager", b"\x7fELF")
+            _fabric_log(files, "")
         return
     files.put("run/nvidia/validations/.driver-ctr-ready", b"")
     files.folder("run/nvidia/driver/usr")
@@ -406,12 +452,18 @@ def _daemons(files: Tree) -> None:
     if fabric:
         _process(files, FABRIC_PID, "nv-fabricmanage")
         files.put("run/nvidia/driver/run/nvidia-fabricmanager/nv-fabricmanager.pid", str(FABRIC_PID))
+        _fabric_log(files, "run/nvidia/driver/")
+
+
+def _fabric_log(files: Tree, prefix: str) -> None:
+    started = f"Fabric Manager version {files.host.driver_version} is running with the following configuration options"
+    files.put(f"{prefix}var/log/fabricmanager.log", f"[Sep 21 2026 13:34:02] [INFO] [tid {FABRIC_PID}] {started}")
 
 
 def _driver_of(files: Tree, device: Device) -> str:
     if device.cls == GPU:
         return "nvidia" if files.host.driver != "none" else ""
-    if device.cls == ETHERNET:
+    if device.cls in (ETHERNET, INFINIBAND):
         return "mlx5_core" if device.id.startswith("15b3") else "virtio-pci"
     return "pcieport" if device.bridge else ""
 
@@ -463,11 +515,21 @@ def _rdma(files: Tree) -> None:
         files.put(f"{device.path}/sriov_totalvfs", "0")
         files.put(f"{device.path}/sriov_numvfs", "0")
         uverbs += 1
+    for number, pci in enumerate(files.pci.switch_bridges):
+        _switch_bridge(files, files.pci.devices[pci], f"mlx5_{60 + number}")
+        uverbs += 1
     for number in range(uverbs):
         files.put(f"dev/infiniband/uverbs{number}", b"")
     files.put("dev/infiniband/rdma_cm", b"")
     if files.vfs:
         files.put(".gpuops/vf_macs.json", json.dumps(macs))
+
+
+def _switch_bridge(files: Tree, device: Device, hca: str) -> None:
+    """A ConnectX function through which an NVSwitch is managed: its product data says so."""
+    files.put(f"{device.path}/vpd", b"\x82\x13\0NVIDIA ConnectX-7\x90\x0c\0V0\x06SW_MNG\x78")
+    for name, value in (("state", "4: ACTIVE"), ("link_layer", "InfiniBand")):
+        files.put(f"{device.path}/infiniband/{hca}/ports/1/{name}", value)
 
 
 def _vf(files: Tree, pf: Any, index: int, rate: int, macs: dict[str, dict[str, str]]) -> int:
@@ -506,12 +568,13 @@ def _port(files: Tree, device: Device, netdev: str, hca: str, rate: int, mtu: in
         gid = "fe80:0000:0000:0000:0000:00ff:fe00:0001" if index < 2 else (
             f"0000:0000:0000:0000:0000:ffff:{octets[0]:02x}{octets[1]:02x}:{octets[2]:02x}{octets[3]:02x}")  # fmt: skip
         files.put(f"{port}/gids/{index}", gid)
+        files.put(f"{port}/gid_attrs/ndevs/{index}", netdev)
     if device.vf:
         return
     files.put(f"{rdma}/fw_ver", "16.35.4506" if device.id == "15b3:1019" else "28.43.2026")
-    for name in ("link_downed", "symbol_error"):
+    for name in PORT_COUNTERS:
         files.put(f"{port}/counters/{name}", "0")
-    for name in ("out_of_sequence", "np_cnp_sent", "rp_cnp_handled"):
+    for name in HW_COUNTERS:
         files.put(f"{port}/hw_counters/{name}", "0")
 
 
@@ -522,9 +585,12 @@ def _network(files: Tree) -> None:
     rows += [f"{names[0]}\t0000000A\t00000000\t0001\t0\t0\t100\t00FFFFFF\t0\t0\t0"]
     files.put("proc/1/net/route", "\n".join(f"{row:<127}" for row in (head, *rows)))
     ports = [pf.netdev for pf in files.shape.pfs] + [port.netdev for port in files.shape.vcn]
-    pauses = {netdev: [0, 0] for netdev in ports} if files.host.has_nics else {}
-    if pauses:
-        files.put(".gpuops/pause.json", json.dumps(pauses))
+    if files.host.has_nics:
+        files.put(".gpuops/ethtool.json", json.dumps({netdev: dict.fromkeys(ETHTOOL, 0) for netdev in ports}))
+        qos = {"pfc": list(files.shape.pfc), "trust": files.shape.trust or "pcp"}
+        rails = {pf.netdev for pf in files.shape.pfs}
+        dcb = {netdev: qos if netdev in rails else {"pfc": [], "trust": "pcp"} for netdev in ports}
+        files.put(".gpuops/dcb.json", json.dumps(dcb))
 
 
 def _limits(files: Tree) -> None:
@@ -532,6 +598,7 @@ def _limits(files: Tree) -> None:
     if files.host.virtualisation not in ("kvm", "vgpu"):
         for policy in range(4):
             files.put(f"sys/devices/system/cpu/cpufreq/policy{policy}/scaling_governor", "performance")
+        files.put("sys/devices/system/clocksource/clocksource0/current_clocksource", "tsc")
     # A kernel log that begins at boot: the probe asks it for Xid events.
     files.put(
         "dev/kmsg",

@@ -236,17 +236,60 @@ TABLE: dict[str, tuple[str, str, str, str]] = {
         "run Ansible with a newer Python",
         "control_node.python",
     ),
+    "counters.ack-timeouts": (
+        "warning",
+        "host_checks",
+        ("look for drops on the way and for the host that does not answer; NCCL_IB_TIMEOUT says how long it "
+         "waits"),
+        "counters-ack-timeouts",
+    ),
+    "counters.completion-errors": (
+        "warning",
+        "host_checks",
+        "see the logs of the jobs for error completions; after a job was killed they are normal",
+        "counters-completion-errors",
+    ),
     "counters.congestion": (
         "warning",
         "host_checks",
         "compare with other nodes of the block; read twice (interval) under load to see whether it goes on",
         "congestion",
     ),
+    "counters.crc-errors": (
+        "warning",
+        "host_checks",
+        "clean or replace the cable or transceiver",
+        "counters-crc-errors",
+    ),
+    "counters.discards": (
+        "warning",
+        "host_checks",
+        "look at flow control (nic.pfc, nic.trust) and at the PCI link of this host",
+        "counters-discards",
+    ),
+    "counters.icrc-errors": (
+        "warning",
+        "host_checks",
+        "find the switch, cable or memory that changes packets; compare with other nodes of the block",
+        "counters-icrc-errors",
+    ),
     "counters.link-downed": (
         "warning",
         "host_checks",
         "look at the cable and the switch port's log",
         "link-downed",
+    ),
+    "counters.link-events": (
+        "warning",
+        "host_checks",
+        "look at the cable, the transceiver and the switch port's log",
+        "counters-link-events",
+    ),
+    "counters.no-buffer": (
+        "warning",
+        "host_checks",
+        "see which program receives slowly; NCCL posts enough, UD programs may not",
+        "counters-no-buffer",
     ),
     "counters.out-of-sequence": (
         "warning",
@@ -261,6 +304,18 @@ TABLE: dict[str, tuple[str, str, str, str]] = {
          "takes them)"),
         "pause",
     ),
+    "counters.receive-errors": (
+        "warning",
+        "host_checks",
+        "clean or replace the cable or transceiver",
+        "counters-receive-errors",
+    ),
+    "counters.sequence-errors": (
+        "warning",
+        "host_checks",
+        "look for drops on the switch (PFC, ECN of the RDMA priority)",
+        "counters-sequence-errors",
+    ),
     "counters.symbol-errors": (
         "warning",
         "host_checks",
@@ -272,6 +327,13 @@ TABLE: dict[str, tuple[str, str, str, str]] = {
         "host_checks",
         "use a GPU node image, or rdma_driver=operator where images bring none; look at dmesg for NVRM",
         "driver-absent",
+    ),
+    "driver.api-mismatch": (
+        "warning",
+        "host_checks",
+        ("update the driver's libraries and the images that bring their own to the module's version, or "
+         "reboot after an update"),
+        "driver-api-mismatch",
     ),
     "driver.cuda": (
         "warning",
@@ -285,6 +347,32 @@ TABLE: dict[str, tuple[str, str, str, str]] = {
         ("systemctl enable --now nvidia-fabricmanager (same version as the driver); without it CUDA does not "
          "start on these GPUs"),
         "fabric-manager",
+    ),
+    "driver.fabric-manager-version": (
+        "error",
+        "host_checks",
+        "install nvidia-fabricmanager of the version of the driver and restart it; it refuses any other",
+        "driver-fabric-manager-version",
+    ),
+    "driver.ib-umad": (
+        "error",
+        "host_checks",
+        "modprobe ib_umad, add it to /etc/modules-load.d and restart nvidia-fabricmanager",
+        "driver-ib-umad",
+    ),
+    "driver.library": (
+        "error",
+        "host_checks",
+        ("reboot after a driver update, or reinstall the driver; nvidia-smi answers Driver/library version "
+         "mismatch until then"),
+        "driver-library",
+    ),
+    "driver.nouveau": (
+        "warning",
+        "host_checks",
+        ("blacklist nouveau (options nouveau modeset=0), rebuild the initramfs and reboot; it keeps the "
+         "NVIDIA driver from binding"),
+        "driver-nouveau",
     ),
     "driver.old": (
         "error",
@@ -308,8 +396,8 @@ TABLE: dict[str, tuple[str, str, str, str]] = {
     "driver.xid": (
         "error",
         "host_checks",
-        ("drain the node, reset the GPU or reboot; when it comes back, have the host repaired "
-         "(nvidia-bug-report.sh)"),
+        ("drain the node, reset the GPU, note it (echo 'gpuops: ADDRESS reset' > /dev/kmsg), or reboot; when "
+         "it comes back, have the host repaired"),
         "xid",
     ),
     "driver.xid-log": (
@@ -344,6 +432,19 @@ TABLE: dict[str, tuple[str, str, str, str]] = {
         "report it; do not use the NCCL topology file of the shape on this node (rdma_topology=none)",
         "gpu-address",
     ),
+    "gpu.bar": (
+        "error",
+        "host_checks",
+        "turn on 64-bit addressing above 4 GB in the firmware, or reboot; on OCI have the host replaced",
+        "gpu-bar",
+    ),
+    "gpu.drain-required": (
+        "error",
+        "host_checks",
+        ("let no new work on the node (role node_mark), wait for the running one, then reset all GPUs or "
+         "reboot"),
+        "gpu-drain-required",
+    ),
     "gpu.driver": (
         "error",
         "host_checks",
@@ -353,15 +454,27 @@ TABLE: dict[str, tuple[str, str, str, str]] = {
     "gpu.ecc": (
         "error",
         "host_checks",
-        ("drain the node and reset the GPU; replace the host when nvidia-smi -q -d ECC,ROW_REMAPPER shows "
-         "failures"),
+        ("reset the GPU and note it (echo 'gpuops: ADDRESS reset' > /dev/kmsg); replace the host when "
+         "nvidia-smi -q -d ROW_REMAPPER shows failures"),
         "gpu-ecc",
+    ),
+    "gpu.gsp": (
+        "error",
+        "host_checks",
+        "drain the node and reboot; when it comes back, update the driver or have the host repaired",
+        "gpu-gsp",
     ),
     "gpu.id": (
         "error",
         "host_checks",
         "check that the node's label instance-type is its shape",
         "gpu-id",
+    ),
+    "gpu.init": (
+        "error",
+        "host_checks",
+        "drain the node and reboot; when the GPU stays dead, have the host replaced (nvidia-bug-report.sh)",
+        "gpu-init",
     ),
     "gpu.link": (
         "error",
@@ -381,17 +494,51 @@ TABLE: dict[str, tuple[str, str, str, str]] = {
         "",
         "gpu-missing",
     ),
+    "gpu.model": (
+        "error",
+        "host_checks",
+        ("check that the node's label instance-type is its shape; a GPU of another memory size or power "
+         "limit slows all others"),
+        "gpu-model",
+    ),
     "gpu.numa": (
         "warning",
         "host_checks",
         "set the firmware's NUMA nodes per socket (NPS, SNC) to the shape's",
         "gpu-numa",
     ),
+    "gpu.nvlink5": (
+        "error",
+        "host_checks",
+        ("drain the node, reset the GPU, note it (echo 'gpuops: ADDRESS reset' > /dev/kmsg), or reboot; have "
+         "the host repaired when it comes back"),
+        "gpu-nvlink5",
+    ),
+    "gpu.nvlink5-ber": (
+        "warning",
+        "host_checks",
+        "have the NVLink's signal looked at (nvidia-smi nvlink -e); NVIDIA's table names links and cables",
+        "gpu-nvlink5-ber",
+    ),
+    "gpu.reboot-required": (
+        "error",
+        "host_checks",
+        "drain the node and reboot it; a reset of the GPU is not enough",
+        "gpu-reboot-required",
+    ),
     "gpu.remap": (
         "warning",
         "host_checks",
-        "drain the node and reset the GPU (nvidia-smi --gpu-reset) or reboot",
+        ("drain the node and reset the GPU (nvidia-smi --gpu-reset), note it (echo 'gpuops: ADDRESS reset' > "
+         "/dev/kmsg), or reboot"),
         "gpu-remap",
+    ),
+    "gpu.reset-required": (
+        "error",
+        "host_checks",
+        ("drain the node and reset the GPU (nvidia-smi --gpu-reset -i ADDRESS), or reboot; the driver then "
+         "logs the action None"),
+        "gpu-reset-required",
     ),
     "gpu.shared": (
         "warning",
@@ -451,6 +598,12 @@ TABLE: dict[str, tuple[str, str, str, str]] = {
         "turn ACS redirection off in the firmware, or setpci -s ADDRESS ECAP_ACS+6.w=0000 at each boot",
         "acs",
     ),
+    "host.clocksource": (
+        "warning",
+        "host_checks",
+        "see in dmesg why tsc was marked unstable; every timestamp of CUDA and NCCL then costs a microsecond",
+        "host-clocksource",
+    ),
     "host.default-route": (
         "error",
         "host_checks",
@@ -470,11 +623,42 @@ TABLE: dict[str, tuple[str, str, str, str]] = {
         "cpupower frequency-set -g performance, or tuned-adm profile throughput-performance",
         "governor",
     ),
+    "host.hung-task": (
+        "warning",
+        "host_checks",
+        ("see in dmesg which task and what it waits for (a dead NFS server, a disk, a GPU that does not "
+         "answer)"),
+        "host-hung-task",
+    ),
     "host.iommu": (
         "warning",
         "host_checks",
         "boot with iommu=pt; translation costs bandwidth of every transfer between GPU and NIC",
         "iommu",
+    ),
+    "host.iommu-fault": (
+        "warning",
+        "host_checks",
+        "see in dmesg which device it was; boot with iommu=pt",
+        "host-iommu-fault",
+    ),
+    "host.lockup": (
+        "error",
+        "host_checks",
+        "reboot the node; when it comes back, have the host repaired",
+        "host-lockup",
+    ),
+    "host.mce": (
+        "error",
+        "host_checks",
+        "drain the node and have the host replaced; rasdaemon or the firmware log names the part",
+        "host-mce",
+    ),
+    "host.mce-corrected": (
+        "warning",
+        "host_checks",
+        "have the memory of this host looked at; many corrected errors come before one that is not",
+        "host-mce-corrected",
     ),
     "host.oca": (
         "error",
@@ -482,6 +666,33 @@ TABLE: dict[str, tuple[str, str, str, str]] = {
         ("enable the plugins Compute HPC RDMA Authentication and Auto-Configuration of the instance; look at "
          "oci-hpc-mlx-configure.log"),
         "oca",
+    ),
+    "host.oca-agent": (
+        "warning",
+        "host_checks",
+        ("start it (snap start oracle-cloud-agent, or systemctl start oracle-cloud-agent); without it the "
+         "switch closes the RDMA ports when 802.1X expires"),
+        "host-oca-agent",
+    ),
+    "host.oca-boot": (
+        "warning",
+        "host_checks",
+        ("restart the agent; what its log says is of an earlier boot, and MTU, flow control and addresses do "
+         "not survive one"),
+        "host-oca-boot",
+    ),
+    "host.oca-errors": (
+        "warning",
+        "host_checks",
+        ("look at the last lines of oci-hpc-mlx-configure.log; restart the agent to let it configure the "
+         "ports anew"),
+        "host-oca-errors",
+    ),
+    "host.oom": (
+        "warning",
+        "host_checks",
+        "see in dmesg which process took it; the kernel may have killed an agent or a rank of a job",
+        "host-oom",
     ),
     "host.pci-flat": (
         "warning",
@@ -496,6 +707,18 @@ TABLE: dict[str, tuple[str, str, str, str]] = {
         ("check the shape; what a hypervisor hides stays unknown, and in a container the probe needs the "
          "host's root"),
         "platform",
+    ),
+    "host.read-only": (
+        "error",
+        "host_checks",
+        "have the disk looked at, replace the boot volume, and reboot",
+        "host-read-only",
+    ),
+    "host.throttle": (
+        "warning",
+        "host_checks",
+        "have the host's fans and air flow looked at",
+        "host-throttle",
     ),
     "host.time-sync": (
         "warning",
@@ -684,6 +907,18 @@ TABLE: dict[str, tuple[str, str, str, str]] = {
         "",
         "network_operator.late",
     ),
+    "nic.cable": (
+        "warning",
+        "host_checks",
+        "reseat or replace the cable or transceiver that the message names",
+        "nic-cable",
+    ),
+    "nic.command": (
+        "warning",
+        "host_checks",
+        "update the firmware, and power-cycle the host when it goes on",
+        "nic-command",
+    ),
     "nic.driver": (
         "error",
         "host_checks",
@@ -710,11 +945,43 @@ TABLE: dict[str, tuple[str, str, str, str]] = {
          "another kind or empty"),
         "nic-gid",
     ),
+    "nic.gid-address": (
+        "error",
+        "host_checks",
+        "give the port its IPv4 address (on OCI the agent does); a link-local GID reaches no other host",
+        "nic-gid-address",
+    ),
+    "nic.gid-duplicate": (
+        "error",
+        "host_checks",
+        "give each its own address; on OCI delete rdma_network's leftovers and restart the agent",
+        "nic-gid-duplicate",
+    ),
+    "nic.gid-netdev": (
+        "error",
+        "host_checks",
+        "remove the VLAN, bond or macvlan that took the place, so that GID 3 is of the port itself",
+        "nic-gid-netdev",
+    ),
+    "nic.gid-network": (
+        "warning",
+        "host_checks",
+        ("look for a second program that configures the port, or correct rdma_network.json and restart the "
+         "agent"),
+        "nic-gid-network",
+    ),
     "nic.gpu-distance": (
         "error",
         "host_checks",
         "have the host repaired, a card is in another slot; until then GPUDirect crosses the CPU",
         "nic-gpu-distance",
+    ),
+    "nic.health": (
+        "error",
+        "host_checks",
+        ("drain the node and power-cycle it; when it comes back, update the firmware or have the card "
+         "replaced"),
+        "nic-health",
     ),
     "nic.id": (
         "error",
@@ -740,6 +1007,12 @@ TABLE: dict[str, tuple[str, str, str, str]] = {
         "host_checks",
         "mlxconfig -d ADDRESS set LINK_TYPE_P1=2, then reboot; OCI's cluster network is RoCE",
         "nic-link-layer",
+    ),
+    "nic.max-read": (
+        "warning",
+        "host_checks",
+        "restart the agent, which sets it after each boot; else setpci -s ADDRESS CAP_EXP+8.w=5000:7000",
+        "nic-max-read",
     ),
     "nic.missing": (
         "error",
@@ -771,11 +1044,30 @@ TABLE: dict[str, tuple[str, str, str, str]] = {
         "set the firmware's NUMA nodes per socket (NPS, SNC) to the shape's",
         "nic-numa",
     ),
+    "nic.pci-fit": (
+        "error",
+        "host_checks",
+        "have the host repaired, the card is in a slot of an older generation or of half the width",
+        "nic-pci-fit",
+    ),
     "nic.pci-link": (
         "error",
         "host_checks",
         "drain and power-cycle the host; a link that trains low again is a hardware fault",
         "nic-pci-link",
+    ),
+    "nic.pfc": (
+        "error",
+        "host_checks",
+        ("restart the agent, which sets it; else mlnx_qos -i NETDEV --pfc with the priorities; without it a "
+         "full switch drops RDMA packets"),
+        "nic-pfc",
+    ),
+    "nic.power": (
+        "error",
+        "host_checks",
+        "have the slot or riser of this card looked at",
+        "nic-power",
     ),
     "nic.rate": (
         "error",
@@ -783,10 +1075,17 @@ TABLE: dict[str, tuple[str, str, str, str]] = {
         "reseat or replace the cable, then look at the switch port; mlxlink shows what was negotiated",
         "nic-rate",
     ),
+    "nic.recovery": (
+        "error",
+        "host_checks",
+        "have the host replaced, or burn its firmware anew (flint); the card has no ports until then",
+        "nic-recovery",
+    ),
     "nic.relaxed-ordering": (
         "warning",
         "host_checks",
-        "mlxconfig -d ADDRESS set PCI_WR_ORDERING=1, then reboot",
+        ("setpci -s ADDRESS CAP_EXP+8.w=0010:0010 at each boot (PCI_WR_ORDERING of mlxconfig is another "
+         "setting); see dmesg for a root port that forbids it"),
         "relaxed-ordering",
     ),
     "nic.same-build": (
@@ -795,6 +1094,31 @@ TABLE: dict[str, tuple[str, str, str, str]] = {
         ("reinstall OFED for the running kernel (dkms autoinstall, or mlnxofedinstall --add-kernel-support), "
          "then reboot"),
         "nic-same-build",
+    ),
+    "nic.temperature": (
+        "warning",
+        "host_checks",
+        "look at the fans and at the cables that cover the card's air; a hot module is switched off",
+        "nic-temperature",
+    ),
+    "nic.trust": (
+        "error",
+        "host_checks",
+        ("restart the agent, which sets it; else mlnx_qos -i NETDEV --trust dscp; without it RDMA packets "
+         "share the lossy priority"),
+        "nic-trust",
+    ),
+    "nic.tx-timeout": (
+        "warning",
+        "host_checks",
+        "look at pause frames and at the firmware; reload mlx5_core or reboot",
+        "nic-tx-timeout",
+    ),
+    "nic.wpa": (
+        "warning",
+        "host_checks",
+        "restart the agent; the switch asks again about every hour and closes a port that does not answer",
+        "nic-wpa",
     ),
     "node.absent": (
         "error",
@@ -825,6 +1149,30 @@ TABLE: dict[str, tuple[str, str, str, str]] = {
         "report",
         "",
         "node.unseen",
+    ),
+    "nvswitch.bridges": (
+        "error",
+        "host_checks",
+        "reboot; when it stays away, have the host replaced, the fabric manager cannot reach that NVSwitch",
+        "nvswitch-bridges",
+    ),
+    "nvswitch.missing": (
+        "error",
+        "host_checks",
+        "reboot; when it stays away, have the host replaced, the fabric manager cannot train its links",
+        "nvswitch-missing",
+    ),
+    "nvswitch.sxid": (
+        "error",
+        "host_checks",
+        "drain the node and reboot; when it comes back, have the host repaired",
+        "nvswitch-sxid",
+    ),
+    "nvswitch.sxid-other": (
+        "warning",
+        "host_checks",
+        "look it up in the Fabric Manager user guide; one that comes again is a link to be repaired",
+        "nvswitch-sxid-other",
     ),
     "oci.addons": (
         "warning",
@@ -980,6 +1328,36 @@ TABLE: dict[str, tuple[str, str, str, str]] = {
         ("turn Secure Boot off in the instance's shielded settings, or sign the modules of NVIDIA and OFED "
          "with an enrolled key"),
         "secure-boot",
+    ),
+    "pcie.aer": (
+        "error",
+        "host_checks",
+        "drain and power-cycle the host; an error that comes back is a hardware fault",
+        "pcie-aer",
+    ),
+    "pcie.aer-corrected": (
+        "warning",
+        "host_checks",
+        "drain and power-cycle the host; a link that goes on is a riser, a cable or a card that sits badly",
+        "pcie-aer-corrected",
+    ),
+    "pcie.dpc": (
+        "error",
+        "host_checks",
+        "reboot the host, the device below was cut off; when it comes back, have the host repaired",
+        "pcie-dpc",
+    ),
+    "pcie.uplink-speed": (
+        "warning",
+        "host_checks",
+        "measure under load first, an idle link may save power; then power-cycle the host",
+        "pcie-uplink-speed",
+    ),
+    "pcie.uplink-width": (
+        "error",
+        "host_checks",
+        "drain and power-cycle the host; a switch whose uplink trains narrow again is a hardware fault",
+        "pcie-uplink-width",
     ),
     "peermem.ib-core": (
         "error",
@@ -1280,6 +1658,12 @@ TABLE: dict[str, tuple[str, str, str, str]] = {
         "modprobe ib_uverbs rdma_ucm; look at udev when the modules are loaded",
         "rdma-devices",
     ),
+    "rdma.uverbs": (
+        "warning",
+        "host_checks",
+        "look at udev and dmesg for ib_uverbs; a pod with such a VF gets no device",
+        "rdma-uverbs",
+    ),
     "report.document": (
         "unknown",
         "report",
@@ -1406,6 +1790,13 @@ TABLE: dict[str, tuple[str, str, str, str]] = {
         "run the stage sriov again; the device plugin hands out only VFs of that driver",
         "vf-driver",
     ),
+    "vf.gid": (
+        "warning",
+        "host_checks",
+        ("run the stage sriov again; the address that makes this GID comes with the pod, another kind of GID "
+         "does not"),
+        "vf-gid",
+    ),
     "vf.id": (
         "error",
         "host_checks",
@@ -1423,6 +1814,12 @@ TABLE: dict[str, tuple[str, str, str, str]] = {
         "sriov",
         "Remove that generation's device-plugin configuration: two plugins hand out the same VFs.",
         "vf-leftover",
+    ),
+    "vf.link": (
+        "error",
+        "host_checks",
+        "bring the port up first, then run the stage sriov again; ip link set PORT vf N state auto",
+        "vf-link",
     ),
     "vf.missing": (
         "error",

@@ -184,6 +184,16 @@ class Shape:
     line_gbps: Optional[float] = None
     """Line rate of one PF in Gb/s; None = unknown."""
     vfs_per_pf: int = 1
+    nvswitches: Optional[int] = None
+    """NVSwitches on PCI; None = unknown."""
+    nvswitch_bridges: Optional[int] = None
+    """ConnectX functions through which the NVSwitches are managed, where these are not on PCI; None = unknown."""
+    pfc: tuple[int, ...] = ()
+    """Priorities with flow control on the RDMA ports; () = unknown."""
+    trust: str = ""
+    """What the RDMA ports take a packet's priority from, dscp or pcp; "" = unknown."""
+    max_read: Optional[int] = None
+    """Largest PCI read request of the RDMA ports in bytes; None = unknown."""
     pfs: tuple[Pf, ...] = ()
     vcn: tuple[VcnNic, ...] = ()
     mtu: Optional[int] = None

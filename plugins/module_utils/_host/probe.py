@@ -13,10 +13,11 @@ cannot be read is ``null`` and has its reason in ``unread``; only a root that is
 """
 
 # os and not pathlib: a host has thousands of attributes, and pathlib costs several times the read itself.
-# ruff: noqa: PTH100, PTH112, PTH115, PTH121
+# ruff: noqa: PTH100, PTH112, PTH115, PTH116, PTH121
 
 from __future__ import annotations
 
+import calendar
 import errno
 import json
 import os
@@ -45,7 +46,9 @@ HOST_BRIDGE = re.compile(r"pci[0-9a-f]{4,8}:[0-9a-f]{2}")
 PCI = "sys/bus/pci/devices"
 MELLANOX, NVIDIA, AMD = "15b3", "10de", "1002"
 GPU_CLASSES = ("0300", "0302", "0380", "1200")
-NIC_CLASSES = ("0200", "0207")
+# Ethernet, InfiniBand, and what a card shows as another network controller (a BlueField, or flash recovery).
+NIC_CLASSES = ("0200", "0207", "0280")
+INFINIBAND = "0207"
 # pci.ids, vendor 15b3: ConnectX-4 to -6, "mlx5Gen Virtual Function", BlueField.
 VF_IDS = ("1014", "1016", "1018", "101a", "101c", "101e", "a2d3")
 MODULES = ("mlx5_core", "mlx5_ib", "ib_core", "ib_uverbs", "rdma_cm")
@@ -56,11 +59,30 @@ ECC_XIDS = (48, 94, 95, 140)
 REMAP_XIDS = (63, 64)
 BOOT = "Linux version 0"
 PERSISTENCE = "NVRM: Persistence mode is deprecated"
-PORT_COUNTERS = ("link_downed", "symbol_error")
-HW_COUNTERS = ("out_of_sequence", "np_cnp_sent", "rp_cnp_handled")
-PAUSE_COUNTERS = ("rx_pause", "tx_pause")
+MAX_EVENTS = 96
+PORT_COUNTERS = ("link_downed", "symbol_error", "port_rcv_errors")
+HW_COUNTERS = (
+    "out_of_sequence",
+    "packet_seq_err",
+    "local_ack_timeout_err",
+    "req_cqe_error",
+    "rx_icrc_encapsulated",
+    "out_of_buffer",
+    "np_cnp_sent",
+    "rp_cnp_handled",
+)
+# Counter of the document -> names of ethtool's statistics that add up to it.
+ETHTOOL = {
+    "rx_pause": r"rx_(?:pause_ctrl_phy|prio[0-7]_pause)",
+    "tx_pause": r"tx_(?:pause_ctrl_phy|prio[0-7]_pause)",
+    "rx_discards_phy": r"rx_discards_phy",
+    "rx_crc_errors_phy": r"rx_crc_errors_phy",
+    "link_down_events_phy": r"link_down_events_phy",
+}
 OPERATOR_DRIVER = "run/nvidia/driver"
 OPERATOR_OFED = "run/mellanox/drivers"
+LIBRARIES = ("usr/lib/x86_64-linux-gnu", "usr/lib64", "usr/lib/aarch64-linux-gnu", "usr/lib")
+CLOCKSOURCE = "sys/devices/system/clocksource/clocksource0/current_clocksource"
 OCA = "oracle-cloud-agent/plugins/oci-hpc/oci-hpc-configure"
 SECURE_BOOT = "sys/firmware/efi/efivars/SecureBoot-8be4df61-93ca-11d2-aa0d-00e098032b8c"
 
@@ -297,6 +319,21 @@ class Tree:
             self._files[real] = kept
         return kept.decode("ascii", "replace")
 
+    def modified(self, path: str) -> int | None:
+        """When a file was last written, in seconds since 1970; None in a saved tree, which does not keep it."""
+        if not self._live(False):
+            return None
+        try:
+            return int(os.stat(f"{self._base}/{self.real(path)}", follow_symlinks=False).st_mtime)
+        except OSError as error:
+            self._fail(path, error)
+            raise  # not reached
+
+    def save_as(self, path: str, content: bytes) -> None:
+        """Saves ``content`` as that of a file that was read."""
+        if self._record:
+            self._files[self.real(path)] = content
+
     def _path(self, path: str) -> str:
         """Where to read ``path``. Unread if a saved tree contains an error for it."""
         real = self.real(path)
@@ -456,9 +493,26 @@ def width(text: str) -> int:
     return value
 
 
+def uptime(text: str) -> int:
+    """Returns the first number of proc/uptime in whole seconds. ValueError for other text."""
+    found = re.fullmatch(r"(\d{1,12})\.\d+ \d+\.\d+", text)
+    if not found:
+        raise ValueError("not an uptime")
+    return int(found.group(1))
+
+
+def gid(text: str) -> str:
+    """Returns a GID as an IPv4 address where it holds one, else as the kernel writes it. ValueError for other text."""
+    if not re.fullmatch(r"[0-9a-f]{4}(:[0-9a-f]{4}){7}", text):
+        raise ValueError("not a GID")
+    if not text.startswith("0000:0000:0000:0000:0000:ffff:"):
+        return text
+    return ".".join(str(int(text[at : at + 2], 16)) for at in (30, 32, 35, 37))
+
+
 def speed(text: str) -> float:
     """Returns the speed of a PCIe link in GT/s. ValueError for other text."""
-    found = re.fullmatch(r"(\d+(?:\.\d+)?) GT/s(?: PCIe)?", text)
+    found = re.fullmatch(r"(\d{1,6}(?:\.\d{1,6})?) GT/s(?: PCIe)?", text)
     if not found:
         raise ValueError("not a link speed")
     return float(found.group(1))
@@ -481,7 +535,7 @@ def after_number(text: str) -> str:
 
 def rate(text: str) -> tuple[float, int]:
     """`400 Gb/sec (4X NDR)` -> (400, 4)."""
-    found = re.fullmatch(r"(\d+(?:\.\d+)?) Gb/sec \((\d+)X(?: \w+)?\)", text)
+    found = re.fullmatch(r"(\d{1,6}(?:\.\d{1,6})?) Gb/sec \((\d{1,3})X(?: \w+)?\)", text)
     if not found:
         raise ValueError("not a rate")
     value = float(found.group(1))
@@ -513,24 +567,143 @@ def memory_limit(text: str, unit: int) -> int | str:
     return number(text) * unit
 
 
-def driver_lines(content: bytes) -> bytes:
-    """Filters kernel messages: each boot, each Xid without its process, persistence mode set by nvidia-smi."""
-    found = []
-    wanted = rb"Linux version \d|NVRM: Xid \((?:PCI:)?([0-9a-fA-F:.]+)\): (\d+)\b|NVRM: Persistence mode is |<cut>$"
-    for match in re.finditer(wanted, content):
-        text = match.group(0)
-        if match.group(1):
-            found.append(b"NVRM: Xid (PCI:%s): %s\n" % (match.group(1), match.group(2)))
-        elif text == b"<cut>":
-            found.append(text)
+# The kernel log: what a line must contain to be looked at, and the kinds of events. Of a line only what the pattern
+# matches is kept, without the group ``gone``; it must match itself again.
+_LOOK = re.compile(
+    rb"NVRM: |nvidia-nvswitch|mlx5_core|Linux version \d|gpuops: |PCIe Bus Error|DPC: |\[Hardware Error\]|reset done"
+    rb"|[Oo]ut of memory: |soft lockup|hard LOCKUP|blocked for more than|DMAR: |AMD-Vi: |clock throttled"
+    rb"|filesystem read-only|<cut>$"
+)
+_ADDRESS = r"[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}(?:\.[0-7])?"
+_BDF = rf"(?P<pci>{_ADDRESS})"
+_MLX5 = rf"mlx5_core {_BDF}(?: [\w.-]+)?: (?:\w+:\d+:\(pid \d+\): )?"
+_RECOVERY = r"GPU recovery action changed from 0x\w+ \([\w ]+\) to 0x"
+EVENTS = tuple(
+    (kind, re.compile(pattern))
+    for kind, pattern in (
+        # What undoes earlier events of the same function: reset, and firmware that recovered by itself.
+        ("reset", rf"NVRM: Xid \((?:PCI:)?{_BDF}\): 154, {_RECOVERY}0 \(None\)"),
+        ("reset", rf"vfio-pci {_BDF}: reset done|(?:^|\W)gpuops: (?P<pci2>{_ADDRESS}) reset"),
+        ("reset", rf"{_MLX5}health recovery succeeded"),
+        ("recovery", rf"NVRM: Xid \((?:PCI:)?{_BDF}\): (?P<code>154), {_RECOVERY}\w+ \((?P<detail>[\w ]+)\)"),
+        (
+            "xid",
+            rf"NVRM: Xid \((?:PCI:)?{_BDF}\): (?P<code>\d{{1,4}})(?!\d)"
+            r"(?:, (?P<detail>[A-Z][A-Z0-9_]+ +(?:Nonfatal|Fatal))\b)?",
+        ),
+        ("gpu_init", rf"NVRM: (?:GPU[ -]?{_BDF}: )?RmInitAdapter failed!(?: (?P<detail>\([0-9a-fx:]+\)))?"),
+        ("gpu_gsp", rf"NVRM: (?:GPU[ -]?{_BDF}: )?\w+: (?P<detail>(?:GSP RM h|LibOS h|H)eartbeat timed out)"),
+        ("gpu_bar", rf"NVRM: (?P<detail>BAR\d) is 0M @ 0x0 \(PCI:{_BDF}\)"),
+        ("api_mismatch", r"NVRM: API mismatch: (?P<gone>.{0,200}?)has the version (?P<detail>\d[\d.]*)"),
+        (
+            "sxid",
+            rf"nvidia-nvswitch\d+: SXid \((?:PCI:)?{_BDF}\): (?P<code>\d{{1,6}}), (?P<detail>Fatal|Non-fatal)",
+        ),
+        ("nic_temperature", rf"{_MLX5}(?P<detail>Port module event\[error\]: module \d+, [\w ]+, High Temp\w*)"),
+        ("nic_temperature", rf"{_MLX5}(?P<detail>High temperature on sensors)"),
+        ("nic_cable", rf"{_MLX5}Port module event\[error\]: (?P<detail>module \d+, [\w ]+, [\w/() -]+)"),
+        ("nic_power", rf"{_MLX5}(?P<detail>Detected insufficient power on the PCIe slot)"),
+        ("nic_command", rf"{_MLX5}(?P<detail>[A-Z][A-Z_0-9]+\(0x\w+\) timeout)"),
+        ("nic_tx", rf"{_MLX5}(?P<detail>TX timeout detected)"),
+        (
+            "nic_health",
+            rf"{_MLX5}(?P<detail>device's health compromised|Fatal error \d+ detected|synd 0x0*[1-9a-f]\w*: [\w ]+"
+            r"|health recovery flow aborted|Firmware over \d+ MS in [\w-]+)",
+        ),
+        ("aer", rf"{_BDF}: (?:AER: )?PCIe Bus Error: severity=(?P<detail>Uncorrect\w+ \((?:Non-)?Fatal\))"),
+        ("aer_corrected", rf"{_BDF}: (?:AER: )?PCIe Bus Error: severity=(?P<detail>Correct\w+)"),
+        ("dpc", rf"pcieport {_BDF}: DPC: (?P<detail>containment event)"),
+        ("mce", r"\[Hardware Error\]: event severity: (?P<detail>recoverable|fatal|panic)"),
+        ("mce_corrected", r"\[Hardware Error\]: event severity: (?P<detail>corrected)"),
+        # Bit 61 of the bank's status: the error was not corrected.
+        ("mce", r"\[Hardware Error\]: CPU \d+: Machine Check.{0,40}: (?P<detail>[2367abef][0-9a-f]{15})\b"),
+        ("mce_corrected", r"\[Hardware Error\]: CPU \d+: Machine Check.{0,40}: (?P<detail>[0-9a-f]{16})\b"),
+        ("iommu", r"DMAR: \[DMA (?P<detail>\w+)[^\]]*\] Request device \[(?P<pci>[0-9a-f:.]{7,12})\]"),
+        ("iommu", r"AMD-Vi: Event logged \[(?P<detail>IO_PAGE_FAULT)(?: device=(?P<pci>[0-9a-f:.]{7,12}))?"),
+        ("lockup", r"(?P<detail>soft lockup|hard LOCKUP)"),
+        ("oom", r"(?<!cgroup )(?P<detail>[Oo]ut of memory: Kill\w*) process"),
+        ("hung", r"(?P<detail>blocked for more than \d+ seconds)"),
+        ("throttle", r"(?P<detail>(?:Core|Package) temperature) above threshold, cpu clock throttled"),
+        ("read_only", r"(?P<detail>Remounting filesystem read-only)"),
+    )
+)
+# Where one function has one state, the last event has its text; of the others each text is an event of its own.
+_STATES = ("recovery", "gpu_init", "nic_health", "nic_command", "mce", "mce_corrected", "hung", "api_mismatch")
+_ON_A_WAY = ("aer", "aer_corrected", "dpc")
+
+
+def log_event(line: str) -> tuple[dict[str, Any], str] | None:
+    """(event of a line of the kernel log, what is kept of the line); None for any other line."""
+    kind, match = next(((kind, match) for kind, match in ((k, p.search(line)) for k, p in EVENTS) if match), ("", None))
+    if match is None:
+        return None
+    found = match.groupdict()
+    pci = (found.get("pci") or found.get("pci2") or "").lower()
+    if re.fullmatch(r"[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]", pci):
+        pci = f"0000:{pci}"
+    elif re.fullmatch(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}", pci):
+        pci += ".0"
+    record = re.match(r"(\d{1,10}),\d+,(\d{1,20}),[^;]*;", line)
+    stamp = re.search(r"\[ {0,12}(\d{1,12}\.\d{1,9})\]", line[: match.start()])
+    at = int(record.group(2)) / 1e6 if record else float(stamp.group(1)) if stamp else None
+    kept = match.group(0)
+    if found.get("gone"):
+        kept = kept.replace(found["gone"], "", 1)
+    event = {
+        "kind": kind,
+        "pci": pci or None,
+        "code": int(found["code"]) if found.get("code") else None,
+        "detail": re.sub(r" +", " ", found.get("detail") or "")[:80],
+        "severity": int(record.group(1)) & 7 if record else None,
+        "at": None if at is None else round(at, 1),
+    }
+    prefix = f"{record.group(1)},0,{record.group(2)},-;" if record else f"[{stamp.group(1)}] " if stamp else ""
+    return event, prefix + kept
+
+
+def kernel_lines(content: bytes) -> bytes:
+    """Filters kernel messages: each boot, persistence mode set by nvidia-smi, and of each event what EVENTS matches."""
+    found, done = [], 0
+    for match in _LOOK.finditer(content):
+        if match.start() < done:
+            continue
+        start = content.rfind(b"\n", 0, match.start()) + 1
+        end = content.find(b"\n", match.start())
+        done = len(content) if end < 0 else end
+        line = content[start:done].decode("utf-8", "replace")
+        cut = line.endswith("<cut>")
+        event = log_event(line)
+        if event:
+            found.append(event[1].encode("ascii", "replace"))
+        elif re.search(r"Linux version \d", line):
+            found.append(BOOT.encode())
+        elif "NVRM: Persistence mode is " in line:
+            found.append(PERSISTENCE.encode())
+        elif not cut:
+            continue
         else:
-            found.append((PERSISTENCE if b"Persistence" in text else BOOT).encode() + b"\n")
+            found.append(b"")
+        found[-1] += b"<cut>" if cut else b"\n"
     return b"".join(found)
+
+
+def log_events(lines: list[str]) -> list[dict[str, Any]]:
+    """The events of kept lines, equal ones counted; those before the last reset of their PCI function are left out."""
+    seen = [found[0] for found in map(log_event, lines) if found]
+    reset = {event["pci"]: number for number, event in enumerate(seen) if event["kind"] == "reset"}
+    events: dict[tuple[Any, ...], dict[str, Any]] = {}
+    for number, event in enumerate(seen):
+        if event["kind"] == "reset" or number < reset.get(event["pci"], -1):
+            continue
+        key = (event["kind"], event["pci"], event["code"], "" if event["kind"] in _STATES else event["detail"])
+        events[key] = {**event, "count": events[key]["count"] + 1 if key in events else 1}
+    order = [kind for kind, _pattern in EVENTS]
+    return sorted(events.values(), key=lambda e: (order.index(e["kind"]), e["pci"] or "", e["code"] or 0, e["detail"]))
 
 
 def version_numbers(text: str) -> tuple[int, ...]:
     """``5.15.0-100`` -> (5, 15, 0); () if the text does not begin with a number."""
-    found = re.match(r"\d+(?:\.\d+)*", text or "")
+    found = re.match(r"\d{1,9}(?:\.\d{1,9})*", text or "")
     return tuple(int(part) for part in found.group(0).split(".")) if found else ()
 
 
@@ -610,6 +783,9 @@ class Probe:
         self._notes: dict[str, list[Any]] = {}
         self._devices: dict[str, str] = {}
         self._netdevs: dict[str, str] = {}
+        self._slots: dict[str, str] = {}
+        self._configs: dict[str, bytes] = {}
+        self.events: list[dict[str, Any]] | None = None
 
     def document(self, interval: float = 0, with_pci: bool = False) -> dict[str, Any]:
         """Returns the host document. ``interval``: seconds between two readings of the counters, 0 for one reading;
@@ -619,6 +795,7 @@ class Probe:
         out["host"] = self.first("host", ("etc/hostname", "proc/sys/kernel/hostname"))
         out["boot_id"] = self.value("boot_id", "proc/sys/kernel/random/boot_id", word)
         out["kernel_boot"] = self.fact("kernel_boot", "proc/stat", self._boot_time)
+        out["uptime"] = self.value("uptime", "proc/uptime", uptime)
         out["seconds"] = 0.0
         out["unread"], out["at"] = {}, self.at
         system = self._os()
@@ -630,12 +807,15 @@ class Probe:
         out["os"] = system
         out["runtime"] = self._runtime()
         out["driver"] = driver
+        out["kernel_log"] = {"events": self._events(gpus, functions)}
         out["nvswitches"] = None if pci is None else sum(v == (NVIDIA, "0680") for v in pci.values())
+        out["nvswitch_bridges"] = self._nvswitch_bridges(functions)
         out["gpus"] = gpus
         out["nic_stack"] = self._nic_stack(system["kernel"])
         out["functions"], out["functions_omitted"] = functions, omitted
         out["other_nics"] = self._other_nics(pci)
-        out["oca"] = self._oca()
+        out["oca"] = self._oca(out["kernel_boot"])
+        out["pcie"] = self._pcie(gpus, functions)
         out["gpudirect"] = self._gpudirect(system, driver, gpus, functions)
         out["rdma"] = self._rdma()
         out["limits"] = self._limits(gpus, functions, out["runtime"]["name"])
@@ -735,7 +915,7 @@ class Probe:
                     content = self.tree.data(f"{base}/{unit}/cgroup.procs")
                 except Unread:
                     continue
-                pids = [int(line) for line in content.split() if line.isdigit()]
+                pids = [int(line) for line in content.split() if re.fullmatch(rb"\d{1,10}", line)]
                 if pids:  # another PID namespace shows 0
                     return True, next((pid for pid in pids if pid), 0)
         return known, 0
@@ -763,7 +943,7 @@ class Probe:
     # Platform and operating system
 
     def _boot_time(self) -> int:
-        for line in self.tree.lines("proc/stat", r"^btime \d+$"):
+        for line in self.tree.lines("proc/stat", r"^btime \d{1,12}$"):
             return int(line.split()[1])
         raise Unread("proc/stat: no btime")
 
@@ -959,16 +1139,68 @@ class Probe:
         elif loaded is None:
             for name in ("driver.version", "driver.module"):
                 self.note(name, "sys/module could not be read")
-        log, since = self._driver_log()
+        fabric = self._fabric_manager()
+        log, since = self._kernel_log()
+        self.events = None if log is None else log_events(log)
         return {
             "version": version,
             "module": module,
             "origin": origin,
             "persistence": self._persistence(log, since),
-            "fabric_manager": self._fabric_manager(),
-            "xids": None if log is None else _count_xids(log),
+            "fabric_manager": fabric,
+            "fabric_manager_version": None if fabric == "absent" else self._fabric_manager_version(),
+            "library": self._library(origin),
+            "modules": {
+                name: self.is_there(f"driver.modules.{name}", f"sys/module/{name}", "sys/module")
+                for name in ("nouveau", "ib_umad")
+            },
+            "xids": None if self.events is None else _count_xids(self.events),
             "xids_since": since,
         }
+
+    def _library(self, origin: str | None) -> str | None:
+        """Version of the driver's user-space library: the target of the link libnvidia-ml.so.1."""
+        if origin in (None, "none"):
+            if origin is None:
+                self.note("driver.library", "driver.origin is not known")
+            return None
+
+        def ask() -> str:
+            prefix = f"{OPERATOR_DRIVER}/" if origin == "operator" else ""
+            for folder in LIBRARIES:
+                target = self.tree.target(f"{prefix}{folder}/libnvidia-ml.so.1") or ""
+                found = re.fullmatch(r"libnvidia-ml\.so\.(\d{2,4}(?:\.\d{1,4}){1,3})", target)
+                if found:
+                    self.at["driver.library"] = f"{prefix}{folder}/libnvidia-ml.so.1"
+                    return found.group(1)
+            raise Unread(f"{prefix}usr/lib: no link libnvidia-ml.so.1 to a library with a version")
+
+        found: str | None = self.fact("driver.library", "libnvidia-ml.so.1", ask)
+        return found
+
+    def _fabric_manager_version(self) -> str | None:
+        """As the fabric manager's log has it since its last start, else the package list of Debian."""
+
+        def ask() -> str:
+            wanted = r"Fabric Manager version \d{2,4}(?:\.\d{1,4}){1,3} is running"
+            for prefix in ("", f"{OPERATOR_DRIVER}/"):
+                path = f"{prefix}var/log/fabricmanager.log"
+                if self.has(path):
+                    keep = _matches_of(wanted.encode())
+                    found = re.findall(r"version (\d[\d.]*) is", self.tree.records(path, keep))
+                    if found:
+                        self.at["driver.fabric_manager_version"] = path
+                        return str(found[-1])
+            if self.has("var/lib/dpkg/status"):
+                self.at["driver.fabric_manager_version"] = "var/lib/dpkg/status"
+                content = self.tree.data("var/lib/dpkg/status", MODULES_DEP, _fabric_manager_package)
+                package = re.search(rb"Version: (?:\d+:)?(\d{2,4}(?:\.\d{1,4}){1,3})", content)
+                if package:
+                    return package.group(1).decode()
+            raise Unread("neither var/log/fabricmanager.log nor var/lib/dpkg/status has it")
+
+        found: str | None = self.fact("driver.fabric_manager_version", "var/log/fabricmanager.log", ask)
+        return found
 
     def _persistence(self, log: list[str] | None, since: str | None) -> bool | None:
         name = "nvidia-persistenced"
@@ -1023,13 +1255,13 @@ class Probe:
         self.note("driver.fabric_manager", "no systemd cgroups to find it in")
         return None
 
-    def _driver_log(self) -> tuple[list[str] | None, str | None]:
-        """(driver_lines of the first log that reaches back to the boot, else of the first readable one; which log)."""
+    def _kernel_log(self) -> tuple[list[str] | None, str | None]:
+        """(kernel_lines of the first log that reaches back to the boot, else of the first readable one; which log)."""
         best: tuple[list[str] | None, str | None] = (None, None)
         reasons = []
         for path in ("dev/kmsg", "var/log/kern.log", "var/log/messages", "var/log/dmesg"):
             try:
-                lines = self.tree.records(path, driver_lines).split("\n")
+                lines = self.tree.records(path, kernel_lines).split("\n")
             except Unread as reason:
                 reasons.append(str(reason))
                 continue
@@ -1043,9 +1275,27 @@ class Probe:
                 self.at["driver.xids"] = path
                 best = lines, "log"
         if best[0] is None:
-            for name in ("driver.xids", "driver.xids_since"):
+            for name in ("driver.xids", "driver.xids_since", "kernel_log.events"):
                 self.note(name, "; ".join(reasons))
         return best
+
+    def _events(
+        self, gpus: list[dict[str, Any]] | None, functions: list[dict[str, Any]] | None
+    ) -> list[dict[str, Any]] | None:
+        """The kernel log's events; of PCIe errors those of GPUs, NICs and the bridges above them."""
+        if self.events is None:
+            return None
+        if any(event["kind"] in _ON_A_WAY for event in self.events) and (gpus is None or functions is None):
+            self.note("kernel_log.events", "gpus or functions are not known")
+            return None
+        mine: set[str] = set()
+        for device in [*(gpus or []), *(functions or [])]:
+            mine.update((way(self._devices[device["pci"]]) or ("", [device["pci"]]))[1])
+        events = [e for e in self.events if e["kind"] not in _ON_A_WAY or e["pci"] in mine]
+        self.at["kernel_log.events"] = self.at["driver.xids"]
+        if len(events) > MAX_EVENTS:
+            self.note("kernel_log.events", f"{len(events)} events, the first {MAX_EVENTS} are here")
+        return events[:MAX_EVENTS]
 
     def _pci(self) -> dict[str, tuple[str, str]] | None:
         """address -> (vendor, class) of every PCI function; fills the table of directories."""
@@ -1067,6 +1317,7 @@ class Probe:
                 continue
             self._devices[address] = folder
             found[address] = (vendor, kind[:4])
+        self._slots = {address: kind for address, (_vendor, kind) in found.items()}
         return found
 
     def _attribute(self, group: str, address: str, name: str, convert: Callable[[str], Any], field: str = "") -> Any:
@@ -1270,11 +1521,13 @@ class Probe:
             return None, None
         mine = [address for address, (vendor, kind) in pci.items() if vendor == MELLANOX and kind in NIC_CLASSES]
         kinds = {address: self._kind(address) for address in mine}
+        kinds.update({address: ("nvswitch", None) for address in mine if self._is_bridge(address)})
         order = sorted(mine, key=lambda address: (kinds[address][0] != "pf", address))
         pfs = sum(kind == "pf" for kind, _of in kinds.values())
         kept = order[: max(MAX_FUNCTIONS, pfs)]
         functions = [self._function(address, *kinds[address]) for address in kept]
         self._admin_macs(functions)
+        self._qos([function for function in functions if function["kind"] == "pf" and function["netdev"]])
         for function in functions:
             function["gpu_distance"] = {}
             if function["kind"] == "pf":
@@ -1297,9 +1550,31 @@ class Probe:
             device = ""
         return ("vf", None) if device in VF_IDS else ("pf", None)
 
+    def _is_bridge(self, address: str) -> bool | None:
+        """Whether a function in InfiniBand mode belongs to an NVSwitch: its product data names SW_MNG. None, and a
+        note, if that cannot be read. Ethernet ports are not asked: reading product data takes milliseconds."""
+        if self._slots.get(address, "") != INFINIBAND:
+            return False
+
+        def ask() -> bool:
+            path = f"{self._devices[address]}/vpd"
+            return b"SW_MNG" in self.tree.data(path, 4096, lambda content: b"SW_MNG" * (b"SW_MNG" in content) or b"-")
+
+        found: bool | None = self.fact("nvswitch_bridges", f"{PCI}/*/vpd", ask, address)
+        return found
+
+    def _nvswitch_bridges(self, functions: list[dict[str, Any]] | None) -> int | None:
+        if functions is None:
+            self.note("nvswitch_bridges", "functions are not known")
+        if functions is None or "nvswitch_bridges" in self._notes:
+            return None
+        return len([function for function in functions if function["kind"] == "nvswitch"])
+
     def _function(self, address: str, kind: str, of: str | None) -> dict[str, Any]:
         folder = self._devices[address]
         pf = kind == "pf"
+        if kind == "nvswitch":
+            return self._bridge_function(address)
         out: dict[str, Any] = self._identity("functions", address, MELLANOX)
         driver = out.pop("driver")
         out.update(kind=kind, of=of, driver=driver, netdev=self._netdev(folder), hca=None)
@@ -1318,8 +1593,58 @@ class Probe:
         out["numa"] = self._attribute("functions", address, "numa_node", numa, "numa")
         for key in ("totalvfs", "numvfs"):
             out[key] = self._attribute("functions", address, f"sriov_{key}", number, key) if pf else None
-        out["admin_mac"] = None
+        out["admin_mac"] = out["pfc"] = out["trust"] = out["max_read"] = None
+        if pf:
+            out["max_read"] = self.fact(
+                "functions.max_read", f"{PCI}/*/config", lambda: self._max_read(address), address
+            )
         return out
+
+    def _bridge_function(self, address: str) -> dict[str, Any]:
+        """A ConnectX function of an NVSwitch: it carries no traffic, so only its identity and port state are read."""
+        hcas = self.listed(f"{self._devices[address]}/infiniband")
+        known = {**self._identity("functions", address, MELLANOX), "kind": "nvswitch", "hca": hcas[0] if hcas else None}
+        known["numa"] = self._attribute("functions", address, "numa_node", numa, "numa")
+        for key, convert in (("state", after_number), ("link_layer", one_of("Ethernet", "InfiniBand"))):
+            path = f"{self._devices[address]}/infiniband/{known['hca']}/ports/1/{key}"
+            at = f"{PCI}/*/infiniband/*/ports/1/{key}"
+            known[key] = self.value(f"functions.{key}", path, convert, address, at) if hcas else None
+        return {**dict.fromkeys(FUNCTION_KEYS), **known}
+
+    def _max_read(self, address: str) -> int:
+        """Bytes of the largest read that the function may request: bits 12 to 14 of PCIe device control."""
+        try:
+            return 128 << (self._device_control(address) >> 12 & 7)
+        except ValueError as error:
+            raise Unread(f"{PCI}/*/config: {error}") from None
+
+    def _device_control(self, address: str) -> int:
+        """Device control of the PCIe capability. ValueError if it could not be read."""
+        config = self._config(address)
+        offset = capability(config, 0x10)
+        if not offset:
+            raise ValueError("no PCIe capability")
+        return int.from_bytes(config[offset + 8 : offset + 10], "little")
+
+    def _qos(self, pfs: list[dict[str, Any]]) -> None:
+        """Priorities with flow control and trust mode of the PFs."""
+        if not pfs:
+            return
+        reason, answer = "", {}
+        try:
+            answer = self.tree.call("dcb", lambda: ask_dcb(sorted(pf["netdev"] for pf in pfs)), network=True)
+            self.at["functions.pfc"] = self.at["functions.trust"] = "call dcb"
+        except Unread as error:
+            reason = str(error)
+        for pf in pfs:
+            found = answer.get(pf["netdev"]) if isinstance(answer, dict) else None
+            found = found if isinstance(found, dict) else {}
+            pfc, trust = found.get("pfc"), found.get("trust")
+            pf["pfc"] = pfc if isinstance(pfc, list) and all(n in range(8) for n in pfc) else None
+            pf["trust"] = trust if trust in ("dscp", "pcp") else None
+            for key in ("pfc", "trust"):
+                if pf[key] is None:
+                    self.note(f"functions.{key}", reason or f"call dcb: {pf['netdev']} has no answer", pf["pci"])
 
     def _netdev(self, folder: str) -> str | None:
         """The netdev of a function; representors of its VFs do not count."""
@@ -1336,10 +1661,11 @@ class Probe:
         why = "no driver is bound" if function["driver"] == "" else "the function has none"
         if not pf and function["driver"] == "mlx5_core":
             why = "the function has none here; a VF given to a pod has left the host's namespace"
-        for key, keys in (("netdev", ("netdev", "mtu", "mac")), ("hca", ("hca", *PORT_KEYS))):
+        net = ("netdev", "mtu", "mac", "pfc", "trust")
+        for key, keys in (("netdev", net), ("hca", ("hca", *PORT_KEYS))):
             if function[key] is None:
                 for name in keys:
-                    if pf or name != "firmware":
+                    if pf or name not in ("firmware", "pfc", "trust"):
                         self.note(f"functions.{name}", why, address)
 
     def _port(self, address: str, hca: str, pf: bool) -> dict[str, Any]:
@@ -1357,6 +1683,8 @@ class Probe:
             "lanes": rated[1] if rated else None,
             "link_layer": read("link_layer", "ports/1/link_layer", one_of("Ethernet", "InfiniBand")),
             "gid3": read("gid3", "ports/1/gid_attrs/types/3", one_of("RoCE v2", "IB/RoCE v1")),
+            "gid3_address": read("gid3_address", "ports/1/gids/3", gid),
+            "gid3_netdev": read("gid3_netdev", "ports/1/gid_attrs/ndevs/3", word),
         }
 
     def _admin_macs(self, functions: list[dict[str, Any]]) -> None:
@@ -1389,7 +1717,7 @@ class Probe:
     def _vf_indices(self, pf: str) -> dict[str, int]:
         """VF's address -> its number on the PF."""
         found = {}
-        for name in self.listed(self._devices[pf], r"virtfn\d+"):
+        for name in self.listed(self._devices[pf], r"virtfn\d{1,6}"):
             try:
                 found[self.tree.target(f"{self._devices[pf]}/{name}") or ""] = int(name[6:])
             except Unread:
@@ -1466,7 +1794,46 @@ class Probe:
             "subsystem": pair("subsystem", "subsystem_vendor", "subsystem_device"),
             "speed": self._attribute("pci", address, "max_link_speed", speed, "speed"),
             "width": self._attribute("pci", address, "max_link_width", width, "width"),
-            "numa": self._attribute("pci", address, "numa_node", int, "numa"),
+            "numa": self._attribute(
+                "pci", address, "numa_node", lambda text: -1 if text == "-1" else number(text), "numa"
+            ),
+        }
+
+    def _pcie(self, gpus: list[dict[str, Any]] | None, functions: list[dict[str, Any]] | None) -> dict[str, Any]:
+        """Links between bridges above GPUs and the NICs near them: how many, and those below what both ends can do."""
+        links: set[tuple[str, str]] = set()
+        near = [f for f in functions or [] if {"PIX", "PXB"} & set(map(str, f["gpu_distance"].values()))]
+        for device in [*(gpus or []), *near]:
+            path = (way(self._devices[device["pci"]]) or ("", []))[1]
+            # A root port or downstream port and the device below it; the last pair is the GPU's or NIC's own link.
+            links.update(zip(path[0:-2:2], path[1:-2:2]))
+        if gpus is None or functions is None:
+            for name in ("links", "slow"):
+                self.note(f"pcie.{name}", "gpus or functions are not known")
+            return {"links": None, "slow": None}
+        slow: list[dict[str, Any]] | None = []
+        for upper, lower in sorted(links):
+            found = self._bridge_link(upper, lower)
+            if None in found.values():
+                slow = None
+            elif slow is not None and (found["width"] < found["max_width"] or found["speed"] < found["max_speed"]):
+                slow.append(found)
+        return {"links": len(links), "slow": slow}
+
+    def _bridge_link(self, upper: str, lower: str) -> dict[str, Any]:
+        def read(address: str, name: str, convert: Callable[[str], Any]) -> Any:
+            path = f"{PCI}/{address}/{name}"
+            return self.value("pcie.slow", path, convert, address, f"{PCI}/*/{name}")
+
+        ends = [(read(end, "max_link_speed", speed), read(end, "max_link_width", width)) for end in (upper, lower)]
+        speeds, widths = zip(*ends)
+        return {
+            "pci": lower,
+            "upper": upper,
+            "speed": read(lower, "current_link_speed", speed),
+            "max_speed": None if None in speeds else min(speeds),
+            "width": read(lower, "current_link_width", width),
+            "max_width": None if None in widths else min(widths),
         }
 
     def _other_nics(self, pci: dict[str, tuple[str, str]] | None) -> list[dict[str, Any]] | None:
@@ -1485,7 +1852,7 @@ class Probe:
 
     # Oracle Cloud Agent
 
-    def _oca(self) -> dict[str, Any]:
+    def _oca(self, booted: int | None) -> dict[str, Any]:
         units = ("oracle-cloud-agent.service", "snap.oracle-cloud-agent.oracle-cloud-agent.service")
         running, _pid = self.service(*units)
         log = f"var/log/{OCA}/oci-hpc-mlx-configure.log"
@@ -1498,11 +1865,15 @@ class Probe:
         if agent is None:
             self.note("oca.agent", "no systemd cgroups to find it in")
 
+        def lines() -> list[str] | None:
+            return self.tree.records(log, oca_lines).split("\n") if self.tree.exists(log) else None
+
         def state() -> str:
-            if not self.tree.exists(log):
+            if kept is None:
+                if "oca.state" in self._notes:
+                    raise Unread(self._notes["oca.state"][0])
                 return "absent" if agent == "absent" else "pending"
-            found = self.tree.records(log, lambda piece: b"Fully Configured\n" * (b"Fully Configured" in piece))
-            return "Fully Configured" if "Fully" in found else "pending"
+            return "Fully Configured" if any("Fully" in line for line in kept) else "pending"
 
         def network() -> str | None:
             path = f"etc/{OCA}/rdma_network.json"
@@ -1513,11 +1884,65 @@ class Probe:
                 raise Unread(f"{path}: no network in it")
             return cidr.group(0).decode()
 
+        def done() -> int:
+            for line in reversed(kept or []):
+                if "Fully" in line:
+                    return self._oca_time(line, log, kept or [])
+            raise Unread(f"{log}: no line Fully Configured")
+
+        kept: list[str] | None = self.fact("oca.state", log, lines)
+        configured = self.fact("oca.configured", log, done)
+        errors = None
+        if kept is not None:
+            last = max((number for number, line in enumerate(kept) if "Fully" in line), default=-1)
+            errors = sum(line == "ERROR" for line in kept[last + 1 :])
+        else:
+            self.note("oca.errors", f"{log}: could not be read")
         return {
             "state": self.fact("oca.state", log, state),
             "agent": agent,
+            "errors": errors,
+            "configured": configured,
+            "this_boot": self.fact("oca.this_boot", log, lambda: _not_before(configured, booted)),
             "rdma_network": self.fact("oca.rdma_network", f"etc/{OCA}/rdma_network.json", network),
+            "supplicants": self.fact("oca.supplicants", "proc/*/cmdline", self._supplicants),
         }
+
+    def _oca_time(self, line: str, log: str, lines: list[str]) -> int:
+        """When the agent wrote a line, in UTC; the file's time where the line has none."""
+        found = re.match(r"(\d{4})[-/](\d\d)[-/](\d\d)[T ](\d\d):(\d\d):(\d\d)", line)
+        if found:
+            return calendar.timegm(tuple(int(part) for part in found.groups()))
+        modified = self.tree.modified(log)
+        if modified is None:
+            raise Unread(f"{log}: its line Fully Configured has no time")
+        # A saved tree has no times of files: there the lines get it.
+        stamp = time.strftime("%Y-%m-%dT%H:%M:%S ", time.gmtime(modified))
+        self.tree.save_as(log, "\n".join(stamp + text if "Fully" in text else text for text in lines).encode())
+        return modified
+
+    def _supplicants(self) -> list[str]:
+        """Interfaces of the wpa_supplicant processes that the agent, or a unit of that name, has started."""
+        wanted = r"(?:snap\.)?oracle-cloud-agent.*\.service|wpa_supplicant.*\.service"
+        found, groups = set(), 0
+        for base in ("sys/fs/cgroup/system.slice", "sys/fs/cgroup/systemd/system.slice"):
+            for unit in self.listed(base, wanted):
+                groups += 1
+                for text in self.tree.data(f"{base}/{unit}/cgroup.procs").split():
+                    if not re.fullmatch(rb"\d{1,10}", text):
+                        continue
+                    if not int(text):
+                        raise Unread("processes of another PID namespace are not visible")
+                    found.update(self._supplicant(int(text)))
+        if not groups:
+            raise Unread("no systemd cgroup of the agent or of wpa_supplicant")
+        return sorted(found)
+
+    def _supplicant(self, pid: int) -> list[str]:
+        if self._process_name(pid) != "wpa_supplicant":
+            return []
+        words = self.tree.data(f"proc/{pid}/cmdline", keep=_interfaces).split(b"\0")
+        return [word[2:].decode("ascii", "replace") for word in words if word.startswith(b"-i") and word[2:]]
 
     # GPUDirect
 
@@ -1686,6 +2111,7 @@ class Probe:
             "relaxed_ordering": self.fact(
                 "limits.relaxed_ordering", f"{PCI}/*/config", lambda: self._relaxed_ordering(pfs)
             ),
+            "clocksource": self.value("limits.clocksource", CLOCKSOURCE, word),
             "governor": self.fact("limits.governor", "sys/devices/system/cpu/cpufreq", self._governor),
             "time_sync": self.fact("limits.time_sync", "adjtimex", self._time_sync),
             "default_route": self.fact("limits.default_route", "proc/1/net/route", self._default_route),
@@ -1730,7 +2156,7 @@ class Probe:
         return self._process_memlock(self.service("sshd.service", "ssh.service")[1], "sshd")
 
     def _hugepages(self) -> int:
-        for line in self.tree.lines("proc/meminfo", r"^HugePages_Total:\s+\d+$"):
+        for line in self.tree.lines("proc/meminfo", r"^HugePages_Total:\s+\d{1,18}$"):
             return int(line.split()[1])
         raise Unread("proc/meminfo: no HugePages_Total")
 
@@ -1754,8 +2180,10 @@ class Probe:
         return "off" if {b"intel_iommu=off", b"amd_iommu=off", b"iommu=off"} & set(tokens) else "on"
 
     def _config(self, address: str) -> bytes:
-        folder = self._devices.get(address) or self.tree.real(f"{PCI}/{address}")
-        return self.tree.data(f"{folder}/config", 4096, without_serial)
+        if address not in self._configs:
+            folder = self._devices.get(address) or self.tree.real(f"{PCI}/{address}")
+            self._configs[address] = self.tree.data(f"{folder}/config", 4096, without_serial)
+        return self._configs[address]
 
     def _acs(
         self, gpus: list[dict[str, Any]] | None, pfs: list[dict[str, Any]], functions: list[dict[str, Any]] | None
@@ -1788,14 +2216,10 @@ class Probe:
             raise Unread("no Mellanox PF")
         for pf in pfs:
             try:
-                config = self._config(pf["pci"])
-                offset = capability(config, 0x10)
+                if not self._device_control(pf["pci"]) & 0x10:
+                    return False
             except ValueError as error:
                 raise Unread(f"{PCI}/{pf['pci']}/config: {error}") from None
-            if not offset:
-                raise Unread(f"{PCI}/{pf['pci']}/config: no PCIe capability")
-            if not int.from_bytes(config[offset + 8 : offset + 10], "little") & 0x10:
-                return False
         return True
 
     def _governor(self) -> str:
@@ -1822,8 +2246,8 @@ class Probe:
         for line in self.tree.lines("proc/1/net/route", r"^\S+\s+00000000\s"):
             fields = line.split()
             # flag 1 is "up"; a mask other than 0 is not a default route
-            if len(fields) > 7 and fields[7] == "00000000" and int(fields[3], 16) & 1:
-                routes.append((int(fields[6]), fields[0]))
+            if len(fields) > 7 and fields[7] == "00000000" and int(fields[3][:8], 16) & 1:
+                routes.append((number(fields[6]), fields[0]))
         if not routes:
             raise Unread("proc/1/net/route: no default route")
         return min(routes)[1][:40]
@@ -1835,7 +2259,7 @@ class Probe:
             self.note("counters.ports", "functions are not known")
             return None
         pfs = [f for f in functions if f["kind"] == "pf" and f["hca"]]
-        pauses = self._pauses(sorted({f["netdev"] for f in pfs if f["netdev"]}), sample)
+        statistics = self._ethtool(sorted({f["netdev"] for f in pfs if f["netdev"]}), sample)
         ports = []
         for function in pfs:
             base = f"{self._devices[function['pci']]}/infiniband/{function['hca']}/ports"
@@ -1850,45 +2274,55 @@ class Probe:
                             function["hca"],
                             f"{PCI}/*/infiniband/*/ports/*/{folder}/{name}",
                         )
-                entry.update(self._pause(pauses, function))
+                entry.update(self._statistics(statistics, function))
                 entry["delta"] = None
                 ports.append(entry)
         return ports
 
-    def _pauses(self, netdevs: list[str], sample: int) -> dict[str, Any]:
+    def _ethtool(self, netdevs: list[str], sample: int) -> dict[str, Any]:
         if not netdevs:
             return {}
         try:
             answer = (
-                ask_pauses(netdevs)
-                if sample and self.tree.saved("pause") is None
-                else self.tree.call("pause", lambda: ask_pauses(netdevs), network=True)
+                ask_ethtool(netdevs)
+                if sample and self.tree.saved("ethtool") is None
+                else self.tree.call("ethtool", lambda: ask_ethtool(netdevs), network=True)
             )
         except (Unread, OSError) as reason:
             return {"": str(reason)}
         return answer if isinstance(answer, dict) else {}
 
-    def _pause(self, pauses: dict[str, Any], function: dict[str, Any]) -> dict[str, Any]:
-        pair = pauses.get(function["netdev"])
-        if isinstance(pair, list) and len(pair) == 2 and all(isinstance(value, int) for value in pair):
-            self.at["counters.ports.rx_pause"] = self.at["counters.ports.tx_pause"] = "call pause"
-            return dict(zip(PAUSE_COUNTERS, pair))
-        for name in PAUSE_COUNTERS:
-            reason = pauses.get("") or f"call pause: {function['netdev'] or 'no netdev'} has no such counter"
-            self.note(f"counters.ports.{name}", reason, function["hca"])
-        return dict.fromkeys(PAUSE_COUNTERS)
+    def _statistics(self, answer: dict[str, Any], function: dict[str, Any]) -> dict[str, Any]:
+        found = answer.get(function["netdev"])
+        out = {}
+        for name in ETHTOOL:
+            value = found.get(name) if isinstance(found, dict) else None
+            out[name] = value if isinstance(value, int) and 0 <= value < 1 << 64 else None
+            if out[name] is None:
+                reason = answer.get("") or f"call ethtool: {function['netdev'] or 'no netdev'} has no such counter"
+                self.note(f"counters.ports.{name}", reason, function["hca"])
+            else:
+                self.at[f"counters.ports.{name}"] = "call ethtool"
+        return out
 
     def _deltas(self, ports: list[dict[str, Any]] | None, functions: list[dict[str, Any]] | None) -> None:
         later = {(port["hca"], port["port"]): port for port in self._ports(functions, sample=1) or []}
         for port in ports or []:
             other = later.get((port["hca"], port["port"]), {})
             port["delta"] = {}
-            for name in (*PORT_COUNTERS, *HW_COUNTERS, *PAUSE_COUNTERS):
+            for name in (*PORT_COUNTERS, *HW_COUNTERS, *ETHTOOL):
                 before, after = port[name], other.get(name)
                 port["delta"][name] = None if before is None or after is None else after - before
 
 
-PORT_KEYS = ("firmware", "state", "physical", "rate", "lanes", "link_layer", "gid3")
+FUNCTION_KEYS = (
+    "pci", "id", "kind", "of", "driver", "netdev", "hca", "firmware", "state", "physical", "rate", "lanes",
+    "link_layer", "gid3", "gid3_address", "gid3_netdev", "mtu", "mac", "speed", "max_speed", "width", "max_width",
+    "numa", "totalvfs", "numvfs", "admin_mac", "pfc", "trust", "max_read",
+)  # fmt: skip
+PORT_KEYS = (
+    "firmware", "state", "physical", "rate", "lanes", "link_layer", "gid3", "gid3_address", "gid3_netdev",
+)  # fmt: skip
 
 
 def _flavour(kernel: str, system: str) -> str:
@@ -1909,10 +2343,50 @@ def _bracketed(text: str) -> str:
     return found.group(1)
 
 
+def _matches_of(pattern: bytes) -> Callable[[bytes], bytes]:
+    """A filter that keeps only what ``pattern`` matches, a line each."""
+    return lambda content: b"".join(found + b"\n" for found in re.findall(pattern, content))
+
+
+def _fabric_manager_package(content: bytes) -> bytes:
+    """Version lines of the fabric manager's paragraphs in dpkg's list."""
+    kept = b""
+    for match in re.finditer(rb"^Package: nvidia-fabricmanager[\w.-]*\n(?:[^\n]+\n){0,60}", content, re.MULTILINE):
+        if b"Status: install ok installed" in match.group(0):
+            kept += b"\n".join(re.findall(rb"^Version: [\w.:~+-]{1,80}$", match.group(0), re.MULTILINE)) + b"\n"
+            break
+    if kept and not kept.startswith(b"Package"):
+        kept = b"Package: nvidia-fabricmanager\nStatus: install ok installed\n" + kept
+    return kept
+
+
 def _command_line(content: bytes) -> bytes:
     """Only the options that the probe reads: a command line may contain secrets."""
     wanted = rb"(?:intel_|amd_)?iommu=[\w,.-]*|iommu\.passthrough=\d|ib_core\.netns_mode=\w*"
     return b" ".join(token for token in content.split() if re.fullmatch(wanted, token)) + b"\n"
+
+
+def oca_lines(content: bytes) -> bytes:
+    """Filters the agent's log: its lines ``Fully Configured``, with their time, and the word ERROR for each error."""
+    kept = []
+    stamp = rb"\d{4}[-/]\d\d[-/]\d\d[T ]\d\d:\d\d:\d\d"
+    for match in re.finditer(rb"^.*?(?:(Fully Configured)|\bERROR\b|\blevel=error\b).*$", content, re.MULTILINE):
+        time_of = re.search(stamp, match.group(0))
+        kept.append((time_of.group(0) + b" " if time_of else b"") + b"Fully Configured" if match.group(1) else b"ERROR")
+    return b"".join(line + b"\n" for line in kept)
+
+
+def _not_before(then: int | None, booted: int | None) -> bool:
+    if then is None or booted is None:
+        raise Unread("oca.configured or kernel_boot is not known")
+    return then >= booted
+
+
+def _interfaces(content: bytes) -> bytes:
+    """Of wpa_supplicant's command line only its interfaces: ``-iNAME``."""
+    words = content.split(b"\0")
+    pairs = [word + words[number + 1] if word == b"-i" else word for number, word in enumerate(words[:-1])]
+    return b"\0".join(pair for pair in pairs if re.fullmatch(rb"-i[\w.-]{1,15}", pair)) + b"\0"
 
 
 def _networks(content: bytes) -> bytes:
@@ -1926,16 +2400,12 @@ def _netns_option(line: str, path: str) -> str:
     return "exclusive" if found.group(1) in "0nN" else "shared"
 
 
-def _count_xids(lines: list[str]) -> list[dict[str, Any]]:
+def _count_xids(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
     counts: dict[tuple[int, str], int] = {}
-    for line in lines:
-        found = re.match(r"NVRM: Xid \(PCI:([0-9a-fA-F:.]+)\): (\d{1,4})$", line)
-        if found:
-            address = found.group(1).lower()
-            if re.fullmatch(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}", address):
-                address += ".0"
-            key = int(found.group(2)), address
-            counts[key] = counts.get(key, 0) + 1
+    for event in events:
+        if event["kind"] in ("xid", "recovery"):
+            key = event["code"], event["pci"]
+            counts[key] = counts.get(key, 0) + event["count"]
     return [{"code": code, "pci": pci, "count": count} for (code, pci), count in sorted(counts.items())][:64]
 
 
@@ -2018,9 +2488,46 @@ def _vf_macs(data: bytes) -> Iterable[tuple[str, str]]:
                     yield str(number_of_vf), ":".join(f"{byte:02x}" for byte in value[4:10])
 
 
-def ask_pauses(netdevs: list[str]) -> dict[str, list[int]]:
-    """{netdev: [pause frames received, sent]}, by ETHTOOL_GSTATS (linux/ethtool.h); netdevs without these counters are
-    left out."""
+def ask_dcb(netdevs: list[str]) -> dict[str, dict[str, Any]]:
+    """{netdev: {"pfc": priorities with flow control, "trust": dscp or pcp}}, by RTM_GETDCB (linux/dcbnl.h)."""
+    import socket
+    import struct
+
+    answer: dict[str, dict[str, Any]] = {}
+    with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 0) as channel:  # 0: NETLINK_ROUTE
+        channel.settimeout(2)
+        channel.bind((0, 0))
+        for netdev in netdevs:
+            name = netdev.encode()[:15] + b"\0"
+            # RTM_GETDCB (78) with DCB_CMD_IEEE_GET (21) and DCB_ATTR_IFNAME (1).
+            body = struct.pack("=BBH", 0, 21, 0) + struct.pack("=HH", 4 + len(name), 1) + name + bytes(-len(name) % 4)
+            channel.send(struct.pack("=IHHII", 16 + len(body), 78, 1, 0, 0) + body)
+            message = channel.recv(64 * 1024)
+            if len(message) >= 20 and struct.unpack_from("=H", message, 4)[0] == 78:
+                found = _dcb(message[20:])
+                if found:
+                    answer[netdev] = found
+    return answer
+
+
+def _dcb(data: bytes) -> dict[str, Any]:
+    """Flow control and trust of an answer's attributes; {} without them. A port with rules for DSCP trusts it."""
+    out: dict[str, Any] = {}
+    for kind, values in _attributes(data):
+        if kind != 13:  # DCB_ATTR_IEEE
+            continue
+        for name, value in _attributes(values):
+            if name == 2 and len(value) >= 2:  # DCB_ATTR_IEEE_PFC: pfc_cap, pfc_en
+                out["pfc"] = [priority for priority in range(8) if value[1] >> priority & 1]
+                out.setdefault("trust", "pcp")
+            # DCB_ATTR_IEEE_APP_TABLE of dcb_app: selector (5 is DSCP), priority, protocol
+            elif name == 3 and any(len(app) >= 4 and app[0] == 5 for _app, app in _attributes(value)):
+                out["trust"] = "dscp"
+    return out
+
+
+def ask_ethtool(netdevs: list[str]) -> dict[str, dict[str, int]]:
+    """{netdev: statistics of ETHTOOL}, by ETHTOOL_GSTATS (linux/ethtool.h); netdevs without any are left out."""
     import ctypes
     import fcntl
     import socket
@@ -2030,7 +2537,7 @@ def ask_pauses(netdevs: list[str]) -> dict[str, list[int]]:
         request = struct.pack("16sP", netdev.encode()[:15], ctypes.addressof(buffer)) + bytes(16)
         fcntl.ioctl(channel.fileno(), 0x8946, request)  # SIOCETHTOOL
 
-    answer: dict[str, list[int]] = {}
+    answer: dict[str, dict[str, int]] = {}
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as channel:
         for netdev in netdevs:
             try:
@@ -2045,19 +2552,20 @@ def ask_pauses(netdevs: list[str]) -> dict[str, list[int]]:
                 ioctl(channel, netdev, values)
             except OSError:
                 continue
-            pair = _pause_sums(names.raw[12:], struct.unpack_from(f"={count}Q", values.raw, 8))
-            if pair:
-                answer[netdev] = pair
+            found = _ethtool_sums(names.raw[12:], struct.unpack_from(f"={count}Q", values.raw, 8))
+            if found:
+                answer[netdev] = found
     return answer
 
 
-def _pause_sums(names: bytes, values: tuple[int, ...]) -> list[int]:
+def _ethtool_sums(names: bytes, values: tuple[int, ...]) -> dict[str, int]:
     sums: dict[str, int] = {}
-    for match in re.finditer(rb"([rt]x)_(?:pause_ctrl_phy|prio[0-7]_pause)\0", names):
-        if match.start() % 32 == 0:
-            side = match.group(1).decode()
-            sums[side] = sums.get(side, 0) + values[match.start() // 32]
-    return [sums.get("rx", 0), sums.get("tx", 0)] if sums else []
+    for at in range(0, len(names), 32):
+        text = names[at : at + 32].partition(b"\0")[0].decode("ascii", "replace")
+        for name, pattern in ETHTOOL.items():
+            if re.fullmatch(pattern, text):
+                sums[name] = sums.get(name, 0) + values[at // 32]
+    return sums
 
 
 def ask_time_sync() -> str:

@@ -12,6 +12,7 @@ conditions state what must hold. docs/host_document.md has the facts' units.
 from __future__ import annotations
 
 import difflib
+import ipaddress
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -57,6 +58,7 @@ class Rule:
     each: str = ""
     holds: tuple[Any, ...] = ()
     counters: Mapping[str, str] = field(default_factory=dict)
+    events: Mapping[str, str] = field(default_factory=dict)
     found: str = ""
     expected: str = ""
 
@@ -71,7 +73,7 @@ def table(document: Json) -> Table:
     """The rules of files/host_rules.yml. DataError if a rule does not have exactly one valid condition."""
     rules = tuple(_rule(entry) for entry in document["rules"])
     ids = [rule.id for rule in rules]
-    written = {rule.id for rule in rules if rule.holds or rule.counters}
+    written = {rule.id for rule in rules if rule.holds or rule.counters or rule.events}
     odd = {name for name in ids if ids.count(name) > 1}
     odd |= {_function(name) for name in ids if name not in written} ^ set(CONDITIONS)
     odd |= {rule.id for rule in rules if not _readable(rule)}
@@ -92,7 +94,11 @@ def _rule(entry: Json) -> Rule:
 
 
 def _readable(rule: Rule) -> bool:
-    known = set(rule.unless) <= set(SKIPS) and rule.each in ("", *DEVICES)
+    known = (
+        set(rule.unless) <= set(SKIPS)
+        and rule.each in ("", *DEVICES)
+        and set(rule.events) <= {"kind", "detail", "most"}
+    )
     return known and (not rule.holds or (len(rule.holds) == 3 and rule.holds[1] in OPERATORS))
 
 
@@ -171,13 +177,14 @@ class Host:
 
     def value(self, name: str) -> Any:
         """The value of ``shape.X``, ``options.X`` (mode, driver, ofed), ``table.X`` (limits of the rules), else a
-        fact."""
+        fact, also as ``fact.X``."""
         space, _dot, key = name.partition(".")
         if space == "table":
             return self.limits[key]
-        return (
-            getattr(self.shape if space == "shape" else self, key) if space in ("shape", "options") else self.get(name)
-        )
+        if space in ("shape", "options"):
+            value = getattr(self.shape if space == "shape" else self, key)
+            return list(value) if isinstance(value, tuple) else value
+        return self.get(key if space == "fact" else name)
 
     def gpus(self) -> Devices:
         """All GPUs; missing GPUs of the shape are ``absent``. Addresses do not count in a VM, which numbers its own
@@ -292,6 +299,7 @@ SKIPS: dict[str, tuple[Callable[[Host], bool], str]] = {
     "mode-host": (lambda host: not host.sriov, "mode host uses no VFs"),
     "mode-sriov": (lambda host: host.sriov, "mode sriov uses VFs"),
     "host-network": (lambda host: not host.sriov, "pods on the host network see the host's devices in both modes"),
+    "virtual": (lambda host: host.virtual, "a virtual machine has the hypervisor's"),
     "not-oci": (lambda host: not host.get("platform.oci"), "not on OCI"),
     "cgroup-v1-taken": (lambda host: not host.cgroup_v2_needed, "the profile's Kubernetes supports cgroup v1"),
     "profile-without-cdi": (
@@ -300,6 +308,10 @@ SKIPS: dict[str, tuple[Callable[[Host], bool], str]] = {
     ),
     "any-driver": (lambda host: host.driver == "auto", "rdma_driver=auto accepts any driver"),
     "no-driver": (lambda host: host.driver_absent, "no NVIDIA driver is loaded"),
+    "no-nvswitch-bridges": (
+        lambda host: not host.shape.nvswitch_bridges,
+        "the shape's NVSwitches are not managed through ConnectX functions",
+    ),
     "no-nvswitches": (lambda host: not host.nvswitches, "no NVSwitches"),
     "dmabuf": (lambda host: host.dmabuf, "DMA-BUF is possible"),
     "no-dmabuf": (lambda host: not host.dmabuf, "nvidia_peermem is needed"),
@@ -317,11 +329,15 @@ OPERATORS: dict[str, Callable[[Any, Any], bool]] = {
     "not": lambda found, wanted: bool(found != wanted),
     "at-least": lambda found, wanted: bool(found >= wanted),
     "in": lambda found, wanted: found in wanted,
+    "like": lambda found, wanted: bool(re.search(wanted, str(found))),
+    "unlike": lambda found, wanted: not re.search(wanted, str(found)),
 }
 DEVICES: dict[str, tuple[Callable[[Host], Devices], str, str]] = {
     "gpus": (Host.gpus, "GPUs", "gpus"),
     "ports": (Host.ports, "ports", "functions"),
     "vfs": (Host.vfs, "VFs", "functions"),
+    "idle-vfs": (Host.vfs, "VFs", "functions"),
+    "functions": (lambda host: Devices(host.functions()), "Mellanox functions", "functions"),
 }
 """``each`` of a rule -> (the devices, their name, their path in the document)."""
 
@@ -329,9 +345,10 @@ DEVICES: dict[str, tuple[Callable[[Host], Devices], str, str]] = {
 def _compared(rule: Rule, host: Host) -> Answer:
     """Evaluates a condition of files/host_rules.yml."""
     fact, operator, wanted = rule.holds
-    if isinstance(wanted, str) and wanted.startswith(("shape.", "options.")):
+    own = wanted[len("own.") :] if isinstance(wanted, str) and wanted.startswith("own.") else ""
+    if isinstance(wanted, str) and wanted.startswith(("shape.", "options.", "fact.")):
         name, wanted = wanted, host.value(wanted)
-        if wanted in (None, ""):
+        if wanted in (None, "", []):
             return Skip(f"{name} is not known")
     holds, expected = OPERATORS[operator], _filled(rule.expected, host)
     if not rule.each:
@@ -340,14 +357,36 @@ def _compared(rule: Rule, host: Host) -> Answer:
     devices, what, group = DEVICES[rule.each]
 
     def test(item: Json) -> str:
+        if rule.each == "idle-vfs" and _in_pod(item):
+            return ""
         value = _field(item, group, fact)
-        return "" if holds(value, wanted) else _filled(rule.found, host, value)
+        return "" if holds(value, _field(item, group, own) if own else wanted) else _filled(rule.found, host, value)
 
     return _each(devices(host), what, test, expected)
 
 
+def _logged(rule: Rule, host: Host) -> Answer:
+    """Evaluates ``events``: no event of the kernel's log of that kind, whose text matches, or at most so many."""
+    most = int(host.limits[rule.events["most"]]) if "most" in rule.events else 0
+    found = [
+        event
+        for event in host.get("kernel_log.events")
+        if event["kind"] == rule.events["kind"]
+        and re.search(rule.events.get("detail", ""), event["detail"])
+        and event["count"] > most
+    ]
+    named = [
+        " ".join(
+            str(part) for part in (event["code"], event["detail"], event["pci"] or "", f"x {event['count']}") if part
+        )
+        for event in found
+    ]
+    expected = rule.expected or (f"at most {most} of a kind since boot" if most else "none since boot or reset")
+    return _need(not found, f"{rule.found}: {listed(named, _SHOWN, '; ')}", expected)
+
+
 def _filled(text: str, host: Host, value: Any = "") -> str:
-    own = "none" if value in (None, "") else str(value)
+    own = "none" if value in (None, "", []) else ", ".join(map(str, value)) if isinstance(value, list) else str(value)
     return re.sub(r"[{]([\w.]*)[}]", lambda match: str(host.value(match[1])) if match[1] else own, text)
 
 
@@ -423,7 +462,7 @@ def driver_xid(host: Host) -> Answer:
 
 def driver_xid_other(host: Host) -> Answer:
     """The kernel log has only Xid codes that files/host_rules.yml classifies."""
-    names = ("hardware_xids", "application_xids", "ecc_xids", "remap_xids")
+    names = ("hardware_xids", "application_xids", "ecc_xids", "remap_xids", "nvlink5_xids")
     known = {code for name in names for code in host.limits[name]}
     return _xids(host, lambda code: code not in known, "only codes that files/host_rules.yml lists")
 
@@ -643,6 +682,88 @@ def _small(mtu: int, wanted: int) -> str:
     return "" if mtu >= wanted else f"MTU {mtu}"
 
 
+def nic_pci_fit(host: Host) -> Answer:
+    """The PCIe link that each card can have carries the line rate of all its RDMA ports, in Gb/s."""
+    line = host.shape.line_gbps
+    if not line:
+        return Skip("the shape's line rate is not known")
+    cards = [pf.pci.rpartition(".")[0] for pf in host.shape.pfs]
+
+    def test(port: Json) -> str:
+        gts, lanes = _field(port, "functions", "max_speed"), _field(port, "functions", "max_width")
+        carried = gts * lanes * (128 / 130 if gts >= 8 else 0.8)
+        needed = line * max(1, cards.count(port["pci"].rpartition(".")[0]))
+        return "" if carried >= needed else f"x{lanes} at {gts:g} GT/s carries {carried:.0f} of {needed:g} Gb/s"
+
+    return _ports(host, test, f"a link that carries {line:g} Gb/s for each port of the card")
+
+
+def nic_gid_duplicate(host: Host) -> Answer:
+    """No two functions of the host have the same GID 3. ``Missing`` if one that a pod does not use is not known."""
+    seen: dict[str, list[str]] = {}
+    missing: Optional[Missing] = None
+    ports = host.ports()
+    for item in [*ports.have, *(vf for vf in host.vfs().have if not _in_pod(vf))]:
+        try:
+            seen.setdefault(str(_field(item, "functions", "gid3_address")), []).append(_name(item))
+        except Missing as one:
+            missing = missing or one
+    double = {address: names for address, names in seen.items() if len(names) > 1}
+    if double:
+        found = listed([f"{address} on {listed(names, _SHOWN)}" for address, names in double.items()], _SHOWN, "; ")
+        return Bad(found, "an address of its own for each port and VF")
+    if missing:
+        raise missing
+    _all_there("functions.gid3_address", ports)
+    return None
+
+
+def nic_gid_network(host: Host) -> Answer:
+    """GID 3 of each RDMA port is an address of the network that Oracle Cloud Agent was given, where it has a file."""
+    if "rdma_network" in (host.document.get("oca") or {}) and host.document["oca"]["rdma_network"] is None:
+        if "oca.rdma_network" in (host.document.get("unread") or {}):
+            raise Missing("oca.rdma_network")
+        return Skip("the agent has no rdma_network.json")
+    network = ipaddress.ip_network(host.get("oca.rdma_network"), strict=False)
+
+    def test(port: Json) -> str:
+        address = _field(port, "functions", "gid3_address")
+        try:
+            return "" if ipaddress.ip_address(address) in network else str(address)
+        except ValueError:
+            return str(address)
+
+    return _ports(host, test, f"an address of {network}")
+
+
+def nic_wpa(host: Host) -> Answer:
+    """Oracle Cloud Agent runs wpa_supplicant for each RDMA port."""
+    running = host.get("oca.supplicants")
+    return _ports(
+        host,
+        lambda port: "" if _field(port, "functions", "netdev") in running else "no wpa_supplicant",
+        "a wpa_supplicant for each port, which answers the switch's hourly 802.1X",
+    )
+
+
+def pcie_uplink_width(host: Host) -> Answer:
+    """Every link between bridges on the ways of GPUs and their NICs has its full width."""
+    return _uplinks(host, "width", "x{} of x{}")
+
+
+def pcie_uplink_speed(host: Host) -> Answer:
+    """Every link between bridges on the ways of GPUs and their NICs has its full speed in GT/s."""
+    return _uplinks(host, "speed", "{:g} of {:g} GT/s")
+
+
+def _uplinks(host: Host, what: str, text: str) -> Answer:
+    slow = [link for link in host.get("pcie.slow") if link[what] < link[f"max_{what}"]]
+    named = [f"{link['pci']} below {link['upper']}: {text.format(link[what], link[f'max_{what}'])}" for link in slow]
+    if not slow:
+        _all_there("pcie.slow", host.ports(), host.gpus())
+    return _need(not slow, listed(named, _SHOWN, "; "), "what both ends of each link can do")
+
+
 def nic_pci_link(host: Host) -> Answer:
     """The PCIe link of each RDMA port has the width and speed of the shape and of the card."""
     speed, width = _shape_link(host.shape)
@@ -728,18 +849,6 @@ def _ports(host: Host, test: Callable[[Json], str], expected: str) -> Answer:
 # ---- SR-IOV --------------------------------------------------------------------------------------------------------
 
 
-def vf_mtu(host: Host) -> Answer:
-    """Each VF that no pod uses has at least the shape's MTU in bytes."""
-    wanted = host.shape.mtu
-    if not wanted:
-        return Skip("the shape's MTU is not known")
-
-    def test(vf: Json) -> str:
-        return "" if _in_pod(vf) else _small(_field(vf, "functions", "mtu"), wanted)
-
-    return _each(host.vfs(), "VFs", test, f">= {wanted}")
-
-
 def vf_admin_mac(host: Host) -> Answer:
     """Each VF has an administrative MAC, equal to its own MAC unless a pod uses it."""
 
@@ -820,6 +929,20 @@ def rdma_devices(host: Host) -> Answer:
     return _need(not lacks, ", ".join(lacks), f"rdma_cm and at least {wanted} uverbs devices in /dev/infiniband")
 
 
+def rdma_uverbs(host: Host) -> Answer:
+    """/dev/infiniband has a uverbs device for every function that has an RDMA device."""
+    number = sum(name.startswith("uverbs") for name in host.get("rdma.devices"))
+    bound = [item for item in host.functions() if item["driver"] == "mlx5_core" and not _in_pod(item)]
+    with_device = sum(item["hca"] is not None for item in bound)
+    if number < with_device:
+        return Bad(f"{number} uverbs devices for {with_device} PFs and VFs", f">= {with_device}")
+    for item in bound:
+        _field(item, "functions", "hca")
+    if host.document.get("functions_omitted"):
+        raise Missing("functions", f"{host.document['functions_omitted']} VFs are not in the document")
+    return None
+
+
 # ---- limits --------------------------------------------------------------------------------------------------------
 
 
@@ -862,25 +985,27 @@ def host_default_route(host: Host) -> Answer:
 
 
 def _counted(host: Host, names: Mapping[str, str]) -> Answer:
-    """Compares counters with the table. With two readings only the rate counts: a total may be old."""
+    """Compares rates of counters with the table: between two readings, else per day of uptime, at least one."""
     seconds = host.document.get("counters", {}).get("interval") or 0
+    days = 0.0 if seconds else min(max(1.0, host.get("uptime") / 86400), 3650.0)
     limits = {name: host.limits["counters"][name] for name in names}
 
     def test(port: Json) -> str:
         texts = []
         for name, text in names.items():
-            total = _field(port, "counters.ports", name)
-            change = (port.get("delta") or {}).get(name)
-            if seconds and change is not None:
+            if seconds:
+                change = _field(port, "counters.ports", f"delta.{name}")
                 if change > limits[name]["second"] * seconds:
                     texts.append(f"{change} {text} in {seconds:g} s")
-            elif total > limits[name]["total"]:
-                texts.append(f"{total} {text}")
+                continue
+            total = _field(port, "counters.ports", name)
+            if total > limits[name]["day"] * days:
+                texts.append(f"{total} {text} in {days:.1f} days")
         return ", ".join(texts)
 
-    key = "second" if seconds else "total"
+    key = "second" if seconds else "day"
     expected = ", ".join(f"<= {limits[name][key]} {text}" for name, text in names.items())
-    return _each(host.counters(), "ports", test, expected + (" per second" if seconds else " in total"))
+    return _each(host.counters(), "ports", test, f"{expected} per {key}")
 
 
 CONDITIONS: dict[str, Callable[[Host], Answer]] = {
@@ -971,6 +1096,9 @@ def _result(rule: Rule, host: Host) -> Result:
         answer = Skip(why) if why else _answer(rule, host)
     except Missing as missing:
         return Result(rule, "unknown", _why_missing(missing, host.document), rule.what)
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        odd = f"a fact of the document has another form: {type(error).__name__}: {str(error)[:80]}"
+        return Result(rule, "unknown", odd, rule.what)
     if isinstance(answer, Bad):
         return Result(rule, rule.severity, answer.found, answer.expected)
     return Result(rule, "skip", answer.why) if isinstance(answer, Skip) else Result(rule, "pass")
@@ -979,6 +1107,8 @@ def _result(rule: Rule, host: Host) -> Result:
 def _answer(rule: Rule, host: Host) -> Answer:
     if rule.counters:
         return _counted(host, rule.counters)
+    if rule.events:
+        return _logged(rule, host)
     return _compared(rule, host) if rule.holds else CONDITIONS[_function(rule.id)](host)
 
 

@@ -35,7 +35,21 @@ _BRIDGE, _GPU_CLASS, _NIC_CLASS, _NVSWITCH = "0x060400", "0x030200", "0x020000",
 _LINK_GTS = (2.5, 5, 8, 16, 32, 64)
 _OWN_FIELD = {"NCCL_IB_HCA": "it follows from pfs and nccl.vf_hca", "NCCL_ALGO": "write it as nccl.algo"}
 # Sections that must name their source when they are not wholly unknown.
-_SOURCED = ("gpu", "nic", "nic.line_gbps", "nic.mtu", "pfs", "vcn", "nccl", "regions", "pci_tree")
+_SOURCED = (
+    "gpu",
+    "gpu.nvswitches",
+    "nic",
+    "nic.line_gbps",
+    "nic.mtu",
+    "nic.pfc",
+    "nic.trust",
+    "nic.max_read",
+    "pfs",
+    "vcn",
+    "nccl",
+    "regions",
+    "pci_tree",
+)
 
 
 class _Part:
@@ -99,6 +113,10 @@ class _Part:
         if present and not _is_whole(value, low, high):
             self.fault(key, f"must be a whole number from {low} to {high}, is {_shown(value)}")
         return value if _is_whole(value, low, high) else low
+
+    def maybe_whole(self, key: str, low: int, high: int) -> Optional[int]:
+        """As ``whole``, or None where the value is the word ``unknown``."""
+        return None if self.is_unknown(key) else self.whole(key, low, high)
 
     def part(self, key: str) -> _Part:
         """The mapping under a key; an empty one after a fault."""
@@ -183,6 +201,10 @@ def unknown_fields(shape: Shape) -> tuple[str, ...]:
         "gpu.id": not shape.gpu_id,
         "nic.line_gbps": shape.line_gbps is None,
         "nic.mtu": shape.mtu is None,
+        "nic.pfc": not shape.pfc,
+        "nic.trust": not shape.trust,
+        "nic.max_read": shape.max_read is None,
+        "gpu.nvswitches": shape.nvswitches is None,
         "nccl": not shape.nccl_env,
         "regions": not shape.regions,
         "pci_tree": not shape.pci_tree,
@@ -214,6 +236,8 @@ def _gpu(top: _Part, name: str) -> Json:
         "gpu_model": part.text("model"),
         "gpu_id": part.maybe_text("id", _ID, "vendor:device or unknown"),
         "gpu_resource": part.text("resource"),
+        "nvswitches": part.maybe_whole("nvswitches", 0, 64),
+        "nvswitch_bridges": part.maybe_whole("nvswitch_bridges", 0, 64),
     }
     pcis = part.texts("pci", _PCI, "a PCI address such as 0000:0f:00.0")
     fields["gpus"] = tuple(Gpu(index, pci) for index, pci in enumerate(pcis))
@@ -233,8 +257,13 @@ def _nic(top: _Part) -> Json:
         "vf_id": part.text("vf_id", _ID, "vendor:device, e.g. 15b3:101e"),
         "vfs_per_pf": part.whole("vfs_per_pf", 1, 127),
         "line_gbps": line,
-        "mtu": None if part.is_unknown("mtu") else part.whole("mtu", 1280, 9216),
+        "mtu": part.maybe_whole("mtu", 1280, 9216),
+        "trust": part.maybe_text("trust", re.compile("dscp|pcp"), "dscp, pcp or unknown"),
+        "max_read": part.maybe_whole("max_read", 128, 4096),
+        "pfc": () if part.is_unknown("pfc") else tuple(part.items("pfc")),
     }
+    if not all(_is_whole(priority, 0, 7) for priority in fields["pfc"]):
+        part.fault("pfc", f"must be a list of priorities from 0 to 7, is {_shown(list(fields['pfc']))}")
     if fields["pf_id"] and fields["pf_id"] == fields["vf_id"]:
         part.fault("vf_id", f"equals pf_id {fields['pf_id']}")
     part.end()

@@ -46,8 +46,8 @@ def wrong(results: Mapping[str, rules.Result]) -> dict[str, tuple[str, str]]:
     return {name: (one.status, one.found) for name, one in results.items() if one.status not in WELL}
 
 
-def faulty(fault: Fault, shape: str = "BM.GPU.H100.8", place: str = "") -> Tree:
-    return host_trees.tree(Host(shape, mode=fault.mode, faults=(fault.id + place,)))
+def faulty(fault: Fault, shape: str = "", place: str = "") -> Tree:
+    return host_trees.tree(Host(shape or fault.shape, mode=fault.mode, faults=(fault.id + place,)))
 
 
 # --- healthy hosts ---------------------------------------------------------------------------------------------------
@@ -94,11 +94,11 @@ def test_a_container_and_a_gpu_machine_without_nics_are_told_apart() -> None:
 
 @every_fault
 def test_the_fault_is_named_with_its_remedy(fault: Fault) -> None:
-    shape = host_trees.shape("BM.GPU.H100.8")
+    shape = host_trees.shape(fault.shape)
     files = faulty(fault)
     result = statuses(files, shape.name, **how(fault))[fault.rule]
     assert result.status == result.rule.severity, (result.status, result.found)
-    before = statuses(host_trees.tree(Host(mode=fault.mode)), shape.name, **{**how(), "mode": fault.mode})
+    before = statuses(host_trees.tree(Host(shape.name, mode=fault.mode)), shape.name, **{**how(), "mode": fault.mode})
     assert before[fault.rule].status in WELL
 
     told = rules.judge(RULES, host_memory.probe(files), shape, **how(fault))
@@ -117,7 +117,7 @@ FIRST = {
 
 @every_fault
 def test_the_fault_is_told_first(fault: Fault) -> None:
-    told = rules.judge(RULES, host_memory.probe(faulty(fault)), host_trees.shape("BM.GPU.H100.8"), **how(fault))
+    told = rules.judge(RULES, host_memory.probe(faulty(fault)), host_trees.shape(fault.shape), **how(fault))
     assert next(one.id for one in told if one.severity != "unknown") == FIRST.get(fault.id, fault.rule)
 
 
@@ -126,8 +126,12 @@ def possible(fault: Fault, name: str) -> bool:
     shape = host_trees.shape(name)
     if fault.rule in ("gpu.numa", "nic.numa"):
         return bool(shape.pci_tree)
-    if fault.rule == "driver.fabric-manager":
-        return "L40S" not in name  # which has no NVSwitches
+    if fault.shape == "BM.GPU.B200.8":
+        return False  # of its board
+    if fault.rule.startswith(("driver.fabric-manager", "nvswitch.")):
+        return bool(shape.nvswitches)  # L40S has none
+    if fault.rule == "nic.pci-fit":
+        return bool(shape.line_gbps)
     if fault.rule in ("host.platform", "host.pci-flat"):
         return len(shape.pfs) >= 16  # the description passes that many NICs through
     return fault.id != "vf-model" or shape.vf_id != "15b3:1018"  # that is the shape's own
@@ -182,7 +186,8 @@ def base(fault: str) -> tuple[Tree, dict[str, rules.Result], tuple[str, ...]]:
     return files, statuses(files, SMALL, **how(FAULTS[fault])), kernels
 
 
-DAMAGED = sorted(set(FAULTS) - {"virtual-machine", "pci-flat"})  # those two need 16 NICs
+# Two need 16 NICs, others what this shape does not have.
+DAMAGED = sorted(name for name, fault in FAULTS.items() if possible(fault, SMALL))
 settings.register_profile("damage", max_examples=300, deadline=None, suppress_health_check=list(HealthCheck))
 
 

@@ -57,6 +57,15 @@ NULL_IS_A_VALUE = {
     "gpudirect.peermem.refcnt",
     "gpudirect.peermem.matches_ib_core",
     "counters.ports.delta",
+    "driver.library",
+    "driver.fabric_manager_version",
+    "functions.pfc",
+    "functions.trust",
+    "functions.max_read",
+    "kernel_log.events.pci",
+    "kernel_log.events.code",
+    "kernel_log.events.severity",
+    "kernel_log.events.at",
 }
 
 
@@ -328,11 +337,216 @@ def test_vf_macs_of_a_netlink_message() -> None:
     assert dict(host_probe._vf_macs(data[:-70])) == {"0": "02:11:22:33:44:55"}
 
 
-def test_pause_frames_are_summed_over_priorities() -> None:
+def test_ethtools_statistics_are_picked_and_pause_frames_summed_over_priorities() -> None:
     names = ["rx_packets", "rx_pause_ctrl_phy", "rx_prio3_pause", "tx_prio0_pause", "rx_prio3_pause_duration"]
     raw = b"".join(name.encode().ljust(32, b"\0") for name in names)
-    assert host_probe._pause_sums(raw, (1, 10, 100, 1000, 10000)) == [110, 1000]
-    assert host_probe._pause_sums(raw[:32], (1,)) == []
+    assert host_probe._ethtool_sums(raw, (1, 10, 100, 1000, 10000)) == {"rx_pause": 110, "tx_pause": 1000}
+    assert host_probe._ethtool_sums(raw[:32], (1,)) == {}
+    assert host_probe._ethtool_sums(b"rx_discards_phy".ljust(32, b"\0"), (7,)) == {"rx_discards_phy": 7}
+
+
+def test_flow_control_and_trust_of_a_dcb_answer() -> None:
+    def attribute(kind: int, value: bytes) -> bytes:
+        return struct.pack("=HH", len(value) + 4, kind) + value + bytes(-len(value) % 4)
+
+    pfc = attribute(2, bytes([8, 0b100001, 0, 0]) + bytes(132))
+    dscp = attribute(3, attribute(1, bytes([5, 3, 26, 0])))
+    other = attribute(3, attribute(1, bytes([1, 3, 0, 0x89])))
+    name = attribute(1, b"rdma0\0")
+    assert host_probe._dcb(name + attribute(13, pfc + dscp)) == {"pfc": [0, 5], "trust": "dscp"}
+    assert host_probe._dcb(name + attribute(0x800D, dscp + pfc)) == {"pfc": [0, 5], "trust": "dscp"}
+    assert host_probe._dcb(attribute(13, pfc + other)) == {"pfc": [0, 5], "trust": "pcp"}
+    assert host_probe._dcb(name) == host_probe._dcb(b"\x01") == {}
+
+
+LOG = f"""6,1,0,-;Linux version 6.8.0-1035-oracle (buildd@host)
+4,2,9000000,-;NVRM: Xid (PCI:0000:16:00): 63, pid='<unknown>', name=secret, Row Remapper
+4,3,9000001,-;NVRM: Xid (PCI:0000:16:00): 154, GPU recovery action changed from 0x0 (None) to 0x1 (GPU Reset Required)
+4,4,9000002,-;NVRM: Xid (PCI:0000:ac:00): 48, pid=1, name=secret, DBE
+3,5,9500000,-;NVRM: GPU 0000:16:00.0: RmInitAdapter failed! (0x62:0x40:2192)
+3,6,9500001,-;NVRM: GPU 0000:16:00.0: RmInitAdapter failed! (0x62:0x40:2193)
+3,7,9600000,-;nvidia-nvswitch0: SXid (PCI:0000:1a:00.0): 20034, Fatal, Link 30 LTSSM Fault Up
+3,8,9600001,-;nvidia-nvswitch0: SXid (PCI:0000:1a:00.0): 20034, Severity 1 Engine instance 60 Sub-engine instance 00
+2,9,9700000,-;mce: [Hardware Error]: CPU 12: Machine Check: 0 Bank 7: be00000000800400
+2,10,9700001,-;mce: [Hardware Error]: CPU 12: Machine Check: 0 Bank 7: 9c00000000800400
+3,11,9800000,-;NVRM: API mismatch: the client 'secret' (pid 7) has the version 570.172.08, but
+3,12,9900000,-;nvme 0000:f1:00.0: PCIe Bus Error: severity=Uncorrected (Fatal), type=Transaction Layer, (Requester ID)
+3,13,9900001,-;mlx5_core {PF}: PCIe Bus Error: severity=Corrected, type=Physical Layer, (Receiver ID)
+3,14,9900002,-;mlx5_core {PF}: poll_health:1151:(pid 0): device's health compromised - reached miss count
+6,15,9900003,-;mlx5_core {PF}: Port module event: module 0, Cable plugged
+4,16,9900004,-;mlx5_core {PF}: mlx5_cmd_out_err:838:(pid 9): ACCESS_REG(0x805) op_mod(0x1) failed, status bad operation
+"""
+
+
+def events(tree: Path, log: str) -> dict[str, Any]:
+    (tree / "dev/kmsg").write_text(log)
+    return probe(str(tree))
+
+
+def test_the_kernels_log_is_read_by_boot_with_time_severity_and_address(tree: Path, tmp_path: Path) -> None:
+    document = events(tree, "4,1,1,-;NVRM: Xid (PCI:0000:16:00): 79, before the boot\n" + LOG)
+    found = document["kernel_log"]["events"]
+    assert [(one["kind"], one["pci"], one["code"], one["detail"], one["count"]) for one in found] == [
+        ("recovery", GPU, 154, "GPU Reset Required", 1),
+        ("xid", GPU, 63, "", 1),
+        ("xid", LAST_GPU, 48, "", 1),
+        ("gpu_init", GPU, None, "(0x62:0x40:2193)", 2),
+        ("api_mismatch", None, None, "570.172.08", 1),
+        ("sxid", "0000:1a:00.0", 20034, "Fatal", 1),
+        ("nic_health", PF, None, "device's health compromised", 1),
+        ("aer_corrected", PF, None, "Corrected", 1),
+        ("mce", None, None, "be00000000800400", 1),
+        ("mce_corrected", None, None, "9c00000000800400", 1),
+    ]
+    assert [(one["severity"], one["at"]) for one in found[:4]] == [(4, 9.0), (4, 9.0), (4, 9.0), (3, 9.5)]
+    assert [xid["code"] for xid in document["driver"]["xids"]] == [48, 63, 154]
+    assert document["gpus"][0]["remap_pending"] and document["gpus"][-1]["ecc_errors"] == 1
+    collect(str(tree), str(tmp_path / "out.tar"))
+    assert b"secret" not in (tmp_path / "out.tar").read_bytes()
+    assert stable(_extracted(tmp_path)) == stable(document)
+
+
+@pytest.mark.parametrize(
+    "mark",
+    [
+        "4,90,1,-;NVRM: Xid (PCI:0000:16:00): 154, GPU recovery action changed from 0x1 (Reset Required) to 0x0 (None)",
+        "6,90,1,-;vfio-pci 0000:16:00.0: reset done",
+        "13,90,1,-;gpuops: 0000:16:00.0 reset",
+        "Nov 20 10:00:00 gpu-0 root: gpuops: 0000:16:00 reset",
+    ],
+)
+def test_a_reset_clears_the_events_of_its_gpu_and_no_others(mark: str, tree: Path) -> None:
+    document = events(tree, f"{LOG}{mark}\n")
+    found = {(one["kind"], one["pci"]) for one in document["kernel_log"]["events"]}
+    assert {pci for kind, pci in found if kind in ("xid", "recovery", "gpu_init")} == {LAST_GPU}
+    assert document["driver"]["xids"] == [{"code": 48, "pci": LAST_GPU, "count": 1}]
+    assert (document["gpus"][0]["remap_pending"], document["gpus"][-1]["ecc_errors"]) == (False, 1)
+    again = events(tree, f"{LOG}{mark}\n4,99,2,-;NVRM: Xid (PCI:0000:16:00): 79, GPU has fallen off the bus.\n")
+    assert {"code": 79, "pci": GPU, "count": 1} in again["driver"]["xids"]
+
+
+def test_a_nics_firmware_that_recovered_is_no_event(tree: Path) -> None:
+    mark = f"6,90,1,-;mlx5_core {PF}: mlx5_health_try_recover:330:(pid 9): health recovery succeeded\n"
+    assert "nic_health" not in {one["kind"] for one in events(tree, LOG + mark)["kernel_log"]["events"]}
+
+
+def test_nvlink5_errors_have_unit_and_severity(tree: Path) -> None:
+    line = "4,2,1,-;NVRM: Xid (PCI:0000:16:00): 149, NETIR_LINK_EVT  Fatal   XC0 i0 Link 01 (0x021425c6 0x0)\n"
+    (found,) = events(tree, f"6,1,0,-;Linux version 6\n{line}{line}")["kernel_log"]["events"]
+    assert (found["code"], found["detail"], found["count"]) == (149, "NETIR_LINK_EVT Fatal", 2)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        f"NVRM: Xid (PCI:0000:16:00): {'9' * 5000}, x",
+        f"{'9' * 5000},1,{'9' * 5000},-;NVRM: Xid (PCI:0000:16:00): 13, x",
+        f"[{'9' * 400}.{'9' * 400}] NVRM: Xid (PCI:0000:16:00): 13, x",
+        "nvidia-nvswitch0: SXid (PCI:0000:1a:00.0): 99999999999, Fatal",
+        "mce: [Hardware Error]: CPU 12: Machine Check: 0 Bank 7: zz",
+    ],
+)
+def test_odd_lines_of_the_log_do_not_raise(line: str, tree: Path) -> None:
+    document = events(tree, f"6,1,0,-;Linux version 6\n{line}\n")
+    assert {one["code"] for one in document["kernel_log"]["events"]} <= {13}
+    json.dumps(document, allow_nan=False)
+
+
+NINES = b"9" * 5000
+
+
+@pytest.mark.parametrize(
+    "path", ["proc/uptime", "proc/stat", "proc/meminfo", "proc/1/net/route", "proc/sys/kernel/osrelease"]
+)
+@pytest.mark.parametrize(
+    "text",
+    [b"%s\n", b"btime %s\n", b"HugePages_Total: %s\n", b"%s.%s %s.1\n", b"e\t00000000\t0\t%s\t0\t0\t%s\t00000000\n"],
+)
+def test_numbers_of_any_length_do_not_raise(path: str, text: bytes, tree: Path) -> None:
+    (tree / path).write_bytes(text.replace(b"%s", NINES))
+    json.dumps(probe(str(tree)), allow_nan=False)
+
+
+@pytest.mark.parametrize("name", ["rate", "state", "gids/3", "counters/link_downed", "hw_counters/out_of_sequence"])
+def test_numbers_of_any_length_in_a_port_are_unread(name: str, tree: Path) -> None:
+    path = device(tree, PF) / "infiniband/mlx5_0/ports/1" / name
+    path.write_bytes(NINES + (b" Gb/sec (4X NDR)\n" if name == "rate" else b"\n"))
+    document = probe(str(tree))
+    json.dumps(document, allow_nan=False)
+    assert without_reason(document) == []
+
+
+def test_numbers_of_any_length_in_calls_are_unread(tree: Path) -> None:
+    for name in ("ethtool", "dcb", "vf_macs", "errors"):
+        answer = json.dumps({"rdma0": {"rx_pause": 10**4000, "pfc": [10**4000]}})
+        (tree / ".gpuops" / f"{name}.json").write_text(answer)
+    document = probe(str(tree))
+    assert document["counters"]["ports"][0]["rx_pause"] is None and document["functions"][0]["pfc"] is None
+
+
+# --- Oracle Cloud Agent ----------------------------------------------------------------------------------------------
+
+
+def test_what_the_agent_wrote_after_it_was_done_and_when(tree: Path) -> None:
+    log = tree / f"var/log/{host_probe.OCA}/oci-hpc-mlx-configure.log"
+    booted = probe(str(tree))["kernel_boot"]
+    log.write_text("2020/01/05 10:00:00 ERROR old\n2020/01/05 10:00:42.123 INFO Fully Configured\n10:01 ERROR new\n")
+    oca = probe(str(tree))["oca"]
+    assert (oca["state"], oca["errors"], oca["this_boot"]) == ("Fully Configured", 1, False)
+    assert oca["configured"] == 1578218442 < booted
+    log.write_text("Fully Configured\n")
+    document = probe(str(tree))
+    assert document["oca"]["this_boot"] is None and "has no time" in document["unread"]["oca.configured"]
+
+
+def test_supplicants_are_the_agents_children(tree: Path) -> None:
+    assert probe(str(tree))["oca"]["supplicants"] == ["rdma0", "rdma1"]
+    group = tree / "sys/fs/cgroup/system.slice/oracle-cloud-agent.service/cgroup.procs"
+    group.write_text("0\n0\n")
+    document = probe(str(tree))
+    assert document["oca"]["supplicants"] is None
+    assert "another PID namespace" in document["unread"]["oca.supplicants"]
+
+
+def test_a_collection_keeps_no_command_line_but_the_interfaces(tree: Path, tmp_path: Path) -> None:
+    (tree / "proc/1706/cmdline").write_bytes(b"wpa_supplicant\0-i\0rdma0\0-phunter2\0-c/etc/hunter2\0")
+    document = collect(str(tree), str(tmp_path / "out.tar"))
+    assert document["oca"]["supplicants"] == ["rdma0", "rdma1"]
+    assert b"hunter2" not in (tmp_path / "out.tar").read_bytes()
+    assert stable(_extracted(tmp_path)) == stable(document)
+
+
+def test_the_fabric_managers_version_is_that_of_its_last_start_or_of_its_package(tmp_path: Path) -> None:
+    host_trees.build(tmp_path, "BM.GPU.H200.8")
+    log = tmp_path / "var/log/fabricmanager.log"
+    log.write_text("Fabric Manager version 535.1.2 is running\nFabric Manager version 580.95.05 is running with\n")
+    assert probe(str(tmp_path))["driver"]["fabric_manager_version"] == "580.95.05"
+    log.unlink()
+    status = tmp_path / "var/lib/dpkg/status"
+    status.parent.mkdir(parents=True)
+    package = "Package: nvidia-fabricmanager-580\nStatus: {}\nVersion: {}\n\n"
+    gone = package.format("deinstall ok config-files", "1:570.1.1-1")
+    status.write_text(
+        "Package: bash\nVersion: 5\n\n" + gone + package.format("install ok installed", "580.95.05-0ubuntu1")
+    )
+    assert probe(str(tmp_path))["driver"]["fabric_manager_version"] == "580.95.05"
+    status.write_text("Package: bash\nVersion: 5\n")
+    document = probe(str(tmp_path))
+    assert (
+        document["driver"]["fabric_manager_version"] is None and "driver.fabric_manager_version" in document["unread"]
+    )
+
+
+def test_the_connectx_functions_of_nvswitches_are_no_ports(tmp_path: Path) -> None:
+    host_trees.build(tmp_path, "BM.GPU.B200.8")
+    document = probe(str(tmp_path))
+    bridges = [one for one in document["functions"] if one["kind"] == "nvswitch"]
+    assert document["nvswitch_bridges"] == len(bridges) == 4
+    assert {one["link_layer"] for one in bridges} == {"InfiniBand"} and document["unread"] == {}
+    assert not {one["hca"] for one in bridges} & {port["hca"] for port in document["counters"]["ports"]}
+    (device(tmp_path, bridges[0]["pci"]) / "vpd").unlink()
+    document = probe(str(tmp_path))
+    assert document["nvswitch_bridges"] is None and "vpd" in document["unread"]["nvswitch_bridges"]
 
 
 # --- what is not a host of the usual kind ----------------------------------------------------------------------------

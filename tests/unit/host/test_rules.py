@@ -22,7 +22,7 @@ TABLE = rules.table(RAW)
 RULES = {rule.id: rule for rule in TABLE.rules}
 SHAPES = files.shapes()
 SUPPORTED = sorted(name for name, shape in SHAPES.items() if shape.status == "supported")
-H100 = SHAPES["BM.GPU.H100.8"]
+H100, B200 = SHAPES["BM.GPU.H100.8"], SHAPES["BM.GPU.B200.8"]
 CURRENT, GUIDE = files.profile("current"), files.profile("guide-2024")
 VALID = {"fail", "warn"}
 FACTS = yaml.safe_load((ROOT / "tests/fixtures/hosts/rule_facts.yml").read_text("utf-8"))
@@ -39,6 +39,7 @@ def healthy(shape: Shape = H100, mode: str = "sriov") -> Json:
         {
             "pci": gpu.pci,
             "id": shape.gpu_id,
+            "model": shape.gpu_model,
             "driver": "nvidia",
             "numa": gpu.numa or 0,
             "ecc_errors": 0,
@@ -51,10 +52,12 @@ def healthy(shape: Shape = H100, mode: str = "sriov") -> Json:
     for pf in shape.pfs:
         near = {gpu.pci: "PXB" if gpu.index == pf.gpu else "SYS" for gpu in shape.gpus}
         functions.append(_function(pf.pci, shape.pf_id, "pf", pf.netdev, pf.hca, shape, numvfs=vfs, totalvfs=8))
-        functions[-1].update(link, numa=pf.numa or 0, gpu_distance=near)
+        functions[-1].update(link, numa=pf.numa or 0, gpu_distance=near, gid3_address=f"10.224.{pf.rail}.1")
+        functions[-1].update(pfc=list(shape.pfc) or None, trust=shape.trust or None, max_read=4096)
     for pf in shape.pfs if vfs else ():
         vf = _function(f"{pf.pci[:-1]}7", shape.vf_id, "vf", f"{pf.netdev}v0", f"{pf.hca}v", shape)
         functions.append({**vf, "of": pf.pci, "admin_mac": vf["mac"], "firmware": None})
+        functions[-1]["gid3_address"] = f"10.224.{pf.rail}.100"
     for nic in shape.vcn:
         functions.append(_function(nic.pci, nic.pf_id, "pf", nic.netdev, nic.hca, shape, numvfs=0, totalvfs=0))
     module = {"loaded": True, "version": "25.10", "from": "ofed", "file": "updates/dkms/x.ko"}
@@ -62,20 +65,26 @@ def healthy(shape: Shape = H100, mode: str = "sriov") -> Json:
         "v": 1,
         "host": "gpu-0",
         "unread": {},
+        "uptime": 86400,
+        "kernel_log": {"events": []},
         "platform": {"kind": "bare_metal", "oci": True},
         "os": {"name": "Ubuntu 22.04.5 LTS", "kernel": "6.8.0-1035-oracle", "cgroup": 2, "secure_boot": False}
         | {"lockdown": "none"},
         "runtime": {"name": "crio", "nvidia_handler": True, "cdi": ["/etc/cdi/nvidia.yaml"]},
         "driver": {"version": "580.95.05", "module": "open", "origin": "host", "persistence": True}
-        | {"fabric_manager": "running", "xids": [], "xids_since": "boot"},
-        "nvswitches": 0 if shape.gpu_model == "NVIDIA L40S" else 4,
+        | {"fabric_manager": "running", "fabric_manager_version": "580.95.05", "library": "580.95.05"}
+        | {"modules": {"nouveau": False, "ib_umad": True}, "xids": [], "xids_since": "boot"},
+        "nvswitches": shape.nvswitches,
+        "nvswitch_bridges": shape.nvswitch_bridges,
+        "pcie": {"links": 8, "slow": []},
         "gpus": gpus,
         "nic_stack": {"kind": "doca_ofed", "version": "25.10", "origin": "host", "same_build": True}
         | {"modules": {name: dict(module) for name in rules.MODULES}},
         "functions": functions,
         "functions_omitted": 0,
         "other_nics": [],
-        "oca": {"state": "Fully Configured"},
+        "oca": {"state": "Fully Configured", "agent": "running", "errors": 0, "configured": 1, "this_boot": True}
+        | {"rdma_network": "10.224.0.0/12", "supplicants": [pf.netdev for pf in shape.pfs]},
         "gpudirect": {
             "peermem": {"loaded": True, "refcnt": 0, "registered": True, "matches_ib_core": True, "persistent": True},
             "nv_peer_mem": False,
@@ -87,7 +96,13 @@ def healthy(shape: Shape = H100, mode: str = "sriov") -> Json:
         "rdma": {"netns": "exclusive" if vfs else "shared", "netns_configured": "exclusive" if vfs else "shared"}
         | {"reboot_pending": False, "devices": ["rdma_cm", *(f"uverbs{number}" for number in range(40))]},
         "limits": {"memlock_runtime": "unlimited", "memlock_ssh": "unlimited", "iommu": "pt", "acs": []}
-        | {"relaxed_ordering": True, "governor": "performance", "time_sync": "synchronised", "default_route": "eth0"},
+        | {
+            "relaxed_ordering": True,
+            "clocksource": "tsc",
+            "governor": "performance",
+            "time_sync": "synchronised",
+            "default_route": "eth0",
+        },
         "counters": {
             "interval": 0,
             "ports": [
@@ -114,6 +129,7 @@ def _function(pci: str, ident: str, kind: str, netdev: str, hca: str, shape: Sha
         "mtu": shape.mtu or 4220,
         "link_layer": "Ethernet",
         "gid3": "RoCE v2",
+        "gid3_netdev": netdev,
         "mac": "02:00:00:00:00:01",
         "admin_mac": None,
         "numa": 0,
@@ -148,6 +164,10 @@ def facts_of(rule: rules.Rule) -> list[str]:
     """Paths of the facts without which the rule does not pass."""
     if rule.id in FACTS:
         return FACTS[rule.id]
+    if rule.events:
+        return ["kernel_log.events"]
+    if rule.counters:
+        return ["uptime", *(f"counters.ports.{name}" for name in rule.counters)]
     group = f"{rules.DEVICES[rule.each][2]}." if rule.each else ""
     return [f"{group}{rule.holds[0]}"]
 
@@ -161,12 +181,17 @@ VM = {"platform.kind": "vm"}
 
 def test_every_rule_has_a_condition_and_every_condition_a_rule() -> None:
     assert [entry["id"] for entry in RAW["rules"]] == list(RULES)
-    written = {rule.id for rule in TABLE.rules if rule.holds or rule.counters}
+    written = {rule.id for rule in TABLE.rules if rule.holds or rule.counters or rule.events}
     functions = {rule.replace(".", "_").replace("-", "_") for rule in set(RULES) - written}
     assert set(rules.CONDITIONS) == functions
     with pytest.raises(DataError, match=r"gpu_missing"):
         rules.table({**RAW, "rules": [item for item in RAW["rules"] if item["id"] != "gpu.missing"]})
-    for odd in ({"unless": ["full-moon"]}, {"each": "disks"}, {"holds": ["os.lockdown", "about", 1]}):
+    for odd in (
+        {"unless": ["full-moon"]},
+        {"each": "disks"},
+        {"holds": ["os.lockdown", "about", 1]},
+        {"events": {"sort": 1}},
+    ):
         with pytest.raises(DataError, match=r"os\.lockdown"):
             rules.table({**RAW, "rules": [r | odd if r["id"] == "os.lockdown" else r for r in RAW["rules"]]})
     with pytest.raises(DataError, match=r"os\.lockdown"):
@@ -201,7 +226,8 @@ def test_a_healthy_host_of_every_shape_passes(name: str, mode: str) -> None:
 def test_the_guides_hosts_pass_by_nvidia_peermem() -> None:
     document = healthy()
     document["os"].update(name="Oracle Linux Server 8.10", kernel="4.18.0-553.69.1.el8_10.x86_64", cgroup=1)
-    document["driver"].update(version="535.154.05", module="proprietary")
+    versions = dict.fromkeys(("version", "library", "fabric_manager_version"), "535.154.05")
+    document["driver"].update(versions, module="proprietary")
     document["gpudirect"]["dmabuf"].update(possible=False, open_module=False, kernel=False)
     document["gpudirect"]["path"] = "peermem"
     document["runtime"]["cdi"] = []
@@ -212,7 +238,85 @@ def test_the_guides_hosts_pass_by_nvidia_peermem() -> None:
 
 # ---- what each rule finds ------------------------------------------------------------------------------------------
 
+EVENTS = {
+    # rule: (kind, code, detail, count)
+    "driver.api-mismatch": ("api_mismatch", None, "570.172.08", 1),
+    "host.mce": ("mce", None, "fatal", 1),
+    "host.mce-corrected": ("mce_corrected", None, "corrected", 101),
+    "host.lockup": ("lockup", None, "soft lockup", 1),
+    "host.hung-task": ("hung", None, "blocked for more than 120 seconds", 1),
+    "host.oom": ("oom", None, "Out of memory: Killed", 1),
+    "host.throttle": ("throttle", None, "Package temperature", 1),
+    "host.read-only": ("read_only", None, "Remounting filesystem read-only", 1),
+    "host.iommu-fault": ("iommu", None, "Read", 1),
+    "gpu.init": ("gpu_init", None, "(0x62:0x40:2192)", 1),
+    "gpu.gsp": ("gpu_gsp", None, "Heartbeat timed out", 1),
+    "gpu.bar": ("gpu_bar", None, "BAR1", 1),
+    "gpu.reboot-required": ("recovery", 154, "Node Reboot Required", 1),
+    "gpu.reset-required": ("recovery", 154, "GPU Reset Required", 1),
+    "gpu.drain-required": ("recovery", 154, "Drain P2P", 1),
+    "gpu.nvlink5": ("xid", 145, "RLW_SRC_TRACK Fatal", 1),
+    "gpu.nvlink5-ber": ("xid", 149, "NETIR_BER_EVENT Nonfatal", 1),
+    "nvswitch.sxid": ("sxid", 20034, "Fatal", 1),
+    "nvswitch.sxid-other": ("sxid", 20009, "Non-fatal", 1),
+    "pcie.aer": ("aer", None, "Uncorrected (Fatal)", 1),
+    "pcie.aer-corrected": ("aer_corrected", None, "Corrected", 101),
+    "pcie.dpc": ("dpc", None, "containment event", 1),
+    "nic.health": ("nic_health", None, "device's health compromised", 1),
+    "nic.power": ("nic_power", None, "Detected insufficient power on the PCIe slot", 1),
+    "nic.temperature": ("nic_temperature", None, "High temperature on sensors", 1),
+    "nic.cable": ("nic_cable", None, "module 0, Cable error, Bus stuck", 1),
+    "nic.command": ("nic_command", None, "ENABLE_HCA(0x104) timeout", 1),
+    "nic.tx-timeout": ("nic_tx", None, "TX timeout detected", 1),
+}
+
+
+def event(kind: str, code: int | None, detail: str, count: int) -> Json:
+    where = {"pci": "0000:44:00.0", "severity": 3, "at": 9000.0}
+    return {"kind": kind, "code": code, "detail": detail, "count": count, **where}
+
+
+SLOW = {"pci": "0000:0b:00.0", "upper": "0000:0a:01.0", "speed": 8.0, "max_speed": 32.0, "width": 4, "max_width": 16}
 FAULTS: list[tuple[str, dict[str, Any], str]] = [
+    *(
+        (rule, {"kernel_log.events": [event(*one)]}, f"{one[2]} 0000:44:00.0 x {one[3]}")
+        for rule, one in EVENTS.items()
+    ),
+    ("driver.library", {"driver.library": "570.172.08"}, "libnvidia-ml is 570.172.08, the module 580.95.05"),
+    ("driver.fabric-manager-version", {"driver.fabric_manager_version": "570.172.08"}, "is 570.172.08, the module"),
+    ("driver.nouveau", {"driver.modules.nouveau": True}, "nouveau is loaded"),
+    ("gpu.model", {"gpus.1.model": "NVIDIA H100 PCIe"}, "1 of 8 GPUs: 0000:2d:00.0: NVIDIA H100 PCIe"),
+    ("nvswitch.missing", {"nvswitches": 3}, "3 NVSwitch(es)"),
+    ("nvswitch.bridges", {"nvswitch_bridges": 4}, "4 function(s)"),
+    ("pcie.uplink-width", {"pcie.slow": [SLOW]}, "0000:0b:00.0 below 0000:0a:01.0: x4 of x16"),
+    ("pcie.uplink-speed", {"pcie.slow": [SLOW]}, "8 of 32 GT/s"),
+    ("nic.recovery", {"functions.1.id": "15b3:0218"}, "15b3:0218"),
+    ("nic.gid-address", {"functions.1.gid3_address": "fe80:0000:0000:0000:0000:00ff:fe00:0001"}, "fe80:"),
+    ("nic.gid-netdev", {"functions.1.gid3_netdev": "vlan7"}, "rdma1 (0000:0c:00.1): of vlan7"),
+    ("nic.gid-duplicate", {"functions.1.gid3_address": "10.224.0.1"}, "10.224.0.1 on rdma0"),
+    ("nic.gid-duplicate", {"functions.16.gid3_address": "10.224.0.1"}, "rdma0v0"),
+    ("nic.gid-network", {"functions.1.gid3_address": "192.168.1.7"}, "192.168.1.7"),
+    ("nic.pci-fit", {"functions.1.max_speed": 16.0}, "x16 at 16 GT/s carries 252 of 400 Gb/s"),
+    ("nic.pfc", {"functions.1.pfc": []}, "priorities: none"),
+    ("nic.trust", {"functions.1.trust": "pcp"}, "trust pcp"),
+    ("nic.max-read", {"functions.1.max_read": 512}, "512 bytes"),
+    ("host.oca-agent", {"oca.agent": "stopped"}, "the agent is stopped"),
+    ("host.oca-errors", {"oca.errors": 2}, "2 error(s) after"),
+    ("host.oca-boot", {"oca.this_boot": False}, "of an earlier boot"),
+    ("nic.wpa", {"oca.supplicants": ["rdma0"]}, "15 of 16 ports: rdma1"),
+    ("vf.link", {"functions.16.state": "DOWN"}, "DOWN"),
+    ("vf.gid", {"functions.16.gid3": "IB/RoCE v1"}, "IB/RoCE v1"),
+    ("rdma.uverbs", {"rdma.devices": ["rdma_cm", *(f"uverbs{n}" for n in range(20))]}, "20 uverbs devices for 34"),
+    ("host.clocksource", {"limits.clocksource": "hpet"}, "clock source hpet"),
+    ("counters.link-events", {"counters.ports.1.link_down_events_phy": 12}, "12 link losses in 1.0 days"),
+    ("counters.receive-errors", {"counters.ports.1.port_rcv_errors": 4000}, "4000 broken packets"),
+    ("counters.crc-errors", {"counters.ports.1.rx_crc_errors_phy": 4000}, "4000 wrong checksums"),
+    ("counters.icrc-errors", {"counters.ports.1.rx_icrc_encapsulated": 77}, "77 damaged"),
+    ("counters.discards", {"counters.ports.1.rx_discards_phy": 90000}, "90000 packets dropped"),
+    ("counters.no-buffer", {"counters.ports.1.out_of_buffer": 900000}, "900000 packets without"),
+    ("counters.ack-timeouts", {"counters.ports.1.local_ack_timeout_err": 5000}, "5000 answers"),
+    ("counters.sequence-errors", {"counters.ports.1.packet_seq_err": 900000}, "900000 gaps"),
+    ("counters.completion-errors", {"counters.ports.1.req_cqe_error": 90000}, "90000 failed"),
     # rule, what is changed, words of what was found
     ("host.platform", VM, "a virtual machine"),
     ("os.image", {"os.name": "Ubuntu 20.04.6 LTS"}, "Ubuntu 20.04.6 LTS"),
@@ -326,7 +430,7 @@ def test_a_fault_is_named(rule: str, change: Json, words: str) -> None:
 
 
 def test_every_rule_can_fail() -> None:
-    with_inputs = {"driver.origin", "nic.names", "vf.left"}
+    with_inputs = {"driver.origin", "nic.names", "vf.left", "driver.ib-umad"}
     assert {rule for rule, _change, _words in FAULTS} | with_inputs == set(RULES)
 
 
@@ -335,6 +439,7 @@ def test_every_rule_can_fail() -> None:
 NEEDS = [(rule.id, path) for rule in TABLE.rules for path in facts_of(rule)]
 CONTEXT: dict[str, Json] = {
     # What must be so for the rule to ask for all its facts.
+    "driver.ib-umad": {},
     "peermem.not-loaded": NO_DMABUF,
     "peermem.ib-core": NO_DMABUF,
     "peermem.not-registered": NO_DMABUF,
@@ -358,8 +463,8 @@ def test_without_a_fact_a_rule_does_not_pass(rule: str, path: str) -> None:
     put(document, path, None)
     if rule == "ofed.origin" and path == "platform.oci":
         put(document, "nic_stack.origin", "operator")
-    found = status(document, rule, mode=mode, **how)
-    if (rule, path) == ("driver.fabric-manager", "nvswitches"):
+    found = status(document, rule, B200 if rule == "driver.ib-umad" else H100, mode=mode, **how)
+    if path == "nvswitches" and rule.startswith("driver.fabric-manager"):
         assert found.status == "pass"  # This shape's GPUs are known to hang on NVSwitches.
         found = status(put(healthy(SHAPES["BM.GPU.L40S.4"]), path, None), rule, SHAPES["BM.GPU.L40S.4"])
     assert found.status in ("unknown", "skip")
@@ -512,12 +617,13 @@ def test_the_operators_driver_loads_peermem_itself() -> None:
 
 @pytest.mark.parametrize(
     ("delta", "total", "expected"),
-    [(0, 9_000_000, "pass"), (5000, 0, "pass"), (50_000, 0, "warn"), (None, 9_000_000, "warn")],
+    [(0, 9_000_000, "pass"), (5000, 0, "pass"), (50_000, 0, "warn"), (None, 9_000_000, "unknown")],
 )
 def test_read_twice_the_rate_counts(delta: Any, total: int, expected: str) -> None:
     document = put(healthy(), "counters.interval", 10)
     put(document, "counters.ports.2.rx_pause", total)
-    put(document, "counters.ports.2.delta", {"rx_pause": delta})
+    put(document, "counters.ports.*.delta", {"rx_pause": 0, "tx_pause": 0})
+    put(document, "counters.ports.2.delta", {"rx_pause": delta, "tx_pause": 0})
     found = status(document, "counters.pause")
     assert found.status == expected
     if delta:
@@ -583,6 +689,50 @@ def test_worst_first() -> None:
         ("host.iommu", "warning"),
     ]
     assert "mute host.acs" in found[1].remedy
+
+
+def test_a_counter_is_a_rate_over_the_uptime() -> None:
+    document = put(healthy(), "counters.ports.1.link_downed", 12)
+    assert status(document, "counters.link-downed").found == "1 of 16 ports: mlx5_1: 12 times down in 1.0 days"
+    assert status(put(document, "uptime", 10 * 86400), "counters.link-downed").status == "pass"
+    assert status(put(document, "uptime", 60), "counters.link-downed").status == "warn"
+
+
+def test_the_fabric_manager_of_a_b200_needs_ib_umad() -> None:
+    document = healthy(B200)
+    assert status(document, "driver.ib-umad", B200).status == "pass"
+    assert status(put(document, "driver.modules.ib_umad", False), "driver.ib-umad", B200).status == "fail"
+    assert status(healthy(), "driver.ib-umad").status == "skip"
+
+
+def test_an_older_probes_document_is_unknown_where_it_lacks_a_fact() -> None:
+    """A new fact makes no node fail, and passes none, that has not been probed anew."""
+    document = healthy()
+    for key in ("uptime", "kernel_log", "nvswitch_bridges", "pcie"):
+        del document[key]
+    for key in ("library", "fabric_manager_version", "modules"):
+        del document["driver"][key]
+    for key in ("agent", "errors", "configured", "this_boot", "supplicants"):
+        del document["oca"][key]
+    for item in document["functions"]:
+        for key in ("gid3_address", "gid3_netdev", "pfc", "trust", "max_read"):
+            item.pop(key, None)
+    found = {item.rule.id: item for item in rules.results(TABLE, document, H100, mode="sriov", profile=CURRENT)}
+    assert {item.status for item in found.values()} <= {"pass", "skip", "unknown"}
+    assert {"gpu.init", "nvswitch.bridges", "pcie.uplink-width", "driver.library", "nic.wpa", "nic.pfc"} <= {
+        name for name, item in found.items() if item.status == "unknown"
+    }
+
+
+@pytest.mark.parametrize("value", [10**400, -1, float("inf"), "", "x", [], {}, [None]])
+def test_no_value_of_a_fact_raises(value: Any) -> None:
+    """A document comes from the cluster: whatever it holds, each rule answers."""
+    for path in ("uptime", "nvswitches", "oca.rdma_network", "oca.supplicants", "driver.version", "pcie.slow"):
+        rules.judge(TABLE, put(healthy(), path, value), H100, mode="sriov", profile=CURRENT)
+    for path in ("functions.*.rate", "functions.*.max_speed", "functions.*.gid3_address", "functions.*.pfc"):
+        rules.judge(TABLE, put(healthy(), path, value), H100, mode="sriov", profile=CURRENT)
+    for path in ("counters.ports.*.rx_pause", "kernel_log.events", "driver.xids", "gpus.*.width", "functions.1.pci"):
+        rules.judge(TABLE, put(healthy(), path, value), H100, mode="sriov", profile=CURRENT)
 
 
 def test_documents_of_another_format_and_refused_shapes_are_refused() -> None:

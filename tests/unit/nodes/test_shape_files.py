@@ -61,6 +61,10 @@ def upstream() -> dict[str, Any]:
     return json.loads(needed(UPSTREAM / "oci" / "shapes.json").read_text(encoding="utf-8"))
 
 
+def upstream_settings(name: str) -> list[dict[str, Any]]:
+    return [group["settings"] for group in upstream()["rdma-settings"] if name in group["shapes"]]
+
+
 def upstream_shape(name: str) -> dict[str, Any]:
     found = [shape for shape in upstream()["hpc-shapes"] if shape["shape"] == name]
     if not found:
@@ -136,6 +140,18 @@ def test_models_and_ids_are_those_of_upstream(name: str) -> None:
     assert all(f"[{vcn_model}]" in nic["model"] for nic in truth["vcn-nics"])
     assert {(port.pf_id, port.vf_id) for port in shape.vcn} == {NIC_IDS[vcn_model]}
     assert shape.gpu_id == GPU_IDS[shape.gpu_model]
+
+
+@every_supported
+def test_flow_control_and_read_requests_are_those_of_upstream(name: str) -> None:
+    upstream_shape(name)
+    shape, stated = SUPPORTED[name], upstream_settings(name)
+    if not stated:
+        assert (shape.pfc, shape.trust, shape.max_read) == ((), "", None)
+    for one in stated:
+        assert shape.pfc == tuple(number for number, flag in enumerate(one["pfc"]) if flag == "1")
+        assert shape.max_read == int(one["pcie"]["MaxReadReq"])
+        assert shape.trust == "dscp" and one["dscp_rdma"] and one["dscp_gpu"]
 
 
 @every_supported
@@ -263,6 +279,9 @@ def change(document: dict[str, Any], path: str, value: Any) -> dict[str, Any]:
     ("vcn/ports/0/hca", "mlx5_17", "vcn.ports[0].hca: mlx5_17 is already used by pfs[15].hca"),
     ("nic/vf_id", "15b3:1021", "nic.vf_id: equals pf_id 15b3:1021"),
     ("nic/line_gbs", 200, "nic.line_gbs: is not a known key; did you mean line_gbps?"),
+    ("nic/pfc", [0, 8], "nic.pfc: must be a list of priorities from 0 to 7, is [0, 8]"),
+    ("nic/trust", "vlan", "nic.trust: must be dscp, pcp or unknown, is 'vlan'"),
+    ("gpu/nvswitches", -1, "gpu.nvswitches: must be a whole number from 0 to 64, is -1"),
     ("nic/mtu", "4220", "nic.mtu: must be a whole number from 1280 to 9216, is '4220'"),
     ("nccl/env/NCCL_IB_TC", 41, "nccl.env.NCCL_IB_TC: must be a quoted value, is 41; quote it"),
     ("nccl/env/NCCL_IB_HCA", "mlx5", "nccl.env.NCCL_IB_HCA: does not belong here"),
@@ -332,13 +351,16 @@ def documents(draw: st.DrawFn) -> dict[str, Any]:
              "pci": [{"gpu": gpu}, {"pfs": list(range(gpu * ports, gpu * ports + ports))}]} for gpu in range(gpus)
         ]}],
     }  # fmt: skip
-    known = {"gpu", "nic", "nic.line_gbps", "nic.mtu", "pfs", "vcn", "nccl", "regions", "pci_tree"}
+    known = {"gpu", "gpu.nvswitches", "nic", "nic.line_gbps", "nic.mtu", "nic.pfc", "nic.trust", "nic.max_read", "pfs"}
+    known |= {"vcn", "nccl", "regions", "pci_tree"}
     return {
         "name": f"BM.GPU.TEST.{gpus}", "status": "supported", "vendor": "nvidia",
         "gpu": {"model": "Test", "id": "unknown", "resource": "nvidia.com/gpu",
+                "nvswitches": draw(st.sampled_from(["unknown", 0, 6])), "nvswitch_bridges": "unknown",
                 "pci": [f"0000:{64 + gpu:02x}:00.0" for gpu in range(gpus)]},
         "nic": {"model": "Test", "pf_id": "15b3:1021", "vf_id": "15b3:101e", "vfs_per_pf": draw(st.integers(1, 4)),
-                "line_gbps": draw(st.sampled_from(["unknown", 100, 400])), "mtu": "unknown"},
+                "line_gbps": draw(st.sampled_from(["unknown", 100, 400])), "mtu": "unknown",
+                "pfc": draw(st.sampled_from(["unknown", [0, 5]])), "trust": "unknown", "max_read": "unknown"},
         "pfs": port,
         "vcn": {"model": "Test", "pf_id": "15b3:101d", "vf_id": "15b3:101e",
                 "ports": [{"pci": "0000:01:00.0", "netdev": "eth0", "hca": f"mlx5_{count}"}]},

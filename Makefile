@@ -24,7 +24,7 @@ export PYTHONPATH := $(CURDIR)/$(COLLECTIONS):$(CURDIR)/tests:$(CURDIR)/tests/sa
 export PYTHONDONTWRITEBYTECODE := 1
 export ANSIBLE_CONFIG := $(CURDIR)/ansible.cfg
 
-.PHONY: help setup demo-setup programs packages demo test lint types unit coverage cluster oci awx e2e molecule molecule-openshift consumer gates ee-check test-matrix test-scale bench sandbox-up sandbox-down docs docs-site linkcheck update clean
+.PHONY: help setup demo-setup programs packages demo test lint types unit coverage cluster oci awx e2e molecule molecule-openshift consumer gates ee-check test-matrix test-nodes test-scale bench sandbox-up sandbox-down docs docs-site linkcheck update clean
 
 help: ## What there is
 	@grep -E '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-18s %s\n", $$1, $$2}'
@@ -149,6 +149,22 @@ test-matrix: setup ## Every shape, mode, profile, launcher and fault; every kill
 	@$(PYTHON) tools/gates --write
 	@$(PYTHON) tools/docs_site
 	@$(PYTHON) tools/ee_check --fresh
+
+# Real nodes: programs and images 10 min once on 2 busy cores. It needs root and Linux; elsewhere it is skipped by name.
+test-nodes: setup node-packages ## Real kubelets and containers in namespaces of this machine (root, Linux)
+	@$(SANDBOX) build --kubelets || echo "test-nodes: without programs or images of real nodes its tests are skipped by name"
+	@$(PYTHON) -m pytest tests/integration/nodes -q --durations=10 --durations-min=20
+
+node-packages:
+	@missing=; \
+	for one in nft:nftables ip:iproute2 openssl:openssl gcc:gcc; do \
+	  PATH="$$PATH:/usr/sbin:/sbin" command -v $${one%%:*} >/dev/null || missing="$$missing $${one##*:}"; \
+	done; \
+	[ -e /usr/include/seccomp.h ] || missing="$$missing libseccomp-dev"; \
+	if [ -n "$$missing" ] && [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+	  echo "setup:$$missing, by apt-get"; \
+	  { apt-get -qq update && apt-get -qq install -y --no-install-recommends $$missing; } >/dev/null 2>&1 || true; \
+	fi
 
 test-scale: setup ## 1,000 nodes
 	@$(PYTHON) -m pytest tests/integration/scale -q -s

@@ -14,7 +14,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 
 CONTROLPLANE = Path(__file__).resolve().parents[1] / "controlplane"
@@ -111,17 +111,33 @@ def _go_version(go: str) -> tuple[int, ...]:
 def _build(go: str, names: list[str], target: Path, say: Say) -> None:
     """One command for all of them: their common packages are compiled once, and linking overlaps compiling."""
     say(f"building {', '.join(names)} into {target} (about 3 minutes on 2 cores, once)")
-    environment = {**os.environ, "GOTOOLCHAIN": "local", "CGO_ENABLED": "0", "GOFLAGS": "-mod=readonly"}
-    start, draft = time.monotonic(), target / ".draft"
+    compile_into(go, CONTROLPLANE, {name: PACKAGES[name] for name in names}, target, say, ldflags=ldflags())
+
+
+def compile_into(
+    go: str,
+    module: Path,
+    packages: Mapping[str, str],
+    target: Path,
+    say: Say,
+    ldflags: str,
+    tags: str = "",
+    cgo: int = 0,
+) -> None:
+    """Binaries (name -> Go package) of the go.mod in ``module``, all there or none. BuildError with Go's words."""
+    settings = {"GOTOOLCHAIN": "local", "CGO_ENABLED": str(cgo), "GOFLAGS": "-mod=readonly"}
+    start, draft = time.monotonic(), target / f".draft.{os.getpid()}"
     shutil.rmtree(draft, ignore_errors=True)
-    command = [go, "build", "-v", "-trimpath", "-ldflags", _ldflags(), "-o", f"{draft}{os.sep}"]
-    command += [PACKAGES[name] for name in names]
-    with subprocess.Popen(command, cwd=CONTROLPLANE, stderr=subprocess.PIPE, text=True, env=environment) as process:
+    command = [go, "build", "-v", "-trimpath", "-tags", tags, "-ldflags", ldflags, "-o", f"{draft}{os.sep}"]
+    command += packages.values()
+    with subprocess.Popen(
+        command, cwd=module, stderr=subprocess.PIPE, text=True, env={**os.environ, **settings}
+    ) as process:
         assert process.stderr is not None
         messages = _follow(process.stderr, start, say)
     if process.returncode:
-        raise BuildError(f"building {', '.join(names)} with {go} failed: {_last_lines(messages)}")
-    for name in names:
+        raise BuildError(f"building {', '.join(packages)} with {go} failed: {_last_lines(messages)}")
+    for name in packages:
         (draft / name).replace(target / name)
     shutil.rmtree(draft)
     say(f"  built in {time.monotonic() - start:.0f} s")
@@ -141,7 +157,8 @@ def _follow(lines: Iterable[str], start: float, say: Say) -> str:
     return "".join(messages)
 
 
-def _ldflags() -> str:
+def ldflags() -> str:
+    """Versions as the control plane's programs print them, and no symbols."""
     kubernetes, helm = version("k8s.io/kubernetes"), version("helm.sh/helm/v3")
     major, minor = kubernetes.lstrip("v").split(".")[:2]
     values = {

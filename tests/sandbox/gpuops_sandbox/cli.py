@@ -19,6 +19,8 @@ from pathlib import Path
 from . import account, build, faults, openshift
 from .cluster import COMPONENTS, CONTROLLERS, Sandbox, SandboxError, Spec, home, names
 from .context import Fault, load_shapes
+from .kubelets import images, programs
+from .kubelets.realnodes import RealError
 from .nodes import CPU_NODES, GPU_NODES, SYSTEMS
 
 DEFAULT_NAME, DEFAULT_SHAPE = "default", "BM.GPU.H100.8"
@@ -65,7 +67,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         options = parser().parse_args(ours)
         options.command = command
         return int(options.run(options) or 0)
-    except (SandboxError, build.BuildError) as error:
+    except (SandboxError, build.BuildError, RealError) as error:
         print(f"sandbox: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
@@ -125,7 +127,8 @@ def parser() -> argparse.ArgumentParser:
     narrow.set_defaults(run=_account)
 
     binaries = commands.add_parser("build", help="build the binaries and print their folder")
-    binaries.set_defaults(run=lambda _: print(build.ensure(lambda line: print(line, file=sys.stderr, flush=True))))
+    binaries.add_argument("--kubelets", action="store_true", help="programs and images of real nodes, too")
+    binaries.set_defaults(run=_build)
 
     _add_fault_commands(
         commands.add_parser("fault", help="faults while it runs", epilog=FAULTS_HELP, formatter_class=raw)
@@ -161,6 +164,12 @@ def _add_up_options(up: argparse.ArgumentParser) -> None:
     )
     up.add_argument(
         "--without", action="append", default=[], metavar="A,B", help="simulated controllers to leave out, or all"
+    )
+    up.add_argument(
+        "--kubelets",
+        type=_count,
+        metavar="N",
+        help="the first N GPU nodes are real: kubelet, containerd, runc, in namespaces (root, Linux; builds more once)",
     )
     up.add_argument("--fault", action="append", default=[], metavar="KIND[:NODE]", help="see below (repeatable)")
     up.add_argument(
@@ -276,7 +285,9 @@ def _spec(options: argparse.Namespace) -> Spec:
         without=_without(options.without),
         small=options.small_nodes,
         kubeconfig=str(Path(options.kubeconfig).absolute()) if options.kubeconfig else "",
+        kubelets=options.kubelets or 0,
     )
+    _check_kubelets(options.kubelets, spec)
     if spec.fleet().gpu_nodes > GPU_NODES[1] - GPU_NODES[0] or spec.cpu_nodes > CPU_NODES[1] - CPU_NODES[0]:
         raise SandboxError(
             f"at most {GPU_NODES[1]} GPU nodes and {CPU_NODES[1] - CPU_NODES[0]} CPU nodes fit 10.140.0.0/16"
@@ -289,6 +300,13 @@ def _spec(options: argparse.Namespace) -> Spec:
     ):
         raise SandboxError(f"--kubeconfig {target} exists and is not this sandbox's; it is left as it is")
     return spec
+
+
+def _check_kubelets(asked: int | None, spec: Spec) -> None:
+    if asked == 0:
+        raise SandboxError("--kubelets 0: leave the option out for a sandbox without real nodes")
+    if spec.kubelets > spec.fleet().gpu_nodes:
+        raise SandboxError(f"--kubelets {asked}: there are {spec.fleet().gpu_nodes} GPU nodes; more cannot be real")
 
 
 def _pools(options: argparse.Namespace) -> list[list[object]]:
@@ -328,10 +346,22 @@ def _without(given: Sequence[str]) -> list[str]:
 def _nodes_line(spec: Spec) -> str:
     pools = " + ".join(f"{pool[1]} x {':'.join([pool[0], *pool[2:]])}" for pool in spec.pools) or "no GPU node"
     without = f", without {', '.join(spec.without)}" if spec.without else ""
-    return f"{pools}, {spec.cpu_nodes} without GPU, profile {spec.profile}{without} (all nodes simulated)"
+    real = f"{spec.kubelets} with real kubelets, all others simulated" if spec.kubelets else "all nodes simulated"
+    return f"{pools}, {spec.cpu_nodes} without GPU, profile {spec.profile}{without} ({real})"
 
 
 # the other commands
+
+
+def _build(options: argparse.Namespace) -> int:
+    def tell(line: str) -> None:
+        print(line, file=sys.stderr, flush=True)
+
+    folders = [build.ensure(tell)]
+    if options.kubelets:
+        folders += [programs.ensure(tell), images.ensure(tell)]
+    print(*folders, sep="\n")
+    return 0
 
 
 def _down(options: argparse.Namespace) -> int:
@@ -341,7 +371,7 @@ def _down(options: argparse.Namespace) -> int:
             say(f"sandbox {name} is gone")
         return 0
     sandbox = _sandbox(options)
-    there = sandbox.state.exists() or sandbox.failed.exists()
+    there = sandbox.state.exists() or sandbox.failed.exists() or sandbox.real.there()
     sandbox.delete()
     shutil.rmtree(sandbox.failed, ignore_errors=True)
     say(f"sandbox {sandbox.name} is gone" if there else f"no sandbox is called {sandbox.name!r}: nothing to do")

@@ -30,6 +30,8 @@ import yaml
 
 from . import build, openshift, stages
 from .context import FAULTS_FILE, REPO, Fault, read_faults, write_faults
+from .kubelets import hosts, images, programs
+from .kubelets.realnodes import ADDRESS, DOMAIN, SERVICE_ADDRESS, RealError, RealNodes, refusals
 from .nodes import SERVICE_NETWORK, Fleet, Pool
 
 Json = dict[str, Any]
@@ -60,8 +62,8 @@ CPU seconds, and makes kube-apiserver twice as big."""
 _EXTRA_ARGS = (
     f"kube-apiserver=service-cluster-ip-range={SERVICE_NETWORK}",
     f"kube-controller-manager=service-cluster-ip-range={SERVICE_NETWORK}",
-    # The simulated kubelet listens on 127.0.0.1, which nodes.py publishes as InternalDNS.
-    "kube-apiserver=kubelet-preferred-address-types=InternalDNS",
+    # The simulated kubelet listens on 127.0.0.1, which nodes.py publishes as InternalDNS; real ones have no such name.
+    "kube-apiserver=kubelet-preferred-address-types=InternalDNS,InternalIP",
     "etcd=unsafe-no-fsync=true",
 )
 
@@ -98,6 +100,8 @@ class Spec:
     small: bool = False
     kubeconfig: str = ""
     """A second place for the kubeconfig, chosen by the user; "" for none."""
+    kubelets: int = 0
+    """So many of the GPU nodes, the first ones, are real: with a kubelet and containers."""
 
     def fleet(self) -> Fleet:
         return Fleet(
@@ -109,6 +113,7 @@ class Spec:
             region=self.region,
             kubelet=build.version("k8s.io/kubernetes"),
             small=self.small,
+            real=self.kubelets,
         )
 
 
@@ -201,6 +206,7 @@ class Sandbox:
         self.failed = self.state.with_name(f"{name}.failed")
         self.kubeconfig = self.state / "kubeconfig"
         self.faults_file = self.state / FAULTS_FILE
+        self.real = RealNodes(self.state)
         self._cluster = self.state / "kwok" / "clusters" / name
 
     # what is there
@@ -239,7 +245,7 @@ class Sandbox:
 
     def dead(self) -> list[str]:
         """The components that should run and do not."""
-        return [name for name in (*COMPONENTS, CONTROLLERS) if self.process(name) is None]
+        return [name for name in (*COMPONENTS, CONTROLLERS) if self.process(name) is None] + self.real.dead()
 
     def environment(self) -> dict[str, str]:
         """Variables under which kubectl, helm and Ansible work on this sandbox and leave the user's own settings."""
@@ -257,28 +263,41 @@ class Sandbox:
 
     def create(self, spec: Spec, faults: Iterable[Fault], say: Say, download: bool = False) -> None:
         """Start the control plane and make the nodes. On failure nothing is left running."""
-        binaries = build.ensure(say, download)
+        if spec.kubelets and (against := refusals(self.state, spec.kubelets)):
+            raise SandboxError(f"no real nodes can be made: {'; '.join(against)}")
+        binaries, held = build.ensure(say, download), list(faults)
+        if spec.kubelets:
+            programs.ensure(say)
+            images.ensure(say)
         self.state.mkdir(parents=True)
         try:
-            write_faults(self.faults_file, faults)
-            self._start_control_plane(binaries, download, say, _go_settings(spec))
+            write_faults(self.faults_file, held)
+            port = self.real.start_hub(images.folder(), images.RULES) if spec.kubelets else 0
+            self._start_control_plane(binaries, download, say, _go_settings(spec), port)
             self._write_kubeconfig(spec.kubeconfig)
             if spec.ocp:
                 openshift.install(self.api(), spec.ocp)
             self.start_controllers(spec)
             self.apply_stages(spec)
             self._create_nodes(spec.fleet())
+            if spec.kubelets:
+                self.real.start(hosts.real_nodes(self.state, spec.fleet(), held), port, self._cluster / "pki")
             (self.state / "sandbox.json").write_text(json.dumps(asdict(spec), indent=1) + "\n")
         except BaseException as error:
             kept = self._save_logs()
             self.delete()
-            if isinstance(error, SandboxError):
+            if isinstance(error, (SandboxError, RealError)):
                 raise SandboxError(f"{error}\nlogs are kept in {kept}") from error
             raise
 
     def repair(self, say: Say) -> None:
         """Start again what has died; the cluster's content is as it was."""
         dead = self.dead()
+        if self.spec().kubelets:
+            raise SandboxError(
+                f"sandbox {self.name}: {', '.join(dead) or 'the API server'} has ended; a sandbox with real nodes "
+                f"cannot be repaired: 'sandbox down {self.name}', then 'up' again"
+            )
         say(f"starting again: {', '.join(dead)}")
         if set(dead) - {CONTROLLERS}:
             for name in dead:
@@ -289,18 +308,21 @@ class Sandbox:
         if self.process(CONTROLLERS) is None:
             self.start_controllers(self.spec())
 
-    def _start_control_plane(self, binaries: Path, download: bool, say: Say, settings: Mapping[str, str]) -> None:
+    def _start_control_plane(
+        self, binaries: Path, download: bool, say: Say, settings: Mapping[str, str], port: int
+    ) -> None:
         """kwokctl takes the same free ports each time: one at a time on a machine, and once more if it lost a race."""
         with build.locked(build.cache_home() / "ports.lock"):
             try:
-                self._create_control_plane(binaries, download, settings)
+                self._create_control_plane(binaries, download, settings, port)
             except SandboxError as error:
                 say(f"{str(error).splitlines()[0]} trying once more (logs: {self._save_logs()})")
                 self._end_processes()
                 shutil.rmtree(self.state / "kwok")
-                self._create_control_plane(binaries, download, settings)
+                self._create_control_plane(binaries, download, settings, port)
 
-    def _create_control_plane(self, binaries: Path, download: bool, settings: Mapping[str, str]) -> None:
+    def _create_control_plane(self, binaries: Path, download: bool, settings: Mapping[str, str], port: int) -> None:
+        """``port``: with real nodes, that of the API server."""
         flags: list[str] = []
         if not download:
             for flag, name in {"etcd": "server", "kwok-controller": "kwok"}.items():
@@ -309,8 +331,10 @@ class Sandbox:
                 flags += [f"--{name}-binary", str(binaries / name)]
         policy = self.state / "audit.yml"
         policy.write_text(yaml.safe_dump(AUDIT))
-        for extra in _EXTRA_ARGS:
+        for extra in _one_each_first([*_EXTRA_ARGS, *(_for_real_nodes(self._cluster / "pki") if port else [])]):
             flags += ["--extra-args", extra]
+        if port:
+            flags += ["--kube-apiserver-port", str(port)]
         self._kwokctl(
             binaries,
             *("create", "cluster", "--runtime", "binary", *flags),
@@ -324,7 +348,10 @@ class Sandbox:
         """``settings``: further variables for the processes that it starts."""
         config = self.state / "kwok" / "kwokctl.yaml"
         config.parent.mkdir(parents=True, exist_ok=True)
-        options = {"bindAddress": "127.0.0.1"}
+        options: Json = {"bindAddress": "127.0.0.1"}
+        if within := self.real.within():
+            names = ["kubernetes", "kubernetes.default", "kubernetes.default.svc", f"kubernetes.default.svc.{DOMAIN}"]
+            options = {"bindAddress": "0.0.0.0", "kubeApiserverCertSANs": [ADDRESS, SERVICE_ADDRESS, *names]}
         version = {"kind": "KwokctlConfiguration", "apiVersion": "config.kwok.x-k8s.io/v1alpha1"}
         config.write_text(yaml.safe_dump({**version, "options": options}))
         environment = {
@@ -335,7 +362,7 @@ class Sandbox:
             "KWOK_KUBE_VERSION": build.version("k8s.io/kubernetes"),
             **settings,
         }
-        command = [str(binaries / "kwokctl"), "--name", self.name, "--config", str(config), *arguments]
+        command = [*within, str(binaries / "kwokctl"), "--name", self.name, "--config", str(config), *arguments]
         done = subprocess.run(command, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True)
         if done.returncode:
             raise SandboxError(f"kwokctl {arguments[0]} failed:\n{(done.stderr or done.stdout).strip()[-1500:]}")
@@ -419,6 +446,12 @@ class Sandbox:
 
         otherwise = "not all nodes get Ready ('sandbox logs kwok-controller' may say why)"
         self._wait(nodes_ready, timeout, otherwise, pause=0.2 + total / 1000)
+        for node in hosts.real_nodes(self.state, fleet, ()):
+            # A kubelet that registers takes extended resources away.
+            status = {"capacity": dict(node.capacity), "allocatable": dict(node.capacity)}
+            api.merge(f"/api/v1/nodes/{node.name}/status", {"status": status})
+        if spec.kubelets:
+            self._wait(self.real.services_ready, timeout, "kube-proxy has no rules for the API server's Service")
         self._wait(self.controllers_ready, timeout, "the simulated controllers do not start")
 
     def controllers_ready(self) -> bool:
@@ -439,6 +472,8 @@ class Sandbox:
     def delete(self) -> None:
         """End the processes and remove the folder."""
         self._end_processes()
+        if self.real.there():
+            self.real.end()
         self._remove_second_kubeconfig()
         shutil.rmtree(self.state, ignore_errors=True)
 
@@ -455,6 +490,8 @@ class Sandbox:
         for name in (*COMPONENTS, CONTROLLERS):
             if self.log_file(name).exists():
                 shutil.copy(self.log_file(name), self.failed)
+        for path in self.real.logs():
+            shutil.copy(path, self.failed / path.relative_to(self.state).as_posix().replace("/", "-"))
         return self.failed
 
     def _remove_second_kubeconfig(self) -> None:
@@ -493,7 +530,7 @@ class Sandbox:
         meanwhile()
         with self.log_file(component).open("ab") as log:
             started = subprocess.Popen(
-                command,
+                [*self.real.within(), *command],
                 cwd=folder,
                 env=environment,
                 stdin=subprocess.DEVNULL,
@@ -502,6 +539,32 @@ class Sandbox:
                 start_new_session=True,
             )
         self.pid_file(component).write_text(str(started.pid))
+
+
+def _one_each_first(extra: Iterable[str]) -> list[str]:
+    """The order in which kwokctl takes them: it counts a component's place over all arguments."""
+    seen: set[str] = set()
+    first, rest = [], []
+    for one in extra:
+        component = one.partition("=")[0]
+        (rest if component in seen else first).append(one)
+        seen.add(component)
+    return [*first, *rest]
+
+
+def _for_real_nodes(pki: Path) -> list[str]:
+    """Further arguments of the control plane, which then has a network of its own."""
+    return [
+        f"kube-apiserver=advertise-address={ADDRESS}",
+        f"kube-apiserver=kubelet-client-certificate={pki / 'admin.crt'}",
+        f"kube-apiserver=kubelet-client-key={pki / 'admin.key'}",
+        "kube-apiserver=enable-admission-plugins=NodeRestriction",
+        # Last wins: kwok alone has all nodes by default.
+        "kwok-controller=manage-all-nodes=false",
+        "kwok-controller=manage-nodes-with-annotation-selector=kwok.x-k8s.io/node=fake",
+        "kube-controller-manager=node-monitor-grace-period=40s",
+        "kube-controller-manager=node-monitor-period=5s",
+    ]
 
 
 _CA = ("certificate-authority-data", "certificate-authority")

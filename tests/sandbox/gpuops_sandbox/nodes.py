@@ -22,6 +22,8 @@ Json = dict[str, Any]
 CPU_SHAPE = "VM.Standard.E5.Flex"
 SHAPE_ANNOTATION = "gpuops.sandbox/shape"
 """What the machine of a node is, where its instance type does not say it."""
+KUBELET_ANNOTATION = "gpuops.sandbox/real"
+"""Of a node with a kubelet of its own: nothing that is simulated touches it or its pods."""
 POD_NETWORK, POD_PREFIX = IPv4Address("10.244.0.0"), 25
 """OKE gives a node of the flannel kind a /25."""
 SERVICE_NETWORK = "10.96.0.0/16"
@@ -91,6 +93,8 @@ class Fleet:
     """Where the simulated kubelets listen; all are one process."""
     broken: frozenset[str] = frozenset()
     """Names of the nodes that are made NotReady."""
+    real: int = 0
+    """So many GPU nodes, the first ones, have a kubelet of their own, which writes their status."""
 
     @property
     def gpu_nodes(self) -> int:
@@ -102,6 +106,9 @@ class Fleet:
 
     def cpu_names(self) -> list[str]:
         return [_address(CPU_NODES[0] + number) for number in range(self.cpu_nodes)]
+
+    def real_names(self) -> list[str]:
+        return self.gpu_names()[: self.real]
 
     def gpu_shapes(self) -> list[str]:
         """The shape of each GPU node, in the order of ``gpu_names``."""
@@ -133,6 +140,9 @@ class Fleet:
             node["spec"]["taints"] = [{"key": "nvidia.com/gpu", "value": "present", "effect": "NoSchedule"}]
         else:
             del node["metadata"]["labels"]["nvidia.com/gpu"]
+        if number < self.real:
+            del node["status"], node["metadata"]["annotations"]["kwok.x-k8s.io/node"]
+            node["metadata"]["annotations"][KUBELET_ANNOTATION] = "true"
         return node
 
     def _node(self, host: int, shape: str, pool: str, number: int) -> Json:

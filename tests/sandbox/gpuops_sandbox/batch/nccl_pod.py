@@ -244,7 +244,8 @@ class Kubelet:
     async def _sweep(self) -> float | None:
         for pod in self.batch.all():
             uid = pod["metadata"]["uid"]
-            starts = pod["spec"].get("nodeName") and phase(pod) not in FINISHED
+            # Nodes with a kubelet of their own are not known here.
+            starts = pod["spec"].get("nodeName") in self.batch.hub.nodes.items and phase(pod) not in FINISHED
             if starts and "deletionTimestamp" in pod["metadata"]:
                 await self._terminate(pod)
             elif starts and uid not in self.tasks:

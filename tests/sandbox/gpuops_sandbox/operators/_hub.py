@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import kopf
 
-from ..nodes import SHAPE_ANNOTATION
+from ..nodes import KUBELET_ANNOTATION, SHAPE_ANNOTATION
 from ._api import LOST, STRATEGIC, Api, Json, Refused
 
 if TYPE_CHECKING:
@@ -80,8 +80,11 @@ class Pod:
         return f"/api/v1/namespaces/{self.namespace}/pods/{self.name}"
 
 
-def as_node(obj: Json) -> Node:
+def as_node(obj: Json) -> Node | None:
+    """None for a node with a kubelet of its own: what is simulated does not know it, nor runs its pods."""
     meta, status = obj["metadata"], obj.get("status", {})
+    if KUBELET_ANNOTATION in (meta.get("annotations") or {}):
+        return None
     return Node(
         name=meta["name"],
         labels=meta.get("labels", {}),
@@ -158,7 +161,7 @@ def version_of(item: Any) -> int:
 class Informer(Generic[T]):
     """A watched copy of all objects of a kind. Listeners are called with (new or None, old or None)."""
 
-    def __init__(self, api: Api, path: str, project: Callable[[Json], T]) -> None:
+    def __init__(self, api: Api, path: str, project: Callable[[Json], T | None]) -> None:
         self.api, self.path, self.project = api, path, project
         self.items: dict[str, T] = {}
         self.listeners: list[Listener] = []
@@ -179,6 +182,8 @@ class Informer(Generic[T]):
         """From the watch, or the answer to a write of ours, whichever is newer."""
         key, new = self.key(obj), self.project(obj)
         old = self.items.get(key)
+        if new is None:
+            return
         if old is None or version_of(new) > version_of(old):
             self.items[key] = new
             self._tell(new, old)

@@ -1,0 +1,209 @@
+# Copyright: gpuops.rdma contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The images of real nodes, made from the distribution's packages without installing any; once per content of this.
+
+| image | holds |
+|---|---|
+| pause | a program that sleeps, for the sandboxes of pods |
+| python | Python 3, bash and what goes with them: for the probes |
+| nccl | the same, sshd, Open MPI and a stand-in for nccl-tests (all_reduce_perf.c) |
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from .. import build
+from ..build import BuildError, Say
+
+STAND_IN = Path(__file__).with_name("all_reduce_perf.c")
+BASE = ("base-files", "base-passwd", "bash", "coreutils", "dash", "findutils", "grep", "hostname", "iproute2")
+BASE += ("libc-bin", "procps", "python3", "sed")
+MPI = ("openmpi-bin", "openssh-client", "openssh-server")
+HEADERS = ("libopenmpi-dev",)
+RECIPE = 1
+"""To be raised when the same packages and files would give other images."""
+PAUSE = "#include <unistd.h>\nint main(void) { for (;;) pause(); }\n"
+ACCOUNTS = {
+    "passwd": "root:x:0:0:root:/root:/bin/bash\nsshd:x:100:65534::/run/sshd:/usr/sbin/nologin\n"
+    "nobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n",
+    "group": "root:x:0:\ntty:x:5:\nnogroup:x:65534:\n",
+    "nsswitch.conf": "passwd: files\ngroup: files\nhosts: files dns\n",
+}
+FOLDERS = "usr/bin usr/sbin usr/lib usr/lib64 etc root tmp run proc sys dev var"
+LINKS = {"bin": "usr/bin", "sbin": "usr/sbin", "lib": "usr/lib", "lib64": "usr/lib64"}
+COMMANDS = ("apt-get", "dpkg-deb", "tar", "cc", "ldconfig")
+RULES = {
+    r"(^|/)pause:": "pause",
+    r"(^|/)(python|ubi\d?|distroless)[^/]*:": "python",
+    r"(^|/)(nccl-tests|hpc-utils|pytorch)[^/]*:": "nccl",
+}
+"""Pattern of repository and tag -> the image that it is served as. Others are not there."""
+
+
+def folder() -> Path:
+    """Where the images are, or will be: one layout each."""
+    given = (RECIPE, BASE, MPI, PAUSE, sorted(ACCOUNTS.items()), FOLDERS, sorted(LINKS.items()))
+    digest = hashlib.sha256(repr(given).encode() + STAND_IN.read_bytes())
+    return build.cache_home() / f"images-{digest.hexdigest()[:12]}"
+
+
+def missing() -> bool:
+    return not (folder() / "nccl" / "manifest.json").exists()
+
+
+def ensure(say: Say) -> Path:
+    """Makes what is missing and returns the folder. BuildError with what is needed for that."""
+    target = folder()
+    if missing():
+        target.mkdir(parents=True, exist_ok=True)
+        with build.locked(target / ".lock"):
+            if missing():
+                _make(target, say)
+    return target
+
+
+def _make(target: Path, say: Say) -> None:
+    path = f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin"
+    if lacking := [name for name in COMMANDS if shutil.which(name, path=path) is None]:
+        what = f"making the images of real nodes needs {', '.join(lacking)}"
+        raise BuildError(f"{what}: Debian or Ubuntu, with a C compiler")
+    say(f"making images in {target} from packages of the distribution (about 1 minute, once)")
+    with tempfile.TemporaryDirectory(dir=target) as name:
+        work = Path(name)
+        base = _packages(BASE, work)
+        mpi = [one for one in _packages([*BASE, *MPI], work) if one not in base]
+        root = work / "base"
+        _system(root)
+        _unpack(base, root)
+        _run("ldconfig", "-r", str(root))
+        full = work / "mpi"
+        full.mkdir()
+        _unpack(mpi, full, like=root)
+        _stand_in(work, root, full)
+        layers = [_layer(root, work / "base.tar")]
+        pause = work / "pause"
+        pause.mkdir()
+        (work / "pause.c").write_text(PAUSE)
+        _run("cc", "-static", "-Os", "-o", str(pause / "pause"), str(work / "pause.c"))
+        _image(target / "pause", [_layer(pause, work / "pause.tar")], ["/pause"])
+        _image(target / "python", layers, ["/bin/bash"])
+        _image(target / "nccl", [*layers, _layer(full, work / "mpi.tar")], ["/bin/bash"])
+
+
+def _packages(names: Sequence[str], work: Path, only: bool = False) -> list[Path]:
+    """The packages and all that they depend on, fetched as for a machine that has none."""
+    state = work / "apt"
+    (state / "archives" / "partial").mkdir(parents=True, exist_ok=True)
+    (state / "status").touch()
+    options = [f"Dir::State::status={state}/status", f"Dir::Cache::archives={state}/archives", "Debug::NoLocking=1"]
+    flags = [word for option in (*options, "APT::Sandbox::User=root") for word in ("-o", option)]
+    if only:
+        place = work / "only"
+        place.mkdir()
+        _run("apt-get", "-q", *flags, "download", *names, cwd=place)
+        return sorted(place.glob("*.deb"))
+    _run("apt-get", "-q", *flags, "install", "-y", "--no-install-recommends", "--download-only", *names)
+    return sorted((state / "archives").glob("*.deb"))
+
+
+def _system(root: Path) -> None:
+    for name in FOLDERS.split():
+        (root / name).mkdir(parents=True)
+    for name, place in LINKS.items():
+        (root / name).symlink_to(place)
+    (root / "tmp").chmod(0o1777)
+    for name, text in ACCOUNTS.items():
+        (root / "etc" / name).write_text(text)
+
+
+def _unpack(packages: Sequence[Path], root: Path, like: Path | None = None) -> None:
+    """``like``: the layer below, whose links of folders count."""
+    if like is not None:
+        for name, place in LINKS.items():
+            (root / place).mkdir(parents=True, exist_ok=True)
+            (root / name).symlink_to(place)
+    for package in packages:
+        content = subprocess.run(["dpkg-deb", "--fsys-tarfile", str(package)], capture_output=True, check=True).stdout
+        subprocess.run(["tar", "-x", "-C", str(root), "--keep-directory-symlink"], input=content, check=True)
+    for name in ("usr/share/doc", "usr/share/man", "usr/share/locale", "usr/share/info"):
+        shutil.rmtree(root / name, ignore_errors=True)
+
+
+def _stand_in(work: Path, base: Path, full: Path) -> None:
+    """mpirun as Debian's alternatives name it, and the program, which is linked with this image's Open MPI."""
+    (full / "usr/bin/mpirun").unlink(missing_ok=True)
+    (full / "usr/bin/mpirun").symlink_to("mpirun.openmpi")
+    headers = work / "headers"
+    headers.mkdir()
+    _unpack(_packages(HEADERS, work, only=True), headers)
+    include = next(headers.glob("usr/lib/*/openmpi/include"), None)
+    library = next(full.glob("usr/lib/*/libmpi.so.40"), None)
+    if include is None or library is None:
+        raise BuildError("making the images of real nodes: the packages have no mpi.h or no libmpi.so.40")
+    program = full / "opt/nccl-tests/build/all_reduce_perf"
+    program.parent.mkdir(parents=True)
+    linked = [f"-Wl,-rpath-link,{one}" for one in (library.parent, base / library.parent.relative_to(full))]
+    _run(
+        *("cc", "-O1", "-I", str(include), "-o", str(program), str(STAND_IN), str(library), *linked),
+        "-Wl,--allow-shlib-undefined",
+    )
+
+
+def _layer(root: Path, path: Path) -> Path:
+    same = "--sort=name --mtime=@0 --numeric-owner --owner=0 --group=0"
+    _run("tar", "-c", *same.split(), "-f", str(path), "-C", str(root), ".")
+    return path
+
+
+def _image(place: Path, layers: Sequence[Path], command: Sequence[str]) -> None:
+    """An image layout: blobs by digest, and manifest.json, a link to one of them."""
+    blobs = place / "blobs" / "sha256"
+    shutil.rmtree(place, ignore_errors=True)
+    blobs.mkdir(parents=True)
+    entries = []
+    for layer in layers:
+        digest = _digest(layer)
+        os.link(layer, blobs / digest)
+        kind = "application/vnd.oci.image.layer.v1.tar"
+        entries.append({"mediaType": kind, "digest": f"sha256:{digest}", "size": layer.stat().st_size})
+    config = {
+        "architecture": {"x86_64": "amd64", "aarch64": "arm64"}[os.uname().machine],
+        "os": "linux",
+        "config": {"Cmd": list(command), "Env": ["PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"]},
+        "rootfs": {"type": "layers", "diff_ids": [entry["digest"] for entry in entries]},
+    }
+    kind = "application/vnd.oci.image.config.v1+json"
+    described = {"mediaType": kind, **_blob(blobs, config)}
+    manifest = {"schemaVersion": 2, "mediaType": "application/vnd.oci.image.manifest.v1+json", "config": described}
+    digest = str(_blob(blobs, {**manifest, "layers": entries})["digest"]).partition(":")[2]
+    (place / "manifest.json").symlink_to(f"blobs/sha256/{digest}")
+
+
+def _blob(blobs: Path, document: object) -> dict[str, object]:
+    data = json.dumps(document, sort_keys=True).encode()
+    digest = hashlib.sha256(data).hexdigest()
+    (blobs / digest).write_bytes(data)
+    return {"digest": f"sha256:{digest}", "size": len(data)}
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as source:
+        return hashlib.file_digest(source, "sha256").hexdigest()
+
+
+def _run(*command: str, cwd: Path | None = None) -> str:
+    path = f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin"
+    environment = {**os.environ, "PATH": path, "LC_ALL": "C", "DEBIAN_FRONTEND": "noninteractive"}
+    done = subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True)
+    if done.returncode:
+        raise BuildError(f"'{' '.join(command)[:200]}' failed: {(done.stderr or done.stdout).strip()[-400:]}")
+    return done.stdout

@@ -98,6 +98,23 @@ JOBS = (
         ),
     ),
     Template(
+        "RDMA upgrade",
+        "upgrade",
+        "Operators to the profile's releases: a plan, then waves of nodes.",
+        (
+            *_COMMON,
+            "rdma_upgrade",
+            "rdma_wave",
+            "rdma_busy",
+            "rdma_adopt_policies",
+            "rdma_remove_leftovers",
+            "rdma_upgrade_pair",
+            "rdma_host_checks",
+            "rdma_charts",
+            *_KEEP,
+        ),
+    ),
+    Template(
         "RDMA verify",
         "verify",
         "Looks at every stage once and changes nothing.",

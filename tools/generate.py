@@ -208,6 +208,7 @@ OTHER_INPUTS = {
         "playbooks/compare.yml: change of the bandwidth in percent that counts as none.",
     ),
     "rdma_compare_fail_when": ("str", "never", "playbooks/compare.yml: `never`, `slower` or `worse`."),
+    "rdma_upgrade": ("bool", "false", "playbooks/upgrade.yml prints its plan and changes nothing without it."),
     "rdma_teardown": ("bool", "false", "playbooks/teardown.yml removes nothing without it."),
     "rdma_teardown_machine_sets": (
         "bool",

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Optional
@@ -40,7 +41,8 @@ class ActionModule(RdmaAction):
     # ---- in the cluster --------------------------------------------------------------------------------------------
 
     def _daemonset(self, plan: Plan, args: dict[str, Any]) -> dict[str, Any]:
-        nodes = {node.name: node for node in plan.nodes}
+        chosen = tuple(node for node in plan.nodes if not args["nodes"] or node.name in args["nodes"])
+        plan, nodes = dataclasses.replace(plan, nodes=chosen), {node.name: node for node in chosen}
         if not nodes:
             raise InputError("The plan has no node of a supported shape, so there is no host to check.")
         judge = host_judge.Judge(plan, args["select"], args["mute"])

@@ -18,5 +18,5 @@ class ActionModule(RdmaAction):
         """Removes the leftovers of a stage; returns the changes. Raises WaitFailed if VFs do not come back, RdmaError
         for an object that is used."""
         plan = run.read_plan(args["plan"])
-        changes = Removal(self.client, plan, self.check_mode, self.progress, args["timeout"]).run(args["stage"])
-        return changed(self, changes)
+        removal = Removal(self.client, plan, self.check_mode, self.progress, args["timeout"])
+        return changed(self, removal.run(args["stage"], args["nodes"]))

@@ -27,6 +27,11 @@ options:
   plan:
     description: plan.json of this run. Needed for O(source=daemonset); gives mode and profile otherwise.
     type: path
+  nodes:
+    description: Only these nodes of the plan, for O(source=daemonset). Empty takes all.
+    type: list
+    elements: str
+    default: []
   run_dir:
     description:
     - Where host.json, findings-host_checks.json and the documents of up to 50 hosts that do not pass go. Without it

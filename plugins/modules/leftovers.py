@@ -28,6 +28,13 @@ options:
     choices:
     - network_operator
     - sriov
+  nodes:
+    description:
+    - Only hand the VFs of these nodes over from an old SR-IOV device plugin to the remaining one, and remove no object
+      yet. Nodes that were handed over are not touched again.
+    type: list
+    elements: str
+    default: []
   timeout:
     description: Seconds for an object to be gone, and for the VFs of each group of nodes to be back.
     type: int

@@ -28,6 +28,10 @@ options:
     type: list
     elements: str
     default: []
+  cordoned:
+    description: Test on nodes that are cordoned, too; for nodes that the caller has cordoned itself.
+    type: bool
+    default: false
   cuda:
     description: Read and write GPU memory (C(--use_cuda)). Needs GPUDirect RDMA; off, host memory is used.
     type: bool

@@ -80,6 +80,12 @@ options:
     - helm
     - existing
     default: helm
+  hold:
+    description:
+    - Hold the operands of the GPU Operator back, by C(daemonsets.updateStrategy=OnDelete) of its chart, so that a pod
+      gets its new revision only when the old one is deleted. Without it a release that was held is let go.
+    type: bool
+    default: false
   resume:
     description:
     - Go on over a Helm release that an interrupted run left pending.

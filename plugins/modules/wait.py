@@ -26,6 +26,8 @@ options:
         DaemonSets are rolled out, and every node has the GPUs of its shape and sharing configuration allocatable. Where
         the plan's driver is the operator's, also its pods, and that they have loaded nvidia_peermem. A driver that
         needs the Network Operator's OFED is not waited for before that is asked for; see V(drivers).
+      - V(operands), the GPU Operator is of the plan's version, and each of its DaemonSets carries what the
+        ClusterPolicy asks for, whatever revision the pods on the nodes are of.
       - V(network_operator), NicClusterPolicy is ready and the DaemonSets and the nv-ipam Deployment that it makes are
         rolled out; with the plan also the SR-IOV configuration daemon where it is expected, and the device plugin's
         configuration holds the plan's VF resource.
@@ -38,7 +40,10 @@ options:
     type: str
     required: true
     choices:
-      [nodes, crds, gpu_operator, network_operator, drivers, vf_config, vfs, ip_pool, batch, deployment, daemonset]
+      [
+        nodes, crds, gpu_operator, operands, network_operator, drivers, vf_config, vfs, ip_pool, batch, deployment,
+        daemonset,
+      ]
   plan:
     description: Path of C(plan.json). It gives nodes, shapes, resources and namespaces; excluded nodes are left out.
     type: path

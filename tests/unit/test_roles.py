@@ -20,6 +20,7 @@ ROLES = sorted(path for path in (ROOT / "roles").iterdir() if (path / "tasks").i
 CONDITIONS = ("when", "until", "failed_when", "changed_when", "that")
 # What Ansible gives to every task.
 GIVEN = {"item", "omit", "inventory_hostname", "ansible_facts", "ansible_check_mode", "lookup", "query", "role_path"}
+GIVEN |= {"ansible_failed_task", "ansible_failed_result"}  # behind rescue
 TYPES: dict[str, Any] = {
     "str": str,
     "path": str,

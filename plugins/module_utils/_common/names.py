@@ -18,6 +18,9 @@ VERDICT_LABEL = "gpuops.rdma/verdict"
 VF_STATUS = "gpuops.rdma/vf-status"
 """Annotation of a pod of the VF configuration: the state of its node, as JSON."""
 CORDONED_FOR_REBOOT = "gpuops.rdma/cordoned-for-reboot"
+CORDONED_FOR_UPGRADE = "gpuops.rdma/cordoned-for-upgrade"
+OUR_CORDONS = frozenset({CORDONED_FOR_REBOOT, CORDONED_FOR_UPGRADE})
+"""Annotations of a node that one of our runs has cordoned, and uncordons."""
 
 # Annotations that the uses of GPUs write, and a teardown reads.
 TAINTS_ADDED = "gpuops.rdma/taints-added"

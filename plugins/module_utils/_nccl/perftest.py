@@ -31,6 +31,7 @@ PORT = 18515
 """Port of rail 0 for the exchange of addresses over the pod network; rail r uses PORT + r."""
 NO_PROGRAM = 97
 """Exit code of our script when the image has no ib_write_bw."""
+CORDON = {"key": "node.kubernetes.io/unschedulable", "operator": "Exists", "effect": "NoSchedule"}
 PATIENCE = 60
 """Seconds for which a client retries to connect to its server."""
 MIB = 1048576
@@ -56,6 +57,8 @@ class Test:
     cuda: bool = True
     dmabuf: bool = False
     pull_secrets: tuple[str, ...] = ()
+    cordoned: bool = False
+    """Whether its pods start on cordoned nodes, too."""
 
     @property
     def files(self) -> str:
@@ -197,7 +200,7 @@ def pod(test: Test, number: int, node: str, peer: str = "") -> Json:
         "enableServiceLinks": False,
         "activeDeadlineSeconds": test.limit + 600,
         "terminationGracePeriodSeconds": 2,
-        "tolerations": [{"key": "nvidia.com/gpu", "operator": "Exists"}],
+        "tolerations": [{"key": "nvidia.com/gpu", "operator": "Exists"}, *([CORDON] if test.cordoned else [])],
         "affinity": _on(node),
         "volumes": [{"name": "files", "configMap": {"name": test.files}}],
     }

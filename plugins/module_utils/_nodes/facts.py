@@ -36,7 +36,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import (
     Shape,
     isolation,
 )
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.names import CORDONED_FOR_REBOOT
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.names import OUR_CORDONS
 
 LABEL_PREFIXES = (
     "amd.com/",
@@ -118,8 +118,8 @@ def node_facts(node: Json) -> NodeFacts:
         shape=next((labels[key] for key in SHAPE_LABELS if labels.get(key)), ""),
         ready=ready,
         ready_reason=ready_reason,
-        # Our own cordon, left by a reboot that was cut short, is undone by the next run and is no wish of the user.
-        cordoned=spec.get("unschedulable") is True and CORDONED_FOR_REBOOT not in annotations,
+        # Our own cordon, left by a run that was cut short, is undone by the next one and is no wish of the user.
+        cordoned=spec.get("unschedulable") is True and not OUR_CORDONS & set(annotations),
         taints=tuple(_taint(taint) for taint in _dicts(spec.get("taints"))),
         pool=next(
             (value for key in POOL_KEYS for value in (labels.get(key), _text(annotations.get(key))) if value), ""

@@ -95,6 +95,13 @@ _ALL = (
         expected="toolkit, device plugin and validator ready, all GPUs allocatable",
     ),
     Target(
+        "operands",
+        "gpu-operator.late",
+        remedy="See deployment/gpu-operator's log in {gpu_operator}.",
+        expected="the operator's DaemonSets are of the new policy",
+        per_node=False,
+    ),
+    Target(
         "network_operator",
         "network-operator.late",
         remedy="See kubectl -n {network_operator} get pods -o wide, and the operator's log.",

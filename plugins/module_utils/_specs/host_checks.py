@@ -14,6 +14,7 @@ SPEC: dict[str, Any] = {
     **AUTH,
     "source": {"type": "str", "required": True, "choices": ["daemonset", "inventory"]},
     "plan": {"type": "path"},
+    "nodes": {"type": "list", "elements": "str", "default": []},
     "run_dir": {"type": "path"},
     "facts": {"type": "str", "default": "host_checks_facts"},
     "shape": {"type": "str", "default": ""},

@@ -14,5 +14,6 @@ SPEC: dict[str, Any] = {
     **AUTH,
     "plan": {"type": "path", "required": True},
     "stage": {"type": "str", "required": True, "choices": ["network_operator", "sriov"]},
+    "nodes": {"type": "list", "elements": "str", "default": []},
     "timeout": {"type": "int", "default": 300},
 }

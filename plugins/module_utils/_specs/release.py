@@ -26,6 +26,7 @@ SPEC: dict[str, Any] = {
     "images": {"type": "list", "elements": "str", "default": []},
     "keep": {"type": "bool", "default": False},
     "install": {"type": "str", "default": "helm", "choices": ["helm", "existing"]},
+    "hold": {"type": "bool", "default": False},
     "resume": {"type": "bool", "default": False},
     "pending_timeout": {"type": "int", "default": 900},
     "timeout": {"type": "int", "default": 600},

@@ -19,6 +19,7 @@ SPEC: dict[str, Any] = {
             "nodes",
             "crds",
             "gpu_operator",
+            "operands",
             "network_operator",
             "drivers",
             "vf_config",

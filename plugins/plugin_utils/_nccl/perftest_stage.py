@@ -98,4 +98,5 @@ class PerftestStage:
             cuda=args["cuda"],
             dmabuf=args["dmabuf"],
             pull_secrets=entry.pull_secrets if entry else (),
+            cordoned=args["cordoned"],
         )

@@ -65,6 +65,26 @@ class Parts:
             )
         return self._without_spare(self._held_elsewhere(result, made), spare)
 
+    def operands(self) -> Statuses:
+        """Whether the GPU Operator's DaemonSets carry what the ClusterPolicy asks for, with its update strategy,
+        whatever their pods are of."""
+        policy = _oldest(named.listed(self.watcher, "nvidia.com/v1", "ClusterPolicy"))
+        spec, env = _spec(policy), self._operator_env("gpu_operator")
+        known = {one["app"]: one for one in self.table["gpu_operator"]}
+        manual = gpu_operands.at(spec, "daemonsets.updateStrategy") == "OnDelete"
+        result: Statuses = {**self._operator("gpu_operator")}
+        if policy is None:
+            result["policy"] = readiness.cluster_policy(None)
+        for item in rollout.daemonsets(self.watcher, self.namespaces.gpu_operator):
+            entry = known.get(_app(item))
+            if entry is None or not _made_by(item, MADE_BY_GPU_OPERATOR):
+                continue
+            lacks = operands.gpu_operand(entry, spec, item, env, self.table["rewritten"])
+            if not lacks and manual and (item["spec"].get("updateStrategy") or {}).get("type") != "OnDelete":
+                lacks = "updateStrategy OnDelete"
+            result[entry["part"]] = operands.outdated(item, lacks) if lacks else Status(readiness.READY)
+        return result
+
     def network_operator(self) -> Statuses:
         """Status of the NicClusterPolicy, of the parts that it enables, and of the CRDs that the operator creates."""
         namespace = self.namespaces.network_operator

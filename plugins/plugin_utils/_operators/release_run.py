@@ -19,6 +19,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.text import li
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube import objects as kube_objects
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube.permissions import needs, once, texts
 from ansible_collections.gpuops.rdma.plugins.module_utils._operators import addon, chart_rights, crds, releases
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base.task import Task
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._kube import rights
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._kube.writer import Writer
@@ -76,6 +77,9 @@ class ReleaseRun:
         if want.action == "olm":  # installed by gpuops.rdma.olm_operator
             keys = ("action", "why", "name", "namespace", "chart")
             return {"changed": False, **{key: getattr(want, key) for key in keys}}
+        if self.args["hold"]:
+            held = files.load(files.FILES / "upgrade.yml")["hold"]
+            want = replace(want, values=releases.merge(want.values, held))
         decision = self._decide(want)
         if decision.action == "refuse":
             raise InputError(f"{want.operator}: {decision.why}.")

@@ -4,9 +4,9 @@
 """Removes what the plan lists as leftovers of a stage, each in the way that costs no node its VFs. PRIVATE.
 
 Two device plugins of one resource: the kubelet asks the one that registered last, and when either ends it counts all
-VFs as lost until a plugin registers again. So a tenth of the nodes at a time loses the old plugin's pod, then gets a
-new pod of the remaining plugin, and has its VFs back before the next are touched. The old DaemonSet goes last: while
-it is there a killed run is not done.
+VFs as lost until a plugin registers again. So a tenth of the nodes at a time, or the nodes of an upgrade's wave, loses
+the old plugin's pod, then gets a new pod of the remaining plugin, and has its VFs back before the next are touched. The
+old DaemonSet goes last: while it is there a killed run is not done, and its annotation says which nodes are.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from typing import Callable, Optional
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import RdmaError
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json, image_name
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Leftover, ObjectName, Plan
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.text import counted
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube import objects, readiness, wait
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube.client import Client
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube.readiness import Status
@@ -27,6 +28,8 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils._kube.writer import Wr
 
 WAVES = 10
 """Into how many waves the nodes of a device plugin are divided."""
+DONE = "gpuops.rdma/handed-over"
+"""Annotation of the old DaemonSet: the nodes whose VFs the remaining plugin offers already."""
 POLL = 0.5
 
 
@@ -37,8 +40,9 @@ class Removal:
         self.client, self.plan, self.check, self.say, self.timeout = client, plan, check, say, timeout
         self.writer = Writer(client, check, say)
 
-    def run(self, stage: str) -> list[Json]:
-        """Removes the stage's leftovers; returns the changes. Raises WaitFailed, RdmaError for one that is used."""
+    def run(self, stage: str, nodes: Sequence[str] = ()) -> list[Json]:
+        """Removes the stage's leftovers; with ``nodes``, only hands the VFs of these nodes over to the remaining device
+        plugin. Returns the changes. Raises WaitFailed, RdmaError for one that is used."""
         changes: list[Json] = []
         for item in self.plan.leftovers if self.plan.remove_leftovers else ():
             live = self.client.find(self.client.path_of(item.name.empty)) if item.stage == stage else None
@@ -46,6 +50,9 @@ class Removal:
                 continue
             if item.used_by:
                 raise RdmaError(f"Cannot remove {item.name}: it is used by {', '.join(item.used_by[:5])}.")
+            if nodes:
+                changes += self._handed_over(item, live, nodes) if item.plugin else []
+                continue
             if item.plugin and not self._replaced(item, live):
                 continue
             changes += self._delete(item)
@@ -70,14 +77,23 @@ class Removal:
         if rest is None:
             self.say(f"left alone: {item.name} is the only SR-IOV device plugin here")
             return False
-        # Nodes that an interrupted run had begun with: their new plugin may not have been restarted yet.
-        begun = [str(one["values"][0]) for one in _fields(live) if one.get("operator") == "NotIn"]
-        nodes = sorted({*begun, *self._pods(live)})
+        nodes = pending(self.client, item)
         if not self.check:
             size = max(1, math.ceil(len(nodes) / WAVES))
             for start in range(0, len(nodes), size):
                 self._wave(item.name, rest, nodes[start : start + size], len(nodes))
         return True
+
+    def _handed_over(self, item: Leftover, live: Json, nodes: Sequence[str]) -> list[Json]:
+        """One change if any of these nodes has yet to be handed over; the only plugin stays."""
+        rest = self._rest(item.name)
+        mine = [name for name in pending(self.client, item) if name in nodes]
+        if not mine or (rest is None and not self.check):
+            return []
+        if rest is not None and not self.check:
+            self._wave(item.name, rest, mine, len(pods_of(self.client, live)))
+        what = f"hand over the VFs of {counted(len(mine), 'node')} from {item.name}"
+        return [{"what": what, "diff": {"before": "", "after": "\n".join(mine)}}]
 
     def _rest(self, name: ObjectName) -> Optional[Json]:
         """The other device plugin in the namespace."""
@@ -92,20 +108,22 @@ class Removal:
         )
         self._take_from(name, nodes)
         old = self.client.find(self.client.path_of(name.empty)) or {}
-        self._await(lambda: {f"{name.name}/{node}": _gone(node in self._pods(old)) for node in nodes})
-        stale = {node: pod for node, pod in self._pods(rest).items() if node in nodes}
+        self._await(lambda: {f"{name.name}/{node}": _gone(node in pods_of(self.client, old)) for node in nodes})
+        stale = {node: pod for node, pod in pods_of(self.client, rest).items() if node in nodes}
         pods = self.client.path("v1", "Pod", name.namespace)
         for pod in stale.values():
             self.client.delete(f"{pods}/{pod['metadata']['name']}")
         uids = {pod["metadata"]["uid"] for pod in stale.values()}
 
         def read() -> dict[str, Status]:
-            found, offered = self._pods(rest), self._offered(nodes)
+            found, offered = pods_of(self.client, rest), self._offered(nodes)
             new = {node: pod for node, pod in found.items() if pod["metadata"]["uid"] not in uids}
             ready = {f"device-plugin/{node}": readiness.pod(new.get(node)) for node in stale}
             return {**ready, **{f"vfs/{node}": _vfs(offered.get(node, 0), count) for node, count in before.items()}}
 
         self._await(read)
+        done = " ".join(sorted({*_done(self.client.get(self.client.path_of(name.empty))), *nodes}))
+        self.client.patch(self.client.path_of(name.empty), {"metadata": {"annotations": {DONE: done}}})
 
     def _take_from(self, name: ObjectName, nodes: Sequence[str]) -> None:
         """No pod of the DaemonSet on these nodes any more; on the others its pods stay as they are (OnDelete)."""
@@ -133,18 +151,6 @@ class Removal:
             title="device plugin",
         )
 
-    def _pods(self, daemonset: Json) -> dict[str, Json]:
-        """Node -> the DaemonSet's pod there."""
-        meta, labels = daemonset["metadata"], daemonset["spec"]["selector"]["matchLabels"]
-        path = self.client.path("v1", "Pod", meta["namespace"])
-        pods = self.client.list(path, label_selector=objects.label_selector(labels))
-        mine = [
-            pod
-            for pod in pods
-            if any(ref["uid"] == meta["uid"] for ref in pod["metadata"].get("ownerReferences") or [])
-        ]
-        return {pod["spec"]["nodeName"]: pod for pod in mine if pod["spec"].get("nodeName")}
-
     def _offered(self, nodes: Sequence[str]) -> dict[str, int]:
         """Node -> allocatable VFs."""
         resource = self.plan.resources.vf
@@ -153,6 +159,31 @@ class Removal:
             lambda node: (node["metadata"]["name"], int((node["status"].get("allocatable") or {}).get(resource, 0))),
         )
         return {name: count for name, count in counts if name in nodes}
+
+
+def pods_of(client: Client, daemonset: Json) -> dict[str, Json]:
+    """Node -> the DaemonSet's pod there."""
+    meta, labels = daemonset["metadata"], daemonset["spec"]["selector"]["matchLabels"]
+    path = client.path("v1", "Pod", meta["namespace"])
+    pods = client.list(path, label_selector=objects.label_selector(labels))
+    mine = [
+        pod for pod in pods if any(ref["uid"] == meta["uid"] for ref in pod["metadata"].get("ownerReferences") or [])
+    ]
+    return {pod["spec"]["nodeName"]: pod for pod in mine if pod["spec"].get("nodeName")}
+
+
+def pending(client: Client, item: Leftover) -> list[str]:
+    """Nodes whose VFs an old device plugin still offers, and those that an interrupted run had begun with: there the
+    remaining plugin may not have been restarted yet. [] where the old one is gone."""
+    live = client.find(client.path_of(item.name.empty))
+    if live is None:
+        return []
+    begun = [str(one["values"][0]) for one in _fields(live) if one.get("operator") == "NotIn"]
+    return sorted({*begun, *pods_of(client, live)} - _done(live))
+
+
+def _done(daemonset: Json) -> set[str]:
+    return set(str((daemonset["metadata"].get("annotations") or {}).get(DONE, "")).split())
 
 
 def _images(daemonset: Json) -> set[str]:

@@ -102,6 +102,7 @@ class View:
             "nodes": self.nodes.statuses,
             "crds": self._crds,
             "gpu_operator": self.parts.gpu_operator,
+            "operands": self.parts.operands,
             "network_operator": self.parts.network_operator,
             "drivers": self.parts.drivers,
             "vf_config": self.vfs.made,

@@ -229,9 +229,10 @@ def daemonset(operand: Operand, spec: Json, version: Version, namespace: str) ->
     if str(rolling).isdigit():
         rolling = int(rolling)
     strategy: Json = {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": rolling}}
+    manual = operand.on_delete or common.get("updateStrategy") == "OnDelete"
     body: Json = {
         "selector": {"matchLabels": selector},
-        "updateStrategy": {"type": "OnDelete"} if operand.on_delete else strategy,
+        "updateStrategy": {"type": "OnDelete"} if manual else strategy,
         "template": {"metadata": {"labels": labels}, "spec": pod},
     }
     if "toolkit-validation" in dict(operand.inits) or spec.get("driver", {}).get("enabled", True):

@@ -57,7 +57,7 @@ class Machine:
     """What the program knew in its last round: without news it is not run again."""
     gpu_plugin: str = ""
     """uid of the GPU device-plugin pod that serves."""
-    plugin: str = ""
+    plugins: set[str] = field(default_factory=set)
     """uid of the SR-IOV device-plugin pod that serves."""
     offered: dict[str, int] = field(default_factory=dict)
     """What that pod found when it started: resource -> devices. It never looks again."""

@@ -217,12 +217,13 @@ class Agent:
         machine = self.machines.of(node) if node else None
         if node is None or machine is None or machine.down or self.hub.ctx.fault("node-not-ready", name):
             return
-        pods = {pod.labels.get("app") or pod.labels.get("app.kubernetes.io/name", ""): pod for pod in self._alive(name)}
+        alive = self._alive(name)
+        pods = {pod.labels.get("app") or pod.labels.get("app.kubernetes.io/name", ""): pod for pod in alive}
         await self.drivers.visit(node, machine, pods)
         await self._operands(node, machine, pods)
         await self._gpus(node, machine, pods)
         await self._vf_config(node, machine, pods.get(VF_APP))
-        await self._vfs(node, machine, next((pods[app] for app in SRIOV_PLUGINS if app in pods), None))
+        await self._vfs(node, machine, [pod for pod in alive if pod.labels.get("app") in SRIOV_PLUGINS])
         await self._report_nics(node, machine, pods.get(SRIOV_DAEMON))
 
     def _alive(self, node: str) -> list[Pod]:
@@ -394,16 +395,17 @@ class Agent:
         keeper.next_try = 0.0  # a failed round is repeated when something changed, not after a pause
         keeper.tick()
 
-    async def _vfs(self, node: Node, machine: Machine, plugin: Pod | None) -> None:
-        """The device plugin looks for VFs once, when it starts."""
-        if plugin is not None and plugin.ready:
-            if machine.plugin != plugin.uid:
-                data = await self._config_of(plugin, "config-volume")
-                found = discover(data.get(node.name) or data.get("config.json", ""), machine)
-                machine.offered = {**dict.fromkeys(machine.offered, 0), **found}
-                machine.plugin = plugin.uid
-        elif machine.plugin:
-            machine.plugin, machine.offered = "", dict.fromkeys(machine.offered, 0)
+    async def _vfs(self, node: Node, machine: Machine, plugins: list[Pod]) -> None:
+        """A device plugin looks for VFs once, when it starts. The one that registered last owns them; when any of them
+        ends, the kubelet counts all as lost until one registers again."""
+        running = {pod.uid: pod for pod in plugins if pod.ready}
+        if machine.plugins - set(running):
+            machine.offered = dict.fromkeys(machine.offered, 0)
+        for plugin in [pod for uid, pod in running.items() if uid not in machine.plugins][-1:]:
+            data = await self._config_of(plugin, "config-volume")
+            found = discover(data.get(node.name) or data.get("config.json", ""), machine)
+            machine.offered = {**dict.fromkeys(machine.offered, 0), **found}
+        machine.plugins = set(running)
         counts = {resource: str(count) for resource, count in machine.offered.items()}
         # A resource whose plugin has gone keeps its capacity: the kubelet only calls the devices unhealthy.
         capacity = {resource: count for resource, count in counts.items() if count != "0"}

@@ -1,0 +1,40 @@
+# Copyright: gpuops.rdma contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Prints what an upgrade of the operators would change, restart and interrupt, and in which waves of nodes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from ansible_collections.gpuops.rdma.plugins.module_utils._upgrade import plan as core
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import run
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._base.action import RdmaAction
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._upgrade import look
+
+
+class ActionModule(RdmaAction):
+    def act(self, args: dict[str, Any]) -> dict[str, Any]:
+        """The upgrade as text, its waves, the nodes in use, and whether there is nothing to do; in check mode changed
+        if there is something. Writes upgrade.json. Raises InputError for operators that Helm does not install."""
+        plan = run.read_plan(args["plan"], faulty=True)
+        seen = look.Look(self.client, plan)
+        if args["begun"]:
+            made, outside = seen.waves(args["wave"])
+            return {"waves": made, "left": [name for wave in made for name in wave], "outside": outside}
+        upgrade = seen.upgrade(args["wave"])
+        run.write(Path(args["plan"]).parent / "upgrade.json", upgrade)
+        lines = core.lines(upgrade, plan.profile)
+        for line in lines:
+            self.progress(line)
+        return {
+            "changed": self.check_mode and not upgrade.nothing,
+            "nothing": upgrade.nothing,
+            "waves": [list(wave) for wave in upgrade.waves],
+            "left": [name for wave in upgrade.waves for name in wave],
+            "idle_first": list(upgrade.idle_first),
+            "busy": dict(upgrade.busy),
+            "outside": list(upgrade.outside),
+            "text": lines,
+        }

@@ -1,0 +1,235 @@
+# Copyright: gpuops.rdma contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Reads what an upgrade would change and where it stands. PRIVATE to the collection.
+
+Charts are rendered, and their definitions compared, only where a release changes.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Optional
+
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError, NotFound
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.names import CORDONED_FOR_UPGRADE
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Plan, Release
+from ansible_collections.gpuops.rdma.plugins.module_utils._kube import objects as kube_objects
+from ansible_collections.gpuops.rdma.plugins.module_utils._kube.client import Client
+from ansible_collections.gpuops.rdma.plugins.module_utils._nodes import busy as nodes_busy
+from ansible_collections.gpuops.rdma.plugins.module_utils._operators import crds
+from ansible_collections.gpuops.rdma.plugins.module_utils._upgrade import plan as core
+from ansible_collections.gpuops.rdma.plugins.module_utils._upgrade import waves
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._kube import rollout
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._nccl.busy_wait import BusyNodes
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._operators import chart_crds, installed, removal, render
+
+POLICIES = {
+    "gpu_operator": ("nvidia.com/v1", "ClusterPolicy"),
+    "network_operator": ("mellanox.com/v1alpha1", "NicClusterPolicy"),
+}
+GROUPS = ("network_operator", "vf_config", "sriov")
+"""Groups of the plan's objects that belong to the operators."""
+
+
+@functools.lru_cache(maxsize=1)
+def table() -> Json:
+    """The document of files/upgrade.yml."""
+    return files.load(files.FILES / "upgrade.yml")
+
+
+@dataclass(frozen=True)
+class Pods:
+    """The pods of the operands that are held back. ``outdated``: DaemonSet -> node -> name of the pod there, of an
+    older revision; ``namespace``: where they are."""
+
+    namespace: str
+    outdated: dict[str, dict[str, str]]
+
+
+class Look:
+    """One reading of the cluster for a plan."""
+
+    def __init__(self, client: Client, plan: Plan) -> None:
+        core.require_helm(plan)
+        self.client, self.plan = client, plan
+        self.nodes = [node.name for node in plan.nodes if not node.excluded]
+
+    # ---- where it stands
+
+    def pods(self) -> Pods:
+        """Pods of an older revision than their DaemonSet, of the operands that restart in waves."""
+        namespace = self._namespace("gpu_operator")
+        ours = {one["app"] for one in self._table("gpu_operator") if one["part"] in _waved()}
+        generations: dict[str, str] = {}
+        for item in self._daemonsets(namespace):
+            manual = (item["spec"].get("updateStrategy") or {}).get("type") == "OnDelete"
+            if manual and (item["metadata"].get("labels") or {}).get("app") in ours:
+                generations[item["metadata"]["name"]] = rollout.template_generation(item)
+        outdated: dict[str, dict[str, str]] = {}
+        if generations:
+            for owner, node, name, generation in self.client.projected(self._path("Pod", namespace), _pod):
+                if node and owner in generations and generation != generations[owner]:
+                    outdated.setdefault(owner, {})[node] = name
+        return Pods(namespace, outdated)
+
+    def seen(self, *, all_nodes: bool = False) -> waves.Seen:
+        """What decides about the nodes that are still to be done."""
+        plugins = [item for item in self.plan.leftovers if item.plugin and self.plan.remove_leftovers]
+        return waves.Seen(
+            outdated=self.pods().outdated,
+            plugins={node for item in plugins for node in removal.pending(self.client, item)},
+            cordoned=self.cordoned(),
+            all_nodes=all_nodes,
+        )
+
+    def waves(self, wave: str) -> tuple[list[list[str]], list[str]]:
+        """(waves of the nodes that are still to be done, nodes to be done that are not of this run)."""
+        seen = self.seen()
+        return waves.waves(self.nodes, seen, wave, self.busy()), waves.outside(seen, self.nodes)
+
+    def cordoned(self) -> list[str]:
+        """Nodes that an upgrade has cordoned."""
+        found = self.client.projected(
+            self._path("Node"),
+            lambda node: (
+                node["metadata"]["name"] if CORDONED_FOR_UPGRADE in (node["metadata"].get("annotations") or {}) else ""
+            ),
+            field_selector="spec.unschedulable=true",
+        )
+        return [name for name in found if name]
+
+    def busy(self, nodes: Optional[Sequence[str]] = None) -> dict[str, str]:
+        """Node -> what uses its GPUs or VFs."""
+        found = BusyNodes(self.client, self.plan, ()).once(self.nodes if nodes is None else nodes)
+        return {name: nodes_busy.reason(held).removeprefix(nodes_busy.IN_USE) for name, held in found.items()}
+
+    # ---- what would change
+
+    def upgrade(self, wave: str) -> core.Upgrade:
+        """The whole upgrade. Raises InputError if a chart cannot be read."""
+        changes = core.releases(self.plan)
+        by_name = {change.name: change for change in changes}
+        charts = {change.name: self._rendered(self.plan.releases[change.name]) for change in changes}
+        gpus, wanted_gpus = self._policy("gpu_operator"), _of(charts.get("gpu_operator", ()), "gpu_operator")
+        nics = self._policy("network_operator") if "network_operator" in self.plan.operators else {}
+        wanted_nics = self._wanted_nics(charts.get("network_operator", ()))
+        pods, busy = self.pods(), self.busy()
+        restarts = core.gpu_restarts(
+            self._operands("gpu_operator"), by_name.get("gpu_operator"), gpus, wanted_gpus, pods.outdated
+        )
+        if "network_operator" in self.plan.operators:
+            made = self._operands("network_operator")
+            restarts += core.network_restarts(made, by_name.get("network_operator"), nics, wanted_nics)
+        waved = any(item.how == core.WAVES for item in restarts) and "gpu_operator" in by_name
+        seen = self.seen(all_nodes=waved)
+        fields = core.fields("ClusterPolicy", gpus, wanted_gpus) if wanted_gpus is not None and gpus else []
+        if wanted_nics is not None and nics:
+            fields += core.fields("NicClusterPolicy", nics, wanted_nics)
+        return core.Upgrade(
+            changes=tuple(changes),
+            definitions=tuple(self._definitions(changes)),
+            fields=tuple(fields),
+            restarts=tuple(restarts),
+            step=core.step(changes, table()) if self._has_pods("network_operator") else "",
+            objects=tuple(self._objects()),
+            leftovers=tuple(str(item.name) for item in self.plan.leftovers),
+            settled=self.plan.remove_leftovers,
+            waves=tuple(tuple(one) for one in waves.waves(self.nodes, seen, wave, busy)),
+            busy=busy,
+            held=self._held(),
+            outside=tuple(waves.outside(seen, self.nodes)),
+        )
+
+    def _held(self) -> bool:
+        """Whether the release has the hold of an upgrade that did not end."""
+        release = self.plan.releases.get("gpu_operator")
+        if release is None:
+            return False
+        found = installed.releases(self.client, (release.chart,))
+        place = (release.name, release.namespace)
+        values = next((item.values for item in found if (item.name, item.namespace) == place), {})
+        hold = table()["hold"]
+        return kube_objects.contained(hold, values) and not kube_objects.contained(hold, release.values)
+
+    def _rendered(self, release: Release) -> list[Json]:
+        try:
+            return render.objects(release, self.plan.server_version)
+        except InputError as error:
+            raise InputError(f"Cannot plan the upgrade of {release.operator}: {error}") from None
+
+    def _definitions(self, changes: Sequence[core.Change]) -> list[str]:
+        found: list[str] = []
+        for change in changes:
+            made = chart_crds.of_release(self.client, self.plan.releases[change.name])
+            found += crds.lines([item for item in made if item.manifest])
+        return found
+
+    def _wanted_nics(self, chart: Sequence[Json]) -> Optional[Json]:
+        ours = [item for group in self.plan.objects.values() for item in group]
+        return _of([*ours, *chart], "network_operator")
+
+    def _policy(self, name: str) -> Json:
+        """The live spec; of a ClusterPolicy the oldest one's."""
+        try:
+            found = self.client.list(self.client.path(*POLICIES[name]))
+        except NotFound:
+            return {}
+        oldest = min(found, key=lambda item: str(item["metadata"].get("creationTimestamp", "")), default={})
+        return oldest.get("spec") or {}
+
+    def _objects(self) -> list[str]:
+        """Objects of the plan that the cluster lacks, or has otherwise."""
+        found = []
+        for item in (item for group in GROUPS for item in self.plan.objects.get(group, ())):
+            try:
+                live = self.client.find(self.client.path_of(item))
+            except NotFound:
+                live = None
+            if live is None or not (kube_objects.contained(item, live) or item["kind"] == "Namespace"):
+                found.append(kube_objects.reference(item))
+        return found
+
+    # ---- operands
+
+    def _operands(self, name: str) -> core.Operands:
+        mine = self._daemonsets(self._namespace(name))
+        return core.Operands(mine, self._table(name), table()[name], tuple(table()["harmless"]))
+
+    def _has_pods(self, name: str) -> bool:
+        return any((item.get("status") or {}).get("desiredNumberScheduled") for item in self._operands(name).daemonsets)
+
+    def _table(self, name: str) -> list[Json]:
+        return list(files.load(files.FILES / "operands.yml")[name])
+
+    def _daemonsets(self, namespace: str) -> list[Json]:
+        return self.client.projected(self._path("DaemonSet", namespace, "apps/v1"), rollout.workload)
+
+    def _namespace(self, name: str) -> str:
+        release = self.plan.releases.get(name)
+        return release.namespace if release else str(getattr(self.plan.namespaces, name))
+
+    def _path(self, kind: str, namespace: str = "", version: str = "v1") -> str:
+        return self.client.path(version, kind, namespace)
+
+
+def _waved() -> set[str]:
+    return {one["part"] for one in table()["gpu_operator"] if one["how"] == core.WAVES}
+
+
+def _of(objects: Sequence[Json], name: str) -> Optional[Json]:
+    """The spec of the operator's policy among these objects."""
+    kind = POLICIES[name][1]
+    return next((item.get("spec") or {} for item in objects if item["kind"] == kind), None)
+
+
+def _pod(pod: Json) -> tuple[str, str, str, str]:
+    """(DaemonSet, node, name, generation of its template) of a pod that is not ending."""
+    meta = pod["metadata"]
+    owner = next((str(ref["name"]) for ref in meta.get("ownerReferences") or () if ref.get("kind") == "DaemonSet"), "")
+    node = "" if meta.get("deletionTimestamp") else str((pod.get("spec") or {}).get("nodeName") or "")
+    return owner, node, str(meta["name"]), str((meta.get("labels") or {}).get("pod-template-generation", ""))

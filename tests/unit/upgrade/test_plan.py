@@ -1,0 +1,191 @@
+# Copyright: gpuops.rdma contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What an upgrade changes and restarts, and how it is printed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import yaml
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Plan, Release
+from ansible_collections.gpuops.rdma.plugins.module_utils._upgrade import plan as core
+from ansible_collections.gpuops.rdma.plugins.module_utils._upgrade.plan import Change, Operands, Upgrade
+from support.paths import ROOT
+
+TABLE = yaml.safe_load((ROOT / "files/upgrade.yml").read_text("utf-8"))
+OPERANDS = yaml.safe_load((ROOT / "files/operands.yml").read_text("utf-8"))
+GPU = Change("gpu_operator", "gpu-operator/gpu-operator", "v23.9.1", "v26.7.0", "v23.9.1 -> v26.7.0")
+VALUES = Change("gpu_operator", "gpu-operator/gpu-operator", "v26.7.0", "26.7.0", "values differ: toolkit.env")
+NETWORK = Change("network_operator", "network-operator/network-operator", "23.10.0", "26.4.1", "23.10.0 -> 26.4.1")
+
+
+def daemonset(name: str, image: str, app: str = "", state: str = "", desired: int = 4) -> dict[str, Any]:
+    labels = {"app": app or name, **({"nvidia.network-operator.state": state} if state else {})}
+    return {
+        "metadata": {"name": name, "labels": labels},
+        "spec": {"updateStrategy": {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": 1}}},
+        "status": {"desiredNumberScheduled": desired},
+        "images": [image],
+        "env": {},
+    }
+
+
+GPU_MADE = Operands(
+    [
+        daemonset("nvidia-container-toolkit-daemonset", "r/toolkit:1"),
+        daemonset("nvidia-device-plugin-daemonset", "r/plugin:1"),
+        daemonset("nvidia-driver-daemonset", "r/driver:1"),
+        daemonset("nvidia-mig-manager", "r/mig:1", desired=0),
+        daemonset("gpu-operator-node-feature-discovery-worker", "k8s/nfd/node-feature-discovery:1", "nfd"),
+        daemonset("somebody", "x/y:1"),
+    ],
+    OPERANDS["gpu_operator"],
+    TABLE["gpu_operator"],
+    tuple(TABLE["harmless"]),
+)
+WANTED = {"toolkit": {"repository": "r", "image": "toolkit", "version": "2"}, "driver": {"enabled": True}}
+
+
+def restarts(*args: Any) -> dict[str, tuple[str, int]]:
+    return {item.part: (item.how, item.nodes) for item in core.gpu_restarts(GPU_MADE, *args)}
+
+
+def test_a_new_version_restarts_every_operand_that_has_pods_at_its_own_pace() -> None:
+    assert restarts(GPU, {}, WANTED, {}) == {
+        "toolkit": ("waves", 4),
+        "device-plugin": ("waves", 4),
+        "driver": ("policy", 4),
+        "node-feature-discovery": ("rolling", 4),
+    }
+    toolkit = next(item for item in core.gpu_restarts(GPU_MADE, GPU, {}, WANTED, {}) if item.part == "toolkit")
+    assert (toolkit.found, toolkit.wanted, toolkit.idle, toolkit.stops) == ("r/toolkit:1", "r/toolkit:2", True, False)
+
+
+@pytest.mark.parametrize(
+    ("live", "wanted", "parts"),
+    [
+        ({"toolkit": {"version": "1"}}, {"toolkit": {"version": "2"}}, {"toolkit"}),
+        ({}, {"cdi": {"enabled": True}}, {"toolkit", "device-plugin", "driver"}),
+        ({}, {"daemonsets": {"updateStrategy": "OnDelete", "rollingUpdate": {"maxUnavailable": "10%"}}}, set()),
+        ({}, {"daemonsets": {"labels": {"a": "b"}}}, {"toolkit", "device-plugin", "driver"}),
+        ({"driver": {}}, {"driver": {"upgradePolicy": {"autoUpgrade": True}}}, set()),
+    ],
+)
+def test_other_values_restart_what_may_depend_on_them(live: Any, wanted: Any, parts: set[str]) -> None:
+    assert set(restarts(VALUES, live, wanted, {})) == parts
+
+
+def test_pods_of_an_older_revision_are_left_of_an_upgrade_that_did_not_end() -> None:
+    assert restarts(None, {}, None, {"nvidia-device-plugin-daemonset": ["b"]}) == {"device-plugin": ("waves", 1)}
+    assert restarts(None, {}, None, {}) == {}
+
+
+def test_the_network_operator_rolls_its_daemonsets_itself() -> None:
+    made = Operands(
+        [
+            daemonset("kube-multus-ds", "m/multus:1", state="state-multus-cni"),
+            daemonset("mofed-x-ds", "m/doca:1", state="state-OFED"),
+            daemonset("sriov-network-config-daemon", "s/daemon:1"),
+            daemonset("other", "x/y:1"),
+        ],
+        OPERANDS["network_operator"],
+        TABLE["network_operator"],
+    )
+    image = {"repository": "m", "image": "multus", "version": "2"}
+    found = core.network_restarts(made, NETWORK, {}, {"secondaryNetwork": {"multus": image}})
+    assert {item.part: (item.how, item.stops) for item in found} == {
+        "state-multus-cni": ("rolling", False),
+        "state-OFED": ("policy", True),
+        "sriov-network-config-daemon": ("rolling", False),
+    }
+    only = core.network_restarts(made, None, {}, {"secondaryNetwork": {"multus": image}})
+    assert [(item.daemonset, item.wanted) for item in only] == [("kube-multus-ds", "m/multus:2")]
+    assert core.network_restarts(made, None, {"secondaryNetwork": {"multus": {**image, "version": "1"}}}, None) == []
+
+
+def test_every_operand_of_the_tables_has_a_known_effect() -> None:
+    parts = {one["part"] for one in TABLE["gpu_operator"]}
+    assert {one["part"] for one in OPERANDS["gpu_operator"]} <= parts
+    without = {"state-ipoib-cni", "state-nic-feature-discovery", "state-doca-telemetry-service"}
+    states = {one["state"] for one in OPERANDS["network_operator"]} - without
+    assert states <= {one["part"] for one in TABLE["network_operator"]}
+    unknown = core.Operands([], [], []).effect("new")
+    assert (unknown["how"], unknown["idle"]) == ("rolling", True), "nothing is promised"
+
+
+@pytest.mark.parametrize(
+    ("found", "wanted", "cut"),
+    [("23.10.0", "26.4.1", True), ("24.10.1", "26.4.1", False), ("23.10.0", "24.7.0", False), ("", "26.4.1", False)],
+)
+def test_the_step_over_24_10_interrupts_all_nodes(found: str, wanted: str, cut: bool) -> None:
+    change = Change("network_operator", "a/b", found, wanted, "")
+    upgrade = Upgrade(changes=(change,), step=core.step([change], TABLE))
+    assert bool(upgrade.idle_first) is cut
+
+
+def test_fields_have_both_values_and_no_secret() -> None:
+    live = {"toolkit": {"version": "1", "env": [{"name": "API_TOKEN", "value": "old-secret"}]}, "driver": {}, "same": 1}
+    wanted = {
+        "toolkit": {"version": "2", "env": [{"name": "API_TOKEN", "value": "new-secret"}]},
+        "driver": {"enabled": False, "manager": {}},
+        "same": 1,
+    }
+    found = core.fields("ClusterPolicy", live, wanted)
+    assert [(item.path) for item in found] == ["toolkit.version", "toolkit.env"]
+    text = "\n".join(core.lines(Upgrade(changes=(GPU,), fields=tuple(found)), "current"))
+    assert 'ClusterPolicy: toolkit.version: "1" -> "2"' in text
+    assert "secret" not in text
+
+
+def test_releases_that_change_and_installs_that_are_not_helms() -> None:
+    def release(action: str, version: str) -> Release:
+        return Release("r", "n", "c", version, action=action, present={"version": "1"}, why="w")
+
+    made = Plan(
+        install="helm",
+        mode="sriov",
+        releases={
+            "gpu_operator": release("upgrade", "2"),
+            "network_operator": release("none", "1"),
+            "batch": release("install", "3"),
+        },
+    )
+    assert core.releases(made) == [Change("gpu_operator", "n/r", "1", "2", "w")]
+    core.require_helm(made)
+    for install in ("olm", "oke_addon", "existing"):
+        with pytest.raises(InputError, match=f"rdma_install={install} "):
+            core.require_helm(Plan(install=install))
+
+
+def test_the_printed_plan_names_what_is_felt_where_and_what_cannot_be_held_back() -> None:
+    upgrade = Upgrade(
+        changes=(GPU, NETWORK),
+        definitions=("nicclusterpolicies.mellanox.com: update, lacks v1",),
+        restarts=tuple(core.gpu_restarts(GPU_MADE, GPU, {}, WANTED, {})),
+        step=core.step([NETWORK], TABLE),
+        objects=("NicClusterPolicy nic-cluster-policy",),
+        leftovers=("DaemonSet network-operator/sriov-device-plugin",),
+        waves=(("a", "b"), ("c",)),
+        busy={"c": "pod x/y (Job z) holds 8 nvidia.com/gpu"},
+        outside=("d",),
+    )
+    text = core.lines(upgrade, "current")
+    for line in (
+        "  release gpu_operator gpu-operator/gpu-operator: v23.9.1 -> v26.7.0 (v23.9.1 -> v26.7.0)",
+        "  in the way, unless rdma_remove_leftovers=true removes it: DaemonSet network-operator/sriov-device-plugin",
+        "  2 waves of 3 nodes:",
+        "    1: a, b",
+        "  in use: c: pod x/y (Job z) holds 8 nvidia.com/gpu",
+        "  stay as they are, and held back, as they are not of this run: d",
+    ):
+        assert line in text
+    whole = "\n".join(text)
+    assert "toolkit on 4 nodes: r/toolkit:1 -> r/toolkit:2; felt: the container runtime restarts" in whole
+    assert "needs idle nodes, all of them, before the first change: Network Operator 23.10.0 -> 26.4.1" in whole
+    assert "node-feature-discovery on 4 nodes, 1 of the nodes at a time" in whole
+    assert not upgrade.nothing
+    assert Upgrade().nothing and "nothing to change" in core.lines(Upgrade(), "current")[0]
+    assert not Upgrade(held=True).nothing

@@ -35,7 +35,7 @@ options:
     required: true
   state:
     description: V(absent) ends the pool with its nodes, their boot volumes, and what was made for it; see
-      O(confirm).
+      O(confirm). It also waits for the deletion of an earlier run, and deletes what that left.
     type: str
     choices:
     - present
@@ -78,7 +78,8 @@ options:
     type: str
     default: ''
   compute_cluster:
-    description: OCID of a compute cluster to use instead of one that is made.
+    description: OCID of a compute cluster to use instead of one that is made. One with the pool's name that is not the
+      pool's is not taken without it.
     type: str
     default: ''
   host_group:
@@ -129,7 +130,8 @@ options:
     type: dict
     default: {}
   before_join:
-    description: Shell commands on each node before it joins.
+    description: Shell commands on each node before it joins. With O(after_join) they must fit into the 32,000 bytes of
+      a node's metadata.
     type: str
     default: ''
   after_join:
@@ -144,6 +146,8 @@ options:
     description:
     - Nodes that go, by OCID, private address or name. Needed to make a pool smaller.
     - A node that is named without the pool getting smaller is replaced.
+    - An address or a name means the node that has it in the first run, which a tag of the pool remembers until the
+      entry is taken out; a replacement that gets the same one stays. At most 15 of them; OCIDs have no limit.
     type: list
     elements: str
     default: []

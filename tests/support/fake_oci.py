@@ -233,6 +233,8 @@ class FakeOci:
         self._timed: list[tuple[float, Callable[[], None]]] = []
         self.works: dict[str, Work] = {}
         self.faults: list[Fault] = []
+        self.next_addresses: list[str] = []
+        """Private addresses that the next instances get, as OCI gives those of ended ones again."""
         self.garbling: list[tuple[str, Garbled]] = []
         """(pattern of METHOD path, how its answers are spoilt): the request is carried out all the same."""
         self.calls: Counter[str] = Counter()
@@ -950,7 +952,12 @@ def launch(
 ) -> Json:
     """An instance with its VNIC and private address, running after ``boot`` seconds."""
     number = next(oci._ids)
-    address = more.pop("address", f"10.{number >> 16 & 255}.{number >> 8 & 255}.{number & 255}")
+    free = (
+        oci.next_addresses.pop(0)
+        if oci.next_addresses
+        else f"10.{number >> 16 & 255}.{number >> 8 & 255}.{number & 255}"
+    )
+    address = more.pop("address", free)
     item = {"compartmentId": compartment, "shape": shape, "availabilityDomain": domain, "region": oci.region}
     item.update({"lifecycleState": "RUNNING", "faultDomain": f"FAULT-DOMAIN-{number % 3 + 1}"})
     item.update({"displayName": f"inst-{number}", "privateIp": address})

@@ -19,7 +19,7 @@ import json
 import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Optional
 
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError
@@ -27,7 +27,15 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import J
 
 KINDS = ("managed_compute_cluster", "cluster_network")
 TAG, DIGEST = "gpuops.rdma/pool", "gpuops.rdma/config"
-GONE = ("DELETED", "DELETING", "TERMINATED", "TERMINATING")
+REMOVED = "gpuops.rdma/removed"
+"""Tag: which node each address or name in remove_nodes meant when it was first read, as digest=end of the OCID."""
+ENDING = ("DELETING", "TERMINATING")
+GONE = ("DELETED", "TERMINATED", *ENDING)
+STOPPED = ("STOPPED", "STOPPING", "INACTIVE")
+METADATA = 32000
+"""Bytes that OCI accepts as metadata and extended metadata of an instance together."""
+REMEMBERED = 15
+"""Entries of REMOVED: a tag's value has at most 256 characters."""
 PLUGINS = ("Compute HPC RDMA Authentication", "Compute HPC RDMA Auto-Configuration", "Compute RDMA GPU Monitoring")
 """Without the first two the RDMA ports come up, but the fabric does not authenticate them."""
 NO_DEVICE_PLUGIN = "oci.oraclecloud.com/disable-gpu-device-plugin"
@@ -73,7 +81,7 @@ class Wanted:
 
 @dataclass(frozen=True)
 class Change:
-    """``how``: update (in place; existing nodes stay unchanged), size, remove, replace, refused."""
+    """``how``: update (in place; existing nodes stay unchanged), size, remove, replace, remember (a tag), refused."""
 
     what: str
     before: Any
@@ -84,8 +92,22 @@ class Change:
 # ---- input -----------------------------------------------------------------------------------------------------------
 
 
+def normal(wanted: Wanted) -> Wanted:
+    """The options as OCI returns them: a version with v, a key without the newline of its file."""
+    version = wanted.kubernetes_version.strip()
+    version = f"v{version}" if version[:1].isdigit() else version
+    return replace(wanted, kubernetes_version=version, ssh_public_key=wanted.ssh_public_key.strip())
+
+
 def check(wanted: Wanted) -> None:
     """Checks the options without asking OCI. Raises InputError."""
+    within(metadata(wanted, "v1.34.1", "10.0.0.0", "", "", True))
+    by_name = [item for item in wanted.remove_nodes if not item.startswith("ocid1.")]
+    if len(by_name) > REMEMBERED:
+        raise InputError(
+            f"remove_nodes has {len(by_name)} addresses or names, at most {REMEMBERED} can be remembered: replacements "
+            "get the same ones. Name the nodes by OCID."
+        )
     if wanted.nodes < 2:
         raise InputError(
             f"nodes: {wanted.nodes}: an RDMA pool needs at least two nodes. "
@@ -214,12 +236,51 @@ def differences(there: Json, wanted: Wanted) -> list[Change]:
                 f"The {label} of the pool {there['name']} is {before}, not {after}, and cannot be changed. "
                 "Create another pool, or first remove this one with state: absent."
             )
-    found = [
+    stopped = [item["name"] for item in there["nodes"] if item["state"].upper() in STOPPED]
+    if there["state"] in STOPPED or stopped:
+        what = f"Nodes of the pool {there['name']} are" if stopped else f"The pool {there['name']} is"
+        raise InputError(
+            f"{what} stopped ({', '.join(stopped[:SHOWN]) or there['state']}); they keep their hosts and are billed. "
+            "Start the instances, then run again. Nothing was changed."
+        )
+    going, value = removals(there, wanted)
+    before = there["tags"].get(REMOVED, "")
+    there = {**there, "tags": remembered(there["tags"], value)}
+    found = [Change("removed nodes", before, value, "remember")] if value != before else []
+    found += [
         Change(key, there.get(key), getattr(wanted, key))
         for key in IN_PLACE
         if getattr(wanted, key) and key in there and there.get(key) != getattr(wanted, key)
     ]
-    return [*found, *_sets(there, wanted), *_nodes(there, wanted)]
+    return [*found, *_sets(there, wanted), *_nodes(there, wanted, going)]
+
+
+def removals(there: Json, wanted: Wanted) -> tuple[list[Json], str]:
+    """The nodes that remove_nodes means, and the value of the tag REMOVED: an address or a name means the node that had
+    it when it was first read, never the replacement that got the same one."""
+    known = dict(part.split("=", 1) for part in there["tags"].get(REMOVED, "").split(" ") if "=" in part)
+    going, meant = [], {}
+    for entry in wanted.remove_nodes:
+        key = hashlib.sha256(entry.encode()).hexdigest()[:6]
+        own = entry.startswith("ocid1.") or any(item["id"] == entry for item in there["nodes"])
+        end = known.get(key, "")
+        found = [
+            item
+            for item in there["nodes"]
+            if (
+                item["id"].endswith(end) if end and not own else entry in (item["id"], item["name"], item["private_ip"])
+            )
+        ]
+        going += [item for item in found if item not in going]
+        if not own and (end or found):
+            meant[key] = end or found[0]["id"][-8:]
+    return going, " ".join(f"{key}={end}" for key, end in meant.items())
+
+
+def remembered(own: Mapping[str, str], value: str) -> dict[str, str]:
+    """The pool's tags with this value of REMOVED; "" = without it."""
+    rest = {key: item for key, item in own.items() if key != REMOVED}
+    return {**rest, REMOVED: value} if value else rest
 
 
 def _sets(there: Json, wanted: Wanted) -> Iterator[Change]:
@@ -243,10 +304,9 @@ def _part(wanted: Mapping[str, str], there: Mapping[str, str]) -> bool:
     return any(there.get(key) != value for key, value in wanted.items())
 
 
-def _nodes(there: Json, wanted: Wanted) -> list[Change]:
+def _nodes(there: Json, wanted: Wanted, going: Sequence[Json]) -> list[Change]:
     """Changes of size and nodes. To shrink, the nodes must be named: nothing is deleted unasked."""
     size, nodes = there["size"], there["nodes"]
-    going = [item for item in nodes if {item["id"], item["name"], item["private_ip"]} & set(wanted.remove_nodes)]
     launched = [item for item in nodes if not item.get("error") or item["state"] == "ACTIVE"]
     less = size - wanted.nodes
     if less > 0 and len(going) != less:
@@ -327,9 +387,8 @@ def cloud_init(wanted: Wanted, version: str, api_server: str, ca: str) -> str:
         "@REPOSITORY@": shlex.quote(wanted.package_repository) if wanted.package_repository else "",
         "@ARGUMENTS@": f"--kubelet-extra-args {shlex.quote(extra)}" if extra else "",
     }
-    script = _JOIN
-    for mark, text in filled.items():
-        script = script.replace(mark, text)
+    # in one pass: a mark in the user's commands stays as it is
+    script = re.sub("@(BEFORE|AFTER|VERSION|REPOSITORY|ARGUMENTS)@", lambda found: filled[found[0]], _JOIN)
     files = [
         {"path": "/etc/oke/oke-apiserver", "content": api_server},
         {"path": "/etc/kubernetes/ca.crt", "encoding": "b64", "content": ca, "permissions": "0644"},
@@ -364,6 +423,18 @@ def metadata(wanted: Wanted, version: str, api_server: str, ca: str, tenancy: st
             }
         )
     return values
+
+
+def within(values: Mapping[str, str]) -> dict[str, str]:
+    """Instance metadata unchanged. InputError if OCI would refuse it for its size."""
+    size = len(json.dumps(dict(values)).encode())
+    if size > METADATA:
+        script = len(values.get("user_data", ""))
+        raise InputError(
+            f"The metadata of a node would have {size} bytes, OCI accepts {METADATA}; user_data in base64 is {script} "
+            "of them. Shorten before_join and after_join, for example by fetching a script. Nothing was changed."
+        )
+    return dict(values)
 
 
 def certificate(kubeconfig: Any) -> str:

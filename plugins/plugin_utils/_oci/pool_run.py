@@ -46,7 +46,8 @@ class Pool(abc.ABC):
     def __init__(
         self, session: oci.Session, wanted: Wanted, progress: Progress, minutes: float = 60, **clocks: Any
     ) -> None:
-        self.session, self.wanted, self.progress, self.seconds = session, wanted, progress, minutes * 60
+        self.session, self.progress, self.seconds = session, progress, minutes * 60
+        self.wanted = oci_pool.normal(wanted)
         self.clock: Callable[[], float] = clocks.get("clock", time.monotonic)
         self.sleep: Callable[[float], None] = clocks.get("sleep", time.sleep)
         self.models = session.oci.core.models
@@ -79,8 +80,8 @@ class Pool(abc.ABC):
         """Deletes the pool; returns the work request's OCID or ""."""
 
     @abc.abstractmethod
-    def tidy(self, there: Json) -> None:
-        """Deletes what we created for the pool, once the pool is gone."""
+    def left(self, compartment: str, name: str) -> list[tuple[str, str, str]]:
+        """What we created for a pool of this name, by our tag: (OCID, client, method that deletes it)."""
 
     def plugins(self, there: Json, check_mode: bool) -> list[Change]:
         """Agent plugins that RDMA needs and that are not enabled; enables them except in check mode."""
@@ -112,7 +113,7 @@ class Pool(abc.ABC):
 
     def _as_wanted(self, found: Json, check_mode: bool, wait: bool) -> Json:
         there = self.read(found["id"])
-        if wait and not check_mode and (work := self._running_work(there)):
+        if (wait or self.wanted.remove_nodes) and not check_mode and (work := self._running_work(there)):
             self.progress(
                 f"{self.what} {there['name']}: is {there['state']}, waiting for the request of an earlier run"
             )
@@ -128,6 +129,10 @@ class Pool(abc.ABC):
     def _change(self, there: Json, changes: Sequence[Change], wait: bool) -> None:
         """Removes nodes one after the other; the rest is one request."""
         for item in changes:
+            if item.how == "remember":
+                there["tags"] = oci_pool.remembered(there["tags"], item.after)
+                work = self.update(there, [Change("tags", None, there["tags"])])
+                self._done(work, there["id"], "update of tags")
             if item.how in ("remove", "replace"):
                 self.progress(f"{self.what} {there['name']}: {item.how} {item.before}")
                 work = self.remove(there, item.before, item.how == "remove")
@@ -145,29 +150,58 @@ class Pool(abc.ABC):
 
     def absent(self, check_mode: bool, confirmed: str) -> Json:
         """Deletes the pool if ``confirmed`` is its name, else InputError. {changed, pool}."""
-        found = oci_pool.adopted(self.listed(), self.wanted) if not self.wanted.pool else self._by_id()
-        if found is None:
+        listed = self._listed()
+        alive = [item for item in listed if item["state"] not in oci_pool.GONE]
+        ending = next((item for item in listed if item["state"] in oci_pool.ENDING), None)
+        found = (oci_pool.adopted(alive, self.wanted) if alive else None) or ending
+        name = found["name"] if found else self.wanted.name
+        left = [] if found or self.wanted.pool else self.left(self.wanted.compartment, name)
+        if not found and not left:
             return {"changed": False, "pool": {}, "changes": [], "created": False, "warnings": self.warnings}
-        if confirmed != found["name"]:
-            raise InputError(
-                f"The {self.what} {found['name']} ({found['id']}) and its nodes, with their boot volumes, would be "
-                f"deleted permanently. Set confirm to {found['name']!r} to do that; nothing was changed."
+        if confirmed != name:
+            parts = ", ".join(key for key, _client, _method in left)
+            what = (
+                f"{found['id']}) and its nodes, with their boot volumes," if found else f"what is left of it: {parts})"
             )
+            raise InputError(
+                f"The {self.what} {name} ({what} would be deleted permanently. Set confirm to {name!r} to do that; "
+                "nothing was changed."
+            )
+        if found is None:
+            if not check_mode:
+                self._tidy(left)
+            changes = [Change(method.partition("_")[2], key, None, "remove") for key, _client, method in left]
+            return {**self._result(True, {}, changes), "pool": {}}
         there = self.read(found["id"])
         if not check_mode:
-            self._done(self.end(there), there["id"], "deletion")
+            if found is ending:
+                self.progress(f"{self.what} {name}: is {found['state']}, waiting for the deletion of an earlier run")
+                work = self._running_work(there)
+            else:
+                work = self.end(there)
+            self._done(work, there["id"], "deletion")
             self._ended(there)
-            self.tidy(there)
+            left = self.left(there["compartment"], name)
+            own = there["parts"].values()
+            self._tidy([item for item in left if item[0] in own or not self.wanted.pool])
         return self._result(True, there, [Change("pool", there["id"], None, "remove")])
 
-    def _by_id(self) -> Optional[Json]:
+    def _listed(self) -> list[Json]:
+        """As ``listed``; [] for an OCID that is gone."""
         try:
-            return oci_pool.adopted(self.listed(), self.wanted)
-        except InputError:
-            return None
+            listed = self.listed()
         except NotFound as error:
             self.warnings.append(f"The {self.what} is deleted or not visible to this user. {error}")
-            return None
+            return []
+        return listed if self.wanted.pool else [item for item in listed if item["name"] == self.wanted.name]
+
+    def _tidy(self, left: Sequence[tuple[str, str, str]]) -> None:
+        """Deletes what we created for the pool; what others use stays, with a warning."""
+        for key, client, method in left:
+            try:
+                self.session.call(f"{method.replace('_', ' ')} {key}", client, method, key)
+            except Conflict as error:
+                self.warnings.append(str(error))
 
     # ---- before creation
 
@@ -286,10 +320,16 @@ class Pool(abc.ABC):
             self.sleep(POLL)
 
     def _running_work(self, there: Json) -> str:
-        """OCID of the pool's work request in progress, "" if there is none."""
-        if there["state"] not in ("CREATING", "UPDATING", "PROVISIONING", "SCALING"):
+        """OCID of the pool's work request in progress, "" if there is none. Looked for only where there may be one: the
+        pool's state does not show removals of nodes. Those of a cluster network are requests on its instance pool."""
+        quiet = there["state"] in ("ACTIVE", "RUNNING") and not self.wanted.remove_nodes
+        if quiet and len(there["nodes"]) == there["size"] in (0, self.wanted.nodes):
             return ""
-        return oci_work.running(self.session, there["name"], there["compartment"], there["id"], self.client)
+        keys = (there["id"], there["parts"].get("instance_pool"))
+        found = (
+            oci_work.running(self.session, there["name"], there["compartment"], key, self.client) for key in keys if key
+        )
+        return next((work for work in found if work), "")
 
     # ---- shared
 
@@ -396,6 +436,7 @@ class Managed(Pool):
     def create(self, gone: Sequence[str]) -> str:
         """As Pool.create, in the compute cluster that is given, found or created."""
         asked, kinds, about = self.wanted, self.kinds, self._cluster()
+        node_metadata = self._metadata(about)  # before anything is made: it may be too large
         compute = asked.compute_cluster or self._compute_cluster()
         if not hasattr(kinds.CreateNodePoolNodeConfigDetails(), "compute_cluster_id"):
             raise InputError(
@@ -419,7 +460,7 @@ class Managed(Pool):
             kubernetes_version=about["version"],
             node_shape=asked.shape,
             node_source_details=self._source(),
-            node_metadata=self._metadata(about),
+            node_metadata=node_metadata,
             initial_node_labels=self._labels(oci_pool.labels(asked)),
             ssh_public_key=asked.ssh_public_key or None,
             node_config_details=config,
@@ -435,7 +476,7 @@ class Managed(Pool):
 
     def _metadata(self, about: Json) -> dict[str, str]:
         script = oci_pool.cloud_init(self.wanted, about["version"], about["api_server"], about["ca"])
-        return {"apiserver_host": about["api_server"], "user_data": script}
+        return oci_pool.within({"apiserver_host": about["api_server"], "user_data": script})
 
     def _labels(self, labels: Json) -> list[Any]:
         return [self.kinds.KeyValue(key=key, value=value) for key, value in labels.items()]
@@ -458,7 +499,12 @@ class Managed(Pool):
         method, more = "list_compute_clusters", {"display_name": asked.name, **place}
         listed = self.session.all(what, "compute", method, asked.compartment, **more)
         alive = [item for item in listed if item.lifecycle_state == "ACTIVE"]
-        mine = [item for item in alive if (item.freeform_tags or {}).get(oci_pool.TAG) == asked.name] or alive
+        mine = [item for item in alive if _mine(item, asked.name)]
+        if alive and not mine:
+            raise InputError(
+                f"Cannot create the compute cluster {asked.name}: {alive[0].id} has this name and is not of this pool. "
+                "Set compute_cluster to its OCID to use it, or choose another name. Nothing was changed."
+            )
         if mine:
             self.progress(f"compute cluster {asked.name}: using the existing {mine[0].id}")
             return str(mine[0].id)
@@ -510,18 +556,12 @@ class Managed(Pool):
         answer = self.session.call(f"delete the node pool {there['name']}", "oke", "delete_node_pool", there["id"])
         return answer.headers.get("opc-work-request-id") or ""
 
-    def tidy(self, there: Json) -> None:
-        """Deletes the compute cluster if we created it; one that others use stays, with a warning."""
-        key = there["compute_cluster"]
-        if not key:
-            return
-        found = self.session.call(f"read the compute cluster {key}", "compute", "get_compute_cluster", key).data
-        if (found.freeform_tags or {}).get(oci_pool.TAG) != there["name"]:
-            return
-        try:
-            self.session.call(f"delete the compute cluster {key}", "compute", "delete_compute_cluster", key)
-        except Conflict as error:
-            self.warnings.append(str(error))
+    def left(self, compartment: str, name: str) -> list[tuple[str, str, str]]:
+        """As Pool.left: compute clusters."""
+        what, method = f"list compute clusters named {name}", "list_compute_clusters"
+        listed = self.session.all(what, "compute", method, compartment, display_name=name)
+        alive = [item for item in listed if item.lifecycle_state == "ACTIVE" and _mine(item, name)]
+        return [(item.id, "compute", "delete_compute_cluster") for item in alive]
 
     def plugins(self, there: Json, check_mode: bool) -> list[Change]:
         """As Pool.plugins: agent plugins are a setting of the instances, not of the node pool."""
@@ -667,14 +707,9 @@ class Network(Pool):
         if not self.session.tenancy:
             raise InputError("Unknown tenancy: nodes need its OCID to join. Set OCI_CLI_TENANCY.")
         about = self._cluster()
-        data = oci_pool.metadata(
-            asked,
-            about["version"],
-            about["api_server"],
-            about["ca"],
-            self.session.tenancy,
-            about["cni"] == "OCI_VCN_IP_NATIVE",
-        )
+        native, tenancy = about["cni"] == "OCI_VCN_IP_NATIVE", self.session.tenancy
+        data = oci_pool.metadata(asked, about["version"], about["api_server"], about["ca"], tenancy, native)
+        oci_pool.within(data)
         launch = models.InstanceConfigurationLaunchInstanceDetails(
             compartment_id=asked.compartment,
             availability_domain=asked.availability_domain,
@@ -748,17 +783,11 @@ class Network(Pool):
         answer = self.session.call(what, "management", "terminate_cluster_network", there["id"])
         return answer.headers.get("opc-work-request-id") or ""
 
-    def tidy(self, there: Json) -> None:
-        """Deletes instance configurations that we created for it."""
+    def left(self, compartment: str, name: str) -> list[tuple[str, str, str]]:
+        """As Pool.left: instance configurations."""
         what, method = "list instance configurations", "list_instance_configurations"
-        for item in self.session.all(what, "management", method, there["compartment"], limit=oci.PAGE):
-            if not _mine(item, there["name"]):
-                continue
-            try:
-                what = f"delete the instance configuration {item.id}"
-                self.session.call(what, "management", "delete_instance_configuration", item.id)
-            except Conflict as error:
-                self.warnings.append(str(error))
+        listed = self.session.all(what, "management", method, compartment, limit=oci.PAGE)
+        return [(item.id, "management", "delete_instance_configuration") for item in listed if _mine(item, name)]
 
 
 def _mine(item: Any, name: str) -> bool:

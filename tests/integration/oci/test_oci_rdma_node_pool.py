@@ -393,6 +393,137 @@ def test_the_end_is_guarded(site: Site) -> None:
     assert site.present()["changed"] and site.there() == ONE[site.kind], "made anew within the life of retry tokens"
 
 
+def cut_after(site: Site, prefix: str, call: Any) -> None:
+    """Runs ``call`` and kills it after its first request whose method begins so."""
+    own = site.session.call
+
+    def cut(what: str, client: str, method: str, *args: Any, **more: Any) -> Any:
+        answer = own(what, client, method, *args, **more)
+        if method.startswith(prefix):
+            raise Killed
+        return answer
+
+    site.session.call = cut  # type: ignore[method-assign]
+    try:
+        with pytest.raises(Killed):
+            call()
+    finally:
+        site.session.call = own  # type: ignore[method-assign]
+
+
+ENDS = {"managed_compute_cluster": "delete_node_pool", "cluster_network": "terminate_cluster_network"}
+
+
+def test_a_removal_that_was_killed_or_timed_out_is_finished(site: Site) -> None:
+    """A pool in DELETING was taken for none: success, and its compute cluster or configuration stayed for ever."""
+    site.fake.durations.update({"NODEPOOL_DELETE": 900.0, "TerminateClusterNetwork": 900.0})
+    site.present()
+    cut_after(site, ENDS[site.kind], lambda: site.pool().absent(False, "rdma"))
+    assert site.alive(), "OCI is at it"
+    with pytest.raises(InputError, match="Set confirm to 'rdma'"):
+        site.pool().absent(False, "")
+    assert site.pool().absent(True, "rdma")["changed"]
+    late = site.pool()
+    late.seconds = 60
+    with pytest.raises(DeadlinePassed):
+        late.absent(False, "rdma")
+    assert site.pool().absent(False, "rdma")["changed"]
+    assert site.there() == {} and site.alive() == []
+    ended = [call for call in site.fake.calls if call.startswith("DELETE ")]
+    assert [site.fake.calls[call] for call in ended] == [1, 1], "no removal is sent twice"
+    assert not site.pool().absent(False, "rdma")["changed"]
+
+
+def test_a_removal_that_was_killed_before_it_tidied_is_finished(site: Site) -> None:
+    site.present()
+    for item in site.fake.tables["nodePools" if site.kind == KINDS[0] else "clusterNetworks"].values():
+        site.session.call("end", *ENDING_CALL[site.kind], item["id"])
+    site.fake.clock.advance(3600)
+    site.session.call("settle", "identity", "list_availability_domains", site.fake.tenancy)
+    assert len(site.there()) == 1, "what was made for the pool"
+    with pytest.raises(InputError, match="what is left of it: ocid1"):
+        site.pool().absent(False, "")
+    assert site.pool().absent(False, "rdma")["changed"] and site.there() == {}
+    assert not site.pool().absent(False, "rdma")["changed"]
+
+
+ENDING_CALL = {
+    "managed_compute_cluster": ("oke", "delete_node_pool"),
+    "cluster_network": ("management", "terminate_cluster_network"),
+}
+GOES = {"managed_compute_cluster": "delete_node", "cluster_network": "detach_instance_pool_instance"}
+
+
+@pytest.mark.parametrize("less", [True, False])
+def test_a_run_beside_its_own_unfinished_removal_sends_none_twice(site: Site, less: bool) -> None:
+    site.fake.durations.update({"NODEPOOL_RECONCILE": 300.0, "DetachInstancePoolInstance": 300.0})
+    bad = site.present()["pool"]["nodes"][1]
+    asked = {"nodes": 3 if less else 4, "remove_nodes": [bad["private_ip"]]}
+    cut_after(site, GOES[site.kind], lambda: site.present(**asked))
+    site.fake.calls.clear()
+    site.present(**asked)
+    assert not [call for call in site.fake.calls if "DELETE" in call or "detach" in call], "not sent again"
+    assert len(site.alive()) == asked["nodes"] and bad["id"] not in {item["id"] for item in site.alive()}
+    assert not site.present(**asked)["changed"]
+
+
+def test_a_replacement_with_the_same_address_stays(site: Site) -> None:
+    """remove_nodes named an address; the node that got it afterwards was removed by the next run, and so on."""
+    bad = site.present()["pool"]["nodes"][1]
+    site.fake.next_addresses.append(bad["private_ip"])
+    asked = {"remove_nodes": [bad["private_ip"]]}
+    first = {item["id"] for item in site.present(**asked)["pool"]["nodes"]}
+    new = next(item for item in site.alive() if item["privateIp"] == bad["private_ip"])
+    assert new["id"] in first and bad["id"] not in first
+    again = site.present(**asked)
+    assert not again["changed"] and {item["id"] for item in again["pool"]["nodes"]} == first
+    assert site.present()["changes"] == [{"what": "removed nodes", "before": REMEMBERED, "after": ""}]
+    assert not site.present()["changed"]
+    assert new["id"] not in {item["id"] for item in site.present(**asked)["pool"]["nodes"]}, "asked for anew"
+
+
+class _Any(str):
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, str) and bool(other)
+
+    __hash__ = str.__hash__
+
+
+REMEMBERED = _Any()
+
+
+def test_other_spellings_are_no_change(site: Site) -> None:
+    site.present(kubernetes_version="v1.34.1", ssh_public_key="ssh-ed25519 AAAA me")
+    told = site.present(kubernetes_version="1.34.1", ssh_public_key="ssh-ed25519 AAAA me\n")
+    assert not told["changed"], told["changes"]
+
+
+def test_stopped_nodes_are_named(site: Site) -> None:
+    """It waited an hour for them."""
+    made = site.present()["pool"]["nodes"]
+    for item in site.fake.tables["nodePools"].values():
+        item["nodes"][1]["lifecycleState"] = "INACTIVE"
+    site.fake.tables["instances"][made[1]["id"]]["lifecycleState"] = "STOPPED"
+    with pytest.raises(InputError, match=rf"are stopped \({made[1]['name']}\).*Start the instances"):
+        site.present()
+
+
+def test_a_compute_cluster_of_the_same_name_is_not_taken(managed: Site) -> None:
+    told = {"compartmentId": GPU, "availabilityDomain": AD, "displayName": "rdma", "lifecycleState": "ACTIVE"}
+    theirs = managed.fake.add("computeClusters", told)
+    with pytest.raises(InputError, match=f"{theirs['id']} has this name and is not of this pool. Set compute_cluster"):
+        managed.present()
+    assert managed.present(compute_cluster=theirs["id"])["pool"]["rdma"] == theirs["id"]
+
+
+def test_too_much_user_data_is_refused_before_anything_is_made(site: Site) -> None:
+    with pytest.raises(InputError, match=r"would have \d+ bytes, OCI accepts 32000"):
+        site.present(check_mode=True, after_join="echo " + "x" * 24000)
+    with pytest.raises(InputError, match=r"would have \d+ bytes, OCI accepts 32000"):
+        site.present(after_join="echo " + "x" * 24000)
+    assert site.there() == {}
+
+
 def test_a_compute_cluster_of_others_stays(managed: Site) -> None:
     told = {"compartmentId": GPU, "availabilityDomain": AD, "displayName": "shared", "lifecycleState": "ACTIVE"}
     mine = managed.fake.add("computeClusters", told)

@@ -58,8 +58,10 @@ def test_nodes_that_are_missing_are_asked_for_once() -> None:
     lost = {**NODES[1], "state": "FAILING", "error": "LimitExceeded: Out of host capacity."}
     assert changed(there(nodes=[NODES[0], lost])) == [("size", "size")], "a node that was never launched"
     assert changed(there(nodes=[NODES[0], {**lost, "state": "ACTIVE"}])) == []
-    assert changed(there(), remove_nodes=["10.0.0.1"]) == [("nodes", "replace")]
-    assert changed(there(), nodes=3, remove_nodes=["n2"]) == [("nodes", "replace"), ("size", "size")]
+    meant = ("removed nodes", "remember")
+    assert changed(there(), remove_nodes=["i1"]) == [("nodes", "replace")]
+    assert changed(there(), remove_nodes=["10.0.0.1"]) == [meant, ("nodes", "replace")]
+    assert changed(there(), nodes=3, remove_nodes=["n2"]) == [meant, ("nodes", "replace"), ("size", "size")]
 
 
 def test_a_retry_token_is_of_one_request() -> None:
@@ -164,3 +166,29 @@ def test_a_virtual_machine_has_no_host_to_be_seen() -> None:
 def test_a_long_report_is_cut() -> None:
     assert len(hosts.report({"x": "y" * 1000})) == hosts.SHOWN + 3
     assert hosts.report(None) == ""
+
+
+def test_a_mark_in_the_users_commands_stays() -> None:
+    wanted = dataclasses.replace(WANTED, before_join="echo @AFTER@ @VERSION@", after_join="echo done")
+    script = base64.b64decode(oci_pool.cloud_init(wanted, "v1.34.1", "10.0.0.10", "Q0E=")).decode()
+    assert "echo @AFTER@ @VERSION@" in script and script.count("echo done") == 1
+
+
+def test_what_an_address_meant_is_remembered() -> None:
+    """By the end of the OCID of the node that had it; a replacement with the same address is another node."""
+    asked = dataclasses.replace(WANTED, remove_nodes=["10.0.0.1", "ocid1.instance.oc1..x"])
+    nodes = [{**NODES[0], "id": "ocid1.instance.oc1..old11111"}, NODES[1]]
+    going, value = oci_pool.removals(there(nodes=nodes), asked)
+    assert [item["id"] for item in going] == ["ocid1.instance.oc1..old11111"] and value.endswith("=old11111")
+    after = there(nodes=[{**NODES[0], "id": "ocid1.instance.oc1..new22222"}, NODES[1]])
+    after["tags"] = oci_pool.remembered(after["tags"], value)
+    assert oci_pool.removals(after, asked) == ([], value)
+    assert oci_pool.removals(after, WANTED) == ([], ""), "no longer asked for: forgotten"
+    many = dataclasses.replace(WANTED, remove_nodes=[f"10.0.0.{number}" for number in range(16)])
+    with pytest.raises(InputError, match="at most 15 can be remembered"):
+        oci_pool.check(many)
+    most = there(
+        nodes=[{**NODES[0], "private_ip": f"10.0.0.{n}", "id": f"ocid1.instance.oc1..{n:08d}"} for n in range(15)]
+    )
+    value = oci_pool.removals(most, dataclasses.replace(WANTED, remove_nodes=[f"10.0.0.{n}" for n in range(15)]))[1]
+    assert value.count("=") == 15 and len(value) <= 256

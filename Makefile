@@ -24,7 +24,7 @@ export PYTHONPATH := $(CURDIR)/$(COLLECTIONS):$(CURDIR)/tests:$(CURDIR)/tests/sa
 export PYTHONDONTWRITEBYTECODE := 1
 export ANSIBLE_CONFIG := $(CURDIR)/ansible.cfg
 
-.PHONY: help setup demo-setup programs packages demo test lint types unit coverage cluster oci awx e2e molecule molecule-openshift consumer gates ee-check test-matrix test-nodes test-scale bench sandbox-up sandbox-down docs docs-site linkcheck update clean
+.PHONY: help setup demo-setup programs packages demo test lint types unit coverage cluster oci awx e2e molecule molecule-openshift consumer gates ee-check test-matrix test-nodes test-scale bench fuzz sandbox-up sandbox-down docs docs-site linkcheck update clean
 
 help: ## What there is
 	@grep -E '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-18s %s\n", $$1, $$2}'
@@ -171,6 +171,10 @@ test-scale: setup ## 1,000 nodes
 
 bench: setup ## The figures of docs/performance.md
 	@$(PYTHON) tests/bench/run.py
+
+SECONDS ?= 60
+fuzz: setup ## Damaged input for every reader; SECONDS=3600, TARGET=nccl, CASE=nccl:7
+	@$(PYTHON) tests/bench/fuzz.py --seconds $(SECONDS) $(if $(TARGET),--target $(TARGET)) $(if $(CASE),--case $(CASE))
 
 docs: $(VENV)/.ready $(LINK) ## Files that are generated from data
 	@$(PYTHON) tools/generate.py

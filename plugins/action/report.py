@@ -38,6 +38,8 @@ class ActionModule(RdmaAction):
         plan, missing = self._plan(run_dir)
         end = self._end(run_dir, plan, args)
         findings = [item for document in found for item in document["findings"]]
+        hosts = folders.hosts(run_dir)
+        folders.keep_whole(run_dir, (stages, findings, nccl, hosts, scans))
         report = build.build(
             plan=plan,
             stages=stages,
@@ -47,7 +49,7 @@ class ActionModule(RdmaAction):
             versions={**self._versions(plan), **end.get("installed", {})},
             deselected=end["deselected"],
             command=end["command"],
-            hosts=folders.hosts(run_dir),
+            hosts=hosts,
             scans=scans,
             previous=folders.previous(folder, again=args["again"]),
         )

@@ -18,7 +18,13 @@ import tempfile
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-WITHOUT_CLUSTER = (("bench_nccl.py",), ("bench_scan.py",), ("bench_report.py",), ("bench_oci.py",))
+WITHOUT_CLUSTER = (
+    ("bench_nccl.py",),
+    ("bench_scan.py",),
+    ("bench_report.py",),
+    ("bench_oci.py",),
+    ("fuzz.py", "--seconds", "120"),
+)
 SANDBOX = [sys.executable, str(HERE.parent / "sandbox/sandbox")]
 
 

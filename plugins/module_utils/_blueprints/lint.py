@@ -526,8 +526,9 @@ class _Rules:
             yield self.fault("blueprint.gpus", f"{count} GPUs per node", expected=f"{shape} has {most}")
 
     def gpu_count(self) -> Optional[int]:
-        """GPUs per node, of either vendor; None if not set."""
-        return self.payload.get("recipe_nvidia_gpu_count", self.payload.get("recipe_amd_gpu_count"))
+        """GPUs per node, of either vendor; None if not set, or no integer, which the schema reports."""
+        count = self.payload.get("recipe_nvidia_gpu_count", self.payload.get("recipe_amd_gpu_count"))
+        return count if is_int(count) else None
 
     def parallel(self, nodes: int) -> Findings:
         """Whether tensor x pipeline parallelism equals nodes x GPUs."""
@@ -597,5 +598,5 @@ def _number(args: Sequence[str], names: Sequence[str]) -> Optional[int]:
         key, _equals, value = item.partition("=")
         if key in names:
             value = value or (args[index + 1] if index + 1 < len(args) else "")
-            return int(value) if value.isdigit() else None
+            return int(value) if re.fullmatch(r"\d{1,18}", value) else None
     return None

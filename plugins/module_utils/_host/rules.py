@@ -121,6 +121,10 @@ class Skip:
 Answer = Union[None, Bad, Skip]
 
 
+DAMAGE = (TypeError, ValueError, LookupError, AttributeError, ArithmeticError)
+"""What reading a value of another type raises. The probe writes none, but a document may be edited or torn."""
+
+
 class Missing(Exception):
     """A fact that the document does not have."""
 
@@ -1088,6 +1092,18 @@ def _near(name: str, ids: Sequence[str]) -> str:
 
 
 def _result(rule: Rule, host: Host) -> Result:
+    try:
+        return _judged(rule, host)
+    except DAMAGE as error:
+        return Result(rule, "unknown", f"the host document is damaged: {_words(error)}", rule.what)
+
+
+def _words(error: Exception) -> str:
+    """An exception in one short line."""
+    return f"{type(error).__name__} {error}".replace("\n", " ")[:120]
+
+
+def _judged(rule: Rule, host: Host) -> Result:
     kind = (host.document.get("platform") or {}).get("kind")
     if kind in rule.blind:
         return Result(rule, "unknown", f"not visible inside {_PLATFORMS.get(kind, kind)}", rule.what)

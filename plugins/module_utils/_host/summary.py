@@ -13,6 +13,7 @@ from typing import Optional
 
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Finding, Json, Shape
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.text import counted, listed
+from ansible_collections.gpuops.rdma.plugins.module_utils._host import rules
 
 VERDICTS = ("fail", "unknown", "warn", "pass")
 """Worst first."""
@@ -59,10 +60,18 @@ def summary(document: Optional[Json], findings: Sequence[Finding], shape: Option
     return {
         "verdict": verdict(findings),
         "shape": shape.name if shape else "",
-        **_facts(document or {}, shape, mode),
+        **_whole_facts(document or {}, shape, mode),
         "rule": worst.id if worst else "",
         "remedy": worst.remedy if worst else "",
     }
+
+
+def _whole_facts(document: Json, shape: Optional[Shape], mode: str) -> Json:
+    """``_facts``, of a damaged document those of an empty one: its findings say what cannot be read."""
+    try:
+        return _facts(document, shape, mode)
+    except rules.DAMAGE:
+        return _facts({}, shape, mode)
 
 
 def _facts(document: Json, shape: Optional[Shape], mode: str) -> Json:

@@ -7,7 +7,6 @@ PRIVATE to the collection."""
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -20,6 +19,8 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._nccl.bandwidth import
 
 NEAR = 0.99
 _KEYS = ("shapes", "collectives", "nodes", "algo", "fraction", "gbytes", "source")
+_MOST = 1e15
+"""Beyond any number of bytes or GB/s that a site writes."""
 _SITE = "this site's own threshold"
 
 
@@ -46,11 +47,16 @@ def _fault(row: Json) -> str:
     if ("fraction" in row) == ("gbytes" in row):
         return "needs either fraction or gbytes"
     value = row.get("fraction", row.get("gbytes"))
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < math.inf:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < _MOST:
         return f"fraction and gbytes are numbers above 0, not {value!r}"
-    if not re.fullmatch(r"\d+\+?", str(row.get("nodes", ""))) or row.get("algo", "RING") not in ("RING", "default"):
+    if not re.fullmatch(r"\d{1,9}\+?", _text(row.get("nodes"))) or row.get("algo", "RING") not in ("RING", "default"):
         return 'nodes is "2" or "4+", algo RING or default'
     return ""
+
+
+def _text(value: Any) -> str:
+    """Of a number or text; "" for anything else, which may not be printable."""
+    return str(value) if isinstance(value, str) or (isinstance(value, int) and abs(value) < _MOST) else ""
 
 
 def with_site(table: Json, rows: Sequence[Json]) -> Json:
@@ -159,7 +165,7 @@ def baseline(
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 < value < math.inf
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 < value < _MOST
 
 
 def algo_of(run: NcclRun, shape: Optional[Shape], asked: str) -> str:

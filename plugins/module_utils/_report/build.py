@@ -19,6 +19,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.findings impor
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Finding, Json, masked, to_dict
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import INPUT, Node, Plan
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.text import counted, listed
+from ansible_collections.gpuops.rdma.plugins.module_utils._report.messages import shortened
 
 SCHEMA_VERSION = 2
 VERDICTS = ("fail", "incomplete", "degraded", "pass")
@@ -87,12 +88,16 @@ def build(
     ``nodes``: ``{name, ready, ready_reason, allocatable{}}`` as the cluster has them at the end; None if it did not
     answer. ``deselected``: the user left the NCCL test out; the results are then those of an earlier run. ``command``:
     what runs site.yml with this run's inventory and inputs. ``hosts``: node -> summary of its host checks
-    (_host_report.summary). ``scans``: documents of nccl_scan. ``previous``: the report of an earlier run.
+    (_host_report.summary). ``scans``: documents of nccl_scan. ``previous``: the report of an earlier run. Messages are
+    cut at messages.LIMIT characters.
     """
+    stages, nodes, findings, nccl, hosts, scans = map(shortened, (stages, nodes, findings, nccl, hosts, scans))
     nccl = [_aged(item, plan) for item in nccl]
     fresh = [item for item in nccl if not item.get("stale")]
     judged = [item for test in fresh for item in test["verdict"].get("findings", [])]
-    findings = _unique([*to_dict(plan.findings), *findings, *judged, *to_dict(_count_findings(plan, stages, nodes))])
+    findings = _unique(
+        [*shortened(to_dict(plan.findings)), *findings, *judged, *to_dict(_count_findings(plan, stages, nodes))]
+    )
     table = _node_table(plan, nodes, findings, fresh)
     table = [{**row, "host": (hosts or {}).get(row["name"])} for row in table]
     names = {node["name"] for node in table}

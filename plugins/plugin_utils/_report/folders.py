@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import contextlib
 from pathlib import Path
-from typing import Optional
+from typing import Any, Optional
 
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.findings import finding
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json, to_dict
+from ansible_collections.gpuops.rdma.plugins.module_utils._report import messages
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files, run
 
 
@@ -46,6 +47,18 @@ def previous(folder: Path, *, again: bool) -> Optional[Json]:
     with contextlib.suppress(InputError):
         return run.read(before)
     return None
+
+
+def keep_whole(run_dir: Path, value: Any) -> None:
+    """Writes the texts in ``value`` that are too long for the report to run/logs. InputError if a file cannot be
+    written."""
+    for name, text in messages.whole(value).items():
+        path = run_dir / messages.FOLDER / name
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text, encoding="utf-8")
+        except OSError as error:
+            raise InputError(f"Cannot write {path}: {error.strerror}.") from None
 
 
 def documents(run_dir: Path, pattern: str) -> tuple[list[Json], list[Json]]:

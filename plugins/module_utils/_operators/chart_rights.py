@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Optional
 
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Permission
@@ -13,7 +14,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._kube.permissions impo
 
 Kinds = Mapping[tuple[str, str], tuple[str, bool]]
 """(apiVersion, kind) -> (resource, whether it is namespaced)"""
-HOOK, KEEP = "helm.sh/hook", "helm.sh/resource-policy"
+HOOK, WEIGHT, KEEP = "helm.sh/hook", "helm.sh/hook-weight", "helm.sh/resource-policy"
 CHANGE = {"pre-install", "post-install", "pre-upgrade", "post-upgrade"}
 REMOVAL = {"pre-delete", "post-delete"}
 DEFINITION = "CustomResourceDefinition"
@@ -99,13 +100,25 @@ def _needed(verbs: str, obj: Json, namespace: str, kinds: Kinds) -> Iterator[Per
 
 
 def _bound(objects: Sequence[Json], namespace: str, events: Iterable[str]) -> Iterator[Permission]:
-    """``bind`` for roles that are not the chart's own, whose rules nobody knows here."""
-    own = {(item["kind"], item["metadata"]["name"]) for item in objects}
+    """``bind`` for roles whose rules the API server cannot compare with the user's: those that are not the chart's own,
+    and those that are not there yet when Helm makes the binding."""
+    own = {(item["kind"], item["metadata"]["name"]): item for item in objects}
     for obj in objects:
         role = obj.get("roleRef") or {}
-        if role and _takes_part(obj, events) and (role["kind"], role["name"]) not in own:
+        if role and _takes_part(obj, events) and not _there_before(own.get((role["kind"], role["name"])), obj):
             place = _place(obj, namespace) if obj["kind"] == "RoleBinding" else ""
             yield from needs("bind", RBAC, f"{role['kind'].lower()}s", place, role["name"])
+
+
+def _there_before(role: Optional[Json], binding: Json) -> bool:
+    """Helm makes hooks of one weight in the order of their names, and everything else by kind, roles first."""
+    if role is None or not _events(role) | _events(binding):
+        return role is not None
+    return bool(_events(role) & _events(binding)) and _turn(role) <= _turn(binding)
+
+
+def _turn(hook: Json) -> tuple[int, str]:
+    return int((hook["metadata"].get("annotations") or {}).get(WEIGHT) or 0), hook["metadata"]["name"]
 
 
 def _events(obj: Json) -> set[str]:

@@ -14,7 +14,7 @@ import pytest
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import Forbidden
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Permission, Plan
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube.client import Client
-from ansible_collections.gpuops.rdma.plugins.module_utils._kube.permissions import RBAC, account, needs
+from ansible_collections.gpuops.rdma.plugins.module_utils._kube.permissions import MAY_GRANT, RBAC, account, needs
 from ansible_collections.gpuops.rdma.plugins.module_utils._operators import chart_rights
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._kube.rights import GRANTED
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._plan import rights
@@ -85,6 +85,6 @@ def test_without_a_grant_preflight_names_it_and_the_api_server_refuses_the_role(
 def test_who_may_escalate_and_bind_needs_no_grant(cluster: Small) -> None:
     (role,) = roles("gpu-operator-v23.9.1", "nfd off")[:1]
     plan = Plan(permissions=tuple(CREATE), grants=tuple(chart_rights.grants([role], NAMESPACE)))
-    able = client(cluster, "able", [*CREATE, *rights.MAY_GRANT], [])
+    able = client(cluster, "able", [*CREATE, *MAY_GRANT], [])
     cluster.until(lambda: rights.denied(able, plan) == [])
     create(able, role)

@@ -152,7 +152,7 @@ def _upgraded(here: Site, **inputs: str) -> None:
     account.give(here.sandbox, manifest(planned(here, **inputs), "site"), config := here.folder / "upgrade.kubeconfig")
     tags = ("--tags", "plan,preflight,gpu_operator")
     played = here.play("site.yml", *tags, report="upgrade", rdma_kubeconfig=config, **inputs)
-    assert played.code == 0, played.output[-3000:]
+    assert played.code == 0, played.stage("gpu_operator")["error"] or played.output[-3000:]
     assert here.kubectl("get", "secret", "-n", "gpu-operator", "-l", "owner=helm,version=2", "-o", "name")
 
 

@@ -32,7 +32,7 @@ CHARTS = ROOT / "tests" / "sandbox" / "charts"
 
 def releases() -> dict[str, dict[str, dict[str, Any]]]:
     """chart -> version -> ``{from, values, without}``: the chart it is made of, a merge patch of its values.yaml, and
-    definitions that it does not have."""
+    definitions, and fields of a definition's spec, that it does not have."""
     found: dict[str, dict[str, dict[str, Any]]] = _load(CHARTS / "releases.yml")
     return found
 
@@ -52,8 +52,21 @@ def directory(folder: Path, chart: str, version: str, like: str = "") -> Path:
         crds = place / "crds" / "crds.yaml"
         documents = [one for one in yaml.safe_load_all(crds.read_text(encoding="utf-8")) if one]
         kept = [one for one in documents if one["metadata"]["name"] not in release["without"]]
+        for entry in release["without"]:
+            name, _sep, field = entry.partition(" ")
+            if field:
+                _drop(kept, name, field.split("."))
         crds.write_text(yaml.safe_dump_all(kept, sort_keys=False), encoding="utf-8")
     return place
+
+
+def _drop(definitions: list[dict[str, Any]], name: str, path: list[str]) -> None:
+    (versions,) = [one["spec"]["versions"] for one in definitions if one["metadata"]["name"] == name]
+    for version in versions:
+        schema = version["schema"]["openAPIV3Schema"]["properties"]["spec"]
+        for key in path[:-1]:
+            schema = schema["properties"][key]
+        del schema["properties"][path[-1]]
 
 
 def packed(folder: Path, chart: Path) -> Path:

@@ -384,6 +384,36 @@ def test_definitions_of_an_enabled_sub_chart_are_applied_before_helm(cluster: Re
     assert definitions(cluster) == after
 
 
+def test_a_newer_release_brings_its_definitions_from_every_place(cluster: Releases, tmp_path: Path) -> None:
+    """v26.3.3 to v26.7.0: three definitions more, and new fields in the others, which Helm alone would leave out."""
+    old, new = (chart_repository.directory(tmp_path, "gpu-operator", version) for version in ("v26.3.3", "v26.7.0"))
+    archive = chart_repository.packed(tmp_path, new)
+
+    def asked(version: str, **place: str) -> dict[str, Any]:
+        name = "gpu-operator"
+        base = {"name": name, "namespace": name, "chart": name, "version": version, **place}
+        return {**base, "values": {"operator": {"upgradeCRD": False}}}  # its Job would need a node
+
+    def fields() -> set[str]:
+        live = cluster.json("kubectl", "get", "crd", "clusterpolicies.nvidia.com")["spec"]["versions"][0]
+        operator = live["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"]["operator"]
+        return set(operator["properties"])
+
+    assert cluster.release(**asked("v26.3.3", ref=str(old)))["action"] == "install"
+    before = definitions(cluster)
+    assert "metrics" not in fields()
+    with chart_repository.repository(tmp_path, archive) as repo:
+        places = [{"ref": str(new)}, {"ref": str(archive)}, {"repo": repo.url}]
+        predicted = [cluster.release("--check", **asked("v26.7.0", **place)) for place in places]
+    told = predicted[0]["definitions"]
+    assert {"create gpuclusters.nvidia.com", "update clusterpolicies.nvidia.com"} < set(told)
+    assert [(one["action"], one["definitions"]) for one in predicted] == [("upgrade", told)] * 3, predicted
+    assert definitions(cluster) == before, "check mode changes nothing"
+    made = cluster.release(**asked("v26.7.0", ref=str(archive)))
+    assert (made["failed"], made["version"], made["definitions"]) == (False, "v26.7.0", told), made
+    assert "metrics" in fields() and set(before) < set(definitions(cluster)), "nothing is removed"
+
+
 def test_definitions_of_another_origin_are_refused_and_newer_ones_left(cluster: Releases, tmp_path: Path) -> None:
     def things(*fields: str) -> dict[str, Any]:
         spec = {"type": "object", "properties": {name: {"type": "string"} for name in fields}}

@@ -211,7 +211,7 @@ class Operator:
         if held is not None and not kube_objects.is_ours(held):
             olm.settled(held, want.channel, want.source, "")
             objects.pop()
-            self.say(f"{want.package}: Subscription {_place(held)} is somebody else's and stays as it is")
+            self.say(f"{want.package}: Subscription {_place(held)} has another owner and stays as it is")
         elif held is not None:
             objects[-1]["metadata"]["name"] = held["metadata"]["name"]
         for obj in objects:
@@ -323,8 +323,8 @@ class Operator:
         name = kube_objects.reference(obj)
         if not kube_objects.is_ours(live):
             raise InputError(
-                f"Cannot change {name}: it exists without the label {OWNED_SELECTOR}, "
-                "so it is somebody else's. Label it to hand it over, or take the values out."
+                f"Cannot change {name}: it exists without the label {OWNED_SELECTOR}. Label it to hand it over, or take "
+                "the values out."
             )
         after = self.client.patch(self.client.path_of(obj), values, dry_run=self.check)
         self.changes.append(_change("update", name, kube_objects.visible(live), kube_objects.visible(after)))

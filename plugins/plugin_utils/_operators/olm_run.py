@@ -323,8 +323,8 @@ class Operator:
         name = kube_objects.reference(obj)
         if not kube_objects.is_ours(live):
             raise InputError(
-                f"Cannot change {name}: it exists without the label {OWNED_SELECTOR}. Label it to hand it over, or take "
-                "the values out."
+                f"Cannot change {name}: it exists without the label {OWNED_SELECTOR}. Label it to hand it over, or "
+                "take the values out."
             )
         after = self.client.patch(self.client.path_of(obj), values, dry_run=self.check)
         self.changes.append(_change("update", name, kube_objects.visible(live), kube_objects.visible(after)))

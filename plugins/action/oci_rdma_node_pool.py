@@ -22,6 +22,7 @@ OCIDS = {
     "pod_subnet": "subnet",
     "image": "image",
     "compute_cluster": "computecluster",
+    "capacity_reservation": "capacityreservation",
 }
 POOL = {"managed_compute_cluster": "nodepool", "cluster_network": "clusternetwork"}
 

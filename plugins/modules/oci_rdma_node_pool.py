@@ -129,6 +129,15 @@ options:
     description: Freeform tags of what is made.
     type: dict
     default: {}
+  defined_tags:
+    description: Defined tags of what is made, as NAMESPACE to KEY to VALUE, such as those that the tenancy requires.
+    type: dict
+    default: {}
+  capacity_reservation:
+    description: OCID of a capacity reservation that the nodes are launched from; limit and free capacity are not
+      checked then.
+    type: str
+    default: ''
   before_join:
     description: Shell commands on each node before it joins. With O(after_join) they must fit into the 32,000 bytes of
       a node's metadata.

@@ -233,6 +233,10 @@ class FakeOci:
         self._timed: list[tuple[float, Callable[[], None]]] = []
         self.works: dict[str, Work] = {}
         self.faults: list[Fault] = []
+        self.required_tags: list[tuple[str, str]] = []
+        """(namespace, key) of defined tags that the tenancy requires of every part of a pool."""
+        self.reservations: dict[str, int] = {}
+        """Capacity reservation -> hosts left."""
         self.next_addresses: list[str] = []
         """Private addresses that the next instances get, as OCI gives those of ended ones again."""
         self.garbling: list[tuple[str, Garbled]] = []
@@ -383,10 +387,21 @@ class FakeOci:
                 if body and (not listed or body.get("lifecycleState") in ("DELETED", "TERMINATED")):
                     raise Refused(409, "InvalidatedRetryToken", "What this retry token has made is gone.")
                 return made
+            self._tagged(request)
             answer = self._answer(request)
             if token and request.method == "POST":
                 self._retry[token] = answer
             return answer
+
+    def _tagged(self, request: Request) -> None:
+        """Refuses what lacks a required tag. The wording is not public."""
+        parts = ("nodePools", "computeClusters", "clusterNetworks", "instanceConfigurations")
+        if request.method != "POST" or request.path.rpartition("/")[2] not in parts:
+            return
+        have = request.body.get("definedTags") or {}
+        for namespace, key in self.required_tags:
+            if key not in have.get(namespace, {}):
+                raise Refused(400, "InvalidParameter", f"The required tag {namespace}.{key} is missing.")
 
     def _answer(self, request: Request) -> Answer:
         for prefix, mounted in self.mounted:
@@ -906,8 +921,12 @@ def terminate(oci: FakeOci, key: str) -> None:
         oci.capacity[place] += 1
 
 
-def _taken(oci: FakeOci, domain: str, shape: str, wanted: int, whole: bool) -> int:
+def _taken(oci: FakeOci, domain: str, shape: str, wanted: int, whole: bool, reservation: Optional[str] = "") -> int:
     """How many of ``wanted`` hosts there are; ``whole``: none where not all. Counted down where capacity is set."""
+    if reservation:
+        given = min(oci.reservations[reservation], wanted)
+        oci.reservations[reservation] -= given
+        return given
     left = oci.capacity.get((domain, shape), wanted)
     given = min(left, wanted) if not whole or left >= wanted else 0
     if (domain, shape) in oci.capacity:
@@ -928,7 +947,7 @@ def _launch(oci: FakeOci, pool: Json) -> None:
     for item in have[max(pool["size"], 0) :]:
         terminate(oci, item["id"])
     missing = max(pool["size"] - len(have), 0)
-    given = _taken(oci, domain, shape, missing, True)
+    given = _taken(oci, domain, shape, missing, True, details.get("capacityReservationId"))
     if given < missing:
         raise NO_CAPACITY
     more = {
@@ -1121,7 +1140,7 @@ def _fill(oci: FakeOci, pool: Json) -> None:
         terminate(oci, node["id"])
     del pool["nodes"][max(config["size"], 0) :]
     missing = config["size"] - len(pool["nodes"])
-    given = _taken(oci, domain, shape, missing, False)
+    given = _taken(oci, domain, shape, missing, False, place.get("capacityReservationId"))
     for _index in range(given):
         pool["nodes"].append(_node(oci, pool, domain, place["subnetId"]))
     pool["lifecycleState"] = "ACTIVE" if given == missing else "NEEDS_ATTENTION"

@@ -73,6 +73,8 @@ class Wanted:
     disable_gpu_device_plugin: bool = True
     taints: Sequence[str] = ()
     tags: Mapping[str, str] = field(default_factory=dict)
+    defined_tags: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    capacity_reservation: str = ""
     before_join: str = ""
     after_join: str = ""
     package_repository: str = ""
@@ -93,10 +95,22 @@ class Change:
 
 
 def normal(wanted: Wanted) -> Wanted:
-    """The options as OCI returns them: a version with v, a key without the newline of its file."""
+    """The options as OCI returns them: a version with v, a key without the newline of its file, values of tags as
+    text. InputError for defined tags that are none."""
+    wrong = [name for name, of in wanted.defined_tags.items() if not isinstance(of, Mapping)]
+    if wrong:
+        raise InputError(
+            f"defined_tags: {', '.join(wrong)}: expected NAMESPACE: {{KEY: VALUE}}, as in Operations: {{Team: ml}}."
+        )
+    defined = {name: {key: _text(value) for key, value in of.items()} for name, of in wanted.defined_tags.items()}
     version = wanted.kubernetes_version.strip()
     version = f"v{version}" if version[:1].isdigit() else version
-    return replace(wanted, kubernetes_version=version, ssh_public_key=wanted.ssh_public_key.strip())
+    key = wanted.ssh_public_key.strip()
+    return replace(wanted, kubernetes_version=version, ssh_public_key=key, defined_tags=defined)
+
+
+def _text(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def check(wanted: Wanted) -> None:
@@ -188,6 +202,8 @@ def digest(wanted: Wanted) -> str:
                 "plugins": list(PLUGINS),
             }
         )
+        # only where it is given: other pools keep their digest
+        inputs.update({"capacity_reservation": wanted.capacity_reservation} if wanted.capacity_reservation else {})
     return hashlib.sha256(json.dumps(inputs, sort_keys=True).encode()).hexdigest()[:32]
 
 
@@ -210,6 +226,7 @@ FIXED = {
     "subnet": "subnet",
     "cluster": "cluster",
     "compute_cluster": "compute cluster",
+    "capacity_reservation": "capacity reservation",
 }
 """What cannot be changed without recreating the pool; option -> label in messages."""
 IN_PLACE = ("image", "boot_volume_gb", "kubernetes_version", "ssh_public_key")
@@ -298,6 +315,10 @@ def _sets(there: Json, wanted: Wanted) -> Iterator[Change]:
     mine.pop(DIGEST, None)
     if _part(mine, there["tags"]):
         yield Change("tags", there["tags"], {**there["tags"], **mine})
+    defined = there.get("defined_tags") or {}
+    if any(_part(of, defined.get(name, {})) for name, of in wanted.defined_tags.items()):
+        merged = {name: {**defined.get(name, {}), **of} for name, of in wanted.defined_tags.items()}
+        yield Change("defined_tags", defined, {**defined, **merged})
 
 
 def _part(wanted: Mapping[str, str], there: Mapping[str, str]) -> bool:

@@ -41,6 +41,8 @@ SPEC: dict[str, Any] = {
     "disable_gpu_device_plugin": {"type": "bool", "default": True},
     "taints": {"type": "list", "elements": "str", "default": []},
     "tags": {"type": "dict", "default": {}},
+    "defined_tags": {"type": "dict", "default": {}},
+    "capacity_reservation": {"type": "str", "default": ""},
     "before_join": {"type": "str", "default": ""},
     "after_join": {"type": "str", "default": ""},
     "package_repository": {"type": "str", "default": ""},

@@ -140,7 +140,7 @@ class Pool(abc.ABC):
         rest = [item for item in changes if item.how in ("update", "size")]
         if rest:
             self.progress(f"{self.what} {there['name']}: changing {', '.join(item.what for item in rest)}")
-            if any(item.how == "update" and item.what != "tags" for item in rest):
+            if any(item.how == "update" and item.what not in ("tags", "defined_tags") for item in rest):
                 self.progress(
                     f"{self.what} {there['name']}: existing nodes stay unchanged; new nodes get the new values"
                 )
@@ -212,7 +212,9 @@ class Pool(abc.ABC):
             asked.shape, asked.nodes, asked.availability_domain, asked.kind, asked.image, asked.subnet, asked.cluster
         )
         reader = preflight_read.Reader(self.session, pool, asked.compartment, asked.security_groups)
-        found = [item for item in preflight_read.findings(reader) if item.id not in ignore]
+        # reserved hosts count neither as free capacity nor against what is left of the limit
+        reserved = ("oci.capacity", "oci.limit") if asked.capacity_reservation else ()
+        found = [item for item in preflight_read.findings(reader) if item.id not in (*ignore, *reserved)]
         against = [item for item in found if item.severity == "error"]
         for item in found:
             if item.severity != "error":
@@ -420,6 +422,7 @@ class Managed(Pool):
             "shape": found.node_shape,
             "availability_domain": place.availability_domain if place else "",
             "subnet": place.subnet_id if place else "",
+            "capacity_reservation": (place.capacity_reservation_id or "") if place else "",
             "kubernetes_version": found.kubernetes_version or "",
             "ssh_public_key": found.ssh_public_key or "",
             "labels": {item.key: item.value for item in found.initial_node_labels or []},
@@ -445,11 +448,13 @@ class Managed(Pool):
             )
         place = {"availability_domain": asked.availability_domain, "subnet_id": asked.subnet}
         place.update({"host_group_id": asked.host_group} if asked.host_group else {})
+        place.update({"capacity_reservation_id": asked.capacity_reservation} if asked.capacity_reservation else {})
         config = kinds.CreateNodePoolNodeConfigDetails(
             size=asked.nodes,
             compute_cluster_id=compute,
             nsg_ids=list(asked.security_groups) or None,
             freeform_tags={**asked.tags, oci_pool.TAG: asked.name},
+            defined_tags=dict(asked.defined_tags) or None,
             placement_configs=[kinds.NodePoolPlacementConfigDetails(**place)],
             node_pool_pod_network_option_details=self._pod_network(about["cni"]),
         )
@@ -465,6 +470,7 @@ class Managed(Pool):
             ssh_public_key=asked.ssh_public_key or None,
             node_config_details=config,
             freeform_tags=oci_pool.tags(asked),
+            defined_tags=dict(asked.defined_tags) or None,
         )
         token = oci_pool.token(asked, "nodepool", gone)
         made = self._make(f"create the node pool {asked.name}", "oke", "create_node_pool", token, details)
@@ -512,6 +518,7 @@ class Managed(Pool):
             compartment_id=asked.compartment,
             display_name=asked.name,
             freeform_tags={**asked.tags, oci_pool.TAG: asked.name},
+            defined_tags=dict(asked.defined_tags) or None,
             **place,
         )
         token = oci_pool.token(asked, "computecluster", [item.id for item in listed])
@@ -536,6 +543,7 @@ class Managed(Pool):
         if "config" in new or "tags" in new:
             more["freeform_tags"] = {**there["tags"], **new.get("tags", {})}
             more["freeform_tags"].update({oci_pool.DIGEST: new["config"]} if "config" in new else {})
+        more.update({"defined_tags": new["defined_tags"]} if "defined_tags" in new else {})
         config.update({"size": self.wanted.nodes} if "size" in new else {})
         config.update({"nsg_ids": new["security_groups"]} if "security_groups" in new else {})
         if config:
@@ -675,6 +683,7 @@ class Network(Pool):
             size=asked.nodes,
             display_name=asked.name,
             freeform_tags={**asked.tags, oci_pool.TAG: asked.name},
+            defined_tags=dict(asked.defined_tags) or None,
         )
         place = models.ClusterNetworkPlacementConfigurationDetails(
             availability_domain=asked.availability_domain,
@@ -687,6 +696,7 @@ class Network(Pool):
             instance_pools=[pool],
             placement_configuration=place,
             freeform_tags=oci_pool.tags(asked),
+            defined_tags=dict(asked.defined_tags) or None,
         )
         token = oci_pool.token(asked, "clusternetwork", gone)
         what = f"create the cluster network {asked.name}"
@@ -716,7 +726,9 @@ class Network(Pool):
             shape=asked.shape,
             display_name=asked.name,
             metadata=data,
+            capacity_reservation_id=asked.capacity_reservation or None,
             freeform_tags={**asked.tags, oci_pool.TAG: asked.name},
+            defined_tags=dict(asked.defined_tags) or None,
             create_vnic_details=models.InstanceConfigurationCreateVnicDetails(
                 subnet_id=asked.subnet, assign_public_ip=False, nsg_ids=list(asked.security_groups) or None
             ),
@@ -734,6 +746,7 @@ class Network(Pool):
             compartment_id=asked.compartment,
             display_name=asked.name,
             freeform_tags=oci_pool.tags(asked),
+            defined_tags=dict(asked.defined_tags) or None,
             instance_details=models.ComputeInstanceDetails(launch_details=launch),
         )
         token = oci_pool.token(asked, "instanceconfiguration", [item.id for item in listed if _mine(item, asked.name)])
@@ -750,6 +763,7 @@ class Network(Pool):
         pool.update({"size": self.wanted.nodes} if "size" in new else {})
         pool.update({"instance_configuration_id": self._make_configuration()} if "config" in new else {})
         more: Json = {"freeform_tags": new["tags"]} if "tags" in new else {}
+        more.update({"defined_tags": new["defined_tags"]} if "defined_tags" in new else {})
         if len(pool) > 1:
             more["instance_pools"] = [models.UpdateClusterNetworkInstancePoolDetails(**pool)]
         what = f"change the cluster network {there['name']}"
@@ -807,11 +821,13 @@ def _plugins_off(config: Any) -> list[str]:
 
 
 def _pool_summary(item: Any) -> Json:
-    return {"id": item.id, "name": item.name, "state": item.lifecycle_state, "tags": item.freeform_tags or {}}
+    own = {"tags": item.freeform_tags or {}, "defined_tags": item.defined_tags or {}}
+    return {"id": item.id, "name": item.name, "state": item.lifecycle_state, **own}
 
 
 def _network_summary(item: Any) -> Json:
-    return {"id": item.id, "name": item.display_name, "state": item.lifecycle_state, "tags": item.freeform_tags or {}}
+    own = {"tags": item.freeform_tags or {}, "defined_tags": item.defined_tags or {}}
+    return {"id": item.id, "name": item.display_name, "state": item.lifecycle_state, **own}
 
 
 def _node(item: Any) -> Json:

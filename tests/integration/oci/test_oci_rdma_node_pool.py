@@ -524,6 +524,36 @@ def test_too_much_user_data_is_refused_before_anything_is_made(site: Site) -> No
     assert site.there() == {}
 
 
+def test_tags_that_the_tenancy_requires(site: Site) -> None:
+    """No pool could be made in a tenancy with required tags: there was no input for them."""
+    site.fake.required_tags.append(("Operations", "CostCenter"))
+    with pytest.raises(ClusterError, match=r"The required tag Operations.CostCenter is missing"):
+        site.present()
+    asked = {"defined_tags": {"Operations": {"CostCenter": 42}}}
+    assert site.present(**asked)["created"] and not site.present(**asked)["changed"]
+    for table in ONE[site.kind]:
+        for item in site.fake.tables[table].values():
+            item["definedTags"]["Oracle"] = {"CreatedBy": "us"}
+    told = site.present(defined_tags={"Operations": {"CostCenter": "43"}})
+    assert [item["what"] for item in told["changes"]] == ["defined_tags"]
+    assert told["changes"][0]["after"] == {"Operations": {"CostCenter": "43"}, "Oracle": {"CreatedBy": "us"}}
+    assert not site.present(defined_tags={"Operations": {"CostCenter": "43"}})["changed"]
+    with pytest.raises(InputError, match="defined_tags: Operations: expected NAMESPACE"):
+        site.present(defined_tags={"Operations": "42"})
+
+
+def test_nodes_of_a_capacity_reservation(site: Site) -> None:
+    """Neither free capacity nor the limit counts: they are used up by the reservation itself."""
+    site.fake.capacity[(AD, H100)] = 0
+    site.fake.limits["h100-count"]["available"] = 0
+    key = "ocid1.capacityreservation.oc1.eu-frankfurt-1.a"
+    site.fake.reservations[key] = 4
+    with pytest.raises(InputError, match=r"out of host capacity|0 GPUs left"):
+        site.present()
+    assert site.present(capacity_reservation=key)["created"] and site.fake.reservations[key] == 0
+    assert not site.present(capacity_reservation=key)["changed"]
+
+
 def test_a_compute_cluster_of_others_stays(managed: Site) -> None:
     told = {"compartmentId": GPU, "availabilityDomain": AD, "displayName": "shared", "lifecycleState": "ACTIVE"}
     mine = managed.fake.add("computeClusters", told)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
+import itertools
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Optional
@@ -35,12 +36,17 @@ _CLAIM = {"error": "fail", "unknown": "incomplete", "unjudged": "incomplete"}
 """Severity of a finding, or verdict of a test -> verdict of the run."""
 COMMAND = "ansible-playbook gpuops.rdma.site"
 SCAN = "ansible-playbook gpuops.rdma.nccl_scan"
+_CONVICTED = ("scan.node", "scan.rail")
 _IN_ERROR = re.compile(r": ((?:kubectl|helm|oci) [^;)]*)")
 """A command in the error of a stage; a playbook's would be this run's own."""
 _DEFINITION = re.compile(r"\(CRD\) is of another release .*kubectl describe crd ([\w.-]+\w)")
 """The definition in a refusal of the API server (_kube/client.py)."""
 _COMMAND = re.compile(r"(?:.*(?:: | \())?((?:ansible-playbook|kubectl|helm|oci) [^;)]*)")
 """A command in a remedy, possibly in brackets or after its condition."""
+_CAUSES = 3
+"""Causes that the verdict's sentence gives, each with its nodes."""
+_FEW = 3
+"""Alike nodes that keep a line each."""
 _MANY = 8
 """Maximum number of nodes named on a command line."""
 _SHOWN_ENV = re.compile(r"(NCCL|UCX|OMPI_MCA|PRTE_MCA|HCOLL|CUDA|NVIDIA)_[A-Z0-9_a-z]+")
@@ -171,11 +177,13 @@ def _node_claims(table: Sequence[Json]) -> Iterator[tuple[str, str]]:
     for verdict, word in (("fail", ""), ("incomplete", " cannot be judged")):
         bad = [node for node in table if node["verdict"] == verdict]
         if bad:
-            names = listed([node["name"] for node in bad])
-            yield (
-                verdict,
-                f"{len(bad)} of {counted(len(table), 'node')}{word}: {names} ({_cause(bad[0]).rstrip('.')}).",
-            )
+            causes: dict[str, list[str]] = {}
+            for node in bad:
+                causes.setdefault(_cause(node).rstrip("."), []).append(node["name"])
+            parts = [f"{listed(names)} ({cause})" for cause, names in causes.items()]
+            left = len(parts) - _CAUSES
+            more = f"; and {counted(left, 'other cause')}" if left > 0 else ""
+            yield verdict, f"{len(bad)} of {counted(len(table), 'node')}{word}: {'; '.join(parts[:_CAUSES])}{more}."
 
 
 def _before_nodes(stages: Sequence[Json], table: Sequence[Json], cluster: Sequence[Json]) -> list[Json]:
@@ -426,6 +434,8 @@ def _nccl(item: Json) -> Json:
         "measured": verdict.get("measured"),
         "size": verdict.get("size"),
         "percent_of_line": verdict.get("percent_of_line"),
+        "hosts": verdict.get("hosts"),
+        "proven": verdict.get("proven"),
         "source": verdict.get("source", ""),
         "transport": run.get("transport", {}),
         "nccl_version": run.get("nccl_version", ""),
@@ -536,12 +546,13 @@ def _next(
 
 def _with_inputs(text: str, command: str) -> str:
     """The command with this run's inventory and inputs. The scan's playbook is in the same folder as the run's."""
-    if not text.startswith(SCAN):
+    if SCAN not in text:
         return text.replace(COMMAND, command, 1)
     program, playbook, *inputs = command.split(" ", 2)
     if re.fullmatch(r"site\.ya?ml", playbook):
         playbook = f"playbooks/{playbook}"
-    return " ".join([program, re.sub(r"[^/.]+(\.ya?ml)?$", r"nccl_scan\1", playbook), *inputs])
+    scan = " ".join([program, re.sub(r"[^/.]+(\.ya?ml)?$", r"nccl_scan\1", playbook), *inputs])
+    return text.replace(SCAN, scan, 1)
 
 
 def _older_definition(plan: Plan, stages: Sequence[Json], failed: Json) -> str:
@@ -563,7 +574,10 @@ def _failed_command(stage: Json, cluster: Sequence[Json]) -> str:
 
 
 def _command(item: Json) -> str:
-    """The command in a finding's remedy, else its stage again; "" without a remedy."""
+    """The command in a finding's remedy, else its stage again; "" without a remedy. After a scan the repair comes
+    first: a convicted node is looked at, then scanned again."""
+    if item["id"] == "scan.fabric":
+        return f"look at the switches and links of {item['subject'].partition('/')[2]}, then: {SCAN}"
     found = _COMMAND.match(item.get("remedy") or "")
     if found:
         return found.group(1).strip().rstrip(".")
@@ -582,6 +596,8 @@ def _node_command(table: Sequence[Json], severity: str) -> str:
     # Commands that repair come before those that only check again.
     found.sort(key=lambda entry: not _COMMAND.match(entry[1]["remedy"]))
     (name, item), stage = found[0], found[0][1]["stage"]
+    if item["id"] in _CONVICTED:
+        return _again("host_checks", list(dict.fromkeys(other for other, one in found if one["id"] in _CONVICTED)))
     command, again = _command(item), _again(stage, [name])
     if command not in (again, f"{COMMAND} --tags {stage}"):
         return command
@@ -613,25 +629,46 @@ def _node_lines(report: Json, rows: int, width: int) -> list[str]:
     if not nodes:
         return []
     serious = sum(node["verdict"] != "pass" for node in nodes)
-    shown = nodes[: min(serious, rows) + (max(1, 4 - serious) if serious < rows else 0)]
+    faulty = _alike(nodes[:serious])[:rows]
+    number = sum(len(names) for _node, names in faulty)
+    shown = nodes[: number + (max(1, 4 - serious) if serious < rows else 0)]
     header = ("NODE", "SHAPE", "GPU", "VF", "LOCALITY", "VERDICT")
+    alike = _alike(shown)
     body = [
         (
-            node["name"],
+            listed(names, 1),
             node["shape"],
             _ratio(node["gpus"]),
             _ratio(node["vfs"]) if node["vfs"]["expected"] else "-",
             locality(node["locality"]),
             node["verdict"],
         )
-        for node in shown
+        for node, names in alike
     ]
     widths = [max(len(row[i]) for row in (header, *body)) for i in range(len(header))]
     lines = ["  ".join(cell.ljust(size) for cell, size in zip(header, widths)).rstrip()]
-    for row, node in zip(body, shown):
+    for row, (node, _names) in zip(body, alike):
         line = "  ".join(cell.ljust(size) for cell, size in zip(row, widths))
         lines.append(_cut(f"{line}  {_cause(node)}".rstrip(), width))
     return lines + _rest(report["summary"], shown)
+
+
+def _alike(nodes: Sequence[Json]) -> list[tuple[Json, list[str]]]:
+    """Nodes in a row that differ by name and place alone, more than three of them as one: (the first, all names)."""
+    found: list[tuple[Json, list[str]]] = []
+    for _key, group in itertools.groupby(
+        nodes, key=lambda node: (node["verdict"] != "pass" and _same(node)) or node["name"]
+    ):
+        members = list(group)
+        if len(members) > _FEW:
+            found.append((members[0], [node["name"] for node in members]))
+        else:
+            found += [(node, [node["name"]]) for node in members]
+    return found
+
+
+def _same(node: Json) -> tuple[str, ...]:
+    return node["verdict"], node["shape"], _ratio(node["gpus"]), _ratio(node["vfs"]), _cause(node)
 
 
 def _rest(summary: Json, shown: Sequence[Json]) -> list[str]:

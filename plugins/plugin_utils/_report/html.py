@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 from collections import Counter
 from collections.abc import Sequence
 from typing import Optional
@@ -15,6 +17,8 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._report import build, 
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
+_MANY = 8
+"""Nodes that a command in the page names."""
 ROW_KEYS = [f"{half}_{key}" for half in ("out", "in") for key in ("time", "algbw", "busbw", "wrong")]
 
 
@@ -39,6 +43,7 @@ def render(report: Json) -> str:
         shapes={node["shape"] for node in report["nodes"]},
         checked=_checked(report["nodes"]),
         rules=_rules(report["nodes"]),
+        groups=groups(report["nodes"]),
         tests=[_test(item, report["plan"].get("tests") or ()) for item in report["nccl"]],
     )
 
@@ -69,6 +74,30 @@ def _rules(nodes: Sequence[Json]) -> list[Json]:
                 rule["nodes"] += [] if node["name"] in rule["nodes"][-1:] else [node["name"]]
     order = ("error", "unknown", "warning")
     return sorted(rules.values(), key=lambda rule: (order.index(rule["severity"]), -len(rule["nodes"]), rule["id"]))
+
+
+def groups(nodes: Sequence[Json]) -> list[Json]:
+    """Nodes that differ by name and place alone as one: the first of them, with ``members`` (all of them)."""
+    found: dict[str, Json] = {}
+    for node in nodes:
+        host = {key: value for key, value in (node["host"] or {}).items() if key not in ("boot_id", "seconds")}
+        alike = {**{key: value for key, value in node.items() if key not in ("name", "locality")}, "host": host}
+        name = rf"(?<![\w.-]){re.escape(node['name'])}(?![\w.-])"
+        key = re.sub(name, "NODE", json.dumps(alike, sort_keys=True))
+        found.setdefault(key, {**node, "members": []})["members"].append(node)
+    return [{**group, "findings": _for_all(group)} for group in found.values()]
+
+
+def _for_all(group: Json) -> list[Json]:
+    """The findings of the group's first node, with a remedy for all of them."""
+    names = [node["name"] for node in group["members"]]
+    if len(names) == 1:
+        return list(group["findings"])
+    every = ",".join(names) if len(names) <= _MANY else "NODES"
+    return [
+        {**item, "remedy": item["remedy"].replace(f"rdma_nodes={names[0]}", f"rdma_nodes={every}")}
+        for item in group["findings"]
+    ]
 
 
 def _test(item: Json, planned: Sequence[Json]) -> Json:

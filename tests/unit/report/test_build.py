@@ -133,7 +133,9 @@ def test_a_missing_vf_that_no_stage_saw_is_seen_at_the_end() -> None:
     seen[2]["allocatable"][VF] = 0
     report = checked(samples.report(planned, seen=seen))
     assert report["verdict"] == "fail"
-    assert report["reason"] == f"2 of 4 nodes: 10.140.0.2, 10.140.0.3 (15 of 16 {VF} allocatable)."
+    assert report["reason"] == (
+        f"2 of 4 nodes: 10.140.0.2 (15 of 16 {VF} allocatable); 10.140.0.3 (0 of 16 {VF} allocatable)."
+    )
     assert report["next"] == "ansible-playbook gpuops.rdma.site --tags sriov -e rdma_nodes=10.140.0.2,10.140.0.3"
 
 
@@ -588,7 +590,7 @@ def test_a_thousand_nodes() -> None:
     assert report["next"] == "ansible-playbook gpuops.rdma.site --tags sriov", "31 addresses are no command line"
     lines = build.text(report)
     assert len(lines) < 40
-    assert "(19 more nodes fail, 969 more nodes pass)" in lines
+    assert "(969 more nodes pass)" in lines
 
 
 def test_credentials_in_chart_values_are_hidden() -> None:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Optional
 
 import pytest
-from ansible_collections.gpuops.rdma.plugins.module_utils._report import scan_chart
+from ansible_collections.gpuops.rdma.plugins.module_utils._report import build, scan_chart
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._report import html
 from support import report_samples as samples
 
@@ -31,7 +31,8 @@ PROBE = """<script>addEventListener("load", () => {
   const filter = document.getElementById("filter");
   if (filter) {
     filter.value = "fail"; filter.dispatchEvent(new Event("input"));
-    document.body.dataset.shown = document.querySelectorAll("#nodes tbody tr:not([hidden])").length;
+    const left = Array.from(document.querySelectorAll("#nodes tbody tr:not([hidden])"));
+    document.body.dataset.shown = left.reduce((sum, row) => sum + Number(row.dataset.count), 0);
   }
 });</script>"""
 
@@ -135,8 +136,16 @@ def check_numbers(page: Page, report: dict[str, Any]) -> None:
     for verdict in ("pass", "fail"):
         assert int(page.ids.get(f"count-{verdict}", 0)) == report["summary"][verdict]
     assert ("simulated" in page.ids) == report["simulated"]
-    shown = [[row[0].split("nb-")[0], *row[1:-1]] for row in page.tables["nodes"][1:]]
-    assert shown == [_cells(node) for node in report["nodes"]]
+    groups = html.groups(report["nodes"])
+    assert sorted(one["name"] for group in groups for one in group["members"]) == sorted(
+        node["name"] for node in report["nodes"]
+    )
+    for group, row in zip(groups, page.tables["nodes"][1:]):
+        members = group["members"]
+        assert all(one["name"] in row[0] for one in members)
+        assert (f"{len(members)} nodes" in row[0]) == (len(members) > 1)
+        for one in members:
+            assert row[1:-1] == _cells(one)[1:]
     _check_scan(page, report)
     assert [row[:2] for row in page.tables["stages"][1:]] == [[s["name"], s["status"]] for s in report["stages"]]
     rows = page.tables["rows"][1:]
@@ -326,6 +335,47 @@ def test_in_a_browser(tmp_path: Path, make: Any, failing: int, scheme: int, pape
     assert page.body["data-cut"] == "0", "no table needs one of its own"
     assert int(page.body["data-shown"] or 0) == report["summary"]["fail"] == failing
     assert page.ids["count"] == f"{failing} of {len(report['nodes'])} nodes"
+
+
+@browser
+@pytest.mark.parametrize("make", [lambda: many(200), lambda: samples.scanned(64), samples.fault, evil])
+def test_on_a_phone_nothing_is_wider_than_the_page(tmp_path: Path, make: Any) -> None:
+    (tmp_path / "page.html").write_text(html.render(make()), encoding="utf-8")
+    # a window cannot be that narrow, a frame can
+    frame = """<iframe src="page.html" width="390" height="800"></iframe><script>addEventListener("load", () => {
+      const page = document.querySelector("iframe").contentDocument;
+      const wide = Array.from(page.querySelectorAll(".wide"));
+      document.body.dataset.width = page.documentElement.scrollWidth;
+      document.body.dataset.cut = wide.filter(part => part.scrollWidth > part.clientWidth).length;
+      document.body.dataset.heads = page.querySelectorAll("td[data-head]").length;
+    });</script>"""
+    dom, console = chromium(tmp_path, f"<body>{frame}</body>", "--dump-dom", "--allow-file-access-from-files")
+    page = Page(dom)
+    assert console == []
+    assert 0 < int(page.body["data-width"] or 0) <= 390
+    assert page.body["data-cut"] == "0", "no table scrolls by itself"
+    assert int(page.body["data-heads"] or 0) > 10, "each cell has its column's name"
+
+
+def test_a_hundred_alike_nodes_take_one_row() -> None:
+    planned = [samples.planned(name) for name in samples.names(120)]
+    seen = [samples.present(node) for node in planned]
+    for one in seen[:100]:
+        one["allocatable"][samples.VF] = 15
+    report = samples.report(planned, seen=seen)
+    page = Page(html.render(report))
+    assert len(page.tables["nodes"]) == 3
+    check_numbers(page, report)
+    lines = build.text(report)
+    assert sum("15 of 16" in line for line in lines if not line.startswith("FAIL")) == 1
+    assert "10.140.0.1 and 99 more" in "\n".join(lines)
+
+
+def test_the_sentence_has_each_nodes_own_cause() -> None:
+    planned = [samples.planned(name) for name in samples.names(4)]
+    found = [samples.finding(node.name, "error", f"cause {i // 2}") for i, node in enumerate(planned)]
+    reason = samples.report(planned, findings=found)["reason"]
+    assert reason == ("4 of 4 nodes: 10.140.0.1, 10.140.0.2 (cause 0); 10.140.0.3, 10.140.0.4 (cause 1).")
 
 
 @browser

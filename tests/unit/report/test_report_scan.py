@@ -49,11 +49,21 @@ def test_the_scan_names_node_rail_and_link(found: Json) -> None:
         ("fabric", "lb-2 - lb-3", ""),
     ]
     assert [node["name"] for node in found["nodes"][:2]] == ["10.140.0.7", "10.140.0.21"]
-    assert found["verdict"] == "fail" and found["reason"].startswith(
-        "2 of 64 nodes: 10.140.0.7, 10.140.0.21 (slow with"
-    )
+    assert found["verdict"] == "fail" and found["reason"].startswith("2 of 64 nodes: 10.140.0.7 (slow with")
+    assert "; 10.140.0.21 (rdma5" in found["reason"], "each node's own cause"
     assert found["worst"]["name"] == "10.140.0.7" and "node_mark" in found["worst"]["remedy"]
-    assert found["next"] == "ansible-playbook gpuops.rdma.nccl_scan"
+    assert found["next"] == (
+        "ansible-playbook gpuops.rdma.site --tags host_checks -e rdma_nodes=10.140.0.7,10.140.0.21"
+    ), "the repair, not the scan again"
+
+
+def test_next_after_a_slow_link_is_to_look_at_it_and_then_the_scan() -> None:
+    item = samples.finding("fabric/lb-2 - lb-3", "error", "slow", id="scan.fabric", stage="nccl_scan", remedy="look")
+    planned = [samples.planned(name) for name in samples.names(2)]
+    report = samples.report(planned, findings=[item], results=[], command="ansible-playbook gpuops.rdma.site -e a=b")
+    assert report["next"] == (
+        "look at the switches and links of lb-2 - lb-3, then: ansible-playbook gpuops.rdma.nccl_scan -e a=b"
+    )
 
 
 def test_the_terminal_and_junit_tell_it(found: Json) -> None:

@@ -34,6 +34,9 @@ BLOCK = 4
 class Nccl(Cluster):
     """A sandbox on which NCCL jobs can run."""
 
+    kinds = "pods,configmaps,mpijobs,vcjob,podgroups"
+    """What a job may leave."""
+
     def node(self, name: str) -> Any:
         return self.json("kubectl", "get", "node", name)
 
@@ -45,8 +48,7 @@ class Nccl(Cluster):
     def left(self) -> list[str]:
         """What a test must not leave behind: pods, and what is neither being deleted nor owned by what is. The garbage
         collector learns of a new kind only up to 30 s after its definition."""
-        kinds = "pods,configmaps,mpijobs,vcjob,podgroups"
-        found = self.json("kubectl", "get", kinds, "-n", "gpuops-nccl")["items"]
+        found = self.json("kubectl", "get", self.kinds, "-n", "gpuops-nccl")["items"]
         going = {one["metadata"]["uid"] for one in found if "deletionTimestamp" in one["metadata"]}
 
         def stays(one: Any) -> bool:
@@ -62,13 +64,17 @@ def nccl_cluster(pool: Pool, folder: Path, gpu_nodes: int) -> Iterator[Nccl]:
     """With that many GPU nodes, each of which offers GPUs and VFs, both launchers and a namespace for jobs."""
     with pool.lease(folder, "--gpu-nodes", str(gpu_nodes), "--without", WITHOUT) as lent:
         made = Nccl(lent.sandbox, folder)
-        made.kubectl("apply", "--server-side", "-f", str(CHARTS / "mpi-operator.yaml"))
+        install_mpi_operator(made)
         place = ("-n", "volcano-system", "--create-namespace", "--wait")
         made.run("helm", "install", "volcano", str(CHARTS / "volcano"), *place)
         made.kubectl("create", "namespace", "gpuops-nccl")
         for node in made.nodes():
             made.devices(node)
         yield made
+
+
+def install_mpi_operator(cluster: Nccl) -> None:
+    cluster.kubectl("apply", "--server-side", "-f", str(CHARTS / "mpi-operator.yaml"))
 
 
 def plan_file(cluster: Nccl, folder: Path, mode: str = "sriov", **more: Any) -> Path:

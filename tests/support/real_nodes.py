@@ -5,15 +5,19 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
-from support.nccl_cluster import Nccl
+from support.nccl_cluster import Nccl, install_mpi_operator, plan_file
 
 NODES = 3
 FAULT_ID, FAULT_NODE = "gpu-link-width", 1
 FAULT = f"host-{FAULT_ID}:{FAULT_NODE}"
 """What is wrong with the files of one node's host."""
 IMAGE = "docker.io/library/python:3.12-slim"
+ROOM = {"cpu": 2, "memory": 4 << 30}
+"""What a node has, for the requests of workers: the machine has few cores, and every node has the same ones."""
 TIMEOUT = 240
 """Seconds for a state that a node reaches in 10 when the machine is idle."""
 
@@ -21,9 +25,21 @@ TIMEOUT = 240
 class Real(Nccl):
     """The cluster; its GPU nodes are real."""
 
-    def pod(self, name: str, script: str, node: int = 0, image: str = IMAGE, **spec: Any) -> None:
+    kinds = "pods,configmaps,mpijobs"
+
+    def prepare(self) -> None:
+        """The simulated MPI Operator on the simulated node; then no other pod may go there."""
+        install_mpi_operator(self)
+        self.kubectl("create", "namespace", "gpuops-nccl")
+        self.until("deployment/mpi-operator", "condition=Available", "mpi-operator")
+        (simulated,) = self.sandbox.spec().fleet().cpu_names()
+        self.kubectl("taint", "node", simulated, "gpuops.sandbox/simulated=true:NoSchedule")
+
+    def pod(
+        self, name: str, script: str, node: int = 0, image: str = IMAGE, container: str = "main", **spec: Any
+    ) -> None:
         """Starts a pod of one container that runs a script of bash, once."""
-        container = {"name": "main", "image": image, "command": ["/bin/bash", "-c", script]}
+        only = {"name": container, "image": image, "command": ["/bin/bash", "-c", script]}
         self.apply(
             {
                 "apiVersion": "v1",
@@ -34,7 +50,7 @@ class Real(Nccl):
                     "restartPolicy": "Never",
                     "tolerations": [{"operator": "Exists"}],
                     "terminationGracePeriodSeconds": 1,
-                    "containers": [container],
+                    "containers": [only],
                     **spec,
                 },
             }
@@ -50,3 +66,12 @@ class Real(Nccl):
         status = self.json("kubectl", "get", "pod", name)["status"]
         found: dict[str, Any] = status["containerStatuses"][0]["state"]
         return found
+
+
+def two_nodes(cluster: Nccl, folder: Path, **more: Any) -> Path:
+    """The plan of an NCCL test of the first two nodes, with an image of Open MPI 4."""
+    path = plan_file(cluster, folder, "sriov", **{"mpi": 4, **more})
+    plan = json.loads(path.read_text())
+    plan["nodes"] = [{**node, **ROOM} for node in plan["nodes"][:2]]
+    path.write_text(json.dumps(plan))
+    return path

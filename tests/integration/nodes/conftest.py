@@ -10,6 +10,7 @@ from collections.abc import Iterator
 import pytest
 from gpuops_sandbox.cluster import home
 from gpuops_sandbox.kubelets import images, programs, realnodes
+from support.nccl_cluster import WITHOUT
 from support.real_nodes import FAULT, NODES, Real
 from support.sandboxes import Pool
 
@@ -27,5 +28,7 @@ def possible() -> None:
 def real(possible: None, pool: Pool, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Real]:
     folder = tmp_path_factory.mktemp("real")
     options = ("--gpu-nodes", str(NODES), "--kubelets", str(NODES), "--cpu-nodes", "1", "--fault", FAULT)
-    with pool.lease(folder, *options) as lent:
-        yield Real(lent.sandbox, folder)
+    with pool.lease(folder, *options, "--without", WITHOUT) as lent:
+        made = Real(lent.sandbox, folder)
+        made.prepare()
+        yield made

@@ -232,6 +232,7 @@ def _only() -> str:
 def _up(options: argparse.Namespace) -> int:
     start, sandbox, spec = time.monotonic(), _sandbox(options), _spec(options)
     wanted = faults.parse_all(options.fault, spec.fleet().gpu_names())
+    faults.check_real(spec.fleet(), wanted)
     with build.locked(home() / f".{sandbox.name}.lock"):
         if sandbox.exists():
             return _up_again(sandbox, spec, wanted)
@@ -453,6 +454,7 @@ def _account(options: argparse.Namespace) -> int:
 def _fault_add(options: argparse.Namespace) -> int:
     sandbox = _sandbox(options)
     new = faults.parse_all(options.faults, sandbox.spec().fleet().gpu_names())
+    faults.check_real(sandbox.spec().fleet(), new)
     faults.add(sandbox, new)
     say(f"sandbox {sandbox.name}: {', '.join(map(str, new))}")
     return 0

@@ -23,6 +23,8 @@ from typing import Any
 
 from .cluster import Api, ApiError, Sandbox, SandboxError
 from .context import Fault, load_shapes, use_collection, use_tests, write_faults
+from .kubelets import hosts
+from .nodes import Fleet
 from .stages import CRASH_LOOP_APP, IMAGE_PULL_APP
 
 Json = dict[str, Any]
@@ -190,6 +192,17 @@ def begin(sandbox: Sandbox, faults: Sequence[Fault]) -> None:
             _OBJECTS[fault.kind][0](sandbox)
 
 
+def check_real(fleet: Fleet, wanted: Sequence[Fault]) -> None:
+    """SandboxError for a fault that only a simulated node can have."""
+    real = fleet.real_names()
+    odd = [str(fault) for fault in wanted if fault.node in real and not fault.kind.startswith(hosts.PREFIX)]
+    if odd:
+        raise SandboxError(
+            f"fault {', '.join(odd)}: real nodes ({', '.join(real)}) can only have faults of their host's files, "
+            f"{hosts.PREFIX}ID:NODE"
+        )
+
+
 def add(sandbox: Sandbox, new: Sequence[Fault]) -> None:
     """Let faults hold from now on; ``api-restart`` happens here and is not kept."""
     kept = [fault for fault in new if KINDS[fault.kind].by != "action"]
@@ -200,6 +213,7 @@ def add(sandbox: Sandbox, new: Sequence[Fault]) -> None:
     if kept:
         write_faults(sandbox.faults_file, dict.fromkeys([*sandbox.faults(), *kept]))
     begin(sandbox, kept)
+    hosts.rebuild(sandbox.state, sandbox.spec().fleet(), sandbox.faults(), kept)
     _touch_stages(sandbox, kept, begins=True)
     for fault in new:
         if fault.kind == "api-restart":
@@ -212,6 +226,7 @@ def clear(sandbox: Sandbox, gone: Sequence[Fault]) -> None:
     for fault in gone:
         if KINDS[fault.kind].by == "object":
             _OBJECTS[fault.kind][1](sandbox)
+    hosts.rebuild(sandbox.state, sandbox.spec().fleet(), sandbox.faults(), gone)
     _touch_stages(sandbox, gone, begins=False)
 
 

@@ -80,6 +80,10 @@ def test_other_systems_and_numbers_are_refused(machine: Path) -> None:
     [
         (["--kubelets", "0"], "--kubelets 0: leave the option out"),
         (["--kubelets", "5", "--gpu-nodes", "4"], "--kubelets 5: there are 4 GPU nodes; more cannot be real"),
+        (
+            ["--kubelets", "1", "--gpu-nodes", "2", "--fault", "vf-missing:0", "--fault", "vf-missing:1"],
+            "fault vf-missing:10.140.0.1: real nodes (10.140.0.1) can only have faults of their host's files",
+        ),
     ],
 )
 def test_numbers_that_make_no_sense_are_refused_before_anything_is_made(
@@ -121,6 +125,11 @@ def test_the_tree_of_a_real_node_has_its_faults(tmp_path: Path) -> None:
     )
     files = [{str(path.relative_to(node.tree)) for path in node.tree.rglob("*")} for node in (one, other)]
     assert files[0] != files[1] and "etc/os-release" in files[0]
+
+    gone, place = Fault("host-gpu-missing", names[1]), other.tree.stat().st_ino
+    hosts.rebuild(tmp_path, fleet, [], [gone])
+    mended = {str(path.relative_to(other.tree)) for path in other.tree.rglob("*")}
+    assert mended == files[0] and other.tree.stat().st_ino == place, "a node has this folder mounted"
 
 
 def test_kwokctl_gets_one_argument_of_each_component_first() -> None:

@@ -8,12 +8,17 @@ The functions that make objects are pure; tests/unit/sandbox/test_sandbox_batch.
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import copy
+import subprocess
+import tempfile
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import kopf
 
+from ..kubelets.realnodes import HUB_READY
 from ..operators._api import Json
 from ..operators._hub import Loop
 from ._shared import (
@@ -78,15 +83,27 @@ def config_map(job: Json, running: list[int]) -> Json:
     }
 
 
-def secret(job: Json) -> Json:
+NO_KEYS = (b"simulated, no key", b"simulated, no key")
+
+
+def ssh_keys() -> tuple[bytes, bytes]:
+    """(private, public): real ones, for pods on real nodes."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "key"
+        make = ["ssh-keygen", "-q", "-t", "ecdsa", "-b", "521", "-m", "PEM", "-N", "", "-C", "", "-f", str(path)]
+        subprocess.run(make, check=True, stdin=subprocess.DEVNULL)
+        return path.read_bytes(), path.with_suffix(".pub").read_bytes()
+
+
+def secret(job: Json, keys: tuple[bytes, bytes] = NO_KEYS) -> Json:
     name = job["metadata"]["name"]
-    fake = {key: base64.b64encode(b"simulated, no key").decode() for key in ("ssh-privatekey", "ssh-publickey")}
+    data = {key: base64.b64encode(text).decode() for key, text in zip(("ssh-privatekey", "ssh-publickey"), keys)}
     return {
         "apiVersion": "v1",
         "kind": "Secret",
         "metadata": meta(job, f"{name}-ssh", {"app": name}),
         "type": "kubernetes.io/ssh-auth",
-        "data": fake,
+        "data": data,
     }
 
 
@@ -345,9 +362,10 @@ class MpiOperator:
         running = [index for index in range(replicas(job)) if _runs(workers, f"{name}-worker-{index}")]
         wanted = config_map(job, running)
         if config is None:
+            keys = await asyncio.to_thread(ssh_keys) if (self.batch.hub.ctx.state / HUB_READY).exists() else NO_KEYS
             objects = [
                 (f"{core}/services", service(job)),
-                (f"{core}/secrets", secret(job)),
+                (f"{core}/secrets", secret(job, keys)),
                 (f"{core}/configmaps", wanted),
             ]
             await create_all(self.batch, objects)

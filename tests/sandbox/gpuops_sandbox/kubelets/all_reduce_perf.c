@@ -88,7 +88,7 @@ int main(int count, char **words) {
   MPI_Comm_rank(node, &device);
   MPI_Comm_size(node, &devices);
   char mine[320], *all = malloc((size_t)ranks * sizeof mine);
-  snprintf(mine, sizeof mine, "#  Rank %2d Group  0 Pid %6d on %10s device %2d [0000:%02x:00] NVIDIA stand-in", rank, getpid(), host(), device, 15 + 30 * device);
+  snprintf(mine, sizeof mine, "#  Rank %2d Group  0 Pid %6d on %10s device %2d [0000:%02x:00] NVIDIA H100 80GB HBM3", rank, getpid(), host(), device, 15 + 30 * device);
   MPI_Gather(mine, sizeof mine, MPI_CHAR, all, sizeof mine, MPI_CHAR, 0, MPI_COMM_WORLD);
   if (rank == 0) {
     printf("# STAND-IN: no GPU ran, the bandwidth is that of a model\n");

@@ -35,6 +35,15 @@ def real_nodes(state: Path, fleet: Fleet, faults: Iterable[Fault]) -> list[Real]
     return found
 
 
+def rebuild(state: Path, fleet: Fleet, faults: Iterable[Fault], changed: Iterable[Fault]) -> None:
+    """The trees of the real nodes whose faults have changed, with those that hold now."""
+    held, touched = list(faults), {fault.node for fault in changed if fault.kind.startswith(PREFIX)}
+    for name, kind in zip(fleet.real_names(), fleet.gpu_shapes(), strict=False):
+        if name in touched:
+            own = [fault for fault in held if fault.node == name]
+            build_tree(state / "nodes" / name / "host", kind, fleet.profile, own)
+
+
 def build_tree(tree: Path, shape: str, profile: str, faults: Iterable[Fault]) -> None:
     """The files of the host, in a folder that stays the same: a node has it mounted."""
     use_collection()

@@ -38,6 +38,7 @@ ACCOUNTS = {
     "group": "root:x:0:\ntty:x:5:\nnogroup:x:65534:\n",
     "nsswitch.conf": "passwd: files\ngroup: files\nhosts: files dns\n",
 }
+SSHD_CONFIG = "# Debian's is written when the package is installed.\nPrintMotd no\nSubsystem sftp internal-sftp\n"
 FOLDERS = "usr/bin usr/sbin usr/lib usr/lib64 etc root tmp run proc sys dev var"
 LINKS = {"bin": "usr/bin", "sbin": "usr/sbin", "lib": "usr/lib", "lib64": "usr/lib64"}
 COMMANDS = ("apt-get", "dpkg-deb", "tar", "cc", "ldconfig")
@@ -51,7 +52,7 @@ RULES = {
 
 def folder() -> Path:
     """Where the images are, or will be: one layout each."""
-    given = (RECIPE, BASE, MPI, PAUSE, sorted(ACCOUNTS.items()), FOLDERS, sorted(LINKS.items()))
+    given = (RECIPE, BASE, MPI, PAUSE, SSHD_CONFIG, sorted(ACCOUNTS.items()), FOLDERS, sorted(LINKS.items()))
     digest = hashlib.sha256(repr(given).encode() + STAND_IN.read_bytes())
     return build.cache_home() / f"images-{digest.hexdigest()[:12]}"
 
@@ -142,6 +143,7 @@ def _stand_in(work: Path, base: Path, full: Path) -> None:
     """mpirun as Debian's alternatives name it, and the program, which is linked with this image's Open MPI."""
     (full / "usr/bin/mpirun").unlink(missing_ok=True)
     (full / "usr/bin/mpirun").symlink_to("mpirun.openmpi")
+    (full / "etc/ssh/sshd_config").write_text(SSHD_CONFIG)
     headers = work / "headers"
     headers.mkdir()
     _unpack(_packages(HEADERS, work, only=True), headers)

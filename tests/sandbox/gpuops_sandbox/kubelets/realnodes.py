@@ -19,7 +19,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -121,8 +121,8 @@ class RealNodes:
         self.state.mkdir(parents=True, exist_ok=True)
         (self.state / IMAGE_RULES).write_text(json.dumps(dict(rules), indent=1) + "\n")
         kernel.make_group(self.group)
-        self._spawn("hub", [sys.executable, "-m", f"{__package__}.hub", str(self.state), str(images)])
-        self._until((self.state / HUB_READY).exists, "hub")
+        process = self._spawn("hub", [sys.executable, "-m", f"{__package__}.hub", str(self.state), str(images)])
+        self._until((self.state / HUB_READY).exists, "hub", process)
         return int(json.loads((self.state / HUB_READY).read_text())["port"])
 
     def within(self) -> list[str]:
@@ -159,9 +159,9 @@ class RealNodes:
         config["programs"] = str(programs.folder())
         (folder / "node.json").write_text(json.dumps(config, indent=1) + "\n")
         _write_config(folder / "config", node, f"/{own}", port, pki)
-        self._spawn(node.name, [sys.executable, "-m", f"{__package__}.node", str(folder)])
+        process = self._spawn(node.name, [sys.executable, "-m", f"{__package__}.node", str(folder)])
         ready = (folder / "first.pid", folder / UNSHARED)
-        self._until(lambda: all(path.exists() for path in ready), node.name)
+        self._until(lambda: all(path.exists() for path in ready), node.name, process)
         pid = ready[0].read_text().strip()
         link, inside = f"node{number}", self.within()
         # A process outside of every namespace of ours makes the pair: the kernel takes the number as it is known here.
@@ -232,7 +232,7 @@ class RealNodes:
 
     # processes
 
-    def _spawn(self, name: str, command: Sequence[str]) -> None:
+    def _spawn(self, name: str, command: Sequence[str]) -> subprocess.Popen[bytes]:
         here = str(Path(__file__).resolve().parents[2])
         environment = {**os.environ, "PYTHONPATH": here, "PYTHONUNBUFFERED": "1"}
         environment["PATH"] = f"{environment.get('PATH', '')}:/usr/sbin:/sbin"
@@ -241,6 +241,7 @@ class RealNodes:
                 command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment, start_new_session=True
             )
         (self.state / f"real-{name}.pid").write_text(f"{process.pid}\n")
+        return process
 
     def _process(self, name: str) -> psutil.Process | None:
         """The process if it runs and is truly ours."""
@@ -251,10 +252,12 @@ class RealNodes:
         except (OSError, ValueError, psutil.Error):
             return None
 
-    def _until(self, reached: Any, name: str, timeout: float = 60) -> None:
+    def _until(
+        self, reached: Callable[[], bool], name: str, process: subprocess.Popen[bytes], timeout: float = 60
+    ) -> None:
         deadline = time.monotonic() + timeout
         while not reached():
-            if self._process(name) is None and not reached():
+            if process.poll() is not None:
                 text = (self.state / f"real-{name}.log").read_text(errors="replace").strip().splitlines()
                 raise RealError(f"{name} ended: " + (" | ".join(text[-4:]) or "it said nothing"))
             if time.monotonic() > deadline:

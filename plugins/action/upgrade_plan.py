@@ -36,5 +36,6 @@ class ActionModule(RdmaAction):
             "idle_first": list(upgrade.idle_first),
             "busy": dict(upgrade.busy),
             "outside": list(upgrade.outside),
+            "denied": list(upgrade.denied),
             "text": lines,
         }

@@ -68,6 +68,11 @@ outside:
   returned: always
   type: list
   elements: str
+denied:
+  description: Permissions that this user lacks, of those that an upgrade needs beyond a run of site.yml.
+  returned: without O(begun)
+  type: list
+  elements: str
 text:
   description: The lines that were printed.
   returned: without O(begun)

@@ -21,8 +21,9 @@ from typing import Any, Optional
 from ansible_collections.gpuops.rdma.plugins.module_utils._common import versions
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json, image_name, masked
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Plan
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Permission, Plan
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.text import counted, listed, short
+from ansible_collections.gpuops.rdma.plugins.module_utils._kube.permissions import needs, once
 from ansible_collections.gpuops.rdma.plugins.module_utils._nodes import gpu_operands
 from ansible_collections.gpuops.rdma.plugins.module_utils._operators import operands
 
@@ -86,7 +87,7 @@ class Upgrade:
     """``definitions``: of the new charts, as text. ``step``: what a step between two releases interrupts on all nodes.
     ``objects``, ``leftovers``: names of what is applied and removed; leftovers only if that is ``settled``. ``busy``:
     node -> what uses its devices. ``held``: an upgrade is on its way: the operands wait for their pods to be deleted.
-    ``outside``: nodes that are not done and not of this run."""
+    ``outside``: nodes that are not done and not of this run. ``denied``: permissions that this user lacks."""
 
     changes: tuple[Change, ...] = ()
     definitions: tuple[str, ...] = ()
@@ -100,6 +101,7 @@ class Upgrade:
     busy: Mapping[str, str] = field(default_factory=dict)
     held: bool = False
     outside: tuple[str, ...] = ()
+    denied: tuple[str, ...] = ()
 
     @property
     def nothing(self) -> bool:
@@ -112,6 +114,21 @@ class Upgrade:
         """Why all nodes have to be idle before the first change; () = they need not."""
         parts = [f"{item.part}: {item.feels}" for item in self.restarts if item.stops]
         return (*([self.step] if self.step else []), *parts)
+
+
+def rights(plan: Plan) -> list[Permission]:
+    """What an upgrade needs beyond a run of site.yml: cordons, operand pods that are replaced, the pair test."""
+    spaces = {name: getattr(plan.releases.get(name), "namespace", "") for name in plan.operators}
+    found = [*needs("get patch", "", "nodes", ""), *needs("list watch", "", "pods", "")]
+    found += needs("delete", "", "pods", spaces.get("gpu_operator") or plan.namespaces.gpu_operator)
+    found += needs("get create patch delete", "", "configmaps", plan.namespaces.job)
+    found += needs("get create patch list watch delete deletecollection", "", "pods", plan.namespaces.job)
+    found += needs("get", "", "pods/log", plan.namespaces.job)
+    for item in plan.leftovers:
+        if item.plugin:
+            found += needs("get list patch", "apps", "daemonsets", item.name.namespace)
+            found += needs("list delete", "", "pods", item.name.namespace)
+    return once(found)
 
 
 # ---- what changes --------------------------------------------------------------------------------------------------
@@ -310,6 +327,7 @@ def lines(upgrade: Upgrade, profile: str) -> list[str]:
     does = "removed" if upgrade.settled else "in the way, unless rdma_remove_leftovers=true removes it"
     found += [f"  {does}: {name}" for name in upgrade.leftovers]
     found += [f"  needs idle nodes, all of them, before the first change: {why}" for why in upgrade.idle_first]
+    found += [f"  not allowed {line}" for line in upgrade.denied]
     total = sum(len(wave) for wave in upgrade.waves)
     if total:
         found.append(f"  {counted(len(upgrade.waves), 'wave')} of {counted(total, 'node')}:")

@@ -19,12 +19,14 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.names import C
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Plan, Release
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube import objects as kube_objects
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube.client import Client
+from ansible_collections.gpuops.rdma.plugins.module_utils._kube.permissions import texts
 from ansible_collections.gpuops.rdma.plugins.module_utils._nodes import busy as nodes_busy
 from ansible_collections.gpuops.rdma.plugins.module_utils._operators import crds
 from ansible_collections.gpuops.rdma.plugins.module_utils._upgrade import plan as core
 from ansible_collections.gpuops.rdma.plugins.module_utils._upgrade import waves
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._kube import rollout
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._kube.rights import missing
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._nccl.busy_wait import BusyNodes
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._operators import chart_crds, installed, removal, render
 
@@ -143,6 +145,7 @@ class Look:
             busy=busy,
             held=self._held(),
             outside=tuple(waves.outside(seen, self.nodes)),
+            denied=tuple(texts(missing(self.client, core.rights(self.plan)))),
         )
 
     def _held(self) -> bool:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Plan, Release
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Leftover, ObjectName, Plan, Release
 from ansible_collections.gpuops.rdma.plugins.module_utils._upgrade import plan as core
 from ansible_collections.gpuops.rdma.plugins.module_utils._upgrade.plan import Change, Operands, Upgrade
 from support.paths import ROOT
@@ -158,6 +158,16 @@ def test_releases_that_change_and_installs_that_are_not_helms() -> None:
     for install in ("olm", "oke_addon", "existing"):
         with pytest.raises(InputError, match=f"rdma_install={install} "):
             core.require_helm(Plan(install=install))
+
+
+def test_rights_beyond_those_of_a_site_run() -> None:
+    old = Leftover(ObjectName("apps/v1", "DaemonSet", "net", "sriov-device-plugin"), "network_operator", "x", "y", True)
+    made = Plan(mode="sriov", releases={"gpu_operator": Release("r", "gpus", "c", "1")}, leftovers=(old,))
+    found = {(item.verb, item.resource, item.namespace) for item in core.rights(made)}
+    assert {("patch", "nodes", ""), ("delete", "pods", "gpus"), ("create", "pods", "gpuops-nccl")} <= found
+    assert ("patch", "daemonsets", "net") in found
+    denied = core.lines(Upgrade(changes=(GPU,), denied=("cluster-wide: patch nodes",)), "current")
+    assert "  not allowed cluster-wide: patch nodes" in denied
 
 
 def test_the_printed_plan_names_what_is_felt_where_and_what_cannot_be_held_back() -> None:

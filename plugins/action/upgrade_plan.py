@@ -36,6 +36,7 @@ class ActionModule(RdmaAction):
             "idle_first": list(upgrade.idle_first),
             "busy": dict(upgrade.busy),
             "outside": list(upgrade.outside),
+            "before": list(upgrade.before),
             "denied": list(upgrade.denied),
             "text": lines,
         }

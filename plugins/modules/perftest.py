@@ -28,6 +28,10 @@ options:
     type: list
     elements: str
     default: []
+  before:
+    description: C(slowest) of an earlier measurement. A port that is more than 5 % slower than that is at fault, too.
+    type: dict
+    default: {}
   cordoned:
     description: Test on nodes that are cordoned, too; for nodes that the caller has cordoned itself.
     type: bool
@@ -89,6 +93,10 @@ tests:
   returned: when pods ran
   type: list
   elements: dict
+slowest:
+  description: Shape to the bandwidth of its slowest port in Gb/s.
+  returned: when pods ran
+  type: dict
 findings:
   description: Up to 20 findings, with the node and its rails.
   returned: when pods ran

@@ -68,6 +68,11 @@ outside:
   returned: always
   type: list
   elements: str
+before:
+  description: Two idle nodes of each shape, to measure before the first change; empty where there are none.
+  returned: without O(begun)
+  type: list
+  elements: str
 denied:
   description: Permissions that this user lacks, of those that an upgrade needs beyond a run of site.yml.
   returned: without O(begun)

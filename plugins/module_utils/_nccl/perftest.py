@@ -32,6 +32,8 @@ PORT = 18515
 NO_PROGRAM = 97
 """Exit code of our script when the image has no ib_write_bw."""
 CORDON = {"key": "node.kubernetes.io/unschedulable", "operator": "Exists", "effect": "NoSchedule"}
+WORSE = 0.95
+"""Part of an earlier bandwidth that must be there again."""
 PATIENCE = 60
 """Seconds for which a client retries to connect to its server."""
 MIB = 1048576
@@ -335,12 +337,17 @@ def _torn(head: re.Match[str]) -> Rail:
 # ---- the verdict ---------------------------------------------------------------------------------------------------
 
 
-def threshold(table: Json, shape: Shape) -> tuple[Optional[float], str]:
-    """(Gb/s per port, source) from files/perftest.yml; (None, reason) if it has none for the shape."""
+def threshold(
+    table: Json, shape: Shape, before: Optional[Mapping[str, Optional[float]]] = None
+) -> tuple[Optional[float], str]:
+    """(Gb/s per port, source) from files/perftest.yml, or a little below what was measured ``before`` (Gb/s by shape)
+    where that is more; (None, reason) if neither has the shape."""
+    measured = float((before or {}).get(shape.name) or 0)
+    earlier = (measured * WORSE, f"{1 - WORSE:.0%} below the {measured:.1f} Gb/s of an earlier measurement")
     for row in table["thresholds"]:
         if shape.name in row["shapes"]:
-            return float(row["gbits"]), str(row["source"])
-    return None, f"the bandwidth per port of {shape.name} is unknown"
+            return max((float(row["gbits"]), str(row["source"])), earlier)
+    return earlier if measured else (None, f"the bandwidth per port of {shape.name} is unknown")
 
 
 def faults(outcome: Outcome, limit: Optional[float]) -> dict[int, str]:
@@ -356,13 +363,15 @@ def faults(outcome: Outcome, limit: Optional[float]) -> dict[int, str]:
     return found
 
 
-def judge(outcomes: Sequence[Outcome], shape: Shape, table: Json) -> Json:
+def judge(
+    outcomes: Sequence[Outcome], shape: Shape, table: Json, before: Optional[Mapping[str, Optional[float]]] = None
+) -> Json:
     """``{verdict, reason, threshold, source, worst, findings}`` of all pairs, including those of ``again``.
 
     ``verdict``: pass, fail, incomplete (a pair without output), unjudged (all ports ran, but there is no threshold).
     A node is reported if its rail fails with two partners; if only one was possible, both nodes are, with a note.
     """
-    limit, source = threshold(table, shape)
+    limit, source = threshold(table, shape, before)
     findings = _findings(outcomes, limit, len(shape.pfs))
     values = [rail.gbits for item in outcomes for rail in item.rails if rail.gbits is not None]
     worst = min(values, default=None)
@@ -430,6 +439,7 @@ def result(tests: Sequence[Json], required: bool) -> Json:
     worst = min(tests, key=lambda test: ORDER.index(test["verdict"]))
     verdict, reason = worst["verdict"], f"{worst['shape']}: {worst['reason']}"
     shown = [{key: value for key, value in test.items() if key != "pairs"} for test in tests]
+    slowest = {test["shape"]: test.get("worst") for test in tests}
     failed = required and verdict != "pass"
     more = {"failed": True, "msg": f"ib_write_bw: {verdict}: {reason}"} if failed else {}
-    return {"changed": True, "verdict": verdict, "reason": reason, "tests": shown, **more}
+    return {"changed": True, "verdict": verdict, "reason": reason, "tests": shown, "slowest": slowest, **more}

@@ -15,6 +15,7 @@ SPEC: dict[str, Any] = {
     "plan": {"type": "path", "required": True},
     "run_dir": {"type": "path"},
     "nodes": {"type": "list", "elements": "str", "default": []},
+    "before": {"type": "dict", "default": {}},
     "cordoned": {"type": "bool", "default": False},
     "cuda": {"type": "bool", "default": True},
     "dmabuf": {"type": "bool", "default": False},

@@ -87,7 +87,8 @@ class Upgrade:
     """``definitions``: of the new charts, as text. ``step``: what a step between two releases interrupts on all nodes.
     ``objects``, ``leftovers``: names of what is applied and removed; leftovers only if that is ``settled``. ``busy``:
     node -> what uses its devices. ``held``: an upgrade is on its way: the operands wait for their pods to be deleted.
-    ``outside``: nodes that are not done and not of this run. ``denied``: permissions that this user lacks."""
+    ``outside``: nodes that are not done and not of this run. ``denied``: permissions that this user lacks.
+    ``before``: idle nodes, two of a shape, to measure before the first change."""
 
     changes: tuple[Change, ...] = ()
     definitions: tuple[str, ...] = ()
@@ -102,6 +103,7 @@ class Upgrade:
     held: bool = False
     outside: tuple[str, ...] = ()
     denied: tuple[str, ...] = ()
+    before: tuple[str, ...] = ()
 
     @property
     def nothing(self) -> bool:

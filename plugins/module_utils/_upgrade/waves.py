@@ -77,3 +77,10 @@ def pairs(plan: Plan, wave: Sequence[str], good: Sequence[str], busy: Collection
         if same:
             chosen.setdefault(shapes[name], (name, same[0]))
     return list(chosen.values())
+
+
+def before(plan: Plan, todo: Sequence[str], seen: Seen, busy: Collection[str]) -> list[str]:
+    """Two nodes of each shape to measure before the first change: idle, not begun; [] where there are none."""
+    idle = [name for name in todo if name not in busy and name not in seen.cordoned]
+    others = {node.name for node in plan.nodes} - set(idle)
+    return [name for pair in pairs(plan, idle, [], others) for name in pair]

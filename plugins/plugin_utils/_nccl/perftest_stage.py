@@ -53,7 +53,7 @@ class PerftestStage:
 
     def _test(self, shape: Shape, nodes: Sequence[str]) -> Json:
         run, began = self._run(shape), time.monotonic()
-        limit, _source = perftest.threshold(self.table, shape)
+        limit, _source = perftest.threshold(self.table, shape, self.args["before"])
         with run.applied():
             outcomes = [item for pairs in perftest.rounds(nodes) for item in run.round(pairs)]
             for _round in range(AGAIN):
@@ -62,7 +62,7 @@ class PerftestStage:
                     break
                 self.show(f"perftest         {len(pairs)} nodes once more, each with one that has passed")
                 outcomes += run.round(pairs)
-        found = perftest.judge(outcomes, shape, self.table)
+        found = perftest.judge(outcomes, shape, self.table, self.args["before"])
         self.show(f"perftest         {shape.name}: {found['verdict']}: {found['reason']}")
         return {
             "shape": shape.name,

@@ -132,19 +132,24 @@ class Look:
         fields = core.fields("ClusterPolicy", gpus, wanted_gpus) if wanted_gpus is not None and gpus else []
         if wanted_nics is not None and nics:
             fields += core.fields("NicClusterPolicy", nics, wanted_nics)
+        order, objects = waves.waves(self.nodes, seen, wave, busy), self._objects()
+        # Pods of a pair need the network of earlier runs.
+        networked = not any(name.startswith(("NetworkAttachmentDefinition", "IPPool")) for name in objects)
+        todo = [name for one in order for name in one] if networked else []
         return core.Upgrade(
             changes=tuple(changes),
             definitions=tuple(self._definitions(changes)),
             fields=tuple(fields),
             restarts=tuple(restarts),
             step=core.step(changes, table()) if self._has_pods("network_operator") else "",
-            objects=tuple(self._objects()),
+            objects=tuple(objects),
             leftovers=tuple(str(item.name) for item in self.plan.leftovers),
             settled=self.plan.remove_leftovers,
-            waves=tuple(tuple(one) for one in waves.waves(self.nodes, seen, wave, busy)),
+            waves=tuple(tuple(one) for one in order),
             busy=busy,
             held=self._held(),
             outside=tuple(waves.outside(seen, self.nodes)),
+            before=tuple(waves.before(self.plan, todo, seen, busy)),
             denied=tuple(texts(missing(self.client, core.rights(self.plan)))),
         )
 

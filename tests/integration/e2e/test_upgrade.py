@@ -83,9 +83,10 @@ def revisions(here: Any) -> dict[str, set[str]]:
     pods = json.loads(here.kubectl("get", "pods", "-n", "gpu-operator", "-l", "app", "-o", "json"))["items"]
     found: dict[str, set[str]] = {}
     for pod in pods:
-        if any(ref["kind"] == "DaemonSet" for ref in pod["metadata"].get("ownerReferences", [])):
-            images = {one["image"] for one in pod["spec"]["containers"]}
-            found.setdefault(pod["spec"]["nodeName"], set()).update(images)
+        made = any(ref["kind"] == "DaemonSet" for ref in pod["metadata"].get("ownerReferences", []))
+        node = pod["spec"].get("nodeName")  # a pod that was just made has none yet
+        if made and node and "deletionTimestamp" not in pod["metadata"]:
+            found.setdefault(node, set()).update(one["image"] for one in pod["spec"]["containers"])
     return found
 
 

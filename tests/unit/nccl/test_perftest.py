@@ -176,6 +176,18 @@ def test_no_output_is_incomplete_and_no_threshold_unjudged() -> None:
     assert perftest.judge([Outcome(("a", "b"), rails)], shape, TABLE)["verdict"] == "unjudged"
 
 
+def test_a_port_that_is_slower_than_before_is_at_fault_though_it_passes_the_threshold() -> None:
+    pair = [outcome("a", "b", r3=193.0)]
+    assert perftest.judge(pair, H100, TABLE)["verdict"] == "pass"
+    found = perftest.judge(pair, H100, TABLE, {H100.name: 210.0})
+    assert found["verdict"] == "fail" and "5% below the 210.0 Gb/s" in found["source"]
+    assert perftest.judge(pair, H100, TABLE, {H100.name: 196.0})["threshold"] == 192, "the higher one counts"
+    shape = SHAPES["BM.GPU.L40S.4"]
+    rails = tuple(Rail(pf.rail, pf.hca, 0, 50.0) for pf in shape.pfs)
+    for before, verdict in ((51.0, "pass"), (60.0, "fail"), (None, "unjudged")):
+        assert perftest.judge([Outcome(("a", "b"), rails)], shape, TABLE, {shape.name: before})["verdict"] == verdict
+
+
 def test_every_threshold_is_below_the_line_rate_of_its_shapes() -> None:
     for row in TABLE["thresholds"]:
         for name in row["shapes"]:

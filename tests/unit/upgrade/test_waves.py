@@ -75,6 +75,14 @@ def test_each_shape_of_a_wave_has_its_pair_where_it_has_two_nodes() -> None:
     assert waves.pairs(made, ["e"], ["a", "b"]) == []
 
 
+def test_before_the_first_change_two_idle_nodes_of_each_shape_are_measured() -> None:
+    made = plan(a="H", b="A", c="H", d="A", e="L", f="H")
+    todo = ["a", "b", "c", "d", "e"]
+    assert waves.before(made, todo, Seen(), []) == ["a", "c", "b", "d"]
+    assert waves.before(made, todo, Seen(), ["a"]) == ["b", "d"], "f is done already, and of the new release"
+    assert waves.before(made, todo, Seen(cordoned=["b"]), ["a"]) == []
+
+
 def test_nodes_of_others_keep_the_operands_held_back() -> None:
     assert waves.outside(Seen({"x": ["a", "z"]}, ["y"]), ["a"]) == ["y", "z"]
     assert waves.outside(Seen({"x": ["a"]}), ["a"]) == []

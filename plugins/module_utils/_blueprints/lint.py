@@ -13,7 +13,7 @@ import dataclasses
 import difflib
 import ipaddress
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Optional, Union
 
@@ -25,6 +25,14 @@ NODES = "multinode_num_nodes_to_use_from_shared_pool"
 _AD = re.compile(r"[A-Za-z0-9]{4}:(?P<region>[A-Z0-9-]+)-AD-[1-9]")
 _TENSOR = ("--tensor-parallel-size", "-tp")
 _PIPELINE = ("--pipeline-parallel-size", "-pp")
+_LABEL = re.compile(r"([A-Za-z0-9]([\w.-]{0,61}[A-Za-z0-9])?)?", re.ASCII)
+_BOOT_GB = (50, 32768)
+"""Sizes of boot volumes that OCI accepts."""
+_NO_RDMA: Mapping[str, Callable[[str], bool]] = {
+    "NCCL_IB_DISABLE": lambda text: text not in ("", "0"),
+    "NCCL_NET": lambda text: text.lower() == "socket",
+}
+"""Variables that keep NCCL from RDMA, with the values that do."""
 _TYPES: dict[str, tuple[type, ...]] = {
     "string": (str,),
     "integer": (int,),
@@ -68,7 +76,7 @@ def lint(documents: Union[Json, Sequence[Json]], facts: Json, around: Optional[A
         found += _unpack(document, facts, payloads)
     pools = {**around.pools, **_pools(payloads)}
     around = dataclasses.replace(around, mig=(*around.mig, *_layouts(payloads)))
-    found += _names(payloads, around)
+    found += [*_names(payloads, around), *_served(payloads, around)]
     for payload in payloads:
         found += _one(payload, facts, around, pools)
     return found
@@ -164,6 +172,21 @@ def _pools(payloads: Sequence[Json]) -> dict[str, int]:
         for item in payloads
         if item.get("recipe_mode") == "shared_node_pool" and is_int(item.get("shared_node_pool_size"))
     }
+
+
+def _served(payloads: Sequence[Json], around: Around) -> Findings:
+    """Users of RDMA whose shape no pool sent with them has, where no other pool is known."""
+    pools = [item for item in payloads if item.get("recipe_mode") == "shared_node_pool"]
+    with_rdma = sorted({str(item.get("shared_node_pool_shape")) for item in pools if item.get(RDMA) is True})
+    for item in payloads if pools and not around.pools else ():
+        shape = item.get("recipe_node_shape")
+        if item.get("recipe_mode") in ("service", "job") and item.get(RDMA) is True and shape not in with_rdma:
+            yield finding(
+                "blueprint.shared-pool",
+                str(item.get("deployment_name")),
+                f"RDMA on {shape}, of which no pool sent with it has RDMA",
+                expected=f"one of {', '.join(with_rdma)}" if with_rdma else f"{RDMA}: true on the pool",
+            )
 
 
 def _names(payloads: Sequence[Json], around: Around) -> Findings:
@@ -339,11 +362,25 @@ class _Rules:
                 f"{shape} without shared_node_pool_boot_volume_size_in_gbs",
                 expected="e.g. 1000",
             )
-        on = self.payload.get(RDMA, False)
+        volume = self.payload.get("shared_node_pool_boot_volume_size_in_gbs")
+        if volume is not None and not _BOOT_GB[0] <= volume <= _BOOT_GB[1]:
+            yield self.fault(
+                "blueprint.boot-volume", f"a boot volume of {volume} GB", expected=f"{_BOOT_GB[0]} to {_BOOT_GB[1]} GB"
+            )
+        on, layout = self.payload.get(RDMA, False), self.payload.get("shared_node_pool_mig_config")
         yield from self.shape(shape, on)
+        # one node, or one divided by MIG, is a pool without RDMA by intention
+        plain = self.payload.get("shared_node_pool_size") == 1 or layout
         if on:
             yield from self.rdma_pool()
-        elif shape in self.facts["rdma_shapes"] and self.around.rdma and RDMA not in self.wrong:
+            if layout:
+                yield self.fault(
+                    "blueprint.mig",
+                    f"{layout} with {RDMA}",
+                    expected="whole GPUs",
+                    remedy="make a pool without RDMA for MIG",
+                )
+        elif shape in self.facts["rdma_shapes"] and self.around.rdma and RDMA not in self.wrong and not plain:
             yield self.fault(
                 "blueprint.rdma-flag",
                 f"{RDMA} is {'false' if RDMA in self.payload else 'missing'} on a pool of {shape}",
@@ -467,8 +504,16 @@ class _Rules:
         if count is not None:
             yield from self.many(count, on, shape)
         yield from self.parallel(count or 1)
+        yield from self.environment(on)
         yield from self.secrets()
         yield from self.mig()
+
+    def environment(self, on: bool) -> Findings:
+        """Whether a variable keeps NCCL from the RDMA that is asked for."""
+        for item in self.payload.get("recipe_container_env") or [] if on else []:
+            key, value = str(item.get("key")), str(item.get("value")).strip()
+            if key in _NO_RDMA and _NO_RDMA[key](value):
+                yield self.fault("blueprint.environment", f"{key}={value} with {RDMA}", expected=f"no {key}")
 
     def secrets(self) -> Findings:
         """Whether the Secrets named exist in the cluster."""
@@ -501,11 +546,13 @@ class _Rules:
             )
         if count > 1 and not on and self.around.rdma and shape in self.facts["rdma_shapes"] and RDMA not in self.wrong:
             yield self.fault("blueprint.rdma-flag", f"{count} nodes of {shape} without {RDMA}", expected="true")
-        largest = max(self.pools.values(), default=None)
-        if largest is not None and count > largest:
+        largest, replicas = max(self.pools.values(), default=None), self.payload.get("recipe_replica_count", 1)
+        replicas = replicas if is_int(replicas) and replicas > 1 else 1
+        if largest is not None and count * replicas > largest:
+            each = f" ({replicas} replicas x {count})" if replicas > 1 else ""
             yield self.fault(
                 "blueprint.nodes",
-                f"{count} nodes asked for",
+                f"{count * replicas} nodes asked for{each}",
                 expected=f"at most {largest}, the size of the largest pool",
             )
         image, tags = self.payload.get("recipe_image_uri", ""), self.facts["multinode_images"]
@@ -532,7 +579,14 @@ class _Rules:
 
     def parallel(self, nodes: int) -> Findings:
         """Whether tensor x pipeline parallelism equals nodes x GPUs."""
-        args = [str(item) for item in self.payload.get("recipe_container_command_args") or []]
+        args = [part for item in self.payload.get("recipe_container_command_args") or [] for part in str(item).split()]
+        if any("$(" in (_value(args, names) or "") for names in (_TENSOR, _PIPELINE)):
+            return  # a variable of the container
+        for names in (_TENSOR, _PIPELINE):
+            value = _value(args, names)
+            if value is not None and not re.fullmatch("[1-9][0-9]{0,8}", value):
+                yield self.fault("blueprint.parallelism", f"{names[0]} is {value!r}", expected="a number")
+                return
         tensor, pipeline, gpus = _number(args, _TENSOR), _number(args, _PIPELINE), self.gpu_count()
         if gpus is None or (tensor is None and pipeline is None) or (tensor or 1) * (pipeline or 1) == nodes * gpus:
             return
@@ -546,10 +600,11 @@ class _Rules:
     # ---- nodes that are added
 
     def update(self) -> Findings:
-        """Rules of a blueprint that adds a node: its name and labels."""
-        name = self.payload.get("recipe_node_name")
+        """Rules of a blueprint that adds a node, or changes the MIG layout of a node or a pool."""
+        name, layout = self.payload.get("recipe_node_name"), self.payload.get("shared_node_pool_mig_config")
         if name is None:
-            if self.missing("recipe_node_name"):
+            of_pool = layout and self.payload.get("recipe_node_pool_name")
+            if self.missing("recipe_node_name") and not of_pool:
                 yield self.fault(
                     "blueprint.update-node", "recipe_node_name is missing", expected="the node's private IP address"
                 )
@@ -565,19 +620,29 @@ class _Rules:
                 f"{name!r}",
                 expected="the node's private IP address, its name in kubectl get nodes",
             )
-        if "recipe_node_labels" in self.wrong:
-            return
         labels = self.payload.get("recipe_node_labels") or {}
+        if "recipe_node_labels" in self.wrong or (layout and not labels):
+            return
+        for key, value in labels.items():
+            if not _LABEL.fullmatch(value):
+                yield self.fault(
+                    "blueprint.update-labels",
+                    f"{key} is {value!r}",
+                    expected="at most 63 letters, digits, '-', '_' and '.', a letter or digit first and last",
+                )
         if not labels.get("corrino"):
             yield self.fault(
                 "blueprint.update-labels", "no label corrino", expected="the name of the pool, e.g. h100pool"
             )
         for key, value in self.facts["node_labels"].items():
             if labels.get(key) != value:
+                # a node without RDMA has no label of it
+                plain = key == "corrino/rdma" and key not in labels and len(labels) > 1
                 yield self.fault(
                     "blueprint.update-labels",
                     f"{key} is {labels.get(key)!r}",
                     expected=f"{value!r}, else RDMA is not scheduled",
+                    severity="warning" if plain else "error",
                 )
 
 
@@ -592,11 +657,15 @@ def _is_private(name: str) -> bool:
         return False
 
 
-def _number(args: Sequence[str], names: Sequence[str]) -> Optional[int]:
-    """``--name 8`` or ``--name=8``."""
+def _value(args: Sequence[str], names: Sequence[str]) -> Optional[str]:
+    """The text after ``--name`` or ``--name=``; the name may be spelled with underscores. "" = nothing follows."""
     for index, item in enumerate(args):
-        key, _equals, value = item.partition("=")
-        if key in names:
-            value = value or (args[index + 1] if index + 1 < len(args) else "")
-            return int(value) if re.fullmatch(r"\d{1,18}", value) else None
+        key, equals, value = item.partition("=")
+        if key.replace("_", "-") in names:
+            return value if equals else args[index + 1] if index + 1 < len(args) else ""
     return None
+
+
+def _number(args: Sequence[str], names: Sequence[str]) -> Optional[int]:
+    value = _value(args, names)
+    return None if value is None else int(value)

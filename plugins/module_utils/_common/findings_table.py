@@ -62,6 +62,12 @@ TABLE: dict[str, tuple[str, str, str, str]] = {
         "",
         "blueprint.document",
     ),
+    "blueprint.environment": (
+        "error",
+        "blueprint",
+        "take the variable out",
+        "blueprint.environment",
+    ),
     "blueprint.gpus": (
         "error",
         "blueprint",

@@ -42,7 +42,7 @@ def lint(documents: Union[Json, Sequence[Json]], known: Mapping[str, Any]) -> li
 def read(path: Path) -> Any:
     """The JSON document in a file. Raises InputError."""
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        return json.loads(path.read_text(encoding="utf-8-sig"))
     except OSError as error:
         raise InputError(f"Cannot read the blueprint {path}: {error.strerror}.") from None
     except ValueError as error:

@@ -66,6 +66,25 @@ def test_oracles_samples_together() -> None:
     assert not rules.lint(documents, {"region": "eu-frankfurt-1"})
 
 
+def test_users_of_rdma_and_the_pools_sent_with_them() -> None:
+    """The pool of one set is another shape's, or has no RDMA; pools that are there already may serve it."""
+    pool, user = BASES["pool"], BASES["inference"]
+    other = {**pool, "shared_node_pool_shape": "BM.GPU.H200.8"}
+    plain = {**pool, "shared_node_pool_size": 1, blueprint_lint.RDMA: False}
+    assert not ids(blueprint_lint.lint([pool, user], TABLE.FACTS), "error")
+    assert ids(blueprint_lint.lint([other, user], TABLE.FACTS), "error") == ["shared-pool"]
+    assert "shared-pool" in ids(blueprint_lint.lint([plain, user], TABLE.FACTS), "error")
+    around = blueprint_lint.Around(pools={"h100": 4})
+    assert not ids(blueprint_lint.lint([other, user], TABLE.FACTS, around), "error")
+
+
+def test_a_file_with_a_byte_order_mark(tmp_path: pathlib.Path) -> None:
+    """As editors of Windows write it: it was no JSON."""
+    path = tmp_path / "pool.json"
+    path.write_text(json.dumps(BASES["pool"]), encoding="utf-8-sig")
+    assert rules.read(path) == BASES["pool"]
+
+
 VALUES = st.sampled_from([True, False, 1, 8, 2.5, "true", "x", None, [], ["a"], [1], {}, {"a": "b"}, {"a": 1}])
 
 

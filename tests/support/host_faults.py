@@ -334,6 +334,7 @@ def _extra_nic(files: Tree, at: int) -> None:
         if not key.startswith(f"{files.port(at)}/counters") and not key.startswith(f"{files.port(at)}/hw_"):
             files[f"{path}/infiniband/mlx5_90/ports/1{key[len(files.port(at)) :]}"] = files[key]
     files.put(f"{path}/infiniband/mlx5_90/fw_ver", "16.35.4506")
+    files.put("dev/infiniband/uverbs90", b"")
     files.put(f"{path}/net/ens9/mtu", "1500")
     files.put(f"{path}/net/ens9/address", "02:00:00:00:90:01")
 
@@ -836,3 +837,26 @@ _LIST = (
 )  # fmt: skip
 
 FAULTS: dict[str, Fault] = {fault.id: fault for fault in _LIST}
+
+
+PAGE = """# Faults of hosts that are seen
+
+Each of these faults is put into the files of a simulated host, as the thing itself would show there, and the
+[rule](host_rules.md) in its row must name it, as the first of what fails. A healthy host of every shape has no finding.
+The table is made of the tests' list: `python -m support.host_faults`, with `tests` in `PYTHONPATH`.
+
+Not seen, because no file of a host shows it: memory errors that an earlier boot counted (`nvidia-smi -q -d ECC`),
+power caps and clocks of GPUs, settings in a card's firmware (`mlxconfig`), congestion control, and everything on the
+switch. A slow GPU, NIC or cable without an error is found by the [NCCL test](nccl.md) and its [scan](scan.md).
+
+"""
+
+
+def page() -> str:
+    """docs/host_faults.md."""
+    rows = [f"| {fault.group} | {fault.text} | `{fault.rule}` |" for fault in _LIST]
+    return PAGE + "\n".join([f"{len(rows)} faults:\n", "| part | fault | rule |", "|---|---|---|", *rows]) + "\n"
+
+
+if __name__ == "__main__":
+    print(page(), end="")

@@ -12,6 +12,7 @@ import errno
 import json
 import os
 import re
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -79,26 +80,26 @@ class MemoryTree(host_probe.Tree):
             if not there or f"{real}/" not in self.files:
                 self._fail(path, OSError(errno.ENOTDIR if there else errno.ENOENT, "no folder"))
         found = sorted(set(self.children.get(real, ())))
-        found = [name for name in found if not pattern or re.fullmatch(pattern, name)]
+        matches = re.compile(pattern).fullmatch
+        found = [name for name in found if not pattern or matches(name)]
         if len(found) > host_probe.ENTRIES:
             raise host_probe.Unread(f"{path}: more than {host_probe.ENTRIES} entries")
         return found
 
-    def _content(self, path: str) -> bytes:
-        real = self._path(path)
+    def _content(self, path: str, limit: int) -> tuple[str, bytes]:
+        real = self._beside(path)
+        if isinstance(self.files.get(real), Link):
+            real = self._path(path)
+        self.seen.add(real)
         value = self.files.get(real)
         if isinstance(value, bytes):
-            return value
+            return real, value[:limit]
         # What the real one says of a folder: it opens it and finds no plain file.
         self._fail(path, OSError(errno.EINVAL if self._is_there(real) else errno.ENOENT, ""))
         raise AssertionError(path)  # _fail has raised
 
-    def data(self, path: str, limit: int = host_probe.ATTRIBUTE, keep: Callable[[bytes], bytes] | None = None) -> bytes:
-        content = self._content(path)[:limit]
-        return keep(content) if keep else content
-
     def records(self, path: str, keep: Callable[[bytes], bytes]) -> str:
-        whole, newline, rest = self._content(path)[-host_probe.LOG_TAIL :].rpartition(b"\n")
+        whole, newline, rest = self._content(path, sys.maxsize)[1][-host_probe.LOG_TAIL :].rpartition(b"\n")
         return (keep(whole + newline) + (keep(rest + b"<cut>") if rest else b"")).decode("ascii", "replace")
 
     def modified(self, path: str) -> int | None:

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import calendar
 import errno
+import functools
 import json
 import os
 import re
@@ -42,6 +43,8 @@ ENTRIES = 8192
 SAVED = ".gpuops"
 
 ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
+_HEXADECIMAL = re.compile(r"0x([0-9a-f]+)")
 HOST_BRIDGE = re.compile(r"pci[0-9a-f]{4,8}:[0-9a-f]{2}")
 PCI = "sys/bus/pci/devices"
 MELLANOX, NVIDIA, AMD = "15b3", "10de", "1002"
@@ -49,6 +52,7 @@ GPU_CLASSES = ("0300", "0302", "0380", "1200")
 # Ethernet, InfiniBand, and what a card shows as another network controller (a BlueField, or flash recovery).
 NIC_CLASSES = ("0200", "0207", "0280")
 INFINIBAND = "0207"
+BRIDGE = "0604"
 # pci.ids, vendor 15b3: ConnectX-4 to -6, "mlx5Gen Virtual Function", BlueField.
 VF_IDS = ("1014", "1016", "1018", "101a", "101c", "101e", "a2d3")
 MODULES = ("mlx5_core", "mlx5_ib", "ib_core", "ib_uverbs", "rdma_cm")
@@ -216,7 +220,8 @@ class Tree:
         real = self._path(path)
         try:
             with os.scandir(f"{self._base}/{real}") as entries:
-                found = [entry for entry in entries if not pattern or re.fullmatch(pattern, entry.name)]
+                matches = re.compile(pattern).fullmatch
+                found = [entry for entry in entries if not pattern or matches(entry.name)]
                 if len(found) > ENTRIES:
                     raise Unread(f"{path}: more than {ENTRIES} entries")
                 if self._record:
@@ -239,20 +244,40 @@ class Tree:
     def data(self, path: str, limit: int = ATTRIBUTE, keep: Callable[[bytes], bytes] | None = None) -> bytes:
         """At most ``limit`` bytes of a file, filtered by ``keep``; only the filtered content is ever saved. Unread on
         errors."""
-        real = self._path(path)
-        try:
-            descriptor = self._open(real)
-            try:
-                content = self._read(descriptor, limit)
-            finally:
-                os.close(descriptor)
-        except OSError as error:
-            self._fail(path, error)
+        real, content = self._content(path, limit)
         if keep:
             content = keep(content)
         if self._record:
             self._files[real] = content
         return content
+
+    def _content(self, path: str, limit: int) -> tuple[str, bytes]:
+        """(where a file is, its content). Only what turns out to be a link is resolved: most files are none."""
+        try:
+            return self._whole(self._beside(path), limit)
+        except OSError as error:
+            if error.errno != errno.ELOOP:
+                self._fail(path, error)
+        try:
+            return self._whole(self._path(path), limit)
+        except OSError as error:
+            self._fail(path, error)
+            raise  # not reached
+
+    def _whole(self, real: str, limit: int) -> tuple[str, bytes]:
+        descriptor = self._open(real)
+        try:
+            return real, self._read(descriptor, limit)
+        finally:
+            os.close(descriptor)
+
+    def _beside(self, path: str) -> str:
+        """Where ``path`` is if its last part is no link. Unread if a saved tree contains an error for it."""
+        parent, _sep, name = path.rpartition("/")
+        here = f"{self.real(parent)}/{name}" if parent else name
+        if here in self._errors:
+            raise Unread(f"{path}: {_words(self._errors[here])}")
+        return here
 
     def _open(self, real: str) -> int:
         # A pipe in a saved tree must not block the probe.
@@ -288,7 +313,7 @@ class Tree:
             value = content.decode("utf-8").strip()
         except UnicodeDecodeError:
             raise Unread(f"{path}: not text") from None
-        if re.search(r"[\x00-\x08\x0b-\x1f\x7f]", value):
+        if _CONTROL.search(value):
             raise Unread(f"{path}: not text")
         return value
 
@@ -467,7 +492,7 @@ def word(text: str) -> str:
 
 def number(text: str) -> int:
     """Returns a decimal number without a sign. ValueError for other text."""
-    if not re.fullmatch(r"\d{1,20}", text):
+    if not (len(text) <= 20 and text.isdigit() and text.isascii()):
         raise ValueError("not a number")
     return int(text)
 
@@ -477,7 +502,7 @@ def hexadecimal(digits: int) -> Callable[[str], str]:
     other text."""
 
     def convert(text: str) -> str:
-        found = re.fullmatch(r"0x([0-9a-f]+)", text)
+        found = _HEXADECIMAL.fullmatch(text)
         if not found or len(found.group(1)) != digits:
             raise ValueError("not a hexadecimal number")
         return found.group(1)
@@ -710,6 +735,7 @@ def version_numbers(text: str) -> tuple[int, ...]:
 # PCI
 
 
+@functools.lru_cache(maxsize=4096)
 def way(real: str) -> tuple[str, list[str]] | None:
     """sys/devices/pci0000:00/0000:00:01.0/0000:01:00.0 -> (host bridge, [bridges], the device itself last)."""
     parts = real.split("/")
@@ -1282,16 +1308,12 @@ class Probe:
     def _events(
         self, gpus: list[dict[str, Any]] | None, functions: list[dict[str, Any]] | None
     ) -> list[dict[str, Any]] | None:
-        """The kernel log's events; of PCIe errors those of GPUs, NICs and the bridges above them."""
+        """The kernel log's events; of PCIe errors not those of devices known to be neither GPU, NIC nor bridge."""
         if self.events is None:
             return None
-        if any(event["kind"] in _ON_A_WAY for event in self.events) and (gpus is None or functions is None):
-            self.note("kernel_log.events", "gpus or functions are not known")
-            return None
-        mine: set[str] = set()
-        for device in [*(gpus or []), *(functions or [])]:
-            mine.update((way(self._devices[device["pci"]]) or ("", [device["pci"]]))[1])
-        events = [e for e in self.events if e["kind"] not in _ON_A_WAY or e["pci"] in mine]
+        mine = {device["pci"] for device in [*(gpus or []), *(functions or [])]}
+        others = {address for address, kind in self._slots.items() if kind != BRIDGE and address not in mine}
+        events = [e for e in self.events if e["kind"] not in _ON_A_WAY or e["pci"] not in others]
         self.at["kernel_log.events"] = self.at["driver.xids"]
         if len(events) > MAX_EVENTS:
             self.note("kernel_log.events", f"{len(events)} events, the first {MAX_EVENTS} are here")

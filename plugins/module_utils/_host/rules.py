@@ -341,7 +341,7 @@ DEVICES: dict[str, tuple[Callable[[Host], Devices], str, str]] = {
     "ports": (Host.ports, "ports", "functions"),
     "vfs": (Host.vfs, "VFs", "functions"),
     "idle-vfs": (Host.vfs, "VFs", "functions"),
-    "functions": (lambda host: Devices(host.functions()), "Mellanox functions", "functions"),
+    "functions": (lambda host: Devices(host.functions(), host.ports().absent), "Mellanox functions", "functions"),
 }
 """``each`` of a rule -> (the devices, their name, their path in the document)."""
 
@@ -936,11 +936,16 @@ def rdma_devices(host: Host) -> Answer:
 def rdma_uverbs(host: Host) -> Answer:
     """/dev/infiniband has a uverbs device for every function that has an RDMA device."""
     number = sum(name.startswith("uverbs") for name in host.get("rdma.devices"))
-    bound = [item for item in host.functions() if item["driver"] == "mlx5_core" and not _in_pod(item)]
-    with_device = sum(item["hca"] is not None for item in bound)
+    here = [item for item in host.functions() if not _in_pod(item)]
+    with_device = sum(item["hca"] is not None for item in here)
     if number < with_device:
         return Bad(f"{number} uverbs devices for {with_device} PFs and VFs", f">= {with_device}")
-    for item in bound:
+    _all_there("functions", host.ports(), *([host.vfs()] if host.sriov else []))
+    known = {item["pci"] for item in here}
+    lost = [] if host.virtual else [nic.netdev for nic in host.shape.vcn if nic.pci not in known]
+    if lost:
+        raise Missing("functions", f"missing: {listed(lost, _SHOWN)}")
+    for item in here:
         _field(item, "functions", "hca")
     if host.document.get("functions_omitted"):
         raise Missing("functions", f"{host.document['functions_omitted']} VFs are not in the document")

@@ -15,10 +15,11 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._host import probe, ru
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files as data
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
-from support import host_memory, host_trees
+from support import host_faults, host_memory, host_trees
 from support.host_faults import Fault
 from support.host_layout import Files, Link
 from support.host_trees import FAULTS, Host, Tree
+from support.paths import ROOT
 
 SUPPORTED = sorted(name for name, shape in data.shapes().items() if shape.status == "supported")
 RULES = rules.table(data.load(data.FILES / "host_rules.yml"))
@@ -171,6 +172,11 @@ def test_faults_add_up() -> None:
 
 def test_every_rule_has_a_fault_that_it_names() -> None:
     assert {rule.id for rule in RULES.rules} == {fault.rule for fault in FAULTS.values()}
+
+
+def test_the_page_of_faults_is_that_of_the_list() -> None:
+    page = (ROOT / "docs" / "host_faults.md").read_text(encoding="utf-8")
+    assert page == host_faults.page(), "python -m support.host_faults > docs/host_faults.md"
 
 
 # --- damaged trees ---------------------------------------------------------------------------------------------------

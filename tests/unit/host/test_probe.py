@@ -370,7 +370,7 @@ LOG = f"""6,1,0,-;Linux version 6.8.0-1035-oracle (buildd@host)
 2,9,9700000,-;mce: [Hardware Error]: CPU 12: Machine Check: 0 Bank 7: be00000000800400
 2,10,9700001,-;mce: [Hardware Error]: CPU 12: Machine Check: 0 Bank 7: 9c00000000800400
 3,11,9800000,-;NVRM: API mismatch: the client 'secret' (pid 7) has the version 570.172.08, but
-3,12,9900000,-;nvme 0000:f1:00.0: PCIe Bus Error: severity=Uncorrected (Fatal), type=Transaction Layer, (Requester ID)
+3,12,9900000,-;nvme 0000:ec:00.0: PCIe Bus Error: severity=Uncorrected (Fatal), type=Transaction Layer, (Requester ID)
 3,13,9900001,-;mlx5_core {PF}: PCIe Bus Error: severity=Corrected, type=Physical Layer, (Receiver ID)
 3,14,9900002,-;mlx5_core {PF}: poll_health:1151:(pid 0): device's health compromised - reached miss count
 6,15,9900003,-;mlx5_core {PF}: Port module event: module 0, Cable plugged

@@ -38,3 +38,5 @@ MIG_STRATEGY_BEFORE = "gpuops.rdma/mig-strategy-before"
 
 GPU_TAINTS = ("nvidia.com/gpu", "amd.com/gpu")
 """Keys of the taints that GPU nodes commonly have."""
+LAST_WORDS = "FallbackToLogsOnError"
+"""Policy of all our containers: the kubelet keeps the last lines of a failed one in its pod's status."""

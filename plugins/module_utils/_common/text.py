@@ -6,9 +6,19 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from typing import Any
 
+_SECRETS = (
+    re.compile(r"(?i)(\bbearer\s+)[^\s\"',;]+"),
+    re.compile(
+        r"(?i)((?:password|passwd|token|secret|api[_-]?key|access[_-]?key|authorization)[\"']?\s*[:=]\s*[\"']?"
+        r"(?:basic\s+)?)(?!bearer\b)[^\s\"',;&]+"
+    ),
+    re.compile(r"(://)[^/@\s]+(?=@)"),
+    re.compile(r"()\beyJ[\w-]{8,}\.[\w-]+\.[\w-]*"),
+)
 LONGEST = 160
 """Characters of a value that a message shows."""
 
@@ -29,3 +39,10 @@ def short(value: Any) -> str:
     """A value as JSON, cut if it is long."""
     text = json.dumps(value, sort_keys=True)
     return text if len(text) <= LONGEST else f"{text[: LONGEST - 3]}..."
+
+
+def redacted(text: str) -> str:
+    """The text with ``***`` for what looks like a password, a token or a key: for lines that other programs wrote."""
+    for pattern in _SECRETS:
+        text = pattern.sub(r"\1***", text)
+    return text

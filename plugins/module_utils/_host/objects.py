@@ -18,7 +18,12 @@ from typing import Optional
 
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json, Shape
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.names import GPU_TAINTS, NAME_LABEL, OWNED
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.names import (
+    GPU_TAINTS,
+    LAST_WORDS,
+    NAME_LABEL,
+    OWNED,
+)
 
 DOCUMENT_LABEL = "gpuops.rdma/document"
 RUN_LABEL = "gpuops.rdma/run"
@@ -147,6 +152,7 @@ def _pod(daemon: Daemon, image: str, run: str, interval: float, programs: Mappin
         "securityContext": {"privileged": True, "runAsUser": 0, "readOnlyRootFilesystem": True},
         "resources": {"requests": {"cpu": "20m", "memory": "48Mi"}},
         "readinessProbe": {"exec": {"command": [*program, "--ready"]}, "periodSeconds": 2, "timeoutSeconds": 5},
+        "terminationMessagePolicy": LAST_WORDS,
         "volumeMounts": [
             {"name": "programs", "mountPath": PROGRAMS, "readOnly": True},
             {"name": "state", "mountPath": "/run/gpuops-rdma"},

@@ -25,12 +25,14 @@ An absent object is None and never ready. An empty status is waiting. All functi
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Optional
 
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json, NodeFacts
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.names import VF_STATUS
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.text import redacted
 
 READY, WAITING, BROKEN = "ready", "waiting", "broken"
 
@@ -43,6 +45,9 @@ STUCK_REASONS = (
     "RunContainerError",
     "ImageInspectError",
 )
+WORDS, LAST = 3, 300
+"""Lines and characters of what a failed container printed last that stand in a message."""
+_BACK_OFF = re.compile(r'^Back-off pulling image "[^"]*"(?:: )?')
 OUTDATED = "Outdated"
 """Code of a status: it is of an earlier spec or version, and has not been replaced yet."""
 PLUGIN_CONFIG = "nvidia.network-operator.state=state-SRIOV-device-plugin"
@@ -196,11 +201,25 @@ def _held(entries: Sequence[Json]) -> Optional[Status]:
             last = ((entry.get("lastState") or {}).get("terminated")) or {}
             code = last.get("exitCode")
             why = f"CrashLoopBackOff {entry.get('name')}: exit {code}, {entry.get('restartCount', 0)} restarts"
+            why += _after(last_words(last))
             return _stuck(why, reason, exit_code=code)
         if reason in STUCK_REASONS:
-            subject = entry.get("image", "") if "Image" in reason or "Pull" in reason else waiting.get("message", "")
-            return _stuck(f"{reason} {subject}".strip(), reason)
+            message = str(waiting.get("message") or "")
+            if "Image" in reason or "Pull" in reason:
+                message = f"{entry.get('image', '')}{_after(_BACK_OFF.sub('', redacted(message)))}"
+            return _stuck(f"{reason} {message}".strip(), reason)
     return None
+
+
+def last_words(ended: Json) -> str:
+    """The last lines that a container printed before it ended in failure, as its kubelet keeps them in the state
+    ``terminated``: redacted, in one line, at most LAST characters; "" without any."""
+    lines = [line.strip() for line in str(ended.get("message") or "").splitlines() if line.strip()]
+    return redacted(" | ".join(lines[-WORDS:]))[-LAST:]
+
+
+def _after(words: str) -> str:
+    return f": {words}" if words else ""
 
 
 def _unscheduled(obj: Json) -> Optional[Status]:
@@ -245,7 +264,8 @@ def _failure(obj: Json) -> str:
         ended = _state(entry, "terminated")
         if ended.get("exitCode"):
             reason = ended.get("reason", "")
-            return f"exit {ended['exitCode']}" + (f" {reason}" if reason not in ("", "Error") else "")
+            named = f" {reason}" if reason not in ("", "Error") else ""
+            return f"exit {ended['exitCode']}{named}{_after(last_words(ended))}"
     return "Failed"
 
 

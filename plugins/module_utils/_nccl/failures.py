@@ -16,7 +16,7 @@ ORDER = ("usage", "xid", "oom", "cuda", "timeout", "nccl", "wrong_data", "mpi", 
 HINT = re.compile(
     "[Ff]ailure|rror|WARN|imeout|nvalid|USAGE|mpirun|prterun|ORTE|PRTE|Primary job|exited on signal|Process name:"
     "|Exit code:|NVRM|ermission denied|Could not resolve|Connection refused|No route to host|ut of memory|oom-kill"
-    "|OOMKilled|enough slots|key verification|#wrong=|Incompatible|gpuops: launch: "
+    "|OOMKilled|enough slots|key verification|#wrong=|Incompatible|gpuops: launch: |Remote daemon:"
 )
 _WARN = re.compile(
     r"(?:^|\s)(?P<host>[\w.-]+):(?P<pid>\d+):\d+ \[(?P<device>\d+)\] (?:\S+ (?:\([^)]*\) )?)?NCCL WARN (?P<text>.*)"
@@ -51,6 +51,10 @@ _LAUNCH = (
     "was unable to launch the specified application",
 )
 _LOST = ("ORTE has lost communication", "PRTE has lost communication", "lost communication with a remote daemon")
+LOST = "mpirun lost the connection to a node"
+DAEMON = re.compile(r"Remote daemon:\s*\[(?:\[\d+,\d+\]|[^\]]*@\d+),(?P<number>\d+)\] on node (?P<host>\S+)")
+LOST_DAEMON = re.compile(r"\bdaemon (\d+) on \S+")
+"""In the text of an error: number n runs on the n-th worker of the hostfile."""
 EXITED = ("Primary job", "detected that one or more processes exited")
 ENDED = "mpirun: a process ended with a non-zero exit code"
 
@@ -102,7 +106,7 @@ def _launcher(line: str) -> Optional[NcclError]:
         text = short(f"mpirun: rank {found['rank']} on {found['host']} exited on signal {found['text']}")
         return NcclError("mpi", text, host=found["host"], rank=whole(found["rank"]))
     if any(words in line for words in _LOST):
-        return NcclError("mpi", "mpirun lost the connection to a node")
+        return NcclError("mpi", LOST)
     if any(words in line for words in _LAUNCH):
         host = re.search(r"hostname ([\w.-]+)|connect to host ([\w.-]+)|^\W*([\w.-]+@)?([\w.-]+): Permission", line)
         names = [name for name in host.groups() if name] if host else []

@@ -17,7 +17,12 @@ from typing import Any
 
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import COLLECTIVES, Json
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.names import NAME_LABEL, OWNED, ROLE_LABEL
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.names import (
+    LAST_WORDS,
+    NAME_LABEL,
+    OWNED,
+    ROLE_LABEL,
+)
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import NcclTest, Plan
 from ansible_collections.gpuops.rdma.plugins.module_utils._nccl.transport import USED
 
@@ -187,7 +192,12 @@ def nccl_env(test: Test) -> dict[str, str]:
 def workers(test: Test, launcher: str) -> list[str]:
     """Host names of the workers as the launcher's headless Service publishes them."""
     suffix = f"{test.name}.{test.namespace}.svc" if launcher == "mpi" else test.name
-    return [f"{test.name}-worker-{index}.{suffix}" for index in range(len(test.nodes))]
+    return [f"{worker(test, index)}.{suffix}" for index in range(len(test.nodes))]
+
+
+def worker(test: Test, index: int) -> str:
+    """Name of a worker's pod, for both launchers."""
+    return f"{test.name}-worker-{index}"
 
 
 def hostfile(test: Test, launcher: str) -> str:
@@ -380,6 +390,7 @@ def _worker(test: Test) -> Json:
         "readinessProbe": {"tcpSocket": {"port": PORT}, "periodSeconds": 2, "failureThreshold": 150},
         "resources": _resources(test),
         "securityContext": security,
+        "terminationMessagePolicy": LAST_WORDS,
         "volumeMounts": mounts,
     }
 
@@ -419,26 +430,27 @@ def _worker_affinity(test: Test) -> Json:
 
 
 def _launcher_pod(test: Test) -> Json:
-    """Prefers a node without GPUs: the launcher needs a core, but no device and no privilege."""
-    wish = [
-        {"key": "nvidia.com/gpu.present", "operator": "DoesNotExist"},
-        {"key": "feature.node.kubernetes.io/pci-10de.present", "operator": "DoesNotExist"},
-    ]
+    """Prefers a node without GPUs: the launcher needs a core, but no device and no privilege. The workers' nodes are
+    named, because no label says so where NFD does not run."""
+    wish = {
+        "matchExpressions": [
+            {"key": "nvidia.com/gpu.present", "operator": "DoesNotExist"},
+            {"key": "feature.node.kubernetes.io/pci-10de.present", "operator": "DoesNotExist"},
+        ],
+        "matchFields": [{"key": "metadata.name", "operator": "NotIn", "values": [name]} for name in test.nodes],
+    }
     container = {
         "name": "launcher",
         "image": test.image,
         "command": ["/bin/bash", f"{_FILES}/launcher.sh"],
         "resources": {"requests": {"cpu": "1", "memory": "1Gi", "ephemeral-storage": "1Gi"}},
+        "terminationMessagePolicy": LAST_WORDS,
         "volumeMounts": [{"name": "files", "mountPath": _FILES}],
     }
     spec = {
         **_pod_base(test),
         "affinity": {
-            "nodeAffinity": {
-                "preferredDuringSchedulingIgnoredDuringExecution": [
-                    {"weight": 100, "preference": {"matchExpressions": wish}}
-                ]
-            }
+            "nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 100, "preference": wish}]}
         },
         "containers": [container],
         "volumes": [{"name": "files", "configMap": {"name": f"{test.name}-files"}}],
@@ -485,8 +497,13 @@ def volcano_job(test: Test) -> Json:
         "queue": test.queue,
         "minAvailable": len(test.nodes) + 1,
         "maxRetry": 1,
-        # A NetworkPolicy by pod labels would exclude workers on the host network.
-        "plugins": {"env": [], "ssh": [], "svc": ["--disable-network-policy=true"]},
+        # A NetworkPolicy by pod labels would exclude workers on the host network. The launcher asks for names before
+        # the workers are ready, and the cluster's DNS remembers for 30 s that there was none.
+        "plugins": {
+            "env": [],
+            "ssh": [],
+            "svc": ["--disable-network-policy=true", "--publish-not-ready-addresses=true"],
+        },
         "policies": [{"events": ["PodFailed", "PodEvicted"], "action": "AbortJob"}],
         "tasks": [launcher, worker],
     }

@@ -17,8 +17,10 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import (
     NcclVerdict,
     Shape,
 )
+from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import job as nccl_job
 from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import judge as nccl_judge
 from ansible_collections.gpuops.rdma.plugins.module_utils._nccl.bandwidth import size_bytes, size_text
+from ansible_collections.gpuops.rdma.plugins.module_utils._nccl.by_node import by_node
 from ansible_collections.gpuops.rdma.plugins.module_utils._nccl.job import Test, info_ranks, nccl_env
 from ansible_collections.gpuops.rdma.plugins.module_utils._nodes import busy
 
@@ -30,7 +32,8 @@ NOT_STARTED = ("schedule", "start", "launch")
 @dataclass
 class Outcome:
     """How the job ended. ``stage``: ``schedule`` (not schedulable), ``start`` (image, configuration), ``launch``
-    (workers not reached), ``run`` (mpirun ran), ``worker`` (a worker died), ``deadline``, ``gone``."""
+    (workers not reached), ``run`` (mpirun ran), ``worker`` (a worker died), ``disturbed`` (a pod or node was taken from
+    the test), ``deadline``, ``gone``."""
 
     stage: str
     why: str
@@ -50,6 +53,8 @@ def judge(
     run: NcclRun, outcome: Outcome, test: Test, *, shape: Shape, table: Json, history: Iterable[Json] = ()
 ) -> NcclVerdict:
     """The verdict on a run. A test that never started is incomplete, not failed: it is no evidence about bandwidth."""
+    nodes = [outcome.places.get(nccl_job.worker(test, index), "") for index in range(len(test.nodes))]
+    run = by_node(run, nodes, test.gpus_per_node, outcome.places)
     verdict = nccl_judge.judge(
         run,
         shape=shape,
@@ -72,7 +77,7 @@ def judge(
         verdict = replace(verdict, verdict="incomplete", reason=f"{outcome.lost}; without them: {verdict.reason}")
     if outcome.lost:
         findings.append(finding("nccl.log", test.name, outcome.lost))
-    return replace(verdict, reason=_with_nodes(verdict.reason, outcome), findings=tuple(findings))
+    return replace(verdict, findings=tuple(findings))
 
 
 def not_run(
@@ -108,6 +113,8 @@ def _by_outcome(outcome: Outcome, run: NcclRun) -> Optional[tuple[str, str]]:
     at = f"; the last size was {size_text(run.rows[-1].size)}" if run.rows else ""
     if outcome.stage == "worker":
         return "fail", f"{outcome.why}{at}"
+    if outcome.stage == "disturbed":
+        return "incomplete", f"the test was disturbed: {outcome.why}{at}"
     if outcome.stage == "deadline":
         return "fail", f"the test hung: {outcome.why}{at}"
     if outcome.stage in ("schedule", "start", "gone"):
@@ -118,14 +125,6 @@ def _by_outcome(outcome: Outcome, run: NcclRun) -> Optional[tuple[str, str]]:
     return None
 
 
-def _with_nodes(text: str, outcome: Outcome) -> str:
-    """Replaces names of worker pods by their nodes' names, which an administrator needs."""
-    for pod, node in sorted(outcome.places.items(), key=lambda item: -len(item[0])):
-        if node and outcome.stage == "run":
-            text = text.replace(pod, node)
-    return text
-
-
 def _findings(outcome: Outcome, test: Test) -> list[Finding]:
     """Findings about nodes that the end of the job identifies."""
     remedy = f"kubectl describe node NODE; the log is in run/logs/{test.name}.log"
@@ -133,9 +132,12 @@ def _findings(outcome: Outcome, test: Test) -> list[Finding]:
         finding(
             "nccl.worker",
             node,
-            f"its worker ended with {why} during the NCCL test",
+            f"its worker ended with {why} during the NCCL test"
+            if outcome.stage == "worker"
+            else f"the NCCL test was disturbed here: {why}",
             expected="a worker that runs until the test ends",
             remedy=remedy.replace("NODE", node),
+            severity="error" if outcome.stage == "worker" else "unknown",
         )
         for node, why in outcome.blamed.items()
         if node

@@ -21,10 +21,12 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._nccl.draft import Dra
 from ansible_collections.gpuops.rdma.plugins.module_utils._nccl.failures import (
     ALARM,
     CHAIN,
+    DAEMON,
     ENDED,
     EXIT,
     EXITED,
     HINT,
+    LOST,
     PROCESS,
     failure,
     place,
@@ -297,8 +299,12 @@ class _Log:
         last = next((i for i, error in enumerate(run.hard) if error.kind == "mpi"), None)
         if last is None:
             return
-        process, code = PROCESS.search(line), EXIT.search(line)
+        process, code, daemon = PROCESS.search(line), EXIT.search(line), DAEMON.search(line)
         error = run.hard[last]
+        if daemon and error.text == LOST:
+            text = f"mpirun lost the connection to its daemon {daemon['number']} on {daemon['host']}"
+            run.hard[last] = dataclasses.replace(error, text=text, host=daemon["host"])
+            return
         if process:
             run.hard[last] = dataclasses.replace(error, rank=whole(process["rank"]))
         elif code:

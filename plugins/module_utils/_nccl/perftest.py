@@ -19,7 +19,11 @@ from typing import Optional
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.findings import finding
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Finding, Json, Shape
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.names import NAME_LABEL, OWNED
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.names import (
+    LAST_WORDS,
+    NAME_LABEL,
+    OWNED,
+)
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Plan
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.text import listed
 
@@ -225,6 +229,7 @@ def pod(test: Test, number: int, node: str, peer: str = "") -> Json:
         "env": [{"name": "PEER", "value": peer}, {"name": "RAILS", "value": rails}],
         "resources": {"requests": {"cpu": "8", "memory": "16Gi", **devices}, "limits": devices},
         "securityContext": security,
+        "terminationMessagePolicy": LAST_WORDS,
         "volumeMounts": mounts,
     }
     return {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": {**spec, "containers": [container]}}

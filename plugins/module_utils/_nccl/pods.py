@@ -9,6 +9,25 @@ from typing import Any
 
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.names import ROLE_LABEL
+from ansible_collections.gpuops.rdma.plugins.module_utils._kube import readiness
+from ansible_collections.gpuops.rdma.plugins.module_utils._nccl.job import LAUNCH_FAILED
+
+_NO_START = ("StartError", "ContainerCannotRun", "CreateContainerError")
+_KILLED = ("OOMKilled", "ContainerStatusUnknown")
+"""Reasons of a terminated container that are none of its own."""
+_OUTSIDE = (
+    "Evicted",
+    "NodeLost",
+    "NodeShutdown",
+    "Shutdown",
+    "Terminated",
+    "Preempting",
+    "UnexpectedAdmissionError",
+    "OutOfcpu",
+    "OutOfmemory",
+    "NodeAffinity",
+)
+"""Reasons of a failed pod that its kubelet or controller manager gives, and no container."""
 
 
 def role(pod: Json) -> str:
@@ -47,15 +66,39 @@ def at(pod: Json) -> str:
 
 
 def death(pod: Json) -> str:
-    """Returns why a failed pod ended: its reason and message, or the exit code of its container."""
+    """Returns why a failed pod ended: its reason and message, or the exit code of its container with its last words."""
     status: dict[str, Any] = pod.get("status", {})
     if status.get("reason"):
         return f"{status['reason']}: {status.get('message', '')}".strip(": ")
-    for entry in status.get("containerStatuses") or []:
-        ended = (entry.get("state") or {}).get("terminated")
-        if ended:
-            return f"exit {ended.get('exitCode')} ({ended.get('reason', 'Error')})"
+    for ended in _ends(pod):
+        words = readiness.last_words(ended)
+        return f"exit {ended.get('exitCode')} ({ended.get('reason', 'Error')}){f': {words}' if words else ''}"
     return "phase Failed"
+
+
+def _ends(pod: Json) -> list[Json]:
+    entries = pod.get("status", {}).get("containerStatuses") or []
+    return [ended for entry in entries if (ended := (entry.get("state") or {}).get("terminated"))]
+
+
+def unstarted(pod: Json) -> bool:
+    """Whether a container of the pod ended for what its image lacks: a shell, or a program that our script needs."""
+    return any(end.get("exitCode") == LAUNCH_FAILED or end.get("reason") in _NO_START for end in _ends(pod))
+
+
+def disturbance(pod: Json, deleted: bool = True) -> str:
+    """What ends the pod from outside (an eviction, a drained or lost node, memory), in the cluster's words; "" if
+    nothing does. ``deleted``: whether its deletion is such an end; a job that ends has its pods deleted."""
+    status = pod.get("status", {})
+    if status.get("reason") in _OUTSIDE:
+        return death(pod)
+    for condition in status.get("conditions") or ():
+        if condition.get("type") == "DisruptionTarget" and condition.get("status") == "True":
+            return f"{condition.get('reason')}: {condition.get('message', '')}".strip(": ")
+    if any(end.get("reason") in _KILLED for end in _ends(pod)):
+        return death(pod)
+    gone = deleted and pod["metadata"].get("deletionTimestamp")
+    return "its pod was deleted while the test ran" if gone else ""
 
 
 def mine(group: Json, name: str) -> bool:
@@ -72,3 +115,12 @@ def owned_by(obj: Json, kind: str, name: str) -> bool:
 def subject(event: Json) -> str:
     """Returns the name of the object that an event is about; "" if it names none."""
     return str((event.get("involvedObject") or {}).get("name", ""))
+
+
+def lost_node(node: Json) -> tuple[str, str]:
+    """Returns (a node's name, why its kubelet cannot run pods); the reason is "" if it is Ready."""
+    name = str(node["metadata"]["name"])
+    for one in node.get("status", {}).get("conditions") or ():
+        if one.get("type") == "Ready" and one.get("status") != "True":
+            return name, f"not Ready: {one.get('message') or one.get('reason') or 'no reason given'}"
+    return name, ""

@@ -15,6 +15,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import judge as 
 from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import parse, scan_job
 from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import scan as nccl_scan
 from ansible_collections.gpuops.rdma.plugins.module_utils._nccl.bandwidth import model_busbw, size_bytes
+from ansible_collections.gpuops.rdma.plugins.module_utils._nccl.by_node import by_node
 from ansible_collections.gpuops.rdma.plugins.module_utils._nccl.thresholds import threshold_for
 
 COLLECTIVE = "all_reduce"
@@ -99,7 +100,8 @@ class Bench:
 
     def judge(self, trial: nccl_scan.Trial, lines: Sequence[str], code: int, seconds: int) -> Json:
         """The result of a trial, as the scan's state keeps it. ``code``: exit code; ``seconds``: duration."""
-        run = parse.parse(lines)[-1]
+        log = parse.parse(lines)[-1]
+        run = by_node(log, trial.nodes, self.test.gpus_per_node, {})
         healthy, limit = self.rail_bounds() if trial.kind == "rail" else (None, None)
         ring = trial.kind in ("pair", "across", "rail")
         _low, high = (RAIL_BYTES, RAIL_BYTES) if trial.kind == "rail" else self.pair_bytes
@@ -118,7 +120,7 @@ class Bench:
             run, shape=self.shape, nodes=len(trial.nodes), table=self.table, threshold=limit, expect=expect
         )
         if trial.kind == "gate":
-            self.gate = Gate(trial.nodes, run, found, tuple(lines), code, seconds)
+            self.gate = Gate(trial.nodes, log, found, tuple(lines), code, seconds)
         verdict, why = _outcome(found, run.status, lines, code, seconds)
         return {
             "id": trial.id,

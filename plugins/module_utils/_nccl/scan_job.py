@@ -37,6 +37,8 @@ _KEYS = {
     "mpi": (("ssh-privatekey", "id_rsa"), ("ssh-publickey", "id_rsa.pub")),
 }
 """Key of the job's Secret -> name of the file, as each controller writes it."""
+_SAME = ("image", "securityContext", "terminationMessagePolicy")
+"""Fields of the launcher's container that a round's has too."""
 _LINE = re.compile(r"([a-z]\d*(?:-\d+)*)> ?(.*)", re.DOTALL)
 _EXIT = re.compile(r"gpuops: exit (\d+) after (\d+) s")
 
@@ -206,7 +208,7 @@ def _round_pod(base: Json, job: str, name: str, launcher: str, seconds: int) -> 
         {"name": "round", "configMap": {"name": name}},
         {"name": "ssh", "secret": {"secretName": f"{job}-ssh", "defaultMode": 0o600, "items": items}},
     ]
-    container = {key: value for key, value in spec["containers"][0].items() if key in ("image", "securityContext")}
+    container = {key: value for key, value in spec["containers"][0].items() if key in _SAME}
     if "imagePullPolicy" in spec["containers"][0]:
         container["imagePullPolicy"] = spec["containers"][0]["imagePullPolicy"]
     spec["containers"] = [

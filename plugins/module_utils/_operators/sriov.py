@@ -18,7 +18,12 @@ from typing import Any, Optional
 
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json, Shape
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.names import GPU_TAINTS, NAME_LABEL, OWNED
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.names import (
+    GPU_TAINTS,
+    LAST_WORDS,
+    NAME_LABEL,
+    OWNED,
+)
 
 VF_CONFIG = "gpuops-vf-config"
 SCC = "gpuops-privileged"
@@ -444,6 +449,7 @@ def _vf_config_pod(shapes: Sequence[Shape], image: str) -> Json:
         "securityContext": {"privileged": True, "runAsUser": 0},
         "resources": {"requests": {"cpu": "20m", "memory": "48Mi"}},
         "readinessProbe": {"exec": {"command": [*program, "--ready"]}, "periodSeconds": 10, "timeoutSeconds": 5},
+        "terminationMessagePolicy": LAST_WORDS,
         "volumeMounts": [
             {"name": "program", "mountPath": "/etc/gpuops-rdma", "readOnly": True},
             {"name": "podinfo", "mountPath": "/etc/podinfo", "readOnly": True},

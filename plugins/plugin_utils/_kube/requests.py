@@ -22,6 +22,7 @@ from typing import Any, Optional
 
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import ClusterError
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.names import LAST_WORDS
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube import readiness, wait
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube.client import Client
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube.readiness import READY, WAITING, Status
@@ -68,6 +69,7 @@ def probe_pod(name: str, namespace: str, ask: Ask, image: str, pull_secrets: Seq
     container = spec["containers"][0]
     container.update(name="probe", command=["python3", "-c", program(), json.dumps(list(ask.requests))])
     container["resources"] = {"requests": {"cpu": "10m", "memory": "32Mi"}}
+    container["terminationMessagePolicy"] = LAST_WORDS
     container["securityContext"] = {
         "allowPrivilegeEscalation": False,
         "capabilities": {"drop": ["ALL"]},

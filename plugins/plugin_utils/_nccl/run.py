@@ -9,13 +9,18 @@ failures Running for ever.
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Callable, Optional
 
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import Forbidden, Unreachable
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import (
+    Forbidden,
+    RdmaError,
+    Unreachable,
+)
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.text import listed
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube import readiness
@@ -27,12 +32,15 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._nccl.pods import (
     at,
     began,
     death,
+    disturbance,
     image,
+    lost_node,
     mine,
     owned_by,
     pulls,
     role,
     subject,
+    unstarted,
 )
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._kube.watch import Watcher
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._nccl.objects import JobObjects
@@ -70,12 +78,20 @@ class Run(JobObjects):
         self.tail: Optional[Tail] = None
         self._shown, self._shown_at = "", -HEARTBEAT
         self._stuck_since: Optional[float] = None
+        self._stuck_pods: dict[str, float] = {}
+        """Pod -> since when it cannot start; trying to pull once more is no progress."""
+        self._words: dict[str, str] = {}
         self._dead_since: Optional[float] = None
         self._running_since: Optional[float] = None
         self._reached = False
         self._places: dict[str, str] = {}
         """Kept, because a controller removes the workers as soon as the launcher has ended."""
         self._images: dict[str, str] = {}
+        self._uids: dict[str, str] = {}
+        self._launched = ""
+        """The launcher's node."""
+        self._disturbed: dict[str, tuple[str, str]] = {}
+        """Pod -> (its node, what took it from the test); kept, because it is gone a moment later."""
         self._hold, self._held_since, self._held_time = "", 0.0, 0.0
         """What the start waits for that has a limit of its own (queue, pull), since when, and for how long so far."""
         self._began = clock()
@@ -87,6 +103,7 @@ class Run(JobObjects):
                 while True:
                     outcome = self._look(watcher)
                     if outcome is not None:
+                        outcome = self._from_outside(outcome)
                         outcome.images = self._images
                         outcome.seconds = round(self.clock() - self._began, 1)
                         if self.tail is not None:
@@ -110,8 +127,9 @@ class Run(JobObjects):
         self._images.update({pod["metadata"]["name"]: ran for pod in pods if (ran := image(pod))})
         if launcher is not None and self.tail is None and began(launcher):
             shown = Shown(self._say)
-            name = launcher["metadata"]["name"]
+            name, self._launched = launcher["metadata"]["name"], launcher["spec"].get("nodeName", "")
             self.tail = Tail(self.client, self.test.namespace, name, self.log, shown.line)
+        self._note(workers, launcher)
         if readiness.exit_code(launcher) is None:
             self._tell(self._progress(workers, launcher, status))
         return self._ended(launcher, workers, status) or self._overdue(workers, status, launcher)
@@ -194,10 +212,46 @@ class Run(JobObjects):
 
     # ---- the end
 
+    def _note(self, workers: Sequence[Json], launcher: Optional[Json]) -> None:
+        """Remembers what takes pods from the test: a failed pod at any time, a deleted one while the test runs."""
+        runs = self.tail is not None and readiness.exit_code(launcher) is None
+        pods = [*workers, *([launcher] if launcher else [])]
+        for pod in pods:
+            name, uid = pod["metadata"]["name"], pod["metadata"].get("uid", "")
+            failed = pod.get("status", {}).get("phase") == "Failed"
+            words = disturbance(pod, deleted=runs) if self.tail is not None or failed else ""
+            if runs and self._uids.setdefault(name, uid) != uid:
+                words = words or "its pod was deleted and made again while the test ran"
+            if words:
+                where = self._places.get(name) or pod["spec"].get("nodeName", "")
+                self._disturbed.setdefault(name, (where, words))
+        for name in sorted(set(self._uids) - {pod["metadata"]["name"] for pod in pods}) if runs else ():
+            self._disturbed.setdefault(name, (self._places.get(name, ""), "its pod was deleted while the test ran"))
+
+    def _from_outside(self, outcome: Outcome) -> Outcome:
+        """The outcome of a job that ended badly because a pod or a node was taken from it. A lost node's pods may still
+        say Running."""
+        if outcome.stage not in ("run", "launch", "worker", "deadline", "gone") or outcome.exit_code == 0:
+            return outcome
+        blamed = {node: words for node, words in self._disturbed.values() if node}
+        told = [f"{name}{f' on {node}' if node else ''}: {words}" for name, (node, words) in self._disturbed.items()]
+        if not told:
+            with contextlib.suppress(RdmaError):
+                found = dict(self.client.projected(self.client.path("v1", "Node"), lost_node))
+                used = sorted({*self._places.values(), self._launched})
+                blamed = {name: found[name] for name in used if found.get(name)}
+            told = [f"node {name}: {why}" for name, why in blamed.items()]
+        if not told:
+            return outcome
+        return replace(outcome, stage="disturbed", why=listed(told, separator="; "), blamed=blamed)
+
     def _ended(self, launcher: Optional[Json], workers: Sequence[Json], status: readiness.Status) -> Optional[Outcome]:
         places = self._places
         dead = [pod for pod in workers if pod.get("status", {}).get("phase") == "Failed"]
         code = readiness.exit_code(launcher)
+        bare = next((pod for pod in dead if unstarted(pod)), None)
+        if bare is not None:
+            return Outcome("start", f"worker {at(bare)} ended with {death(bare)}", code, places)
         if dead:
             self._dead_since = self._dead_since or self.clock()
             if code is None and launcher is not None and self.clock() - self._dead_since < LAST_WORDS:
@@ -207,6 +261,8 @@ class Run(JobObjects):
             why = f"worker {first['metadata']['name']} on {first['spec'].get('nodeName')} ended with {death(first)}"
             more = f", and {len(dead) - 1} more" if len(dead) > 1 else ""
             return Outcome("worker", f"{why}{more}", code, places, blamed)
+        if code is not None and code != nccl_job.LAUNCH_FAILED and launcher is not None and unstarted(launcher):
+            return Outcome("start", f"the launcher {at(launcher)} ended with {death(launcher)}", code, places)
         if code is not None:
             return Outcome("launch" if code == nccl_job.LAUNCH_FAILED else "run", f"exit {code}", code, places)
         if status.state == readiness.BROKEN:
@@ -234,9 +290,27 @@ class Run(JobObjects):
                 return Outcome("deadline", f"it did not end within {duration(self.run_timeout)}", None, places)
             return None
         why = status.why if status is not None else "the API server does not answer"
+        held = self._held_too_long([*workers, *([launcher] if launcher else [])])
+        if held is not None:
+            return Outcome(self._held(workers), f"{at(held)}: {self._words[held['metadata']['name']]}", None, places)
         if self._stuck_since is not None and now - self._stuck_since >= self.grace:
             return Outcome(self._held(workers), why, None, places)
         return self._held_up(hold, workers, why) or self._late(workers, why)
+
+    def _held_too_long(self, pods: Sequence[Json]) -> Optional[Json]:
+        """The first pod that could not start for as long as the grace, whatever the others do."""
+        for pod in pods:
+            name, status = pod["metadata"]["name"], readiness.pod(pod)
+            if status.stuck and status.code in readiness.STUCK_REASONS:
+                self._stuck_pods.setdefault(name, self.clock())
+                self._words[name] = status.why
+            elif not pulls(pod):
+                self._stuck_pods.pop(name, None)
+        return next((pod for pod in pods if self._since(pod) >= self.grace), None)
+
+    def _since(self, pod: Json) -> float:
+        now = self.clock()
+        return now - self._stuck_pods.get(pod["metadata"]["name"], now + 1.0)
 
     def _holds(self, workers: Sequence[Json], status: Optional[readiness.Status], launcher: Optional[Json]) -> str:
         """``queue``, ``pull`` or "": what is waited for with a limit of its own."""

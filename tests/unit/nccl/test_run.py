@@ -30,10 +30,12 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils._nccl.run import Run
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._nccl.standard import Standard
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._nccl.tail import Shown
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._nccl.test_run import parse as parse_log
+from support.fake_api import Api
 from support.paths import RECORDINGS
 
 Json = dict[str, Any]
 SHAPE = "BM.GPU.H100.8"
+JUDGED_BY = {"shape": files.shapes()[SHAPE], "table": files.nccl()}
 
 
 def test_only_rows_and_trouble_are_shown() -> None:
@@ -181,6 +183,166 @@ def test_pulling_has_a_limit_of_its_own_and_does_not_count_for_the_start(tmp_pat
     assert outcome.why == "i was not pulled within 6m40s: nccl-worker-0 on a, nccl-worker-1 on b"
 
 
+def refused(name: str, node: str = "a", reason: str = "ErrImagePull") -> Json:
+    """As the kubelet of 1.36 says it of a registry that does not have the image."""
+    pod = pulling(name, node)
+    cause = "rpc error: code = NotFound desc = failed to pull and unpack image: r.test/i:1: not found"
+    text = {"ErrImagePull": cause, "ImagePullBackOff": f'Back-off pulling image "i": ErrImagePull: {cause}'}[reason]
+    pod["status"]["containerStatuses"] = [
+        {"name": "worker", "image": "r.test/i:1", "state": {"waiting": {"reason": reason, "message": text}}}
+    ]
+    return pod
+
+
+def test_a_missing_image_ends_the_grace_while_other_nodes_pull(tmp_path: Path) -> None:
+    """It took 2 min 41 s with a grace of 20 s: each further try began the grace anew."""
+    clock = Clock()
+    running = run_of(clock, tmp_path)
+    slow = pulling("nccl-worker-1", "b")
+    looks = [refused("nccl-worker-0"), refused("nccl-worker-0", reason="ImagePullBackOff"), pulling("nccl-worker-0")]
+    for clock.now, pod in zip((0.0, 3.0, 6.0), looks):
+        assert running._overdue([slow, pod], FINE) is None
+    clock.now = 10.5
+    outcome = running._overdue([slow, refused("nccl-worker-0", reason="ImagePullBackOff")], FINE)
+    assert outcome is not None and outcome.stage == "start"
+    assert outcome.why.startswith("nccl-worker-0 on a: ImagePullBackOff r.test/i:1: ErrImagePull: rpc error: code = No")
+
+
+def test_a_pod_whose_image_came_at_the_second_try_is_not_given_up(tmp_path: Path) -> None:
+    clock = Clock()
+    running = run_of(clock, tmp_path)
+    assert running._overdue([refused("nccl-worker-0")], FINE) is None
+    begun = worker("nccl-worker-0", "a", "Running")
+    clock.now = 9.0
+    assert running._overdue([begun], FINE) is None
+    clock.now = 30.0
+    assert running._overdue([begun, refused("nccl-worker-1", "b")], FINE) is None
+
+
+# ---- what takes a pod from the test ----------------------------------------------------------------------------------
+
+LAUNCHER: Json = {"metadata": {"name": "l", "uid": "l"}, "spec": {"nodeName": "c"}, "status": {"phase": "Running"}}
+
+
+def condition(pod: Json, reason: str, message: str) -> Json:
+    """As the eviction of a pod leaves it, before its containers have ended."""
+    entry = {"type": "DisruptionTarget", "status": "True", "reason": reason, "message": message}
+    return {
+        "metadata": {**pod["metadata"], "deletionTimestamp": "2026-11-22T15:00:00Z"},
+        "spec": pod["spec"],
+        "status": {**pod["status"], "conditions": [entry]},
+    }
+
+
+def failed(reason: str, message: str, code: int = 137) -> Json:
+    pod = worker("nccl-worker-1", "b", "Failed", code)
+    pod["status"]["containerStatuses"][0]["state"]["terminated"]["reason"] = "Error"
+    pod["status"].update(reason=reason, message=message)
+    return pod
+
+
+RUNNING = [worker("nccl-worker-0", "a", "Running"), worker("nccl-worker-1", "b", "Running")]
+DISTURBED = {
+    "drained": (
+        condition(RUNNING[1], "EvictionByEvictionAPI", "Eviction API: evicting"),
+        "nccl-worker-1 on b: EvictionByEvictionAPI: Eviction API: evicting",
+    ),
+    "taint": (
+        condition(RUNNING[1], "DeletionByTaintManager", "Taint manager: deleting due to NoExecute taint"),
+        "nccl-worker-1 on b: DeletionByTaintManager: Taint manager: deleting due to NoExecute taint",
+    ),
+    "full disk": (
+        failed("Evicted", "The node was low on resource: ephemeral-storage. Container worker was using 12Gi"),
+        "nccl-worker-1 on b: Evicted: The node was low on resource: ephemeral-storage. Container worker was using 12Gi",
+    ),
+    "no memory": (worker("nccl-worker-1", "b", "Failed", 137), "nccl-worker-1 on b: exit 137 (OOMKilled)"),
+    "shut down": (
+        failed("Terminated", "Pod was terminated in response to imminent node shutdown."),
+        "nccl-worker-1 on b: Terminated: Pod was terminated in response to imminent node shutdown.",
+    ),
+    "deleted": (None, "nccl-worker-1 on b: its pod was deleted while the test ran"),
+    "made again": (
+        {**worker("nccl-worker-1", "d"), "metadata": {**RUNNING[1]["metadata"], "uid": "new"}},
+        "nccl-worker-1 on b: its pod was deleted and made again while the test ran",
+    ),
+}
+
+
+@pytest.mark.parametrize(("pod", "words"), DISTURBED.values(), ids=list(DISTURBED))
+@pytest.mark.parametrize("code", [1, None], ids=["mpirun ends", "mpirun hangs"])
+def test_a_pod_that_was_taken_from_the_test_is_no_failure(
+    tmp_path: Path, pod: Json | None, words: str, code: int | None
+) -> None:
+    clock = Clock()
+    running = run_of(clock, tmp_path)
+    running.tail = object()  # type: ignore[assignment]
+    running._places = {"nccl-worker-0": "a", "nccl-worker-1": "b"}
+    running._note(RUNNING, LAUNCHER)
+    after = [RUNNING[0], *([pod] if pod else [])]
+    running._note(after, LAUNCHER)
+    ended = worker("l", "c", "Failed", code) if code else LAUNCHER
+    gone = readiness.Status("broken", "the Job is Aborted", "stopped")
+    clock.now = 1.0
+    running._ended(ended, after, gone)
+    clock.now = 20.0
+    outcome = running._ended(ended, after, gone)
+    assert outcome is not None
+    outcome = running._from_outside(outcome)
+    assert outcome.stage == "disturbed" and outcome.why == words
+    verdict = nccl_outcome.judge(NcclRun("empty"), outcome, job(vfs_per_node=16), **JUDGED_BY)
+    assert verdict.verdict == "incomplete" and verdict.reason == f"the test was disturbed: {words}"
+    assert [(one.subject, one.severity) for one in verdict.findings if one.id == "nccl.worker"] == [("b", "unknown")]
+
+
+def test_pods_that_a_finished_job_deletes_disturb_nothing(tmp_path: Path) -> None:
+    running = run_of(Clock(), tmp_path)
+    running.tail = object()  # type: ignore[assignment]
+    running._note(RUNNING, LAUNCHER)
+    ended = worker("l", "c", "Failed", 3)
+    ended["status"]["containerStatuses"][0]["state"]["terminated"]["reason"] = "Error"
+    leaving = {**RUNNING[1], "metadata": {**RUNNING[1]["metadata"], "deletionTimestamp": "now"}}
+    running._note([leaving], ended)
+    outcome = running._ended(ended, [leaving], FINE)
+    running.client = Api()
+    assert outcome is not None and running._from_outside(outcome) == Outcome("run", "exit 3", 3)
+
+
+def test_a_lost_node_is_named_although_its_pods_say_running(tmp_path: Path) -> None:
+    running = run_of(Clock(), tmp_path)
+    said = "Kubelet stopped posting node status."
+    lost = {"type": "Ready", "status": "Unknown", "reason": "NodeStatusUnknown", "message": said}
+    fine = {"type": "Ready", "status": "True"}
+    nodes = [("a", fine), ("b", lost), ("z", lost)]
+    running.client = Api(*({"kind": "Node", "metadata": {"name": n}, "status": {"conditions": [c]}} for n, c in nodes))
+    running._places = {"nccl-worker-0": "a", "nccl-worker-1": "b"}
+    for before in (Outcome("run", "exit 1", 1), Outcome("deadline", "it did not end within 50s")):
+        after = running._from_outside(before)
+        assert (after.stage, after.why) == ("disturbed", f"node b: not Ready: {said}")
+    assert running._from_outside(Outcome("run", "", 0)).stage == "run"
+
+
+@pytest.mark.parametrize("of", ["worker", "launcher"])
+@pytest.mark.parametrize(
+    ("code", "reason", "said"),
+    [
+        (97, "Error", "gpuops: launch: the image has no sshd"),
+        (128, "StartError", 'exec: "/bin/bash": stat /bin/bash: no such file or directory'),
+    ],
+)
+def test_an_image_that_lacks_a_program_is_no_failure(
+    tmp_path: Path, of: str, code: int, reason: str, said: str
+) -> None:
+    running = run_of(Clock(), tmp_path)
+    pod = worker("nccl-worker-0", "a", "Failed", code)
+    pod["status"]["containerStatuses"][0]["state"]["terminated"].update(reason=reason, message=f"{said}\n")
+    outcome = running._ended(pod if of == "launcher" else None, [pod] if of == "worker" else [], FINE)
+    assert outcome is not None and outcome.stage in ("start", "launch")
+    if of == "worker" or code == 128:
+        assert outcome.why.endswith(f"nccl-worker-0 on a ended with exit {code} ({reason}): {said}")
+    verdict = nccl_outcome.judge(NcclRun("empty"), outcome, job(vfs_per_node=16), **JUDGED_BY)
+    assert verdict.verdict == "incomplete"
+
+
 def test_the_start_has_its_time_after_the_pull(tmp_path: Path) -> None:
     clock = Clock()
     running = run_of(clock, tmp_path)
@@ -264,8 +426,6 @@ def test_two_images_in_one_test_are_told() -> None:
 
 
 # ---- what an end means ---------------------------------------------------------------------------------------------
-
-JUDGED_BY = {"shape": files.shapes()[SHAPE], "table": files.nccl()}
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,76 @@
+# Copyright: gpuops.rdma contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What NCCL and mpirun say of hosts becomes what an administrator can look up: nodes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import NcclError, NcclRank, NcclRun
+from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import job as nccl_job
+from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import outcome, parse
+from ansible_collections.gpuops.rdma.plugins.module_utils._nccl.by_node import by_node
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files
+from gpuops_sandbox.batch import nccl_pod
+from gpuops_sandbox.context import load_shapes
+
+NODES = ("10.140.0.1", "10.140.0.2")
+PODS = {"nccl-worker-0": "10.140.0.2", "nccl-worker-1": "10.140.0.1"}
+"""The controller placed the second worker on the first node."""
+JOB = nccl_job.Test("nccl", "jobs", NODES, 8, "i", mode="host", interface="")
+
+
+def verdict(lines: list[str], code: int = 1) -> Any:
+    ended = outcome.Outcome("run", f"exit {code}", code, dict(PODS))
+    run = parse.parse(lines)[0]
+    return outcome.judge(run, ended, JOB, shape=files.shapes()["BM.GPU.H100.8"], table=files.nccl())
+
+
+def log(hosts: tuple[str, ...], **more: Any) -> tuple[Any, Any, list[str]]:
+    order = nccl_pod.order_of(["all_reduce_perf -b 8 -e 8G", "NCCL_DEBUG=INFO", *more.get("texts", ())])
+    assert order is not None
+    fleet = nccl_pod.Fleet(hosts, NODES, load_shapes()["BM.GPU.H100.8"], True)
+    run = nccl_pod.simulate(order, fleet, 1.0, False)
+    return order, fleet, [*nccl_pod.text_of(order, fleet, run)]
+
+
+@pytest.mark.parametrize("hosts", [("gpu-a", "gpu-b"), ("nccl-worker-0", "nccl-worker-1")], ids=["host", "sriov"])
+def test_hosts_without_gpudirect_are_nodes(hosts: tuple[str, ...]) -> None:
+    _order, _fleet, lines = log(hosts)
+    text = [line.replace("/GDRDMA", "") if line.startswith(hosts[1]) else line for line in lines]
+    found = verdict(text, 0)
+    assert found.verdict == "fail" and "10.140.0.1" in found.reason
+    assert not [host for host in hosts if host in found.reason or host in str(found.findings)]
+
+
+@pytest.mark.parametrize("mpi", [4, 5])
+@pytest.mark.parametrize("rows", [True, False], ids=["in the table", "before the ranks are known"])
+def test_a_lost_daemon_is_named_with_its_node(mpi: int, rows: bool) -> None:
+    order, fleet, lines = log(("gpu-a", "gpu-b"), texts=["--prtemca"] if mpi == 5 else [])
+    run = parse.parse(lines)[0]
+    death = nccl_pod.death_of(order, fleet, run, "gpu-b")
+    first = next(number for number, line in enumerate(lines) if "Rank  0" in line)
+    found = verdict([*(lines[:60] if rows else lines[:first]), *death[:-2]])
+    assert found.verdict == "fail"
+    assert "on 10.140.0.1" in found.reason and "lost the connection to its daemon 2 on 10.140.0.1" in found.reason
+
+
+def test_a_rank_without_a_host_has_its_node() -> None:
+    run = NcclRun("failed", errors=(NcclError("mpi", "mpirun: rank 11 ended with exit code 3", rank=11),))
+    assert by_node(run, ["x", "y"], 8, {}).errors[0].host == "y"
+    assert by_node(run, ["x"], 8, {}).errors[0].host == ""
+
+
+def test_ranks_that_do_not_fit_the_hostfile_name_nobody_else() -> None:
+    ranks = tuple(NcclRank(index, ("a", "b")[index % 2], index // 2, None, None, "0", "GPU") for index in range(16))
+    run = NcclRun("complete", ranks=ranks)
+    assert by_node(run, ["x", "y"], 8, {}) == run
+
+
+def test_names_in_a_text_are_whole_names() -> None:
+    text = "no sshd at nccl-worker-1.nccl.jobs.svc port 2222, nccl-worker-10 answers"
+    run = NcclRun("failed", errors=(NcclError("launch", text, host="nccl-worker-1.nccl.jobs.svc"),))
+    error = by_node(run, [], 8, {"nccl-worker-1": "x", "nccl-worker-10": "y"}).errors[0]
+    assert error.text == "no sshd at x port 2222, y answers"

@@ -64,6 +64,8 @@ RESTARTS = 5
 _CONNECTING = threading.Lock()
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 _RETRY_STATUS = (429, 500, 502, 503, 504)
+_PARTIAL_CHAIN = 0x80000
+"""ssl.VERIFY_X509_PARTIAL_CHAIN, a name since Python 3.10."""
 _BUDGET = b'"DisruptionBudget"'
 """Reason in the answer to an eviction that a PodDisruptionBudget forbids."""
 _CONTINUE = re.compile(rb'"continue"\s*:\s*"([^"]+)"')
@@ -510,6 +512,9 @@ def _read_certificates(options: dict[str, Any]) -> None:
     """Reads the certificates into memory, once for all connections of the pool. Which keys ``options`` has depends on
     the kubernetes package: ``ca_cert_data`` came with 37."""
     context = urllib3.util.ssl_.create_urllib3_context(cert_reqs=options["cert_reqs"])
+    # As kubectl: without keyUsage, which Python refuses from 3.13 on, or signed by another, which it refuses before.
+    context.verify_flags &= ~ssl.VERIFY_X509_STRICT
+    context.verify_flags |= ssl.VerifyFlags(_PARTIAL_CHAIN)
     ca_file, ca_data = options.pop("ca_certs", None), options.pop("ca_cert_data", None)
     cert_file, key_file = options.pop("cert_file", None), options.pop("key_file", None)
     try:

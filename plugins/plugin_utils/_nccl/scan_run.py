@@ -146,13 +146,14 @@ class Performer:
         path = self.client.path("v1", "Pod", self.bench.test.namespace)
         store = watcher.store(path, field_selector=f"metadata.name={name}")
         tail: Optional[Tail] = None
+        held = _Held(self.bench.settings.grace, self.show)
         try:
             while True:
                 pod = next(iter(_items(store)), None)
                 if pod is not None and tail is None and began(pod):
                     tail = Tail(self.client, self.bench.test.namespace, name, self._log(name), collector.line)
                     limit = time.monotonic() + self._limit(part)
-                ended = self._ended(pod, tail, limit, pending)
+                ended = self._ended(pod, tail, limit, pending) or (held.words(pod) if tail is None else "")
                 if ended or collector.defect is not None or (tail is not None and not collector.left):
                     if tail is not None:
                         tail.finish()
@@ -200,6 +201,26 @@ class Performer:
         self._shown_at = now
         outcome = f" | {result['verdict']}: {_who(result)} {_speed(result)}" if bad else ""
         self.show(f"{part.stage} {done}/{total}{outcome}"[:200])
+
+
+class _Held:
+    """Why a round's pod cannot start, once that has lasted for ``grace`` seconds."""
+
+    def __init__(self, grace: float, show: Callable[[str], None]) -> None:
+        self.grace, self.show, self.since = grace, show, 0.0
+        self._shown = ""
+
+    def words(self, pod: Optional[Json]) -> str:
+        """Prints each new reason at once; returns it when it has lasted, else ""."""
+        status = readiness.pod(pod)
+        if not status.stuck:
+            self.since = 0.0
+            return ""
+        self.since = self.since or time.monotonic()
+        if status.why != self._shown:
+            self._shown = status.why
+            self.show(f"the round's pod waits: {status.why}")
+        return f"its pod cannot start: {status.why}" if time.monotonic() - self.since >= self.grace else ""
 
 
 def _parts(now: nccl_scan.Round) -> Iterator[nccl_scan.Round]:

@@ -37,6 +37,9 @@ class Worker:
     why: str
 
 
+_NOBODY = Worker("", "", "", False, False, "")
+
+
 def _worker(pod: Json) -> Optional[Worker]:
     meta = pod["metadata"]
     if meta.get("labels", {}).get(ROLE_LABEL) != "worker":
@@ -105,13 +108,15 @@ class Workers:
     def await_ready(self, watcher: Watcher) -> dict[str, Worker]:
         """Node -> worker. Those without a place or an image are left behind after ``grace``, the slow ones at
         ``start_timeout``. RdmaError when there are none."""
-        began, unrecoverable, shown_at = time.monotonic(), None, 0.0
-        wanted = len(self.test.nodes)
+        began, shown_at, wanted = time.monotonic(), 0.0, len(self.test.nodes)
+        since: dict[str, float] = {}
+        """Worker that cannot start -> since when; "" stands for those that were not made."""
+        told: set[str] = set()
         while True:
             try:
                 found = self.seen(watcher)
             except Unreachable:
-                unrecoverable = None
+                since = {}
                 watcher.wait_change(1.0)
                 continue
             ready = {item.node: item for item in found if item.ready}
@@ -119,14 +124,19 @@ class Workers:
                 return ready
             now = time.monotonic()
             late = [item for item in found if not item.ready]
-            stuck = all(item.stuck for item in late)
-            unrecoverable = (unrecoverable or now) if stuck else None
+            stuck = [item.name for item in late if item.stuck] or ([] if late else [""])
+            since = {name: since.get(name, now) for name in stuck}
+            lasting = {name for name, first in since.items() if now - first > self.settings.grace}
+            for item in late:
+                if item.name in lasting - told:
+                    self.show(f"goes on without {item.node or item.name}, unless that ends: {item.why}")
+            told |= lasting
             if now - shown_at > 10:
                 shown_at = now
                 why = next((f"{item.name}: {item.why}" for item in late), "no pod has been created yet")
                 self.show(f"workers {len(ready)}/{wanted} ready | {why[:160]}")
             over = now - began > self.settings.start_timeout
-            if over or (unrecoverable is not None and now - unrecoverable > self.settings.grace):
+            if over or lasting >= {item.name for item in late or [_NOBODY]}:
                 if ready:
                     return ready
                 raise RdmaError(self._nobody(late, now - began))

@@ -63,11 +63,11 @@ def test_a_worker_that_dies_is_named_with_its_node(cluster: Nccl, tmp_path: Path
         result = nccl_test(cluster, plan_file(cluster, tmp_path), launcher=launcher)
     finally:
         cluster.fault("clear", f"job-pod-dies:{node}")
-    assert result["verdict"] == "fail"
+    assert result["verdict"] == "incomplete", "the kernel killed it for memory: that is no evidence about bandwidth"
     assert node in result["reason"] and "exit 137 (OOMKilled)" in result["reason"]
     findings = result["document"]["verdict"]["findings"]
     assert [(item["subject"], item["severity"]) for item in findings if item["id"] == "nccl.worker"] == [
-        (node, "error")
+        (node, "unknown")
     ]
     assert "has lost communication with a remote daemon" in Path(result["log"]).read_text()
     assert cluster.left() == []

@@ -143,6 +143,11 @@ def _set(algo: str) -> str:
     return "" if algo == "default" else algo
 
 
+def system_name(pod: Json) -> str:
+    """The host name that programs on a node's own network see: on real nodes it is seldom the node's name."""
+    return f"gpu-{pod['spec']['nodeName'].replace('.', '-')}"
+
+
 def hcas_of(fleet: Fleet) -> list[str]:
     """On the host the ports' own names; in a pod the VFs, numbered after all physical functions."""
     shape = fleet.shape
@@ -343,7 +348,7 @@ class Launch:
             self.log.write([f"simulated: no bandwidth model for nodes of {', '.join(sorted(set(names)))}"])
             return 2
         on_host = bool(workers[0]["spec"].get("hostNetwork"))
-        hosts = tuple(one["spec"]["nodeName"] if on_host else one["metadata"]["name"] for one in workers)
+        hosts = tuple(system_name(one) if on_host else one["metadata"]["name"] for one in workers)
         fleet = Fleet(hosts, tuple(one["spec"]["nodeName"] for one in workers), shape, on_host)
         return await self._print(order, fleet, workers)
 

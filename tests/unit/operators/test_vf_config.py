@@ -670,7 +670,7 @@ def test_requests_to_the_api_server(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "fd00::1")
     monkeypatch.setenv("KUBERNETES_SERVICE_PORT", "6443")
     monkeypatch.setattr(VF_CONFIG, "ACCOUNT", tmp_path)
-    monkeypatch.setattr(VF_CONFIG.ssl, "create_default_context", lambda cafile: None)
+    monkeypatch.setattr(VF_CONFIG, "tls", lambda ca: None)
     (tmp_path / "token").write_text("secret-1\n")
     api = VF_CONFIG.Api("own", "pod-1", "10.0.0.7")
     api.opener = opener = Opener()

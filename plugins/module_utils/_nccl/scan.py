@@ -11,178 +11,121 @@
         state = record(state, run(now))          # in any pieces: trials with a result are not repeated
     scan.conclude(state)
 
-Every round follows from the nodes, the seed and the results so far, so the state contains only results: plain JSON.
-Rounds: each node alone (NVLink); disjoint pairs inside a block; nodes that no pair has cleared, each with a known-good
-partner, twice; one pair of good nodes for each tested pair of blocks; the rails of convicted nodes, one at a time;
-all good nodes together. N/2 + 3k pair runs in 3 rounds find k bad nodes as long as the good ones outnumber the
-suspects. docs/scan.md describes the rounds.
+Every round follows from the nodes, the seed and the results of the rounds before it, so the state contains only
+results: plain JSON. A round tests what is in doubt (scan_view.py), everything that shares no node at the same time.
+docs/scan.md describes the rounds.
 """
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from statistics import median
-from typing import Any, Optional
+from itertools import combinations
+from operator import is_not
+from typing import Optional
 
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json, Pf
+from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import scan_stats as stats
+from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import scan_verdict
+from ansible_collections.gpuops.rdma.plugins.module_utils._nccl.scan_model import (
+    DEPTHS,
+    MILD_UNTIL,
+    MOST_ROUNDS,
+    OUTCOMES,
+    RETESTS_UNTIL,
+    STAGES,
+    Conclusion,
+    Conviction,
+    Limits,
+    Round,
+    Trial,
+    begin,
+    nothing,
+    record,
+    sound,
+)
+from ansible_collections.gpuops.rdma.plugins.module_utils._nccl.scan_stats import FAILED, OK, SLOW, UNKNOWN
+from ansible_collections.gpuops.rdma.plugins.module_utils._nccl.scan_view import GATES, View
 
-OK, SLOW, FAILED, UNKNOWN = "ok", "slow", "failed", "unknown"
-OUTCOMES = (OK, SLOW, FAILED, UNKNOWN)
-"""``slow``: below the threshold; ``failed``: ended with an error; ``unknown``: it never ran, which is no evidence."""
-ACROSS = ("ring", "all", "none")
-ENOUGH = 2
-"""Bad results, with two partners, before a node is convicted; a third is requested while rounds are left."""
-STAGES = {
-    "single": "each node alone",
-    "single-again": "slow single nodes again",
-    "pairs": "pairs inside a block",
-    "retest": "suspects with known-good partners",
-    "across": "pairs across blocks",
-    "across-again": "slow pairs of blocks with other nodes",
-    "rails": "rails of convicted nodes",
-    "gate": "all good nodes together",
-}
+__all__ = [
+    "DEPTHS",
+    "FAILED",
+    "OK",
+    "OUTCOMES",
+    "SLOW",
+    "STAGES",
+    "UNKNOWN",
+    "Conclusion",
+    "Conviction",
+    "Limits",
+    "Round",
+    "Scan",
+    "Trial",
+    "begin",
+    "nothing",
+    "record",
+    "sound",
+]
 
-
-@dataclass(frozen=True)
-class Limits:
-    """``rounds``: of pairs for node faults. ``most``: share of bad results above which the configuration is at
-    fault."""
-
-    rounds: int = 3
-    most: float = 0.5
-    across: str = "ring"
-    singles: bool = True
-    gate: bool = True
-    rail_nodes: int = 16
-    """Convicted nodes whose rails are tested one by one, with one run per rail."""
-
-
-@dataclass(frozen=True)
-class Trial:
-    """One mpirun. ``kind``: single, pair, across, rail (``rail`` is its index) or gate."""
-
-    id: str
-    kind: str
-    nodes: tuple[str, ...]
-    rail: int = -1
-
-
-@dataclass(frozen=True)
-class Round:
-    """Lanes share no node and run side by side; the trials of one lane run one after the other."""
-
-    number: int
-    stage: str
-    lanes: tuple[tuple[Trial, ...], ...]
-
-    @property
-    def trials(self) -> tuple[Trial, ...]:
-        """The trials of all lanes, lane by lane."""
-        return tuple(trial for lane in self.lanes for trial in lane)
-
-
-@dataclass(frozen=True)
-class Conviction:
-    """``cause``: node, rail or fabric. ``node`` is "" for fabric, whose two ends (nodes or blocks) are ``between``.
-
-    ``measured``, ``expected`` and ``threshold`` in GB/s of busbw; None where a run failed instead of being slow.
-    """
-
-    cause: str
-    node: str
-    found: str
-    between: tuple[str, ...] = ()
-    rail: Optional[int] = None
-    netdev: str = ""
-    hca: str = ""
-    measured: Optional[float] = None
-    expected: Optional[float] = None
-    threshold: Optional[float] = None
-    evidence: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class Conclusion:
-    """``verdict``: pass, fail or incomplete. ``notes``: slow results that could not be repeated."""
-
-    verdict: str
-    reason: str
-    complete: bool
-    stopped: str = ""
-    """Why the scan ended before its last stage: most results are bad, so no node is blamed."""
-    convicted: tuple[Conviction, ...] = ()
-    unresolved: dict[str, str] = field(default_factory=dict)
-    notes: dict[str, str] = field(default_factory=dict)
-    good: tuple[str, ...] = ()
-    gate: Optional[Json] = None
-    counts: dict[str, int] = field(default_factory=dict)
-
-
-# ---- the state -----------------------------------------------------------------------------------------------------
-
-
-def nothing(shape: str) -> Conclusion:
-    """The conclusion of a scan without nodes: incomplete."""
-    return Conclusion("incomplete", f"no healthy node of {shape} is left", True)
-
-
-def begin(absent: Optional[Mapping[str, str]] = None) -> Json:
-    """An empty state. ``absent``: node -> why no worker runs there; such nodes are left out and reported as
-    unresolved."""
-    return {"v": 1, "absent": dict(absent or {}), "dead": {}, "results": {}}
-
-
-def record(state: Json, results: Iterable[Json], dead: Optional[Mapping[str, str]] = None) -> Json:
-    """The state with more results: ``{id, kind, nodes, rail, verdict, busbw, threshold, expected, why}``.
-
-    ``verdict`` is one of OUTCOMES. ``dead``: node -> how its worker ended. InputError for another verdict.
-    """
-    added = {str(item["id"]): item for item in results}
-    unknown = sorted({str(item.get("verdict")) for item in added.values()} - set(OUTCOMES))
-    if unknown:
-        raise InputError(f"Cannot record a scan's results: verdict {', '.join(unknown)} is not one of {OUTCOMES}.")
-    return {**state, "results": {**state["results"], **added}, "dead": {**state["dead"], **(dead or {})}}
-
-
-def _is(result: Json, *outcomes: str) -> bool:
-    return result["verdict"] in outcomes
-
-
-# ---- what the results say about the nodes --------------------------------------------------------------------------
-
-
-@dataclass
-class _Book:
-    """The pair results of each node, in the order in which they were recorded."""
-
-    of: dict[str, list[Json]] = field(default_factory=dict)
-    good: set[str] = field(default_factory=set)
-
-    def add(self, results: Iterable[Json]) -> None:
-        for item in results:
-            for name in item["nodes"]:
-                self.of.setdefault(name, []).append(item)
-            if _is(item, OK):
-                self.good.update(item["nodes"])
-
-    def bad(self, name: str) -> list[Json]:
-        return [item for item in self.of.get(name, []) if not _is(item, OK)]
-
-    def tried(self, name: str) -> set[str]:
-        return {other for item in self.of.get(name, []) for other in item["nodes"] if other != name}
-
-
-def _partner(result: Json, name: str) -> str:
-    return next((str(other) for other in result["nodes"] if other != name), "")
-
+EDGES = 16
+"""Pairs of blocks of a quick scan."""
+MANY_SUSPECTS = 0.05
+"""Share of suspects from which they are paired with each other: nearly all of them are good then."""
+WATCH_SHARE = 0.1
+"""Runs of good nodes that were slow once, as a share of the nodes."""
+EDGE_CLEARED = -2.0
+ENOUGH_EDGES = 3
+"""Pairs of blocks that are repeated when most of them are slow."""
+STRONG = 2.0
+"""Sum of weights from which a suspect is retested with good nodes only, several times."""
+RAIL_REPEATS = 2
+PART_RUNS = 4
 
 Lane = tuple[Trial, ...]
-_Step = tuple[str, list[Lane]]
-_Walk = Iterator[_Step]
+
+
+class _Free:
+    """The nodes that no lane of a round has taken yet, by block."""
+
+    def __init__(self, order: Sequence[str], blocks: Mapping[str, str]) -> None:
+        self.order, self.blocks = order, blocks
+        self.left = set(order)
+
+    def take(self, *names: str) -> None:
+        self.left.difference_update(names)
+
+    def has(self, *names: str) -> bool:
+        return self.left.issuperset(names)
+
+    def partner(self, name: str, among: set[str], tried: Iterable[str], near_only: bool = False) -> str:
+        """A free node that ``name`` was not paired with, of its block if there is one; "" without any."""
+        tried = set(tried)
+        met = {self.blocks[other] for other in tried}
+        own = self.blocks[name]
+        best, rank = "", 9
+        for other in self._candidates(own, near_only):
+            if other == name or other not in self.left or other not in among or other in tried:
+                continue
+            block = self.blocks[other]
+            now = 0 if block == own else 1 if block not in met else 2
+            if now < rank:
+                best, rank = other, now
+            if not rank:
+                break
+        return best
+
+    def _candidates(self, block: str, near_only: bool) -> Iterator[str]:
+        yield from self._members.get(block, ())
+        if not near_only:
+            yield from self.order
+
+    @property
+    def _members(self) -> dict[str, list[str]]:
+        if not hasattr(self, "_by_block"):
+            self._by_block: dict[str, list[str]] = {}
+            for name in self.order:
+                self._by_block.setdefault(self.blocks[name], []).append(name)
+        return self._by_block
 
 
 class Scan:
@@ -201,10 +144,11 @@ class Scan:
         rails: Sequence[Pf] = (),
     ) -> None:
         self.nodes, self.limits, self.rails = tuple(nodes), limits or Limits(), tuple(rails)
+        self.limits.check(self.nodes)
         self.blocks = {name: blocks.get(name, "") for name in self.nodes}
+        self._plans: dict[int, tuple[list[Json], tuple[Json, Json], Optional[Round]]] = {}
         self._number = {name: i for i, name in enumerate(self.nodes)}
         self._order = sorted(self.nodes, key=lambda name: hashlib.sha256(f"{seed}\n{name}".encode()).digest())
-        _check(self.nodes, self.limits)
 
     # ---- rounds
 
@@ -220,91 +164,116 @@ class Scan:
 
     def rounds(self, state: Json) -> Iterator[Round]:
         """Yields every round that follows from the results; the last one may be unfinished."""
-        number = 0
-        for stage, lanes in self._walk(state):
-            if lanes:
-                number += 1
-                yield Round(number, stage, tuple(lanes))
-                if any(trial.id not in state["results"] for lane in lanes for trial in lane):
-                    return
+        finished: list[Round] = []
+        while (now := self._planned(state, finished)) is not None:
+            yield now
+            if any(trial.id not in state["results"] for trial in now.trials):
+                return
+            finished.append(now)
 
-    def _walk(self, state: Json) -> _Walk:
-        """The generator continues after a ``yield`` only when all its trials have results."""
+    def _planned(self, state: Json, finished: Sequence[Round]) -> Optional[Round]:
+        """_plan; a round that was planned from the very same results is not planned again."""
         done = state["results"]
-        out = {*state["absent"]}
-        here = [name for name in self._order if name not in out]
-        if self.limits.singles:
-            yield from self._singles(here, done)
-            if self._systemic_singles(here, done):
-                return
-            out.update(self._single_faults(here, done))
-        book = _Book()
-        yield from self._pairs(here, out, state, book)
-        if self._systemic_pairs(book):
-            return
-        if self.limits.across != "none":
-            yield from self._across_blocks(state, book)
-        yield from self._rail_lanes(state, book)
-        if self.limits.gate:
-            good = self._fit(state, book)
-            if len(good) > 1:
-                yield "gate", [(Trial(f"g{len(good)}", "gate", tuple(good)),)]
+        basis = [done[trial.id] for now in finished for trial in now.trials]
+        known = self._plans.get(len(finished))
+        about = (state["absent"], state["dead"])
+        if known is None or known[1] != about or len(known[0]) != len(basis) or any(map(is_not, known[0], basis)):
+            known = (basis, about, self._plan(self.view(state, finished), state))
+            self._plans[len(finished)] = known
+        return known[2]
 
-    # ---- alone
+    def view(self, state: Json, finished: Sequence[Round]) -> View:
+        """What these rounds have found. A worker counts as dead from the round after its end."""
+        known = sum(len(now.trials) for now in finished)
+        dead = {name: item["why"] for name, item in state["dead"].items() if item["after"] <= known}
+        return View(self.blocks, self.limits, len(self.rails), finished, state["results"], dead)
 
-    def _singles(self, here: Sequence[str], done: Json) -> _Walk:
-        yield "single", [(self._single(name, "s"),) for name in here]
-        again = [name for name in here if not _is(done[self._single(name, "s").id], OK)]
-        if not self._systemic_singles(here, done):
-            yield "single-again", [(self._single(name, "t"),) for name in again]
+    def _plan(self, view: View, state: Json) -> Optional[Round]:
+        number = len(view.finished) + 1
+        here = [name for name in self._order if name not in state["absent"] and name not in view.dead]
+        if number > MOST_ROUNDS:
+            return None
+        if number == 1 and self.limits.singles:
+            return self._round(number, [("single", [self._single(name, number, 1) for name in here])])
+        if view.systemic("single") or view.systemic("pair"):
+            return None
+        doubts = view.pairs.convicted or any(score.constant > 0 for score in view.pairs.scores.values())
+        if number <= (RETESTS_UNTIL if doubts or self.limits.depth != "quick" else MILD_UNTIL):
+            now = self._search(number, view, here)
+            if now is not None:
+                return now
+        return self._together(number, view, here)
 
-    def _single(self, name: str, letter: str) -> Trial:
-        return Trial(f"{letter}{self._number[name]}", "single", (name,))
+    @staticmethod
+    def _round(number: int, parts: Sequence[tuple[str, list[Lane]]]) -> Optional[Round]:
+        """A round of all these lanes; its stage is that of the first part that has any."""
+        filled = [(stage, lanes) for stage, lanes in parts if lanes]
+        lanes = tuple(lane for _stage, lanes in filled for lane in lanes)
+        return Round(number, filled[0][0], lanes) if filled else None
 
-    def _systemic_singles(self, here: Sequence[str], done: Json) -> bool:
-        first = [done.get(self._single(name, "s").id) for name in here]
-        return _most([item for item in first if item is not None], self.limits.most)
+    # ---- what is in doubt
 
-    def _single_faults(self, here: Sequence[str], done: Json) -> list[str]:
-        """Nodes that were bad twice. Nodes without a second run are kept: callers look only at complete rounds."""
-        ids = [(name, self._single(name, "t").id) for name in here]
-        return [name for name, trial in ids if trial in done and not _is(done[trial], OK)]
+    def _search(self, number: int, view: View, here: Sequence[str]) -> Optional[Round]:
+        """The next round of runs alone, of pairs, across blocks and of rails; None when nothing is in doubt."""
+        nth = 1 + len({view.at[item["id"]] for item in view.of("pair")})
+        again = {name: score for name, score in view.singles.items() if not score.good and name not in view.alone}
+        unheard = {
+            name for name in here if self.limits.singles and name not in view.singles and name not in view.silent
+        }
+        held = {name for name, score in again.items() if score.clear} | unheard
+        fit = [name for name in here if name not in view.out and name not in held]
+        free = _Free(here, self.blocks)
+        parts: list[tuple[str, list[Lane]]] = []
+        if number < RETESTS_UNTIL:
+            lanes = [self._single(name, number, 2) for name in here if name in held and name not in view.out]
+            free.take(*(trial.nodes[0] for lane in lanes for trial in lane))
+            parts.append(("single", lanes))
+        if nth == 1:
+            parts.append(("pairs", self._first_pairs(view, fit, free)))
+        else:
+            if nth <= self.limits.rounds:
+                parts.append(("retest", self._retests(nth, view, fit, free)))
+                parts.append(("retest", self._watches(nth, view, free)))
+            parts.append(("rails", self._rail_lanes(number, view, free)))
+            parts.append(("across", self._across_lanes(view, free)))
+            if nth <= self.limits.rounds and sum(DEPTHS[self.limits.depth]) > 1:
+                parts.append(("pairs", self._cover(nth, view, fit, free)))
+        return self._round(number, [(stage, self._with_singles(number, lanes, again, held)) for stage, lanes in parts])
 
-    def _ran_alone(self, name: str, done: Json) -> bool:
-        return any(not _is(done[self._single(name, letter).id], UNKNOWN) for letter in "st")
+    def _with_singles(self, number: int, lanes: list[Lane], again: Mapping[str, object], held: set[str]) -> list[Lane]:
+        """Lanes of nodes whose run alone is in doubt also repeat it."""
+        found = []
+        for lane in lanes:
+            more = [name for name in lane[0].nodes if name in again and name not in held and lane[0].kind != "single"]
+            found.append((*lane, *(trial for name in more for trial in self._single(name, number, 1))))
+        return found
 
-    # ---- pairs inside a block
+    def _single(self, name: str, number: int, runs: int) -> Lane:
+        ident = f"s{number}-{self._number[name]}"
+        return tuple(Trial(f"{ident}-{i}" if i else ident, "single", (name,)) for i in range(runs))
 
-    def _pair(self, letter: str, one: str, other: str) -> Trial:
-        kind = "across" if letter[0] == "a" else "pair"
-        return Trial(f"{letter}-{self._number[one]}-{self._number[other]}", kind, (one, other))
+    def _pair(self, letter: str, one: str, other: str, runs: int = 1, kind: str = "pair") -> Lane:
+        ident = f"{letter}-{self._number[one]}-{self._number[other]}"
+        return tuple(Trial(f"{ident}-{i}" if i else ident, kind, (one, other)) for i in range(runs))
 
-    def _pairs(self, here: Sequence[str], out: set[str], state: Json, book: _Book) -> _Walk:
-        pairs, spare = self._matching(here, out)
-        first = [self._pair("p1", *names) for names in pairs]
-        yield "pairs", [(trial,) for trial in first]
-        book.add(state["results"][trial.id] for trial in first)
-        for number in range(2, self.limits.rounds + 1):
-            if self._systemic_pairs(book):
-                return
-            open_nodes = [name for name in self._order if self._open(name, book, spare, state)]
-            links = self._unexplained(book)
-            found = [self._pair(f"p{number}", *names) for names in [*links, *self._retests(open_nodes, links, book)]]
-            yield "retest", [(trial,) for trial in found]
-            book.add(state["results"][trial.id] for trial in found)
+    def _first_pairs(self, view: View, fit: Sequence[str], free: _Free) -> list[Lane]:
+        pairs, _spare = self._matching(fit)
+        for pair in pairs:
+            free.take(*pair)
+        return [self._pair("p1", *pair, runs=DEPTHS[self.limits.depth][0]) for pair in pairs]
 
-    def _matching(self, here: Sequence[str], out: set[str]) -> tuple[list[tuple[str, str]], set[str]]:
+    def _matching(self, fit: Sequence[str]) -> tuple[list[tuple[str, str]], set[str]]:
         """Neighbours in the seed's order, per block. If one node of a pair is missing, the other becomes a spare of
         its block, so that only one pair changes."""
         members: dict[str, list[str]] = {}
         for name in self._order:
             members.setdefault(self.blocks[name], []).append(name)
-        fit = set(here) - out
+        here = set(fit)
         pairs, spare = [], set()
         for block in sorted(members):
             names, single = members[block], []
             for i in range(0, len(names), 2):
-                both = [name for name in names[i : i + 2] if name in fit]
+                both = [name for name in names[i : i + 2] if name in here]
                 if len(both) == 2:
                     pairs.append((both[0], both[1]))
                 else:
@@ -313,525 +282,280 @@ class Scan:
             spare |= set(single[len(single) - len(single) % 2 :])
         return pairs, spare
 
-    def _open(self, name: str, book: _Book, spare: set[str], state: Json) -> bool:
-        """Whether no pair has cleared the node yet, and it was not bad three times."""
-        if name in book.good or name in state["dead"] or name in state["absent"]:
-            return False
-        bad = len(book.bad(name))
-        return bad <= ENOUGH if name in book.of else name in spare
+    def _retests(self, nth: int, view: View, fit: Sequence[str], free: _Free) -> list[Lane]:
+        """Each node that no pair has cleared, with a good partner; with another suspect when there are many."""
+        scores = view.pairs.scores
+        wanted = [name for name in fit if name not in view.good and free.has(name)]
+        strong = {name for name in wanted if name in scores and scores[name].constant > STRONG}
+        weak = set(wanted) - strong
+        many = len(weak) > MANY_SUSPECTS * len(self.nodes) and len(weak) > 8
+        lanes: list[Lane] = []
 
-    def _unexplained(self, book: _Book) -> list[tuple[str, str]]:
-        """Bad pairs whose nodes are both good with others, and that were not repeated yet."""
-        seen: dict[tuple[str, ...], int] = {}
-        for name in sorted(book.of, key=lambda one: self._number[one]):
-            for item in book.bad(name):
-                if name == item["nodes"][0] and set(item["nodes"]) <= book.good:
-                    key = tuple(item["nodes"])
-                    seen[key] = seen.get(key, 0) + 1
-        found: list[tuple[str, str]] = []
-        used: set[str] = set()
-        for key, count in seen.items():
-            if count == 1 and not used & set(key) and not _passed(book, key):
-                found.append((key[0], key[1]))
-                used.update(key)
-        return found
+        def match(
+            names: Sequence[str], among: set[str], runs: int, near_only: bool = False, again: bool = False
+        ) -> None:
+            for name in names:
+                if not free.has(name):
+                    continue
+                other = free.partner(name, among, () if again else view.tried.get(name, ()), near_only)
+                if not other and len(fit) < 3:
+                    other = next((one for one in fit if one != name and free.has(one)), "")
+                if other:
+                    free.take(name, other)
+                    lanes.append(self._pair(f"p{nth}", name, other, runs))
 
-    def _retests(
-        self, wanted: Sequence[str], links: Sequence[tuple[str, str]], book: _Book
-    ) -> Iterator[tuple[str, str]]:
-        """Pairs each node with a good new partner of its block, else of another block; if no good node is left, the
-        remaining ones with each other."""
-        used = {name for link in links for name in link}
-        pool: dict[str, list[str]] = {}
-        for name in reversed(self._order):
-            if name in book.good and name not in used:
-                pool.setdefault(self.blocks[name], []).append(name)
-        left = []
-        for name in wanted:
-            partner = self._from_pool(name, pool, book)
-            if partner:
-                yield name, partner
-            else:
-                left.append(name)
-        while left:
-            name = left.pop(0)
-            other = next((one for one in left if one not in book.tried(name)), "")
+        firm = [name for name in wanted if name in strong]
+        match(firm, view.good, 1 if nth == 2 else 3)
+        rest = [name for name in wanted if name in weak]
+        if many:
+            match(rest, weak, 1, near_only=True)
+            match(rest, weak, 1, near_only=True, again=True)
+        match(rest, view.good, max(1, nth - 3))
+        match(wanted, set(wanted), 1 if nth == 2 else 2)
+        return lanes
+
+    def _watches(self, nth: int, view: View, free: _Free) -> list[Lane]:
+        """More runs for both ends of pairs that were slow once: first together, then with others."""
+        budget = max(8, round(WATCH_SHARE * len(self.nodes)))
+        lanes: list[Lane] = []
+        for ends in sorted(view.links()):
+            if ends not in view.broken and free.has(*ends) and len(lanes) < budget:
+                free.take(*ends)
+                lanes.append(self._pair(f"p{nth}", ends[0], ends[1], 2))
+        watched = [
+            (-score.flaky, name)
+            for name, score in view.pairs.scores.items()
+            if name in view.good and len(score.runs) < stats.ENOUGH and score.flaky > 0
+            if any(view.good.issuperset(run.ends) for run in score.clear)
+        ]
+        suspects = {name for _odds, name in watched}
+        for _odds, name in sorted(watched):
+            if not free.has(name) or len(lanes) >= budget:
+                continue
+            other = free.partner(name, view.good - suspects, view.tried.get(name, ()))
             if other:
-                left.remove(other)
-                yield name, other
+                free.take(name, other)
+                lanes.append(self._pair(f"p{nth}", name, other, 2))
+        return lanes
 
-    def _from_pool(self, name: str, pool: dict[str, list[str]], book: _Book) -> str:
-        tried = book.tried(name)
-        met = {self.blocks[other] for other in tried}
-        own = self.blocks[name]
-        for block in [
-            own,
-            *(b for b in pool if b != own and b not in met),
-            *(b for b in pool if b != own and b in met),
-        ]:
-            names = pool.get(block, [])
-            for i in range(len(names) - 1, -1, -1):
-                if names[i] not in tried:
-                    return names.pop(i)
-        return ""
-
-    def _systemic_pairs(self, book: _Book) -> bool:
-        first = {item["id"]: item for items in book.of.values() for item in items if item["id"].startswith("p1-")}
-        if len(self.nodes) == 2 and first and not book.good:
-            return True  # there is no third node to distinguish them
-        return _most(list(first.values()), self.limits.most)
+    def _cover(self, nth: int, view: View, fit: Sequence[str], free: _Free) -> list[Lane]:
+        """Pairs of all other nodes with new partners, as the depth asks."""
+        runs = DEPTHS[self.limits.depth]
+        lanes = []
+        among = set(fit)
+        for name in sorted(fit, key=view.runs_of):
+            if free.has(name) and view.runs_of(name) < sum(runs[:nth]):
+                tried = view.tried.get(name, set())
+                other = free.partner(name, among, tried, near_only=True) or free.partner(
+                    name, among, (), near_only=True
+                )
+                if other:
+                    free.take(name, other)
+                    lanes.append(self._pair(f"p{nth}", name, other, runs[min(nth, len(runs)) - 1]))
+        return lanes
 
     # ---- across blocks
 
-    def _edges(self, book: _Book) -> list[tuple[str, str]]:
-        blocks = sorted({self.blocks[name] for name in book.good})
+    def _edges(self, blocks: Sequence[str]) -> list[tuple[str, str]]:
+        """Pairs of blocks to test: all, or a ring; of a quick scan at most EDGES, so that each block has one first."""
+        if self.limits.across == "none" or len(blocks) < 2:
+            return []
         if self.limits.across == "all":
-            return [(one, other) for i, one in enumerate(blocks) for other in blocks[i + 1 :]]
-        ring = list(zip(blocks, blocks[1:]))
-        return ring + ([(blocks[-1], blocks[0])] if len(blocks) > 2 else [])
+            return list(combinations(blocks, 2))
+        ring = list(zip(blocks, blocks[1:])) + ([(blocks[-1], blocks[0])] if len(blocks) > 2 else [])
+        return [*ring[::2], *ring[1::2]][:EDGES] if self.limits.depth == "quick" else ring
 
-    def _across_blocks(self, state: Json, book: _Book) -> _Walk:
-        done: Json = state["results"]
-        edges = self._edges(book)
-        again: dict[tuple[str, str], set[str]] = {}
-        for stage, letter in (("across", "a1"), ("across-again", "a2")):
-            pending = edges if letter == "a1" else list(again)
-            while pending:
-                lanes, postponed = self._across_lanes(pending, letter, book, again)
-                yield stage, [(trial,) for trial in lanes]
-                for trial in lanes:
-                    if not _is(done[trial.id], OK):
-                        again[self._edge(trial)] = set(trial.nodes)
-                pending = postponed
-            if _most([item for item in done.values() if item["id"].startswith("a1-")], self.limits.most, least=3):
-                return
-
-    def _edge(self, trial: Trial) -> tuple[str, str]:
-        return self.blocks[trial.nodes[0]], self.blocks[trial.nodes[1]]
-
-    def _across_lanes(
-        self,
-        edges: Sequence[tuple[str, str]],
-        letter: str,
-        book: _Book,
-        avoid: Mapping[tuple[str, str], set[str]],
-    ) -> tuple[list[Trial], list[tuple[str, str]]]:
-        """(trials without a common node, postponed edges). A slow edge gets other nodes if there are any."""
-        free: dict[str, list[str]] = {}
-        for name in self._order:
-            if name in book.good:
-                free.setdefault(self.blocks[name], []).append(name)
-        lanes, postponed = [], []
-        for edge in edges:
-            if not all(free[block] for block in edge):
-                postponed.append(edge)
-                continue
-            ends = [_take(free[block], avoid.get(edge, set())) for block in edge]
-            lanes.append(self._pair(letter, ends[0], ends[1]))
-        return lanes, postponed
-
-    # ---- rails and the gate
-
-    def _rail_lanes(self, state: Json, book: _Book) -> _Walk:
-        guilty = [name for name in self._guilty(book) if name not in state["dead"]]
-        if not self.rails or not guilty:
-            return
+    def _across_lanes(self, view: View, free: _Free) -> list[Lane]:
+        if self.limits.across == "none" or (view.most_across and len(view.of("across")) > len(view.edges)):
+            return []
+        most = ENOUGH_EDGES if view.most_across else len(self.nodes)
+        good = [name for name in self._order if name in view.good]
+        edges = self._edges(sorted({self.blocks[name] for name in good}))
+        nth = 1 + len({view.at[item["id"]] for item in view.of("across")})
+        met: dict[tuple[str, ...], set[str]] = {}
+        known: dict[tuple[str, ...], int] = {}
+        for item in view.of("across"):
+            key = view.edge(item["nodes"])
+            met.setdefault(key, set()).update(item["nodes"])
+            known[key] = known.get(key, 0) + 1
+        lanes: list[Lane] = []
         pool: dict[str, list[str]] = {}
-        for name in reversed(self._order):
-            if name in book.good:
+        for name in good:
+            if free.has(name):
                 pool.setdefault(self.blocks[name], []).append(name)
+        for edge in [*edges, *self._other_edges(view, good)]:
+            key = tuple(sorted(edge))
+            runs = view.edges.get(key, [])
+            weight = sum(run.weight for run in runs)
+            if key in view.cut or (runs and weight < EDGE_CLEARED) or known.get(key, 0) > stats.ENOUGH:
+                continue
+            if not runs and known.get(key, 0) > 1:
+                continue
+            if all(pool.get(block) for block in edge) and len(lanes) < most:
+                ends = [_take(pool[block], met.get(key, set())) for block in edge]
+                lanes.append(
+                    self._pair(
+                        f"a{nth}",
+                        ends[0],
+                        ends[1],
+                        2 if any(run.clear for run in runs) and not view.most_across else 1,
+                        "across",
+                    )
+                )
+                free.take(*ends)
+        return lanes
+
+    def _other_edges(self, view: View, good: Sequence[str]) -> Iterator[tuple[str, str]]:
+        """For each end of a slow pair of blocks that was tested with one block only, another pair."""
+        blocks = list(dict.fromkeys(self.blocks[name] for name in good))
+        for edge in view.cut:
+            for block in edge:
+                if sum(1 for other in view.edges if block in other) == 1:
+                    more = next((one for one in blocks if one not in edge), "")
+                    if more:
+                        yield (block, more)
+
+    # ---- rails
+
+    def _rail_lanes(self, number: int, view: View, free: _Free) -> list[Lane]:
+        if not self.rails:
+            return []
         lanes = []
-        for name in guilty[: self.limits.rail_nodes]:
-            partner = self._from_pool(name, pool, _Book())
+        for name in list(view.pairs.convicted)[: self.limits.rail_nodes]:
+            if name in view.dead or name in view.alone or view.is_flaky(name):
+                continue
+            tried = [item for item in view.of("rail") if item["nodes"][0] == name]
+            wanted = view.open_rails(name) if tried else list(range(len(self.rails)))
+            rounds = {view.at[item["id"]] for item in tried}
+            if not wanted or len(rounds) > 2 or (tried and len(wanted) + len(view.bad_rails(name)) == len(self.rails)):
+                continue
+            partner = free.partner(name, view.good, (other for item in tried for other in item["nodes"]))
             if partner:
-                lanes.append(self._rail_trials(name, partner))
-        yield "rails", lanes
+                free.take(partner)
+                ids = f"r{number}-{self._number[name]}-{self._number[partner]}"
+                repeats = RAIL_REPEATS if tried else 1
+                lanes.append(
+                    tuple(
+                        Trial(f"{ids}-{rail}-{i}" if i else f"{ids}-{rail}", "rail", (name, partner), rail)
+                        for rail in wanted
+                        for i in range(repeats)
+                    )
+                )
+        return lanes
 
-    def _rail_trials(self, name: str, partner: str) -> Lane:
-        ids = f"r{self._number[name]}-{self._number[partner]}"
-        return tuple(Trial(f"{ids}-{rail}", "rail", (name, partner), rail) for rail in range(len(self.rails)))
+    # ---- all together
 
-    def _guilty(self, book: _Book) -> list[str]:
-        """Nodes that no pair cleared and that were bad in at least two runs, one of them with a known-good partner."""
-        return [name for name in self.nodes if self._is_guilty(name, book)]
+    def _together(self, number: int, view: View, here: Sequence[str]) -> Optional[Round]:
+        """The gate, again when it was slow, and what narrows it down when nobody else is named."""
+        gates = view.of("gate")
+        known = set(here)
+        fit = [name for name in self.nodes if name in known and view.passed(name)]
+        if not self.limits.gate or (len(fit) < 2 and not gates):
+            return None
+        state, _speed = view.gate
+        if state in ("none", "open"):
+            nodes = tuple(gates[0]["nodes"]) if gates and set(gates[0]["nodes"]) <= set(fit) else tuple(fit)
+            first, count = len(gates) + 1, GATES - len(gates) % GATES if gates else 1
+            lane = tuple(Trial(f"g{i}-{len(nodes)}", "gate", nodes) for i in range(first, first + count))
+            return self._round(number, [("gate", [lane])])
+        if state != "slow" or view.pairs.convicted or view.alone or view.dead or view.cut or view.broken:
+            return None
+        return self._narrow(number, view, fit)
 
-    def _is_guilty(self, name: str, book: _Book) -> bool:
-        if name in book.good:
-            return False
-        bad = [item for item in book.bad(name) if not _is(item, UNKNOWN)]
-        return len(bad) >= ENOUGH and any(_partner(item, name) in book.good for item in bad)
+    def _narrow(self, number: int, view: View, fit: Sequence[str]) -> Optional[Round]:
+        """Many pairs across blocks at once, twice when some are slow; then blocks alone; then halves of what is
+        slow."""
+        blocks = sorted({self.blocks[name] for name in fit})
+        loads = len({view.at[item["id"]] for item in view.of("load")})
+        suspected = any(view.loaded)
+        if len(blocks) > 1 and (not loads or (loads == 1 and suspected)):
+            return self._round(number, [("load", self._load_lanes(number, loads, fit, blocks))])
+        if loads and suspected:
+            return None
+        parts = self._parts(view, fit, blocks)
+        lanes = [
+            tuple(Trial(f"h{number}-{i}-{k}", "group", nodes) for k in range(PART_RUNS))
+            for i, nodes in enumerate(parts)
+        ]
+        return self._round(number, [("groups", lanes)])
 
-    def _fit(self, state: Json, book: _Book) -> list[str]:
-        return [name for name in self.nodes if name in book.good and name not in state["dead"]]
+    def _parts(self, view: View, fit: Sequence[str], blocks: Sequence[str]) -> list[tuple[str, ...]]:
+        tested = view.parts
+        if not tested and len(blocks) > 1:
+            by_block = [tuple(name for name in fit if self.blocks[name] == block) for block in blocks]
+            return [nodes for nodes in by_block if len(nodes) > 1]
+        slow = [nodes for nodes, bad in tested.items() if bad]
+        whole = min(slow, key=len) if slow else tuple(sorted(fit, key=lambda name: self.blocks[name]))
+        middle = len(whole) // 2
+        halves = [whole[:middle], whole[middle:]]
+        return [nodes for nodes in halves if len(nodes) > 1 and nodes not in tested] if middle > 1 else []
 
-    # ---- the conclusion
+    def _load_lanes(self, number: int, nth: int, fit: Sequence[str], blocks: Sequence[str]) -> list[Lane]:
+        """Nearly all nodes in pairs across blocks. Blocks whose pairs fit in one wave of runs are tested together,
+        each with as many others as possible."""
+        shift = nth * max(1, len(blocks) // 3)
+        order = [*blocks[shift:], *blocks[:shift]]
+        members: dict[str, list[str]] = {}
+        for name in fit:
+            members.setdefault(self.blocks[name], []).append(name)
+        size = max(len(names) for names in members.values())
+        wave = max(2, 2 * self.limits.parallel // size)
+        chunks = [order[i : i + wave] for i in range(0, len(order), wave)]
+        if len(chunks) > 1 and len(chunks[-1]) == 1:
+            chunks[-2] += chunks.pop()
+        lanes: list[Lane] = []
+        for chunk in chunks:
+            left = {block: members[block][nth:] + members[block][:nth] for block in chunk}
+            while True:
+                before = len(lanes)
+                for one, other in combinations(sorted(chunk, key=lambda block: -len(left[block])), 2):
+                    if left[one] and left[other]:
+                        lanes.append(self._pair(f"l{number}", left[one].pop(), left[other].pop(0), 1, "load"))
+                if len(lanes) == before:
+                    break
+        return lanes
+
+    # ---- the conclusion and the plan
 
     def conclude(self, state: Json) -> Conclusion:
         """The conclusion from the results so far; ``complete`` is False while rounds are left."""
-        rounds = list(self.rounds(state))
-        complete = self.next_round(state) is None
-        done = state["results"]
-        here = [name for name in self._order if name not in state["absent"]]
-        book = _Book()
-        book.add(item for item in done.values() if item["kind"] == "pair")
-        stopped = self._stopped(here, done, book)
-        convicted = [] if stopped else self._convictions(here, state, book)
-        named = {item.node for item in convicted} | {one for item in convicted for one in item.between}
-        unresolved = dict(state["absent"])
-        if not stopped:
-            unresolved.update(self._unresolved(here, state, book, named))
-        gate = next((item for item in done.values() if item["kind"] == "gate"), None)
-        fit = tuple(name for name in self._fit(state, book) if name not in named)
-        verdict, reason = self._verdict(complete, stopped, convicted, unresolved, gate, len(fit))
-        return Conclusion(
-            verdict,
-            reason,
-            complete,
-            stopped,
-            tuple(convicted),
-            unresolved,
-            {} if stopped else self._notes(state, book, named),
-            fit,
-            gate,
-            self._counts(rounds, done),
+        planned = list(self.rounds(state))
+        complete = not planned or all(trial.id in state["results"] for trial in planned[-1].trials)
+        finished = planned if complete else planned[:-1]
+        known = {trial.id for now in finished for trial in now.trials}
+        return scan_verdict.conclude(
+            self.view({**state, "dead": {k: {**v, "after": 0} for k, v in state["dead"].items()}}, finished),
+            nodes=self.nodes,
+            absent=state["absent"],
+            rails=self.rails,
+            complete=complete,
+            extra=[item for ident, item in state["results"].items() if ident not in known],
         )
-
-    def _stopped(self, here: Sequence[str], done: Json, book: _Book) -> str:
-        config = "check image, NCCL variables, driver and cabling plan before any node"
-        if self.limits.singles and self._systemic_singles(here, done):
-            runs = [done[self._single(name, "s").id] for name in here if self._single(name, "s").id in done]
-            bad = [item for item in runs if not _is(item, OK)]
-            share = f"{len(bad)} of {len(here)} nodes fail even alone"
-            return f"{share}, so the configuration is to blame: {config} ({_why(bad[0])})"
-        if self._systemic_pairs(book):
-            first = [item for item in done.values() if item["id"].startswith("p1-")]
-            bad = [item for item in first if not _is(item, OK)]
-            if len(first) == 1:
-                names = " and ".join(first[0]["nodes"])
-                return f"{names} are bad together and no third node can tell which: {_why(first[0])}"
-            share = f"{len(bad)} of {len(first)} pairs are bad"
-            return f"{share}, so the configuration is to blame: {config} ({_why(bad[0])})"
-        return ""
-
-    def _convictions(self, here: Sequence[str], state: Json, book: _Book) -> list[Conviction]:
-        done = state["results"]
-        found = [
-            Conviction("node", name, f"its worker ended with {why}", evidence=(f"worker: {why}",))
-            for name, why in state["dead"].items()
-        ]
-        alone = [name for name in self._single_faults(here, done) if name not in state["dead"]]
-        found += [self._of_single(name, done) for name in alone if self._ran_alone(name, done)]
-        guilty = [name for name in self._guilty(book) if name not in state["dead"]]
-        blocks = self._whole_blocks(guilty, book)
-        found += [self._of_block(block, names, book) for block, names in blocks.items()]
-        covered = {name for names in blocks.values() for name in names}
-        for name in guilty:
-            if name not in covered:
-                found += self._of_node(name, done, book)
-        return [*found, *self._of_links(book), *self._of_edges(done)]
-
-    def _of_single(self, name: str, done: Json) -> Conviction:
-        runs = [done[self._single(name, letter).id] for letter in "st"]
-        speeds = [item["busbw"] for item in runs if item.get("busbw") is not None]
-        limit = runs[-1].get("threshold")
-        measured = f"{max(speeds):.1f} of {limit:.0f} GB/s" if speeds and limit else _why(runs[-1])
-        return Conviction(
-            "node",
-            name,
-            f"slow alone, over NVLink: {measured}" if speeds else f"it fails alone: {measured}",
-            measured=max(speeds, default=None),
-            expected=self._typical("single", done),
-            threshold=limit,
-            evidence=tuple(f"alone: {_result_text(item)}" for item in runs),
-        )
-
-    def _of_node(self, name: str, done: Json, book: _Book) -> list[Conviction]:
-        evidence = self._evidence(name, book)
-        rails = [item for item in done.values() if item["kind"] == "rail" and item["nodes"][0] == name]
-        slow = [item for item in rails if not _is(item, OK, UNKNOWN)]
-        if slow and len(slow) < len(rails):
-            return [self._of_rail(name, item, evidence) for item in slow]
-        bad = book.bad(name)
-        speeds = [item["busbw"] for item in bad if item.get("busbw") is not None]
-        expected, limit = self._typical("pair", done), next((i["threshold"] for i in bad if i.get("threshold")), None)
-        measured = f"{max(speeds):.1f} of {expected or limit or 0:.0f} GB/s" if speeds else _why(bad[-1])
-        more = ""
-        if rails:
-            more = "; all its rails are equally slow" if slow else "; each rail alone is healthy"
-        found = f"slow with {len(bad)} partners that are good with others: {measured}{more}"
-        if not speeds:
-            found = f"fails with {len(bad)} partners that are good with others: {measured}"
-        return [
-            Conviction(
-                "node",
-                name,
-                found,
-                measured=max(speeds, default=None),
-                expected=expected,
-                threshold=limit,
-                evidence=evidence,
-            )
-        ]
-
-    def _of_rail(self, name: str, item: Json, evidence: tuple[str, ...]) -> Conviction:
-        port = self.rails[item["rail"]]
-        expected = item.get("expected") or item.get("threshold")
-        measured = f"{item['busbw']:.1f} of {expected:.0f} GB/s" if item.get("busbw") is not None else _why(item)
-        return Conviction(
-            "rail",
-            name,
-            f"{port.netdev} ({port.hca}): {measured}",
-            rail=item["rail"],
-            netdev=port.netdev,
-            hca=port.hca,
-            measured=item.get("busbw"),
-            expected=expected,
-            threshold=item.get("threshold"),
-            evidence=(f"rail {item['rail']} with {_partner(item, name)}: {_result_text(item)}", *evidence),
-        )
-
-    def _whole_blocks(self, guilty: Sequence[str], book: _Book) -> dict[str, list[str]]:
-        """Blocks of at least four nodes of which every tested node is bad: their switch is suspect, not each node."""
-        tested: dict[str, list[str]] = {}
-        for name in book.of:
-            tested.setdefault(self.blocks[name], []).append(name)
-        wrong = set(guilty)
-        return {b: names for b, names in sorted(tested.items()) if len(names) > 3 and wrong.issuperset(names)}
-
-    def _of_block(self, block: str, names: Sequence[str], book: _Book) -> Conviction:
-        speeds = [item["busbw"] for name in names for item in book.bad(name) if item.get("busbw") is not None]
-        share = f"{len(names)} of {len(names)} nodes of block {block} are bad, with each other and with other blocks"
-        return Conviction(
-            "fabric",
-            "",
-            f"{share}: look at the block's switches first",
-            between=(block,),
-            measured=max(speeds, default=None),
-            evidence=self._evidence(names[0], book),
-        )
-
-    def _of_links(self, book: _Book) -> list[Conviction]:
-        """Pairs of nodes that are good with others but were bad together twice."""
-        runs: dict[tuple[str, ...], list[Json]] = {}
-        for name, items in book.of.items():
-            for item in items:
-                if item["nodes"][0] == name and set(item["nodes"]) <= book.good:
-                    runs.setdefault(tuple(sorted(item["nodes"])), []).append(item)
-        bad = {key: items for key, items in runs.items() if _twice_bad(items)}
-        return [self._of_fabric(key, items, "nodes") for key, items in sorted(bad.items())]
-
-    def _of_edges(self, done: Json) -> list[Conviction]:
-        """Pairs of blocks that were bad with two pairs of nodes; a block whose pairs are all bad is reported alone."""
-        first = [item for item in done.values() if item["id"].startswith("a1-")]
-        if _most(first, self.limits.most, least=3):
-            return [self._of_fabric(("all blocks",), [item for item in first if not _is(item, OK)], "all")]
-        runs = self._edge_runs(done)
-        bad = {key: items for key, items in runs.items() if _twice_bad(items)}
-        found = []
-        for block in sorted({block for key in bad for block in key}):
-            mine = [key for key in runs if block in key]
-            if len(mine) > 1 and all(key in bad for key in mine):
-                found.append(self._of_fabric((block,), [item for key in mine for item in bad.pop(key)], "block"))
-        return found + [self._of_fabric(key, items, "blocks") for key, items in sorted(bad.items())]
-
-    def _edge_runs(self, done: Json) -> dict[tuple[str, ...], list[Json]]:
-        runs: dict[tuple[str, ...], list[Json]] = {}
-        for item in done.values():
-            if item["kind"] == "across":
-                runs.setdefault(tuple(sorted(self.blocks[name] for name in item["nodes"])), []).append(item)
-        return runs
-
-    def _of_fabric(self, ends: tuple[str, ...], items: Sequence[Json], what: str) -> Conviction:
-        speeds = [item["busbw"] for item in items if item.get("busbw") is not None]
-        limit = next((item["threshold"] for item in items if item.get("threshold")), None)
-        measured = f"{max(speeds):.1f} of {limit:.0f} GB/s" if speeds and limit else _why(items[-1])
-        where = {
-            "nodes": f"between {' and '.join(ends)}",
-            "blocks": f"between blocks {' and '.join(ends)}",
-            "block": f"between block {ends[0]} and all others",
-            "all": f"across {len(items)} pairs of blocks",
-        }[what]
-        return Conviction(
-            "fabric",
-            "",
-            f"slow {where}, whose nodes are good with others: {measured}",
-            between=ends,
-            measured=max(speeds, default=None),
-            threshold=limit,
-            evidence=tuple(f"{' with '.join(item['nodes'])}: {_result_text(item)}" for item in items),
-        )
-
-    def _evidence(self, name: str, book: _Book) -> tuple[str, ...]:
-        return tuple(
-            f"with {_partner(item, name)}{'' if _partner(item, name) in book.good else ' (itself not cleared)'}: "
-            f"{_result_text(item)}"
-            for item in book.of.get(name, [])
-        )
-
-    @staticmethod
-    def _typical(kind: str, done: Json) -> Optional[float]:
-        """Median of the good results in GB/s; None without any."""
-        speeds = [i["busbw"] for i in done.values() if i["kind"] == kind and _is(i, OK) and i.get("busbw") is not None]
-        return round(median(speeds), 1) if speeds else None
-
-    def _unresolved(self, here: Sequence[str], state: Json, book: _Book, named: set[str]) -> dict[str, str]:
-        """Nodes and pairs of blocks that were neither cleared nor convicted, with the reason."""
-        found = {}
-        for name in self.nodes:
-            if name in book.good or name in named or name not in here or self.blocks[name] in named:
-                continue
-            bad = book.bad(name)
-            alone = state["results"].get(self._single(name, "t").id)
-            if alone is not None and _is(alone, UNKNOWN):
-                found[name] = f"no test of it ran: {_why(alone)}"
-            elif not bad:
-                found[name] = "it has not been tested with another node"
-            elif all(_is(item, UNKNOWN) for item in bad):
-                found[name] = f"no test with it ran: {_why(bad[-1])}"
-            else:
-                found[name] = (
-                    f"bad with {_partner(bad[-1], name)}, and no known-good node was left to find out which of them "
-                    "it is"
-                )
-        for key, items in self._edge_runs(state["results"]).items():
-            cleared = any(_is(item, OK) for item in items) or "all blocks" in named
-            if not cleared and not _twice_bad(items):
-                found[f"blocks {' and '.join(key)}"] = f"no two tests between them ran: {_why(items[-1])}"
-        return found
-
-    def _notes(self, state: Json, book: _Book, named: set[str]) -> dict[str, str]:
-        """Nodes that were slow once but not again: reported, not convicted."""
-        found = {}
-        done = state["results"]
-        for name in self.nodes:
-            bad = [item for item in book.bad(name) if not _is(item, UNKNOWN)]
-            if name in book.good and len(bad) > 1 and name not in named:
-                found[name] = (
-                    f"bad in {len(bad)} of {len(book.of[name])} runs, the last one passed: {_result_text(bad[0])}"
-                )
-            single = done.get(self._single(name, "s").id)
-            if single and not _is(single, OK) and _is(done.get(self._single(name, "t").id, single), OK):
-                found[name] = f"slow alone once, not again: {_result_text(single)}"
-        return found
-
-    @staticmethod
-    def _verdict(
-        complete: bool,
-        stopped: str,
-        convicted: Sequence[Conviction],
-        unresolved: Mapping[str, str],
-        gate: Optional[Json],
-        good: int,
-    ) -> tuple[str, str]:
-        if stopped:
-            return "fail", stopped
-        if convicted:
-            first = convicted[0]
-            who = f"{first.node}: " if first.node else ""
-            more = f"; and {len(convicted) - 1} more" if len(convicted) > 1 else ""
-            return "fail", f"{who}{first.found}{more}"
-        if gate is not None and not _is(gate, OK):
-            word = "incomplete" if _is(gate, UNKNOWN) else "fail"
-            return word, f"every pair is healthy, but all {len(gate['nodes'])} nodes together are not: {_why(gate)}"
-        if not complete:
-            return "incomplete", "the scan did not finish"
-        if unresolved:
-            name, why = next(iter(unresolved.items()))
-            return "incomplete", f"{len(unresolved)} nodes could not be judged, such as {name}: {why}"
-        if good < 2:
-            return "incomplete", "there were no two nodes to test together"
-        together = f"; all together {gate['busbw']:.1f} GB/s" if gate is not None and gate.get("busbw") else ""
-        return "pass", f"{good} nodes are healthy alone and in pairs{together}"
-
-    @staticmethod
-    def _counts(rounds: Sequence[Round], done: Json) -> dict[str, int]:
-        kinds = [item["kind"] for item in done.values()]
-        return {
-            "rounds": len(rounds),
-            "pair_rounds": sum(1 for one in rounds if one.stage in ("pairs", "retest")),
-            **{f"{kind}_runs": kinds.count(kind) for kind in ("single", "pair", "across", "rail", "gate")},
-        }
 
     def first_pairs(self) -> tuple[Trial, ...]:
         """The trials of the first round of pairs, as if every node had passed alone."""
-        first = next((now for now in self.rounds(begin()) if now.stage != "single"), None)
-        for now in self.rounds(self._all_good_alone()):
-            if now.stage == "pairs":
-                first = now
-        return tuple(first.trials) if first else ()
-
-    def _all_good_alone(self) -> Json:
-        state = begin()
-        first = self.next_round(state)
-        if first is None or first.stage != "single":
-            return state
-        blank = {"kind": "single", "verdict": OK}
-        return record(state, [{**blank, "id": trial.id, "nodes": list(trial.nodes)} for trial in first.trials])
+        pairs, _spare = self._matching(self._order)
+        return tuple(trial for pair in pairs for trial in self._pair("p1", *pair))
 
     def outline(self) -> list[str]:
         """The plan before any run, one line per stage."""
-        pairs, spare = self._matching(self._order, set())
-        members = dict.fromkeys(self.blocks.values(), 0)
-        for block in self.blocks.values():
-            members[block] += 1
-        count = len(members)
-        edges = {"none": 0, "all": count * (count - 1) // 2, "ring": count if count > 2 else count - 1}
+        pairs, spare = self._matching(self._order)
+        blocks = sorted(set(self.blocks.values()))
+        runs = DEPTHS[self.limits.depth]
+        edges = self._edges(blocks)
         lines = [f"single: {len(self.nodes)} nodes, each alone"] if self.limits.singles else []
         wait = f"; {len(spare)} without a partner follow in round 2" if spare else ""
-        lines.append(f"round 1: {len(pairs)} pairs inside {count} blocks{wait}")
+        lines.append(f"round 1: {len(pairs)} pairs inside {len(blocks)} blocks{wait}")
         lines.append(f"rounds 2 to {self.limits.rounds}: nodes without a good pair, with known-good partners")
-        lines.append(f"across blocks: {edges[self.limits.across]} pairs ({self.limits.across})")
+        lines.append(f"across blocks: {len(edges)} pairs ({self.limits.across})")
         if self.rails:
             lines.append(
                 f"rails: {len(self.rails)} runs for each convicted node, {self.limits.rail_nodes} nodes at most"
             )
-        return lines + (["gate: all good nodes together"] if self.limits.gate else [])
-
-
-# ---- small things --------------------------------------------------------------------------------------------------
-
-
-def _check(nodes: Sequence[str], limits: Limits) -> None:
-    faults = []
-    if not nodes or len(set(nodes)) != len(nodes):
-        faults.append("it needs nodes, each given once")
-    if limits.across not in ACROSS:
-        faults.append(f"across {limits.across!r} is unknown; known: {', '.join(ACROSS)}")
-    if limits.rounds < 1:
-        faults.append(f"{limits.rounds} rounds")
-    if not 0 < limits.most <= 1:
-        faults.append(f"a share of {limits.most} bad results is not between 0 and 1")
-    if faults:
-        raise InputError(f"Cannot plan a scan: {'; '.join(faults)}.")
-
-
-def _most(results: Sequence[Json], share: float, least: int = 2) -> bool:
-    """Whether so many results are bad that no single node can be the reason."""
-    bad = sum(1 for item in results if not _is(item, OK))
-    return len(results) >= least and bad > share * len(results)
-
-
-def _passed(book: _Book, pair: Sequence[str]) -> bool:
-    return any(_is(item, OK) for item in book.of.get(pair[0], []) if set(item["nodes"]) == set(pair))
-
-
-def _twice_bad(items: Sequence[Json]) -> bool:
-    """Whether the results are never good and bad more than once; a run that never started does not count."""
-    return not any(_is(item, OK) for item in items) and sum(1 for item in items if _is(item, SLOW, FAILED)) > 1
+        lines += ["gate: all good nodes together"] if self.limits.gate else []
+        return [*lines, f"depth {self.limits.depth}: {scan_verdict.odds(sum(runs))}"]
 
 
 def _take(names: list[str], avoid: set[str]) -> str:
     """Removes and returns the first name that is not in ``avoid``, else the first."""
     return names.pop(next((i for i, name in enumerate(names) if name not in avoid), 0))
-
-
-def _why(result: Json) -> str:
-    return str(result.get("why") or result["verdict"])
-
-
-def _result_text(result: Json) -> str:
-    value: Any = result.get("busbw")
-    if value is None or _is(result, FAILED, UNKNOWN):
-        return _why(result)
-    limit = result.get("threshold")
-    return f"{value:.1f} GB/s" + (f" (threshold {limit:.4g})" if limit else "")

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Callable, Optional
 
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json, NcclRun, NcclVerdict, Shape
@@ -60,7 +60,8 @@ class Bench:
     table: Json
     test: nccl_job.Test
     settings: Settings
-    gate: Optional[Gate] = None
+    gates: dict[str, Gate] = field(default_factory=dict)
+    """By the trial's id."""
 
     @property
     def pair_bytes(self) -> tuple[str, str]:
@@ -68,8 +69,9 @@ class Bench:
         top = size_bytes(self.test.max_bytes)
         return str(min(PAIR_BYTES, top)), self.test.max_bytes
 
-    def commands(self, total: int) -> dict[str, scan_job.Command]:
-        """Kind of trial -> its command. ``total``: number of nodes of the gate."""
+    def commands(self, total: int, trials: Sequence[nccl_scan.Trial] = ()) -> dict[str, scan_job.Command]:
+        """Kind of trial (see ``word``) -> its command. ``total``: number of nodes of the gate; ``trials``: those of the
+        round, for the sizes of its groups."""
         low, high = self.pair_bytes
         pair = self._command(2, low, high, self.settings.trial_timeout, REACH, ring=True)
         gate = self._command(total, self.test.min_bytes, self.test.max_bytes, self.settings.gate_timeout, 0)
@@ -77,9 +79,19 @@ class Bench:
             "single": self._command(1, low, high, self.settings.trial_timeout, REACH),
             "pair": pair,
             "across": replace(pair, reach=0),
+            "load": replace(pair, reach=0),
             "rail": self._command(2, RAIL_BYTES, RAIL_BYTES, RAIL_TIMEOUT, 0, ring=True, iterations=RAIL_ITERATIONS),
             "gate": replace(gate, debug_ranks=nccl_job.DEBUG_RANKS),
+            **{self.word(trial): self._group(len(trial.nodes)) for trial in trials if trial.kind == "group"},
         }
+
+    @staticmethod
+    def word(trial: nccl_scan.Trial) -> str:
+        """The kind of a trial as a round's script has it: groups of each size have their own command."""
+        return f"group{len(trial.nodes)}" if trial.kind == "group" else trial.kind
+
+    def _group(self, nodes: int) -> scan_job.Command:
+        return self._command(nodes, *self.pair_bytes, self.settings.gate_timeout, 0)
 
     def _command(
         self, nodes: int, low: str, high: str, timeout: int, reach: int, ring: bool = False, **more: Any
@@ -103,7 +115,7 @@ class Bench:
         log = parse.parse(lines)[-1]
         run = by_node(log, trial.nodes, self.test.gpus_per_node, {})
         healthy, limit = self.rail_bounds() if trial.kind == "rail" else (None, None)
-        ring = trial.kind in ("pair", "across", "rail")
+        ring = trial.kind in ("pair", "across", "load", "rail")
         _low, high = (RAIL_BYTES, RAIL_BYTES) if trial.kind == "rail" else self.pair_bytes
         expect = {
             "collective": COLLECTIVE,
@@ -120,7 +132,7 @@ class Bench:
             run, shape=self.shape, nodes=len(trial.nodes), table=self.table, threshold=limit, expect=expect
         )
         if trial.kind == "gate":
-            self.gate = Gate(trial.nodes, log, found, tuple(lines), code, seconds)
+            self.gates[trial.id] = Gate(trial.nodes, log, found, tuple(lines), code, seconds)
         verdict, why = _outcome(found, run.status, lines, code, seconds)
         return {
             "id": trial.id,

@@ -15,7 +15,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import F
 
 CONVICTED = {"node": "scan.node", "rail": "scan.rail", "fabric": "scan.fabric"}
 """Cause of a conviction -> id of its finding."""
-PAIRS = ("pair", "across")
+PAIRS = ("pair", "across", "load")
 SHOWN = 20
 
 
@@ -49,11 +49,14 @@ def document(
         "unresolved": dict(conclusion["unresolved"]),
         "notes": dict(conclusion["notes"]),
         "counts": dict(conclusion["counts"]),
+        "parts": [_row(item, nodes=list(item["nodes"])) for item in results if item["kind"] == "group"],
+        "norms": dict(conclusion["norms"]),
+        "seen": list(conclusion["seen"]),
     }
 
 
 def _pair(item: Json) -> Json:
-    return _row(item, a=item["nodes"][0], b=item["nodes"][1], across=item["kind"] == "across")
+    return _row(item, a=item["nodes"][0], b=item["nodes"][1], across=item["kind"] != "pair")
 
 
 def _row(item: Json, **more: object) -> Json:
@@ -114,6 +117,7 @@ def text(found: Json) -> list[str]:
         who = item["node"] or " - ".join(item["between"])
         lines.append(f"  {item['cause']:<7} {who}: {item['found']}")
         lines += [f"          {line}" for line in item["evidence"][:4]]
+    lines += [f"  seen    {line}" for line in found["seen"]]
     lines += [f"  unknown {name}: {why}" for name, why in list(found["unresolved"].items())[:SHOWN]]
     lines += [f"  note    {name}: {why}" for name, why in list(found["notes"].items())[:SHOWN]]
     more = max(len(found[key]) - SHOWN for key in ("convicted", "unresolved", "notes"))

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Callable
 
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json, to_dict
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.text import counted
 from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import job as nccl_job
 from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import scan as nccl_scan
 
@@ -24,26 +25,42 @@ class Journal:
 
     def __init__(self, path: Path, key: str) -> None:
         self.path, self.key = path, key
+        self.left_out = ""
+        """What of the file did not count, and why; set by load."""
 
     def load(self, max_age: float, boots: Mapping[str, str], clock: Callable[[], float] = time.time) -> list[Json]:
         """Results that still count: of the same scan, not older than ``max_age`` seconds, on nodes that have not
         rebooted since."""
-        lines = self._lines()
+        lines, damaged = self._lines()
         head = lines[0] if lines else {}
         if head.get("key") != self.key:
+            if lines or damaged:
+                what = "is damaged" if "key" not in head else "is of other nodes or settings"
+                self.left_out = f"{self.path.name} {what}: the scan starts anew"
             return []
-        before, since = head.get("boots", {}), clock() - max_age
+        before, since = head.get("boots"), clock() - max_age
+        before = before if isinstance(before, dict) else {}
         again = {name for name, boot in boots.items() if before.get(name, boot) != boot}
-        return [item for item in lines[1:] if item.get("at", 0) > since and not again & set(item["nodes"])]
+        sound = [item for item in lines[1:] if nccl_scan.sound(item)]
+        damaged += len(lines) - 1 - len(sound)
+        if damaged:
+            self.left_out = f"{self.path.name}: {counted(damaged, 'line')} damaged, these runs are repeated"
+        return [item for item in sound if item["at"] > since and not again & set(item["nodes"])]
 
-    def _lines(self) -> list[Json]:
-        found = []
+    def _lines(self) -> tuple[list[Json], int]:
+        """(objects, number of lines that are none)."""
+        found: list[Json] = []
+        damaged = 0
         with contextlib.suppress(OSError):
             for line in self.path.read_text(encoding="utf-8", errors="replace").splitlines():
-                with contextlib.suppress(ValueError):
+                item: object = None
+                with contextlib.suppress(ValueError, RecursionError):
                     item = json.loads(line)
-                    found += [item] if isinstance(item, dict) else []
-        return found
+                if isinstance(item, dict):
+                    found.append(item)
+                else:
+                    damaged += 1
+        return found, damaged
 
     def begin(self, results: Sequence[Json], boots: Mapping[str, str]) -> None:
         """Starts the file again with the results that still count. OSError if it cannot be written."""
@@ -68,7 +85,7 @@ def key_of(scan: nccl_scan.Scan, test: nccl_job.Test, seed: str) -> str:
         "nodes": scan.nodes,
         "blocks": scan.blocks,
         "seed": seed,
-        "limits": to_dict(scan.limits),
+        "limits": to_dict(replace(scan.limits, parallel=0)),
         "test": to_dict(replace(test, deadline=0, tolerations=())),
     }
     return hashlib.sha256(json.dumps(about, sort_keys=True, default=str).encode()).hexdigest()[:24]

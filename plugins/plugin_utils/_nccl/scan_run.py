@@ -105,7 +105,7 @@ class Performer:
             [
                 scan_job.trial_word(
                     trial.id,
-                    trial.kind,
+                    self.bench.word(trial),
                     [number[node] for node in trial.nodes],
                     self.bench.shape.pfs[trial.rail].pci if trial.kind == "rail" else "",
                 )
@@ -123,7 +123,7 @@ class Performer:
             port=nccl_job.PORT,
             program=nccl_job.PROGRAMS[COLLECTIVE],
             folders=nccl_job.DIRS,
-            commands=self.bench.commands(max(len(trial.nodes) for trial in part.trials)),
+            commands=self.bench.commands(max(len(trial.nodes) for trial in part.trials), part.trials),
             parallel=self.bench.settings.parallel,
             files=_mounted(self.workers.objects),
             seconds=self._limit(part) + SLACK,
@@ -133,9 +133,9 @@ class Performer:
 
     def _limit(self, part: nccl_scan.Round) -> int:
         """Seconds after which a round's pod is given up: every trial has a timeout of its own, so it never should."""
-        commands = self.bench.commands(2)
+        commands = self.bench.commands(2, part.trials)
         each = {kind: command.timeout + command.reach + 15 for kind, command in commands.items()}
-        longest = max(sum(each[trial.kind] for trial in lane) for lane in part.lanes)
+        longest = max(sum(each[self.bench.word(trial)] for trial in lane) for lane in part.lanes)
         waves = -(-len(part.lanes) // self.bench.settings.parallel)
         return min(waves * longest + SLACK, self.bench.settings.deadline)
 

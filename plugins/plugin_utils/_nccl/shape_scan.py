@@ -94,6 +94,8 @@ class ShapeScan:
 
     def _make_scan(self) -> nccl_scan.Scan:
         limits = nccl_scan.Limits(
+            depth=self.args["depth"],
+            parallel=self.settings.parallel,
             rounds=self.args["rounds"],
             across=self.args["across"],
             singles=self.args["single"],
@@ -151,6 +153,8 @@ class ShapeScan:
         journal = Journal(self.folder / f"{self.name}.state.jsonl", key_of(self.scan, test, self.args["seed"]))
         boots = {name: self.boots.get(name, "") for name in self.nodes}
         results = journal.load(self.args["resume_age"], boots)
+        if journal.left_out:
+            self.show(journal.left_out)
         journal.begin(results, boots)
         performer = Performer(client, self.scan, bench, workers, journal, self.folder / "logs", self.show)
         performer.state = nccl_scan.record(performer.state, results)
@@ -161,7 +165,7 @@ class ShapeScan:
         conclusion = self.scan.conclude(performer.state)
         if conclusion.complete:
             journal.drop()
-        self._keep_gate(bench)
+        self._keep_gate(bench, conclusion)
         kept = self._keep(conclusion, list(performer.state["results"].values()), time.monotonic() - began)
         if trouble:
             raise RdmaError(f"{trouble} {len(performer.state['results'])} results are kept for the next scan.")
@@ -198,9 +202,9 @@ class ShapeScan:
         except RdmaError as error:
             self.show(f"clean-up is incomplete: {error}")
 
-    def _keep_gate(self, bench: Bench) -> None:
+    def _keep_gate(self, bench: Bench, conclusion: nccl_scan.Conclusion) -> None:
         """The run of all good nodes together is an NCCL test like any other: the report shows it as such."""
-        gate = bench.gate
+        gate = bench.gates.get(conclusion.gate["id"]) if conclusion.gate else None
         if gate is None:
             return
         stem = choice.file_stem(self.entry.name)

@@ -49,7 +49,7 @@ def test_the_scan_names_node_rail_and_link(found: Json) -> None:
         ("fabric", "lb-2 - lb-3", ""),
     ]
     assert [node["name"] for node in found["nodes"][:2]] == ["10.140.0.7", "10.140.0.21"]
-    assert found["verdict"] == "fail" and found["reason"].startswith("2 of 64 nodes: 10.140.0.7 (slow with")
+    assert found["verdict"] == "fail" and found["reason"].startswith("2 of 64 nodes: 10.140.0.7 (slow in")
     assert "; 10.140.0.21 (rdma5" in found["reason"], "each node's own cause"
     assert found["worst"]["name"] == "10.140.0.7" and "node_mark" in found["worst"]["remedy"]
     assert found["next"] == (
@@ -68,7 +68,7 @@ def test_next_after_a_slow_link_is_to_look_at_it_and_then_the_scan() -> None:
 
 def test_the_terminal_and_junit_tell_it(found: Json) -> None:
     lines = build.text(found)
-    assert "scan  64 nodes, BM.GPU.H100.8, 38 pairs in 3 rounds: fail" in lines
+    assert "scan  64 nodes, BM.GPU.H100.8, 42 pairs in 3 rounds: fail" in lines
     assert any(line.startswith("  rail    10.140.0.21: rdma5 (mlx5_6): 11.9 of 24 GB/s") for line in lines)
     text = build.junit(found)
     assert '<testsuite name="scan" tests="1" failures="1"' in text and "rdma5 (mlx5_6)" in text
@@ -225,7 +225,7 @@ def test_bars_of_the_suspects(found: Json) -> None:
     assert [bar["class"] for bar in first["bars"]] == ["lower"] * 16
     assert [bar["label"] for bar in second["bars"] if bar["class"] != "ok"] == ["5"]
     bar = second["bars"][5]
-    assert bar["text"] == "rail 5 rdma5 (mlx5_6): 11.9 GB/s, slow" and bar["value"] == "11.9"
+    assert bar["text"] == "rail 5 rdma5 (mlx5_6): 11.3 GB/s, slow" and bar["value"] == "11.3"
     assert bar["y"] > second["threshold"]["y"] > second["bars"][4]["y"] - 3
     assert bar["y"] + bar["height"] == pytest.approx(second["bottom"])
 

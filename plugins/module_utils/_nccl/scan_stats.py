@@ -1,0 +1,246 @@
+# Copyright: gpuops.rdma contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What a scan's results say about its nodes, rails and blocks, by the scan's own statistics. PRIVATE to the collection.
+
+A run is compared with the median of healthy runs over the same distance, in units of their spread (MAD). Its weight is
+the logarithm of how much likelier it is with a bad end than with good ones; weights of several runs add up. One run
+never suffices: its weight is limited by how often runs of good nodes are slow in this scan. docs/scan.md has figures.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import median
+from typing import Optional
+
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json
+
+OK, SLOW, FAILED, UNKNOWN = "ok", "slow", "failed", "unknown"
+LOSS = (0.10, 0.12)
+"""A constant fault costs this share of the median, the more the noisier the runs are; half of it is the limit between
+good and slow."""
+SPREADS = (3.0, 2.0)
+"""... which are so many spreads, at least the second: smaller losses cannot be told from noise by a few runs."""
+CLEARED, DOUBTED = -2.8, -3.3
+"""Sum of weights below which a node is good: after its first run, and once it has been retested."""
+FLAKY = 0.4
+"""Share of slow runs of an intermittent fault."""
+WATCHED = 3.0
+"""Sum of weights as intermittent from which a good node gets more runs."""
+ENOUGH = 7
+"""Runs of a watched node: a node that is slow in FLAKY of its runs is slow in one of them with 0.97."""
+GOOD_RUN = 12.0
+"""Largest weight of one good run."""
+FALSE = 0.001
+"""Accepted chance that a healthy cluster has a conviction, for each kind of fault."""
+_MAD = 1.4826
+_ASSUMED, _ASSUMED_RUNS, _KNOWN_RUNS = 0.02, 4, 40
+"""Spread that a scan of few runs assumes, and how many runs that assumption, or that of a similar kind, counts for."""
+_LEAST_SPREAD = 0.005
+
+
+@dataclass(frozen=True)
+class Norm:
+    """Median of healthy runs in GB/s, and their spread as a share of it (1.4826 MAD)."""
+
+    middle: float
+    spread: float
+
+    @property
+    def loss(self) -> float:
+        """The loss of a constant fault, as a share of the median."""
+        return max(LOSS[0], min(LOSS[1], SPREADS[0] * self.spread), SPREADS[1] * self.spread)
+
+    def weight(self, lost: float) -> float:
+        """Log-likelihood ratio of a run that lost this share: a constant fault against none."""
+        return self.loss / self.spread**2 * (lost - self.loss / 2)
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run with its place: ``ends`` are the nodes, or the blocks, that may be at fault. ``lost``: share of the median;
+    None for a run that failed."""
+
+    result: Json
+    ends: tuple[str, ...]
+    lost: Optional[float]
+    weight: float
+    clear: bool = False
+    """Whether it is slow beyond noise on its own."""
+
+    @classmethod
+    def of(cls, result: Json, ends: Iterable[str], lost: Optional[float], weight: float, most: float) -> Run:
+        """``weight``: without limits; ``most``: the largest of a slow run."""
+        clear = weight >= WATCHED + math.log(1 / FLAKY)
+        return cls(result, tuple(ends), lost, max(-GOOD_RUN, min(most, weight)), clear)
+
+
+def norm_of(results: Sequence[Json], spread: Optional[float] = None) -> Optional[Norm]:
+    """The norm of runs over one distance. ``spread``: of a similar kind of run, assumed where there are few.
+
+    The table decides which runs are healthy at first; then all that are near their median count, so that noise on both
+    sides of a threshold does not move it. Without a healthy run the norm is 5 % above the threshold.
+    """
+    speeds = [(float(item["busbw"]), item["verdict"] == OK) for item in results if item.get("busbw") is not None]
+    sound = [value for value, good in speeds if good]
+    if not sound:
+        limit = next((item["threshold"] for item in results if item.get("threshold")), None)
+        return Norm(float(limit) * 1.05, spread or _ASSUMED) if limit else None
+    first = Norm(median(sound), _spread(sound, median(sound), spread))
+    near = [value for value, _good in speeds if value > first.middle * (1 - first.loss)]
+    middle = median(near)
+    return Norm(middle, _spread(near, middle, spread))
+
+
+def middle_of(speeds: Sequence[float], spread: Optional[float]) -> Norm:
+    """The norm of runs of which most are alike, whatever the table says of them."""
+    return Norm(median(speeds), _spread(speeds, median(speeds), spread))
+
+
+def _spread(values: Sequence[float], middle: float, assumed: Optional[float]) -> float:
+    own = _MAD * median([abs(value / middle - 1) for value in values])
+    prior = assumed or _ASSUMED
+    runs, assumed_runs = len(values), _KNOWN_RUNS if assumed else _ASSUMED_RUNS
+    return max(_LEAST_SPREAD, math.sqrt((runs * own**2 + assumed_runs * prior**2) / (runs + assumed_runs)))
+
+
+class Blocks:
+    """What the nodes of a block have in common, by the first round of pairs; ``first``, ``later``: block -> GB/s.
+
+    What the medians of blocks vary beyond chance belongs to the blocks and not to their nodes: ``common``, a variance.
+    ``lasting`` is the part of it that later rounds show as well; ``wide`` is the norm with room for the rest. A
+    single block that differs does not count: its nodes, or its switch, are at fault.
+    """
+
+    def __init__(self, first: Mapping[str, Sequence[float]], later: Mapping[str, Sequence[float]], norm: Norm) -> None:
+        self.norm, self.common, self.lasting, self.wide = norm, 0.0, 0.0, norm
+        own = {block: self._differs(values) for block, values in first.items() if len(values) >= 5}
+        if len(own) < 5:
+            return
+        center = median(own.values())
+        seen = (_MAD * median([abs(value - center) for value in own.values()])) ** 2
+        self.common = max(0.0, seen - sum(self._chance(len(first[block])) for block in own) / len(own))
+        self.wide = Norm(norm.middle, math.sqrt(norm.spread**2 + self.common))
+        both = [own[block] * self._differs(values) for block, values in later.items() if block in own]
+        self.lasting = max(0.0, min(self.common, sum(both) / len(both))) if len(both) >= 5 else self.common
+
+    def _differs(self, values: Sequence[float]) -> float:
+        """Share by which a block's median differs; within what noise and shared load do."""
+        return max(-self.norm.loss, min(self.norm.loss, median(values) / self.norm.middle - 1))
+
+    def _chance(self, runs: int) -> float:
+        return 1.57 * self.norm.spread**2 / runs
+
+    def shift(self, others: Sequence[float], lasting: bool) -> float:
+        """Share by which a run's block differs, from its other runs of the first round."""
+        real = self.lasting if lasting else self.common
+        if not real or len(others) < 4:
+            return 0.0
+        return self._differs(others) * real / (real + self._chance(len(others)))
+
+
+def enough(many: int) -> float:
+    """Sum of weights that convicts one of so many."""
+    return math.log(max(many, 2) / FALSE)
+
+
+# ---- accusations ---------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Score:
+    """The runs of one end that are not explained by a convicted one."""
+
+    runs: list[Run] = field(default_factory=list)
+
+    @property
+    def constant(self) -> float:
+        """Evidence for a fault in every run."""
+        return sum(run.weight for run in self.runs)
+
+    @property
+    def flaky(self) -> float:
+        """Evidence for a fault in some runs."""
+        return sum(math.log(1 - FLAKY + FLAKY * math.exp(run.weight)) for run in self.runs)
+
+    @property
+    def clear(self) -> list[Run]:
+        """Runs that are slow beyond noise."""
+        return [run for run in self.runs if run.clear]
+
+    @property
+    def slow(self) -> list[Run]:
+        """Runs that count against it."""
+        return [run for run in self.runs if run.weight > 0]
+
+    @property
+    def good(self) -> bool:
+        """Whether its runs clear it of a constant fault."""
+        return bool(self.runs) and self.constant < (CLEARED if len(self.runs) == 1 else DOUBTED)
+
+
+class Accused:
+    """Who is convicted by these runs, and how all others stand. ``many``: how many could be convicted by chance."""
+
+    def __init__(self, runs: Iterable[Run], many: int) -> None:
+        self.runs = list(runs)
+        self.enough = enough(many)
+        self.scores: dict[str, Score] = {}
+        for run in self.runs:
+            for end in run.ends:
+                self.scores.setdefault(end, Score()).runs.append(run)
+        self.convicted: dict[str, Score] = {}
+        while (name := self._worst()) is not None:
+            self.convicted[name] = self.scores.pop(name)
+            for run in self.convicted[name].runs:
+                for end in run.ends:
+                    if end != name and end in self.scores:
+                        self.scores[end].runs.remove(run)
+
+    def _worst(self) -> Optional[str]:
+        worst, most = None, self.enough
+        for name, score in self.scores.items():
+            if len(score.slow) < 2:
+                continue
+            sure = score.constant if len(score.clear) < 3 else max(score.constant, score.flaky)
+            if sure > most and self._confirmed(name, score):
+                worst, most = name, sure
+        return worst
+
+    def _confirmed(self, name: str, score: Score) -> bool:
+        """Slow with two partners, one of which is good with others."""
+        partners = {end for run in score.slow for end in run.ends if end != name}
+        return len(partners) > 1 and any(self._good_with_others(end, name) for end in partners)
+
+    def _good_with_others(self, end: str, name: str) -> bool:
+        if end not in self.scores:
+            return False
+        return sum(run.weight for run in self.scores[end].runs if name not in run.ends) < CLEARED
+
+    def links(self) -> dict[tuple[str, ...], list[Run]]:
+        """The runs between two ends that no convicted end explains."""
+        found: dict[tuple[str, ...], list[Run]] = {}
+        for run in self.runs:
+            if not any(end in self.convicted for end in run.ends):
+                found.setdefault(tuple(sorted(run.ends)), []).append(run)
+        return found
+
+
+def limit_of(results: Sequence[tuple[Json, Optional[float]]]) -> float:
+    """Largest weight of one slow run: by how seldom a run is slow whose nodes are good in other runs."""
+    good: set[str] = set()
+    for item, weight in results:
+        if weight is not None and weight < CLEARED:
+            good.update(item["nodes"])
+    slow = {tuple(item["nodes"]) for item, weight in results if weight is not None and weight > WATCHED}
+    odd = sum(1 for nodes in slow if good.issuperset(nodes))
+    return math.log((len(results) + 100) / (1 + odd))
+
+
+def trimmed(values: Sequence[float]) -> float:
+    """Mean without the lowest and the highest of four and more values."""
+    kept = sorted(values)[1:-1] if len(values) > 3 else list(values)
+    return sum(kept) / len(kept)

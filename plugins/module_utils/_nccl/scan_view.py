@@ -1,0 +1,427 @@
+# Copyright: gpuops.rdma contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What the results of a scan's finished rounds say, as its next round and its conclusion take it. PRIVATE."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
+from typing import Optional
+
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json
+from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import scan_stats as stats
+from ansible_collections.gpuops.rdma.plugins.module_utils._nccl.scan_model import Limits, Round
+from ansible_collections.gpuops.rdma.plugins.module_utils._nccl.scan_stats import FAILED, OK, UNKNOWN, Norm, Run, Score
+
+Edge = tuple[str, ...]
+FEW = 6
+"""Runs below which a majority of bad ones is repeated before the configuration is blamed."""
+GATES = 4
+"""Runs of all nodes together, when the first was slow."""
+LINK_RUNS = 5
+"""Runs of two good nodes with each other, all slow, that convict the link: an intermittent node is slow in 3 of 3
+with 0.06."""
+CROWD = 0.6
+"""Share of a block's runs under load that are slow when the block is."""
+
+
+def _bad(item: Json) -> bool:
+    return bool(item["verdict"] != OK)
+
+
+def _first(items: Iterable[Json]) -> list[Json]:
+    """The first run of each node, of few nodes the first two: who is retested because he is slow must not move the
+    median."""
+    known = list(items)
+    for most in (1, 2):
+        count: dict[str, int] = {}
+        found = []
+        for item in known:
+            if all(count.get(name, 0) < most for name in item["nodes"]):
+                found.append(item)
+                for name in item["nodes"]:
+                    count[name] = count.get(name, 0) + 1
+        if len(found) >= 20:
+            break
+    return found
+
+
+class View:
+    """``blocks``: node -> block. ``finished``: rounds that have all their results. ``dead``: node -> why."""
+
+    def __init__(
+        self,
+        blocks: Mapping[str, str],
+        limits: Limits,
+        rails: int,
+        finished: Sequence[Round],
+        results: Json,
+        dead: Mapping[str, str],
+    ) -> None:
+        self.blocks, self.limits, self.rails, self.dead = blocks, limits, rails, dead
+        self.finished = finished
+        self.at = {trial.id: now.number for now in finished for trial in now.trials}
+        self.items = [results[trial.id] for now in finished for trial in now.trials]
+        self.many = max(2, len(blocks))
+        self.alike: set[str] = set()
+        """Convicted nodes most of whose rails are slow."""
+
+    def of(self, *kinds: str) -> list[Json]:
+        """Results of these kinds, in the order run."""
+        return [item for item in self.items if item["kind"] in kinds]
+
+    def _is_near(self, item: Json) -> bool:
+        return len({self.blocks.get(name, "") for name in item["nodes"]}) == 1
+
+    # ---- norms and weights
+
+    @cached_property
+    def norms(self) -> dict[str, Norm]:
+        """``single``, ``near`` (inside a block) and ``far`` (across blocks), where there are runs."""
+        pairs = self.of("pair", "across")
+        near = stats.norm_of(_first(item for item in pairs if self._is_near(item)))
+        far = stats.norm_of(_first(item for item in pairs if not self._is_near(item)), near.spread if near else None)
+        found = {"single": stats.norm_of(_first(self.of("single"))), "near": near or far, "far": far or near}
+        return {name: norm for name, norm in found.items() if norm is not None}
+
+    def _first_round(self, kind: str) -> dict[str, list[Json]]:
+        """Block -> its runs of the first round of this kind, each once."""
+        found: dict[str, list[Json]] = {}
+        items = [item for item in self.of(kind) if item.get("busbw") is not None and self._is_near(item)]
+        number = min((self.at[item["id"]] for item in items), default=0)
+        met: set[str] = set()
+        for item in items:
+            if self.at[item["id"]] == number and not met.intersection(item["nodes"]):
+                met.update(item["nodes"])
+                found.setdefault(self.blocks[item["nodes"][0]], []).append(item)
+        return found
+
+    @cached_property
+    def _common(self) -> dict[str, tuple[dict[str, list[Json]], stats.Blocks]]:
+        """Kind of run -> its first round by block, and what its blocks have in common."""
+        found = {}
+        for kind, norm in (("single", self.norms.get("single")), ("pair", self.norms.get("near"))):
+            if norm is None:
+                continue
+            groups = self._first_round(kind)
+            first = {block: [float(item["busbw"]) for item in items] for block, items in groups.items()}
+            known = {item["id"] for items in groups.values() for item in items}
+            later: dict[str, list[float]] = {}
+            for item in self.of(kind):
+                if item.get("busbw") is not None and item["id"] not in known and self._is_near(item):
+                    later.setdefault(self.blocks[item["nodes"][0]], []).append(float(item["busbw"]))
+            found[kind] = (groups, stats.Blocks(first, later, norm))
+        return found
+
+    def _shift(self, item: Json) -> float:
+        """Share by which the other runs of its block differ."""
+        groups, common = self._common[item["kind"]]
+        if not common.common:
+            return 0.0
+        ends, group = set(item["nodes"]), groups.get(self.blocks[item["nodes"][0]], [])
+        others = [float(other["busbw"]) for other in group if not ends.intersection(other["nodes"])]
+        return common.shift(others, all(other["id"] != item["id"] for other in group))
+
+    def _weight(self, item: Json) -> tuple[Optional[float], Optional[float]]:
+        """(share lost, unlimited weight) of a single or pair run; (None, None) when it is no evidence."""
+        if item["verdict"] == UNKNOWN:
+            return None, None
+        kind = "single" if item["kind"] == "single" else "near" if self._is_near(item) else "far"
+        norm = self.norms.get(kind)
+        if item["verdict"] == FAILED:
+            return None, math.inf
+        if item.get("busbw") is None or norm is None:
+            return None, math.inf if _bad(item) else -math.inf
+        shift = 0.0
+        if kind != "far" and item["kind"] in self._common:
+            shift, norm = self._shift(item), self._common[item["kind"]][1].wide
+        lost = 1 - item["busbw"] / (norm.middle * (1 + shift))
+        return lost, norm.weight(lost)
+
+    def _runs(self, items: Iterable[Json]) -> list[Run]:
+        weighed = [(item, *self._weight(item)) for item in items]
+        most = stats.limit_of([(item, weight) for item, _lost, weight in weighed])
+        return [Run.of(item, item["nodes"], lost, weight, most) for item, lost, weight in weighed if weight is not None]
+
+    # ---- nodes
+
+    @cached_property
+    def singles(self) -> dict[str, Score]:
+        """Node -> its runs alone."""
+        found: dict[str, Score] = {}
+        for run in self._runs(self.of("single")):
+            found.setdefault(run.ends[0], Score()).runs.append(run)
+        return found
+
+    @cached_property
+    def alone(self) -> list[str]:
+        """Nodes that are convicted by their runs alone."""
+        enough = stats.enough(self.many)
+        return [
+            name for name, score in self.singles.items() if len(score.slow) > 1 and min(1e9, score.constant) > enough
+        ]
+
+    @cached_property
+    def silent(self) -> list[str]:
+        """Nodes that were tried alone and never ran."""
+        tried: dict[str, list[Json]] = {}
+        for item in self.of("single"):
+            tried.setdefault(item["nodes"][0], []).append(item)
+        return [name for name, items in tried.items() if len(items) > 1 and all(i["verdict"] == UNKNOWN for i in items)]
+
+    @cached_property
+    def pairs(self) -> stats.Accused:
+        """What pair runs say about nodes."""
+        return stats.Accused(self._runs(self.of("pair")), self.many)
+
+    @cached_property
+    def out(self) -> set[str]:
+        """Nodes that take no further part."""
+        return {*self.dead, *self.alone, *self.silent, *self.pairs.convicted}
+
+    @cached_property
+    def good(self) -> set[str]:
+        """Nodes that a pair has cleared."""
+        return {name for name, score in self.pairs.scores.items() if score.good and name not in self.out}
+
+    def passed(self, name: str) -> bool:
+        """At the end: whether a node has good runs and is not in doubt."""
+        score = self.pairs.scores.get(name)
+        if score is None or name in self.out:
+            return False
+        return score.constant < 0 and any(run.weight < 0 for run in score.runs)
+
+    def is_flaky(self, name: str) -> bool:
+        """Whether a convicted node is good in some of its runs."""
+        return self.pairs.convicted[name].constant <= self.pairs.enough
+
+    @cached_property
+    def tried(self) -> dict[str, set[str]]:
+        """Node -> the nodes it was paired with."""
+        found: dict[str, set[str]] = {}
+        for item in self.of("pair"):
+            for name in item["nodes"]:
+                found.setdefault(name, set()).update(other for other in item["nodes"] if other != name)
+        return found
+
+    def runs_of(self, name: str) -> int:
+        """Pair runs of a node that were evidence."""
+        score = self.pairs.scores.get(name) or self.pairs.convicted.get(name)
+        return len(score.runs) if score else 0
+
+    def links(self) -> dict[Edge, list[Run]]:
+        """Pairs of good nodes with slow runs that neither explains -> these runs."""
+        enough = stats.WATCHED
+        return {
+            ends: runs
+            for ends, runs in self.pairs.links().items()
+            if any(run.clear for run in runs)
+            and sum(run.weight for run in runs) > enough
+            and all(self._good_without(end, ends) for end in ends)
+        }
+
+    def _good_without(self, name: str, ends: Edge) -> bool:
+        if name in self.out:
+            return False
+        return (
+            sum(run.weight for run in self.pairs.scores[name].runs if tuple(sorted(run.ends)) != ends) < stats.CLEARED
+        )
+
+    @cached_property
+    def broken(self) -> dict[Edge, list[Run]]:
+        """Pairs of good nodes that are convicted as a link."""
+        enough = stats.enough(self.many)
+        found = {}
+        for ends, runs in self.links().items():
+            if any(run.weight < 0 for run in runs):
+                continue  # good in one run: an intermittent end, not the link
+            if len(runs) >= LINK_RUNS and sum(run.weight for run in runs) > enough:
+                found[ends] = runs
+        return found
+
+    # ---- blocks
+
+    @cached_property
+    def edges(self) -> dict[Edge, list[Run]]:
+        """Pair of blocks -> the runs between good nodes of both."""
+        found: dict[Edge, list[Run]] = {}
+        for run in self._runs(item for item in self.of("across") if not self.out.intersection(item["nodes"])):
+            found.setdefault(self.edge(run.ends), []).append(run)
+        return found
+
+    def edge(self, nodes: Sequence[str]) -> Edge:
+        """The blocks of a run."""
+        return tuple(sorted(self.blocks[name] for name in nodes))
+
+    @cached_property
+    def cut(self) -> dict[Edge, list[Run]]:
+        """Pairs of blocks whose link is convicted."""
+        enough = stats.enough(self.many)
+        return {
+            edge: runs
+            for edge, runs in self.edges.items()
+            if len([run for run in runs if run.weight > 0]) > 2 and sum(run.weight for run in runs) > enough
+        }
+
+    @cached_property
+    def most_across(self) -> bool:
+        """Whether most pairs of blocks are bad by the table."""
+        first = {self.edge(item["nodes"]): item for item in reversed(self.of("across"))}
+        return len(first) > 2 and sum(map(_bad, first.values())) > self.limits.most * len(first)
+
+    # ---- rails
+
+    @cached_property
+    def rail_scores(self) -> dict[str, dict[int, Score]]:
+        """Convicted node -> rail -> its runs, compared with the node's other rails."""
+        found: dict[str, dict[int, Score]] = {}
+        by_node: dict[str, list[Json]] = {}
+        for item in self.of("rail"):
+            by_node.setdefault(item["nodes"][0], []).append(item)
+        near = self.norms.get("near")
+        for name, items in by_node.items():
+            first = {item["rail"]: item for item in reversed(items)}
+            speeds = [
+                float(i["busbw"]) for i in first.values() if i["verdict"] != FAILED and i.get("busbw") is not None
+            ]
+            norm = stats.middle_of(speeds, near.spread if near else None) if speeds else None
+            limit = next((item["threshold"] for item in items if item.get("threshold")), None)
+            if norm is not None and limit and norm.middle < limit:
+                self.alike.add(name)
+            most = math.log(len(items) + 100)
+            for item in items:
+                if item["verdict"] == UNKNOWN:
+                    continue
+                lost = weight = None
+                if item["verdict"] != FAILED and item.get("busbw") is not None and norm is not None:
+                    lost = 1 - item["busbw"] / norm.middle
+                    weight = norm.weight(lost)
+                run = Run.of(item, (name,), lost, math.inf if weight is None else weight, most)
+                found.setdefault(name, {}).setdefault(item["rail"], Score()).runs.append(run)
+        return found
+
+    def bad_rails(self, name: str) -> list[int]:
+        """Rails of a node that are convicted; all of them when the node's rails are alike slow."""
+        scores = self.rail_scores.get(name, {})
+        if name in self.alike:
+            return []
+        enough = stats.enough(self.rails * len(self.rail_scores))
+        if sum(1 for score in scores.values() if score.clear and score.runs[-1].weight < 0) > 1:
+            return []  # rails that are slow and then good: the node is, in some of its runs
+        return sorted(r for r, score in scores.items() if len(score.slow) > 1 and score.constant > enough)
+
+    def open_rails(self, name: str) -> list[int]:
+        """Rails of a node that are neither cleared nor convicted."""
+        convicted = set(self.bad_rails(name))
+        if name in self.alike:
+            return []
+        return sorted(r for r, score in self.rail_scores.get(name, {}).items() if not score.good and r not in convicted)
+
+    # ---- most runs
+
+    def systemic(self, kind: str) -> list[Json]:
+        """The first runs of this kind, when so many are bad that no single node can be the reason; [] otherwise."""
+        numbers = sorted({self.at[item["id"]] for item in self.of(kind)})
+        if not numbers:
+            return []
+        first = [item for item in self.of(kind) if self.at[item["id"]] == numbers[0]]
+        if kind == "pair" and len(self.blocks) > 2 and len(first) < FEW:
+            return first if len(numbers) > 2 and not self.good and sum(map(_bad, first)) else []
+        if len(first) < FEW:
+            first = self.of(kind)
+            if len(first) < 3 * len({tuple(item["nodes"]) for item in first}):
+                return []
+        return first if len(first) > 1 and sum(map(_bad, first)) > self.limits.most * len(first) else []
+
+    # ---- all together
+
+    @cached_property
+    def gate(self) -> tuple[str, Optional[float]]:
+        """(``none``, ``open``, ``ok``, ``slow`` or ``unknown``, GB/s) of all good nodes together."""
+        runs = self.of("gate")
+        if not runs:
+            return "none", None
+        known = [item for item in runs if item["verdict"] != UNKNOWN]
+        if not known:
+            return ("unknown" if len(runs) > 1 else "open"), None
+        if not _bad(known[0]):
+            return "ok", known[0].get("busbw")
+        if len(runs) < GATES:
+            return "open", None
+        failed = [item for item in known if item["verdict"] == FAILED]
+        speeds = [float(item["busbw"]) for item in known if item["verdict"] != FAILED and item.get("busbw") is not None]
+        if len(failed) * 2 >= len(known) or not speeds:
+            return "slow", max(speeds, default=None)
+        limit = next((float(item["threshold"]) for item in known if item.get("threshold")), 0.0)
+        mean = stats.trimmed(speeds)
+        spread = self.norms["near"].spread if "near" in self.norms else stats._ASSUMED
+        if mean < limit and len(runs) < 2 * GATES and mean > limit * (1 - 1.5 * spread / math.sqrt(len(speeds))):
+            return "open", mean
+        return ("ok" if mean >= limit else "slow"), mean
+
+    # ---- after a failed gate
+
+    @cached_property
+    def load(self) -> list[Run]:
+        """Runs under load, compared with single runs across blocks."""
+        norm, own = self.norms.get("far"), stats.norm_of(self.of("load"))
+        if norm is not None and own is not None:  # few runs across blocks are a weak median
+            norm = Norm(min(norm.middle, own.middle), norm.spread)
+        found = []
+        for item in self.of("load"):
+            if item["verdict"] == UNKNOWN or norm is None:
+                continue
+            lost = None if item["verdict"] == FAILED or item.get("busbw") is None else 1 - item["busbw"] / norm.middle
+            weight = math.inf if lost is None else norm.weight(lost)
+            found.append(Run.of(item, item["nodes"], lost, weight, math.log(100.0)))
+        return found
+
+    @cached_property
+    def loaded(self) -> tuple[list[str], list[Edge], bool]:
+        """(blocks, pairs of blocks, whether it is the whole fabric) that are slow in each round under load."""
+        by_round: dict[int, list[Run]] = {}
+        for run in self.load:
+            by_round.setdefault(self.at[run.result["id"]], []).append(run)
+        found = [self._crowded(runs) for runs in by_round.values()]
+        if not found:
+            return [], [], False
+        blocks = [name for name in found[0][0] if all(name in one[0] for one in found)]
+        edges = [edge for edge in found[0][1] if all(edge in one[1] for one in found)]
+        return blocks, edges, all(one[2] for one in found)
+
+    def _crowded(self, runs: Sequence[Run]) -> tuple[list[str], list[Edge], bool]:
+        left = list(runs)
+        known = {block for run in runs for block in self.edge(run.ends)}
+        if len(known) > 2 and sum(run.weight > 0 for run in runs) > 0.8 * len(runs):
+            return [], [], True
+        blocks: list[str] = []
+        while len(known) > 2:
+            share: dict[str, list[bool]] = {}
+            for run in left:
+                for block in self.edge(run.ends):
+                    share.setdefault(block, []).append(run.weight > 0)
+            worst = max(share, key=lambda name: sum(share[name]) / len(share[name]), default="")
+            if not worst or len(share[worst]) < 2 or sum(share[worst]) < CROWD * len(share[worst]):
+                break
+            blocks.append(worst)
+            left = [run for run in left if worst not in self.edge(run.ends)]
+        edges: dict[Edge, list[Run]] = {}
+        for run in left:
+            edges.setdefault(self.edge(run.ends), []).append(run)
+        slow = [edge for edge, own in edges.items() if sum(run.weight for run in own) > stats.WATCHED]
+        return blocks, slow, False
+
+    def under_load(self, block: str) -> int:
+        """Slow runs under load of a block."""
+        return sum(run.weight > 0 and block in self.edge(run.ends) for run in self.load)
+
+    @cached_property
+    def parts(self) -> dict[Edge, bool]:
+        """Nodes of a part that ran together -> whether all its runs were slow."""
+        found: dict[Edge, list[Json]] = {}
+        for item in self.of("group"):
+            if item["verdict"] != UNKNOWN:
+                found.setdefault(tuple(item["nodes"]), []).append(item)
+        return {nodes: all(map(_bad, items)) and len(items) > 1 for nodes, items in found.items()}

@@ -1,0 +1,180 @@
+# Copyright: gpuops.rdma contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""A slice of tests/bench/bench_scan.py: whom a scan convicts when runs are noisy, and what it makes of bad input."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError
+from ansible_collections.gpuops.rdma.plugins.module_utils._nccl.scan import Limits, Scan, begin
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._nccl.scan_journal import Journal
+from support import scan_cluster
+from support.scan_cluster import Cluster, Faults
+
+SEEDS = range(20261, 20271)
+NOISE = 0.04
+
+
+def scanned(seed: int, faults: Faults | None = None, **limits: Any) -> tuple[Any, Cluster]:
+    cluster = Cluster(5, 20, seed, NOISE)
+    cluster.faults = faults or Faults()
+    scan = Scan(cluster.nodes, cluster.blocks, str(seed), Limits(**limits), scan_cluster.RAILS)
+    return scan_cluster.run(scan, cluster)[0], cluster
+
+
+def test_noise_convicts_nobody() -> None:
+    """4 % of noise where the threshold is 5.5 % below the mean: one run in twelve is slow."""
+    found = [scanned(seed)[0] for seed in SEEDS]
+    assert [item.verdict for item in found] == ["pass"] * len(SEEDS), [item.reason for item in found]
+    assert sum(item.counts["pair_runs"] for item in found) <= 0.85 * 100 * len(SEEDS)
+    assert max(item.counts["rounds"] for item in found) <= 10
+    assert max(item.counts["across_runs"] for item in found) <= 25
+
+
+def test_bad_nodes_are_named_under_noise_and_no_other() -> None:
+    right = missed = 0
+    for seed in SEEDS:
+        bad = {f"n{(seed * 7 + 13 * i) % 100:04d}" for i in range(4)}
+        found, _cluster = scanned(seed, Faults(nodes=dict.fromkeys(bad, 0.88)))
+        named = {item.node for item in found.convicted}
+        assert named <= bad, (seed, named - bad)
+        right, missed = right + len(named), missed + len(bad - named)
+        for item in found.convicted:
+            assert "the median of healthy runs" in item.found and " runs with " in item.found, item.found
+    assert missed <= 1 and right >= 39
+
+
+def test_a_slow_rail_is_the_only_one_named() -> None:
+    for seed in SEEDS:
+        found, _cluster = scanned(seed, Faults(rails={("n0042", 5): 0.5}))
+        assert [(item.node, item.rail) for item in found.convicted] == [("n0042", 5)], (seed, found.reason)
+
+
+def test_a_block_that_is_slow_under_load_is_named() -> None:
+    found = [scanned(seed, Faults(load={"b03": 0.6}))[0] for seed in SEEDS]
+    named = [[item.between for item in one.convicted] for one in found]
+    assert named.count([("b03",)]) >= len(SEEDS) - 1, named
+    assert "between block b03 and all others under load" in found[0].reason
+    assert max(one.counts["rounds"] for one in found) <= 10
+
+
+def test_an_intermittent_node_is_named_or_noted() -> None:
+    for depth, least in (("quick", 1), ("thorough", len(SEEDS) - 1)):
+        seen = 0
+        for seed in SEEDS:
+            found, _cluster = scanned(seed, Faults(flaky={"n0017": (0.6, 0.4)}), depth=depth)
+            named = {item.node for item in found.convicted}
+            assert named <= {"n0017"}, (seed, found.reason)
+            seen += "n0017" in named or "n0017" in found.notes
+            assert "40 % of its runs is seen with" in found.seen[-1]
+        assert seen >= least, depth
+
+
+@pytest.mark.parametrize("depth", ["normal", "thorough"])
+def test_the_depth_gives_each_node_its_runs(depth: str) -> None:
+    cluster = Cluster(3, 7, 1, 0.01)
+    scan = Scan(cluster.nodes, cluster.blocks, "", Limits(depth=depth))
+    found, state = scan_cluster.run(scan, cluster)
+    runs = dict.fromkeys(cluster.nodes, 0)
+    for item in state["results"].values():
+        for name in item["nodes"] if item["kind"] == "pair" else ():
+            runs[name] += 1
+    assert min(runs.values()) >= {"normal": 3, "thorough": 7}[depth], runs
+    assert found.verdict == "pass" and found.counts["rounds"] <= 10
+
+
+def test_a_gate_that_is_slow_once_is_repeated() -> None:
+    cluster = Cluster(2, 8, 1, 0.001)
+    scan, state, ran = Scan(cluster.nodes, cluster.blocks), begin(), 0
+    while (now := scan.next_round(state)) is not None:
+        results = cluster.answer(now)
+        if now.stage == "gate" and not ran:
+            results = [{**item, "busbw": 300.0, "verdict": "slow"} for item in results]
+        ran += now.stage == "gate"
+        state = scan_cluster.nccl_scan.record(state, results)
+    found = scan.conclude(state)
+    assert found.verdict == "pass" and found.counts["gate_runs"] == 4, found.reason
+
+
+# ---- bad input -----------------------------------------------------------------------------------------------------
+
+
+def test_one_node_cannot_pass() -> None:
+    cluster = Cluster(1, 1, 1, 0.01)
+    found, _state = scan_cluster.run(Scan(cluster.nodes, cluster.blocks), cluster)
+    assert (found.verdict, found.convicted) == ("incomplete", ())
+    assert "it has not been tested with another node" in found.reason
+
+
+def test_one_block_has_no_other_and_passes() -> None:
+    cluster = Cluster(1, 12, 1, 0.01)
+    found, _state = scan_cluster.run(Scan(cluster.nodes, cluster.blocks), cluster)
+    assert found.verdict == "pass" and found.counts["across_runs"] == 0
+
+
+def test_an_unknown_depth_is_refused_by_name() -> None:
+    with pytest.raises(InputError, match="depth 'deep' is unknown; known: quick, normal, thorough"):
+        Scan(["a"], {}, limits=Limits(depth="deep"))
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_fewer_healthy_than_suspect_nodes_never_pass_and_blame_no_good_node(seed: int) -> None:
+    cluster = Cluster(1, 10, seed, 0.01)
+    bad = set(cluster.pick(6))
+    cluster.faults.nodes = dict.fromkeys(bad, 0.5)
+    found, _state = scan_cluster.run(Scan(cluster.nodes, cluster.blocks, str(seed)), cluster)
+    assert found.verdict in ("fail", "incomplete") and {item.node for item in found.convicted} <= bad
+    left = bad - {item.node for item in found.convicted}
+    assert found.stopped or left <= set(found.unresolved), found
+
+
+def result(ident: str, **more: Any) -> dict[str, Any]:
+    given = {"id": ident, "kind": "pair", "nodes": ["a", "b"], "verdict": "ok", "busbw": 381.0, "at": time.time()}
+    return {**given, **more}
+
+
+def test_a_state_of_other_nodes_does_not_count_and_says_so(tmp_path: Path) -> None:
+    Journal(tmp_path / "scan.state.jsonl", "theirs").begin([result("p1-0-1")], {})
+    journal = Journal(tmp_path / "scan.state.jsonl", "ours")
+    assert journal.load(60, {}) == []
+    assert journal.left_out == "scan.state.jsonl is of other nodes or settings: the scan starts anew"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        '{"id": "p1-0-1"',
+        "[]",
+        "\x00\x00",
+        "[" * 100_000,
+        json.dumps(result("p1-0-1", nodes=None)),
+        json.dumps(result("p1-0-1", nodes=[])),
+        json.dumps(result("p1-0-1", nodes=[{}])),
+        json.dumps(result("p1-0-1", verdict="fine")),
+        json.dumps(result("p1-0-1", busbw="fast")),
+        json.dumps(result("p1-0-1", busbw=10**400)),
+        json.dumps(result("p1-0-1", busbw=float("nan"))),
+        json.dumps(result("p1-0-1", at=None)),
+        json.dumps(result("p1-0-1", at=True)),
+    ],
+)
+def test_a_damaged_result_is_repeated_and_the_others_count(tmp_path: Path, line: str) -> None:
+    journal = Journal(tmp_path / "scan.state.jsonl", "k")
+    journal.begin([result("p1-2-3")], {})
+    with journal.path.open("a") as out:
+        out.write(f"{line}\n")
+    assert [item["id"] for item in journal.load(60, {})] == ["p1-2-3"]
+    assert journal.left_out == "scan.state.jsonl: 1 line damaged, these runs are repeated"
+
+
+@pytest.mark.parametrize("head", ["", "{}", '{"key": 1}', "null", '{"key": "k", "boots": []}'])
+def test_a_damaged_head_starts_anew_or_knows_no_boots(tmp_path: Path, head: str) -> None:
+    journal = Journal(tmp_path / "scan.state.jsonl", "k")
+    journal.path.write_text(f"{head}\n{json.dumps(result('p1-0-1'))}\n")
+    assert len(journal.load(60, {"a": "1"})) == ('"k"' in head)

@@ -170,8 +170,8 @@ def _real(value: Any) -> Optional[float]:
 
 
 def _unreal(entry: Json) -> bool:
-    """Whether a measured half has an invalid time or bandwidth."""
-    halves = [half for half in (entry.get("out_of_place"), entry.get("in_place")) if half]
+    """Whether a half lacks a valid time or bandwidth; only that in place may be absent."""
+    halves = [entry["out_of_place"], *(half for half in [entry.get("in_place")] if half is not None)]
     cells = [_real(half.get(key)) for half in halves for key in ("alg_bw", "bus_bw")]
     cells += [_real(half.get("time", half.get("cpu_time"))) for half in halves]
     return any(value is None or value < 0 for value in cells)

@@ -91,6 +91,14 @@ def test_a_log_with_a_hole_does_not_pass(form, data):
     assert verdict(content[:begin] + content[begin + data.draw(st.integers(150, 190)) :], collective) != "pass"
 
 
+@pytest.mark.parametrize("collective", SOME)
+def test_a_json_row_that_lost_its_measurements_does_not_pass(collective):
+    content = log(collective, "json")
+    begin = content.index('"time"', content.rindex('"out_of_place"'))
+    end = content.index("}", content.index('"in_place"', begin))
+    assert verdict(content[:begin] + content[end:], collective) == "incomplete"
+
+
 @pytest.mark.parametrize("form", FORMS)
 @given(st.data())
 @settings(max_examples=250, deadline=None)

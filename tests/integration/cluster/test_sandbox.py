@@ -330,6 +330,8 @@ def test_the_api_server_restarts_and_pods_still_start(sandbox: Sandbox, api: Api
     after = sandbox.process("kube-apiserver")
     assert before and after and before.pid != after.pid
     assert sandbox.faults() == []
+    # The default deadline of a leader is 10 s: controller manager and scheduler must be there still.
+    sandbox.restart_apiserver(down=12)
     pods(PODS, {"metadata": {"name": "late"}, "spec": pod_spec()})
     eventually(lambda: api.call("GET", f"{PODS}/late")["status"]["phase"] == "Running", 60)
     assert sandbox.dead() == []

@@ -65,6 +65,9 @@ _EXTRA_ARGS = (
     # The simulated kubelet listens on 127.0.0.1, which nodes.py publishes as InternalDNS; real ones have no such name.
     "kube-apiserver=kubelet-preferred-address-types=InternalDNS,InternalIP",
     "etcd=unsafe-no-fsync=true",
+    # A leader that cannot renew its lease in time (10 s by default) ends; busy machines restart an API server slower.
+    *(f"{name}=leader-elect-lease-duration=130s" for name in COMPONENTS[2:4]),
+    *(f"{name}=leader-elect-renew-deadline=120s" for name in COMPONENTS[2:4]),
 )
 
 
@@ -515,8 +518,9 @@ class Sandbox:
         self._restart("kwok-controller", self._drop_leases)
 
     def _drop_leases(self) -> None:
-        """A new kwok process leaves nodes alone until their leases, held by the old one, run out (200 s)."""
-        self.api().delete("/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases")
+        """New processes wait until the leases of the old ones run out: kwok for nodes (200 s), the others to lead."""
+        for namespace in ("kube-node-lease", "kube-system"):
+            self.api().delete(f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases")
 
     def _restart(self, component: str, meanwhile: Callable[[], None]) -> None:
         process = self.process(component)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Node, Plan, PlannedShape, Probe
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import run as base_run
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._nccl.tail import Tail
@@ -37,6 +38,15 @@ def test_the_probe_in_real_containers_names_exactly_the_faulty_host(real: Real, 
     verdicts = {name: host["verdict"] for name, host in found["hosts"].items()}
     assert verdicts == {name: "fail" if name == names[FAULT_NODE] else "pass" for name in names}, found
     assert "gpuops-host" not in real.kubectl("get", "daemonsets,configmaps", "-n", "gpuops-rdma", "-o", "name")
+
+
+def test_ranks_of_two_nodes_meet_over_ssh_and_the_verdict_has_all_of_them(real: Real, tmp_path: Path) -> None:
+    result = nccl_test(real, tmp_path)
+    assert result["verdict"] == "pass", yaml.safe_dump(result)
+    document = result["document"]
+    assert len(document["run"]["ranks"]) == 16 and set(document["places"].values()) == set(real.nodes()[:2])
+    assert result["rows"][-1]["size"] == 8 << 30
+    assert real.left() == []
 
 
 LINES = 150_000

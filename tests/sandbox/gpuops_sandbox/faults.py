@@ -91,6 +91,7 @@ KINDS = {
     "controller-stopped": Kind(
         "the process of operator NAME, or of each, does nothing: what it wrote before stays", node="no", arg="NAME"
     ),
+    "hook-idle": Kind("the Network Operator's hook keep-ncp ends without its work: Helm deletes the policy", node="no"),
     "webhook-refuses": Kind("the API server refuses every write of a NicClusterPolicy", node="no", by="object"),
     "terminating-namespace": Kind(f"namespace {NAMESPACE_JOBS} hangs in Terminating", node="no", by="object"),
     "pending-install": Kind("Helm release gpu-operator is left in pending-install", node="no", by="object"),

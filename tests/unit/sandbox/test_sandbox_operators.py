@@ -615,6 +615,28 @@ def test_a_newer_network_operator_leaves_operands_of_names_that_it_does_not_know
     assert "/apis/apps/v1/namespaces/ns/daemonsets/sriov-device-plugin" in old
 
 
+def test_the_hook_before_an_upgrade_keeps_the_policy_of_an_older_chart_unless_it_is_idle():
+    faults, patched = [], []
+    api = types.SimpleNamespace(patch=lambda path, body: patched.append((path, body["metadata"]["annotations"])))
+    ctx = types.SimpleNamespace(fault=lambda kind: Fault(kind) if kind in faults else None)
+    operator = network_operator.NetworkOperator(types.SimpleNamespace(api=api, ctx=ctx, spawn=lambda _work: None))
+    operator.see("nic-cluster-policy", {})
+
+    def pod(job, uid):
+        return types.SimpleNamespace(owner=("Job", job), uid=uid)
+
+    faults.append("hook-idle")
+    operator.on_hook(pod("network-operator-keep-ncp", "1"), None)
+    faults.clear()
+    operator.on_hook(pod("network-operator-upgrade-crd", "2"), None)
+    operator.on_hook(None, pod("network-operator-keep-ncp", "3"))
+    assert patched == []
+    for _ in range(2):
+        operator.on_hook(pod("network-operator-keep-ncp", "4"), None)
+    path = "/apis/mellanox.com/v1alpha1/nicclusterpolicies/nic-cluster-policy"
+    assert patched == [(path, {"helm.sh/resource-policy": "keep"})]
+
+
 def test_each_operator_can_be_left_out_alone():
     served = controllers.modules()
     assert {"gpu-operator", "network-operator", "sriov-network-operator"} <= served.keys()

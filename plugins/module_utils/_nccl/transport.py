@@ -118,10 +118,11 @@ class Transport:
 
     def _speaker(self, place: str) -> Host:
         """The host of ``host:pid:tid [device]``, which prints of a channel."""
-        name, _, rest = _place(place).partition(":")
+        name, *rest = _place(place).split(":", 1)
         host = self._host(name)
         if len(host.ranks) < MAX_KINDS:
-            host.ranks.add(f"{rest.partition(':')[0]} {rest.partition('[')[2]}")
+            process = "".join(rest)
+            host.ranks.add(f"{process.partition(':')[0]} {process.partition('[')[2]}")
         if len(self.places) >= MAX_KINDS:
             self.places.clear()
         if len(place) < MAX_TEXT:

@@ -325,7 +325,7 @@ class Pool(abc.ABC):
         """OCID of the pool's work request in progress, "" if there is none. Looked for only where there may be one: the
         pool's state does not show removals of nodes. Those of a cluster network are requests on its instance pool."""
         quiet = there["state"] in ("ACTIVE", "RUNNING") and not self.wanted.remove_nodes
-        if quiet and len(there["nodes"]) == there["size"] in (0, self.wanted.nodes):
+        if quiet and there["size"] in (0, self.wanted.nodes) and len(there["nodes"]) == there["size"]:
             return ""
         keys = (there["id"], there["parts"].get("instance_pool"))
         found = (

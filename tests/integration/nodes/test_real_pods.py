@@ -8,7 +8,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import pytest
 import yaml
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Node, Plan, PlannedShape, Probe
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import run as base_run
@@ -82,7 +81,6 @@ def test_an_image_that_is_not_there_makes_the_test_incomplete_in_the_kubelets_wo
     assert real.left() == []
 
 
-@pytest.mark.xfail(reason="a worker that ends since its image lacks sshd makes the verdict fail")
 def test_an_image_without_mpirun_makes_the_test_incomplete(real: Real, tmp_path: Path) -> None:
     result = nccl_test(real, tmp_path, image=IMAGE)
     assert result["verdict"] == "incomplete", result

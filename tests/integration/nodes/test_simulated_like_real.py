@@ -52,10 +52,11 @@ def test_what_a_verdict_reads_of_the_launcher_is_the_same(real: Real, simulated:
 def record(cluster: Nccl) -> Rows:
     """(role, container) -> what its kubelet says of it. The workers are being removed by then."""
     found: Rows = {}
-    for pod in cluster.json("kubectl", "get", "pods", "-n", NAMESPACE)["items"]:
-        role = pod["metadata"]["labels"]["training.kubeflow.org/job-role"]
-        if role != "launcher":
-            continue
+    role = "launcher"
+    selector = ("pods", "-n", NAMESPACE, "-l", f"training.kubeflow.org/job-role={role}")
+    # A kubelet reports the container's end before the pod's phase.
+    cluster.kubectl("wait", *selector, "--for=jsonpath={.status.phase}=Succeeded", "--timeout=60s")
+    for pod in cluster.json("kubectl", "get", *selector)["items"]:
         for one in pod["status"]["containerStatuses"]:
             ((state, about),) = one["state"].items()
             log = cluster.kubectl("logs", "-n", NAMESPACE, pod["metadata"]["name"], "-c", one["name"])

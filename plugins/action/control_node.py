@@ -37,29 +37,29 @@ class ActionModule(RdmaAction):
             item["name"]: item["version"].lstrip(">= ") for item in files.load(ROOT / "requirements.yml")["collections"]
         }
         own = Path(args["bin_dir"]).expanduser() / "helm"
-        look = self._look(args, packages, list(wanted), own)
+        machine = self._machine(args, packages, list(wanted), own)
         result: dict[str, Any] = {}
-        if args["install"] and not control_node.helm_fits(look, table["helm"]):
+        if args["install"] and not control_node.helm_fits(machine, table["helm"]):
             result.update(self._install(args, table["helm"]["install"], own))
             if not self.check_mode:
-                look = self._look(args, packages, list(wanted), own)
-        findings = control_node.check(look, table, packages, wanted)
+                machine = self._machine(args, packages, list(wanted), own)
+        findings = control_node.check(machine, table, packages, wanted)
         if self.check_mode and result.get("changed"):
             findings = [item for item in findings if item.subject != "Helm"]
-        result.update(findings=to_dict(findings), helm={"path": look.helm_path, "version": look.helm})
+        result.update(findings=to_dict(findings), helm={"path": machine.helm_path, "version": machine.helm})
         if args["tolerate_helm"] and not args["install"] and run.selected(self._task_vars, "preflight"):
             findings = [item for item in findings if item.subject != "Helm"]
         if any(item.severity == "error" for item in findings):
             result.update(failed=True, msg=control_node.message(findings))
         return result
 
-    def _look(
+    def _machine(
         self, args: dict[str, Any], packages: dict[str, str], collections: list[str], own: Path
-    ) -> control_node.Look:
+    ) -> control_node.Machine:
         path = shutil.which("helm") or ""
         helm, helm_error = operators_helm.helm_version(path) if path else ("", "")
         server, server_error = self._server() if args["cluster"] else ("", "")
-        return control_node.Look(
+        return control_node.Machine(
             python=platform.python_version(),
             packages={name: _package(name) for name in packages},
             collections={name: operators_helm.collection(name) for name in collections},

@@ -13,7 +13,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._plan import preflight
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import run
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base.action import RdmaAction
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._nodes.book import NodeBook
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._plan import look as plan_look
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._plan import view as plan_view
 
 
 class ActionModule(RdmaAction):
@@ -25,10 +25,10 @@ class ActionModule(RdmaAction):
         again = bool(args["only"])
         book = NodeBook(self.client, run_dir)
         survey = run.read(run_dir / "survey.json")
-        look = plan_look.look(self.client, book, plan, survey, args, check_mode=self.check_mode)
+        view = plan_view.read(self.client, book, plan, survey, args, check_mode=self.check_mode)
         first = run_dir / "findings-preflight.json"
         ignored = [*args["ignore"], *(run.read(first).get("ignored", []) if again and first.exists() else [])]
-        findings = preflight.check(look, ignored, args["only"])
+        findings = preflight.check(view, ignored, args["only"])
         place = run_dir / "findings-preflight-again.json" if again else first
         run.write(place, {"findings": findings, "ignored": ignored})
         for item in findings:

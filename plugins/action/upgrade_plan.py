@@ -11,7 +11,7 @@ from typing import Any
 from ansible_collections.gpuops.rdma.plugins.module_utils._upgrade import plan as core
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import run
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base.action import RdmaAction
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._upgrade import look
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._upgrade import reading
 
 
 class ActionModule(RdmaAction):
@@ -19,7 +19,7 @@ class ActionModule(RdmaAction):
         """The upgrade as text, its waves, the nodes in use, and whether there is nothing to do; in check mode changed
         if there is something. Writes upgrade.json. Raises InputError for operators that Helm does not install."""
         plan = run.read_plan(args["plan"], faulty=True)
-        seen = look.Look(self.client, plan)
+        seen = reading.Reading(self.client, plan)
         if args["begun"]:
             made, outside = seen.waves(args["wave"])
             return {"waves": made, "left": [name for wave in made for name in wave], "outside": outside}

@@ -19,7 +19,7 @@ _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
 @dataclass(frozen=True)
-class Look:
+class Machine:
     """What was found. Versions are texts, "" if not installed; ``*_error`` holds why it could not be used."""
 
     python: str
@@ -36,15 +36,15 @@ class Look:
     """Whether the cluster is checked, too."""
 
 
-def check(look: Look, table: Json, packages: Mapping[str, str], collections: Mapping[str, str]) -> list[Finding]:
+def check(machine: Machine, table: Json, packages: Mapping[str, str], collections: Mapping[str, str]) -> list[Finding]:
     """All findings. ``table`` is files/control_node.yml; ``packages`` and ``collections`` map names to minimum
     versions."""
     return [
-        *_python(look, table),
-        *_least("control-node.package", "Python package", look.packages, packages),
-        *_least("control-node.collection", "collection", look.collections, collections),
-        *helm(look, table["helm"]),
-        *_server(look),
+        *_python(machine, table),
+        *_least("control-node.package", "Python package", machine.packages, packages),
+        *_least("control-node.collection", "collection", machine.collections, collections),
+        *helm(machine, table["helm"]),
+        *_server(machine),
     ]
 
 
@@ -60,9 +60,9 @@ def message(findings: Sequence[Finding]) -> str:
     return f"{len(lines)} problem(s) on the machine that runs Ansible:\n" + "\n".join(lines)
 
 
-def _python(look: Look, table: Json) -> Iterator[Finding]:
-    if _below(look.python, table["python"]):
-        yield finding("control-node.python", "Python", look.python, expected=f">= {table['python']}")
+def _python(machine: Machine, table: Json) -> Iterator[Finding]:
+    if _below(machine.python, table["python"]):
+        yield finding("control-node.python", "Python", machine.python, expected=f">= {table['python']}")
 
 
 def _least(ident: str, what: str, have: Mapping[str, str], wanted: Mapping[str, str]) -> Iterator[Finding]:
@@ -74,40 +74,42 @@ def _least(ident: str, what: str, have: Mapping[str, str], wanted: Mapping[str, 
             yield finding(ident, subject, found or "not installed", expected=f">= {least}", id_0_1=old)
 
 
-def helm_fits(look: Look, table: Json) -> bool:
+def helm_fits(machine: Machine, table: Json) -> bool:
     """``table`` is the entry ``helm`` of files/control_node.yml."""
-    return not any(item.severity == "error" for item in helm(look, table))
+    return not any(item.severity == "error" for item in helm(machine, table))
 
 
-def helm(look: Look, table: Json) -> Iterator[Finding]:
+def helm(machine: Machine, table: Json) -> Iterator[Finding]:
     """What is wrong with Helm alone. ``table`` is the entry ``helm`` of files/control_node.yml."""
     expected = f">= {table['min']}, < {table['below']}"
     remedy = f"install Helm {table['install']['version']}, or run the role control_node with control_node_install=true"
-    if look.helm_installed and look.helm_installed != look.helm_path:
-        remedy = f"{look.helm_installed} is there: put its folder first in PATH"
-    if not look.helm_path:
+    if machine.helm_installed and machine.helm_installed != machine.helm_path:
+        remedy = f"{machine.helm_installed} is there: put its folder first in PATH"
+    if not machine.helm_path:
         yield finding("control-node.helm", "Helm", "not found in PATH", expected=expected, remedy=remedy)
-    elif look.helm_error or not versions.known(look.helm):
-        found = f"{look.helm_path}: {look.helm_error or look.helm or 'prints no version'}"
+    elif machine.helm_error or not versions.known(machine.helm):
+        found = f"{machine.helm_path}: {machine.helm_error or machine.helm or 'prints no version'}"
         yield finding("control-node.helm", "Helm", found, expected=expected, remedy=remedy)
-    elif _below(look.helm, table["min"]) or versions.minor(look.helm) >= versions.minor(table["below"]):
-        yield finding("control-node.helm", "Helm", f"{look.helm_path} is {look.helm}", expected=expected, remedy=remedy)
-    elif versions.minor(look.helm) >= (4, 0) and _below(
-        look.collections.get("kubernetes.core", ""), table["collection_for_4"]
+    elif _below(machine.helm, table["min"]) or versions.minor(machine.helm) >= versions.minor(table["below"]):
+        yield finding(
+            "control-node.helm", "Helm", f"{machine.helm_path} is {machine.helm}", expected=expected, remedy=remedy
+        )
+    elif versions.minor(machine.helm) >= (4, 0) and _below(
+        machine.collections.get("kubernetes.core", ""), table["collection_for_4"]
     ):
         yield finding(
             "control-node.helm",
             "Helm",
-            f"{look.helm_path} is {look.helm}, which kubernetes.core drives from {table['collection_for_4']} on",
+            f"{machine.helm_path} is {machine.helm}, which kubernetes.core drives from {table['collection_for_4']} on",
             expected="Helm 3, or a newer kubernetes.core",
             remedy="ansible-galaxy collection install --upgrade kubernetes.core",
         )
 
 
-def _server(look: Look) -> Iterator[Finding]:
-    if look.server_error:
-        yield finding("control-node.cluster", "cluster", look.server_error)
-    elif look.cluster and not look.server:
+def _server(machine: Machine) -> Iterator[Finding]:
+    if machine.server_error:
+        yield finding("control-node.cluster", "cluster", machine.server_error)
+    elif machine.cluster and not machine.server:
         yield finding("control-node.cluster", "cluster", "was not asked", expected="an answer", severity="unknown")
 
 

@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """All findings that are possible before the first change, in one list. PRIVATE to the collection.
 
-Every check is a function ``(Look) -> findings`` in CHECKS; ``check`` runs them all and drops the ids to ignore.
+Every check is a function ``(View) -> findings`` in CHECKS; ``check`` runs them all and drops the ids to ignore.
 An unknown id is refused: a mistyped one would be ignored silently.
 """
 
@@ -54,7 +54,7 @@ REGION_KEYS = {"phx": "us-phoenix-1", "iad": "us-ashburn-1", "fra": "eu-frankfur
 
 
 @dataclass(frozen=True)
-class Look:
+class View:
     """Everything that a check may read."""
 
     plan: Plan
@@ -103,24 +103,24 @@ class Look:
         return self.plan.mode == "sriov"
 
 
-def permissions(look: Look) -> Iterator[Finding]:
+def permissions(view: View) -> Iterator[Finding]:
     """One error per permission that this user lacks."""
-    for item in look.denied:
+    for item in view.denied:
         yield finding("preflight.permissions", "cluster", f"not allowed {item}")
 
 
-def helm(look: Look) -> Iterable[Finding]:
+def helm(view: View) -> Iterable[Finding]:
     """Findings about Helm, if the run installs a chart; a manifest needs no Helm."""
-    found = look.helm if any(not item.manifest for item in look.installs) else ()
+    found = view.helm if any(not item.manifest for item in view.installs) else ()
     return [replace(item, stage="preflight", id_0_1="preflight.helm") for item in found]
 
 
-def crd_version(look: Look) -> Iterator[Finding]:
+def crd_version(view: View) -> Iterator[Finding]:
     """CRDs that the cluster serves, but not in the version that this collection writes."""
-    groups = ("gpu_operator", "network_operator", "policy") if look.sriov else ("gpu_operator",)
-    names = [name for group in groups for name in look.profile["crds"][group]]
-    for name in [*names, *BATCH_CRDS[look.plan.launcher]]:
-        wanted, served = look.wanted_crds.get(name, ""), look.survey.get("served", {}).get(name, [])
+    groups = ("gpu_operator", "network_operator", "policy") if view.sriov else ("gpu_operator",)
+    names = [name for group in groups for name in view.profile["crds"][group]]
+    for name in [*names, *BATCH_CRDS[view.plan.launcher]]:
+        wanted, served = view.wanted_crds.get(name, ""), view.survey.get("served", {}).get(name, [])
         if wanted and served and wanted not in served:
             yield finding(
                 "preflight.crd-version",
@@ -130,10 +130,10 @@ def crd_version(look: Look) -> Iterator[Finding]:
             )
 
 
-def definitions(look: Look) -> Iterator[Finding]:
+def definitions(view: View) -> Iterator[Finding]:
     """Definitions of a chart that cannot be applied, and those that are newer in the cluster (a warning)."""
-    for name, found in look.definitions.items():
-        release = look.plan.releases[name]
+    for name, found in view.definitions.items():
+        release = view.plan.releases[name]
         for item in found:
             if item.action == "conflict" or item.newer:
                 yield finding(
@@ -146,16 +146,16 @@ def definitions(look: Look) -> Iterator[Finding]:
                 )
 
 
-def kubernetes_version(look: Look) -> Iterator[Finding]:
+def kubernetes_version(view: View) -> Iterator[Finding]:
     """An API server outside the range that the profile was validated for; too new is a warning."""
-    limits = look.profile.get("kubernetes", {})
-    found = versions.minor(look.survey.get("server_version", ""))
+    limits = view.profile.get("kubernetes", {})
+    found = versions.minor(view.survey.get("server_version", ""))
     low, high = limits.get("min"), limits.get("max")
     if found == (0, 0):
         yield finding(
             "preflight.kubernetes-version",
             "cluster",
-            f"server version {look.survey.get('server_version')!r}",
+            f"server version {view.survey.get('server_version')!r}",
             expected="1.x",
             severity="unknown",
         )
@@ -163,26 +163,26 @@ def kubernetes_version(look: Look) -> Iterator[Finding]:
         yield finding(
             "preflight.kubernetes-version",
             "cluster",
-            look.survey["server_version"],
+            view.survey["server_version"],
             expected=f">= {low}",
-            remedy=f"upgrade, or use another profile than {look.plan.profile}",
+            remedy=f"upgrade, or use another profile than {view.plan.profile}",
         )
     elif high and found > versions.minor(high):
         yield finding(
             "preflight.kubernetes-version",
             "cluster",
-            look.survey["server_version"],
-            expected=f"<= {high}, the newest that the operators of profile {look.plan.profile} were validated with",
+            view.survey["server_version"],
+            expected=f"<= {high}, the newest that the operators of profile {view.plan.profile} were validated with",
             remedy="go on only if you know that these releases work there",
             severity="warning",
         )
 
 
-def nfd_once(look: Look) -> Iterator[Finding]:
+def nfd_once(view: View) -> Iterator[Finding]:
     """More than one NFD master: they overwrite each other's node labels."""
     masters = [
         f"{item['namespace']}/{item['name']}"
-        for item in look.survey["workloads"]
+        for item in view.survey["workloads"]
         if item["kind"] == "deployment"
         and any("node-feature-discovery" in image or "/nfd" in image for image in item["images"])
         and ("master" in item["name"] or item["name"].endswith("nfd"))
@@ -196,13 +196,13 @@ def nfd_once(look: Look) -> Iterator[Finding]:
         )
 
 
-def gpu_plugin(look: Look) -> Iterator[Finding]:
+def gpu_plugin(view: View) -> Iterator[Finding]:
     """DaemonSets besides the GPU Operator that advertise nvidia.com/gpu, unless the OKE add-on removes them."""
-    for item in look.survey["workloads"]:
+    for item in view.survey["workloads"]:
         if item["kind"] != "daemonset" or "ClusterPolicy" in item["owners"]:
             continue
         known = item["name"] in ("nvidia-gpu-device-plugin", "nvidia-device-plugin")
-        if known and _plugin_goes(look.plan):
+        if known and _plugin_goes(view.plan):
             continue
         if known or any(image_name(image) == "k8s-device-plugin" for image in item["images"]):
             yield finding(
@@ -227,12 +227,12 @@ _LEAVE_POLICY = (
 )
 
 
-def rdma_shared_plugin(look: Look) -> Iterator[Finding]:
+def rdma_shared_plugin(view: View) -> Iterator[Finding]:
     """The RDMA shared device plugin, in mode sriov only."""
-    if not look.sriov:
+    if not view.sriov:
         return
-    for item in look.survey["workloads"]:
-        if "NicClusterPolicy" in item["owners"] and _leaves_policy(look.plan, "spec.rdmaSharedDevicePlugin"):
+    for item in view.survey["workloads"]:
+        if "NicClusterPolicy" in item["owners"] and _leaves_policy(view.plan, "spec.rdmaSharedDevicePlugin"):
             continue
         if item["kind"] == "daemonset" and any("k8s-rdma-shared-dev-plugin" in image for image in item["images"]):
             yield finding(
@@ -250,9 +250,9 @@ def _leaves_policy(plan: Plan, path: str) -> bool:
     return plan.adopt_policies and any((field.path, field.verdict) == (path, "remove") for field in fields)
 
 
-def nic_cluster_policy(look: Look) -> Iterator[Finding]:
+def nic_cluster_policy(view: View) -> Iterator[Finding]:
     """NicClusterPolicies by any name but the one that the Network Operator reads."""
-    for item in look.survey["nic_cluster_policies"]:
+    for item in view.survey["nic_cluster_policies"]:
         if item["name"] != "nic-cluster-policy":
             yield finding(
                 "preflight.nic-cluster-policy-name",
@@ -263,9 +263,9 @@ def nic_cluster_policy(look: Look) -> Iterator[Finding]:
             )
 
 
-def cluster_policy(look: Look) -> Iterator[Finding]:
+def cluster_policy(view: View) -> Iterator[Finding]:
     """More than one ClusterPolicy; the GPU Operator ignores all but the oldest."""
-    names = [item["name"] for item in look.survey["cluster_policies"]]
+    names = [item["name"] for item in view.survey["cluster_policies"]]
     if len(names) > 1:
         yield finding(
             "preflight.one-cluster-policy",
@@ -275,33 +275,33 @@ def cluster_policy(look: Look) -> Iterator[Finding]:
         )
 
 
-def policies(look: Look) -> Iterator[Finding]:
+def policies(view: View) -> Iterator[Finding]:
     """Policies of another owner that the run would change, and their fields, until it is settled who owns them."""
-    for item in look.plan.policies:
-        yield from adoption.findings(item, look.plan.adopt_policies)
+    for item in view.plan.policies:
+        yield from adoption.findings(item, view.plan.adopt_policies)
 
 
-def ip_pool(look: Look) -> Iterator[Finding]:
+def ip_pool(view: View) -> Iterator[Finding]:
     """Overlaps of the VFs' subnet with pods, services, VCN, PFs or nodes (mode sriov); unknown if services cannot be
     listed."""
-    if not look.sriov:
+    if not view.sriov:
         return
-    pool, subnet = "IPPool gpuops-rdma", look.plan.ip_pool.subnet
+    pool, subnet = "IPPool gpuops-rdma", view.plan.ip_pool.subnet
     network = _network(subnet)
     if network is None:
         return  # already a finding of the plan
     groups: list[tuple[str, Iterable[str]]] = [
-        ("a pod CIDR", [*look.pod_cidrs, *(cidr for node in look.nodes for cidr in node.pod_cidrs)]),
-        ("a service CIDR", [*look.service_cidrs, *(look.survey["service_cidrs"] or [])]),
-        ("the VCN", look.vcn_cidrs),
-        ("the PFs' own RDMA network", [look.pf_network] if look.pf_network else []),
-        ("a node's address", [node.internal_ip for node in look.nodes if node.internal_ip]),
+        ("a pod CIDR", [*view.pod_cidrs, *(cidr for node in view.nodes for cidr in node.pod_cidrs)]),
+        ("a service CIDR", [*view.service_cidrs, *(view.survey["service_cidrs"] or [])]),
+        ("the VCN", view.vcn_cidrs),
+        ("the PFs' own RDMA network", [view.pf_network] if view.pf_network else []),
+        ("a node's address", [node.internal_ip for node in view.nodes if node.internal_ip]),
     ]
     for what, cidrs in groups:
         clash = next((cidr for cidr in cidrs if (other := _network(cidr)) and _overlaps(network, other)), None)
         if clash:
             yield finding("preflight.ip-pool", pool, f"{subnet} overlaps {what}: {clash}", expected="no overlap")
-    if look.survey["service_cidrs"] is None and not look.service_cidrs:
+    if view.survey["service_cidrs"] is None and not view.service_cidrs:
         yield finding(
             "preflight.ip-pool",
             pool,
@@ -311,7 +311,7 @@ def ip_pool(look: Look) -> Iterator[Finding]:
             severity="unknown",
         )
     default = _network(PF_DEFAULT)
-    if look.plan.platform == "oke" and not look.pf_network and default and _overlaps(network, default):
+    if view.plan.platform == "oke" and not view.pf_network and default and _overlaps(network, default):
         yield finding(
             "preflight.ip-pool",
             pool,
@@ -322,13 +322,13 @@ def ip_pool(look: Look) -> Iterator[Finding]:
         )
 
 
-def namespaces(look: Look) -> Iterator[Finding]:
+def namespaces(view: View) -> Iterator[Finding]:
     """Namespaces of the run that are Terminating, refuse privileged pods, or are missing for the report."""
-    present = {item["name"]: item for item in look.survey["namespaces"]}
+    present = {item["name"]: item for item in view.survey["namespaces"]}
     # The test's workers, too: IPC_LOCK, all that mode sriov needs, is not among baseline's capabilities.
-    keys = ("gpu_operator", "job") if look.plan.mode == "host" else ("gpu_operator", "network_operator", "own", "job")
-    needs_privilege = {getattr(look.plan.namespaces, key) for key in keys}
-    for name in sorted(look.namespaces):
+    keys = ("gpu_operator", "job") if view.plan.mode == "host" else ("gpu_operator", "network_operator", "own", "job")
+    needs_privilege = {getattr(view.plan.namespaces, key) for key in keys}
+    for name in sorted(view.namespaces):
         item = present.get(name)
         if item and item["phase"] == "Terminating":
             yield finding(
@@ -346,16 +346,16 @@ def namespaces(look: Look) -> Iterator[Finding]:
                 expected="privileged",
                 remedy=f"kubectl label ns {name} pod-security.kubernetes.io/enforce=privileged --overwrite",
             )
-    yield from _report_namespace(look, set(present))
+    yield from _report_namespace(view, set(present))
 
 
-def namespace_owner(look: Look) -> Iterator[Finding]:
+def namespace_owner(view: View) -> Iterator[Finding]:
     """Namespaces of others, with workloads of theirs, that this run would put something new into."""
-    if look.read_only:
+    if view.read_only:
         return
-    others = {item["name"] for item in look.survey["namespaces"] if not item["ours"]}
-    for name, given in sorted(_entered(look).items()):
-        found = [f"{item['kind']} {item['name']}" for item in look.survey["workloads"] if _foreign(look, item, name)]
+    others = {item["name"] for item in view.survey["namespaces"] if not item["ours"]}
+    for name, given in sorted(_entered(view).items()):
+        found = [f"{item['kind']} {item['name']}" for item in view.survey["workloads"] if _foreign(view, item, name)]
         if found and name in others:
             yield finding(
                 "preflight.namespace-owner",
@@ -366,30 +366,30 @@ def namespace_owner(look: Look) -> Iterator[Finding]:
             )
 
 
-def _entered(look: Look) -> dict[str, str]:
+def _entered(view: View) -> dict[str, str]:
     """Namespace -> the input that names it, of those that the run puts something new into."""
-    made = {item["metadata"].get("namespace", "") for group in look.plan.objects.values() for item in group}
-    found = {look.plan.namespaces.own: "plan_own_namespace"} if look.plan.namespaces.own in made else {}
-    if look.plan.tests:
-        found[look.plan.namespaces.job] = "rdma_job_namespace"
-    new = [item for item in look.installs if item.action == "install" and not item.manifest]
+    made = {item["metadata"].get("namespace", "") for group in view.plan.objects.values() for item in group}
+    found = {view.plan.namespaces.own: "plan_own_namespace"} if view.plan.namespaces.own in made else {}
+    if view.plan.tests:
+        found[view.plan.namespaces.job] = "rdma_job_namespace"
+    new = [item for item in view.installs if item.action == "install" and not item.manifest]
     return {**found, **{item.namespace: f"rdma_charts.{item.operator}.namespace" for item in new}}
 
 
-def _foreign(look: Look, item: Json, namespace: str) -> bool:
+def _foreign(view: View, item: Json, namespace: str) -> bool:
     """Whether it is a workload in the namespace that neither this collection, an operator nor another object made."""
     if item["namespace"] != namespace or item["owners"] or item["labels"].get(OWNED_LABEL) == OWNER:
         return False
-    if (item["release"], namespace) in {(one.name, one.namespace) for one in look.plan.releases.values()}:
+    if (item["release"], namespace) in {(one.name, one.namespace) for one in view.plan.releases.values()}:
         return False  # of an installation that was killed and is resumed
-    own = {image for release in look.plan.releases.values() for image in release.images}
+    own = {image for release in view.plan.releases.values() for image in release.images}
     return not any(image_name(image) in own or "node-feature-discovery" in image for image in item["images"])
 
 
-def _report_namespace(look: Look, present: set[str]) -> Iterator[Finding]:
+def _report_namespace(view: View, present: set[str]) -> Iterator[Finding]:
     """Checked early, because the report is only stored after the test."""
-    kept = look.plan.report_keep
-    groups = [] if look.read_only else look.plan.objects.values()
+    kept = view.plan.report_keep
+    groups = [] if view.read_only else view.plan.objects.values()
     planned = [item for group in groups for item in group]
     made = {item["metadata"]["name"] for item in planned if item["kind"] == "Namespace"}
     if kept.keep in ("configmap", "secret") and present and kept.namespace not in present | made:
@@ -402,14 +402,14 @@ def _report_namespace(look: Look, present: set[str]) -> Iterator[Finding]:
         )
 
 
-def controller_room(look: Look) -> Iterator[Finding]:
+def controller_room(view: View) -> Iterator[Finding]:
     """No CPU node with room for the controllers; checked only if something is installed, since running pods already
     have theirs."""
-    if look.plan.install != "helm":
+    if view.plan.install != "helm":
         return
-    open_nodes = candidates(look.nodes, look.shapes)
-    full = [node.name for node in open_nodes if not has_room(node, look.requested.get(node.name, (0.0, 0.0)))]
-    if len(full) < len(open_nodes) or (open_nodes and not look.installs):
+    open_nodes = candidates(view.nodes, view.shapes)
+    full = [node.name for node in open_nodes if not has_room(node, view.requested.get(node.name, (0.0, 0.0)))]
+    if len(full) < len(open_nodes) or (open_nodes and not view.installs):
         return
     expected = f"at least one (>= {CONTROLLER_CPU:.0f} core, >= {CONTROLLER_MEMORY // 1024**3} GiB free)"
     remedy = "without it `helm upgrade` hangs on its hook job until it times out"
@@ -445,10 +445,10 @@ def has_room(node: NodeFacts, requested: tuple[float, float]) -> bool:
     return free[0] >= CONTROLLER_CPU and free[1] >= CONTROLLER_MEMORY
 
 
-def node_images(look: Look) -> Iterator[Finding]:
+def node_images(view: View) -> Iterator[Finding]:
     """GPU nodes whose OS, kernel or container runtime the profile refuses or does not list; unknown if not reported."""
-    rules = look.profile.get("nodes", {})
-    for node in look.gpu_nodes:
+    rules = view.profile.get("nodes", {})
+    for node in view.gpu_nodes:
         for rule_id, value, allowed, refused in (
             ("osImage", node.os_image, rules.get("os", []), rules.get("os_refused", [])),
             ("kernel", node.kernel, rules.get("kernel", []), rules.get("kernel_refused", [])),
@@ -468,14 +468,14 @@ def node_images(look: Look) -> Iterator[Finding]:
                     "preflight.node-image",
                     node.name,
                     f"{rule_id} {value}",
-                    expected=f"one of {', '.join(_plain(allowed))} (profile {look.plan.profile})",
+                    expected=f"one of {', '.join(_plain(allowed))} (profile {view.plan.profile})",
                 )
 
 
-def one_runtime(look: Look) -> Iterator[Finding]:
+def one_runtime(view: View) -> Iterator[Finding]:
     """GPU nodes with different container runtimes; the GPU Operator supports one."""
     families: dict[str, str] = {}
-    for node in look.gpu_nodes:
+    for node in view.gpu_nodes:
         families.setdefault(node.runtime.split(":")[0], node.name)
     if len(families) > 1:
         listed = ", ".join(f"{family} on {name}" for family, name in sorted(families.items()))
@@ -484,26 +484,26 @@ def one_runtime(look: Look) -> Iterator[Finding]:
         )
 
 
-def shape_in_profile(look: Look) -> Iterator[Finding]:
+def shape_in_profile(view: View) -> Iterator[Finding]:
     """Shapes of the plan that the profile does not cover."""
-    covered = look.profile.get("shapes")
-    for shape in look.plan.shapes:
+    covered = view.profile.get("shapes")
+    for shape in view.plan.shapes:
         if covered and shape not in covered:
             yield finding(
                 "preflight.shape-in-profile",
                 f"shape {shape}",
-                f"not covered by profile {look.plan.profile}",
+                f"not covered by profile {view.plan.profile}",
                 expected=", ".join(covered),
             )
 
 
-def mode_region(look: Look) -> Iterator[Finding]:
+def mode_region(view: View) -> Iterator[Finding]:
     """Shapes for which Oracle does not state that VFs are offered in the nodes' region (mode sriov); on OKE an info."""
-    if not look.sriov:
+    if not view.sriov:
         return
-    for name in look.plan.shapes:
-        offered = look.shapes[name].regions.get("sriov")
-        regions = sorted({REGION_KEYS.get(n.region, n.region) for n in look.gpu_nodes if n.shape == name})
+    for name in view.plan.shapes:
+        offered = view.shapes[name].regions.get("sriov")
+        regions = sorted({REGION_KEYS.get(n.region, n.region) for n in view.gpu_nodes if n.shape == name})
         for region in regions:
             if offered is None or not region or ("*" not in offered and region not in offered):
                 known = "not stated by Oracle" if offered is None else ", ".join(offered)
@@ -513,7 +513,7 @@ def mode_region(look: Look) -> Iterator[Finding]:
                     f"region {region or 'unknown'}",
                     expected=f"VFs are offered for this shape in: {known}",
                 )
-    if look.plan.platform == "oke":
+    if view.plan.platform == "oke":
         yield finding(
             "preflight.mode-region",
             "cluster",
@@ -523,13 +523,13 @@ def mode_region(look: Look) -> Iterator[Finding]:
         )
 
 
-def leftovers(look: Look) -> Iterator[Finding]:
+def leftovers(view: View) -> Iterator[Finding]:
     """What earlier profiles, releases and guides left; VFs that are advertised under a different resource name."""
-    yield from _leftovers.findings(look.plan.leftovers, look.plan.remove_leftovers)
-    ours = look.plan.resources.vf
+    yield from _leftovers.findings(view.plan.leftovers, view.plan.remove_leftovers)
+    ours = view.plan.resources.vf
     for resource in VF_RESOURCES:
-        nodes = [node.name for node in look.gpu_nodes if node.allocatable.get(resource)]
-        if resource != ours and nodes and look.sriov:
+        nodes = [node.name for node in view.gpu_nodes if node.allocatable.get(resource)]
+        if resource != ours and nodes and view.sriov:
             yield finding(
                 "preflight.leftovers",
                 nodes[0] if len(nodes) == 1 else "cluster",
@@ -539,19 +539,19 @@ def leftovers(look: Look) -> Iterator[Finding]:
             )
 
 
-def one_vf_plugin(look: Look) -> Iterable[Finding]:
+def one_vf_plugin(view: View) -> Iterable[Finding]:
     """SR-IOV device plugins that offer the same resource on the same nodes, but for those that the run removes."""
-    going = {f"{item.name.namespace}/{item.name.name}" for item in look.plan.leftovers if item.plugin}
-    removed = going if look.plan.remove_leftovers else set()
-    return _leftovers.doubled([item for item in look.plugins if item.name not in removed])
+    going = {f"{item.name.namespace}/{item.name.name}" for item in view.plan.leftovers if item.plugin}
+    removed = going if view.plan.remove_leftovers else set()
+    return _leftovers.doubled([item for item in view.plugins if item.name not in removed])
 
 
-def cuda_driver(look: Look) -> Iterator[Finding]:
+def cuda_driver(view: View) -> Iterator[Finding]:
     """Drivers too old for the test image's CUDA. Without the GPU Operator's labels it is unknown, so this check runs
     again later."""
-    image = look.profile["test_image"]
+    image = view.profile["test_image"]
     needed, silent = str(image["min_driver"]), []
-    for node in look.gpu_nodes:
+    for node in view.gpu_nodes:
         major = node.labels.get(DRIVER_LABEL, "")
         if not major.isdigit():
             silent.append(node.name)
@@ -573,13 +573,13 @@ def cuda_driver(look: Look) -> Iterator[Finding]:
         )
 
 
-def gpudirect(look: Look) -> Iterator[Finding]:
+def gpudirect(view: View) -> Iterator[Finding]:
     """Nodes without GPUDirect RDMA: no DMA-BUF in the kernel, and nothing that loads nvidia_peermem."""
-    if look.plan.peermem:
+    if view.plan.peermem:
         return
     old = [
         node.name
-        for node in look.gpu_nodes
+        for node in view.gpu_nodes
         if versions.older(node.kernel, DMABUF_KERNEL) and node.labels.get(PEERMEM_LABEL) != "true"
     ]
     if old:
@@ -592,14 +592,14 @@ def gpudirect(look: Look) -> Iterator[Finding]:
         )
 
 
-def expected_nodes(look: Look) -> Iterator[Finding]:
+def expected_nodes(view: View) -> Iterator[Finding]:
     """More GPU nodes than expected; too few are waited for."""
-    wanted, found = look.plan.expected_nodes, len(look.plan.nodes)
+    wanted, found = view.plan.expected_nodes, len(view.plan.nodes)
     if wanted and found > wanted:
         yield finding("preflight.expected-nodes", "cluster", f"{found} GPU nodes", expected=f"{wanted} asked for")
 
 
-CHECKS: dict[str, Callable[[Look], Iterable[Finding]]] = {
+CHECKS: dict[str, Callable[[View], Iterable[Finding]]] = {
     "permissions": permissions,
     "helm": helm,
     "crd-version": crd_version,
@@ -627,16 +627,16 @@ CHECKS: dict[str, Callable[[Look], Iterable[Finding]]] = {
 }
 
 
-def check(look: Look, ignore: Sequence[str] = (), only: Sequence[str] = ()) -> list[Finding]:
+def check(view: View, ignore: Sequence[str] = (), only: Sequence[str] = ()) -> list[Finding]:
     """All findings, the plan's first; with ``only`` those of these checks. Raises InputError for an unknown check."""
     ignore, only = ([name.rpartition(".")[2] for name in names] for names in (ignore, only))
     strange = sorted({*ignore, *only} - set(CHECKS))
     if strange:
         raise InputError(f"Unknown preflight check(s): {', '.join(strange)}. Known: {', '.join(sorted(CHECKS))}.")
-    found = [] if only else list(look.plan.findings)
+    found = [] if only else list(view.plan.findings)
     for name, run in CHECKS.items():
         if name not in ignore and (name in only or not only):
-            found += run(look)
+            found += run(view)
     return found
 
 

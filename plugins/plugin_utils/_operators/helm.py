@@ -37,14 +37,14 @@ def findings(option: Optional[str] = None) -> list[Finding]:
     """Findings about the Helm that would install a release."""
     place = _which(option) or option or ""
     found, error = helm_version(place) if place else ("", "")
-    look = control_node.Look(
+    machine = control_node.Machine(
         python=platform.python_version(),
         collections={DRIVER: collection(DRIVER)},
         helm_path=place,
         helm=found,
         helm_error=error,
     )
-    return list(control_node.helm(look, files.load(files.FILES / "control_node.yml")["helm"]))
+    return list(control_node.helm(machine, files.load(files.FILES / "control_node.yml")["helm"]))
 
 
 def helm_version(binary: str) -> tuple[str, str]:

@@ -16,7 +16,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._kube.client import Cl
 from ansible_collections.gpuops.rdma.plugins.module_utils._nodes import busy as nodes_busy
 from ansible_collections.gpuops.rdma.plugins.module_utils._upgrade import waves
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._nccl.busy_wait import BusyNodes
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._upgrade.look import Look
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._upgrade.reading import Reading
 
 
 class Nodes:
@@ -28,7 +28,7 @@ class Nodes:
     ) -> None:
         self.client, self.plan, self.check, self.show = client, plan, check, show
         self.nodes = list(nodes or client.projected(client.path("v1", "Node"), lambda node: node["metadata"]["name"]))
-        self.look = Look(client, plan)
+        self.reading = Reading(client, plan)
 
     def idle(self, busy: str, timeout: float, cordon: bool) -> Json:
         """Cordons the nodes on request, and sees that no pod holds their GPUs or VFs. ``busy``: fail, wait (at most
@@ -57,7 +57,7 @@ class Nodes:
 
     def renew(self) -> Json:
         """Deletes the nodes' operand pods that are of an older revision; the DaemonSets make new ones."""
-        pods = self.look.pods()
+        pods = self.reading.pods()
         chosen = sorted(
             {(node, name) for found in pods.outdated.values() for node, name in found.items() if node in self.nodes}
         )
@@ -71,10 +71,10 @@ class Nodes:
 
     def _pairs(self) -> list[str]:
         """The nodes to test, each of the wave's with a partner: one that is done already, where there is one."""
-        seen = self.look.seen()
-        todo = {*waves.to_do(self.look.nodes, seen)}
-        good = [name for name in self.look.nodes if name not in todo]
-        pairs = waves.pairs(self.plan, self.nodes, good, self.look.busy())
+        seen = self.reading.seen()
+        todo = {*waves.to_do(self.reading.nodes, seen)}
+        good = [name for name in self.reading.nodes if name not in todo]
+        pairs = waves.pairs(self.plan, self.nodes, good, self.reading.busy())
         return [name for pair in pairs for name in pair]
 
     def free(self) -> Json:

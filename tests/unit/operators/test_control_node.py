@@ -18,14 +18,14 @@ import pytest
 import yaml
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError
 from ansible_collections.gpuops.rdma.plugins.module_utils._operators import control_node
-from ansible_collections.gpuops.rdma.plugins.module_utils._operators.control_node import Look
+from ansible_collections.gpuops.rdma.plugins.module_utils._operators.control_node import Machine
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._operators import helm as operators_helm
 from support.paths import ROOT
 
 TABLE = yaml.safe_load((ROOT / "files" / "control_node.yml").read_text("utf-8"))
 PACKAGES = control_node.requirements((ROOT / "requirements.txt").read_text("utf-8"))
 COLLECTIONS = {"kubernetes.core": "6.0.0"}
-GOOD = Look(
+GOOD = Machine(
     python="3.11.7",
     packages=dict.fromkeys(PACKAGES, "99.0"),
     collections={"kubernetes.core": "6.5.0"},
@@ -50,7 +50,7 @@ def test_the_requirements_are_those_of_the_file() -> None:
 
 
 def test_all_problems_at_once() -> None:
-    bare = Look(python="3.8.10", server_error="Cannot read kubeconfig x: no such file.")
+    bare = Machine(python="3.8.10", server_error="Cannot read kubeconfig x: no such file.")
     findings = control_node.check(bare, TABLE, PACKAGES, COLLECTIONS)
     text = control_node.message(findings)
     assert text.splitlines()[0] == "9 problem(s) on the machine that runs Ansible:"

@@ -67,8 +67,8 @@ def test_oracles_own_device_plugin_goes_when_the_add_on_comes() -> None:
     own.update({"owners": [], "labels": {}, "ready": 2})
 
     def told(plan: dict[str, Any]) -> list[Any]:
-        look = preflight.Look(plan=plan, survey=survey(workloads=[own]), nodes=[], shapes={}, profile={})
-        return list(preflight.gpu_plugin(look))
+        view = preflight.View(plan=plan, survey=survey(workloads=[own]), nodes=[], shapes={}, profile={})
+        return list(preflight.gpu_plugin(view))
 
     assert not told(made()) and told(whole(cluster()))
     assert told(made(gpu_operator_values="disableNvidiaGpuPlugin=false"))

@@ -22,12 +22,12 @@ WANTED = {"clusterpolicies.nvidia.com": "v1", "nicclusterpolicies.mellanox.com":
 WANTED |= {"mpijobs.kubeflow.org": "v2beta1", "jobs.batch.volcano.sh": "v1alpha1"}
 
 
-def look(facts: Any = None, seen: Any = None, *, asked: Any = None, **changes: Any) -> preflight.Look:
+def look(facts: Any = None, seen: Any = None, *, asked: Any = None, **changes: Any) -> preflight.View:
     """A look at a whole plan: nothing is installed yet, so all releases are to be installed."""
     facts = cluster() if facts is None else facts
     asked = asked or {}
     made = whole(facts, seen, **asked)
-    base = preflight.Look(
+    base = preflight.View(
         plan=made,
         survey=seen or survey(),
         nodes=facts,
@@ -39,7 +39,7 @@ def look(facts: Any = None, seen: Any = None, *, asked: Any = None, **changes: A
     return dataclasses.replace(base, **changes)
 
 
-def acting(view: preflight.Look, **actions: str) -> preflight.Look:
+def acting(view: preflight.View, **actions: str) -> preflight.View:
     """With these actions of the releases, none for the others."""
     releases = {
         name: dataclasses.replace(release, action=actions.get(name, "none"))
@@ -48,11 +48,11 @@ def acting(view: preflight.Look, **actions: str) -> preflight.Look:
     return dataclasses.replace(view, plan=dataclasses.replace(view.plan, releases=releases))
 
 
-def found(view: preflight.Look, check: str) -> list[Finding]:
+def found(view: preflight.View, check: str) -> list[Finding]:
     return [item for item in preflight.check(view) if item.id.split(".")[1] == check and item.stage == "preflight"]
 
 
-def one(view: preflight.Look, check: str, severity: str = "error") -> Finding:
+def one(view: preflight.View, check: str, severity: str = "error") -> Finding:
     (item,) = found(view, check)
     assert item.severity == severity and item.stage == "preflight"
     return item

@@ -24,11 +24,11 @@ LOOKED_AT = 20
 """Maximum number of nodes whose pods are read to find room for the controllers."""
 
 
-def look(client: Client, book: NodeBook, plan: Plan, survey: Json, args: Json, *, check_mode: bool) -> preflight.Look:
+def read(client: Client, book: NodeBook, plan: Plan, survey: Json, args: Json, *, check_mode: bool) -> preflight.View:
     """Everything that preflight judges. With ``args["only"]``, once the operators run, the nodes are read again, and
     nothing that concerns the installation."""
     again = bool(args["only"])
-    found = preflight.Look(
+    found = preflight.View(
         plan=plan,
         survey=survey,
         nodes=book.facts() if again else book.kept(),
@@ -65,10 +65,10 @@ def _definitions(client: Client, plan: Plan) -> dict[str, list[crds.Definition]]
     return found
 
 
-def _requested(client: Client, look: preflight.Look) -> dict[str, tuple[float, float]]:
+def _requested(client: Client, view: preflight.View) -> dict[str, tuple[float, float]]:
     """(cores, bytes) requested on the largest schedulable nodes, up to the first with room, to read few pods."""
     found: dict[str, tuple[float, float]] = {}
-    for node in preflight.candidates(look.nodes, look.shapes)[:LOOKED_AT]:
+    for node in preflight.candidates(view.nodes, view.shapes)[:LOOKED_AT]:
         with contextlib.suppress(Forbidden):  # reported as a missing permission
             found[node.name] = plan_survey.requested(client, node.name)
             if preflight.has_room(node, found[node.name]):

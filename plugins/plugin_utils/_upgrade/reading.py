@@ -53,7 +53,7 @@ class Pods:
     outdated: dict[str, dict[str, str]]
 
 
-class Look:
+class Reading:
     """One reading of the cluster for a plan."""
 
     def __init__(self, client: Client, plan: Plan) -> None:

@@ -136,7 +136,7 @@ def rights(plan: Plan) -> list[Permission]:
 # ---- what changes --------------------------------------------------------------------------------------------------
 
 
-def require_helm(plan: Plan) -> None:
+def require_upgradable(plan: Plan) -> None:
     """Raises InputError for operators that this playbook does not upgrade."""
     if plan.install != "helm":
         others = {
@@ -148,6 +148,8 @@ def require_helm(plan: Plan) -> None:
         raise InputError(
             f"upgrade.yml upgrades operators that Helm installs, and with rdma_install={plan.install} {why}."
         )
+    if plan.releases and not any(plan.releases[name].present for name in plan.operators if name in plan.releases):
+        raise InputError("upgrade.yml upgrades operators that are installed, and none is: run site.yml first.")
 
 
 def releases(plan: Plan) -> list[Change]:

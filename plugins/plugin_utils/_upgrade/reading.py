@@ -57,7 +57,7 @@ class Reading:
     """One reading of the cluster for a plan."""
 
     def __init__(self, client: Client, plan: Plan) -> None:
-        core.require_helm(plan)
+        core.require_upgradable(plan)
         self.client, self.plan = client, plan
         self.nodes = [node.name for node in plan.nodes if not node.excluded]
 

@@ -154,10 +154,19 @@ def test_releases_that_change_and_installs_that_are_not_helms() -> None:
         },
     )
     assert core.releases(made) == [Change("gpu_operator", "n/r", "1", "2", "w")]
-    core.require_helm(made)
+    core.require_upgradable(made)
     for install in ("olm", "oke_addon", "existing"):
         with pytest.raises(InputError, match=f"rdma_install={install} "):
-            core.require_helm(Plan(install=install))
+            core.require_upgradable(Plan(install=install))
+
+
+def test_where_no_operator_is_installed_there_is_nothing_to_upgrade() -> None:
+    new = Release("r", "n", "c", "2", action="install")
+    bare = Plan(install="helm", mode="sriov", releases={"gpu_operator": new, "network_operator": new})
+    with pytest.raises(InputError, match=r"none is: run site\.yml first"):
+        core.require_upgradable(bare)
+    half = {**bare.releases, "gpu_operator": Release("r", "n", "c", "2", present={"version": "1"})}
+    core.require_upgradable(Plan(install="helm", mode="sriov", releases=half))
 
 
 def test_rights_beyond_those_of_a_site_run() -> None:

@@ -83,6 +83,8 @@ demo: sandbox-up ## The main job on simulated GPUs, from nothing to a verdict an
 # The longest first. A playbook waits for its cluster more than it computes, so there are more lanes than two cores.
 LANES := e2e molecule oci unit cluster molecule-openshift gates lint types consumer awx
 JOBS ?= 3
+# Each lane keeps which of its tests failed; tools/lanes runs those again with AGAIN=--last-failed.
+PYTEST = $(PYTHON) -m pytest $(AGAIN) -o cache_dir=.cache/pytest/$@
 
 test: packages setup ## Everything but scale, in lanes side by side
 	@MAKE="$(MAKE)" tools/lanes $(JOBS) $(LANES)
@@ -101,22 +103,22 @@ types: $(VENV)/.ready $(LINK) ## mypy, strict, on all plugins
 	@MYPYPATH=$(COLLECTIONS) $(BIN)/mypy plugins
 
 unit: $(VENV)/.ready $(LINK) ## The core, without Ansible and without a cluster
-	@$(PYTHON) -m pytest tests/unit -q -n 2
+	@$(PYTEST) tests/unit -q -n 2
 
 coverage: $(VENV)/.ready $(LINK) ## Which lines of plugins the unit tests run
 	@$(PYTHON) -m pytest tests/unit -q -n 2 --cov=plugins --cov-report=term:skip-covered
 
 cluster: setup ## Plugins against the sandbox's API server
-	@$(PYTHON) -m pytest tests/integration/cluster -q -n 2 --dist loadfile --durations=10 --durations-min=20
+	@$(PYTEST) tests/integration/cluster -q -n 2 --dist loadfile --durations=10 --durations-min=20
 
 oci: setup ## OCI modules and playbooks, with the real SDK against a fake OCI
-	@$(PYTHON) -m pytest tests/integration/oci -q -n 2 --dist loadfile --durations=10 --durations-min=20
+	@$(PYTEST) tests/integration/oci -q -n 2 --dist loadfile --durations=10 --durations-min=20
 
 awx: setup ## The AWX data set, applied twice to a stand-in of AWX's API by the real awx.awx modules
-	@$(PYTHON) -m pytest tests/integration/awx -q
+	@$(PYTEST) tests/integration/awx -q
 
 e2e: setup ## Whole playbooks against sandboxes: shapes, faults, second runs
-	@$(PYTHON) -m pytest tests/integration/e2e -q -n 2 --maxschedchunk 1 --durations=10 --durations-min=20
+	@$(PYTEST) tests/integration/e2e -q -n 2 --maxschedchunk 1 --durations=10 --durations-min=20
 
 # What a killed run left goes first. Molecule's own state stays in this checkout: elsewhere it would be shared by all
 # folders of the same name.

@@ -67,7 +67,7 @@ class Cluster:
 
     def run(self, *command: str, text: str | None = None) -> str:
         """What a program prints that must end well."""
-        done = self.done(*command, text=text, timeout=300)
+        done = self.done(*command, text=text, timeout=900)
         assert done.returncode == 0, f"{' '.join(map(str, command))}: {done.stdout[-500:]}{done.stderr[-1500:]}"
         return done.stdout
 
@@ -82,7 +82,7 @@ class Cluster:
 
     def established(self) -> None:
         """Until the API server serves all definitions that there are."""
-        deadline = time.monotonic() + 180
+        deadline = time.monotonic() + 900
         while missing := [
             item["metadata"]["name"]
             for item in self.json("kubectl", "get", "crd")["items"]

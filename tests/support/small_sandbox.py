@@ -30,7 +30,7 @@ class Small(Cluster):
 
     def until(self, holds: Callable[[], bool]) -> None:
         """Until the API server has seen what was written, such as a Role."""
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 900
         while not holds():
             assert time.monotonic() < deadline
             time.sleep(0.05)
@@ -58,7 +58,7 @@ class Small(Cluster):
 
     def custom(self, obj: dict[str, Any], status: dict[str, Any] | None = None) -> None:
         """Applies an object of a CRD that may be seconds old, and its status."""
-        deadline = time.monotonic() + 180
+        deadline = time.monotonic() + 900
         while True:
             try:
                 path = self.client.path_of(obj)

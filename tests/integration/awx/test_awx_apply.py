@@ -62,7 +62,7 @@ def _address(awx: fake_awx.Awx) -> Iterator[str]:
 def apply(address: str, given: Path, *more: str) -> subprocess.CompletedProcess[str]:
     words = ["ansible-playbook", str(ROOT / "playbooks" / "awx.yml"), "-i", "localhost,", "-e", f"@{given}", *more]
     login = {"CONTROLLER_HOST": address, "CONTROLLER_USERNAME": "admin", "CONTROLLER_PASSWORD": "password"}
-    return subprocess.run(words, env={**os.environ, **login}, text=True, capture_output=True, timeout=300, check=False)
+    return subprocess.run(words, env={**os.environ, **login}, text=True, capture_output=True, timeout=900, check=False)
 
 
 def test_applied_twice(awx: fake_awx.Awx, address: str, tmp_path: Path) -> None:
@@ -149,7 +149,7 @@ def test_the_oci_cli_takes_the_credential(tmp_path: Path) -> None:
         given = {name: "x" for name in env if name != "OCI_CLI_AUTH"}
         words = [cli, "ce", "cluster", "generate-token", "--cluster-id", "ocid1.cluster.oc1..a", "--region", "x"]
         run = {**os.environ, **given, "OCI_CLI_AUTH": env["OCI_CLI_AUTH"], "HOME": str(tmp_path)}
-        done = subprocess.run(words, env=run, text=True, capture_output=True, timeout=60, check=False)
+        done = subprocess.run(words, env=run, text=True, capture_output=True, timeout=900, check=False)
         assert "OCI_CLI_AUTH" not in done.stderr, done.stderr
 
 

@@ -182,7 +182,7 @@ def the_guides_objects(cluster: Adopting) -> None:
     cluster.custom({**NAD, "metadata": {"name": "oci-rdma-sriov", "namespace": "default"}, "spec": {"config": text}})
     cluster.client.apply(config_map("default", "topology", "topo.xml", "<system/>"))
     for name in (OLD, NEW):
-        cluster.run("kubectl", "rollout", "status", f"ds/{name}", "-n", NET, "--timeout=120s")
+        cluster.run("kubectl", "rollout", "status", f"ds/{name}", "-n", NET, "--timeout=900s")
     for node in pods(cluster, NEW):
         cluster.offer(node, vfs=16)
 

@@ -174,7 +174,7 @@ def test_documents_come_with_the_pods_own_rights_and_all_goes_again(cluster, fol
     ]
     assert not cluster.client.find("/api/v1/namespaces/gpuops-rdma"), "a prediction made something"
     with run.applied(keep=False), Kubelet(cluster, folder, {NODES[2]: "ErrImagePull"}):
-        late = run.follow(dict.fromkeys(NODES, True), title="host_checks", timeout=180, grace=2)
+        late = run.follow(dict.fromkeys(NODES, True), title="host_checks", timeout=900, grace=2)
         before = cluster.client.requests
         taken, missing = run.collect(NODES, late, lambda _name, document: document)
         assert cluster.client.requests - before <= 2
@@ -190,7 +190,7 @@ def test_documents_come_with_the_pods_own_rights_and_all_goes_again(cluster, fol
 def test_a_pod_may_write_its_document_and_nothing_else(cluster, folder):
     run = start(cluster)
     with run.applied(keep=False), Kubelet(cluster, folder, {}) as kubelet:
-        assert run.follow(dict.fromkeys(NODES, True), title="host_checks", timeout=180, grace=2) == {}
+        assert run.follow(dict.fromkeys(NODES, True), title="host_checks", timeout=900, grace=2) == {}
         program = """
 import sys; sys.path.insert(0, {folder!r})
 import os, urllib.error, publish
@@ -214,7 +214,7 @@ for name in ("gpuops-host-probe", "gpuops-host-stranger", "gpuops-host-10.140.0.
             },
             capture_output=True,
             text=True,
-            timeout=180,
+            timeout=900,
             check=False,
         )
     answers = dict(line.split() for line in done.stdout.splitlines())
@@ -224,7 +224,7 @@ for name in ("gpuops-host-probe", "gpuops-host-stranger", "gpuops-host-10.140.0.
 def test_documents_of_an_earlier_run_are_never_used(cluster, folder):
     old = start(cluster)
     with old.applied(keep=True), Kubelet(cluster, folder, {}):
-        assert old.follow(dict.fromkeys(NODES, True), title="host_checks", timeout=180, grace=2) == {}
+        assert old.follow(dict.fromkeys(NODES, True), title="host_checks", timeout=900, grace=2) == {}
     assert len([name for name in left(cluster) if name.startswith(f"{PROBE.prefix}10.")]) == len(NODES)
     run = start(cluster)
     with run.applied(keep=False):  # no kubelet: nobody writes

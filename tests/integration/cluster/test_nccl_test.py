@@ -119,7 +119,7 @@ def test_gang_of_an_mpijob(cluster: Nccl, tmp_path: Path) -> None:
 def wait_for_log(folder: Path) -> Path:
     """The launcher's log, as soon as it has a line."""
     log = folder / "run" / "logs" / "nccl-h100-8.log"
-    deadline = time.monotonic() + 180
+    deadline = time.monotonic() + 900
     while time.monotonic() < deadline and not (log.exists() and log.stat().st_size):
         time.sleep(0.05)
     return log
@@ -130,7 +130,7 @@ def test_an_api_server_that_restarts_does_not_disturb(cluster: Nccl, tmp_path: P
     running = subprocess.Popen(argv, stdout=subprocess.PIPE, text=True, env=env, cwd=ROOT)
     log = wait_for_log(tmp_path)
     cluster.fault("add", "api-restart")
-    output, _ = running.communicate(timeout=300)
+    output, _ = running.communicate(timeout=900)
     assert '"verdict": "pass"' in output, output[-2000:]
     text = log.read_text()
     assert text.count("# Out of bounds values") == 1 and text.count("8589934592    2147483648") == 1
@@ -151,8 +151,8 @@ def test_an_interrupted_run_gives_the_gpus_back(cluster: Nccl, tmp_path: Path) -
     running = subprocess.Popen(argv, stdout=subprocess.PIPE, text=True, env=env, cwd=ROOT, start_new_session=True)
     wait_for_log(tmp_path)
     os.killpg(running.pid, signal.SIGINT)
-    running.communicate(timeout=300)
-    deadline = time.monotonic() + 180
+    running.communicate(timeout=900)
+    deadline = time.monotonic() + 900
     while cluster.left() and time.monotonic() < deadline:
         time.sleep(0.5)
     assert cluster.left() == []
@@ -247,7 +247,7 @@ def foreign(node: str) -> list[dict[str, Any]]:
 def busy_node(cluster: Nccl) -> Iterator[str]:
     node = cluster.nodes()[1]
     cluster.apply(*foreign(node))
-    deadline = time.monotonic() + 180
+    deadline = time.monotonic() + 900
     while time.monotonic() < deadline and not foreign_pods(cluster):
         time.sleep(0.2)
     yield node
@@ -292,13 +292,13 @@ def test_wait_has_a_deadline(cluster: Nccl, tmp_path: Path, busy_node: str) -> N
 
 
 def test_wait_goes_on_when_the_owner_has_ended_it(cluster: Nccl, tmp_path: Path, busy_node: str) -> None:
-    argv, env = argv_of(cluster, plan_file(cluster, tmp_path), busy="wait", busy_timeout=120)
+    argv, env = argv_of(cluster, plan_file(cluster, tmp_path), busy="wait", busy_timeout=900)
     running = subprocess.Popen(argv, stdout=subprocess.PIPE, text=True, env=env, cwd=ROOT)
     assert running.stdout is not None
     waits = next((line for line in running.stdout if "waits:" in line), "")
     assert cluster.left() == [], "nothing is made while it waits"
     cluster.run("kubectl", "delete", "statefulset", "train", "-n", "team-a")
-    output, _ = running.communicate(timeout=300)
+    output, _ = running.communicate(timeout=900)
     assert f"1 of 4 nodes is in use: {busy_node}" in waits and '"verdict": "pass"' in output, waits + output[-3000:]
 
 
@@ -350,9 +350,9 @@ def test_a_job_in_a_kueue_queue_waits_for_its_admission(cluster: Nccl, tmp_path:
     cluster.apply(local_queue())
     late = nccl_test(cluster, plan, launcher="mpi", queue_timeout=4)
     assert late["verdict"] == "incomplete" and "not admitted within 4s: waits in Kueue's queue gpus" in late["reason"]
-    argv, env = argv_of(cluster, plan, launcher="mpi", queue_timeout=120, timeout=30)
+    argv, env = argv_of(cluster, plan, launcher="mpi", queue_timeout=900, timeout=30)
     running = subprocess.Popen(argv, stdout=subprocess.PIPE, text=True, env=env, cwd=ROOT)
-    deadline = time.monotonic() + 180
+    deadline = time.monotonic() + 900
     while time.monotonic() < deadline and "MPIJob/nccl-h100-8" not in cluster.left():
         time.sleep(0.3)
     time.sleep(6)  # longer than the grace of 4 s: being queued is nothing unrecoverable
@@ -362,6 +362,6 @@ def test_a_job_in_a_kueue_queue_waits_for_its_admission(cluster: Nccl, tmp_path:
     assert not any("worker" in name for name in cluster.left())
     admit = '{"spec":{"runPolicy":{"suspend":false}}}'
     cluster.run("kubectl", "patch", "mpijob", "nccl-h100-8", "-n", "gpuops-nccl", "--type=merge", "-p", admit)
-    output, _ = running.communicate(timeout=300)
+    output, _ = running.communicate(timeout=900)
     assert "waits in Kueue's queue gpus" in output and '"verdict": "pass"' in output, output[-3000:]
     assert cluster.left() == []

@@ -35,7 +35,7 @@ def play(cluster: Small, folder: Path, kubeconfig: Path, *tags: str, **inputs: A
     given = {"rdma_report_dir": str(folder), "rdma_kubeconfig": str(kubeconfig), **inputs}
     command = [PLAYBOOK, "site.yml", "-i", "inventories/sandbox", "-e", json.dumps(given), "--tags", ",".join(tags)]
     environment = {**os.environ, "ANSIBLE_CONFIG": str(ROOT / "ansible.cfg"), "ANSIBLE_NOCOLOR": "1"}
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300, check=False)
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=900, check=False)
     path = folder / "report.json"
     report = json.loads(path.read_text()) if path.exists() else {}
     assert "Traceback" not in done.stdout + done.stderr

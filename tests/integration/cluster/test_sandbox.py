@@ -248,7 +248,7 @@ def test_logs_go_through_the_api_server(sandbox: Sandbox, api: Api, pods: Callab
 
 def run(sandbox: Sandbox, *command: str) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, **sandbox.environment()}
-    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=900)
 
 
 @pytest.mark.cluster

@@ -107,7 +107,7 @@ def pending(here: Any, name: str, **limits: str) -> str:
 
 def word(here: Any, name: str) -> str:
     """The autoscaler's about a pod."""
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + 900
     while time.monotonic() < deadline:
         time.sleep(0.3)
         for one in found(here, "events", namespace="default")["items"]:

@@ -68,7 +68,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]
     log = (folder / "log").open("w")
     process = subprocess.Popen([SSHD, "-D", "-e", "-f", str(config)], stdout=log, stderr=subprocess.STDOUT)
     try:
-        deadline = time.monotonic() + 180
+        deadline = time.monotonic() + 900
         while process.poll() is None and time.monotonic() < deadline:
             with socket.socket() as probe:
                 if probe.connect_ex(("127.0.0.1", port)) == 0:
@@ -120,7 +120,7 @@ def play(folder: Path, server: dict[str, Any], trees: dict[str, Path], *args: st
             env={**os.environ, "ANSIBLE_CONFIG": str(ROOT / "ansible.cfg"), "ANSIBLE_NOCOLOR": "1"},
             capture_output=True,
             text=True,
-            timeout=500,
+            timeout=900,
             check=False,
         )
 

@@ -78,7 +78,7 @@ def grant(site: Site, asked: Iterable[Permission]) -> None:
 
 def until(client: Client, asked: Permission, allowed: bool) -> None:
     """The API server decides by its own copy of the Roles, which follows within moments."""
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 900
     while client.allowed(**vars(asked)) is not allowed:
         assert time.monotonic() < deadline, (asked, allowed)
 

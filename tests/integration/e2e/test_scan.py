@@ -47,13 +47,13 @@ def interrupt_after_pairs(here: Any, folder: Path, inputs: dict[str, str]) -> li
     argv = command(PLAYBOOK, folder, **inputs)
     running = here.start(*argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     state = folder / "run" / "scan-h100-8.state.jsonl"
-    deadline = time.monotonic() + 300
+    deadline = time.monotonic() + 900
     while time.monotonic() < deadline and running.poll() is None:
         if state.exists() and state.read_text().count('"id": "p1-') >= NODES // 2:
             break
         time.sleep(0.1)
     os.killpg(running.pid, signal.SIGINT)
-    output, _ = running.communicate(timeout=180)
+    output, _ = running.communicate(timeout=900)
     assert state.exists(), output[-3000:]
     return [json.loads(line)["id"] for line in state.read_text().splitlines()[1:]]
 

@@ -41,7 +41,7 @@ def pod(here: Any, name: str, node: str, **limits: str) -> None:
     path = here.folder / f"{name}.json"
     path.write_text(json.dumps(body))
     here.kubectl("apply", "-f", str(path))
-    here.kubectl("wait", "--for=condition=Ready", f"pod/{name}", "--timeout=120s")
+    here.kubectl("wait", "--for=condition=Ready", f"pod/{name}", "--timeout=900s")
 
 
 @pytest.mark.e2e
@@ -111,7 +111,7 @@ def _refusals(here: Any, sliced: str, mps: str, whole: str) -> None:
     assert f"{sentence}these pods, or set drain." in " ".join(share(here, **busy).output.split())
     assert here.kubectl("get", "node", mps, whole, "-o", "jsonpath={.items[*].metadata.labels}") == version
     here.kubectl("create", "poddisruptionbudget", "budget", "--selector=app=somebodys", "--min-available=1")
-    here.kubectl("wait", "pdb/budget", "--for=jsonpath={.status.currentHealthy}=1", "--timeout=120s")
+    here.kubectl("wait", "pdb/budget", "--for=jsonpath={.status.currentHealthy}=1", "--timeout=900s")
     held = share(here, **{**busy, "rdma_sharing_timeout": 4}, rdma_mig_drain="true")
     words = "Cannot evict pod default/somebodys: The disruption budget budget needs 1 healthy pods and has 1 currently"
     assert words in " ".join(held.output.split()), held.output[-3000:]

@@ -69,7 +69,7 @@ def killed(here: Any, when: str, **inputs: str) -> None:
     log = here.folder / "killed.log"
     with log.open("w") as out:
         process = here.start(*command(UPGRADE, here.folder / "killed", **inputs), stdout=out, stderr=subprocess.STDOUT)
-        deadline = time.monotonic() + 300
+        deadline = time.monotonic() + 900
         while when not in log.read_text():
             assert process.poll() is None, log.read_text()[-3000:]
             assert time.monotonic() < deadline, log.read_text()[-3000:]

@@ -55,7 +55,7 @@ def record(cluster: Nccl) -> Rows:
     role = "launcher"
     selector = ("pods", "-n", NAMESPACE, "-l", f"training.kubeflow.org/job-role={role}")
     # A kubelet reports the container's end before the pod's phase.
-    cluster.kubectl("wait", *selector, "--for=jsonpath={.status.phase}=Succeeded", "--timeout=60s")
+    cluster.kubectl("wait", *selector, "--for=jsonpath={.status.phase}=Succeeded", "--timeout=900s")
     for pod in cluster.json("kubectl", "get", *selector)["items"]:
         for one in pod["status"]["containerStatuses"]:
             ((state, about),) = one["state"].items()

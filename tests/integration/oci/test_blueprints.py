@@ -72,7 +72,7 @@ class Here:
         values = self.folder / "inputs.json"
         values.write_text(json.dumps({**self.inputs, **inputs}))
         command = [PLAYBOOK, playbook, "-i", "inventories/sandbox", "-e", f"@{values}", *args]
-        done = self.cluster.done(*command, timeout=300)
+        done = self.cluster.done(*command, timeout=900)
         output = done.stdout + done.stderr
         assert "Traceback" not in output, output[-4000:]
         assert "c4nary" not in output, "a secret is shown"

@@ -251,7 +251,7 @@ class Site:
             env={**environment, "KUBECONFIG": str(self.kube.config), "K8S_AUTH_KUBECONFIG": str(self.kube.config)},
             capture_output=True,
             text=True,
-            timeout=180,
+            timeout=900,
             check=False,
         )
         output = done.stdout + done.stderr

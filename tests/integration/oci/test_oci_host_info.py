@@ -149,7 +149,7 @@ def test_the_module(site: Site, tmp_path: Path) -> None:
     play = [{"hosts": "localhost", "gather_facts": False, "tasks": [joined, first, task, show, wrong]}]
     (tmp_path / "play.yml").write_text(json.dumps(play), encoding="utf-8")
     program = Path(sys.executable).with_name("ansible-playbook")
-    done = subprocess.run([program, "play.yml"], cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    done = subprocess.run([program, "play.yml"], cwd=tmp_path, capture_output=True, text=True, timeout=900)
     server.shutdown()
     server.server_close()
     assert "10.0.10.1 ['oci.host-health', 'oci.host-health']" in done.stdout, done.stdout + done.stderr

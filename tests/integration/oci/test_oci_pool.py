@@ -102,7 +102,7 @@ class Site:
         (self.folder / "trace").write_text("", encoding="utf-8")
         with (self.folder / "log").open("w+", encoding="utf-8") as log:
             self.process = self.inside.start(*command, env=environment, stdout=log, stderr=log)
-            code = self.process.wait(timeout=600)
+            code = self.process.wait(timeout=900)
             log.seek(0)
             output = log.read()
         assert "Traceback" not in output, output[-4000:]
@@ -257,7 +257,7 @@ class Stuck:
     def launch(self) -> None:
         for _index in range(2):
             oci_site.launch(self.site.fake, GPU, oci_site.H100, oci_site.DOMAIN, oci_site.SUBNET, **self.more)
-        deadline = time.monotonic() + 180
+        deadline = time.monotonic() + 900
         while len(self.site.joiner.consoles) < 2:
             assert time.monotonic() < deadline, self.site.joiner.consoles
             time.sleep(0.05)

@@ -579,7 +579,7 @@ def test_the_module(managed: Site, tmp_path: Path) -> None:
     play = [{"hosts": "localhost", "gather_facts": False, "tasks": steps}]
     (tmp_path / "play.yml").write_text(json.dumps(play), encoding="utf-8")
     program = Path(sys.executable).with_name("ansible-playbook")
-    done = subprocess.run([program, "play.yml"], cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    done = subprocess.run([program, "play.yml"], cwd=tmp_path, capture_output=True, text=True, timeout=900)
     assert '+  "size": 4' in done.stdout, done.stdout + done.stderr
     assert "cluster must be the OCID of a cluster, not of an image" in done.stdout
     assert "changed=2 " in done.stdout and "ok=4" in done.stdout and "failed=0" in done.stdout, done.stdout

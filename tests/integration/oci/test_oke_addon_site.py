@@ -54,7 +54,7 @@ def sandbox(pool: Pool, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cl
 
 def within(sandbox: Cluster, *command: str, text: str = "") -> str:
     """Output of a command with the sandbox's kubeconfig."""
-    done = sandbox.done(*command, text=text, timeout=500)
+    done = sandbox.done(*command, text=text, timeout=900)
     return done.stdout + ("" if done.returncode == 0 else f"{done.stderr}\nrc={done.returncode}")
 
 

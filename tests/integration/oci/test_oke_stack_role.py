@@ -163,7 +163,7 @@ def _held_port() -> socket.socket:
 
 
 def _listens(port: int, process: subprocess.Popen[bytes]) -> None:
-    deadline = time.monotonic() + 180
+    deadline = time.monotonic() + 900
     while process.poll() is None and time.monotonic() < deadline:
         with socket.socket() as probe:
             if probe.connect_ex(("127.0.0.1", port)) == 0:

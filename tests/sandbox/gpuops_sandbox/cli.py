@@ -240,7 +240,7 @@ def _up(options: argparse.Namespace) -> int:
             say(f"sandbox {sandbox.name}: removing what an interrupted 'up' left in {sandbox.state}")
             sandbox.delete()
         sandbox.create(spec, wanted, say, options.download)
-        sandbox.wait_ready(spec, 120 + spec.fleet().gpu_nodes / 5)
+        sandbox.wait_ready(spec, 600 + spec.fleet().gpu_nodes / 5)
         faults.begin(sandbox, wanted)
     say(f"sandbox {sandbox.name} is ready after {time.monotonic() - start:.1f} s: {_nodes_line(spec)}")
     if wanted:
@@ -264,7 +264,7 @@ def _up_again(sandbox: Sandbox, spec: Spec, wanted: Sequence[Fault]) -> int:
         say(f"sandbox {sandbox.name} is up already: {_nodes_line(held)}")
     else:
         sandbox.repair(say)
-        sandbox.wait_ready(held, 120 + held.fleet().gpu_nodes / 5)
+        sandbox.wait_ready(held, 600 + held.fleet().gpu_nodes / 5)
         say(f"sandbox {sandbox.name} is up again: {_nodes_line(held)}")
     if lacking:
         faults.add(sandbox, lacking)

@@ -305,8 +305,8 @@ class Sandbox:
         if set(dead) - {CONTROLLERS}:
             for name in dead:
                 self.pid_file(name).unlink(missing_ok=True)
-            self._kwokctl(build.folder(), "start", "cluster", "--timeout", "60s", settings=_go_settings(self.spec()))
-            self._wait(self.api().ready, 60, "the API server does not get ready")
+            self._kwokctl(build.folder(), "start", "cluster", "--timeout", "300s", settings=_go_settings(self.spec()))
+            self._wait(self.api().ready, 300, "the API server does not get ready")
             self._restart("kwok-controller", self._drop_leases)
         if self.process(CONTROLLERS) is None:
             self.start_controllers(self.spec())
@@ -514,7 +514,7 @@ class Sandbox:
         # While it is away another sandbox that starts must not take its port.
         with build.locked(build.cache_home() / "ports.lock"):
             self._restart("kube-apiserver", lambda: time.sleep(down))
-            self._wait(self.api().ready, 60, "the API server does not get ready after its restart")
+            self._wait(self.api().ready, 300, "the API server does not get ready after its restart")
         self._restart("kwok-controller", self._drop_leases)
 
     def _drop_leases(self) -> None:

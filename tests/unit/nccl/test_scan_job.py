@@ -194,7 +194,7 @@ def test_a_round_runs_its_lanes_side_by_side(tmp_path: Path, listening: int) -> 
     lanes = "p1-0-1|pair||0,1 p1-1-0|pair||1,0\np1-2-3|pair||2,3\n"
     began = time.monotonic()
     lines = play(tmp_path, lanes, "localhost\n127.0.0.1\nlocalhost\n127.0.0.1\n", listening, pair=pair())
-    assert time.monotonic() - began < 20
+    assert time.monotonic() - began < 60
     for ident in ("p1-0-1", "p1-1-0", "p1-2-3"):
         own = of_trial(lines, ident)
         assert own[0] in ("hosts localhost slots=8 127.0.0.1 slots=8 ", "hosts 127.0.0.1 slots=8 localhost slots=8 ")

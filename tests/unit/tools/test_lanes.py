@@ -14,11 +14,21 @@ from pathlib import Path
 import pytest
 from support.paths import ROOT
 
-MAKE = '#!/bin/sh\nshift\necho "first of $1"\necho "== 3 passed in $1 =="\ncase $1 in bad*) exit 2;; esac\n'
+MAKE = """#!/bin/sh
+shift
+echo "first of $1"
+case $1$2 in
+bad*|late) echo "FAILED tests/unit/test_$1.py::test_it[a] - assert 1 < 0"; code=2;;
+esac
+echo "== 3 passed in $1 =="
+exit $code
+"""
 
 
-@pytest.mark.parametrize(("targets", "code"), [(["a", "b"], 0), (["a", "bad", "b"], 1)])
-def test_lanes(tmp_path: Path, targets: list[str], code: int) -> None:
+@pytest.mark.parametrize(
+    ("targets", "failed", "code"), [(["a", "b"], [], 0), (["a", "bad", "b"], ["bad"], 1), (["late", "b"], ["late"], 0)]
+)
+def test_lanes(tmp_path: Path, targets: list[str], failed: list[str], code: int) -> None:
     tool = tmp_path / "tools" / "lanes"
     tool.parent.mkdir()
     tool.write_text((ROOT / "tools" / "lanes").read_text())
@@ -28,8 +38,12 @@ def test_lanes(tmp_path: Path, targets: list[str], code: int) -> None:
     environment = {**os.environ, "MAKE": str(make)}
     done = subprocess.run([sys.executable, tool, "2", *targets], env=environment, capture_output=True, text=True)
     assert done.returncode == code, done.stderr
-    states = dict(re.findall(r"^(\w+) +(ok|FAILED) .* 3 passed in \w+$", done.stdout, re.MULTILINE))
-    assert states == {name: "FAILED" if name == "bad" else "ok" for name in targets}
-    assert re.findall("first of (.*)", done.stdout) == [name for name in targets if name == "bad"]
+    states = dict(re.findall(r"^(\w+) +(ok|FAILED)  .* 3 passed in \w+$", done.stdout, re.MULTILINE))
+    assert states == {name: "FAILED" if name in failed else "ok" for name in targets}
+    alone = dict(re.findall(r"^(\w+) +(ok|FAILED) alone .* 3 passed in \w+$", done.stdout, re.MULTILINE))
+    assert alone == dict.fromkeys(failed, "FAILED" if code else "ok")
+    assert set(re.findall("first of (.*)", done.stdout)) == set(failed)
     assert ("failed: bad," in done.stdout) is bool(code)
-    assert (tmp_path / ".cache" / "lanes" / "a.log").read_text().startswith("first of a")
+    late = "1 failed beside the others and passed alone (tests/unit/test_late.py::test_it[a])"
+    assert (late in done.stdout) is ("late" in targets)
+    assert (tmp_path / ".cache" / "lanes" / "a.log").exists() is ("a" in targets)

@@ -35,10 +35,10 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import 
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.findings import finding
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Finding, Json, to_dict
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.names import NAME_LABEL, ROLE_LABEL
+from ansible_collections.gpuops.rdma.plugins.module_utils._nccl.fabric import Fabric
 
 ENGINES = ("lws", "kserve")
 DIGEST = "gpuops.rdma/serving-config"
-NETWORKS = "k8s.v1.cni.cncf.io/networks"
 SERVING_LABEL = "gpuops.rdma/serving"
 APP = "gpuops-serving"
 PORT, RAY_PORT = 8000, 6379
@@ -220,6 +220,23 @@ class Serving:
     def total(self) -> int:
         """Number of GPUs on all nodes together."""
         return self.nodes * self.gpus
+
+    @property
+    def fabric(self) -> Fabric:
+        """What a pod needs of its node."""
+        return Fabric(
+            mode="host" if self.host else "sriov" if self.vfs else "",
+            gpus=self.gpus,
+            vfs=self.vfs,
+            gpu_resource=self.gpu_resource,
+            vf_resource=self.vf_resource,
+            network=self.network,
+            cpus=self.cpus or CPUS * self.gpus,
+            memory_gib=self.memory_gib or MEMORY_GIB * self.gpus + self.shm_gib,
+            shm_gib=self.shm_gib,
+            tolerations=tuple(self.tolerations),
+            pull_secrets=tuple(self.pull_secrets),
+        )
 
 
 def check(
@@ -417,8 +434,7 @@ def digest(serving: Serving) -> str:
 
 
 def _annotations(serving: Serving) -> dict[str, str]:
-    networks = {NETWORKS: ",".join([serving.network] * serving.vfs)} if serving.vfs else {}
-    return {DIGEST: digest(serving), **networks}
+    return {DIGEST: digest(serving), **serving.fabric.annotations()}
 
 
 def _meta(serving: Serving, name: str = "") -> Json:
@@ -473,39 +489,22 @@ def _env(serving: Serving) -> list[Json]:
 
 
 def _container(serving: Serving, name: str, script: str, serves: bool) -> Json:
-    devices = {serving.gpu_resource: str(serving.gpus)}
-    if serving.vfs:
-        devices[serving.vf_resource] = str(serving.vfs)
-    room = {"cpu": str(serving.cpus or CPUS * serving.gpus), "memory": f"{_memory_gib(serving)}Gi"}
+    own = serving.fabric
     found: Json = {
         "name": name,
         "image": serving.image,
         "command": ["/bin/bash", "-c"],
         "args": [script],
         "env": _env(serving),
-        "resources": {"requests": {**room, **devices}, "limits": devices},
-        "volumeMounts": [{"name": "shm", "mountPath": "/dev/shm"}],
+        "resources": own.resources(),
+        "volumeMounts": own.mounts(),
     }
-    if serving.vfs or serving.host:
-        found["securityContext"] = {"capabilities": {"add": ["IPC_LOCK"]}}
-    if serving.host:
-        found["securityContext"]["privileged"] = True
-        found["volumeMounts"].append({"name": "infiniband", "mountPath": "/dev/infiniband"})
+    if own.security():
+        found["securityContext"] = own.security()
     if serves:
         found["ports"] = [{"name": "http", "containerPort": PORT, "protocol": "TCP"}]
         # Loading hundreds of GB takes long; the pod is Ready only once the model answers.
         found["readinessProbe"] = {"httpGet": {"path": "/health", "port": PORT}, "periodSeconds": 5}
-    return found
-
-
-def _memory_gib(serving: Serving) -> int:
-    return serving.memory_gib or MEMORY_GIB * serving.gpus + serving.shm_gib
-
-
-def _volumes(serving: Serving) -> list[Json]:
-    found: list[Json] = [{"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": f"{serving.shm_gib}Gi"}}]
-    if serving.host:
-        found.append({"name": "infiniband", "hostPath": {"path": "/dev/infiniband", "type": "Directory"}})
     return found
 
 
@@ -514,13 +513,11 @@ def _spec(serving: Serving, container: Json) -> Json:
     different ways."""
     spec: Json = {
         "containers": [container],
-        "volumes": _volumes(serving),
-        "tolerations": [dict(one) for one in serving.tolerations],
+        "volumes": serving.fabric.volumes(),
+        **serving.fabric.admission(),
     }
     if serving.account and serving.engine == "lws":
         spec["serviceAccountName"] = serving.account
-    if serving.pull_secrets:
-        spec["imagePullSecrets"] = [{"name": name} for name in serving.pull_secrets]
     affinity: Json = {}
     if serving.nodes > 1 or serving.host:
         apart = {"labelSelector": {"matchLabels": _labels(serving)}, "topologyKey": "kubernetes.io/hostname"}
@@ -540,9 +537,7 @@ def _with_model(serving: Serving, spec: Json) -> Json:
         mount["subPath"] = serving.path
     spec["containers"][0]["volumeMounts"].append(mount)
     spec["volumes"].append({"name": "model", "persistentVolumeClaim": {"claimName": serving.claim, "readOnly": True}})
-    spec.update({"automountServiceAccountToken": False, "enableServiceLinks": False})
-    if serving.host:
-        spec.update({"hostNetwork": True, "dnsPolicy": "ClusterFirstWithHostNet"})
+    spec.update({"automountServiceAccountToken": False, "enableServiceLinks": False, **serving.fabric.net()})
     return spec
 
 

@@ -104,8 +104,8 @@ def with_rdma(found: Serving, plan: Plan, members: Sequence[Member]) -> tuple[Se
     chosen = [one for one in members if tested.get(one.name) == shape]
     names = [one.name for one in chosen]
     test = job.of_plan(plan, entry, names)
-    env = {name: value for name, value in job.nccl_env(test).items() if not name.startswith("NCCL_DEBUG")}
-    env = {name: value for name, value in {**env, **found.env}.items() if name not in OF_THE_TEST}
+    env = {**dataclasses.replace(test.fabric, topology="").nccl, **found.env}
+    env = {name: value for name, value in env.items() if name not in OF_THE_TEST}
     network = test.network if "/" in test.network else f"{test.namespace}/{test.network}"
     sriov = test.mode == "sriov"
     changed = dataclasses.replace(

@@ -24,12 +24,12 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.names import (
     ROLE_LABEL,
 )
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import NcclTest, Plan
+from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import fabric
+from ansible_collections.gpuops.rdma.plugins.module_utils._nccl.fabric import Fabric
 from ansible_collections.gpuops.rdma.plugins.module_utils._nccl.transport import USED
 
 LAUNCHERS = ("volcano", "mpi")
-MODES = ("sriov", "host")
 PROGRAMS = {name: f"{name}_perf" for name in COLLECTIVES}
-NETWORKS = "k8s.v1.cni.cncf.io/networks"
 GROUP = "scheduling.k8s.io/group-name"
 TEST_LABEL = "gpuops.rdma/test"
 APP = "gpuops-nccl"
@@ -43,9 +43,6 @@ DEBUG_RANKS = 256
 """Ranks that may print NCCL's INFO lines; those of all ranks of a large job would overflow the log."""
 BACKSTOP = 900
 """Seconds after the deadline at which the kubelet ends a pod that was not cleaned up."""
-CPUS, MEMORY_GIB, SHM_GIB = 4, 16, 4
-"""A worker's requests per GPU, if the nodes have them: for NCCL's proxy threads, and its buffers in host memory."""
-GIB = 1 << 30
 QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
 _DIGEST = re.compile(r"[^@\s]+@sha256:[0-9a-f]{64}")
 REACHED = re.compile(r"gpuops: \d+ workers reached after ")
@@ -53,7 +50,6 @@ REACHED = re.compile(r"gpuops: \d+ workers reached after ")
 TOPOLOGY_MAP = "gpuops-nccl-topology"
 """Name of the ConfigMap with the shapes' topology files."""
 _FILES = "/etc/gpuops"
-_TOPOLOGY = "/etc/gpuops-topology"
 _MAX_NAME = 40
 DIRS = ("/opt/nccl-tests/build", "/opt/nccl_tests/build", "/workspace/nccl-tests/build", "/nccl-tests/build")
 
@@ -88,7 +84,7 @@ class Test:
     topology: str = ""
     """ConfigMap with a topology file, in the job's namespace; "" = none."""
     topology_key: str = "topo.xml"
-    tolerations: tuple[Json, ...] = ({"key": "nvidia.com/gpu", "operator": "Exists"},)
+    tolerations: tuple[Json, ...] = (fabric.GPU_TOLERATION,)
     pull_secrets: tuple[str, ...] = ()
     queue: str = "default"
     """Volcano queue."""
@@ -119,6 +115,29 @@ class Test:
     def program(self) -> str:
         """File name of the nccl-tests program."""
         return PROGRAMS[self.collective]
+
+    @property
+    def fabric(self) -> Fabric:
+        """What a worker needs of its node; users' jobs get the same."""
+        gpus = self.gpus_per_node
+        return Fabric(
+            mode=self.mode,
+            gpus=gpus,
+            vfs=self.vfs_per_node,
+            gpu_resource=self.gpu_resource,
+            vf_resource=self.vf_resource,
+            network=self.network,
+            cpus=self.cpus or fabric.CPUS * gpus,
+            memory_gib=self.memory_gib or fabric.MEMORY_GIB * gpus,
+            shm_gib=self.shm_gib or fabric.SHM_GIB * gpus,
+            env=self.env,
+            hca=self.hca,
+            interface=self.interface,
+            topology=self.topology,
+            topology_key=self.topology_key,
+            tolerations=self.tolerations,
+            pull_secrets=self.pull_secrets,
+        )
 
 
 # ---- the command ---------------------------------------------------------------------------------------------------
@@ -173,15 +192,9 @@ def program_args(test: Test) -> list[str]:
 
 def nccl_env(test: Test) -> dict[str, str]:
     """NCCL's variables. Its debug output goes to stderr: on stdout it would interrupt table rows."""
-    env = {name: value for name, value in test.env.items() if name.startswith("NCCL_")}
-    if test.hca:
-        env["NCCL_IB_HCA"] = test.hca
+    env = test.fabric.nccl
     if test.algo:
         env["NCCL_ALGO"] = test.algo
-    if test.interface:
-        env.setdefault("NCCL_SOCKET_IFNAME", test.interface)
-    if test.topology:
-        env["NCCL_TOPO_FILE"] = f"{_TOPOLOGY}/{test.topology_key}"
     debug = {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "INIT,NET,GRAPH,ENV", "NCCL_DEBUG_FILE": "/dev/stderr"}
     return {**env, **debug}
 
@@ -348,72 +361,34 @@ def _pod_base(test: Test) -> Json:
         "enableServiceLinks": False,
         "activeDeadlineSeconds": _backstop(test),
         "terminationGracePeriodSeconds": 5,
-        "tolerations": [dict(item) for item in test.tolerations],
     }
-    if test.pull_secrets:
-        spec["imagePullSecrets"] = [{"name": name} for name in test.pull_secrets]
-    return spec
+    return {**spec, **test.fabric.admission()}
 
 
 def _worker_pod(test: Test) -> Json:
-    annotations = {NETWORKS: ",".join([test.network] * test.vfs_per_node)} if test.mode == "sriov" else {}
-    spec = {**_pod_base(test), "affinity": _worker_affinity(test), "containers": [_worker(test)]}
-    spec["volumes"] = [
-        {"name": "files", "configMap": {"name": f"{test.name}-files"}},
-        {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": f"{_shm_gib(test)}Gi"}},
-    ]
-    if test.topology:
-        spec["volumes"].append({"name": "topology", "configMap": {"name": test.topology}})
-    if test.mode == "host":
-        spec.update(hostNetwork=True, dnsPolicy="ClusterFirstWithHostNet")
-        spec["volumes"].append({"name": "infiniband", "hostPath": {"path": "/dev/infiniband", "type": "Directory"}})
-    return {"metadata": {"labels": _labels(test, "worker"), "annotations": annotations}, "spec": spec}
+    own = test.fabric
+    spec = {**_pod_base(test), **own.net(), "affinity": _worker_affinity(test), "containers": [_worker(test)]}
+    spec["volumes"] = [{"name": "files", "configMap": {"name": f"{test.name}-files"}}, *own.volumes()]
+    return {"metadata": {"labels": _labels(test, "worker"), "annotations": own.annotations()}, "spec": spec}
 
 
 def _worker(test: Test) -> Json:
-    mounts = [
-        {"name": "files", "mountPath": _FILES},
-        {"name": "files", "mountPath": "/etc/nccl.conf", "subPath": "nccl.conf"},
-        {"name": "shm", "mountPath": "/dev/shm"},
-    ]
-    if test.topology:
-        mounts.append({"name": "topology", "mountPath": _TOPOLOGY})
-    security: Json = {"capabilities": {"add": ["IPC_LOCK"]}}
-    if test.mode == "host":
-        mounts.append({"name": "infiniband", "mountPath": "/dev/infiniband"})
-        security["privileged"] = True
+    own = test.fabric
     return {
         "name": "worker",
         "image": test.image,
         "command": ["/bin/bash", f"{_FILES}/worker.sh"],
         "ports": [{"name": "ssh", "containerPort": PORT, "protocol": "TCP"}],
         "readinessProbe": {"tcpSocket": {"port": PORT}, "periodSeconds": 2, "failureThreshold": 150},
-        "resources": _resources(test),
-        "securityContext": security,
+        "resources": own.resources(**{"ephemeral-storage": "1Gi"}),
+        "securityContext": own.security(),
         "terminationMessagePolicy": LAST_WORDS,
-        "volumeMounts": mounts,
+        "volumeMounts": [
+            {"name": "files", "mountPath": _FILES},
+            {"name": "files", "mountPath": fabric.CONF, "subPath": "nccl.conf"},
+            *own.mounts(),
+        ],
     }
-
-
-def _resources(test: Test) -> Json:
-    devices = {test.gpu_resource: str(test.gpus_per_node)}
-    if test.mode == "sriov":
-        devices[test.vf_resource] = str(test.vfs_per_node)
-    cpus, memory = test.cpus or CPUS * test.gpus_per_node, test.memory_gib or MEMORY_GIB * test.gpus_per_node
-    room = {"cpu": str(cpus), "memory": f"{memory}Gi", "ephemeral-storage": "1Gi"}
-    return {"requests": {**room, **devices}, "limits": devices}
-
-
-def _shm_gib(test: Test) -> int:
-    return test.shm_gib or SHM_GIB * test.gpus_per_node
-
-
-def room(gpus: int, cpu: float, memory: int) -> dict[str, int]:
-    """A worker's requests on nodes with at least ``cpu`` cores and ``memory`` bytes allocatable: by its GPUs, but at
-    most half, because DaemonSets and system pods run there too. /dev/shm counts as the pod's memory."""
-    gib = min(MEMORY_GIB * gpus, int(memory / GIB / 2))
-    found = {"cpus": min(CPUS * gpus, int(cpu / 2)), "memory_gib": gib, "shm_gib": min(SHM_GIB * gpus, gib // 2)}
-    return {name: max(1, value) for name, value in found.items()}
 
 
 def _worker_affinity(test: Test) -> Json:
@@ -586,7 +561,7 @@ def _measured(plan: Plan, entry: NcclTest, nodes: Sequence[str]) -> dict[str, in
     mine = [node for node in plan.nodes if node.name in named]
     if not mine or not all(node.cpu and node.memory for node in mine):
         return {}
-    return room(entry.gpus_per_node, min(node.cpu for node in mine), min(node.memory for node in mine))
+    return fabric.room(entry.gpus_per_node, min(node.cpu for node in mine), min(node.memory for node in mine))
 
 
 def names(entry: NcclTest) -> list[str]:
@@ -604,8 +579,8 @@ def check(test: Test, launcher: str) -> None:
     faults = []
     if launcher not in LAUNCHERS:
         faults.append(f"launcher {launcher!r} is unknown; known: {', '.join(LAUNCHERS)}")
-    if test.mode not in MODES:
-        faults.append(f"mode {test.mode!r} is unknown; known: {', '.join(MODES)}")
+    if test.mode not in fabric.MODES:
+        faults.append(f"mode {test.mode!r} is unknown; known: {', '.join(fabric.MODES)}")
     if test.collective not in PROGRAMS:
         faults.append(f"collective {test.collective!r} is unknown; known: {', '.join(PROGRAMS)}")
     if test.mpi not in (4, 5):

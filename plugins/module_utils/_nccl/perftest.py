@@ -26,10 +26,10 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.names import (
 )
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Plan
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.text import listed
+from ansible_collections.gpuops.rdma.plugins.module_utils._nccl.fabric import GPU_TOLERATION, Fabric
 
 APP = "gpuops-perftest"
 RUN_LABEL = "gpuops.rdma/perftest"
-NETWORKS = "k8s.v1.cni.cncf.io/networks"
 STAGE = "perftest"
 PORT = 18515
 """Port of rail 0 for the exchange of addresses over the pod network; rail r uses PORT + r."""
@@ -198,41 +198,44 @@ def pod(test: Test, number: int, node: str, peer: str = "") -> Json:
     """The server pod of pair ``number``, or its client with ``peer``, the server's address."""
     shape, role = test.shape, "client" if peer else "server"
     rails = " ".join(f"{pf.rail},{pf.pci},{pf.gpu}" for pf in shape.pfs)
-    devices = {test.gpu_resource: str(shape.gpu_count)}
-    security: Json = {"capabilities": {"add": ["IPC_LOCK"]}}
+    own = Fabric(
+        mode=test.mode,
+        gpus=shape.gpu_count,
+        vfs=shape.vf_count,
+        gpu_resource=test.gpu_resource,
+        vf_resource=test.vf_resource,
+        network=test.network,
+        cpus=8,
+        memory_gib=16,
+        tolerations=(GPU_TOLERATION, *([CORDON] if test.cordoned else [])),
+        pull_secrets=test.pull_secrets,
+    )
+    meta: Json = {"name": f"{test.files}-{number}-{role}", "namespace": test.namespace, "labels": _labels(test)}
+    if own.annotations():
+        meta["annotations"] = own.annotations()
+    container = {
+        "name": "perftest",
+        "image": test.image,
+        "command": ["/bin/bash", "/etc/gpuops/perftest.sh"],
+        "env": [{"name": "PEER", "value": peer}, {"name": "RAILS", "value": rails}],
+        "resources": own.resources(),
+        "securityContext": own.security(),
+        "terminationMessagePolicy": LAST_WORDS,
+        "volumeMounts": [{"name": "files", "mountPath": "/etc/gpuops"}, *own.mounts()],
+    }
     spec: Json = {
         "restartPolicy": "Never",
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
         "activeDeadlineSeconds": test.limit + 600,
         "terminationGracePeriodSeconds": 2,
-        "tolerations": [{"key": "nvidia.com/gpu", "operator": "Exists"}, *([CORDON] if test.cordoned else [])],
+        **own.admission(),
+        **own.net(),
         "affinity": _on(node),
-        "volumes": [{"name": "files", "configMap": {"name": test.files}}],
+        "volumes": [{"name": "files", "configMap": {"name": test.files}}, *own.volumes()],
+        "containers": [container],
     }
-    mounts = [{"name": "files", "mountPath": "/etc/gpuops"}]
-    meta: Json = {"name": f"{test.files}-{number}-{role}", "namespace": test.namespace, "labels": _labels(test)}
-    if test.pull_secrets:
-        spec["imagePullSecrets"] = [{"name": name} for name in test.pull_secrets]
-    if test.mode == "sriov":
-        devices[test.vf_resource] = str(shape.vf_count)
-        meta["annotations"] = {NETWORKS: ",".join([test.network] * shape.vf_count)}
-    else:
-        spec.update(hostNetwork=True, dnsPolicy="ClusterFirstWithHostNet")
-        spec["volumes"].append({"name": "infiniband", "hostPath": {"path": "/dev/infiniband", "type": "Directory"}})
-        mounts.append({"name": "infiniband", "mountPath": "/dev/infiniband"})
-        security["privileged"] = True
-    container = {
-        "name": "perftest",
-        "image": test.image,
-        "command": ["/bin/bash", "/etc/gpuops/perftest.sh"],
-        "env": [{"name": "PEER", "value": peer}, {"name": "RAILS", "value": rails}],
-        "resources": {"requests": {"cpu": "8", "memory": "16Gi", **devices}, "limits": devices},
-        "securityContext": security,
-        "terminationMessagePolicy": LAST_WORDS,
-        "volumeMounts": mounts,
-    }
-    return {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": {**spec, "containers": [container]}}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": spec}
 
 
 def _on(node: str) -> Json:

@@ -14,7 +14,7 @@ import yaml
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import DataError, InputError
 from ansible_collections.gpuops.rdma.plugins.module_utils._gpu_uses import serving as _serving
 from ansible_collections.gpuops.rdma.plugins.module_utils._gpu_uses.serving import Evidence, Serving
-from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import parse
+from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import fabric, parse
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._gpu_uses.serving import ModelServing
 from support.crd_schema import faults
 from support.fake_api import Api, Task
@@ -177,7 +177,7 @@ def test_each_pod_gets_gpus_vfs_networks_and_shared_memory(engine: str) -> None:
     for spec in found:
         container = spec["containers"][0]
         assert container["resources"]["limits"] == {"nvidia.com/gpu": "8", "nvidia.com/sriov_rdma_vf": "16"}
-        assert spec["annotations"][_serving.NETWORKS] == ",".join(["gpuops-nccl/rdma-vf"] * 16)
+        assert spec["annotations"][fabric.NETWORKS] == ",".join(["gpuops-nccl/rdma-vf"] * 16)
         assert {"mountPath": "/dev/shm", "name": "shm"} in container["volumeMounts"]
         assert spec["volumes"][0]["emptyDir"]["medium"] == "Memory"
         assert container["securityContext"]["capabilities"]["add"] == ["IPC_LOCK"]

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import NcclTest, Node, Plan, Resources
+from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import fabric
 from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import job as nccl_job
 from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import parse as nccl_parse
 from hypothesis import given
@@ -95,7 +96,7 @@ def test_the_contract_test_can_fail() -> None:
     nodes=st.integers(1, 70),
     gpus=st.integers(1, 16),
     vfs=st.integers(1, 32),
-    mode=st.sampled_from(nccl_job.MODES),
+    mode=st.sampled_from(fabric.MODES),
     launcher=st.sampled_from(nccl_job.LAUNCHERS),
     gang=st.booleans(),
 )
@@ -106,7 +107,7 @@ def test_all_numbers_come_from_nodes_and_shape(
     test = job(nodes=names, gpus_per_node=gpus, vfs_per_node=vfs, mode=mode, gang=gang)
     obj, (_, worker) = main_object(test, launcher), pods(test, launcher)
     resources = worker["spec"]["containers"][0]["resources"]
-    attached = worker["metadata"]["annotations"].get(nccl_job.NETWORKS, "")
+    attached = worker["metadata"]["annotations"].get(fabric.NETWORKS, "")
     wanted = vfs if mode == "sriov" else 0
     assert len(attached.split(",") if attached else []) == wanted
     for kind in ("limits", "requests"):
@@ -179,7 +180,7 @@ def test_sriov_pods_have_ipc_lock_and_nothing_else(launcher: str) -> None:
     launcher_pod, worker = pods(job(), launcher)
     assert worker["spec"]["containers"][0]["securityContext"] == {"capabilities": {"add": ["IPC_LOCK"]}}
     assert "securityContext" not in launcher_pod["spec"]["containers"][0]
-    assert nccl_job.NETWORKS not in launcher_pod["metadata"].get("annotations", {})
+    assert fabric.NETWORKS not in launcher_pod["metadata"].get("annotations", {})
 
 
 @pytest.mark.parametrize("launcher", nccl_job.LAUNCHERS)
@@ -189,7 +190,7 @@ def test_host_workers_use_the_host_network_and_no_vf(launcher: str) -> None:
     assert spec["hostNetwork"] is True and spec["dnsPolicy"] == "ClusterFirstWithHostNet"
     assert {"name": "infiniband", "hostPath": {"path": "/dev/infiniband", "type": "Directory"}} in spec["volumes"]
     assert spec["containers"][0]["securityContext"] == {"privileged": True, "capabilities": {"add": ["IPC_LOCK"]}}
-    assert "sriov" not in str(worker) and nccl_job.NETWORKS not in str(worker)
+    assert "sriov" not in str(worker) and fabric.NETWORKS not in str(worker)
     assert "hostNetwork" not in launcher_pod["spec"]
     assert "disable-network-policy" in str(main_object(host_job(), "volcano")["spec"]["plugins"])
 
@@ -463,13 +464,13 @@ def test_unknown_launcher_is_refused_with_the_known_ones() -> None:
 
 @pytest.mark.parametrize("launcher", nccl_job.LAUNCHERS)
 def test_workers_ask_for_what_the_nodes_have(launcher: str) -> None:
-    small = job(**nccl_job.room(8, 30.0, 100 * nccl_job.GIB))
+    small = job(**fabric.room(8, 30.0, 100 * fabric.GIB))
     worker = pods(small, launcher)[1]["spec"]
     asked = worker["containers"][0]["resources"]["requests"]
     assert (asked["cpu"], asked["memory"], asked["ephemeral-storage"]) == ("15", "50Gi", "1Gi")
     assert {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": "25Gi"}} in worker["volumes"]
-    assert nccl_job.room(8, 220.0, 1900 * nccl_job.GIB) == {"cpus": 32, "memory_gib": 128, "shm_gib": 32}
-    assert nccl_job.room(8, 0.5, 0) == {"cpus": 1, "memory_gib": 1, "shm_gib": 1}
+    assert fabric.room(8, 220.0, 1900 * fabric.GIB) == {"cpus": 32, "memory_gib": 128, "shm_gib": 32}
+    assert fabric.room(8, 0.5, 0) == {"cpus": 1, "memory_gib": 1, "shm_gib": 1}
 
 
 def test_the_room_is_the_smallest_nodes() -> None:

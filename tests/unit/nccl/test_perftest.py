@@ -13,7 +13,7 @@ import pytest
 import yaml
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Node, Plan
-from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import perftest
+from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import fabric, perftest
 from ansible_collections.gpuops.rdma.plugins.module_utils._nccl.perftest import Outcome, Rail
 from gpuops_sandbox.batch import perftest_pod
 from gpuops_sandbox.context import Fault, load_shapes
@@ -204,7 +204,7 @@ def test_pods_ask_for_all_devices_and_stand_on_their_node() -> None:
     for pod, node, peer in ((server, "n1", ""), (client, "n2", "10.0.0.9")):
         container = pod["spec"]["containers"][0]
         assert container["resources"]["limits"] == {"nvidia.com/gpu": "8", "nvidia.com/sriov_rdma_vf": "16"}
-        assert pod["metadata"]["annotations"][perftest.NETWORKS].split(",") == ["rdma-vf"] * 16
+        assert pod["metadata"]["annotations"][fabric.NETWORKS].split(",") == ["rdma-vf"] * 16
         env = {one["name"]: one["value"] for one in container["env"]}
         assert env["PEER"] == peer
         assert [entry.split(",")[1] for entry in env["RAILS"].split()] == [pf.pci for pf in H100.pfs]

@@ -1,0 +1,131 @@
+# Copyright: gpuops.rdma contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What a pod needs to use the GPUs and the RDMA fabric of its node, in one place for all pods that do. PRIVATE.
+
+Made of it: the workers of the NCCL test, the pods of ib_write_bw, a served model, and users' own jobs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json
+
+NETWORKS = "k8s.v1.cni.cncf.io/networks"
+MODES = ("sriov", "host")
+"""``sriov``: VFs in the pod's own network. ``host``: the host's ports, by its network and /dev/infiniband."""
+CPUS, MEMORY_GIB, SHM_GIB = 4, 16, 4
+"""A worker's requests per GPU, if the nodes have them: for NCCL's proxy threads, and its buffers in host memory."""
+GIB = 1 << 30
+GPU_TOLERATION: Json = {"key": "nvidia.com/gpu", "operator": "Exists"}
+TOPOLOGY = "/etc/gpuops-topology"
+"""Where pods have NCCL's topology file."""
+CONF = "/etc/nccl.conf"
+"""Where NCCL reads its variables; the environment overrides it."""
+
+
+@dataclass(frozen=True)
+class Fabric:
+    """One pod's share of a node. ``mode`` "" = GPUs without RDMA."""
+
+    mode: str = "sriov"
+    gpus: int = 8
+    vfs: int = 0
+    gpu_resource: str = "nvidia.com/gpu"
+    vf_resource: str = "nvidia.com/sriov_rdma_vf"
+    network: str = "rdma-vf"
+    """NetworkAttachmentDefinition, as ``name`` or ``namespace/name``."""
+    cpus: int = 0
+    """Cores that it requests; 0 = none."""
+    memory_gib: int = 0
+    """GiB that it requests, including ``shm_gib``; 0 = none."""
+    shm_gib: int = 0
+    """GiB of /dev/shm; 0 = the runtime's own 64 MiB."""
+    env: Mapping[str, str] = field(default_factory=dict)
+    """The shape's variables; those of NCCL and others."""
+    hca: str = ""
+    interface: str = ""
+    """Interface of the pod network for NCCL's bootstrap; "" = its own choice."""
+    topology: str = ""
+    """ConfigMap with a topology file, in the pod's namespace; "" = none."""
+    topology_key: str = "topo.xml"
+    tolerations: tuple[Json, ...] = (GPU_TOLERATION,)
+    pull_secrets: tuple[str, ...] = ()
+
+    @property
+    def nccl(self) -> dict[str, str]:
+        """NCCL's variables for this mode and shape."""
+        env = {name: value for name, value in self.env.items() if name.startswith("NCCL_")}
+        if self.hca:
+            env["NCCL_IB_HCA"] = self.hca
+        if self.interface:
+            env.setdefault("NCCL_SOCKET_IFNAME", self.interface)
+        if self.topology:
+            env["NCCL_TOPO_FILE"] = f"{TOPOLOGY}/{self.topology_key}"
+        return env
+
+    @property
+    def attached(self) -> int:
+        """Number of VFs of the pod."""
+        return self.vfs if self.mode == "sriov" else 0
+
+    def annotations(self) -> dict[str, str]:
+        """One network per VF; {} where the pod has none."""
+        return {NETWORKS: ",".join([self.network] * self.attached)} if self.attached else {}
+
+    def resources(self, **more: str) -> Json:
+        """Requests and limits of the container; ``more`` requests besides."""
+        devices = {self.gpu_resource: str(self.gpus)} if self.gpus else {}
+        if self.attached:
+            devices[self.vf_resource] = str(self.attached)
+        room = {"cpu": str(self.cpus)} if self.cpus else {}
+        room.update({"memory": f"{self.memory_gib}Gi"} if self.memory_gib else {})
+        return {"requests": {**room, **more, **devices}, "limits": devices}
+
+    def security(self) -> Json:
+        """securityContext of the container. RDMA locks memory beyond any limit. On the host network no device plugin
+        opens /dev/infiniband to it, so that it has to be privileged."""
+        if not self.mode:
+            return {}
+        locked: Json = {"capabilities": {"add": ["IPC_LOCK"]}}
+        return {**locked, "privileged": True} if self.mode == "host" else locked
+
+    def mounts(self) -> list[Json]:
+        """volumeMounts of the container."""
+        found = [{"name": "shm", "mountPath": "/dev/shm"}] if self.shm_gib else []
+        if self.topology:
+            found.append({"name": "topology", "mountPath": TOPOLOGY})
+        if self.mode == "host":
+            found.append({"name": "infiniband", "mountPath": "/dev/infiniband"})
+        return found
+
+    def volumes(self) -> list[Json]:
+        """Volumes of the pod, for ``mounts``."""
+        shm = {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": f"{self.shm_gib}Gi"}}
+        found: list[Json] = [shm] if self.shm_gib else []
+        if self.topology:
+            found.append({"name": "topology", "configMap": {"name": self.topology}})
+        if self.mode == "host":
+            found.append({"name": "infiniband", "hostPath": {"path": "/dev/infiniband", "type": "Directory"}})
+        return found
+
+    def net(self) -> Json:
+        """Fields of the pod's spec that put it on the host network; {} in other modes."""
+        return {"hostNetwork": True, "dnsPolicy": "ClusterFirstWithHostNet"} if self.mode == "host" else {}
+
+    def admission(self) -> Json:
+        """Tolerations and pull secrets of the pod's spec."""
+        found: Json = {"tolerations": [dict(item) for item in self.tolerations]}
+        if self.pull_secrets:
+            found["imagePullSecrets"] = [{"name": name} for name in self.pull_secrets]
+        return found
+
+
+def room(gpus: int, cpu: float, memory: int) -> dict[str, int]:
+    """A worker's requests on nodes with at least ``cpu`` cores and ``memory`` bytes allocatable: by its GPUs, but at
+    most half, because DaemonSets and system pods run there too. /dev/shm counts as the pod's memory."""
+    gib = min(MEMORY_GIB * gpus, int(memory / GIB / 2))
+    found = {"cpus": min(CPUS * gpus, int(cpu / 2)), "memory_gib": gib, "shm_gib": min(SHM_GIB * gpus, gib // 2)}
+    return {name: max(1, value) for name, value in found.items()}

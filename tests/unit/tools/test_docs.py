@@ -19,6 +19,7 @@ from types import ModuleType
 
 import pytest
 import yaml
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.inputs_table import OWN
 from ansible_collections.gpuops.rdma.plugins.module_utils._nodes import shape_files
 from support.paths import ROOT
 
@@ -93,8 +94,7 @@ def test_every_input_of_the_playbooks_is_documented():
         for name in re.findall(r"\brdma_[a-z0-9_]*[a-z0-9]\b", path.read_text("utf-8"))
     }
     assert len(used) > 200
-    own = {"rdma_run_dir", "rdma_verify_stages", "rdma_dir", "rdma_plan_file", "rdma_report_again", "rdma_awx"}
-    assert {name for name in used if f"`{name}`" not in pages} <= own, "set by the playbooks themselves"
+    assert {name for name in used if f"`{name}`" not in pages} <= {*OWN, "rdma_awx"}, "set by the playbooks themselves"
 
 
 # ---- what goes wrong -----------------------------------------------------------------------------------------------

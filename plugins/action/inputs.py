@@ -1,0 +1,65 @@
+# Copyright: gpuops.rdma contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Refuses variables that are named like inputs and are none; prints what a run was given and what was decided."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from ansible.errors import AnsibleError
+from ansible.utils.vars import load_extra_vars
+from ansible_collections.gpuops.rdma.plugins.module_utils._common import inputs
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.inputs_table import INPUTS
+from ansible_collections.gpuops.rdma.plugins.module_utils._plan import resolve
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import run
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._base.action import RdmaAction
+
+
+class ActionModule(RdmaAction):
+    def act(self, args: dict[str, Any]) -> dict[str, Any]:
+        """The names that are no inputs, and where each input that is set is set. Raises InputError for unknown names,
+        unless they are to be warned of."""
+        by = self._set_by()
+        unknown = inputs.unknown(by)
+        if unknown and args["unknown"] == "refuse":
+            raise InputError(inputs.refusal(unknown, by))
+        if args["show"] or "plan" in (self._task_vars.get("ansible_run_tags") or []):
+            values = {name: self._value(name) for name in by if name in INPUTS and name in self._task_vars}
+            for line in [
+                *inputs.shown(self._task_vars["inventory_hostname"], values, by),
+                *self._decided(args["plan"]),
+            ]:
+                self.progress(line)
+        result = {"unknown": sorted(unknown), "given": {name: by[name] for name in sorted(by) if name in INPUTS}}
+        return {**result, "warnings": [inputs.warning(unknown, by)]} if unknown else result
+
+    def _set_by(self) -> dict[str, str]:
+        """Variable -> where it is set, of this host or, where the task runs once, of all hosts of the play."""
+        hostvars, here = self._task_vars["hostvars"], self._task_vars["inventory_hostname"]
+        hosts = self._task_vars["ansible_play_hosts_all"] if self._task.run_once else [here]
+        found = dict.fromkeys(self._task_vars, inputs.PLAYBOOK)
+        for host in hosts:
+            found.update(dict.fromkeys(hostvars.raw_get(host), inputs.INVENTORY))
+        found.update(dict.fromkeys(load_extra_vars(self._loader), inputs.EXTRA))
+        return found
+
+    def _value(self, name: str) -> Any:
+        """An input's value; as it stands where it cannot be templated, and None for what is encrypted."""
+        value = self._task_vars[name]
+        if "Encrypted" in type(value).__name__:
+            return None
+        try:
+            return self._templar.template(value)
+        except AnsibleError:
+            return value
+
+    def _decided(self, plan: str) -> list[str]:
+        """The decisions of a plan, if one is asked for."""
+        if not plan:
+            return []
+        if not Path(plan).exists():
+            return [f"decisions: none, there is no {plan}; site.yml --tags plan makes it"]
+        return [f"decisions, of {plan}:", *resolve.text(run.read_plan(plan, faulty=True)).splitlines()]

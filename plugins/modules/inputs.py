@@ -1,0 +1,58 @@
+#!/usr/bin/python
+# Copyright: gpuops.rdma contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Documentation of the action plugin of the same name, which does the work on the control node."""
+
+DOCUMENTATION = r"""
+module: inputs
+short_description: Refuse variables that are named like inputs and are none
+version_added: 0.1.0
+description:
+- The first task of every playbook of the collection. Fails if the host has a variable that begins with C(rdma_) and is
+  no input of these playbooks, with the nearest input; extra variables, inventory, surveys of AWX and variables of plays
+  are looked at. A misspelt C(rdma_shape) would otherwise plan every GPU node.
+- With C(run_once) the variables of all hosts of the play are looked at.
+- Prints the inputs that are set, their values, but for secrets, and where they are set, with O(show) and in a run with
+  C(--tags plan). Asks no cluster.
+extends_documentation_fragment:
+- gpuops.rdma.attributes
+options:
+  unknown:
+    description: V(warn) only warns of variables that are no inputs.
+    type: str
+    choices:
+    - refuse
+    - warn
+    default: refuse
+  show:
+    description: Print the inputs that are set.
+    type: bool
+    default: false
+  plan:
+    description: With O(show), plan.json whose decisions are printed, with their reasons, if the file is there.
+    type: path
+"""
+
+EXAMPLES = r"""
+- name: Refuse misspelt inputs
+  gpuops.rdma.inputs:
+
+- name: Print what a run was given, and what it decided
+  gpuops.rdma.inputs:
+    show: true
+    plan: rdma-report/run/plan.json
+"""
+
+RETURN = r"""
+unknown:
+  description: Variables that are named like inputs and are none.
+  returned: success
+  type: list
+  elements: str
+given:
+  description: Where each input is set that is set, by its name.
+  returned: success
+  type: dict
+  sample: {rdma_shape: -e or a survey}
+"""

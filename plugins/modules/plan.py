@@ -99,6 +99,17 @@ options:
     description: Namespace of the VF configuration DaemonSet.
     type: str
     default: gpuops-rdma
+  tolerations:
+    description:
+    - Further tolerations of all pods that this collection and the operators make on GPU nodes, as
+      V(key=value:effect), V(key:effect) or mappings.
+    - Without it they tolerate C(nvidia.com/gpu), C(amd.com/gpu) and C(restrictedaccess), the taints that
+      M(gpuops.rdma.gpu_taints) made, and those that all nodes of a pool carry. Never by themselves taints of nodes that
+      are under maintenance, about to be removed, or not admitted yet; such nodes are left out of the run.
+    - M(gpuops.rdma.preflight) names every other taint, its nodes, and the pods that would not run there.
+    type: list
+    elements: raw
+    default: []
   ip_pool_subnet:
     description: Network of the VFs' addresses. It must not overlap pods, services, the VCN or the PFs' own RDMA
       network.

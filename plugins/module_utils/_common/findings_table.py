@@ -1658,6 +1658,12 @@ TABLE: dict[str, tuple[str, str, str, str]] = {
         "use rdma_profile=current for it",
         "preflight.shape-in-profile",
     ),
+    "preflight.tolerations": (
+        "error",
+        "preflight",
+        "",
+        "preflight.tolerations",
+    ),
     "rdma.devices": (
         "error",
         "host_checks",

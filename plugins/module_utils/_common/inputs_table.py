@@ -323,6 +323,7 @@ INPUTS: dict[str, bool] = {
     "rdma_time_slicing_replicas": False,
     "rdma_time_slicing_resources": False,
     "rdma_time_slicing_selector": False,
+    "rdma_tolerations": False,
     "rdma_topology": False,
     "rdma_topology_file": False,
     "rdma_unknown_inputs": False,

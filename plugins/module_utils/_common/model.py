@@ -255,6 +255,8 @@ class NodeFacts:
     cordoned: bool = False
     taints: tuple[str, ...] = ()
     """``key=value:effect``"""
+    own_taints: tuple[str, ...] = ()
+    """Those that the role gpu_taints has added."""
     pool: str = ""
     region: str = ""
     zone: str = ""

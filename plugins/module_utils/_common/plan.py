@@ -374,6 +374,8 @@ class Plan:
     set_netns: bool = False
     host_checks: bool = False
     probe: Probe = field(default_factory=Probe)
+    tolerations: tuple[Json, ...] = ({"key": "nvidia.com/gpu", "operator": "Exists"},)
+    """Of all pods of the run on GPU nodes."""
     report_keep: ReportKeep = field(default_factory=ReportKeep)
     restart_plugin: str = ""
     releases: dict[str, Release] = field(default_factory=dict)

@@ -19,11 +19,11 @@ from typing import Optional
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json, Shape
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.names import (
-    GPU_TAINTS,
     LAST_WORDS,
     NAME_LABEL,
     OWNED,
 )
+from ansible_collections.gpuops.rdma.plugins.module_utils._nodes.tolerations import on_gpu_nodes
 
 DOCUMENT_LABEL = "gpuops.rdma/document"
 RUN_LABEL = "gpuops.rdma/run"
@@ -187,7 +187,7 @@ def _daemonset(meta: Json, where: list[Json], pod: Json, tolerations: Sequence[J
     terms, labels = {"nodeSelectorTerms": where}, {NAME_LABEL: meta["name"]}
     spec = {
         "priorityClassName": "system-node-critical",
-        "tolerations": [{"key": key, "operator": "Exists"} for key in GPU_TAINTS] + list(tolerations),
+        "tolerations": on_gpu_nodes(tolerations),
         "affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}},
         **pod,
     }

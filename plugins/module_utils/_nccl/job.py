@@ -550,6 +550,7 @@ def of_plan(plan: Plan, entry: NcclTest, nodes: Sequence[str], **more: Any) -> T
         "vf_resource": plan.resources.vf,
         "network": plan.network,
         "mode": plan.mode,
+        "tolerations": plan.tolerations,
         **_measured(plan, entry, nodes),
     }
     return Test(**{**values, **more})

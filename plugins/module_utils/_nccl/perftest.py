@@ -62,6 +62,7 @@ class Test:
     queue_pairs: int = 2
     cuda: bool = True
     dmabuf: bool = False
+    tolerations: tuple[Json, ...] = (GPU_TOLERATION,)
     pull_secrets: tuple[str, ...] = ()
     cordoned: bool = False
     """Whether its pods start on cordoned nodes, too."""
@@ -207,7 +208,7 @@ def pod(test: Test, number: int, node: str, peer: str = "") -> Json:
         network=test.network,
         cpus=8,
         memory_gib=16,
-        tolerations=(GPU_TOLERATION, *([CORDON] if test.cordoned else [])),
+        tolerations=(*test.tolerations, *([CORDON] if test.cordoned else [])),
         pull_secrets=test.pull_secrets,
     )
     meta: Json = {"name": f"{test.files}-{number}-{role}", "namespace": test.namespace, "labels": _labels(test)}

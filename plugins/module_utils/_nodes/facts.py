@@ -19,6 +19,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from collections import Counter
@@ -36,7 +37,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import (
     Shape,
     isolation,
 )
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.names import OUR_CORDONS
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.names import OUR_CORDONS, TAINTS_ADDED
 
 LABEL_PREFIXES = (
     "amd.com/",
@@ -121,6 +122,7 @@ def node_facts(node: Json) -> NodeFacts:
         # Our own cordon, left by a run that was cut short, is undone by the next one and is no wish of the user.
         cordoned=spec.get("unschedulable") is True and not OUR_CORDONS & set(annotations),
         taints=tuple(_taint(taint) for taint in _dicts(spec.get("taints"))),
+        own_taints=_own_taints(annotations),
         pool=next(
             (value for key in POOL_KEYS for value in (labels.get(key), _text(annotations.get(key))) if value), ""
         ),
@@ -158,6 +160,14 @@ def _readiness(conditions: Sequence[Json]) -> tuple[bool, str]:
 
 def _taint(taint: Json) -> str:
     return f"{_text(taint.get('key'))}={_text(taint.get('value'))}:{_text(taint.get('effect'))}"
+
+
+def _own_taints(annotations: Json) -> tuple[str, ...]:
+    """Those of the annotation in which gpu_taints notes what it has added."""
+    try:
+        return tuple(_taint(one) for one in _dicts(json.loads(_text(annotations.get(TAINTS_ADDED)) or "[]")))
+    except ValueError:
+        return ()
 
 
 def _extended(resources: Json) -> dict[str, int]:

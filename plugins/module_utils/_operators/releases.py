@@ -36,6 +36,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common import version
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import DataError, InputError
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Finding, Json, image_name
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Faults, Release
+from ansible_collections.gpuops.rdma.plugins.module_utils._nodes.tolerations import Tolerated
 from ansible_collections.gpuops.rdma.plugins.module_utils._operators import charts
 from ansible_collections.gpuops.rdma.plugins.module_utils._operators.charts import Chart
 
@@ -179,6 +180,15 @@ def pull_secrets(entry: Json, names: Sequence[str]) -> Json:
     found: Json = {}
     for path, form in forms.items() if names else ():
         found = merge(found, nested(path, written[form]))
+    return found
+
+
+def tolerations(entry: Json, bearing: Tolerated) -> Json:
+    """Chart values with the chart's own lists of tolerations and what they lack; {} where they lack nothing."""
+    found: Json = {}
+    for path, present in entry.get("tolerations", {}).items():
+        wanted = bearing.over(present)
+        found = merge(found, nested(path, wanted)) if wanted != present else found
     return found
 
 

@@ -19,11 +19,11 @@ from typing import Any, Optional
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json, Shape
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.names import (
-    GPU_TAINTS,
     LAST_WORDS,
     NAME_LABEL,
     OWNED,
 )
+from ansible_collections.gpuops.rdma.plugins.module_utils._nodes.tolerations import on_gpu_nodes
 
 VF_CONFIG = "gpuops-vf-config"
 SCC = "gpuops-privileged"
@@ -396,7 +396,7 @@ def _daemonset(meta: Json, shapes: Sequence[Shape], options: Mapping[str, Any], 
     labels = {"app.kubernetes.io/name": meta["name"]}
     spec: Json = {
         "priorityClassName": options["priority_class"],
-        "tolerations": [{"key": key, "operator": "Exists"} for key in GPU_TAINTS] + list(options["tolerations"]),
+        "tolerations": on_gpu_nodes(options["tolerations"]),
         "affinity": {
             "nodeAffinity": {
                 "requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [_shape_term(_usable(shapes))]}

@@ -31,6 +31,7 @@ class Options:
     resource: str
     job_namespace: str
     own_namespace: str
+    tolerations: tuple[Any, ...]
     ip_pool_subnet: str
     set_netns: bool
     host_checks: bool

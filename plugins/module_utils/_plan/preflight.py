@@ -32,6 +32,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.text import li
 from ansible_collections.gpuops.rdma.plugins.module_utils._operators import adoption, crds
 from ansible_collections.gpuops.rdma.plugins.module_utils._operators import leftovers as _leftovers
 from ansible_collections.gpuops.rdma.plugins.module_utils._operators.gpudirect import DMABUF_KERNEL
+from ansible_collections.gpuops.rdma.plugins.module_utils._plan import reach
 
 Network = Union[ipaddress.IPv4Network, ipaddress.IPv6Network]
 
@@ -279,6 +280,12 @@ def policies(view: View) -> Iterator[Finding]:
     """Policies of another owner that the run would change, and their fields, until it is settled who owns them."""
     for item in view.plan.policies:
         yield from adoption.findings(item, view.plan.adopt_policies)
+
+
+def tolerated(view: View) -> Iterable[Finding]:
+    """Taints of GPU nodes that keep pods of the run off, with the pods."""
+    everyone = reach.pods(view.plan, view.profile, view.survey["workloads"])
+    return reach.findings(view.plan, view.nodes, everyone)
 
 
 def ip_pool(view: View) -> Iterator[Finding]:
@@ -611,6 +618,7 @@ CHECKS: dict[str, Callable[[View], Iterable[Finding]]] = {
     "nic-cluster-policy-name": nic_cluster_policy,
     "one-cluster-policy": cluster_policy,
     "policy": policies,
+    "tolerations": tolerated,
     "ip-pool": ip_pool,
     "namespaces": namespaces,
     "namespace-owner": namespace_owner,

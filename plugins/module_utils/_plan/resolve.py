@@ -9,6 +9,7 @@ plan.
 
 from __future__ import annotations
 
+import functools
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -26,6 +27,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import (
 )
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import (
     Decision,
+    Faults,
     IpPool,
     Namespaces,
     NcclTest,
@@ -37,6 +39,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import (
     input_fault,
 )
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.text import listed, short
+from ansible_collections.gpuops.rdma.plugins.module_utils._nodes import tolerations
 from ansible_collections.gpuops.rdma.plugins.module_utils._nodes.facts import expected_gpus, has_gpu, shared_parts
 from ansible_collections.gpuops.rdma.plugins.module_utils._operators.releases import COMPONENTS
 from ansible_collections.gpuops.rdma.plugins.module_utils._plan.options import Given, Options
@@ -54,7 +57,8 @@ KNOWN_KEYS = {
 def decide(given: Given) -> Plan:
     """The plan without drivers, releases, objects and permissions."""
     options, survey, profile = given.options, given.survey, given.profile
-    nodes, node_findings = _nodes(options, given.facts, given.shapes)
+    bearing, toleration_faults = tolerated(given)
+    nodes, node_findings = _nodes(given, bearing.all)
     counts = Counter(node.shape for node in nodes)
     shapes = [given.shapes[name] for name in counts]
     place = platform(options, survey, given.facts)
@@ -84,9 +88,13 @@ def decide(given: Given) -> Plan:
         # With named nodes exactly these are expected: other nodes of the shape must not count.
         expected_nodes=0 if options.nodes else options.expected_nodes,
         wanted_shapes=tuple(name for name in options.shapes if name in given.shapes) or tuple(sorted(counts)),
-        decisions=(place, launcher, *([gang] if gang else []), mode, version, *by_shape, install, topology),
+        decisions=(
+            *(place, launcher, *([gang] if gang else []), mode, version, *by_shape, install, topology),
+            *_toleration_decision(bearing),
+        ),
         findings=(
             *_option_faults(options, given.facts, given.shapes),
+            *toleration_faults,
             *node_findings,
             *(_untestable(shape) for shape in shapes if not shape.nccl_env),
             *_platform_faults(options, place.value),
@@ -103,6 +111,7 @@ def decide(given: Given) -> Plan:
         set_netns=options.set_netns,
         host_checks=options.host_checks,
         report_keep=options.report_keep,
+        tolerations=bearing.all,
         probe=Probe(options.images.get("vf_config") or profile["vf_config_image"], options.image_pull_secrets),
         restart_plugin=profile["network_operator"].get("plugin_restart", "") if options.mode == "sriov" else "",
         tests=tests,
@@ -206,11 +215,30 @@ def _shape_fault(name: str, shapes: dict[str, Shape]) -> str:
 # ---- nodes ---------------------------------------------------------------------------------------------------------
 
 
-def _nodes(
-    options: Options, facts: Sequence[NodeFacts], shapes: dict[str, Shape]
-) -> tuple[tuple[Node, ...], list[Finding]]:
+def tolerated(given: Given) -> tuple[tolerations.Tolerated, list[Finding]]:
+    """(what all pods on GPU nodes tolerate, faults of rdma_tolerations). All GPU nodes of the cluster count, since the
+    operators' objects serve them all."""
+    faults = Faults()
+    asked = [
+        faults.attempt(f"rdma_tolerations[{number}]", functools.partial(tolerations.toleration, value))
+        for number, value in enumerate(given.options.tolerations)
+    ]
+    nodes = [fact for fact in given.facts if fact.shape in given.shapes or has_gpu(fact)]
+    return tolerations.work_out(nodes, [one for one in asked if one]), faults.findings
+
+
+def _toleration_decision(found: tolerations.Tolerated) -> list[Decision]:
+    """What is tolerated besides nvidia.com/gpu, and why; [] if that is all."""
+    why = [f"{reason}: {', '.join(names)}" for reason, names in found.why.items()]
+    why += [f"asked for: {', '.join(map(tolerations.in_words, found.given))}"] if found.given else []
+    more = [tolerations.in_words(one) for one in found.all if one != tolerations.BASE]
+    return [Decision("tolerations", ", ".join(more), "; ".join(why))] if more else []
+
+
+def _nodes(given: Given, bearing: Sequence[Json]) -> tuple[tuple[Node, ...], list[Finding]]:
+    options, shapes = given.options, given.shapes
     nodes, findings = [], []
-    for fact in sorted(facts, key=lambda item: _natural(item.name)):
+    for fact in sorted(given.facts, key=lambda item: _natural(item.name)):
         if not _wanted(options, fact, shapes):
             continue
         fault = _shape_fault(fact.shape, shapes)
@@ -229,7 +257,7 @@ def _nodes(
                 )
             )
             continue
-        nodes.append(_node(fact, shapes[fact.shape]))
+        nodes.append(_node(fact, shapes[fact.shape], tolerations.excluded(fact, bearing)))
         if fact.cordoned:
             findings.append(
                 finding(
@@ -254,8 +282,7 @@ def _wanted(options: Options, fact: NodeFacts, shapes: dict[str, Shape]) -> bool
     return fact.shape in shapes or has_gpu(fact)
 
 
-def _node(fact: NodeFacts, shape: Shape) -> Node:
-    excluded = ""
+def _node(fact: NodeFacts, shape: Shape, excluded: str) -> Node:
     if fact.sharing:
         excluded = f"its GPUs are shared ({fact.sharing}, {fact.replicas} replicas)"
     elif mark := _marked(fact):

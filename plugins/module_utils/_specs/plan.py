@@ -26,6 +26,7 @@ SPEC: dict[str, Any] = {
     "resource": {"type": "str", "default": "nvidia.com/sriov_rdma_vf"},
     "job_namespace": {"type": "str", "default": "gpuops-nccl"},
     "own_namespace": {"type": "str", "default": "gpuops-rdma"},
+    "tolerations": {"type": "list", "elements": "raw", "default": []},
     "ip_pool_subnet": {"type": "str", "default": "192.168.0.0/16"},
     "set_netns": {"type": "bool", "default": False},
     "host_checks": {"type": "bool", "default": False},

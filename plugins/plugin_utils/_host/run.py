@@ -66,6 +66,7 @@ def for_plan(
         [node.name for node in plan.nodes],
         namespace,
         image=image or plan.probe.image,
+        tolerations=plan.tolerations,
         pull_secrets=plan.probe.pull_secrets,
         run=run,
         programs=programs(daemon),

@@ -97,6 +97,7 @@ class PerftestStage:
             queue_pairs=self.table["queue_pairs"],
             cuda=args["cuda"],
             dmabuf=args["dmabuf"],
+            tolerations=plan.tolerations,
             pull_secrets=entry.pull_secrets if entry else (),
             cordoned=args["cordoned"],
         )

@@ -116,7 +116,7 @@ class ShapeScan:
         if self.entry.topology:
             more.update(topology=job.TOPOLOGY_MAP, topology_key=self.entry.topology)
         if self.args["include_marked"]:
-            more["tolerations"] = (*job.Test.tolerations, *mark.TOLERATIONS)
+            more["tolerations"] = (*self.plan.tolerations, *mark.TOLERATIONS)
         test = job.of_plan(self.plan, self.entry, self.nodes, **more)
         job.check(test, self.launcher)
         return test

@@ -104,6 +104,6 @@ def _entry(node: Json) -> Entry:
 
 def _facts_of(item: Json) -> NodeFacts:
     values = {**item, "locality": Locality(**item["locality"])}
-    for key in ("taints", "pod_cidrs"):
+    for key in ("taints", "own_taints", "pod_cidrs"):
         values[key] = tuple(values[key])
     return NodeFacts(**values)

@@ -77,6 +77,8 @@ def _workload(kind: str, item: Json) -> Json:
         "owners": [owner["kind"] for owner in meta.get("ownerReferences") or []],
         "ready": int(status.get("availableReplicas") or status.get("numberAvailable") or 0),
     }
+    if kind == "daemonset":
+        entry["tolerations"] = pod.get("tolerations") or []
     ours = all(entry["labels"].get(key) == value for key, value in OWNED.items())
     if kind == "daemonset" and meta["name"] == sriov.VF_CONFIG and ours:
         entry["shapes"] = sriov.configured_shapes(item)

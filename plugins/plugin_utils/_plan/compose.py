@@ -32,6 +32,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._kube import objects a
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube.client import KINDS
 from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import job as nccl_job
 from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import topology as nccl_topology
+from ansible_collections.gpuops.rdma.plugins.module_utils._nodes.tolerations import Tolerated
 from ansible_collections.gpuops.rdma.plugins.module_utils._operators import (
     adoption,
     gpudirect,
@@ -54,10 +55,10 @@ POLICY_NAMES = {"gpu_operator": "cluster-policy", "network_operator": "nic-clust
 def compose(given: Given) -> Plan:
     """The plan of everything that a run will do, with rejected inputs as findings."""
     plan = resolve.decide(given)
-    configured = _configured(plan, given)
+    configured, bearing = _configured(plan, given), resolve.tolerated(given)[0]
     there = _local_charts(plan, given)
     drivers = _drivers(plan, given, there)
-    released = _releases(plan, given, drivers.choice, configured, there)
+    released = _releases(plan, given, drivers.choice, configured, there, bearing)
     plan = replace(
         plan,
         driver=drivers.choice.driver,
@@ -229,7 +230,9 @@ class Released:
     olm: dict[str, tuple[OlmOperator, ...]] = field(default_factory=dict)
 
 
-def _releases(plan: Plan, given: Given, choice: Choice, configured: Sequence[Shape], there: Charts) -> Released:
+def _releases(
+    plan: Plan, given: Given, choice: Choice, configured: Sequence[Shape], there: Charts, bearing: Tolerated
+) -> Released:
     """Releases of the operators through ``plan.install``, and of the batch system by Helm or manifest."""
     options, faults = given.options, Faults()
     found: dict[str, Optional[Release]] = {}
@@ -237,13 +240,13 @@ def _releases(plan: Plan, given: Given, choice: Choice, configured: Sequence[Sha
     olm: dict[str, tuple[OlmOperator, ...]] = {}
     by_helm = {"batch": _batch(plan)}
     if plan.install == "olm":
-        wants = functools.partial(compose_olm.wants, plan.operators, options, given.profile, choice)
+        wants = functools.partial(compose_olm.wants, plan.operators, options, given.profile, choice, bearing)
         olm = faults.attempt("rdma_olm", wants) or {}
         found = {stage: compose_olm.release(stage, olm[stage]) for stage in olm}
     elif plan.install == "oke_addon":
         oke = compose_addon.oke(options)
         for stage in plan.operators:
-            call = functools.partial(compose_addon.release, stage, options, given.survey, given.profile)
+            call = functools.partial(compose_addon.release, stage, options, given.survey, given.profile, bearing)
             found[stage] = faults.attempt(f"rdma_{stage}_values", call)
     else:
         by_helm = {**{name: name for name in plan.operators}, **by_helm}
@@ -252,7 +255,10 @@ def _releases(plan: Plan, given: Given, choice: Choice, configured: Sequence[Sha
             operator,
             reference=options.charts.get(operator),
             overrides=options.values(operator),
-            extra=_needed_values(operator, plan, given.profile, choice, configured, faults),
+            extra=releases.merge(
+                _needed_values(operator, plan, given.profile, choice, configured, faults),
+                releases.tolerations(given.profile[operator], bearing),
+            ),
             driver=choice.driver,
             install=plan.install,
             registry=options.image_registry,
@@ -372,7 +378,10 @@ def _network_operator(
                 configured,
                 options.images.get("sriov_cni") or profile["cni"]["sriov_image"],
                 options.images.get("rdma_cni") or profile["cni"]["rdma_image"],
-                options={"image_pull_secrets": list(options.image_pull_secrets)},
+                options={
+                    "image_pull_secrets": list(options.image_pull_secrets),
+                    "tolerations": list(plan.tolerations),
+                },
             )
         )
     return objects
@@ -421,7 +430,7 @@ def _policy(plan: Plan, given: Given, configured: Sequence[Shape], choice: Choic
         releases.nic_cluster_policy,
         profile,
         config,
-        tolerations=[{"key": "nvidia.com/gpu", "operator": "Exists"}],
+        tolerations=plan.tolerations,
         node_affinity=_affinity(configured),
         images=images,
         pull_secrets=given.options.image_pull_secrets,
@@ -455,6 +464,7 @@ def _vf_config(plan: Plan, given: Given, configured: Sequence[Shape]) -> list[Js
             "set_netns": plan.set_netns,
             "oca_required": plan.platform == "oke",
             "image_pull_secrets": list(given.options.image_pull_secrets),
+            "tolerations": list(plan.tolerations),
         },
         program_text=(data.FILES / "vf_config" / "vf_config.py").read_text(encoding="utf-8"),
     )

@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Callable
@@ -16,6 +17,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import 
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Addon, Release
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube import objects as kube_objects
+from ansible_collections.gpuops.rdma.plugins.module_utils._nodes.tolerations import Tolerated
 from ansible_collections.gpuops.rdma.plugins.module_utils._operators import addon, releases
 from ansible_collections.gpuops.rdma.plugins.module_utils._plan.options import Options
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files
@@ -46,10 +48,10 @@ def oke(options: Options) -> Json:
     return given
 
 
-def release(stage: str, options: Options, survey: Json, profile: Json) -> Release:
+def release(stage: str, options: Options, survey: Json, profile: Json, bearing: Tolerated) -> Release:
     """The entry of plan.releases for a stage. Raises InputError for values or a chart that add-ons do not support."""
     entry = table()[stage]
-    known = [_want(stage, one, entry, options, profile) for one in entry["addons"]]
+    known = [_want(stage, one, entry, options, profile, bearing) for one in entry["addons"]]
     own, wants = known[-1], _without_others(known, survey)
     decisions = [addon.resolve(want, survey) for want in wants]
     refused = [item.why for item in decisions if item.action == "refuse"]
@@ -71,7 +73,7 @@ def release(stage: str, options: Options, survey: Json, profile: Json) -> Releas
     )
 
 
-def _want(stage: str, one: Json, entry: Json, options: Options, profile: Json) -> Addon:
+def _want(stage: str, one: Json, entry: Json, options: Options, profile: Json, bearing: Tolerated) -> Addon:
     if profile["network_operator"]["policy_by"] != "us":
         raise InputError(f"The profile {options.profile} is older than the add-ons of OKE: use rdma_profile=current.")
     last = one is entry["addons"][-1]
@@ -81,7 +83,8 @@ def _want(stage: str, one: Json, entry: Json, options: Options, profile: Json) -
         raise InputError(f"An add-on of OKE takes no chart: rdma_charts.{stage} may only have a version.")
     if last and options.image_registry:
         raise InputError("Add-ons of OKE take their images from Oracle's registry: leave out rdma_image_registry.")
-    configuration = addon.configuration(one["configuration"], values)
+    defaults = {**one["configuration"], **_tolerations(one.get("tolerations", {}), bearing)}
+    configuration = addon.configuration(defaults, values)
     return Addon(
         name=one["name"],
         version=str((given or {}).get("version") or one["version"]),
@@ -93,6 +96,12 @@ def _want(stage: str, one: Json, entry: Json, options: Options, profile: Json) -
         images=tuple(one["images"]),
         optional=not last,
     )
+
+
+def _tolerations(lists: Mapping[str, Sequence[Json]], bearing: Tolerated) -> dict[str, str]:
+    """The lists of tolerations, as JSON by key, of those that lack something."""
+    wanted = {key: bearing.over(present) for key, present in lists.items()}
+    return {key: json.dumps(one) for key, one in wanted.items() if one != lists[key]}
 
 
 def _without_others(wants: Sequence[Addon], survey: Json) -> tuple[Addon, ...]:

@@ -16,6 +16,7 @@ from typing import Any
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import OlmOperator, Release
+from ansible_collections.gpuops.rdma.plugins.module_utils._nodes.tolerations import Tolerated
 from ansible_collections.gpuops.rdma.plugins.module_utils._operators import releases
 from ansible_collections.gpuops.rdma.plugins.module_utils._operators.gpudirect import Choice
 from ansible_collections.gpuops.rdma.plugins.module_utils._plan.options import Options
@@ -23,6 +24,10 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils._operators import olm_
 
 STAGES = {"gpu_operator": ("nfd", "gpu_operator"), "network_operator": ("sriov_operator", "network_operator")}
 """Stage -> operators, in the order in which they are installed. The last one is the stage's own."""
+IN_POLICY = "daemonsets.tolerations"
+"""The list of tolerations that ClusterPolicy and chart have alike."""
+NFD_WORKERS = ({"operator": "Exists", "effect": "NoSchedule"},)
+"""What OpenShift's NFD operator gives to its workers; it adds spec.operand.workerTolerations."""
 OPTIONS = (
     "namespace",
     "source",
@@ -39,7 +44,9 @@ OPTIONS = (
 )
 
 
-def wants(stages: Sequence[str], options: Options, profile: Json, choice: Choice) -> dict[str, tuple[OlmOperator, ...]]:
+def wants(
+    stages: Sequence[str], options: Options, profile: Json, choice: Choice, bearing: Tolerated
+) -> dict[str, tuple[OlmOperator, ...]]:
     """``plan.olm``. Raises InputError for invalid rdma_olm or values of an operator."""
     given = options.olm
     faults = list(_faults(given))
@@ -48,7 +55,7 @@ def wants(stages: Sequence[str], options: Options, profile: Json, choice: Choice
     if releases.as_values(options.network_operator_values):
         raise InputError("On OpenShift the Network Operator comes through OLM and no chart takes values; use rdma_olm.")
     return {
-        stage: tuple(_want(name, given.get(name) or {}, options, profile, choice) for name in STAGES[stage])
+        stage: tuple(_want(name, given.get(name) or {}, options, profile, choice, bearing) for name in STAGES[stage])
         for stage in stages
     }
 
@@ -64,11 +71,15 @@ def _faults(given: Mapping[str, Any]) -> Iterator[str]:
                 yield f"{name}.{key} is unknown; known: {', '.join(OPTIONS)}"
 
 
-def _want(name: str, given: Json, options: Options, profile: Json, choice: Choice) -> OlmOperator:
+def _want(name: str, given: Json, options: Options, profile: Json, choice: Choice, bearing: Tolerated) -> OlmOperator:
     values = dict(given.get("values") or {})
     if name == "gpu_operator":
         base = releases.merge(profile["gpu_operator"]["values"], choice.gpu_operator_values)
+        lists = {key: one for key, one in profile["gpu_operator"]["tolerations"].items() if key == IN_POLICY}
+        base = releases.merge(base, releases.tolerations({"tolerations": lists}, bearing))
         values = releases.merge(releases.merge(base, releases.as_values(options.gpu_operator_values)), values)
+    if name == "nfd" and (needed := bearing.over(NFD_WORKERS)[1:]):
+        values = releases.merge({"operand": {"workerTolerations": needed}}, values)
     want = olm_run.complete({**given, "values": values, "operator": name})
     if name == "gpu_operator":  # gpuops.rdma.wait checks the policy and each node's GPUs
         want = replace(want, resources=tuple(replace(one, until="none") for one in want.resources))

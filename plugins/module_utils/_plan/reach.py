@@ -1,0 +1,161 @@
+# Copyright: gpuops.rdma contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Which pods of a run the nodes' taints keep off, before any of them is made. PRIVATE to the collection."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.findings import finding
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Finding, Json, NodeFacts, image_name
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Plan, Release
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.text import listed
+from ansible_collections.gpuops.rdma.plugins.module_utils._host import objects as host_objects
+from ansible_collections.gpuops.rdma.plugins.module_utils._nodes import pod_gpu, tolerations
+from ansible_collections.gpuops.rdma.plugins.module_utils._operators import releases
+
+NFD = "node-feature-discovery.worker.tolerations"
+OPERATORS_PODS = {
+    "daemonsets.tolerations": "the GPU Operator's DaemonSets",
+    NFD: "NFD's workers",
+    "tolerations": "the Network Operator's DaemonSets",
+}
+"""Key of a list of tolerations in profiles and charts -> the pods that get it."""
+POLICIES = {"ClusterPolicy", "NicClusterPolicy"}
+
+
+@dataclass(frozen=True)
+class Pods:
+    """Pods that are to run on GPU nodes. ``by``: the input that sets their tolerations, "" for rdma_tolerations;
+    ``there``: they exist, and the run does not change them."""
+
+    name: str
+    tolerations: tuple[Json, ...]
+    by: str = ""
+    there: bool = False
+
+
+def pods(plan: Plan, profile: Json, workloads: Sequence[Json]) -> list[Pods]:
+    """All pods of the run on GPU nodes: of our DaemonSets, of the operators, and of the test."""
+    found = [_daemonset(item) for group in plan.objects.values() for item in group if item["kind"] == "DaemonSet"]
+    found += [_policy(item) for group in plan.objects.values() for item in group if item["kind"] == "NicClusterPolicy"]
+    if plan.install == "existing":
+        found += [_live(item) for item in workloads if POLICIES & set(item["owners"])]
+    else:
+        for name in plan.operators:
+            found += _operator(plan, name, profile)
+    if not any(one.name == OPERATORS_PODS[NFD] for one in found):
+        found += [_live(item) for item in workloads if _is_nfd(item)]
+    if plan.host_checks:
+        name = f"DaemonSet {plan.namespaces.own}/{host_objects.PROBE.name}"
+        found.append(Pods(name, tuple(tolerations.on_gpu_nodes(plan.tolerations))))
+    if plan.tests:
+        found.append(Pods("the NCCL test's workers", plan.tolerations))
+    return found
+
+
+def _daemonset(item: Json) -> Pods:
+    meta = item["metadata"]
+    return Pods(f"DaemonSet {meta['namespace']}/{meta['name']}", tuple(item["spec"]["template"]["spec"]["tolerations"]))
+
+
+def _policy(item: Json) -> Pods:
+    # The operator adds its own to each DaemonSet.
+    own = {**tolerations.BASE, "effect": "NoSchedule"}
+    return Pods(OPERATORS_PODS["tolerations"], (*item["spec"].get("tolerations", ()), own))
+
+
+def _live(item: Json) -> Pods:
+    return Pods(f"DaemonSet {item['namespace']}/{item['name']}", tuple(item.get("tolerations") or ()), there=True)
+
+
+def _is_nfd(item: Json) -> bool:
+    name = "node-feature-discovery"
+    of_nfd = any(image_name(image) == name or "/nfd" in image for image in item["images"])
+    return item["kind"] == "daemonset" and of_nfd and "tolerations" in item and "topology" not in item["name"]
+
+
+def _operator(plan: Plan, name: str, profile: Json) -> Iterator[Pods]:
+    release = plan.releases.get(name)
+    for path, default in profile[name].get("tolerations", {}).items() if release else ():
+        list_of = _list(plan, release, path) if release else None
+        if list_of is not None:
+            yield Pods(OPERATORS_PODS[path], tuple(list_of or default), by=f"rdma_{name}_values ({path})")
+
+
+def _list(plan: Plan, release: Release, path: str) -> Any:
+    """The list of tolerations that the release sets; [] for the chart's own, None where it makes no such pods or what
+    they tolerate is not public."""
+    if release.addons:
+        own = next((one for one in release.addons if path in one.configuration), None)
+        return json.loads(own.configuration[path]) if own else ([] if path != NFD else None)
+    if path == NFD and (release.action == "olm" or releases.lookup(release.values, "nfd.enabled") is False):
+        return _olm_nfd(plan, release)
+    return releases.lookup(release.values, path) or []
+
+
+def _olm_nfd(plan: Plan, release: Release) -> Any:
+    """Of the workers of OpenShift's NFD; None where NFD is not this run's."""
+    for want in plan.olm.get(release.operator, ()):
+        for resource in want.resources:
+            if resource.kind == "NodeFeatureDiscovery":
+                more = releases.lookup(resource.values, "operand.workerTolerations") or []
+                return [{"operator": "Exists", "effect": "NoSchedule"}, *more]
+    return None
+
+
+# ---- findings ------------------------------------------------------------------------------------------------------
+
+
+def findings(plan: Plan, nodes: Sequence[NodeFacts], everyone: Sequence[Pods]) -> Iterator[Finding]:
+    """One per node and taint that keeps pods off. An error for nodes of the run; a warning for those that it leaves out
+    anyway, unless none remains."""
+    planned = {node.name: node for node in plan.nodes}
+    left = [node for node in plan.nodes if not node.excluded]
+    by_taints: dict[tuple[str, ...], list[tuple[Json, list[Pods]]]] = {}
+    for node in sorted(nodes, key=lambda one: one.name):
+        if node.name not in planned and node.shape not in plan.shapes:
+            continue
+        if node.taints not in by_taints:
+            by_taints[node.taints] = _kept_off(node, everyone)
+        for taint, away in by_taints[node.taints]:
+            passing = tolerations.passing(taint)
+            needed = node.name in planned and (not planned[node.name].excluded or (bool(passing) and not left))
+            yield _finding(plan, node.name, taint, away, passing, "error" if needed else "warning")
+
+
+def _kept_off(node: NodeFacts, everyone: Sequence[Pods]) -> list[tuple[Json, list[Pods]]]:
+    """Each taint of the node with the pods that it keeps off."""
+    found: dict[str, tuple[Json, list[Pods]]] = {}
+    for one in everyone:
+        for taint in tolerations.held(node, one.tolerations):
+            found.setdefault(pod_gpu.in_words([taint]), (taint, []))[1].append(one)
+    return list(found.values())
+
+
+def _finding(plan: Plan, node: str, taint: Json, away: Sequence[Pods], passing: str, severity: str) -> Finding:
+    words = pod_gpu.in_words([taint])
+    names = listed([one.name for one in away], 8)
+    return finding(
+        "preflight.tolerations",
+        node,
+        f"taint {words} keeps off {names}" + (f" ({passing})" if passing else ""),
+        expected="tolerated by the pods of the run",
+        remedy=_remedy(plan, taint, words, away, passing),
+        severity=severity,
+    )
+
+
+def _remedy(plan: Plan, taint: Json, words: str, away: Sequence[Pods], passing: str) -> str:
+    if not pod_gpu.untolerated(plan.tolerations, [taint]):
+        by = sorted({one.by for one in away if one.by})
+        there = [one.name for one in away if one.there]
+        where = [*by, *(f"the tolerations of {name}" for name in there)]
+        return f"add {tolerations.in_words(pod_gpu.toleration(taint))} to {listed(where, 4)}"
+    if passing:
+        return f"run again without that taint; rdma_tolerations=['{words}'] if it waits for what this run installs"
+    return f"add '{words}' to rdma_tolerations, or leave the node out (rdma_nodes)"

@@ -46,7 +46,7 @@ class ActionModule(RdmaAction):
         plan = compose.compose(Given(options, survey, facts, shapes, profile, time.time(), fetch))
         if args["keep_excluded"] and dest.exists():
             plan = self._keep_excluded(plan, dest)
-        keys = ("server_version", "served", "workloads", "namespaces", "service_cidrs")
+        keys = ("server_version", "served", "workloads", "namespaces", "service_cidrs", "pools", "networks")
         chosen = {key: survey[key] for key in (*keys, "cluster_policies", "nic_cluster_policies")}
         run.write(dest.parent / "survey.json", chosen)
         rights = Rights(plan, self.client, survey)

@@ -96,7 +96,8 @@ options:
     type: str
     default: gpuops-nccl
   own_namespace:
-    description: Namespace of the VF configuration DaemonSet.
+    description: Namespace of this collection's DaemonSets (VF configuration, host probe, nvidia_peermem) and their
+      ConfigMaps.
     type: str
     default: gpuops-rdma
   tolerations:
@@ -110,6 +111,27 @@ options:
     type: list
     elements: raw
     default: []
+  network_name:
+    description: Name of the NetworkAttachmentDefinition by which pods get a VF.
+    type: str
+    default: rdma-vf
+  network_namespaces:
+    description:
+    - Further namespaces that get a NetworkAttachmentDefinition, besides O(job_namespace); each a name, or a label as
+      V(key=value) for all namespaces that have it now. They must exist.
+    - A pod of another namespace names it as V(namespace/name), which OpenShift does not allow.
+    type: list
+    elements: str
+    default: []
+  ip_pool_name:
+    description: Name of nv-ipam's IPPool.
+    type: str
+    default: gpuops-rdma
+  ip_pool_block:
+    description: 'Addresses that each node gets of the IPPool; 0: twice its VFs. Another number moves the addresses of
+      nodes under running pods.'
+    type: int
+    default: 0
   ip_pool_subnet:
     description: Network of the VFs' addresses. It must not overlap pods, services, the VCN or the PFs' own RDMA
       network.

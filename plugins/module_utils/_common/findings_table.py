@@ -1584,6 +1584,12 @@ TABLE: dict[str, tuple[str, str, str, str]] = {
         "",
         "preflight.namespaces",
     ),
+    "preflight.network-owner": (
+        "error",
+        "preflight",
+        "",
+        "preflight.network-owner",
+    ),
     "preflight.nic-cluster-policy-name": (
         "error",
         "preflight",

@@ -112,8 +112,11 @@ class Resources:
 
 @dataclass(frozen=True)
 class IpPool:
+    """nv-ipam's pool. ``block``: addresses per node, 0 = twice the VFs."""
+
     name: str = "gpuops-rdma"
     subnet: str = ""
+    block: int = 0
 
 
 @dataclass(frozen=True)

@@ -32,7 +32,11 @@ class Options:
     job_namespace: str
     own_namespace: str
     tolerations: tuple[Any, ...]
+    network_name: str
+    network_namespaces: tuple[str, ...]
+    ip_pool_name: str
     ip_pool_subnet: str
+    ip_pool_block: int
     set_netns: bool
     host_checks: bool
     report_keep: ReportKeep

@@ -63,6 +63,7 @@ def reading(plan: Plan, keeps: bool, kinds: Mapping[tuple[str, str], tuple[str, 
 def teardown(plan: Plan, kinds: Mapping[tuple[str, str], tuple[str, bool]]) -> list[Permission]:
     """What playbooks/teardown.yml requests for the objects of this collection, without the operators' releases."""
     places = {*vars(plan.namespaces).values(), *(item.namespace for item in plan.releases.values())}
+    places |= {item["metadata"].get("namespace", "") for item in plan.objects.get("sriov", ())} - {""}
     found: list[Permission] = []
     for version, kind in dict.fromkeys((*kube_objects.KINDS, *kube_objects.OCCUPANTS)):
         resource, namespaced = kinds.get((version, kind), (f"{kind.lower()}s", kind != "PersistentVolume"))
@@ -99,6 +100,9 @@ def _reads(plan: Plan) -> Iterator[Rule]:
         if versions.minor(plan.server_version) >= SERVICE_CIDRS:
             yield "list", "networking.k8s.io", "servicecidrs", ""
         yield "list watch", "mellanox.com", "nicclusterpolicies", ""
+        yield "list", "nv-ipam.nvidia.com", "ippools", ""
+        yield "list", "nv-ipam.nvidia.com", "cidrpools", ""
+        yield "list", "k8s.cni.cncf.io", "network-attachment-definitions", ""
         yield "list watch", "nv-ipam.nvidia.com", "ippools", plan.namespaces.network_operator
         yield "list watch", "", "configmaps", plan.namespaces.network_operator
     if plan.driver == "operator":

@@ -96,7 +96,9 @@ class View:
     @property
     def namespaces(self) -> set[str]:
         """Names of all namespaces of this run, those of the releases too."""
-        return {*vars(self.plan.namespaces).values(), *(item.namespace for item in self.plan.releases.values())}
+        networks = (item["metadata"].get("namespace", "") for item in self.plan.objects.get("sriov", ()))
+        releases = (item.namespace for item in self.plan.releases.values())
+        return {*vars(self.plan.namespaces).values(), *releases, *networks} - {""}
 
     @property
     def sriov(self) -> bool:
@@ -293,7 +295,7 @@ def ip_pool(view: View) -> Iterator[Finding]:
     listed."""
     if not view.sriov:
         return
-    pool, subnet = "IPPool gpuops-rdma", view.plan.ip_pool.subnet
+    pool, subnet = f"IPPool {view.plan.ip_pool.name}", view.plan.ip_pool.subnet
     network = _network(subnet)
     if network is None:
         return  # already a finding of the plan
@@ -308,6 +310,7 @@ def ip_pool(view: View) -> Iterator[Finding]:
         clash = next((cidr for cidr in cidrs if (other := _network(cidr)) and _overlaps(network, other)), None)
         if clash:
             yield finding("preflight.ip-pool", pool, f"{subnet} overlaps {what}: {clash}", expected="no overlap")
+    yield from _other_pools(view, pool, network)
     if view.survey["service_cidrs"] is None and not view.service_cidrs:
         yield finding(
             "preflight.ip-pool",
@@ -327,6 +330,74 @@ def ip_pool(view: View) -> Iterator[Finding]:
             remedy="read rdma_network.json on a node and set rdma_pf_network",
             severity="info",
         )
+
+
+def _other_pools(view: View, pool: str, network: Network) -> Iterator[Finding]:
+    """Pools of any name whose network overlaps ours, without those that the run removes; and another block size of our
+    own."""
+    pools, plan, subnet = view.survey.get("pools", []), view.plan, view.plan.ip_pool.subnet
+    leaving = {(item.name.kind, item.name.namespace, item.name.name) for item in plan.leftovers}
+    if pools is None:
+        yield finding(
+            "preflight.ip-pool",
+            pool,
+            f"{subnet}; other pools are not known: this user may not list ippools.nv-ipam.nvidia.com",
+            expected="no overlap with another pool",
+            remedy="grant it",
+            severity="unknown",
+        )
+    wanted = next((item for item in plan.objects.get("sriov", ()) if item["kind"] == "IPPool"), None)
+    for item in pools or ():
+        place = (item["kind"], item["namespace"], item["name"])
+        if place == ("IPPool", plan.namespaces.network_operator, plan.ip_pool.name):
+            if item["ours"] and wanted and item["block"] != wanted["spec"]["perNodeBlockSize"]:
+                yield finding(
+                    "preflight.ip-pool",
+                    pool,
+                    f"its nodes have {item['block']} addresses each, and the run makes that "
+                    f"{wanted['spec']['perNodeBlockSize']}: nodes get other addresses, running pods keep theirs",
+                    expected="no pods with VFs while it changes",
+                    remedy=f"rdma_ip_pool_block={item['block']} keeps them",
+                    severity="warning",
+                )
+            continue
+        other = _network(item["subnet"])
+        if place in leaving or other is None or not _overlaps(network, other):
+            continue
+        by = "an earlier run of this collection made it" if item["ours"] else "another owner's"
+        yield finding(
+            "preflight.ip-pool",
+            pool,
+            f"{subnet} overlaps {item['kind']} {item['namespace']}/{item['name']}: {item['subnet']} ({by}); nv-ipam "
+            "takes both, and gives the same address to two VFs",
+            expected="no overlap",
+            remedy=f"set rdma_ip_pool_subnet to a free network, or, once no pod uses it, "
+            f"kubectl delete {item['kind'].lower()} {item['name']} -n {item['namespace']}",
+        )
+
+
+def network_owner(view: View) -> Iterator[Finding]:
+    """NetworkAttachmentDefinitions and the IPPool of the run's names that are there and not ours: the run would stop at
+    the first of them, with the operators installed."""
+    there = {
+        ("NetworkAttachmentDefinition", item["namespace"], item["name"]): item
+        for item in view.survey.get("networks", [])
+    }
+    there |= {(item["kind"], item["namespace"], item["name"]): item for item in view.survey.get("pools") or []}
+    inputs = {"NetworkAttachmentDefinition": "rdma_network_name", "IPPool": "rdma_ip_pool_name"}
+    leaving = {(item.name.kind, item.name.namespace, item.name.name) for item in view.plan.leftovers}
+    for obj in () if view.read_only else view.plan.objects.get("sriov", ()):
+        place = (obj["kind"], obj["metadata"].get("namespace", ""), obj["metadata"]["name"])
+        found = there.get(place)
+        if found and not found["ours"] and place not in leaving:
+            yield finding(
+                "preflight.network-owner",
+                f"{place[0]} {place[1]}/{place[2]}",
+                f"exists without the label {OWNED_LABEL}={OWNER}",
+                expected="not there, or of this collection",
+                remedy=f"set {inputs[place[0]]} to another name, or hand it over: kubectl label "
+                f"{place[0].lower()} {place[2]} -n {place[1]} {OWNED_LABEL}={OWNER}",
+            )
 
 
 def namespaces(view: View) -> Iterator[Finding]:
@@ -376,7 +447,7 @@ def namespace_owner(view: View) -> Iterator[Finding]:
 def _entered(view: View) -> dict[str, str]:
     """Namespace -> the input that names it, of those that the run puts something new into."""
     made = {item["metadata"].get("namespace", "") for group in view.plan.objects.values() for item in group}
-    found = {view.plan.namespaces.own: "plan_own_namespace"} if view.plan.namespaces.own in made else {}
+    found = {view.plan.namespaces.own: "rdma_own_namespace"} if view.plan.namespaces.own in made else {}
     if view.plan.tests:
         found[view.plan.namespaces.job] = "rdma_job_namespace"
     new = [item for item in view.installs if item.action == "install" and not item.manifest]
@@ -620,6 +691,7 @@ CHECKS: dict[str, Callable[[View], Iterable[Finding]]] = {
     "policy": policies,
     "tolerations": tolerated,
     "ip-pool": ip_pool,
+    "network-owner": network_owner,
     "namespaces": namespaces,
     "namespace-owner": namespace_owner,
     "controller-room": controller_room,

@@ -54,6 +54,10 @@ KNOWN_KEYS = {
 }
 
 
+_LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
+_SUBDOMAIN = re.compile(rf"(?=.{{1,253}}$){_LABEL.pattern}(\.{_LABEL.pattern})*")
+
+
 def decide(given: Given) -> Plan:
     """The plan without drivers, releases, objects and permissions."""
     options, survey, profile = given.options, given.survey, given.profile
@@ -106,8 +110,8 @@ def decide(given: Given) -> Plan:
         nodes=nodes,
         namespaces=Namespaces(**profile["namespaces"], own=options.own_namespace, job=options.job_namespace),
         resources=Resources(vf=options.resource),
-        ip_pool=IpPool(subnet=options.ip_pool_subnet),
-        network_attachment=f"{options.job_namespace}/rdma-vf",
+        ip_pool=IpPool(options.ip_pool_name, options.ip_pool_subnet, options.ip_pool_block),
+        network_attachment=f"{options.job_namespace}/{options.network_name}",
         set_netns=options.set_netns,
         host_checks=options.host_checks,
         report_keep=options.report_keep,
@@ -162,7 +166,12 @@ def _option_faults(options: Options, facts: Sequence[NodeFacts], shapes: dict[st
         strange = sorted(set(getattr(options, key)) - set(known))
         if strange:
             yield input_fault(f"rdma_{key}", f"unknown keys {', '.join(strange)}; known: {', '.join(known)}")
-    for key in ("expected_nodes", "test_nodes"):
+    for key in ("job_namespace", "own_namespace", "network_name", "ip_pool_name"):
+        name, pattern = getattr(options, key), _LABEL if key.endswith("namespace") else _SUBDOMAIN
+        if not pattern.fullmatch(name):
+            text = f"{name!r} is no name of Kubernetes: lower-case letters, digits and -, at most 63 characters"
+            yield input_fault(f"rdma_{key}", text)
+    for key in ("expected_nodes", "test_nodes", "ip_pool_block"):
         if getattr(options, key) < 0:
             yield input_fault(f"rdma_{key}", f"{getattr(options, key)} is negative")
 

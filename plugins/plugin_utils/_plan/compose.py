@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Optional
 
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import DataError
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import DataError, InputError
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.findings import finding
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Finding, Json, NodeFacts, Shape
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import (
@@ -472,13 +472,35 @@ def _vf_config(plan: Plan, given: Given, configured: Sequence[Shape]) -> list[Js
 
 def _networks(plan: Plan, given: Given, configured: Sequence[Shape], faults: Faults) -> list[Json]:
     """The NetworkAttachmentDefinition and the IPPool, without one whose input is rejected."""
-    network = faults.attempt("rdma_resource", lambda: _network(plan, configured))
-    pool = faults.attempt("rdma_ip_pool_subnet", lambda: _pool(plan, given.facts, configured))
-    return [item for item in (network, pool) if item]
+    chosen = faults.attempt("rdma_network_namespaces", lambda: _network_namespaces(given)) or []
+    places = dict.fromkeys([plan.namespaces.job, *chosen])
+    networks = faults.attempt("rdma_resource", lambda: [_network(plan, configured, place) for place in places]) or []
+    subject = "rdma_ip_pool_block" if plan.ip_pool.block else "rdma_ip_pool_subnet"
+    pool = faults.attempt(subject, lambda: _pool(plan, given.facts, configured))
+    return [*networks, *([pool] if pool else [])]
 
 
-def _network(plan: Plan, configured: Sequence[Shape]) -> Json:
-    namespace, name = plan.network_attachment.split("/")
+def _network_namespaces(given: Given) -> list[str]:
+    """The namespaces of rdma_network_namespaces; raises InputError for what is neither a name nor a label that one
+    has."""
+    found: list[str] = []
+    faults: list[str] = []
+    there = {item["name"]: item for item in given.survey["namespaces"]}
+    for text in given.options.network_namespaces:
+        key, equals, value = text.partition("=")
+        members = [name for name, item in there.items() if equals and item["labels"].get(key.strip()) == value.strip()]
+        if equals and not members:
+            faults.append(f"no namespace has the label {text}, or this user may not list namespaces")
+        elif not equals and there and text not in (*there, given.options.job_namespace):
+            faults.append(f"namespace {text} does not exist; kubectl create namespace {text}")
+        found += members if equals else [text]
+    if faults:
+        raise InputError("\n- ".join(["rdma_network_namespaces:", *faults]))
+    return sorted(found)
+
+
+def _network(plan: Plan, configured: Sequence[Shape], namespace: str) -> Json:
+    name = plan.network_attachment.rpartition("/")[2]
     mtus = {shape.mtu for shape in configured if shape.mtu}
     mtu = mtus.pop() if len(mtus) == 1 else None
     return sriov.network_attachment(name, namespace, plan.resources.vf, plan.ip_pool.name, mtu)
@@ -494,6 +516,7 @@ def _pool(plan: Plan, facts: Sequence[NodeFacts], configured: Sequence[Shape]) -
         nodes,
         max(shape.vf_count for shape in configured),
         shapes=configured,
+        block=plan.ip_pool.block or None,
     )
 
 

@@ -21,6 +21,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._operators import adop
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._operators import installed
 
 BUILT_IN = ("apiextensions.k8s.io", "apps", "authorization.k8s.io", "batch", "rbac.authorization.k8s.io")
+IPAM = "nv-ipam.nvidia.com/v1alpha1"
 CRD = ("apiextensions.k8s.io/v1", "CustomResourceDefinition")
 POLICIES = (("nvidia.com/v1", "ClusterPolicy"), ("mellanox.com/v1alpha1", "NicClusterPolicy"))
 WANTED_CRDS = {
@@ -50,6 +51,8 @@ def survey(client: Client, mode: str = "sriov") -> Json:
         "configured_shapes": sorted({name for item in seen for name in item.pop("shapes", ())}),
         "namespaces": _readable(lambda: _namespaces(client)),
         "service_cidrs": _service_cidrs(client, groups) if mode == "sriov" else [],
+        "pools": _pools(client, groups) if mode == "sriov" else [],
+        "networks": _networks(client, groups) if mode == "sriov" else [],
         "policies": found,
         "cluster_policies": _names(found, "ClusterPolicy"),
         "nic_cluster_policies": _names(found, "NicClusterPolicy"),
@@ -122,6 +125,7 @@ def _namespaces(client: Client) -> list[Json]:
         {
             "name": item["metadata"]["name"],
             "phase": item.get("status", {}).get("phase", ""),
+            "labels": item["metadata"].get("labels") or {},
             "enforce": (item["metadata"].get("labels") or {}).get("pod-security.kubernetes.io/enforce", ""),
             "ours": kube_objects.is_ours(item),
             "reason": "; ".join(
@@ -143,6 +147,43 @@ def _service_cidrs(client: Client, groups: Container[str]) -> Optional[list[str]
     except Forbidden:
         return None
     return [cidr for item in items for cidr in item.get("spec", {}).get("cidrs", [])]
+
+
+def _pools(client: Client, groups: Container[str]) -> Optional[list[Json]]:
+    """nv-ipam's pools, ``{kind, namespace, name, subnet, block, ours}``; None if this user may not list them."""
+    found: list[Json] = []
+    for kind, resource in (("IPPool", "ippools"), ("CIDRPool", "cidrpools")):
+        if IPAM.partition("/")[0] not in groups:
+            break
+        try:
+            items = client.list(f"/apis/{IPAM}/{resource}")
+        except NotFound:  # a release of nv-ipam without CIDRPools
+            continue
+        except Forbidden:
+            return None
+        found += [
+            {
+                "kind": kind,
+                "namespace": item["metadata"]["namespace"],
+                "name": item["metadata"]["name"],
+                "subnet": str(item["spec"].get("subnet") or item["spec"].get("cidr") or ""),
+                "block": int(item["spec"].get("perNodeBlockSize") or 0),
+                "ours": kube_objects.is_ours(item),
+            }
+            for item in items
+        ]
+    return found
+
+
+def _networks(client: Client, groups: Container[str]) -> list[Json]:
+    """``{namespace, name, ours}`` of the NetworkAttachmentDefinitions."""
+
+    def one(item: Json) -> Json:
+        meta = item["metadata"]
+        return {"namespace": meta["namespace"], "name": meta["name"], "ours": kube_objects.is_ours(item)}
+
+    path = client.path("k8s.cni.cncf.io/v1", "NetworkAttachmentDefinition")
+    return _readable(lambda: client.projected(path, one)) if "k8s.cni.cncf.io" in groups else []
 
 
 def policies(client: Client, groups: Container[str]) -> list[Json]:

@@ -486,3 +486,56 @@ def test_volcano_takes_one_pull_secret(names: list[str], warnings: int) -> None:
     assert made.releases["batch"].values == {"basic": {"image_pull_secret": "one"}}
     told = [item.found for item in made.findings if item.id == "plan.registry"]
     assert len(told) == warnings and all("one, without two" in text for text in told)
+
+
+# ---- names ---------------------------------------------------------------------------------------------------------
+
+
+def space(name: str, **labels: str) -> dict[str, Any]:
+    return {"name": name, "phase": "Active", "enforce": "", "reason": "", "ours": False, "labels": labels}
+
+
+def test_names_are_the_users() -> None:
+    asked = {
+        "network_name": "fabric",
+        "network_namespaces": ["rdma=yes", "team-b"],
+        "ip_pool_name": "rails",
+        "ip_pool_block": 40,
+        "own_namespace": "fabric-system",
+        "resource": "example.com/vf",
+    }
+    seen = survey(namespaces=[space("team-a", rdma="yes"), space("team-b"), space("team-c", rdma="no")])
+    made = whole(cluster(), seen, **asked)
+    assert faults(made) == {}
+    _job, *networks, pool = made.objects["sriov"]
+    assert [(item["metadata"]["namespace"], item["metadata"]["name"]) for item in networks] == [
+        ("gpuops-nccl", "fabric"),
+        ("team-a", "fabric"),
+        ("team-b", "fabric"),
+    ]
+    assert all('"poolName": "rails"' in item["spec"]["config"] for item in networks)
+    assert (pool["metadata"]["name"], pool["spec"]["perNodeBlockSize"]) == ("rails", 40)
+    assert made.network == "fabric" and made.network_attachment == "gpuops-nccl/fabric"
+    assert {item["metadata"].get("namespace") for item in made.objects["vf_config"]} >= {"fabric-system"}
+    assert "create network-attachment-definitions.k8s.cni.cncf.io team-a" in rules(made)
+
+
+def test_names_that_cannot_be() -> None:
+    seen = survey(namespaces=[space("team-a")])
+    made = whole(
+        cluster(),
+        seen,
+        network_name="Fabric",
+        network_namespaces=["team-x", "rdma=yes", "team-a"],
+        ip_pool_name="a_b",
+        ip_pool_block=3,
+        own_namespace="x.y",
+    )
+    told = faults(made)
+    assert "no name of Kubernetes" in told["rdma_network_name"] and "'a_b'" in told["rdma_ip_pool_name"]
+    assert "'x.y'" in told["rdma_own_namespace"]
+    assert "team-x does not exist" in told["rdma_network_namespaces"]
+    assert "no namespace has the label rdma=yes" in told["rdma_network_namespaces"]
+    assert "give at least 17" in told["rdma_ip_pool_block"]
+    assert "rdma_ip_pool_block" in faults(whole(cluster(), ip_pool_block=-1))
+    assert faults(whole(cluster(), network_namespaces=["team-z"])) == {}, "namespaces that could not be listed"

@@ -593,3 +593,64 @@ def test_definitions_that_cannot_be_applied() -> None:
     assert "left as it is" in one(look(definitions={"network_operator": [newer]}), "definitions", "warning").remedy
     same, missing = crds.Definition(name, "keep"), crds.Definition(name, "create", ("version v1alpha1",))
     assert found(look(definitions={"network_operator": [same, missing]}), "definitions") == []
+
+
+# ---- names and what is there ---------------------------------------------------------------------------------------
+
+
+def pool(name: str, subnet: str, place: str = "nvidia-network-operator", **more: Any) -> dict[str, Any]:
+    base = {"kind": "IPPool", "namespace": place, "name": name, "subnet": subnet, "block": 32, "ours": False}
+    return {**base, **more}
+
+
+def pools(*items: Any, asked: Any = None) -> list[Finding]:
+    seen = survey(pools=list(items))
+    return [item for item in found(look(seen=seen, asked=asked or {}), "ip-pool") if item.severity != "info"]
+
+
+def test_pools_of_any_name_that_overlap() -> None:
+    (item,) = pools(pool("theirs", "192.168.128.0/20"), pool("apart", "10.9.0.0/16"), pool("odd", "x"))
+    assert item.severity == "error" and "IPPool nvidia-network-operator/theirs: 192.168.128.0/20" in item.found
+    assert "same address to two VFs" in item.found and "kubectl delete ippool theirs" in item.remedy
+    (item,) = pools(pool("rails", "192.168.0.0/24", kind="CIDRPool"))
+    assert "CIDRPool" in item.found
+    (item,) = pools(pool("gpuops-rdma", "192.168.0.0/16", ours=True), asked={"ip_pool_name": "fabric"})
+    assert "an earlier run of this collection made it" in item.found
+    assert pools(pool("gpuops-rdma", "192.168.0.0/16", ours=True)) == [], "it is the run's own"
+    assert pools(pool("theirs", "192.168.0.0/16"), asked={"ip_pool_subnet": "172.20.0.0/16"}) == []
+
+
+def test_pools_that_cannot_be_listed_are_unknown() -> None:
+    items = found(look(seen=survey(pools=None)), "ip-pool")
+    assert [item.severity for item in items if "other pools are not known" in item.found] == ["unknown"]
+
+
+def test_another_block_size_moves_addresses() -> None:
+    mine = pool("gpuops-rdma", "192.168.0.0/16", ours=True, block=24)
+    (item,) = pools(mine)
+    assert item.severity == "warning" and "rdma_ip_pool_block=24" in item.remedy
+    assert pools(mine, asked={"ip_pool_block": 24}) == []
+
+
+def test_names_that_others_have() -> None:
+    networks = [{"namespace": "gpuops-nccl", "name": "fabric", "ours": False}]
+    seen = survey(networks=networks, pools=[pool("gpuops-rdma", "192.168.0.0/16")])
+    items = found(look(seen=seen, asked={"network_name": "fabric"}), "network-owner")
+    assert [item.subject for item in items] == [
+        "NetworkAttachmentDefinition gpuops-nccl/fabric",
+        "IPPool nvidia-network-operator/gpuops-rdma",
+    ]
+    assert "rdma_network_name" in items[0].remedy and "rdma_ip_pool_name" in items[1].remedy
+    assert (
+        found(
+            look(seen=survey(networks=[{**networks[0], "ours": True}]), asked={"network_name": "fabric"}),
+            "network-owner",
+        )
+        == []
+    )
+    assert found(look(seen=seen, read_only=True), "network-owner") == []
+
+
+def test_a_namespace_of_the_network_that_terminates() -> None:
+    seen = survey(namespaces=[{**namespace("team-a", "Terminating"), "labels": {}}])
+    assert one(look(seen=seen, asked={"network_namespaces": ["team-a"]}), "namespaces").subject == "Namespace team-a"

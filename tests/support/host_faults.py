@@ -475,13 +475,19 @@ def _route(files: Tree, at: int) -> None:
     files.edit(ROUTE, f"{files.shape.vcn[0].netdev}\t", f"{files.shape.pfs[at].netdev}\t")
 
 
-def _ethtool(**values: int) -> Apply:
+def _answer(program: str, values: dict[str, Any]) -> Apply:
+    """What this program says of the PF's network device."""
+
     def apply(files: Tree, at: int) -> None:
-        counts = _calls(files, "ethtool")
-        counts[files.shape.pfs[at].netdev].update(values)
-        files.put(".gpuops/ethtool.json", json.dumps(counts))
+        said = _calls(files, program)
+        said[files.shape.pfs[at].netdev].update(values)
+        files.put(f".gpuops/{program}.json", json.dumps(said))
 
     return apply
+
+
+def _ethtool(**values: int) -> Apply:
+    return _answer("ethtool", values)
 
 
 def _model(files: Tree, at: int) -> None:
@@ -538,12 +544,7 @@ def _gid_duplicate(files: Tree, at: int) -> None:
 
 
 def _dcb(**values: Any) -> Apply:
-    def apply(files: Tree, at: int) -> None:
-        answer = _calls(files, "dcb")
-        answer[files.shape.pfs[at].netdev].update(values)
-        files.put(".gpuops/dcb.json", json.dumps(answer))
-
-    return apply
+    return _answer("dcb", values)
 
 
 def _max_read(files: Tree, at: int) -> None:

@@ -96,12 +96,12 @@ class Choice:
 
     def decisions(self) -> list[Decision]:
         """Driver, OFED and nvidia_peermem as the plan's decisions, each with its reason."""
-        told = {
+        decided = {
             "driver": self.driver,
             "ofed": self.ofed,
             "peermem": "driver pods" if self.rdma else "not by an operator",
         }
-        return [Decision(what, value, self.reasons[what]) for what, value in told.items()]
+        return [Decision(what, value, self.reasons[what]) for what, value in decided.items()]
 
 
 @dataclass(frozen=True)
@@ -461,16 +461,16 @@ def driver_pod(
         return State("waiting", "the driver pod has not started", _age(pod, None, now))
     if _held(driver):
         return State("fail", _held(driver))
-    told = peermem_log(logs.get(PEERMEM))
-    if told.status == "waiting":
+    said = peermem_log(logs.get(PEERMEM))
+    if said.status == "waiting":
         half = _missing_half(bool(driver.get("ready")), host_mofed, ofed)
-        return State("waiting", f"{told.reason}; missing: {half}", _age(pod, peermem, now))
-    if told.status == "ready" and not peermem.get("ready"):
-        return State("waiting", f"{told.reason}; the container is not Ready yet", _age(pod, peermem, now))
+        return State("waiting", f"{said.reason}; missing: {half}", _age(pod, peermem, now))
+    if said.status == "ready" and not peermem.get("ready"):
+        return State("waiting", f"{said.reason}; the container is not Ready yet", _age(pod, peermem, now))
     held = _held(peermem)
-    if held and told.status == "unknown":
+    if held and said.status == "unknown":
         return State("fail", held)
-    return told
+    return said
 
 
 def _init(
@@ -487,8 +487,8 @@ def _init(
     if held:
         return State("fail", held)
     # Until GPU Operator 24.3 an init container of its own waited for OFED, since then k8s-driver-manager does.
-    told = name == VALIDATION or (name == MANAGER and _OFED_WAIT.search(logs.get(MANAGER, "")))
-    if not told:
+    for_ofed = name == VALIDATION or (name == MANAGER and _OFED_WAIT.search(logs.get(MANAGER, "")))
+    if not for_ofed:
         return State("waiting", f"init container {name} of the driver pod has not ended", age)
     if versions.parse(gpu_operator) == versions.parse(ENDLESS_WAIT) and host_mofed and name == MANAGER:
         return State("fail", f"GPU Operator {gpu_operator}: {name} waits for ever for OFED with useHostMofed", age)

@@ -234,16 +234,16 @@ class Run(JobObjects):
         if outcome.stage not in ("run", "launch", "worker", "deadline", "gone") or outcome.exit_code == 0:
             return outcome
         blamed = {node: words for node, words in self._disturbed.values() if node}
-        told = [f"{name}{f' on {node}' if node else ''}: {words}" for name, (node, words) in self._disturbed.items()]
-        if not told:
+        why = [f"{name}{f' on {node}' if node else ''}: {words}" for name, (node, words) in self._disturbed.items()]
+        if not why:
             with contextlib.suppress(RdmaError):
                 found = dict(self.client.projected(self.client.path("v1", "Node"), lost_node))
                 used = sorted({*self._places.values(), self._launched})
                 blamed = {name: found[name] for name in used if found.get(name)}
-            told = [f"node {name}: {why}" for name, why in blamed.items()]
-        if not told:
+            why = [f"node {name}: {words}" for name, words in blamed.items()]
+        if not why:
             return outcome
-        return replace(outcome, stage="disturbed", why=listed(told, separator="; "), blamed=blamed)
+        return replace(outcome, stage="disturbed", why=listed(why, separator="; "), blamed=blamed)
 
     def _ended(self, launcher: Optional[Json], workers: Sequence[Json], status: readiness.Status) -> Optional[Outcome]:
         places = self._places

@@ -111,7 +111,7 @@ class Workers:
         began, shown_at, wanted = time.monotonic(), 0.0, len(self.test.nodes)
         since: dict[str, float] = {}
         """Worker that cannot start -> since when; "" stands for those that were not made."""
-        told: set[str] = set()
+        shown: set[str] = set()
         while True:
             try:
                 found = self.seen(watcher)
@@ -128,9 +128,9 @@ class Workers:
             since = {name: since.get(name, now) for name in stuck}
             lasting = {name for name, first in since.items() if now - first > self.settings.grace}
             for item in late:
-                if item.name in lasting - told:
+                if item.name in lasting - shown:
                     self.show(f"goes on without {item.node or item.name}, unless that ends: {item.why}")
-            told |= lasting
+            shown |= lasting
             if now - shown_at > 10:
                 shown_at = now
                 why = next((f"{item.name}: {item.why}" for item in late), "no pod has been created yet")

@@ -116,5 +116,5 @@ class Awaited:
         return self._in_plan[name].vfs if name in self._in_plan else None
 
     def _shape(self, facts: Optional[NodeFacts], name: str) -> Optional[Shape]:
-        told = facts or self._in_plan.get(name)
-        return self.shapes.get(told.shape) if told else None
+        known = facts or self._in_plan.get(name)
+        return self.shapes.get(known.shape) if known else None

@@ -265,8 +265,8 @@ def _releases(
             pull_secrets=options.image_pull_secrets,
             resume=options.release_resume,
         )
-        found[key], told = _release(asked, given, there, faults)
-        faults.findings += told
+        found[key], faulty = _release(asked, given, there, faults)
+        faults.findings += faulty
     kept = {key: release for key, release in found.items() if release}
     about = [item for release in kept.values() for item in _release_findings(release, options, given.profile)]
     return Released(kept, [*about, *_unreadable(given.survey), *faults.findings], oke, olm)
@@ -279,18 +279,18 @@ def _release(
 
     def of(chart: Optional[Chart]) -> tuple[Optional[Release], Sequence[Finding]]:
         keys = functools.partial(charts.keys, chart) if chart else None
-        made, told = releases.release(replace(asked, chart=chart, keys=keys), given.profile, given.survey, given.now)
-        return (replace(made, archive=chart.path) if made and chart and chart.fetched else made), told
+        made, faulty = releases.release(replace(asked, chart=chart, keys=keys), given.profile, given.survey, given.now)
+        return (replace(made, archive=chart.path) if made and chart and chart.fetched else made), faulty
 
     chart = there.local[asked.operator]
-    found, told = of(chart)
+    found, faulty = of(chart)
     if chart or not given.fetch or not found or not found.installs or found.manifest:
-        return found, told
+        return found, faulty
     subject = f"rdma_charts.{asked.operator}"
-    if any(item.subject == subject for item in (*there.findings, *told)):
-        return found, told  # rejected already
+    if any(item.subject == subject for item in (*there.findings, *faulty)):
+        return found, faulty  # rejected already
     chart = faults.attempt(subject, functools.partial(given.fetch, found))
-    return of(chart) if chart else (found, told)
+    return of(chart) if chart else (found, faulty)
 
 
 def _needed_values(
@@ -545,9 +545,9 @@ def _topology(path: Optional[Path], shape: Shape, faults: Faults) -> str:
         return nccl_topology.render(shape)
     text = data.topology_file(path)
     system, problems = nccl_topology.check(text)
-    told = [f"line {item.line}: {item.message}" for item in problems if item.status != "doubtful"]
-    if system is None or told:
-        raise DataError("\n- ".join([f"NCCL would not use {path}:", *(f"{path}, {line}" for line in told)]))
+    faulty = [f"line {item.line}: {item.message}" for item in problems if item.status != "doubtful"]
+    if system is None or faulty:
+        raise DataError("\n- ".join([f"NCCL would not use {path}:", *(f"{path}, {line}" for line in faulty)]))
     ports = [{"pci": pf.pci, "hca": "", "of": None, "kind": "pf"} for pf in shape.pfs]
     misfits = nccl_topology.fit(system, {"gpus": [{"pci": gpu.pci} for gpu in shape.gpus], "functions": ports})
     doubts = [f"line {item.line}: {item.message}" for item in problems]

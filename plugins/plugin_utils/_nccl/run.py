@@ -90,6 +90,8 @@ class Run(JobObjects):
         self._uids: dict[str, str] = {}
         self._launched = ""
         """The launcher's node."""
+        self._failed = ""
+        """The first worker that failed by itself. A controller that ends the job for it deletes all others."""
         self._disturbed: dict[str, tuple[str, str]] = {}
         """Pod -> (its node, what took it from the test); kept, because it is gone a moment later."""
         self._hold, self._held_since, self._held_time = "", 0.0, 0.0
@@ -214,8 +216,11 @@ class Run(JobObjects):
 
     def _note(self, workers: Sequence[Json], launcher: Optional[Json]) -> None:
         """Remembers what takes pods from the test: a failed pod at any time, a deleted one while the test runs."""
-        runs = self.tail is not None and readiness.exit_code(launcher) is None
         pods = [*workers, *([launcher] if launcher else [])]
+        fell = (pod for pod in workers if pod.get("status", {}).get("phase") == "Failed")
+        alone = (pod for pod in fell if not pod["metadata"].get("deletionTimestamp") or disturbance(pod, deleted=False))
+        self._failed = self._failed or next((pod["metadata"]["name"] for pod in alone), "")
+        runs = self.tail is not None and readiness.exit_code(launcher) is None and not self._failed
         for pod in pods:
             name, uid = pod["metadata"]["name"], pod["metadata"].get("uid", "")
             failed = pod.get("status", {}).get("phase") == "Failed"

@@ -307,6 +307,21 @@ def test_pods_that_a_finished_job_deletes_disturb_nothing(tmp_path: Path) -> Non
     assert outcome is not None and running._from_outside(outcome) == Outcome("run", "exit 3", 3)
 
 
+@pytest.mark.parametrize("together", [True, False])
+def test_pods_that_are_deleted_because_one_failed_are_not_named(tmp_path: Path, together: bool) -> None:
+    """Volcano aborts a job of which a pod failed, and deletes the others while the launcher still runs."""
+    running = run_of(Clock(), tmp_path)
+    running.tail = object()  # type: ignore[assignment]
+    running._note(RUNNING, LAUNCHER)
+    leaving = {**RUNNING[0], "metadata": {**RUNNING[0]["metadata"], "deletionTimestamp": "now"}}
+    killed = worker("nccl-worker-1", "b", "Failed", 137)
+    if not together:
+        running._note([RUNNING[0], killed], LAUNCHER)
+    running._note([leaving, killed], LAUNCHER)
+    running._note([], LAUNCHER)
+    assert running._disturbed == {"nccl-worker-1": ("b", "exit 137 (OOMKilled)")}
+
+
 def test_a_lost_node_is_named_although_its_pods_say_running(tmp_path: Path) -> None:
     running = run_of(Clock(), tmp_path)
     said = "Kubelet stopped posting node status."

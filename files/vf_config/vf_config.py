@@ -499,6 +499,15 @@ def imds_shape() -> str:
         return ""
 
 
+def shape_of(table: dict[str, Any], host: Host) -> str:
+    """The shape from the metadata service, else the only one of ``table`` whose PFs are all on this host, else ""."""
+    named = imds_shape()
+    fits = [
+        name for name, one in table.items() if one["pfs"] and all(host.exists(f"{DEVICES}/{pci}") for pci in one["pfs"])
+    ]
+    return named if named in table or len(fits) != 1 else fits[0]
+
+
 def pod_annotation(name: str) -> str:
     """An annotation of this pod, from the downward API's file of name="quoted value" lines; "" without it."""
     lines = POD_ANNOTATIONS.read_text().splitlines() if POD_ANNOTATIONS.exists() else []
@@ -519,7 +528,7 @@ class Keeper:
     def tick(self) -> float:
         """One round; returns the seconds until the next."""
         if self.due():
-            self.options["shape"] = self.options["shape"] or imds_shape()
+            self.options["shape"] = self.options["shape"] or shape_of(self.table, self.host)
             self.status = configure(self.table, self.host, self.options)
             self.host.log(json.dumps(self.status))
             self.pause = min(600.0, self.pause * 2) if self.status["phase"] == "failed" else 30.0

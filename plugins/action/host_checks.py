@@ -15,6 +15,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import F
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Plan
 from ansible_collections.gpuops.rdma.plugins.module_utils._host import summary
 from ansible_collections.gpuops.rdma.plugins.module_utils._host.objects import PROBE
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import run as base_run
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base.action import RdmaAction
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._host import judge as host_judge
@@ -32,7 +33,8 @@ class ActionModule(RdmaAction):
         """Hosts with their verdict, worst first, counts per verdict and findings; failed if a host fails and
         ``fail_on_findings`` is set."""
         if args["source"] == "inventory":
-            given = Plan(mode=args["mode"], profile=args["profile"])
+            site = files.site_shapes(args["shapes_dir"] or "")
+            given = Plan(mode=args["mode"], profile=args["profile"], site_shapes=site)
             return self._inventory(base_run.read_plan(args["plan"]) if args["plan"] else given, args)
         if not args["plan"]:
             raise InputError("host_checks source=daemonset needs plan: it says which nodes there are.")

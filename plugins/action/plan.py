@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -13,7 +14,7 @@ from typing import Any
 
 from ansible.utils.display import Display
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Plan
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Faults, Plan
 from ansible_collections.gpuops.rdma.plugins.module_utils._operators import releases
 from ansible_collections.gpuops.rdma.plugins.module_utils._plan import preflight, resolve
 from ansible_collections.gpuops.rdma.plugins.module_utils._plan.options import Given, Options
@@ -31,10 +32,12 @@ class ActionModule(RdmaAction):
         """Writes the plan and the survey; returns the plan's path, number of nodes, nodes per shape and a readable
         summary. Raises InputError for options that do not fit the cluster."""
         dest = Path(args.pop("dest"))
-        options, shapes = Options.of(args), files.shapes()
+        options, faults = Options.of(args), Faults()
+        site = faults.attempt("rdma_shapes_dir", functools.partial(files.site_shapes, args["shapes_dir"] or "")) or {}
+        shapes = files.shapes(site)
         with ThreadPoolExecutor(max_workers=1) as beside:
             reading = beside.submit(plan_survey.survey, self.client, options.mode)
-            facts = NodeBook(self.client, dest.parent).facts()
+            facts = NodeBook(self.client, dest.parent, shapes).facts()
             survey = reading.result()
         if options.install == "oke_addon":
             survey["addons"] = compose_addon.look(options, self.progress)
@@ -44,6 +47,7 @@ class ActionModule(RdmaAction):
         profile = releases.mirrored(files.profile(options.profile, platform), options.image_registry)
         fetch = functools.partial(charts.fetch, folder=dest.resolve().parent / "charts")
         plan = compose.compose(Given(options, survey, facts, shapes, profile, time.time(), fetch))
+        plan = dataclasses.replace(plan, site_shapes=site, findings=(*faults.findings, *plan.findings))
         if args["keep_excluded"] and dest.exists():
             plan = self._keep_excluded(plan, dest)
         keys = ("server_version", "served", "workloads", "namespaces", "service_cidrs", "pools", "networks")

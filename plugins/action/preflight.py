@@ -10,7 +10,7 @@ from typing import Any
 
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import to_dict
 from ansible_collections.gpuops.rdma.plugins.module_utils._plan import preflight
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import run
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files, run
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base.action import RdmaAction
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._nodes.book import NodeBook
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._plan import view as plan_view
@@ -23,7 +23,7 @@ class ActionModule(RdmaAction):
         plan = run.read_plan(args["plan"], faulty=True)
         run_dir = Path(args["plan"]).parent
         again = bool(args["only"])
-        book = NodeBook(self.client, run_dir)
+        book = NodeBook(self.client, run_dir, files.shapes(plan.site_shapes))
         survey = run.read(run_dir / "survey.json")
         view = plan_view.read(self.client, book, plan, survey, args, check_mode=self.check_mode)
         first = run_dir / "findings-preflight.json"

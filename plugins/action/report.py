@@ -101,7 +101,8 @@ class ActionModule(RdmaAction):
             return [], []
         wanted = {node.name for node in plan.nodes}
         try:
-            facts = [node for node in NodeBook(self.client, run_dir).facts() if node.name in wanted]
+            book = NodeBook(self.client, run_dir, files.shapes(plan.site_shapes))
+            facts = [node for node in book.facts() if node.name in wanted]
         except RdmaError as error:
             return None, [
                 to_dict(finding("report.nodes", "cluster", str(error), expected="the nodes' state at the end"))

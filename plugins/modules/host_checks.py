@@ -47,6 +47,9 @@ options:
       addresses of GPUs and RDMA ports.
     type: str
     default: ''
+  shapes_dir:
+    description: Folder with shape files of the site's own hardware, for O(source=inventory); a plan has its own.
+    type: path
   mode:
     description: What the hosts are for, without a plan.
     type: str

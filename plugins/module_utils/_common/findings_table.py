@@ -1011,7 +1011,8 @@ TABLE: dict[str, tuple[str, str, str, str]] = {
     "nic.link-layer": (
         "error",
         "host_checks",
-        "mlxconfig -d ADDRESS set LINK_TYPE_P1=2, then reboot; OCI's cluster network is RoCE",
+        ("mlxconfig -d ADDRESS set LINK_TYPE_P1=2 (Ethernet) or 1 (InfiniBand), then reboot; OCI's cluster "
+         "network is RoCE"),
         "nic-link-layer",
     ),
     "nic.max-read": (
@@ -1784,6 +1785,13 @@ TABLE: dict[str, tuple[str, str, str, str]] = {
         "NCCL fell back to TCP: see whether the pod has its VFs and NCCL_IB_HCA names them.",
         "serving.socket",
     ),
+    "shape.ambiguous": (
+        "unknown",
+        "plan",
+        ("Set its label gpuops.rdma/shape to one of them, or make the labels in the files (nodes) exclude "
+         "each other."),
+        "shape.ambiguous",
+    ),
     "shape.refused": (
         "error",
         "plan",
@@ -1793,7 +1801,7 @@ TABLE: dict[str, tuple[str, str, str, str]] = {
     "shape.unknown": (
         "unknown",
         "plan",
-        "Add files/topology/<shape>.yml, or leave the node out (rdma_nodes).",
+        "Write its file with playbooks/discover.yml (rdma_shapes_dir), or leave the node out (rdma_nodes).",
         "shape-unknown",
     ),
     "vf.admin-mac": (

@@ -302,6 +302,7 @@ INPUTS: dict[str, bool] = {
     "rdma_serving_sizes": False,
     "rdma_serving_tensor": False,
     "rdma_shape": False,
+    "rdma_shapes_dir": False,
     "rdma_sharing_image": False,
     "rdma_sharing_prove": False,
     "rdma_sharing_state": False,

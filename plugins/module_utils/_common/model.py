@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Optional
 
@@ -106,6 +106,10 @@ def masked(value: Any, key: str = "") -> Any:
     return HIDDEN if value and isinstance(value, str) and speaks_of_secret(key) and not reference else value
 
 
+ETHERNET, INFINIBAND = "Ethernet", "InfiniBand"
+INSTANCE_TYPE = "node.kubernetes.io/instance-type"
+SHAPE_LABEL = "gpuops.rdma/shape"
+"""A node with this label is of the shape of that name, which is one of the site's own files."""
 EXCLUDE_LABEL = "gpuops.rdma/exclude"
 """A node with this label ("true") is excluded from the tests of later runs."""
 UNHEALTHY_TAINT = "gpuops.rdma/unhealthy"
@@ -209,6 +213,16 @@ class Shape:
     """Field name -> source of the value."""
     pci_tree: tuple[Json, ...] = ()
     """CPU sockets with nested PCI bridges, as files/topology writes them; () = unknown."""
+    link_layer: str = ETHERNET
+    """Of the RDMA ports: Ethernet (RoCE) or InfiniBand, which has no GID index, traffic class or PFC."""
+    site: bool = False
+    """Of a file of the site's (rdma_shapes_dir), not of files/topology."""
+    nodes: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    """Label -> values: the nodes of a site's shape have all of these labels; {} = by instance type or SHAPE_LABEL."""
+
+    def selects(self, labels: Mapping[str, str]) -> bool:
+        """Whether the file's own selector takes a node with these labels; False for a shape without one."""
+        return bool(self.nodes) and all(labels.get(key) in values for key, values in self.nodes.items())
 
     @property
     def gpu_count(self) -> int:
@@ -229,7 +243,20 @@ class Shape:
     def vcn_shares_vf_id(self) -> bool:
         """Whether a VF of the management NIC has the device id of the RDMA VFs, so that they must be selected by
         rootDevices."""
-        return any(nic.vf_id == self.vf_id for nic in self.vcn)
+        return any(nic.vf_id == self.vf_id for nic in self.vcn if self.vf_id)
+
+
+def node_terms(shapes: Iterable[Shape]) -> list[Json]:
+    """The nodeSelectorTerms that take the nodes of these shapes."""
+
+    def term(rules: Mapping[str, Iterable[str]]) -> Json:
+        return {"matchExpressions": [{"key": key, "operator": "In", "values": list(rules[key])} for key in rules]}
+
+    found = sorted(shapes, key=lambda shape: shape.name)
+    plain = [shape.name for shape in found if not shape.nodes]
+    site = [shape.name for shape in found if shape.site]
+    terms = [term({INSTANCE_TYPE: plain})] if plain else []
+    return terms + ([term({SHAPE_LABEL: site})] if site else []) + [term(shape.nodes) for shape in found if shape.nodes]
 
 
 @dataclass(frozen=True)
@@ -249,6 +276,7 @@ class NodeFacts:
 
     name: str
     shape: str
+    """"" also where several shapes fit, see ``claims``."""
     ready: bool
     ready_reason: str = ""
     """Why it is not ready, as the kubelet or node controller reports it."""
@@ -285,6 +313,8 @@ class NodeFacts:
     """Only labels of the domains in _facts.LABEL_PREFIXES."""
     simulated: bool = False
     """True on a kwok node."""
+    claims: tuple[str, ...] = ()
+    """Why it has no shape though some fit: each label or file with the shape that it gives. () = no such conflict."""
 
 
 @dataclass(frozen=True)

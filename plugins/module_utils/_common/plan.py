@@ -369,6 +369,8 @@ class Plan:
     decisions: tuple[Decision, ...] = ()
     findings: tuple[Finding, ...] = ()
     shapes: dict[str, PlannedShape] = field(default_factory=dict)
+    site_shapes: dict[str, Json] = field(default_factory=dict)
+    """The documents of rdma_shapes_dir, so that no later stage reads other ones."""
     nodes: tuple[Node, ...] = ()
     namespaces: Namespaces = field(default_factory=Namespaces)
     resources: Resources = field(default_factory=Resources)

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Optional
 
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json, Shape
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json, Shape, node_terms
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.names import (
     LAST_WORDS,
     NAME_LABEL,
@@ -28,7 +28,6 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._nodes.tolerations imp
 DOCUMENT_LABEL = "gpuops.rdma/document"
 RUN_LABEL = "gpuops.rdma/run"
 NODE, BOOT = "gpuops.rdma/node", "gpuops.rdma/boot-id"
-SHAPE_LABEL = "node.kubernetes.io/instance-type"
 PROGRAMS = "/etc/gpuops-rdma"
 _LONGEST_NAME = 253
 
@@ -67,7 +66,7 @@ def document_name(prefix: str, node: str) -> str:
 
 def objects(
     daemon: Daemon,
-    shapes: Sequence[Shape],
+    shapes: Optional[Sequence[Shape]],
     nodes: Sequence[str],
     namespace: str,
     *,
@@ -81,10 +80,11 @@ def objects(
     """ServiceAccount, Role, RoleBinding, programs and DaemonSet in the order to apply them; the namespace must exist.
 
     Only ``nodes`` may write a document. ``run`` labels pods and documents of this run. ``programs``: file name -> text.
-    ``interval``: seconds between two readings of the counters. InputError without a supported shape or an image.
+    ``interval``: seconds between two readings of the counters. ``shapes`` None: their shape is not known, and the pods
+    run on ``nodes`` by name. InputError without a supported shape or an image.
     """
-    known = sorted(shape.name for shape in shapes if shape.status != "refused")
-    if not known:
+    known = None if shapes is None else [shape for shape in shapes if shape.status != "refused"]
+    if known == []:
         raise InputError(f"{daemon.name}: no supported shape is given, so there is no node to check")
     if not image:
         raise InputError(f"{daemon.name}: no image is given; one with Python 3.8 or newer is needed")
@@ -173,14 +173,14 @@ def _pod(daemon: Daemon, image: str, run: str, interval: float, programs: Mappin
     }
 
 
-def _where(daemon: Daemon, shapes: Sequence[str], nodes: Iterable[str]) -> list[Json]:
+def _where(daemon: Daemon, shapes: Optional[Sequence[Shape]], nodes: Iterable[str]) -> list[Json]:
     """Probing is harmless, so it selects all nodes of the shapes; a DaemonSet that changes hosts selects nodes by
     name."""
-    if daemon.writes:
+    if daemon.writes or shapes is None:
         return [
             {"matchFields": [{"key": "metadata.name", "operator": "In", "values": [node]}]} for node in sorted(nodes)
         ]
-    return [{"matchExpressions": [{"key": SHAPE_LABEL, "operator": "In", "values": list(shapes)}]}]
+    return node_terms(shapes)
 
 
 def _daemonset(meta: Json, where: list[Json], pod: Json, tolerations: Sequence[Json]) -> Json:

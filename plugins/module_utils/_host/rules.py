@@ -21,7 +21,7 @@ from typing import Any, Optional, Union
 from ansible_collections.gpuops.rdma.plugins.module_utils._common import versions
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import DataError, InputError
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.findings import finding
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Finding, Json, Shape
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import INFINIBAND, Finding, Json, Shape
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.text import listed
 
 STAGE = "host_checks"
@@ -304,6 +304,10 @@ SKIPS: dict[str, tuple[Callable[[Host], bool], str]] = {
     "mode-sriov": (lambda host: host.sriov, "mode sriov uses VFs"),
     "host-network": (lambda host: not host.sriov, "pods on the host network see the host's devices in both modes"),
     "virtual": (lambda host: host.virtual, "a virtual machine has the hypervisor's"),
+    "infiniband": (
+        lambda host: host.shape.link_layer == INFINIBAND,
+        "InfiniBand has no GID of an IP address, PFC or trust",
+    ),
     "not-oci": (lambda host: not host.get("platform.oci"), "not on OCI"),
     "cgroup-v1-taken": (lambda host: not host.cgroup_v2_needed, "the profile's Kubernetes supports cgroup v1"),
     "profile-without-cdi": (

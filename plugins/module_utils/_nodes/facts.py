@@ -29,6 +29,8 @@ from typing import Any, Optional
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import DataError
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.findings import finding
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import (
+    INSTANCE_TYPE,
+    SHAPE_LABEL,
     VF_RESOURCES,
     Finding,
     Json,
@@ -55,7 +57,7 @@ LABEL_PREFIXES = (
     "sriovnetwork.openshift.io/",
     "topology.kubernetes.io/",
 )
-SHAPE_LABELS = ("node.kubernetes.io/instance-type", "beta.kubernetes.io/instance-type")
+SHAPE_LABELS = (INSTANCE_TYPE, "beta.kubernetes.io/instance-type")
 NIC_LABEL = "feature.node.kubernetes.io/pci-15b3.present"
 NVIDIA_POOL, AMD_POOL = ("nvidia.com/gpu", "nvidia.com/gpu.present"), "amd.com/gpu"
 """Labels of a GPU pool: OKE's own, and the GPU Operator's."""
@@ -104,8 +106,9 @@ def _text(value: Any) -> str:
     return "" if value is None else str(value)
 
 
-def node_facts(node: Json) -> NodeFacts:
-    """The few fields that decisions need. What is absent or of another type reads as absent."""
+def node_facts(node: Json, shapes: Optional[Mapping[str, Shape]] = None) -> NodeFacts:
+    """The few fields that decisions need. What is absent or of another type reads as absent. ``shapes``: with those of
+    the site's own files, which may take nodes by labels."""
     node = _dict(node)
     meta, spec, status = _dict(node.get("metadata")), _dict(node.get("spec")), _dict(node.get("status"))
     info, annotations = _dict(status.get("nodeInfo")), _dict(meta.get("annotations"))
@@ -114,9 +117,11 @@ def node_facts(node: Json) -> NodeFacts:
     ready, ready_reason = _readiness(_dicts(status.get("conditions")))
     extended, total = _extended(allocatable), _extended(capacity)
     sharing, replicas = _sharing(labels, {**total, **extended})
+    shape, claims = _shape(labels, shapes or {})
     return NodeFacts(
         name=_text(meta.get("name")),
-        shape=next((labels[key] for key in SHAPE_LABELS if labels.get(key)), ""),
+        shape=shape,
+        claims=claims,
         ready=ready,
         ready_reason=ready_reason,
         # Our own cordon, left by a run that was cut short, is undone by the next one and is no wish of the user.
@@ -147,6 +152,25 @@ def node_facts(node: Json) -> NodeFacts:
         labels={key: value for key, value in labels.items() if key.startswith(LABEL_PREFIXES)},
         simulated="kwok.x-k8s.io/node" in annotations,
     )
+
+
+def _shape(labels: Mapping[str, str], shapes: Mapping[str, Shape]) -> tuple[str, tuple[str, ...]]:
+    """(shape, conflicting claims). SHAPE_LABEL decides for a site's shape; without it one selector of the site's files
+    or the instance type must be alone."""
+    kind = next((labels[key] for key in SHAPE_LABELS if labels.get(key)), "")
+    site = [shape for shape in shapes.values() if shape.site]
+    if not site:
+        return kind, ()
+    if label := labels.get(SHAPE_LABEL):
+        if label in shapes and shapes[label].site:
+            return label, ()
+        return "", (f"its label {SHAPE_LABEL}={label}, which is no shape of rdma_shapes_dir",)
+    claims = {shape.name: f"the labels in the file of {shape.name}" for shape in site if shape.selects(labels)}
+    if kind in shapes and not shapes[kind].nodes:
+        claims.setdefault(kind, f"its instance type {kind}")
+    if len(claims) > 1:
+        return "", tuple(claims[name] for name in sorted(claims))
+    return next(iter(claims), kind), ()
 
 
 def _readiness(conditions: Sequence[Json]) -> tuple[bool, str]:
@@ -303,10 +327,17 @@ def judge_node(
 def _without_shape(facts: NodeFacts, shape: Optional[Shape]) -> list[Finding]:
     if shape is not None:
         return [finding("shape.refused", facts.name, f"{shape.name}: {shape.reason}")]
+    if facts.claims:
+        return [ambiguous(facts)]
     if not has_gpu(facts):
         return []
     found = f"GPU node of shape {facts.shape or '(no instance-type label)'}, which has no table"
     return [finding("shape.unknown", facts.name, found, expected="a shape of files/topology")]
+
+
+def ambiguous(facts: NodeFacts) -> Finding:
+    """The finding for a node that several shapes claim."""
+    return finding("shape.ambiguous", facts.name, f"its shape is not clear: {' and '.join(facts.claims)}")
 
 
 def has_gpu(facts: NodeFacts) -> bool:

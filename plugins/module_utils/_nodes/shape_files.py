@@ -1,31 +1,52 @@
 # Copyright: gpuops.rdma contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Reads the documents of files/topology: one shape each, the one source of hardware truth. PRIVATE to the collection.
+"""Reads the documents of files/topology and of a site's own shapes, one shape each. PRIVATE to the collection.
 
 A value that no source states is written ``unknown`` and becomes ``None``, ``""`` or empty in the ``Shape``. What
 follows from the document is not repeated in it: the index of a GPU and the rail of a PF are their places in the list
 (16-NIC shapes have two rails per GPU), NUMA nodes come from the PCI tree, the HCA list of the host from the PFs.
+
+A site's document has the same schema with fewer duties: a value that is not known may be left out, sources too, and a
+machine without an mlx5 NIC has no ``nic`` and no ``pfs``. It has ``nodes`` besides, and NUMA nodes without a PCI tree.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import difflib
+import hashlib
 import re
 from collections.abc import Iterable, Mapping
 from typing import Any, Optional
 
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import DataError, InputError
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Gpu, Json, Pf, Shape, VcnNic, laid_over
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import (
+    ETHERNET,
+    INFINIBAND,
+    Gpu,
+    Json,
+    Pf,
+    Shape,
+    VcnNic,
+    laid_over,
+)
 
 UNKNOWN = "unknown"
+_SLUG = 30
+"""Longest part of an object's name that stands for a shape."""
 
 _NAME = re.compile(r"BM\.GPU[A-Za-z0-9.-]*\.(\d+)")
 _PCI = re.compile(r"[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 _ID = re.compile(r"[0-9a-f]{4}:[0-9a-f]{4}")
 _NETDEV = re.compile(r"[a-z][a-z0-9_]{0,14}")
 _HCA = re.compile(r"mlx5_\d+")
+# Of a site: a label's value, and names as udev gives them (ibp24s0, enp1s0f0np0, rocep12s0).
+_SITE_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")
+_SITE_NETDEV = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,14}")
+_SITE_HCA = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
+_LABEL = re.compile(r"([a-z0-9]([a-z0-9.-]*[a-z0-9])?/)?[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")
+_LABEL_VALUE = re.compile(r"|[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")
 _ENV = re.compile(r"[A-Z][A-Z0-9_]*")
 _REGION = re.compile(r"\*|[a-z]+(-[a-z]+)+-\d+")
 _AFFINITY = re.compile(r"[0-9a-f]{8}(,[0-9a-f]{8})*")
@@ -55,8 +76,8 @@ _SOURCED = (
 class _Part:
     """One mapping of the document. Every fault is noted with its path, and a harmless value is returned."""
 
-    def __init__(self, data: Any, path: str, faults: list[str]) -> None:
-        self.path, self.faults = path, faults
+    def __init__(self, data: Any, path: str, faults: list[str], site: bool = False) -> None:
+        self.path, self.faults, self.site = path, faults, site
         self.data: Mapping[Any, Any] = data if isinstance(data, Mapping) else {}
         self.seen: set[Any] = set()
         if not isinstance(data, Mapping):
@@ -79,8 +100,8 @@ class _Part:
         return self.data.get(key)
 
     def is_unknown(self, key: str) -> bool:
-        """True when the value is the word ``unknown``; the key then counts as read."""
-        if self.data.get(key) != UNKNOWN:
+        """True when the value is the word ``unknown``, or left out by a site; the key then counts as read."""
+        if self.data.get(key, UNKNOWN if self.site else None) != UNKNOWN:
             return False
         self.seen.add(key)
         return True
@@ -122,12 +143,12 @@ class _Part:
         """The mapping under a key; an empty one after a fault."""
         value = self.take(key)
         if key in self.data:
-            return _Part(value, self.at(key), self.faults)
-        return _Part({}, self.at(key), [])
+            return _Part(value, self.at(key), self.faults, self.site)
+        return _Part({}, self.at(key), [], self.site)
 
     def parts(self, key: str) -> list[_Part]:
         """The list of mappings under a key."""
-        return [_Part(item, f"{self.at(key)}[{i}]", self.faults) for i, item in enumerate(self.items(key))]
+        return [_Part(item, f"{self.at(key)}[{i}]", self.faults, self.site) for i, item in enumerate(self.items(key))]
 
     def items(self, key: str) -> list[Any]:
         """A list with at least one item."""
@@ -166,22 +187,102 @@ def complete(documents: Mapping[str, Json]) -> dict[str, Json]:
     return found
 
 
-def parse(data: Any) -> Shape:
-    """The shape that a complete document describes.
+def read_site(files: Mapping[str, Any], built_in: Mapping[str, Json]) -> dict[str, Json]:
+    """The complete documents of a site's files, by shape. ``files``: file name -> document; ``built_in``: those of
+    files/topology, which ``like`` may name and whose names a site cannot use.
+
+    Raises ``InputError`` with all faults of all files at once, each with its file and path.
+    """
+    faults: list[str] = []
+    documents: dict[str, Json] = {}
+    of: dict[str, str] = {}
+    for file, document in files.items():
+        name = document.get("name") if isinstance(document, Mapping) else None
+        if not isinstance(name, str) or not isinstance(document.get("like", ""), str):
+            what = "like must be the name of a shape" if isinstance(name, str) else "name is missing"
+            faults.append(f"{file}: {what if isinstance(document, Mapping) else 'it is not a mapping'}")
+        elif name in built_in:
+            faults.append(f"{file}: {name} is a shape of the collection; give the site's own another name")
+        elif name in of:
+            faults.append(f"{file}: {name} is already the name in {of[name]}")
+        else:
+            documents[name], of[name] = dict(document), file
+    found = {}
+    for name, document in documents.items():
+        try:
+            known = {**built_in, **documents}
+            found[name] = complete({key: known[key] for key in (name, document.get("like", name)) if key in known})[
+                name
+            ]
+            parse(found[name], site=True)
+        except DataError as error:
+            head, *lines = str(error).split("\n  ")
+            faults += [f"{of[name]}: {line}" for line in lines or [head]]
+    for name in found:
+        alike = [other for other in {**built_in, **found} if other < name and slug(other) == slug(name)]
+        alike += [other for other in built_in if other > name and slug(other) == slug(name)]
+        faults += [f"{of[name]}: objects of {name} and of {other} would both be named {slug(name)}" for other in alike]
+    if faults:
+        raise InputError("\n- ".join([f"{len(faults)} fault(s) in the shape files:", *faults]))
+    return found
+
+
+def slug(shape: str) -> str:
+    """``BM.GPU.A100-v2.8`` -> ``a100-v2-8``, ``ND_H100_v5`` -> ``nd-h100-v5``: for names of objects and pods, with at
+    most 30 characters."""
+    text = re.sub("[^a-z0-9]+", "-", shape.lower().replace("bm.gpu.", "").replace("bm.", "")).strip("-")
+    return text if len(text) <= _SLUG else f"{text[: _SLUG - 7]}-{hashlib.sha256(shape.encode()).hexdigest()[:6]}"
+
+
+def parse(data: Any, site: bool = False) -> Shape:
+    """The shape that a complete document describes. ``site``: of a site's own file.
 
     Raises ``DataError`` with all faults at once, each with its path.
     """
     faults: list[str] = []
-    top = _Part(data, "", faults)
-    name = top.text("name", _NAME, "a shape name such as BM.GPU.H100.8")
-    status = top.text("status", re.compile("supported|refused"), "supported or refused")
-    vendor = top.text("vendor", re.compile("nvidia|amd"), "nvidia or amd")
-    fields: Json = {"name": name, "status": status, "vendor": vendor}
+    top = _Part(data, "", faults, site)
+    if site:
+        name = top.text("name", _SITE_NAME, "1 to 63 letters, digits, '.', '_' and '-', as a label's value")
+    else:
+        name = top.text("name", _NAME, "a shape name such as BM.GPU.H100.8")
+    status = _or(top, "status", "supported", re.compile("supported|refused"), "supported or refused")
+    vendor = _or(top, "vendor", "nvidia", re.compile("nvidia" if site else "nvidia|amd"), "nvidia or amd")
+    fields: Json = {"name": name, "status": status, "vendor": vendor, "site": site}
+    if site:
+        fields["nodes"] = _nodes(top)
     fields.update(_refused(top) if status == "refused" else _supported(top, name))
     top.end()
     if faults:
         raise DataError(f"shape {name or '(no name)'}: {len(faults)} fault(s):\n  " + "\n  ".join(faults))
     return Shape(**fields)
+
+
+def _or(part: _Part, key: str, default: str, pattern: re.Pattern[str], what: str) -> str:
+    """A text that a site may leave out."""
+    if part.site and key not in part.data:
+        return default
+    return part.text(key, pattern, what)
+
+
+def _nodes(top: _Part) -> dict[str, tuple[str, ...]]:
+    """Labels of the shape's nodes with their values."""
+    if "nodes" not in top.data:
+        top.seen.add("nodes")
+        return {}
+    part = top.part("nodes")
+    if isinstance(top.data["nodes"], Mapping) and not part.data:
+        top.fault("nodes", "must have at least one label; leave it out to match by instance type")
+    found = {}
+    for key, value in part.data.items():
+        part.seen.add(key)
+        part.checked(str(key), key, _LABEL, "the name of a label")
+        values = value if isinstance(value, list) else [value]
+        found[str(key)] = tuple(
+            part.checked(str(key), one, _LABEL_VALUE, "a label's value, or a list of them") for one in values
+        )
+        if not values:
+            part.fault(str(key), "has no value")
+    return found
 
 
 def lookup(name: str, shapes: Mapping[str, Shape]) -> Shape:
@@ -201,8 +302,8 @@ def unknown_fields(shape: Shape) -> tuple[str, ...]:
         "gpu.id": not shape.gpu_id,
         "nic.line_gbps": shape.line_gbps is None,
         "nic.mtu": shape.mtu is None,
-        "nic.pfc": not shape.pfc,
-        "nic.trust": not shape.trust,
+        "nic.pfc": not shape.pfc and shape.link_layer == ETHERNET,
+        "nic.trust": not shape.trust and shape.link_layer == ETHERNET,
         "nic.max_read": shape.max_read is None,
         "gpu.nvswitches": shape.nvswitches is None,
         "nccl": not shape.nccl_env,
@@ -219,11 +320,14 @@ def _refused(top: _Part) -> Json:
 def _supported(top: _Part, name: str) -> Json:
     fields: Json = {}
     fields.update(_gpu(top, name))
-    fields.update(_nic(top))
-    fields["pfs"] = _pfs(top, len(fields["gpus"]))
-    fields["vcn"] = _vcn(top)
+    if top.site and not {"nic", "pfs"} & set(top.data):  # a machine without an mlx5 NIC
+        fields["pfs"] = ()
+    else:
+        fields.update(_nic(top))
+        fields["pfs"] = _pfs(top, len(fields["gpus"]))
+    fields["vcn"] = () if top.is_unknown("vcn") else _vcn(top)
     fields.update(_nccl(top))
-    fields["host_hca"] = "=" + ",".join(pf.hca for pf in fields["pfs"])
+    fields["host_hca"] = "=" + ",".join(pf.hca for pf in fields["pfs"]) if fields["pfs"] else ""
     fields["regions"] = _regions(top)
     fields["sources"] = _sources(top, _needed_sources(top))
     _check_unique(fields, top.faults)
@@ -235,27 +339,40 @@ def _gpu(top: _Part, name: str) -> Json:
     fields: Json = {
         "gpu_model": part.text("model"),
         "gpu_id": part.maybe_text("id", _ID, "vendor:device or unknown"),
-        "gpu_resource": part.text("resource"),
+        "gpu_resource": _or(part, "resource", "nvidia.com/gpu", _WORD, "a text"),
         "nvswitches": part.maybe_whole("nvswitches", 0, 64),
         "nvswitch_bridges": part.maybe_whole("nvswitch_bridges", 0, 64),
     }
     pcis = part.texts("pci", _PCI, "a PCI address such as 0000:0f:00.0")
-    fields["gpus"] = tuple(Gpu(index, pci) for index, pci in enumerate(pcis))
-    counted = _NAME.fullmatch(name)
+    numas = _numas(part, len(pcis))
+    fields["gpus"] = tuple(Gpu(index, pci, numa) for index, (pci, numa) in enumerate(zip(pcis, numas)))
+    counted = None if part.site else _NAME.fullmatch(name)
     if counted and pcis and int(counted[1]) != len(pcis):
         part.fault("pci", f"lists {len(pcis)} GPUs, but {name} has {counted[1]}")
     part.end()
     return fields
 
 
+def _numas(part: _Part, count: int) -> list[Optional[int]]:
+    """NUMA nodes of the GPUs of a shape without a PCI tree."""
+    if not part.site or "numa" not in part.data:
+        return [None] * count
+    values = part.items("numa")
+    if len(values) != count or not all(_is_whole(value, 0, 255) for value in values):
+        part.fault("numa", f"must be {count} whole numbers from 0 to 255, one for each of pci, is {_shown(values)}")
+        return [None] * count
+    return list(values)
+
+
 def _nic(top: _Part) -> Json:
     part = top.part("nic")
     line: Optional[float] = None if part.is_unknown("line_gbps") else float(part.whole("line_gbps", 1, 1600))
     fields: Json = {
-        "nic_model": part.text("model"),
+        "nic_model": _or(part, "model", "", _WORD, "a text"),
         "pf_id": part.text("pf_id", _ID, "vendor:device, e.g. 15b3:1021"),
-        "vf_id": part.text("vf_id", _ID, "vendor:device, e.g. 15b3:101e"),
-        "vfs_per_pf": part.whole("vfs_per_pf", 1, 127),
+        "vf_id": _or(part, "vf_id", "", _ID, "vendor:device, e.g. 15b3:101e"),
+        "vfs_per_pf": 1 if part.site and part.is_unknown("vfs_per_pf") else part.whole("vfs_per_pf", 1, 127),
+        "link_layer": _link_layer(part),
         "line_gbps": line,
         "mtu": part.maybe_whole("mtu", 1280, 9216),
         "trust": part.maybe_text("trust", re.compile("dscp|pcp"), "dscp, pcp or unknown"),
@@ -270,29 +387,46 @@ def _nic(top: _Part) -> Json:
     return fields
 
 
+def _link_layer(part: _Part) -> str:
+    if "link_layer" not in part.data:
+        part.seen.add("link_layer")
+        return ETHERNET
+    return part.text("link_layer", re.compile(f"{ETHERNET}|{INFINIBAND}"), f"{ETHERNET} or {INFINIBAND}")
+
+
 def _pfs(top: _Part, gpus: int) -> tuple[Pf, ...]:
     found = []
     for rail, part in enumerate(top.parts("pfs")):
         pci, netdev, hca = _port(part)
-        found.append(Pf(pci, netdev, hca, rail, part.whole("gpu", 0, max(gpus - 1, 0))))
+        numa = part.whole("numa", 0, 255) if part.site and "numa" in part.data else None
+        found.append(Pf(pci, netdev, hca, rail, part.whole("gpu", 0, max(gpus - 1, 0)), numa))
         part.end()
     return tuple(found)
 
 
 def _vcn(top: _Part) -> tuple[VcnNic, ...]:
     part = top.part("vcn")
-    part.text("model")
+    _or(part, "model", "", _WORD, "a text")
     pf_id = part.text("pf_id", _ID, "vendor:device")
-    vf_id = part.text("vf_id", _ID, "vendor:device")
+    vf_id = _or(part, "vf_id", "", _ID, "vendor:device")
     found = []
     for port in part.parts("ports"):
-        found.append(VcnNic(*_port(port), pf_id, vf_id))
+        of = {"pf_id": pf_id, "vf_id": vf_id}
+        if port.site:  # a site's management NICs may be of several models
+            of = {key: _or(port, key, value, _ID, "vendor:device") for key, value in of.items()}
+        found.append(VcnNic(*_port(port), **of))
         port.end()
     part.end()
     return tuple(found)
 
 
 def _port(part: _Part) -> tuple[str, str, str]:
+    if part.site:  # an InfiniBand port needs no network device
+        return (
+            part.text("pci", _PCI, "a PCI address such as 0000:0c:00.0"),
+            _or(part, "netdev", "", _SITE_NETDEV, "a network device name"),
+            part.text("hca", _SITE_HCA, "an RDMA device such as mlx5_0"),
+        )
     return (
         part.text("pci", _PCI, "a PCI address such as 0000:0c:00.0"),
         part.text("netdev", _NETDEV, "a network device name"),
@@ -338,6 +472,12 @@ def _needed_sources(top: _Part) -> list[str]:
 
 
 def _sources(top: _Part, needed: Iterable[str]) -> dict[str, str]:
+    if top.site:
+        if "sources" not in top.data:
+            top.seen.add("sources")
+            return {}
+        part = top.part("sources")
+        return {str(key): part.text(key) for key in part.data}
     part = top.part("sources")
     given = {key: part.text(key) for key in needed}
     # The source of an unknown value names where it was searched for.
@@ -473,6 +613,9 @@ def _with_tree(top: _Part, fields: Json) -> Json:
     """``fields`` with the PCI tree and, from it, the NUMA nodes of GPUs and PFs."""
     if top.is_unknown("pci_tree"):
         return fields
+    for key, devices in (("gpu.numa", fields["gpus"]), ("pfs", fields["pfs"])):
+        if any(device.numa is not None for device in devices):
+            top.fault(key, "numa follows from pci_tree; leave it out")
     tree = _Tree(top.part("pci_tree"), fields)
     return {
         **fields,

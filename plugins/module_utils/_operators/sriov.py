@@ -17,7 +17,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Optional
 
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json, Shape
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import (
+    INFINIBAND,
+    INSTANCE_TYPE,
+    SHAPE_LABEL,
+    Json,
+    Shape,
+    node_terms,
+)
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.names import (
     LAST_WORDS,
     NAME_LABEL,
@@ -29,7 +36,6 @@ VF_CONFIG = "gpuops-vf-config"
 SCC = "gpuops-privileged"
 """RoleBinding that admits the pods of our namespaces on OpenShift."""
 CNI = "gpuops-rdma-cni"
-SHAPE_LABEL = "node.kubernetes.io/instance-type"
 
 PROGRAM_OPTIONS: Json = {
     "set_netns": False,
@@ -101,7 +107,7 @@ def vf_config_objects(
 
 
 def configured_shapes(daemonset: Json) -> list[str]:
-    """The shapes that a VF configuration DaemonSet's node affinity selects."""
+    """The shapes that a VF configuration DaemonSet's node affinity selects, a site's by SHAPE_LABEL."""
     pod = daemonset["spec"]["template"]["spec"]
     affinity = ((pod.get("affinity") or {}).get("nodeAffinity") or {}).get(
         "requiredDuringSchedulingIgnoredDuringExecution"
@@ -111,7 +117,8 @@ def configured_shapes(daemonset: Json) -> list[str]:
         for term in affinity.get("nodeSelectorTerms") or []
         for expression in term.get("matchExpressions") or []
     )
-    return sorted({name for one in expressions if one.get("key") == SHAPE_LABEL for name in one.get("values") or []})
+    keys = (INSTANCE_TYPE, SHAPE_LABEL)
+    return sorted({name for one in expressions if one.get("key") in keys for name in one.get("values") or []})
 
 
 def cni_daemonset(
@@ -238,7 +245,7 @@ def ip_pool(
         raise InputError(_too_small(name, net, nodes, size))
     spec: Json = {"subnet": str(net), "perNodeBlockSize": size, "gateway": str(net[1])}
     if shapes:
-        spec["nodeSelector"] = {"nodeSelectorTerms": [_shape_term(shapes)]}
+        spec["nodeSelector"] = {"nodeSelectorTerms": node_terms(shapes)}
     return {
         "apiVersion": "nv-ipam.nvidia.com/v1alpha1",
         "kind": "IPPool",
@@ -247,13 +254,20 @@ def ip_pool(
     }
 
 
+def no_vfs(shape: Shape) -> str:
+    """Why the nodes of a supported shape cannot have VFs; "" if they can."""
+    if shape.link_layer == INFINIBAND:
+        return "its ports are InfiniBand, and the CNI plugin sriov makes Ethernet interfaces only"
+    return "" if shape.pfs and shape.vf_id else "its RDMA ports or its VFs' device id are unknown"
+
+
 def _usable(shapes: Iterable[Shape]) -> list[Shape]:
     found = sorted(shapes, key=lambda shape: shape.name)
     for shape in found:
         if shape.status == "refused":
             raise InputError(f"shape {shape.name} has no VFs here: {shape.reason}")
-        if not (shape.pfs and shape.vf_id):
-            raise InputError(f"shape {shape.name}: its RDMA ports or its VFs' device id are unknown, so no VFs on it")
+        if why := no_vfs(shape):
+            raise InputError(f"shape {shape.name}: {why}, so no VFs on it")
     if not found:
         raise InputError("no shape given: there is no node to make VFs on")
     return found
@@ -285,7 +299,7 @@ def _selector(vf_ids: Sequence[str], group: Sequence[Shape], shapes: Sequence[Sh
         "devices": [vf_id.partition(":")[2] for vf_id in vf_ids],
         "drivers": ["mlx5_core"],
     }
-    if rivals:
+    if rivals or any(shape.site for shape in group):  # of a site's other NICs not all is known
         selector["rootDevices"] = sorted({pf.pci for shape in group for pf in shape.pfs})
     for name, nic in rivals:
         if nic.pci in selector["rootDevices"]:
@@ -386,11 +400,6 @@ def _digest(data: Any) -> str:
     return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()[:16]
 
 
-def _shape_term(shapes: Iterable[Shape]) -> Json:
-    names = sorted(shape.name for shape in shapes)
-    return {"matchExpressions": [{"key": SHAPE_LABEL, "operator": "In", "values": names}]}
-
-
 def _daemonset(meta: Json, shapes: Sequence[Shape], options: Mapping[str, Any], pod: Json, digest: str) -> Json:
     """A DaemonSet on the GPU nodes of these shapes. A new ``digest`` of what the pods run rolls them."""
     labels = {"app.kubernetes.io/name": meta["name"]}
@@ -399,7 +408,7 @@ def _daemonset(meta: Json, shapes: Sequence[Shape], options: Mapping[str, Any], 
         "tolerations": on_gpu_nodes(options["tolerations"]),
         "affinity": {
             "nodeAffinity": {
-                "requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [_shape_term(_usable(shapes))]}
+                "requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": node_terms(_usable(shapes))}
             }
         },
         **pod,
@@ -438,7 +447,8 @@ def _vf_config_pod(shapes: Sequence[Shape], image: str) -> Json:
             ("POD_NAMESPACE", "metadata.namespace"),
         )
     ]
-    if len(shapes) == 1:  # the affinity selects only this shape; with several the program queries the metadata service
+    # The affinity selects only this shape; with several the program asks the metadata service, and looks at the PFs.
+    if len(shapes) == 1:
         env.append({"name": "NODE_SHAPE", "value": shapes[0].name})
     program = ["python3", "/etc/gpuops-rdma/vf_config.py"]
     container = {

@@ -9,10 +9,11 @@ plan.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.findings import finding
@@ -40,14 +41,25 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import (
 )
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.text import listed, short
 from ansible_collections.gpuops.rdma.plugins.module_utils._nodes import tolerations
-from ansible_collections.gpuops.rdma.plugins.module_utils._nodes.facts import expected_gpus, has_gpu, shared_parts
+from ansible_collections.gpuops.rdma.plugins.module_utils._nodes.facts import (
+    ambiguous,
+    expected_gpus,
+    has_gpu,
+    shared_parts,
+)
+from ansible_collections.gpuops.rdma.plugins.module_utils._nodes.shape_files import slug
 from ansible_collections.gpuops.rdma.plugins.module_utils._operators.releases import COMPONENTS
+from ansible_collections.gpuops.rdma.plugins.module_utils._operators.sriov import VF_CONFIG, no_vfs
 from ansible_collections.gpuops.rdma.plugins.module_utils._plan.options import Given, Options
 
 SYSFS, RENDERED = "sysfs", "rendered"
 """Source of NCCL's topology, unless it is the user's own file."""
 POD_GROUP = ("podgroups.scheduling.volcano.sh", "v1beta1")
 COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce", "alltoall", "sendrecv")
+NO_RDMA = (
+    "without one there are no VFs, no GPUDirect RDMA by this collection and no threshold; EFA and the like have their "
+    "own device plugins and NCCL plugins. Playbooks for GPUs alone (sharing.yml, workloads.yml) work"
+)
 KNOWN_KEYS = {
     "charts": ("gpu_operator", "network_operator", "volcano", "mpi_operator"),
     "images": ("nccl_test", "vf_config", "sriov_cni", "rdma_cni", *COMPONENTS),
@@ -105,6 +117,8 @@ def decide(given: Given) -> Plan:
             *_queue_faults(options, survey, launcher.value),
             *_topology_faults(options, topology.value, shapes),
             *_hca_faults(tests),
+            *_mode_faults(options.mode, shapes),
+            *_file_faults(survey.get("configured_shapes", ()), given.shapes),
         ),
         shapes={shape.name: _shape_facts(shape, counts[shape.name]) for shape in shapes},
         nodes=nodes,
@@ -217,7 +231,10 @@ def _shape_fault(name: str, shapes: dict[str, Shape]) -> str:
     shape = shapes.get(name)
     if shape is None:
         known = sorted(item.name for item in shapes.values() if item.status == "supported")
-        return f"shape {name!r} is unknown; known: {', '.join(known)}"
+        own = "; a file in rdma_shapes_dir describes a site's own, and playbooks/discover.yml writes it"
+        return f"shape {name!r} is unknown; known: {', '.join(known)}{own}"
+    if not shape.pfs and shape.status == "supported":
+        return f"shape {name} has no NIC that mlx5 drives in its file: {NO_RDMA}"
     return f"shape {name} is refused: {shape.reason}" if shape.status != "supported" else ""
 
 
@@ -249,6 +266,9 @@ def _nodes(given: Given, bearing: Sequence[Json]) -> tuple[tuple[Node, ...], lis
     nodes, findings = [], []
     for fact in sorted(given.facts, key=lambda item: _natural(item.name)):
         if not _wanted(options, fact, shapes):
+            continue
+        if fact.claims:
+            findings.append(dataclasses.replace(ambiguous(fact), severity="error"))
             continue
         fault = _shape_fault(fact.shape, shapes)
         if fault and fact.shape in options.shapes:
@@ -286,6 +306,8 @@ def _nodes(given: Given, bearing: Sequence[Json]) -> tuple[tuple[Node, ...], lis
 def _wanted(options: Options, fact: NodeFacts, shapes: dict[str, Shape]) -> bool:
     if options.nodes:
         return fact.name in options.nodes
+    if fact.claims:
+        return True
     if options.shapes:
         return fact.shape in options.shapes
     return fact.shape in shapes or has_gpu(fact)
@@ -388,9 +410,11 @@ def _mode_reason(mode: str) -> str:
 def _shape_reason(shape: Shape, mode: str) -> str:
     if mode == "host":
         return f"{shape.gpu_count} GPUs, {len(shape.pfs)} RDMA ports"
-    selector = (
-        "rootDevices: the VCN NIC's VFs share the device id" if shape.vcn_shares_vf_id else f"device id {shape.vf_id}"
-    )
+    selector = f"device id {shape.vf_id}"
+    if shape.vcn_shares_vf_id:
+        selector = "rootDevices: the VCN NIC's VFs share the device id"
+    elif shape.site:
+        selector = "rootDevices, as for every shape of a site's own"
     return f"{shape.gpu_count} GPUs, {shape.vf_count} VFs, selected by {selector}"
 
 
@@ -465,9 +489,17 @@ def _hca_faults(tests: Sequence[NcclTest]) -> Iterator[Finding]:
             yield input_fault("rdma_mode", f"host is not possible on {test.shape}: its HCA names are unknown")
 
 
-def slug(shape: str) -> str:
-    """``BM.GPU.A100-v2.8`` -> ``a100-v2-8``: short enough for pod names."""
-    return shape.lower().replace("bm.gpu.", "").replace("bm.", "").replace(".", "-")
+def _file_faults(configured: Sequence[str], shapes: Mapping[str, Shape]) -> Iterator[Finding]:
+    """The VF configuration is one object for all shapes, so a run without the file of one would drop its nodes."""
+    if missing := [name for name in configured if name not in shapes]:
+        text = f"the cluster's VF configuration covers {', '.join(missing)}, which no shape file here describes"
+        yield input_fault("rdma_shapes_dir", f"{text}; give the folder with its file, or delete DaemonSet {VF_CONFIG}")
+
+
+def _mode_faults(mode: str, shapes: Sequence[Shape]) -> Iterator[Finding]:
+    for shape in shapes if mode == "sriov" else ():
+        if why := no_vfs(shape):
+            yield input_fault("rdma_mode", f"sriov is not possible on {shape.name}: {why}; use host")
 
 
 def _untestable(shape: Shape) -> Finding:
@@ -477,5 +509,5 @@ def _untestable(shape: Shape) -> Finding:
         "no source states its NCCL settings, so no test runs: without GID index and traffic class its result would "
         "be misleading",
         expected="recommended NCCL settings",
-        remedy=f"add them with their source to files/topology/{shape.name}.yml",
+        remedy=f"add them to {'its file' if shape.site else f'files/topology/{shape.name}.yml with their source'}",
     )

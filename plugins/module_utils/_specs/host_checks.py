@@ -18,6 +18,7 @@ SPEC: dict[str, Any] = {
     "run_dir": {"type": "path"},
     "facts": {"type": "str", "default": "host_checks_facts"},
     "shape": {"type": "str", "default": ""},
+    "shapes_dir": {"type": "path"},
     "mode": {"type": "str", "default": "sriov", "choices": ["sriov", "host"]},
     "profile": {"type": "str", "default": "current"},
     "select": {"type": "list", "elements": "str", "default": []},

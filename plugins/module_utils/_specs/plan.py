@@ -21,6 +21,7 @@ SPEC: dict[str, Any] = {
     "driver": {"type": "str", "default": "auto"},
     "ofed": {"type": "str", "default": "auto"},
     "shapes": {"type": "list", "elements": "str", "default": []},
+    "shapes_dir": {"type": "path"},
     "nodes": {"type": "list", "elements": "str", "default": []},
     "expected_nodes": {"type": "int", "default": 0},
     "resource": {"type": "str", "default": "nvidia.com/sriov_rdma_vf"},

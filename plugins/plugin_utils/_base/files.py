@@ -8,12 +8,13 @@ from __future__ import annotations
 import functools
 import os
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Optional
 
 import yaml
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import DataError, InputError
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Shape, laid_over
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json, Shape, laid_over
 from ansible_collections.gpuops.rdma.plugins.module_utils._host import rules as _host_rules
 from ansible_collections.gpuops.rdma.plugins.module_utils._nodes import shape_files
 
@@ -35,10 +36,42 @@ def load(path: Path) -> dict[str, Any]:
     return document
 
 
+def shapes(site: Optional[Mapping[str, Json]] = None) -> dict[str, Shape]:
+    """All shapes of files/topology by name, refused ones too, and those of ``site``, as Plan.site_shapes has them."""
+    return (
+        {**_built_in(), **{name: shape_files.parse(item, site=True) for name, item in site.items()}}
+        if site
+        else _built_in()
+    )
+
+
 @functools.lru_cache(maxsize=1)
-def shapes() -> dict[str, Shape]:
-    """All shapes of files/topology by name, refused ones too."""
-    return shape_files.read({path.stem: load(path) for path in sorted((FILES / "topology").glob("*.yml"))})
+def _built_in() -> dict[str, Shape]:
+    return shape_files.read(_topology())
+
+
+@functools.lru_cache(maxsize=1)
+def _topology() -> dict[str, Json]:
+    return {path.stem: load(path) for path in sorted((FILES / "topology").glob("*.yml"))}
+
+
+def site_shapes(folder: str) -> dict[str, Json]:
+    """The documents of a site's own shapes, by name: every .yml and .yaml in the folder; {} for "". Raises InputError
+    with all faults of all files."""
+    if not folder:
+        return {}
+    path = Path(folder).expanduser()
+    if not path.is_dir():
+        raise InputError(f"{folder} is no folder with shape files.")
+    found: dict[str, Any] = {}
+    for file in sorted((*path.glob("*.yml"), *path.glob("*.yaml"))):
+        try:
+            found[file.name] = yaml.load(file.read_text(encoding="utf-8"), Loader=LOADER)
+        except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+            raise InputError(f"Cannot read the shape file {file}: {str(error).splitlines()[0]}.") from None
+    if not found:
+        raise InputError(f"{folder} has no shape file (*.yml).")
+    return shape_files.read_site(found, _topology())
 
 
 def profile_names() -> list[str]:

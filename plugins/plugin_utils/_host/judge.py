@@ -28,7 +28,7 @@ class Judge:
 
     def __init__(self, plan: Plan, select: Sequence[str], mute: Sequence[str]) -> None:
         """Uses mode, profile, driver and ofed of ``plan``. InputError for unknown rules."""
-        self.shapes, self.rules, self.mode = files.shapes(), files.host_rules(), plan.mode
+        self.shapes, self.rules, self.mode = files.shapes(plan.site_shapes), files.host_rules(), plan.mode
         rules.choose(self.rules, select, mute)
         self.files = _topology_files(plan)
         self.how: Json = {

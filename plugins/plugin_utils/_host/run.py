@@ -59,7 +59,7 @@ def for_plan(
     client: Client, plan: Plan, daemon: Daemon, show: Callable[[str], None], *, image: str = "", interval: float = 0
 ) -> HostRun:
     """A run over the plan's nodes. ``image`` "" selects the plan's, as for the VF configuration."""
-    namespace, shapes, run = plan.namespaces.own, data.shapes(), uuid.uuid4().hex[:12]
+    namespace, shapes, run = plan.namespaces.own, data.shapes(plan.site_shapes), uuid.uuid4().hex[:12]
     objects = host_objects.objects(
         daemon,
         [shapes[name] for name in plan.shapes],

@@ -29,7 +29,7 @@ class PerftestStage:
     def __init__(self, client: Client, plan: Plan, args: Json, show: Callable[[str], None]) -> None:
         self.client, self.plan, self.args, self.show = client, plan, args, show
         self.table = files.load(files.FILES / "perftest.yml")
-        self.groups = perftest.groups(plan, args["nodes"], files.shapes())
+        self.groups = perftest.groups(plan, args["nodes"], files.shapes(plan.site_shapes))
 
     def predict(self) -> Json:
         """The result in check mode: the server checks the objects, and nothing is created."""

@@ -75,7 +75,7 @@ class ShapeScan:
         seen = seen or Seen()
         self.plan, self.entry, self.args, self.boots = plan, entry, args, seen.boots
         self._show = show
-        self.name, self.shape = scan_name(entry), files.shapes()[entry.shape]
+        self.name, self.shape = scan_name(entry), files.shapes(plan.site_shapes)[entry.shape]
         self.folder = Path(args["run_dir"] or Path(args["plan"]).parent)
         nodes = [node for node in plan.nodes if node.shape == entry.shape and _taken(node, seen.marked)]
         self.nodes = [node.name for node in nodes]

@@ -115,7 +115,7 @@ class TestRun:
             if not self.args["keep"]:
                 _clean(job_run, self.show)
         parsed = parse(log)
-        shape, standard = files.shapes()[self.entry.shape], self.standard
+        shape, standard = files.shapes(self.plan.site_shapes)[self.entry.shape], self.standard
         verdict = judge(parsed, outcome, test, shape=shape, table=standard.table, history=standard.history)
         verdict = replace(verdict, findings=(*verdict.findings, *left_out))
         standard.record(parsed, verdict, test, shape)

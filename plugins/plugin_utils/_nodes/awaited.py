@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Optional
@@ -28,7 +29,7 @@ class Awaited:
 
     def __init__(self, watcher: Watcher, args: Mapping[str, Any], plan: Plan) -> None:
         self.watcher, self.args, self.plan = watcher, args, plan
-        self.shapes = files.shapes()
+        self.shapes = files.shapes(plan.site_shapes)
         self._in_plan = {node.name: node for node in plan.nodes}
         unknown = [name for name in args["shape"] if name not in self.shapes]
         if unknown:
@@ -92,11 +93,12 @@ class Awaited:
 
     def _seen(self) -> dict[str, NodeFacts]:
         shapes = self._wanted_shapes()
-        selector = f"{nodes_facts.SHAPE_LABELS[0]} in ({','.join(shapes)})" if shapes else ""
-        book = NodeBook(self.watcher.client, Path(self.args["plan"]).parent if self.args["plan"] else None)
-        store = self.watcher.store(
-            NODES, nodes_facts.node_facts, label_selector=selector, first=lambda: book.look(selector)
-        )
+        by_type = bool(shapes) and not any(self.shapes[name].site for name in shapes if name in self.shapes)
+        selector = f"{nodes_facts.SHAPE_LABELS[0]} in ({','.join(shapes)})" if by_type else ""
+        run_dir = Path(self.args["plan"]).parent if self.args["plan"] else None
+        book = NodeBook(self.watcher.client, run_dir, self.shapes)
+        read = functools.partial(nodes_facts.node_facts, shapes=self.shapes)
+        store = self.watcher.store(NODES, read, label_selector=selector, first=lambda: book.look(selector))
         return {facts.name: facts for facts in store.items()}
 
     # ---- what a node has to offer

@@ -13,12 +13,13 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Optional
 
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json, Locality, NodeFacts
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json, Locality, NodeFacts, Shape
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube.client import Client
 from ansible_collections.gpuops.rdma.plugins.module_utils._nodes import facts as nodes_facts
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files, run
@@ -34,10 +35,15 @@ Entry = tuple[str, NodeFacts]
 
 
 class NodeBook:
-    """``run_dir``: where it is kept between tasks; without one every look is a full list."""
+    """``run_dir``: where it is kept between tasks; without one every look is a full list. ``shapes``: with a site's
+    own, which may take nodes by labels."""
 
-    def __init__(self, client: Client, run_dir: Optional[Path] = None) -> None:
+    def __init__(
+        self, client: Client, run_dir: Optional[Path] = None, shapes: Optional[Mapping[str, Shape]] = None
+    ) -> None:
         self.client = client
+        self._site = {name: shape for name, shape in (shapes or {}).items() if shape.site}
+        self._shapes = shapes or {}
         self._file = run_dir / FILE if run_dir else None
 
     def look(self, selector: str = "") -> tuple[dict[str, NodeFacts], str]:
@@ -68,11 +74,11 @@ class NodeBook:
     def _one(self, name: str) -> Optional[Entry]:
         """By a list request, because a user may list nodes without being allowed to get one. None if it no longer
         exists."""
-        found = self.client.projected(NODES, _entry, field_selector=f"metadata.name={name}")
+        found = self.client.projected(NODES, self._entry, field_selector=f"metadata.name={name}")
         return found[0] if found else None
 
     def _whole(self, selector: str, known: dict[str, Entry]) -> tuple[dict[str, NodeFacts], str]:
-        found, at = self.client.projected_at(NODES, _entry, label_selector=selector)
+        found, at = self.client.projected_at(NODES, self._entry, label_selector=selector)
         self._save({**(known if selector else {}), **{facts.name: (version, facts) for version, facts in found}})
         return {facts.name: facts for _version, facts in found}, at
 
@@ -93,17 +99,18 @@ class NodeBook:
         run.write(self._file, {"made_by": self._made_by(), "nodes": nodes}, compact=True)
 
     def _made_by(self) -> list[str]:
-        """Another server's nodes, or facts that another release read, are of no use."""
-        return [self.client.host, files.version(), *(field.name for field in dataclasses.fields(NodeFacts))]
+        """Another server's nodes, or facts that another release or other shape files gave, are of no use."""
+        site = [f"{name} {sorted(self._site[name].nodes.items())}" for name in sorted(self._site)]
+        return [self.client.host, files.version(), *(field.name for field in dataclasses.fields(NodeFacts)), *site]
 
-
-def _entry(node: Json) -> Entry:
-    meta = node["metadata"]
-    return f"{meta.get('uid', '')}/{meta.get('resourceVersion', '')}", nodes_facts.node_facts(node)
+    def _entry(self, node: Json) -> Entry:
+        meta = node["metadata"]
+        version = f"{meta.get('uid', '')}/{meta.get('resourceVersion', '')}"
+        return version, nodes_facts.node_facts(node, self._shapes)
 
 
 def _facts_of(item: Json) -> NodeFacts:
     values = {**item, "locality": Locality(**item["locality"])}
-    for key in ("taints", "own_taints", "pod_cidrs"):
+    for key in ("taints", "own_taints", "pod_cidrs", "claims"):
         values[key] = tuple(values[key])
     return NodeFacts(**values)

@@ -17,7 +17,13 @@ from typing import Optional
 
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import DataError, InputError
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.findings import finding
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Finding, Json, NodeFacts, Shape
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import (
+    Finding,
+    Json,
+    NodeFacts,
+    Shape,
+    node_terms,
+)
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import (
     INPUT,
     Faults,
@@ -32,6 +38,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._kube import objects a
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube.client import KINDS
 from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import job as nccl_job
 from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import topology as nccl_topology
+from ansible_collections.gpuops.rdma.plugins.module_utils._nodes import shape_files
 from ansible_collections.gpuops.rdma.plugins.module_utils._nodes.tolerations import Tolerated
 from ansible_collections.gpuops.rdma.plugins.module_utils._operators import (
     adoption,
@@ -102,7 +109,8 @@ def _configured(plan: Plan, given: Given) -> list[Shape]:
     names = {*plan.shapes, *plan.wanted_shapes, *given.survey.get("configured_shapes", ())}
     covered, shapes = given.profile["shapes"] or names, given.shapes
     known = sorted(name for name in names if name in covered and name in shapes)
-    return [shapes[name] for name in known if shapes[name].status == "supported"]
+    found = [shapes[name] for name in known if shapes[name].status == "supported"]
+    return [shape for shape in found if plan.mode != "sriov" or not sriov.no_vfs(shape)]  # the others are refused
 
 
 # ---- drivers -------------------------------------------------------------------------------------------------------
@@ -450,8 +458,7 @@ def _leftovers(plan: Plan, given: Given) -> list[Leftover]:
 
 
 def _affinity(configured: Sequence[Shape]) -> Json:
-    shapes = {"key": sriov.SHAPE_LABEL, "operator": "In", "values": [shape.name for shape in configured]}
-    return {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [{"matchExpressions": [shapes]}]}}
+    return {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": node_terms(configured)}}
 
 
 def _vf_config(plan: Plan, given: Given, configured: Sequence[Shape]) -> list[Json]:
@@ -527,7 +534,7 @@ def _topology_objects(plan: Plan, given: Given, configured: Sequence[Shape], job
         return []
     subject = "rdma_topology_file" if own else "rdma_topology"
     texts = {
-        f"{resolve.slug(shape.name)}.xml": faults.attempt(
+        f"{shape_files.slug(shape.name)}.xml": faults.attempt(
             subject, functools.partial(_topology, Path(own) if own else None, shape, faults)
         )
         for shape in configured

@@ -32,7 +32,7 @@ def read(client: Client, book: NodeBook, plan: Plan, survey: Json, args: Json, *
         plan=plan,
         survey=survey,
         nodes=book.facts() if again else book.kept(),
-        shapes=files.shapes(),
+        shapes=files.shapes(plan.site_shapes),
         profile=files.profile(plan.profile, plan.platform),
         wanted_crds=plan_survey.WANTED_CRDS,
         vcn_cidrs=args["vcn_cidrs"],

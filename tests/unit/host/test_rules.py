@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 from typing import Any
 
 import pytest
@@ -750,3 +751,15 @@ def test_a_thousand_hosts_are_judged_in_seconds() -> None:
     for _number in range(100):
         rules.judge(TABLE, document, H100, mode="sriov", profile=CURRENT)
     assert time.process_time() - begin < 1.0
+
+
+def test_infiniband_has_other_facts_than_roce() -> None:
+    shape = dataclasses.replace(SHAPES["BM.GPU.H200.8"], link_layer="InfiniBand", site=True, pfc=(), trust="", mtu=None)
+    document = healthy(shape, "host")
+    for port in document["functions"]:
+        roce = dict.fromkeys(("gid3", "gid3_address", "gid3_netdev", "pfc", "trust"))
+        port.update(link_layer="InfiniBand", mtu=2044, **roce)
+    assert rules.judge(TABLE, document, shape, mode="host", profile=CURRENT) == []
+    document["functions"][0]["link_layer"] = "Ethernet"
+    (told,) = rules.judge(TABLE, document, shape, mode="host", profile=CURRENT)
+    assert told.id == "nic.link-layer" and told.expected == "InfiniBand"

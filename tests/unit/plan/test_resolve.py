@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Locality, to_dict
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Decision, Plan
+from ansible_collections.gpuops.rdma.plugins.module_utils._nodes import shape_files
 from ansible_collections.gpuops.rdma.plugins.module_utils._plan import resolve
 from hypothesis import given
 from hypothesis import strategies as st
@@ -237,7 +238,7 @@ def test_simulated_nodes_are_said_to_be() -> None:
 
 @pytest.mark.parametrize("name", sorted(samples.SHAPES))
 def test_names_of_tests_fit_into_pod_names(name: str) -> None:
-    slug = resolve.slug(name)
+    slug = shape_files.slug(name)
     assert slug == slug.lower() and len(slug) <= 20 and slug.replace("-", "").isalnum()
 
 

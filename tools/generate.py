@@ -468,6 +468,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for path, text in stale.items():
         print(f"{'not up to date' if check else 'written'}: {path.relative_to(ROOT)}")
         if not check:
+            path.parent.mkdir(exist_ok=True)
             path.write_text(text, encoding="utf-8")
     left = options.left_over()
     for path in left:

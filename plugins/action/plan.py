@@ -12,12 +12,14 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+from ansible import context
 from ansible.utils.display import Display
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Faults, Plan
 from ansible_collections.gpuops.rdma.plugins.module_utils._operators import releases
 from ansible_collections.gpuops.rdma.plugins.module_utils._plan import preflight, resolve
 from ansible_collections.gpuops.rdma.plugins.module_utils._plan.options import Given, Options
+from ansible_collections.gpuops.rdma.plugins.module_utils._report import build
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files, run
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base.action import RdmaAction
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._nodes.book import NodeBook
@@ -25,6 +27,7 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils._operators import char
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._plan import compose, compose_addon, left
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._plan import survey as plan_survey
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._plan.rights import FOLDER, Rights
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._report import command
 
 
 class ActionModule(RdmaAction):
@@ -61,6 +64,9 @@ class ActionModule(RdmaAction):
             for line in text:
                 self.progress(line)
             self._write_accounts(rights, dest.parent.parent / FOLDER)
+            if render := build.render_command(plan):
+                whole = build.with_inputs(render, command.of_run(context.CLIARGS))
+                self.progress(f"after a PASS, a job of your own on these nodes: {whole}")
         if not run.selected(self._task_vars, "preflight"):
             run.read_plan(str(dest))  # without preflight, report rejected inputs here
         return {

@@ -36,6 +36,7 @@ _CLAIM = {"error": "fail", "unknown": "incomplete", "unjudged": "incomplete"}
 """Severity of a finding, or verdict of a test -> verdict of the run."""
 COMMAND = "ansible-playbook gpuops.rdma.site"
 SCAN = "ansible-playbook gpuops.rdma.nccl_scan"
+RENDER = "ansible-playbook gpuops.rdma.workload_render"
 _CONVICTED = ("scan.node", "scan.rail")
 _IN_ERROR = re.compile(r": ((?:kubectl|helm|oci) [^;)]*)")
 """A command in the error of a stage; a playbook's would be this run's own."""
@@ -114,7 +115,7 @@ def build(
         "schema_version": SCHEMA_VERSION,
         "verdict": verdict,
         "reason": reason,
-        "next": _with_inputs(_next(plan, verdict, stages, table, cluster, fresh, deselected), command),
+        "next": with_inputs(_next(plan, verdict, stages, table, cluster, fresh, deselected), command),
         "simulated": plan.simulated,
         "worst": _worst(table),
         "summary": _summary(table),
@@ -514,13 +515,13 @@ def _next(
     nccl: Sequence[Json],
     deselected: bool,
 ) -> str:
-    """The next step as one command, "" if there is none: that of the first cause, as the verdict's sentence. Steps that
-    are no command are in the findings.
+    """The next step as one command, "" if there is none: that of the first cause, as the verdict's sentence; on the
+    nodes that passed, a job of the user's own. Steps that are no command are in the findings.
 
     The error of a failed stage holds what to fix first. The same command fails again until a wrong input is corrected.
     """
     if verdict == "pass":
-        return ""
+        return render_command(plan)
     failed = next((stage for stage in stages if stage["status"] == "failed"), None)
     wrong = [item["subject"] for item in cluster if item["id"] == INPUT]
     if wrong and (failed is None or failed["name"] in ("plan", "preflight")):
@@ -544,15 +545,29 @@ def _next(
     return f"{COMMAND} --tags nccl_test" if deselected else COMMAND
 
 
-def _with_inputs(text: str, command: str) -> str:
-    """The command with this run's inventory and inputs. The scan's playbook is in the same folder as the run's."""
-    if SCAN not in text:
-        return text.replace(COMMAND, command, 1)
+def with_inputs(text: str, command: str) -> str:
+    """The command with this run's inventory and inputs."""
+    for ours in (SCAN, RENDER):
+        if ours in text:
+            return text.replace(ours, _beside(command, ours.rpartition(".")[2]), 1)
+    return text.replace(COMMAND, command, 1)
+
+
+def _beside(command: str, name: str) -> str:
+    """The command with another playbook, which is in the same folder as the run's."""
     program, playbook, *inputs = command.split(" ", 2)
     if re.fullmatch(r"site\.ya?ml", playbook):
         playbook = f"playbooks/{playbook}"
-    scan = " ".join([program, re.sub(r"[^/.]+(\.ya?ml)?$", r"nccl_scan\1", playbook), *inputs])
-    return text.replace(SCAN, scan, 1)
+    return " ".join([program, re.sub(r"[^/.]+(\.ya?ml)?$", rf"{name}\1", playbook), *inputs])
+
+
+def render_command(plan: Plan) -> str:
+    """What renders a job for the nodes of the plan, without this run's inputs; of several shapes for the first. ""
+    without a test."""
+    shapes = list(dict.fromkeys(test.shape for test in plan.tests))
+    if not shapes:
+        return ""
+    return RENDER if len(shapes) == 1 else f"{RENDER} -e rdma_shape={shapes[0]}"
 
 
 def _older_definition(plan: Plan, stages: Sequence[Json], failed: Json) -> str:

@@ -13,6 +13,7 @@ from xml.etree import ElementTree
 import jsonschema
 import pytest
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Finding
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import NcclTest
 from ansible_collections.gpuops.rdma.plugins.module_utils._report import build
 from hypothesis import given
 from hypothesis import strategies as st
@@ -38,7 +39,10 @@ def checked(report: dict[str, Any]) -> dict[str, Any]:
     """The report, once it has passed what holds for every report."""
     assert [error.message for error in VALIDATOR.iter_errors(json.loads(json.dumps(report)))] == []
     assert "\n" not in report["reason"] and report["reason"].endswith((".", "...")), report["reason"]
-    assert (report["next"] == "") == (report["verdict"] == "pass")
+    if report["verdict"] == "pass":
+        assert "workload_render" in (report["next"] or "workload_render")
+    else:
+        assert report["next"] and "workload_render" not in report["next"]
     order = [build.NODE_VERDICTS.index(node["verdict"]) for node in report["nodes"]]
     assert order == sorted(order), "worst first"
     assert report["summary"]["nodes"] == len(report["nodes"])
@@ -513,6 +517,18 @@ def test_next_runs_with_the_inventory_and_inputs_of_this_run() -> None:
     command = "ansible-playbook site.yml -i inventories/sandbox -e rdma_mode=host"
     report = checked(samples.report(nodes(2), results=[], deselected=True, command=command))
     assert report["next"] == f"{command} --tags nccl_test"
+
+
+def test_next_after_a_pass_is_a_job_of_ones_own_for_these_nodes() -> None:
+    good = samples.names(2)
+    passed = [samples.nccl(samples.simulated(good), good)]
+    tests = (NcclTest("nccl-h100-8", "BM.GPU.H100.8"),)
+    command = "ansible-playbook gpuops.rdma.site -i localhost, -e rdma_mode=host"
+    report = checked(samples.report(nodes(2), results=passed, tests=tests, command=command))
+    assert report["next"] == "ansible-playbook gpuops.rdma.workload_render -i localhost, -e rdma_mode=host"
+    two = (*tests, NcclTest("nccl-h200-8", "BM.GPU.H200.8"))
+    report = checked(samples.report(nodes(2), results=passed, tests=two, command=command))
+    assert report["next"].endswith("-e rdma_mode=host -e rdma_shape=BM.GPU.H100.8")
 
 
 @pytest.mark.parametrize(

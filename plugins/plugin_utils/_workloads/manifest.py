@@ -1,0 +1,136 @@
+# Copyright: gpuops.rdma contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""A rendered job as a file: from the module's arguments to YAML. PRIVATE to the collection."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json
+from ansible_collections.gpuops.rdma.plugins.module_utils._nccl.fabric import Fabric
+from ansible_collections.gpuops.rdma.plugins.module_utils._workloads import render
+from ansible_collections.gpuops.rdma.plugins.module_utils._workloads.render import Wanted
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files, run
+
+_DIGEST = re.compile(r"# Digest of the lines below: ([0-9a-f]{16})\n")
+
+
+class _Dumper(getattr(yaml, "CSafeDumper", yaml.SafeDumper)):  # type: ignore[misc]
+    """Scripts as blocks, and no anchors for what is used twice."""
+
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
+
+
+def _text(dumper: Any, value: str) -> Any:
+    return dumper.represent_scalar("tag:yaml.org,2002:str", value, style="|" if "\n" in value else None)
+
+
+_Dumper.add_representer(str, _text)
+
+
+def wanted(args: Json) -> Wanted:
+    """The job that the module's arguments describe. InputError if they contradict the plan, or say too little."""
+    own, nodes, shape, gang = _source(args)
+    if args["network"]:
+        own = dataclasses.replace(own, network=args["network"])
+    own = dataclasses.replace(own, pull_secrets=tuple(args["pull_secrets"]))
+    number = args["nodes"] or nodes
+    needed = number > 1 and not args["kueue_queue"]
+    queue = (gang if needed else "") if args["queue"] == "auto" else args["queue"]
+    return Wanted(
+        kind=args["kind"],
+        name=args["name"],
+        namespace=args["namespace"],
+        nodes=number,
+        fabric=own,
+        shape=shape,
+        image=args["image"],
+        command=tuple(args["command"]),
+        env=dict(args["env"]),
+        mpi=args["mpi"],
+        kueue_queue=args["kueue_queue"],
+        gang=queue,
+        near=args["near"],
+        level=args["level"],
+    )
+
+
+def _source(args: Json) -> tuple[Fabric, int, str, str]:
+    """(what a pod needs, nodes, shape, Volcano's queue), from the plan, or from the table of shapes."""
+    if args["plan"] and Path(args["plan"]).exists():
+        plan = run.read_plan(args["plan"])
+        if args["mode"] not in ("", plan.mode):
+            raise InputError(
+                f"Cannot render a job in mode {args['mode']}: the plan {args['plan']} is one of mode {plan.mode}, and "
+                "nothing of the other was proven. Leave out mode, or make a plan with rdma_mode."
+            )
+        own, nodes = render.of_plan(plan, args["shape"], args["namespace"])
+        shape = args["shape"] or plan.tests[0].shape
+        entry = next(test for test in plan.tests if test.shape == shape)
+        return own, nodes, shape, entry.queue if entry.gang or plan.launcher == "volcano" else ""
+    if not args["shape"]:
+        where = f"there is no plan {args['plan']}" if args["plan"] else "neither plan nor shape is set"
+        raise InputError(f"Cannot render a job: {where}. Set shape, or make a plan: gpuops.rdma.site --tags plan.")
+    shapes = files.shapes()
+    if args["shape"] not in shapes:
+        known = ", ".join(name for name, one in shapes.items() if one.status == "supported")
+        raise InputError(f"Cannot render a job: shape {args['shape']!r} is unknown; known: {known}.")
+    return render.of_shape(shapes[args["shape"]], args["mode"] or "sriov"), 1, args["shape"], ""
+
+
+def text(job: Wanted, objects: Sequence[Json]) -> str:
+    """The objects as YAML documents, below lines that say what it is, and a digest by which changes are seen."""
+    options: Json = {"Dumper": _Dumper, "sort_keys": False, "width": 1000, "default_flow_style": False}
+    body = "".join(f"---\n{yaml.dump(one, **options)}" for one in objects)
+    missing = [word for word in (render.IMAGE, render.COMMAND) if word in body]
+    head = f"# {job.kind} {job.name}: {_size(job)}, mode {job.fabric.mode}; made by gpuops.rdma.workload_render.\n"
+    head += f"# Replace {' and '.join(missing)}.\n" if missing else ""
+    return f"{head}# Digest of the lines below: {_digest(body)}\n{body}"
+
+
+def _size(job: Wanted) -> str:
+    return f"{job.nodes} node{'s' if job.nodes > 1 else ''} of {job.shape}"
+
+
+def _digest(body: str) -> str:
+    return hashlib.sha256(body.encode()).hexdigest()[:16]
+
+
+def there(path: Path) -> str:
+    """The text of the file, "" if there is none. InputError if it is not one that was rendered, or was changed."""
+    if not path.exists():
+        return ""
+    try:
+        found = path.read_text(encoding="utf-8", errors="replace")
+    except OSError as error:
+        raise InputError(f"Cannot read {path}, where the job is to be written: {error.strerror}.") from None
+    digest = _DIGEST.search(found)
+    if not digest or digest[1] != _digest(found[digest.end() :]):
+        raise InputError(
+            f"Cannot write the job to {path}: the file there was changed by hand, or is none of this module's. Give "
+            "another dest, or remove it."
+        )
+    return found
+
+
+def write(path: Path, content: str) -> None:
+    """Writes the file. InputError if it cannot be written."""
+    if not path.parent.is_dir():
+        raise InputError(f"Cannot write the job to {path}: there is no folder {path.parent}.")
+    files.replace(path, content)
+
+
+def told(job: Wanted, result: Json) -> list[str]:
+    """What to print about a written file."""
+    does = f"kubectl apply -f {result['dest']}"
+    todo = f"replace {' and '.join(result['missing'])}, then {does}" if result["missing"] else does
+    return [f"{result['dest']}: {job.kind} {job.name}, {_size(job)}, mode {job.fabric.mode}. Next: {todo}"]

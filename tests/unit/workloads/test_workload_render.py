@@ -1,0 +1,93 @@
+# Copyright: gpuops.rdma contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The module: from a plan or a shape to a file that is the user's."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import to_dict
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import NcclTest, Node, Plan, Resources
+from ansible_collections.gpuops.rdma.plugins.module_utils._specs.workload_render import SPEC
+from ansible_collections.gpuops.rdma.plugins.module_utils._workloads import render
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._workloads import manifest
+
+Json = dict[str, Any]
+H100 = "BM.GPU.H100.8"
+
+
+def arguments(**more: Any) -> Json:
+    return {**{name: one.get("default") for name, one in SPEC.items()}, **more}
+
+
+def planned(folder: Path, **more: Any) -> str:
+    nodes = tuple(Node(f"10.0.0.{i}", H100, cpu=100.0, memory=1 << 40) for i in range(3))
+    test = NcclTest("nccl-h100-8", H100, vfs_per_node=16, env={"NCCL_IB_TC": "41"}, hca="mlx5", gang=True, queue="gold")
+    plan = Plan(mode="sriov", nodes=nodes, tests=(test,), resources=Resources(vf="nvidia.com/rdma-vf"), **more)
+    path = folder / "plan.json"
+    path.write_text(json.dumps(to_dict(plan)))
+    return str(path)
+
+
+def made(**more: Any) -> tuple[render.Wanted, str]:
+    wanted = manifest.wanted(arguments(**more))
+    return wanted, manifest.text(wanted, render.objects(wanted))
+
+
+def test_the_kinds_of_the_documentation_are_those_that_are_rendered() -> None:
+    assert SPEC["kind"]["choices"] == list(render.KINDS)
+    assert (SPEC["near"]["choices"], SPEC["level"]["choices"]) == (list(render.NEAR), list(render.LEVELS))
+
+
+def test_a_plan_gives_nodes_names_and_the_queue_of_its_gang(tmp_path: Path) -> None:
+    wanted, text = made(plan=planned(tmp_path))
+    assert (wanted.nodes, wanted.shape, wanted.gang) == (3, H100, "gold")
+    assert text.startswith(f"# PyTorchJob train: 3 nodes of {H100}, mode sriov; made by gpuops.rdma.workload_render.\n")
+    assert "# Replace YOUR_IMAGE and YOUR_COMMAND.\n" in text
+    assert [one["kind"] for one in yaml.safe_load_all(text)] == ["PodGroup", "PyTorchJob"]
+    assert made(plan=planned(tmp_path), nodes=1)[0].gang == ""
+    assert made(plan=planned(tmp_path), kueue_queue="gpus")[0].gang == ""
+    assert made(plan=planned(tmp_path), queue="")[0].gang == ""
+
+
+def test_what_is_read_back_is_what_was_rendered(tmp_path: Path) -> None:
+    for kind in render.KINDS:
+        wanted, text = made(kind=kind, plan=planned(tmp_path), network="team-a/fabric", env={"A": "1"})
+        assert list(yaml.safe_load_all(text)) == json.loads(json.dumps(render.objects(wanted)))
+        assert "&id" not in text and "fabric" in text
+
+
+def test_without_a_plan_the_shape_decides(tmp_path: Path) -> None:
+    wanted, _ = made(plan=str(tmp_path / "none.json"), shape=H100, mode="host", nodes=4)
+    assert (wanted.nodes, wanted.fabric.mode, wanted.fabric.hca[0]) == (4, "host", "=")
+    with pytest.raises(InputError, match=r"there is no plan .*none\.json\. Set shape"):
+        manifest.wanted(arguments(plan=str(tmp_path / "none.json")))
+    with pytest.raises(InputError, match="shape 'X' is unknown; known: BM"):
+        manifest.wanted(arguments(shape="X"))
+
+
+def test_a_mode_that_was_not_proven_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="is one of mode sriov, and nothing of the other was proven"):
+        manifest.wanted(arguments(plan=planned(tmp_path), mode="host"))
+
+
+def test_a_file_that_was_changed_by_hand_is_not_overwritten(tmp_path: Path) -> None:
+    path = tmp_path / "train.yaml"
+    assert manifest.there(path) == ""
+    text = made(shape=H100)[1]
+    manifest.write(path, text)
+    assert manifest.there(path) == text
+    path.write_text(text.replace(render.IMAGE, "mine:1"))
+    with pytest.raises(InputError, match="was changed by hand"):
+        manifest.there(path)
+    path.write_text("# mine\n")
+    with pytest.raises(InputError, match="none of this module's"):
+        manifest.there(path)
+    with pytest.raises(InputError, match="there is no folder"):
+        manifest.write(tmp_path / "none" / "train.yaml", text)

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 from ansible import context
-from ansible.utils.display import Display
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Faults, Plan
 from ansible_collections.gpuops.rdma.plugins.module_utils._operators import releases
@@ -22,11 +21,12 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._plan.options import G
 from ansible_collections.gpuops.rdma.plugins.module_utils._report import build
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files, run
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base.action import RdmaAction
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._kube import accounts
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._nodes.book import NodeBook
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._operators import charts
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._plan import compose, compose_addon, left
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._plan import survey as plan_survey
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._plan.rights import FOLDER, Rights
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._plan.rights import Rights
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._report import command
 
 
@@ -60,10 +60,10 @@ class ActionModule(RdmaAction):
         plan = rights.plan
         run.write(dest, plan)
         text = resolve.text(plan).splitlines()
-        if self._asked_for_plan():
+        if self.asked_for_plan():
             for line in text:
                 self.progress(line)
-            self._write_accounts(rights, dest.parent.parent / FOLDER)
+            self._write_accounts(rights, dest.parent.parent / accounts.FOLDER)
             if render := build.render_command(plan):
                 whole = build.with_inputs(render, command.of_run(context.CLIARGS))
                 self.progress(f"after a PASS, a job of your own on these nodes: {whole}")
@@ -77,16 +77,12 @@ class ActionModule(RdmaAction):
             "text": text[:60],
         }
 
-    def _asked_for_plan(self) -> bool:
-        return "plan" in (self._task_vars.get("ansible_run_tags") or []) or Display().verbosity > 0
-
     def _write_accounts(self, rights: Rights, folder: Path) -> None:
         """Manifests of accounts for those who are no administrators."""
         if rights.unknown:
             self.progress(f"permissions: not written: {preflight.line(rights.unknown[0])}")
             return
-        paths = rights.write(folder)
-        self.progress(f"permissions: {', '.join(map(str, paths))}; kubectl apply -f FILE makes an account with them")
+        self.progress(accounts.announced(rights.write(folder)))
 
     def _keep_excluded(self, plan: Plan, dest: Path) -> Plan:
         """The plan with the nodes excluded that an earlier stage of this run excluded."""

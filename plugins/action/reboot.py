@@ -17,6 +17,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.names import C
 from ansible_collections.gpuops.rdma.plugins.module_utils._host import reboot
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import run
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base.action import RdmaAction
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._nodes import cordons
 
 POLL = 2.0
 VF_PODS = "app.kubernetes.io/name=gpuops-vf-config"
@@ -35,7 +36,7 @@ class ActionModule(RdmaAction):
         busy = self._busy(pending, plan.resources.gpu) if pending else {}
         free = [name for name in pending if name not in busy]
         if not self.check_mode:
-            for name in sorted(self._left_cordoned() & set(wanted) - set(pending)):
+            for name in sorted(set(cordons.cordoned(self.client, CORDONED_FOR_REBOOT)) & set(wanted) - set(pending)):
                 self._cordon(name, False)
         for name, pod in sorted(busy.items()):
             self.progress(f"reboot: {name} is left alone: pod {pod} uses its GPUs")
@@ -53,15 +54,6 @@ class ActionModule(RdmaAction):
             if not silent or time.monotonic() > deadline:
                 return pods
             time.sleep(POLL)
-
-    def _left_cordoned(self) -> set[str]:
-        """Names of nodes that an earlier run cordoned and did not uncordon."""
-        return {
-            item["metadata"]["name"]
-            for page in self.client.pages("/api/v1/nodes", field_selector="spec.unschedulable=true")
-            for item in page.get("items") or []
-            if CORDONED_FOR_REBOOT in (item["metadata"].get("annotations") or {})
-        }
 
     def _pods(self, namespace: str) -> dict[str, Json]:
         found = self.client.list(self.client.path("v1", "Pod", namespace), label_selector=VF_PODS)
@@ -116,15 +108,4 @@ class ActionModule(RdmaAction):
         return self.client.get(self.client.path("v1", "Node", "", name))
 
     def _cordon(self, name: str, on: bool) -> None:
-        """Cordons or uncordons a node; only our own cordon is removed."""
-        node = self._node(name)
-        ours = CORDONED_FOR_REBOOT in node["metadata"].get("annotations", {})
-        if on and (node["spec"].get("unschedulable") and not ours):
-            return
-        if not on and not ours:
-            return
-        body: Json = {
-            "metadata": {"annotations": {CORDONED_FOR_REBOOT: "true" if on else None}},
-            "spec": {"unschedulable": True if on else None},
-        }
-        self.client.patch(self.client.path("v1", "Node", "", name), body)
+        cordons.cordon(self.client, name, CORDONED_FOR_REBOOT, on)

@@ -20,4 +20,6 @@ class ActionModule(RdmaAction):
         nodes = Nodes(self.client, plan, args["nodes"], self.check_mode, self.show)
         if args["state"] == "idle":
             return nodes.idle(args["busy"], float(args["busy_timeout"]), args["cordon"])
-        return nodes.renew() if args["state"] == "renewed" else nodes.free()
+        if args["state"] == "stopped":
+            return nodes.stop(args["why"])
+        return nodes.renew() if args["state"] == "renewed" else nodes.free(args["slowest"])

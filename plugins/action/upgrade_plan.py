@@ -11,6 +11,7 @@ from typing import Any
 from ansible_collections.gpuops.rdma.plugins.module_utils._upgrade import plan as core
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import run
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base.action import RdmaAction
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._kube import accounts
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._upgrade import reading
 
 
@@ -22,17 +23,20 @@ class ActionModule(RdmaAction):
         seen = reading.Reading(self.client, plan)
         if args["begun"]:
             made, outside = seen.waves(args["wave"])
-            return {"waves": made, "left": [name for wave in made for name in wave], "outside": outside}
+            return {"waves": made, "outside": outside}
         upgrade = seen.upgrade(args["wave"])
         run.write(Path(args["plan"]).parent / "upgrade.json", upgrade)
         lines = core.lines(upgrade, plan.profile)
         for line in lines:
             self.progress(line)
+        if self.asked_for_plan() and not core.unknown_rights(plan):
+            folder, spaces = Path(args["plan"]).parent.parent / accounts.FOLDER, vars(plan.namespaces).values()
+            needed = [*plan.permissions, *core.rights(plan)]
+            self.progress(accounts.announced([accounts.write(folder, "upgrade", needed, plan.grants, spaces)]))
         return {
             "changed": self.check_mode and not upgrade.nothing,
             "nothing": upgrade.nothing,
             "waves": [list(wave) for wave in upgrade.waves],
-            "left": [name for wave in upgrade.waves for name in wave],
             "idle_first": list(upgrade.idle_first),
             "busy": dict(upgrade.busy),
             "outside": list(upgrade.outside),

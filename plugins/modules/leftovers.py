@@ -16,11 +16,8 @@ description:
 extends_documentation_fragment:
 - gpuops.rdma.attributes
 - gpuops.rdma.auth
+- gpuops.rdma.run_plan
 options:
-  plan:
-    description: plan.json of the run.
-    type: path
-    required: true
   stage:
     description: Whose leftovers.
     type: str

@@ -15,11 +15,8 @@ description:
 - A fault of the fabric is no node's verdict.
 extends_documentation_fragment:
 - gpuops.rdma.auth
+- gpuops.rdma.run_plan
 options:
-  plan:
-    description: plan.json of the run.
-    type: path
-    required: true
   run_dir:
     description: Folder with the scans. The plan's folder by default.
     type: path

@@ -15,11 +15,8 @@ description:
 extends_documentation_fragment:
 - gpuops.rdma.attributes
 - gpuops.rdma.auth
+- gpuops.rdma.run_plan
 options:
-  plan:
-    description: plan.json of this run.
-    type: path
-    required: true
   run_dir:
     description: Where perftest.json, findings-perftest.json and the clients' logs go. Without it nothing is written.
     type: path

@@ -20,11 +20,8 @@ description:
 extends_documentation_fragment:
 - gpuops.rdma.attributes
 - gpuops.rdma.auth
+- gpuops.rdma.run_plan
 options:
-  plan:
-    description: plan.json of the run.
-    type: path
-    required: true
   operator:
     description: Whose policy.
     type: str

@@ -13,11 +13,8 @@ description:
 extends_documentation_fragment:
 - gpuops.rdma.attributes
 - gpuops.rdma.auth
+- gpuops.rdma.run_plan
 options:
-  plan:
-    description: plan.json of this run; the role C(plan) writes it.
-    type: path
-    required: true
   read_only:
     description: Ask for permissions to read only.
     type: bool

@@ -15,11 +15,8 @@ description:
 extends_documentation_fragment:
 - gpuops.rdma.attributes
 - gpuops.rdma.auth
+- gpuops.rdma.run_plan
 options:
-  plan:
-    description: plan.json of the run.
-    type: path
-    required: true
   batch:
     description: "How many nodes reboot at a time: a number or a percentage."
     type: str

@@ -82,8 +82,11 @@ options:
     default: helm
   hold:
     description:
-    - Hold the operands of the GPU Operator back, by C(daemonsets.updateStrategy=OnDelete) of its chart, so that a pod
-      gets its new revision only when the old one is deleted. Without it a release that was held is let go.
+    - Hold the operands of the GPU Operator back while its release changes, by C(daemonsets.updateStrategy=OnDelete)
+      and C(driver.upgradePolicy.autoUpgrade=false) of its chart, so that a pod gets its new revision only when the old
+      one is deleted.
+    - The release keeps a note of its values of before, C(gpuopsRdmaBeforeHold). Without this option a release that was
+      held gets them again.
     type: bool
     default: false
   resume:

@@ -8,17 +8,14 @@ module: upgrade_nodes
 short_description: Take nodes through one wave of an upgrade of the operators
 version_added: 0.1.0
 description:
-- Three steps of a wave. It waits for no new pod; M(gpuops.rdma.wait) does.
+- The steps of a wave. It waits for no new pod; M(gpuops.rdma.wait) does.
 - Where a node is follows from the cluster, so that a killed run goes on. A cordon of another owner stays, and no pod of
   another owner is ever ended.
 extends_documentation_fragment:
 - gpuops.rdma.attributes
 - gpuops.rdma.auth
+- gpuops.rdma.run_plan
 options:
-  plan:
-    description: plan.json of this run.
-    type: path
-    required: true
   nodes:
     description: Only these nodes of the plan. Empty takes all of the cluster.
     type: list
@@ -27,11 +24,22 @@ options:
   state:
     description:
     - V(idle) cordons the nodes, marked as ours, and sees that no pod holds their GPUs or VFs.
-    - V(renewed) deletes the pods of the GPU Operator's operands that are of an older revision.
-    - V(free) lifts our cordon.
+    - V(renewed) deletes the pods of the operators' operands, driver and OFED among them, that are of an older revision
+      and that their DaemonSets do not replace by themselves.
+    - V(free) lifts our cordon. Each node notes when it came through, to which releases, in its annotation
+      C(gpuops.rdma/upgraded), which later runs of M(gpuops.rdma.upgrade_plan) show.
+    - V(stopped) notes O(why) there, on those of the nodes that we have cordoned. They stay so.
     type: str
     required: true
-    choices: [idle, renewed, free]
+    choices: [idle, renewed, free, stopped]
+  slowest:
+    description: C(slowest) of the wave's M(gpuops.rdma.perftest), for the note of O(state=free).
+    type: dict
+    default: {}
+  why:
+    description: Why the wave stopped, for O(state=stopped).
+    type: str
+    default: ""
   cordon:
     description: Whether O(state=idle) cordons.
     type: bool

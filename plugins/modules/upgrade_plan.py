@@ -15,11 +15,8 @@ description:
 extends_documentation_fragment:
 - gpuops.rdma.attributes
 - gpuops.rdma.auth
+- gpuops.rdma.run_plan
 options:
-  plan:
-    description: plan.json of this run.
-    type: path
-    required: true
   wave:
     description: How many nodes a wave of the upgrade has, a number or a percentage of the plan's nodes.
     type: str
@@ -49,11 +46,6 @@ waves:
   returned: always
   type: list
   elements: list
-left:
-  description: Names of the nodes of all waves.
-  returned: always
-  type: list
-  elements: str
 idle_first:
   description: Why all nodes must be idle before the first change; empty if they need not.
   returned: without O(begun)

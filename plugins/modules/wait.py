@@ -56,6 +56,12 @@ options:
       - Look once and do not wait, nor fail. With O(plan) everything that is not ready becomes a finding for the report.
     type: bool
     default: false
+  outdated:
+    description:
+      - Whether pods of an older revision of OFED are good enough for O(for=network_operator), and a NicClusterPolicy
+        that only they keep from ready. An upgrade in waves of nodes replaces them later.
+    type: bool
+    default: false
   tolerate:
     description:
       - Whether the wait may continue without some nodes of the plan. Those that are unrecoverable, or late at the

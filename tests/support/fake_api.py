@@ -124,7 +124,7 @@ def _has(obj: Any, selector: str) -> bool:
     path, _sep, value = selector.partition("=")
     for key in path.split(".") if path else ():
         obj = obj.get(key, "")
-    return not path or obj == value
+    return not path or (str(obj).lower() if isinstance(obj, bool) else obj) == value
 
 
 class Task:

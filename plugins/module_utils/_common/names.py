@@ -21,6 +21,8 @@ CORDONED_FOR_REBOOT = "gpuops.rdma/cordoned-for-reboot"
 CORDONED_FOR_UPGRADE = "gpuops.rdma/cordoned-for-upgrade"
 OUR_CORDONS = frozenset({CORDONED_FOR_REBOOT, CORDONED_FOR_UPGRADE})
 """Annotations of a node that one of our runs has cordoned, and uncordons."""
+UPGRADED = "gpuops.rdma/upgraded"
+"""Annotation of a node: what the last upgrade of the operators did to it, as JSON, see _upgrade/history.py."""
 
 # Annotations that the uses of GPUs write, and a teardown reads.
 TAINTS_ADDED = "gpuops.rdma/taints-added"

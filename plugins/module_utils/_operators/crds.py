@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from typing import Any, Optional
 
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.names import OWNER
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.text import listed
 
 API = "apiextensions.k8s.io/v1"
@@ -37,6 +38,8 @@ MANAGERS = {
     "helm.toolkit.fluxcd.io/name": "Flux",
 }
 """Label or annotation of a definition -> who writes it again and again, so that a change of ours would not last."""
+ONCE = (OWNER, "helm", "kubectl")
+"""Field managers that apply a definition once: we, Helm 4, and a person."""
 _EVERYTHING = {"x-kubernetes-preserve-unknown-fields": True}
 
 
@@ -115,8 +118,18 @@ def lines(changing: Iterable[Definition]) -> list[str]:
 
 
 def _manager(live: Json) -> str:
-    marks = {**(live["metadata"].get("labels") or {}), **(live["metadata"].get("annotations") or {})}
-    return next((who for mark, who in MANAGERS.items() if mark in marks), "")
+    """Who would write it again: a known tool by its mark, else whoever applies its spec server side."""
+    meta = live["metadata"]
+    marks = {**(meta.get("labels") or {}), **(meta.get("annotations") or {})}
+    known = [who for mark, who in MANAGERS.items() if mark in marks]
+    return next(iter([*known, *(f"field manager {name}" for name in _appliers(meta))]), "")
+
+
+def _appliers(meta: Json) -> Iterator[str]:
+    for entry in meta.get("managedFields") or ():
+        applied = entry.get("operation") == "Apply" and not entry.get("subresource")
+        if applied and entry.get("manager") not in ONCE and "f:spec" in (entry.get("fieldsV1") or {}):
+            yield str(entry.get("manager", ""))
 
 
 def _at(definition: Json, path: str) -> str:

@@ -179,6 +179,13 @@ def only_these(status: Status, states: Collection[str]) -> bool:
     return bool(found and named) and set(named) <= set(states)
 
 
+def held_by(policy: Optional[Json], states: Collection[str]) -> bool:
+    """Whether a NicClusterPolicy is not ready, without an error, and only ``states`` keep it from it."""
+    applied = ((policy or {}).get("status") or {}).get("appliedStates") or []
+    held = {(str(one.get("name")), one.get("state")) for one in applied if one.get("state") not in ("ready", "ignore")}
+    return bool(held) and held <= {(state, "notReady") for state in states}
+
+
 def _runs(daemonset: Json, wanted: str) -> bool:
     """A driver's image has the node's system behind the version that the policy names: ``570.1-ubuntu22.04``."""
     return any(one == wanted or one.startswith(f"{wanted}-") for one in daemonset["images"])

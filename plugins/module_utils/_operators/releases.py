@@ -45,6 +45,8 @@ CHARTS = ("gpu-operator", "network-operator", "volcano", "mpi-operator")
 RELEASE_SELECTOR = "owner=helm,status!=superseded"
 """Label selector for release Secrets: without it every old revision of every release is transferred."""
 UNREADABLE = "unreadable"
+BEFORE_HOLD = "gpuopsRdmaBeforeHold"
+"""Value that no chart reads: the release's values before an upgrade held its operands back."""
 PATIENCE = 900.0
 """Seconds after which a pending release counts as abandoned; Helm's own hooks time out after 300."""
 
@@ -206,6 +208,17 @@ def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> Json:
         both = isinstance(result.get(key), Mapping) and isinstance(value, Mapping)
         result[key] = merge(result[key], value) if both else copy.deepcopy(value)
     return result
+
+
+def held(values: Json, hold: Json) -> Json:
+    """The values with those that hold operands back, and a note of what they were for ``let_go``."""
+    return {**merge(values, hold), BEFORE_HOLD: copy.deepcopy(values)}
+
+
+def let_go(values: Json) -> Json:
+    """The values as they were before ``held``; any others as they are."""
+    before = values.get(BEFORE_HOLD, values)
+    return dict(before) if isinstance(before, Mapping) else {}
 
 
 def lookup(tree: Any, path: str, default: Any = None) -> Any:
@@ -586,6 +599,11 @@ class HelmRelease:
         return f"{self.namespace}/{self.name}"
 
     @property
+    def holds(self) -> bool:
+        """Whether an upgrade holds its operands back."""
+        return BEFORE_HOLD in self.values
+
+    @property
     def shown(self) -> Json:
         """The fields that a plan shows: without the values, and without the Secret."""
         return {key: value for key, value in vars(self).items() if key not in ("values", "secret")}
@@ -841,7 +859,7 @@ def _newer(want: Release, release: HelmRelease) -> str:
 def _update(want: Release, release: HelmRelease, place: Json) -> Decision:
     foreign = (release.name, release.namespace) != (want.name, want.namespace)
     # An adopted release keeps settings that the profile does not set; one with our name gets exactly our values.
-    target = merge(release.values, want.values) if foreign else want.values
+    target = merge(let_go(release.values), want.values) if foreign else want.values
     changed = tuple(changes(release.values, target))
     newer = not versions.same(release.version, want.version)
     failed = release.status != "deployed"

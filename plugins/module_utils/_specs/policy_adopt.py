@@ -9,9 +9,10 @@ from __future__ import annotations
 from typing import Any
 
 from ansible_collections.gpuops.rdma.plugins.module_utils._specs.auth import SPEC as AUTH
+from ansible_collections.gpuops.rdma.plugins.module_utils._specs.run_plan import SPEC as RUN_PLAN
 
 SPEC: dict[str, Any] = {
     **AUTH,
-    "plan": {"type": "path", "required": True},
+    **RUN_PLAN,
     "operator": {"type": "str", "required": True, "choices": ["gpu_operator", "network_operator"]},
 }

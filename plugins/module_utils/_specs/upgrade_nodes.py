@@ -9,12 +9,15 @@ from __future__ import annotations
 from typing import Any
 
 from ansible_collections.gpuops.rdma.plugins.module_utils._specs.auth import SPEC as AUTH
+from ansible_collections.gpuops.rdma.plugins.module_utils._specs.run_plan import SPEC as RUN_PLAN
 
 SPEC: dict[str, Any] = {
     **AUTH,
-    "plan": {"type": "path", "required": True},
+    **RUN_PLAN,
     "nodes": {"type": "list", "elements": "str", "default": []},
-    "state": {"type": "str", "required": True, "choices": ["idle", "renewed", "free"]},
+    "state": {"type": "str", "required": True, "choices": ["idle", "renewed", "free", "stopped"]},
+    "slowest": {"type": "dict", "default": {}},
+    "why": {"type": "str", "default": ""},
     "cordon": {"type": "bool", "default": True},
     "busy": {"type": "str", "default": "fail", "choices": ["skip", "wait", "fail"]},
     "busy_timeout": {"type": "int", "default": 3600},

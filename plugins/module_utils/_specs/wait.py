@@ -33,6 +33,7 @@ SPEC: dict[str, Any] = {
     "plan": {"type": "path"},
     "group": {"type": "str", "default": ""},
     "once": {"type": "bool", "default": False},
+    "outdated": {"type": "bool", "default": False},
     "tolerate": {"type": "bool", "default": False},
     "shape": {"type": "list", "elements": "str", "default": []},
     "nodes": {"type": "list", "elements": "str", "default": []},

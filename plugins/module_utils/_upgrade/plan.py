@@ -5,6 +5,7 @@
 
 ::
 
+    require_upgradable(plan)                              else InputError
     releases(plan) -> [Change]                            from -> to
     fields(policy, live, wanted) -> [Field]               of a policy that its operator will see
     gpu_restarts(...), network_restarts(...) -> [Restart] which operands start again, at whose pace
@@ -88,7 +89,8 @@ class Upgrade:
     ``objects``, ``leftovers``: names of what is applied and removed; leftovers only if that is ``settled``. ``busy``:
     node -> what uses its devices. ``held``: an upgrade is on its way: the operands wait for their pods to be deleted.
     ``outside``: nodes that are not done and not of this run. ``denied``: permissions that this user lacks.
-    ``before``: idle nodes, two of a shape, to measure before the first change."""
+    ``before``: idle nodes, two of a shape, to measure before the first change. ``history``: lines about the waves of
+    earlier upgrades."""
 
     changes: tuple[Change, ...] = ()
     definitions: tuple[str, ...] = ()
@@ -104,6 +106,7 @@ class Upgrade:
     outside: tuple[str, ...] = ()
     denied: tuple[str, ...] = ()
     before: tuple[str, ...] = ()
+    history: tuple[str, ...] = ()
 
     @property
     def nothing(self) -> bool:
@@ -123,6 +126,8 @@ def rights(plan: Plan) -> list[Permission]:
     spaces = {name: getattr(plan.releases.get(name), "namespace", "") for name in plan.operators}
     found = [*needs("get patch", "", "nodes", ""), *needs("list watch", "", "pods", "")]
     found += needs("delete", "", "pods", spaces.get("gpu_operator") or plan.namespaces.gpu_operator)
+    if plan.ofed == "operator":
+        found += needs("delete", "", "pods", spaces.get("network_operator") or plan.namespaces.network_operator)
     found += needs("get create patch delete", "", "configmaps", plan.namespaces.job)
     found += needs("get create patch list watch delete deletecollection", "", "pods", plan.namespaces.job)
     found += needs("get", "", "pods/log", plan.namespaces.job)
@@ -131,6 +136,11 @@ def rights(plan: Plan) -> list[Permission]:
             found += needs("get list patch", "apps", "daemonsets", item.name.namespace)
             found += needs("list delete", "", "pods", item.name.namespace)
     return once(found)
+
+
+def unknown_rights(plan: Plan) -> bool:
+    """Whether the plan has not all rights of its charts, or is rejected."""
+    return bool(plan.faults) or any(item.id == "plan.chart" for item in plan.findings)
 
 
 # ---- what changes --------------------------------------------------------------------------------------------------
@@ -256,8 +266,15 @@ def _touched(made: Operands, entry: Json, paths: Iterable[str]) -> bool:
     return bool(heads - sections) or entry.get("section") in heads
 
 
-def network_restarts(made: Operands, change: Optional[Change], live: Json, wanted: Optional[Json]) -> list[Restart]:
-    """Operands of the Network Operator. ``wanted``: spec of the NicClusterPolicy, None if it is not changed."""
+def network_restarts(
+    made: Operands,
+    change: Optional[Change],
+    live: Json,
+    wanted: Optional[Json],
+    outdated: Mapping[str, Collection[str]],
+) -> list[Restart]:
+    """Operands of the Network Operator. ``wanted``: spec of the NicClusterPolicy, None if it is not changed.
+    ``outdated``: as for ``gpu_restarts``."""
     new = bool(change and change.version)
     by_state: dict[str, list[Json]] = {}
     for item in made.daemonsets:
@@ -271,10 +288,19 @@ def network_restarts(made: Operands, change: Optional[Change], live: Json, wante
             continue
         spec = wanted if wanted is not None else live
         section = gpu_operands.at(spec, sections[state]) if state in sections else None
-        image = operands.image(section, spec.get("global"))
-        if new or (state in sections and operands.nic_operand(sections[state], spec, items)):
-            found += [_restart(made.effect(state), item, _desired(item), image) for item in items]
+        image, effect = operands.image(section, spec.get("global")), made.effect(state)
+        if gpu_operands.at(section or {}, "upgradePolicy.autoUpgrade"):
+            effect = {**effect, "how": POLICY}
+        every = new or (state in sections and operands.nic_operand(sections[state], spec, items))
+        for item in items:
+            nodes = _desired(item) if every else len(outdated.get(item["metadata"]["name"], ()))
+            found += [_restart(effect, item, nodes, image)] if nodes else []
     return found
+
+
+def everywhere(restarts: Iterable[Restart], outdated: Mapping[str, Collection[str]]) -> bool:
+    """Whether pods of more nodes restart in waves than those that are of an older revision already."""
+    return any(item.how == WAVES and item.nodes > len(outdated.get(item.daemonset, ())) for item in restarts)
 
 
 def _restart(effect: Json, daemonset: Json, nodes: int, wanted: str) -> Restart:
@@ -310,8 +336,9 @@ def _desired(daemonset: Json) -> int:
 
 def lines(upgrade: Upgrade, profile: str) -> list[str]:
     """The upgrade as readable lines."""
+    past = [f"  earlier: {text}" for text in upgrade.history]
     if upgrade.nothing:
-        return [f"upgrade: nothing to change: releases, policies and operands are those of profile {profile}"]
+        return [f"upgrade: nothing to change: releases, policies and operands are those of profile {profile}", *past]
     found = [f"upgrade: to profile {profile}{', goes on where an earlier run ended' if upgrade.held else ''}"]
     for change in upgrade.changes:
         found.append(
@@ -340,7 +367,7 @@ def lines(upgrade: Upgrade, profile: str) -> list[str]:
         upgrade.outside
     )
     found += [f"  in use: {node}: {why}" for node, why in list(upgrade.busy.items())[:10]] if upgrade.busy else []
-    return found
+    return found + past
 
 
 _TITLES = {

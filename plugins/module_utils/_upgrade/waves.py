@@ -16,6 +16,20 @@ from dataclasses import dataclass, field
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Plan
 
+Outdated = Mapping[str, Mapping[str, str]]
+"""DaemonSet -> node -> path of its pod there, which is of an older revision; in the order of their renewal."""
+
+
+def with_drivers(outdated: Outdated, drivers: Outdated, ofed: Collection[str]) -> Outdated:
+    """The pods with those of ``drivers`` on the nodes where ``ofed`` is outdated: a driver's pod has built its modules
+    for the OFED that was there when it started."""
+    found = {owner: dict(pods) for owner, pods in outdated.items()}
+    for owner, pods in drivers.items():
+        more = {node: path for node, path in pods.items() if node in ofed}
+        if more:
+            found[owner] = {**found.get(owner, {}), **more}
+    return found
+
 
 @dataclass(frozen=True)
 class Seen:

@@ -93,6 +93,10 @@ class RdmaAction(ActionBase):  # type: ignore[misc]
         """Whether the result should contain a diff."""
         return bool(self._task.diff)
 
+    def asked_for_plan(self) -> bool:
+        """Whether the plan is to be printed, with the permissions that it needs: by its tag, or by -v."""
+        return "plan" in (self._task_vars.get("ansible_run_tags") or []) or Display().verbosity > 0
+
     def progress(self, line: str) -> None:
         """Prints a line at once, without control characters."""
         Display().display(_CONTROL.sub("", line))

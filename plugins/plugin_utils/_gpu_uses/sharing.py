@@ -34,7 +34,7 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils._gpu_uses.use import P
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._kube import rollout
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._kube.proof import Proof, pod
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._kube.proven import Proven
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._nodes import gpu_nodes
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._nodes import cordons, gpu_nodes
 
 EXPERIMENTAL = "MPS on OpenShift is experimental: it passes only if two processes run concurrently on one GPU."
 UNPROVEN = f"{EXPERIMENTAL} With prove=never this is not tested."
@@ -206,11 +206,7 @@ class Sharing(Use[Wanted]):
             self.record(gpu_nodes.change(f"MachineSet {name}", before, lacking))
 
     def _cordon(self, node: str, on: bool) -> None:
-        """With an annotation of ours, so that the next run continues an interrupted one, and a cordon of another
-        owner stays."""
-        meta = {"annotations": {CORDONED: "true" if on else None}}
-        body = {"metadata": meta, "spec": {"unschedulable": True if on else None}}
-        self.client.patch(self.client.path("v1", "Node", "", node), body)
+        cordons.cordon(self.client, node, CORDONED, on)
 
     def _drain(self, one: Member) -> None:
         pods = self.busy.get(one.name, [])

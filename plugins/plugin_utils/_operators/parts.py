@@ -34,7 +34,8 @@ MADE_BY_GPU_OPERATOR = ("ClusterPolicy", "NVIDIADriver")
 class Parts:
     """``elsewhere``: findings of the last reading about late nodes outside of this run, for which it does not wait;
     ``unneeded``: about late operands that no run needs, which are awaited for ``patience`` seconds once all others are
-    ready, 0 = not at all. ``exact``: the operators must be of the plan's versions."""
+    ready, 0 = not at all. ``exact``: the operators must be of the plan's versions; ``outdated``: pods of an older
+    revision of OFED are good enough."""
 
     def __init__(self, watcher: Watcher, nodes: Awaited, plan: Plan, target: Target, vf_resource: str) -> None:
         self.watcher, self.nodes, self.plan, self.target = watcher, nodes, plan, target
@@ -43,7 +44,7 @@ class Parts:
         self.table = files.load(files.FILES / "operands.yml")
         self.elsewhere: list[Finding] = []
         self.unneeded: list[Finding] = []
-        self.patience, self.exact = 0.0, False
+        self.patience, self.exact, self.outdated = 0.0, False, False
         self._since: Optional[float] = None
 
     def gpu_operator(self) -> Statuses:
@@ -99,7 +100,10 @@ class Parts:
         }
         offered = self._plugin_config(policy)
         result.update({"vf-resource": offered} if offered else {})
-        result.update(self.driver_pods.ofed(nodes))
+        ofed = self.driver_pods.ofed(nodes, self.outdated)
+        if self.outdated and operands.held_by(policy, [OFED_STATE]) and all(status.ready for status in ofed.values()):
+            result["policy"] = Status(readiness.READY)
+        result.update(ofed)
         result.update(self._nic_operands(_spec(policy), daemonsets, nodes))
         if _spec(policy).get("nvIpam"):
             result.update(named.deployments(self.watcher, namespace, ["nv-ipam-controller"]))

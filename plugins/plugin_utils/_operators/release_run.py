@@ -77,10 +77,12 @@ class ReleaseRun:
         if want.action == "olm":  # installed by gpuops.rdma.olm_operator
             keys = ("action", "why", "name", "namespace", "chart")
             return {"changed": False, **{key: getattr(want, key) for key in keys}}
-        if self.args["hold"]:
-            held = files.load(files.FILES / "upgrade.yml")["hold"]
-            want = replace(want, values=releases.merge(want.values, held))
-        decision = self._decide(want)
+        there = self._there(want)
+        decision = self._decide(want, *there)
+        if self.args["hold"] and decision.action in ("upgrade", "adopt"):
+            hold = files.load(files.FILES / "upgrade.yml")["hold"]
+            want = replace(want, values=releases.held(decision.values, hold))
+            decision = self._decide(want, *there)
         if decision.action == "refuse":
             raise InputError(f"{want.operator}: {decision.why}.")
         target = replace(want, name=decision.name, namespace=decision.namespace)
@@ -95,21 +97,30 @@ class ReleaseRun:
         self._run_helm(target, decision)
         return result
 
-    def _decide(self, want: Release) -> releases.Decision:
-        """Decides from the present releases, since another run may have changed them after the plan."""
-        install = self.plan.install if self.plan else self.args["install"]
+    @property
+    def _install(self) -> str:
+        return str(self.plan.install if self.plan else self.args["install"])
+
+    def _there(self, want: Release) -> tuple[list[releases.HelmRelease], list[Json]]:
+        """The present releases, since another run may have changed them after the plan, and Deployments where none is
+        of this chart."""
         try:
             found = installed.releases(self.task.client, (want.chart,))
         except Forbidden:
-            if install != "existing":
+            if self._install != "existing":
                 raise
             found = []  # to verify, the Deployment is enough: no permission to read Secrets is needed
         same = any(item.chart == want.chart for item in found)
+        return found, [] if same else installed.workloads(self.task.client, ("deployments",))
+
+    def _decide(
+        self, want: Release, found: Sequence[releases.HelmRelease], workloads: Sequence[Json]
+    ) -> releases.Decision:
         return releases.decide(
             want,
             found,
-            [] if same else installed.workloads(self.task.client, ("deployments",)),
-            install=install,
+            workloads,
+            install=self._install,
             now=time.time(),
             resume=self.args["resume"],
             patience=float(self.args["pending_timeout"]),

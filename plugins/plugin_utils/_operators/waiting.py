@@ -56,6 +56,7 @@ class View:
         resource = args["resource"] or plan.resources.vf or DEFAULT_VF
         self.nodes = Awaited(watcher, args, plan)
         self.parts = Parts(watcher, self.nodes, plan, self.target, resource)
+        self.parts.outdated = bool(args["outdated"])
         self.vfs = Vfs(watcher, self.nodes, plan.namespaces.own, resource)
         self.planned = self.nodes.planned()
 

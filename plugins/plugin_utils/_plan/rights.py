@@ -5,13 +5,11 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import yaml
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import (
     DataError,
     InputError,
@@ -27,25 +25,18 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import (
     input_fault,
 )
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube.client import KINDS, Client
-from ansible_collections.gpuops.rdma.plugins.module_utils._kube.permissions import account, texts
+from ansible_collections.gpuops.rdma.plugins.module_utils._kube.permissions import texts
 from ansible_collections.gpuops.rdma.plugins.module_utils._operators import chart_rights
 from ansible_collections.gpuops.rdma.plugins.module_utils._operators.chart_rights import Kinds
 from ansible_collections.gpuops.rdma.plugins.module_utils._plan import permissions
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._kube import accounts
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._kube.rights import missing, ungranted
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._operators import helm, installed, render
 
 _KUBE_VERSION = re.compile(r"chart requires kubeVersion: (.+?) which is incompatible")
 """Helm's words."""
-FOLDER = "permissions"
 UNKNOWN = "plan.chart"
 """Id of the finding about a chart whose rights are not known."""
-HEAD = """\
-# The rights that gpuops.rdma.{name} needs with these inputs on this cluster, see docs/permissions.md. An administrator
-# grants them: kubectl apply -f {path}
-"""
-PREFIX = "gpuops-rdma-"
-"""The accounts are called gpuops-rdma-verify, gpuops-rdma-site, gpuops-rdma-teardown."""
 
 
 def denied(client: Client, plan: Plan, read_only: bool = False, keeps: bool = True) -> list[str]:
@@ -127,15 +118,7 @@ class Rights:
         """Writes a manifest per playbook, of an account with exactly the rights that it needs; returns their paths.
         Raises InputError where a chart's rights are not known."""
         spaces = vars(self.plan.namespaces).values()
-        paths = []
-        for name, (needed, grants) in self._accounts().items():
-            # Ansible's strings are of a type of their own, which YAML refuses and JSON does not.
-            objects = json.loads(json.dumps(account(f"{PREFIX}{name}", needed, grants, spaces)))
-            text = yaml.safe_dump_all(objects, sort_keys=False, default_flow_style=None, width=120)
-            paths.append(folder / f"{name}.yml")
-            folder.mkdir(parents=True, exist_ok=True)
-            files.replace(paths[-1], f"{HEAD.format(name=name, path=paths[-1])}{text}")
-        return paths
+        return [accounts.write(folder, name, *rights, spaces) for name, rights in self._accounts().items()]
 
     def _accounts(self) -> dict[str, tuple[list[Permission], list[Json]]]:
         plan = self.plan

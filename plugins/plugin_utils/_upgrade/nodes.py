@@ -5,17 +5,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import datetime
+from collections.abc import Callable, Mapping, Sequence
+from typing import Optional
 
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import RdmaError
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.names import CORDONED_FOR_UPGRADE
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.names import CORDONED_FOR_UPGRADE, UPGRADED
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Plan
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.text import counted, listed
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube.client import Client
 from ansible_collections.gpuops.rdma.plugins.module_utils._nodes import busy as nodes_busy
-from ansible_collections.gpuops.rdma.plugins.module_utils._upgrade import waves
+from ansible_collections.gpuops.rdma.plugins.module_utils._upgrade import history, waves
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._nccl.busy_wait import BusyNodes
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._nodes import cordons
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._upgrade.reading import Reading
 
 
@@ -41,7 +44,8 @@ class Nodes:
             for name in found if cordon else ():
                 self._cordon(name, False)
             if (busy != "skip" or not cordon) and not self.check:
-                self._free([name for name in changed if name not in found])
+                for name in set(changed) - set(found):
+                    self._cordon(name, False)
                 raise RdmaError(self._refusal(busy, timeout, found))
         left = {name: nodes_busy.reason(held) for name, held in found.items()}
         ready = [name for name in self.nodes if name not in left]
@@ -57,13 +61,10 @@ class Nodes:
 
     def renew(self) -> Json:
         """Deletes the nodes' operand pods that are of an older revision; the DaemonSets make new ones."""
-        pods = self.reading.pods()
-        chosen = sorted(
-            {(node, name) for found in pods.outdated.values() for node, name in found.items() if node in self.nodes}
-        )
-        path = self.client.path("v1", "Pod", pods.namespace)
-        for _node, name in () if self.check else chosen:
-            self.client.delete(f"{path}/{name}")
+        outdated = self.reading.outdated()
+        chosen = [path for pods in outdated.values() for node, path in pods.items() if node in self.nodes]
+        for path in () if self.check else chosen:
+            self.client.delete(path)
         if chosen:
             what = f"{counted(len(chosen), 'pod')} of older revisions"
             self.show(f"upgrade          {what} replaced on {listed(self.nodes, 5)}")
@@ -77,20 +78,23 @@ class Nodes:
         pairs = waves.pairs(self.plan, self.nodes, good, self.reading.busy())
         return [name for pair in pairs for name in pair]
 
-    def free(self) -> Json:
-        """Uncordons those of the nodes that an upgrade has cordoned."""
-        return {"changed": bool(self._free(self.nodes)), "nodes": self.nodes}
+    def free(self, slowest: Optional[Mapping[str, Optional[float]]] = None) -> Json:
+        """Uncordons those of the nodes that an upgrade has cordoned, and notes on each that it came through."""
+        note = self._note("", slowest)
+        freed = [name for name in self.nodes if self._cordon(name, False, note)]
+        return {"changed": bool(freed), "nodes": self.nodes}
 
-    def _free(self, names: Sequence[str]) -> list[str]:
-        return [name for name in names if self._cordon(name, False)]
+    def stop(self, why: str) -> Json:
+        """Notes on those of the nodes that an upgrade has cordoned why their wave stopped; they stay cordoned."""
+        begun = set(cordons.cordoned(self.client, CORDONED_FOR_UPGRADE))
+        names, note = [name for name in self.nodes if name in begun], self._note(why, None)
+        for name in names:
+            self._cordon(name, True, note)
+        return {"changed": bool(names), "nodes": names}
 
-    def _cordon(self, name: str, on: bool) -> bool:
-        """Whether it is a change. A cordon of another owner stays as it is."""
-        path = self.client.path("v1", "Node", "", name)
-        node = self.client.get(path)
-        ours = CORDONED_FOR_UPGRADE in (node["metadata"].get("annotations") or {})
-        if ours == on or (on and node["spec"].get("unschedulable")):
-            return False
-        mark = {"annotations": {CORDONED_FOR_UPGRADE: "true" if on else None}}
-        self.client.patch(path, {"metadata": mark, "spec": {"unschedulable": on or None}}, dry_run=self.check)
-        return True
+    def _note(self, why: str, slowest: Optional[Mapping[str, Optional[float]]]) -> dict[str, str]:
+        now = datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
+        return {UPGRADED: history.note(self.plan, now, why, slowest)}
+
+    def _cordon(self, name: str, on: bool, notes: Optional[Mapping[str, str]] = None) -> bool:
+        return cordons.cordon(self.client, name, CORDONED_FOR_UPGRADE, on, notes=notes, dry_run=self.check)

@@ -9,25 +9,25 @@ Charts are rendered, and their definitions compared, only where a release change
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from typing import Optional
 
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError, NotFound
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.names import CORDONED_FOR_UPGRADE
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.names import CORDONED_FOR_UPGRADE, UPGRADED
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Plan, Release
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube import objects as kube_objects
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube.client import Client
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube.permissions import texts
 from ansible_collections.gpuops.rdma.plugins.module_utils._nodes import busy as nodes_busy
-from ansible_collections.gpuops.rdma.plugins.module_utils._operators import crds
+from ansible_collections.gpuops.rdma.plugins.module_utils._operators import crds, operands
+from ansible_collections.gpuops.rdma.plugins.module_utils._upgrade import history, waves
 from ansible_collections.gpuops.rdma.plugins.module_utils._upgrade import plan as core
-from ansible_collections.gpuops.rdma.plugins.module_utils._upgrade import waves
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._kube import rollout
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._kube.rights import missing
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._nccl.busy_wait import BusyNodes
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._nodes import cordons
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._operators import chart_crds, installed, removal, render
 
 POLICIES = {
@@ -36,21 +36,13 @@ POLICIES = {
 }
 GROUPS = ("network_operator", "vf_config", "sriov")
 """Groups of the plan's objects that belong to the operators."""
+OFED = "state-OFED"
 
 
 @functools.lru_cache(maxsize=1)
 def table() -> Json:
     """The document of files/upgrade.yml."""
     return files.load(files.FILES / "upgrade.yml")
-
-
-@dataclass(frozen=True)
-class Pods:
-    """The pods of the operands that are held back. ``outdated``: DaemonSet -> node -> name of the pod there, of an
-    older revision; ``namespace``: where they are."""
-
-    namespace: str
-    outdated: dict[str, dict[str, str]]
 
 
 class Reading:
@@ -63,29 +55,44 @@ class Reading:
 
     # ---- where it stands
 
-    def pods(self) -> Pods:
-        """Pods of an older revision than their DaemonSet, of the operands that restart in waves."""
-        namespace = self._namespace("gpu_operator")
-        ours = {one["app"] for one in self._table("gpu_operator") if one["part"] in _waved()}
-        generations: dict[str, str] = {}
+    def outdated(self) -> waves.Outdated:
+        """Pods of an older revision than their DaemonSet, of the operands that restart in waves. Those of OFED are
+        first, with the driver's pods on their nodes, whose nvidia_peermem is built for it."""
+        found: dict[str, dict[str, str]] = {}
+        drivers: dict[str, dict[str, str]] = {}
+        ofed: set[str] = set()
+        for operator in reversed(self.plan.operators):
+            namespace = self._namespace(operator)
+            held, path = self._held_back(operator, namespace), self._path("Pod", namespace)
+            for owner, node, name, generation in self.client.projected(path, _pod) if held else ():
+                part, newest = held.get(owner, ("", ""))
+                if part == "driver" and node:
+                    drivers.setdefault(owner, {})[node] = f"{path}/{name}"
+                if part and node and generation != newest:
+                    found.setdefault(owner, {})[node] = f"{path}/{name}"
+                    ofed |= {node} if part == OFED else set()
+        return waves.with_drivers(found, drivers, ofed if self.plan.peermem else ())
+
+    def _held_back(self, operator: str, namespace: str) -> dict[str, tuple[str, str]]:
+        """DaemonSet -> (its part, generation of its template), of those that make a pod anew only when it is
+        deleted."""
+        waved = {one["part"] for one in table()[operator] if one["how"] == core.WAVES}
+        label, part = ("app", "part") if operator == "gpu_operator" else (operands.STATE_LABEL, "state")
+        known = {one[label if label == "app" else part]: one[part] for one in self._table(operator)}
+        found = {}
         for item in self._daemonsets(namespace):
-            manual = (item["spec"].get("updateStrategy") or {}).get("type") == "OnDelete"
-            if manual and (item["metadata"].get("labels") or {}).get("app") in ours:
-                generations[item["metadata"]["name"]] = rollout.template_generation(item)
-        outdated: dict[str, dict[str, str]] = {}
-        if generations:
-            for owner, node, name, generation in self.client.projected(self._path("Pod", namespace), _pod):
-                if node and owner in generations and generation != generations[owner]:
-                    outdated.setdefault(owner, {})[node] = name
-        return Pods(namespace, outdated)
+            name = known.get((item["metadata"].get("labels") or {}).get(label, ""), "")
+            if name in waved and (item["spec"].get("updateStrategy") or {}).get("type") == "OnDelete":
+                found[item["metadata"]["name"]] = (name, rollout.template_generation(item))
+        return found
 
     def seen(self, *, all_nodes: bool = False) -> waves.Seen:
         """What decides about the nodes that are still to be done."""
         plugins = [item for item in self.plan.leftovers if item.plugin and self.plan.remove_leftovers]
         return waves.Seen(
-            outdated=self.pods().outdated,
+            outdated=self.outdated(),
             plugins={node for item in plugins for node in removal.pending(self.client, item)},
-            cordoned=self.cordoned(),
+            cordoned=cordons.cordoned(self.client, CORDONED_FOR_UPGRADE),
             all_nodes=all_nodes,
         )
 
@@ -93,17 +100,6 @@ class Reading:
         """(waves of the nodes that are still to be done, nodes to be done that are not of this run)."""
         seen = self.seen()
         return waves.waves(self.nodes, seen, wave, self.busy()), waves.outside(seen, self.nodes)
-
-    def cordoned(self) -> list[str]:
-        """Nodes that an upgrade has cordoned."""
-        found = self.client.projected(
-            self._path("Node"),
-            lambda node: (
-                node["metadata"]["name"] if CORDONED_FOR_UPGRADE in (node["metadata"].get("annotations") or {}) else ""
-            ),
-            field_selector="spec.unschedulable=true",
-        )
-        return [name for name in found if name]
 
     def busy(self, nodes: Optional[Sequence[str]] = None) -> dict[str, str]:
         """Node -> what uses its GPUs or VFs."""
@@ -120,15 +116,14 @@ class Reading:
         gpus, wanted_gpus = self._policy("gpu_operator"), _of(charts.get("gpu_operator", ()), "gpu_operator")
         nics = self._policy("network_operator") if "network_operator" in self.plan.operators else {}
         wanted_nics = self._wanted_nics(charts.get("network_operator", ()))
-        pods, busy = self.pods(), self.busy()
+        outdated, busy = self.outdated(), self.busy()
         restarts = core.gpu_restarts(
-            self._operands("gpu_operator"), by_name.get("gpu_operator"), gpus, wanted_gpus, pods.outdated
+            self._operands("gpu_operator"), by_name.get("gpu_operator"), gpus, wanted_gpus, outdated
         )
         if "network_operator" in self.plan.operators:
             made = self._operands("network_operator")
-            restarts += core.network_restarts(made, by_name.get("network_operator"), nics, wanted_nics)
-        waved = any(item.how == core.WAVES for item in restarts) and "gpu_operator" in by_name
-        seen = self.seen(all_nodes=waved)
+            restarts += core.network_restarts(made, by_name.get("network_operator"), nics, wanted_nics, outdated)
+        seen = self.seen(all_nodes=core.everywhere(restarts, outdated))
         fields = core.fields("ClusterPolicy", gpus, wanted_gpus) if wanted_gpus is not None and gpus else []
         if wanted_nics is not None and nics:
             fields += core.fields("NicClusterPolicy", nics, wanted_nics)
@@ -151,18 +146,22 @@ class Reading:
             outside=tuple(waves.outside(seen, self.nodes)),
             before=tuple(waves.before(self.plan, todo, seen, busy)),
             denied=tuple(texts(missing(self.client, core.rights(self.plan)))),
+            history=tuple(history.lines(history.waves(self._notes()))),
         )
 
     def _held(self) -> bool:
         """Whether the release has the hold of an upgrade that did not end."""
         release = self.plan.releases.get("gpu_operator")
-        if release is None:
-            return False
-        found = installed.releases(self.client, (release.chart,))
-        place = (release.name, release.namespace)
-        values = next((item.values for item in found if (item.name, item.namespace) == place), {})
-        hold = table()["hold"]
-        return kube_objects.contained(hold, values) and not kube_objects.contained(hold, release.values)
+        found = installed.releases(self.client, (release.chart,)) if release else []
+        return any(item.holds for item in found if release and item.chart == release.chart)
+
+    def _notes(self) -> Mapping[str, str]:
+        """Node -> what the last upgrade noted there."""
+        found = self.client.projected(
+            self._path("Node"),
+            lambda node: (node["metadata"]["name"], (node["metadata"].get("annotations") or {}).get(UPGRADED, "")),
+        )
+        return {name: note for name, note in found if note}
 
     def _rendered(self, release: Release) -> list[Json]:
         try:
@@ -223,10 +222,6 @@ class Reading:
 
     def _path(self, kind: str, namespace: str = "", version: str = "v1") -> str:
         return self.client.path(version, kind, namespace)
-
-
-def _waved() -> set[str]:
-    return {one["part"] for one in table()["gpu_operator"] if one["how"] == core.WAVES}
 
 
 def _of(objects: Sequence[Json], name: str) -> Optional[Json]:

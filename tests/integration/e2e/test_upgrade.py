@@ -1,12 +1,14 @@
 # Copyright: gpuops.rdma contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""upgrade.yml from the guide of 2024 to the current profile, watched, killed and gone on with."""
+"""upgrade.yml from the guide of 2024 to the current profile, watched, killed and gone on with; and with operators that
+were installed by hand, drivers in containers, and an account with its rights alone."""
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import threading
@@ -17,6 +19,9 @@ from typing import Any
 
 import pytest
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube.client import Client
+from gpuops_sandbox import account
+from support import chart_repository
+from support.paths import ROOT
 from support.plays import command
 
 UPGRADE = "playbooks/upgrade.yml"
@@ -100,9 +105,9 @@ def toolkits(here: Any) -> dict[str, str]:
     }
 
 
-def written(here: Any) -> str:
-    """What any write to an object of the operators changes."""
-    kinds = "ds,deploy,crd,secrets,clusterpolicies,nicclusterpolicies,ippools,net-attach-def"
+def written(here: Any, *more: str) -> str:
+    """What any write to an object of the operators changes, and to objects of the kinds ``more``."""
+    kinds = ",".join(["ds,deploy,crd,secrets,clusterpolicies,nicclusterpolicies", *more])
     fields = ":.kind,:.metadata.namespace,:.metadata.name,:.metadata.uid,:.metadata.generation"
     found: str = here.kubectl("get", kinds, "-A", "--no-headers", "-o", f"custom-columns={fields}")
     return found
@@ -115,23 +120,21 @@ def test_from_the_guide_to_the_current_profile_in_waves(cluster: Any) -> None:
     first = here.play("site.yml", "--skip-tags", "nccl_test", report="guide", **guide)
     assert first.code == 0, first.output[-3000:]
     old = toolkits(here)
-    before = written(here)
+    before = written(here, "ippools", "net-attach-def")
 
-    # The plan is printed and nothing is changed: neither with the tag, nor in check mode, nor without the variable.
-    planned = here.play(UPGRADE, "--check", report="planned", **INPUTS)
-    assert planned.code == 0, planned.output[-3000:]
+    # The plan is printed and nothing is changed without the variable.
+    refused = here.play(UPGRADE, report="refused", **{**SETTLED, "rdma_upgrade": "false"})
+    assert refused.code != 0 and "Say -e rdma_upgrade=true to do it" in refused.output
     for text in (
         "release gpu_operator gpu-operator/gpu-operator: v23.9.1 -> v26.7.0",
         "release network_operator network-operator/network-operator: 23.10.0 -> 26.4.1",
         "container-toolkit:v1.14.5-ubi8 -> nvcr.io/nvidia/k8s/container-toolkit:v1.20.0; felt: the container runtime",
         "needs idle nodes, all of them, before the first change: Network Operator 23.10.0 -> 26.4.1",
-        "in the way, unless rdma_remove_leftovers=true removes it: DaemonSet network-operator/sriov-device-plugin",
+        "removed: DaemonSet network-operator/sriov-device-plugin",
         "3 waves of 3 nodes",
     ):
-        assert text in planned.output, (text, planned.output[-6000:])
-    refused = here.play(UPGRADE, report="refused", **{**SETTLED, "rdma_upgrade": "false"})
-    assert refused.code != 0 and "Say -e rdma_upgrade=true to do it" in refused.output
-    assert written(here) == before
+        assert text in refused.output, (text, refused.output[-6000:])
+    assert written(here, "ippools", "net-attach-def") == before
 
     # Killed in its second wave: the first has the new revision, no node outside has lost anything.
     with watched(here) as lost:
@@ -142,8 +145,8 @@ def test_from_the_guide_to_the_current_profile_in_waves(cluster: Any) -> None:
         assert now[here.nodes()[2]] == old[here.nodes()[2]]
         cordoned = here.kubectl("get", "nodes", "--field-selector", "spec.unschedulable=true", "-o", "name").split()
         assert cordoned == [f"node/{here.nodes()[1]}"]
-        resumed = here.play(UPGRADE, "--skip-tags", "nccl_test", report="resumed", **SETTLED)
-    assert resumed.code == 0, resumed.output[-4000:]
+        resumed = here.play(UPGRADE, report="resumed", **SETTLED)
+    assert (resumed.code, resumed.verdict) == (0, "pass"), resumed.report.get("reason") or resumed.output[-4000:]
     assert "goes on where an earlier run ended" in resumed.output
     assert f"replaced on {here.nodes()[0]}" not in resumed.output, "it was done"
     assert lost == []
@@ -157,8 +160,89 @@ def test_from_the_guide_to_the_current_profile_in_waves(cluster: Any) -> None:
     toolkit = here.kubectl("get", "ds", "nvidia-container-toolkit-daemonset", "-n", "gpu-operator", "-o", "json")
     assert json.loads(toolkit)["spec"]["updateStrategy"]["type"] == "RollingUpdate", "the operands are let go"
 
-    # Proven; and there is nothing more to do.
-    proven = here.play(report="proven", **INPUTS)
-    assert (proven.verdict, proven.changed()) == ("pass", ["nccl_test"]), proven.report.get("reason")
+    # It is proven, and there is nothing more to do; what was done is known.
     again = here.play(UPGRADE, report="again", **SETTLED)
     assert again.code == 0 and "nothing to change" in again.output and "changed=0" in again.output
+    for name in here.nodes():
+        assert re.search(rf"earlier: \S+Z: 1 node \({re.escape(name)}\) to gpu_operator v26.7.0, ", again.output), name
+
+
+# ---- installed by hand ---------------------------------------------------------------------------------------------
+
+OFED = {"image": "doca-driver", "repository": "nvcr.io/nvidia/mellanox", "version": "doca3.1.0-25.07-0.9.7.0-0"}
+POLICY = {
+    "apiVersion": "mellanox.com/v1alpha1",
+    "kind": "NicClusterPolicy",
+    "metadata": {"name": "nic-cluster-policy"},
+    "spec": {"ofedDriver": OFED},
+}
+
+
+def installed_by_hand(here: Any) -> None:
+    old = chart_repository.directory(here.folder, "gpu-operator", "v26.3.3")
+    place = ("--create-namespace", "--set", "driver.rdma.enabled=true")
+    here.run("helm", "install", "my-gpus", str(old), "-n", "gpus", *place)
+    here.run("helm", "install", "my-nics", str(CHART), "-n", "nics", "--create-namespace", "--set", "nfd.enabled=false")
+    manifest = here.folder / "policy.json"
+    manifest.write_text(json.dumps(POLICY))
+    here.kubectl("apply", "-f", str(manifest))
+    ready = ("--for=jsonpath={.status.state}=ready", "--timeout=300s")
+    for policy in ("nicclusterpolicy/nic-cluster-policy", "clusterpolicy/cluster-policy"):
+        here.kubectl("wait", policy, *ready)
+
+
+CHART = ROOT / "tests/sandbox/charts/current/network-operator"
+
+
+def drivers(here: Any) -> dict[str, dict[str, str]]:
+    """Node -> image of its driver and of its OFED."""
+    pods = json.loads(here.kubectl("get", "pods", "-A", "-o", "json"))["items"]
+    found: dict[str, dict[str, str]] = {}
+    for pod in pods:
+        image = pod["spec"]["containers"][0]["image"]
+        for name in ("/driver:", "/doca-driver:"):
+            if name in image and "deletionTimestamp" not in pod["metadata"]:
+                found.setdefault(pod["spec"]["nodeName"], {})[name] = image
+    return found
+
+
+@pytest.mark.e2e
+def test_operators_installed_by_hand_with_their_drivers_and_narrow_rights(cluster: Any) -> None:
+    here = cluster("--gpu-nodes", "2", "--platform", "kubernetes")
+    first, second = here.nodes()
+    installed_by_hand(here)
+    before, unchanged = drivers(here), written(here)
+    asked = {**SETTLED, "rdma_driver": "operator", "rdma_ofed": "operator"}
+
+    planned = here.play(UPGRADE, "--check", "--tags", "plan", report="planned", **asked)
+    assert planned.code == 0, planned.output[-3000:]
+    for text in (
+        "release gpu_operator gpus/my-gpus: v26.3.3 -> v26.7.0",
+        "driver on 2 nodes: nvcr.io/nvidia/driver:580.126.20",
+        "state-OFED on 2 nodes: ",
+        "2 waves of 2 nodes",
+        "permissions/upgrade.yml",
+    ):
+        assert text in planned.output, (text, planned.output[-6000:])
+    assert "needs idle nodes" not in planned.output, "drivers restart in the waves, too"
+    assert (drivers(here), written(here)) == (before, unchanged)
+    narrow = here.folder / "upgrade.kubeconfig"
+    account.give(here.sandbox, account.read(here.folder / "planned" / "permissions" / "upgrade.yml"), narrow)
+
+    # The first wave does not come through: later ones are not touched, neither is their driver.
+    here.fault("add", "gpu-missing:0")
+    stopped = here.play(UPGRADE, report="stopped", rdma_kubeconfig=narrow, **asked)
+    assert stopped.code != 0
+    assert f"The wave of {first} stopped at" in stopped.stage("upgrade_waves")["error"], stopped.output[-4000:]
+    now = drivers(here)
+    assert now[second] == before[second] and not set(now[first].values()) & set(before[first].values())
+    here.fault("clear")
+
+    resumed = here.play(UPGRADE, report="resumed", rdma_kubeconfig=narrow, **asked)
+    assert (resumed.code, resumed.verdict) == (0, "pass"), resumed.report.get("reason") or resumed.output[-4000:]
+    assert re.search(rf"earlier: \S+Z: 1 node \({re.escape(first)}\) to .*: stopped: Wait for ", resumed.output)
+    assert drivers(here)[first] == drivers(here)[second] == now[first]
+    policy = json.loads(here.kubectl("get", "clusterpolicy", "cluster-policy", "-o", "json"))["spec"]
+    assert policy["driver"]["upgradePolicy"]["autoUpgrade"] is True, "let go, though the release keeps its own values"
+    assert policy["daemonsets"].get("updateStrategy", "RollingUpdate") == "RollingUpdate"
+    assert account.refused(here.sandbox) == [], "a request that the plan does not announce"

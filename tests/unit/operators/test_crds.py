@@ -132,6 +132,30 @@ def test_one_that_another_tool_writes_again_and_again_is_not_touched(mark: str) 
     assert decided(definition(v1=schema("a")), live).action == "keep"
 
 
+@pytest.mark.parametrize(
+    ("entry", "action"),
+    [
+        ({}, "conflict"),
+        ({"manager": "gpuops-rdma"}, "update"),
+        ({"manager": "helm"}, "update"),
+        ({"manager": "kubectl"}, "update"),
+        ({"operation": "Update"}, "update"),
+        ({"subresource": "status"}, "update"),
+        ({"fieldsV1": {"f:metadata": {"f:labels": {}}}}, "update"),
+    ],
+)
+def test_one_whose_spec_another_manager_applies_server_side_is_not_touched(entry: Any, action: str) -> None:
+    """Our forced apply took the fields over, and the next run of that manager took them back."""
+    live = definition(v1=schema("a"))
+    applied = {"manager": "platform-ci", "operation": "Apply", "fieldsV1": {"f:spec": {"f:versions": {}}}}
+    live["metadata"]["managedFields"] = [{**applied, **entry}]
+    found = decided(definition(v1=schema("a", "b")), live)
+    assert found.action == action
+    if action == "conflict":
+        assert found.text == "lacks v1 spec.b of the chart's, and field manager platform-ci manages it"
+    assert decided(definition(v1=schema("a")), live).action == "keep"
+
+
 def test_another_scope_is_a_conflict() -> None:
     found = decided(definition(v1=schema("a")), definition("Namespaced", v1=schema("a")))
     assert (found.action, found.text) == ("conflict", "its scope is Namespaced, the chart's is Cluster")

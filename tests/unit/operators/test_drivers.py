@@ -268,6 +268,7 @@ def test_ofed_of_an_older_revision_is_late_with_the_operators_own_state() -> Non
     node = {"a": NodeFacts("a", H100, True, labels={**LABELS, **label})}
     found = drivers(fake).ofed(node)
     assert found["ofed/a"].why.endswith("OnDelete (nvidia.com/ofed-driver-upgrade-state=upgrade-required)")
+    assert drivers(fake).ofed(node, outdated=True)["ofed/a"].ready, "an upgrade in waves replaces it later"
 
 
 def test_a_log_that_says_loaded_is_read_once_and_one_that_waits_again(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -244,3 +244,19 @@ def test_the_spec_is_not_changed_by_reading_it() -> None:
     before = copy.deepcopy(spec)
     missing(spec, made)
     assert spec == before
+
+
+@pytest.mark.parametrize(
+    ("states", "held"),
+    [
+        ({"state-OFED": "notReady", "state-multus-cni": "ready", "state-ipoib-cni": "ignore"}, True),
+        ({"state-OFED": "notReady", "state-multus-cni": "notReady"}, False),
+        ({"state-OFED": "error"}, False),
+        ({"state-OFED": "ready"}, False),
+        ({}, False),
+    ],
+)
+def test_a_nic_cluster_policy_that_only_ofed_keeps_from_ready(states: Any, held: bool) -> None:
+    applied = [{"name": name, "state": state} for name, state in states.items()]
+    assert operands.held_by({"status": {"state": "notReady", "appliedStates": applied}}, ["state-OFED"]) is held
+    assert not operands.held_by(None, ["state-OFED"])

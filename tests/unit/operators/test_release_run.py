@@ -95,6 +95,22 @@ def test_nothing_to_do_and_check_mode_start_no_helm() -> None:
     assert not site.calls and not predicted.calls
 
 
+def test_operands_are_held_back_only_while_the_release_changes() -> None:
+    assert Site(record("op")).run(hold=True)["action"] == "none", "its operands stay as they are without a hold, too"
+    site = Site(record("op"))
+    assert site.run(hold=True, values={"a": 2})["action"] == "upgrade"
+    held = site.calls[0]["release_values"]
+    assert held["daemonsets"] == {"updateStrategy": "OnDelete"}
+    assert held["driver"] == {"upgradePolicy": {"autoUpgrade": False}}
+    assert held[releases.BEFORE_HOLD] == {"a": 2}
+
+    killed = Site(record("op", config=held))
+    assert killed.run(hold=True, values={"a": 2})["action"] == "none", "the hold is there"
+    assert killed.run(values={"a": 2})["action"] == "upgrade"
+    assert killed.calls[0]["release_values"] == {"a": 2}, "let go"
+    assert Site().run(hold=True)["action"] == "install"
+
+
 def test_after_an_outage_our_own_pending_release_is_resumed() -> None:
     def during(api: Api) -> None:
         if not [key for key in api.objects if key.startswith("Secret/")]:

@@ -395,6 +395,40 @@ def test_generated_name_is_adopted_and_keeps_its_own_settings() -> None:
     assert decide(again).action == "none"
 
 
+HOLD = {"daemonsets": {"updateStrategy": "OnDelete"}, "driver": {"upgradePolicy": {"autoUpgrade": False}}}
+
+
+@pytest.mark.parametrize("name", ["gpu-operator", "gpu-operator-1714000000"])
+@pytest.mark.parametrize("own", [{}, {"daemonsets": {"updateStrategy": "OnDelete", "labels": {"a": "b"}}}])
+def test_a_release_that_an_upgrade_held_gets_its_values_of_before_again(name: str, own: Any) -> None:
+    """An adopted one kept OnDelete for ever: what it has and the profile does not set counts as its owner's."""
+    before = decide(release(name, "nvidia", config={**own, "driver": {"enabled": False}}))
+    held = releases.held(before.values, HOLD)
+    assert held["daemonsets"]["updateStrategy"] == "OnDelete" and held["driver"]["enabled"] is False
+    there = release(name, "nvidia", config=held)
+    (found,) = releases.installed([there])
+    assert found.holds and "holds" not in found.shown
+    made = decide(there)
+    assert (made.action, made.values) == ("adopt", before.values)
+    assert decide(release(name, "nvidia", config=made.values)).action == "none"
+    assert decide(there, wanted=replace(want(), name=name, namespace="nvidia", values=held)).action == "none", "on hold"
+
+
+def test_a_failed_upgrade_with_the_hold_is_taken_up_again() -> None:
+    held = releases.held(want().values, HOLD)
+    there = release(status="failed", config=held, revision=2)
+    again = decide(there, wanted=replace(want(), values=held))
+    assert (again.action, again.clear) == ("upgrade", ("sh.helm.release.v1.gpu-operator.v2",))
+    assert "revision 2 is failed" in again.why
+    gone = decide(there)
+    assert gone.action == "upgrade" and gone.clear == () and releases.BEFORE_HOLD not in gone.values
+
+
+def test_a_note_that_is_damaged_counts_as_no_values() -> None:
+    assert releases.let_go({releases.BEFORE_HOLD: "text", "a": 1}) == {}
+    assert releases.let_go({"a": 1}) == {"a": 1}
+
+
 def test_two_of_a_kind_are_a_conflict_naming_both() -> None:
     made = decide(release(), release("gpu-operator-17", "nvidia"))
     assert made.action == "refuse"

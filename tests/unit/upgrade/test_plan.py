@@ -57,7 +57,7 @@ def test_a_new_version_restarts_every_operand_that_has_pods_at_its_own_pace() ->
     assert restarts(GPU, {}, WANTED, {}) == {
         "toolkit": ("waves", 4),
         "device-plugin": ("waves", 4),
-        "driver": ("policy", 4),
+        "driver": ("waves", 4),
         "node-feature-discovery": ("rolling", 4),
     }
     toolkit = next(item for item in core.gpu_restarts(GPU_MADE, GPU, {}, WANTED, {}) if item.part == "toolkit")
@@ -95,15 +95,43 @@ def test_the_network_operator_rolls_its_daemonsets_itself() -> None:
         TABLE["network_operator"],
     )
     image = {"repository": "m", "image": "multus", "version": "2"}
-    found = core.network_restarts(made, NETWORK, {}, {"secondaryNetwork": {"multus": image}})
+    found = core.network_restarts(made, NETWORK, {}, {"secondaryNetwork": {"multus": image}}, {})
     assert {item.part: (item.how, item.stops) for item in found} == {
         "state-multus-cni": ("rolling", False),
-        "state-OFED": ("policy", True),
+        "state-OFED": ("waves", False),
         "sriov-network-config-daemon": ("rolling", False),
     }
-    only = core.network_restarts(made, None, {}, {"secondaryNetwork": {"multus": image}})
+    only = core.network_restarts(made, None, {}, {"secondaryNetwork": {"multus": image}}, {})
     assert [(item.daemonset, item.wanted) for item in only] == [("kube-multus-ds", "m/multus:2")]
-    assert core.network_restarts(made, None, {"secondaryNetwork": {"multus": {**image, "version": "1"}}}, None) == []
+    same = {"secondaryNetwork": {"multus": {**image, "version": "1"}}}
+    assert core.network_restarts(made, None, same, None, {}) == []
+
+
+OFED_MADE = Operands(
+    [daemonset("mofed-x-ds", "m/doca:1", state="state-OFED")],
+    OPERANDS["network_operator"],
+    TABLE["network_operator"],
+)
+
+
+@pytest.mark.parametrize(
+    ("policy", "outdated", "how", "nodes", "stops"),
+    [
+        ({}, {}, "waves", 4, False),
+        ({"upgradePolicy": {"autoUpgrade": False}}, {}, "waves", 4, False),
+        ({"upgradePolicy": {"autoUpgrade": True}}, {}, "policy", 4, True),
+        ({"version": "1"}, {"mofed-x-ds": {"a": "pod"}}, "waves", 1, False),
+        ({"version": "1"}, {}, None, 0, False),
+    ],
+)
+def test_ofed_restarts_in_waves_unless_its_operator_does_it(
+    policy: Any, outdated: Any, how: Any, nodes: int, stops: bool
+) -> None:
+    wanted = {"ofedDriver": {"repository": "m", "image": "doca", "version": "2", **policy}}
+    found = core.network_restarts(OFED_MADE, None, {}, wanted, outdated)
+    assert [(item.how, item.nodes, item.stops) for item in found] == ([(how, nodes, stops)] if how else [])
+    new = core.everywhere(found, outdated)
+    assert new is (how == "waves" and nodes == 4), "only then every node gets new pods"
 
 
 def test_every_operand_of_the_tables_has_a_known_effect() -> None:
@@ -175,6 +203,9 @@ def test_rights_beyond_those_of_a_site_run() -> None:
     found = {(item.verb, item.resource, item.namespace) for item in core.rights(made)}
     assert {("patch", "nodes", ""), ("delete", "pods", "gpus"), ("create", "pods", "gpuops-nccl")} <= found
     assert ("patch", "daemonsets", "net") in found
+    assert ("delete", "pods", "nics") not in found
+    ofed = Plan(mode="sriov", ofed="operator", releases={"network_operator": Release("r", "nics", "c", "1")})
+    assert ("delete", "pods", "nics") in {(item.verb, item.resource, item.namespace) for item in core.rights(ofed)}
     denied = core.lines(Upgrade(changes=(GPU,), denied=("cluster-wide: patch nodes",)), "current")
     assert "  not allowed cluster-wide: patch nodes" in denied
 

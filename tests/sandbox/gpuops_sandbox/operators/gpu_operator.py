@@ -81,6 +81,7 @@ class GpuOperator:
         for node in nodes:
             self.hub.writer.want(node.name, labels=objects.node_labels(node.labels))
         await self._apply(oldest, version, namespace)
+        await self._upgrade_drivers(oldest["spec"], namespace)
         await self._set_status(oldest, self._status(oldest, version, namespace, bool(nodes)))
         return None
 
@@ -106,6 +107,18 @@ class GpuOperator:
             if name not in keep:
                 await self.hub.api.delete(f"/apis/apps/v1/namespaces/{namespace}/daemonsets/{name}")
                 del self.applied[key]
+
+    async def _upgrade_drivers(self, spec: Json, namespace: str) -> None:
+        """With autoUpgrade the operator deletes driver pods of an older revision itself, here one after the other;
+        without it nobody does, as their DaemonSet is OnDelete."""
+        made = self.hub.daemonsets.get(f"{namespace}/{objects.DRIVER}")
+        if made is None or not ((spec.get("driver") or {}).get("upgradePolicy") or {}).get("autoUpgrade"):
+            return
+        newest = made["metadata"].get("annotations", {}).get("deprecated.daemonset.template.generation", "")
+        pods = [pod for pod in self.hub.pods if pod.owner == ("DaemonSet", objects.DRIVER)]
+        old = [pod for pod in pods if pod.labels.get("pod-template-generation") != newest and not pod.leaving]
+        if old and all(pod.ready and not pod.leaving for pod in pods):
+            await self.hub.api.delete(min(old, key=lambda pod: pod.node).path)
 
     def _status(self, policy: Json, version: objects.Version, namespace: str, gpus: bool) -> Json:
         now = timestamp()

@@ -1,0 +1,292 @@
+# Copyright: gpuops.rdma contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The steps of a wave against a few objects: who is cordoned, which pods go, and what a killed run leaves."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import RdmaError
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.names import CORDONED_FOR_UPGRADE, UPGRADED
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Namespaces, Node, Plan, Release, Resources
+from ansible_collections.gpuops.rdma.plugins.module_utils._upgrade import history
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._nccl.busy_wait import BusyNodes
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._upgrade.nodes import Nodes
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._upgrade.reading import Reading
+from support.fake_api import Api
+
+GPUS, NICS = "gpu-operator", "nics"
+NAMES = [f"n{number}" for number in range(6)]
+OWNER = {
+    "toolkit": (GPUS, {"app": "nvidia-container-toolkit-daemonset"}),
+    "driver": (GPUS, {"app": "nvidia-driver-daemonset"}),
+    "mofed-x-ds": (NICS, {"nvidia.network-operator.state": "state-OFED"}),
+}
+
+
+def plan(names: Any = NAMES, peermem: bool = False) -> Plan:
+    there = {"version": "1"}
+    return Plan(
+        install="helm",
+        mode="sriov",
+        peermem=peermem,
+        ofed="operator",
+        resources=Resources(gpu="nvidia.com/gpu", vf="nvidia.com/vf"),
+        namespaces=Namespaces(gpu_operator=GPUS, network_operator=NICS),
+        nodes=tuple(Node(name, "H", gpu_resource="nvidia.com/gpu") for name in names),
+        releases={
+            "gpu_operator": Release("r", GPUS, "gpu-operator", "2", present=there),
+            "network_operator": Release("r", NICS, "network-operator", "2", present=there),
+        },
+    )
+
+
+def daemonset(name: str, generation: str, strategy: str = "OnDelete") -> dict[str, Any]:
+    namespace, labels = OWNER[name]
+    meta = {"name": name, "namespace": namespace, "labels": labels}
+    meta["annotations"] = {"deprecated.daemonset.template.generation": generation}
+    spec = {"updateStrategy": {"type": strategy}, "template": {"spec": {}}}
+    return {"kind": "DaemonSet", "metadata": meta, "spec": spec, "status": {"desiredNumberScheduled": 6}}
+
+
+def pod(owner: str, node: str, generation: str) -> dict[str, Any]:
+    meta = {
+        "name": f"{owner}-{node}-{generation}",
+        "namespace": OWNER[owner][0],
+        "labels": {"pod-template-generation": generation},
+        "ownerReferences": [{"kind": "DaemonSet", "name": owner}],
+    }
+    return {"kind": "Pod", "metadata": meta, "spec": {"nodeName": node, "containers": []}}
+
+
+def job(node: str) -> dict[str, Any]:
+    asked = {"requests": {"nvidia.com/gpu": "8"}}
+    meta = {"name": f"job-{node}", "namespace": "team"}
+    return {"kind": "Pod", "metadata": meta, "spec": {"nodeName": node, "containers": [{"resources": asked}]}}
+
+
+def node(name: str, **spec: Any) -> dict[str, Any]:
+    return {"kind": "Node", "metadata": {"name": name}, "spec": spec}
+
+
+class Killed(BaseException):
+    pass
+
+
+class Cluster(Api):
+    """Pods of OnDelete DaemonSets come back with their newest revision. ``lives``: writes until the run is killed."""
+
+    def __init__(self, *objects: Any) -> None:
+        super().__init__(*objects)
+        self.lives: float = float("inf")
+        self.renewed: list[tuple[str, str]] = []
+
+    def _write(self) -> None:
+        if self.lives <= 0:
+            raise Killed
+        self.lives -= 1
+
+    def patch(self, path: str, body: Any, dry_run: bool = False, **more: Any) -> Any:
+        self._write()
+        return super().patch(path, body, dry_run, **more)
+
+    def delete(self, path: str, dry_run: bool = False, **more: Any) -> bool:
+        self._write()
+        gone = self.objects[path]
+        name, owner = gone["spec"]["nodeName"], gone["metadata"]["ownerReferences"][0]["name"]
+        assert self.objects[f"Node//{name}"]["spec"].get("unschedulable"), f"{name} is in no wave"
+        self.renewed.append((owner, name))
+        newest = self.objects[f"DaemonSet/{OWNER[owner][0]}/{owner}"]["metadata"]["annotations"]
+        done = super().delete(path, dry_run, **more)
+        self.add(pod(owner, name, next(iter(newest.values()))))
+        return done
+
+    def marked(self) -> list[str]:
+        return [name for name in NAMES if CORDONED_FOR_UPGRADE in self._notes(name)]
+
+    def noted(self, name: str) -> str:
+        return str(self._notes(name).get(UPGRADED, ""))
+
+    def _notes(self, name: str) -> Any:
+        return self.objects[f"Node//{name}"]["metadata"].get("annotations") or {}
+
+
+def cluster(*objects: Any, owners: Any = ("toolkit",), strategy: str = "OnDelete") -> Cluster:
+    made = [node(name) for name in NAMES]
+    made += [daemonset(owner, "2", strategy) for owner in owners]
+    made += [pod(owner, name, "1") for owner in owners for name in NAMES]
+    return Cluster(*made, *objects)
+
+
+def nodes(api: Cluster, *names: str, made: Any = None, check: bool = False, show: Any = None) -> Nodes:
+    return Nodes(api, made or plan(), names, check, show or (lambda line: None))
+
+
+# ---- idle ----------------------------------------------------------------------------------------------------------
+
+
+def test_idle_nodes_are_cordoned_with_our_mark_and_freed_with_a_note() -> None:
+    api = cluster()
+    assert nodes(api, "n0", "n1").idle("fail", 0, True) == {"changed": True, "nodes": ["n0", "n1"], "left": {}}
+    assert api.marked() == ["n0", "n1"]
+    assert nodes(api, "n0", "n1").idle("fail", 0, True)["changed"] is False
+    assert nodes(api, "n0", "n1").free({"H": 380.0})["changed"] is True
+    assert api.marked() == [] and api.noted("n0") == api.noted("n1") != ""
+    assert "spec" not in api.objects["Node//n0"] or not api.objects["Node//n0"]["spec"].get("unschedulable")
+    (wave,) = history.waves({"n0": api.noted("n0"), "n1": api.noted("n1")})
+    assert (wave.nodes, wave.to["gpu_operator"], wave.slowest) == (("n0", "n1"), "2", {"H": 380.0})
+
+
+def test_a_cordon_of_another_owner_stays_and_the_node_is_noted() -> None:
+    api = cluster()
+    api.add(node("n0", unschedulable=True))
+    assert nodes(api, "n0").idle("fail", 0, True) == {"changed": False, "nodes": ["n0"], "left": {}}
+    assert nodes(api, "n0").free()["changed"] is False
+    assert api.marked() == [] and api.objects["Node//n0"]["spec"]["unschedulable"] and api.noted("n0")
+
+
+def test_a_node_in_use_stops_the_wave_before_any_of_it_is_touched() -> None:
+    api = cluster(job("n1"))
+    with pytest.raises(RdmaError, match=r"1 of 3 nodes.* team/job-n1 .*rdma_busy=skip a wave leaves"):
+        nodes(api, "n0", "n1", "n2").idle("fail", 0, True)
+    assert api.marked() == [] and api.renewed == []
+
+
+def test_skip_leaves_nodes_in_use_out_uncordoned() -> None:
+    api = cluster(job("n1"))
+    found = nodes(api, "n0", "n1", "n2").idle("skip", 0, True)
+    assert found["nodes"] == ["n0", "n2"] and list(found["left"]) == ["n1"]
+    assert api.marked() == ["n0", "n2"]
+    seen = Reading(api, plan())
+    assert [name for wave in seen.waves("10%")[0] for name in wave][-1] == "n1", "it comes last"
+
+
+def test_all_nodes_idle_before_a_step_has_nothing_to_leave_out() -> None:
+    api = cluster(job("n1"))
+    with pytest.raises(RdmaError, match="Cannot upgrade 6 nodes"):
+        nodes(api).idle("skip", 0, False)
+    assert api.marked() == []
+    assert nodes(api, check=True).idle("fail", 0, False)["left"], "check mode predicts"
+
+
+@pytest.mark.parametrize("ends", [True, False])
+def test_wait_waits_for_cordoned_nodes_and_then_fails_with_the_pods(ends: bool, monkeypatch: Any) -> None:
+    api = cluster(job("n1"))
+
+    def until_free(self: BusyNodes, names: Any, timeout: float, _show: Any) -> Any:
+        assert api.marked() == ["n0", "n1"] and timeout == 7, "no other job starts meanwhile"
+        if ends:
+            api.objects.pop("Pod/team/job-n1")
+        return self.once(names)
+
+    monkeypatch.setattr(BusyNodes, "until_free", until_free)
+    if ends:
+        assert nodes(api, "n0", "n1").idle("wait", 7, True)["nodes"] == ["n0", "n1"]
+        return
+    with pytest.raises(RdmaError, match="after 7 s"):
+        nodes(api, "n0", "n1").idle("wait", 7, True)
+    assert api.marked() == []
+
+
+def test_a_wave_that_stopped_is_noted_on_the_nodes_that_were_begun() -> None:
+    api = cluster()
+    nodes(api, "n0").idle("fail", 0, True)
+    assert nodes(api, "n0", "n1").stop("a port is slow")["nodes"] == ["n0"]
+    assert api.marked() == ["n0"] and api.noted("n1") == ""
+    (wave,) = history.waves({"n0": api.noted("n0")})
+    assert wave.why == "a port is slow"
+
+
+# ---- pods ----------------------------------------------------------------------------------------------------------
+
+
+def test_only_pods_of_older_revisions_that_wait_for_it_are_deleted() -> None:
+    api = cluster(pod("toolkit", "n1", "2"))
+    api.objects.pop(f"Pod/{GPUS}/toolkit-n1-1")
+    nodes(api, "n0", "n1").idle("fail", 0, True)
+    made = nodes(api, "n0", "n1").renew()
+    assert (made["pods"], api.renewed) == (1, [("toolkit", "n0")])
+    assert made["pairs"] == ["n0", "n2"], "n1 is of the same wave"
+    assert nodes(api, "n0", "n1").renew()["changed"] is False
+    assert Reading(cluster(strategy="RollingUpdate"), plan()).outdated() == {}
+
+
+@pytest.mark.parametrize(("peermem", "renewed"), [(False, ["mofed-x-ds"]), (True, ["mofed-x-ds", "driver"])])
+def test_ofed_goes_first_and_a_driver_with_modules_built_for_it_follows(peermem: bool, renewed: list[str]) -> None:
+    api = cluster(daemonset("driver", "1"), *(pod("driver", name, "1") for name in NAMES), owners=["mofed-x-ds"])
+    made = plan(peermem=peermem)
+    nodes(api, "n0", made=made).idle("fail", 0, True)
+    assert nodes(api, "n0", made=made, check=True).renew()["pods"] == len(renewed)
+    assert api.renewed == []
+    nodes(api, "n0", made=made).renew()
+    assert api.renewed == [(owner, "n0") for owner in renewed]
+
+
+# ---- killed --------------------------------------------------------------------------------------------------------
+
+
+def upgrade(api: Cluster, wave: str, names: Any = NAMES) -> None:
+    """The waves of roles/operators_upgrade, without their waits."""
+    made = plan(names)
+    for one in Reading(api, made).waves(wave)[0]:
+        ready = nodes(api, *one, made=made).idle("skip", 0, True)["nodes"]
+        if ready:
+            nodes(api, *ready, made=made).renew()
+            nodes(api, *ready, made=made).free()
+
+
+def upgraded(api: Cluster) -> bool:
+    return not api.marked() and not Reading(api, plan()).outdated()
+
+
+def runs(api: Cluster, once: Callable[[], None], lives: list[int]) -> None:
+    for life in lives:
+        api.lives = life
+        try:
+            once()
+        except Killed:
+            assert not upgraded(api) or api.renewed
+    api.lives = float("inf")
+    once()
+
+
+@pytest.mark.parametrize("wave", ["1", "2", "100%"])
+def test_killed_after_each_write_it_goes_on_to_the_same_end(wave: str) -> None:
+    whole = cluster(owners=OWNER)
+    upgrade(whole, wave)
+    assert upgraded(whole) and len(whole.renewed) == 3 * len(NAMES) == len(set(whole.renewed))
+    writes = len(whole.writes)
+    for life in range(writes + 1):
+        api = cluster(owners=OWNER)
+        runs(api, lambda api=api: upgrade(api, wave), [life])
+        assert upgraded(api), life
+        assert sorted(api.renewed) == sorted(whole.renewed), f"each pod once, killed after {life} writes"
+        assert all(api.noted(name) for name in NAMES)
+
+
+def test_killed_again_and_again() -> None:
+    for seed in range(20):
+        dice = random.Random(seed)
+        api = cluster(owners=OWNER)
+        busy = dice.sample(NAMES, 2)
+        api.add(*map(job, busy))
+        runs(api, lambda api=api, dice=dice: upgrade(api, dice.choice(["1", "34%"])), [dice.randrange(12)] * 6)
+        left = {name for pods in Reading(api, plan()).outdated().values() for name in pods}
+        assert left == set(busy) and api.marked() == [], "those in use are left, and not cordoned"
+        for name in busy:
+            api.objects.pop(f"Pod/team/job-{name}")
+        upgrade(api, "1")
+        assert upgraded(api) and len(api.renewed) == len(set(api.renewed)) == 3 * len(NAMES), seed
+
+
+def test_nodes_outside_of_the_run_stay_and_are_named() -> None:
+    api = cluster(owners=OWNER)
+    upgrade(api, "1", NAMES[:2])
+    assert {name for _owner, name in api.renewed} == {"n0", "n1"}
+    assert Reading(api, plan(NAMES[:2])).waves("1") == ([], NAMES[2:])
+    upgrade(api, "100%")
+    assert upgraded(api)

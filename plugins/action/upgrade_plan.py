@@ -41,6 +41,7 @@ class ActionModule(RdmaAction):
             "busy": dict(upgrade.busy),
             "outside": list(upgrade.outside),
             "before": list(upgrade.before),
+            "slowest": dict(upgrade.slowest),
             "denied": list(upgrade.denied),
             "text": lines,
         }

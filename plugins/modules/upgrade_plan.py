@@ -65,6 +65,10 @@ before:
   returned: without O(begun)
   type: list
   elements: str
+slowest:
+  description: Shape to the bandwidth of the slowest port in Gb/s, as waves of this upgrade that came through noted it.
+  returned: without O(begun)
+  type: dict
 denied:
   description: Permissions that this user lacks, of those that an upgrade needs beyond a run of site.yml.
   returned: without O(begun)

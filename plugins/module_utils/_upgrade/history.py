@@ -7,6 +7,7 @@ It is in the cluster, so that a later run from another place knows it. All nodes
 
     note(plan, at, ...) -> text          the annotation's value
     waves({node: text}) -> [Wave]        the nodes of each, the oldest first
+    slowest(waves, plan) -> {shape: rate} what waves of this upgrade measured
     lines(waves) -> [text]               as they are printed
 """
 
@@ -40,12 +41,16 @@ class Wave:
 
 def note(plan: Plan, at: str, why: str = "", slowest: Optional[Mapping[str, Optional[float]]] = None) -> str:
     """The annotation of the nodes of a wave that came through, or stopped for the reason ``why``."""
-    to = {name: plan.releases[name].version for name in plan.operators if name in plan.releases}
+    to = _to(plan)
     measured = {shape: rate for shape, rate in (slowest or {}).items() if rate is not None}
     words = " ".join(why.split())
     short = words if len(words) <= LONGEST else f"{words[: LONGEST - 3]}..."
     found = {"at": at, "to": to, "why": short, "slowest": measured}
     return json.dumps({key: value for key, value in found.items() if value}, sort_keys=True)
+
+
+def _to(plan: Plan) -> dict[str, str]:
+    return {name: plan.releases[name].version for name in plan.operators if name in plan.releases}
 
 
 def waves(notes: Mapping[str, str]) -> list[Wave]:
@@ -65,6 +70,15 @@ def _wave(text: str, nodes: Iterable[str]) -> list[Wave]:
         return [Wave(str(known["at"]), to, str(known.get("why", "")), slowest, tuple(sorted(nodes)))]
     except (AttributeError, KeyError, TypeError, ValueError):
         return []
+
+
+def slowest(found: Iterable[Wave], plan: Plan) -> dict[str, float]:
+    """Shape to the bandwidth of the slowest port in Gb/s, of the newest wave to the plan's releases that came through:
+    what the next wave of an interrupted upgrade is compared with."""
+    rates: dict[str, float] = {}
+    for wave in found:
+        rates.update(wave.slowest if dict(wave.to) == _to(plan) and not wave.why else {})
+    return rates
 
 
 def lines(found: Iterable[Wave]) -> list[str]:

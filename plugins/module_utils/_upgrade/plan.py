@@ -90,7 +90,7 @@ class Upgrade:
     node -> what uses its devices. ``held``: an upgrade is on its way: the operands wait for their pods to be deleted.
     ``outside``: nodes that are not done and not of this run. ``denied``: permissions that this user lacks.
     ``before``: idle nodes, two of a shape, to measure before the first change. ``history``: lines about the waves of
-    earlier upgrades."""
+    earlier upgrades; ``slowest``: shape to what the waves of this one have measured, in Gb/s."""
 
     changes: tuple[Change, ...] = ()
     definitions: tuple[str, ...] = ()
@@ -107,6 +107,7 @@ class Upgrade:
     denied: tuple[str, ...] = ()
     before: tuple[str, ...] = ()
     history: tuple[str, ...] = ()
+    slowest: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def nothing(self) -> bool:

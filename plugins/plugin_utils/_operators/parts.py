@@ -58,13 +58,14 @@ class Parts:
         result: Statuses = {**self._operator("gpu_operator"), "policy": readiness.cluster_policy(policy)}
         result.update(self.driver_pods.loaded(nodes))
         spare = self._operands(result, policy, {_app(item): item for item in made}, nodes)
+        result = self._held_elsewhere(result, made)
         late = {key.partition("/")[2] for key, status in result.items() if not status.ready}
         for name, facts in nodes.items():
             status = readiness.resource(facts, *self.nodes.expected_gpus(facts, name))
             result[f"gpus/{name}"] = (
                 status if late & {"", name} else _final(status, "the operator is ready on this node")
             )
-        return self._without_spare(self._held_elsewhere(result, made), spare)
+        return self._without_spare(result, spare)
 
     def operands(self) -> Statuses:
         """Whether the GPU Operator's DaemonSets carry what the ClusterPolicy asks for, with its update strategy,
@@ -238,8 +239,8 @@ class Parts:
         return result
 
     def _held_elsewhere(self, result: Statuses, daemonsets: Iterable[Json]) -> Statuses:
-        """The policy covers all nodes of the cluster. If all nodes of this run are ready and only pods on other nodes
-        are late, the run does not wait for those; they become a finding."""
+        """The policy covers all nodes of the cluster. If all pods on nodes of this run are ready and only pods on other
+        nodes are late, the run does not wait for those; they become a finding."""
         self.elsewhere.clear()
         policy, planned = result["policy"], set(self.nodes.planned())
         others = {key for key, status in result.items() if not status.ready} - {"policy"}

@@ -127,6 +127,7 @@ class Reading:
         fields = core.fields("ClusterPolicy", gpus, wanted_gpus) if wanted_gpus is not None and gpus else []
         if wanted_nics is not None and nics:
             fields += core.fields("NicClusterPolicy", nics, wanted_nics)
+        past = history.waves(self._notes())
         order, objects = waves.waves(self.nodes, seen, wave, busy), self._objects()
         # Pods of a pair need the network of earlier runs.
         networked = not any(name.startswith(("NetworkAttachmentDefinition", "IPPool")) for name in objects)
@@ -146,7 +147,8 @@ class Reading:
             outside=tuple(waves.outside(seen, self.nodes)),
             before=tuple(waves.before(self.plan, todo, seen, busy)),
             denied=tuple(texts(missing(self.client, core.rights(self.plan)))),
-            history=tuple(history.lines(history.waves(self._notes()))),
+            history=tuple(history.lines(past)),
+            slowest=history.slowest(past, self.plan),
         )
 
     def _held(self) -> bool:

@@ -34,6 +34,18 @@ def test_the_waves_of_a_cluster_the_oldest_first() -> None:
     ]
 
 
+def test_an_interrupted_upgrade_is_compared_with_its_own_last_wave() -> None:
+    older = Plan(mode="sriov", releases={**PLAN.releases, "gpu_operator": Release("r", "n", "c", "v26.3.3")})
+    notes = {
+        "a": history.note(older, EARLY, slowest={"H": 400.0, "A": 90.0}),
+        "b": history.note(PLAN, EARLY, slowest={"H": 390.0}),
+        "c": history.note(PLAN, LATE, slowest={"H": 380.0}),
+        "d": history.note(PLAN, "2026-11-22T21:00:00Z", why="slow", slowest={"H": 200.0}),
+    }
+    assert history.slowest(history.waves(notes), PLAN) == {"H": 380.0}
+    assert history.slowest([], PLAN) == {}
+
+
 def test_a_long_reason_is_cut_and_only_the_newest_waves_are_shown() -> None:
     note = history.note(PLAN, EARLY, why="x" * 5000)
     assert len(json.loads(note)["why"]) == history.LONGEST

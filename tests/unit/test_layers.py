@@ -34,7 +34,7 @@ LAYERS = {
     "_workloads": {"_kube", "_nodes", "_nccl"},
     "_teardown": {"_kube", "_nodes", "_gpu_uses", "_openshift"},
     "_specs": set(),
-    "_base": {"_kube", "_nodes", "_oci", "_operators", "_host"},
+    "_base": {"_kube", "_nodes", "_oci", "_operators", "_host", "_workloads"},
 }
 # The client talks to the API server, the probe reads a host; nothing else of the core does I/O.
 IMPURE = {"_kube/client.py", "_host/probe.py"}

@@ -80,17 +80,17 @@ class Template:
     @property
     def spec(self) -> Json:
         """The pod's spec; {} if it has none."""
-        return _mapping(self.body.get("spec"))
+        return mapping(self.body.get("spec"))
 
     @property
     def annotations(self) -> Json:
         """The pod's annotations."""
-        return _mapping(_mapping(self.body.get("metadata")).get("annotations"))
+        return mapping(mapping(self.body.get("metadata")).get("annotations"))
 
     @property
     def labels(self) -> Json:
         """The pod's labels."""
-        return _mapping(_mapping(self.body.get("metadata")).get("labels"))
+        return mapping(mapping(self.body.get("metadata")).get("labels"))
 
     def at(self, path: str) -> str:
         """A path inside of the template, as messages name it."""
@@ -191,7 +191,7 @@ def templates(document: Json) -> list[Template]:
     for place in kind.places:
         entries = list(_entries(document, place.path))
         if not entries and not place.optional:
-            raise InputError(f"{_reference(document)} has no pod template: {place.path} is missing.")
+            raise InputError(f"{reference(document)} has no pod template: {place.path} is missing.")
         found += [_template(document, place, kind, keys, body) for keys, body in entries]
     if kind.kind == "LeaderWorkerSet":
         return _leader_and_workers(document, found)
@@ -206,7 +206,7 @@ def resolved(job: Json, runtime: Json) -> list[Template]:
     As Trainer 2.3 does it: maps are merged, containers, volumes, variables and mounts by name, resources of the trainer
     merged. InputError as in ``templates``.
     """
-    trainer = _mapping(_mapping(job.get("spec")).get("trainer"))
+    trainer = mapping(mapping(job.get("spec")).get("trainer"))
     patches: dict[str, list[Json]] = {}
     for one in templates(job):
         patches.setdefault(one.name, []).append(one.body)
@@ -227,10 +227,10 @@ def asks(spec: Mapping[str, Any]) -> dict[str, int]:
     """Extended resources (those with a domain in the name) of all containers of a pod's spec; what is no whole number
     counts as 0. Sidecars among the init containers are included."""
     found: dict[str, int] = {}
-    started = [one for one in _list(spec.get("initContainers")) if _mapping(one).get("restartPolicy") == "Always"]
-    for one in [*_list(spec.get("containers")), *started]:
-        resources = _mapping(_mapping(one).get("resources"))
-        for name, value in {**_mapping(resources.get("requests")), **_mapping(resources.get("limits"))}.items():
+    started = [one for one in listed(spec.get("initContainers")) if mapping(one).get("restartPolicy") == "Always"]
+    for one in [*listed(spec.get("containers")), *started]:
+        resources = mapping(mapping(one).get("resources"))
+        for name, value in {**mapping(resources.get("requests")), **mapping(resources.get("limits"))}.items():
             if "/" in str(name):
                 number = int(str(value)) if str(value).isdecimal() and len(str(value)) < 10 else 0
                 found[str(name)] = found.get(str(name), 0) + number
@@ -240,13 +240,13 @@ def asks(spec: Mapping[str, Any]) -> dict[str, int]:
 def _template(document: Json, place: Place, kind: Kind, keys: tuple[Union[str, int], ...], body: Any) -> Template:
     shown = _shown(keys)
     if not isinstance(body, Mapping):
-        raise InputError(f"{_reference(document)}: {shown or 'it'} is {_type(body)}, it must be a mapping.")
+        raise InputError(f"{reference(document)}: {shown or 'it'} is {_type(body)}, it must be a mapping.")
     entry = _entry(document, keys)
     name = str(entry.get("name") or entry.get("groupName") or "")
     if not name and ("Specs." in place.path):
         name = str(keys[-2])
     role = place.role
-    labels = _mapping(_mapping(_mapping(entry.get("template")).get("metadata")).get("labels"))
+    labels = mapping(mapping(mapping(entry.get("template")).get("metadata")).get("labels"))
     if STEP in labels and labels[STEP] != "trainer":
         role = INITIALIZER
     elif kind.plural.endswith("runtimes") and STEP not in labels and name == "launcher":
@@ -256,27 +256,27 @@ def _template(document: Json, place: Place, kind: Kind, keys: tuple[Union[str, i
         value = _follow(document, _along(path, keys))
         value = 1 if value is None else value
         if not is_int(value) or value < 0:
-            raise InputError(f"{_reference(document)}: {path} is {value!r}, it must be a number of pods.")
+            raise InputError(f"{reference(document)}: {path} is {value!r}, it must be a number of pods.")
         replicas = (replicas or 0) * value
     if kind.plural.endswith("runtimes") and role == WORKER:
-        nodes = _mapping(_mapping(document.get("spec")).get("mlPolicy")).get("numNodes")
+        nodes = mapping(mapping(document.get("spec")).get("mlPolicy")).get("numNodes")
         replicas = nodes if is_int(nodes) else replicas
     if kind.kind == "TrainJob":
-        nodes = _mapping(_mapping(document.get("spec")).get("trainer")).get("numNodes")
+        nodes = mapping(mapping(document.get("spec")).get("trainer")).get("numNodes")
         replicas = nodes if is_int(nodes) else None
     if kind.kind == "Job" and kind.group == "batch":
-        most = _mapping(document.get("spec")).get("completions")
+        most = mapping(document.get("spec")).get("completions")
         replicas = min(replicas or 0, int(most)) if most is not None and is_int(most) else replicas
     return Template(shown, name, role, replicas, dict(body), kind.kind == "TrainJob")
 
 
 def _leader_and_workers(document: Json, found: list[Template]) -> list[Template]:
     """Groups of ``size`` pods, the first of each the leader; without a template of its own it is made as a worker."""
-    spec = _mapping(document.get("spec"))
-    size = _mapping(spec.get("leaderWorkerTemplate")).get("size", 1)
+    spec = mapping(document.get("spec"))
+    size = mapping(spec.get("leaderWorkerTemplate")).get("size", 1)
     groups = spec.get("replicas", 1)
     if not is_int(size) or not is_int(groups):
-        raise InputError(f"{_reference(document)}: replicas {groups!r} and size {size!r} must be whole numbers.")
+        raise InputError(f"{reference(document)}: replicas {groups!r} and size {size!r} must be whole numbers.")
     led = any(one.role == LEADER for one in found)
     each = {LEADER: 1, WORKER: size - 1 if led else size}
     return [Template(one.path, one.role, one.role, groups * each[one.role], one.body) for one in found]
@@ -284,8 +284,8 @@ def _leader_and_workers(document: Json, found: list[Template]) -> list[Template]
 
 def _tasks(document: Json, found: list[Template]) -> list[Template]:
     """The launcher of a Volcano Job is the task that plugin mpi names, or the one without GPUs beside tasks with."""
-    plugins = _mapping(_mapping(document.get("spec")).get("plugins"))
-    words = " ".join(map(str, _list(plugins.get("mpi"))))
+    plugins = mapping(mapping(document.get("spec")).get("plugins"))
+    words = " ".join(map(str, listed(plugins.get("mpi"))))
     master = re.search(r"--master[= ](\S+)", words)
     launcher = (master[1] if master else "master") if "mpi" in plugins else ""
     gpus = [any(value for name, value in asks(one.spec).items() if "/gpu" in name) for one in found]
@@ -312,10 +312,10 @@ def _entries(document: Any, path: str) -> Iterator[tuple[tuple[Union[str, int], 
                 items: Any = value.items() if isinstance(value, Mapping) else None
                 items = enumerate(value) if isinstance(value, list) else items
                 if items is None:
-                    raise InputError(f"{_reference(document)}: {_shown(keys)} is {_type(value)}, it must be a list.")
+                    raise InputError(f"{reference(document)}: {_shown(keys)} is {_type(value)}, it must be a list.")
                 below += [((*keys, one), item) for one, item in items]
             elif not isinstance(value, Mapping):
-                raise InputError(f"{_reference(document)}: {_shown(keys)} is {_type(value)}, it must be a mapping.")
+                raise InputError(f"{reference(document)}: {_shown(keys)} is {_type(value)}, it must be a mapping.")
             elif value.get(key) is not None:
                 below.append(((*keys, key), value[key]))
         found = below
@@ -340,7 +340,7 @@ def _follow(document: Any, keys: tuple[Union[str, int], ...]) -> Any:
 def _entry(document: Json, keys: tuple[Union[str, int], ...]) -> Json:
     """The last entry of a list on the way: a task, a group, a replicatedJob; {} without one."""
     last = max((index for index, key in enumerate(keys) if isinstance(key, int)), default=-1)
-    return _mapping(_follow(document, keys[: last + 1])) if last >= 0 else {}
+    return mapping(_follow(document, keys[: last + 1])) if last >= 0 else {}
 
 
 def _shown(keys: tuple[Union[str, int], ...]) -> str:
@@ -353,17 +353,20 @@ def _type(value: Any) -> str:
     )
 
 
-def _reference(document: Json) -> str:
-    meta = _mapping(document.get("metadata"))
+def reference(document: Json) -> str:
+    """``Kind namespace/name``, as messages name an object."""
+    meta = mapping(document.get("metadata"))
     place = f"{meta['namespace']}/" if meta.get("namespace") else ""
     return f"{document.get('kind')} {place}{meta.get('name') or meta.get('generateName') or '(no name)'}"
 
 
-def _mapping(value: Any) -> Json:
-    return dict(value) if isinstance(value, Mapping) else {}
+def mapping(value: Any) -> Json:
+    """The value if it is a mapping, else {}."""
+    return value if isinstance(value, dict) else {}
 
 
-def _list(value: Any) -> list[Any]:
+def listed(value: Any) -> list[Any]:
+    """The value if it is a list, else []."""
     return value if isinstance(value, list) else []
 
 
@@ -386,12 +389,12 @@ def _merged(base: Any, patch: Any) -> Any:
 
 def _trained(body: Json, trainer: Json) -> Json:
     """The trainer's template: its container ``node`` takes image, command, variables and resources of the TrainJob."""
-    spec = _mapping(body.get("spec"))
+    spec = mapping(body.get("spec"))
     over = {key: trainer[key] for key in ("image", "command", "args", "env") if trainer.get(key)}
     if trainer.get("resourcesPerNode"):
         over["resources"] = trainer["resourcesPerNode"]
     containers = [
-        _merged(_mapping(one), over) if _mapping(one).get("name") == "node" else one
-        for one in _list(spec.get("containers"))
+        _merged(mapping(one), over) if mapping(one).get("name") == "node" else one
+        for one in listed(spec.get("containers"))
     ]
     return {**body, "spec": {**spec, "containers": containers}}

@@ -17,6 +17,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import 
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json, Shape, laid_over
 from ansible_collections.gpuops.rdma.plugins.module_utils._host import rules as _host_rules
 from ansible_collections.gpuops.rdma.plugins.module_utils._nodes import shape_files
+from ansible_collections.gpuops.rdma.plugins.module_utils._workloads import lint as _workload_lint
 
 MAX_TOPOLOGY = 1 << 20
 """Bytes: what a ConfigMap can hold."""
@@ -125,6 +126,12 @@ def nccl() -> dict[str, Any]:
 def host_rules() -> _host_rules.Table:
     """files/host_rules.yml, parsed."""
     return _host_rules.table(load(FILES / "host_rules.yml"))
+
+
+@functools.lru_cache(maxsize=1)
+def workload_rules() -> _workload_lint.Table:
+    """files/workload_rules.yml, parsed."""
+    return _workload_lint.table(load(FILES / "workload_rules.yml"))
 
 
 @functools.lru_cache(maxsize=1)

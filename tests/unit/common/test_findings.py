@@ -22,6 +22,7 @@ GRAMMAR = re.compile(r"[a-z][a-z0-9-]*\.[a-z][a-z0-9-]*")
 SPELLED = re.compile(rf"(?:{'|'.join(DOCUMENT['domains'])})\.[a-z0-9-]+")
 COMPUTED = {
     "_host/rules.py": "the id of the rule that does not hold",
+    "_workloads/lint.py": "the id of the rule that does not hold",
 }
 """Files whose calls name no id of their own."""
 

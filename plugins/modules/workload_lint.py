@@ -1,0 +1,161 @@
+#!/usr/bin/python
+# Copyright: gpuops.rdma contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Documentation of the action plugin of the same name, which does the work on the control node."""
+
+DOCUMENTATION = r"""
+module: workload_lint
+short_description: Find what keeps a job from the RDMA fabric, before it runs
+version_added: 0.1.0
+description:
+- Reads manifests of users' jobs, or live objects, against the shape of the nodes, the mode and the cluster, and names
+  what would fall back to TCP, lose GPUDirect, not schedule, crash, or lose bandwidth. docs/workload_lint.md has the
+  rules.
+- Knows MPIJob, PyTorchJob, TrainJob and its runtimes, JobSet, LeaderWorkerSet, RayCluster, RayJob, Volcano Job, Job,
+  Deployment, StatefulSet, DaemonSet and Pod. Another kind with containers is named as C(unknown).
+- Whatever else stands in the documents (ConfigMaps, networks, runtimes, queues, namespaces) counts as being in the
+  cluster.
+- Reads only. A rule whose facts are unknown is not applied, and is named in RV(unchecked).
+extends_documentation_fragment:
+- gpuops.rdma.attributes
+- gpuops.rdma.auth
+attributes:
+  diff_mode:
+    details: Nothing is changed.
+options:
+  src:
+    description: Files with manifests in YAML or JSON, each with one or more documents; or folders of them.
+    type: list
+    elements: path
+    default: []
+  definitions:
+    description: Manifests, as mappings.
+    type: list
+    elements: dict
+    default: []
+  kind:
+    description: Kind of live objects to look at.
+    type: str
+    default: ''
+  api_version:
+    description: Version of O(kind), where two have its name, as V(batch.volcano.sh/v1alpha1) for Volcano's Job.
+    type: str
+    default: ''
+  name:
+    description: Name of the live object; all of O(kind) in O(namespace) without it.
+    type: str
+    default: ''
+  namespace:
+    description: Namespace of the live objects, and of documents that name none; V(default) without it.
+    type: str
+    default: ''
+  plan:
+    description: plan.json of a run, whose mode, resources, network and shape hold.
+    type: path
+    default: ''
+  shape:
+    description: Shape of the nodes. By default that of the plan, or of the cluster's GPU nodes if they have one.
+    type: str
+    default: ''
+  shapes_dir:
+    description: Folder with shape files of the site's own hardware; a plan has its own.
+    type: path
+    default: ''
+  mode:
+    description: How pods get to the fabric. By default as in the plan, else V(sriov) if nodes offer VFs, else V(host).
+    type: str
+    choices: [auto, sriov, shared, host]
+    default: auto
+  resource:
+    description:
+    - Resource name of the VFs, or in mode V(shared) of the shared device. By default that of the plan or of the nodes.
+    type: str
+    default: ''
+  network:
+    description:
+    - NetworkAttachmentDefinition of the fabric as C(namespace/name). By default the plan's, or the one of O(resource).
+    type: str
+    default: ''
+  interface:
+    description: Interface of the pod network.
+    type: str
+    default: eth0
+  cluster:
+    description: Whether the cluster is asked for nodes, networks, namespaces, queues and runtimes.
+    type: bool
+    default: true
+  fail_when:
+    description: V(error) fails on errors and on what cannot be judged, V(warning) on warnings too.
+    type: str
+    choices: [error, warning, never]
+    default: error
+"""
+
+EXAMPLES = r"""
+- name: Before a job is submitted
+  gpuops.rdma.workload_lint:
+    src: [train.yml]
+    namespace: team-a
+    plan: rdma-report/run/plan.json
+
+- name: All PyTorchJobs of a team, with warnings
+  gpuops.rdma.workload_lint:
+    kind: PyTorchJob
+    namespace: team-a
+    fail_when: never
+  register: looked
+
+- name: In a pipeline without a cluster
+  gpuops.rdma.workload_lint:
+    src: [manifests]
+    cluster: false
+    shape: BM.GPU.H100.8
+    mode: sriov
+    network: default/rdma-vf
+    resource: nvidia.com/rdma-vf
+"""
+
+RETURN = r"""
+clean:
+  description: Nothing was found. Rules of RV(unchecked) were not applied.
+  returned: success
+  type: bool
+findings:
+  description: The first 50, with C(id), C(severity), C(subject), C(found), C(expected) and C(remedy).
+  returned: always
+  type: list
+  elements: dict
+counts:
+  description: Findings by severity.
+  returned: always
+  type: dict
+  sample: {error: 1, unknown: 0, warning: 2}
+jobs:
+  description: Objects that were judged.
+  returned: always
+  type: list
+  elements: str
+ignored:
+  description: Objects without pods.
+  returned: always
+  type: list
+  elements: str
+unchecked:
+  description: Rules that were not applied, with the facts that they lack.
+  returned: always
+  type: dict
+  sample: {workload.room: [nodes]}
+shape:
+  description: Shape that was assumed; empty if none is known.
+  returned: always
+  type: str
+mode:
+  description: Mode that was assumed.
+  returned: always
+  type: str
+resource:
+  description: Resource name that was assumed.
+  returned: always
+  type: str
+"""

@@ -1,0 +1,57 @@
+# Copyright: gpuops.rdma contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""workload_lint, from its options to its result. PRIVATE to the collection."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Callable
+
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import to_dict
+from ansible_collections.gpuops.rdma.plugins.module_utils._kube.client import Client
+from ansible_collections.gpuops.rdma.plugins.module_utils._workloads import lint
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files, run
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._workloads import cluster, documents
+
+SHOWN = 50
+WORSE = {"never": (), "error": ("error", "unknown"), "warning": ("error", "unknown", "warning")}
+
+
+def result(connect: Callable[[], Client], args: Mapping[str, Any]) -> dict[str, Any]:
+    """The result of gpuops.rdma.workload_lint, whose options ``args`` are; ``failed`` by ``fail_when``."""
+    asked = args["cluster"]
+    if args["kind"] and not asked:
+        raise InputError("A live object is in the cluster: kind cannot be used with cluster=false.")
+    if args["name"] and not args["kind"]:
+        raise InputError(f"Which {args['name']}? Set kind too, for instance kind=MPIJob.")
+    given = [*args["definitions"], *(one for path in args["src"] for one in documents.read(Path(path)))]
+    given = documents.in_namespace(given, args["namespace"])
+    if args["kind"]:
+        namespace = args["namespace"] or "default"
+        given += documents.live(connect(), args["kind"], namespace, args["name"], args["api_version"])
+    if not given:
+        raise InputError("Nothing to lint: set src, definitions, or kind with name and namespace.")
+    plan = run.read_plan(args["plan"]) if args["plan"] else None
+    around = cluster.around(connect() if asked else None, given, args, plan)
+    judged = lint.lint(given, files.workload_rules(), around)
+    counts = {kind: sum(one.severity == kind for one in judged.findings) for kind in ("error", "unknown", "warning")}
+    found: dict[str, Any] = {
+        "clean": judged.clean,
+        "findings": to_dict(judged.findings[:SHOWN]),
+        "counts": counts,
+        "jobs": list(judged.jobs[:SHOWN]),
+        "ignored": list(judged.ignored[:SHOWN]),
+        "unchecked": {name: list(facts) for name, facts in judged.unchecked.items()},
+        "shape": around.shape.name if around.shape else "",
+        "mode": around.mode,
+        "resource": around.vf_resource,
+    }
+    bad = [one for one in judged.findings if one.severity in WORSE[args["fail_when"]]]
+    if bad:
+        lines = "\n".join(f"- {one.severity}: {one.line()}" for one in bad[:SHOWN])
+        more = f"\nand {len(bad) - SHOWN} more" if len(bad) > SHOWN else ""
+        found.update(failed=True, msg=f"{len(bad)} faults in {len(judged.jobs)} jobs:\n{lines}{more}")
+    return found

@@ -107,7 +107,7 @@ def test_a_cordoned_node_holds_the_wait_until_it_is_uncordoned(cluster):
     later.done()
     assert 1 < result["seconds"] < 15
     assert result["slowest"] == f"nodes/{NODES[1]}"
-    assert f"nodes 2/3 | late: {NODES[1]} cordoned | 0s of 2m" in lines[0]
+    assert f"nodes 2/3 | late: {NODES[1]} cordoned | 0s of 10m" in lines[0]
     assert "nodes 3/3" in lines[-1]
 
 

@@ -26,6 +26,7 @@ Json = dict[str, Any]
 # Of inputs that no role takes.
 CHOICES = {
     "rdma_oci_policies": ["check", "write", "skip"],
+    "rdma_compare_fail_when": ["never", "slower", "worse"],
     "rdma_profile": sorted(path.stem for path in (ROOT / "files" / "profiles").glob("[!k]*.yml")),
 }
 # Texts that open something, such as a pre-authenticated request.
@@ -36,6 +37,7 @@ LEAST = {"rdma_oci_nodes": 2}
 WORDS = {"mig": "MIG", "mps": "MPS", "nccl": "NCCL", "oci": "OCI", "url": "URL", "vgpu": "vGPU"}
 # Lists whose items are known -> where: a constant of the core, or an option of a module.
 ITEMS = {
+    "rdma_teardown_operators": lambda: ["mpi_operator", "volcano", "network_operator", "gpu_operator"],
     "rdma_collectives": lambda: list(_constant("_plan.resolve", "COLLECTIVES")),
     "rdma_mark": lambda: list(options.module_options("node_mark")["measures"]["choices"]),
 }
@@ -74,6 +76,7 @@ _ROWS = (
     "rdma_mig_configs",
     "rdma_mig_drain",
 )
+_VGPU = ("rdma_vgpu_nodes", "rdma_vgpu_selector", "rdma_vgpu_repository", "rdma_vgpu_version", "rdma_vgpu_token")
 _KEEP = ("rdma_report_keep", "rdma_report_keep_namespace", "rdma_report_keep_bucket")
 
 JOBS = (
@@ -146,6 +149,34 @@ JOBS = (
         notifies=True,
     ),
     Template(
+        "RDMA perftest",
+        "perftest",
+        "Measures every RDMA port between pairs of idle nodes, and names the slow one.",
+        (
+            *_COMMON,
+            "rdma_perftest_nodes",
+            "rdma_perftest_cuda",
+            "rdma_perftest_dmabuf",
+            "rdma_perftest_seconds",
+            "rdma_host_checks",
+            *_KEEP,
+        ),
+    ),
+    Template(
+        "RDMA nvidia_peermem",
+        "peermem",
+        "Loads nvidia_peermem on the nodes that need it, now and at every boot.",
+        (*_COMMON, "rdma_peermem_strict", "rdma_peermem_timeout"),
+        extra_vars={"rdma_peermem_by": "daemonset"},
+    ),
+    Template(
+        "RDMA compare",
+        "compare",
+        "What got slower between two report.json that the job can read.",
+        ("rdma_report_old*", "rdma_report_new*", "rdma_compare_tolerance", "rdma_compare_fail_when"),
+        needs=(),
+    ),
+    Template(
         "RDMA OCI pool",
         "oci_pool",
         "Makes an RDMA node pool at OCI and goes on to an NCCL verdict.",
@@ -173,6 +204,48 @@ JOBS = (
         (*_ROWS, *_PROVE),
     ),
     Template(
+        "RDMA vGPU, serving and metrics",
+        "workloads",
+        "vGPU nodes, a served model, and metrics.",
+        (
+            *_VGPU,
+            "rdma_serving_model",
+            "rdma_serving_name",
+            "rdma_serving_namespace",
+            "rdma_serving_nodes",
+            "rdma_serving_gpus",
+            "rdma_serving_hosts",
+            "rdma_metrics",
+            "rdma_metrics_dashboard",
+            "rdma_workloads_state",
+            "rdma_workloads_prove",
+        ),
+    ),
+    Template(
+        "RDMA autoscaling",
+        "autoscaling",
+        "GPU pools of OpenShift that grow from zero; rdma_autoscaling_pools goes into the extra variables.",
+        (
+            "rdma_autoscaling_state",
+            "rdma_autoscaling_provider",
+            "rdma_autoscaling_cluster",
+            "rdma_autoscaling_prove",
+            "rdma_autoscaling_prove_zones",
+            "rdma_autoscaling_warm",
+        ),
+    ),
+    Template(
+        "RDMA teardown",
+        "teardown",
+        "Removes what this collection created, once rdma_teardown is true.",
+        (
+            "rdma_teardown",
+            "rdma_teardown_operators",
+            "rdma_teardown_machine_sets",
+            "rdma_teardown_node_labels",
+        ),
+    ),
+    Template(
         "RDMA OpenShift",
         "openshift_site",
         "Operators by OLM, sharing and vGPU on OpenShift, and site.yml.",
@@ -180,11 +253,7 @@ JOBS = (
             "rdma_site",
             *_COMMON,
             *_ROWS,
-            "rdma_vgpu_nodes",
-            "rdma_vgpu_selector",
-            "rdma_vgpu_repository",
-            "rdma_vgpu_version",
-            "rdma_vgpu_token",
+            *_VGPU,
             "rdma_metrics",
             "rdma_sharing_prove",
             *_KEEP,
@@ -318,7 +387,7 @@ def templates(
 ) -> Iterator[tuple[Template, list[Input]]]:
     """Each template with its inputs."""
     for template in JOBS:
-        stems = {path.stem for path in files(template)}
+        stems = {"inputs", *(path.stem for path in files(template))}
         others = {
             key: value for stem, (_title, table) in tables.items() if stem in stems for key, value in table.items()
         }

@@ -204,7 +204,16 @@ OTHER_INPUTS = {
         "ssh",
         "playbooks/host_checks.yml: `ssh` (hosts are nodes) or `daemonset` (a cluster).",
     ),
-    "rdma_host_become": ("bool", "true", "playbooks/host_checks.yml: become root on the hosts; root reads more."),
+    "rdma_host_become": (
+        "bool",
+        "true",
+        "playbooks/host_checks.yml and peermem.yml over SSH: become root on the hosts.",
+    ),
+    "rdma_peermem_by": (
+        "str",
+        "ssh",
+        "playbooks/peermem.yml: `ssh` (hosts are nodes) or `daemonset` (a cluster).",
+    ),
     "rdma_report": (
         "dict",
         "",
@@ -299,9 +308,14 @@ BLUEPRINT_INPUTS = {
     ),
 }
 
+WORKLOAD_INPUTS = {
+    "rdma_metrics": ("bool", "false", "Run the role gpu_metrics."),
+}
+
 INPUTS = {
     "inputs": ("site.yml and the playbooks around it", OTHER_INPUTS),
     "openshift": ("playbooks/openshift_site.yml", OPENSHIFT_INPUTS),
+    "workloads": ("playbooks/workloads.yml", WORKLOAD_INPUTS),
     "blueprints": ("playbooks/blueprints.yml", BLUEPRINT_INPUTS),
     "oci": ("playbooks/oci_pool.yml and playbooks/oci_teardown.yml", OCI_INPUTS),
 }

@@ -38,7 +38,7 @@ class ActionModule(RdmaAction):
         plan, missing = self._plan(run_dir)
         end = self._end(run_dir, plan, args)
         findings = [item for document in found for item in document["findings"]]
-        hosts = folders.hosts(run_dir)
+        hosts = run.hosts(run_dir)
         folders.keep_whole(run_dir, (stages, findings, nccl, hosts, scans))
         report = build.build(
             plan=plan,

@@ -38,9 +38,16 @@ options:
     type: bool
     default: true
   dmabuf:
-    description: Register GPU memory through DMA-BUF (C(--use_cuda_dmabuf)) instead of nvidia_peermem.
-    type: bool
-    default: false
+    description:
+    - How GPU memory is registered. V(auto) takes the path that the host checks of this run found on the node, else
+      nvidia_peermem where the plan's driver pods load it, else DMA-BUF; V(true) is DMA-BUF (C(--use_cuda_dmabuf)) and
+      V(false) nvidia_peermem on all nodes.
+    type: str
+    choices:
+    - auto
+    - 'true'
+    - 'false'
+    default: auto
   seconds:
     description: Duration of one measurement.
     type: int
@@ -69,11 +76,11 @@ EXAMPLES = r"""
     plan: rdma-report/run/plan.json
     run_dir: rdma-report/run
 
-- name: The same through DMA-BUF, between two nodes
+- name: The same between two nodes, from host memory
   gpuops.rdma.perftest:
     plan: rdma-report/run/plan.json
     nodes: [10.140.0.1, 10.140.0.2]
-    dmabuf: true
+    cuda: false
 """
 
 RETURN = r"""

@@ -1399,6 +1399,13 @@ TABLE: dict[str, tuple[str, str, str, str]] = {
         "role peermem, or a line nvidia-peermem in /etc/modules-load.d/nvidia-peermem.conf",
         "peermem-persistent",
     ),
+    "perftest.memory": (
+        "error",
+        "perftest",
+        ("the rules of GPUDirect RDMA of gpuops.rdma.host_checks name the path that {subject} has; "
+         "rdma_perftest_dmabuf=true takes DMA-BUF, false nvidia_peermem"),
+        "perftest.memory",
+    ),
     "perftest.none": (
         "unknown",
         "perftest",

@@ -13,7 +13,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Optional
 
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError
@@ -61,7 +61,8 @@ class Test:
     size: int = MIB
     queue_pairs: int = 2
     cuda: bool = True
-    dmabuf: bool = False
+    dmabuf: frozenset[str] = frozenset()
+    """Nodes whose GPU memory is registered through DMA-BUF; on the others nvidia_peermem registers it."""
     tolerations: tuple[Json, ...] = (GPU_TOLERATION,)
     pull_secrets: tuple[str, ...] = ()
     cordoned: bool = False
@@ -125,6 +126,19 @@ def _both(pair: Pair) -> tuple[Pair, Pair]:
     return pair, (pair[1], pair[0])
 
 
+def dmabuf_nodes(plan: Plan, hosts: Mapping[str, Json], asked: str) -> frozenset[str]:
+    """The nodes to test through DMA-BUF. ``asked``: true and false hold for all nodes; auto follows the path that the
+    host checks of this run found (``hosts``: their summaries), and where they found none, the plan: nvidia_peermem only
+    where the driver's pods load it."""
+    if asked != "auto":
+        return frozenset(node.name for node in plan.nodes if asked == "true")
+    default = "peermem" if plan.peermem else "dmabuf"
+    paths = {node.name: (hosts.get(node.name) or {}).get("gpudirect") for node in plan.nodes}
+    return frozenset(
+        name for name, path in paths.items() if (path if path in ("dmabuf", "peermem") else default) == "dmabuf"
+    )
+
+
 # ---- the pods ------------------------------------------------------------------------------------------------------
 
 
@@ -142,8 +156,6 @@ def options(test: Test) -> list[str]:
 
 def script(test: Test) -> str:
     """Script of both pods. A port's RDMA device is found by its PCI address, for a VF by the address of its PF."""
-    # ib_write_bw rejects --use_cuda_dmabuf before --use_cuda (perftest issue 336).
-    memory = '--use_cuda="$3"' + (" --use_cuda_dmabuf" if test.dmabuf else "") if test.cuda else ""
     return f"""set -u
 export CUDA_DEVICE_ORDER=PCI_BUS_ID
 command -v ib_write_bw >/dev/null || {{ echo "gpuops: perftest: the image has no ib_write_bw"; exit {NO_PROGRAM}; }}
@@ -156,7 +168,7 @@ hca_of() {{
   done
 }}
 rail() {{
-  set -- ib_write_bw -d "$2" -p $(({PORT} + $1)) {shlex.join(options(test))} {memory}
+  set -- ib_write_bw -d "$2" -p $(({PORT} + $1)) {shlex.join(options(test))} ${{MEMORY//GPU/$3}}
   if [ -z "$PEER" ]; then timeout {test.limit} "$@"; return; fi
   began=$SECONDS
   while :; do
@@ -189,6 +201,12 @@ for entry in $RAILS; do cat "$folder/${{entry%%,*}}"; done
 """
 
 
+def memory(test: Test, node: str) -> str:
+    """ib_write_bw's options for the memory of a node's pod, GPU standing for the number; "" for host memory."""
+    # ib_write_bw rejects --use_cuda_dmabuf before --use_cuda (perftest issue 336).
+    return ("--use_cuda=GPU" + (" --use_cuda_dmabuf" if node in test.dmabuf else "")) if test.cuda else ""
+
+
 def files(test: Test) -> Json:
     """Returns the ConfigMap with the pods' script."""
     meta = {"name": test.files, "namespace": test.namespace, "labels": _labels(test)}
@@ -199,6 +217,7 @@ def pod(test: Test, number: int, node: str, peer: str = "") -> Json:
     """The server pod of pair ``number``, or its client with ``peer``, the server's address."""
     shape, role = test.shape, "client" if peer else "server"
     rails = " ".join(f"{pf.rail},{pf.pci},{pf.gpu}" for pf in shape.pfs)
+    env = {"PEER": peer, "RAILS": rails, "MEMORY": memory(test, node)}
     own = Fabric(
         mode=test.mode,
         gpus=shape.gpu_count,
@@ -218,7 +237,7 @@ def pod(test: Test, number: int, node: str, peer: str = "") -> Json:
         "name": "perftest",
         "image": test.image,
         "command": ["/bin/bash", "/etc/gpuops/perftest.sh"],
-        "env": [{"name": "PEER", "value": peer}, {"name": "RAILS", "value": rails}],
+        "env": [{"name": name, "value": value} for name, value in env.items()],
         "resources": own.resources(),
         "securityContext": own.security(),
         "terminationMessagePolicy": LAST_WORDS,
@@ -277,9 +296,15 @@ _UNIT = re.compile(r"#bytes\s+#iterations\s+BW peak\[(MB|Gb)/sec\]\s+BW average\
 _ROW = re.compile(r"^\s*(\d+)\s+(\d+)\s+(\d+\.\d+)\s+(\d+\.\d+)\s+(\d+\.\d+)(?:\s+\d+\.\d+)*\s*$")
 _TROUBLE = re.compile(
     r"couldn't|could not|unable to|failed|fail to|failure|error|unrecognized option|cannot|not found|no RDMA device|"
-    r"refused|timed out|invalid",
+    r"has no|not supported|refused|timed out|invalid",
     re.IGNORECASE,
 )
+
+_NO_SERVER = re.compile(r"couldn't connect|refused|exchange data|from socket", re.IGNORECASE)
+"""What a client says of a server that is not there, or has gone."""
+
+_MEMORY = re.compile(r"allocate MR|create MR|DMA-BUF|init memory", re.IGNORECASE)
+"""ib_write_bw's errors when it cannot register GPU memory."""
 
 
 def bandwidth(lines: Iterable[str]) -> Optional[float]:
@@ -328,6 +353,30 @@ def outcome(pair: Pair, text: str, shape: Shape) -> Outcome:
         return Outcome(pair, (), trouble(text.splitlines()) or "its client printed nothing")
     missing = {pf.rail for pf in shape.pfs} - {item.rail for item in rails}
     return Outcome(pair, (*rails, *(Rail(rail, "", 0, None, "not in the output") for rail in sorted(missing))))
+
+
+def server_outcome(pair: Pair, text: str, shape: Shape) -> Outcome:
+    """The outcome of a pair whose server ended before its client, by the server's log."""
+    found = outcome(pair, text, shape)
+    errors = [_of_server(pair, rail.error or "it ended early") for rail in found.rails]
+    rails = tuple(replace(rail, gbits=None, error=error) for rail, error in zip(found.rails, errors))
+    return replace(found, rails=rails, why=found.why and _of_server(pair, found.why))
+
+
+def with_server(client: Outcome, text: str) -> Outcome:
+    """The client's outcome with the error of the server's log where the client knows only that the server has gone."""
+    errors = {rail.rail: rail.error for rail in parse(text) if rail.error}
+    rails = tuple(
+        replace(rail, error=_of_server(client.pair, errors[rail.rail]))
+        if rail.rail in errors and _NO_SERVER.search(rail.error)
+        else rail
+        for rail in client.rails
+    )
+    return replace(client, rails=rails)
+
+
+def _of_server(pair: Pair, error: str) -> str:
+    return f"its server on {pair[0]}: {error}"
 
 
 def _rail(head: re.Match[str], lines: Sequence[str], code: int) -> Rail:
@@ -428,6 +477,9 @@ def _finding(
     rails = {rail: why for found in tries.values() for rail, why in found.items()}
     if -1 in rails:
         return finding("perftest.none", node, f"with {peers}: {rails[-1]}", expected=expected)
+    memory = next((why for why in rails.values() if _MEMORY.search(why)), "")
+    if memory:
+        return finding("perftest.memory", node, f"with {peers}: {memory}", expected=expected)
     shown = listed([f"rail {rail}: {rails[rail]}" for rail in sorted(rails)], 4, "; ")
     doubt = "" if sure else "; a third node that passes is needed to tell which of the two it is"
     return finding("perftest.rail", node, f"with {peers}: {shown}{doubt}", expected=expected)

@@ -80,6 +80,14 @@ def read(path: Path) -> Json:
     return document
 
 
+def hosts(run_dir: Path) -> Json:
+    """Summaries of the host checks by node; {} when they were left out."""
+    try:
+        return dict(read(run_dir / "host.json")["hosts"])
+    except (InputError, KeyError):
+        return {}
+
+
 def read_plan(path: str, *, faulty: bool = False) -> Plan:
     """The plan in a file. Raises InputError for another version, a damaged plan, and, unless ``faulty``, for rejected
     inputs: only preflight and the report read such a plan."""

@@ -111,9 +111,10 @@ class PerftestRun:
         """Brings a pair one step on; its outcome when it has come to its end."""
         name = f"{self.test.files}-{item.number}"
         server, client = pods.get(f"{name}-server"), pods.get(f"{name}-client")
-        ended = (client or {}).get("status", {}).get("phase") in ENDED
-        if ended:
-            return self._read(item, f"{name}-client")
+        if _ended(client):
+            return self._read(item, name, "client")
+        if _ended(server) and not item.client:
+            return self._read(item, name, "server")
         for pod, node in ((server, item.pair[0]), (client, item.pair[1])):
             held = self._held(item, pod, node)
             if held:
@@ -137,16 +138,28 @@ class PerftestRun:
         lasted = time.monotonic() - item.stuck >= self.grace
         return f"its pod on {node}: {status.why}" if lasted or status.state == readiness.BROKEN else ""
 
-    def _read(self, item: Running, pod: str) -> Outcome:
+    def _read(self, item: Running, name: str, role: str) -> Outcome:
+        """By the log of ``role``; where a client found no server, also by that one's."""
         try:
-            text = "\n".join(self.client.log_lines(self.test.namespace, pod))
+            text = self._log(item, name, role)
         except ClusterError as error:
             return Outcome(item.pair, (), f"its log cannot be read: {error}")
+        if role == "server":
+            return perftest.server_outcome(item.pair, text, self.test.shape)
+        found = perftest.outcome(item.pair, text, self.test.shape)
+        if any(rail.gbits is None for rail in found.rails):
+            with contextlib.suppress(ClusterError):
+                return perftest.with_server(found, self._log(item, name, "server"))
+        return found
+
+    def _log(self, item: Running, name: str, role: str) -> str:
+        text = "\n".join(self.client.log_lines(self.test.namespace, f"{name}-{role}"))
         if self.logs:
             self.logs.mkdir(parents=True, exist_ok=True)
-            path = self.logs / f"perftest-{item.pair[1]}-{item.pair[0]}.log"
+            of = "" if role == "client" else "-server"
+            path = self.logs / f"perftest-{item.pair[1]}-{item.pair[0]}{of}.log"
             path.write_text(text, encoding="utf-8", errors="replace")
-        return perftest.outcome(item.pair, text, self.test.shape)
+        return text
 
     def _clear(self) -> None:
         query = urlencode({"labelSelector": f"{perftest.RUN_LABEL}={self.test.run}"})
@@ -156,6 +169,10 @@ class PerftestRun:
         deadline = time.monotonic() + SETTLE
         while store.items() and time.monotonic() < deadline:
             time.sleep(0.2)
+
+
+def _ended(pod: Optional[Json]) -> bool:
+    return (pod or {}).get("status", {}).get("phase") in ENDED
 
 
 def _small(obj: Json) -> Json:

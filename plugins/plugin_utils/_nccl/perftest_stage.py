@@ -30,6 +30,7 @@ class PerftestStage:
         self.client, self.plan, self.args, self.show = client, plan, args, show
         self.table = files.load(files.FILES / "perftest.yml")
         self.groups = perftest.groups(plan, args["nodes"], files.shapes(plan.site_shapes))
+        self.dmabuf = perftest.dmabuf_nodes(plan, base_run.hosts(Path(args["plan"]).parent), args["dmabuf"])
 
     def predict(self) -> Json:
         """The result in check mode: the server checks the objects, and nothing is created."""
@@ -68,7 +69,7 @@ class PerftestStage:
             "shape": shape.name,
             "nodes": list(nodes),
             "cuda": self.args["cuda"],
-            "dmabuf": self.args["dmabuf"],
+            "dmabuf": sorted(self.dmabuf & set(nodes)) if self.args["cuda"] else [],
             **found,
             "pairs": to_dict(outcomes),
             "seconds": round(time.monotonic() - began, 1),
@@ -96,7 +97,7 @@ class PerftestStage:
             size=self.table["size"],
             queue_pairs=self.table["queue_pairs"],
             cuda=args["cuda"],
-            dmabuf=args["dmabuf"],
+            dmabuf=self.dmabuf,
             tolerations=plan.tolerations,
             pull_secrets=entry.pull_secrets if entry else (),
             cordoned=args["cordoned"],

@@ -16,14 +16,6 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._report import message
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files, run
 
 
-def hosts(run_dir: Path) -> Json:
-    """Summaries of the host checks by node; {} when they were left out."""
-    try:
-        return dict(run.read(run_dir / "host.json")["hosts"])
-    except (InputError, KeyError):
-        return {}
-
-
 def scans(run_dir: Path) -> tuple[list[Json], list[Json]]:
     """This run's scans, their rails with the names of the devices. A scan without its findings file is from an earlier
     run, since a new run removes those."""

@@ -57,6 +57,14 @@ def test_rails_are_measured_and_bad_ones_named(cluster: Any, mode: str) -> None:
     assert "perftest" not in here.kubectl("get", "configmaps", "-n", "gpuops-nccl", "-o", "name")
 
     here.fault("clear")
+    here.fault("add", "host-proprietary:1")
+    forced = play(here, "forced", perftest_nodes=names[:2], perftest_dmabuf=True)
+    assert forced.code != 0
+    _test, findings = result(here)
+    assert {item["id"] for item in findings} == {"perftest.memory"}
+    assert "DMA-BUF is not supported on this GPU" in findings[0]["found"]
+
+    here.fault("clear")
     here.fault("add", "image-pull:0:gpuops-perftest")
     silent = play(here, "silent", perftest_nodes=names[:2])
     assert silent.code != 0

@@ -222,7 +222,8 @@ def test_on_the_host_network_no_vf_is_asked_for() -> None:
 @pytest.mark.parametrize("dmabuf", [True, False])
 def test_the_script_finds_devices_and_retries_and_is_bash(tmp_path: Path, dmabuf: bool) -> None:
     """The real script with a program that answers as ib_write_bw: the first try finds no server."""
-    text = perftest.script(perftest.Test("r1", "ns", H100, "i", dmabuf=dmabuf))
+    test = perftest.Test("r1", "ns", H100, "i", dmabuf=frozenset(["n1"] if dmabuf else ()))
+    text = perftest.script(test)
     sysfs = tmp_path / "sys"
     for number, (pci, port) in enumerate((("0000:0c:00.2", "0000:0c:00.0"), ("0000:0c:00.3", "0000:0c:00.1"))):
         device, physical = tmp_path / "pci" / pci, tmp_path / "pci" / port
@@ -247,6 +248,7 @@ def test_the_script_finds_devices_and_retries_and_is_bash(tmp_path: Path, dmabuf
         env={
             "PATH": f"{program.parent}:/usr/bin:/bin",
             "PEER": "10.0.0.9",
+            "MEMORY": perftest.memory(test, "n1"),
             "RAILS": "0,0000:0c:00.0,0 1,0000:0c:00.1,4 2,0000:ff:00.0,1",
         },
         capture_output=True,
@@ -271,6 +273,76 @@ def test_the_sandbox_models_slow_and_broken_rails() -> None:
     assert found[2] == 100.0
     assert found[5] is None
     assert found[1] is not None and found[1] > 192
+
+
+# ---- GPU memory ----------------------------------------------------------------------------------------------------
+
+
+def test_gpu_memory_is_registered_by_the_path_of_the_node_or_of_the_plan() -> None:
+    nodes = tuple(Node(name, H100.name) for name in "abcd")
+    found = {"a": {"gpudirect": "peermem"}, "b": {"gpudirect": "dmabuf"}, "c": {"gpudirect": "unknown"}}
+    for plan, hosts, asked, wanted in (
+        (Plan(nodes=nodes), {}, "auto", "abcd"),
+        (Plan(nodes=nodes, peermem=True), {}, "auto", ""),
+        (Plan(nodes=nodes), found, "auto", "bcd"),
+        (Plan(nodes=nodes, peermem=True), found, "auto", "b"),
+        (Plan(nodes=nodes, peermem=True), found, "true", "abcd"),
+        (Plan(nodes=nodes), found, "false", ""),
+    ):
+        assert perftest.dmabuf_nodes(plan, hosts, asked) == frozenset(wanted), (plan.peermem, asked)
+    test = perftest.Test("r1", "ns", H100, "i", dmabuf=frozenset(["a"]))
+    assert [perftest.memory(test, node) for node in "ab"] == ["--use_cuda=GPU --use_cuda_dmabuf", "--use_cuda=GPU"]
+    assert perftest.memory(perftest.Test("r1", "ns", H100, "i", cuda=False, dmabuf=frozenset(["a"])), "a") == ""
+
+
+@pytest.mark.parametrize(
+    ("memory", "possible", "registered", "error"),
+    [
+        ("--use_cuda=GPU", True, False, "Couldn't allocate MR"),
+        ("--use_cuda=GPU", False, True, ""),
+        ("--use_cuda=GPU --use_cuda_dmabuf", False, True, "DMA-BUF is not supported on this GPU"),
+        ("--use_cuda=GPU --use_cuda_dmabuf", True, False, ""),
+        ("", False, False, ""),
+    ],
+)
+def test_memory_that_cannot_be_registered_is_no_matter_of_cables(
+    memory: str, possible: bool, registered: bool, error: str
+) -> None:
+    document = {"gpudirect": {"dmabuf": {"possible": possible}, "peermem": {"registered": registered}}}
+    said = perftest_pod.unregistered(document, memory)
+    if not error:
+        assert said == []
+        return
+    failed = [line for pf in H100.pfs for line in (_head(pf.rail), *said, f"gpuops: rail {pf.rail} exit 1")]
+    found = perftest.outcome(("a", "b"), "\n".join(failed), H100)
+    assert {rail.error for rail in found.rails} == {error}
+    items = judged(found)["findings"]
+    assert {(item.id, item.subject) for item in items} == {("perftest.memory", "a"), ("perftest.memory", "b")}
+    assert all(error in item.found and "host_checks" in item.remedy for item in items)
+
+
+def _head(rail: int) -> str:
+    return f"gpuops: rail {rail} hca mlx5_{18 + rail} gpu {rail // 2}"
+
+
+def test_the_servers_log_says_why_it_has_gone() -> None:
+    gone, bad = " Failed to exchange data between server and clients", "Couldn't allocate MR"
+
+    def text(said: dict[int, str]) -> str:
+        lines = [(_head(rail), what, f"gpuops: rail {rail} exit 1") for rail, what in said.items()]
+        return "\n".join(line for one in lines for line in one)
+
+    client = perftest.outcome(("a", "b"), text({0: gone, 1: " Completion with error at client", 2: gone}), H100)
+    found = perftest.with_server(client, text({0: bad, 1: bad}))
+    assert [rail.error for rail in found.rails[:3]] == [
+        "its server on a: Couldn't allocate MR",
+        "Completion with error at client",
+        gone.strip(),
+    ]
+    early = perftest.server_outcome(("a", "b"), text({0: "gpuops: no RDMA device for port 0000:0c:00.0"}), H100)
+    assert early.rails[0].error == "its server on a: gpuops: no RDMA device for port 0000:0c:00.0"
+    none = perftest.server_outcome(("a", "b"), "gpuops: perftest: the image has no ib_write_bw", H100)
+    assert none.why == "its server on a: gpuops: perftest: the image has no ib_write_bw"
 
 
 # ---- who is paired, and the whole ----------------------------------------------------------------------------------

@@ -5,19 +5,23 @@
 
 A server runs until it is deleted; a client runs a moment, writes its log as a file that kwok serves, and ends. Faults:
 slow-nic:NODE:RAIL halves a port's bandwidth, rail-down:NODE:RAIL breaks its transfers off; without RAIL it is rail 0.
+GPU memory is registered in the way that is asked for only where the node's host can do that.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import asyncio
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 import kopf
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Shape
 from ansible_collections.gpuops.rdma.plugins.module_utils._nccl.perftest import MIB
 
+from ..operators._api import Json
 from ..operators._hub import Hub, Node, Pod, hub_of, run_loop
 from ..operators._once_pods import OncePods
+from ..operators.host_probe import facts_of
 
 if TYPE_CHECKING:
     from ..context import Context, Fault
@@ -85,6 +89,16 @@ def output(shape: Shape, hca: str, gpu: int, gbits: float | None, seconds: int =
     yield "destroying current CUDA Ctx"
 
 
+def unregistered(document: Json, memory: str) -> list[str]:
+    """The error of ib_write_bw where the host cannot register GPU memory as its options ``memory`` want it."""
+    direct, end = document["gpudirect"], " Couldn't create IB resources"
+    if "--use_cuda_dmabuf" in memory and not direct["dmabuf"]["possible"]:
+        return ["DMA-BUF is not supported on this GPU", "Failed to init memory", end]
+    if memory == "--use_cuda=GPU" and not direct["peermem"]["registered"]:
+        return ["Couldn't allocate MR", "failed to create mr", "Failed to create MR", end]
+    return []
+
+
 def speeds(shape: Shape, faults: list[Fault], nodes: tuple[str, str]) -> dict[int, float | None]:
     """Rail -> Gb/s between the two nodes; None: broken."""
     line = shape.line_gbps or UNKNOWN_GBPS
@@ -105,6 +119,7 @@ class Pods(OncePods):
 
     def __init__(self, hub: Hub) -> None:
         super().__init__(hub, NAME, APP, RUNS)
+        self.facts = facts_of(hub)
 
     def held(self, pod: Pod) -> str:
         broken = self.hub.ctx.fault("image-pull", pod.node)
@@ -116,24 +131,39 @@ class Pods(OncePods):
     def _env(self, pod: Pod) -> dict[str, str]:
         return {one["name"]: one.get("value", "") for one in pod.spec["containers"][0].get("env", ())}
 
+    async def _unregistered(self, pod: Pod) -> list[str]:
+        node = self.hub.nodes[pod.node]
+        machine = self.facts.machines.of(node)
+        if machine is None:
+            return []
+        return unregistered(await asyncio.to_thread(self.facts.document, node, machine), self._env(pod)["MEMORY"])
+
     async def output(self, pod: Pod, node: Node) -> list[str]:
         peer = self._env(pod)["PEER"]
         server = next((other for other in self.pods.values() if other.ip == peer and not self.ends(other)), None)
         shape = self.hub.ctx.shapes[node.shape]
-        first = len(shape.pfs) + len(shape.vcn)
         found = speeds(shape, self.hub.ctx.faults(), (pod.node, server.node if server else ""))
+        wrong = await self._unregistered(pod)
+        if server is not None and (theirs := await self._unregistered(server)):
+            wrong = wrong or [" Failed to exchange data between server and clients"]
+            await self._log(server).open(self._rails(server, shape, lambda _rail, _hca, _gpu: (theirs, 1)))
+
+        def run(rail: int, hca: str, gpu: int) -> tuple[list[str], int]:
+            if server is None:
+                return [f" Couldn't connect to {peer}:{18515 + rail}", " Unable to open file descriptor for socket"], 1
+            if wrong:
+                return wrong, 1
+            return list(output(shape, hca, gpu, found[rail])), int(found[rail] is None)
+
+        return self._rails(pod, shape, run)
+
+    def _rails(self, pod: Pod, shape: Shape, run: Callable[[int, str, int], tuple[list[str], int]]) -> list[str]:
+        """The log of a pod; ``run`` makes the lines and the exit code of one ib_write_bw."""
+        first = len(shape.pfs) + len(shape.vcn)
         lines: list[str] = []
         for entry in self._env(pod)["RAILS"].split():
             rail, _pci, gpu = entry.split(",")
             hca = shape.pfs[int(rail)].hca if pod.spec.get("hostNetwork") else f"mlx5_{first + int(rail)}"
-            lines.append(f"gpuops: rail {rail} hca {hca} gpu {gpu}")
-            if server is None:
-                lines += [
-                    f" Couldn't connect to {peer}:{18515 + int(rail)}",
-                    " Unable to open file descriptor for socket",
-                ]
-            else:
-                lines += output(shape, hca, int(gpu), found[int(rail)])
-            bad = server is None or found[int(rail)] is None
-            lines.append(f"gpuops: rail {rail} exit {int(bad)}")
+            said, code = run(int(rail), hca, int(gpu))
+            lines += [f"gpuops: rail {rail} hca {hca} gpu {gpu}", *said, f"gpuops: rail {rail} exit {code}"]
         return lines

@@ -20,6 +20,7 @@ import threading
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
 
 import kopf
 
@@ -148,18 +149,49 @@ def elsewhere(machine: Machine) -> Json:
     return {"oci": False, "driver": "operator" if machine.driver else "none", "peermem": machine.peermem, **ofed}
 
 
-class Writer:
+class HostFacts:
+    """What the probe finds on the hub's simulated hosts, for all whose answers depend on it."""
+
     def __init__(self, hub: Hub) -> None:
         self.hub = hub
         self.machines = machines_of(hub)
         self.hosts = Hosts(hub.ctx.state / "hosts")
+        self.cured: dict[str, set[str]] = {}
+        """Node -> faults that the peermem pod has cured; modules-load.d keeps them cured over a reboot."""
+
+    def document(self, node: Node, machine: Machine) -> Json:
+        """As the probe gives it; takes a moment for a host unlike those before."""
+        kept = [fault for fault in self.hub.ctx.faults() if fault.node == node.name]
+        apps = {_app(pod) for pod in self.hub.pods_on(node.name) if pod.ready}
+        apps |= {OFED_APP for app in apps if app.startswith("mofed")}
+        cured = self.cured.get(node.name, set())
+        faults, description = describe(
+            machine, kept, cured, apps, self.hub.ctx.profile, self.hub.ctx.platform, node.info.get("osImage", "")
+        )
+        document = self.hosts.document(machine.shape.name, faults, description)
+        return {**document, "root": "/host", "host": node.name, "boot_id": machine.host.boot}
+
+
+_facts: WeakKeyDictionary[Hub, HostFacts] = WeakKeyDictionary()
+
+
+def facts_of(hub: Hub) -> HostFacts:
+    """One per hub, whoever asks first."""
+    if hub not in _facts:
+        _facts[hub] = HostFacts(hub)
+    return _facts[hub]
+
+
+class Writer:
+    def __init__(self, hub: Hub) -> None:
+        self.hub = hub
+        self.facts = facts_of(hub)
+        self.machines = self.facts.machines
         self.loop = Loop(NAME, self._visit, pause=0.1)
         self.pods: dict[str, Pod] = {}
         """Ours, by uid."""
         self.done: dict[str, str] = {}
         """Pod uid -> how far it is."""
-        self.cured: dict[str, set[str]] = {}
-        """Node -> faults that the peermem pod has cured; modules-load.d keeps them cured over a reboot."""
         hub.pods.listeners.append(self._on_pod)
 
     def _on_pod(self, new: Pod | None, old: Pod | None) -> None:
@@ -215,7 +247,7 @@ class Writer:
 
     async def _publish(self, pod: Pod, node: Node, machine: Machine) -> None:
         publish, _probe, peermem, _trees = programs()
-        look = functools.partial(self._document, node, machine)
+        look = functools.partial(self.facts.document, node, machine)
         if _app(pod) == PEERMEM_APP:
             fake = functools.partial(self._load, node.name)
             work = functools.partial(peermem.load, look(), "/host", look, run=fake, write=lambda _path, _text: None)
@@ -227,21 +259,10 @@ class Writer:
         env["DOCUMENT"] = publish.document_name(env["PREFIX"], node.name)
         await self.hub.api.apply(publish.config_map(data, env), MANAGER)
 
-    def _document(self, node: Node, machine: Machine) -> Json:
-        kept = [fault for fault in self.hub.ctx.faults() if fault.node == node.name]
-        apps = {_app(pod) for pod in self.hub.pods_on(node.name) if pod.ready}
-        apps |= {OFED_APP for app in apps if app.startswith("mofed")}
-        cured = self.cured.get(node.name, set())
-        faults, description = describe(
-            machine, kept, cured, apps, self.hub.ctx.profile, self.hub.ctx.platform, node.info.get("osImage", "")
-        )
-        document = self.hosts.document(machine.shape.name, faults, description)
-        return {**document, "root": "/host", "host": node.name, "boot_id": machine.host.boot}
-
     def _load(self, node: str, argv: list[str]) -> tuple[int, str]:
         """modprobe on a simulated host."""
         if argv[-1] in ("nvidia-peermem", "nvidia_peermem") and "-r" not in argv:
-            self.cured.setdefault(node, set()).update(PEERMEM_CURES)
+            self.facts.cured.setdefault(node, set()).update(PEERMEM_CURES)
         return 0, ""
 
 

@@ -250,7 +250,6 @@ JOBS = (
         "openshift_site",
         "Operators by OLM, sharing and vGPU on OpenShift, and site.yml.",
         (
-            "rdma_site",
             *_COMMON,
             *_ROWS,
             *_VGPU,
@@ -262,8 +261,12 @@ JOBS = (
     Template(
         "RDMA Blueprints",
         "blueprints",
-        "Rows of OCI AI Blueprints: pool, nodes, service, inference.",
+        "Rows of OCI AI Blueprints: policies, image, pool, nodes, service, inference.",
         (
+            "rdma_oci_compartment",
+            "rdma_blueprint_group",
+            "rdma_oci_policies",
+            "rdma_oci_image_url",
             "rdma_blueprint_pool",
             "rdma_blueprint_shape",
             "rdma_blueprint_pool_size",

@@ -290,7 +290,12 @@ OCI_INPUTS = {
 }
 
 OPENSHIFT_INPUTS = {
-    "rdma_site": ("bool", "true", "Continue with site.yml, whose plan then installs the operators."),
+    "rdma_site": (
+        "bool",
+        "by the nodes",
+        "Continue with site.yml, whose plan then installs the operators. By default where a node has RDMA ports, or "
+        "rdma_shape or rdma_expected_nodes announces some.",
+    ),
     "rdma_metrics": ("bool", "false", "Run the role gpu_metrics."),
 }
 
@@ -298,6 +303,17 @@ BLUEPRINT_INPUTS = {
     "rdma_blueprint_url": ("str", "the stack's", "Address of the Blueprints API, `https://api.<domain>`."),
     "rdma_blueprint_password": ("str", "environment BLUEPRINTS_PASSWORD", "Password of rdma_blueprint_username."),
     "rdma_blueprint_token": ("str", "environment BLUEPRINTS_TOKEN", "Token instead of user name and password."),
+    "rdma_blueprint_group": (
+        "str",
+        "",
+        "Dynamic group of Blueprints' control plane, as `name` or `domain/name`: the statements that it needs are "
+        "compared, and with rdma_oci_policies=write they are written.",
+    ),
+    "rdma_blueprint_node_image": (
+        "str",
+        "the imported one",
+        "OCID of the node image. rdma_oci_image_url, _index or _source import one.",
+    ),
     "rdma_blueprint_verify_tls": ("bool", "true", "Check the API's certificate."),
     "rdma_blueprint_certify": ("bool", "false", "Certify the nodes: run a scan of those with RDMA."),
     "rdma_blueprint_recreate": ("bool", "false", "Undeploy a deployment that differs, and create it again."),

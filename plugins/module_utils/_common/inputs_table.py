@@ -54,6 +54,7 @@ INPUTS: dict[str, bool] = {
     "rdma_blueprint_certify": False,
     "rdma_blueprint_compartments": False,
     "rdma_blueprint_email": False,
+    "rdma_blueprint_group": False,
     "rdma_blueprint_inference_args": False,
     "rdma_blueprint_inference_env": False,
     "rdma_blueprint_inference_gpus": False,

@@ -66,7 +66,8 @@ class Review:
 
 
 def needs(document: Mapping[str, Any], name: str, context: Context) -> list[dict[str, str]]:
-    """``{statement, why}`` of a set, rendered for the context. InputError for an unknown set."""
+    """``{statement, why, asked}`` of a set, rendered for the context; ``asked`` is the SDK's method that OCI answers
+    only with this right, or "". InputError for an unknown set."""
     sets = document["sets"]
     if name not in sets:
         raise InputError(f"Unknown set of policies {name!r}. Known: {', '.join(sets)}.")
@@ -74,6 +75,7 @@ def needs(document: Mapping[str, Any], name: str, context: Context) -> list[dict
         {
             "statement": need["statement"].format(who=quoted(context.who), compartment=context.compartment),
             "why": need["why"],
+            "asked": need.get("asked", ""),
         }
         for need in sets[name]["needs"]
         if not need.get("when") or need["when"] in context.options

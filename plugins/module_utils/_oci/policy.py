@@ -39,8 +39,12 @@ _FORM = re.compile(
     re.IGNORECASE | re.VERBOSE | re.DOTALL,
 )
 _VALUE = r"""(?:'[^']*'|"[^"]*"|[\w.:*-]+)"""
-_TEST = re.compile(rf"([\w.-]+)\s*(!?=|(?:not\s+)?in(?=\s*\())\s*(\(\s*{_VALUE}(?:\s*,\s*{_VALUE})*\s*\)|{_VALUE})")
-_GROUP = re.compile(r"(all|any|)\s*\{\s*([TFU](?:\s*,\s*[TFU])*)\s*\}")
+_TEST = re.compile(
+    rf"(?<![\w.-])([\w.-]+)\s*(!?=|(?:not\s+)?in(?=\s*\())\s*(\(\s*{_VALUE}(?:\s*,\s*{_VALUE})*\s*\)|{_VALUE})"
+)
+_GROUP = re.compile(r"(?:(all|any)\s*)?\{\s*([TFU](?:\s*,\s*[TFU])*)\s*\}")
+_DEPTH = 8
+"""Levels of ``all {}`` and ``any {}`` in each other that are read; a deeper condition is not known."""
 _ANSWERS: Mapping[str, Answer] = {"T": True, "F": False, "U": None}
 # Why a statement's answer is not known, the first that applies.
 _UNREAD = "it is in no form that can be read"
@@ -185,9 +189,9 @@ def holds(text: str, facts: tuple[tuple[str, str], ...]) -> Answer:
         answer = _some(answers) if found[1] == "any" else _every(answers)
         return f" {'U' if answer is None else 'FT'[answer]} "
 
-    left, before = _TEST.sub(test, text.lower()), ""
-    while left != before:
-        left, before = _GROUP.sub(group, left), left
+    left = _TEST.sub(test, text.lower())
+    for _level in range(_DEPTH):
+        left = _GROUP.sub(group, left)
     return _ANSWERS.get(left.strip()) if text else True
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Optional
 
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import ClusterError, Forbidden, Unreachable
@@ -74,13 +74,29 @@ class Iam:
         return Granted(tree, statements, [] if isinstance(groups, Unread) else groups, unread)
 
     def reviews(
-        self, granted: Granted, name: str, who: str, user_groups: Sequence[str], options: Sequence[str], facts: Json
+        self,
+        granted: Granted,
+        name: str,
+        who: str,
+        user_groups: Sequence[str],
+        options: Sequence[str],
+        facts: Json,
+        *,
+        own: bool = False,
     ) -> list[Review]:
-        """A Review of each need of the policy set ``name``."""
+        """A Review of each need of the policy set ``name``. ``own``: it is about the user of this session; what OCI has
+        answered him is allowed, whatever the statements say."""
         table = files.load(files.FILES / "oci" / "policies.yml")
         context = self.context(granted, who, user_groups, options, facts)
         required = needs.needs(table, name, context)
-        return policy.review(required, granted.statements, granted.groups, context, policy.Catalogue(table))
+        found = policy.review(required, granted.statements, granted.groups, context, policy.Catalogue(table))
+        heard = self.session.answered if own and self.session.tenancy else frozenset()
+        return [
+            replace(one, status="pass", by=f"OCI answered {need['asked']}", reason="", denied=False)
+            if need["asked"] in heard
+            else one
+            for one, need in zip(found, required)
+        ]
 
     def context(
         self, granted: Granted, who: str, user_groups: Sequence[str], options: Sequence[str], facts: Json

@@ -197,7 +197,7 @@ class Reader:
                 option = "user_groups: the groups of the user" if users else "group: the dynamic group of the nodes"
                 found.append(_policy("unknown", f"policies of {name}", f"not compared: no input {option}", ""))
                 continue
-            for item in iam.reviews(granted, name, own, user_groups, options, facts):
+            for item in iam.reviews(granted, name, own, user_groups, options, facts, own=users):
                 if item.status == "pass":
                     continue
                 # The statement may be in a policy that could not be read.

@@ -88,6 +88,8 @@ class Session:
         """Raised by the SDK instead of a call after many failures."""
         self.endpoint = options.get("service_endpoint") or ""
         self.requests = 0
+        self.answered: set[str] = set()
+        """Methods that OCI has answered: what the user may certainly do."""
         self._counting = threading.Lock()
         self._options = options
         self._clients: dict[str, Any] = {}
@@ -275,6 +277,7 @@ class Session:
         other = answers.foreign(answer.headers, answer.status, answer.request, with_id=not client.startswith("domains"))
         if other:
             raise self._not_oci(what, host, other)
+        self.answered.add(method)
         return answer
 
     @staticmethod

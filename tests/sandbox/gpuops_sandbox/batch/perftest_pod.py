@@ -132,9 +132,9 @@ class Pods(OncePods):
         return {one["name"]: one.get("value", "") for one in pod.spec["containers"][0].get("env", ())}
 
     async def _unregistered(self, pod: Pod) -> list[str]:
-        node = self.hub.nodes[pod.node]
-        machine = self.facts.machines.of(node)
-        if machine is None:
+        node = self.hub.nodes.get(pod.node)
+        machine = self.facts.machines.of(node) if node else None
+        if node is None or machine is None:
             return []
         return unregistered(await asyncio.to_thread(self.facts.document, node, machine), self._env(pod)["MEMORY"])
 

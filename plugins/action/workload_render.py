@@ -17,9 +17,9 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils._workloads import mani
 class ActionModule(RdmaAction):
     def act(self, args: dict[str, Any]) -> dict[str, Any]:
         """The job's objects, and its text unless that was written to ``dest``."""
-        wanted = manifest.wanted(args)
+        wanted, shape = manifest.wanted(args)
         objects = render.objects(wanted)
-        text = manifest.text(wanted, objects)
+        text = manifest.text(wanted, objects, shape)
         result: dict[str, Any] = {
             "changed": False,
             "objects": [reference(one).replace(f"{wanted.namespace}/", "") for one in objects],
@@ -36,6 +36,6 @@ class ActionModule(RdmaAction):
             result["diff"] = {"before_header": str(path), "after_header": str(path), "before": before, "after": text}
         if result["changed"] and not self.check_mode:
             manifest.write(path, text)
-        for line in manifest.told(wanted, result):
+        for line in manifest.told(wanted, result, shape):
             self.progress(line)
         return result

@@ -21,7 +21,6 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import E
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Plan
 from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import fabric, job
 from ansible_collections.gpuops.rdma.plugins.module_utils._nccl.fabric import Fabric
-from ansible_collections.gpuops.rdma.plugins.module_utils._nodes.facts import SHAPE_LABELS
 from ansible_collections.gpuops.rdma.plugins.module_utils._workloads.kinds import STEP, named
 
 IMAGE, COMMAND = "YOUR_IMAGE", "YOUR_COMMAND"
@@ -39,21 +38,22 @@ LEVELS = {
 }
 """How near the pods of a job are to be -> the nodes' label (Kueue), the tier of the HyperNodes (Volcano)."""
 MASTER_PORT = 29500
+_ANY: tuple[Json, ...] = ({"matchExpressions": []},)
 _NAME = re.compile(r"[a-z]([-a-z0-9]{0,38}[a-z0-9])?")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 @dataclass(frozen=True)
 class Wanted:
-    """One job of a user: ``nodes`` pods of ``fabric``, each with a node of ``shape``."""
+    """One job of a user: ``nodes`` pods of ``fabric``, each with a node of its own."""
 
     kind: str
     name: str
     namespace: str
     nodes: int
     fabric: Fabric
-    shape: str = ""
-    """Value of the nodes' label instance-type; "" = any node that offers what a pod asks for."""
+    where: tuple[Json, ...] = ()
+    """nodeSelectorTerms that take the nodes of the shape; () = any node that offers what a pod asks for."""
     image: str = ""
     command: tuple[str, ...] = ()
     env: Mapping[str, str] = field(default_factory=dict)
@@ -90,8 +90,10 @@ def of_plan(plan: Plan, shape: str, namespace: str) -> tuple[Fabric, int]:
     nodes = plan.test_nodes(entry.shape)
     test = job.of_plan(plan, replace(entry, pull_secrets=()), nodes)
     place, _slash, name = plan.network_attachment.rpartition("/")
+    networks = [one for one in plan.objects.get("sriov", ()) if one["kind"] == "NetworkAttachmentDefinition"]
+    made = any(one["metadata"]["namespace"] == namespace for one in networks)
     # OpenShift's multus refuses networks of other namespaces: there role workload_network makes one in each.
-    own = plan.platform == "openshift" or place in ("", namespace)
+    own = plan.platform == "openshift" or place in ("", namespace) or made
     found = replace(test.fabric, network=name if own else f"{place}/{name}")
     if entry.topology:
         found = replace(found, topology=job.TOPOLOGY_MAP, topology_key=entry.topology)
@@ -174,11 +176,10 @@ def _template(wanted: Wanted, annotations: Mapping[str, str], spec: Json) -> Jso
 
 def _affinity(wanted: Wanted) -> Json:
     """Nodes of the shape that no run has marked as faulty."""
-    wants = [{"key": EXCLUDE_LABEL, "operator": "NotIn", "values": ["true"]}]
-    if wanted.shape:
-        wants.append({"key": SHAPE_LABELS[0], "operator": "In", "values": [wanted.shape]})
-    terms = {"nodeSelectorTerms": [{"matchExpressions": wants}]}
-    return {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}}
+    good = {"key": EXCLUDE_LABEL, "operator": "NotIn", "values": ["true"]}
+    terms = [{"matchExpressions": [*term["matchExpressions"], good]} for term in wanted.where or _ANY]
+    required = {"nodeSelectorTerms": terms}
+    return {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": required}}
 
 
 def _near(wanted: Wanted) -> dict[str, str]:

@@ -14,7 +14,7 @@ from typing import Any
 
 import yaml
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json, Shape, node_terms
 from ansible_collections.gpuops.rdma.plugins.module_utils._nccl.fabric import Fabric
 from ansible_collections.gpuops.rdma.plugins.module_utils._workloads import render
 from ansible_collections.gpuops.rdma.plugins.module_utils._workloads.render import Wanted
@@ -37,8 +37,9 @@ def _text(dumper: Any, value: str) -> Any:
 _Dumper.add_representer(str, _text)
 
 
-def wanted(args: Json) -> Wanted:
-    """The job that the module's arguments describe. InputError if they contradict the plan, or say too little."""
+def wanted(args: Json) -> tuple[Wanted, str]:
+    """(The job that the module's arguments describe, its shape's name). InputError if they contradict the plan, or say
+    too little."""
     own, nodes, shape, gang = _source(args)
     if args["network"]:
         own = dataclasses.replace(own, network=args["network"])
@@ -46,13 +47,13 @@ def wanted(args: Json) -> Wanted:
     number = args["nodes"] or nodes
     needed = number > 1 and not args["kueue_queue"]
     queue = (gang if needed else "") if args["queue"] == "auto" else args["queue"]
-    return Wanted(
+    job = Wanted(
         kind=args["kind"],
         name=args["name"],
         namespace=args["namespace"],
         nodes=number,
         fabric=own,
-        shape=shape,
+        where=tuple(node_terms([shape])),
         image=args["image"],
         command=tuple(args["command"]),
         env=dict(args["env"]),
@@ -62,9 +63,10 @@ def wanted(args: Json) -> Wanted:
         near=args["near"],
         level=args["level"],
     )
+    return job, shape.name
 
 
-def _source(args: Json) -> tuple[Fabric, int, str, str]:
+def _source(args: Json) -> tuple[Fabric, int, Shape, str]:
     """(what a pod needs, nodes, shape, Volcano's queue), from the plan, or from the table of shapes."""
     if args["plan"] and Path(args["plan"]).exists():
         plan = run.read_plan(args["plan"])
@@ -74,8 +76,9 @@ def _source(args: Json) -> tuple[Fabric, int, str, str]:
                 "nothing of the other was proven. Leave out mode, or make a plan with rdma_mode."
             )
         own, nodes = render.of_plan(plan, args["shape"], args["namespace"])
-        shape = args["shape"] or plan.tests[0].shape
-        entry = next(test for test in plan.tests if test.shape == shape)
+        name = args["shape"] or plan.tests[0].shape
+        entry = next(test for test in plan.tests if test.shape == name)
+        shape = files.shapes(plan.site_shapes)[name]
         return own, nodes, shape, entry.queue if entry.gang or plan.launcher == "volcano" else ""
     if not args["shape"]:
         where = f"there is no plan {args['plan']}" if args["plan"] else "neither plan nor shape is set"
@@ -84,21 +87,24 @@ def _source(args: Json) -> tuple[Fabric, int, str, str]:
     if args["shape"] not in shapes:
         known = ", ".join(name for name, one in shapes.items() if one.status == "supported")
         raise InputError(f"Cannot render a job: shape {args['shape']!r} is unknown; known: {known}.")
-    return render.of_shape(shapes[args["shape"]], args["mode"] or "sriov"), 1, args["shape"], ""
+    shape = shapes[args["shape"]]
+    return render.of_shape(shape, args["mode"] or "sriov"), 1, shape, ""
 
 
-def text(job: Wanted, objects: Sequence[Json]) -> str:
+def text(job: Wanted, objects: Sequence[Json], shape: str) -> str:
     """The objects as YAML documents, below lines that say what it is, and a digest by which changes are seen."""
     options: Json = {"Dumper": _Dumper, "sort_keys": False, "width": 1000, "default_flow_style": False}
     body = "".join(f"---\n{yaml.dump(one, **options)}" for one in objects)
     missing = [word for word in (render.IMAGE, render.COMMAND) if word in body]
-    head = f"# {job.kind} {job.name}: {_size(job)}, mode {job.fabric.mode}; made by gpuops.rdma.workload_render.\n"
+    head = (
+        f"# {job.kind} {job.name}: {_size(job, shape)}, mode {job.fabric.mode}; made by gpuops.rdma.workload_render.\n"
+    )
     head += f"# Replace {' and '.join(missing)}.\n" if missing else ""
     return f"{head}# Digest of the lines below: {_digest(body)}\n{body}"
 
 
-def _size(job: Wanted) -> str:
-    return f"{job.nodes} node{'s' if job.nodes > 1 else ''} of {job.shape}"
+def _size(job: Wanted, shape: str) -> str:
+    return f"{job.nodes} node{'s' if job.nodes > 1 else ''} of {shape}"
 
 
 def _digest(body: str) -> str:
@@ -129,8 +135,8 @@ def write(path: Path, content: str) -> None:
     files.replace(path, content)
 
 
-def told(job: Wanted, result: Json) -> list[str]:
+def told(job: Wanted, result: Json, shape: str) -> list[str]:
     """What to print about a written file."""
     does = f"kubectl apply -f {result['dest']}"
     todo = f"replace {' and '.join(result['missing'])}, then {does}" if result["missing"] else does
-    return [f"{result['dest']}: {job.kind} {job.name}, {_size(job)}, mode {job.fabric.mode}. Next: {todo}"]
+    return [f"{result['dest']}: {job.kind} {job.name}, {_size(job, shape)}, mode {job.fabric.mode}. Next: {todo}"]

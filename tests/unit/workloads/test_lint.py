@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import DataError, InputError
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import NodeFacts
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import NodeFacts, node_terms
 from ansible_collections.gpuops.rdma.plugins.module_utils._workloads import lint, render, rules
 from ansible_collections.gpuops.rdma.plugins.module_utils._workloads.reading import Around, network_names
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files
@@ -102,9 +102,10 @@ def test_what_we_render_is_clean(kind: str, mode: str, nodes: int) -> None:
     """With Volcano's gang, which a runtime, a group or the pods' scheduler has, and with a Kueue queue."""
     fabric = dataclasses.replace(render.of_shape(files.shapes()[SHAPE], mode), network=NAD)
     command = () if kind == "RayCluster" else ("a",)
+    where = tuple(node_terms([files.shapes()[SHAPE]]))
     for way in ({"gang": "default"}, *([] if kind == "VolcanoJob" else [{"kueue_queue": "train"}])):
         wanted = render.Wanted(
-            kind, "train", "team-a", nodes, fabric, shape=SHAPE, image="r.example.com/i:1", command=command, **way
+            kind, "train", "team-a", nodes, fabric, where=where, image="r.example.com/i:1", command=command, **way
         )
         assert found(render.objects(wanted), KNOWN if mode == "sriov" else HOST) == []
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import EXCLUDE_LABEL, node_terms
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import NcclTest, Node, Plan, Resources
 from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import fabric, job
 from ansible_collections.gpuops.rdma.plugins.module_utils._workloads import kinds, render
@@ -39,7 +40,8 @@ CELLS = list(itertools.product(render.KINDS, fabric.MODES, (1, 4)))
 
 def wanted(kind: str = "JobSet", mode: str = "sriov", nodes: int = 2, **more: Any) -> render.Wanted:
     own = more.pop("own", None) or render.of_shape(files.shapes()[H100], mode)
-    return render.Wanted(kind, "train", "team-a", nodes, own, **{"shape": H100, **more})
+    where = tuple(node_terms([files.shapes()[H100]]))
+    return render.Wanted(kind, "train", "team-a", nodes, own, **{"where": where, **more})
 
 
 def of_fabric(objects: list[Json]) -> list[kinds.Template]:
@@ -261,6 +263,19 @@ def test_of_a_plan_it_has_the_plans_names_and_its_nodes_that_passed() -> None:
 def test_networks_of_another_namespace_are_named_with_it_except_on_openshift() -> None:
     assert render.of_plan(plan(), H100, "gpuops-nccl")[0].network == "rdma-vf"
     assert render.of_plan(plan(platform="openshift"), H100, "team-a")[0].network == "rdma-vf"
+    nad = {"kind": "NetworkAttachmentDefinition", "metadata": {"name": "rdma-vf", "namespace": "team-a"}}
+    assert render.of_plan(plan(objects={"sriov": (nad,)}), H100, "team-a")[0].network == "rdma-vf"
+    assert render.of_plan(plan(objects={"sriov": (nad,)}), H100, "team-b")[0].network == "gpuops-nccl/rdma-vf"
+
+
+def test_pods_keep_off_nodes_that_a_run_has_marked_whatever_selects_the_shape() -> None:
+    good = {"key": EXCLUDE_LABEL, "operator": "NotIn", "values": ["true"]}
+    site = ({"matchExpressions": [{"key": "lab", "operator": "In", "values": ["h100"]}]},)
+    for where in ((), site, (*site, *site)):
+        spec = of_fabric(render.objects(wanted(where=where)))[0].spec
+        terms = spec["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
+        assert len(terms) == max(1, len(where))
+        assert all(term["matchExpressions"][-1] == good for term in terms)
 
 
 def test_a_plan_without_the_shape_is_refused() -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import yaml
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import to_dict
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import INSTANCE_TYPE, to_dict
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import NcclTest, Node, Plan, Resources
 from ansible_collections.gpuops.rdma.plugins.module_utils._specs.workload_render import SPEC
 from ansible_collections.gpuops.rdma.plugins.module_utils._workloads import render
@@ -36,8 +36,8 @@ def planned(folder: Path, **more: Any) -> str:
 
 
 def made(**more: Any) -> tuple[render.Wanted, str]:
-    wanted = manifest.wanted(arguments(**more))
-    return wanted, manifest.text(wanted, render.objects(wanted))
+    wanted, shape = manifest.wanted(arguments(**more))
+    return wanted, manifest.text(wanted, render.objects(wanted), shape)
 
 
 def test_the_kinds_of_the_documentation_are_those_that_are_rendered() -> None:
@@ -47,7 +47,8 @@ def test_the_kinds_of_the_documentation_are_those_that_are_rendered() -> None:
 
 def test_a_plan_gives_nodes_names_and_the_queue_of_its_gang(tmp_path: Path) -> None:
     wanted, text = made(plan=planned(tmp_path))
-    assert (wanted.nodes, wanted.shape, wanted.gang) == (3, H100, "gold")
+    assert (wanted.nodes, wanted.gang) == (3, "gold")
+    assert wanted.where == ({"matchExpressions": [{"key": INSTANCE_TYPE, "operator": "In", "values": [H100]}]},)
     assert text.startswith(f"# PyTorchJob train: 3 nodes of {H100}, mode sriov; made by gpuops.rdma.workload_render.\n")
     assert "# Replace YOUR_IMAGE and YOUR_COMMAND.\n" in text
     assert [one["kind"] for one in yaml.safe_load_all(text)] == ["PodGroup", "PyTorchJob"]

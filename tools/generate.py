@@ -207,13 +207,30 @@ OTHER_INPUTS = {
     "rdma_host_become": (
         "bool",
         "true",
-        "playbooks/host_checks.yml and peermem.yml over SSH: become root on the hosts.",
+        "playbooks/host_checks.yml, peermem.yml and discover.yml over SSH: become root on the hosts.",
     ),
     "rdma_peermem_by": (
         "str",
         "ssh",
         "playbooks/peermem.yml: `ssh` (hosts are nodes) or `daemonset` (a cluster).",
     ),
+    "rdma_discover_by": (
+        "str",
+        "daemonset",
+        "playbooks/discover.yml: `daemonset` (a host of the inventory is a cluster) or `ssh` (hosts are nodes).",
+    ),
+    "rdma_discover_name": ("str", "", "playbooks/discover.yml: name of the shape, and of its file in rdma_shapes_dir."),
+    "rdma_discover_match": (
+        "dict",
+        "{}",
+        "playbooks/discover.yml: labels of the shape's nodes, each with a value or a list of values, for the file.",
+    ),
+    "rdma_discover_ports": (
+        "list",
+        "[]",
+        "playbooks/discover.yml: ports of the fabric in the order of rails; empty finds them.",
+    ),
+    "rdma_discover_force": ("bool", "false", "playbooks/discover.yml: replace a file that differs."),
     "rdma_report": (
         "dict",
         "",

@@ -227,6 +227,16 @@ def read_site(files: Mapping[str, Any], built_in: Mapping[str, Json]) -> dict[st
     return found
 
 
+def check_name(name: str, built_in: Iterable[str]) -> None:
+    """InputError for a name that a site's shape cannot have."""
+    if not _SITE_NAME.fullmatch(name):
+        raise InputError(f"name must be 1 to 63 letters, digits, '.', '_' and '-', as a label's value, is {name!r}")
+    if same := [other for other in built_in if slug(other) == slug(name)]:
+        raise InputError(
+            f"{name} is, or is in names of objects, the shape {same[0]} of the collection; give another name"
+        )
+
+
 def slug(shape: str) -> str:
     """``BM.GPU.A100-v2.8`` -> ``a100-v2-8``, ``ND_H100_v5`` -> ``nd-h100-v5``: for names of objects and pods, with at
     most 30 characters."""
@@ -299,6 +309,7 @@ def lookup(name: str, shapes: Mapping[str, Shape]) -> Shape:
 def unknown_fields(shape: Shape) -> tuple[str, ...]:
     """The facts of a supported shape that no source states; what needs one of them is refused or unjudged."""
     missing = {
+        "gpu.model": not shape.gpu_model,
         "gpu.id": not shape.gpu_id,
         "nic.line_gbps": shape.line_gbps is None,
         "nic.mtu": shape.mtu is None,
@@ -337,7 +348,7 @@ def _supported(top: _Part, name: str) -> Json:
 def _gpu(top: _Part, name: str) -> Json:
     part = top.part("gpu")
     fields: Json = {
-        "gpu_model": part.text("model"),
+        "gpu_model": _or(part, "model", "", _WORD, "a text"),
         "gpu_id": part.maybe_text("id", _ID, "vendor:device or unknown"),
         "gpu_resource": _or(part, "resource", "nvidia.com/gpu", _WORD, "a text"),
         "nvswitches": part.maybe_whole("nvswitches", 0, 64),

@@ -26,7 +26,7 @@ def document(value: Any) -> Json:
     return dict(found)
 
 
-def _named_documents(value: Any) -> Iterator[tuple[str, Json]]:
+def named(value: Any) -> Iterator[tuple[str, Json]]:
     """(name, document): of a mapping by name, a list, one document, or the folder of a run."""
     if isinstance(value, str):
         for path in sorted(Path(value).expanduser().glob("host-*.json")):
@@ -59,7 +59,7 @@ def misfits(system: Optional[topology.Element], hosts: Any, devices: str, most: 
         return {}
     found: dict[str, list[topology.Misfit]] = {}
     count = 0
-    for name, one in _named_documents(hosts):
+    for name, one in named(hosts):
         count += 1
         found[name] = topology.fit(system, one, devices)
     if not count:

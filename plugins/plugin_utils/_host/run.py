@@ -25,7 +25,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import 
     NotFound,
     WaitFailed,
 )
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json, Shape
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.names import OWNED_SELECTOR
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Plan
 from ansible_collections.gpuops.rdma.plugins.module_utils._host import objects as host_objects
@@ -59,10 +59,29 @@ def for_plan(
     client: Client, plan: Plan, daemon: Daemon, show: Callable[[str], None], *, image: str = "", interval: float = 0
 ) -> HostRun:
     """A run over the plan's nodes. ``image`` "" selects the plan's, as for the VF configuration."""
-    namespace, shapes, run = plan.namespaces.own, data.shapes(plan.site_shapes), uuid.uuid4().hex[:12]
+    shapes = data.shapes(plan.site_shapes)
+    return _run(client, plan, daemon, show, [shapes[name] for name in plan.shapes], image=image, interval=interval)
+
+
+def for_nodes(client: Client, plan: Plan, daemon: Daemon, show: Callable[[str], None]) -> HostRun:
+    """A run over the nodes of ``plan`` by name, whose shapes nothing describes yet."""
+    return _run(client, plan, daemon, show, None)
+
+
+def _run(
+    client: Client,
+    plan: Plan,
+    daemon: Daemon,
+    show: Callable[[str], None],
+    shapes: Optional[Sequence[Shape]],
+    *,
+    image: str = "",
+    interval: float = 0,
+) -> HostRun:
+    namespace, run = plan.namespaces.own, uuid.uuid4().hex[:12]
     objects = host_objects.objects(
         daemon,
-        [shapes[name] for name in plan.shapes],
+        shapes,
         [node.name for node in plan.nodes],
         namespace,
         image=image or plan.probe.image,

@@ -1,0 +1,149 @@
+# Copyright: gpuops.rdma contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Documentation of the action plugin of the same name, which does the work on the control node."""
+
+DOCUMENTATION = r"""
+module: shape_discover
+short_description: Write a shape file from the nodes themselves
+version_added: 0.1.0
+description:
+- Describes machines that are in no table (C(docs/other-hardware.md)) - GPUs, RDMA ports with their ids, rails, nearest
+  GPU and NUMA node, line rate, link layer, VFs, and the ports of the management network. Each value has the file that
+  it was read from; what no file states is left out, with its reason.
+- Hosts that differ from most are named with their values, not averaged in. Without a majority nothing is written.
+- With O(source=daemonset) a DaemonSet reads the nodes, as in the host checks, and is removed again. With
+  O(source=inventory) the documents come from M(gpuops.rdma.host_info), which has run on all hosts of the play.
+- Nothing is changed on the hosts.
+extends_documentation_fragment:
+- gpuops.rdma.attributes
+- gpuops.rdma.auth
+options:
+  name:
+    description: Name of the shape, any value that a label can have. The name of a shape of the collection is refused.
+    type: str
+    required: true
+  source:
+    description: Where the documents come from.
+    type: str
+    choices:
+    - daemonset
+    - inventory
+    - documents
+    default: daemonset
+  dest:
+    description: The file to write, such as C(shapes/lab.yml). Without it the shape is only returned.
+    type: path
+  force:
+    description: Replace O(dest) where it differs.
+    type: bool
+    default: false
+  match:
+    description: Labels of the shape's nodes, each with a value or a list of values, for the file's C(nodes).
+    type: dict
+    default: {}
+  ports:
+    description:
+    - Network devices, RDMA devices or PCI addresses of the fabric's ports, in the order of their rails. Empty takes
+      those that are named C(rdmaN), else those below a PCIe switch with a GPU, else those with InfiniBand, else all but
+      that of the default route.
+    type: list
+    elements: str
+    default: []
+  nodes:
+    description: Nodes to read, for O(source=daemonset). Empty takes the GPU nodes that no shape describes.
+    type: list
+    elements: str
+    default: []
+  shapes_dir:
+    description: Folder with the shape files that are there already.
+    type: path
+  hosts:
+    description: Host documents for O(source=documents), a mapping by name, a list, or the folder of a run.
+    type: raw
+  facts:
+    description: Name of the variable that holds host_info's result on each host, for O(source=inventory).
+    type: str
+    default: shape_discover_facts
+  namespace:
+    description: Namespace of the DaemonSet.
+    type: str
+    default: gpuops-rdma
+  images:
+    description:
+    - Other images, as C(rdma_images). The DaemonSet runs C(vf_config), which needs Python 3.8 or newer.
+    type: dict
+    default: {}
+  image_pull_secrets:
+    description: Secrets to pull it with.
+    type: list
+    elements: str
+    default: []
+  tolerations:
+    description: Further tolerations of its pods, as C(key=value:effect) or mappings.
+    type: list
+    elements: raw
+    default: []
+  timeout:
+    description: Seconds until all nodes have written their document. Later ones are named in RV(silent).
+    type: int
+    default: 600
+  grace:
+    description: Seconds after which a pod in a state like ImagePullBackOff counts as unrecoverable.
+    type: int
+    default: 60
+"""
+
+EXAMPLES = r"""
+- name: Describe the GPU nodes that are in no table
+  gpuops.rdma.shape_discover:
+    name: DGX-H100
+    match: {nvidia.com/gpu.product: NVIDIA-H100-80GB-HBM3}
+    dest: shapes/dgx-h100.yml
+
+- name: Describe what host_info has read
+  gpuops.rdma.shape_discover:
+    name: lab-l40s
+    source: inventory
+    dest: shapes/lab-l40s.yml
+  run_once: true
+"""
+
+RETURN = r"""
+shape:
+  description: The document of the shape, as the file has it.
+  returned: always
+  type: dict
+missing:
+  description: Value that is left out, and why.
+  returned: when hosts were read
+  type: dict
+  sample: {nic.line_gbps: "a port without a link has no rate: ibp24s0 is DOWN"}
+same:
+  description: Number of hosts that agree with it.
+  returned: when hosts were read
+  type: int
+differing:
+  description: Up to 50 hosts that differ, each with its differences.
+  returned: when hosts were read
+  type: dict
+  sample: {gpu-7: ["nic.line_gbps: 200, not 400"]}
+silent:
+  description: Up to 50 hosts that could not be read, and why.
+  returned: always
+  type: dict
+notes:
+  description: What the shape means for the playbooks.
+  returned: when hosts were read
+  type: list
+  elements: str
+dest:
+  description: Path of the file.
+  returned: when O(dest) is given
+  type: str
+would:
+  description: Objects that would be applied to read the nodes; nothing is described then.
+  returned: in check mode, with source daemonset
+  type: list
+  elements: str
+"""

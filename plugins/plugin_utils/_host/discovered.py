@@ -1,0 +1,96 @@
+# Copyright: gpuops.rdma contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Nodes whose shape nothing describes, and the file that describes it. PRIVATE to the collection."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import yaml
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json, NodeFacts
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Namespaces, Node, Plan, Probe
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.text import listed
+from ansible_collections.gpuops.rdma.plugins.module_utils._kube.client import Client
+from ansible_collections.gpuops.rdma.plugins.module_utils._nodes import shape_files, tolerations
+from ansible_collections.gpuops.rdma.plugins.module_utils._nodes.facts import has_nvidia_gpu
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._nodes.book import NodeBook
+
+_HEAD = """---
+# Written by playbooks/discover.yml of gpuops.rdma from the hosts themselves. sources has the file that each value was
+# read from, and why a value is left out (docs/other-hardware.md).
+"""
+
+
+def nodes_plan(client: Client, names: Sequence[str], args: Json) -> Plan:
+    """A plan of these nodes, or of all GPU nodes that no shape describes, as far as a probe needs one. InputError for
+    nodes that are not there, or if there is none."""
+    shapes = files.shapes(files.site_shapes(args["shapes_dir"] or ""))
+    facts = {fact.name: fact for fact in NodeBook(client, None, shapes).facts()}
+    absent = [name for name in names if name not in facts]
+    if absent:
+        raise InputError(f"The cluster has no node {listed(absent)}.")
+    gpus = [fact for fact in facts.values() if has_nvidia_gpu(fact)]
+    chosen = [facts[name] for name in names] or [fact for fact in gpus if fact.shape not in shapes and not fact.claims]
+    if not chosen:
+        known = ", ".join(sorted({fact.shape for fact in gpus})) or "none: label one nvidia.com/gpu=true, or name it"
+        raise InputError(f"Every GPU node has a shape already ({known}). Name the nodes to describe (nodes).")
+    asked = [tolerations.toleration(value) for value in args["tolerations"]]
+    platform = "openshift" if _is_openshift(client) else "kubernetes"
+    return Plan(
+        platform=platform,
+        nodes=tuple(_node(fact) for fact in sorted(chosen, key=lambda fact: fact.name)),
+        namespaces=Namespaces(own=args["namespace"]),
+        probe=Probe(
+            args["images"].get("vf_config") or files.profile("current")["vf_config_image"],
+            tuple(args["image_pull_secrets"]),
+        ),
+        tolerations=tolerations.work_out(chosen, asked).all,
+    )
+
+
+def _node(fact: NodeFacts) -> Node:
+    return Node(name=fact.name, shape=fact.shape, excluded="" if fact.ready else f"not Ready: {fact.ready_reason}")
+
+
+def _is_openshift(client: Client) -> bool:
+    return any(group["name"] == "config.openshift.io" for group in client.get("/apis").get("groups", []))
+
+
+def text(shape: Json) -> str:
+    """The shape's file. DataError if our own reader would refuse it."""
+    shape_files.parse(shape, site=True)
+    return _HEAD + str(yaml.safe_dump(shape, sort_keys=False, width=118, default_flow_style=None))
+
+
+def write(path: Path, content: str, force: bool, check_mode: bool) -> bool:
+    """Writes the file unless it is so already; returns whether that was a change. InputError if another one is there
+    and ``force`` is not set."""
+    before = path.read_text(encoding="utf-8", errors="replace") if path.exists() else None
+    if before == content:
+        return False
+    if before is not None and not force:
+        raise InputError(
+            f"{path} is there and differs from what the hosts say. It may have values of yours: compare, and set "
+            "force to replace it, or give another dest."
+        )
+    if not check_mode:
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise InputError(f"Cannot write {path}: {error.strerror}.") from None
+        files.replace(path, content)
+    return True
+
+
+def lines(
+    name: str, missing: Mapping[str, str], same: int, differing: Mapping[str, list[str]], notes: Sequence[str]
+) -> list[str]:
+    """What a person must read."""
+    told = [f"shape {name}: {same} host{'' if same == 1 else 's'} agree"]
+    told += [f"  differs: {host}: {'; '.join(found[:5])}" for host, found in list(differing.items())[:20]]
+    told += [f"  left out: {key}: {why}" for key, why in missing.items()]
+    return told + [f"  note: {note}" for note in notes]

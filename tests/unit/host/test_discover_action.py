@@ -1,0 +1,136 @@
+# Copyright: gpuops.rdma contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The action of shape_discover: where documents come from, what it answers, when it writes."""
+
+from __future__ import annotations
+
+import copy
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from ansible.parsing.dataloader import DataLoader
+from ansible_collections.gpuops.rdma.plugins.action import shape_discover
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json
+from ansible_collections.gpuops.rdma.plugins.module_utils._host import objects, probe
+from ansible_collections.gpuops.rdma.plugins.module_utils._nodes import facts
+from ansible_collections.gpuops.rdma.plugins.module_utils._specs.shape_discover import SPEC
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._host import discovered
+from support import host_memory, host_trees
+from support.host_trees import Host
+
+
+def host(name: str = "gpu-0") -> Json:
+    tree = host_memory.MemoryTree(host_trees.tree(Host("BM.GPU.H200.8", name=name)))
+    return json.loads(json.dumps(probe.Probe(tree).document(0, False)))
+
+
+def answer(check: bool = False, hostvars: Any = None, **given: Any) -> dict[str, Any]:
+    action = shape_discover.ActionModule.__new__(shape_discover.ActionModule)
+    action._loader, action._task = DataLoader(), SimpleNamespace(check_mode=check, diff=False)
+    action._task_vars = {"hostvars": hostvars or {}, "ansible_play_hosts_all": list(hostvars or {})}
+    action.progress = lambda _line: None
+    named = {"name": "lab-h200", "source": "documents", **given}
+    made = action.act({name: named.get(name, option.get("default")) for name, option in SPEC.items()})
+    json.dumps(made)
+    return made
+
+
+def test_a_file_is_written_once_and_read_back(tmp_path: Path) -> None:
+    dest, hosts = tmp_path / "shapes" / "lab-h200.yml", {"a": host(), "b": host("gpu-1")}
+    assert answer(check=True, hosts=hosts, dest=str(dest))["changed"] and not dest.exists()
+    first = answer(hosts=hosts, dest=str(dest), match={"row": "7"})
+    assert (first["changed"], first["same"], first["differing"], first["silent"]) == (True, 2, {}, {})
+    assert not answer(hosts=hosts, dest=str(dest), match={"row": "7"})["changed"]
+    shape = files.shapes(files.site_shapes(str(dest.parent)))["lab-h200"]
+    table = files.shapes()["BM.GPU.H200.8"]
+    assert (shape.vf_count, shape.nic_gbytes, shape.nodes) == (table.vf_count, table.nic_gbytes, {"row": ("7",)})
+
+
+def test_a_file_with_values_of_the_users_is_kept(tmp_path: Path) -> None:
+    dest = tmp_path / "lab.yml"
+    dest.write_text("name: mine\n", encoding="utf-8")
+    with pytest.raises(InputError, match=r"lab.yml is there and differs from what the hosts say"):
+        answer(hosts={"a": host()}, dest=str(dest))
+    assert dest.read_text(encoding="utf-8") == "name: mine\n"
+    assert answer(hosts={"a": host()}, dest=str(dest), force=True)["changed"]
+
+
+def test_hosts_of_the_play_and_those_that_were_not_read() -> None:
+    variables = {
+        "a": {"shape_discover_facts": {"host": host()}},
+        "b": {"shape_discover_facts": {"unreachable": True, "msg": "no route"}},
+        "c": {},
+    }
+    made = answer(source="inventory", hostvars=variables)
+    assert made["same"] == 1 and made["silent"] == {"b": "no route", "c": "host_info has not run on it"}
+    del variables["a"]
+    with pytest.raises(InputError, match="No host could be read: b: no route; c: host_info has not run"):
+        answer(source="inventory", hostvars=variables)
+
+
+@pytest.mark.parametrize(("name", "why"), [
+    ("", "name must be 1 to 63 letters"), ("a b", "name must be 1 to 63 letters"),
+    ("BM.GPU.H200.8", "BM.GPU.H200.8 is, or is in names of objects, the shape BM.GPU.H200.8"), ("h200_8", "h200_8 is,"),
+])  # fmt: skip
+def test_a_name_that_no_file_could_have_is_refused_first(name: str, why: str) -> None:
+    with pytest.raises(InputError, match=why):
+        answer(name=name)
+
+
+def test_a_document_that_is_damaged_is_an_input_error() -> None:
+    damaged = host()
+    damaged["functions"] = [{"kind": "pf"}]
+    with pytest.raises(InputError, match="a cannot be described: its document does not have the expected form"):
+        answer(hosts={"a": damaged})
+
+
+# --- nodes of a cluster ----------------------------------------------------------------------------------------------
+
+
+def node(name: str, shape: str, gpu: bool = True) -> Json:
+    labels = {"node.kubernetes.io/instance-type": shape, "nvidia.com/gpu": str(gpu).lower()}
+    taints = [{"key": "nvidia.com/gpu", "value": "present", "effect": "NoSchedule"}]
+    status = {"conditions": [{"type": "Ready", "status": "True"}]}
+    return {"metadata": {"name": name, "labels": labels}, "spec": {"taints": taints}, "status": status}
+
+
+class Cluster:
+    def __init__(self, *nodes: Json) -> None:
+        self.nodes = nodes
+
+    def get(self, _path: str) -> Json:
+        return {"groups": [{"name": "apps"}]}
+
+
+def planned(monkeypatch: pytest.MonkeyPatch, *nodes: Json, names: Any = ()) -> Any:
+    shapes = files.shapes()
+    book = SimpleNamespace(facts=lambda: [facts.node_facts(one, shapes) for one in copy.deepcopy(nodes)])
+    monkeypatch.setattr(discovered, "NodeBook", lambda *_arguments: book)
+    args = {**{name: option.get("default") for name, option in SPEC.items()}}
+    return discovered.nodes_plan(Cluster(*nodes), names, args)
+
+
+def test_the_gpu_nodes_that_no_shape_describes_are_read_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    nodes = [node("b", "p5.48xlarge"), node("a", "p5.48xlarge"), node("c", "BM.GPU.H200.8"), node("d", "m5", gpu=False)]
+    plan = planned(monkeypatch, *nodes)
+    assert [one.name for one in plan.nodes] == ["a", "b"] and plan.probe.image
+    assert [one.name for one in planned(monkeypatch, *nodes, names=["c"]).nodes] == ["c"]
+    with pytest.raises(InputError, match="The cluster has no node x"):
+        planned(monkeypatch, *nodes, names=["x"])
+    with pytest.raises(InputError, match=r"Every GPU node has a shape already \(BM.GPU.H200.8\)"):
+        planned(monkeypatch, nodes[2], nodes[3])
+
+
+def test_the_daemonset_of_unknown_shapes_selects_nodes_by_name() -> None:
+    made = objects.objects(
+        objects.PROBE, None, ["b", "a"], "ns", image="image", run="r", programs={"probe.py": ""}
+    )  # fmt: skip
+    terms = made[-1]["spec"]["template"]["spec"]["affinity"]["nodeAffinity"]
+    (one, two) = terms["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
+    assert [term["matchFields"][0]["values"] for term in (one, two)] == [["a"], ["b"]]

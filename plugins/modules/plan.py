@@ -258,6 +258,42 @@ options:
     description: Largest message; the verdict is taken from it.
     type: str
     default: 8G
+  nccl_env:
+    description:
+    - Variables for NCCL in the test, laid over those of the shape and the profile; null takes one away. Values are
+      text. The report names them, and where they may change the bandwidth, a result below the threshold is unjudged.
+    - Without C(NCCL_DEBUG=INFO) nothing proves that the test went over RDMA, and the verdict is incomplete.
+    type: dict
+    default: {}
+  ucx_env:
+    description: Variables for UCX in the test, in the same way. MPI uses UCX only where O(mpi_args) asks for it.
+    type: dict
+    default: {}
+  nccl_iterations:
+    description: 'Iterations that nccl-tests measures per size; 0: its own number.'
+    type: int
+    default: 0
+  nccl_warmup:
+    description: 'Iterations before it measures; -1: its own number.'
+    type: int
+    default: -1
+  nccl_check:
+    description: 'Iterations whose results it compares; 0: none, and the verdict is incomplete; -1: its own number.'
+    type: int
+    default: -1
+  mpi_args:
+    description: >-
+      Options of mpirun, in place of ours where they set the same, such as C(--bind-to numa) or C(--mca btl_tcp_links
+      2). Each item is split into words as a shell does.
+    type: list
+    elements: str
+    default: []
+  guide_literal:
+    description: >-
+      With O(profile=guide-2024), also the NCCL variables and the arguments of the test that Oracle's guide has, instead
+      of those that are recommended for the shape today. docs/profiles.md lists what differs from the guide, and why.
+    type: bool
+    default: false
   test_timeout:
     description: Seconds for the test itself.
     type: int

@@ -237,9 +237,21 @@ class OlmOperator:
 
 
 @dataclass(frozen=True)
+class Setting:
+    """A variable that profile or user sets for an NCCL test. ``value`` None takes it away. ``by``: who sets it."""
+
+    name: str
+    value: Optional[str] = None
+    by: str = ""
+
+
+@dataclass(frozen=True)
 class NcclTest:
     """The test of one shape. ``limit``: maximum number of nodes, 0 = all. ``topology``: key of its file in the
-    topology ConfigMap, "" = none. ``mpi``: major version of Open MPI. ``deadline`` in seconds."""
+    topology ConfigMap, "" = none. ``mpi``: major version of Open MPI. ``deadline`` in seconds. ``env``: the shape's
+    variables; ``settings``: what is laid over them, in this order. ``iterations`` 0, ``warmup`` and ``check`` -1: the
+    program's own number. ``mpi_args``: options of mpirun besides or instead of ours. ``told``: all that is set, for
+    people."""
 
     name: str
     shape: str
@@ -257,6 +269,12 @@ class NcclTest:
     queue: str = "default"
     kueue_queue: str = ""
     env: dict[str, str] = field(default_factory=dict)
+    settings: tuple[Setting, ...] = ()
+    iterations: int = 0
+    warmup: int = -1
+    check: int = -1
+    mpi_args: tuple[str, ...] = ()
+    told: tuple[str, ...] = ()
     hca: str = ""
     algo: str = ""
     topology: str = ""

@@ -10,8 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Optional
 
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json
+from ansible_collections.gpuops.rdma.plugins.module_utils._nccl.settings import merged
 
 NETWORKS = "k8s.v1.cni.cncf.io/networks"
 MODES = ("sriov", "host")
@@ -45,6 +47,8 @@ class Fabric:
     """GiB of /dev/shm; 0 = the runtime's own 64 MiB."""
     env: Mapping[str, str] = field(default_factory=dict)
     """The shape's variables; those of NCCL and others."""
+    overrides: Mapping[str, Optional[str]] = field(default_factory=dict)
+    """What profile and user lay over all variables; None takes one away."""
     hca: str = ""
     interface: str = ""
     """Interface of the pod network for NCCL's bootstrap; "" = its own choice."""
@@ -64,7 +68,7 @@ class Fabric:
             env.setdefault("NCCL_SOCKET_IFNAME", self.interface)
         if self.topology:
             env["NCCL_TOPO_FILE"] = f"{TOPOLOGY}/{self.topology_key}"
-        return env
+        return {name: value for name, value in merged(env, self.overrides).items() if name.startswith("NCCL_")}
 
     @property
     def attached(self) -> int:

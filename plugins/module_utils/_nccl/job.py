@@ -23,8 +23,9 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.names import (
     OWNED,
     ROLE_LABEL,
 )
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import NcclTest, Plan
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import NcclTest, Plan, Setting
 from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import fabric
+from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import settings as nccl_settings
 from ansible_collections.gpuops.rdma.plugins.module_utils._nccl.fabric import Fabric
 from ansible_collections.gpuops.rdma.plugins.module_utils._nccl.transport import USED
 
@@ -76,7 +77,15 @@ class Test:
     max_bytes: str = "8G"
     iterations: int = 0
     """0 = the program's own default."""
+    warmup: int = nccl_settings.OWN
+    """Iterations before it measures."""
+    check: int = nccl_settings.OWN
+    """Iterations whose results it compares with the right ones; 0 = none."""
+    mpi_args: tuple[str, ...] = ()
+    """Options of mpirun, besides or instead of ours."""
     env: Mapping[str, str] = field(default_factory=dict)
+    settings: tuple[Setting, ...] = ()
+    """What profile and user lay over all variables."""
     hca: str = ""
     algo: str = ""
     interface: str = "eth0"
@@ -131,6 +140,7 @@ class Test:
             memory_gib=self.memory_gib or fabric.MEMORY_GIB * gpus,
             shm_gib=self.shm_gib or fabric.SHM_GIB * gpus,
             env=self.env,
+            overrides=nccl_settings.overrides(self.settings),
             hca=self.hca,
             interface=self.interface,
             topology=self.topology,
@@ -157,18 +167,24 @@ def mpirun(test: Test, hostfile: str = f"{_FILES}/hostfile") -> list[str]:
         f"-p {PORT} -o StrictHostKeyChecking=no -o UserKnownHostsFile=/dev/null -o LogLevel=ERROR "
         "-o ConnectionAttempts=10"
     )
-    argv = ["mpirun", "--allow-run-as-root", "--hostfile", hostfile, "-np", str(test.np)]
-    argv += ["--map-by", f"ppr:{test.gpus_per_node}:node", "--bind-to", "none"]
-    for key, value in _runtime(test, ssh).items():
-        argv += ["--mca" if test.mpi == 4 else "--prtemca", key, value]
-    transport = {"pml": "ob1", "btl": "tcp,self", "coll": "^hcoll,ucc"}
-    if test.interface:
-        transport["btl_tcp_if_include"] = test.interface
-    for key, value in transport.items():
-        argv += ["--mca", key, value]
-    for name, value in sorted(test.env.items()):
-        argv += [] if name.startswith("NCCL_") else ["-x", f"{name}={value}"]
-    return argv
+    mca = "--mca" if test.mpi == 4 else "--prtemca"
+    options = {
+        "--map-by": ["--map-by", f"ppr:{test.gpus_per_node}:node"],
+        "--bind-to": ["--bind-to", "none"],
+        **{f"--mca {key}": [mca, key, value] for key, value in _runtime(test, ssh).items()},
+        **{f"--mca {key}": ["--mca", key, value] for key, value in _transport(test).items()},
+    }
+    env = nccl_settings.merged(test.env, nccl_settings.overrides(test.settings))
+    for name, value in sorted(env.items()):
+        options.update({} if name.startswith("NCCL_") else {f"-x {name}": ["-x", f"{name}={value}"]})
+    options.update(nccl_settings.mpi_options(test.mpi_args))
+    first = ["mpirun", "--allow-run-as-root", "--hostfile", hostfile, "-np", str(test.np)]
+    return [*first, *(word for words in options.values() for word in words)]
+
+
+def _transport(test: Test) -> dict[str, str]:
+    own = {"btl_tcp_if_include": test.interface} if test.interface else {}
+    return {"pml": "ob1", "btl": "tcp,self", "coll": "^hcoll,ucc", **own}
 
 
 def _runtime(test: Test, ssh: str) -> dict[str, str]:
@@ -187,7 +203,9 @@ def _runtime(test: Test, ssh: str) -> dict[str, str]:
 def program_args(test: Test) -> list[str]:
     """Returns the arguments of the nccl-tests program: sizes by a factor of 2, one GPU per rank."""
     args = ["-b", test.min_bytes, "-e", test.max_bytes, "-f", "2", "-g", "1"]
-    return args + (["-n", str(test.iterations)] if test.iterations else [])
+    args += ["-n", str(test.iterations)] if test.iterations else []
+    args += ["-w", str(test.warmup)] if test.warmup != nccl_settings.OWN else []
+    return args + (["-c", str(test.check)] if test.check != nccl_settings.OWN else [])
 
 
 def nccl_env(test: Test) -> dict[str, str]:
@@ -196,7 +214,10 @@ def nccl_env(test: Test) -> dict[str, str]:
     if test.algo:
         env["NCCL_ALGO"] = test.algo
     debug = {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "INIT,NET,GRAPH,ENV", "NCCL_DEBUG_FILE": "/dev/stderr"}
-    return {**env, **debug}
+    over = nccl_settings.overrides(test.settings)
+    return nccl_settings.merged(
+        {**env, **debug}, {name: value for name, value in over.items() if name.startswith("NCCL_")}
+    )
 
 
 # ---- the files in the pods -----------------------------------------------------------------------------------------
@@ -535,7 +556,8 @@ def _pod_group(test: Test) -> Json:
 
 _SAME = (
     "name", "gpus_per_node", "vfs_per_node", "image", "mpi", "collective", "min_bytes", "max_bytes", "env", "hca",
-    "algo", "interface", "deadline", "gang", "pull_secrets", "queue", "kueue_queue",
+    "settings", "iterations", "warmup", "check", "mpi_args", "algo", "interface", "deadline", "gang", "pull_secrets",
+    "queue", "kueue_queue",
 )  # fmt: skip
 """Fields of Test that are copied from the plan's test."""
 
@@ -592,7 +614,7 @@ def check(test: Test, launcher: str) -> None:
         faults.append(f"{test.gpus_per_node} GPUs per node")
     if test.mode == "sriov" and test.vfs_per_node < 1:
         faults.append("mode sriov needs at least one VF per node")
-    if test.algo.lower() == "auto" or str(test.env.get("NCCL_ALGO", "")).lower() == "auto":
+    if nccl_env(test).get("NCCL_ALGO", "").lower() == "auto":
         faults.append("NCCL_ALGO=auto is not a value that NCCL knows; leave it empty for NCCL's own choice")
     if not test.image:
         faults.append("no image is given")

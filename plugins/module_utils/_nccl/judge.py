@@ -37,6 +37,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._nccl.thresholds impor
     Baseline,
     algo_of,
     baseline,
+    from_site,
     threshold_for,
 )
 
@@ -115,7 +116,9 @@ def judge(
     NCCL's own choice, "" = as in the shape's reference numbers); ``hcas`` (per node; default: those of the shape);
     ``topology`` (path of the file that NCCL must have loaded); ``transport`` (True: the log must prove that RDMA was
     used, on each host with a rank of ``info_ranks``, by default all); ``checked`` (True: results must have been
-    checked); ``hosts`` (names of the hosts that must have taken part); ``unknown_shape`` (its name, for the reason).
+    checked); ``hosts`` (names of the hosts that must have taken part); ``unknown_shape`` (its name, for the reason);
+    ``settings`` (what user or profile set that may change the bandwidth, as text: the table's thresholds are for the
+    shape's own settings); ``silenced`` (what was set that keeps NCCL from printing INFO lines, as text).
     ``history``: records of thresholds.record. They can turn a pass into ``degraded``, but never improve a verdict.
     """
     case = _Case(run, shape, nodes, expect or {})
@@ -126,7 +129,7 @@ def judge(
         answer = check(case)
         if answer is not None:
             return _verdict(case, answer, row)
-    return _verdict(case, _bandwidth(case, row, int(table.get("from_bytes") or 0)), row)
+    return _verdict(case, _bandwidth(case, row, table), row)
 
 
 def _largest(rows: Sequence[NcclRow]) -> Optional[NcclRow]:
@@ -301,10 +304,18 @@ def _check_net(case: _Case) -> _Answer:
         over = f" over {listed(facts['sockets'], 4)}" if facts.get("sockets") else ""
         hosts = [host for group in facts.get("by_host") or () if group["net"] == net for host in group["hosts"]]
         where = f" on {listed(hosts, 4)}" if hosts and len(hosts) < len(case.hosts) else ""
-        return "fail", f"NCCL used TCP sockets (NET/Socket{over}){where}, not RDMA"
+        return "fail", f"NCCL used TCP sockets (NET/Socket{over}){where}, not RDMA{_set(case)}"
     if case.expect.get("transport") and not net:
-        case.findings.append(finding("nccl.transport", "nccl", "no INFO line names the network", expected="NET/IB"))
+        why = f"; set was {case.expect['silenced']}" if case.expect.get("silenced") else ""
+        text = f"no INFO line names the network{why}"
+        case.findings.append(finding("nccl.transport", "nccl", text, expected="NET/IB"))
     return None
+
+
+def _set(case: _Case) -> str:
+    """What was set that may be the cause, for the end of a reason; "" if nothing was."""
+    settings = case.expect.get("settings") or ()
+    return f"; set was {listed(settings, 4)}" if settings else ""
 
 
 def _check_gdr(case: _Case) -> _Answer:
@@ -315,7 +326,7 @@ def _check_gdr(case: _Case) -> _Answer:
     if off:
         hosts = facts.get("no_gdr_hosts") or []
         where = f" on {listed(hosts, 4)}" if hosts else ""
-        return "fail", f"GPUDirect RDMA was off for {listed(off, 4)}{where}: data went through host memory"
+        return "fail", f"GPUDirect RDMA was off for {listed(off, 4)}{where}: data went through host memory{_set(case)}"
     if case.expect.get("transport") and not facts.get("gdr") and facts.get("net"):
         case.findings.append(finding("nccl.gdr", "nccl", "no INFO line reports GPUDirect RDMA", expected="GDRDMA"))
     return None
@@ -329,14 +340,14 @@ def _check_hcas(case: _Case) -> _Answer:
     short = [group for group in facts.get("hcas_by_host") or () if len(group["hcas"]) < want]
     if short:
         worst = min(short, key=lambda group: len(group["hcas"]))
-        return "fail", f"NCCL found {len(worst['hcas'])} of {want} HCAs on {listed(worst['hosts'], 4)}"
+        return "fail", f"NCCL found {len(worst['hcas'])} of {want} HCAs on {listed(worst['hosts'], 4)}{_set(case)}"
     few = [(host, found) for host, found in case.whole() if _idle(found) and len(found["used"]) < want]
     if few:
         _host, found = min(few, key=lambda item: len(item[1]["used"]))
         alike = [name for name, other in few if _idle(other) == _idle(found)]
         return "fail", (
             f"NCCL used {len(found['used'])} of {want} HCAs on {listed(alike, 4)}; no channel went over "
-            f"{listed(_idle(found), 4)}"
+            f"{listed(_idle(found), 4)}{_set(case)}"
         )
     if case.expect.get("transport") and not facts.get("hcas") and facts.get("net"):
         case.findings.append(finding("nccl.hcas", "nccl", "no INFO line lists the HCAs", expected=f"{want} HCAs"))
@@ -425,7 +436,7 @@ def _standard(case: _Case, table: Json, threshold: Optional[float]) -> Optional[
 
 
 def _usual(case: _Case, row: Optional[NcclRow], history: Iterable[Json]) -> Optional[Baseline]:
-    if case.shape is None or not case.nodes or case.partial or row is None:
+    if case.shape is None or not case.nodes or case.partial or row is None or case.expect.get("settings"):
         return None
     return baseline(
         history,
@@ -437,8 +448,8 @@ def _usual(case: _Case, row: Optional[NcclRow], history: Iterable[Json]) -> Opti
     )
 
 
-def _bandwidth(case: _Case, row: Optional[NcclRow], smallest: int) -> tuple[str, str]:
-    """``smallest``: bytes from which on the table's thresholds apply."""
+def _bandwidth(case: _Case, row: Optional[NcclRow], table: Json) -> tuple[str, str]:
+    smallest = int(table.get("from_bytes") or 0)
     if row is None or row.busbw is None:
         return "incomplete", "the largest row has no bandwidth"
     if case.standard is None:
@@ -453,6 +464,8 @@ def _bandwidth(case: _Case, row: Optional[NcclRow], smallest: int) -> tuple[str,
     most = ceiling(case.shape, case.collective, case.nodes) if case.shape is not None and case.nodes else None
     if source != _GIVEN and most is not None and row.busbw > _SLACK * most:
         return "incomplete", f"{text}, but {case.nodes} such nodes cannot exceed {most:.4g}: the log is of other nodes"
+    if row.busbw < value and case.expect.get("settings") and source != _GIVEN and not from_site(table, source):
+        return "unjudged", f"{text}, which does not apply: it is for the shape's own settings{_set(case)}"
     if row.busbw < value:
         hint = "; some node or rail is slow, run nccl_scan" if case.several else _inside(case)
         return "fail", text + _by_itself(case) + hint + _above(case, row.busbw)

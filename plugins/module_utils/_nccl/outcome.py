@@ -19,6 +19,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import (
 )
 from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import job as nccl_job
 from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import judge as nccl_judge
+from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import settings
 from ansible_collections.gpuops.rdma.plugins.module_utils._nccl.bandwidth import size_bytes, size_text
 from ansible_collections.gpuops.rdma.plugins.module_utils._nccl.by_node import by_node
 from ansible_collections.gpuops.rdma.plugins.module_utils._nccl.job import Test, info_ranks, nccl_env
@@ -60,7 +61,7 @@ def judge(
         shape=shape,
         nodes=len(test.nodes),
         table=table,
-        expect=_expected(outcome, test, shape),
+        expect=_expected(outcome, test, shape, table),
         history=history,
     )
     findings = _findings(outcome, test)
@@ -93,18 +94,22 @@ def not_run(
     return NcclVerdict("incomplete", text, findings=tuple(busy.findings(held, "unknown", "nccl_test")))
 
 
-def _expected(outcome: Outcome, test: Test, shape: Shape) -> Json:
+def _expected(outcome: Outcome, test: Test, shape: Shape, table: Json) -> Json:
+    own = nccl_env(replace(test, settings=()))
+    felt = settings.felt(test.settings, own, table.get("harmless", ()))
     return {
         "collective": test.collective,
         "ranks": test.np,
         "max_bytes": size_bytes(test.max_bytes),
         "exit_code": outcome.exit_code,
-        "algo": test.algo or "default",
+        "algo": nccl_env(test).get("NCCL_ALGO") or "default",
         "hcas": test.vfs_per_node or len(shape.pfs),
         "topology": nccl_env(test).get("NCCL_TOPO_FILE", ""),
         "transport": True,
         "info_ranks": info_ranks(test),
         "checked": True,
+        "settings": [*felt, *(f"mpirun {text}" for text in test.mpi_args)],
+        "silenced": settings.silenced(test.settings),
     }
 
 

@@ -73,7 +73,12 @@ def with_site(table: Json, rows: Sequence[Json]) -> Json:
         check_table({"thresholds": site}, "thresholds")
     except DataError as error:
         raise InputError(str(error)) from None
-    return {**table, "thresholds": [*site, *_rows(table)]}
+    return {**table, "thresholds": [*site, *_rows(table)], "site": sorted({str(row["source"]) for row in site})}
+
+
+def from_site(table: Json, source: str) -> bool:
+    """Whether a threshold with this source is of a site's own rows, which are for what the site sets."""
+    return source in table.get("site", ())
 
 
 def _rows(table: Json) -> Sequence[Json]:

@@ -57,6 +57,13 @@ class Options:
     test_nodes: int
     min_bytes: str
     max_bytes: str
+    nccl_env: Json
+    ucx_env: Json
+    nccl_iterations: int
+    nccl_warmup: int
+    nccl_check: int
+    mpi_args: tuple[str, ...]
+    guide_literal: bool
     test_timeout: int
     topology: str
     topology_file: str

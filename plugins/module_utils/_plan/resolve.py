@@ -16,6 +16,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.findings import finding
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import (
     EXCLUDE_LABEL,
@@ -40,6 +41,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import (
     input_fault,
 )
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.text import listed, short
+from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import settings as nccl_settings
 from ansible_collections.gpuops.rdma.plugins.module_utils._nodes import tolerations
 from ansible_collections.gpuops.rdma.plugins.module_utils._nodes.facts import (
     ambiguous,
@@ -115,6 +117,7 @@ def decide(given: Given) -> Plan:
             *(_untestable(shape) for shape in shapes if not shape.nccl_env),
             *_platform_faults(options, place.value),
             *_queue_faults(options, survey, launcher.value),
+            *_setting_faults(options, profile),
             *_topology_faults(options, topology.value, shapes),
             *_hca_faults(tests),
             *_mode_faults(options.mode, shapes),
@@ -149,6 +152,7 @@ def text(plan: Plan) -> str:
     for group, objects in plan.objects.items():
         names = ", ".join(f"{item['kind']} {item['metadata']['name']}" for item in objects)
         lines.append(f"  objects of {group}: {names or 'none'}")
+    lines += [f"  test {test.name}: {', '.join(test.told)}" for test in plan.tests if test.told]
     for policy in plan.policies:
         does = "takes over" if plan.adopt_policies else "does not take over"
         lines.append(
@@ -443,6 +447,24 @@ def _topology(options: Options) -> Decision:
     return Decision("topology", RENDERED, "asked for; from files/topology")
 
 
+def _setting_faults(options: Options, profile: Json) -> Iterator[Finding]:
+    faults = [
+        *nccl_settings.env_faults(options.nccl_env, nccl_settings.NCCL_ENV),
+        *nccl_settings.env_faults(options.ucx_env, nccl_settings.UCX_ENV),
+        *nccl_settings.count_faults(_counts(options)),
+    ]
+    try:
+        nccl_settings.mpi_options(options.mpi_args)
+    except InputError as error:
+        faults.append((nccl_settings.MPI_ARGS, str(error)))
+    if options.guide_literal and "literal" not in profile:
+        faults.append(
+            ("rdma_guide_literal", f"profile {options.profile} follows no guide; use rdma_profile=guide-2024")
+        )
+    for subject, text in faults:
+        yield input_fault(subject, text)
+
+
 def _topology_faults(options: Options, topology: str, shapes: Sequence[Shape]) -> Iterator[Finding]:
     blind = [shape.name for shape in shapes if not shape.pci_tree]
     if topology == RENDERED and blind:
@@ -475,12 +497,38 @@ def _test(options: Options, shape: Shape, profile: Json, use_file: bool, gang: b
         queue=options.queue,
         kueue_queue=options.kueue_queue,
         env=dict(shape.nccl_env),
+        **_settings(options, profile),
         hca=shape.host_hca if host else shape.vf_hca,
         algo=shape.algo,
         topology=f"{slug(shape.name)}.xml" if use_file else "",
         interface=options.interface,
         deadline=options.test_timeout,
     )
+
+
+def _counts(options: Options) -> dict[str, int]:
+    return {"iterations": options.nccl_iterations, "warmup": options.nccl_warmup, "check": options.nccl_check}
+
+
+def _settings(options: Options, profile: Json) -> Json:
+    """Fields of a test that the profile and, over it, the user set, and in ``told`` who set what."""
+    own: Json = profile["literal"]["nccl_test"] if options.guide_literal and "literal" in profile else {}
+    by, inputs = f"profile {options.profile}", nccl_settings.COUNTS
+    variables = (
+        *nccl_settings.settings(own.get("env", {}), by),
+        *nccl_settings.settings(options.nccl_env, nccl_settings.NCCL_ENV),
+        *nccl_settings.settings(options.ucx_env, nccl_settings.UCX_ENV),
+    )
+    asked = {name: value for name, value in _counts(options).items() if value != getattr(NcclTest, name)}
+    counts: dict[str, int] = {**{name: own[name] for name in inputs if name in own}, **asked}
+    mpi_args = (*own.get("mpi_args", ()), *options.mpi_args)
+    told = [
+        *map(nccl_settings.told, {one.name: one for one in variables}.values()),
+        *(f"{name} {value} ({inputs[name] if name in asked else by})" for name, value in counts.items()),
+        *(f"mpirun {text} ({by})" for text in own.get("mpi_args", ())),
+        *(f"mpirun {text} ({nccl_settings.MPI_ARGS})" for text in options.mpi_args),
+    ]
+    return {"settings": variables, "mpi_args": mpi_args, "told": tuple(told), **counts}
 
 
 def _hca_faults(tests: Sequence[NcclTest]) -> Iterator[Finding]:

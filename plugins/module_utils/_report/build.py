@@ -52,6 +52,7 @@ _MANY = 8
 """Maximum number of nodes named on a command line."""
 _SHOWN_ENV = re.compile(r"(NCCL|UCX|OMPI_MCA|PRTE_MCA|HCOLL|CUDA|NVIDIA)_[A-Z0-9_a-z]+")
 """Variables of a test that a report includes; others may hold secrets."""
+_SHOWN_SETTING = re.compile(r"(no )?(NCCL|UCX|HCOLL|CUDA|NVIDIA|RX_|IB_)\w*|(iterations|warmup|check|mpirun) ")
 _SCAN_KEYS: Json = {
     "name": "",
     "shape": "",
@@ -438,6 +439,7 @@ def _nccl(item: Json) -> Json:
         "hosts": verdict.get("hosts"),
         "proven": verdict.get("proven"),
         "source": verdict.get("source", ""),
+        "settings": [text for text in item.get("settings", ()) if _SHOWN_SETTING.match(text)],
         "transport": run.get("transport", {}),
         "nccl_version": run.get("nccl_version", ""),
         "tests_version": run.get("tests_version", ""),
@@ -464,7 +466,11 @@ def _provenance(plan: Plan) -> Json:
     shown: Json = masked(to_dict(kept))
     for key in ("objects", "nodes", "findings", "permissions"):
         del shown[key]
-    return {**shown, "tests": [{**test, "env": _shown_env(test["env"])} for test in shown["tests"]]}
+    for test in shown["tests"]:
+        test["env"] = _shown_env(test["env"])
+        test["settings"] = [one for one in test["settings"] if _SHOWN_ENV.fullmatch(one["name"])]
+        test["told"] = [text for text in test["told"] if _SHOWN_SETTING.match(text)]
+    return shown
 
 
 def _shown_env(env: Mapping[str, Any]) -> Json:

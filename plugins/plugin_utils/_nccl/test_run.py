@@ -178,6 +178,7 @@ class TestRun:
             "gpus": test.np,
             "mode": test.mode,
             "image": test.image,
+            "settings": list(self.entry.told),
             "digest": ", ".join(sorted(set(images.values()))),
             "places": outcome.places if outcome else {},
             "exit_code": outcome.exit_code if outcome else None,

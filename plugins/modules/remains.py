@@ -11,7 +11,8 @@ version_added: 0.1.0
 description:
 - Prints the operators' namespaces, their definitions (CRDs) and the labels of nodes that stay, each with the reason.
 - With O(node_labels) removes labels of Node Feature Discovery, the GPU Operator and the Network Operator from all
-  nodes, where nothing runs any more that writes them. Labels that users set stay.
+  nodes, where nothing runs any more that writes them, and from these nodes the annotation C(gpuops.rdma/upgraded).
+  Labels that users set stay.
 - Takes part in playbooks/teardown.yml, after the operators were uninstalled.
 extends_documentation_fragment:
 - gpuops.rdma.auth

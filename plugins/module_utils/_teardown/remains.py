@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import fnmatch
 
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json, image_name
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.names import UPGRADED
 from ansible_collections.gpuops.rdma.plugins.module_utils._nodes import gpu_labels
 
 GROUPS = ("nvidia.com", "mellanox.com", "nfd.k8s-sigs.io", "sriovnetwork.openshift.io", "k8s.cni.cncf.io")
@@ -66,6 +67,12 @@ def labels_left(
             why = f"nothing writes them any more; to remove them: {HOW}"
         lines.append(f"labels {kinds} stay on {count} nodes: {why}")
     return lines
+
+
+def notes_left(nodes: int) -> list[str]:
+    """A line about what upgrades of the operators noted on so many nodes."""
+    how = f"it has no effect; to remove it: kubectl annotate nodes --all {UPGRADED}-"
+    return [f"annotation {UPGRADED} of upgrade.yml stays on {nodes} nodes: {how}"] if nodes else []
 
 
 def namespaces_left(names: Iterable[str], workloads: Sequence[Json], ours: Iterable[str]) -> list[str]:

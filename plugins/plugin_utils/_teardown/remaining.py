@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import Forbidden, NotFound
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.names import UPGRADED
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Namespaces
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube import objects
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube.client import Client
@@ -33,7 +34,7 @@ class Remaining:
         """What stays and why. ``removed``: labels that nothing writes any more do not count. A teardown does not fail
         for this: where a read is forbidden the only line says so."""
         try:
-            workloads, labels = self._workloads(), [labels for _node, labels in self._nodes()]
+            workloads, nodes = self._workloads(), self._nodes()
             existing = self.client.list(self.client.path("v1", "Namespace"))
             crds = self.client.projected(CRDS, _name)
         except Forbidden as error:
@@ -43,16 +44,19 @@ class Remaining:
         return [
             *remains.namespaces_left(sorted(names & _namespaces() - set(ours)), workloads, ours),
             *remains.definitions_left(crds),
-            *remains.labels_left(self.table, workloads, labels, removed),
+            *remains.labels_left(self.table, workloads, [labels for _node, labels, _noted in nodes], removed),
+            *remains.notes_left(sum(noted for _node, _labels, noted in nodes)),
         ]
 
     def remove_labels(self) -> int:
-        """Removes from each node the labels that nothing writes any more; returns the number of nodes changed."""
+        """Removes from each node the labels that nothing writes any more, and with them what upgrades of the operators
+        noted; returns the number of nodes changed."""
         workloads, count = self._settled(), 0
-        for name, labels in self._nodes():
+        for name, labels, noted in self._nodes():
             stale = remains.stale(self.table, workloads, labels)
             if stale and not self.check:
-                body = {"metadata": {"labels": dict.fromkeys(stale)}}
+                notes = {"annotations": {UPGRADED: None}} if noted else {}
+                body = {"metadata": {"labels": dict.fromkeys(stale), **notes}}
                 self.client.patch(self.client.path("v1", "Node", "", name), body)
             count += bool(stale)
         return count
@@ -94,14 +98,18 @@ class Remaining:
         except NotFound:
             return []
 
-    def _nodes(self) -> list[tuple[str, dict[str, str]]]:
-        return self.client.projected(
-            self.client.path("v1", "Node"), lambda one: (_name(one), one["metadata"].get("labels") or {})
-        )
+    def _nodes(self) -> list[tuple[str, dict[str, str], bool]]:
+        """(name, labels, whether an upgrade has noted something there)"""
+        return self.client.projected(self.client.path("v1", "Node"), _node)
 
 
 def _name(obj: Json) -> str:
     return str(obj["metadata"]["name"])
+
+
+def _node(obj: Json) -> tuple[str, dict[str, str], bool]:
+    meta = obj["metadata"]
+    return _name(obj), meta.get("labels") or {}, UPGRADED in (meta.get("annotations") or {})
 
 
 def _workload(kind: str, obj: Json) -> Json:

@@ -7,8 +7,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.names import UPGRADED
 from ansible_collections.gpuops.rdma.plugins.module_utils._teardown import remains
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._teardown.remaining import Remaining
+from support.fake_api import Api
 
 TABLE = files.load(files.FILES / "operands.yml")["node_labels"]
 LABELS = {
@@ -58,3 +61,18 @@ def test_what_stays_is_named_with_the_reason() -> None:
         "2 definitions (CRDs) stay: removing one removes all objects of its kind, of every owner"
     ]
     assert remains.definitions_left(["jobs.x.io"]) == []
+
+
+def test_notes_of_upgrades_are_named_and_go_with_the_labels_of_the_operators() -> None:
+    assert remains.notes_left(0) == []
+    note = {"annotations": {UPGRADED: "{}"}}
+    api = Api(
+        {"kind": "Node", "metadata": {"name": "a", "labels": dict(LABELS), **note}},
+        {"kind": "Node", "metadata": {"name": "b", **note}},
+    )
+    remaining = Remaining(api, check=False, timeout=0)
+    line = next(line for line in remaining.lines(removed=False) if UPGRADED in line)
+    assert line.startswith(f"annotation {UPGRADED} of upgrade.yml stays on 2 nodes")
+    assert remaining.remove_labels() == 1
+    assert UPGRADED not in api.objects["Node//a"]["metadata"]["annotations"]
+    assert UPGRADED in api.objects["Node//b"]["metadata"]["annotations"], "no operator has ever been there"

@@ -209,12 +209,22 @@ def drivers(here: Any) -> dict[str, dict[str, str]]:
 @pytest.mark.e2e
 def test_operators_installed_by_hand_with_their_drivers_and_narrow_rights(cluster: Any) -> None:
     here = cluster("--gpu-nodes", "2", "--platform", "kubernetes")
-    first, second = here.nodes()
     installed_by_hand(here)
+    new = chart_repository.directory(here.folder, "gpu-operator", "v26.7.0")
+    archives = [chart_repository.packed(here.folder, chart) for chart in (new, CHART)]
+    with chart_repository.repository(here.folder, archives[0]) as served:
+        charts = {"gpu_operator": {"repo": served.url, "version": "v26.7.0"}, "network_operator": str(archives[1])}
+        batch = {"mpi_operator": str(ROOT / "tests/sandbox/charts/mpi-operator.yaml")}
+        upgraded(here, "-e", json.dumps({"rdma_charts": {**charts, **batch}}))
+
+
+def upgraded(here: Any, *charts: str) -> None:
+    """To the charts of a repository and of a ``.tgz``: planned, stopped in the first wave, gone on with."""
+    first, second = here.nodes()
     before, unchanged = drivers(here), written(here)
     asked = {**SETTLED, "rdma_driver": "operator", "rdma_ofed": "operator"}
 
-    planned = here.play(UPGRADE, "--check", "--tags", "plan", report="planned", **asked)
+    planned = here.play(UPGRADE, *charts, "--check", "--tags", "plan", report="planned", **asked)
     assert planned.code == 0, planned.output[-3000:]
     for text in (
         "release gpu_operator gpus/my-gpus: v26.3.3 -> v26.7.0",
@@ -231,7 +241,7 @@ def test_operators_installed_by_hand_with_their_drivers_and_narrow_rights(cluste
 
     # The first wave does not come through: later ones are not touched, neither is their driver.
     here.fault("add", "gpu-missing:0")
-    stopped = here.play(UPGRADE, report="stopped", rdma_kubeconfig=narrow, **asked)
+    stopped = here.play(UPGRADE, *charts, report="stopped", rdma_kubeconfig=narrow, **asked)
     assert stopped.code != 0
     error = stopped.stage("upgrade_waves")["error"]
     assert f"The wave of {first} stopped at" in error, stopped.output[-4000:]
@@ -240,7 +250,7 @@ def test_operators_installed_by_hand_with_their_drivers_and_narrow_rights(cluste
     assert now[second] == before[second] and not set(now[first].values()) & set(before[first].values())
     here.fault("clear")
 
-    resumed = here.play(UPGRADE, report="resumed", rdma_kubeconfig=narrow, **asked)
+    resumed = here.play(UPGRADE, *charts, report="resumed", rdma_kubeconfig=narrow, **asked)
     assert (resumed.code, resumed.verdict) == (0, "pass"), resumed.report.get("reason") or resumed.output[-4000:]
     assert re.search(rf"earlier: \S+Z: 1 node \({re.escape(first)}\) to .*: stopped: Wait for ", resumed.output)
     assert drivers(here)[first] == drivers(here)[second] == now[first]

@@ -176,6 +176,13 @@ options:
     - Without it M(gpuops.rdma.preflight) refuses such a policy, and names each field with both values.
     type: bool
     default: false
+  reset_values:
+    description:
+    - Let a run change or remove values of an operator's Helm release that somebody set by hand, or an earlier run's
+      inputs. Otherwise M(gpuops.rdma.preflight) refuses, and names each with both values.
+    - To keep one, put it into O(gpu_operator_values) or O(network_operator_values).
+    type: bool
+    default: false
   remove_leftovers:
     description:
     - Remove what an earlier profile, an earlier release of the Network Operator or Oracle's guide of 2024 left in the

@@ -1556,6 +1556,12 @@ TABLE: dict[str, tuple[str, str, str, str]] = {
         "see lsmod on a node; without it NCCL goes through host memory",
         "preflight.gpudirect",
     ),
+    "preflight.helm-values": (
+        "error",
+        "preflight",
+        "",
+        "preflight.helm-values",
+    ),
     "preflight.ip-pool": (
         "error",
         "preflight",

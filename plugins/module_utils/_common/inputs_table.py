@@ -297,6 +297,7 @@ INPUTS: dict[str, bool] = {
     "rdma_report_keep_prefix": False,
     "rdma_report_new": False,
     "rdma_report_old": False,
+    "rdma_reset_values": False,
     "rdma_resource": False,
     "rdma_scan_across": False,
     "rdma_scan_block": False,

@@ -185,6 +185,8 @@ class Release:
     why: str = ""
     warnings: tuple[str, ...] = ()
     addons: tuple[Addon, ...] = ()
+    resets: tuple[PolicyField, ...] = ()
+    """Values of the existing release that were set by hand, and that the action changes or removes."""
 
     @property
     def installs(self) -> bool:
@@ -408,6 +410,7 @@ class Plan:
     objects: dict[str, tuple[Json, ...]] = field(default_factory=dict)
     policies: tuple[Policy, ...] = ()
     adopt_policies: bool = False
+    reset_values: bool = False
     leftovers: tuple[Leftover, ...] = ()
     remove_leftovers: bool = False
     looked_for: tuple[ObjectName, ...] = ()

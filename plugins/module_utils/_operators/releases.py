@@ -34,8 +34,8 @@ from typing import Any, Callable, Optional, Union
 
 from ansible_collections.gpuops.rdma.plugins.module_utils._common import versions
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import DataError, InputError
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Finding, Json, image_name
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Faults, Release
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Finding, Json, image_name, masked
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import INSTALLS, Faults, PolicyField, Release
 from ansible_collections.gpuops.rdma.plugins.module_utils._nodes.tolerations import Tolerated
 from ansible_collections.gpuops.rdma.plugins.module_utils._operators import charts
 from ansible_collections.gpuops.rdma.plugins.module_utils._operators.charts import Chart
@@ -533,6 +533,8 @@ class Asked:
     registry: str = ""
     pull_secrets: tuple[str, ...] = ()
     resume: bool = False
+    own: Sequence[Json] = ()
+    """Trees of values that this collection sets in any case: of the profiles, and while it upgrades."""
 
 
 def release(asked: Asked, profile: Json, survey: Json, now: float) -> tuple[Optional[Release], list[Finding]]:
@@ -569,7 +571,44 @@ def release(asked: Asked, profile: Json, survey: Json, now: float) -> tuple[Opti
     # A chart that does not change is not fetched: its keys were judged by itself when it was installed.
     guessed = () if decision.action == "none" else found.guessed
     told = (*found.warnings, *guessed, *decision.warnings)
-    return planned(want, replace(decision, warnings=told)), faults.findings
+    made = planned(want, replace(decision, warnings=told))
+    return replace(made, resets=tuple(_resets(decision, entry, needed, asked.own))), faults.findings
+
+
+DECIDED = ("driver.enabled", "driver.rdma", "ofedDriver.deploy", "sriovDevicePlugin.resources")
+"""Values that each run decides anew."""
+
+
+def _resets(decision: Decision, entry: Json, needed: Json, own: Sequence[Json]) -> Iterator[PolicyField]:
+    """The values of the existing release that the decision changes or removes and that are not of this collection."""
+    if decision.present is None or decision.action not in INSTALLS:
+        return
+    ours = {*DECIDED, *entry.get("known_images", {}), *entry.get("tolerations", {}), *_paths(needed)}
+    ours |= {path for path in entry["known_keys"] if path.rpartition(".")[2] == "imagePullSecrets"}
+    ours |= set(entry["rules"].get("pull_secrets", {}))
+    for path, found, wanted in _lost(decision.present.values, decision.values, own):
+        if not any(f"{path}.".startswith(f"{one}.") for one in ours):
+            yield PolicyField(path, masked(found, path), None if wanted is _ABSENT else masked(wanted, path))
+
+
+def _paths(tree: Any, prefix: str = "") -> Iterator[str]:
+    for key, value in tree.items():
+        if isinstance(value, Mapping) and value:
+            yield from _paths(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}"
+
+
+def _lost(live: Any, target: Any, own: Sequence[Any], prefix: str = "") -> Iterator[tuple[str, Any, Any]]:
+    """(path, value, what it becomes) of the values below ``live`` that differ from ``target`` and from all of
+    ``own``."""
+    for key, value in live.items():
+        wanted = target.get(key, _ABSENT) if isinstance(target, Mapping) else _ABSENT
+        same = [tree.get(key, _ABSENT) if isinstance(tree, Mapping) else _ABSENT for tree in own]
+        if isinstance(value, Mapping) and value:
+            yield from _lost(value, wanted, same, f"{prefix}{key}.")
+        elif value != wanted and value not in same and value not in ({}, None):
+            yield f"{prefix}{key}", value, wanted
 
 
 # ---- what is there -------------------------------------------------------------------------------------------------

@@ -42,6 +42,7 @@ class Options:
     report_keep: ReportKeep
     release_resume: bool
     adopt_policies: bool
+    reset_values: bool
     remove_leftovers: bool
     gpu_operator_values: Any
     network_operator_values: Any

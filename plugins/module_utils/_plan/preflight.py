@@ -28,7 +28,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import (
 )
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.names import OWNED_LABEL, OWNER
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Plan, Release
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.text import listed
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.text import listed, short
 from ansible_collections.gpuops.rdma.plugins.module_utils._operators import adoption, crds
 from ansible_collections.gpuops.rdma.plugins.module_utils._operators import leftovers as _leftovers
 from ansible_collections.gpuops.rdma.plugins.module_utils._operators.gpudirect import DMABUF_KERNEL
@@ -276,6 +276,23 @@ def cluster_policy(view: View) -> Iterator[Finding]:
             f"{len(names)} ClusterPolicies: {', '.join(names)}",
             expected="one",
         )
+
+
+def helm_values(view: View) -> Iterator[Finding]:
+    """Values of existing Helm releases that the run would change or remove, and that were set by hand."""
+    for name, release in view.plan.releases.items():
+        for item in release.resets:
+            becomes = "the chart's default" if item.wanted is None else short(item.wanted)
+            yield finding(
+                "preflight.helm-values",
+                f"release {release.namespace}/{release.name}",
+                f"{item.path} is {short(item.found)}, set by hand or by earlier inputs; the run makes it {becomes}",
+                expected="a value of this run's inputs",
+                remedy=""
+                if view.plan.reset_values
+                else f"keep it in rdma_{name}_values, or set rdma_reset_values=true",
+                severity="info" if view.plan.reset_values else "error",
+            )
 
 
 def policies(view: View) -> Iterator[Finding]:
@@ -689,6 +706,7 @@ CHECKS: dict[str, Callable[[View], Iterable[Finding]]] = {
     "nic-cluster-policy-name": nic_cluster_policy,
     "one-cluster-policy": cluster_policy,
     "policy": policies,
+    "helm-values": helm_values,
     "tolerations": tolerated,
     "ip-pool": ip_pool,
     "network-owner": network_owner,

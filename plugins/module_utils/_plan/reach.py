@@ -112,20 +112,27 @@ def _olm_nfd(plan: Plan, release: Release) -> Any:
 
 
 def findings(plan: Plan, nodes: Sequence[NodeFacts], everyone: Sequence[Pods]) -> Iterator[Finding]:
-    """One per node and taint that keeps pods off. An error for nodes of the run; a warning for those that it leaves out
-    anyway, unless none remains."""
+    """One per node with taints that keep pods off. An error for nodes of the run; a warning for those that it leaves
+    out anyway, unless none remains."""
     planned = {node.name: node for node in plan.nodes}
     left = [node for node in plan.nodes if not node.excluded]
-    by_taints: dict[tuple[str, ...], list[tuple[Json, list[Pods]]]] = {}
+    texts: dict[tuple[str, ...], tuple[str, str, bool]] = {}
     for node in sorted(nodes, key=lambda one: one.name):
         if node.name not in planned and node.shape not in plan.shapes:
             continue
-        if node.taints not in by_taints:
-            by_taints[node.taints] = _kept_off(node, everyone)
-        for taint, away in by_taints[node.taints]:
-            passing = tolerations.passing(taint)
-            needed = node.name in planned and (not planned[node.name].excluded or (bool(passing) and not left))
-            yield _finding(plan, node.name, taint, away, passing, "error" if needed else "warning")
+        if node.taints not in texts:
+            texts[node.taints] = _texts(plan, _kept_off(node, everyone))
+        found, remedy, passing = texts[node.taints]
+        needed = node.name in planned and (not planned[node.name].excluded or (passing and not left))
+        if found:
+            yield finding(
+                "preflight.tolerations",
+                node.name,
+                found,
+                expected="tolerated by the pods of the run",
+                remedy=remedy,
+                severity="error" if needed else "warning",
+            )
 
 
 def _kept_off(node: NodeFacts, everyone: Sequence[Pods]) -> list[tuple[Json, list[Pods]]]:
@@ -137,25 +144,27 @@ def _kept_off(node: NodeFacts, everyone: Sequence[Pods]) -> list[tuple[Json, lis
     return list(found.values())
 
 
-def _finding(plan: Plan, node: str, taint: Json, away: Sequence[Pods], passing: str, severity: str) -> Finding:
-    words = pod_gpu.in_words([taint])
-    names = listed([one.name for one in away], 8)
-    return finding(
-        "preflight.tolerations",
-        node,
-        f"taint {words} keeps off {names}" + (f" ({passing})" if passing else ""),
-        expected="tolerated by the pods of the run",
-        remedy=_remedy(plan, taint, words, away, passing),
-        severity=severity,
-    )
+def _texts(plan: Plan, kept: Sequence[tuple[Json, Sequence[Pods]]]) -> tuple[str, str, bool]:
+    """(what each taint keeps off, what to do, whether one comes and goes) of a node; "" without such a taint."""
+    found: list[str] = []
+    remedies: list[str] = []
+    lacking: list[str] = []
+    gates: list[str] = []
+    for taint, away in kept:
+        words, passing = pod_gpu.in_words([taint]), tolerations.passing(taint)
+        names = listed([one.name for one in away], 8)
+        found.append(f"taint {words} keeps off {names}" + (f" ({passing})" if passing else ""))
+        if not pod_gpu.untolerated(plan.tolerations, [taint]):
+            where = [*sorted({one.by for one in away if one.by}), *(_there(one) for one in away if one.there)]
+            remedies.append(f"add {tolerations.in_words(pod_gpu.toleration(taint))} to {listed(where, 4)}")
+        else:
+            (gates if passing else lacking).append(f"'{words}'")
+    if lacking:
+        remedies.append(f"add {', '.join(lacking)} to rdma_tolerations, or leave the node out (rdma_nodes)")
+    if gates:
+        remedies.append(f"run again without {', '.join(gates)}, or add it to rdma_tolerations if it waits for this run")
+    return "; ".join(found), "; ".join(remedies), bool(gates)
 
 
-def _remedy(plan: Plan, taint: Json, words: str, away: Sequence[Pods], passing: str) -> str:
-    if not pod_gpu.untolerated(plan.tolerations, [taint]):
-        by = sorted({one.by for one in away if one.by})
-        there = [one.name for one in away if one.there]
-        where = [*by, *(f"the tolerations of {name}" for name in there)]
-        return f"add {tolerations.in_words(pod_gpu.toleration(taint))} to {listed(where, 4)}"
-    if passing:
-        return f"run again without that taint; rdma_tolerations=['{words}'] if it waits for what this run installs"
-    return f"add '{words}' to rdma_tolerations, or leave the node out (rdma_nodes)"
+def _there(one: Pods) -> str:
+    return f"the tolerations of {one.name}"

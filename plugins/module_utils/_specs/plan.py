@@ -49,6 +49,7 @@ SPEC: dict[str, Any] = {
     },
     "release_resume": {"type": "bool", "default": False},
     "adopt_policies": {"type": "bool", "default": False},
+    "reset_values": {"type": "bool", "default": False},
     "remove_leftovers": {"type": "bool", "default": False},
     "gpu_operator_values": {"type": "raw", "default": {}},
     "network_operator_values": {"type": "raw", "default": {}},

@@ -88,6 +88,7 @@ def compose(given: Given) -> Plan:
         plan,
         policies=tuple(_policies(plan, given)),
         adopt_policies=given.options.adopt_policies,
+        reset_values=given.options.reset_values,
         leftovers=tuple(_leftovers(plan, given)),
         remove_leftovers=given.options.remove_leftovers,
         looked_for=tuple(leftovers.named(left.table())) if left.applies(plan.install, plan.mode) else (),
@@ -272,12 +273,20 @@ def _releases(
             registry=options.image_registry,
             pull_secrets=options.image_pull_secrets,
             resume=options.release_resume,
+            own=_own_values(operator),
         )
         found[key], faulty = _release(asked, given, there, faults)
         faults.findings += faulty
     kept = {key: release for key, release in found.items() if release}
     about = [item for release in kept.values() for item in _release_findings(release, options, given.profile)]
     return Released(kept, [*about, *_unreadable(given.survey), *faults.findings], oke, olm)
+
+
+def _own_values(operator: str) -> list[Json]:
+    """The values that any profile sets, and those by which an upgrade holds the operands back."""
+    profiles = [data.load(path) for path in sorted((data.FILES / "profiles").glob("*.yml"))]
+    found = [one[operator].get("values") or {} for one in profiles if operator in one]
+    return [*found, data.load(data.FILES / "upgrade.yml")["hold"]]
 
 
 def _release(

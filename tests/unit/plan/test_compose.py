@@ -16,7 +16,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import t
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Plan, Probe, Release
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube import permissions
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube.client import KINDS
-from ansible_collections.gpuops.rdma.plugins.module_utils._operators import sriov
+from ansible_collections.gpuops.rdma.plugins.module_utils._operators import releases, sriov
 from ansible_collections.gpuops.rdma.plugins.module_utils._operators.charts import Chart
 from ansible_collections.gpuops.rdma.plugins.module_utils._operators.releases import HelmRelease
 from ansible_collections.gpuops.rdma.plugins.module_utils._plan import permissions as plan_permissions
@@ -539,3 +539,39 @@ def test_names_that_cannot_be() -> None:
     assert "give at least 17" in told["rdma_ip_pool_block"]
     assert "rdma_ip_pool_block" in faults(whole(cluster(), ip_pool_block=-1))
     assert faults(whole(cluster(), network_namespaces=["team-z"])) == {}, "namespaces that could not be listed"
+
+
+# ---- values set by hand --------------------------------------------------------------------------------------------
+
+
+def set_by_hand(values: Any, **asked: Any) -> list[tuple[str, Any, Any]]:
+    """What the plan says of a GPU Operator that was installed with the profile's values and these."""
+    name = asked.get("name", "gpu-operator")
+    first = whole(cluster()).releases["gpu_operator"]
+    live = releases.merge(first.values, values)
+    seen = survey(releases=[release(name, "gpu-operator", "gpu-operator", first.version, values=live)])
+    made = whole(cluster(), seen, **{key: value for key, value in asked.items() if key != "name"})
+    assert Plan.from_json(json.loads(json.dumps(to_dict(made)))) == made
+    return [(item.path, item.found, item.wanted) for item in made.releases["gpu_operator"].resets]
+
+
+def test_values_set_by_hand_that_a_run_would_lose() -> None:
+    added = {"dcgm": {"enabled": True}, "toolkit": {"env": [{"name": "X", "value": "1"}]}}
+    assert sorted(set_by_hand(added)) == [
+        ("dcgm.enabled", True, None),
+        ("toolkit.env", [{"name": "X", "value": "1"}], None),
+    ]
+    changed = {"daemonsets": {"rollingUpdate": {"maxUnavailable": "50%"}}}
+    assert set_by_hand(changed) == [("daemonsets.rollingUpdate.maxUnavailable", "50%", "10%")]
+    assert set_by_hand({"repoConfig": {"password": "canary"}})[0][1] != "canary"
+
+
+def test_what_a_run_decides_or_is_given_is_not_set_by_hand() -> None:
+    assert set_by_hand({}) == []
+    assert set_by_hand({"dcgm": {"enabled": True}}, gpu_operator_values="dcgm.enabled=true") == []
+    tolerated = {"daemonsets": {"tolerations": [{"key": "gone", "operator": "Exists"}]}}
+    assert set_by_hand(tolerated) == [], "preflight.tolerations names what a node needs"
+    assert set_by_hand({"driver": {"rdma": {"enabled": True, "useHostMofed": True}}}) == []
+    assert set_by_hand({"operator": {"defaultRuntime": "crio"}, "daemonsets": {"updateStrategy": "OnDelete"}}) == []
+    assert set_by_hand({"operator": {"imagePullSecrets": ["x"], "repository": "old.example.com/nvidia"}}) == []
+    assert set_by_hand({"dcgm": {"enabled": True}}, name="mine") == [], "an adopted release keeps it"

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Finding
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import PolicyField
 from ansible_collections.gpuops.rdma.plugins.module_utils._operators import crds, leftovers
 from ansible_collections.gpuops.rdma.plugins.module_utils._plan import preflight
 from support import plan_samples as samples
@@ -654,3 +655,20 @@ def test_names_that_others_have() -> None:
 def test_a_namespace_of_the_network_that_terminates() -> None:
     seen = survey(namespaces=[{**namespace("team-a", "Terminating"), "labels": {}}])
     assert one(look(seen=seen, asked={"network_namespaces": ["team-a"]}), "namespaces").subject == "Namespace team-a"
+
+
+def test_values_set_by_hand_are_listed_with_both_values() -> None:
+    fields = (PolicyField("dcgm.enabled", True, None), PolicyField("toolkit.version", "v1", "v2"))
+
+    def listed(reset: bool) -> list[Finding]:
+        view = look(asked={"reset_values": reset})
+        release = dataclasses.replace(view.plan.releases["gpu_operator"], resets=fields)
+        plan = dataclasses.replace(view.plan, releases={**view.plan.releases, "gpu_operator": release})
+        return found(dataclasses.replace(view, plan=plan), "helm-values")
+
+    first, second = listed(False)
+    assert (first.severity, first.subject) == ("error", "release gpu-operator/gpu-operator")
+    assert "dcgm.enabled is true" in first.found and "the chart's default" in first.found
+    assert 'toolkit.version is "v1"' in second.found and 'makes it "v2"' in second.found
+    assert "rdma_gpu_operator_values" in first.remedy and "rdma_reset_values=true" in first.remedy
+    assert [(item.severity, item.remedy) for item in listed(True)] == [("info", "")] * 2

@@ -1,0 +1,108 @@
+# Copyright: gpuops.rdma contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""A cluster as a user has it: his taints, namespaces and names, another pool of addresses, what the guide left."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+import yaml
+from gpuops_sandbox.operators import _nic_objects
+from support.paths import ROOT
+
+CRDS = ROOT / "tests" / "sandbox" / "charts" / "current" / "network-operator" / "crds" / "crds.yaml"
+NETWORK, POOL = "NetworkAttachmentDefinition", "IPPool"
+GATE, LAB, COST = "readiness.k8s.io/fabric=pending:NoSchedule", "lab=x:NoSchedule", "cost-centre=7:NoExecute"
+NAMES = {
+    "rdma_job_namespace": "team-a",
+    "rdma_network_name": "fabric",
+    "rdma_own_namespace": "fabric-system",
+    "rdma_host_checks": "false",
+}
+
+
+def named(api_version: str, kind: str, place: str, name: str, **content: Any) -> dict[str, Any]:
+    return {"apiVersion": api_version, "kind": kind, "metadata": {"namespace": place, "name": name}, **content}
+
+
+def network(place: str, name: str, addresses: str = "default") -> dict[str, Any]:
+    config = json.dumps({"type": "sriov", "ipam": {"type": "nv-ipam", "poolName": addresses}})
+    return named("k8s.cni.cncf.io/v1", NETWORK, place, name, spec={"config": config})
+
+
+def pool(place: str, name: str, subnet: str) -> dict[str, Any]:
+    spec = {"subnet": subnet, "perNodeBlockSize": 32, "gateway": subnet.replace(".0/", ".1/").partition("/")[0]}
+    return named("nv-ipam.nvidia.com/v1alpha1", POOL, place, name, spec=spec)
+
+
+def lived_in(here: Any) -> None:
+    """Four taints, a namespace of a team with a network, a pool of somebody's, and what the guide of 2024 made."""
+    first, second = here.nodes()
+    here.kubectl("taint", "node", first, second, "team=a:NoSchedule")
+    here.kubectl("taint", "node", first, LAB, GATE)
+    here.kubectl("taint", "node", second, COST)
+    for place in ("team-a", "network-operator", "nvidia-network-operator"):
+        here.kubectl("create", "namespace", place)
+    wanted = f"network-attachment-definitions.{'k8s.cni.cncf.io'}"
+    charts = [item for item in yaml.safe_load_all(CRDS.read_text()) if item and item["metadata"]["name"] == wanted]
+    here.apply(*charts, *_nic_objects.ipam_crds((26, 4, 1)))
+    here.established()
+    labels = {"matchLabels": {"app": "vf-config"}}
+    template = {"metadata": {"labels": labels["matchLabels"]}, "spec": {"containers": [{"name": "c", "image": "x"}]}}
+    here.apply(
+        network("team-a", "fabric", "rails"),
+        pool("nvidia-network-operator", "rails", "192.168.64.0/18"),
+        network("default", "oci-rdma-sriov"),
+        pool("network-operator", "default", "192.168.0.0/16"),
+        named("v1", "ConfigMap", "default", "topology", data={"topo.xml": "<system/>"}),
+        named("apps/v1", "DaemonSet", "kube-system", "vf-config", spec={"selector": labels, "template": template}),
+    )
+
+
+@pytest.mark.e2e
+def test_a_cluster_that_is_lived_in(cluster: Any) -> None:
+    here = cluster("--gpu-nodes", "2")
+    lived_in(here)
+    first, second = here.nodes()
+
+    # All of it is named in one list, before anything is changed.
+    refused = here.play("site.yml", "--tags", "preflight", report="refused", **NAMES)
+    assert refused.code != 0 and refused.changed() == []
+    error = refused.stage("preflight")["error"]
+    assert "before anything was changed" in error, refused.output[-3000:]
+    for words in (
+        f"{second}: taint {COST} keeps off DaemonSet fabric-system/gpuops-vf-config, the Network Operator's DaemonSets",
+        "the GPU Operator's DaemonSets, NFD's workers, the NCCL test's workers",
+        f"dd '{COST}' to rdma_tolerations",
+        "IPPool gpuops-rdma: 192.168.0.0/16 overlaps IPPool nvidia-network-operator/rails: 192.168.64.0/18",
+        f"{NETWORK} team-a/fabric: exists without the label",
+        "DaemonSet kube-system/vf-config: made by Oracle's guide (vf-config.yaml): it makes VFs beside",
+        f"{NETWORK} default/oci-rdma-sriov: made by Oracle's guide",
+        f"{POOL} network-operator/default: made by Oracle's guide",
+        "ConfigMap default/topology: made by Oracle's guide",
+    ):
+        assert words in error, (words, error)
+    assert error.count("\n- ") == 7 and "team=a" not in error, "a whole pool's taint is tolerated"
+    (held,) = [item for item in refused.node(first)["findings"] if item["id"] == "preflight.tolerations"]
+    assert held["severity"] == "warning", "the gate leaves it out"
+    assert f"taint {LAB} keeps off" in held["found"] and f"taint {GATE} keeps off" in held["found"]
+
+    # With the inputs it is a run like any other, and the next one changes nothing.
+    here.kubectl("label", "net-attach-def", "-n", "team-a", "fabric", "app.kubernetes.io/managed-by=gpuops-rdma")
+    settled = {
+        **NAMES,
+        "rdma_tolerations": json.dumps([LAB, COST, {"key": GATE.partition("=")[0], "operator": "Exists"}]),
+        "rdma_ip_pool_name": "fabric",
+        "rdma_ip_pool_subnet": "172.20.0.0/16",
+        "rdma_remove_leftovers": "true",
+    }
+    extra = ("-e", json.dumps({"rdma_tolerations": json.loads(settled.pop("rdma_tolerations"))}))
+    done = here.play("site.yml", *extra, report="done", **settled)
+    assert done.verdict == "pass", done.report.get("reason") or done.output[-3000:]
+    assert [node["verdict"] for node in done.report["nodes"]] == ["pass", "pass"]
+    assert {node["vfs"]["allocatable"] for node in done.report["nodes"]} == {16}
+    again = here.play("site.yml", *extra, "--skip-tags", "nccl_test", report="again", **settled)
+    assert (again.code, again.changed()) == (0, []), again.output[-3000:]

@@ -28,7 +28,9 @@ class ActionModule(RdmaAction):
         plan = base_run.read_plan(args["plan"])
         entries = choice.chosen(plan, args["tests"])
         tests = [(entry, one) for entry in entries for one in choice.collectives(entry, args["collectives"])]
-        standard = Standard.of(args["thresholds"], Path(args["history"]) if args["history"] else None)
+        standard = Standard.of(
+            args["thresholds"], *(Path(args[key]) if args[key] else None for key in ("history", "baseline"))
+        )
         if self.check_mode:
             return self._check(plan, tests, args)
         with interruptible():

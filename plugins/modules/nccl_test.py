@@ -72,6 +72,12 @@ options:
   history:
     description: File of what this site measured. Results are compared with it and added to it.
     type: path
+  baseline:
+    description:
+    - A report.json, kept from a run that you found good. Where no public figure and no row of O(thresholds) applies,
+      0.95 of its bandwidth is the threshold (C(baseline_share) of files/nccl.yml), for the same shape, collective and
+      number of nodes. Without it such a test is V(unjudged).
+    type: path
 """
 
 EXAMPLES = r"""

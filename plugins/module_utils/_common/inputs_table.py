@@ -176,6 +176,7 @@ INPUTS: dict[str, bool] = {
     "rdma_mps_replace": False,
     "rdma_mps_replicas": False,
     "rdma_mps_selector": False,
+    "rdma_nccl_baseline": False,
     "rdma_nccl_check": False,
     "rdma_nccl_env": False,
     "rdma_nccl_history": False,

@@ -135,7 +135,7 @@ def _notes(shape: Json, document: Json) -> Iterable[str]:
         yield "InfiniBand: mode host; the CNI plugin sriov makes Ethernet interfaces only"
     elif "vf_id" not in shape["nic"]:
         yield "no VFs: mode host"
-    yield "no threshold is known for it: give rdma_nccl_thresholds, or the result is unjudged"
+    yield "no threshold is known for it: the test is unjudged without rdma_nccl_thresholds or rdma_nccl_baseline"
 
 
 class _Host:

@@ -453,7 +453,7 @@ def _bandwidth(case: _Case, row: Optional[NcclRow], table: Json) -> tuple[str, s
     if row is None or row.busbw is None:
         return "incomplete", "the largest row has no bandwidth"
     if case.standard is None:
-        return "unjudged", f"{_measured(case, row)}; {_why_unjudged(case)}"
+        return "unjudged", f"{_measured(case, row)}{_share(case, row)}; {_why_unjudged(case)}"
     value, _fraction, source = case.standard
     if source != _GIVEN and row.size < NEAR * smallest:
         return (
@@ -539,12 +539,19 @@ def _why_unjudged(case: _Case) -> str:
         return "the log does not name the collective; set it, or a threshold"
     if case.shape.nic_gbytes is None and case.several:
         return f"the line rate of {case.shape.name} is unknown; set a threshold"
-    return f"no threshold is known for {case.collective} on {case.nodes} x {case.shape.name}; set one"
+    kind = f"{case.collective} on {case.nodes} x {case.shape.name}"
+    return f"no threshold is known for {kind}; set one, or take a good run as baseline (rdma_nccl_baseline)"
 
 
 def _measured(case: _Case, row: NcclRow) -> str:
     name = case.collective or "unnamed collective"
     return f"{name} {size_text(row.size)}: {row.busbw:.4g} GB/s"
+
+
+def _share(case: _Case, row: NcclRow) -> str:
+    """What part of the NIC line rate that is, where no threshold says whether it is enough."""
+    line = case.shape.nic_gbytes if case.shape is not None and case.several else None
+    return f", {100 * (row.busbw or 0.0) / line:.0f} % of the NIC line {line:g}" if line else ""
 
 
 def _line(case: _Case, standard: _Standard) -> str:

@@ -81,6 +81,40 @@ def from_site(table: Json, source: str) -> bool:
     return source in table.get("site", ())
 
 
+def with_baseline(table: Json, report: Json, name: str) -> Json:
+    """The table with a row for each good result of an earlier report, after all others: it counts where no public
+    figure does. ``name``: the report's, for messages. ``InputError`` if it has no good result.
+
+    A result is good if everything but its bandwidth was proven: it passed, or was unjudged for want of a threshold.
+    """
+    rows, others = [], []
+    tests = report.get("nccl")
+    for item in tests if isinstance(tests, list) else []:
+        what = f"{item.get('collective')} on {len(item.get('nodes') or ())} x {item.get('shape')}"
+        measured, nodes = item.get("measured"), item.get("nodes") or ()
+        doubts = [
+            str(one.get("found")) for one in item.get("findings") or () if one.get("severity") in ("error", "unknown")
+        ]
+        if item.get("proven") != item.get("hosts"):
+            doubts.append(f"transport is proven on {item.get('proven')} of {item.get('hosts')} hosts")
+        doubts += [item["stale"]] if item.get("stale") else []
+        if item.get("verdict") in ("pass", "unjudged") and not doubts and _is_number(measured) and nodes:
+            row = {"shapes": [item["shape"]], "collectives": [item["collective"]], "nodes": str(len(nodes))}
+            value = round(float(table["baseline_share"]) * measured, 3)
+            said = f"{measured:.4g} GB/s of {item.get('made') or report.get('made') or name!s}"
+            rows.append(
+                {**row, "gbytes": value, "source": f"this site's baseline, {table['baseline_share']:g} of {said}"}
+            )
+        else:
+            others.append(f"{what} is {item.get('verdict')}{f' ({doubts[0]})' if doubts else ''}")
+    if not rows:
+        told = "; ".join(others) or "it has no NCCL test"
+        raise InputError(f"{name} is no baseline: {told}. Give the report of a run that you found good.")
+    found = {**table, "thresholds": [*_rows(table), *rows]}
+    check_table(found, name)
+    return found
+
+
 def _rows(table: Json) -> Sequence[Json]:
     rows = table.get("thresholds")
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):

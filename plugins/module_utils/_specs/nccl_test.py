@@ -24,4 +24,5 @@ SPEC: dict[str, Any] = {
     "busy_timeout": {"type": "int", "default": 3600},
     "thresholds": {"type": "list", "elements": "dict", "default": []},
     "history": {"type": "path"},
+    "baseline": {"type": "path"},
 }

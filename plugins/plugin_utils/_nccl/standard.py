@@ -13,7 +13,7 @@ from typing import Optional
 
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json, NcclRun, NcclVerdict, Shape
 from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import job, thresholds
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files, run
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._nccl import history as nccl_history
 
 
@@ -25,11 +25,15 @@ class Standard:
     path: Optional[Path] = None
 
     @classmethod
-    def of(cls, rows: Sequence[Json], path: Optional[Path]) -> Standard:
-        """With a site's own ``rows``; ``path``: its history. InputError for a faulty row, and an unreadable file."""
+    def of(cls, rows: Sequence[Json], path: Optional[Path], good: Optional[Path] = None) -> Standard:
+        """With a site's own ``rows``; ``path``: its history; ``good``: the report of a run that counts where no public
+        threshold does. InputError for a faulty row, and an unreadable file."""
         if path is not None:
             nccl_history.read(path)  # a file that cannot be read is reported before a job is created
-        return cls(thresholds.with_site(files.nccl(), rows), path)
+        table = thresholds.with_site(files.nccl(), rows)
+        if good is not None:
+            table = thresholds.with_baseline(table, run.read(good), str(good))
+        return cls(table, path)
 
     @property
     def history(self) -> list[Json]:

@@ -249,3 +249,53 @@ def test_no_history_makes_anything_better(values):
 def test_the_names_of_limits_and_programs_agree():
     assert set(bandwidth.LIMITS) == set(samples.JUDGED)
     assert set(samples.JUDGED) < set(COLLECTIVES)
+
+
+# --- hardware without a public figure: the site's own first good run ------------------------------------------------
+
+LAB = dataclasses.replace(H100, name="lab-h100", site=True)
+
+
+def report(judgement: NcclVerdict, **changes) -> dict:
+    """As the report has it, with NCCL's lines of both hosts, which the model does not print."""
+    item = {"shape": "lab-h100", "collective": "all_reduce", "nodes": ["a", "b"], "verdict": judgement.verdict,
+            "measured": judgement.measured, "hosts": 2, "proven": 2, "findings": [], "stale": "",
+            "made": "2026-11-22T19:00:00Z"}  # fmt: skip
+    return {"nccl": [{**item, **changes}]}
+
+
+def test_without_a_public_figure_a_good_run_is_the_standard_by_explicit_choice():
+    good = samples.model_run(LAB, 2, "all_reduce", **LARGE)
+    first = judged(good, LAB)
+    share = 100 * first.measured / 400
+    assert first.verdict == "unjudged" and f", {share:.0f} % of the NIC line 400; no threshold is known" in first.reason
+    assert "rdma_nccl_baseline" in first.reason
+    table = thresholds.with_baseline(samples.TABLE, report(first), "report.json")
+    second = judged(good, LAB, table=table)
+    assert second.verdict == "pass" and second.threshold == pytest.approx(0.95 * first.measured, abs=0.001)
+    assert second.source.startswith("this site's baseline, 0.95 of ") and "2026-11-22T19:00:00Z" in second.source
+    slow = samples.model_run(LAB, 2, "all_reduce", slow=0.9, **LARGE)
+    assert judged(slow, LAB, table=table).verdict == "fail"
+    assert judged(samples.model_run(LAB, 4, "all_reduce", **LARGE), LAB, nodes=4, table=table).verdict == "unjudged"
+
+
+def test_a_baseline_does_not_replace_a_public_figure():
+    table = thresholds.with_baseline(samples.TABLE, report(judged(samples.model_run(H100, 2, **LARGE)), shape=H100.name,
+                                                           measured=100.0), "report.json")  # fmt: skip
+    assert judged(samples.model_run(H100, 2, "all_reduce", slow=0.5, **LARGE), table=table).verdict == "fail"
+
+
+@pytest.mark.parametrize(("changes", "why"), [
+    ({"verdict": "fail"}, "all_reduce on 2 x lab-h100 is fail"),
+    ({"proven": 1}, "is unjudged (transport is proven on 1 of 2 hosts)"),
+    ({"stale": "release has changed the cluster since"}, "(release has changed the cluster since)"),
+    ({"findings": [{"severity": "unknown", "found": "no line of NCCL"}]}, "is unjudged (no line of NCCL)"),
+    ({"measured": None}, "is unjudged"),
+])  # fmt: skip
+def test_a_result_that_proves_nothing_is_no_baseline(changes, why):
+    first = judged(samples.model_run(LAB, 2, "all_reduce", **LARGE), LAB)
+    with pytest.raises(InputError, match=r"report\.json is no baseline: ") as error:
+        thresholds.with_baseline(samples.TABLE, report(first, **changes), "report.json")
+    assert why in str(error.value)
+    with pytest.raises(InputError, match="it has no NCCL test"):
+        thresholds.with_baseline(samples.TABLE, {}, "report.json")

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import ipaddress
 import json
 import re
@@ -18,7 +19,16 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils._kube import rollout
 from gpuops_sandbox import controllers
 from gpuops_sandbox.context import Fault, load_shapes
 from gpuops_sandbox.operators import _gpu_objects as gpu
-from gpuops_sandbox.operators import _hub, _pods, multus, network_operator, nfd, nv_ipam, sriov_network_operator
+from gpuops_sandbox.operators import (
+    _hub,
+    _pods,
+    gpu_operator,
+    multus,
+    network_operator,
+    nfd,
+    nv_ipam,
+    sriov_network_operator,
+)
 from gpuops_sandbox.operators import _nic_objects as nic
 from gpuops_sandbox.operators._hub import Node, as_pod
 from gpuops_sandbox.operators._machines import Machine, discover
@@ -635,6 +645,33 @@ def test_the_hook_before_an_upgrade_keeps_the_policy_of_an_older_chart_unless_it
         operator.on_hook(pod("network-operator-keep-ncp", "4"), None)
     path = "/apis/mellanox.com/v1alpha1/nicclusterpolicies/nic-cluster-policy"
     assert patched == [(path, {"helm.sh/resource-policy": "keep"})]
+
+
+def test_with_auto_upgrade_the_gpu_operator_renews_its_drivers_one_after_the_other_and_without_it_never():
+    def pod(node, generation, ready=True):
+        path, labels = f"pods/{node}", {"pod-template-generation": generation}
+        owner = ("DaemonSet", gpu.DRIVER)
+        return types.SimpleNamespace(node=node, path=path, labels=labels, owner=owner, ready=ready, leaving=False)
+
+    def deleted(auto, *pods):
+        gone = []
+
+        async def delete(path):
+            gone.append(path)
+
+        notes = {"deprecated.daemonset.template.generation": "2"}
+        there = {f"ns/{gpu.DRIVER}": {"metadata": {"annotations": notes}}}
+        hub = types.SimpleNamespace(daemonsets=there, pods=pods, api=types.SimpleNamespace(delete=delete))
+        operator = object.__new__(gpu_operator.GpuOperator)
+        operator.hub = hub
+        asyncio.run(operator._upgrade_drivers({"driver": {"upgradePolicy": {"autoUpgrade": auto}}}, "ns"))
+        return gone
+
+    old = [pod("b", "1"), pod("a", "1"), pod("c", "2")]
+    assert deleted(True, *old) == ["pods/a"]
+    assert deleted(False, *old) == []
+    assert deleted(True, pod("b", "1"), pod("a", "2", ready=False)) == [], "one after the other"
+    assert deleted(True, pod("a", "2")) == []
 
 
 def test_each_operator_can_be_left_out_alone():

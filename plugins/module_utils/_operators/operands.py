@@ -51,6 +51,11 @@ def running(images: Collection[str], deployments: Iterable[Json]) -> list[Json]:
     return [item for item in deployments if any(image_name(image) in images for image in item["images"])]
 
 
+def version_of(deployment: Json, release: Release) -> str:
+    """The version of the release's chart that made the Deployment; "" where it does not say."""
+    return _version(_labels(deployment), release)[0]
+
+
 def _labels(obj: Json) -> Mapping[str, str]:
     return obj["metadata"].get("labels") or {}
 

@@ -163,13 +163,15 @@ def require_upgradable(plan: Plan) -> None:
         raise InputError("upgrade.yml upgrades operators that are installed, and none is: run site.yml first.")
 
 
-def releases(plan: Plan) -> list[Change]:
-    """The operators' releases that this run changes."""
+def releases(plan: Plan, running: Optional[Mapping[str, str]] = None) -> list[Change]:
+    """The operators' releases that this run changes. ``running``: operator to the version of its Deployment, where the
+    release has failed: its record has the version that did not come."""
+    there = running or {}
     return [
         Change(
             name=name,
             place=f"{release.namespace}/{release.name}",
-            found=str(release.present.get("version", "")),
+            found=there.get(name) or str(release.present.get("version", "")),
             wanted=release.version,
             why=release.why,
             warnings=release.warnings,

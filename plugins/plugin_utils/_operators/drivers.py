@@ -115,7 +115,7 @@ class Drivers:
                 facts = nodes.get(name)
                 state = facts.labels.get(label, "") if facts else ""
                 why = f"its pod is of an older spec of DaemonSet {owner}, whose updateStrategy is OnDelete"
-                why += f" ({label}={state})" if state else "; the operator, or you, deletes it once the node is idle"
+                why += f" ({label}={state})" if state else ", and nobody deletes it: run upgrade.yml"
                 result[name] = Status(readiness.WAITING, why, readiness.OUTDATED)
         return result
 

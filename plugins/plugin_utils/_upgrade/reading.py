@@ -110,7 +110,7 @@ class Reading:
 
     def upgrade(self, wave: str) -> core.Upgrade:
         """The whole upgrade. Raises InputError if a chart cannot be read."""
-        changes = core.releases(self.plan)
+        changes = core.releases(self.plan, self._running())
         by_name = {change.name: change for change in changes}
         charts = {change.name: self._rendered(self.plan.releases[change.name]) for change in changes}
         gpus, wanted_gpus = self._policy("gpu_operator"), _of(charts.get("gpu_operator", ()), "gpu_operator")
@@ -156,6 +156,16 @@ class Reading:
         release = self.plan.releases.get("gpu_operator")
         found = installed.releases(self.client, (release.chart,)) if release else []
         return any(item.holds for item in found if release and item.chart == release.chart)
+
+    def _running(self) -> dict[str, str]:
+        """Operator to the version of its Deployment, of those whose release is not deployed."""
+        found = {}
+        for name, release in self.plan.releases.items():
+            if release.present.get("status", "deployed") != "deployed":
+                path = self._path("Deployment", release.namespace, "apps/v1")
+                made = operands.deployments_of(release, self.client.projected(path, rollout.workload))
+                found[name] = next((operands.version_of(one, release) for one in made), "")
+        return found
 
     def _notes(self) -> Mapping[str, str]:
         """Node -> what the last upgrade noted there."""

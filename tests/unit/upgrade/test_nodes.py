@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -224,6 +225,22 @@ def test_ofed_goes_first_and_a_driver_with_modules_built_for_it_follows(peermem:
     assert api.renewed == []
     nodes(api, "n0", made=made).renew()
     assert api.renewed == [(owner, "n0") for owner in renewed]
+
+
+def test_the_version_that_runs_is_read_of_a_release_that_failed() -> None:
+    labels = {"helm.sh/chart": "gpu-operator-v26.3.3"}
+    template = {"spec": {"containers": [{"image": "nvcr.io/nvidia/gpu-operator:v26.3.3"}]}}
+    meta = {"name": "gpu-operator", "namespace": GPUS, "labels": labels}
+    api = cluster({"kind": "Deployment", "metadata": meta, "spec": {"template": template}})
+    made = plan()
+    failed = Release(
+        *("r", GPUS, "gpu-operator", "v26.7.0"),
+        action="upgrade",
+        images=("gpu-operator",),
+        present={"version": "v26.7.0", "status": "failed"},
+    )
+    made = replace(made, releases={**made.releases, "gpu_operator": failed})
+    assert Reading(api, made)._running() == {"gpu_operator": "v26.3.3"}
 
 
 # ---- killed --------------------------------------------------------------------------------------------------------

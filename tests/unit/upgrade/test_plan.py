@@ -188,6 +188,18 @@ def test_releases_that_change_and_installs_that_are_not_helms() -> None:
             core.require_upgradable(Plan(install=install))
 
 
+def test_of_a_failed_release_the_running_version_counts() -> None:
+    """The failed record has the new version already, and no step between versions was seen in the next run."""
+    there = {"version": "26.4.1", "status": "failed"}
+    failed = Release(
+        "r", "n", "network-operator", "26.4.1", action="upgrade", present=there, why="revision 2 is failed"
+    )
+    made = Plan(install="helm", mode="sriov", releases={"network_operator": failed})
+    (change,) = core.releases(made, {"network_operator": "23.10.0"})
+    assert change.version and "VFs in use may be cut off" in core.step([change], TABLE)
+    assert not core.releases(made, {"network_operator": ""})[0].version, "its Deployment does not say"
+
+
 def test_where_no_operator_is_installed_there_is_nothing_to_upgrade() -> None:
     new = Release("r", "n", "c", "2", action="install")
     bare = Plan(install="helm", mode="sriov", releases={"gpu_operator": new, "network_operator": new})

@@ -1,0 +1,86 @@
+#!/usr/bin/python
+# Copyright: gpuops.rdma contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Documentation of the action plugin of the same name, which does the work on the control node."""
+
+DOCUMENTATION = r"""
+module: workload_network
+short_description: Give namespaces what jobs on the proven fabric need
+version_added: 0.1.0
+description:
+- Makes in each namespace the network of the plan's test job, a ConfigMap with NCCL's variables for each of its shapes
+  (C(gpuops-nccl-SHAPE), key C(nccl.conf)), the topology files if the plan uses some, copies of pull secrets, a
+  LocalQueue of Kueue, and on OpenShift the right to the privileged SecurityContextConstraints.
+- Lets Pod Security admit IPC_LOCK, which is beyond C(baseline).
+- Fails before any change where a namespace is absent or terminating, or its ResourceQuotas or LimitRanges admit no pod
+  that takes all GPUs and VFs of a node.
+extends_documentation_fragment:
+- gpuops.rdma.attributes
+- gpuops.rdma.auth
+attributes:
+  diff_mode:
+    support: full
+options:
+  plan:
+    description: plan.json of a run.
+    type: path
+    required: true
+  namespaces:
+    description: Names of existing namespaces.
+    type: list
+    elements: str
+    required: true
+  state:
+    description:
+    - V(absent) removes what the module made there, and gives the namespace its earlier level of Pod Security. What
+      others made stays. The other options but O(plan) are not looked at.
+    type: str
+    choices: [present, absent]
+    default: present
+  pull_secrets:
+    description: Secrets of the plan's job namespace that are copied.
+    type: list
+    elements: str
+    default: []
+  cluster_queue:
+    description: ClusterQueue of Kueue for which a LocalQueue is made. Without it there is none.
+    type: str
+    default: ''
+  queue:
+    description: Name of the LocalQueue.
+    type: str
+    default: gpus
+  pod_security:
+    description: Set the namespace's label C(pod-security.kubernetes.io/enforce) to V(privileged).
+    type: bool
+    default: true
+"""
+
+EXAMPLES = r"""
+- name: Let a team use the fabric
+  gpuops.rdma.workload_network:
+    plan: rdma-report/run/plan.json
+    namespaces: [team-a]
+    cluster_queue: gpus
+
+- name: Revert that
+  gpuops.rdma.workload_network:
+    plan: rdma-report/run/plan.json
+    namespaces: [team-a]
+    state: absent
+"""
+
+RETURN = r"""
+changes:
+  description: What was created, updated or removed.
+  type: list
+  elements: str
+  returned: always
+  sample: [create NetworkAttachmentDefinition team-a/rdma-vf]
+namespaces:
+  description: The namespaces that there are.
+  type: list
+  elements: str
+  returned: always
+"""

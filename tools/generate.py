@@ -264,6 +264,20 @@ OTHER_INPUTS = {
         "playbooks/workload_lint.yml: ask the cluster for nodes, networks, namespaces, queues and runtimes.",
     ),
     "rdma_lint_fail_when": ("str", "error", "playbooks/workload_lint.yml: `error`, `warning` or `never`."),
+    "rdma_prove_kind": ("str", "", "playbooks/workload_prove.yml: kind of the job, as `PyTorchJob`."),
+    "rdma_prove_name": ("str", "", "playbooks/workload_prove.yml: name of the job."),
+    "rdma_prove_namespace": ("str", "default", "playbooks/workload_prove.yml: namespace of the job."),
+    "rdma_prove_hosts": (
+        "str",
+        "",
+        "playbooks/workload_prove.yml: pattern of inventory hosts that are the job's nodes, to read their counters.",
+    ),
+    "rdma_prove_seconds": (
+        "float",
+        "10",
+        "playbooks/workload_prove.yml: seconds between two readings of the counters.",
+    ),
+    "rdma_prove_fail_when": ("str", "fail", "playbooks/workload_prove.yml: `fail`, `unknown` or `never`."),
     "rdma_upgrade": ("bool", "false", "playbooks/upgrade.yml prints its plan and changes nothing without it."),
     "rdma_teardown": ("bool", "false", "playbooks/teardown.yml removes nothing without it."),
     "rdma_teardown_machine_sets": (

@@ -46,12 +46,15 @@ TOTAL_VFS = 8
 UPTIME = 86_400
 RUNTIME_PID, SSHD_PID, PERSISTENCED_PID, FABRIC_PID, OCA_PID, SUPPLICANT_PID = 1201, 1302, 1403, 1504, 1605, 1706
 OCA_CGROUP = "system.slice/oracle-cloud-agent.service/cgroup.procs"
-PORT_COUNTERS = ("link_downed", "symbol_error", "port_rcv_errors")
+PORT_COUNTERS = ("link_downed", "symbol_error", "port_rcv_errors", "port_xmit_data", "port_rcv_data")
 HW_COUNTERS = (
     "out_of_sequence", "packet_seq_err", "local_ack_timeout_err", "req_cqe_error", "rx_icrc_encapsulated",
     "out_of_buffer", "np_cnp_sent", "rp_cnp_handled",
 )  # fmt: skip
-ETHTOOL = ("rx_pause", "tx_pause", "rx_discards_phy", "rx_crc_errors_phy", "link_down_events_phy")
+ETHTOOL = (
+    "rx_pause", "tx_pause", "rx_discards_phy", "rx_crc_errors_phy", "link_down_events_phy", "tx_bytes_phy",
+    "rx_bytes_phy",
+)  # fmt: skip
 
 # name -> os id, version, pretty name, kernel release, folder of out-of-tree modules.
 IMAGES = {

@@ -1684,6 +1684,92 @@ TABLE: dict[str, tuple[str, str, str, str]] = {
         "",
         "preflight.tolerations",
     ),
+    "prove.counters": (
+        "unknown",
+        "workload_prove",
+        "read them again, while nothing resets them and no driver is loaded anew",
+        "prove.counters",
+    ),
+    "prove.ending": (
+        "unknown",
+        "workload_prove",
+        "run it again in a namespace that stays",
+        "prove.ending",
+    ),
+    "prove.gone": (
+        "unknown",
+        "workload_prove",
+        "kubectl describe pod {subject}; run the proof again while all pods run",
+        "prove.gone",
+    ),
+    "prove.idle": (
+        "unknown",
+        "workload_prove",
+        "read the counters while the job communicates, and for longer",
+        "prove.idle",
+    ),
+    "prove.info": (
+        "unknown",
+        "workload_prove",
+        ("set NCCL_DEBUG=INFO (subsystems INIT,NET) for all ranks and no NCCL_DEBUG_FILE, or read the nodes' "
+         "counters"),
+        "prove.info",
+    ),
+    "prove.network": (
+        "unknown",
+        "workload_prove",
+        "",
+        "prove.network",
+    ),
+    "prove.no-gdr": (
+        "error",
+        "workload_prove",
+        "load nvidia_peermem, or use a driver with DMA-BUF",
+        "prove.no-gdr",
+    ),
+    "prove.one-pod": (
+        "unknown",
+        "workload_prove",
+        "run it on two nodes or more",
+        "prove.one-pod",
+    ),
+    "prove.only-counters": (
+        "unknown",
+        "workload_prove",
+        "set NCCL_DEBUG=INFO for one start of the job",
+        "prove.only-counters",
+    ),
+    "prove.pods": (
+        "unknown",
+        "workload_prove",
+        "",
+        "prove.pods",
+    ),
+    "prove.rails": (
+        "error",
+        "workload_prove",
+        ("lint the job (workload_lint) for VFs and NCCL_IB_HCA; else look at port, cable and switch of these "
+         "rails"),
+        "prove.rails",
+    ),
+    "prove.rails-unknown": (
+        "unknown",
+        "workload_prove",
+        "set shape",
+        "prove.rails-unknown",
+    ),
+    "prove.restarted": (
+        "unknown",
+        "workload_prove",
+        "kubectl logs --previous {subject}; run the proof again after a start without one",
+        "prove.restarted",
+    ),
+    "prove.socket": (
+        "error",
+        "workload_prove",
+        "lint the job (workload_lint); the log tells with NCCL_DEBUG=INFO why NET/IB was not taken",
+        "prove.socket",
+    ),
     "rdma.devices": (
         "error",
         "host_checks",

@@ -64,7 +64,7 @@ REMAP_XIDS = (63, 64)
 BOOT = "Linux version 0"
 PERSISTENCE = "NVRM: Persistence mode is deprecated"
 MAX_EVENTS = 96
-PORT_COUNTERS = ("link_downed", "symbol_error", "port_rcv_errors")
+PORT_COUNTERS = ("link_downed", "symbol_error", "port_rcv_errors", "port_xmit_data", "port_rcv_data")
 HW_COUNTERS = (
     "out_of_sequence",
     "packet_seq_err",
@@ -82,6 +82,8 @@ ETHTOOL = {
     "rx_discards_phy": r"rx_discards_phy",
     "rx_crc_errors_phy": r"rx_crc_errors_phy",
     "link_down_events_phy": r"link_down_events_phy",
+    "tx_bytes_phy": r"tx_bytes_phy",
+    "rx_bytes_phy": r"rx_bytes_phy",
 }
 OPERATOR_DRIVER = "run/nvidia/driver"
 OPERATOR_OFED = "run/mellanox/drivers"

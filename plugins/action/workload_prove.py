@@ -1,0 +1,21 @@
+# Copyright: gpuops.rdma contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Whether a running job's traffic took the fabric. Changes nothing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._base.action import RdmaAction
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._workloads import proving
+
+
+class ActionModule(RdmaAction):
+    selects = ("name",)
+
+    def act(self, args: dict[str, Any]) -> dict[str, Any]:
+        """Verdict, its reason, a row per pod and findings."""
+        result = proving.result(self.client, args, self.show)
+        self.progress(f"{args['kind']} {args['name']}: {result['verdict']}, {result['reason']}")
+        return result

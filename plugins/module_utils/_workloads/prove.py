@@ -1,0 +1,285 @@
+# Copyright: gpuops.rdma contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Whether the traffic of a running job went over RDMA, with GPUDirect, on all rails. PRIVATE to the collection.
+
+NCCL's INFO lines in the pods' logs show all of it. Without them the ports' counters of the nodes show traffic per rail,
+but not what it is or whose memory it came from, so that they can convict and never acquit. Whatever was not seen is
+``unknown``, by name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Optional
+
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.findings import finding
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Finding, Json, Shape, is_int
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.text import listed
+from ansible_collections.gpuops.rdma.plugins.module_utils._nodes.pod_gpu import is_gpu
+from ansible_collections.gpuops.rdma.plugins.module_utils._workloads import kinds, reading
+from ansible_collections.gpuops.rdma.plugins.module_utils._workloads.kinds import mapping
+from ansible_collections.gpuops.rdma.plugins.module_utils._workloads.reading import dicts
+
+MOVED = 1_000_000
+"""Bytes that a rail must have moved in each direction between two readings to count as used: more than keepalives."""
+BYTES = {"tx_bytes_phy": 1, "rx_bytes_phy": 1, "port_xmit_data": 4, "port_rcv_data": 4}
+"""Counter of a port -> bytes of one; InfiniBand counts words of four."""
+WAYS = (("tx_bytes_phy", "rx_bytes_phy"), ("port_xmit_data", "port_rcv_data"))
+PASS, FAIL, UNKNOWN = "pass", "fail", "unknown"
+
+
+@dataclass(frozen=True)
+class Seen:
+    """A pod of the job as it was when its log was read."""
+
+    name: str
+    node: str = ""
+    host: str = ""
+    """Name under which its processes print: its own, or the node's on the host network."""
+    gpus: int = 0
+    rails: Optional[int] = None
+    """RDMA devices that it has; None = unknown."""
+    restarts: int = 0
+    trouble: str = ""
+    """Why nothing can be said of it: being deleted, waiting, replaced; "" = none."""
+    debug: str = ""
+    """Where NCCL's output goes instead of the log; "" = into it."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """What was seen of one pod. ``by``: log, counters, or "" for nothing."""
+
+    pod: str
+    node: str
+    verdict: str
+    by: str
+    net: str
+    rails: int
+    wanted: Optional[int]
+    gpudirect: Optional[bool]
+    why: str
+
+
+@dataclass(frozen=True)
+class Proof:
+    verdict: str
+    reason: str
+    rows: tuple[Row, ...] = ()
+    findings: tuple[Finding, ...] = field(default_factory=tuple)
+
+
+# ---- pods ------------------------------------------------------------------------------------------------------------
+
+
+def seen(pod: Json, vf_resource: str, shape: Optional[Shape], lost: str = "") -> Seen:
+    """A Pod object, read. ``lost``: why its log is not that of this pod, or could not be read."""
+    spec, status, meta = mapping(pod.get("spec")), mapping(pod.get("status")), mapping(pod.get("metadata"))
+    asks = kinds.asks(spec)
+    vfs = asks.get(vf_resource, 0)
+    on_host = spec.get("hostNetwork") is True
+    name, node = str(meta.get("name")), str(spec.get("nodeName") or "")
+    states = dicts(status.get("containerStatuses"))
+    variables = {key: value for one in dicts(spec.get("containers")) for key, value in reading.variables(one).items()}
+    return Seen(
+        name=name,
+        node=node,
+        host=node if on_host else str(spec.get("hostname") or name),
+        gpus=sum(count for key, count in asks.items() if is_gpu(key)),
+        rails=vfs or (len(shape.pfs) if on_host and shape and shape.pfs else None),
+        restarts=sum(one["restartCount"] for one in states if is_int(one.get("restartCount"))),
+        trouble=lost or _trouble(meta, status),
+        debug=_file(variables.get("NCCL_DEBUG_FILE", "")),
+    )
+
+
+def _trouble(meta: Json, status: Json) -> str:
+    phase = str(status.get("phase") or "Unknown")
+    if meta.get("deletionTimestamp"):
+        return "it is being deleted"
+    if phase not in ("Running", "Succeeded", "Failed"):
+        waiting = [mapping(mapping(one.get("state")).get("waiting")) for one in dicts(status.get("containerStatuses"))]
+        reasons = [str(one["reason"]) for one in waiting if one.get("reason")]
+        return f"it is {phase}{f' ({listed(reasons, 2)})' if reasons else ''}"
+    return ""
+
+
+def _file(value: str) -> str:
+    return "" if value in ("", "/dev/stderr", "/dev/stdout", "stderr", "stdout") else value
+
+
+# ---- the job ---------------------------------------------------------------------------------------------------------
+
+
+def prove(
+    job: str,
+    pods: Sequence[Seen],
+    transports: Mapping[str, Json],
+    ports: Mapping[str, Sequence[Json]],
+    shape: Optional[Shape],
+    ending: str = "",
+) -> Proof:
+    """The verdict: ``fail`` if a pod's traffic is shown to have missed the fabric, ``pass`` if all of it is shown to
+    have taken it, else ``unknown``. ``transports``: pod -> facts of its log; ``ports``: node -> RDMA ports with
+    ``delta``; ``ending``: why the whole job cannot be judged, such as a namespace that is terminating."""
+    ranks = [one for one in pods if one.gpus]
+    if not ranks:
+        return _nothing(job, f"none of its {len(pods)} pods has a GPU")
+    evidence = dict(_by_pod(ranks, transports))
+    rows, found = [], []
+    for one in ranks:
+        row, faults = _judged(one, evidence.get(one.name), ports.get(one.node), shape)
+        rows.append(row)
+        found += faults
+    if ending:
+        found.append(finding("prove.ending", job, ending, expected="a job that goes on"))
+    elif len(ranks) == 1:
+        found.append(finding("prove.one-pod", job, "one pod with GPUs: nothing of it has to cross the fabric"))
+    verdict = FAIL if FAIL in [row.verdict for row in rows] else UNKNOWN if found else PASS
+    return Proof(verdict, _reason(verdict, rows, found), tuple(rows), tuple(found))
+
+
+def _nothing(job: str, why: str) -> Proof:
+    return Proof(UNKNOWN, why, (), (finding("prove.pods", job, why, expected="running pods with GPUs"),))
+
+
+def _reason(verdict: str, rows: Sequence[Row], found: Sequence[Finding]) -> str:
+    if verdict == PASS:
+        rails = sorted({row.rails for row in rows})
+        return f"NET/IB with GPUDirect RDMA on {listed([str(one) for one in rails])} rails of each of {len(rows)} pods"
+    worst = [one for one in found if (one.severity == "error") == (verdict == FAIL)]
+    return f"{worst[0].subject}: {worst[0].found}" + (f", and {len(worst) - 1} more" if len(worst) > 1 else "")
+
+
+def _by_pod(pods: Sequence[Seen], transports: Mapping[str, Json]) -> Iterator[tuple[str, Json]]:
+    """(pod, its host's facts). A launcher's log has the lines of all hosts; a rank's own log those of its own, under
+    whatever name."""
+    names: dict[str, str] = {}
+    for one in pods:
+        names.update({name: one.name for name in (one.name, one.host, one.host.partition(".")[0]) if name})
+    best: dict[str, Json] = {}
+    for printer, facts in transports.items():
+        groups = [(host, group) for group in facts.get("by_host") or () for host in group["hosts"]]
+        for host, group in groups:
+            alone = printer if len(groups) == 1 and any(one.name == printer for one in pods) else ""
+            pod = alone or names.get(host) or names.get(host.partition(".")[0], "")
+            if pod and group["ranks"] >= best.get(pod, {"ranks": -1})["ranks"]:
+                best[pod] = group
+    yield from best.items()
+
+
+def _judged(
+    pod: Seen, facts: Optional[Json], ports: Optional[Sequence[Json]], shape: Optional[Shape]
+) -> tuple[Row, list[Finding]]:
+    if facts is not None and (facts["net"] or facts["used"]):
+        row, found = _by_log(pod, facts)
+    elif ports is not None:
+        row, found = _by_counters(pod, ports, shape)
+    else:
+        row, found = _silent(pod, facts)
+    if pod.restarts:
+        what = f"it has restarted {pod.restarts} times; its log is that of the last start only"
+        found.append(finding("prove.restarted", pod.name, what, expected="no restart"))
+    if pod.trouble:
+        found.append(finding("prove.gone", pod.name, pod.trouble, expected="a running pod"))
+    verdict = UNKNOWN if row.verdict == PASS and found else row.verdict
+    why = row.why or "; ".join(one.found for one in found)
+    return Row(row.pod, row.node, verdict, row.by, row.net, row.rails, row.wanted, row.gpudirect, why), found
+
+
+def _by_log(pod: Seen, facts: Json) -> tuple[Row, list[Finding]]:
+    net, used, hcas = str(facts["net"]), list(facts["used"]), list(facts["hcas"])
+    gdr = {name: on for name, on in facts["gdr"].items() if name in used} or dict(facts["gdr"])
+    found: list[Finding] = []
+    if net == "Socket":
+        found.append(finding("prove.socket", pod.name, "NCCL used TCP (NET/Socket)", expected="NET/IB"))
+    elif net != "IB":
+        found.append(finding("prove.network", pod.name, f"NCCL used {net}, which is not judged", expected="NET/IB"))
+    else:
+        off = sorted(name for name, on in gdr.items() if not on)
+        if off:
+            what = f"GPUDirect RDMA was off on {listed(off, 4)}: data went through host memory"
+            found.append(finding("prove.no-gdr", pod.name, what, expected="GDRDMA"))
+        elif not gdr:
+            found.append(finding("prove.info", pod.name, "no line says whether GPUDirect RDMA was used"))
+        found += _rails(pod, used, hcas)
+    ranks = int(facts["ranks"])
+    if ranks < pod.gpus:
+        what = f"INFO lines of {ranks} of {pod.gpus} ranks"
+        found.append(finding("prove.info", pod.name, what, expected="of all ranks"))
+    wrong = [one for one in found if one.severity == "error"]
+    verdict = FAIL if wrong else UNKNOWN if found else PASS
+    direct = all(gdr.values()) if gdr else None
+    return Row(pod.name, pod.node, verdict, "log", net, len(used), pod.rails, direct, ""), found
+
+
+def _rails(pod: Seen, used: Sequence[str], hcas: Sequence[str]) -> Iterator[Finding]:
+    if pod.rails is None:
+        what = f"channels went over {len(used)} HCAs; how many it has is not known"
+        yield finding("prove.rails-unknown", pod.name, what, expected="the shape of its node")
+    elif hcas and len(hcas) < pod.rails:
+        yield finding("prove.rails", pod.name, f"NCCL found {len(hcas)} of {pod.rails} HCAs", expected=f"{pod.rails}")
+    elif len(used) < pod.rails:
+        idle = [one for one in hcas if one not in used]
+        over = f"; no channel went over {listed(idle, 4)}" if idle and set(used) <= set(hcas) else ""
+        what = f"channels went over {len(used)} of {pod.rails} HCAs{over}"
+        yield finding("prove.rails", pod.name, what, expected=f"{pod.rails}")
+
+
+def _silent(pod: Seen, facts: Optional[Json]) -> tuple[Row, list[Finding]]:
+    if facts is not None and facts["ranks"]:
+        what = "no channel of its ranks left the node"
+    elif pod.debug:
+        what = f"NCCL_DEBUG_FILE={pod.debug} keeps NCCL's lines out of the log"
+    else:
+        what = "its log has no INFO line of NCCL about channels, and its node's counters were not read"
+    return _unknown(pod), [finding("prove.info", pod.name, what, expected="NCCL_DEBUG=INFO")]
+
+
+def _unknown(pod: Seen) -> Row:
+    return Row(pod.name, pod.node, UNKNOWN, "", "", 0, pod.rails, None, "")
+
+
+# ---- counters --------------------------------------------------------------------------------------------------------
+
+
+def _by_counters(pod: Seen, ports: Sequence[Json], shape: Optional[Shape]) -> tuple[Row, list[Finding]]:
+    """Traffic of the node's RDMA ports, whosever it is: enough to see a rail that carries nothing while others do."""
+    wanted = [pf.hca for pf in shape.pfs] if shape else []
+    by_hca = {str(one.get("hca")): one for one in ports if not wanted or one.get("hca") in wanted}
+    moved = {hca: _moved(by_hca.get(hca, {})) for hca in wanted or by_hca}
+    unread = [hca for hca, count in moved.items() if count is None]
+    reset = [hca for hca, count in moved.items() if count is not None and count < 0]
+    busy = [hca for hca, count in moved.items() if count is not None and count >= MOVED]
+    idle = [hca for hca in moved if hca not in (*unread, *reset, *busy)]
+    found: list[Finding] = []
+    node, of = pod.node, f"{len(busy)} of {len(moved)} RDMA ports of {pod.node}"
+    if reset:
+        what = f"counters of {listed(reset, 4)} on {node} went back: they were reset between the two readings"
+        found.append(finding("prove.counters", pod.name, what, expected="counters that only grow"))
+    if unread or not moved:
+        what = f"counters of {listed(unread, 4) or 'all ports'} on {node} were not read twice"
+        found.append(finding("prove.counters", pod.name, what, expected="two readings of every port"))
+    if not found and not busy:
+        what = f"no traffic on the RDMA ports of {node} between the two readings"
+        found.append(finding("prove.idle", pod.name, what, expected="readings while the job communicates"))
+    elif not found and idle:
+        what = f"traffic on {of}; none on {listed(idle, 4)}"
+        found.append(finding("prove.rails", pod.name, what, expected=f"{len(moved)}"))
+    elif not found:
+        what = f"traffic on {of}; counters do not show whose it is, nor GPUDirect"
+        found.append(finding("prove.only-counters", pod.name, what, expected="NCCL_DEBUG=INFO"))
+    verdict = FAIL if any(one.severity == "error" for one in found) else UNKNOWN
+    return Row(pod.name, pod.node, verdict, "counters", "", len(busy), len(wanted) or pod.rails, None, ""), found
+
+
+def _moved(port: Json) -> Optional[int]:
+    """Bytes of the slower direction between two readings; negative if a counter went back, None if one is missing."""
+    delta = mapping(port.get("delta"))
+    for names in WAYS:
+        values = [int(delta[name]) * BYTES[name] for name in names if is_int(delta.get(name))]
+        if len(values) == len(names):
+            return min(values)
+    return None

@@ -1,0 +1,128 @@
+#!/usr/bin/python
+# Copyright: gpuops.rdma contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Documentation of the action plugin of the same name, which does the work on the control node."""
+
+DOCUMENTATION = r"""
+module: workload_prove
+short_description: Say whether a running job's traffic goes over RDMA, with GPUDirect, on all rails
+version_added: 0.1.0
+description:
+- Reads the logs of all pods of a job. With C(NCCL_DEBUG=INFO) NCCL prints over what each of its channels goes; V(pass)
+  needs C(NET/IB) with GPUDirect RDMA on all rails of every pod with GPUs, from all of its ranks.
+- Without these lines the counters of the nodes' RDMA ports (O(hosts)) show a rail that carries nothing, which is
+  V(fail). They do not show whose traffic it is, nor GPUDirect, so that they alone are V(unknown) at best.
+- V(unknown), by name, is also a pod that has restarted, is deleted or replaced, a namespace that is terminating,
+  counters that were reset, and a job of one pod.
+- Reads only. Needs to get the job, its pods and their logs, its namespace and its nodes.
+extends_documentation_fragment:
+- gpuops.rdma.attributes
+- gpuops.rdma.auth
+attributes:
+  diff_mode:
+    details: Nothing is changed.
+options:
+  kind:
+    description: Kind of the job, one of docs/workload_lint.md.
+    type: str
+    required: true
+  api_version:
+    description: Version of O(kind), where two have its name, as V(batch.volcano.sh/v1alpha1) for Volcano's Job.
+    type: str
+    default: ''
+  name:
+    description: Name of the job.
+    type: str
+    required: true
+  namespace:
+    description: Namespace of the job.
+    type: str
+    default: default
+  hosts:
+    description:
+    - Node name to what M(gpuops.rdma.host_info) with O(gpuops.rdma.host_info#module:interval) returned there, which
+      reads the counters twice. Used where a pod's log shows nothing.
+    type: dict
+    default: {}
+  plan:
+    description: plan.json of a run, whose VF resource and own shapes hold.
+    type: path
+    default: ''
+  shape:
+    description: Shape of the job's nodes. By default that of their labels.
+    type: str
+    default: ''
+  shapes_dir:
+    description: Folder with shape files of the site's own hardware; a plan has its own.
+    type: path
+    default: ''
+  resource:
+    description: Resource name of the VFs. By default that of the plan, or the known one that the pods ask for.
+    type: str
+    default: ''
+  fail_when:
+    description: V(fail) fails on the verdict V(fail), V(unknown) on everything but V(pass).
+    type: str
+    choices: [fail, unknown, never]
+    default: fail
+"""
+
+EXAMPLES = r"""
+- name: Does the training of team-a use the fabric
+  gpuops.rdma.workload_prove:
+    kind: PyTorchJob
+    name: llm
+    namespace: team-a
+    fail_when: unknown
+
+- name: Read the nodes' counters twice
+  hosts: gpu_nodes
+  become: true
+  tasks:
+    - name: Read the host
+      gpuops.rdma.host_info:
+        interval: 10
+      register: read
+
+- name: A job that prints nothing
+  hosts: localhost
+  tasks:
+    - name: Look at the rails
+      gpuops.rdma.workload_prove:
+        kind: JobSet
+        name: llm
+        hosts: "{{ dict(groups.gpu_nodes | zip(groups.gpu_nodes | map('extract', hostvars, 'read'))) }}"
+"""
+
+RETURN = r"""
+verdict:
+  description: V(pass), V(fail) or V(unknown).
+  returned: success
+  type: str
+reason:
+  description: The verdict in a line.
+  returned: success
+  type: str
+  sample: NET/IB with GPUDirect RDMA on 16 rails of each of 4 pods
+pods:
+  description: The first 50 pods with GPUs.
+  returned: success
+  type: list
+  elements: dict
+  sample:
+  - pod: llm-worker-0
+    node: 10.140.0.7
+    verdict: pass
+    by: log
+    net: IB
+    rails: 16
+    wanted: 16
+    gpudirect: true
+    why: ""
+findings:
+  description: The first 50, with C(id), C(severity), C(subject), C(found), C(expected) and C(remedy).
+  returned: success
+  type: list
+  elements: dict
+"""

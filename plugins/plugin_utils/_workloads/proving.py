@@ -1,0 +1,188 @@
+# Copyright: gpuops.rdma contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""workload_prove: reads a running job's pods and their logs, and changes nothing. PRIVATE to the collection."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Callable, Optional
+
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import (
+    ClusterError,
+    Forbidden,
+    InputError,
+    NotFound,
+)
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import VF_RESOURCES, Json, Shape, to_dict
+from ansible_collections.gpuops.rdma.plugins.module_utils._kube.client import Client
+from ansible_collections.gpuops.rdma.plugins.module_utils._kube.objects import label_selector
+from ansible_collections.gpuops.rdma.plugins.module_utils._nccl.transport import Transport
+from ansible_collections.gpuops.rdma.plugins.module_utils._nodes import facts as nodes_facts
+from ansible_collections.gpuops.rdma.plugins.module_utils._workloads import kinds, prove
+from ansible_collections.gpuops.rdma.plugins.module_utils._workloads.kinds import mapping
+from ansible_collections.gpuops.rdma.plugins.module_utils._workloads.prove import Proof, Seen
+from ansible_collections.gpuops.rdma.plugins.module_utils._workloads.reading import dicts
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files, run
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._workloads import documents
+
+INFO = " NCCL INFO "
+SHOWN = 50
+
+
+def result(client: Client, args: Mapping[str, Any], show: Callable[[str], None]) -> dict[str, Any]:
+    """The result of gpuops.rdma.workload_prove, whose options ``args`` are; ``failed`` by ``fail_when``."""
+    namespace = args["namespace"] or "default"
+    job = documents.live(client, args["kind"], namespace, args["name"], args["api_version"])[0]
+    plan = run.read_plan(args["plan"]) if args["plan"] else None
+    site = dict(plan.site_shapes) if plan else files.site_shapes(args["shapes_dir"] or "")
+    known = files.shapes(site)
+    if args["shape"] and args["shape"] not in known:
+        raise InputError(f"Unknown shape {args['shape']}. Known: {', '.join(sorted(known))}.")
+    path, selector = _pods_of(client, job, namespace)
+    before = _pods(client, path, selector)
+    if not before:
+        raise InputError(f"{kinds.reference(job)} has no pods: nothing runs that could be looked at.")
+    resource = args["resource"] or (plan.resources.vf if plan else "") or _resource(before)
+    shapes = _shapes(client, before, known, args["shape"])
+    logs = {one["metadata"]["name"]: _log(client, namespace, one, show) for one in before}
+    after = {one["metadata"]["name"]: one for one in _pods(client, path, selector)}
+    seen = [_seen(one, after.get(one["metadata"]["name"]), logs, resource, shapes) for one in before]
+    found = next((one for one in shapes.values() if one), None)
+    proof = prove.prove(
+        kinds.reference(job),
+        seen,
+        {name: facts for name, (facts, _lost) in logs.items() if facts},
+        _ports(args["hosts"]),
+        found if len({one.name if one else "" for one in shapes.values()}) == 1 else None,
+        _ending(client, job, namespace),
+    )
+    return _told(proof, args["fail_when"])
+
+
+def _told(proof: Proof, fail_when: str) -> dict[str, Any]:
+    found: dict[str, Any] = {
+        "verdict": proof.verdict,
+        "reason": proof.reason,
+        "pods": to_dict(proof.rows[:SHOWN]),
+        "findings": to_dict(proof.findings[:SHOWN]),
+    }
+    if proof.verdict == prove.FAIL if fail_when == "fail" else fail_when == "unknown" and proof.verdict != prove.PASS:
+        lines = "\n".join(f"- {one.line()}" for one in proof.findings[:SHOWN])
+        found.update(failed=True, msg=f"{proof.verdict}: {proof.reason}\n{lines}")
+    return found
+
+
+# ---- pods ------------------------------------------------------------------------------------------------------------
+
+
+def _pods_of(client: Client, job: Json, namespace: str) -> tuple[str, str]:
+    """(path, label selector) of the job's pods. InputError if it has none yet."""
+    kind, name = kinds.kind_of(job), str(job["metadata"]["name"])
+    assert kind is not None
+    if kind.kind == "Pod":
+        return client.path("v1", "Pod", namespace, name), ""
+    pods = client.path("v1", "Pod", namespace)
+    if kind.kind == "RayJob":
+        name = str(mapping(job.get("status")).get("rayClusterName") or "")
+        if not name:
+            raise InputError(f"{kinds.reference(job)} has no cluster yet: status.rayClusterName is empty.")
+    if kind.pods_label:
+        return pods, f"{kind.pods_label}={name}"
+    labels = mapping(mapping(mapping(job.get("spec")).get("selector")).get("matchLabels"))
+    if not labels:
+        raise InputError(f"{kinds.reference(job)} makes no pods itself, or its selector has no matchLabels.")
+    return pods, label_selector(labels)
+
+
+def _pods(client: Client, path: str, selector: str) -> list[Json]:
+    if selector:
+        return client.list(path, label_selector=selector)
+    one = client.find(path)
+    return [one] if one else []
+
+
+def _resource(pods: Iterable[Json]) -> str:
+    """The generation's name of VFs that the pods ask for."""
+    asked = {name for one in pods for name in kinds.asks(mapping(one.get("spec")))}
+    return next((name for name in VF_RESOURCES if name in asked), VF_RESOURCES[0])
+
+
+def _shapes(client: Client, pods: Iterable[Json], known: Mapping[str, Shape], given: str) -> dict[str, Optional[Shape]]:
+    """Node -> shape of the pods' nodes; None where it is not known."""
+    names = sorted({str(one["spec"].get("nodeName")) for one in pods if mapping(one.get("spec")).get("nodeName")})
+    if given:
+        return dict.fromkeys(names, known[given])
+    found: dict[str, Optional[Shape]] = {}
+    for name in names:
+        try:
+            node = client.find(client.path("v1", "Node", name=name))
+        except Forbidden:
+            node = None
+        found[name] = known.get(nodes_facts.node_facts(node, known).shape) if node else None
+    return found
+
+
+def _log(client: Client, namespace: str, pod: Json, show: Callable[[str], None]) -> tuple[Json, str]:
+    """(NCCL's transport facts in the logs of all containers, why a log could not be read)."""
+    name, taken, lost = str(pod["metadata"]["name"]), Transport(), ""
+    for one in dicts(mapping(pod.get("spec")).get("containers")):
+        try:
+            for line in client.log_lines(namespace, name, container=str(one.get("name"))):
+                at = line.find(INFO)
+                if at >= 0 and taken.wants(line, at):
+                    taken.take(line, at)
+        except NotFound:
+            lost = "it is gone"
+        except Forbidden:
+            raise
+        except ClusterError as error:
+            lost = f"its log cannot be read: {error}"
+    show(f"{name}: {'INFO lines' if taken.seen else 'no INFO line'}")
+    return taken.finish(), lost
+
+
+def _seen(
+    pod: Json,
+    later: Optional[Json],
+    logs: Mapping[str, tuple[Json, str]],
+    resource: str,
+    shapes: Mapping[str, Optional[Shape]],
+) -> Seen:
+    """The pod as it is after its log was read: one that was replaced in between counts as gone."""
+    name = str(pod["metadata"]["name"])
+    lost = logs[name][1]
+    if later is None:
+        lost = "it was deleted while it was looked at"
+    elif later["metadata"].get("uid") != pod["metadata"].get("uid"):
+        lost = "it was replaced while it was looked at"
+    now = later or pod
+    return prove.seen(now, resource, shapes.get(str(now["spec"].get("nodeName"))), lost)
+
+
+def _ending(client: Client, job: Json, namespace: str) -> str:
+    if job["metadata"].get("deletionTimestamp"):
+        return f"{kinds.reference(job)} is being deleted"
+    try:
+        space = client.find(client.path("v1", "Namespace", name=namespace))
+    except Forbidden:  # its pods are marked for deletion as well
+        space = None
+    if space and (
+        mapping(space.get("status")).get("phase") == "Terminating" or space["metadata"].get("deletionTimestamp")
+    ):
+        return f"namespace {namespace} is terminating"
+    return ""
+
+
+# ---- counters --------------------------------------------------------------------------------------------------------
+
+
+def _ports(hosts: Mapping[str, Any]) -> dict[str, Sequence[Json]]:
+    """Node -> ports of its host document, as gpuops.rdma.host_info with an interval returns it, or its result."""
+    found: dict[str, Sequence[Json]] = {}
+    for name, value in hosts.items():
+        document = mapping(mapping(value).get("host")) or mapping(value)
+        if "counters" not in document:
+            raise InputError(f"hosts.{name} is no host document: it has no counters. Register host_info with interval.")
+        found[str(name)] = dicts(mapping(document["counters"]).get("ports"))
+    return found

@@ -1,0 +1,269 @@
+# Copyright: gpuops.rdma contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+# ruff: noqa: E501 - tables with one case a line
+"""A pass needs every rank's evidence of every rail; whatever else was seen, or was not, has its name."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError, NotFound, Unreachable
+from ansible_collections.gpuops.rdma.plugins.module_utils._specs.workload_prove import SPEC
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._workloads import proving
+from support import users_jobs
+from support.fake_api import Api, arguments
+from support.users_jobs import SHAPE
+
+HCAS = [f"mlx5_{index}" for index in range(16)]
+PORTS = [pf.hca for pf in files.shapes()[SHAPE].pfs]
+SPACE = {"kind": "Namespace", "metadata": {"name": "team-a"}, "status": {"phase": "Active"}}
+
+
+def lines(
+    host: str, *, used: int = 16, found: int = 16, gdr: str = "/GDRDMA", ranks: int = 8, net: str = "IB"
+) -> Iterator[str]:
+    """The log of a host's ranks, as NCCL 2.27 writes it."""
+    for rank in range(ranks):
+        head = f"{host}:{100 + rank}:{200 + rank} [{rank}] NCCL INFO"
+        yield f"{head} NCCL version 2.27.3+cuda12.9"
+        if net == "IB":
+            devices = " ".join(f"[{index}]{name}:1/RoCE" for index, name in enumerate(HCAS[:found]))
+            yield f"{head} NET/IB : Using {devices} [RO]; OOB eth0:10.0.0.1<0>"
+        yield f"{head} Using network {net}"
+        for channel in range(rank, used, ranks):
+            yield f"{head} Channel {channel:02d}/0 : {rank}[{rank}] -> 8[0] [send] via NET/{net}/{channel}{gdr if net == 'IB' else ''}"
+        yield f"{head} Channel 00/0 : {rank}[{rank}] -> {rank + 1}[1] via P2P/CUMEM"
+
+
+class Logs(Api):
+    """With a log per pod; a text that is no list is the error of reading it."""
+
+    def __init__(self, *objects: Any, logs: dict[str, Any], **more: Any) -> None:
+        super().__init__(*objects, **more)
+        self.logs, self.then = logs, {}
+
+    def log_lines(self, namespace: str, pod: str, *, container: str = "", **_: Any) -> Iterator[str]:
+        self.add(*self.then.pop(pod, []))
+        found = self.logs.get(pod, [])
+        if isinstance(found, Exception):
+            raise found
+        yield from found
+
+
+def pod(name: str, node: str, mode: str = "sriov", **status: Any) -> Any:
+    made = copy.deepcopy(users_jobs.template(mode))
+    meta = {"name": name, "namespace": "team-a", "uid": name, "labels": {"jobset.sigs.k8s.io/jobset-name": "train"}}
+    states = [{"name": "node", "restartCount": status.pop("restarts", 0)}]
+    told = {"phase": "Running", "containerStatuses": states, **status}
+    return {"kind": "Pod", "metadata": meta, "spec": {**made["spec"], "nodeName": node}, "status": told}
+
+
+def node(name: str) -> Any:
+    return {
+        "kind": "Node",
+        "metadata": {"name": name, "labels": {"node.kubernetes.io/instance-type": SHAPE}},
+        "spec": {},
+    }
+
+
+PODS = [pod("train-0", "n0"), pod("train-1", "n1")]
+GOOD = {"train-0": list(lines("train-0")), "train-1": list(lines("train-1"))}
+
+
+def run(*pods: Any, logs: Any = None, job: Any = None, more: Any = (), **given: Any) -> dict[str, Any]:
+    api = Logs(
+        job or users_jobs.job("JobSet"), SPACE, node("n0"), node("n1"), *(pods or PODS), *more, logs=logs or GOOD
+    )
+    said: list[str] = []
+    result = proving.result(
+        api, arguments(SPEC, {"kind": "JobSet", "name": "train", "namespace": "team-a", **given}), said.append
+    )
+    assert api.writes == [], "read-only"
+    return result
+
+
+def ids(result: dict[str, Any]) -> set[tuple[str, str]]:
+    return {(one["id"], one["subject"]) for one in result["findings"]}
+
+
+def test_every_rank_on_every_rail_with_gpudirect_is_a_pass() -> None:
+    result = run()
+    assert result["verdict"] == "pass" and result["findings"] == [] and "failed" not in result
+    assert result["reason"] == "NET/IB with GPUDirect RDMA on 16 rails of each of 2 pods"
+    assert [(one["pod"], one["node"], one["by"], one["rails"], one["wanted"]) for one in result["pods"]] == [
+        ("train-0", "n0", "log", 16, 16),
+        ("train-1", "n1", "log", 16, 16),
+    ]
+
+
+def test_the_launchers_log_counts_for_the_pods_that_it_names() -> None:
+    launcher = pod("train-launcher", "n0")
+    launcher["spec"]["containers"][0]["resources"] = {}
+    logs = {"train-launcher": [*lines("train-0"), *lines("train-1")]}
+    assert run(*PODS, launcher, logs=logs)["verdict"] == "pass"
+
+
+def test_on_the_host_network_the_nodes_name_and_the_shapes_ports_count() -> None:
+    pods = [pod("train-0", "n0", "host"), pod("train-1", "n1", "host")]
+    launcher = {"train-0": [*lines("n0"), *lines("n1.cluster.local")]}
+    assert run(*pods, logs=launcher)["verdict"] == "pass"
+    few = run(*pods, logs={"train-0": list(lines("n0")), "train-1": list(lines("n1", used=8))})
+    assert (few["verdict"], ids(few)) == ("fail", {("prove.rails", "train-1")})
+    assert "channels went over 8 of 16 HCAs; no channel went over mlx5_8" in few["reason"]
+
+
+FAILS = [
+    ("socket", lines("train-1", net="Socket"), "prove.socket"),
+    ("no GPUDirect", lines("train-1", gdr=""), "prove.no-gdr"),
+    ("a rail without a channel", lines("train-1", used=15), "prove.rails"),
+    ("an HCA that is not found", lines("train-1", found=15, used=15), "prove.rails"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "log", "ident"), FAILS, ids=[one[0] for one in FAILS])
+def test_what_missed_the_fabric_is_a_fail(name: str, log: Any, ident: str) -> None:
+    result = run(logs={**GOOD, "train-1": list(log)})
+    assert (result["verdict"], ids(result)) == ("fail", {(ident, "train-1")})
+    assert result["failed"] and result["msg"].startswith("fail: train-1: ")
+
+
+def changed(**more: Any) -> list[Any]:
+    return [PODS[0], pod("train-1", "n1", **more)]
+
+
+def to_a_file() -> list[Any]:
+    one = pod("train-1", "n1")
+    one["spec"]["containers"][0]["env"].append({"name": "NCCL_DEBUG_FILE", "value": "/tmp/nccl.%h"})
+    return [PODS[0], one]
+
+
+def deleted() -> list[Any]:
+    one = pod("train-1", "n1")
+    one["metadata"]["deletionTimestamp"] = "2026-11-22T20:00:00Z"
+    return [PODS[0], one]
+
+
+ENDING = {**SPACE, "status": {"phase": "Terminating"}}
+UNKNOWNS: list[tuple[str, Any, Any, Any, str, str, str]] = [
+    ("silent", PODS, {"train-1": []}, (), "prove.info", "train-1", "no INFO line of NCCL"),
+    ("some ranks", PODS, {"train-1": list(lines("train-1", ranks=3))}, (), "prove.info", "train-1", "3 of 8 ranks"),
+    ("into a file", to_a_file(), {"train-1": []}, (), "prove.info", "train-1", "NCCL_DEBUG_FILE=/tmp/nccl.%h"),
+    ("inside of the node", PODS, {"train-1": [one for one in lines("train-1") if "NET/" not in one and "Using" not in one]},
+     (), "prove.info", "train-1", "no channel of its ranks left the node"),
+    ("a plugin", PODS, {"train-1": list(lines("train-1", net="Libfabric"))}, (), "prove.network", "train-1", "Libfabric"),
+    ("restarted", changed(restarts=2), {}, (), "prove.restarted", "train-1", "restarted 2 times"),
+    ("pending", changed(phase="Pending"), {"train-1": []}, (), "prove.gone", "train-1", "it is Pending"),
+    ("being deleted", deleted(), {}, (), "prove.gone", "train-1", "it is being deleted"),
+    ("log is gone", PODS, {"train-1": NotFound("no", 404)}, (), "prove.gone", "train-1", "it is gone"),
+    ("no answer", PODS, {"train-1": Unreachable("late")}, (), "prove.gone", "train-1", "cannot be read: late"),
+    ("terminating", PODS, {}, [ENDING], "prove.ending", "JobSet team-a/train", "namespace team-a is terminating"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("name", "pods", "logs", "more", "ident", "subject", "words"), UNKNOWNS, ids=[one[0] for one in UNKNOWNS]
+)
+def test_what_was_not_seen_is_unknown_by_name(
+    name: str, pods: Any, logs: Any, more: Any, ident: str, subject: str, words: str
+) -> None:
+    result = run(*pods, logs={**GOOD, **logs}, more=more)
+    assert result["verdict"] == "unknown" and (ident, subject) in ids(result)
+    assert any(words in one["found"] for one in result["findings"]) and "failed" not in result
+    assert run(*pods, logs={**GOOD, **logs}, more=more, fail_when="unknown")["failed"]
+
+
+def test_a_pod_that_is_replaced_while_it_is_looked_at() -> None:
+    api = Logs(users_jobs.job("JobSet"), SPACE, node("n0"), node("n1"), *PODS, logs=GOOD)
+    api.then["train-1"] = [{**PODS[1], "metadata": {**PODS[1]["metadata"], "uid": "another"}}]
+    result = proving.result(api, arguments(SPEC, {"kind": "JobSet", "name": "train", "namespace": "team-a"}), print)
+    assert (result["verdict"], ids(result)) == ("unknown", {("prove.gone", "train-1")})
+    assert "replaced while it was looked at" in result["reason"]
+
+
+def test_a_restart_does_not_hide_a_fail() -> None:
+    result = run(
+        PODS[0], pod("train-1", "n1", restarts=1), logs={**GOOD, "train-1": list(lines("train-1", net="Socket"))}
+    )
+    assert result["verdict"] == "fail" and ("prove.restarted", "train-1") in ids(result)
+
+
+def test_one_pod_proves_nothing() -> None:
+    assert ids(run(PODS[0])) == {("prove.one-pod", "JobSet team-a/train")}
+
+
+# ---- counters --------------------------------------------------------------------------------------------------------
+
+
+def host(moved: int = 10**9, names: tuple[str, str] = ("tx_bytes_phy", "rx_bytes_phy"), **odd: Any) -> Any:
+    """What host_info returned of a host; ``odd``: HCA -> delta instead."""
+    ports = [{"hca": hca, "port": 1, "delta": dict.fromkeys(names, moved)} for hca in PORTS]
+    for one in ports:
+        one["delta"] = odd.get(str(one["hca"]), one["delta"])
+    return {"host": {"counters": {"interval": 10, "ports": [*ports, {"hca": "mlx5_2", "port": 1, "delta": {}}]}}}
+
+
+COUNTERS = [
+    ("all rails", host(), "unknown", "prove.only-counters", "traffic on 16 of 16 RDMA ports of n1"),
+    ("InfiniBand's words", host(10**6, ("port_xmit_data", "port_rcv_data")), "unknown", "prove.only-counters", "16 of 16"),
+    ("one rail idle", host(mlx5_5={"tx_bytes_phy": 64, "rx_bytes_phy": 10**9}), "fail", "prove.rails", "none on mlx5_5"),
+    ("reset", host(mlx5_5={"tx_bytes_phy": -5, "rx_bytes_phy": 9}), "unknown", "prove.counters", "mlx5_5 on n1 went back"),
+    ("not read", host(mlx5_5={"tx_bytes_phy": None}), "unknown", "prove.counters", "mlx5_5 on n1 were not read twice"),
+    ("read once", host(mlx5_5=None), "unknown", "prove.counters", "mlx5_5 on n1 were not read twice"),
+    ("idle", host(0), "unknown", "prove.idle", "no traffic on the RDMA ports of n1"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "document", "verdict", "ident", "words"), COUNTERS, ids=[one[0] for one in COUNTERS])
+def test_counters_of_a_node_whose_pod_says_nothing(
+    name: str, document: Any, verdict: str, ident: str, words: str
+) -> None:
+    result = run(logs={"train-0": GOOD["train-0"]}, hosts={"n1": document, "n0": host()})
+    assert (result["verdict"], ids(result)) == (verdict, {(ident, "train-1")})
+    assert words in result["reason"]
+    assert [one["by"] for one in result["pods"]] == ["log", "counters"]
+
+
+# ---- input -----------------------------------------------------------------------------------------------------------
+
+
+BAD: list[tuple[dict[str, Any], str]] = [
+    ({"name": "other"}, "There is no JobSet other in namespace team-a"),
+    ({"kind": "TFJob"}, "no kind of job that is known"),
+    ({"shape": "BM.GPU.H10"}, "Unknown shape BM.GPU.H10"),
+    ({"hosts": {"n1": {"failed": True}}}, "hosts.n1 is no host document"),
+]
+
+
+@pytest.mark.parametrize(("given", "words"), BAD, ids=[words for _given, words in BAD])
+def test_input_that_cannot_be_used(given: dict[str, Any], words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        run(**given)
+
+
+def test_a_job_without_pods() -> None:
+    other = pod("x", "n0")
+    other["metadata"]["labels"] = {}
+    with pytest.raises(InputError, match="JobSet team-a/train has no pods"):
+        run(other)
+    with pytest.raises(InputError, match="RayJob team-a/train has no cluster yet"):
+        run(job=users_jobs.job("RayJob"), kind="RayJob")
+    with pytest.raises(InputError, match="StatefulSet team-a/train makes no pods itself"):
+        run(job=users_jobs.job("StatefulSet"), kind="StatefulSet")
+
+
+def test_a_pod_by_itself_and_a_set_by_its_selector() -> None:
+    one = pod("train", "n0")
+    assert ids(run(one, job=one, kind="Pod", logs={"train": list(lines("train"))})) == {
+        ("prove.one-pod", "Pod team-a/train")
+    }
+    pods = [copy.deepcopy(one) for one in PODS]
+    for each in pods:
+        each["metadata"]["labels"] = {"app": "llm"}
+    whole = users_jobs.job("StatefulSet")
+    whole["spec"]["selector"] = {"matchLabels": {"app": "llm"}}
+    assert run(*pods, job=whole, kind="StatefulSet")["verdict"] == "pass"

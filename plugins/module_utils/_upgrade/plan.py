@@ -33,6 +33,8 @@ WAVES, ROLLING, POLICY = "waves", "rolling", "policy"
 SHOWN = 40
 """Fields of a policy, and waves, that are printed."""
 NFD_IMAGE = "node-feature-discovery"
+COMPONENT, DRIVER = "app.kubernetes.io/component", "nvidia-driver"
+"""Label of the DaemonSets of drivers, those of NVIDIADriver objects too."""
 
 
 @dataclass(frozen=True)
@@ -248,7 +250,8 @@ def gpu_restarts(
     found = []
     for app, item in sorted(by_app.items()):
         entry = known.get(app, {})
-        part = str(entry.get("part") or (NFD_IMAGE if _is_nfd(item) else ""))
+        own = not entry and (item["metadata"].get("labels") or {}).get(COMPONENT) == DRIVER
+        part = str(entry.get("part") or ("driver" if own else NFD_IMAGE if _is_nfd(item) else ""))
         if not part or (part == NFD_IMAGE and not (change and change.version)):
             continue  # it is of the chart, not of the policy
         name = item["metadata"]["name"]
@@ -257,7 +260,8 @@ def gpu_restarts(
         if not nodes:
             continue
         section = gpu_operands.at(wanted, entry.get("section", "")) if wanted is not None else None
-        found.append(_restart(made.effect(part), item, nodes, operands.image(section)))
+        effect = {**made.effect(part), **({"how": POLICY} if own else {})}  # an NVIDIADriver has its own upgradePolicy
+        found.append(_restart(effect, item, nodes, operands.image(section)))
     return found
 
 

@@ -64,6 +64,16 @@ def test_a_new_version_restarts_every_operand_that_has_pods_at_its_own_pace() ->
     assert (toolkit.found, toolkit.wanted, toolkit.idle, toolkit.stops) == ("r/toolkit:1", "r/toolkit:2", True, False)
 
 
+def test_the_drivers_of_an_nvidiadriver_follow_its_own_policy_and_need_idle_nodes() -> None:
+    """They were in no plan: the operator evicts pods with GPUs from all nodes, one after the other."""
+    own = daemonset("nvidia-gpu-driver-ubuntu22.04-7c9f6d5b8c", "r/driver:1")
+    own["metadata"]["labels"]["app.kubernetes.io/component"] = "nvidia-driver"
+    made = Operands([own], OPERANDS["gpu_operator"], TABLE["gpu_operator"], tuple(TABLE["harmless"]))
+    (found,) = core.gpu_restarts(made, GPU, {}, {"driver": {"useNvidiaDriverCRD": True}}, {})
+    assert (found.part, found.how, found.nodes, found.stops) == ("driver", "policy", 4, True)
+    assert core.gpu_restarts(made, VALUES, {}, {"toolkit": {"version": "2"}}, {}) == []
+
+
 @pytest.mark.parametrize(
     ("live", "wanted", "parts"),
     [

@@ -113,7 +113,7 @@ class Test:
     """GiB that a worker requests, including ``shm_gib`` for /dev/shm; 0 = by its GPUs."""
     shm_gib: int = 0
     info_from: int = 0
-    """Index of the first node whose ranks print INFO lines, where not all may: see ``info_nodes``."""
+    """Index of the first node whose ranks print INFO lines, where not all may: see ``info_span``."""
 
     @property
     def np(self) -> int:
@@ -318,29 +318,31 @@ def debug_filter() -> str:
 fi"""
 
 
-def info_nodes(test: Test) -> list[int]:
-    """Indexes of the nodes whose ranks print INFO lines: all, or as many whole nodes as DEBUG_RANKS allows, from
-    ``info_from`` on."""
-    total = len(test.nodes)
-    some = max(1, DEBUG_RANKS // max(test.gpus_per_node, 1))
-    return sorted((test.info_from + i) % total for i in range(min(some, total)))
+def info_span(test: Test) -> tuple[int, int]:
+    """First and number of the ranks that print INFO lines: all, or as many whole nodes as DEBUG_RANKS allows, from
+    ``info_from`` on; after the last rank comes rank 0. mpirun fills one node after the other, in the hostfile's order.
+    """
+    total, each = len(test.nodes), max(test.gpus_per_node, 1)
+    return test.info_from % total * each, min(max(1, DEBUG_RANKS // each), total) * each
 
 
 def info_ranks(test: Test) -> frozenset[int]:
-    """The ranks of ``info_nodes``: mpirun fills one node after the other, in the order of the hostfile."""
-    each = test.gpus_per_node
-    return frozenset(rank for node in info_nodes(test) for rank in range(node * each, (node + 1) * each))
+    """The ranks of ``info_span``."""
+    first, count = info_span(test)
+    return frozenset((first + i) % test.np for i in range(count))
+
+
+def info_only(span: Sequence[object]) -> str:
+    """Shell lines that leave warnings only to the ranks outside of ``span``: (first, number), numbers or words of the
+    shell."""
+    return f"""ranks=${{OMPI_COMM_WORLD_SIZE:-1}}
+place=$(((${{OMPI_COMM_WORLD_RANK:-0}} - {span[0]} % ranks + ranks) % ranks))
+[ "$place" -lt {span[1]} ] || export NCCL_DEBUG=WARN NCCL_DEBUG_SUBSYS="""
 
 
 def rank_script(test: Test) -> str:
-    """Returns the script that runs the program on every rank; ranks of other nodes than ``info_nodes`` print warnings
-    only."""
-    nodes = " ".join(map(str, info_nodes(test)))
-    return f"""node=$((${{OMPI_COMM_WORLD_RANK:-0}} / {test.gpus_per_node}))
-case " {nodes} " in
-*" $node "*) ;;
-*) export NCCL_DEBUG=WARN NCCL_DEBUG_SUBSYS= ;;
-esac
+    """Returns the script that runs the program on every rank; ranks outside of ``info_span`` print warnings only."""
+    return f"""{info_only(info_span(test))}
 {debug_filter()}
 exec "$@"
 """

@@ -81,7 +81,7 @@ class Bench:
             "across": replace(pair, reach=0),
             "load": replace(pair, reach=0),
             "rail": self._command(2, RAIL_BYTES, RAIL_BYTES, RAIL_TIMEOUT, 0, ring=True, iterations=RAIL_ITERATIONS),
-            "gate": replace(gate, debug_ranks=nccl_job.DEBUG_RANKS),
+            "gate": replace(gate, info=nccl_job.info_span(self._of(total))),
             **{self.word(trial): self._group(len(trial.nodes)) for trial in trials if trial.kind == "group"},
         }
 
@@ -96,10 +96,14 @@ class Bench:
     def _command(
         self, nodes: int, low: str, high: str, timeout: int, reach: int, ring: bool = False, **more: Any
     ) -> scan_job.Command:
-        test = replace(self.test, nodes=tuple(map(str, range(nodes))), min_bytes=low, max_bytes=high, **more)
+        test = replace(self._of(nodes), min_bytes=low, max_bytes=high, **more)
         argv = nccl_job.mpirun(test, hostfile=scan_job.HOSTFILE)
         argv += ["-x", "NCCL_ALGO=RING"] if ring else []
-        return scan_job.Command(tuple(argv), tuple(nccl_job.program_args(test)), timeout, 1, reach)
+        return scan_job.Command(tuple(argv), tuple(nccl_job.program_args(test)), timeout, reach=reach)
+
+    def _of(self, nodes: int) -> nccl_job.Test:
+        """The test of so many nodes."""
+        return replace(self.test, nodes=tuple(map(str, range(nodes))))
 
     def rail_bounds(self) -> tuple[Optional[float], Optional[float]]:
         """(healthy, threshold) of one port in GB/s: a pair's values divided by the ports; (None, None) if unknown."""
@@ -125,7 +129,7 @@ class Bench:
             "algo": "RING" if ring else self.test.algo or "default",
             "hcas": 1 if trial.kind == "rail" else self.test.vfs_per_node or len(self.shape.pfs),
             "transport": trial.kind == "gate",
-            "info_ranks": range(nccl_job.DEBUG_RANKS // self.test.gpus_per_node * self.test.gpus_per_node),
+            "info_ranks": nccl_job.info_ranks(self._of(len(trial.nodes))),
             "checked": True,
         }
         found = nccl_judge.judge(

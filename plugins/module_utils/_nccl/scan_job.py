@@ -19,7 +19,7 @@ from typing import Optional
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import DataError
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.names import ROLE_LABEL
-from ansible_collections.gpuops.rdma.plugins.module_utils._nccl.job import SAYS, debug_filter, find_mpirun
+from ansible_collections.gpuops.rdma.plugins.module_utils._nccl.job import SAYS, debug_filter, find_mpirun, info_only
 
 ROLE = "scan-round"
 """Value of the role label of a round's pod."""
@@ -51,8 +51,9 @@ class Command:
     args: tuple[str, ...]
     timeout: int
     """Seconds for one trial."""
-    debug_ranks: int = 1
-    """Ranks that print NCCL's INFO lines. All ranks of 500 pairs would exceed what a node keeps of a log."""
+    info: tuple[int, int] = (0, 1)
+    """First and number of the ranks that print NCCL's INFO lines; after the last comes rank 0. All ranks of 500 pairs
+    would exceed what a node keeps of a log."""
     reach: int = 0
     """Seconds for which the trial waits for its workers; 0 = they were reached before."""
 
@@ -112,14 +113,14 @@ def _mpi(job: Json, seconds: int) -> Json:
 
 
 def rank_script() -> str:
-    """``scan.sh LIMIT PCI PROGRAM ...``: INFO lines from the first LIMIT ranks only; with PCI, one RDMA device only.
+    """``scan.sh FIRST COUNT PCI PROGRAM ...``: INFO lines from COUNT ranks only; with PCI, one RDMA device only.
 
     The device is found by the PCI address of its port on each node, a VF by its PF's, as names of VFs have no fixed
     order. The environment overrides /etc/nccl.conf.
     """
-    return f"""limit=$1 want=$2
-shift 2
-[ "${{OMPI_COMM_WORLD_RANK:-0}}" -lt "$limit" ] || export NCCL_DEBUG=WARN NCCL_DEBUG_SUBSYS=
+    return f"""first=$1 count=$2 want=$3
+shift 3
+{info_only(("first", '"$count"'))}
 if [ -n "$want" ]; then
   hca=
   for path in /sys/class/infiniband/*; do
@@ -295,7 +296,7 @@ echo "gpuops: round ended"
 
 def _run_function(kind: str, command: Command, files: str) -> str:
     launch = '"$mpirun" ' + shlex.join(command.mpirun[1:]).replace(shlex.quote(HOSTFILE), '"$1"')
-    wrapper = f'/bin/bash {files}/{SCRIPT} {command.debug_ranks} "$2"'
+    wrapper = f'/bin/bash {files}/{SCRIPT} {command.info[0]} {command.info[1]} "$2"'
     args = shlex.join(command.args)
     return f'run_{kind}() {{\n  timeout -k 10 {command.timeout} {launch} $export_path {wrapper} "$program" {args}\n}}'
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Container, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Callable, Optional
 
@@ -148,7 +148,8 @@ class ShapeScan:
             return self._keep(nothing, [], 0.0)
         began = time.monotonic()
         test = self._test()
-        bench = Bench(self.shape, files.nccl(), test, self.settings)
+        # Of a large gate other nodes print INFO lines in each scan; the journal's key has none of it.
+        bench = Bench(self.shape, files.nccl(), replace(test, info_from=int(time.time())), self.settings)
         workers = Workers(client, test, self.launcher, self.settings, self.show)
         journal = Journal(self.folder / f"{self.name}.state.jsonl", key_of(self.scan, test, self.args["seed"]))
         boots = {name: self.boots.get(name, "") for name in self.nodes}

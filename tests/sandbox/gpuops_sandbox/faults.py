@@ -70,6 +70,16 @@ KINDS = {
         node="no",
         arg="BLOCKA:BLOCKB",
     ),
+    "slow-under-load": Kind(
+        "a local block's links run at half speed in a scan while more than a quarter of its nodes use them",
+        node="no",
+        arg="BLOCK",
+    ),
+    "slow-together": Kind(
+        "a local block runs at half speed in a scan when more than two of its nodes are in one test",
+        node="no",
+        arg="BLOCK",
+    ),
     "netns-shared": Kind("RDMA network namespace mode is shared: VFs cannot be given to pods"),
     "no-totalvfs": Kind("sriov_totalvfs is 0: the firmware offers no VFs"),
     "reboot": Kind("the node reboots once: new boot ID, its VFs are gone, its pods restart"),

@@ -401,6 +401,9 @@ def test_scripts_are_valid_shell() -> None:
     assert "sleep 3600" not in str(data) and "|| true\n" not in data["launcher.sh"].splitlines()[-1]
 
 
+ENV = {"PATH": os.environ["PATH"]}
+
+
 @pytest.mark.parametrize(
     ("start", "levels"),
     [
@@ -419,7 +422,7 @@ def test_some_whole_nodes_of_a_big_job_print_info(start: int, levels: dict[int, 
             ["bash", "-c", script, "rank.sh", "/bin/sh", "-c", "echo $NCCL_DEBUG"],
             capture_output=True,
             text=True,
-            env={"PATH": os.environ["PATH"], "OMPI_COMM_WORLD_RANK": str(rank), "NCCL_DEBUG": "INFO"},
+            env={**ENV, "OMPI_COMM_WORLD_RANK": str(rank), "OMPI_COMM_WORLD_SIZE": str(test.np), "NCCL_DEBUG": "INFO"},
         )
         assert done.stdout.strip() == level
 
@@ -429,8 +432,9 @@ def test_nodes_that_print_info_are_whole_and_rotate() -> None:
     seen: set[int] = set()
     for start in range(50):
         test = job(nodes=nodes, gpus_per_node=6, info_from=start)
-        assert len(nccl_job.info_nodes(test)) == 42
-        seen |= set(nccl_job.info_nodes(test))
+        nodes_of = [rank // 6 for rank in nccl_job.info_ranks(test)]
+        assert len(set(nodes_of)) == 42 and len(nodes_of) == 42 * 6
+        seen |= set(nodes_of)
     assert seen == set(range(50))
 
 

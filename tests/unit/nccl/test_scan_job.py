@@ -183,7 +183,7 @@ def play(folder: Path, lanes: str, hosts: str, port: int, parallel: int = 8, **c
 
 
 def pair(timeout: int = 20, reach: int = 2) -> Command:
-    return Command(("mpirun", "--hostfile", scan_job.HOSTFILE, "-x", "A=b c"), ("-b", "1G"), timeout, 1, reach)
+    return Command(("mpirun", "--hostfile", scan_job.HOSTFILE, "-x", "A=b c"), ("-b", "1G"), timeout, reach=reach)
 
 
 def of_trial(lines: list[str], ident: str) -> list[str]:
@@ -236,14 +236,16 @@ def test_a_rail_is_found_by_the_address_of_its_port(tmp_path: Path) -> None:
     text = scan_job.rank_script().replace("/sys/class/infiniband", str(tmp_path / "ib"))
     script.write_text(text.replace("whole=/tmp", f"whole={tmp_path}"))
 
-    def on(pci: str, rank: str = "0") -> subprocess.CompletedProcess[str]:
-        argv = ["/bin/bash", str(script), "1", pci, "/bin/bash", "-c", "echo $NCCL_IB_HCA $NCCL_DEBUG"]
-        env = {"PATH": os.environ["PATH"], "OMPI_COMM_WORLD_RANK": rank, "NCCL_DEBUG": "INFO"}
+    def on(pci: str, rank: str = "0", first: str = "0") -> subprocess.CompletedProcess[str]:
+        argv = ["/bin/bash", str(script), first, "1", pci, "/bin/bash", "-c", "echo $NCCL_IB_HCA $NCCL_DEBUG"]
+        mpi = {"OMPI_COMM_WORLD_RANK": rank, "OMPI_COMM_WORLD_SIZE": "16"}
+        env = {"PATH": os.environ["PATH"], **mpi, "NCCL_DEBUG": "INFO"}
         return subprocess.run(argv, capture_output=True, text=True, env=env)
 
     assert on("0000:0c:00.1").stdout == "=mlx5_18 INFO\n"
     assert on("0000:0c:00.0").stdout == "=mlx5_0 INFO\n"
     assert on("").stdout == "INFO\n" and on("", rank="1").stdout == "WARN\n"
+    assert on("", "15", first="31").stdout == "INFO\n" and on("", first="31").stdout == "WARN\n"
     gone = on("0000:41:00.1")
     assert gone.returncode == scan_job.NO_DEVICE
     assert gone.stdout.startswith("gpuops: rail: no RDMA device of port 0000:41:00.1 on ")

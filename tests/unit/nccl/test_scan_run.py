@@ -79,6 +79,20 @@ def test_healthy_nodes_are_ok_in_every_kind_of_trial_and_slow_ones_are_not(name:
             assert bad["verdict"] == "slow" and bad["busbw"] < bad["threshold"], (trial, bad)
 
 
+@pytest.mark.parametrize("start", [0, 30])
+def test_of_a_large_gate_other_nodes_print_info_lines_in_each_scan(start: int) -> None:
+    """They were the first 32 in every scan, so the way of the others' traffic was never seen."""
+    nodes = tuple(f"n{i}" for i in range(40))
+    bench, gate = bench_of(nodes=nodes, info_from=start), nccl_scan.Trial("g1-40", "gate", nodes)
+    lines, code = log_of(bench, gate)
+    found = bench.judge(gate, lines, code, 9)
+    assert found["verdict"] == "ok", found["why"]
+    run = bench.gates["g1-40"].run
+    printed = {host for entry in run.transport["by_host"] for host in entry["hosts"]}
+    assert printed == {f"scan-worker-{(start + i) % 40}" for i in range(32)}
+    assert bench_of(nodes=nodes, info_from=start + 1).judge(gate, lines, code, 9)["verdict"] == "unknown"
+
+
 def test_only_the_slow_rail_is_slow_alone() -> None:
     bench = bench_of()
     fault = Fault("slow-rail", "a", "5")
@@ -294,5 +308,12 @@ def test_the_sandbox_takes_a_fault_between_two_blocks() -> None:
     assert faults.parse("slow-cross-block:0:block7", ["a"]) == Fault("slow-cross-block", "", "0:block7")
     with pytest.raises(SandboxError, match="'c' is too much"):
         faults.parse("slow-cross-block:a:b:c", ["a"])
+    load, cut = Fault("slow-under-load", "", "x"), Fault("slow-together", "", "x")
+    pair, shape = scan_rounds.Trial("l1", "load", "", (0, 1)), files.shapes()[SHAPE]
+    assert scan_rounds.busy_blocks([["x", "y"], ["z", "z"]], {"x": 3, "y": 4, "z": 2}) == {"x"}
+    assert scan_rounds.share(pair, "ab", ["x", "y"], shape, [load], {"x"}) == 0.5
+    assert scan_rounds.share(pair, "ab", ["x", "y"], shape, [load, cut], {"y"}) == 1
+    assert scan_rounds.share(pair, "abc", ["x", "x", "x"], shape, [load], {"x"}) == 1
+    assert scan_rounds.share(pair, "abc", ["x", "x", "x"], shape, [cut]) == 0.5
     nodes = [("10.140.0.10", "y"), ("10.140.0.2", "x"), ("10.140.0.3", "x")]
     assert scan_rounds.block_names(nodes) == {"0": "x", "1": "y"}

@@ -62,8 +62,8 @@ class Order:
     topology: str
     debug: bool
     mpi: int
-    info_nodes: tuple[int, ...] | None = None
-    """Indexes of the hosts whose ranks print INFO lines; None = all."""
+    info: tuple[int, int] | None = None
+    """First and number of the ranks that print INFO lines, after the last comes rank 0; None = all."""
 
 
 def order_of(texts: Iterable[str]) -> Order | None:
@@ -78,7 +78,7 @@ def order_of(texts: Iterable[str]) -> Order | None:
         return match[1] if match else default
 
     algo = found(r"NCCL_ALGO[=\s]+([\w,]+)")
-    some = found(r'case " ([\d ]+) " in')
+    some = re.search(r"- (\d+) % ranks.*\n.*-lt (\d+) \]", text)
     return Order(
         collective=program[1],
         min_bytes=bandwidth.size_bytes(found(r"\s-b\s+(\w+)", "32M")),
@@ -87,7 +87,7 @@ def order_of(texts: Iterable[str]) -> Order | None:
         topology=found(r"NCCL_TOPO_FILE=(\S+)"),
         debug=bool(re.search(r"NCCL_DEBUG=(INFO|TRACE)", text)),
         mpi=5 if "--prtemca" in text else 4,
-        info_nodes=tuple(map(int, some.split())) or None,
+        info=(int(some[1]), int(some[2])) if some else None,
     )
 
 
@@ -125,12 +125,16 @@ def text_of(order: Order, fleet: Fleet, run: NcclRun, faults: Iterable[Fault] = 
 def info_of(order: Order, fleet: Fleet, run: NcclRun, faults: Iterable[Fault] = ()) -> Sequence[str]:
     if not order.debug:
         return ()
-    each, hcas = fleet.shape.gpu_count, hcas_of(fleet)
-    some = order.info_nodes
-    ranks = None if some is None else {node * each + i for node in some for i in range(each)}
+    hcas = hcas_of(fleet)
+    ranks = None if order.info is None else some_ranks(*order.info, len(fleet.hosts) * fleet.shape.gpu_count)
     host = dict(zip(fleet.nodes, fleet.hosts))
     odd = {host[fault.node]: _odd(fault.kind, hcas) for fault in faults if fault.kind in ODD and fault.node in host}
     return list(render.info_lines(run, hcas, topology=order.topology, algo=_set(order.algo), ranks=ranks, odd=odd))
+
+
+def some_ranks(first: int, count: int, every: int) -> set[int]:
+    """So many of all ranks, from ``first`` on; after the last comes rank 0."""
+    return {(first + i) % every for i in range(min(count, every))}
 
 
 def _odd(kind: str, hcas: Sequence[str]) -> render.Way:

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +25,7 @@ from ..operators._hub import SHAPE_LABEL, Informer, Loop
 from ..operators._logs import Log
 from . import nccl_render as render
 from ._shared import FINISHED, batch_of, now, phase, pod_path
-from .nccl_pod import SLOW, conditions, container_status, hcas_of, order_of
+from .nccl_pod import SLOW, conditions, container_status, hcas_of, order_of, some_ranks
 from .nccl_pod import Fleet as Workers
 
 if TYPE_CHECKING:
@@ -37,6 +38,8 @@ START, TRIAL = 0.3, 0.25
 """Seconds until a round's pod runs, and for one trial."""
 NOT_REACHED, LOST_DAEMON, NCCL_ERROR, KILLED = 97, 1, 3, 137
 HALF = 0.5
+OF_BLOCKS = ("slow-cross-block", "slow-under-load", "slow-together")
+"""Faults that name blocks."""
 
 
 @dataclass(frozen=True)
@@ -69,18 +72,43 @@ def parallel_of(script: str) -> int:
 # ---- how fast ------------------------------------------------------------------------------------------------------
 
 
-def share(trial: Trial, names: Sequence[str], blocks: Sequence[str], shape: Shape, faults: Iterable[Fault]) -> float:
-    """What the faults leave of the trial's bandwidth; 0 = a rail that is down is tested alone."""
+def share(
+    trial: Trial,
+    names: Sequence[str],
+    blocks: Sequence[str],
+    shape: Shape,
+    faults: Iterable[Fault],
+    busy: Container[str] = (),
+) -> float:
+    """What the faults leave of the trial's bandwidth; 0 = a rail that is down is tested alone. ``busy``: blocks of
+    which much talks to others in this round."""
     left = 1.0
     rail = next((pf.rail for pf in shape.pfs if pf.pci == trial.pci), -1)
     for fault in faults:
-        if fault.kind == "slow-cross-block":
-            ends = set(fault.arg.split(":"))
-            if ends <= set(blocks) and len(set(blocks)) > 1:
-                left = min(left, HALF)
+        if fault.kind in OF_BLOCKS:
+            left = min(left, HALF) if _slows(fault, blocks, busy) else left
         elif fault.kind in SLOW and fault.node in names and len(names) > 1:
             left = min(left, _rail_share(fault, rail) if trial.kind == "rail" else SLOW[fault.kind])
     return left
+
+
+def _slows(fault: Fault, blocks: Sequence[str], busy: Container[str]) -> bool:
+    """Whether a fault of blocks slows a trial of nodes of these blocks."""
+    across = len(set(blocks)) > 1
+    if fault.kind == "slow-cross-block":
+        return across and set(fault.arg.split(":")) <= set(blocks)
+    if fault.kind == "slow-under-load":
+        return across and fault.arg in blocks and fault.arg in busy
+    return blocks.count(fault.arg) > 2
+
+
+def busy_blocks(lanes: Iterable[Sequence[str]], sizes: Mapping[str, int]) -> set[str]:
+    """Blocks of which more than a quarter of the nodes are in lanes with other blocks. ``lanes``: the blocks of a lane's
+    nodes; ``sizes``: block -> nodes."""
+    leaving: Counter[str] = Counter()
+    for blocks in lanes:
+        leaving.update(blocks if len(set(blocks)) > 1 else ())
+    return {block for block, nodes in leaving.items() if nodes > sizes[block] / 4}
 
 
 def _rail_share(fault: Fault, rail: int) -> float:
@@ -119,8 +147,8 @@ def lines_of(trial: Trial, command: str, fleet: Workers, slow: float) -> tuple[l
     )
     hcas = hcas_of(fleet)
     hcas = [hcas[next(pf.rail for pf in shape.pfs if pf.pci == trial.pci)]] if trial.kind == "rail" else hcas
-    limit = re.search(r"scan\.sh (\d+)", command)
-    ranks = range(int(limit[1]) if limit else 0)
+    some = re.search(r"scan\.sh (\d+) (\d+)", command)
+    ranks = some_ranks(int(some[1]), int(some[2]), count * shape.gpu_count) if some else set()
     info = list(render.info_lines(run, hcas, algo="" if order.algo == "default" else order.algo, ranks=ranks))
     return list(render.render(run, info=info, simulated=True)), 0
 
@@ -197,6 +225,7 @@ class Play:
         self.log = Log(self.batch.hub, pod["metadata"], pod["spec"])
         self.hosts: list[str] = []
         self.workers: dict[str, Json] = {}
+        self.busy: set[str] = set()
 
     async def run(self) -> None:
         await asyncio.sleep(START)
@@ -207,6 +236,8 @@ class Play:
         self.workers = {one["metadata"]["name"]: one for one in self._members()}
         commands, room = functions(data["round.sh"]), asyncio.Semaphore(parallel_of(data["round.sh"]))
         lanes = [[trial_of(word) for word in line.split()] for line in data["lanes"].splitlines()]
+        at = [self._block((self.workers.get(name) or {}).get("spec", {}).get("nodeName", "")) for name in self.hosts]
+        self.busy = busy_blocks([[at[number] for number in lane[0].nodes] for lane in lanes], Counter(at))
         await asyncio.gather(*(self._lane(lane, commands, room) for lane in lanes))
         self.log.write(["gpuops: round ended"])
         state = {"terminated": {"exitCode": 0, "reason": "Completed", "startedAt": now(), "finishedAt": now()}}
@@ -252,9 +283,13 @@ class Play:
         on_host = bool(pods[0]["spec"].get("hostNetwork"))
         hosts = tuple(placed) if on_host else tuple(names)
         fleet = Workers(hosts, tuple(placed), shape, on_host)
-        blocks = [node.labels.get(BLOCK_LABEL, "") if node else "" for node in nodes]
-        slow = share(trial, placed, blocks, shape, self._faults())
+        blocks = [self._block(name) for name in placed]
+        slow = share(trial, placed, blocks, shape, self._faults(), self.busy)
         return lines_of(trial, command, fleet, slow)
+
+    def _block(self, node: str) -> str:
+        known = self.batch.hub.nodes.get(node)
+        return known.labels.get(BLOCK_LABEL, "") if known else ""
 
     def _faults(self) -> list[Fault]:
         """Blocks may be named by number, from 0 in the order of the nodes' addresses."""
@@ -262,7 +297,7 @@ class Play:
         number, found = block_names(gpu), []
         for fault in self.ctx.faults():
             ends = ":".join(number.get(end, end) for end in fault.arg.split(":"))
-            found.append(Fault(fault.kind, fault.node, ends) if fault.kind == "slow-cross-block" else fault)
+            found.append(Fault(fault.kind, fault.node, ends) if fault.kind in OF_BLOCKS else fault)
         return found
 
     def _current(self, name: str) -> Json | None:

@@ -80,6 +80,27 @@ def test_each_fault_is_named_as_what_it_is(cluster: Nccl, tmp_path: Path, launch
     assert cluster.left() == []
 
 
+@pytest.mark.parametrize(
+    ("fault", "place", "runs", "words"),
+    [
+        ("slow-under-load:0", "block0 block1", {"load_runs": 8}, "between blocks block0 and block1 under load"),
+        ("slow-together:1", "block1", {"load_runs": 4, "group_runs": 16}, "when its 4 nodes run together"),
+    ],
+)
+def test_when_only_all_together_are_slow_the_scan_finds_where(
+    cluster: Nccl, tmp_path: Path, fault: str, place: str, runs: dict[str, int], words: str
+) -> None:
+    cluster.fault("add", fault)
+    try:
+        result = scan(cluster, plan_file(cluster, tmp_path), single=False)
+    finally:
+        cluster.fault("clear")
+    counts = result["document"]["counts"]
+    assert named(result) == [("fabric", place)] and words in result["reason"], result["output"]
+    assert {kind: counts.get(kind) for kind in runs} == runs and counts["gate_runs"] == 4
+    assert cluster.left() == []
+
+
 def test_a_worker_that_dies_convicts_its_node_only(cluster: Nccl, tmp_path: Path) -> None:
     node = cluster.nodes()[2]
     cluster.fault("add", f"job-pod-dies:{node}")

@@ -194,7 +194,7 @@ def rows(seeds: Sequence[int], noises: Sequence[float], large: int) -> Iterator[
         for kind in scan_cluster.NOISES:
             plain = kind == "gauss"
             got = scans(healthy, seeds, noise, kind)
-            least = several - max(1, several // 200) if plain else 0.9 * several
+            least = several - max(1, several // 200) if plain else 0.97 * several
             wrong = [] if got.passed >= least else [f"{got.passed} of {several} pass"]
             if plain:
                 mean = sum(got.pairs) / several
@@ -202,7 +202,7 @@ def rows(seeds: Sequence[int], noises: Sequence[float], large: int) -> Iterator[
                 wrong += [] if sum(got.across) / several <= 25 else ["more than 25 runs across blocks"]
             yield f"healthy, {kind} {at}", got, wrong
             got = scans(nodes, seeds, noise, kind)
-            yield f"7 bad nodes, {kind} {at}", got, found(got, *((0.995, 0.99) if plain else (0.97, 0.96)))
+            yield f"7 bad nodes, {kind} {at}", got, found(got, *((0.995, 0.99) if plain else (0.99, 0.96)))
         if large:
             got = scans(nodes, seeds[:large], noise, shape=(50, 20))
             yield f"7 of 1,000 nodes, gauss {at}", got, found(got, 0.995, 0.98)

@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from statistics import median
+from statistics import NormalDist, median, stdev
 from typing import Optional
 
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json
@@ -40,6 +40,10 @@ _MAD = 1.4826
 _ASSUMED, _ASSUMED_RUNS, _KNOWN_RUNS = 0.02, 4, 40
 """Spread that a scan of few runs assumes, and how many runs that assumption, or that of a similar kind, counts for."""
 _LEAST_SPREAD = 0.005
+_MEDIANS = 1.57
+"""Variance of a median of normal values, in units of that of their mean."""
+ENOUGH_PAIRS = 5
+"""Blocks, and pairs in each, from which what blocks have in common can be told."""
 
 
 @dataclass(frozen=True)
@@ -111,35 +115,63 @@ class Blocks:
     """What the nodes of a block have in common, by the first round of pairs; ``first``, ``later``: block -> GB/s.
 
     What the medians of blocks vary beyond chance belongs to the blocks and not to their nodes: ``common``, a variance.
-    ``lasting`` is the part of it that later rounds show as well; ``wide`` is the norm with room for the rest. A
-    single block that differs does not count: its nodes, or its switch, are at fault.
+    ``lasting`` is the part of it that later rounds show as well. Runs are then compared with their block's median, as
+    far as it is known, and their spread is that inside of blocks. A single block that differs does not count: its
+    nodes, or its switch, are at fault.
     """
 
     def __init__(self, first: Mapping[str, Sequence[float]], later: Mapping[str, Sequence[float]], norm: Norm) -> None:
-        self.norm, self.common, self.lasting, self.wide = norm, 0.0, 0.0, norm
-        own = {block: self._differs(values) for block, values in first.items() if len(values) >= 5}
-        if len(own) < 5:
+        self.norm, self.common, self.within = norm, 0.0, norm.spread
+        self.lasting = (0.0, 0.0)
+        known = {block: values for block, values in first.items() if len(values) >= ENOUGH_PAIRS}
+        own = {block: self._differs(values) for block, values in known.items()}
+        if len(own) < ENOUGH_PAIRS:
             return
         center = median(own.values())
-        seen = (_MAD * median([abs(value - center) for value in own.values()])) ** 2
-        self.common = max(0.0, seen - sum(self._chance(len(first[block])) for block in own) / len(own))
-        self.wide = Norm(norm.middle, math.sqrt(norm.spread**2 + self.common))
+        seen = _without_one([abs(value - center) for value in own.values()])
+        inside = self._inside(known)
+        common = seen - sum(_MEDIANS * inside**2 / len(values) for values in known.values()) / len(own)
+        if common <= 0:
+            return
+        self.common, self.within = common, inside
         both = [own[block] * self._differs(values) for block, values in later.items() if block in own]
-        self.lasting = max(0.0, min(self.common, sum(both) / len(both))) if len(both) >= 5 else self.common
+        if len(both) < ENOUGH_PAIRS:
+            self.lasting = (0.0, common)
+            return
+        mean, error = sum(both) / len(both), stdev(both) / math.sqrt(len(both))
+        self.lasting = (max(0.0, min(common, mean - error)), max(0.0, min(common, mean + error)))
 
     def _differs(self, values: Sequence[float]) -> float:
         """Share by which a block's median differs; within what noise and shared load do."""
         return max(-self.norm.loss, min(self.norm.loss, median(values) / self.norm.middle - 1))
 
-    def _chance(self, runs: int) -> float:
-        return 1.57 * self.norm.spread**2 / runs
+    def _inside(self, known: Mapping[str, Sequence[float]]) -> float:
+        """The spread inside of blocks: of each run to the median of its block's others."""
+        off = []
+        for values in known.values():
+            for i, value in enumerate(values):
+                others = median([*values[:i], *values[i + 1 :]])
+                off.append(abs(value - others) / self.norm.middle / math.sqrt(1 + _MEDIANS / (len(values) - 1)))
+        return max(_LEAST_SPREAD, min(self.norm.spread, _MAD * median(off)))
 
-    def shift(self, others: Sequence[float], lasting: bool) -> float:
-        """Share by which a run's block differs, from its other runs of the first round."""
-        real = self.lasting if lasting else self.common
-        if not real or len(others) < 4:
-            return 0.0
-        return self._differs(others) * real / (real + self._chance(len(others)))
+    def place(self, others: Sequence[float], later: int) -> tuple[float, float]:
+        """(share by which a run's block differs, spread of its runs), from its other runs of the first round.
+        ``later``: 0 for a run of that round; else how many runs of its nodes a later round has, which share what that
+        round adds."""
+        real = self.lasting[self._differs(others) < 0] if later and others else self.common
+        if not self.common or len(others) < ENOUGH_PAIRS - 1:
+            return 0.0, math.sqrt(self.within**2 + max(later, 1) * self.common)
+        chance = _MEDIANS * self.within**2 / len(others)
+        shift = self._differs(others) * real / (real + chance)
+        rest = real * chance / (real + chance) + max(later, 1) * (self.common - real)
+        return shift, math.sqrt(self.within**2 + rest)
+
+
+def _without_one(off: Sequence[float]) -> float:
+    """The variance of normal values by their distances from the middle, without the largest."""
+    known = sorted(off)[:-1]
+    largest = NormalDist().inv_cdf(1 - 0.28 / len(off)) ** 2
+    return sum(value**2 for value in known) / (len(off) - largest)
 
 
 def enough(many: int) -> float:

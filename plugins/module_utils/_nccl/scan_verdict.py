@@ -117,7 +117,8 @@ class _Verdict:
         for name in sorted(guilty, key=self.nodes.index):
             if name not in covered:
                 found += self._of_node(name, guilty[name])
-        return [*found, *self._of_links(), *self._of_edges(), *self._of_load(), *self._of_parts()]
+        found += [*self._of_links(), *self._of_edges(), *self._of_load(), *self._of_parts()]
+        return found or self._of_low_blocks()
 
     def _of_single(self, name: str) -> Conviction:
         score, norm = self.view.singles[name], self.view.norms.get("single")
@@ -255,6 +256,21 @@ class _Verdict:
             found.append(self._of_fabric(tuple(block), runs, where, ""))
         return found
 
+    def _of_low_blocks(self) -> list[Conviction]:
+        """Blocks that are slower than others as a whole, when all nodes together are slow and nothing else is found."""
+        view, found = self.view, []
+        for block, items in sorted(view.low.items()) if view.gate[0] == "slow" else ():
+            numbers = _numbers([Run(item, (), 0.0, 1.0) for item in items], view.norms.get("near"))
+            evidence = tuple(f"{_names(item)}: {_result_text(item)}" for item in items[:12])
+            found.append(Conviction("fabric", "", self._low_text(block), (block,), evidence=evidence, **numbers))
+        return found
+
+    def _low_text(self, block: str) -> str:
+        norm = self.view.norms["near"].middle
+        speeds = [float(item["busbw"]) for item in self.view.low[block]]
+        pairs = counted(len(speeds), "pair")
+        return f"block {block} is slow as a whole: {pairs} with a median of {median(speeds):.1f} of {norm:.0f} GB/s"
+
     def _of_fabric(self, ends: tuple[str, ...], runs: Sequence[Run], where: str, norm: str) -> Conviction:
         known = self.view.norms.get(norm)
         slow = [run for run in runs if run.weight > 0] or list(runs)
@@ -314,6 +330,9 @@ class _Verdict:
                 found[name] = (
                     f"slow in {len(slow)} of {counted(len(runs), 'run')}, too few to tell: {_result_text(runs[-1])}"
                 )
+        for block in self.view.low if self.view.gate[0] != "ok" else ():
+            if block not in named:
+                found[f"block {block}"] = self._low_text(block)
         for edge, runs in self._open_edges().items():
             if not named.intersection([*edge, "all blocks"]):
                 found[f"blocks {' and '.join(edge)}"] = f"no two tests between them ran: {_why(runs[-1])}"
@@ -350,6 +369,9 @@ class _Verdict:
                 f"slow in {len(odd)} of {counted(len(score.runs), 'run')}, good in the others: "
                 f"with {_partner(odd[0].result, name)} {_result_text(odd[0].result)}{_against(view.norms.get('near'))}"
             )
+        for block in view.low if view.gate[0] == "ok" else ():
+            if block not in named:
+                found[f"block {block}"] = f"{self._low_text(block)}; all nodes together are fast enough"
         return found
 
     # ---- verdict

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import Optional
@@ -115,14 +116,28 @@ class View:
             found[kind] = (groups, stats.Blocks(first, later, norm))
         return found
 
-    def _shift(self, item: Json) -> float:
-        """Share by which the other runs of its block differ."""
+    def _placed(self, item: Json, block: str) -> tuple[float, float]:
+        """(share by which the other runs of a block differ, spread of its runs)."""
         groups, common = self._common[item["kind"]]
-        if not common.common:
-            return 0.0
-        ends, group = set(item["nodes"]), groups.get(self.blocks[item["nodes"][0]], [])
+        ends, group = set(item["nodes"]), groups.get(block, [])
         others = [float(other["busbw"]) for other in group if not ends.intersection(other["nodes"])]
-        return common.shift(others, all(other["id"] != item["id"] for other in group))
+        first = any(other["id"] == item["id"] for other in group)
+        return common.place(others, 0 if first else max(self._often[self.at[item["id"]], name] for name in ends))
+
+    @cached_property
+    def low(self) -> dict[str, list[Json]]:
+        """Blocks that are slower than the others as a whole, by more than half of a fault's loss -> their first runs."""
+        groups, common = self._common.get("pair", ({}, None))
+        if common is None:
+            return {}
+        speeds = {block: [float(item["busbw"]) for item in items] for block, items in groups.items()}
+        limit = -common.norm.loss / 2
+        return {block: groups[block] for block, own in speeds.items() if common.place(own, 0)[0] < limit}
+
+    @cached_property
+    def _often(self) -> Counter[tuple[int, str]]:
+        """(round, node) -> runs of the node with others in that round."""
+        return Counter((self.at[item["id"]], name) for item in self.of("single", "pair") for name in item["nodes"])
 
     def _weight(self, item: Json) -> tuple[Optional[float], Optional[float]]:
         """(share lost, unlimited weight) of a single or pair run; (None, None) when it is no evidence."""
@@ -135,8 +150,11 @@ class View:
         if item.get("busbw") is None or norm is None:
             return None, math.inf if _bad(item) else -math.inf
         shift = 0.0
-        if kind != "far" and item["kind"] in self._common:
-            shift, norm = self._shift(item), self._common[item["kind"]][1].wide
+        if item["kind"] in self._common:
+            at = [self._placed(item, block) for block in {self.blocks[name] for name in item["nodes"]}]
+            shift = sum(one for one, _spread in at) / len(at)
+            if kind != "far":
+                norm = Norm(norm.middle, at[0][1])
         lost = 1 - item["busbw"] / (norm.middle * (1 + shift))
         return lost, norm.weight(lost)
 

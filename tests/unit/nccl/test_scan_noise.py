@@ -37,6 +37,34 @@ def test_noise_convicts_nobody() -> None:
     assert max(item.counts["across_runs"] for item in found) <= 25
 
 
+def scan_of(cluster: Cluster, seed: int) -> Any:
+    return scan_cluster.run(Scan(cluster.nodes, cluster.blocks, str(seed), Limits(), scan_cluster.RAILS), cluster)[0]
+
+
+@pytest.mark.parametrize(("kind", "seed"), [("blocks", 1006), ("blocks", 1032), ("blocks", 1047), ("bursts", 1001)])
+def test_noise_that_a_block_shares_convicts_nobody(kind: str, seed: int) -> None:
+    """Nodes of a block that is slower than others were compared with all blocks: 8 of 100 healthy clusters failed."""
+    found = scan_of(Cluster(10, 20, seed, NOISE, kind), seed)
+    assert found.verdict == "pass", found.reason
+
+
+def test_a_block_that_is_slower_as_a_whole_is_noted_while_all_together_are_fast() -> None:
+    cluster = Cluster(10, 20, 1068, NOISE, "blocks")
+    found = scan_of(cluster, 1068)
+    assert found.verdict == "pass" and not found.convicted, found.reason
+    assert "slow as a whole: 10 pairs with a median of" in found.notes["block b01"], found.notes
+
+
+def test_two_bad_blocks_are_named_as_blocks() -> None:
+    """What many blocks share is noise, what some lack is not."""
+    for seed in range(2000, 2005):
+        cluster = Cluster(10, 20, seed, NOISE)
+        cluster.faults.nodes = {name: 0.88 for name, block in cluster.blocks.items() if block in ("b03", "b04")}
+        found = scan_of(cluster, seed)
+        places = {block for item in found.convicted for block in item.between}
+        assert found.verdict == "fail" and places & {"b03", "b04"} and places <= {"b03", "b04", "b05"}, found.reason
+
+
 def test_bad_nodes_are_named_under_noise_and_no_other() -> None:
     right = missed = 0
     for seed in SEEDS:

@@ -40,7 +40,7 @@ WORSE = 0.95
 """Part of an earlier bandwidth that must be there again."""
 PATIENCE = 60
 """Seconds for which a client retries to connect to its server."""
-MIB = 1048576
+MIB, GIB = 1 << 20, 1 << 30
 Pair = tuple[str, str]
 """(server's node, client's node)"""
 
@@ -67,6 +67,8 @@ class Test:
     pull_secrets: tuple[str, ...] = ()
     cordoned: bool = False
     """Whether its pods start on cordoned nodes, too."""
+    cpus: int = 8
+    memory_gib: int = 16
 
     @property
     def files(self) -> str:
@@ -77,6 +79,15 @@ class Test:
     def limit(self) -> int:
         """Seconds after which a pod ends itself."""
         return self.seconds + PATIENCE + 60
+
+
+def room(plan: Plan, shape: str) -> dict[str, int]:
+    """A pod's requests: at most half of what the smallest node of the shape has; {} when that is unknown."""
+    mine = [node for node in plan.nodes if node.shape == shape]
+    if not mine or not all(node.cpu and node.memory for node in mine):
+        return {}
+    half = (min(node.cpu for node in mine) / 2, min(node.memory for node in mine) / GIB / 2)
+    return {"cpus": max(1, int(min(half[0], Test.cpus))), "memory_gib": max(1, int(min(half[1], Test.memory_gib)))}
 
 
 # ---- who with whom -------------------------------------------------------------------------------------------------
@@ -225,8 +236,8 @@ def pod(test: Test, number: int, node: str, peer: str = "") -> Json:
         gpu_resource=test.gpu_resource,
         vf_resource=test.vf_resource,
         network=test.network,
-        cpus=8,
-        memory_gib=16,
+        cpus=test.cpus,
+        memory_gib=test.memory_gib,
         tolerations=(*test.tolerations, *([CORDON] if test.cordoned else [])),
         pull_secrets=test.pull_secrets,
     )

@@ -101,4 +101,5 @@ class PerftestStage:
             tolerations=plan.tolerations,
             pull_secrets=entry.pull_secrets if entry else (),
             cordoned=args["cordoned"],
+            **perftest.room(plan, shape.name),
         )

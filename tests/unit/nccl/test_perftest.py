@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +62,20 @@ def outcome(server: str, client: str, **bad: float | None) -> Outcome:
 def judged(*outcomes: Outcome) -> dict[str, Any]:
     found: dict[str, Any] = perftest.judge(outcomes, H100, TABLE)
     return found
+
+
+# ---- pods ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("cpu", "memory", "asked"), [(0, 0, ("8", "16Gi")), (112, 2 << 40, ("8", "16Gi")), (2, 4 << 30, ("1", "2Gi"))]
+)
+def test_requests_follow_what_the_nodes_have(cpu: float, memory: int, asked: tuple[str, str]) -> None:
+    """Of a node with few cores its pods asked 8: they stayed Pending, however many GPUs it had."""
+    plan = Plan(nodes=(Node("a", H100.name, cpu=cpu, memory=memory), Node("b", "other", cpu=1, memory=1)))
+    test = replace(TEST, **perftest.room(plan, H100.name))
+    found = perftest.pod(test, 1, "a")["spec"]["containers"][0]["resources"]["requests"]
+    assert (found["cpu"], found["memory"]) == asked
 
 
 # ---- pairs ---------------------------------------------------------------------------------------------------------

@@ -126,7 +126,7 @@ class View:
 
     @cached_property
     def low(self) -> dict[str, list[Json]]:
-        """Blocks that are slower than the others as a whole, by more than half of a fault's loss -> their first runs."""
+        """Blocks that are slower than others as a whole, by more than half of a fault's loss -> their first runs."""
         groups, common = self._common.get("pair", ({}, None))
         if common is None:
             return {}

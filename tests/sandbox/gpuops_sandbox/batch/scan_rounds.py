@@ -103,7 +103,7 @@ def _slows(fault: Fault, blocks: Sequence[str], busy: Container[str]) -> bool:
 
 
 def busy_blocks(lanes: Iterable[Sequence[str]], sizes: Mapping[str, int]) -> set[str]:
-    """Blocks of which more than a quarter of the nodes are in lanes with other blocks. ``lanes``: the blocks of a lane's
+    """Blocks with more than a quarter of the nodes in lanes with other blocks. ``lanes``: the blocks of a lane's
     nodes; ``sizes``: block -> nodes."""
     leaving: Counter[str] = Counter()
     for blocks in lanes:

@@ -297,8 +297,9 @@ options:
     default: []
   guide_literal:
     description: >-
-      With O(profile=guide-2024), also the NCCL variables and the arguments of the test that Oracle's guide has, instead
-      of those that are recommended for the shape today. docs/profiles.md lists what differs from the guide, and why.
+      With O(profile=guide-2024), also the names, the pool, the topology file, and the test's variables and arguments
+      that Oracle's guide of 2024 has, where an option has its default. docs/profiles.md lists what differs from the
+      guide, and why.
     type: bool
     default: false
   test_timeout:

@@ -95,6 +95,8 @@ def decide(given: Given) -> Plan:
     ]
     mode = Decision("mode", options.mode, _mode_reason(options.mode))
     version = Decision("profile", options.profile, profile["title"])
+    why = "rdma_guide_literal: names, pool, topology file and test as the guide has them"
+    literal = [Decision("guide", "literal", why)] if options.guide_literal and "literal" in profile else []
     return Plan(
         simulated=any(fact.simulated for fact in given.facts),
         platform=place.value,
@@ -107,7 +109,7 @@ def decide(given: Given) -> Plan:
         expected_nodes=0 if options.nodes else options.expected_nodes,
         wanted_shapes=tuple(name for name in options.shapes if name in given.shapes) or tuple(sorted(counts)),
         decisions=(
-            *(place, launcher, *([gang] if gang else []), mode, version, *by_shape, install, topology),
+            *(place, launcher, *([gang] if gang else []), mode, version, *literal, *by_shape, install, topology),
             *_toleration_decision(bearing),
         ),
         findings=(
@@ -461,6 +463,8 @@ def _setting_faults(options: Options, profile: Json) -> Iterator[Finding]:
         faults.append(
             ("rdma_guide_literal", f"profile {options.profile} follows no guide; use rdma_profile=guide-2024")
         )
+    elif options.guide_literal and options.mode == "host":
+        faults.append(("rdma_guide_literal", "the guide uses VFs, and rdma_mode=host has none"))
     for subject, text in faults:
         yield input_fault(subject, text)
 

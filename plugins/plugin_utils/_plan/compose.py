@@ -28,6 +28,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import (
     INPUT,
     Faults,
     Leftover,
+    ObjectName,
     OlmOperator,
     Plan,
     Policy,
@@ -51,6 +52,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._operators.charts impo
 from ansible_collections.gpuops.rdma.plugins.module_utils._operators.gpudirect import Choice
 from ansible_collections.gpuops.rdma.plugins.module_utils._plan import permissions, resolve
 from ansible_collections.gpuops.rdma.plugins.module_utils._plan.options import Given, Options
+from ansible_collections.gpuops.rdma.plugins.module_utils._specs.plan import SPEC
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files as data
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._operators import charts
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._plan import compose_addon, compose_olm, left
@@ -61,6 +63,7 @@ POLICY_NAMES = {"gpu_operator": "cluster-policy", "network_operator": "nic-clust
 
 def compose(given: Given) -> Plan:
     """The plan of everything that a run will do, with rejected inputs as findings."""
+    given = _literal(given)
     plan = resolve.decide(given)
     configured, bearing = _configured(plan, given), resolve.tolerated(given)[0]
     there = _local_charts(plan, given)
@@ -94,6 +97,17 @@ def compose(given: Given) -> Plan:
         looked_for=tuple(leftovers.named(left.table())) if left.applies(plan.install, plan.mode) else (),
     )
     return replace(plan, permissions=tuple(permissions.rules(plan, KINDS)))
+
+
+def _literal(given: Given) -> Given:
+    """With guide_literal, what the user leaves at its default is as the guide has it."""
+    options: Json = given.profile.get("literal", {}).get("options", {}) if given.options.guide_literal else {}
+    as_guide: Json = {
+        name: tuple(value) if isinstance(value, list) else value
+        for name, value in options.items()
+        if not getattr(given.options, name) or getattr(given.options, name) == SPEC[name].get("default")
+    }
+    return replace(given, options=replace(given.options, **as_guide))
 
 
 def _once(findings: Sequence[Finding]) -> list[Finding]:
@@ -463,7 +477,12 @@ def _leftovers(plan: Plan, given: Given) -> list[Leftover]:
     release = plan.releases.get("network_operator")
     wishes = leftovers.Wishes(release.version if release else "", given.profile["cni"]["by"])
     seen = leftovers.Seen(given.survey["workloads"], **given.survey.get("left", {}))
-    return leftovers.found(left.table(), wishes, seen)
+    made = {
+        ObjectName(item["apiVersion"], item["kind"], item["metadata"].get("namespace", ""), item["metadata"]["name"])
+        for items in plan.objects.values()
+        for item in items
+    }
+    return [item for item in leftovers.found(left.table(), wishes, seen) if item.name not in made]
 
 
 def _affinity(configured: Sequence[Shape]) -> Json:
@@ -551,7 +570,12 @@ def _topology_objects(plan: Plan, given: Given, configured: Sequence[Shape], job
     }
     files = {name: text for name, text in texts.items() if text}
     meta = {"name": nccl_job.TOPOLOGY_MAP, "namespace": plan.namespaces.job}
-    return [job, {"apiVersion": "v1", "kind": "ConfigMap", "metadata": meta, "data": files}] if files else []
+    found = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": meta, "data": files}
+    guide: Json = given.profile.get("literal", {}).get("topology", {}) if given.options.guide_literal else {}
+    if guide and len(files) == 1:
+        same = dict.fromkeys(guide["keys"], next(iter(files.values())))
+        return [job, found, {**found, "metadata": dict(guide["metadata"]), "data": same}]
+    return [job, found] if files else []
 
 
 def _topology(path: Optional[Path], shape: Shape, faults: Faults) -> str:

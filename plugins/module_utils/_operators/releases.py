@@ -47,6 +47,10 @@ RELEASE_SELECTOR = "owner=helm,status!=superseded"
 UNREADABLE = "unreadable"
 BEFORE_HOLD = "gpuopsRdmaBeforeHold"
 """Value that no chart reads: the release's values before an upgrade held its operands back."""
+HELD = (
+    "an upgrade in waves has not ended and holds its operands and drivers back: upgrade.yml goes on with it, site.yml "
+    "restarts the rest on all nodes at the operator's pace"
+)
 PATIENCE = 900.0
 """Seconds after which a pending release counts as abandoned; Helm's own hooks time out after 300."""
 
@@ -570,7 +574,8 @@ def release(asked: Asked, profile: Json, survey: Json, now: float) -> tuple[Opti
     )
     # A chart that does not change is not fetched: its keys were judged by itself when it was installed.
     guessed = () if decision.action == "none" else found.guessed
-    told = (*found.warnings, *guessed, *decision.warnings)
+    held = (HELD,) if decision.present and decision.present.holds else ()
+    told = (*found.warnings, *guessed, *decision.warnings, *held)
     made = planned(want, replace(decision, warnings=told))
     return replace(made, resets=tuple(_resets(decision, entry, needed, asked.own))), faults.findings
 

@@ -102,6 +102,22 @@ def test_a_faulty_plan_is_read_by_preflight_and_the_report_only(tmp_path: Path) 
     assert run.read_plan(str(path)).nodes
 
 
+@pytest.mark.parametrize("install", ["helm", "existing"])
+def test_an_upgrade_that_has_not_ended_is_a_warning(install: str) -> None:
+    """A run of site.yml restarted the operands of all nodes, and a verify said nothing about the hold."""
+    made = whole(cluster())
+    there = installed(made)["releases"]
+    hold = {"daemonsets": {"updateStrategy": "OnDelete"}}
+    seen = [
+        replace(one, values=releases.held(one.values, hold)) if one.chart == "gpu-operator" else one for one in there
+    ]
+    again = whole(cluster(), survey(releases=seen), install=install)
+    (warning,) = [item for item in again.findings if item.id == "plan.values"]
+    assert (warning.severity, warning.subject) == ("warning", "release gpu-operator/gpu-operator")
+    assert "upgrade.yml goes on with it" in warning.found
+    assert [item for item in whole(cluster(), installed(made)).findings if item.id == "plan.values"] == []
+
+
 def test_an_unreadable_release_of_others_is_a_warning() -> None:
     broken = release("web", "web", "", "", status="unreadable", description="Cannot read the Helm release in Secret x.")
     made = whole(cluster(), survey(releases=[broken]))

@@ -106,7 +106,8 @@ def check(daemonsets: Iterable[Json], wanted: Sequence[Json], labels: Sequence[M
         if NFD_WORKER.items() <= _labels(one).items():
             raise InputError(
                 f"DaemonSet {name} does not tolerate {pod_gpu.in_words(found)}: without NFD's labels a new node gets "
-                "no driver. Give it one first: GPU Operator value node-feature-discovery.worker.tolerations."
+                "no driver. Give it one first: rdma_tolerations in a run of site.yml, or the GPU Operator's value "
+                "node-feature-discovery.worker.tolerations."
             )
         if not _selects(one, labels):
             continue

@@ -13,7 +13,8 @@ import yaml
 from gpuops_sandbox.operators import _nic_objects
 from support.paths import ROOT
 
-CRDS = ROOT / "tests" / "sandbox" / "charts" / "current" / "network-operator" / "crds" / "crds.yaml"
+CHARTS = ROOT / "tests" / "sandbox" / "charts" / "current"
+CRDS = CHARTS / "network-operator" / "crds" / "crds.yaml"
 NETWORK, POOL = "NetworkAttachmentDefinition", "IPPool"
 GATE, LAB, COST = "readiness.k8s.io/fabric=pending:NoSchedule", "lab=x:NoSchedule", "cost-centre=7:NoExecute"
 NAMES = {
@@ -106,3 +107,14 @@ def test_a_cluster_that_is_lived_in(cluster: Any) -> None:
     assert {node["vfs"]["allocatable"] for node in done.report["nodes"]} == {16}
     again = here.play("site.yml", *extra, "--skip-tags", "nccl_test", report="again", **settled)
     assert (again.code, again.changed()) == (0, []), again.output[-3000:]
+
+    # What somebody sets by hand later is named before a run would lose it.
+    by_hand = ["helm", "upgrade", "gpu-operator", str(CHARTS / "gpu-operator"), "-n", "gpu-operator", "--reuse-values"]
+    here.run(*by_hand, "--set", "dcgmExporter.enabled=false")
+    losing = here.play("site.yml", *extra, "--tags", "preflight", report="losing", **settled)
+    assert losing.code != 0
+    assert "dcgmExporter.enabled is false" in losing.stage("preflight")["error"], losing.output[-3000:]
+    allowed = here.play(
+        "site.yml", *extra, "--tags", "preflight", report="allowed", rdma_reset_values="true", **settled
+    )
+    assert allowed.code == 0, allowed.output[-3000:]

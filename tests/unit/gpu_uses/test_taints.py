@@ -190,7 +190,8 @@ def test_no_execute_without_worker_tolerations_where_nfd_is_of_a_chart() -> None
         checked("team=a:NoSchedule", "team=a:NoExecute", found=found)
     assert str(refused.value) == (
         "DaemonSet place/any-name does not tolerate team=a:NoExecute: without NFD's labels a new node gets no driver. "
-        "Give it one first: GPU Operator value node-feature-discovery.worker.tolerations."
+        "Give it one first: rdma_tolerations in a run of site.yml, or the GPU Operator's value "
+        "node-feature-discovery.worker.tolerations."
     )
     for_a_while = {"key": "team", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 60}
     with pytest.raises(InputError, match="does not tolerate team=a:NoExecute"):

@@ -155,3 +155,25 @@ def test_a_permission_is_asked_for_again_when_the_connection_is_lost(monkeypatch
     Pool.calls = 0
     with pytest.raises(Unreachable):
         client._request("POST", "/x")
+
+
+def test_pools_and_networks_of_any_name() -> None:
+    lists = {"/apis/apps/v1/deployments": {"items": []}, "/apis/apps/v1/daemonsets": {"items": []}}
+    meta = {"name": "rails", "namespace": "n", "labels": {"app.kubernetes.io/managed-by": "gpuops-rdma"}}
+    pool = {"metadata": meta, "spec": {"subnet": "10.0.0.0/16", "perNodeBlockSize": 32}}
+    wide = {"metadata": {"name": "wide", "namespace": "n"}, "spec": {"cidr": "10.1.0.0/16"}}
+    ipam, nads = "/apis/nv-ipam.nvidia.com/v1alpha1", "/apis/k8s.cni.cncf.io/v1/network-attachment-definitions"
+    there = {**lists, "/version": {}, "/apis": apis("nv-ipam.nvidia.com/v1alpha1", "k8s.cni.cncf.io/v1")}
+    there |= {f"{ipam}/ippools": {"items": [pool]}, nads: {"items": [{"metadata": meta}]}}
+    seen = survey.survey(Server(there))
+    own = {"namespace": "n", "name": "rails", "ours": True}
+    assert seen["networks"] == [own]
+    assert seen["pools"] == [{**own, "kind": "IPPool", "subnet": "10.0.0.0/16", "block": 32}], "no CIDRPools served"
+    seen = survey.survey(Server({**there, f"{ipam}/cidrpools": {"items": [wide]}}))
+    assert [(item["kind"], item["subnet"], item["ours"]) for item in seen["pools"]][1:] == [
+        ("CIDRPool", "10.1.0.0/16", False)
+    ]
+    denied = survey.survey(Server({**there, f"{ipam}/ippools": Forbidden("no", 403), nads: Forbidden("no", 403)}))
+    assert (denied["pools"], denied["networks"]) == (None, [])
+    assert survey.survey(Server(there), "host")["pools"] == []
+    assert survey.survey(Server({**lists, "/version": {}, "/apis": apis()}))["pools"] == []

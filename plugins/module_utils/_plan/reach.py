@@ -43,13 +43,14 @@ def pods(plan: Plan, profile: Json, workloads: Sequence[Json]) -> list[Pods]:
     """All pods of the run on GPU nodes: of our DaemonSets, of the operators, and of the test."""
     found = [_daemonset(item) for group in plan.objects.values() for item in group if item["kind"] == "DaemonSet"]
     found += [_policy(item) for group in plan.objects.values() for item in group if item["kind"] == "NicClusterPolicy"]
+    daemonsets = [item for item in workloads if item["kind"] == "daemonset"]
     if plan.install == "existing":
-        found += [_live(item) for item in workloads if POLICIES & set(item["owners"])]
+        found += [_live(item) for item in daemonsets if POLICIES & set(item["owners"])]
     else:
         for name in plan.operators:
             found += _operator(plan, name, profile)
     if not any(one.name == OPERATORS_PODS[NFD] for one in found):
-        found += [_live(item) for item in workloads if _is_nfd(item)]
+        found += [_live(item) for item in daemonsets if _is_nfd(item)]
     if plan.host_checks:
         name = f"DaemonSet {plan.namespaces.own}/{host_objects.PROBE.name}"
         found.append(Pods(name, tuple(tolerations.on_gpu_nodes(plan.tolerations))))
@@ -76,7 +77,7 @@ def _live(item: Json) -> Pods:
 def _is_nfd(item: Json) -> bool:
     name = "node-feature-discovery"
     of_nfd = any(image_name(image) == name or "/nfd" in image for image in item["images"])
-    return item["kind"] == "daemonset" and of_nfd and "tolerations" in item and "topology" not in item["name"]
+    return of_nfd and "tolerations" in item and "topology" not in item["name"]
 
 
 def _operator(plan: Plan, name: str, profile: Json) -> Iterator[Pods]:

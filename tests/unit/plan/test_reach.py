@@ -129,12 +129,20 @@ def test_what_is_there_is_compared_where_nothing_is_installed() -> None:
     plugin = {**base, "name": "nvidia-device-plugin", "images": ["x"], "owners": ["ClusterPolicy"]}
     worker = {**base, "name": "nfd-worker", "images": ["r/node-feature-discovery:v1"], "owners": []}
     gpu = [{"key": "nvidia.com/gpu", "operator": "Exists"}]
+    # A Deployment of the operator runs wherever it has a place.
+    controller = {
+        **base,
+        "kind": "deployment",
+        "name": "nv-ipam-controller",
+        "images": ["x"],
+        "owners": ["NicClusterPolicy"],
+    }
     seen = survey(
-        workloads=[{**plugin, "tolerations": gpu}, {**worker, "tolerations": [*gpu, TOLERATED]}],
+        workloads=[controller, {**plugin, "tolerations": gpu}, {**worker, "tolerations": [*gpu, TOLERATED]}],
         releases=[HelmRelease(name, name, name, "v26.7.0") for name in ("gpu-operator", "network-operator")],
     )
     (first, second) = found(nodes(TEAM), seen, install="existing")
-    assert "DaemonSet gpu/nvidia-device-plugin" in first.found and "nfd-worker" not in first.found
+    assert first.found == "taint team=a:NoSchedule keeps off DaemonSet gpu/nvidia-device-plugin"
     assert "the tolerations of DaemonSet gpu/nvidia-device-plugin" in first.remedy and second.subject == "n2"
 
 

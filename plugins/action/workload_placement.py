@@ -1,0 +1,17 @@
+# Copyright: gpuops.rdma contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Gives Kueue and Volcano the nodes' places in the RDMA network, or reverts that."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._base.action import RdmaAction
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._workloads.placing import Placing
+
+
+class ActionModule(RdmaAction):
+    def act(self, args: dict[str, Any]) -> dict[str, Any]:
+        """Changes, the objects, and notes on what is not as it should be."""
+        return Placing(self, args).run()

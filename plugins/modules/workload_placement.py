@@ -1,0 +1,64 @@
+#!/usr/bin/python
+# Copyright: gpuops.rdma contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Documentation of the action plugin of the same name, which does the work on the control node."""
+
+DOCUMENTATION = r"""
+module: workload_placement
+short_description: Give schedulers the nodes' places in the RDMA network
+version_added: 0.1.0
+description:
+- Makes of the nodes' locality labels (island, network block, local block) what schedulers take, for Kueue a Topology
+  and a ResourceFlavor per shape of the plan, for Volcano a HyperNode per domain.
+- HyperNodes follow the nodes when it runs again; none is made where Volcano's own discovery makes them of labels.
+- Refuses nodes whose labels are C(no-imds-data), because all of them would be one domain.
+- A Topology or ResourceFlavor of ours that differs in what cannot be changed is reported and left as it is.
+extends_documentation_fragment:
+- gpuops.rdma.attributes
+- gpuops.rdma.auth
+attributes:
+  diff_mode:
+    support: full
+options:
+  plan:
+    description: plan.json of a run, for shapes and tolerations. The nodes are read anew.
+    type: path
+    required: true
+  schedulers:
+    description: For which of them. Empty takes those whose kinds the cluster serves.
+    type: list
+    elements: str
+    choices: [kueue, volcano]
+    default: []
+  state:
+    description: V(absent) removes what the module made.
+    type: str
+    choices: [present, absent]
+    default: present
+"""
+
+EXAMPLES = r"""
+- name: Let Kueue and Volcano place jobs by the network
+  gpuops.rdma.workload_placement:
+    plan: rdma-report/run/plan.json
+"""
+
+RETURN = r"""
+changes:
+  description: What was created, updated or removed, at most 50.
+  type: list
+  elements: str
+  returned: always
+objects:
+  description: What there is to be, at most 50.
+  type: list
+  elements: str
+  returned: always
+  sample: [Topology gpuops-rdma, ResourceFlavor gpuops-h100-8]
+notes:
+  description: Nodes without a place, objects that differ and cannot be changed, and what was left out.
+  type: list
+  elements: str
+  returned: always
+"""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import json
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -94,7 +95,9 @@ def _source(args: Json) -> tuple[Fabric, int, Shape, str]:
 def text(job: Wanted, objects: Sequence[Json], shape: str) -> str:
     """The objects as YAML documents, below lines that say what it is, and a digest by which changes are seen."""
     options: Json = {"Dumper": _Dumper, "sort_keys": False, "width": 1000, "default_flow_style": False}
-    body = "".join(f"---\n{yaml.dump(one, **options)}" for one in objects)
+    # Ansible's values are strings of classes of its own, which YAML does not know.
+    plain = json.loads(json.dumps(list(objects)))
+    body = "".join(f"---\n{yaml.dump(one, **options)}" for one in plain)
     missing = [word for word in (render.IMAGE, render.COMMAND) if word in body]
     head = (
         f"# {job.kind} {job.name}: {_size(job, shape)}, mode {job.fabric.mode}; made by gpuops.rdma.workload_render.\n"

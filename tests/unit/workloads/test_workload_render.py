@@ -64,6 +64,17 @@ def test_what_is_read_back_is_what_was_rendered(tmp_path: Path) -> None:
         assert "&id" not in text and "fabric" in text
 
 
+class Tagged(str):
+    """As Ansible gives a task its arguments."""
+
+
+def test_strings_of_ansibles_own_class_are_written_as_others() -> None:
+    given = {"shape": H100, "name": "llama", "command": ["a", "b"], "env": {"A": "1"}, "image": "i:1"}
+    tagged = {key: Tagged(one) if isinstance(one, str) else one for key, one in given.items()}
+    tagged.update(command=[Tagged("a"), Tagged("b")], env={Tagged("A"): Tagged("1")})
+    assert made(**tagged)[1] == made(**given)[1]
+
+
 def test_without_a_plan_the_shape_decides(tmp_path: Path) -> None:
     wanted, _ = made(plan=str(tmp_path / "none.json"), shape=H100, mode="host", nodes=4)
     assert (wanted.nodes, wanted.fabric.mode, wanted.fabric.hca[0]) == (4, "host", "=")

@@ -591,7 +591,7 @@ def _resets(decision: Decision, entry: Json, needed: Json, own: Sequence[Json]) 
     ours = {*DECIDED, *entry.get("known_images", {}), *entry.get("tolerations", {}), *_paths(needed)}
     ours |= {path for path in entry["known_keys"] if path.rpartition(".")[2] == "imagePullSecrets"}
     ours |= set(entry["rules"].get("pull_secrets", {}))
-    for path, found, wanted in _lost(decision.present.values, decision.values, own):
+    for path, found, wanted in _lost(let_go(decision.present.values), decision.values, own):
         if not any(f"{path}.".startswith(f"{one}.") for one in ours):
             yield PolicyField(path, masked(found, path), None if wanted is _ABSENT else masked(wanted, path))
 

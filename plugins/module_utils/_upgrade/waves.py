@@ -17,17 +17,38 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import 
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Plan
 
 Outdated = Mapping[str, Mapping[str, str]]
-"""DaemonSet -> node -> path of its pod there, which is of an older revision; in the order of their renewal."""
+"""DaemonSet -> node -> path of its pod there that is to be replaced; in the order in which they are."""
+OFED, DRIVER = "state-OFED", "driver"
+"""Parts of files/upgrade.yml."""
 
 
-def with_drivers(outdated: Outdated, drivers: Outdated, ofed: Collection[str]) -> Outdated:
-    """The pods with those of ``drivers`` on the nodes where ``ofed`` is outdated: a driver's pod has built its modules
-    for the OFED that was there when it started."""
-    found = {owner: dict(pods) for owner, pods in outdated.items()}
-    for owner, pods in drivers.items():
-        more = {node: path for node, path in pods.items() if node in ofed}
-        if more:
-            found[owner] = {**found.get(owner, {}), **more}
+@dataclass(frozen=True)
+class Pod:
+    """A pod of an operand that restarts in waves. ``part``: see files/upgrade.yml; ``old``: of an older revision than
+    its DaemonSet ``owner``; ``created``: RFC 3339."""
+
+    part: str
+    owner: str
+    node: str
+    path: str
+    old: bool
+    created: str = ""
+
+
+def outdated(pods: Sequence[Pod], begun: Collection[str], follow: bool) -> Outdated:
+    """The pods to replace: those that are old, and with ``follow`` the driver's where OFED is replaced, as it has built
+    nvidia_peermem for the OFED that was there when it started. ``begun``: nodes that we have cordoned; on these a
+    driver's pod older than OFED's is what a killed run left."""
+    ofed = {pod.node: pod for pod in pods if pod.part == OFED}
+
+    def follows(pod: Pod) -> bool:
+        other = ofed.get(pod.node) if follow and pod.part == DRIVER else None
+        return bool(other and (other.old or (pod.node in begun and pod.created < other.created)))
+
+    found: dict[str, dict[str, str]] = {}
+    for pod in pods:
+        if pod.old or follows(pod):
+            found.setdefault(pod.owner, {})[pod.node] = pod.path
     return found
 
 

@@ -86,7 +86,7 @@ class Nodes:
 
     def stop(self, why: str) -> Json:
         """Notes on those of the nodes that an upgrade has cordoned why their wave stopped; they stay cordoned."""
-        begun = set(cordons.cordoned(self.client, CORDONED_FOR_UPGRADE))
+        begun = set(self.reading.cordoned())
         names, note = [name for name in self.nodes if name in begun], self._note(why, None)
         for name in names:
             self._cordon(name, True, note)

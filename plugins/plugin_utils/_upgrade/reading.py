@@ -36,7 +36,6 @@ POLICIES = {
 }
 GROUPS = ("network_operator", "vf_config", "sriov")
 """Groups of the plan's objects that belong to the operators."""
-OFED = "state-OFED"
 
 
 @functools.lru_cache(maxsize=1)
@@ -56,29 +55,26 @@ class Reading:
     # ---- where it stands
 
     def outdated(self) -> waves.Outdated:
-        """Pods of an older revision than their DaemonSet, of the operands that restart in waves. Those of OFED are
-        first, with the driver's pods on their nodes, whose nvidia_peermem is built for it."""
-        found: dict[str, dict[str, str]] = {}
-        drivers: dict[str, dict[str, str]] = {}
-        ofed: set[str] = set()
+        """Pods to replace of the operands that restart in waves, those of OFED first."""
+        pods: list[waves.Pod] = []
         for operator in reversed(self.plan.operators):
             namespace = self._namespace(operator)
             held, path = self._held_back(operator, namespace), self._path("Pod", namespace)
-            for owner, node, name, generation in self.client.projected(path, _pod) if held else ():
+            for meta, owner, node in self.client.projected(path, _pod) if held else ():
                 part, newest = held.get(owner, ("", ""))
-                if part == "driver" and node:
-                    drivers.setdefault(owner, {})[node] = f"{path}/{name}"
-                if part and node and generation != newest:
-                    found.setdefault(owner, {})[node] = f"{path}/{name}"
-                    ofed |= {node} if part == OFED else set()
-        return waves.with_drivers(found, drivers, ofed if self.plan.peermem else ())
+                if part and node:
+                    old = str((meta.get("labels") or {}).get("pod-template-generation", "")) != newest
+                    created = str(meta.get("creationTimestamp", ""))
+                    pods.append(waves.Pod(part, owner, node, f"{path}/{meta['name']}", old, created))
+        return waves.outdated(pods, self.cordoned() if self.plan.peermem else (), self.plan.peermem)
 
     def _held_back(self, operator: str, namespace: str) -> dict[str, tuple[str, str]]:
         """DaemonSet -> (its part, generation of its template), of those that make a pod anew only when it is
         deleted."""
         waved = {one["part"] for one in table()[operator] if one["how"] == core.WAVES}
-        label, part = ("app", "part") if operator == "gpu_operator" else (operands.STATE_LABEL, "state")
-        known = {one[label if label == "app" else part]: one[part] for one in self._table(operator)}
+        gpus = operator == "gpu_operator"
+        label, key, part = ("app", "app", "part") if gpus else (operands.STATE_LABEL, "state", "state")
+        known = {one[key]: one[part] for one in self._table(operator)}
         found = {}
         for item in self._daemonsets(namespace):
             name = known.get((item["metadata"].get("labels") or {}).get(label, ""), "")
@@ -86,13 +82,17 @@ class Reading:
                 found[item["metadata"]["name"]] = (name, rollout.template_generation(item))
         return found
 
-    def seen(self, *, all_nodes: bool = False) -> waves.Seen:
-        """What decides about the nodes that are still to be done."""
+    def cordoned(self) -> list[str]:
+        """Nodes that an upgrade has cordoned."""
+        return cordons.cordoned(self.client, CORDONED_FOR_UPGRADE)
+
+    def seen(self, outdated: Optional[waves.Outdated] = None, *, all_nodes: bool = False) -> waves.Seen:
+        """What decides about the nodes that are still to be done. ``outdated``: where it was read already."""
         plugins = [item for item in self.plan.leftovers if item.plugin and self.plan.remove_leftovers]
         return waves.Seen(
-            outdated=self.outdated(),
+            outdated=self.outdated() if outdated is None else outdated,
             plugins={node for item in plugins for node in removal.pending(self.client, item)},
-            cordoned=cordons.cordoned(self.client, CORDONED_FOR_UPGRADE),
+            cordoned=self.cordoned(),
             all_nodes=all_nodes,
         )
 
@@ -123,7 +123,7 @@ class Reading:
         if "network_operator" in self.plan.operators:
             made = self._operands("network_operator")
             restarts += core.network_restarts(made, by_name.get("network_operator"), nics, wanted_nics, outdated)
-        seen = self.seen(all_nodes=core.everywhere(restarts, outdated))
+        seen = self.seen(outdated, all_nodes=core.everywhere(restarts, outdated))
         fields = core.fields("ClusterPolicy", gpus, wanted_gpus) if wanted_gpus is not None and gpus else []
         if wanted_nics is not None and nics:
             fields += core.fields("NicClusterPolicy", nics, wanted_nics)
@@ -242,9 +242,9 @@ def _of(objects: Sequence[Json], name: str) -> Optional[Json]:
     return next((item.get("spec") or {} for item in objects if item["kind"] == kind), None)
 
 
-def _pod(pod: Json) -> tuple[str, str, str, str]:
-    """(DaemonSet, node, name, generation of its template) of a pod that is not ending."""
+def _pod(pod: Json) -> tuple[Json, str, str]:
+    """(metadata, DaemonSet, node) of a pod; "" for one that is ending, or has no node yet."""
     meta = pod["metadata"]
     owner = next((str(ref["name"]) for ref in meta.get("ownerReferences") or () if ref.get("kind") == "DaemonSet"), "")
-    node = "" if meta.get("deletionTimestamp") else str((pod.get("spec") or {}).get("nodeName") or "")
-    return owner, node, str(meta["name"]), str((meta.get("labels") or {}).get("pod-template-generation", ""))
+    kept = {key: meta[key] for key in ("name", "labels", "creationTimestamp") if key in meta}
+    return kept, owner, "" if meta.get("deletionTimestamp") else str((pod.get("spec") or {}).get("nodeName") or "")

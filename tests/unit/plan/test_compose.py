@@ -115,6 +115,7 @@ def test_an_upgrade_that_has_not_ended_is_a_warning(install: str) -> None:
     (warning,) = [item for item in again.findings if item.id == "plan.values"]
     assert (warning.severity, warning.subject) == ("warning", "release gpu-operator/gpu-operator")
     assert "upgrade.yml goes on with it" in warning.found
+    assert again.releases["gpu_operator"].resets == (), "preflight refused to go on, as values would be lost"
     assert [item for item in whole(cluster(), installed(made)).findings if item.id == "plan.values"] == []
 
 

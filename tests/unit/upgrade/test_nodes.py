@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections.abc import Callable
 from dataclasses import replace
@@ -54,8 +55,13 @@ def daemonset(name: str, generation: str, strategy: str = "OnDelete") -> dict[st
     return {"kind": "DaemonSet", "metadata": meta, "spec": spec, "status": {"desiredNumberScheduled": 6}}
 
 
+CLOCK = itertools.count(1000)
+"""The time of each new pod."""
+
+
 def pod(owner: str, node: str, generation: str) -> dict[str, Any]:
     meta = {
+        "creationTimestamp": str(next(CLOCK)),
         "name": f"{owner}-{node}-{generation}",
         "namespace": OWNER[owner][0],
         "labels": {"pod-template-generation": generation},
@@ -283,6 +289,24 @@ def test_killed_after_each_write_it_goes_on_to_the_same_end(wave: str) -> None:
         assert upgraded(api), life
         assert sorted(api.renewed) == sorted(whole.renewed), f"each pod once, killed after {life} writes"
         assert all(api.noted(name) for name in NAMES)
+
+
+@pytest.mark.parametrize("life", range(5))
+def test_killed_between_ofed_and_its_driver_the_driver_follows(life: int) -> None:
+    """The driver's pod is of the newest revision, so that only its age tells that its modules are of the old OFED."""
+    api = cluster(daemonset("driver", "1"), *(pod("driver", name, "1") for name in NAMES), owners=["mofed-x-ds"])
+    made = plan(["n0"], peermem=True)
+
+    def once() -> None:
+        for one in Reading(api, made).waves("1")[0]:
+            nodes(api, *one, made=made).idle("fail", 0, True)
+            nodes(api, *one, made=made).renew()
+            nodes(api, *one, made=made).free()
+
+    runs(api, once, [life])
+    assert api.renewed == [("mofed-x-ds", "n0"), ("driver", "n0")] and api.marked() == []
+    once()
+    assert len(api.renewed) == 2
 
 
 def test_killed_again_and_again() -> None:

@@ -77,7 +77,9 @@ def _value_fault(name: str, value: Any) -> str:
     if value is None:
         return ""
     if not isinstance(value, str):
-        kind = "bool, as YAML reads yes, no, on and off" if isinstance(value, bool) else type(value).__name__
+        # Ansible's own types of numbers and lists derive from Python's
+        kind = next((one.__name__ for one in (bool, int, float, list, dict) if isinstance(value, one)), "unknown")
+        kind += ", as YAML reads yes, no, on and off" if isinstance(value, bool) else ""
         return f"{value!r} is of type {kind}; variables are text: put it in quotes, or write null to take it away"
     if not value.isprintable():
         return f"{value!r} has a line break or a control character"

@@ -19,7 +19,7 @@ from xml.etree import ElementTree
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.findings import finding
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Finding, Json, masked, to_dict
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import INPUT, Node, Plan
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.text import counted, listed
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.text import counted, listed, redacted
 from ansible_collections.gpuops.rdma.plugins.module_utils._report.messages import shortened
 
 SCHEMA_VERSION = 2
@@ -439,7 +439,7 @@ def _nccl(item: Json) -> Json:
         "hosts": verdict.get("hosts"),
         "proven": verdict.get("proven"),
         "source": verdict.get("source", ""),
-        "settings": [text for text in item.get("settings", ()) if _SHOWN_SETTING.match(text)],
+        "settings": _shown_settings(item.get("settings", ())),
         "transport": run.get("transport", {}),
         "nccl_version": run.get("nccl_version", ""),
         "tests_version": run.get("tests_version", ""),
@@ -469,8 +469,12 @@ def _provenance(plan: Plan) -> Json:
     for test in shown["tests"]:
         test["env"] = _shown_env(test["env"])
         test["settings"] = [one for one in test["settings"] if _SHOWN_ENV.fullmatch(one["name"])]
-        test["told"] = [text for text in test["told"] if _SHOWN_SETTING.match(text)]
+        test["told"] = _shown_settings(test["told"])
     return shown
+
+
+def _shown_settings(settings: Sequence[str]) -> list[str]:
+    return [redacted(text) for text in settings if _SHOWN_SETTING.match(text)]
 
 
 def _shown_env(env: Mapping[str, Any]) -> Json:
@@ -634,6 +638,7 @@ def text(report: Json, width: int = 200, rows: int = 12) -> list[str]:
     lines = _node_lines(report, rows, width)
     for item in report["nccl"]:
         lines += ["", *_curve_lines(item), _nccl_line(item) + mark]
+        lines += [f"set for this test: {listed(item['settings'], 4)}"] if item["settings"] else []
         if item["verdict"] != "pass" and item["measured"] is not None and item["reason"] not in report["reason"]:
             lines.append(f"  {item['reason']}")
     for item in report["scan"]:

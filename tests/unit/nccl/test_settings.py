@@ -96,6 +96,10 @@ def test_the_plan_says_who_set_what() -> None:
     assert all(text in resolve.text(planned) for text in expected)
 
 
+class Tagged(int):
+    """As Ansible 2.19 gives the numbers of an inventory."""
+
+
 # ---- what is refused -----------------------------------------------------------------------------------------------
 
 
@@ -107,6 +111,7 @@ def test_the_plan_says_who_set_what() -> None:
             "rdma_nccl_env.NCCL_IB_TC",
             "41 is of type int; variables are text: put it in",
         ),
+        ({"nccl_env": {"NCCL_IB_TC": Tagged(41)}}, "rdma_nccl_env.NCCL_IB_TC", "41 is of type int;"),
         ({"nccl_env": {"NCCL_IB_TC": 4.5}}, "rdma_nccl_env.NCCL_IB_TC", "4.5 is of type float"),
         ({"nccl_env": {"NCCL_X": False}}, "rdma_nccl_env.NCCL_X", "False is of type bool, as YAML reads yes, no"),
         ({"nccl_env": {"NCCL_X": ["a"]}}, "rdma_nccl_env.NCCL_X", "is of type list"),

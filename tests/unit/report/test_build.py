@@ -220,6 +220,17 @@ def test_an_unjudged_test_is_incomplete_at_best() -> None:
     assert "thresholds are for whole nodes with 8 GPUs" in report["reason"]
 
 
+def test_what_was_set_for_a_test_is_listed_but_for_what_may_be_secret() -> None:
+    planned = nodes(2)
+    names = [node.name for node in planned]
+    settings = ["NCCL_X=1 (rdma_nccl_env)", "no NCCL_Y (profile guide-2024)", "SITE_LOGIN=geheim (rdma_nccl_env)"]
+    result = {**samples.nccl(samples.simulated(names), names), "settings": [*settings, "mpirun --bind-to numa (x)"]}
+    report = checked(samples.report(planned, results=[result]))
+    assert report["nccl"][0]["settings"] == [*settings[:2], "mpirun --bind-to numa (x)"]
+    assert f"set for this test: {', '.join(settings[:2])}, mpirun --bind-to numa (x)" in build.text(report)
+    assert "geheim" not in json.dumps(report)
+
+
 def test_a_failed_preflight_names_its_first_problem_and_lists_all() -> None:
     planned = nodes(4)
     found = [

@@ -12,8 +12,6 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils._workloads import prov
 
 
 class ActionModule(RdmaAction):
-    selects = ("name",)
-
     def act(self, args: dict[str, Any]) -> dict[str, Any]:
         """Verdict, its reason, a row per pod and findings."""
         result = proving.result(self.client, args, self.show)

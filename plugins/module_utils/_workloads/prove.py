@@ -126,7 +126,8 @@ def prove(
     ``delta``; ``ending``: why the whole job cannot be judged, such as a namespace that is terminating."""
     ranks = [one for one in pods if one.gpus]
     if not ranks:
-        return _nothing(job, f"none of its {len(pods)} pods has a GPU")
+        why = f"none of its {len(pods)} pods has a GPU; those of a job that has ended may be deleted"
+        return _nothing(job, why)
     evidence = dict(_by_pod(ranks, transports))
     rows, found = [], []
     for one in ranks:

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -63,7 +64,9 @@ def _is_openshift(client: Client) -> bool:
 def text(shape: Json) -> str:
     """The shape's file. DataError if our own reader would refuse it."""
     shape_files.parse(shape, site=True)
-    return _HEAD + str(yaml.safe_dump(shape, sort_keys=False, width=118, default_flow_style=None))
+    # Ansible's strings are of a type of their own, which YAML refuses and JSON does not.
+    plain = json.loads(json.dumps(shape))
+    return _HEAD + str(yaml.safe_dump(plain, sort_keys=False, width=118, default_flow_style=None))
 
 
 def write(path: Path, content: str, force: bool, check_mode: bool) -> bool:

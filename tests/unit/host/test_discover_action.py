@@ -52,6 +52,16 @@ def test_a_file_is_written_once_and_read_back(tmp_path: Path) -> None:
     assert (shape.vf_count, shape.nic_gbytes, shape.nodes) == (table.vf_count, table.nic_gbytes, {"row": ("7",)})
 
 
+class Tagged(str):
+    """As ansible-core 2.19 passes on what was given by -e."""
+
+
+def test_values_with_ansibles_tags_are_written_as_text(tmp_path: Path) -> None:
+    dest = tmp_path / "lab-h200.yml"
+    answer(hosts={"a": host()}, dest=str(dest), name=Tagged("lab-h200"), match={Tagged("row"): Tagged("7")})
+    assert not answer(hosts={"a": host()}, dest=str(dest), match={"row": "7"})["changed"]
+
+
 def test_a_file_with_values_of_the_users_is_kept(tmp_path: Path) -> None:
     dest = tmp_path / "lab.yml"
     dest.write_text("name: mine\n", encoding="utf-8")

@@ -232,6 +232,7 @@ def test_counters_of_a_node_whose_pod_says_nothing(
 
 
 BAD: list[tuple[dict[str, Any], str]] = [
+    ({"name": ""}, "Which JobSet\\? Set name"),
     ({"name": "other"}, "There is no JobSet other in namespace team-a"),
     ({"kind": "TFJob"}, "no kind of job that is known"),
     ({"shape": "BM.GPU.H10"}, "Unknown shape BM.GPU.H10"),

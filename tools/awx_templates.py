@@ -26,6 +26,7 @@ Json = dict[str, Any]
 # Of inputs that no role takes.
 CHOICES = {
     "rdma_oci_policies": ["check", "write", "skip"],
+    "rdma_lint_fail_when": ["error", "warning", "never"],
     "rdma_compare_fail_when": ["never", "slower", "worse"],
     "rdma_profile": sorted(path.stem for path in (ROOT / "files" / "profiles").glob("[!k]*.yml")),
 }
@@ -168,6 +169,17 @@ JOBS = (
         "Loads nvidia_peermem on the nodes that need it, now and at every boot.",
         (*_COMMON, "rdma_peermem_strict", "rdma_peermem_timeout"),
         extra_vars={"rdma_peermem_by": "daemonset"},
+    ),
+    Template(
+        "RDMA workload lint",
+        "workload_lint",
+        "What keeps a job of the cluster's users from the fabric.",
+        (
+            "rdma_lint_kind",
+            "rdma_lint_name",
+            "rdma_lint_namespace",
+            "rdma_lint_fail_when",
+        ),
     ),
     Template(
         "RDMA compare",

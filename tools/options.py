@@ -27,6 +27,7 @@ Json = dict[str, Any]
 SECRETS = {"api_key", "password", "admin_password", "token", "secret_variables", "oci_worker_image.url"}
 # Names that look like a secret's, for which Ansible demands a decision: names of Secrets, and public keys.
 NO_SECRETS = {
+    "boot_volume_key",
     "key",
     "secrets",
     "pull_secrets",

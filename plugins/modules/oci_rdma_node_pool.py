@@ -138,6 +138,25 @@ options:
       checked then.
     type: str
     default: ''
+  boot_volume_key:
+    description: OCID of a key of OCI Vault that boot volumes are encrypted with, instead of Oracle's own.
+    type: str
+    default: ''
+  in_transit_encryption:
+    description: Encrypt the data between instance and boot volume. It is not switched off again in a pool that has it.
+    type: bool
+    default: false
+  legacy_imds:
+    description: Whether instances answer requests of version 1 of the metadata service. Without it, what runs on the
+      nodes has to know version 2.
+    type: bool
+    default: true
+  eviction_minutes:
+    description: How long OKE evicts the pods of a node before it deletes it, 0 to 60; then the node goes in any case.
+      V(-1) leaves that to the pool, 60 minutes by default. Only for node pools; drain the nodes of a cluster network
+      yourself.
+    type: int
+    default: -1
   before_join:
     description: Shell commands on each node before it joins. With O(after_join) they must fit into the 32,000 bytes of
       a node's metadata.

@@ -47,7 +47,8 @@ _TAINT = re.compile(r"(?P<key>[\w./-]+)(=(?P<value>[\w.-]*))?:(?P<effect>\w+)")
 
 @dataclass(frozen=True)
 class Wanted:
-    """Options; "" and empty = unchanged, or OCI's default. ``boot_volume_gb``: GB, 0 = the image's."""
+    """Options; "" and empty = unchanged, or OCI's default. ``boot_volume_gb``: GB, 0 = the image's.
+    ``eviction_minutes``: -1 = OKE's."""
 
     name: str
     kind: str = KINDS[0]
@@ -75,6 +76,10 @@ class Wanted:
     tags: Mapping[str, str] = field(default_factory=dict)
     defined_tags: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     capacity_reservation: str = ""
+    boot_volume_key: str = ""
+    in_transit_encryption: bool = False
+    legacy_imds: bool = True
+    eviction_minutes: int = -1
     before_join: str = ""
     after_join: str = ""
     package_repository: str = ""
@@ -116,6 +121,8 @@ def _text(value: Any) -> str:
 def check(wanted: Wanted) -> None:
     """Checks the options without asking OCI. Raises InputError."""
     within(metadata(wanted, "v1.34.1", "10.0.0.0", "", "", True))
+    if not all(item.strip() for item in wanted.remove_nodes):
+        raise InputError("remove_nodes has a blank entry, which would mean a node without an address. Name the nodes.")
     by_name = [item for item in wanted.remove_nodes if not item.startswith("ocid1.")]
     if len(by_name) > REMEMBERED:
         raise InputError(
@@ -140,6 +147,13 @@ def check(wanted: Wanted) -> None:
             )
     if wanted.placement_constraint and wanted.kind != "cluster_network":
         raise InputError("placement_constraint is only for cluster networks, not for compute clusters.")
+    if wanted.eviction_minutes > 60 or wanted.eviction_minutes < -1:
+        raise InputError(f"eviction_minutes: {wanted.eviction_minutes}: OKE evicts pods for 0 to 60 minutes.")
+    if wanted.eviction_minutes >= 0 and wanted.kind != "managed_compute_cluster":
+        raise InputError(
+            "eviction_minutes is only for node pools, whose nodes OKE drains. Drain the nodes of a cluster network "
+            "before they are removed: kubectl drain."
+        )
     if wanted.host_group and wanted.kind != "managed_compute_cluster":
         raise InputError("host_group is only for node pools; a cluster network chooses its hosts itself.")
 
@@ -203,8 +217,17 @@ def digest(wanted: Wanted) -> str:
             }
         )
         # only where it is given: other pools keep their digest
-        inputs.update({"capacity_reservation": wanted.capacity_reservation} if wanted.capacity_reservation else {})
+        given = {name: getattr(wanted, name) for name in ("capacity_reservation", "boot_volume_key")}
+        given["in_transit_encryption"] = wanted.in_transit_encryption
+        inputs.update({name: value for name, value in given.items() if value})
+    inputs.update({} if wanted.legacy_imds else {"legacy_imds": False})
     return hashlib.sha256(json.dumps(inputs, sort_keys=True).encode()).hexdigest()[:32]
+
+
+def minutes(duration: str) -> int:
+    """Minutes of an ISO 8601 duration, in which OKE may give 60 minutes as PT1H; -1 for one that is not set or read."""
+    found = re.fullmatch(r"PT(?:(\d+)H)?(?:(\d+)M)?(?:(\d+)S)?", duration or "")
+    return (int(found[1] or 0) * 3600 + int(found[2] or 0) * 60 + int(found[3] or 0)) // 60 if found else -1
 
 
 def labels(wanted: Wanted) -> dict[str, str]:
@@ -229,7 +252,16 @@ FIXED = {
     "capacity_reservation": "capacity reservation",
 }
 """What cannot be changed without recreating the pool; option -> label in messages."""
-IN_PLACE = ("image", "boot_volume_gb", "kubernetes_version", "ssh_public_key")
+IN_PLACE = (
+    "image",
+    "boot_volume_gb",
+    "kubernetes_version",
+    "ssh_public_key",
+    "boot_volume_key",
+    "in_transit_encryption",
+)
+IMDS = "areLegacyImdsEndpointsDisabled"
+"""Node metadata by which OKE switches off version 1 of the instance metadata service."""
 
 
 def differences(there: Json, wanted: Wanted) -> list[Change]:
@@ -306,6 +338,11 @@ def _sets(there: Json, wanted: Wanted) -> Iterator[Change]:
     named = labels(wanted) if ours else {str(key): str(value) for key, value in wanted.labels.items()}
     if "labels" in there and _part(named, there["labels"]):
         yield Change("labels", there["labels"], {**there["labels"], **named})
+    if (
+        wanted.eviction_minutes >= 0
+        and there.get("eviction_minutes", wanted.eviction_minutes) != wanted.eviction_minutes
+    ):
+        yield Change("eviction_minutes", there["eviction_minutes"], wanted.eviction_minutes)
     groups = there.get("security_groups")
     if wanted.security_groups and groups is not None and set(groups) != set(wanted.security_groups):
         yield Change("security_groups", groups, list(wanted.security_groups))

@@ -410,7 +410,7 @@ class Managed(Pool):
         found = self.session.call(f"read the node pool {key}", "oke", "get_node_pool", key).data
         config = found.node_config_details
         place = config.placement_configs[0] if config and config.placement_configs else None
-        source = found.node_source_details
+        source, eviction = found.node_source_details, found.node_eviction_node_pool_settings
         compute = getattr(config, "compute_cluster_id", None) or ""
         pool = {
             **_pool_summary(found),
@@ -427,6 +427,9 @@ class Managed(Pool):
             "ssh_public_key": found.ssh_public_key or "",
             "labels": {item.key: item.value for item in found.initial_node_labels or []},
             "security_groups": list(config.nsg_ids or []) if config else [],
+            "boot_volume_key": (config.kms_key_id or "") if config else "",
+            "in_transit_encryption": bool(config and config.is_pv_encryption_in_transit_enabled),
+            "eviction_minutes": oci_pool.minutes(eviction.eviction_grace_duration) if eviction else -1,
             "size": config.size if config else 0,
             "nodes": [_node(item) for item in found.nodes or [] if item.lifecycle_state not in ("DELETED", "DELETING")],
             "parts": {"node_pool": found.id, "compute_cluster": compute},
@@ -457,6 +460,8 @@ class Managed(Pool):
             defined_tags=dict(asked.defined_tags) or None,
             placement_configs=[kinds.NodePoolPlacementConfigDetails(**place)],
             node_pool_pod_network_option_details=self._pod_network(about["cni"]),
+            kms_key_id=asked.boot_volume_key or None,
+            is_pv_encryption_in_transit_enabled=asked.in_transit_encryption or None,
         )
         details = kinds.CreateNodePoolDetails(
             compartment_id=asked.compartment,
@@ -469,6 +474,7 @@ class Managed(Pool):
             initial_node_labels=self._labels(oci_pool.labels(asked)),
             ssh_public_key=asked.ssh_public_key or None,
             node_config_details=config,
+            node_eviction_node_pool_settings=self._eviction(asked.eviction_minutes),
             freeform_tags=oci_pool.tags(asked),
             defined_tags=dict(asked.defined_tags) or None,
         )
@@ -482,7 +488,16 @@ class Managed(Pool):
 
     def _metadata(self, about: Json) -> dict[str, str]:
         script = oci_pool.cloud_init(self.wanted, about["version"], about["api_server"], about["ca"])
-        return oci_pool.within({"apiserver_host": about["api_server"], "user_data": script})
+        more = {} if self.wanted.legacy_imds else {oci_pool.IMDS: "true"}
+        return oci_pool.within({"apiserver_host": about["api_server"], "user_data": script, **more})
+
+    def _eviction(self, minutes: int) -> Any:
+        """How long OKE evicts the pods of a node that it deletes; the node goes when the time is up. None: its own."""
+        if minutes < 0:
+            return None
+        return self.kinds.NodeEvictionNodePoolSettings(
+            eviction_grace_duration=f"PT{minutes}M", is_force_delete_after_grace_duration=True
+        )
 
     def _labels(self, labels: Json) -> list[Any]:
         return [self.kinds.KeyValue(key=key, value=value) for key, value in labels.items()]
@@ -546,6 +561,10 @@ class Managed(Pool):
         more.update({"defined_tags": new["defined_tags"]} if "defined_tags" in new else {})
         config.update({"size": self.wanted.nodes} if "size" in new else {})
         config.update({"nsg_ids": new["security_groups"]} if "security_groups" in new else {})
+        config.update({"kms_key_id": new["boot_volume_key"]} if "boot_volume_key" in new else {})
+        config.update({"is_pv_encryption_in_transit_enabled": True} if "in_transit_encryption" in new else {})
+        if "eviction_minutes" in new:
+            more["node_eviction_node_pool_settings"] = self._eviction(new["eviction_minutes"])
         if config:
             more["node_config_details"] = self.kinds.UpdateNodePoolNodeConfigDetails(**config)
         details = self.kinds.UpdateNodePoolDetails(**more)
@@ -733,8 +752,14 @@ class Network(Pool):
                 subnet_id=asked.subnet, assign_public_ip=False, nsg_ids=list(asked.security_groups) or None
             ),
             source_details=models.InstanceConfigurationInstanceSourceViaImageDetails(
-                image_id=asked.image, boot_volume_size_in_gbs=asked.boot_volume_gb or None
+                image_id=asked.image,
+                boot_volume_size_in_gbs=asked.boot_volume_gb or None,
+                kms_key_id=asked.boot_volume_key or None,
             ),
+            is_pv_encryption_in_transit_enabled=asked.in_transit_encryption or None,
+            instance_options=None
+            if asked.legacy_imds
+            else models.InstanceConfigurationInstanceOptions(are_legacy_imds_endpoints_disabled=True),
             agent_config=models.InstanceConfigurationLaunchInstanceAgentConfigDetails(
                 are_all_plugins_disabled=False,
                 is_management_disabled=False,

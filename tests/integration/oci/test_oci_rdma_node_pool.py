@@ -9,11 +9,15 @@ GPUOPS_MATRIX=all kills it at each of its requests instead of at each write.
 from __future__ import annotations
 
 import base64
+import functools
 import itertools
 import json
 import os
+import random
 import subprocess
 import sys
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -163,13 +167,14 @@ def test_what_self_managed_nodes_are_given(network: Site) -> None:
     assert plugins == dict.fromkeys(oci_pool.PLUGINS, "ENABLED")
 
 
-def killed_at(site: Site, number: int, before: bool) -> bool:
-    """One run that is killed at its ``number``-th request, before or after OCI did it. False: it was not reached."""
-    pool, numbers = site.pool(nodes=2), itertools.count(1)  # the preflight asks in threads: one number each
+def killed_at(site: Site, number: int, before: bool, act: Callable[[], Any], every: bool = ALL) -> bool:
+    """One run that is killed at its ``number``-th write, or at ``every`` request, before or after OCI did it. False: it
+    was not reached."""
+    numbers = itertools.count(1)  # the preflight asks in threads: one number each
     call = site.session.call
 
     def cut(what: str, client: str, method: str, *args: Any, **more: Any) -> Any:
-        counts = ALL or (method.startswith(("create_", "update_")) and method not in ASKS)
+        counts = every or (method.startswith(WRITES) and method not in ASKS)
         last = counts and next(numbers) == number
         if last and before:
             raise Killed
@@ -180,7 +185,7 @@ def killed_at(site: Site, number: int, before: bool) -> bool:
 
     site.session.call = cut  # type: ignore[method-assign]
     try:
-        pool.present(False)
+        act()
     except Killed:
         return True
     finally:
@@ -188,6 +193,7 @@ def killed_at(site: Site, number: int, before: bool) -> bool:
     return False
 
 
+WRITES = ("create_", "update_", "delete_", "terminate_", "detach_")
 ASKS = ("create_kubeconfig", "create_compute_capacity_report")
 
 
@@ -204,7 +210,7 @@ def test_killed_and_started_again(kind: str, config: dict[str, Any], tmp_path: P
                 oci_site.credentials(fake, tmp_path)
                 fake.lag = 4.0
                 site = Site(fake, fake.start(), config, tmp_path, kind)
-                reached = killed_at(site, number, before)
+                reached = killed_at(site, number, before, functools.partial(site.pool(nodes=2).present, False))
                 told = site.present(nodes=2)
                 assert site.there() == ONE[kind], (number, before, site.there())
                 assert len(told["pool"]["nodes"]) == 2 == len(site.alive())
@@ -212,6 +218,80 @@ def test_killed_and_started_again(kind: str, config: dict[str, Any], tmp_path: P
             finally:
                 fake.stop()
     assert number > (15 if ALL else 2), "each request was the last one once"
+
+
+@dataclass(frozen=True)
+class Run:
+    """What one run of a pair is for, and where it is killed. ``after``: seconds until the next one."""
+
+    what: str
+    number: int
+    before: bool
+    after: float
+
+
+WHATS = ("create", "grow", "shrink", "replace", "change", "absent")
+SIZES = {"create": 3, "grow": 4, "shrink": 2, "replace": 3, "change": 3}
+
+
+def drawn(seed: int) -> tuple[str, Run, Run]:
+    """Kind of the pool, first and second run."""
+    rng = random.Random(seed)
+    kind, runs, whats = rng.choice(KINDS), [], WHATS
+    for _ in range(2):
+        what = rng.choice(whats)
+        runs.append(Run(what, rng.randint(1, 4), rng.random() < 0.5, rng.choice((0.0, 5.0, 90.0, 4000.0))))
+        whats = ("create", "grow", "change", "absent") if what == "create" else WHATS  # no address is known then
+    return kind, runs[0], runs[1]
+
+
+def acted(site: Site, what: str, bad: str) -> dict[str, Any]:
+    """One whole run. ``bad``: address of a node of the first pool, which a shrink or a replacement removes."""
+    if what == "absent":
+        return site.pool().absent(False, "rdma")
+    more = {"remove_nodes": [bad]} if what in ("shrink", "replace") else {}
+    changed = {"after_join": "echo changed"} if what == "change" else {}
+    return site.present(nodes=SIZES[what], **more, **changed)
+
+
+@pytest.mark.parametrize("seed", range(200 if ALL else 20))
+def test_pairs_of_kills_leave_no_orphan(seed: int, config: dict[str, Any], tmp_path: Path) -> None:
+    """A killed run, a killed run with another aim beside what OCI still does for the first, and one that is let: it
+    reaches its aim, the next one changes nothing, and a removal leaves nothing in the compartment."""
+    kind, first, second = drawn(seed)
+    fake = oci_site.tenancy()
+    try:
+        oci_site.credentials(fake, tmp_path)
+        fake.lag = 4.0
+        site = Site(fake, fake.start(), config, tmp_path, kind)
+        fake.durations.update({"NODEPOOL_RECONCILE": 300.0, "DetachInstancePoolInstance": 300.0})
+        fake.durations.update({"NODEPOOL_DELETE": 600.0, "TerminateClusterNetwork": 600.0})
+        bad = "" if first.what == "create" else site.present(nodes=3)["pool"]["nodes"][1]["private_ip"]
+        for run in (first, second):
+            try:
+                killed_at(site, run.number, run.before, functools.partial(acted, site, run.what, bad), every=False)
+            except InputError as error:  # such as fewer nodes than there are, without their names
+                assert "remove_nodes" in str(error) or "does not exist" in str(error), error
+            fake.clock.advance(run.after)
+        final = second.what if second.what not in ("create", "grow", "change") else "grow"
+        try:
+            acted(site, final, bad)
+        except InputError as refused:  # grown or replaced before: the node of that address is not one too many
+            assert "to remove in remove_nodes" in str(refused)
+            final = "absent"
+            acted(site, final, bad)
+        assert not acted(site, final, bad)["changed"], "the next run changes nothing"
+        fake.clock.advance(4000.0)  # OCI may still be deleting an earlier pool of this name
+        site.session.call("settle", "identity", "list_availability_domains", fake.tenancy)
+        if final != "absent":
+            kept = {**ONE[kind], "instanceConfigurations": site.there().get("instanceConfigurations", 0)}
+            assert site.there() == {name: count for name, count in kept.items() if count}
+            assert len(site.alive()) == SIZES[final]
+            site.pool().absent(False, "rdma")
+        assert site.there() == {} and site.alive() == [], "orphans"
+        assert not site.pool().absent(False, "rdma")["changed"]
+    finally:
+        fake.stop()
 
 
 def test_a_lack_of_capacity_is_told_by_domain_and_gone_on_with(site: Site) -> None:
@@ -326,6 +406,7 @@ def test_bad_input_makes_nothing(managed: Site) -> None:
         ({"shape": "BM.GPU.H100.9"}, "did you mean BM.GPU.H100.8"),
         ({"availability_domain": "AD-1"}, f"AD-1: no such availability domain; expected one of {AD}"),
         ({"nodes": 9}, "64 GPUs left in .*; expected 72 .9 nodes x 8 GPUs"),
+        ({"remove_nodes": ["10.0.0.9", " "]}, "remove_nodes has a blank entry"),
         ({"taints": ["gpu"]}, "'gpu' is not a taint; expected KEY=VALUE:EFFECT"),
         ({"taints": ["gpu=yes:NoSched"]}, "NoSchedule, PreferNoSchedule, NoExecute"),
         ({"image": ""}, "to create it, set image as well"),
@@ -552,6 +633,37 @@ def test_nodes_of_a_capacity_reservation(site: Site) -> None:
         site.present()
     assert site.present(capacity_reservation=key)["created"] and site.fake.reservations[key] == 0
     assert not site.present(capacity_reservation=key)["changed"]
+
+
+def test_encryption_metadata_service_and_eviction(site: Site) -> None:
+    """In what the nodes are made from, no change the second time, and a change later."""
+    managed, key = site.kind == KINDS[0], "ocid1.key.oc1.eu-frankfurt-1.vault.a"
+    asked: dict[str, Any] = {"boot_volume_key": key, "in_transit_encryption": True, "legacy_imds": False}
+    asked.update({"eviction_minutes": 0} if managed else {})
+    plain = site.present()["pool"]["id"]
+    site.present(**asked)
+    assert not site.present(**asked)["changed"]
+    if managed:
+        pool = site.fake.tables["nodePools"][plain]
+        config = pool["nodeConfigDetails"]
+        assert (config["kmsKeyId"], config["isPvEncryptionInTransitEnabled"]) == (key, True)
+        assert pool["nodeMetadata"][oci_pool.IMDS] == "true" and pool["nodeMetadata"]["user_data"]
+        eviction = pool["nodeEvictionNodePoolSettings"]
+        assert (eviction["evictionGraceDuration"], eviction["isForceDeleteAfterGraceDuration"]) == ("PT0M", True)
+        eviction["evictionGraceDuration"] = "PT1H"
+        assert not site.present(**{**asked, "eviction_minutes": 60})["changed"], "as OKE may write it"
+        told = site.present(**{**asked, "eviction_minutes": 30})
+        assert told["changes"] == [{"what": "eviction_minutes", "before": 60, "after": 30}]
+        with pytest.raises(InputError, match="OKE evicts pods for 0 to 60 minutes"):
+            site.present(eviction_minutes=90)
+    else:
+        pools = next(iter(site.fake.tables["clusterNetworks"].values()))["instancePools"]
+        config = site.fake.tables["instanceConfigurations"][pools[0]["instanceConfigurationId"]]
+        launch = config["instanceDetails"]["launchDetails"]
+        assert launch["sourceDetails"]["kmsKeyId"] == key and launch["isPvEncryptionInTransitEnabled"] is True
+        assert launch["instanceOptions"] == {"areLegacyImdsEndpointsDisabled": True}
+        with pytest.raises(InputError, match="Drain the nodes of a cluster network before"):
+            site.present(eviction_minutes=0)
 
 
 def test_a_compute_cluster_of_others_stays(managed: Site) -> None:

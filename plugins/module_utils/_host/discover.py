@@ -25,6 +25,7 @@ NOT_KNOWN = "not known: "
 _NEAR = ("PIX", "PXB", "PHB", "NODE", "SYS")
 """Distances, nearest first."""
 _SWITCH = _NEAR[:2]
+_PCI = "sys/bus/pci/devices"
 _RAIL = re.compile(r"rdma(\d+)")
 MPI_ENV = {"HCOLL_ENABLE_MCAST_ALL": "0", "UCX_TLS": "tcp"}
 """MPI only starts the ranks: it stays off the fabric on every shape."""
@@ -179,7 +180,7 @@ class _Host:
     def _read(self, *keys: str) -> str:
         """The files that these facts were read from, and the host."""
         at = self.document.get("at") or {}
-        return f"{', '.join(dict.fromkeys(at.get(key, key) for key in keys))} of {self.name}"
+        return f"{', '.join(dict.fromkeys(at.get(key, _PCI) for key in keys))} of {self.name}"
 
     def _lack(self, path: str, key: str, otherwise: str) -> None:
         self.missing[path] = str((self.document.get("unread") or {}).get(key) or otherwise)
@@ -209,6 +210,8 @@ class _Host:
             told = ", ".join(f"{count} x {kind}" for kind, count in kinds.items())
             raise InputError(f"{self.name} cannot be described: a shape has GPUs of one kind, it has {told}")
         part: Json = {"model": self._common("gpu.model", "gpus", "model", gpus), "id": gpus[0]["id"]}
+        if (self.document.get("driver") or {}).get("origin") == "none":
+            self.missing["gpu.model"] = "the NVIDIA driver, which knows it, is not loaded"
         for key in ("nvswitches", "nvswitch_bridges"):
             part[key] = self.document.get(key)
             if part[key] is None:

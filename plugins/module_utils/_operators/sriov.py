@@ -107,18 +107,19 @@ def vf_config_objects(
 
 
 def configured_shapes(daemonset: Json) -> list[str]:
-    """The shapes that a VF configuration DaemonSet's node affinity selects, a site's by SHAPE_LABEL."""
+    """The shapes that a VF configuration DaemonSet's node affinity selects, as ``node_terms`` writes it: after the term
+    with SHAPE_LABEL only the labels of a site's files follow, which name no shape."""
     pod = daemonset["spec"]["template"]["spec"]
     affinity = ((pod.get("affinity") or {}).get("nodeAffinity") or {}).get(
         "requiredDuringSchedulingIgnoredDuringExecution"
     ) or {}
-    expressions = (
-        expression
-        for term in affinity.get("nodeSelectorTerms") or []
-        for expression in term.get("matchExpressions") or []
-    )
-    keys = (INSTANCE_TYPE, SHAPE_LABEL)
-    return sorted({name for one in expressions if one.get("key") in keys for name in one.get("values") or []})
+    names: set[str] = set()
+    for term in affinity.get("nodeSelectorTerms") or []:
+        found = {one.get("key"): one.get("values") or [] for one in term.get("matchExpressions") or []}
+        names.update(found.get(SHAPE_LABEL, found.get(INSTANCE_TYPE, [])))
+        if SHAPE_LABEL in found:
+            break
+    return sorted(names)
 
 
 def cni_daemonset(

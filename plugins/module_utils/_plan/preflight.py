@@ -597,6 +597,8 @@ def mode_region(view: View) -> Iterator[Finding]:
     if not view.sriov:
         return
     for name in view.plan.shapes:
+        if view.shapes[name].site:
+            continue  # regions are Oracle's
         offered = view.shapes[name].regions.get("sriov")
         regions = sorted({REGION_KEYS.get(n.region, n.region) for n in view.gpu_nodes if n.shape == name})
         for region in regions:

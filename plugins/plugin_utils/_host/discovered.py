@@ -63,10 +63,11 @@ def _is_openshift(client: Client) -> bool:
 
 def text(shape: Json) -> str:
     """The shape's file. DataError if our own reader would refuse it."""
-    shape_files.parse(shape, site=True)
-    # Ansible's strings are of a type of their own, which YAML refuses and JSON does not.
-    plain = json.loads(json.dumps(shape))
-    return _HEAD + str(yaml.safe_dump(plain, sort_keys=False, width=118, default_flow_style=None))
+    plain = json.loads(json.dumps(shape))  # Ansible's strings are of a type of their own, which YAML refuses
+    shape_files.parse(plain, site=True)
+    sources = {"sources": plain.pop("sources")}
+    values = yaml.safe_dump(plain, sort_keys=False, width=118, default_flow_style=None)
+    return f"{_HEAD}{values}{yaml.safe_dump(sources, sort_keys=False, width=1000)}"
 
 
 def write(path: Path, content: str, force: bool, check_mode: bool) -> bool:

@@ -234,7 +234,7 @@ def planned(facts: Any, shapes: dict[str, Shape], seen: Any = None, **asked: Any
 
 
 def test_a_plan_covers_a_shape_of_the_sites_own() -> None:
-    shapes = site(ethernet("ND_H100_v5", nodes={PRODUCT: "H100"}))
+    shapes = site(ethernet("ND_H100_v5", nodes={TYPE: "Standard_ND96isr_H100_v5"}))
     made = planned([gpu_node(shape="ND_H100_v5", provider_id="azure:///x")], shapes)
     assert faults(made) == {} and [test.name for test in made.tests] == ["nccl-nd-h100-v5"]
     (daemonset,) = [item for item in made.objects["vf_config"] if item["kind"] == "DaemonSet"]

@@ -22,7 +22,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import N
 from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import bandwidth
 
 from ..operators._api import LOST, STRATEGIC, Json, Refused
-from ..operators._hub import SHAPE_LABEL, Loop
+from ..operators._hub import Loop
 from ..operators._logs import Log
 from . import nccl_render as render
 from ._shared import FINISHED, MPI_JOB, VOLCANO_JOB, Batch, batch_of, exit_code, now, phase, pod_path, ready
@@ -358,7 +358,7 @@ class Launch:
 
     def _shape_of(self, worker: Json) -> str:
         node = self.batch.hub.nodes.get(worker["spec"]["nodeName"])
-        return node.labels.get(SHAPE_LABEL, "unknown") if node else "unknown"
+        return (node.shape if node else "") or "unknown"
 
     async def _print(self, order: Order, fleet: Fleet, workers: list[Json]) -> int:
         held = [fault for fault in self.ctx.faults() if fault.kind in SLOW and fault.node in ("", *fleet.nodes)]

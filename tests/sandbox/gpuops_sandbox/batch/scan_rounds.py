@@ -21,7 +21,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import bandwidth
 
 from ..context import Fault
 from ..operators._api import LOST, STRATEGIC, Json, Refused
-from ..operators._hub import SHAPE_LABEL, Informer, Loop
+from ..operators._hub import Informer, Loop
 from ..operators._logs import Log
 from . import nccl_render as render
 from ._shared import FINISHED, batch_of, now, phase, pod_path
@@ -276,7 +276,7 @@ class Play:
         self, trial: Trial, command: str, names: Sequence[str], pods: Sequence[Json], placed: Sequence[str]
     ) -> tuple[list[str], int]:
         nodes = [self.batch.hub.nodes.get(name) for name in placed]
-        shapes = {node.labels.get(SHAPE_LABEL, "unknown") if node else "unknown" for node in nodes}
+        shapes = {(node.shape if node else "") or "unknown" for node in nodes}
         shape = self.ctx.shapes.get(next(iter(shapes))) if len(shapes) == 1 else None
         if shape is None:
             return [f"simulated: no bandwidth model for nodes of {', '.join(sorted(shapes))}"], 2

@@ -1,0 +1,39 @@
+# Copyright: gpuops.rdma contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Machines that are in no table: described from the nodes, set up, unjudged, and judged by the site's own good run."""
+
+from __future__ import annotations
+
+import shutil
+from typing import Any
+
+import pytest
+
+
+@pytest.mark.e2e
+def test_from_nodes_in_no_table_to_a_verdict_by_the_sites_own_baseline(cluster: Any) -> None:
+    here = cluster("--gpu-nodes", "0", "--pool", "BM.GPU.H200.8:DGX_H200=2", "--platform", "kubernetes")
+    inputs = {"rdma_shapes_dir": str(here.folder / "shapes"), "rdma_driver": "operator"}
+
+    match = '{"node.kubernetes.io/instance-type":"DGX_H200"}'
+    described = {"rdma_discover_name": "lab_h200", "rdma_discover_match": match}
+    found = here.play("playbooks/discover.yml", rdma_shapes_dir=inputs["rdma_shapes_dir"], **described)
+    assert found.code == 0 and "shape lab_h200: 2 hosts agree" in found.output, found.output[-3000:]
+    assert "left out: gpu.model: the NVIDIA driver, which knows it, is not loaded" in found.output
+    assert "gpuops-host-probe" not in here.kubectl("get", "ds,cm,role", "-n", "gpuops-rdma", "-o", "name")
+
+    first = here.play("site.yml", **inputs)
+    assert first.verdict == "incomplete" and "no threshold is known" in first.report["reason"], first.output[-3000:]
+    assert [node["verdict"] for node in first.report["nodes"]] == ["pass", "pass"]
+
+    good = here.folder / "good.json"
+    shutil.copy(here.folder / "report" / "report.json", good)
+    second = here.play("site.yml", report="second", rdma_nccl_baseline=str(good), **inputs)
+    assert (second.verdict, second.changed()) == ("pass", ["nccl_test"]), second.output[-3000:]
+    assert second.report["nccl"][0]["source"].startswith("this site's baseline, 0.95 of ")
+
+    # A run without the file would take the VFs of these nodes away.
+    without = here.play("site.yml", report="without", rdma_nodes=here.nodes()[0])
+    told = without.stage("preflight")["error"]
+    assert "the cluster's VF configuration covers lab_h200" in told and without.changed() == []

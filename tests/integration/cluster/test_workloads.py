@@ -14,7 +14,8 @@ import pytest
 import yaml
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import EXCLUDE_LABEL, Json, node_terms
 from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import fabric
-from ansible_collections.gpuops.rdma.plugins.module_utils._workloads import kinds, render
+from ansible_collections.gpuops.rdma.plugins.module_utils._nodes.facts import node_facts
+from ansible_collections.gpuops.rdma.plugins.module_utils._workloads import kinds, placement, render
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files
 from support.paths import upstream
 from support.sandboxes import SHAPE, Pool
@@ -31,6 +32,9 @@ DEFINITIONS = (
     "crds/lws/leaderworkerset.x-k8s.io_leaderworkersets.yaml",
     "workloads/ray.io_rayclusters.yaml",
     "crds/volcano/batch.volcano.sh_jobs.yaml",
+    "workloads/kueue.x-k8s.io_topologies.yaml",
+    "workloads/kueue.x-k8s.io_resourceflavors.yaml",
+    "workloads/topology.volcano.sh_hypernodes.yaml",
 )
 CELLS = list(itertools.product(render.KINDS, fabric.MODES, (1, 4)))
 NODES = sum(nodes for _kind, _mode, nodes in CELLS) + 1
@@ -90,6 +94,21 @@ def test_every_kind_mode_and_number_of_nodes_passes_a_strict_dry_run(cluster: Sm
     for cell in CELLS:
         for obj in rendered(*cell):
             cluster.client.apply(obj, dry_run=True)
+
+
+def test_places_in_the_network_pass_it_too(cluster: Small) -> None:
+    """Their definitions have rules that only the API server applies."""
+    shape = files.shapes()[SHAPE]
+    found = placement.placed([node_facts(one) for one in cluster.client.list("/api/v1/nodes") if _has_gpus(one)])
+    taint = {"key": "nvidia.com/gpu", "operator": "Exists"}
+    objects = placement.kueue(found, [shape], [taint], "kueue.x-k8s.io/v1beta2") + placement.hypernodes(found)
+    assert {one["kind"] for one in objects} == {"Topology", "ResourceFlavor", "HyperNode"}
+    for obj in objects:
+        cluster.client.apply(obj, dry_run=True)
+
+
+def _has_gpus(node: Json) -> bool:
+    return node["metadata"]["labels"].get("node.kubernetes.io/instance-type") == SHAPE
 
 
 def test_the_real_scheduler_gives_each_pod_on_the_fabric_a_node_with_its_vfs(cluster: Small) -> None:

@@ -15,6 +15,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._gpu_uses import metri
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube import objects as kube_objects
 from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import job
 from ansible_collections.gpuops.rdma.plugins.module_utils._openshift import pools
+from ansible_collections.gpuops.rdma.plugins.module_utils._workloads import network, placement
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._openshift import autoscaling
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._teardown import revert
 from hypothesis import given
@@ -142,6 +143,7 @@ def test_teardown_knows_every_kind_that_a_use_of_gpus_creates() -> None:
         [{"machine_set": "a", "min_replicas": 0, "max_replicas": 1, "accelerator": ""}], []
     )
     kinds = {(item["apiVersion"], item["kind"]) for item in made}
+    kinds |= {(version, kind) for version, kind in (*network.KINDS, *placement.KINDS) if "v1beta1" not in version}
     kinds |= {*serving.kinds("kserve"), *serving.kinds("lws"), *serving.ACCOUNT_KINDS, autoscaling.MACHINE_SETS}
     assert kinds | {revert.DRIVER} <= set(kube_objects.KINDS)
     order = [kind for _version, kind in kube_objects.KINDS]

@@ -40,8 +40,8 @@ options:
   dmabuf:
     description:
     - How GPU memory is registered. V(auto) takes the path that the host checks of this run found on the node, else
-      nvidia_peermem where the plan's driver pods load it, else DMA-BUF; V(true) is DMA-BUF (C(--use_cuda_dmabuf)) and
-      V(false) nvidia_peermem on all nodes.
+      nvidia_peermem where the plan's driver pods load it or the kernel is older than 5.12, else DMA-BUF; V(true) is
+      DMA-BUF (C(--use_cuda_dmabuf)) and V(false) nvidia_peermem on all nodes.
     type: str
     choices:
     - auto

@@ -16,6 +16,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Optional
 
+from ansible_collections.gpuops.rdma.plugins.module_utils._common import versions
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.findings import finding
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Finding, Json, Shape
@@ -27,6 +28,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.names import (
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Plan
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.text import listed
 from ansible_collections.gpuops.rdma.plugins.module_utils._nccl.fabric import GPU_TOLERATION, Fabric
+from ansible_collections.gpuops.rdma.plugins.module_utils._nodes.facts import DMABUF_KERNEL
 
 APP = "gpuops-perftest"
 RUN_LABEL = "gpuops.rdma/perftest"
@@ -137,17 +139,22 @@ def _both(pair: Pair) -> tuple[Pair, Pair]:
     return pair, (pair[1], pair[0])
 
 
-def dmabuf_nodes(plan: Plan, hosts: Mapping[str, Json], asked: str) -> frozenset[str]:
+def dmabuf_nodes(
+    plan: Plan, hosts: Mapping[str, Json], asked: str, kernels: Optional[Mapping[str, str]] = None
+) -> frozenset[str]:
     """The nodes to test through DMA-BUF. ``asked``: true and false hold for all nodes; auto follows the path that the
-    host checks of this run found (``hosts``: their summaries), and where they found none, the plan: nvidia_peermem only
-    where the driver's pods load it."""
+    host checks of this run found (``hosts``: their summaries), and where they found none, the plan and the node's
+    kernel: nvidia_peermem only where the driver's pods load it, or the kernel (``kernels``) has no DMA-BUF."""
     if asked != "auto":
         return frozenset(node.name for node in plan.nodes if asked == "true")
-    default = "peermem" if plan.peermem else "dmabuf"
-    paths = {node.name: (hosts.get(node.name) or {}).get("gpudirect") for node in plan.nodes}
-    return frozenset(
-        name for name, path in paths.items() if (path if path in ("dmabuf", "peermem") else default) == "dmabuf"
-    )
+
+    def path(name: str) -> str:
+        found, kernel = (hosts.get(name) or {}).get("gpudirect"), (kernels or {}).get(name, "")
+        if found in ("dmabuf", "peermem"):
+            return str(found)
+        return "peermem" if plan.peermem or (kernel and versions.older(kernel, DMABUF_KERNEL)) else "dmabuf"
+
+    return frozenset(node.name for node in plan.nodes if path(node.name) == "dmabuf")
 
 
 # ---- the pods ------------------------------------------------------------------------------------------------------

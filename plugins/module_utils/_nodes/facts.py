@@ -41,6 +41,8 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import (
 )
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.names import OUR_CORDONS, TAINTS_ADDED
 
+DMABUF_KERNEL = "5.12"
+"""The first kernel by which a NIC reads and writes GPU memory through DMA-BUF."""
 LABEL_PREFIXES = (
     "amd.com/",
     "feature.node.kubernetes.io/kernel-version",

@@ -25,9 +25,9 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.findings impor
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Finding, Json, NodeFacts, image_name
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Decision
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.text import listed
+from ansible_collections.gpuops.rdma.plugins.module_utils._nodes.facts import DMABUF_KERNEL
 
 CHOICES = ("auto", "host", "operator")
-DMABUF_KERNEL = "5.12"
 DRIVER_MIN = 470
 """The first driver branch that has nvidia_peermem."""
 SIDECAR_MIN = "1.8"

@@ -17,6 +17,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import perftest
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import run as base_run
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._nccl.perftest_run import PerftestRun
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._nodes.book import NodeBook
 
 SHOWN = 20
 AGAIN = 10
@@ -30,7 +31,9 @@ class PerftestStage:
         self.client, self.plan, self.args, self.show = client, plan, args, show
         self.table = files.load(files.FILES / "perftest.yml")
         self.groups = perftest.groups(plan, args["nodes"], files.shapes(plan.site_shapes))
-        self.dmabuf = perftest.dmabuf_nodes(plan, base_run.hosts(Path(args["plan"]).parent), args["dmabuf"])
+        run_dir = Path(args["plan"]).parent
+        kernels = {node.name: node.kernel for node in NodeBook(client, run_dir).kept()}
+        self.dmabuf = perftest.dmabuf_nodes(plan, base_run.hosts(run_dir), args["dmabuf"], kernels)
 
     def predict(self) -> Json:
         """The result in check mode: the server checks the objects, and nothing is created."""

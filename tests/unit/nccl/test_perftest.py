@@ -305,6 +305,10 @@ def test_gpu_memory_is_registered_by_the_path_of_the_node_or_of_the_plan() -> No
         (Plan(nodes=nodes), found, "false", ""),
     ):
         assert perftest.dmabuf_nodes(plan, hosts, asked) == frozenset(wanted), (plan.peermem, asked)
+    kernels = {"a": "4.18.0-513.24.1.el8_9.x86_64", "b": "6.8.0-1028-oracle", "d": "4.18.0"}
+    made = Plan(nodes=nodes)
+    assert perftest.dmabuf_nodes(made, {}, "auto", kernels) == frozenset("bc"), "nodes of 2024 have no DMA-BUF"
+    assert perftest.dmabuf_nodes(made, {"a": {"gpudirect": "dmabuf"}}, "auto", kernels) == frozenset("abc")
     test = perftest.Test("r1", "ns", H100, "i", dmabuf=frozenset(["a"]))
     assert [perftest.memory(test, node) for node in "ab"] == ["--use_cuda=GPU --use_cuda_dmabuf", "--use_cuda=GPU"]
     assert perftest.memory(perftest.Test("r1", "ns", H100, "i", cuda=False, dmabuf=frozenset(["a"])), "a") == ""

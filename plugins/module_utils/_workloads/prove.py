@@ -178,6 +178,8 @@ def _judged(
         row, found = _by_log(pod, facts)
     elif ports is not None:
         row, found = _by_counters(pod, ports, shape)
+    elif pod.trouble:  # says enough
+        row, found = _unknown(pod), []
     else:
         row, found = _silent(pod, facts)
     if pod.restarts:

@@ -174,6 +174,7 @@ def test_what_was_not_seen_is_unknown_by_name(
     result = run(*pods, logs={**GOOD, **logs}, more=more)
     assert result["verdict"] == "unknown" and (ident, subject) in ids(result)
     assert any(words in one["found"] for one in result["findings"]) and "failed" not in result
+    assert len(result["findings"]) == 1, "one cause, one finding"
     assert run(*pods, logs={**GOOD, **logs}, more=more, fail_when="unknown")["failed"]
 
 

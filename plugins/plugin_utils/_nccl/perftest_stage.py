@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 import uuid
 from collections.abc import Callable, Iterable, Sequence
@@ -13,7 +14,7 @@ from pathlib import Path
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Finding, Json, Shape, to_dict
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Plan
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube.client import Client
-from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import perftest
+from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import perftest, settings
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import run as base_run
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._nccl.perftest_run import PerftestRun
@@ -87,6 +88,9 @@ class PerftestStage:
         """With a new run id; the image is the NCCL test's unless set."""
         plan, args = self.plan, self.args
         entry = next((test for test in plan.tests if test.shape == shape.name), None)
+        if entry:  # the GID index and traffic class that the user gave NCCL
+            over = settings.overrides(entry.settings)
+            shape = dataclasses.replace(shape, nccl_env=settings.merged(shape.nccl_env, over))
         return perftest.Test(
             run=uuid.uuid4().hex[:8],
             namespace=plan.namespaces.job,

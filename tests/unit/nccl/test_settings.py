@@ -18,12 +18,14 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import (
     judge,
     outcome,
     parse,
+    perftest,
     settings,
     thresholds,
 )
 from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import job as nccl_job
 from ansible_collections.gpuops.rdma.plugins.module_utils._plan import resolve
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._nccl import perftest_stage
 from gpuops_sandbox.batch import nccl_render as render
 from support.plan_samples import H100, SHAPES, cluster, plan
 
@@ -76,6 +78,16 @@ def test_arguments_replace_ours_where_they_set_the_same() -> None:
     assert " -mca pml ucx " in words and "ob1" not in words
     assert all(part in words for part in (" --mca btl_tcp_links 2 ", " --display-map ", " -x LC_ALL=C "))
     assert words.count("--map-by") == 1 and " --hostfile " in words
+
+
+def test_ib_write_bw_takes_the_same_gid_index_and_traffic_class() -> None:
+    planned = plan(cluster(2), nccl_env={"NCCL_IB_GID_INDEX": "5", "NCCL_IB_TC": "105"})
+    stage = perftest_stage.PerftestStage.__new__(perftest_stage.PerftestStage)
+    stage.plan, stage.table = planned, {"size": 65536, "queue_pairs": 4}
+    stage.args = {"image": "", "seconds": 1, "cuda": True, "cordoned": False}
+    stage.dmabuf = frozenset()
+    words = pairs(perftest.options(stage._test_of(SHAPE)))
+    assert " -x 5 " in words and " --tclass=105 " in words
 
 
 def test_numbers_reach_the_program() -> None:

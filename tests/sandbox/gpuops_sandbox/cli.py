@@ -19,7 +19,7 @@ from pathlib import Path
 from . import account, build, faults, openshift
 from .cluster import COMPONENTS, CONTROLLERS, Sandbox, SandboxError, Spec, home, names
 from .context import Fault, load_shapes
-from .kubelets import images, programs
+from .kubelets import gpus, images, programs
 from .kubelets.realnodes import RealError
 from .nodes import CPU_NODES, GPU_NODES, SYSTEMS
 
@@ -171,6 +171,12 @@ def _add_up_options(up: argparse.ArgumentParser) -> None:
         metavar="N",
         help="the first N GPU nodes are real: kubelet, containerd, runc, in namespaces (root, Linux; builds more once)",
     )
+    up.add_argument(
+        "--machine",
+        default="",
+        metavar="IMAGES",
+        help="real nodes with this machine's own GPUs, parted among them, and images of this folder (tests/gpu)",
+    )
     up.add_argument("--fault", action="append", default=[], metavar="KIND[:NODE]", help="see below (repeatable)")
     up.add_argument(
         "--kubeconfig", default="", metavar="PATH", help="write the kubeconfig there too; 'down' removes it"
@@ -287,6 +293,7 @@ def _spec(options: argparse.Namespace) -> Spec:
         small=options.small_nodes,
         kubeconfig=str(Path(options.kubeconfig).absolute()) if options.kubeconfig else "",
         kubelets=options.kubelets or 0,
+        machine=str(Path(options.machine).resolve()) if options.machine else "",
     )
     _check_kubelets(options.kubelets, spec)
     if spec.fleet().gpu_nodes > GPU_NODES[1] - GPU_NODES[0] or spec.cpu_nodes > CPU_NODES[1] - CPU_NODES[0]:
@@ -308,6 +315,15 @@ def _check_kubelets(asked: int | None, spec: Spec) -> None:
         raise SandboxError("--kubelets 0: leave the option out for a sandbox without real nodes")
     if spec.kubelets > spec.fleet().gpu_nodes:
         raise SandboxError(f"--kubelets {asked}: there are {spec.fleet().gpu_nodes} GPU nodes; more cannot be real")
+    if spec.machine:
+        if not spec.kubelets:
+            raise SandboxError("--machine is for real nodes: --kubelets says how many of them have its GPUs")
+        try:
+            gpus.parts(gpus.found(), spec.kubelets)
+        except ValueError as error:
+            raise SandboxError(f"--machine: {error}") from None
+        if not (Path(spec.machine) / "machine" / "manifest.json").exists():
+            raise SandboxError(f"--machine {spec.machine}: no image is there; tests/gpu/run makes it")
 
 
 def _pools(options: argparse.Namespace) -> list[list[object]]:

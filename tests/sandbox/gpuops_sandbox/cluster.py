@@ -105,6 +105,8 @@ class Spec:
     """A second place for the kubeconfig, chosen by the user; "" for none."""
     kubelets: int = 0
     """So many of the GPU nodes, the first ones, are real: with a kubelet and containers."""
+    machine: str = ""
+    """A folder of images: the real nodes have this machine's own GPUs, files and these images; "" for none of it."""
 
     def fleet(self) -> Fleet:
         return Fleet(
@@ -117,6 +119,7 @@ class Spec:
             kubelet=build.version("k8s.io/kubernetes"),
             small=self.small,
             real=self.kubelets,
+            machine=bool(self.machine),
         )
 
 
@@ -271,11 +274,11 @@ class Sandbox:
         binaries, held = build.ensure(say, download), list(faults)
         if spec.kubelets:
             programs.ensure(say)
-            images.ensure(say)
+            offered = (Path(spec.machine), images.MACHINE_RULES) if spec.machine else (images.ensure(say), images.RULES)
         self.state.mkdir(parents=True)
         try:
             write_faults(self.faults_file, held)
-            port = self.real.start_hub(images.folder(), images.RULES) if spec.kubelets else 0
+            port = self.real.start_hub(*offered) if spec.kubelets else 0
             self._start_control_plane(binaries, download, say, _go_settings(spec), port)
             self._write_kubeconfig(spec.kubeconfig)
             if spec.ocp:

@@ -95,6 +95,8 @@ class Fleet:
     """Names of the nodes that are made NotReady."""
     real: int = 0
     """So many GPU nodes, the first ones, have a kubelet of their own, which writes their status."""
+    machine: bool = False
+    """Those have the GPUs and files of this machine."""
 
     @property
     def gpu_nodes(self) -> int:

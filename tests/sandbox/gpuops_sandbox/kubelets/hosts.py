@@ -11,6 +11,7 @@ from pathlib import Path
 
 from ..context import Fault, load_shapes, use_collection, use_tests
 from ..nodes import Fleet
+from . import gpus
 from .realnodes import Real
 
 PREFIX = "host-"
@@ -24,14 +25,19 @@ def real_nodes(state: Path, fleet: Fleet, faults: Iterable[Fault]) -> list[Real]
     node on which the operators have done their work."""
     found, held, shapes = [], list(faults), load_shapes() if fleet.real else {}
     objects = {node["metadata"]["name"]: node for node in fleet.nodes()} if fleet.real else {}
-    for name, kind in zip(fleet.real_names(), fleet.gpu_shapes(), strict=False):
+    own = gpus.parts(gpus.found(), len(fleet.real_names())) if fleet.machine else []
+    for at, (name, kind) in enumerate(zip(fleet.real_names(), fleet.gpu_shapes(), strict=False)):
         shape, node = shapes[kind], objects[name]
-        capacity = {GPUS: str(shape.gpu_count), **({VFS: str(shape.vf_count)} if shape.vf_count else {})}
         tree = state / "nodes" / name / "host"
-        if not tree.exists():
-            build_tree(tree, kind, fleet.profile, [fault for fault in held if fault.node == name])
+        if own:
+            capacity = {GPUS: str(len(own[at]))}
+        else:
+            capacity = {GPUS: str(shape.gpu_count), **({VFS: str(shape.vf_count)} if shape.vf_count else {})}
+            if not tree.exists():
+                build_tree(tree, kind, fleet.profile, [fault for fault in held if fault.node == name])
         hostname = f"oke-{name.replace('.', '-')}"
-        found.append(Real(name, node["spec"]["podCIDR"], hostname, capacity, tree))
+        held_by = tuple(own[at]) if own else ()
+        found.append(Real(name, node["spec"]["podCIDR"], hostname, capacity, tree, held_by))
     return found
 
 

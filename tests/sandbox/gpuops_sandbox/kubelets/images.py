@@ -18,7 +18,7 @@ import os
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from .. import build
@@ -48,6 +48,8 @@ RULES = {
     r"(^|/)(nccl-tests|hpc-utils|pytorch)[^/]*:": "nccl",
 }
 """Pattern of repository and tag -> the image that it is served as. Others are not there."""
+MACHINE_RULES = {r"(^|/)pause:": "pause", r".": "machine"}
+"""The same with the images of tests/gpu: one holds what the machine has, CUDA and NCCL too."""
 
 
 def folder() -> Path:
@@ -166,7 +168,7 @@ def _layer(root: Path, path: Path) -> Path:
     return path
 
 
-def _image(place: Path, layers: Sequence[Path], command: Sequence[str]) -> None:
+def _image(place: Path, layers: Sequence[Path], command: Sequence[str], env: Mapping[str, str] | None = None) -> None:
     """An image layout: blobs by digest, and manifest.json, a link to one of them."""
     blobs = place / "blobs" / "sha256"
     shutil.rmtree(place, ignore_errors=True)
@@ -177,10 +179,11 @@ def _image(place: Path, layers: Sequence[Path], command: Sequence[str]) -> None:
         os.link(layer, blobs / digest)
         kind = "application/vnd.oci.image.layer.v1.tar"
         entries.append({"mediaType": kind, "digest": f"sha256:{digest}", "size": layer.stat().st_size})
+    variables = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", **(env or {})}
     config = {
         "architecture": {"x86_64": "amd64", "aarch64": "arm64"}[os.uname().machine],
         "os": "linux",
-        "config": {"Cmd": list(command), "Env": ["PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"]},
+        "config": {"Cmd": list(command), "Env": [f"{name}={value}" for name, value in variables.items()]},
         "rootfs": {"type": "layers", "diff_ids": [entry["digest"] for entry in entries]},
     }
     kind = "application/vnd.oci.image.config.v1+json"

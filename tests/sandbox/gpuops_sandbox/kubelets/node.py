@@ -19,6 +19,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 from . import kernel
 from .realnodes import ADDRESS, INSIDE, PREFIX, UNSHARED
@@ -45,7 +46,7 @@ NODE_FILES = {name: f"etc/{name}" for name in ("resolv.conf", "hosts", "machine-
 TMPFS = ("run", "tmp", "dev")
 
 
-def build_root(folder: Path, programs: Path, tree: Path) -> Path:
+def build_root(folder: Path, config: dict[str, Any]) -> Path:
     """A root of its own over the machine's: what is written there is in memory and goes with the node."""
     kernel.mount("none", "/", flags=kernel.REC | kernel.PRIVATE)
     top = folder / "top"
@@ -67,9 +68,12 @@ def build_root(folder: Path, programs: Path, tree: Path) -> Path:
         _bind(text, root / "proc" / "sys" / name)
     kernel.mount("sysfs", root / "sys", "sysfs")
     kernel.mount(str(kernel.CGROUPS), root / "sys/fs/cgroup", flags=kernel.BIND | kernel.REC)
-    _devices(root / "dev")
-    for source, place in ((programs, "bin"), (folder / "config", "config"), (tree, "host")):
-        _bind(source, root / INSIDE.lstrip("/") / place)
+    _devices(root / "dev", config.get("gpus", {}).get("devices", {}))
+    for place in config.get("mounts", ()):
+        _bind(Path(place), root / place.lstrip("/"))
+    given = ((config["programs"], "bin"), (folder / "config", "config"), (config["tree"], "host"))
+    for source, place in given:
+        _bind(Path(source), root / INSIDE.lstrip("/") / place)
     for source, place in NODE_FILES.items():
         (root / place).unlink(missing_ok=True)
         shutil.copy(folder / "config" / source, root / place)
@@ -84,9 +88,9 @@ def _bind(source: Path, target: Path) -> None:
     kernel.mount(str(source), target, flags=kernel.BIND)
 
 
-def _devices(dev: Path) -> None:
+def _devices(dev: Path, gpus: dict[str, list[int]]) -> None:
     """A /dev of few devices: a privileged container sees all of it, and must not find the machine's disks."""
-    for name, (major, minor) in DEVICES.items():
+    for name, (major, minor) in {**DEVICES, **gpus}.items():
         os.mknod(dev / name, 0o666 | stat.S_IFCHR, os.makedev(major, minor))
         (dev / name).chmod(0o666)
     for name in ("pts", "shm", "mqueue", "infiniband"):
@@ -115,7 +119,7 @@ def network(address: str) -> None:
     Path("/proc/sys/net/ipv4/ip_forward").write_text("1")
 
 
-def first_process(folder: Path, config: dict[str, str]) -> None:
+def first_process(folder: Path, config: dict[str, Any]) -> None:
     """Never returns: starts both programs, again when one has ended, and reaps what is left by others."""
     kernel.die_with_parent()
     kernel.unshare(kernel.NEWNS | kernel.NEWUTS | kernel.NEWIPC | kernel.NEWNET)
@@ -124,7 +128,7 @@ def first_process(folder: Path, config: dict[str, str]) -> None:
     name = config["hostname"].encode()
     kernel._checked(kernel._libc.sethostname(name, len(name)), "sethostname")
     logs = {program: (folder / f"{program}.log").open("ab") for program in ("containerd", "kubelet")}
-    root = build_root(folder, Path(config["programs"]), Path(config["tree"]))
+    root = build_root(folder, config)
     kernel.pivot_root(root)
     kernel.mount("none", "/", flags=kernel.REC | kernel.SHARED)
     network(config["address"])

@@ -29,7 +29,7 @@ import psutil
 import yaml
 
 from ..nodes import POD_NETWORK
-from . import kernel, programs
+from . import gpus, kernel, programs
 
 Json = dict[str, Any]
 
@@ -66,7 +66,9 @@ class Real:
     hostname: str
     capacity: Mapping[str, str]
     tree: Path
-    """The files that its pods see as the host."""
+    """The files that its pods see as the host; the machine's own where it is empty."""
+    gpus: tuple[str, ...] = ()
+    """Device nodes of this machine's GPUs that are the node's: nvidia0, ..."""
 
 
 def group(state: Path) -> str:
@@ -155,8 +157,13 @@ class RealNodes:
         node.tree.mkdir(parents=True, exist_ok=True)
         own = f"{self.group}/{node.name}"
         kernel.make_group(f"{own}/system")
-        config = {"address": node.name, "hostname": node.hostname, "group": own, "tree": str(node.tree)}
+        config: Json = {"address": node.name, "hostname": node.hostname, "group": own, "tree": str(node.tree)}
         config["programs"] = str(programs.folder())
+        if node.gpus:
+            config["gpus"] = given = gpus.given(list(node.gpus))
+            config["mounts"] = gpus.mounted(given["files"])
+            (folder / "config" / "gpus.json").write_text(json.dumps(given, indent=1) + "\n")
+            shutil.copy(Path(__file__).with_name("inject.py"), folder / "config")
         (folder / "node.json").write_text(json.dumps(config, indent=1) + "\n")
         _write_config(folder / "config", node, f"/{own}", port, pki)
         process = self._spawn(node.name, [sys.executable, "-m", f"{__package__}.node", str(folder)])
@@ -376,6 +383,9 @@ for word in "$@"; do [ "$last" != --bundle ] || bundle=$word; last=$word; done
 if [ -n "$bundle" ] && [ -e INSIDE/host/etc ]; then
   mount='"destination":"/host","type":"bind","source"'
   sed -i "s#$mount:\"/\"#$mount:\"INSIDE/host\"#" "$bundle/config.json"
+fi
+if [ -n "$bundle" ] && [ -e INSIDE/config/gpus.json ]; then
+  python3 INSIDE/config/inject.py INSIDE/config/gpus.json "$bundle" || exit 1
 fi
 exec INSIDE/bin/runc "$@"
 """.replace("INSIDE", INSIDE)

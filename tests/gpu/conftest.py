@@ -1,0 +1,46 @@
+# Copyright: gpuops.rdma contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Sandboxes whose nodes have this machine's own GPUs: tests/gpu/run calls these tests, nothing else does."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from support.nccl_cluster import WITHOUT
+from support.real_nodes import Real
+from support.sandboxes import Pool
+
+
+@pytest.fixture(scope="session")
+def pool() -> Iterator[Pool]:
+    made = Pool()
+    yield made
+    made.close()
+
+
+@pytest.fixture(scope="session", params=[1, 2], ids=["one node", "two nodes"])
+def machine(request: pytest.FixtureRequest, pool: Pool, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Real]:
+    """A cluster of this machine's GPUs as 1 and as 2 nodes, with the simulated MPI Operator on a simulated node."""
+    count = str(request.param)
+    folder = tmp_path_factory.mktemp(f"gpu{count}")
+    options = ("--gpu-nodes", count, "--kubelets", count, "--cpu-nodes", "1", "--machine", os.environ["GPUOPS_IMAGES"])
+    with pool.lease(folder, *options, "--without", WITHOUT, small=False) as lent:
+        made = Real(lent.sandbox, folder)
+        made.prepare()
+        yield made
+
+
+@pytest.fixture
+def results(request: pytest.FixtureRequest) -> Iterator[Path]:
+    """A folder whose content is kept: logs and the verdict of this test."""
+    name = "".join(letter if letter.isalnum() else "-" for letter in request.node.name)
+    place = Path(os.environ["GPUOPS_RESULTS"]) / f".{name}"
+    place.mkdir(parents=True, exist_ok=True)
+    yield place
+    shutil.make_archive(str(place.with_name(name)), "zip", place)
+    shutil.rmtree(place)

@@ -5,15 +5,18 @@
 
 from __future__ import annotations
 
+import json
 import os
-import shutil
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 from support.nccl_cluster import WITHOUT
 from support.real_nodes import Real
 from support.sandboxes import Pool
+
+SHAPE, IMAGE = "lab-gpus", "docker.io/library/nccl-tests:machine"
 
 
 @pytest.fixture(scope="session")
@@ -35,12 +38,31 @@ def machine(request: pytest.FixtureRequest, pool: Pool, tmp_path_factory: pytest
         yield made
 
 
+@dataclass(frozen=True)
+class Lab:
+    """The cluster, and this machine's shape file as discover.yml wrote it."""
+
+    cluster: Real
+    shapes: Path
+    said: str
+
+
+@pytest.fixture(scope="session")
+def lab(machine: Real) -> Lab:
+    shapes = machine.folder / "shapes"
+    inputs = {"rdma_discover_name": SHAPE, "rdma_shapes_dir": str(shapes), "rdma_nodes": machine.nodes()}
+    inputs["rdma_discover_match"] = {"gpuops.sandbox/lab": SHAPE}
+    for name in machine.nodes():
+        machine.kubectl("label", "node", name, f"gpuops.sandbox/lab={SHAPE}")
+    given = ("-i", "inventories/sandbox", "-e", json.dumps(inputs))
+    done = machine.done("ansible-playbook", "playbooks/discover.yml", *given, timeout=300)
+    return Lab(machine, shapes, done.stdout + done.stderr)
+
+
 @pytest.fixture
-def results(request: pytest.FixtureRequest) -> Iterator[Path]:
+def results(request: pytest.FixtureRequest) -> Path:
     """A folder whose content is kept: logs and the verdict of this test."""
     name = "".join(letter if letter.isalnum() else "-" for letter in request.node.name)
-    place = Path(os.environ["GPUOPS_RESULTS"]) / f".{name}"
+    place = Path(os.environ["GPUOPS_RESULTS"]) / "tests" / name
     place.mkdir(parents=True, exist_ok=True)
-    yield place
-    shutil.make_archive(str(place.with_name(name)), "zip", place)
-    shutil.rmtree(place)
+    return place

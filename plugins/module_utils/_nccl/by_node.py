@@ -48,7 +48,7 @@ def _error(error: NcclError, nodes: Sequence[str], slots: int, names: Mapping[st
     if known and (daemon or not host) and host not in names:
         names = {**names, host: known} if host else names
         host = known
-    return replace(error, host=names.get(host, host), text=_text(text, names))
+    return replace(error, host=_text(host, names), text=_text(text, names))
 
 
 def _text(text: str, names: Mapping[str, str]) -> str:

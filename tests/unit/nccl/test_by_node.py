@@ -74,3 +74,13 @@ def test_names_in_a_text_are_whole_names() -> None:
     run = NcclRun("failed", errors=(NcclError("launch", text, host="nccl-worker-1.nccl.jobs.svc"),))
     error = by_node(run, [], 8, {"nccl-worker-1": "x", "nccl-worker-10": "y"}).errors[0]
     assert error.text == "no sshd at x port 2222, y answers"
+
+
+def test_a_killed_rank_of_a_real_run_is_named_by_its_node() -> None:
+    """As Open MPI 4.1.6 wrote it in a pod: the host is the worker's whole name (H200 run of tests/gpu)."""
+    host = "nccl-h100-8-worker-0.nccl-h100-8.gpuops-nccl.svc"
+    line = f"mpirun noticed that process rank 1 with PID 18 on node {host} exited on signal 9 (Killed)."
+    error = parse.parse([line])[0].errors[0]
+    assert error.host == host
+    named = by_node(NcclRun("failed", errors=(error,)), ["10.140.0.1"], 2, {"nccl-h100-8-worker-0": "10.140.0.1"})
+    assert named.errors[0].host == "10.140.0.1"

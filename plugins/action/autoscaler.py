@@ -13,7 +13,6 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._openshift import auto
 from ansible_collections.gpuops.rdma.plugins.module_utils._openshift.scale_watch import Took
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base.action import RdmaAction
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base.task import changed
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._gpu_uses import configs
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._kube.writer import Writer
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._openshift import autoscaling
 
@@ -25,7 +24,6 @@ class ActionModule(RdmaAction):
     def act(self, args: dict[str, Any]) -> dict[str, Any]:
         """Applies or removes the autoscaler's objects; returns changes, OpenShift's version, and the longest boot and
         roll-out in seconds measured here. Raises InputError for a faulty MachineAutoscaler."""
-        args = configs.plain(args)
         sets = autoscaling.machine_sets(self.client)
         boot, rollout = self._boot(), self._rollout()
         objects = self._objects(args, sets, boot, rollout)

@@ -11,7 +11,6 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import J
 from ansible_collections.gpuops.rdma.plugins.module_utils._openshift import autoscaler, pools
 from ansible_collections.gpuops.rdma.plugins.module_utils._openshift.autoscaler import Tables
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base.action import RdmaAction
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._gpu_uses import configs
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._openshift import autoscaling
 
 
@@ -19,7 +18,6 @@ class ActionModule(RdmaAction):
     def act(self, args: dict[str, Any]) -> dict[str, Any]:
         """Returns the objects, merge patches of the MachineSets and what each pool's nodes offer; writes nothing.
         Raises InputError for a faulty pool."""
-        args = configs.plain(args)
         table = autoscaling.tables()
         fields = autoscaler.crd_fields(args["crd"]) if args["crd"] else None
         objects = pools.cluster_objects(table, args, fields, args["rollout_seconds"], args["boot_seconds"])

@@ -18,7 +18,6 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils._blueprints import rul
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._blueprints.client import Api
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._blueprints.deploy import Site
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._blueprints.record import ConfigMapRecord
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._gpu_uses import configs
 
 
 class ActionModule(RdmaAction):
@@ -61,10 +60,10 @@ class ActionModule(RdmaAction):
 
 
 def _documents(args: dict[str, Any]) -> list[Json]:
-    found: list[Json] = [configs.plain(dict(one)) for one in args["blueprints"]]
+    found: list[Json] = [dict(one) for one in args["blueprints"]]
     for path in args["src"]:
         document = rules.read(Path(path))
         found += document if isinstance(document, list) else [document]
     if args["fields"]:
-        found.append(api.typed(configs.plain(dict(args["fields"])), rules.facts()["fields"]))
+        found.append(api.typed(dict(args["fields"]), rules.facts()["fields"]))
     return found

@@ -12,7 +12,6 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import 
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base.action import RdmaAction
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._blueprints import stack_inputs as _edge
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._gpu_uses.configs import plain
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._oci import session as oci
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._oci import stack_run
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._operators import installed
@@ -21,7 +20,6 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils._operators import inst
 class ActionModule(RdmaAction):
     def act(self, args: dict[str, Any]) -> dict[str, Any]:
         """Brings the installation into its state; returns the stack's result with API and portal URL."""
-        args = plain(args)
         oci.of_kind(args["compartment"], "compartment", "compartment")
         session = oci.Session(args)
         stack = stack_run.Stack(session, args, self.progress)

@@ -8,7 +8,6 @@ from __future__ import annotations
 from typing import Any
 
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base.action import RdmaAction
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._gpu_uses import configs
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._openshift.machine_sets import MachineSets
 
 
@@ -16,4 +15,4 @@ class ActionModule(RdmaAction):
     def act(self, args: dict[str, Any]) -> dict[str, Any]:
         """Patches, creates or reverts the MachineSets; returns changes and, per pool, what its nodes offer. Raises
         InputError for a faulty pool, before the first write."""
-        return MachineSets(self, configs.plain(args)).run()
+        return MachineSets(self, args).run()

@@ -11,7 +11,6 @@ from typing import Any
 
 from ansible_collections.gpuops.rdma.plugins.module_utils._oci import pool as oci_pool
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base.action import RdmaAction
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._gpu_uses import configs
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._oci import pool_run
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._oci import session as oci
 
@@ -33,8 +32,7 @@ class ActionModule(RdmaAction):
         for option, kind in {**OCIDS, "pool": POOL[args["kind"]]}.items():
             if args[option]:
                 oci.of_kind(args[option], kind, option)
-        plain = configs.plain(args)
-        wanted = oci_pool.Wanted(**{field.name: plain[field.name] for field in dataclasses.fields(oci_pool.Wanted)})
+        wanted = oci_pool.Wanted(**{field.name: args[field.name] for field in dataclasses.fields(oci_pool.Wanted)})
         if args["state"] == "present":
             oci_pool.check(wanted)
         session = oci.Session(args)

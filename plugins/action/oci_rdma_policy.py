@@ -8,7 +8,6 @@ from __future__ import annotations
 from typing import Any
 
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base.action import RdmaAction
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._gpu_uses import configs
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._oci import policy_run
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._oci import session as oci
 
@@ -22,7 +21,7 @@ class ActionModule(RdmaAction):
             if args[option]:
                 oci.of_kind(args[option], kind, option)
         session = oci.Session(args)
-        result = policy_run.Writer(session, configs.plain(args), self.progress).run(self.check_mode)
+        result = policy_run.Writer(session, args, self.progress).run(self.check_mode)
         for item in result["unknown"]:
             self.progress(f"unknown: {item['statement']}: {item['reason']}")
         if self.diff_mode:

@@ -14,7 +14,6 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import 
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json
 from ansible_collections.gpuops.rdma.plugins.module_utils._oci import stack as oci_stack
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base.action import RdmaAction
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._gpu_uses.configs import plain
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._oci import session as oci
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._oci import stack_run
 
@@ -22,7 +21,6 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils._oci import stack_run
 class ActionModule(RdmaAction):
     def act(self, args: dict[str, Any]) -> dict[str, Any]:
         """Brings the stack into its state and writes inventory and kubeconfig; returns outputs, plan and job."""
-        args = plain(args)
         oci.of_kind(args["compartment"], "compartment", "compartment")
         session = oci.Session(args)
         if args["cluster"]:

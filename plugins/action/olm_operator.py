@@ -13,7 +13,6 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Ol
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import run
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base.action import RdmaAction
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base.task import changed
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._gpu_uses import configs
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._operators import olm_run
 
 SHOWN = 20
@@ -23,7 +22,6 @@ class ActionModule(RdmaAction):
     def act(self, args: dict[str, Any]) -> dict[str, Any]:
         """Installs or removes operators through OLM, in the order of their dependencies; returns changes and one entry
         per operator."""
-        args = {key: configs.plain(value) for key, value in args.items()}
         wants = self._wants(args)
         changes: list[Json] = []
         found: list[Json] = []

@@ -13,6 +13,7 @@ import importlib
 import re
 import time
 import traceback
+from collections.abc import Mapping
 from typing import Any, Optional
 
 from ansible.errors import AnsibleError
@@ -33,6 +34,18 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import run as ba
 _SPECS = "ansible_collections.gpuops.rdma.plugins.module_utils._specs"
 # A pod's log must not control the terminal.
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+
+
+def plain(value: Any) -> Any:
+    """``value`` with Ansible's own types replaced by the plain ones below them: PyYAML and others know no more."""
+    if isinstance(value, Mapping):
+        return {plain(key): plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(item) for item in value]
+    for kind in (str, int, float):
+        if isinstance(value, kind) and not isinstance(value, bool):
+            return kind.__str__(value) if kind is str else kind(value)
+    return value
 
 
 class RdmaAction(ActionBase):  # type: ignore[misc]
@@ -156,7 +169,7 @@ class RdmaAction(ActionBase):  # type: ignore[misc]
         argspec.refuse_blank(self.selects, self._task.args)
         self._task.args = argspec.with_lists(spec, self._task.args)
         _result, args = self.validate_argument_spec(argument_spec=spec)
-        return dict(args)
+        return {key: plain(value) for key, value in args.items()}
 
     def _internal(self, error: Exception) -> str:
         """The message for a defect of the collection in one sentence; the traceback is printed with -vvv."""

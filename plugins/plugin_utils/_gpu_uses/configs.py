@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import functools
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Optional
 
@@ -38,7 +37,7 @@ def plan(
         if key in found:
             raise InputError(f"The sharing configuration {key!r} is given twice: once in share and once in configs.")
         found[key] = _parsed(key, document)
-    return sharing_plan.make(found, default, plain(dict(mig_configs)), mig_strategy, families())
+    return sharing_plan.make(found, default, dict(mig_configs), mig_strategy, families())
 
 
 def _from_share(one: Json) -> Json:
@@ -54,7 +53,7 @@ def _from_share(one: Json) -> Json:
 def _parsed(key: str, document: Any) -> Json:
     """A string is YAML, as in a ConfigMap."""
     if not isinstance(document, str):
-        found: Json = plain(document)
+        found: Json = document
         return found
     try:
         return yaml.safe_load(document) or {}
@@ -63,12 +62,6 @@ def _parsed(key: str, document: Any) -> Json:
         place = f" in line {mark.line + 1}" if mark else ""
         why = getattr(error, "problem", None) or "it is not YAML"
         raise InputError(f"Cannot read the sharing configuration {key!r}{place}: {why}.") from None
-
-
-def plain(value: Any) -> Any:
-    """``value`` with Ansible's own types replaced by plain ones, which PyYAML can dump."""
-    found: Any = json.loads(json.dumps(value))
-    return found
 
 
 def text(document: Json) -> str:

@@ -40,7 +40,7 @@ class ModelServing(Use[Wanted]):
         if self.absent:
             return Wanted()
         table = serving.models(files.load(files.FILES / "models.yml"))
-        model = serving.model_of(table, args["model"], configs.plain(args["sizes"]))
+        model = serving.model_of(table, args["model"], args["sizes"])
         engine = serving_plan.engine(args["engine"], [name for name in ("kserve", "lws") if self._has(name)])
         members = gpu_nodes.members(self.client, args["hosts"], args["selector"])
         members = [one for one in members if not one.facts.sharing]

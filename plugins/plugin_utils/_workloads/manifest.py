@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-import json
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,6 +19,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._nccl.fabric import Fa
 from ansible_collections.gpuops.rdma.plugins.module_utils._workloads import render
 from ansible_collections.gpuops.rdma.plugins.module_utils._workloads.render import Wanted
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files, run
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._base.action import plain
 
 _DIGEST = re.compile(r"# Digest of the lines below: ([0-9a-f]{16})\n")
 
@@ -95,9 +95,7 @@ def _source(args: Json) -> tuple[Fabric, int, Shape, str]:
 def text(job: Wanted, objects: Sequence[Json], shape: str) -> str:
     """The objects as YAML documents, below lines that say what it is, and a digest by which changes are seen."""
     options: Json = {"Dumper": _Dumper, "sort_keys": False, "width": 1000, "default_flow_style": False}
-    # Ansible's values are strings of classes of its own, which YAML does not know.
-    plain = json.loads(json.dumps(list(objects)))
-    body = "".join(f"---\n{yaml.dump(one, **options)}" for one in plain)
+    body = "".join(f"---\n{yaml.dump(one, **options)}" for one in plain(list(objects)))
     missing = [word for word in (render.IMAGE, render.COMMAND) if word in body]
     head = (
         f"# {job.kind} {job.name}: {_size(job, shape)}, mode {job.fabric.mode}; made by gpuops.rdma.workload_render.\n"

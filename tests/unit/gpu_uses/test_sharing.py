@@ -349,7 +349,7 @@ def test_plan_and_report_tell_of_a_node_what_its_configuration_says(document: An
     facts = dataclasses.replace(facts, replicas=int(labels.get("nvidia.com/gpu.replicas", "1") or 1))
     shared = wanted.sharing != ""
     assert nodes_facts.shared_parts(facts) == ((wanted.isolation, wanted.memory_gb) if shared else ("", {}))
-    row = resolve._node(facts, H100)
+    row = resolve._node(facts, H100, "")
     assert (row.isolation, row.memory_gb) == nodes_facts.shared_parts(facts)
 
 

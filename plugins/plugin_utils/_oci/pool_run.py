@@ -106,6 +106,9 @@ class Pool(abc.ABC):
             if not wait:
                 return self._result(True, self.read(found["id"]), [], created=True)
             self._done(work, found["id"], "creation")
+            there = self.read(found["id"])
+            if there["size"] != self.wanted.nodes:  # the request of a killed run for another size, which OCI repeated
+                self._change(there, oci_pool.differences(there, self.wanted), wait)
             there = self._full(found["id"])
             self.plugins(there, False)
             return self._result(True, there, [], created=True)

@@ -31,7 +31,8 @@ shapes = files.shapes
 
 def with_line_rate() -> list[str]:
     """Shapes of which the bandwidth model knows something."""
-    return sorted(name for name, shape in shapes().items() if shape.nic_gbytes is not None)
+    judged = {name for row in TABLE["thresholds"] for name in row["shapes"]}
+    return sorted(name for name, shape in shapes().items() if shape.nic_gbytes is not None and name in judged)
 
 
 def model_run(

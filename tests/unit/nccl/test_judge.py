@@ -22,7 +22,8 @@ from support.paths import ROOT
 RECORDINGS = paths.RECORDINGS / "nccl"
 TABLE = yaml.safe_load((ROOT / "files" / "nccl.yml").read_text())
 SHAPES = files.shapes()
-KNOWN = sorted(name for name, shape in SHAPES.items() if shape.nic_gbytes is not None)
+ROWS = {name for row in files.nccl()["thresholds"] for name in row["shapes"]}
+KNOWN = sorted(name for name, shape in SHAPES.items() if shape.nic_gbytes is not None and name in ROWS)
 H100 = SHAPES["BM.GPU.H100.8"]
 HCAS = [f"mlx5_{i}" for i in range(16)]
 
@@ -85,6 +86,10 @@ def test_no_threshold_is_above_the_healthy_value_nor_below_0_8_of_it(name, nodes
         assert 0.8 * healthy < known[0] < healthy
 
 
+def test_every_shape_with_settings_of_its_vendor_has_thresholds():
+    assert {name for name, shape in SHAPES.items() if shape.nccl_env} == set(KNOWN)
+
+
 @pytest.mark.parametrize("nodes", [1, 2, 3, 4, 8, 64])
 @pytest.mark.parametrize("name", KNOWN)
 def test_healthy_runs_pass_and_0_8_of_them_fail(name, nodes):
@@ -125,7 +130,7 @@ def test_the_model_grows_with_the_size_and_shrinks_with_the_fault():
 @pytest.mark.parametrize(
     ("name", "collective", "nodes", "words"),
     [
-        ("BM.GPU.GM4.8", "all_reduce", 2, "line rate"),
+        ("BM.GPU.H100T.8", "all_reduce", 2, "line rate"),
         ("BM.GPU.B300.8", "all_reduce", 2, "BM.GPU.B300.8"),
         ("BM.GPU.L40S.4", "all_reduce", 1, "L40S"),
         ("BM.GPU.H100.8", "hypercube", 2, "Known: all_reduce"),
@@ -323,7 +328,7 @@ def test_the_slowest_of_repeated_rows_counts():
 
 
 def test_a_shape_without_line_rate_is_unjudged_unless_a_threshold_is_given():
-    shape = SHAPES["BM.GPU.GM4.8"]
+    shape = SHAPES["BM.GPU.H100T.8"]
     run = replaced(ranks=tuple(dataclasses.replace(rank, gpu=shape.gpu_model) for rank in HEALTHY.ranks))
     assert judged(run, shape).verdict == "unjudged"
     assert "line rate" in judged(run, shape).reason

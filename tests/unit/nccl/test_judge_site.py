@@ -66,7 +66,7 @@ def test_what_no_wire_can_carry_is_not_believed():
     within = judged(samples.model_run(H100, 2, slow=1.5))
     assert within.verdict == "pass"
     assert bandwidth.ceiling(H100, "all_reduce", 1) is None
-    assert bandwidth.ceiling(samples.shapes()["BM.GPU.GM4.8"], "all_reduce", 2) is None
+    assert bandwidth.ceiling(samples.shapes()["BM.GPU.H100T.8"], "all_reduce", 2) is None
 
 
 # --- the sentence -----------------------------------------------------------------------------------------------------
@@ -132,7 +132,7 @@ def test_a_sites_row_can_be_for_all_shapes_and_name_its_source():
 
 
 def test_a_sites_row_makes_a_shape_without_line_rate_judged():
-    shape = samples.shapes()["BM.GPU.GM4.8"]
+    shape = samples.shapes()["BM.GPU.H100T.8"]
     table = thresholds.with_site(samples.TABLE, [{"shapes": [shape.name], "nodes": "2", "gbytes": 150}])
     run = samples.model_run(B4, 2)
     ranks = tuple(dataclasses.replace(rank, gpu=shape.gpu_model) for rank in run.ranks)

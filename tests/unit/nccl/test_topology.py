@@ -391,9 +391,9 @@ def test_playbooks_of_the_shapes_that_can_be_judged() -> None:
     made = {path.name for path in GENERATE.outputs(GENERATE.load()) if path.suffix == ".yml"}
     assert made >= {
         "bm_gpu4_8.yml", "bm_gpu_a100_v2_8.yml", "bm_gpu_b200_8.yml", "bm_gpu_b4_8.yml", "bm_gpu_h100_8.yml",
-        "bm_gpu_h200_8.yml",
+        "bm_gpu_gm4_8.yml", "bm_gpu_h200_8.yml",
     }  # fmt: skip
-    assert not made & {"bm_gpu_l40s_4.yml", "bm_gpu_gm4_8.yml", "bm_gpu_mi300x_8.yml"}
+    assert not made & {"bm_gpu_l40s_4.yml", "bm_gpu_h100t_8.yml", "bm_gpu_mi300x_8.yml"}
     play = yaml.safe_load((ROOT / "playbooks" / "bm_gpu_a100_v2_8.yml").read_text(encoding="utf-8"))
     assert play[0]["vars"] == {"rdma_shape": "BM.GPU.A100-v2.8"}
     assert play[0]["ansible.builtin.import_playbook"] == "site.yml"

@@ -199,8 +199,8 @@ def test_regions_of_the_guide() -> None:
 def test_unknown_fields_are_named() -> None:
     assert shape_files.unknown_fields(SUPPORTED["BM.GPU.H100.8"]) == ()
     assert shape_files.unknown_fields(SUPPORTED["BM.GPU.H200.8"]) == ("regions", "pci_tree")
-    assert "nic.line_gbps" in shape_files.unknown_fields(SUPPORTED["BM.GPU.L40S.4"])
-    assert SUPPORTED["BM.GPU.L40S.4"].nic_gbytes is None
+    assert "nic.line_gbps" in shape_files.unknown_fields(SUPPORTED["BM.GPU.L40S-NC.4"])
+    assert SUPPORTED["BM.GPU.L40S-NC.4"].nic_gbytes is None
 
 
 def test_numa_comes_from_the_tree() -> None:

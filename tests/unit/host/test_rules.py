@@ -525,7 +525,7 @@ def test_what_follows_from_a_fault_is_told_once() -> None:
 
 
 def test_ports_without_a_known_rate_are_compared_with_each_other() -> None:
-    shape = SHAPES["BM.GPU.L40S.4"]
+    shape = SHAPES["BM.GPU.L40S-NC.4"]
     assert shape.line_gbps is None
     document = put(healthy(shape), "functions.0.rate", 100)
     found = status(document, "nic.rate", shape)

@@ -1121,9 +1121,6 @@ def _judged(rule: Rule, host: Host) -> Result:
         answer = Skip(why) if why else _answer(rule, host)
     except Missing as missing:
         return Result(rule, "unknown", _why_missing(missing, host.document), rule.what)
-    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
-        odd = f"a fact of the document has another form: {type(error).__name__}: {str(error)[:80]}"
-        return Result(rule, "unknown", odd, rule.what)
     if isinstance(answer, Bad):
         return Result(rule, rule.severity, answer.found, answer.expected)
     return Result(rule, "skip", answer.why) if isinstance(answer, Skip) else Result(rule, "pass")

@@ -386,7 +386,7 @@ class Scan:
         for edge in [*edges, *self._other_edges(view, good)]:
             key = tuple(sorted(edge))
             runs = view.edges.get(key, [])
-            weight = sum(run.weight for run in runs)
+            weight = stats.total(runs)
             if key in view.cut or (runs and weight < EDGE_CLEARED) or known.get(key, 0) > stats.ENOUGH:
                 continue
             if not runs and known.get(key, 0) > 1:

@@ -182,6 +182,11 @@ def enough(many: int) -> float:
 # ---- accusations ---------------------------------------------------------------------------------------------------
 
 
+def total(runs: Iterable[Run]) -> float:
+    """Evidence for a fault in every one of these runs: the sum of their weights."""
+    return sum(run.weight for run in runs)
+
+
 @dataclass
 class Score:
     """The runs of one end that are not explained by a convicted one."""
@@ -191,7 +196,7 @@ class Score:
     @property
     def constant(self) -> float:
         """Evidence for a fault in every run."""
-        return sum(run.weight for run in self.runs)
+        return total(self.runs)
 
     @property
     def flaky(self) -> float:
@@ -250,7 +255,7 @@ class Accused:
     def _good_with_others(self, end: str, name: str) -> bool:
         if end not in self.scores:
             return False
-        return sum(run.weight for run in self.scores[end].runs if name not in run.ends) < CLEARED
+        return total(run for run in self.scores[end].runs if name not in run.ends) < CLEARED
 
     def links(self) -> dict[tuple[str, ...], list[Run]]:
         """The runs between two ends that no convicted end explains."""

@@ -345,7 +345,7 @@ class _Verdict:
         open_edges = {}
         for edge, items in found.items():
             runs = self.view.edges.get(edge, [])
-            if edge not in self.view.cut and (not runs or sum(run.weight for run in runs) > stats.WATCHED):
+            if edge not in self.view.cut and (not runs or stats.total(runs) > stats.WATCHED):
                 open_edges[edge] = items
         return open_edges
 

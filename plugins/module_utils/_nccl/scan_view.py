@@ -236,16 +236,15 @@ class View:
             ends: runs
             for ends, runs in self.pairs.links().items()
             if any(run.clear for run in runs)
-            and sum(run.weight for run in runs) > enough
+            and stats.total(runs) > enough
             and all(self._good_without(end, ends) for end in ends)
         }
 
     def _good_without(self, name: str, ends: Edge) -> bool:
         if name in self.out:
             return False
-        return (
-            sum(run.weight for run in self.pairs.scores[name].runs if tuple(sorted(run.ends)) != ends) < stats.CLEARED
-        )
+        others = (run for run in self.pairs.scores[name].runs if tuple(sorted(run.ends)) != ends)
+        return stats.total(others) < stats.CLEARED
 
     @cached_property
     def broken(self) -> dict[Edge, list[Run]]:
@@ -255,7 +254,7 @@ class View:
         for ends, runs in self.links().items():
             if any(run.weight < 0 for run in runs):
                 continue  # good in one run: an intermittent end, not the link
-            if len(runs) >= LINK_RUNS and sum(run.weight for run in runs) > enough:
+            if len(runs) >= LINK_RUNS and stats.total(runs) > enough:
                 found[ends] = runs
         return found
 
@@ -280,7 +279,7 @@ class View:
         return {
             edge: runs
             for edge, runs in self.edges.items()
-            if len([run for run in runs if run.weight > 0]) > 2 and sum(run.weight for run in runs) > enough
+            if len([run for run in runs if run.weight > 0]) > 2 and stats.total(runs) > enough
         }
 
     @cached_property
@@ -428,7 +427,7 @@ class View:
         edges: dict[Edge, list[Run]] = {}
         for run in left:
             edges.setdefault(self.edge(run.ends), []).append(run)
-        slow = [edge for edge, own in edges.items() if sum(run.weight for run in own) > stats.WATCHED]
+        slow = [edge for edge, own in edges.items() if stats.total(own) > stats.WATCHED]
         return blocks, slow, False
 
     def under_load(self, block: str) -> int:

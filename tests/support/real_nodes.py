@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -68,9 +69,39 @@ class Real(Nccl):
         return found
 
 
-def two_nodes(cluster: Nccl, folder: Path, **more: Any) -> Path:
+IP = r"""
+#include <glob.h>
+#include <stdio.h>
+
+int main(int count, char **words) {  // ip -j link show dev NAME
+  printf("[{\"vfinfo_list\": [");
+  for (int vf = 0, more = 0; vf < 64; vf++) {
+    char path[400], mac[18] = "";
+    glob_t found;
+    snprintf(path, sizeof path, "/sys/bus/pci/devices/*/net/%s/../../virtfn%d/net/*/address", words[count - 1], vf);
+    if (glob(path, 0, 0, &found)) continue;
+    FILE *file = fopen(found.gl_pathv[0], "r");
+    if (!file || !fgets(mac, sizeof mac, file)) continue;
+    printf("%s{\"vf\": %d, \"address\": \"%s\"}", more++ ? ", " : "", vf, mac);
+  }
+  printf("]}]\n");
+  return 0;
+}
+"""
+"""A host's program, which has no other file to be linked with: it prints the MACs that the kernel was given."""
+
+
+def install_ip(tree: Path, folder: Path) -> None:
+    """Into a host's tree of files."""
+    (folder / "ip.c").write_text(IP)
+    place = tree / "usr" / "sbin"
+    place.mkdir(parents=True, exist_ok=True)
+    subprocess.run(["cc", "-static", "-Os", "-o", str(place / "ip"), str(folder / "ip.c")], check=True)
+
+
+def two_nodes(cluster: Nccl, folder: Path, mode: str = "sriov", **more: Any) -> Path:
     """The plan of an NCCL test of the first two nodes, with an image of Open MPI 4."""
-    path = plan_file(cluster, folder, "sriov", **{"mpi": 4, **more})
+    path = plan_file(cluster, folder, mode, **{"mpi": 4, **more})
     plan = json.loads(path.read_text())
     plan["nodes"] = [{**node, **ROOM} for node in plan["nodes"][:2]]
     path.write_text(json.dumps(plan))

@@ -5,15 +5,20 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import time
 from pathlib import Path
 from typing import Any
 
 import yaml
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Node, Plan, PlannedShape, Probe
+from ansible_collections.gpuops.rdma.plugins.module_utils._operators.sriov import vf_config_objects
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import run as base_run
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._nccl.tail import Tail
-from support.nccl_cluster import act
-from support.real_nodes import FAULT_NODE, IMAGE, Real, two_nodes
+from support.nccl_cluster import ROOT, act, argv_of
+from support.real_nodes import FAULT_NODE, IMAGE, TIMEOUT, Real, install_ip, two_nodes
 from support.sandboxes import SHAPE
 
 
@@ -23,20 +28,94 @@ def nccl_test(real: Real, folder: Path, **more: Any) -> dict[str, Any]:
 
 
 def test_the_probe_in_real_containers_names_exactly_the_faulty_host(real: Real, tmp_path: Path) -> None:
-    names = real.nodes()
-    plan = Plan(
-        profile="current",
-        mode="sriov",
-        shapes={SHAPE: PlannedShape()},
-        nodes=tuple(Node(name, SHAPE) for name in names),
-        probe=Probe(image=IMAGE),
-    )
-    path = tmp_path / "run" / "plan.json"
-    base_run.write(path, plan)
+    names, path = real.nodes(), probed(real, tmp_path)
     found = act(real, "host_checks", path, "none", source="daemonset", timeout=180, grace=60, fail_on_findings=False)
     verdicts = {name: host["verdict"] for name, host in found["hosts"].items()}
     assert verdicts == {name: "fail" if name == names[FAULT_NODE] else "pass" for name in names}, found
     assert "gpuops-host" not in real.kubectl("get", "daemonsets,configmaps", "-n", "gpuops-rdma", "-o", "name")
+
+
+def probed(real: Real, folder: Path) -> Path:
+    """A plan of all nodes, with an image of Python for the pods that read hosts."""
+    nodes = tuple(Node(name, SHAPE) for name in real.nodes())
+    plan = Plan(profile="current", mode="sriov", shapes={SHAPE: PlannedShape()}, nodes=nodes, probe=Probe(image=IMAGE))
+    path = folder / "run" / "plan.json"
+    base_run.write(path, plan)
+    return path
+
+
+def test_peermem_in_real_containers_refuses_where_dma_buf_is_possible(real: Real, tmp_path: Path) -> None:
+    found = act(real, "peermem", probed(real, tmp_path), "none", timeout=TIMEOUT, grace=60, fail_on_refusal=False)
+    words = {name: text.partition(":")[0] for name, text in found["nodes"].items()}
+    assert words == dict.fromkeys(real.nodes(), "refused"), found
+    assert all("DMA-BUF is possible" in text for text in found["nodes"].values()), found
+    assert "gpuops-peermem" not in real.kubectl("get", "daemonsets,configmaps", "-n", "gpuops-rdma", "-o", "name")
+
+
+def test_the_vf_configuration_in_real_containers_says_what_each_host_has(real: Real, tmp_path: Path) -> None:
+    """Its pods have a token of their own, write to the API server, and change roots to the host's programs."""
+    names, trees = real.nodes(), real.sandbox.state / "nodes"
+    real.fault("add", "host-no-totalvfs:2")
+    for name in names:
+        install_ip(trees / name / "host", tmp_path)
+    program = (ROOT / "files" / "vf_config" / "vf_config.py").read_text()
+    made = vf_config_objects(
+        [files.shapes()[SHAPE]], "gpuops-rdma", "nvidia-network-operator", image=IMAGE, options={}, program_text=program
+    )
+    try:
+        real.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "nvidia-network-operator"}}, *made)
+        real.until("daemonset/gpuops-vf-config", "jsonpath={.status.numberReady}=2", "gpuops-rdma")
+        pods = real.json("kubectl", "get", "pods", "-n", "gpuops-rdma", "-l", "app.kubernetes.io/name=gpuops-vf-config")
+        name = next(one["metadata"]["name"] for one in pods["items"] if one["spec"]["nodeName"] == names[2])
+        real.until(f"pod/{name}", r"jsonpath={.metadata.annotations.gpuops\.rdma/vf-status}", "gpuops-rdma")
+        pods = real.json("kubectl", "get", "pods", "-n", "gpuops-rdma", "-l", "app.kubernetes.io/name=gpuops-vf-config")
+        notes = {one["spec"]["nodeName"]: one["metadata"]["annotations"] for one in pods["items"]}
+        said = {name: json.loads(note["gpuops.rdma/vf-status"]) for name, note in notes.items()}
+    finally:
+        real.kubectl("delete", "daemonset", "gpuops-vf-config", "-n", "gpuops-rdma", "--ignore-not-found", "--wait")
+        real.fault("clear", "host-no-totalvfs:2")
+    assert [said[name]["phase"] for name in names] == ["ready", "ready", "blocked"], said
+    assert [said[name]["vfs"] for name in names[:2]] == [16, 16] and "NUM_OF_VFS=1" in said[names[2]]["reason"], said
+
+
+def test_perftest_without_its_program_is_incomplete_and_says_what_the_image_lacks(real: Real, tmp_path: Path) -> None:
+    plan = two_nodes(real, tmp_path, image=IMAGE)
+    found = act(real, "perftest", plan, "perftest.json", run_dir=str(plan.parent), seconds=1, timeout=TIMEOUT, grace=20)
+    (test,) = found["document"]["tests"]
+    assert test["verdict"] not in ("pass", "fail") and "the image has no ib_write_bw" in test["reason"], found
+    assert not real.kubectl("get", "pods", "-n", "gpuops-nccl", "-o", "name").strip()
+
+
+def test_on_the_hosts_network_ranks_are_named_by_their_nodes(real: Real, tmp_path: Path) -> None:
+    """What the containers see as their host's name is another."""
+    plan = two_nodes(real, tmp_path, "host")
+    result = act(real, "nccl_test", plan, "nccl-h100-8.json", launcher="mpi", grace=20)
+    document = result["document"]
+    hosts = {rank["host"] for rank in document["run"]["ranks"]}
+    assert result["verdict"] == "pass" and len(hosts) == 2 and not hosts & set(real.nodes()), result
+    assert not [host for host in hosts if host in json.dumps(document["verdict"])], document["verdict"]
+    assert real.left() == []
+
+
+def test_a_worker_that_is_deleted_makes_the_test_incomplete_and_names_its_node(real: Real, tmp_path: Path) -> None:
+    plan = two_nodes(real, tmp_path, env={"STANDIN_PAUSE": "4"})
+    argv, env = argv_of(real, "nccl_test", plan=str(plan), launcher="mpi", grace=20)
+    running = subprocess.Popen(argv, stdout=subprocess.PIPE, text=True, env=env, cwd=ROOT)
+    launcher = ("kubectl", "logs", "-n", "gpuops-nccl", "-l", "gpuops.rdma/role=launcher", "--tail=-1")
+    try:
+        deadline = time.monotonic() + TIMEOUT
+        while running.poll() is None and " float " not in real.done(*launcher).stdout:
+            assert time.monotonic() < deadline, "the test printed no row"
+            time.sleep(1)
+        worker = ("pod", "nccl-h100-8-worker-1", "-n", "gpuops-nccl")
+        node = real.json("kubectl", "get", *worker)["spec"]["nodeName"]
+        real.kubectl("delete", *worker, "--now")
+        said, _ = running.communicate(timeout=TIMEOUT)
+    finally:
+        running.kill()
+    verdict = json.loads((plan.parent / "nccl-h100-8.json").read_text())["verdict"]
+    assert verdict["verdict"] == "incomplete" and f"worker-1 on {node}: its pod was deleted" in verdict["reason"], said
+    assert real.left() == []
 
 
 def test_ranks_of_two_nodes_meet_over_ssh_and_the_verdict_has_all_of_them(real: Real, tmp_path: Path) -> None:

@@ -319,7 +319,7 @@ def _wanted(options: Options, fact: NodeFacts, shapes: dict[str, Shape]) -> bool
     return fact.shape in shapes or has_gpu(fact)
 
 
-def _node(fact: NodeFacts, shape: Shape, excluded: str) -> Node:
+def _node(fact: NodeFacts, shape: Shape, excluded: str = "") -> Node:
     if fact.sharing:
         excluded = f"its GPUs are shared ({fact.sharing}, {fact.replicas} replicas)"
     elif mark := _marked(fact):

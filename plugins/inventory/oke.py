@@ -57,6 +57,12 @@ options:
     description: Leave out nodes whose shape has no GPUs or is unknown to this collection.
     type: bool
     default: true
+  filters:
+    description: Jinja conditions on a host's variables, as V(oci_health == 'HEALTHY'). Hosts for which one is not true
+      are left out.
+    type: list
+    elements: str
+    default: []
   remote_user:
     description: User on the nodes; V(ubuntu) on Oracle's GPU images, V(opc) on Oracle Linux.
     type: str
@@ -91,6 +97,7 @@ compose:
 # cache_connection: .cache/inventory
 """
 
+import difflib
 from typing import Any
 
 from ansible.errors import AnsibleParserError
@@ -120,13 +127,15 @@ class InventoryModule(BaseInventoryPlugin, Constructable, Cacheable):  # type: i
     def parse(self, inventory: Any, loader: Any, path: str, cache: bool = True) -> None:
         """Adds the hosts to ``inventory``. AnsibleParserError for wrong options and refused calls."""
         super().parse(inventory, loader, path, cache)
-        self._read_config_data(path)
+        given = self._read_config_data(path)
         try:
+            _refuse_unknown(given, self.get_options())
             hosts = self._hosts(self.get_cache_key(path), cache)
         except RdmaError as error:
             raise AnsibleParserError(f"{path}: {error}") from None
         for host in hosts:
-            self._add(host)
+            if all(self._compose(condition, host["vars"]) for condition in self.get_option("filters")):
+                self._add(host)
 
     def _hosts(self, key: str, cache: bool) -> list[Json]:
         """The hosts, from the cache if it is enabled and not to be refreshed."""
@@ -265,6 +274,14 @@ class InventoryModule(BaseInventoryPlugin, Constructable, Cacheable):  # type: i
             self.display.warning(f"gpuops.rdma.oke: nodes have no block and no health: {error}")
             return []
         return [_plain(item, PLACE) for item in listed]
+
+
+def _refuse_unknown(given: Json, options: Json) -> None:
+    """InputError for a key that is no option: it would be ignored in silence."""
+    unknown = [key for key in given if key not in options]
+    if unknown:
+        near = difflib.get_close_matches(unknown[0], options, 1)
+        raise InputError(f"unknown key {', '.join(unknown)}{f'; did you mean {near[0]}' if near else ''}?")
 
 
 def _plain(item: Any, names: tuple[str, ...]) -> Json:

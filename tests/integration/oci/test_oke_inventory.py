@@ -102,6 +102,17 @@ def test_nodes_are_hosts_with_place_and_health(fake: FakeOci, read: Any) -> None
     assert found["ansible_ssh_common_args"] == "-o ProxyJump=opc@203.0.113.5,opc@10.0.0.2"
 
 
+def test_filters_leave_hosts_out_and_a_misspelt_key_is_refused(fake: FakeOci, read: Any) -> None:
+    made = oci_site.nodes(fake, oci_site.cluster(fake)["id"], 3)
+    next(item for item in fake.tables["computeHosts"].values() if item["instanceId"] == made[1]["id"])["health"] = (
+        "UNHEALTHY"
+    )
+    data = read(hosts="nodes", cluster="train", filters=["oci_health == 'HEALTHY'", "oci_gpus >= 8"])
+    assert sorted(data.hosts) == sorted(item["displayName"] for item in (made[0], made[2]))
+    with pytest.raises(AnsibleParserError, match=r"unknown key subcompartment; did you mean subcompartments\?"):
+        read(subcompartment=True)
+
+
 def test_cpu_nodes_are_left_out_or_not(fake: FakeOci, read: Any) -> None:
     cluster = oci_site.cluster(fake)["id"]
     oci_site.nodes(fake, cluster, 2)

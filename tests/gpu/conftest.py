@@ -51,9 +51,8 @@ class Lab:
 def lab(machine: Real) -> Lab:
     shapes = machine.folder / "shapes"
     inputs = {"rdma_discover_name": SHAPE, "rdma_shapes_dir": str(shapes), "rdma_nodes": machine.nodes()}
-    inputs["rdma_discover_match"] = {"gpuops.sandbox/lab": SHAPE}
     for name in machine.nodes():
-        machine.kubectl("label", "node", name, f"gpuops.sandbox/lab={SHAPE}")
+        machine.kubectl("label", "--overwrite", "node", name, f"node.kubernetes.io/instance-type={SHAPE}")
     given = ("-i", "inventories/sandbox", "-e", json.dumps(inputs))
     done = machine.done("ansible-playbook", "playbooks/discover.yml", *given, timeout=300)
     return Lab(machine, shapes, done.stdout + done.stderr)

@@ -27,7 +27,7 @@ from support.real_nodes import Real
 from .conftest import IMAGE, SHAPE
 
 NVLINK = 250.0
-"""GB/s that two H200s over NVLink pass; 328 to 330 were measured without NVLS at 1 GiB."""
+"""GB/s that two H200s over NVLink pass; 328 to 331 were measured without NVLS at 1 GiB."""
 
 
 def plan(lab: Any, folder: Path, **more: Any) -> Path:
@@ -36,7 +36,7 @@ def plan(lab: Any, folder: Path, **more: Any) -> Path:
     count = len(gpus.found()) // len(cluster.nodes())
     env = {"NCCL_DEBUG": "INFO", "NCCL_SOCKET_IFNAME": "eth0", "NCCL_NVLS_ENABLE": "0", **more.pop("env", {})}
     values = {"mpi": 4, "image": IMAGE, "gpus_per_node": count, "env": env, "hca": "", **more}
-    values.setdefault("max_bytes", "1G" if len(cluster.nodes()) == 1 else "64M")
+    values.setdefault("max_bytes", "8G" if len(cluster.nodes()) == 1 else "64M")
     path = plan_file(cluster, folder, "host", **{"shape": SHAPE, **values})
     document = json.loads(path.read_text())
     own = {"shape": document["tests"][0]["shape"], "cpu": 12, "memory": 96 << 30, "gpus": count}
@@ -82,7 +82,7 @@ def test_discovery_writes_this_machines_shape(lab: Any, results: Path) -> None:
     given = ("-i", "inventories/sandbox", "--tags", "plan", "-e", json.dumps(inputs))
     done = lab.cluster.done("ansible-playbook", "site.yml", *given, timeout=300)
     (results / "site.log").write_text(done.stdout + done.stderr)
-    assert done.returncode and SHAPE in done.stdout, done.stdout[-3000:]
+    assert SHAPE in done.stdout and "no mlx5" in done.stdout, done.stdout[-3000:]
 
 
 def test_the_verdict_follows_the_transport(lab: Any, tmp_path: Path, results: Path) -> None:
@@ -99,7 +99,7 @@ def test_the_verdict_follows_the_transport(lab: Any, tmp_path: Path, results: Pa
 def test_without_p2p_the_verdict_names_host_memory(lab: Any, tmp_path: Path, results: Path) -> None:
     if len(lab.cluster.nodes()) > 1:
         pytest.skip("one node only")
-    found = verdict(lab, tmp_path, results, env={"NCCL_P2P_DISABLE": "1"})
+    found = verdict(lab, tmp_path, results, env={"NCCL_P2P_DISABLE": "1"}, max_bytes="4G")
     assert found["verdict"] == "fail" and "host memory" in found["reason"], found
 
 

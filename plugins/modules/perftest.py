@@ -47,6 +47,8 @@ options:
     - auto
     - 'true'
     - 'false'
+    - 'yes'
+    - 'no'
     default: auto
   seconds:
     description: Duration of one measurement.

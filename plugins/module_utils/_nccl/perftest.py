@@ -146,7 +146,7 @@ def dmabuf_nodes(
     host checks of this run found (``hosts``: their summaries), and where they found none, the plan and the node's
     kernel: nvidia_peermem only where the driver's pods load it, or the kernel (``kernels``) has no DMA-BUF."""
     if asked != "auto":
-        return frozenset(node.name for node in plan.nodes if asked == "true")
+        return frozenset(node.name for node in plan.nodes if asked in ("true", "yes"))
 
     def path(name: str) -> str:
         found, kernel = (hosts.get(name) or {}).get("gpudirect"), (kernels or {}).get(name, "")

@@ -192,7 +192,8 @@ class Reader:
         kinds = {name: entry["who"] for name, entry in files.load(files.FILES / "oci" / "policies.yml")["sets"].items()}
         for name in sets:
             users = kinds.get(name) == "group"
-            own = user_groups[0] if users and user_groups else who
+            # The nodes' dynamic group says nothing about the user's own groups.
+            own = who if not users else user_groups[0] if user_groups else ""
             if not own and kinds.get(name) != "any-user":
                 option = "user_groups: the groups of the user" if users else "group: the dynamic group of the nodes"
                 found.append(_policy("unknown", f"policies of {name}", f"not compared: no input {option}", ""))

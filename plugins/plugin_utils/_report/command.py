@@ -5,12 +5,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shlex
 from collections.abc import Mapping
 from typing import Any
 
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.inputs_table import INPUTS
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import speaks_of_secret
 from ansible_collections.gpuops.rdma.plugins.module_utils._report import build
 
@@ -27,9 +29,27 @@ def of_run(options: Mapping[str, Any]) -> str:
     if not playbook.endswith((".yml", ".yaml")) and not playbook.startswith("gpuops.rdma."):
         return build.COMMAND
     words = [part for source in options.get("inventory") or () for part in ("-i", _near(source))]
-    given = (_near(text) for text in options.get("extra_vars") or () if not speaks_of_secret(NO_SECRET.sub("", text)))
-    words += [part for text in given for part in ("-e", text)]
+    given = filter(None, map(_without_secrets, options.get("extra_vars") or ()))
+    words += [part for text in given for part in ("-e", _near(text))]
     return shlex.join(["ansible-playbook", re.sub(LOOKING, r"site\1", playbook), *words])
+
+
+def _without_secrets(text: str) -> str:
+    """Extra variables without those that are secrets by the inputs' table or may be one by their names; "" if none is
+    left, or they are no JSON object."""
+    try:
+        given = json.loads(text) if text.startswith("{") else None
+    except ValueError:
+        given = None
+    if not isinstance(given, dict):
+        return "" if _secret(text) else text
+    kept = {name: value for name, value in given.items() if not _secret(f"{name}={json.dumps(value)}")}
+    return text if len(kept) == len(given) else json.dumps(kept) if kept else ""
+
+
+def _secret(text: str) -> bool:
+    named = any(name in INPUTS and INPUTS[name] for name in re.findall(r"\brdma_\w+", text))
+    return named or speaks_of_secret(NO_SECRET.sub("", text))
 
 
 def _near(text: str) -> str:

@@ -16,6 +16,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import 
     Unrecoverable,
 )
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Release
+from ansible_collections.gpuops.rdma.plugins.module_utils._nodes.tolerations import Tolerated
 from ansible_collections.gpuops.rdma.plugins.module_utils._operators import addon
 from ansible_collections.gpuops.rdma.plugins.module_utils._operators.releases import HelmRelease
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files
@@ -45,7 +46,7 @@ class Site:
     def release(self, stage: str = "gpu_operator", **asked: Any) -> Release:
         options = plan_samples.options(**{**self.asked, **asked})
         survey = {**self.survey, "addons": compose_addon.look(options, self.lines.append)}
-        return compose_addon.release(stage, options, survey, files.profile(options.profile))
+        return compose_addon.release(stage, options, survey, files.profile(options.profile), Tolerated())
 
     def run(self, stage: str = "gpu_operator", seconds: float = 900, **asked: Any) -> Release:
         release, reach = self.release(stage, **asked), self.reach()

@@ -56,6 +56,7 @@ def test_a_run_that_does_not_test_keeps_the_last_result(folder: Path, given: dic
     [
         ({"task": "nccl_scan", "changed": True}, False),
         ({"task": "node_mark", "changed": True}, False),
+        ({"task": "workload_network", "changed": True}, False),
         ({"task": "peermem", "changed": True}, True),
         ({"task": "manifest", "changed": True}, True),
         ({"task": "manifest", "changed": False}, False),

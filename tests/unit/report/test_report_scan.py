@@ -244,3 +244,11 @@ def test_the_next_command_has_the_inputs_but_for_those_with_secrets(given, told)
     assert command.of_run(options) == shlex.join(
         ["ansible-playbook", "site.yml", "-i", "hosts,", *(["-e", given] * told)]
     )
+
+
+def test_the_next_command_keeps_the_inputs_beside_a_secret():
+    """A pre-authenticated address is one by the inputs' table only."""
+    given = {"rdma_oci_image_url": "https://x/p/s3cr3t/o/a", "rdma_shape": "BM.GPU.H100.8", "my_password": "x"}
+    options = {"args": ["site.yml"], "extra_vars": [json.dumps(given), "rdma_oci_image_url=https://x/p/s3cr3t/o/a"]}
+    wanted = ["ansible-playbook", "site.yml", "-e", '{"rdma_shape": "BM.GPU.H100.8"}']
+    assert command.of_run(options) == shlex.join(wanted)

@@ -176,6 +176,14 @@ def kind_of(document: Any) -> Optional[Kind]:
     return found if found and version in found.versions else None
 
 
+def known_kind(document: Json) -> Kind:
+    """The kind of an object. InputError if it is none of KINDS."""
+    kind = kind_of(document)
+    if kind is None:
+        raise InputError(f"{document.get('apiVersion')} {document.get('kind')} is no kind of job that is known.")
+    return kind
+
+
 # ---- an object's templates -------------------------------------------------------------------------------------------
 
 
@@ -184,9 +192,7 @@ def templates(document: Json) -> list[Template]:
 
     InputError if it is none of KINDS, a field on the way has another type, or a required template is absent.
     """
-    kind = kind_of(document)
-    if kind is None:
-        raise InputError(f"{document.get('apiVersion')} {document.get('kind')} is no kind of job that is known.")
+    kind = known_kind(document)
     found: list[Template] = []
     for place in kind.places:
         entries = list(_entries(document, place.path))

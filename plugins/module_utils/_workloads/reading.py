@@ -171,9 +171,7 @@ class Job:
 
 def read(document: Json, around: Around) -> Job:
     """Reads an object. InputError if it is none of the known kinds, or is damaged."""
-    kind = kinds.kind_of(document)
-    templates = kinds.templates(document)
-    assert kind is not None
+    kind, templates = kinds.known_kind(document), kinds.templates(document)
     namespace = str(mapping(document.get("metadata")).get("namespace") or "default")
     runtime = _runtime(document, namespace, around) if kind.kind == "TrainJob" else None
     if runtime is not None:

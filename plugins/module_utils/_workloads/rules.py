@@ -274,8 +274,9 @@ def nccl_off(job: Job, limits: Json) -> Faults:
 
 def nccl_hca(job: Job, limits: Json) -> Faults:
     shape = job.around.shape
-    for rank in job.ranks if shape and shape.pfs and job.fabric else ():
-        assert shape is not None
+    if shape is None:
+        return
+    for rank in job.ranks if shape.pfs and job.fabric else ():
         one = rank.settings.get("NCCL_IB_HCA")
         if _mode(job, rank) != "host":
             if one and (one.value.startswith("=") or any(_NUMBERED.fullmatch(name) for name in _names(one.value))):
@@ -375,8 +376,9 @@ def _matters(name: str) -> bool:
 
 def topology(job: Job, limits: Json) -> Faults:
     shape = job.around.shape
-    for rank in job.ranks if shape else ():
-        assert shape is not None
+    if shape is None:
+        return
+    for rank in job.ranks:
         one = rank.settings.get("NCCL_TOPO_FILE")
         texts = {one.value: f"{one.where}: NCCL_TOPO_FILE"} if one else {}
         for index, volume in enumerate(dicts(rank.template.spec.get("volumes"))):

@@ -49,7 +49,15 @@ OURS = (
     *RESULTS,
 )
 TEST_STAGE = "nccl_test"
-HARMLESS = (TEST_STAGE, "nccl_scan", "perftest", "node_mark", "workload_network", "workload_placement", "workload_render")
+HARMLESS = (
+    TEST_STAGE,
+    "nccl_scan",
+    "perftest",
+    "node_mark",
+    "workload_network",
+    "workload_placement",
+    "workload_render",
+)
 """Tasks that only create their own pods, mark nodes or prepare users' jobs: an earlier test's result stays valid."""
 
 

@@ -80,8 +80,7 @@ def _told(proof: Proof, fail_when: str) -> dict[str, Any]:
 
 def _pods_of(client: Client, job: Json, namespace: str) -> tuple[str, str]:
     """(path, label selector) of the job's pods. InputError if it has none yet."""
-    kind, name = kinds.kind_of(job), str(job["metadata"]["name"])
-    assert kind is not None
+    kind, name = kinds.known_kind(job), str(job["metadata"]["name"])
     if kind.kind == "Pod":
         return client.path("v1", "Pod", namespace, name), ""
     pods = client.path("v1", "Pod", namespace)

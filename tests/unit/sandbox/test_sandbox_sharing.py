@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import types
 from typing import Any
 
 import pytest
@@ -12,6 +14,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._gpu_uses import shari
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._gpu_uses import configs
 from gpuops_sandbox.operators import _sharing as plugin
+from gpuops_sandbox.operators import mig_manager
 
 H100 = files.shapes()["BM.GPU.H100.8"]
 FAMILY = sharing.family_of(configs.families(), H100.gpu_id)
@@ -63,3 +66,35 @@ def test_the_simulated_mig_manager_fails_on_what_we_refuse(name: str) -> None:
     assert plugin.layout(name, H100.gpu_id, 8, {}) is None
     with pytest.raises(sharing.InputError):
         sharing.layout(name, 8, FAMILY)
+
+
+def test_the_mig_manager_tries_a_layout_again_whose_label_went_and_came_back_between_two_looks() -> None:
+    """As the real one, which is told of each change; one look sees only the last of them."""
+
+    def node(layout: str, state: str = "failed") -> Any:
+        labels = {**({plugin.MIG: layout} if layout else {}), plugin.MIG_STATE: state}
+        return types.SimpleNamespace(name="n1", labels=labels)
+
+    tried: list[Any] = []
+
+    class Hub:
+        nodes = [node("all-7g.80gb")]
+
+        def pods_on(self, _name: str) -> list[Any]:
+            return [types.SimpleNamespace(labels={"app": mig_manager.APP}, ready=True)]
+
+        def spawn(self, work: Any) -> None:
+            tried.append(work)
+            work.close()
+
+    async def scenario() -> list[int]:
+        manager = mig_manager.MigManager(Hub())  # type: ignore[arg-type]
+        counts = []
+        for changes in ([None, "all-7g.80gb"], ["all-7g.80gb"] * 2, ["all-7g.80gb", "", "all-7g.80gb"]):
+            for before, after in zip(changes, changes[1:]):
+                manager.on_node(node(after or ""), None if before is None else node(before))
+            await manager.work()
+            counts.append(len(tried))
+        return counts
+
+    assert asyncio.run(scenario()) == [1, 1, 2]

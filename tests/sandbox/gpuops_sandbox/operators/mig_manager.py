@@ -4,8 +4,9 @@
 """The MIG manager: parts a node's GPUs by its label, and says in another label how that went.
 
 As the real one it does not touch a GPU that somebody uses, and gives up on a layout that its file does not have for the
-node's GPUs. The ClusterPolicy's mig.strategy and configuration are kept here for the node agent, which plays the device
-plugin.
+node's GPUs. After that only a change of the label makes it try again, be it away and back within milliseconds.
+
+The ClusterPolicy's mig.strategy and configuration are kept here for the node agent, which plays the device plugin.
 """
 
 from __future__ import annotations
@@ -64,6 +65,8 @@ class MigManager:
     def on_node(self, new: Node | None, old: Node | None) -> None:
         wanted = new.labels.get(_sharing.MIG, "") if new else ""
         if wanted != (old.labels.get(_sharing.MIG, "") if old else ""):
+            if old is not None and new is not None:
+                self.settings.applied[new.name] = ""  # the loop may see only the last of several changes
             self.loop.kick()
 
     def on_pod(self, new: Any, old: Any) -> None:

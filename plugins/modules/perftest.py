@@ -43,12 +43,6 @@ options:
       nvidia_peermem where the plan's driver pods load it or the kernel is older than 5.12, else DMA-BUF; V(true) is
       DMA-BUF (C(--use_cuda_dmabuf)) and V(false) nvidia_peermem on all nodes.
     type: str
-    choices:
-    - auto
-    - 'true'
-    - 'false'
-    - 'yes'
-    - 'no'
     default: auto
   seconds:
     description: Duration of one measurement.

@@ -139,14 +139,21 @@ def _both(pair: Pair) -> tuple[Pair, Pair]:
     return pair, (pair[1], pair[0])
 
 
+_YES, _NO = ("true", "yes", "on", "1", "y", "t"), ("false", "no", "off", "0", "n", "f")
+"""What Ansible takes as a boolean, which this input was."""
+
+
 def dmabuf_nodes(
     plan: Plan, hosts: Mapping[str, Json], asked: str, kernels: Optional[Mapping[str, str]] = None
 ) -> frozenset[str]:
     """The nodes to test through DMA-BUF. ``asked``: true and false hold for all nodes; auto follows the path that the
     host checks of this run found (``hosts``: their summaries), and where they found none, the plan and the node's
     kernel: nvidia_peermem only where the driver's pods load it, or the kernel (``kernels``) has no DMA-BUF."""
-    if asked != "auto":
-        return frozenset(node.name for node in plan.nodes if asked in ("true", "yes"))
+    word = asked.lower()
+    if word not in ("auto", *_YES, *_NO):
+        raise InputError(f"dmabuf must be auto, true or false, not {asked!r}.")
+    if word != "auto":
+        return frozenset(node.name for node in plan.nodes if word in _YES)
 
     def path(name: str) -> str:
         found, kernel = (hosts.get(name) or {}).get("gpudirect"), (kernels or {}).get(name, "")

@@ -19,7 +19,7 @@ SPEC: dict[str, Any] = {
     "before": {"type": "dict", "default": {}},
     "cordoned": {"type": "bool", "default": False},
     "cuda": {"type": "bool", "default": True},
-    "dmabuf": {"type": "str", "default": "auto", "choices": ["auto", "true", "false", "yes", "no"]},
+    "dmabuf": {"type": "str", "default": "auto"},
     "seconds": {"type": "int", "default": 10},
     "image": {"type": "str", "default": ""},
     "timeout": {"type": "int", "default": 900},

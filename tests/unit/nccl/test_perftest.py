@@ -303,8 +303,13 @@ def test_gpu_memory_is_registered_by_the_path_of_the_node_or_of_the_plan() -> No
         (Plan(nodes=nodes, peermem=True), found, "auto", "b"),
         (Plan(nodes=nodes, peermem=True), found, "true", "abcd"),
         (Plan(nodes=nodes), found, "false", ""),
+        (Plan(nodes=nodes), found, "True", "abcd"),
+        (Plan(nodes=nodes), found, "yes", "abcd"),
+        (Plan(nodes=nodes), found, "no", ""),
     ):
         assert perftest.dmabuf_nodes(plan, hosts, asked) == frozenset(wanted), (plan.peermem, asked)
+    with pytest.raises(InputError, match="dmabuf must be auto, true or false, not 'perhaps'"):
+        perftest.dmabuf_nodes(Plan(nodes=nodes), {}, "perhaps")
     kernels = {"a": "4.18.0-513.24.1.el8_9.x86_64", "b": "6.8.0-1028-oracle", "d": "4.18.0"}
     made = Plan(nodes=nodes)
     assert perftest.dmabuf_nodes(made, {}, "auto", kernels) == frozenset("bc"), "nodes of 2024 have no DMA-BUF"

@@ -222,7 +222,7 @@ def test_from_the_guide_of_2024_to_the_current_profile(cluster: Any) -> None:
         "NetworkAttachmentDefinition default/oci-rdma-sriov",
         "IPPool network-operator/default",
     }
-    assert errors == {"NicClusterPolicy nic-cluster-policy", *left}
+    assert errors == {"NicClusterPolicy nic-cluster-policy", *left}, refused.output[-3000:]
 
     done = here.play(*quick, report="done", rdma_adopt_policies="true", rdma_remove_leftovers="true", **inputs)
     assert done.code == 0, done.output[-3000:]

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 
 import pytest
@@ -41,6 +41,16 @@ def cluster(pool: Pool, tmp_path: Path) -> Iterator[Lease]:
 def shared_cluster(pool: Pool, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lease]:
     """The same for all tests of a file."""
     yield from _leases(pool, tmp_path_factory.mktemp("shared"))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """What fails because a part of its sandbox has ended says so."""
+    report = yield
+    pool = getattr(item, "funcargs", {}).get("pool")
+    if report.failed and pool:
+        report.sections.extend(pool.ended().items())
+    return report
 
 
 def _leases(pool: Pool, folder: Path) -> Iterator[Lease]:

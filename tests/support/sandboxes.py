@@ -170,6 +170,13 @@ class Pool:
         finally:
             self.take(lent, *options)
 
+    def ended(self) -> dict[str, str]:
+        """Sandbox and component -> the end of its log, of each that should run and does not."""
+        lent = [Sandbox(name) for name in cluster.names() if name.startswith(f"{PREFIX}-{os.getpid()}-")]
+        return {
+            f"{sandbox.name}: {name} has ended": sandbox.last_words(name) for sandbox in lent for name in sandbox.dead()
+        }
+
     def close(self) -> None:
         for name in [name for names in self._free.values() for name in names]:
             _sandbox("down", name)

@@ -65,9 +65,8 @@ _EXTRA_ARGS = (
     # The simulated kubelet listens on 127.0.0.1, which nodes.py publishes as InternalDNS; real ones have no such name.
     "kube-apiserver=kubelet-preferred-address-types=InternalDNS,InternalIP",
     "etcd=unsafe-no-fsync=true",
-    # A leader that cannot renew its lease in time (10 s by default) ends; busy machines restart an API server slower.
-    *(f"{name}=leader-elect-lease-duration=130s" for name in COMPONENTS[2:4]),
-    *(f"{name}=leader-elect-renew-deadline=120s" for name in COMPONENTS[2:4]),
+    # There is one of each: nobody to elect, and no lease that ends one on a busy machine or that its restart waits for.
+    *(f"{name}=leader-elect=false" for name in COMPONENTS[2:4]),
 )
 
 
@@ -252,6 +251,11 @@ class Sandbox:
     def dead(self) -> list[str]:
         """The components that should run and do not."""
         return [name for name in (*COMPONENTS, CONTROLLERS) if self.process(name) is None] + self.real.dead()
+
+    def last_words(self, component: str) -> str:
+        """The end of its log."""
+        path = self.log_file(component)
+        return "\n".join(path.read_text(errors="replace").strip().splitlines()[-15:]) if path.exists() else "no log"
 
     def environment(self) -> dict[str, str]:
         """Variables under which kubectl, helm and Ansible work on this sandbox and leave the user's own settings."""
@@ -445,6 +449,8 @@ class Sandbox:
         watched = [name for name in [*fleet.gpu_names()[-1:], *fleet.cpu_names()] if name not in broken]
 
         def nodes_ready() -> bool:
+            for component in self.dead():
+                raise SandboxError(f"sandbox {self.name}: {component} has ended:\n{self.last_words(component)}")
             if not all(_settled(api, name) for name in watched):
                 return False
             states = api.node_states()
@@ -462,8 +468,7 @@ class Sandbox:
 
     def controllers_ready(self) -> bool:
         if self.process(CONTROLLERS) is None:
-            lines = self.log_file(CONTROLLERS).read_text(errors="replace").strip().splitlines()
-            raise SandboxError("the simulated controllers ended:\n" + "\n".join(lines[-15:]))
+            raise SandboxError(f"the simulated controllers ended:\n{self.last_words(CONTROLLERS)}")
         return (self.state / READY_FILE).exists()
 
     def _wait(self, reached: Callable[[], bool], timeout: float, otherwise: str, pause: float = 0.2) -> None:

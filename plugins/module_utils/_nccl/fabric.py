@@ -8,11 +8,12 @@ Made of it: the workers of the NCCL test, the pods of ib_write_bw, a served mode
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Optional
 
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Node, Plan
 from ansible_collections.gpuops.rdma.plugins.module_utils._nccl.settings import merged
 
 NETWORKS = "k8s.v1.cni.cncf.io/networks"
@@ -125,6 +126,24 @@ class Fabric:
         if self.pull_secrets:
             found["imagePullSecrets"] = [{"name": name} for name in self.pull_secrets]
         return found
+
+
+def of_plan(plan: Plan) -> Json:
+    """Fields of Fabric, and of a test's job, that are the same for all pods of a plan."""
+    return {
+        "mode": plan.mode,
+        "gpu_resource": plan.resources.gpu,
+        "vf_resource": plan.resources.vf,
+        "network": plan.network,
+        "tolerations": plan.tolerations,
+    }
+
+
+def least(nodes: Sequence[Node]) -> tuple[float, int]:
+    """(cores, bytes) that each of these nodes has allocatable; (0, 0) if that is unknown of any."""
+    if not nodes or not all(node.cpu and node.memory for node in nodes):
+        return 0, 0
+    return min(node.cpu for node in nodes), min(node.memory for node in nodes)
 
 
 def room(gpus: int, cpu: float, memory: int) -> dict[str, int]:

@@ -570,11 +570,7 @@ def of_plan(plan: Plan, entry: NcclTest, nodes: Sequence[str], **more: Any) -> T
         **{name: getattr(entry, name) for name in _SAME},
         "namespace": plan.namespaces.job,
         "nodes": tuple(nodes),
-        "gpu_resource": plan.resources.gpu,
-        "vf_resource": plan.resources.vf,
-        "network": plan.network,
-        "mode": plan.mode,
-        "tolerations": plan.tolerations,
+        **fabric.of_plan(plan),
         **_measured(plan, entry, nodes),
     }
     return Test(**{**values, **more})
@@ -583,10 +579,8 @@ def of_plan(plan: Plan, entry: NcclTest, nodes: Sequence[str], **more: Any) -> T
 def _measured(plan: Plan, entry: NcclTest, nodes: Sequence[str]) -> dict[str, int]:
     """Requests that fit the allocatable resources of these nodes; {} when those are unknown."""
     named = set(nodes)
-    mine = [node for node in plan.nodes if node.name in named]
-    if not mine or not all(node.cpu and node.memory for node in mine):
-        return {}
-    return fabric.room(entry.gpus_per_node, min(node.cpu for node in mine), min(node.memory for node in mine))
+    cpu, memory = fabric.least([node for node in plan.nodes if node.name in named])
+    return fabric.room(entry.gpus_per_node, cpu, memory) if cpu else {}
 
 
 def names(entry: NcclTest) -> list[str]:

@@ -27,7 +27,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.names import (
 )
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Plan
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.text import listed
-from ansible_collections.gpuops.rdma.plugins.module_utils._nccl.fabric import GPU_TOLERATION, Fabric
+from ansible_collections.gpuops.rdma.plugins.module_utils._nccl.fabric import GIB, Fabric, least, of_plan
 from ansible_collections.gpuops.rdma.plugins.module_utils._nodes.facts import DMABUF_KERNEL
 
 APP = "gpuops-perftest"
@@ -42,7 +42,9 @@ WORSE = 0.95
 """Part of an earlier bandwidth that must be there again."""
 PATIENCE = 60
 """Seconds for which a client retries to connect to its server."""
-MIB, GIB = 1 << 20, 1 << 30
+SHARE = Fabric(cpus=8, memory_gib=16)
+"""What a pod needs of its node, if the node has it; its GPUs and VFs are the shape's."""
+MIB = 1 << 20
 Pair = tuple[str, str]
 """(server's node, client's node)"""
 
@@ -55,22 +57,13 @@ class Test:
     namespace: str
     shape: Shape
     image: str
-    mode: str = "sriov"
-    gpu_resource: str = "nvidia.com/gpu"
-    vf_resource: str = "nvidia.com/sriov_rdma_vf"
-    network: str = "rdma-vf"
+    fabric: Fabric = SHARE
     seconds: int = 10
     size: int = MIB
     queue_pairs: int = 2
     cuda: bool = True
     dmabuf: frozenset[str] = frozenset()
     """Nodes whose GPU memory is registered through DMA-BUF; on the others nvidia_peermem registers it."""
-    tolerations: tuple[Json, ...] = (GPU_TOLERATION,)
-    pull_secrets: tuple[str, ...] = ()
-    cordoned: bool = False
-    """Whether its pods start on cordoned nodes, too."""
-    cpus: int = 8
-    memory_gib: int = 16
 
     @property
     def files(self) -> str:
@@ -83,13 +76,17 @@ class Test:
         return self.seconds + PATIENCE + 60
 
 
-def room(plan: Plan, shape: str) -> dict[str, int]:
-    """A pod's requests: at most half of what the smallest node of the shape has; {} when that is unknown."""
-    mine = [node for node in plan.nodes if node.shape == shape]
-    if not mine or not all(node.cpu and node.memory for node in mine):
-        return {}
-    half = (min(node.cpu for node in mine) / 2, min(node.memory for node in mine) / GIB / 2)
-    return {"cpus": max(1, int(min(half[0], Test.cpus))), "memory_gib": max(1, int(min(half[1], Test.memory_gib)))}
+def share(plan: Plan, shape: str, pull_secrets: tuple[str, ...] = (), cordoned: bool = False) -> Fabric:
+    """What a pod needs of a node of this shape: of cores and memory at most half of what the smallest node has.
+    ``cordoned``: whether the pods start on cordoned nodes, too."""
+    cpu, memory = least([node for node in plan.nodes if node.shape == shape])
+    wanted = {**of_plan(plan), "pull_secrets": pull_secrets}
+    if cordoned:
+        wanted["tolerations"] += (CORDON,)
+    if cpu:
+        wanted["cpus"] = max(1, int(min(cpu / 2, SHARE.cpus)))
+        wanted["memory_gib"] = max(1, int(min(memory / GIB / 2, SHARE.memory_gib)))
+    return replace(SHARE, **wanted)
 
 
 # ---- who with whom -------------------------------------------------------------------------------------------------
@@ -243,18 +240,7 @@ def pod(test: Test, number: int, node: str, peer: str = "") -> Json:
     shape, role = test.shape, "client" if peer else "server"
     rails = " ".join(f"{pf.rail},{pf.pci},{pf.gpu}" for pf in shape.pfs)
     env = {"PEER": peer, "RAILS": rails, "MEMORY": memory(test, node)}
-    own = Fabric(
-        mode=test.mode,
-        gpus=shape.gpu_count,
-        vfs=shape.vf_count,
-        gpu_resource=test.gpu_resource,
-        vf_resource=test.vf_resource,
-        network=test.network,
-        cpus=test.cpus,
-        memory_gib=test.memory_gib,
-        tolerations=(*test.tolerations, *([CORDON] if test.cordoned else [])),
-        pull_secrets=test.pull_secrets,
-    )
+    own = replace(test.fabric, gpus=shape.gpu_count, vfs=shape.vf_count)
     meta: Json = {"name": f"{test.files}-{number}-{role}", "namespace": test.namespace, "labels": _labels(test)}
     if own.annotations():
         meta["annotations"] = own.annotations()

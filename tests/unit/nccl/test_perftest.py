@@ -73,7 +73,7 @@ def judged(*outcomes: Outcome) -> dict[str, Any]:
 def test_requests_follow_what_the_nodes_have(cpu: float, memory: int, asked: tuple[str, str]) -> None:
     """Of a node with few cores its pods asked 8: they stayed Pending, however many GPUs it had."""
     plan = Plan(nodes=(Node("a", H100.name, cpu=cpu, memory=memory), Node("b", "other", cpu=1, memory=1)))
-    test = replace(TEST, **perftest.room(plan, H100.name))
+    test = replace(TEST, fabric=perftest.share(plan, H100.name))
     found = perftest.pod(test, 1, "a")["spec"]["containers"][0]["resources"]["requests"]
     assert (found["cpu"], found["memory"]) == asked
 
@@ -229,7 +229,7 @@ def test_pods_ask_for_all_devices_and_stand_on_their_node() -> None:
 
 
 def test_on_the_host_network_no_vf_is_asked_for() -> None:
-    pod = perftest.pod(perftest.Test("r1", "ns", H100, "i", mode="host"), 1, "n1")
+    pod = perftest.pod(perftest.Test("r1", "ns", H100, "i", fabric.Fabric(mode="host")), 1, "n1")
     assert pod["spec"]["hostNetwork"] is True
     assert "nvidia.com/sriov_rdma_vf" not in pod["spec"]["containers"][0]["resources"]["limits"]
 

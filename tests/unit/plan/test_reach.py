@@ -45,7 +45,7 @@ def lists(made: Plan) -> list[Any]:
     values = made.releases["gpu_operator"].values
     worker = job.mpi_job(job.of_plan(made, made.tests[0], ["n1", "n2"]))
     pods = [one["template"]["spec"]["tolerations"] for one in worker["spec"]["mpiReplicaSpecs"].values()]
-    run = perftest.Test("r", "ns", SHAPES[H100], "image", tolerations=made.tolerations)
+    run = perftest.Test("r", "ns", SHAPES[H100], "image", perftest.share(made, H100))
     measured = perftest.pod(run, 0, "n1")["spec"]["tolerations"]
     return [*daemonsets, policy["spec"]["tolerations"], *(lookup(values, path) for path in LISTS), *pods, measured]
 

@@ -15,10 +15,8 @@ description:
   - No cluster is asked. The task does not fail when something is wrong with the file; look at RV(valid) and RV(fits).
   - With O(plan) alone it fails when the plan's files do not fit the hosts, as the host checks of the same run found.
 extends_documentation_fragment:
+  - gpuops.rdma.attributes.diff
   - gpuops.rdma.attributes
-attributes:
-  diff_mode:
-    support: full
 options:
   src:
     description: A topology file on the control node.

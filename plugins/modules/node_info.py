@@ -71,11 +71,9 @@ options:
     type: int
     default: 200
 extends_documentation_fragment:
+  - gpuops.rdma.attributes.read_only
   - gpuops.rdma.attributes
   - gpuops.rdma.auth
-attributes:
-  diff_mode:
-    details: Nothing is changed.
 """
 
 EXAMPLES = r"""

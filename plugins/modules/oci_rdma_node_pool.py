@@ -18,12 +18,10 @@ description:
   and cluster cannot be changed.
 - Enables the plugins of Oracle's agent without which the RDMA network lets no node in.
 extends_documentation_fragment:
+- gpuops.rdma.attributes.diff
 - gpuops.rdma.attributes
 - gpuops.rdma.oci
 - gpuops.rdma.rdma_pools
-attributes:
-  diff_mode:
-    support: full
 options:
   name:
     description: Name of the pool, and of what is made for it.

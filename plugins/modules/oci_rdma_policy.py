@@ -16,11 +16,9 @@ description:
 - Needs the right to manage policies and dynamic groups; where policies cannot be read, nothing is
   written.
 extends_documentation_fragment:
+- gpuops.rdma.attributes.diff
 - gpuops.rdma.attributes
 - gpuops.rdma.oci
-attributes:
-  diff_mode:
-    support: full
 options:
   compartment:
     description: OCID of the compartment of nodes and cluster.

@@ -122,11 +122,9 @@ options:
     choices: [lines, none]
     default: lines
 extends_documentation_fragment:
+  - gpuops.rdma.attributes.read_only
   - gpuops.rdma.attributes
   - gpuops.rdma.auth
-attributes:
-  diff_mode:
-    details: Nothing is changed.
 """
 
 EXAMPLES = r"""

@@ -18,11 +18,10 @@ description:
   cluster.
 - Reads only. A rule whose facts are unknown is not applied, and is named in RV(unchecked).
 extends_documentation_fragment:
+- gpuops.rdma.attributes.read_only
 - gpuops.rdma.attributes
 - gpuops.rdma.auth
-attributes:
-  diff_mode:
-    details: Nothing is changed.
+- gpuops.rdma.users_jobs
 options:
   src:
     description: Files with manifests in YAML or JSON, each with one or more documents; or folders of them.
@@ -38,10 +37,6 @@ options:
     description: Kind of live objects to look at.
     type: str
     default: ''
-  api_version:
-    description: Version of O(kind), where two have its name, as V(batch.volcano.sh/v1alpha1) for Volcano's Job.
-    type: str
-    default: ''
   name:
     description: Name of the live object; all of O(kind) in O(namespace) without it.
     type: str
@@ -52,16 +47,8 @@ options:
     default: ''
   plan:
     description: plan.json of a run, whose mode, resources, network and shape hold.
-    type: path
-    default: ''
   shape:
     description: Shape of the nodes. By default that of the plan, or of the cluster's GPU nodes if they have one.
-    type: str
-    default: ''
-  shapes_dir:
-    description: Folder with shape files of the site's own hardware; a plan has its own.
-    type: path
-    default: ''
   mode:
     description: How pods get to the fabric. By default as in the plan, else V(sriov) if nodes offer VFs, else V(host).
     type: str
@@ -70,8 +57,6 @@ options:
   resource:
     description:
     - Resource name of the VFs, or in mode V(shared) of the shared device. By default that of the plan or of the nodes.
-    type: str
-    default: ''
   network:
     description:
     - NetworkAttachmentDefinition of the fabric as C(namespace/name). By default the plan's, or the one of O(resource).

@@ -16,16 +16,11 @@ description:
 - Fails before any change where a namespace is absent or terminating, or its ResourceQuotas or LimitRanges admit no pod
   that takes all GPUs and VFs of a node.
 extends_documentation_fragment:
+- gpuops.rdma.attributes.diff
 - gpuops.rdma.attributes
 - gpuops.rdma.auth
-attributes:
-  diff_mode:
-    support: full
+- gpuops.rdma.run_plan
 options:
-  plan:
-    description: plan.json of a run.
-    type: path
-    required: true
   namespaces:
     description: Names of existing namespaces.
     type: list

@@ -15,16 +15,13 @@ description:
 - Refuses nodes whose labels are C(no-imds-data), because all of them would be one domain.
 - A Topology or ResourceFlavor of ours that differs in what cannot be changed is reported and left as it is.
 extends_documentation_fragment:
+- gpuops.rdma.attributes.diff
 - gpuops.rdma.attributes
 - gpuops.rdma.auth
-attributes:
-  diff_mode:
-    support: full
+- gpuops.rdma.run_plan
 options:
   plan:
     description: plan.json of a run, for shapes and tolerations. The nodes are read anew.
-    type: path
-    required: true
   schedulers:
     description: For which of them. Empty takes those whose kinds the cluster serves.
     type: list

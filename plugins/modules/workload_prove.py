@@ -17,20 +17,15 @@ description:
   counters that were reset, and a job of one pod.
 - Reads only. Needs to get the job, its pods and their logs, its namespace and its nodes.
 extends_documentation_fragment:
+- gpuops.rdma.attributes.read_only
 - gpuops.rdma.attributes
 - gpuops.rdma.auth
-attributes:
-  diff_mode:
-    details: Nothing is changed.
+- gpuops.rdma.users_jobs
 options:
   kind:
     description: Kind of the job, one of docs/workload_lint.md.
     type: str
     required: true
-  api_version:
-    description: Version of O(kind), where two have its name, as V(batch.volcano.sh/v1alpha1) for Volcano's Job.
-    type: str
-    default: ''
   name:
     description: Name of the job.
     type: str
@@ -45,22 +40,6 @@ options:
       reads the counters twice. Used where a pod's log shows nothing.
     type: dict
     default: {}
-  plan:
-    description: plan.json of a run, whose VF resource and own shapes hold.
-    type: path
-    default: ''
-  shape:
-    description: Shape of the job's nodes. By default that of their labels.
-    type: str
-    default: ''
-  shapes_dir:
-    description: Folder with shape files of the site's own hardware; a plan has its own.
-    type: path
-    default: ''
-  resource:
-    description: Resource name of the VFs. By default that of the plan, or the known one that the pods ask for.
-    type: str
-    default: ''
   fail_when:
     description: V(fail) fails on the verdict V(fail), V(unknown) on everything but V(pass).
     type: str

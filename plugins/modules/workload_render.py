@@ -15,10 +15,8 @@ description:
 - With O(plan) it has the names, requests and nodes of that run, otherwise those of the table of shapes.
 - No cluster is asked. A file that was changed by hand is not overwritten.
 extends_documentation_fragment:
+- gpuops.rdma.attributes.diff
 - gpuops.rdma.attributes
-attributes:
-  diff_mode:
-    support: full
 options:
   kind:
     description:

@@ -13,6 +13,24 @@ NETWORKS = "k8s.v1.cni.cncf.io/networks"
 GPU, VF, NAD = "nvidia.com/gpu", "nvidia.com/sriov_rdma_vf", "gpuops-nccl/rdma-vf"
 SHAPE = "BM.GPU.H100.8"
 QUEUE = {"kueue.x-k8s.io/queue-name": "train"}
+JOBS = {
+    "MPIJob": "crds/mpi-operator/kubeflow.org_mpijobs.yaml",
+    "PyTorchJob": "workloads/kubeflow.org_pytorchjobs.yaml",
+    "TrainJob": "workloads/trainer.kubeflow.org_trainjobs.yaml",
+    "ClusterTrainingRuntime": "workloads/trainer.kubeflow.org_clustertrainingruntimes.yaml",
+    "JobSet": "workloads/jobset.x-k8s.io_jobsets.yaml",
+    "LeaderWorkerSet": "crds/lws/leaderworkerset.x-k8s.io_leaderworkersets.yaml",
+    "RayCluster": "workloads/ray.io_rayclusters.yaml",
+    "RayJob": "workloads/ray.io_rayjobs.yaml",
+    "Job": "crds/volcano/batch.volcano.sh_jobs.yaml",
+}
+"""Kind of a job, Volcano's among them -> the file of its definition in ../shared/upstream."""
+PLACES = {
+    "Topology": "workloads/kueue.x-k8s.io_topologies.yaml",
+    "ResourceFlavor": "workloads/kueue.x-k8s.io_resourceflavors.yaml",
+    "HyperNode": "workloads/topology.volcano.sh_hypernodes.yaml",
+}
+"""What workload_placement makes."""
 HOST_HCA = "=mlx5_0,mlx5_1,mlx5_3,mlx5_4,mlx5_5,mlx5_6,mlx5_7,mlx5_8,mlx5_9,mlx5_10,mlx5_12,mlx5_13,mlx5_14,mlx5_15,mlx5_16,mlx5_17"  # noqa: E501
 
 

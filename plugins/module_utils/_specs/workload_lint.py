@@ -9,18 +9,18 @@ from __future__ import annotations
 from typing import Any
 
 from ansible_collections.gpuops.rdma.plugins.module_utils._specs.auth import SPEC as AUTH
+from ansible_collections.gpuops.rdma.plugins.module_utils._specs.users_jobs import SPEC as USERS_JOBS
 
 SPEC: dict[str, Any] = {
     **AUTH,
+    **USERS_JOBS,
     "src": {"type": "list", "elements": "path", "default": []},
     "definitions": {"type": "list", "elements": "dict", "default": []},
     "kind": {"type": "str", "default": ""},
-    "api_version": {"type": "str", "default": ""},
     "name": {"type": "str", "default": ""},
     "namespace": {"type": "str", "default": ""},
     "plan": {"type": "path", "default": ""},
     "shape": {"type": "str", "default": ""},
-    "shapes_dir": {"type": "path", "default": ""},
     "mode": {"type": "str", "default": "auto", "choices": ["auto", "sriov", "shared", "host"]},
     "resource": {"type": "str", "default": ""},
     "network": {"type": "str", "default": ""},

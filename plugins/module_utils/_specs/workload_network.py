@@ -9,10 +9,11 @@ from __future__ import annotations
 from typing import Any
 
 from ansible_collections.gpuops.rdma.plugins.module_utils._specs.auth import SPEC as AUTH
+from ansible_collections.gpuops.rdma.plugins.module_utils._specs.run_plan import SPEC as RUN_PLAN
 
 SPEC: dict[str, Any] = {
     **AUTH,
-    "plan": {"type": "path", "required": True},
+    **RUN_PLAN,
     "namespaces": {"type": "list", "elements": "str", "required": True},
     "state": {"type": "str", "default": "present", "choices": ["present", "absent"]},
     "pull_secrets": {"type": "list", "elements": "str", "default": [], "no_log": False},

@@ -9,9 +9,11 @@ from __future__ import annotations
 from typing import Any
 
 from ansible_collections.gpuops.rdma.plugins.module_utils._specs.auth import SPEC as AUTH
+from ansible_collections.gpuops.rdma.plugins.module_utils._specs.run_plan import SPEC as RUN_PLAN
 
 SPEC: dict[str, Any] = {
     **AUTH,
+    **RUN_PLAN,
     "plan": {"type": "path", "required": True},
     "schedulers": {"type": "list", "elements": "str", "default": [], "choices": ["kueue", "volcano"]},
     "state": {"type": "str", "default": "present", "choices": ["present", "absent"]},

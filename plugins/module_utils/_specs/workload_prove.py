@@ -9,17 +9,14 @@ from __future__ import annotations
 from typing import Any
 
 from ansible_collections.gpuops.rdma.plugins.module_utils._specs.auth import SPEC as AUTH
+from ansible_collections.gpuops.rdma.plugins.module_utils._specs.users_jobs import SPEC as USERS_JOBS
 
 SPEC: dict[str, Any] = {
     **AUTH,
+    **USERS_JOBS,
     "kind": {"type": "str", "required": True},
-    "api_version": {"type": "str", "default": ""},
     "name": {"type": "str", "required": True},
     "namespace": {"type": "str", "default": "default"},
     "hosts": {"type": "dict", "default": {}},
-    "plan": {"type": "path", "default": ""},
-    "shape": {"type": "str", "default": ""},
-    "shapes_dir": {"type": "path", "default": ""},
-    "resource": {"type": "str", "default": ""},
     "fail_when": {"type": "str", "default": "fail", "choices": ["fail", "unknown", "never"]},
 }

@@ -20,22 +20,11 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files
 from support.paths import upstream
 from support.sandboxes import SHAPE, Pool
 from support.small_sandbox import VF, Small, small_sandbox
+from support.users_jobs import JOBS, PLACES
 
 pytestmark = pytest.mark.cluster
 NAMESPACE = "team-a"
-DEFINITIONS = (
-    "crds/mpi-operator/kubeflow.org_mpijobs.yaml",
-    "workloads/kubeflow.org_pytorchjobs.yaml",
-    "workloads/trainer.kubeflow.org_trainjobs.yaml",
-    "workloads/trainer.kubeflow.org_clustertrainingruntimes.yaml",
-    "workloads/jobset.x-k8s.io_jobsets.yaml",
-    "crds/lws/leaderworkerset.x-k8s.io_leaderworkersets.yaml",
-    "workloads/ray.io_rayclusters.yaml",
-    "crds/volcano/batch.volcano.sh_jobs.yaml",
-    "workloads/kueue.x-k8s.io_topologies.yaml",
-    "workloads/kueue.x-k8s.io_resourceflavors.yaml",
-    "workloads/topology.volcano.sh_hypernodes.yaml",
-)
+DEFINITIONS = [path for kind, path in {**JOBS, **PLACES}.items() if kind != "RayJob"]
 CELLS = list(itertools.product(render.KINDS, fabric.MODES, (1, 4)))
 NODES = sum(nodes for _kind, _mode, nodes in CELLS) + 1
 

@@ -13,18 +13,7 @@ import yaml
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError
 from ansible_collections.gpuops.rdma.plugins.module_utils._workloads import kinds
 from support.paths import upstream
-
-DEFINITIONS = {
-    "MPIJob": "crds/mpi-operator/kubeflow.org_mpijobs.yaml",
-    "PyTorchJob": "workloads/kubeflow.org_pytorchjobs.yaml",
-    "TrainJob": "workloads/trainer.kubeflow.org_trainjobs.yaml",
-    "ClusterTrainingRuntime": "workloads/trainer.kubeflow.org_clustertrainingruntimes.yaml",
-    "JobSet": "workloads/jobset.x-k8s.io_jobsets.yaml",
-    "LeaderWorkerSet": "crds/lws/leaderworkerset.x-k8s.io_leaderworkersets.yaml",
-    "RayCluster": "workloads/ray.io_rayclusters.yaml",
-    "RayJob": "workloads/ray.io_rayjobs.yaml",
-    "Job": "crds/volcano/batch.volcano.sh_jobs.yaml",
-}
+from support.users_jobs import JOBS
 
 
 def pod_templates(schema: Any, path: str = "") -> Iterator[str]:
@@ -40,10 +29,10 @@ def pod_templates(schema: Any, path: str = "") -> Iterator[str]:
             yield from pod_templates(below, f"{path}.*")
 
 
-@pytest.mark.parametrize("name", DEFINITIONS)
+@pytest.mark.parametrize("name", JOBS)
 def test_the_places_are_those_of_the_definition_and_no_other(name: str) -> None:
     """A role of kubeflow's jobs is a key of a map there."""
-    file = upstream(DEFINITIONS[name])
+    file = upstream(JOBS[name])
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     crd = next(one for one in yaml.load_all(file.read_text(), Loader=loader) if one)
     known = [one for one in kinds.KINDS if one.kind == name and one.group == crd["spec"]["group"]]

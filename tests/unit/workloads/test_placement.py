@@ -22,14 +22,10 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils._workloads.placing imp
 from support import crd_schema
 from support.fake_api import Api, Task, arguments
 from support.paths import upstream
+from support.users_jobs import PLACES
 
 Json = dict[str, Any]
 H100 = "BM.GPU.H100.8"
-DEFINITIONS = {
-    "Topology": "workloads/kueue.x-k8s.io_topologies.yaml",
-    "ResourceFlavor": "workloads/kueue.x-k8s.io_resourceflavors.yaml",
-    "HyperNode": "workloads/topology.volcano.sh_hypernodes.yaml",
-}
 V2 = "kueue.x-k8s.io/v1beta2"
 
 
@@ -70,7 +66,7 @@ def test_both_schedulers_get_the_network_as_their_definitions_take_it(tmp_path: 
     assert made(api, "Topology") == {} and len(predicted["changes"]) == 8
     done = ran(api, tmp_path)
     assert done["changes"] == predicted["changes"] and done["notes"] == []
-    for kind, file in DEFINITIONS.items():
+    for kind, file in PLACES.items():
         for obj in made(api, kind).values():
             assert crd_schema.faults(obj, upstream(file)) == []
     prefix = "oci.oraclecloud.com/rdma."

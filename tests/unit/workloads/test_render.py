@@ -18,21 +18,12 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._workloads import kind
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files
 from support import crd_schema
 from support.paths import upstream
+from support.users_jobs import JOBS
 
 Json = dict[str, Any]
 H100 = "BM.GPU.H100.8"
 VF = "nvidia.com/sriov_rdma_vf"
-DEFINITIONS = {
-    "MPIJob": "crds/mpi-operator/kubeflow.org_mpijobs.yaml",
-    "PyTorchJob": "workloads/kubeflow.org_pytorchjobs.yaml",
-    "TrainJob": "workloads/trainer.kubeflow.org_trainjobs.yaml",
-    "ClusterTrainingRuntime": "workloads/trainer.kubeflow.org_clustertrainingruntimes.yaml",
-    "JobSet": "workloads/jobset.x-k8s.io_jobsets.yaml",
-    "LeaderWorkerSet": "crds/lws/leaderworkerset.x-k8s.io_leaderworkersets.yaml",
-    "RayCluster": "workloads/ray.io_rayclusters.yaml",
-    "Job": "crds/volcano/batch.volcano.sh_jobs.yaml",
-    "PodGroup": "crds/volcano/scheduling.volcano.sh_podgroups.yaml",
-}
+DEFINITIONS = {**JOBS, "PodGroup": "crds/volcano/scheduling.volcano.sh_podgroups.yaml"}
 BESIDE = {"MPIJob": 1, "RayCluster": 1}
 """Kind -> pods without GPUs."""
 CELLS = list(itertools.product(render.KINDS, fabric.MODES, (1, 4)))

@@ -158,7 +158,7 @@ def pod(obj: Optional[Json]) -> Status:
         return _ready(code="Succeeded", exit_code=0)
     if phase == "Failed":
         code = exit_code(obj)
-        return _broken(_failure(obj), "Failed", exit_code=code)
+        return _broken(failure(obj), "Failed", exit_code=code)
     unscheduled = _unscheduled(obj)
     if unscheduled:
         return unscheduled
@@ -255,17 +255,15 @@ def exit_code(obj: Optional[Json]) -> Optional[int]:
     return next((code for code in codes if code), codes[0] if codes else None)
 
 
-def _failure(obj: Json) -> str:
-    """Why a Failed pod failed: ``exit 137 OOMKilled``, ``Evicted: ...``."""
+def failure(obj: Json) -> str:
+    """Why a Failed pod failed: ``Evicted: ...``, or ``exit 137 (OOMKilled): ...`` with its container's last words."""
     status = _status(obj)
     if status.get("reason"):
         return f"{status['reason']}: {status.get('message', '')}".strip(": ")
     for entry in status.get("containerStatuses") or []:
         ended = _state(entry, "terminated")
         if ended.get("exitCode"):
-            reason = ended.get("reason", "")
-            named = f" {reason}" if reason not in ("", "Error") else ""
-            return f"exit {ended['exitCode']}{named}{_after(last_words(ended))}"
+            return f"exit {ended['exitCode']} ({ended.get('reason') or 'Error'}){_after(last_words(ended))}"
     return "Failed"
 
 
@@ -701,7 +699,7 @@ def _volcano_failure(job: Json, failed: Json, is_master: bool) -> Status:
     """A pod has failed and the Job is still Running: it stays so unless a policy acts on it."""
     code = exit_code(failed)
     actions = _failure_actions(job, code)
-    why = f"the {'master' if is_master else 'worker'} {_place(failed)} ended: {_failure(failed)}"
+    why = f"the {'master' if is_master else 'worker'} {_place(failed)} ended: {failure(failed)}"
     if any(action.startswith("Restart") for action in actions):
         return _waiting(f"{why}; Volcano restarts it", code="ending", exit_code=code if is_master else None)
     why += "" if actions else "; no policy ends the Job, it would run for ever"
@@ -762,7 +760,7 @@ def mpi_job(
         return _broken(f"the MPI Operator refuses the MPIJob: {refused.get('message')}", "failed")
     failed = _failed_pod(workers)
     if failed:
-        why = f"the worker {_place(failed)} ended: {_failure(failed)}; it is not remade and the MPIJob stays Running"
+        why = f"the worker {_place(failed)} ended: {failure(failed)}; it is not remade and the MPIJob stays Running"
         return _broken(why, "failed", exit_code=exit_code(launcher))
     if _is_true(conditions.get("Running")):
         return _mpi_running(launchers, launcher, workers, launcher_job)
@@ -796,9 +794,9 @@ def _mpi_running(
         return held
     tries = [item for item in launchers if _status(item).get("phase") == "Failed"]
     if launcher and launcher in tries:
-        why = f"the launcher {_place(launcher)} ended: {_failure(launcher)}; the MPIJob has not decided yet"
+        why = f"the launcher {_place(launcher)} ended: {failure(launcher)}; the MPIJob has not decided yet"
         return _waiting(why, code="ending", exit_code=exit_code(launcher))
-    again = f", try {len(tries) + 1}: the one before ended with {_failure(tries[-1])}" if tries else ""
+    again = f", try {len(tries) + 1}: the one before ended with {failure(tries[-1])}" if tries else ""
     again = again or (", after a failed attempt" if _status(launcher_job).get("failed") else "")
     return _waiting(f"running{again}", code="running", progress=_started_count(workers))
 

@@ -5,8 +5,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.names import ROLE_LABEL
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube import readiness
@@ -65,17 +63,6 @@ def at(pod: Json) -> str:
     return f"{pod['metadata']['name']} on {where}" if where else str(pod["metadata"]["name"])
 
 
-def death(pod: Json) -> str:
-    """Returns why a failed pod ended: its reason and message, or the exit code of its container with its last words."""
-    status: dict[str, Any] = pod.get("status", {})
-    if status.get("reason"):
-        return f"{status['reason']}: {status.get('message', '')}".strip(": ")
-    for ended in _ends(pod):
-        words = readiness.last_words(ended)
-        return f"exit {ended.get('exitCode')} ({ended.get('reason', 'Error')}){f': {words}' if words else ''}"
-    return "phase Failed"
-
-
 def _ends(pod: Json) -> list[Json]:
     entries = pod.get("status", {}).get("containerStatuses") or []
     return [ended for entry in entries if (ended := (entry.get("state") or {}).get("terminated"))]
@@ -91,12 +78,12 @@ def disturbance(pod: Json, deleted: bool = True) -> str:
     nothing does. ``deleted``: whether its deletion is such an end; a job that ends has its pods deleted."""
     status = pod.get("status", {})
     if status.get("reason") in _OUTSIDE:
-        return death(pod)
+        return readiness.failure(pod)
     for condition in status.get("conditions") or ():
         if condition.get("type") == "DisruptionTarget" and condition.get("status") == "True":
             return f"{condition.get('reason')}: {condition.get('message', '')}".strip(": ")
     if any(end.get("reason") in _KILLED for end in _ends(pod)):
-        return death(pod)
+        return readiness.failure(pod)
     gone = deleted and pod["metadata"].get("deletionTimestamp")
     return "its pod was deleted while the test ran" if gone else ""
 

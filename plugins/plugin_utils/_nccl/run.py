@@ -31,7 +31,6 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._nccl.outcome import O
 from ansible_collections.gpuops.rdma.plugins.module_utils._nccl.pods import (
     at,
     began,
-    death,
     disturbance,
     image,
     lost_node,
@@ -256,18 +255,20 @@ class Run(JobObjects):
         code = readiness.exit_code(launcher)
         bare = next((pod for pod in dead if unstarted(pod)), None)
         if bare is not None:
-            return Outcome("start", f"worker {at(bare)} ended with {death(bare)}", code, places)
+            return Outcome("start", f"worker {at(bare)} ended with {readiness.failure(bare)}", code, places)
         if dead:
             self._dead_since = self._dead_since or self.clock()
             if code is None and launcher is not None and self.clock() - self._dead_since < LAST_WORDS:
                 return None
-            blamed = {pod["spec"].get("nodeName", ""): death(pod) for pod in dead}
+            blamed = {pod["spec"].get("nodeName", ""): readiness.failure(pod) for pod in dead}
             first = dead[0]
-            why = f"worker {first['metadata']['name']} on {first['spec'].get('nodeName')} ended with {death(first)}"
+            why = f"worker {at(first)} ended with {readiness.failure(first)}"
             more = f", and {len(dead) - 1} more" if len(dead) > 1 else ""
             return Outcome("worker", f"{why}{more}", code, places, blamed)
         if code is not None and code != nccl_job.LAUNCH_FAILED and launcher is not None and unstarted(launcher):
-            return Outcome("start", f"the launcher {at(launcher)} ended with {death(launcher)}", code, places)
+            return Outcome(
+                "start", f"the launcher {at(launcher)} ended with {readiness.failure(launcher)}", code, places
+            )
         if code is not None:
             return Outcome("launch" if code == nccl_job.LAUNCH_FAILED else "run", f"exit {code}", code, places)
         if status.state == readiness.BROKEN:

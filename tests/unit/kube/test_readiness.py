@@ -75,7 +75,7 @@ JOBS = {
     V + "4workers_running-events": RUNNING,
     V + "4workers_worker_deleted_no_policy": RUNNING,
     V + "4workers_worker_deleted_no_policy-events": RUNNING,
-    V + "4workers_worker_failed137_no_policy": ("broken", "failed", None, "exit 137 OOMKilled"),
+    V + "4workers_worker_failed137_no_policy": ("broken", "failed", None, "exit 137 (OOMKilled)"),
     V + "5workers_not_enqueued_PodPending-timeout5s": (*GANG, "gang of 6 is not admitted, no pod exists"),
     V + "5workers_not_enqueued_command_AbortJob": STOPPED,
     V + "5workers_on_4nodes_gang_not_enqueued": (*GANG, "gang of 6 is not admitted, no pod exists"),

@@ -220,9 +220,8 @@ def errors(tree: ast.Module, place: str) -> Iterator[Entry]:
         if isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef)):
             texts.within(function)
             for node in _walk(function):
-                call = node.exc if isinstance(node, ast.Raise) else None
-                if isinstance(call, ast.Call) and _called(call) in ERRORS and call.args:
-                    text = _tidy(texts.of(call.args[0]))
+                if isinstance(node, ast.Call) and _called(node) in ERRORS and node.args:
+                    text = _tidy(texts.of(node.args[0]))
                     if len(re.sub(rf"[{FILLED}\W]", "", text)) > 12:
                         yield Entry(text, place)
 

@@ -13,6 +13,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import 
 from ansible_collections.gpuops.rdma.plugins.module_utils._oci import image as oci_image
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base.action import RdmaAction
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._oci import copy_image, import_image, session
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._oci.waits import Waits
 
 
 class ActionModule(RdmaAction):
@@ -26,7 +27,7 @@ class ActionModule(RdmaAction):
         if args["image"]:
             session.of_kind(args["image"], "image", "image")
             copy_image.needs(args)
-            return copy_image.Copy(session.Session(args), dict(args), self.progress).run(self.check_mode)
+            return copy_image.Copy(session.Session(args), dict(args), Waits(self.progress)).run(self.check_mode)
         options = dict(args)
         url = args["url"]
         if args["index"]:
@@ -36,7 +37,7 @@ class ActionModule(RdmaAction):
             shapes = args["shapes"] or list(image["shapes"])
             options.update({"operating_system": image["os"], "operating_system_version": version, "shapes": shapes})
             self.progress(f"picked {image['name']} of {image.get('release_date')}")
-        return import_image.Import(session.Session(args), options, url, self.progress).run(self.check_mode)
+        return import_image.Import(session.Session(args), options, url, Waits(self.progress)).run(self.check_mode)
 
 
 def _index(path: Path) -> Any:

@@ -527,6 +527,11 @@ def capacity(shape: str, nodes: int, reports: Mapping[str, Any]) -> str:
     )
 
 
+def not_running(nodes: Sequence[Json]) -> list[str]:
+    """Names of the nodes that do not run yet."""
+    return [item["name"] or item["id"] for item in nodes if item["state"].upper() not in ("ACTIVE", "RUNNING")]
+
+
 def errors(nodes: Sequence[Json]) -> list[str]:
     """Errors that OCI reports for nodes ({name, private_ip, error}), one line each."""
     return [f"{item['name'] or item['private_ip']}: {item['error']}" for item in nodes if item.get("error")]

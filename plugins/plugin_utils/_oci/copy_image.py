@@ -10,7 +10,6 @@ the import of a killed one.
 from __future__ import annotations
 
 import datetime
-from collections.abc import Callable
 from typing import Any
 
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError, NotFound
@@ -18,6 +17,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import J
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._oci import import_image
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._oci import session as oci
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._oci import work as oci_work
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._oci.waits import Waits
 
 FORMAT = "OCI"
 """Keeps launch options; the only format that OCI imports unchanged."""
@@ -25,10 +25,10 @@ LINK_HOURS = 24
 
 
 class Copy:
-    """``options``: those of oci_worker_image. ``clocks``: clock and sleep of the waits, for tests."""
+    """``options``: those of oci_worker_image. ``waits``: where progress is shown, and the clock."""
 
-    def __init__(self, session: oci.Session, options: Json, progress: Callable[[str], None], **clocks: Any) -> None:
-        self.session, self.options, self.progress, self.clocks = session, options, progress, clocks
+    def __init__(self, session: oci.Session, options: Json, waits: Waits) -> None:
+        self.session, self.options, self.waits = session, options, waits
         self.image, self.bucket = options["image"], options["bucket"]
         if options["from_region"] == session.region:
             raise InputError(f"from_region: the image is in {session.region} already; no copy is needed.")
@@ -45,7 +45,7 @@ class Copy:
         options["operating_system_version"] = version or ""
         space = str(self.there.call("read the namespace of Object Storage", "storage", "get_namespace").data)
         path = f"/n/{space}/b/{self.bucket}/o/{self.object}"
-        known = import_image.Import(self.session, options, f"https://none{path}", self.progress, **self.clocks)
+        known = import_image.Import(self.session, options, f"https://none{path}", self.waits)
         state = known.known()
         if state:
             result = known.run(check_mode)
@@ -57,7 +57,7 @@ class Copy:
         self._export(space, source)
         key, url = self._link(space)
         try:
-            result = import_image.Import(self.session, options, url, self.progress, **self.clocks).run(False)
+            result = import_image.Import(self.session, options, url, self.waits).run(False)
         finally:
             self._call("delete the link to the object", "delete_preauthenticated_request", space, self.bucket, key)
         if not self.options["keep_object"]:
@@ -70,7 +70,7 @@ class Copy:
     def _export(self, space: str, source: Any) -> None:
         """Exports unless an earlier run has exported it; waits for an export in progress."""
         if self._exported(space):
-            self.progress(f"{source.display_name}: exported already to {self.bucket} in {self.there.region}")
+            self.waits.progress(f"{source.display_name}: exported already to {self.bucket} in {self.there.region}")
             return
         work = self._work(source) if source.lifecycle_state == "EXPORTING" else ""
         if not work:
@@ -82,7 +82,7 @@ class Copy:
             work = made.headers.get("opc-work-request-id") or ""
         seconds = self.options["timeout"] * 60
         what = f"export of {source.display_name}"
-        oci_work.wait(self.there, what, work or self._work(source), seconds, self.progress, **self.clocks)
+        oci_work.wait(self.there, what, work or self._work(source), seconds, self.waits)
 
     def _exported(self, space: str) -> bool:
         """The object appears only when the export is complete."""

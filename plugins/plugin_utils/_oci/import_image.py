@@ -8,8 +8,8 @@ from __future__ import annotations
 import hashlib
 import http.client
 import urllib.error
-from collections.abc import Callable, Sequence
-from typing import Any, Optional
+from collections.abc import Sequence
+from typing import Optional
 
 from ansible.module_utils.urls import open_url
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import Conflict, DeadlinePassed, InputError
@@ -17,10 +17,10 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import J
 from ansible_collections.gpuops.rdma.plugins.module_utils._oci import image as oci_image
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._oci import session as oci
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._oci import work as oci_work
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._oci.waits import Waits
 
 LINK_SECONDS = 20
 TRIES = 9
-Progress = Callable[[str], None]
 
 
 def check_link(url: str) -> Optional[int]:
@@ -42,10 +42,10 @@ def check_link(url: str) -> Optional[int]:
 
 
 class Import:
-    """``options``: those of oci_worker_image. ``clocks``: clock and sleep of the wait, for tests."""
+    """``options``: those of oci_worker_image. ``waits``: where progress is shown, and the clock."""
 
-    def __init__(self, session: oci.Session, options: Json, url: str, progress: Progress, **clocks: Any) -> None:
-        self.session, self.options, self.url, self.progress, self.clocks = session, options, url, progress, clocks
+    def __init__(self, session: oci.Session, options: Json, url: str, waits: Waits) -> None:
+        self.session, self.options, self.url, self.waits = session, options, url, waits
         self.compartment = options["compartment"]
         self.source = oci_image.digest(url)
         self.name = options["name"] or oci_image.name(url)
@@ -61,7 +61,8 @@ class Import:
         changed = there is None
         if there is None:
             size = check_link(self.url)
-            self.progress(f"{self.name}: link is valid" + (f", {size / 1e9:.1f} GB" if size else ", size unknown"))
+            told = f"{size / 1e9:.1f} GB" if size else "size unknown"
+            self.waits.progress(f"{self.name}: link is valid, {told}")
             if check_mode:
                 return {"changed": True, "image_ocid": "", "state": "", "added_shapes": self.options["shapes"]}
             key, work = self._create()
@@ -70,7 +71,7 @@ class Import:
             work = self._work(key) if there["state"] != "AVAILABLE" else ""
         if work and not check_mode:
             seconds = self.options["timeout"] * 60
-            oci_work.wait(self.session, f"import of {self.name}", work, seconds, self.progress, **self.clocks)
+            oci_work.wait(self.session, f"import of {self.name}", work, seconds, self.waits)
         added = self._open(key, check_mode)
         return {"changed": changed or bool(added), "image_ocid": key, "state": "AVAILABLE", "added_shapes": added}
 

@@ -10,7 +10,6 @@ them.
 from __future__ import annotations
 
 import contextlib
-import time
 from collections.abc import Callable, Mapping
 from typing import Any, Optional
 
@@ -24,13 +23,14 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._oci.preflight import 
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._kube.watch import Watcher
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._oci import preflight_read
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._oci import session as oci
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._oci.waits import Waits
 
 FIRST, POLL = 2.0, 15.0
 """Seconds between two reads of the pool: a tenth of the time passed, at least FIRST, at most POLL."""
 DIAGNOSED = 3
 CONSOLE_BYTES = 1 << 20
-CONSOLE_PAUSES = (0.5, 1.0, 2.0, *[5.0] * 24)
-"""Seconds between two reads of a capture."""
+CAPTURE, CAPTURE_POLL = 300.0, 5.0
+"""Seconds for a capture of the console, and between two reads of it."""
 ROOT_CA = "/api/v1/namespaces/kube-system/configmaps/kube-root-ca.crt"
 NODES = "/api/v1/nodes"
 NODE = ("id", "name", "private_ip", "lifecycle_state")
@@ -54,10 +54,10 @@ class Joining:
         session: oci.Session,
         watcher: Watcher,
         options: Mapping[str, Any],
-        clock: Callable[[], float] = time.monotonic,
-        sleep: Callable[[float], None] = time.sleep,
+        **clocks: Any,
     ) -> None:
-        self.session, self.watcher, self.options, self.clock, self.sleep = session, watcher, options, clock, sleep
+        self.session, self.watcher, self.options = session, watcher, options
+        self.waits = Waits(lambda _line: None, **clocks)
         self.kind = pool_kind(options["pool"])
         self.wanted = options["nodes"]
         self.members: list[Member] = []
@@ -65,14 +65,14 @@ class Joining:
         self.proven: dict[str, str] = {}
         self.texts: dict[str, str] = {}
         """Name -> diagnosis of an instance."""
-        self._begun = clock()
+        self._begun = self.waits.clock()
         self._read_at: Optional[float] = None
         self._since: dict[str, float] = {}
         self._shape, self._domain = "", ""
 
     def read(self) -> dict[str, Status]:
         """States for the wait, from the watched nodes and the pool as last listed; diagnoses overdue instances."""
-        now = self.clock()
+        now = self.waits.clock()
         if self._read_at is None or now - self._read_at >= self.pause(now):
             self.members, self._read_at = self._members(), now
         self.nodes = join.match(self.members, self.watcher.store(NODES, facts.node_facts).items())
@@ -191,13 +191,19 @@ class Joining:
         what = f"capture the console of {key}"
         details = self.session.oci.core.models.CaptureConsoleHistoryDetails(instance_id=key)
         made = self.session.call(what, "compute", "capture_console_history", details).data
-        for seconds in CONSOLE_PAUSES:
-            if made.lifecycle_state in ("SUCCEEDED", "FAILED"):
-                break
-            self.sleep(seconds)
-            made = self.session.call(what, "compute", "get_console_history", made.id).data
-        if made.lifecycle_state != "SUCCEEDED":
-            raise ClusterError(f"Cannot {what}: the capture is {made.lifecycle_state}.")
+
+        def done(capture: Any) -> bool:
+            if capture.lifecycle_state == "FAILED":
+                raise ClusterError(f"Cannot {what}: the capture is FAILED.")
+            return bool(capture.lifecycle_state == "SUCCEEDED")
+
+        def late(capture: Any, passed: str) -> ClusterError:
+            return ClusterError(f"Cannot {what}: the capture is {capture.lifecycle_state} after {passed}.")
+
+        def read() -> Any:
+            return self.session.call(what, "compute", "get_console_history", made.id).data
+
+        self.waits.until(read, done, CAPTURE, late, poll=CAPTURE_POLL)
         method = "get_console_history_content"
         data = self.session.call(f"read the console of {key}", "compute", method, made.id, length=CONSOLE_BYTES).data
         with contextlib.suppress(ClusterError):  # it was read, which is what matters

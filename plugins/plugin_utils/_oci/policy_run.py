@@ -9,7 +9,6 @@ existing dynamic group is changed only if that is requested.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Optional
@@ -26,6 +25,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._oci.needs import Dyna
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._oci import iam
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._oci import session as oci
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._oci.waits import Waits
 
 TAG = "gpuops.rdma/policy"
 POLL = 3.0
@@ -59,8 +59,7 @@ class Writer:
         self, session: oci.Session, options: Mapping[str, Any], progress: Callable[[str], None], **clocks: Any
     ) -> None:
         self.session, self.options, self.progress = session, options, progress
-        self.clock: Callable[[], float] = clocks.get("clock", time.monotonic)
-        self.sleep: Callable[[float], None] = clocks.get("sleep", time.sleep)
+        self.waits = Waits(progress, **clocks)
         self.iam = iam.Iam(session, options["compartment"])
         self.table = files.load(files.FILES / "oci" / "policies.yml")
         self.facts = {"target.cluster.id": options["cluster"]} if options["cluster"] else {}
@@ -277,13 +276,10 @@ class Writer:
         self._until("the statements", granted, lambda: f" Not listed yet: {'; '.join(late)}")
 
     def _until(self, what: str, there: Callable[[], bool], more: Callable[[], str] = lambda: "") -> None:
-        started, seconds = self.clock(), self.options["timeout"]
-        while not there():
-            if self.clock() - started >= seconds:
-                raise DeadlinePassed(
-                    f"OCI does not list {what} {seconds} s after they were written. Run again.{more()}"
-                )
-            self.sleep(POLL)
+        def late(_found: bool, passed: str) -> DeadlinePassed:
+            return DeadlinePassed(f"OCI does not list {what} {passed} after they were written. Run again.{more()}")
+
+        self.waits.until(there, bool, self.options["timeout"], late, poll=POLL)
 
     def _home(self) -> oci.Session:
         """A session in the tenancy's home region, the only one where Identity can be written."""

@@ -10,7 +10,6 @@ token, for the seconds until OCI lists the new object.
 from __future__ import annotations
 
 import abc
-import time
 from collections.abc import Callable, Sequence
 from typing import Any, Optional
 
@@ -30,9 +29,10 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._oci.pool import Chang
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._oci import preflight_read
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._oci import session as oci
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._oci import work as oci_work
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._oci.waits import Waits
 
-POLL, SHOW_EVERY, SEEN_AFTER = 30.0, 60.0, 300.0
-"""Seconds. SEEN_AFTER: limit for OCI to list a new object."""
+POLL, SOON, SEEN_AFTER = 30.0, 3.0, 300.0
+"""Seconds between two reads, at most; SEEN_AFTER: limit for OCI to list a new object."""
 TRIES = 9
 Progress = Callable[[str], None]
 
@@ -48,8 +48,7 @@ class Pool(abc.ABC):
     ) -> None:
         self.session, self.progress, self.seconds = session, progress, minutes * 60
         self.wanted = oci_pool.normal(wanted)
-        self.clock: Callable[[], float] = clocks.get("clock", time.monotonic)
-        self.sleep: Callable[[float], None] = clocks.get("sleep", time.sleep)
+        self.waits = Waits(progress, **clocks)
         self.models = session.oci.core.models
         self.warnings: list[str] = []
 
@@ -235,23 +234,24 @@ class Pool(abc.ABC):
 
     def _seen(self) -> Json:
         """The new pool, as soon as OCI lists it."""
-        started = self.clock()
-        while self.clock() - started <= SEEN_AFTER:
-            found = oci_pool.adopted(self.listed(), self.wanted)
-            if found:
-                return found
-            self.sleep(min(POLL, 3.0))
-        raise DeadlinePassed(
-            f"The {self.what} {self.wanted.name} was requested, but OCI does not list it after {SEEN_AFTER:.0f} s. "
-            "Run again: OCI does not repeat the same request."
-        )
+
+        def late(_found: object, passed: str) -> DeadlinePassed:
+            return DeadlinePassed(
+                f"The {self.what} {self.wanted.name} was requested, but OCI does not list it after {passed}. Run "
+                "again: OCI does not repeat the same request."
+            )
+
+        return self.waits.until(self._found, bool, SEEN_AFTER, late, poll=SOON) or {}
+
+    def _found(self) -> Optional[Json]:
+        return oci_pool.adopted(self.listed(), self.wanted)
 
     def _done(self, work: str, key: str, what: str) -> None:
         if not work:
             return
         label = f"{what} of the {self.what} {self.wanted.name}"
         try:
-            oci_work.wait(self.session, label, work, self.seconds, self.progress, self.client, self.clock, self.sleep)
+            oci_work.wait(self.session, label, work, self.seconds, self.waits, self.client)
         except Unrecoverable as error:
             raise self._explained(str(error), key) from None
 
@@ -284,45 +284,48 @@ class Pool(abc.ABC):
 
     def _full(self, key: str, there: Optional[Json] = None) -> Json:
         """The pool once all its nodes run; ``there``: the pool if it was just read."""
-        started, shown = self.clock(), -SHOW_EVERY
-        while True:
-            last = there is not None
-            there = there or self.read(key, addresses=False)
-            running = [item for item in there["nodes"] if item["state"].upper() in ("ACTIVE", "RUNNING")]
-            passed = self.clock() - started
-            size = self.wanted.nodes  # the pool may still report its old size
-            have = f"{len(running)} of {size} nodes running"
-            wrong = oci_pool.errors(there["nodes"])
-            if len(running) == size == there["size"]:
-                return there if last else self.read(key)
-            if wrong and there["state"] not in ("CREATING", "UPDATING"):
-                text = f"The {self.what} {there['name']}: {have}. OCI reports: {'; '.join(wrong[: oci_pool.SHOWN])}."
+        size = self.wanted.nodes  # the pool may still report its old size
+        read = [there] if there else []
+
+        def show(pool: Json) -> str:
+            count = len(pool["nodes"]) - len(oci_pool.not_running(pool["nodes"]))
+            return f"{self.what} {pool['name']}: {count} of {size} nodes running"
+
+        def done(pool: Json) -> bool:
+            wrong = oci_pool.errors(pool["nodes"])
+            if not oci_pool.not_running(pool["nodes"]) and len(pool["nodes"]) == size == pool["size"]:
+                return True
+            if wrong and pool["state"] not in ("CREATING", "UPDATING"):
+                text = f"The {show(pool)}. OCI reports: {'; '.join(wrong[: oci_pool.SHOWN])}."
                 raise self._explained(text, key)
-            if passed >= self.seconds:
-                late = ", ".join(item["name"] or item["id"] for item in there["nodes"] if item not in running)
-                raise DeadlinePassed(
-                    f"The {self.what} {there['name']}: {have} after {passed / 60:.0f} min. Not running: "
-                    f"{late or 'not launched yet'}. Run again to continue waiting."
-                )
-            if passed - shown >= SHOW_EVERY:
-                self.progress(f"{self.what} {there['name']}: {have}, {passed / 60:.0f} of {self.seconds / 60:.0f} min")
-                shown = passed
-            self.sleep(min(max(oci_work.FIRST, passed / 4), POLL, max(self.seconds - passed, 0.1)))
-            there = None
+            return False
+
+        def late(pool: Json, passed: str) -> DeadlinePassed:
+            names = ", ".join(oci_pool.not_running(pool["nodes"])) or "not launched yet"
+            return DeadlinePassed(
+                f"The {show(pool)} after {passed}. Not running: {names}. Run again to continue waiting."
+            )
+
+        found = self.waits.until(
+            lambda: read.pop() if read else self.read(key, addresses=False), done, self.seconds, late, show, POLL
+        )
+        return found if found is there else self.read(key)
 
     def _ended(self, there: Json) -> None:
         """Waits until the pool is gone: OCI may return no work request for a deletion."""
-        started = self.clock()
-        while True:
+
+        def state() -> str:
             try:
-                state = self.read(there["id"], addresses=False)["state"]
+                return str(self.read(there["id"], addresses=False)["state"])
             except NotFound:
-                return
-            if state in ("DELETED", "TERMINATED"):
-                return
-            if self.clock() - started >= self.seconds:
-                raise DeadlinePassed(f"The {self.what} {there['name']} is still {state}. OCI continues the deletion.")
-            self.sleep(POLL)
+                return "DELETED"
+
+        def late(found: str, passed: str) -> DeadlinePassed:
+            return DeadlinePassed(
+                f"The {self.what} {there['name']} is still {found} after {passed}. OCI continues the deletion."
+            )
+
+        self.waits.until(state, lambda found: found in ("DELETED", "TERMINATED"), self.seconds, late, poll=POLL)
 
     def _running_work(self, there: Json) -> str:
         """OCID of the pool's work request in progress, "" if there is none. Looked for only where there may be one: the
@@ -340,15 +343,19 @@ class Pool(abc.ABC):
 
     def _made(self, what: str, client: str, method: str, key: str) -> str:
         """``key``, once OCI can read the new object: for some seconds it answers 404."""
-        started = self.clock()
-        while True:
+
+        def readable() -> bool:
             try:
                 self.session.call(f"read the new {what}", client, method, key)
-                return key
             except NotFound:
-                if self.clock() - started >= SEEN_AFTER:
-                    raise
-            self.sleep(3.0)
+                return False
+            return True
+
+        def late(_found: bool, passed: str) -> DeadlinePassed:
+            return DeadlinePassed(f"Cannot read the new {what} {key} {passed} after it was created. Run again.")
+
+        self.waits.until(readable, bool, SEEN_AFTER, late, poll=SOON)
+        return key
 
     def _make(self, what: str, client: str, method: str, token: str, *args: Any) -> Any:
         """A call that creates something. OCI refuses the token of a deleted object: then the request gets a new one."""
@@ -813,11 +820,16 @@ class Network(Pool):
 
     def _gone(self, there: Json, node: str) -> None:
         """Waits until a removed node is gone, where OCI returns no work request."""
-        started = self.clock()
-        while any(item["id"] == node for item in self.read(there["id"])["nodes"]):
-            if self.clock() - started >= self.seconds:
-                raise DeadlinePassed(f"The node {node} of {there['name']} still exists. Run again to continue waiting.")
-            self.sleep(POLL)
+
+        def exists() -> bool:
+            return any(item["id"] == node for item in self.read(there["id"], addresses=False)["nodes"])
+
+        def late(_found: bool, passed: str) -> DeadlinePassed:
+            return DeadlinePassed(
+                f"The node {node} of {there['name']} still exists after {passed}. Run again to continue waiting."
+            )
+
+        self.waits.until(exists, lambda there: not there, self.seconds, late, poll=POLL)
 
     def end(self, there: Json) -> str:
         """As Pool.end, by terminate_cluster_network."""

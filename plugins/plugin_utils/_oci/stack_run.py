@@ -13,7 +13,6 @@ import base64
 import hashlib
 import io
 import json
-import time
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -31,10 +30,10 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.text import li
 from ansible_collections.gpuops.rdma.plugins.module_utils._oci import stack as oci_stack
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._oci import session as oci
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._oci import work as oci_work
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._oci.waits import Waits
 
 POLL = 10.0
-"""Seconds between two reads of a job; fewer in its first seconds."""
-SHOW_EVERY = 60.0
+"""Seconds between two reads of a job, at most."""
 BIGGEST_ZIP = 11_000_000
 """Bytes that Resource Manager accepts."""
 RM = "resource_manager"
@@ -43,17 +42,17 @@ Progress = Callable[[str], None]
 
 class Stack:
     """``options``: compartment, name, stack (OCID), zip, working_directory, terraform_version, variables,
-    secret_variables, tags, allow_removal, detect_drift, timeout (minutes), confirm. ``clock``, ``sleep``: for tests."""
+    secret_variables, tags, allow_removal, detect_drift, timeout (minutes), confirm. ``clocks``: for tests."""
 
     def __init__(
         self,
         session: oci.Session,
         options: Json,
         progress: Progress,
-        clock: Callable[[], float] = time.monotonic,
-        sleep: Callable[[float], None] = time.sleep,
+        **clocks: Any,
     ) -> None:
-        self.session, self.options, self.progress, self.clock, self.sleep = session, options, progress, clock, sleep
+        self.session, self.options, self.progress = session, options, progress
+        self.waits = Waits(progress, **clocks)
         self.data = _read_zip(options["zip"]) if options["zip"] else b""
         self.files = _contents(self.data, str(options["zip"])) if self.data else {}
         self.secrets: tuple[str, ...] = ()
@@ -245,14 +244,10 @@ class Stack:
         return {**source, **({"working_directory": folder} if folder else {})}
 
     def _active(self, key: str) -> Json:
-        started = self.clock()
-        while True:
-            found = self._read(key)
-            if found["state"] not in ("CREATING",):
-                return found
-            if self.clock() - started > 600:
-                raise DeadlinePassed(f"The stack {self.name} ({key}) is {found['state']} after 10 min. Run again.")
-            self.sleep(POLL)
+        def late(found: Json, passed: str) -> DeadlinePassed:
+            return DeadlinePassed(f"The stack {self.name} ({key}) is {found['state']} after {passed}. Run again.")
+
+        return self.waits.until(lambda: self._read(key), lambda found: found["state"] != "CREATING", 600, late)
 
     def _updated(self, found: Json, settled: oci_stack.Settled, moved: bool, check_mode: bool, planned: bool) -> Json:
         names = [*(["configuration"] if moved else []), *settled.changed]
@@ -354,29 +349,28 @@ class Stack:
 
     def _follow(self, key: str, operation: str) -> None:
         """Shows the log until the job ends. Unrecoverable with Terraform's errors if it failed, DeadlinePassed."""
-        what, log = f"{operation} {key}", _Log(self.session, key)
-        started, shown = self.clock(), self.clock()
-        seconds = self.options["timeout"] * 60
-        while True:
+        what, log, started = f"{operation} {key}", _Log(self.session, key), self.waits.clock()
+
+        def read() -> Any:
             job = self.session.call(f"read the job {key}", RM, "get_job", key).data
             for line in _shown(log):
                 self.progress(f"  {self._clean(line)}")
-                shown = self.clock()
-            passed = self.clock() - started
-            if job.lifecycle_state == "SUCCEEDED":
-                self.progress(f"{what}: done after {passed / 60:.0f} min")
-                return
-            if job.lifecycle_state not in oci_stack.RUNNING:
-                raise Unrecoverable(self._failed(what, job, passed, log.lines))
-            if passed >= seconds:
-                raise DeadlinePassed(
-                    f"{what} is {job.lifecycle_state} after {passed / 60:.0f} min. Resource Manager continues it: "
-                    "run again to wait for it."
-                )
-            if self.clock() - shown >= SHOW_EVERY:
-                self.progress(f"{what}: {job.lifecycle_state}, {passed / 60:.0f} of {seconds / 60:.0f} min")
-                shown = self.clock()
-            self.sleep(min(POLL, 1 + passed, max(seconds - passed, 0.1)))
+            return job
+
+        def done(job: Any) -> bool:
+            if job.lifecycle_state not in (*oci_stack.RUNNING, "SUCCEEDED"):
+                raise Unrecoverable(self._failed(what, job, self.waits.clock() - started, log.lines))
+            return bool(job.lifecycle_state == "SUCCEEDED")
+
+        def late(job: Any, passed: str) -> DeadlinePassed:
+            return DeadlinePassed(
+                f"{what} is {job.lifecycle_state} after {passed}. Resource Manager continues it: run again to wait for "
+                "it."
+            )
+
+        seconds = self.options["timeout"] * 60
+        self.waits.until(read, done, seconds, late, lambda job: f"{what}: {job.lifecycle_state}", POLL)
+        self.progress(f"{what}: done after {(self.waits.clock() - started) / 60:.0f} min")
 
     def _failed(self, what: str, job: Any, passed: float, lines: list[str]) -> str:
         reason = job.failure_details
@@ -399,7 +393,7 @@ class Stack:
         answer = self.session.call("detect drift of the stack", RM, "detect_stack_drift", stack)
         work = answer.headers["opc-work-request-id"]
         seconds = self.options["timeout"] * 60
-        oci_work.wait(self.session, "drift detection", work, seconds, self.progress, RM, self.clock, self.sleep)
+        oci_work.wait(self.session, "drift detection", work, seconds, self.waits, RM)
         more = {"work_request_id": work, "limit": oci.PAGE}
         listed = self.session.all("list drifted resources", RM, "list_stack_resource_drift_details", stack, **more)
         return [

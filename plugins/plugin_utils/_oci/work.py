@@ -8,52 +8,42 @@ Only the work request is conclusive: OCI documents no failed state of images and
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
 from typing import Any
 
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import DeadlinePassed, Unrecoverable
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._oci import session as oci
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._oci.waits import Waits
 
-FIRST, POLL = 1.0, 15.0
-"""Seconds between two reads: a quarter of the time passed, at least FIRST, at most POLL."""
-SHOW_EVERY = 60.0
 OVER = ("FAILED", "CANCELED", "CANCELING")
 
 
-def wait(
-    session: oci.Session,
-    what: str,
-    key: str,
-    seconds: float,
-    progress: Callable[[str], None],
-    client: str = "work",
-    clock: Callable[[], float] = time.monotonic,
-    sleep: Callable[[float], None] = time.sleep,
-) -> None:
+def wait(session: oci.Session, what: str, key: str, seconds: float, waits: Waits, client: str = "work") -> None:
     """Returns when ``key`` has succeeded. ``what`` completes "waiting for ...". Raises Unrecoverable with OCI's errors
     if it failed, DeadlinePassed after ``seconds``; OCI continues the work, and the next run waits for it."""
-    started, shown = clock(), -SHOW_EVERY
-    while True:
-        work = session.call(f"read the work request of {what}", client, "get_work_request", key).data
-        passed = clock() - started
-        percent = getattr(work, "percent_complete", None)
-        status = f"{work.status}, {percent:.0f} %" if percent is not None else str(work.status)
-        if work.status == "SUCCEEDED":
-            progress(f"{what}: done after {passed / 60:.0f} min")
-            return
+    started = waits.clock()
+
+    def done(work: Any) -> bool:
         if work.status in OVER:
-            raise Unrecoverable(
-                f"{what} ended as {work.status} after {passed / 60:.0f} min: {_errors(session, client, work)}"
-            )
-        if passed >= seconds:
-            raise DeadlinePassed(
-                f"{what} is not done after {passed / 60:.0f} min ({status}). OCI continues it: run again."
-            )
-        if passed - shown >= SHOW_EVERY:
-            progress(f"{what}: {status}, {passed / 60:.0f} of {seconds / 60:.0f} min")
-            shown = passed
-        sleep(min(max(FIRST, passed / 4), POLL, max(seconds - passed, 0.1)))
+            after, why = (waits.clock() - started) / 60, _errors(session, client, work)
+            raise Unrecoverable(f"{what} ended as {work.status} after {after:.0f} min: {why}")
+        return bool(work.status == "SUCCEEDED")
+
+    def late(work: Any, passed: str) -> DeadlinePassed:
+        return DeadlinePassed(f"{what} is not done after {passed} ({_status(work)}). OCI continues it: run again.")
+
+    waits.until(
+        lambda: session.call(f"read the work request of {what}", client, "get_work_request", key).data,
+        done,
+        seconds,
+        late,
+        lambda work: f"{what}: {_status(work)}",
+    )
+    waits.progress(f"{what}: done after {(waits.clock() - started) / 60:.0f} min")
+
+
+def _status(work: Any) -> str:
+    percent = getattr(work, "percent_complete", None)
+    return f"{work.status}, {percent:.0f} %" if percent is not None else str(work.status)
 
 
 def running(session: oci.Session, what: str, compartment: str, resource: str, client: str = "work") -> str:

@@ -5,9 +5,8 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable, Mapping
-from typing import Optional
+from typing import Any, Optional
 
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import (
     ClusterError,
@@ -19,27 +18,28 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import 
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json
 from ansible_collections.gpuops.rdma.plugins.module_utils._operators import addon
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._oci import session as oci
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._oci.waits import Waits
 
-POLL, SHOW_EVERY, PATIENCE = 10.0, 60.0, 300.0
-"""``PATIENCE``: seconds that NEEDS_ATTENTION may last; an add-on shows it while its pods start."""
+PATIENCE = 300.0
+"""Seconds that NEEDS_ATTENTION may last; an add-on shows it while its pods start."""
+Looked = Mapping[str, tuple[bool, str, bool]]
 
 
 class Addons:
-    """``oke``: the plan's, with the cluster and the options for OCI. ``clock``, ``sleep``: for tests."""
+    """``oke``: the plan's, with the cluster and the options for OCI. ``clocks``: clock and sleep, for tests."""
 
     def __init__(
         self,
         oke: Json,
         progress: Callable[[str], None],
         session: Optional[oci.Session] = None,
-        clock: Callable[[], float] = time.monotonic,
-        sleep: Callable[[float], None] = time.sleep,
+        **clocks: Any,
     ) -> None:
         if not oke.get("cluster"):
             raise InputError("rdma_install=oke_addon needs the OCID of the cluster: set rdma_oci_cluster.")
         self.cluster = oci.of_kind(oke["cluster"], "cluster", "rdma_oci_cluster")
         self.session = session or oci.Session({key: oke.get(key) for key in oci.OPTIONS})
-        self.progress, self.clock, self.sleep = progress, clock, sleep
+        self.progress, self.waits = progress, Waits(progress, **clocks)
 
     def present(self, names: Iterable[str]) -> dict[str, Json]:
         """Add-ons among ``names`` that the cluster has, with their configuration."""
@@ -98,24 +98,26 @@ class Addons:
 
     def wait(self, names: Iterable[str], seconds: float) -> None:
         """Waits until all are ACTIVE, at most ``seconds``. Raises WaitFailed."""
-        started, shown, attention = self.clock(), self.clock(), dict[str, float]()
-        while True:
-            looked = {name: addon.judge(name, self.one(name)) for name in names}
-            late = {name: text for name, (done, text, _final) in looked.items() if not done}
-            passed = self.clock() - started
-            if not late:
-                return
-            self._unrecoverable(looked, late, attention, passed)
-            if passed >= seconds:
-                raise DeadlinePassed(f"After {passed / 60:.0f} min: {'; '.join(late.values())}. Run again.", late)
-            if self.clock() - shown >= SHOW_EVERY:
-                self.progress(f"add-ons: {'; '.join(late.values())} ({passed / 60:.0f} of {seconds / 60:.0f} min)")
-                shown = self.clock()
-            self.sleep(min(POLL, 1 + passed))
+        asked, attention, started = list(names), dict[str, float](), self.waits.clock()
+
+        def rest(looked: Looked) -> dict[str, str]:
+            return {name: text for name, (ready, text, _final) in looked.items() if not ready}
+
+        def done(looked: Looked) -> bool:
+            self._unrecoverable(looked, rest(looked), attention, self.waits.clock() - started)
+            return not rest(looked)
+
+        def late(looked: Looked, passed: str) -> DeadlinePassed:
+            return DeadlinePassed(f"After {passed}: {'; '.join(rest(looked).values())}. Run again.", rest(looked))
+
+        def show(looked: Looked) -> str:
+            return f"add-ons: {'; '.join(rest(looked).values())}"
+
+        self.waits.until(lambda: {name: addon.judge(name, self.one(name)) for name in asked}, done, seconds, late, show)
 
     def _unrecoverable(
         self,
-        looked: Mapping[str, tuple[bool, str, bool]],
+        looked: Looked,
         late: Mapping[str, str],
         attention: dict[str, float],
         passed: float,

@@ -20,6 +20,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import 
 )
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._oci import copy_image, import_image
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._oci import session as oci_session
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._oci.waits import Waits
 from support import oci_site
 from support.fake_oci import FakeOci
 
@@ -57,7 +58,7 @@ class Site:
         options.update({"shapes": [oci_site.H100], "tags": {"team": "ml"}, "timeout": 90, **changes})
         session = oci_session.Session(self.options, oci.retry.NoneRetryStrategy())
         clocks = {"clock": self.fake.clock.now, "sleep": self.fake.clock.advance}
-        made = import_image.Import(session, options, link or self.link, self.lines.append, **clocks)
+        made = import_image.Import(session, options, link or self.link, Waits(self.lines.append, **clocks))
         return made.run(check_mode)
 
     def images(self) -> list[dict[str, Any]]:
@@ -163,7 +164,7 @@ def copied(site: Site, image: str, check_mode: bool = False, **changes: Any) -> 
     options.update({"from_region": "uk-london-1", "keep_object": False, **changes})
     session = oci_session.Session(site.options, oci.retry.NoneRetryStrategy())
     clocks = {"clock": site.fake.clock.now, "sleep": site.fake.clock.advance}
-    return copy_image.Copy(session, options, site.lines.append, **clocks).run(check_mode)
+    return copy_image.Copy(session, options, Waits(site.lines.append, **clocks)).run(check_mode)
 
 
 def test_an_image_of_another_region(site: Site) -> None:

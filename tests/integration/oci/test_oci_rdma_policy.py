@@ -171,7 +171,7 @@ def test_bad_input(site: Site) -> None:
         site.run("self_managed_nodes")
     assert site.statements() == []
     site.fake.lag = 1000.0
-    with pytest.raises(DeadlinePassed, match="OCI does not list the dynamic group oke-gpu 120 s after"):
+    with pytest.raises(DeadlinePassed, match="OCI does not list the dynamic group oke-gpu 2 min after"):
         site.run("self_managed_nodes")
     site.fake._keys.clear()
     with pytest.raises(Forbidden, match="Check user, tenancy, fingerprint and key"):

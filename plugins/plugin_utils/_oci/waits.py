@@ -1,0 +1,49 @@
+# Copyright: gpuops.rdma contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""One loop for every wait for a state of OCI: read, compare, show, until the deadline. PRIVATE to the collection."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Optional, TypeVar
+
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import RdmaError
+
+FIRST, POLL, SHOW_EVERY = 1.0, 15.0, 60.0
+"""Seconds. Between two reads: a quarter of the time passed, at least FIRST, at most POLL or the call's ``poll``."""
+Found = TypeVar("Found")
+
+
+@dataclass(frozen=True)
+class Waits:
+    """Where progress is shown, and the clock and sleep of all waits of a run; tests bring their own."""
+
+    progress: Callable[[str], None]
+    clock: Callable[[], float] = time.monotonic
+    sleep: Callable[[float], None] = time.sleep
+
+    def until(
+        self,
+        read: Callable[[], Found],
+        done: Callable[[Found], bool],
+        seconds: float,
+        late: Callable[[Found, str], RdmaError],
+        show: Optional[Callable[[Found], str]] = None,
+        poll: float = POLL,
+    ) -> Found:
+        """What ``read`` returns once ``done`` accepts it; both may raise to end the wait. ``show``: its line, printed
+        every minute with the time. Raises what ``late`` returns after ``seconds``; it gets the time passed as text."""
+        started, shown = self.clock(), -SHOW_EVERY
+        while True:
+            found, passed = read(), self.clock() - started
+            if done(found):
+                return found
+            if passed >= seconds:
+                raise late(found, f"{passed / 60:.0f} min" if passed >= 60 else f"{passed:.0f} s")
+            if show and passed - shown >= SHOW_EVERY:
+                self.progress(f"{show(found)}, {passed / 60:.0f} of {seconds / 60:.0f} min")
+                shown = passed
+            self.sleep(min(max(FIRST, passed / 4), poll, max(seconds - passed, 0.1)))

@@ -1,7 +1,7 @@
 # Copyright: gpuops.rdma contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Whether a running job's traffic took the fabric. Changes nothing."""
+"""Whether a running job's traffic took the fabric. Changes nothing of it."""
 
 from __future__ import annotations
 
@@ -14,6 +14,6 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils._workloads import prov
 class ActionModule(RdmaAction):
     def act(self, args: dict[str, Any]) -> dict[str, Any]:
         """Verdict, its reason, a row per pod and findings."""
-        result = proving.result(self.client, args, self.show)
+        result = proving.result(self.client, args, self.show, self.check_mode)
         self.progress(f"{args['kind']} {args['name']}: {result['verdict']}, {result['reason']}")
         return result

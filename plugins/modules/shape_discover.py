@@ -18,6 +18,7 @@ description:
 extends_documentation_fragment:
 - gpuops.rdma.attributes
 - gpuops.rdma.auth
+- gpuops.rdma.probe_pods
 options:
   name:
     description: Name of the shape, any value that a label can have. The name of a shape of the collection is refused.
@@ -69,29 +70,6 @@ options:
     description: Namespace of the DaemonSet.
     type: str
     default: gpuops-rdma
-  images:
-    description:
-    - Other images, as C(rdma_images). The DaemonSet runs C(vf_config), which needs Python 3.8 or newer.
-    type: dict
-    default: {}
-  image_pull_secrets:
-    description: Secrets to pull it with.
-    type: list
-    elements: str
-    default: []
-  tolerations:
-    description: Further tolerations of its pods, as C(key=value:effect) or mappings.
-    type: list
-    elements: raw
-    default: []
-  timeout:
-    description: Seconds until all nodes have written their document. Later ones are named in RV(silent).
-    type: int
-    default: 600
-  grace:
-    description: Seconds after which a pod in a state like ImagePullBackOff counts as unrecoverable.
-    type: int
-    default: 60
 """
 
 EXAMPLES = r"""

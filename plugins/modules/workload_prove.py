@@ -11,15 +11,17 @@ version_added: 0.1.0
 description:
 - Reads the logs of all pods of a job. With C(NCCL_DEBUG=INFO) NCCL prints over what each of its channels goes; V(pass)
   needs C(NET/IB) with GPUDirect RDMA on all rails of every pod with GPUs, from all of its ranks.
-- Without these lines the counters of the nodes' RDMA ports (O(hosts)) show a rail that carries nothing, which is
+- Without these lines the counters of the nodes' RDMA ports (O(source)) show a rail that carries nothing, which is
   V(fail). They do not show whose traffic it is, nor GPUDirect, so that they alone are V(unknown) at best.
 - V(unknown), by name, is also a pod that has restarted, is deleted or replaced, a namespace that is terminating,
   counters that were reset, and a job of one pod.
-- Reads only. Needs to get the job, its pods and their logs, its namespace and its nodes.
+- Changes nothing of the job. Needs to get the job, its pods and their logs, its namespace and its nodes; with
+  O(source=daemonset) also what the host checks need, in O(own_namespace).
 extends_documentation_fragment:
 - gpuops.rdma.attributes.read_only
 - gpuops.rdma.attributes
 - gpuops.rdma.auth
+- gpuops.rdma.probe_pods
 - gpuops.rdma.users_jobs
 options:
   kind:
@@ -34,12 +36,28 @@ options:
     description: Namespace of the job.
     type: str
     default: default
+  source:
+    description:
+    - Where the counters come from, which are used where a pod's log shows nothing. V(hosts) takes O(hosts).
+      V(daemonset) reads them by a DaemonSet on the nodes of those pods, as in the host checks, and removes it again;
+      without such a pod none is made.
+    type: str
+    choices: [hosts, daemonset]
+    default: hosts
   hosts:
     description:
     - Node name to what M(gpuops.rdma.host_info) with O(gpuops.rdma.host_info#module:interval) returned there, which
-      reads the counters twice. Used where a pod's log shows nothing.
+      reads the counters twice.
     type: dict
     default: {}
+  interval:
+    description: Seconds between the two readings, for O(source=daemonset).
+    type: float
+    default: 10
+  own_namespace:
+    description: Namespace of the DaemonSet. With O(plan) namespace, image and pull secrets are the plan's.
+    type: str
+    default: gpuops-rdma
   fail_when:
     description: V(fail) fails on the verdict V(fail), V(unknown) on everything but V(pass).
     type: str
@@ -55,7 +73,14 @@ EXAMPLES = r"""
     namespace: team-a
     fail_when: unknown
 
-- name: Read the nodes' counters twice
+- name: The same for a job that prints nothing, by the counters of its nodes
+  gpuops.rdma.workload_prove:
+    kind: JobSet
+    name: llm
+    source: daemonset
+    interval: 30
+
+- name: Read the nodes' counters twice over SSH
   hosts: gpu_nodes
   become: true
   tasks:
@@ -64,10 +89,10 @@ EXAMPLES = r"""
         interval: 10
       register: read
 
-- name: A job that prints nothing
+- name: Look at a job whose nodes were read so
   hosts: localhost
   tasks:
-    - name: Look at the rails
+    - name: Look at its rails
       gpuops.rdma.workload_prove:
         kind: JobSet
         name: llm
@@ -104,4 +129,9 @@ findings:
   returned: success
   type: list
   elements: dict
+would:
+  description: What would be applied to read the counters.
+  returned: in check mode, with source daemonset, where a log shows nothing
+  type: list
+  elements: str
 """

@@ -75,6 +75,9 @@ class Api:
     def projected(self, path: str, read: Any, **selectors: Any) -> list[Any]:
         return [read(one) for one in self.list(path, **selectors)]
 
+    def projected_at(self, path: str, read: Any, **selectors: Any) -> tuple[list[Any], str]:
+        return self.projected(path, read, **selectors), "1"
+
     def patch(self, path: str, body: Any, dry_run: bool = False, **_: Any) -> Any:
         self.writes.append(path)
         version = self.objects[path]["metadata"].get("resourceVersion")

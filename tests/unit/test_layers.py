@@ -31,7 +31,7 @@ LAYERS = {
     "_gpu_uses": {"_kube", "_nodes", "_nccl"},
     "_openshift": {"_kube", "_nodes", "_gpu_uses"},
     "_blueprints": {"_kube", "_nodes", "_oci"},
-    "_workloads": {"_kube", "_nodes", "_nccl"},
+    "_workloads": {"_kube", "_nodes", "_nccl", "_host"},
     "_teardown": {"_kube", "_nodes", "_gpu_uses", "_openshift"},
     "_specs": set(),
     "_base": {"_kube", "_nodes", "_oci", "_operators", "_host", "_workloads"},

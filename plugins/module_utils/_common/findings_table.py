@@ -1712,7 +1712,7 @@ TABLE: dict[str, tuple[str, str, str, str]] = {
         "unknown",
         "workload_prove",
         ("set NCCL_DEBUG=INFO (subsystems INIT,NET) for all ranks and no NCCL_DEBUG_FILE, or read the nodes' "
-         "counters"),
+         "counters (rdma_prove_by=daemonset)"),
         "prove.info",
     ),
     "prove.network": (

@@ -287,6 +287,7 @@ INPUTS: dict[str, bool] = {
     "rdma_preflight_ignore": False,
     "rdma_probe_image": False,
     "rdma_profile": False,
+    "rdma_prove_by": False,
     "rdma_prove_fail_when": False,
     "rdma_prove_hosts": False,
     "rdma_prove_kind": False,

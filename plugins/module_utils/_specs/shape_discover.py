@@ -9,9 +9,11 @@ from __future__ import annotations
 from typing import Any
 
 from ansible_collections.gpuops.rdma.plugins.module_utils._specs.auth import SPEC as AUTH
+from ansible_collections.gpuops.rdma.plugins.module_utils._specs.probe_pods import SPEC as PROBE_PODS
 
 SPEC: dict[str, Any] = {
     **AUTH,
+    **PROBE_PODS,
     "name": {"type": "str", "required": True},
     "source": {"type": "str", "default": "daemonset", "choices": ["daemonset", "inventory", "documents"]},
     "dest": {"type": "path"},
@@ -23,9 +25,4 @@ SPEC: dict[str, Any] = {
     "hosts": {"type": "raw"},
     "facts": {"type": "str", "default": "shape_discover_facts"},
     "namespace": {"type": "str", "default": "gpuops-rdma"},
-    "images": {"type": "dict", "default": {}},
-    "image_pull_secrets": {"type": "list", "elements": "str", "default": [], "no_log": False},
-    "tolerations": {"type": "list", "elements": "raw", "default": []},
-    "timeout": {"type": "int", "default": 600},
-    "grace": {"type": "int", "default": 60},
 }

@@ -9,14 +9,19 @@ from __future__ import annotations
 from typing import Any
 
 from ansible_collections.gpuops.rdma.plugins.module_utils._specs.auth import SPEC as AUTH
+from ansible_collections.gpuops.rdma.plugins.module_utils._specs.probe_pods import SPEC as PROBE_PODS
 from ansible_collections.gpuops.rdma.plugins.module_utils._specs.users_jobs import SPEC as USERS_JOBS
 
 SPEC: dict[str, Any] = {
     **AUTH,
+    **PROBE_PODS,
     **USERS_JOBS,
     "kind": {"type": "str", "required": True},
     "name": {"type": "str", "required": True},
     "namespace": {"type": "str", "default": "default"},
+    "source": {"type": "str", "default": "hosts", "choices": ["hosts", "daemonset"]},
     "hosts": {"type": "dict", "default": {}},
+    "interval": {"type": "float", "default": 10.0},
+    "own_namespace": {"type": "str", "default": "gpuops-rdma"},
     "fail_when": {"type": "str", "default": "fail", "choices": ["fail", "unknown", "never"]},
 }

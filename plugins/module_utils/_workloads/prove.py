@@ -54,13 +54,22 @@ class Row:
 
     pod: str
     node: str
-    verdict: str
-    by: str
-    net: str
-    rails: int
-    wanted: Optional[int]
-    gpudirect: Optional[bool]
-    why: str
+    verdict: str = UNKNOWN
+    by: str = ""
+    net: str = ""
+    rails: int = 0
+    wanted: Optional[int] = None
+    gpudirect: Optional[bool] = None
+    why: str = ""
+
+
+@dataclass(frozen=True)
+class Counters:
+    """The RDMA ports of nodes, read twice. ``read``: node -> ``counters`` of its host document; ``unread``: node -> why
+    there are none."""
+
+    read: Mapping[str, Json] = field(default_factory=dict)
+    unread: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -117,13 +126,13 @@ def prove(
     job: str,
     pods: Sequence[Seen],
     transports: Mapping[str, Json],
-    ports: Mapping[str, Sequence[Json]],
+    counters: Counters,
     shape: Optional[Shape],
     ending: str = "",
 ) -> Proof:
     """The verdict: ``fail`` if a pod's traffic is shown to have missed the fabric, ``pass`` if all of it is shown to
-    have taken it, else ``unknown``. ``transports``: pod -> facts of its log; ``ports``: node -> RDMA ports with
-    ``delta``; ``ending``: why the whole job cannot be judged, such as a namespace that is terminating."""
+    have taken it, else ``unknown``. ``transports``: pod -> facts of its log; ``ending``: why the whole job cannot be
+    judged, such as a namespace that is terminating."""
     ranks = [one for one in pods if one.gpus]
     if not ranks:
         why = f"none of its {len(pods)} pods has a GPU; those of a job that has ended may be deleted"
@@ -131,7 +140,7 @@ def prove(
     evidence = dict(_by_pod(ranks, transports))
     rows, found = [], []
     for one in ranks:
-        row, faults = _judged(one, evidence.get(one.name), ports.get(one.node), shape)
+        row, faults = _judged(one, evidence.get(one.name), counters, shape)
         rows.append(row)
         found += faults
     if ending:
@@ -140,6 +149,17 @@ def prove(
         found.append(finding("prove.one-pod", job, "one pod with GPUs: nothing of it has to cross the fabric"))
     verdict = FAIL if FAIL in [row.verdict for row in rows] else UNKNOWN if found else PASS
     return Proof(verdict, _reason(verdict, rows, found), tuple(rows), tuple(found))
+
+
+def silent(pods: Sequence[Seen], transports: Mapping[str, Json]) -> list[str]:
+    """Nodes of pods with GPUs of whose traffic no log shows anything: their counters are worth reading."""
+    ranks = [one for one in pods if one.gpus]
+    evidence = dict(_by_pod(ranks, transports))
+    return sorted({one.node for one in ranks if one.node and not _shows(evidence.get(one.name))})
+
+
+def _shows(facts: Optional[Json]) -> bool:
+    return facts is not None and bool(facts["net"] or facts["used"])
 
 
 def _nothing(job: str, why: str) -> Proof:
@@ -171,17 +191,15 @@ def _by_pod(pods: Sequence[Seen], transports: Mapping[str, Json]) -> Iterator[tu
     yield from best.items()
 
 
-def _judged(
-    pod: Seen, facts: Optional[Json], ports: Optional[Sequence[Json]], shape: Optional[Shape]
-) -> tuple[Row, list[Finding]]:
-    if facts is not None and (facts["net"] or facts["used"]):
+def _judged(pod: Seen, facts: Optional[Json], counters: Counters, shape: Optional[Shape]) -> tuple[Row, list[Finding]]:
+    if facts is not None and _shows(facts):
         row, found = _by_log(pod, facts)
-    elif ports is not None:
-        row, found = _by_counters(pod, ports, shape)
-    elif pod.trouble:  # says enough
-        row, found = _unknown(pod), []
+    elif pod.node in counters.read:
+        row, found = _by_counters(pod, counters.read[pod.node], shape)
     else:
-        row, found = _silent(pod, facts)
+        # What became of the pod says enough.
+        found = [] if pod.trouble else [_silent(pod, facts, counters.unread.get(pod.node, ""))]
+        row = Row(pod.name, pod.node, wanted=pod.rails)
     if pod.restarts:
         what = f"it has restarted {pod.restarts} times; its log is that of the last start only"
         found.append(finding("prove.restarted", pod.name, what, expected="no restart"))
@@ -215,7 +233,7 @@ def _by_log(pod: Seen, facts: Json) -> tuple[Row, list[Finding]]:
     wrong = [one for one in found if one.severity == "error"]
     verdict = FAIL if wrong else UNKNOWN if found else PASS
     direct = all(gdr.values()) if gdr else None
-    return Row(pod.name, pod.node, verdict, "log", net, len(used), pod.rails, direct, ""), found
+    return Row(pod.name, pod.node, verdict, "log", net, len(used), pod.rails, direct), found
 
 
 def _rails(pod: Seen, used: Sequence[str], hcas: Sequence[str]) -> Iterator[Finding]:
@@ -231,34 +249,38 @@ def _rails(pod: Seen, used: Sequence[str], hcas: Sequence[str]) -> Iterator[Find
         yield finding("prove.rails", pod.name, what, expected=f"{pod.rails}")
 
 
-def _silent(pod: Seen, facts: Optional[Json]) -> tuple[Row, list[Finding]]:
+def _silent(pod: Seen, facts: Optional[Json], unread: str) -> Finding:
+    """``unread``: why the counters of its node could not be read; "" = they were not asked for."""
+    if unread:
+        what = (
+            f"its log has no INFO line of NCCL about channels, and counters of {pod.node} could not be read: {unread}"
+        )
+        return finding("prove.counters", pod.name, what, expected="two readings of every port")
     if facts is not None and facts["ranks"]:
         what = "no channel of its ranks left the node"
     elif pod.debug:
         what = f"NCCL_DEBUG_FILE={pod.debug} keeps NCCL's lines out of the log"
     else:
         what = "its log has no INFO line of NCCL about channels, and its node's counters were not read"
-    return _unknown(pod), [finding("prove.info", pod.name, what, expected="NCCL_DEBUG=INFO")]
-
-
-def _unknown(pod: Seen) -> Row:
-    return Row(pod.name, pod.node, UNKNOWN, "", "", 0, pod.rails, None, "")
+    return finding("prove.info", pod.name, what, expected="NCCL_DEBUG=INFO")
 
 
 # ---- counters --------------------------------------------------------------------------------------------------------
 
 
-def _by_counters(pod: Seen, ports: Sequence[Json], shape: Optional[Shape]) -> tuple[Row, list[Finding]]:
+def _by_counters(pod: Seen, counters: Json, shape: Optional[Shape]) -> tuple[Row, list[Finding]]:
     """Traffic of the node's RDMA ports, whosever it is: enough to see a rail that carries nothing while others do."""
     wanted = [pf.hca for pf in shape.pfs] if shape else []
-    by_hca = {str(one.get("hca")): one for one in ports if not wanted or one.get("hca") in wanted}
+    ports = [one for one in dicts(counters.get("ports")) if not wanted or one.get("hca") in wanted]
+    by_hca = {str(one.get("hca")): one for one in ports}
     moved = {hca: _moved(by_hca.get(hca, {})) for hca in wanted or by_hca}
     unread = [hca for hca, count in moved.items() if count is None]
     reset = [hca for hca, count in moved.items() if count is not None and count < 0]
     busy = [hca for hca, count in moved.items() if count is not None and count >= MOVED]
     idle = [hca for hca in moved if hca not in (*unread, *reset, *busy)]
     found: list[Finding] = []
-    node, of = pod.node, f"{len(busy)} of {len(moved)} RDMA ports of {pod.node}"
+    rates = _rates([moved[hca] or 0 for hca in busy], counters.get("interval"))
+    node, of = pod.node, f"{len(busy)} of {len(moved)} RDMA ports of {pod.node}{rates}"
     if reset:
         what = f"counters of {listed(reset, 4)} on {node} went back: they were reset between the two readings"
         found.append(finding("prove.counters", pod.name, what, expected="counters that only grow"))
@@ -275,7 +297,16 @@ def _by_counters(pod: Seen, ports: Sequence[Json], shape: Optional[Shape]) -> tu
         what = f"traffic on {of}; counters do not show whose it is, nor GPUDirect"
         found.append(finding("prove.only-counters", pod.name, what, expected="NCCL_DEBUG=INFO"))
     verdict = FAIL if any(one.severity == "error" for one in found) else UNKNOWN
-    return Row(pod.name, pod.node, verdict, "counters", "", len(busy), len(wanted) or pod.rails, None, ""), found
+    return Row(pod.name, pod.node, verdict, "counters", "", len(busy), len(wanted) or pod.rails), found
+
+
+def _rates(moved: Sequence[int], seconds: object) -> str:
+    """``, 38.1 to 41.0 GB/s each``, of the slower direction of each port; "" where nothing moved or the time is not
+    known."""
+    if not moved or not isinstance(seconds, (int, float)) or seconds <= 0:
+        return ""
+    least, most = (f"{count / seconds / 1e9:.1f}" for count in (min(moved), max(moved)))
+    return f", {least if least == most else f'{least} to {most}'} GB/s each"
 
 
 def _moved(port: Json) -> Optional[int]:

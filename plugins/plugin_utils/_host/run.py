@@ -63,9 +63,11 @@ def for_plan(
     return _run(client, plan, daemon, show, [shapes[name] for name in plan.shapes], image=image, interval=interval)
 
 
-def for_nodes(client: Client, plan: Plan, daemon: Daemon, show: Callable[[str], None]) -> HostRun:
-    """A run over the nodes of ``plan`` by name, whose shapes nothing describes yet."""
-    return _run(client, plan, daemon, show, None)
+def for_nodes(
+    client: Client, plan: Plan, daemon: Daemon, show: Callable[[str], None], *, interval: float = 0
+) -> HostRun:
+    """A run over the nodes of ``plan`` by name, whatever their shapes."""
+    return _run(client, plan, daemon, show, None, interval=interval)
 
 
 def _run(

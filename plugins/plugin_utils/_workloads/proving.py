@@ -1,10 +1,11 @@
 # Copyright: gpuops.rdma contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""workload_prove: reads a running job's pods and their logs, and changes nothing. PRIVATE to the collection."""
+"""workload_prove: reads a running job's pods and their logs, and changes nothing of it. PRIVATE to the collection."""
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Callable, Optional
 
@@ -15,23 +16,30 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import 
     NotFound,
 )
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import VF_RESOURCES, Json, Shape, to_dict
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Plan
+from ansible_collections.gpuops.rdma.plugins.module_utils._host.objects import PROBE
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube.client import Client
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube.objects import label_selector
 from ansible_collections.gpuops.rdma.plugins.module_utils._nccl.transport import Transport
 from ansible_collections.gpuops.rdma.plugins.module_utils._nodes import facts as nodes_facts
 from ansible_collections.gpuops.rdma.plugins.module_utils._workloads import kinds, prove
 from ansible_collections.gpuops.rdma.plugins.module_utils._workloads.kinds import mapping
-from ansible_collections.gpuops.rdma.plugins.module_utils._workloads.prove import Proof, Seen
+from ansible_collections.gpuops.rdma.plugins.module_utils._workloads.prove import Counters, Proof, Seen
 from ansible_collections.gpuops.rdma.plugins.module_utils._workloads.reading import dicts
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files, run
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._host import discovered
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._host.run import for_nodes
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._workloads import documents
 
 INFO = " NCCL INFO "
 SHOWN = 50
 
 
-def result(client: Client, args: Mapping[str, Any], show: Callable[[str], None]) -> dict[str, Any]:
-    """The result of gpuops.rdma.workload_prove, whose options ``args`` are; ``failed`` by ``fail_when``."""
+def result(
+    client: Client, args: Mapping[str, Any], show: Callable[[str], None], check_mode: bool = False
+) -> dict[str, Any]:
+    """The result of gpuops.rdma.workload_prove, whose options ``args`` are; ``failed`` by ``fail_when``. In check mode
+    no DaemonSet is made."""
     namespace = args["namespace"] or "default"
     if not args["name"].strip():
         raise InputError(f"Which {args['kind']}? Set name: the proof looks at one job.")
@@ -48,18 +56,20 @@ def result(client: Client, args: Mapping[str, Any], show: Callable[[str], None])
     resource = args["resource"] or (plan.resources.vf if plan else "") or _resource(before)
     shapes = _shapes(client, before, known, args["shape"])
     logs = {one["metadata"]["name"]: _log(client, namespace, one, show) for one in before}
+    facts = {name: facts for name, (facts, _lost) in logs.items() if facts}
+    counters = _given(args["hosts"])
+    would: list[str] = []
+    if args["source"] == "daemonset":
+        seen = [_seen(one, one, logs, resource, shapes) for one in before]
+        counters, would = _counted(client, prove.silent(seen, facts), plan, args, show, check_mode)
+    # Once more, after all that was read: what was replaced or started again meanwhile proves nothing.
     after = {one["metadata"]["name"]: one for one in _pods(client, path, selector)}
     seen = [_seen(one, after.get(one["metadata"]["name"]), logs, resource, shapes) for one in before]
     found = next((one for one in shapes.values() if one), None)
-    proof = prove.prove(
-        kinds.reference(job),
-        seen,
-        {name: facts for name, (facts, _lost) in logs.items() if facts},
-        _ports(args["hosts"]),
-        found if len({one.name if one else "" for one in shapes.values()}) == 1 else None,
-        _ending(client, job, namespace),
-    )
-    return _told(proof, args["fail_when"])
+    same = len({one.name if one else "" for one in shapes.values()}) == 1
+    ending = _ending(client, job, namespace)
+    proof = prove.prove(kinds.reference(job), seen, facts, counters, found if same else None, ending)
+    return {**_told(proof, args["fail_when"]), **({"would": would} if would else {})}
 
 
 def _told(proof: Proof, fail_when: str) -> dict[str, Any]:
@@ -178,12 +188,44 @@ def _ending(client: Client, job: Json, namespace: str) -> str:
 # ---- counters --------------------------------------------------------------------------------------------------------
 
 
-def _ports(hosts: Mapping[str, Any]) -> dict[str, Sequence[Json]]:
-    """Node -> ports of its host document, as gpuops.rdma.host_info with an interval returns it, or its result."""
-    found: dict[str, Sequence[Json]] = {}
+def _given(hosts: Mapping[str, Any]) -> Counters:
+    """Of host documents, as gpuops.rdma.host_info with an interval returns them, or of its results."""
+    found: dict[str, Json] = {}
     for name, value in hosts.items():
         document = mapping(mapping(value).get("host")) or mapping(value)
         if "counters" not in document:
             raise InputError(f"hosts.{name} is no host document: it has no counters. Register host_info with interval.")
-        found[str(name)] = dicts(mapping(document["counters"]).get("ports"))
-    return found
+        found[str(name)] = mapping(document["counters"])
+    return Counters(found)
+
+
+def _counted(
+    client: Client,
+    names: Sequence[str],
+    plan: Optional[Plan],
+    args: Mapping[str, Any],
+    show: Callable[[str], None],
+    check_mode: bool,
+) -> tuple[Counters, list[str]]:
+    """(counters of these nodes, read by the DaemonSet of the host checks, which is removed again; in check mode what
+    would be applied)."""
+    if not names:
+        return Counters(), []
+    own = _nodes_plan(client, names, plan, args)
+    run = for_nodes(client, own, PROBE, show, interval=args["interval"])
+    if check_mode:
+        return Counters(unread=dict.fromkeys(names, "check mode makes no DaemonSet")), run.predict()
+    waits = {node.name: not node.excluded for node in own.nodes}
+    with run.applied(keep=False):
+        late = run.follow(waits, title="counters", timeout=args["timeout"] + args["interval"], grace=args["grace"])
+        read, unread = run.collect(names, late, lambda _name, document: mapping(document.get("counters")))
+    return Counters(read, unread), []
+
+
+def _nodes_plan(client: Client, names: Sequence[str], plan: Optional[Plan], args: Mapping[str, Any]) -> Plan:
+    """Of the nodes as they are now; with a plan in its namespace, with its image, and with what it tolerates."""
+    own = discovered.nodes_plan(client, names, {**args, "namespace": args["own_namespace"]})
+    if plan is None:
+        return own
+    tolerations = (*plan.tolerations, *(one for one in own.tolerations if one not in plan.tolerations))
+    return dataclasses.replace(own, namespaces=plan.namespaces, probe=plan.probe, tolerations=tolerations)

@@ -7,13 +7,16 @@
 from __future__ import annotations
 
 import copy
+import json
 from collections.abc import Iterator
 from typing import Any
+from urllib.parse import unquote
 
 import pytest
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError, NotFound, Unreachable
 from ansible_collections.gpuops.rdma.plugins.module_utils._specs.workload_prove import SPEC
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._host.run import HostRun
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._workloads import proving
 from support import users_jobs
 from support.fake_api import Api, arguments
@@ -227,6 +230,101 @@ def test_counters_of_a_node_whose_pod_says_nothing(
     assert (result["verdict"], ids(result)) == (verdict, {(ident, "train-1")})
     assert words in result["reason"]
     assert [one["by"] for one in result["pods"]] == ["log", "counters"]
+
+
+# ---- counters by the DaemonSet -----------------------------------------------------------------------------------------
+
+PROBED = {"source": "daemonset", "interval": 30.0}
+
+
+class Probes(Logs):
+    """With the pods of our DaemonSet, which write each node's document at once; ``odd``: node -> why there is none, or
+    what happens in the cluster meanwhile."""
+
+    def __init__(self, *objects: Any, documents: dict[str, Any], logs: dict[str, Any], odd: Any = ()) -> None:
+        super().__init__(*objects, logs=logs)
+        self.documents, self.odd = documents, dict(odd)
+
+    def get(self, path: str) -> Any:
+        return {"groups": []} if path == "/apis" else super().get(path)
+
+    def apply(self, obj: Any, dry_run: bool = False, **more: Any) -> Any:
+        made = super().apply(obj, dry_run, **more)
+        if obj["kind"] == "DaemonSet" and not dry_run:
+            self._run(obj)
+        return made
+
+    def delete(self, path: str, dry_run: bool = False, **more: Any) -> bool:
+        place, _sep, selector = path.partition("?labelSelector=")
+        if selector:
+            self.delete_all(place, unquote(selector))
+            return True
+        return super().delete(path, dry_run, **more)
+
+    def _run(self, daemonset: Any) -> None:
+        pod = daemonset["spec"]["template"]["spec"]
+        env = {one["name"]: one.get("value", "") for one in pod["containers"][0]["env"]}
+        terms = pod["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
+        assert env["INTERVAL"] == "30.0"
+        for name in [term["matchFields"][0]["values"][0] for term in terms]:
+            text = {"document.json": json.dumps({"boot_id": "b", **self.documents[name]["host"]})}
+            data = {"error": self.odd[name]} if name in self.odd else text
+            labels = {"gpuops.rdma/document": env["DAEMON"], "gpuops.rdma/run": env["RUN"]}
+            stamps = {"gpuops.rdma/node": name, "gpuops.rdma/boot-id": "b"}
+            meta = {"name": env["PREFIX"] + name, "namespace": "gpuops-rdma", "labels": labels, "annotations": stamps}
+            self.add({"kind": "ConfigMap", "metadata": meta, "data": data})
+
+
+def probed(monkeypatch: pytest.MonkeyPatch, *, logs: Any, odd: Any = (), check: bool = False, **given: Any) -> Any:
+    """(result, client) with two nodes, whose pods are Ready at once."""
+    documents = {"n0": host(), "n1": given.pop("document", host(400 * 10**9))}
+    nodes = [{**node(name), "status": {"conditions": [{"type": "Ready", "status": "True"}]}} for name in ("n0", "n1")]
+    api = Probes(users_jobs.job("JobSet"), SPACE, *nodes, *PODS, documents=documents, logs=logs, odd=odd)
+    then = given.pop("then", lambda _api: {})
+    monkeypatch.setattr(HostRun, "follow", lambda _self, _nodes, **_: then(api))
+    args = arguments(SPEC, {"kind": "JobSet", "name": "train", "namespace": "team-a", **PROBED})
+    return proving.result(api, {**args, **given}, lambda _line: None, check), api
+
+
+def test_only_nodes_whose_pods_say_nothing_are_read_and_all_goes_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    result, api = probed(monkeypatch, logs={"train-0": GOOD["train-0"]})
+    assert (result["verdict"], ids(result)) == ("unknown", {("prove.only-counters", "train-1")})
+    assert "traffic on 16 of 16 RDMA ports of n1, 40.0 GB/s each" in result["reason"]
+    made = [path for path in api.writes if path.startswith("DaemonSet/")]
+    assert len(made) == 2, "applied and deleted"
+    left = {key.partition("/")[0] for key, one in api.objects.items() if one["metadata"].get("namespace") != "team-a"}
+    assert left == {"Namespace", "Node"}
+    nothing, quiet = probed(monkeypatch, logs=GOOD)
+    assert nothing["verdict"] == "pass" and quiet.writes == []
+
+
+def test_an_idle_rail_is_a_fail_without_ssh(monkeypatch: pytest.MonkeyPatch) -> None:
+    idle = host(400 * 10**9, mlx5_5={"tx_bytes_phy": 64, "rx_bytes_phy": 10**9})
+    result, _api = probed(monkeypatch, logs={"train-0": GOOD["train-0"]}, document=idle)
+    assert (result["verdict"], ids(result)) == ("fail", {("prove.rails", "train-1")})
+    assert "none on mlx5_5" in result["reason"]
+
+
+def test_a_node_that_cannot_be_read_is_named_with_its_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    result, _api = probed(monkeypatch, logs={"train-0": GOOD["train-0"]}, odd={"n1": "OSError: no such device"})
+    assert (result["verdict"], ids(result)) == ("unknown", {("prove.counters", "train-1")})
+    assert "counters of n1 could not be read: the probe failed: OSError: no such device" in result["reason"]
+
+
+def test_a_pod_that_starts_again_between_the_readings_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    def restart(api: Any) -> dict[str, str]:
+        api.add(pod("train-1", "n1", restarts=1))
+        return {}
+
+    result, _api = probed(monkeypatch, logs={"train-0": GOOD["train-0"]}, then=restart)
+    assert result["verdict"] == "unknown" and ("prove.restarted", "train-1") in ids(result)
+
+
+def test_check_mode_makes_no_daemonset(monkeypatch: pytest.MonkeyPatch) -> None:
+    result, api = probed(monkeypatch, logs={}, check=True)
+    assert result["would"][-1] == "create DaemonSet gpuops-rdma/gpuops-host-probe"
+    assert ids(result) == {("prove.counters", "train-0"), ("prove.counters", "train-1")}
+    assert sorted(one for one in api.objects if "gpuops" in one) == []
 
 
 # ---- input -----------------------------------------------------------------------------------------------------------

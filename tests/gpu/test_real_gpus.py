@@ -22,9 +22,9 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils._base.files import sit
 from gpuops_sandbox.kubelets import gpus
 from gpuops_sandbox.kubelets.inject import NVLS_OFF
 from support.nccl_cluster import ROOT, act, argv_of, plan_file
-from support.real_nodes import Real
+from support.real_nodes import ROOM, Real
 
-from .conftest import IMAGE, SHAPE
+from .conftest import IMAGE, REHEARSAL, WHOLE
 
 NVLINK = 250.0
 """GB/s that two H200s over NVLink pass; 328 to 331 were measured without NVLS at 1 GiB."""
@@ -37,27 +37,33 @@ def plan(lab: Any, folder: Path, **more: Any) -> Path:
     env = {"NCCL_DEBUG": "INFO", "NCCL_SOCKET_IFNAME": "eth0", "NCCL_NVLS_ENABLE": "0", **more.pop("env", {})}
     values = {"mpi": 4, "image": IMAGE, "gpus_per_node": count, "env": env, "hca": "", **more}
     values.setdefault("max_bytes", "8G" if len(cluster.nodes()) == 1 else "64M")
-    path = plan_file(cluster, folder, "host", **{"shape": SHAPE, **values})
+    path = plan_file(cluster, folder, "host", **{"shape": lab.shape, **values})
     document = json.loads(path.read_text())
-    own = {"shape": document["tests"][0]["shape"], "cpu": 12, "memory": 96 << 30, "gpus": count}
+    room = ROOM if REHEARSAL else {"cpu": 12, "memory": 96 << 30}
+    own = {"shape": document["tests"][0]["shape"], "gpus": count, **room}
     document["nodes"] = [{**node, **own} for node in document["nodes"]]
-    document["site_shapes"] = site_shapes(str(lab.shapes))
+    document["site_shapes"] = site_shapes(lab.shapes)
     path.write_text(json.dumps(document))
     return path
 
 
+def thresholds(lab: Any) -> list[dict[str, Any]]:
+    """That of NVLink, for the nodes that there are."""
+    return [{"nodes": str(len(lab.cluster.nodes())), "gbytes": NVLINK, "source": "measured here"}]
+
+
 def verdict(lab: Any, folder: Path, results: Path, **more: Any) -> dict[str, Any]:
     """The result of nccl_test; its log and document are kept."""
-    thresholds = [{"nodes": str(len(lab.cluster.nodes())), "gbytes": NVLINK, "source": "measured here"}]
     path = plan(lab, folder, **more)
     try:
-        found = act(lab.cluster, "nccl_test", path, "nccl-h100-8.json", launcher="mpi", thresholds=thresholds)
+        found = act(lab.cluster, "nccl_test", path, "nccl-h100-8.json", launcher="mpi", thresholds=thresholds(lab))
     finally:
         shutil.copytree(path.parent, results, dirs_exist_ok=True)
     print(json.dumps({key: found.get(key) for key in ("verdict", "reason", "measured", "threshold")}))
     return found
 
 
+@WHOLE
 def test_a_container_sees_the_gpus_of_its_node_and_no_multicast(machine: Real) -> None:
     for number in range(len(machine.nodes())):
         # nvidia-smi makes the nodes of all GPUs, which the container's cgroup then does not let it open.
@@ -70,32 +76,48 @@ def test_a_container_sees_the_gpus_of_its_node_and_no_multicast(machine: Real) -
         assert {f"{name}={value}" for name, value in NVLS_OFF.items()} <= set(said)
 
 
+@WHOLE
 def test_discovery_writes_this_machines_shape(lab: Any, results: Path) -> None:
     """Without an mlx5 port: site.yml then refuses the nodes by name."""
     print(lab.said[-3000:])
-    text = (lab.shapes / f"{SHAPE}.yml").read_text()
+    text = Path(lab.shapes, f"{lab.shape}.yml").read_text()
     (results / "shape.yml").write_text(text)
     shape = yaml.safe_load(text)
     assert shape["gpu"]["model"].startswith("NVIDIA"), shape
     assert "nic" not in shape and "pfs" not in shape
-    inputs = {"rdma_shapes_dir": str(lab.shapes), "rdma_install": "existing", "rdma_mode": "host"}
-    given = ("-i", "inventories/sandbox", "--tags", "plan", "-e", json.dumps(inputs))
+    inputs = {"rdma_shapes_dir": lab.shapes, "rdma_install": "existing", "rdma_mode": "host"}
+    inputs["rdma_report_dir"] = str(results / "site")
+    given = ("-i", "inventories/sandbox", "-e", json.dumps(inputs))
     done = lab.cluster.done("ansible-playbook", "site.yml", *given, timeout=300)
     (results / "site.log").write_text(done.stdout + done.stderr)
-    assert SHAPE in done.stdout and "no NIC that mlx5 drives" in done.stdout, done.stdout[-3000:]
+    assert "no NIC that mlx5 drives" in (results / "site" / "report.html").read_text()
+    assert lab.shape in done.stdout and "no NIC that mlx5 drives" in done.stdout, done.stdout[-3000:]
 
 
 def test_the_verdict_follows_the_transport(lab: Any, tmp_path: Path, results: Path) -> None:
-    """NVLink on one node passes; between two nodes there is no RDMA here: sockets, which fail by name."""
-    found = verdict(lab, tmp_path, results)
-    assert found["verdict"] == ("pass" if len(lab.cluster.nodes()) == 1 else "fail"), found
-    if len(lab.cluster.nodes()) == 1:
+    """NVLink on one node passes; between nodes there is no RDMA here: sockets, which fail by name. With its report."""
+    alone = len(lab.cluster.nodes()) == 1
+    folder = plan(lab, tmp_path).parent.parent
+    inputs = {"folder": str(folder), "thresholds": thresholds(lab)}
+    given = ("-i", "inventories/sandbox", "-e", json.dumps(inputs))
+    done = lab.cluster.done("ansible-playbook", "tests/gpu/verdict.yml", *given, timeout=300)
+    shutil.copytree(folder, results, dirs_exist_ok=True)
+    (results / "play.log").write_text(done.stdout + done.stderr)
+    report = json.loads((folder / "report.json").read_text())
+    print(json.dumps({key: report[key] for key in ("verdict", "reason")}))
+    assert "<html" in (folder / "report.html").read_text() and lab.cluster.left() == []
+    if REHEARSAL:
+        return
+    (document,) = (json.loads(path.read_text()) for path in (folder / "run").glob("nccl-*.json"))
+    found = document["verdict"]
+    assert found["verdict"] == ("pass" if alone else "fail"), found
+    if alone:
         assert found["measured"] > NVLINK
     else:
         assert "ocket" in found["reason"], found["reason"]
-    assert lab.cluster.left() == []
 
 
+@WHOLE
 def test_without_p2p_the_verdict_names_host_memory(lab: Any, tmp_path: Path, results: Path) -> None:
     if len(lab.cluster.nodes()) > 1:
         pytest.skip("one node only")
@@ -103,6 +125,7 @@ def test_without_p2p_the_verdict_names_host_memory(lab: Any, tmp_path: Path, res
     assert found["verdict"] == "fail" and "host memory" in found["reason"], found
 
 
+@WHOLE
 def test_too_many_ranks_are_the_programs_own_words(lab: Any, tmp_path: Path, results: Path) -> None:
     """A shape file that says more GPUs than there are."""
     if len(lab.cluster.nodes()) > 1:
@@ -117,6 +140,7 @@ def test_too_many_ranks_are_the_programs_own_words(lab: Any, tmp_path: Path, res
     assert found["verdict"] in ("fail", "incomplete") and found["reason"], found
 
 
+@WHOLE
 def test_a_rank_that_is_killed_ends_the_test_and_names_its_node(lab: Any, tmp_path: Path, results: Path) -> None:
     """In the middle, while the table is printed; without P2P it runs long enough."""
     path = plan(lab, tmp_path, env={"NCCL_P2P_DISABLE": "1"}, max_bytes="8G")
@@ -139,6 +163,7 @@ def test_a_rank_that_is_killed_ends_the_test_and_names_its_node(lab: Any, tmp_pa
     assert "signal 9" in json.dumps(document) or "Killed" in json.dumps(document), document["verdict"]
 
 
+@WHOLE
 def test_the_shape_of_another_machine_is_named(lab: Any, tmp_path: Path, results: Path) -> None:
     found = verdict(lab, tmp_path, results, shape="BM.GPU.H100.8")
     assert found["verdict"] == "incomplete" and "BM.GPU.H100.8 has NVIDIA H100" in found["reason"], found

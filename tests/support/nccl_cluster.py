@@ -115,10 +115,16 @@ def argv_of(cluster: Nccl, module: str, check: bool = False, **args: Any) -> tup
 
 def act(cluster: Nccl, module: str, plan: Path, writes: str, **args: Any) -> dict[str, Any]:
     """One task; its result with the display's text as ``output`` and the file ``writes`` of its run as ``document``."""
-    argv, env = argv_of(cluster, module, plan=str(plan), **args)
-    done = subprocess.run(argv, capture_output=True, text=True, env=env, cwd=ROOT, timeout=240)
+    result = task(cluster, module, plan=str(plan), **args)
+    document = plan.parent / writes
+    return {**result, "document": json.loads(document.read_text()) if document.exists() else None}
+
+
+def task(cluster: Nccl, module: str, *, within: float = 240, **args: Any) -> dict[str, Any]:
+    """One task; its result with the display's text as ``output``."""
+    argv, env = argv_of(cluster, module, **args)
+    done = subprocess.run(argv, capture_output=True, text=True, env=env, cwd=ROOT, timeout=within)
     assert "=> {" in done.stdout and "Traceback" not in done.stderr, done.stdout[-3000:] + done.stderr[-3000:]
     output, _, answer = done.stdout.partition("=> {")
     result, _ = json.JSONDecoder().raw_decode("{" + answer)
-    document = plan.parent / writes
-    return {**result, "output": output, "document": json.loads(document.read_text()) if document.exists() else None}
+    return {**result, "output": output}

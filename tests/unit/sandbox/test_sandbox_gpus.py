@@ -43,9 +43,13 @@ def test_driver_files_go_to_a_place_where_programs_look(tmp_path: Path) -> None:
     folder.mkdir(parents=True)
     (folder / "libcuda.so.580.1").touch()
     (folder / "libcuda.so.1").symlink_to("libcuda.so.580.1")
-    files = gpus.given([], tmp_path, tmp_path)["files"]
+    program = tmp_path / "usr/bin/nvidia-cuda-mps-control"
+    program.parent.mkdir()
+    program.touch()
+    files = gpus.given([], tmp_path)["files"]
     (place, source) = next(iter(files.items()))
     assert place.startswith("/usr/lib/") and place.endswith("/libcuda.so.1") and source.endswith("libcuda.so.580.1")
+    assert files["/usr/bin/nvidia-cuda-mps-control"] == str(program)
     mounts = "/dev/vda / ext4 rw 0 0\nn /usr/local/nvidia ext4 ro 0 0\nproc /proc proc rw 0 0\n"
     assert gpus.mounted({"/a": "/usr/local/nvidia/lib64/x", "/b": "/usr/lib/y"}, mounts) == ["/usr/local/nvidia"]
 
@@ -65,9 +69,19 @@ def test_a_container_that_asks_gets_gpus_and_none_gets_multicast() -> None:
     ]
 
 
+MPS = {**GPUS, "env": {"CUDA_MPS_PIPE_DIRECTORY": "/mps/pipe"}, "shared": {"/mps": "/run/nvidia/mps"}}
+
+
+def test_a_container_of_a_node_with_mps_gets_the_way_to_its_daemon() -> None:
+    found = inject.injected(config(NVIDIA_VISIBLE_DEVICES="all"), MPS)
+    assert "CUDA_MPS_PIPE_DIRECTORY=/mps/pipe" in found["process"]["env"]
+    mount = found["mounts"][-1]
+    assert (mount["destination"], mount["source"]) == ("/mps", "/run/nvidia/mps") and "rw" in mount["options"]
+
+
 @pytest.mark.parametrize("env", [{}, {"NVIDIA_VISIBLE_DEVICES": "void"}, {"NVIDIA_VISIBLE_DEVICES": ""}])
 def test_other_containers_get_no_gpu_but_the_variables(env: dict[str, str]) -> None:
-    found = inject.injected(config(**env), GPUS)
+    found = inject.injected(config(**env), MPS)
     assert "devices" not in found["linux"] and found["mounts"] == []
     assert "NCCL_NVLS_ENABLE=0" in found["process"]["env"]
 

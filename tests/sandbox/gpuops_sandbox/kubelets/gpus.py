@@ -14,12 +14,19 @@ SHARED = ("nvidiactl", "nvidia-uvm", "nvidia-uvm-tools")
 DRIVER = ("libcuda.so.1", "libnvidia-ml.so.1", "libnvidia-ptxjitcompiler.so.1", "libnvidia-gpucomp.so.*")
 """Driver files that CUDA programs and nvidia-smi load; by pattern, as one has its version in its name."""
 PLACES = ("/usr/local/nvidia/lib64", "/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib64")
-PROGRAMS = ("/usr/local/nvidia/bin/nvidia-smi", "/usr/bin/nvidia-smi")
+BINARIES = ("/usr/local/nvidia/bin", "/usr/bin")
+PROGRAMS = ("nvidia-smi", "nvidia-cuda-mps-control", "nvidia-cuda-mps-server")
 
 
-def found(dev: Path = Path("/dev")) -> list[str]:
+def machine() -> Path:
+    """Where the machine's files begin: / but in a rehearsal, which has stand-ins (tests/gpu/stand_in.py)."""
+    return Path(os.environ.get("GPUOPS_GPU_ROOT", "/"))
+
+
+def found(dev: Path | None = None) -> list[str]:
     """Names of the GPUs' device nodes, in their order."""
-    names = [path.name for path in dev.glob("nvidia*") if re.fullmatch(r"nvidia\d+", path.name)]
+    places = (dev or machine() / "dev").glob("nvidia*")
+    names = [path.name for path in places if re.fullmatch(r"nvidia\d+", path.name)]
     return sorted(names, key=lambda name: int(name.removeprefix("nvidia")))
 
 
@@ -31,10 +38,11 @@ def parts(names: list[str], nodes: int) -> list[list[str]]:
     return [names[at : at + each] for at in range(0, len(names), each)]
 
 
-def given(names: list[str], dev: Path = Path("/dev"), root: Path = Path("/")) -> dict[str, Any]:
+def given(names: list[str], root: Path | None = None) -> dict[str, Any]:
     """What a node with these GPUs gives its containers: ``devices``, name -> (major, minor), and ``files``, the place
     in a container -> that on the machine."""
-    devices = {}
+    root = root or machine()
+    devices, dev = {}, root / "dev"
     for name in (*names, *SHARED):
         if (dev / name).exists():
             number = (dev / name).stat().st_rdev
@@ -44,9 +52,10 @@ def given(names: list[str], dev: Path = Path("/dev"), root: Path = Path("/")) ->
         hits = [path for place in PLACES for path in sorted((root / place.lstrip("/")).glob(pattern))]
         if hits:
             files[f"/usr/lib/{os.uname().machine}-linux-gnu/{hits[0].name}"] = str(hits[0].resolve())
-    program = next((path for path in PROGRAMS if (root / path.lstrip("/")).exists()), None)
-    if program:
-        files["/usr/bin/nvidia-smi"] = program
+    for program in PROGRAMS:
+        there = [path for place in BINARIES if (path := root / place.lstrip("/") / program).exists()]
+        if there:
+            files[f"/usr/bin/{program}"] = str(there[0])
     return {"devices": devices, "files": files}
 
 

@@ -6,7 +6,8 @@
     python3 inject.py GPUS BUNDLE
 
 It runs inside a node, with the standard library only. GPUS is what gpus.py wrote; a container gets them if its
-environment has NVIDIA_VISIBLE_DEVICES with anything but void or none.
+environment has NVIDIA_VISIBLE_DEVICES with anything but void or none. ``env`` and ``shared`` (place in the container ->
+folder of the node) in GPUS are what a device plugin adds for MPS.
 """
 
 from __future__ import annotations
@@ -29,8 +30,11 @@ def injected(config: Json, gpus: Json) -> Json:
     process, linux = config["process"], config["linux"]
     env = dict(word.partition("=")[::2] for word in process.get("env") or ())
     env.update(NVLS_OFF)
+    gets = env.get("NVIDIA_VISIBLE_DEVICES", "void") not in ("", "void", "none")
+    if gets:
+        env.update(gpus.get("env", {}))
     process["env"] = [f"{name}={value}" for name, value in env.items()]
-    if env.get("NVIDIA_VISIBLE_DEVICES", "void") in ("", "void", "none"):
+    if not gets:
         return config
     allowed = linux.setdefault("resources", {}).setdefault("devices", [])
     there = {entry["path"] for entry in linux.get("devices") or ()}
@@ -42,11 +46,15 @@ def injected(config: Json, gpus: Json) -> Json:
     for target, source in gpus["files"].items():
         options = ["bind", "ro", "nosuid", "nodev"]
         config["mounts"].append({"destination": target, "source": source, "type": "bind", "options": options})
+    for target, source in gpus.get("shared", {}).items():
+        config["mounts"].append({"destination": target, "source": source, "type": "bind", "options": ["bind", "rw"]})
     return config
 
 
 def main() -> int:
     gpus, path = json.loads(Path(sys.argv[1]).read_text()), Path(sys.argv[2]) / "config.json"
+    for folder in gpus.get("shared", {}).values():
+        Path(folder).mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(injected(json.loads(path.read_text()), gpus)))
     return 0
 

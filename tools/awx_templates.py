@@ -27,6 +27,7 @@ Json = dict[str, Any]
 CHOICES = {
     "rdma_oci_policies": ["check", "write", "skip"],
     "rdma_lint_fail_when": ["error", "warning", "never"],
+    "rdma_prove_fail_when": ["fail", "unknown", "never"],
     "rdma_compare_fail_when": ["never", "slower", "worse"],
     "rdma_profile": sorted(path.stem for path in (ROOT / "files" / "profiles").glob("[!k]*.yml")),
 }
@@ -182,6 +183,25 @@ JOBS = (
         ),
     ),
     Template(
+        "RDMA workload prove",
+        "workload_prove",
+        "Whether a running job's traffic takes the fabric, by its logs and the counters of its nodes.",
+        (
+            "rdma_prove_kind*",
+            "rdma_prove_name*",
+            "rdma_prove_namespace",
+            "rdma_prove_seconds",
+            "rdma_prove_fail_when",
+        ),
+        extra_vars={"rdma_prove_by": "daemonset"},
+    ),
+    Template(
+        "RDMA discover",
+        "discover",
+        "Describes nodes that are in no table; the shape is in the job's artifacts.",
+        ("rdma_discover_name*", "rdma_discover_match", "rdma_discover_ports"),
+    ),
+    Template(
         "RDMA compare",
         "compare",
         "What got slower between two report.json that the job can read.",
@@ -293,6 +313,17 @@ JOBS = (
         check=False,
     ),
 )
+
+WITHOUT = {
+    "awx": "it makes the templates",
+    "bm_*": "RDMA site asks for the shape",
+    "mixed": "RDMA site without a shape is the same",
+    "inputs": "it shows the inputs of a command line",
+    "workload_render": "it writes a file for a person, and asks no cluster",
+    "workload_network": "it needs the plan of a run, which goes with the job's pod",
+    "oci_teardown": "it deletes a pool for good, and a survey would offer the confirmation of the last job",
+}
+"""Playbooks without a template, and why."""
 
 
 @dataclass(frozen=True)

@@ -41,8 +41,8 @@ def result(
     """The result of gpuops.rdma.workload_prove, whose options ``args`` are; ``failed`` by ``fail_when``. In check mode
     no DaemonSet is made."""
     namespace = args["namespace"] or "default"
-    if not args["name"].strip():
-        raise InputError(f"Which {args['kind']}? Set name: the proof looks at one job.")
+    if not args["kind"].strip() or not args["name"].strip():
+        raise InputError(f"Which {args['kind'].strip() or 'job'}? Set kind and name: the proof looks at one job.")
     job = documents.live(client, args["kind"], namespace, args["name"], args["api_version"])[0]
     plan = run.read_plan(args["plan"]) if args["plan"] else None
     site = dict(plan.site_shapes) if plan else files.site_shapes(args["shapes_dir"] or "")

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import fnmatch
 import json
 import re
 import sys
@@ -122,6 +123,17 @@ def test_templates_are_up_to_date_and_awx_takes_their_surveys() -> None:
     assert awx_templates.TEMPLATES.read_text("utf-8") == awx_templates.text(generate.INPUTS)
     for spec in SURVEYS.values():
         assert fake_awx.survey(spec) == spec
+
+
+def test_every_playbook_has_a_template_or_a_reason() -> None:
+    playbooks = {path.stem for path in (ROOT / "playbooks").glob("*.yml")}
+    with_one, without = {template.playbook for template in awx_templates.JOBS}, set(awx_templates.WITHOUT)
+    reasoned = {name for name in playbooks for pattern in without if fnmatch.fnmatch(name, pattern)}
+    assert playbooks == with_one | reasoned and not with_one & reasoned
+    assert all(any(fnmatch.fnmatch(name, pattern) for name in playbooks) for pattern in without)
+    told = (ROOT / "docs" / "awx.md").read_text("utf-8")
+    rows = re.findall(r"^\| (RDMA [^|]+) \| `(\w+)\.yml`", told, re.MULTILINE)
+    assert sorted(rows) == sorted((template.name, template.playbook) for template in awx_templates.JOBS)
 
 
 def test_every_type_of_question_is_asked() -> None:

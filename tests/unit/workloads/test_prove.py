@@ -331,7 +331,8 @@ def test_check_mode_makes_no_daemonset(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 BAD: list[tuple[dict[str, Any], str]] = [
-    ({"name": ""}, "Which JobSet\\? Set name"),
+    ({"name": ""}, "Which JobSet\\? Set kind and name"),
+    ({"kind": ""}, "Which job\\? Set kind and name"),
     ({"name": "other"}, "There is no JobSet other in namespace team-a"),
     ({"kind": "TFJob"}, "no kind of job that is known"),
     ({"shape": "BM.GPU.H10"}, "Unknown shape BM.GPU.H10"),

@@ -43,9 +43,9 @@ class ActionModule(RdmaAction):
             facts = NodeBook(self.client, dest.parent, shapes).facts()
             survey = reading.result()
         if options.install == "oke_addon":
-            survey["addons"] = compose_addon.look(options, self.progress)
+            survey = dataclasses.replace(survey, addons=compose_addon.look(options, self.progress))
         if left.applies(options.install, options.mode):
-            survey["left"] = left.look(self.client)
+            survey = dataclasses.replace(survey, left=left.look(self.client))
         platform = resolve.platform(options, survey, facts).value
         profile = releases.mirrored(files.profile(options.profile, platform), options.image_registry)
         fetch = functools.partial(charts.fetch, folder=dest.resolve().parent / "charts")
@@ -53,9 +53,7 @@ class ActionModule(RdmaAction):
         plan = dataclasses.replace(plan, site_shapes=site, findings=(*faults.findings, *plan.findings))
         if args["keep_excluded"] and dest.exists():
             plan = self._keep_excluded(plan, dest)
-        keys = ("server_version", "served", "workloads", "namespaces", "service_cidrs", "pools", "networks")
-        chosen = {key: survey[key] for key in (*keys, "cluster_policies", "nic_cluster_policies")}
-        run.write(dest.parent / "survey.json", chosen)
+        run.write(dest.parent / "survey.json", survey.kept)
         rights = Rights(plan, self.client, survey)
         plan = rights.plan
         run.write(dest, plan)

@@ -13,6 +13,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._plan import preflight
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files, run
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base.action import RdmaAction
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._nodes.book import NodeBook
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._plan import survey as plan_survey
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._plan import view as plan_view
 
 
@@ -24,8 +25,7 @@ class ActionModule(RdmaAction):
         run_dir = Path(args["plan"]).parent
         again = bool(args["only"])
         book = NodeBook(self.client, run_dir, files.shapes(plan.site_shapes))
-        survey = run.read(run_dir / "survey.json")
-        view = plan_view.read(self.client, book, plan, survey, args, check_mode=self.check_mode)
+        view = plan_view.read(self.client, book, plan, plan_survey.kept(run_dir), args, check_mode=self.check_mode)
         first = run_dir / "findings-preflight.json"
         ignored = [*args["ignore"], *(run.read(first).get("ignored", []) if again and first.exists() else [])]
         findings = preflight.check(view, ignored, args["only"])

@@ -5,15 +5,18 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
 import yaml
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import NodeFacts
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import NodeFacts, Workload
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.names import OWNED
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Plan
 from ansible_collections.gpuops.rdma.plugins.module_utils._operators import releases
 from ansible_collections.gpuops.rdma.plugins.module_utils._plan import resolve
 from ansible_collections.gpuops.rdma.plugins.module_utils._plan.options import Given, Options
+from ansible_collections.gpuops.rdma.plugins.module_utils._plan.survey import Survey
 from ansible_collections.gpuops.rdma.plugins.module_utils._specs.plan import SPEC
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._plan import compose
@@ -60,10 +63,13 @@ def cluster(number: int = 2, shape: str = H100) -> list[NodeFacts]:
     return [*(gpu_node(f"10.140.0.{index + 1}", shape) for index in range(number)), cpu_node()]
 
 
-def survey(**changes: Any) -> dict[str, Any]:
-    empty = {key: [] for key in ("groups", "releases", "workloads", "namespaces", "service_cidrs")}
-    more = {"cluster_policies": [], "nic_cluster_policies": [], "served": {}, "configured_shapes": []}
-    return {"server_version": "v1.34.1", **empty, **more, **changes}
+def survey(**changes: Any) -> Survey:
+    return dataclasses.replace(Survey(server_version="v1.34.1"), **changes)
+
+
+def vf_config(*shapes: str) -> Workload:
+    """The DaemonSet of an earlier run that configured these shapes."""
+    return Workload("daemonset", "gpuops-rdma", "gpuops-vf-config", labels=dict(OWNED), shapes=shapes)
 
 
 def options(**changes: Any) -> Options:

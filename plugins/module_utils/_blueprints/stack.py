@@ -16,7 +16,7 @@ from typing import Any, Optional
 
 from ansible_collections.gpuops.rdma.plugins.module_utils._common import versions
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json, image_name
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json, Workload, image_name, image_tag
 
 
 @dataclass
@@ -29,15 +29,14 @@ class Chosen:
 
 
 def choose(
-    table: Json, workloads: Iterable[Json], given: Mapping[str, Any], there: Optional[Mapping[str, str]]
+    table: Json, workloads: Iterable[Workload], given: Mapping[str, Any], there: Optional[Mapping[str, str]]
 ) -> Chosen:
-    """The variables that choose between own and existing tools. ``workloads``: ``{kind, namespace, name, images}``;
-    ``given``: the user's variables; ``there``: those of the existing stack, None without one. InputError lists all
-    conflicts."""
+    """The variables that choose between own and existing tools. ``given``: the user's variables; ``there``:
+    those of the existing stack, None without one. InputError lists all conflicts."""
     chosen, faults = Chosen(), []
-    deployments = [item for item in workloads if item["kind"] == "deployment"]
+    deployments = [item for item in workloads if not item.is_daemonset]
     for tool in table["tools"].values():
-        found = _running(tool, deployments)
+        found = [item for item in deployments if item.runs(*tool["images"])]
         fault = _one(tool, found, given, there, chosen)
         faults += [fault] if fault else []
         chosen.warnings += _old(tool, found)
@@ -48,17 +47,13 @@ def choose(
     return chosen
 
 
-def _running(tool: Json, deployments: Iterable[Json]) -> list[Json]:
-    return [item for item in deployments if any(image_name(image) in tool["images"] for image in item["images"])]
-
-
 def _one(
-    tool: Json, found: Sequence[Json], given: Mapping[str, Any], there: Optional[Mapping[str, str]], chosen: Chosen
+    tool: Json, found: Sequence[Workload], given: Mapping[str, Any], there: Optional[Mapping[str, str]], chosen: Chosen
 ) -> str:
     """The conflict of one tool, or "" with the variables set in ``chosen``."""
     flag, title = tool["flag"], tool["title"]
-    places = sorted({item["namespace"] for item in found})
-    names = ", ".join(f"{item['namespace']}/{item['name']}" for item in found)
+    places = sorted({item.namespace for item in found})
+    names = ", ".join(item.place for item in found)
     if len(places) > 1:
         return f"{title} is installed {len(places)} times: {names}. Remove all but one"
     own = there is not None and str(there.get(flag, "false")).lower() != "true"
@@ -84,13 +79,13 @@ def _true(value: Any) -> bool:
     return str(value).lower() in ("true", "yes", "1")
 
 
-def _old(tool: Json, found: Sequence[Json]) -> Iterator[str]:
+def _old(tool: Json, found: Sequence[Workload]) -> Iterator[str]:
     least = str(tool.get("least") or "")
     for item in found if least else ():
-        for image in item["images"]:
-            tag = image.partition("@")[0].rpartition("/")[2].partition(":")[2]
+        for image in item.images:
+            tag = image_tag(image)
             if image_name(image) in tool["images"] and versions.older(tag, least):
-                place = f"{tool['title']} {tag} in {item['namespace']}"
+                place = f"{tool['title']} {tag} in {item.namespace}"
                 yield f"{place} is older than {least}, which Blueprints requires"
 
 

@@ -40,6 +40,11 @@ def image_name(image: str) -> str:
     return image.split("@", maxsplit=1)[0].rsplit("/", 1)[-1].split(":", maxsplit=1)[0]
 
 
+def image_tag(image: str) -> str:
+    """The tag of a container image, "" without one: v26.7.0 of nvcr.io/nvidia/gpu-operator:v26.7.0@sha256:..."""
+    return image.partition("@")[0].rpartition("/")[2].partition(":")[2]
+
+
 def as_text(value: Any) -> str:
     """The value as OCI's services expect it: a string; lists and objects as JSON."""
     if isinstance(value, bool):
@@ -315,6 +320,38 @@ class NodeFacts:
     """True on a kwok node."""
     claims: tuple[str, ...] = ()
     """Why it has no shape though some fit: each label or file with the shape that it gives. () = no such conflict."""
+
+
+@dataclass(frozen=True)
+class Workload:
+    """A Deployment or DaemonSet. ``kind``: ``deployment`` or ``daemonset``; ``release``: the Helm release that its
+    annotation names; ``labels``: only those that name applications; ``owners``: kinds; ``ready``: available pods;
+    ``shapes``: those that a DaemonSet of our VF configuration selects."""
+
+    kind: str
+    namespace: str
+    name: str
+    images: tuple[str, ...] = ()
+    release: str = ""
+    labels: dict[str, str] = field(default_factory=dict)
+    owners: tuple[str, ...] = ()
+    ready: int = 0
+    tolerations: tuple[Json, ...] = ()
+    shapes: tuple[str, ...] = ()
+
+    @property
+    def place(self) -> str:
+        """``namespace/name``"""
+        return f"{self.namespace}/{self.name}"
+
+    @property
+    def is_daemonset(self) -> bool:
+        """Otherwise it is a Deployment."""
+        return self.kind == "daemonset"
+
+    def runs(self, *names: str) -> bool:
+        """Whether a container has one of these images, which are named without registry and tag."""
+        return any(image_name(image) in names for image in self.images)
 
 
 @dataclass(frozen=True)

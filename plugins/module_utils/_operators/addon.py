@@ -5,7 +5,7 @@
 
 configuration(defaults, values)               texts by key, as the service takes them
 rival(want, present, releases, workloads)     why it would be a second one of its kind, else ""
-resolve(want, survey)                         decide, or refuse for a rival
+resolve(want, offer, releases, workloads)     decide, or refuse for a rival
 decide(want, present, options)                enable | configure | wait | none | refuse, and why
 judge(name, present)                          (active, its state in words, failed for good)
 """
@@ -15,17 +15,26 @@ from __future__ import annotations
 import difflib
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Optional
 
 from ansible_collections.gpuops.rdma.plugins.module_utils._common import versions
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json, as_text, image_name
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json, Workload, as_text
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Addon
 from ansible_collections.gpuops.rdma.plugins.module_utils._operators.releases import HelmRelease
 
 GONE = ("DELETED",)
 SETTLING = ("CREATING", "UPDATING")
 BROKEN = ("FAILED", "NEEDS_ATTENTION")
+
+
+@dataclass(frozen=True)
+class Offer:
+    """``present``: add-on -> ``{name, state, version, installed, configuration, error}`` in the cluster; ``options``:
+    add-on -> version -> keys, as OKE offers them; {} = not known."""
+
+    present: dict[str, Json] = field(default_factory=dict)
+    options: dict[str, dict[str, tuple[str, ...]]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -76,7 +85,7 @@ def equal(one: Optional[str], other: str) -> bool:
 # ---- two of a kind -------------------------------------------------------------------------------------------------
 
 
-def rival(want: Addon, present: Optional[Json], releases: Iterable[HelmRelease], workloads: Iterable[Json]) -> str:
+def rival(want: Addon, present: Optional[Json], releases: Iterable[HelmRelease], workloads: Iterable[Workload]) -> str:
     """Why this add-on would be a second operator of its kind, else "". ``releases`` and ``workloads`` are the survey's.
     OKE does not document how it installs an add-on, so once enabled, what is in its namespace counts as the add-on's
     own."""
@@ -87,11 +96,11 @@ def rival(want: Addon, present: Optional[Json], releases: Iterable[HelmRelease],
         if item.chart == want.chart and not (enabled and item.namespace == want.namespace)
     ]
     found = found or [
-        f"Deployment {item['namespace']}/{item['name']}"
+        f"Deployment {item.place}"
         for item in workloads
-        if item["kind"] == "deployment"
-        and any(image_name(image) in want.images for image in item["images"])
-        and not (enabled and item["namespace"] in (want.namespace, "kube-system"))
+        if not item.is_daemonset
+        and item.runs(*want.images)
+        and not (enabled and item.namespace in (want.namespace, "kube-system"))
     ]
     if not found:
         return ""
@@ -101,26 +110,21 @@ def rival(want: Addon, present: Optional[Json], releases: Iterable[HelmRelease],
     return f"the add-on {want.name} {both} {', '.join(found)}. {other}"
 
 
-def others(images: Sequence[str], workloads: Iterable[Json]) -> list[str]:
+def others(images: Sequence[str], workloads: Iterable[Workload]) -> list[str]:
     """``namespace/name`` of the Deployments that run one of these images."""
-    return [
-        f"{item['namespace']}/{item['name']}"
-        for item in workloads
-        if item["kind"] == "deployment" and any(image_name(image) in images for image in item["images"])
-    ]
+    return [item.place for item in workloads if not item.is_daemonset and item.runs(*images)]
 
 
 # ---- decisions -----------------------------------------------------------------------------------------------------
 
 
-def resolve(want: Addon, survey: Json) -> Decision:
-    """Whether to enable, configure, keep or refuse an add-on; refused if another release provides the operator.
-    ``survey``: ``{addons: {present, options}, releases, workloads}``."""
-    present = survey["addons"]["present"].get(want.name)
-    why = rival(want, present, survey["releases"], survey["workloads"])
+def resolve(want: Addon, offer: Offer, releases: Iterable[HelmRelease], workloads: Iterable[Workload]) -> Decision:
+    """Whether to enable, configure, keep or refuse an add-on; refused if another release provides the operator."""
+    present = offer.present.get(want.name)
+    why = rival(want, present, releases, workloads)
     if why:
         return Decision("refuse", why, want.version, {})
-    return decide(want, present, survey["addons"]["options"].get(want.name))
+    return decide(want, present, offer.options.get(want.name))
 
 
 def decide(want: Addon, present: Optional[Json], options: Optional[Mapping[str, Sequence[str]]] = None) -> Decision:

@@ -22,7 +22,7 @@ from typing import Optional
 from ansible_collections.gpuops.rdma.plugins.module_utils._common import versions
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.findings import finding
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Finding, Json, NodeFacts, image_name
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Finding, Json, NodeFacts, Workload
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Decision
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.text import listed
 from ansible_collections.gpuops.rdma.plugins.module_utils._nodes.facts import DMABUF_KERNEL
@@ -300,63 +300,50 @@ def _old(choice: Choice, site: Site) -> Iterator[Finding]:
 
 
 def refusals(
-    choice: Choice, workloads: Sequence[Json], nodes: Sequence[NodeFacts], *, multus: bool = False
+    choice: Choice, workloads: Sequence[Workload], nodes: Sequence[NodeFacts], *, multus: bool = False
 ) -> list[Finding]:
     """Findings about objects in the cluster that conflict with the choice. ``workloads`` is the survey's; ``multus``:
     whether this run's NicClusterPolicy deploys Multus."""
-    found = [*choice.findings]
+    found, daemonsets = [*choice.findings], [item for item in workloads if item.is_daemonset]
     for check in (_ofed_container, _driver_container):
-        found += check(choice, workloads)
+        found += check(choice, daemonsets)
     if multus:
-        found += _second_multus(workloads)
+        found += _second_multus(daemonsets)
     found += _stale_wait(choice, nodes)
     found += _renamed_labels(nodes)
     return found
 
 
-def _daemonsets(workloads: Sequence[Json]) -> list[Json]:
-    return [item for item in workloads if item["kind"] == "daemonset"]
-
-
-def _place(item: Json) -> str:
-    return f"DaemonSet {item['namespace']}/{item['name']}"
-
-
-def _ofed_container(choice: Choice, workloads: Sequence[Json]) -> Iterator[Finding]:
-    for item in _daemonsets(workloads):
-        is_ofed = item["name"].startswith("mofed-") or any(
-            image_name(image) in ("doca-driver", "mofed") for image in item["images"]
-        )
-        if is_ofed and choice.ofed == "host":
+def _ofed_container(choice: Choice, daemonsets: Sequence[Workload]) -> Iterator[Finding]:
+    for item in daemonsets:
+        if (item.name.startswith("mofed-") or item.runs("doca-driver", "mofed")) and choice.ofed == "host":
             yield finding(
                 "plan.gpudirect",
-                _place(item),
+                f"DaemonSet {item.place}",
                 "an OFED container, which restarts the node's Mellanox drivers whenever its pod does",
                 expected="none with rdma_ofed=host",
                 remedy="remove ofedDriver from the NicClusterPolicy and reboot the nodes (rdma_ofed=operator keeps it)",
             )
 
 
-def _driver_container(choice: Choice, workloads: Sequence[Json]) -> Iterator[Finding]:
-    for item in _daemonsets(workloads):
-        if item["name"].startswith(DRIVER_DS) and choice.driver == "host":
+def _driver_container(choice: Choice, daemonsets: Sequence[Workload]) -> Iterator[Finding]:
+    for item in daemonsets:
+        if item.name.startswith(DRIVER_DS) and choice.driver == "host":
             yield finding(
                 "plan.gpudirect",
-                _place(item),
+                f"DaemonSet {item.place}",
                 "the operator's driver container, besides the driver of the node images",
                 expected="none with rdma_driver=host",
                 remedy="set driver.enabled=false in that release and reboot the nodes, or use rdma_driver=operator",
             )
 
 
-def _second_multus(workloads: Sequence[Json]) -> Iterator[Finding]:
-    for item in _daemonsets(workloads):
-        if "NicClusterPolicy" in item.get("owners", ()):
-            continue
-        if any(image_name(image) in ("multus-cni", "multus") for image in item["images"]):
+def _second_multus(daemonsets: Sequence[Workload]) -> Iterator[Finding]:
+    for item in daemonsets:
+        if "NicClusterPolicy" not in item.owners and item.runs("multus-cni", "multus"):
             yield finding(
                 "plan.gpudirect",
-                _place(item),
+                f"DaemonSet {item.place}",
                 "a second multus; each takes the other's CNI configuration for the primary network",
                 expected="the Network Operator's alone",
                 remedy="remove it, or leave secondaryNetwork.multus out of the NicClusterPolicy "

@@ -20,7 +20,7 @@ from typing import Optional
 
 from ansible_collections.gpuops.rdma.plugins.module_utils._common import versions
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.findings import finding
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Finding, Json, image_name
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Finding, Json, Workload
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Leftover, ObjectName
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.text import counted, listed
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube import objects as kube_objects
@@ -42,13 +42,13 @@ class Wishes:
 
 @dataclass(frozen=True)
 class Seen:
-    """What is there: DaemonSets as the survey has them, the objects that ``named`` lists, ``{pod, networks,
-    config_maps}`` of running pods, and NetworkAttachmentDefinitions."""
+    """What is there: DaemonSets, the objects that ``named`` lists, ``{pod, networks, config_maps}`` of running pods,
+    and NetworkAttachmentDefinitions."""
 
-    workloads: Sequence[Json]
-    objects: Sequence[Json] = ()
-    pods: Sequence[Json] = ()
-    networks: Sequence[Json] = ()
+    workloads: tuple[Workload, ...] = ()
+    objects: tuple[Json, ...] = ()
+    pods: tuple[Json, ...] = ()
+    networks: tuple[Json, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -86,10 +86,11 @@ def _unwanted(entry: Json, wishes: Wishes) -> bool:
 def _present(entry: Json, seen: Seen) -> Iterator[Leftover]:
     if entry["kind"] == "DaemonSet":
         places = [
-            item["namespace"]
+            item.namespace
             for item in seen.workloads
-            if (item["kind"], item["name"]) == ("daemonset", entry["name"])
-            and (not entry.get("owner") or entry["owner"] in item["owners"])
+            if item.is_daemonset
+            and item.name == entry["name"]
+            and (not entry.get("owner") or entry["owner"] in item.owners)
         ]
     else:
         places = [
@@ -184,9 +185,9 @@ def _remedy(item: Leftover, remove: bool) -> str:
 # ---- device plugins ------------------------------------------------------------------------------------------------
 
 
-def is_plugin(workload: Json) -> bool:
-    """Whether the survey's DaemonSet is an SR-IOV device plugin."""
-    return workload["kind"] == "daemonset" and any(image_name(image) == PLUGIN_IMAGE for image in workload["images"])
+def is_plugin(workload: Workload) -> bool:
+    """Whether it is an SR-IOV device plugin."""
+    return workload.is_daemonset and workload.runs(PLUGIN_IMAGE)
 
 
 def offered(data: Mapping[str, str], node: str, prefix: str = "") -> frozenset[str]:

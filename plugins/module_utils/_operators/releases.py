@@ -5,7 +5,7 @@
 
 From a version profile (files/profiles) to a release::
 
-    release(asked, profile, survey, now)     the plan's entry and the rejected inputs, from
+    release(asked, profile, there, workloads, now)  the plan's entry and the rejected inputs, from
       values(profile, operator, overrides)     checked chart values
       usable(profile, operator, version)       whether the release may be used
       wanted(profile, operator, values, ref)   the requested release
@@ -34,7 +34,14 @@ from typing import Any, Callable, Optional, Union
 
 from ansible_collections.gpuops.rdma.plugins.module_utils._common import versions
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import DataError, InputError
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Finding, Json, image_name, masked
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import (
+    Finding,
+    Json,
+    Workload,
+    image_name,
+    image_tag,
+    masked,
+)
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import INSTALLS, Faults, PolicyField, Release
 from ansible_collections.gpuops.rdma.plugins.module_utils._nodes.tolerations import Tolerated
 from ansible_collections.gpuops.rdma.plugins.module_utils._operators import charts
@@ -541,8 +548,11 @@ class Asked:
     """Trees of values that this collection sets in any case: of the profiles, and while it upgrades."""
 
 
-def release(asked: Asked, profile: Json, survey: Json, now: float) -> tuple[Optional[Release], list[Finding]]:
-    """(the plan's entry of one operator or None, findings about the rejected inputs)."""
+def release(
+    asked: Asked, profile: Json, there: Iterable[HelmRelease], workloads: Iterable[Workload], now: float
+) -> tuple[Optional[Release], list[Finding]]:
+    """(the plan's entry of one operator or None, findings about the rejected inputs). ``there``, ``workloads``: what
+    the cluster has."""
     faults, operator = Faults(), asked.operator
     entry, chart = profile[operator], f"rdma_charts.{operator}"
     needed = merge(pull_secrets(entry, asked.pull_secrets), asked.extra)
@@ -565,8 +575,8 @@ def release(asked: Asked, profile: Json, survey: Json, now: float) -> tuple[Opti
         want = replace(want, image_registry=asked.registry, pull_secrets=asked.pull_secrets)
     decision = decide(
         want,
-        survey["releases"],
-        survey["workloads"],
+        there,
+        workloads,
         install=asked.install,
         now=now,
         resume=asked.resume,
@@ -752,7 +762,7 @@ class Decision:
 def decide(
     want: Release,
     releases: Iterable[HelmRelease],
-    workloads: Iterable[Json] = (),
+    workloads: Iterable[Workload] = (),
     *,
     install: str = "helm",
     now: float = 0.0,
@@ -760,8 +770,8 @@ def decide(
     patience: float = PATIENCE,
     bad: Iterable[Json] = (),
 ) -> Decision:
-    """What to do about one operator. ``releases``: from ``installed``; ``workloads``: ``{kind, namespace, name, images,
-    release}``; ``now``: seconds since the epoch; ``install``: helm, or existing (nothing is ever installed)."""
+    """What to do about one operator. ``releases``: from ``installed``; ``now``: seconds since the epoch; ``install``:
+    helm, or existing (nothing is ever installed)."""
     everything = list(releases)
     same = [item for item in everything if item.chart == want.chart]
     strangers = _strangers(want, same, workloads)
@@ -802,38 +812,32 @@ def _refuse(want: Release, why: str, **more: Any) -> Decision:
     return _decision(want, "refuse", why, **more)
 
 
-def _place(item: Json) -> str:
-    return f"{item['namespace']}/{item['name']}"
-
-
-def _strangers(want: Release, same: Sequence[HelmRelease], workloads: Iterable[Json]) -> list[Json]:
+def _strangers(want: Release, same: Sequence[HelmRelease], workloads: Iterable[Workload]) -> list[Workload]:
     """Deployments of this operator that belong to no Helm release."""
     owned = {(item.namespace, item.name) for item in same}
     return [
         item
         for item in workloads
-        if item["kind"] == "deployment"
-        and any(image_name(image) in want.images for image in item["images"])
-        and (item["namespace"], item.get("release", "")) not in owned
+        if not item.is_daemonset and item.runs(*want.images) and (item.namespace, item.release) not in owned
     ]
 
 
-def _conflict(want: Release, same: Sequence[HelmRelease], strangers: Sequence[Json]) -> str:
+def _conflict(want: Release, same: Sequence[HelmRelease], strangers: Sequence[Workload]) -> str:
     found = [f"Helm release {item.place} ({item.version}, {item.status})" for item in same]
-    found += [f"Deployment {_place(item)}, installed without {'that' if same else 'a'} release" for item in strangers]
+    found += [f"Deployment {item.place}, installed without {'that' if same else 'a'} release" for item in strangers]
     return (
         f"{len(found)} installations of {want.chart} would fight over the same nodes: {'; '.join(found)}. "
         "Remove all but one (helm uninstall NAME -n NAMESPACE; OKE: disable the add-on)"
     )
 
 
-def _stranger(want: Release, strangers: Sequence[Json], install: str) -> Decision:
-    places = ", ".join(_place(item) for item in strangers)
-    namespace = strangers[0]["namespace"]
-    if len({item["namespace"] for item in strangers}) > 1:
+def _stranger(want: Release, strangers: Sequence[Workload], install: str) -> Decision:
+    places = ", ".join(item.place for item in strangers)
+    namespace = strangers[0].namespace
+    if len({item.namespace for item in strangers}) > 1:
         return _refuse(want, _conflict(want, (), strangers))
     if install == "existing" or want.keep:
-        name = str(strangers[0].get("release") or "")
+        name = strangers[0].release
         told = f"Helm release {name}, whose record was not found" if name else "not a Helm release"
         seen = {"namespace": namespace, "name": name or want.name, "version": _tag(want, strangers), "values": {}}
         return _decision(want, "none", f"is there: Deployment {places}, {told}", **seen)
@@ -846,13 +850,12 @@ def _stranger(want: Release, strangers: Sequence[Json], install: str) -> Decisio
     )
 
 
-def _tag(want: Release, strangers: Sequence[Json]) -> str:
+def _tag(want: Release, strangers: Sequence[Workload]) -> str:
     """The version in the image tag of a Deployment, "" if there is none."""
     for item in strangers:
-        for image in item["images"]:
-            tag = image.partition("@")[0].rpartition("/")[2].partition(":")[2]
-            if image_name(image) in want.images and versions.known(tag):
-                return str(tag)
+        for image in item.images:
+            if image_name(image) in want.images and versions.known(image_tag(image)):
+                return image_tag(image)
     return ""
 
 

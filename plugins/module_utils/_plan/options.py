@@ -12,6 +12,7 @@ from typing import Any, Callable, Optional
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json, NodeFacts, Shape
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Release, ReportKeep
 from ansible_collections.gpuops.rdma.plugins.module_utils._operators.charts import Chart
+from ansible_collections.gpuops.rdma.plugins.module_utils._plan.survey import Survey
 
 
 @dataclass(frozen=True)
@@ -91,8 +92,7 @@ class Given:
     """Everything that a plan follows from."""
 
     options: Options
-    survey: Json
-    """See ``_plan.survey``."""
+    survey: Survey
     facts: Sequence[NodeFacts]
     shapes: dict[str, Shape]
     profile: Json

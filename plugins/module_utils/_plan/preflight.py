@@ -24,7 +24,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import (
     Json,
     NodeFacts,
     Shape,
-    image_name,
+    Workload,
 )
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.names import OWNED_LABEL, OWNER
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Plan, Release
@@ -33,6 +33,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._nodes.facts import DM
 from ansible_collections.gpuops.rdma.plugins.module_utils._operators import adoption, crds
 from ansible_collections.gpuops.rdma.plugins.module_utils._operators import leftovers as _leftovers
 from ansible_collections.gpuops.rdma.plugins.module_utils._plan import reach
+from ansible_collections.gpuops.rdma.plugins.module_utils._plan.survey import Survey
 
 Network = Union[ipaddress.IPv4Network, ipaddress.IPv6Network]
 
@@ -59,7 +60,7 @@ class View:
     """Everything that a check may read."""
 
     plan: Plan
-    survey: Json
+    survey: Survey
     nodes: Sequence[NodeFacts]
     shapes: dict[str, Shape]
     profile: Json
@@ -123,7 +124,7 @@ def crd_version(view: View) -> Iterator[Finding]:
     groups = ("gpu_operator", "network_operator", "policy") if view.sriov else ("gpu_operator",)
     names = [name for group in groups for name in view.profile["crds"][group]]
     for name in [*names, *BATCH_CRDS[view.plan.launcher]]:
-        wanted, served = view.wanted_crds.get(name, ""), view.survey.get("served", {}).get(name, [])
+        wanted, served = view.wanted_crds.get(name, ""), view.survey.served.get(name, ())
         if wanted and served and wanted not in served:
             yield finding(
                 "preflight.crd-version",
@@ -152,13 +153,13 @@ def definitions(view: View) -> Iterator[Finding]:
 def kubernetes_version(view: View) -> Iterator[Finding]:
     """An API server outside the range that the profile was validated for; too new is a warning."""
     limits = view.profile.get("kubernetes", {})
-    found = versions.minor(view.survey.get("server_version", ""))
+    found = versions.minor(view.survey.server_version)
     low, high = limits.get("min"), limits.get("max")
     if found == (0, 0):
         yield finding(
             "preflight.kubernetes-version",
             "cluster",
-            f"server version {view.survey.get('server_version')!r}",
+            f"server version {view.survey.server_version!r}",
             expected="1.x",
             severity="unknown",
         )
@@ -166,7 +167,7 @@ def kubernetes_version(view: View) -> Iterator[Finding]:
         yield finding(
             "preflight.kubernetes-version",
             "cluster",
-            view.survey["server_version"],
+            view.survey.server_version,
             expected=f">= {low}",
             remedy=f"upgrade, or use another profile than {view.plan.profile}",
         )
@@ -174,7 +175,7 @@ def kubernetes_version(view: View) -> Iterator[Finding]:
         yield finding(
             "preflight.kubernetes-version",
             "cluster",
-            view.survey["server_version"],
+            view.survey.server_version,
             expected=f"<= {high}, the newest that the operators of profile {view.plan.profile} were validated with",
             remedy="go on only if you know that these releases work there",
             severity="warning",
@@ -184,11 +185,11 @@ def kubernetes_version(view: View) -> Iterator[Finding]:
 def nfd_once(view: View) -> Iterator[Finding]:
     """More than one NFD master: they overwrite each other's node labels."""
     masters = [
-        f"{item['namespace']}/{item['name']}"
-        for item in view.survey["workloads"]
-        if item["kind"] == "deployment"
-        and any("node-feature-discovery" in image or "/nfd" in image for image in item["images"])
-        and ("master" in item["name"] or item["name"].endswith("nfd"))
+        item.place
+        for item in view.survey.workloads
+        if not item.is_daemonset
+        and any("node-feature-discovery" in image or "/nfd" in image for image in item.images)
+        and ("master" in item.name or item.name.endswith("nfd"))
     ]
     if len(masters) > 1:
         yield finding(
@@ -201,16 +202,16 @@ def nfd_once(view: View) -> Iterator[Finding]:
 
 def gpu_plugin(view: View) -> Iterator[Finding]:
     """DaemonSets besides the GPU Operator that advertise nvidia.com/gpu, unless the OKE add-on removes them."""
-    for item in view.survey["workloads"]:
-        if item["kind"] != "daemonset" or "ClusterPolicy" in item["owners"]:
+    for item in view.survey.workloads:
+        if not item.is_daemonset or "ClusterPolicy" in item.owners:
             continue
-        known = item["name"] in ("nvidia-gpu-device-plugin", "nvidia-device-plugin")
+        known = item.name in ("nvidia-gpu-device-plugin", "nvidia-device-plugin")
         if known and _plugin_goes(view.plan):
             continue
-        if known or any(image_name(image) == "k8s-device-plugin" for image in item["images"]):
+        if known or item.runs("k8s-device-plugin"):
             yield finding(
                 "preflight.one-gpu-plugin",
-                f"DaemonSet {item['namespace']}/{item['name']}",
+                f"DaemonSet {item.place}",
                 "a second device plugin that also advertises nvidia.com/gpu (on OKE the add-on NvidiaGpuPlugin)",
                 expected="only the GPU Operator's",
             )
@@ -234,16 +235,16 @@ def rdma_shared_plugin(view: View) -> Iterator[Finding]:
     """The RDMA shared device plugin, in mode sriov only."""
     if not view.sriov:
         return
-    for item in view.survey["workloads"]:
-        if "NicClusterPolicy" in item["owners"] and _leaves_policy(view.plan, "spec.rdmaSharedDevicePlugin"):
+    for item in view.survey.workloads:
+        if "NicClusterPolicy" in item.owners and _leaves_policy(view.plan, "spec.rdmaSharedDevicePlugin"):
             continue
-        if item["kind"] == "daemonset" and any("k8s-rdma-shared-dev-plugin" in image for image in item["images"]):
+        if item.is_daemonset and any("k8s-rdma-shared-dev-plugin" in image for image in item.images):
             yield finding(
                 "preflight.rdma-shared-plugin",
-                f"DaemonSet {item['namespace']}/{item['name']}",
+                f"DaemonSet {item.place}",
                 "the RDMA shared device plugin, which refuses exclusive RDMA network namespaces",
                 expected="not there in mode sriov",
-                remedy=_LEAVE_POLICY if "NicClusterPolicy" in item["owners"] else None,
+                remedy=_LEAVE_POLICY if "NicClusterPolicy" in item.owners else None,
             )
 
 
@@ -255,20 +256,20 @@ def _leaves_policy(plan: Plan, path: str) -> bool:
 
 def nic_cluster_policy(view: View) -> Iterator[Finding]:
     """NicClusterPolicies by any name but the one that the Network Operator reads."""
-    for item in view.survey["nic_cluster_policies"]:
-        if item["name"] != "nic-cluster-policy":
+    for name in view.survey.nic_cluster_policies:
+        if name != "nic-cluster-policy":
             yield finding(
                 "preflight.nic-cluster-policy-name",
-                f"NicClusterPolicy {item['name']}",
+                f"NicClusterPolicy {name}",
                 "a name that the Network Operator ignores",
                 expected="nic-cluster-policy",
-                remedy=f"kubectl delete nicclusterpolicy {item['name']}",
+                remedy=f"kubectl delete nicclusterpolicy {name}",
             )
 
 
 def cluster_policy(view: View) -> Iterator[Finding]:
     """More than one ClusterPolicy; the GPU Operator ignores all but the oldest."""
-    names = [item["name"] for item in view.survey["cluster_policies"]]
+    names = view.survey.cluster_policies
     if len(names) > 1:
         yield finding(
             "preflight.one-cluster-policy",
@@ -303,7 +304,7 @@ def policies(view: View) -> Iterator[Finding]:
 
 def tolerated(view: View) -> Iterable[Finding]:
     """Taints of GPU nodes that keep pods of the run off, with the pods."""
-    everyone = reach.pods(view.plan, view.profile, view.survey["workloads"])
+    everyone = reach.pods(view.plan, view.profile, view.survey.workloads)
     return reach.findings(view.plan, view.nodes, everyone)
 
 
@@ -318,7 +319,7 @@ def ip_pool(view: View) -> Iterator[Finding]:
         return  # already a finding of the plan
     groups: list[tuple[str, Iterable[str]]] = [
         ("a pod CIDR", [*view.pod_cidrs, *(cidr for node in view.nodes for cidr in node.pod_cidrs)]),
-        ("a service CIDR", [*view.service_cidrs, *(view.survey["service_cidrs"] or [])]),
+        ("a service CIDR", [*view.service_cidrs, *(view.survey.service_cidrs or ())]),
         ("the VCN", view.vcn_cidrs),
         ("the PFs' own RDMA network", [view.pf_network] if view.pf_network else []),
         ("a node's address", [node.internal_ip for node in view.nodes if node.internal_ip]),
@@ -328,7 +329,7 @@ def ip_pool(view: View) -> Iterator[Finding]:
         if clash:
             yield finding("preflight.ip-pool", pool, f"{subnet} overlaps {what}: {clash}", expected="no overlap")
     yield from _other_pools(view, pool, network)
-    if view.survey["service_cidrs"] is None and not view.service_cidrs:
+    if view.survey.service_cidrs is None and not view.service_cidrs:
         yield finding(
             "preflight.ip-pool",
             pool,
@@ -352,7 +353,7 @@ def ip_pool(view: View) -> Iterator[Finding]:
 def _other_pools(view: View, pool: str, network: Network) -> Iterator[Finding]:
     """Pools of any name whose network overlaps ours, without those that the run removes; and another block size of our
     own."""
-    pools, plan, subnet = view.survey.get("pools", []), view.plan, view.plan.ip_pool.subnet
+    pools, plan, subnet = view.survey.pools, view.plan, view.plan.ip_pool.subnet
     leaving = {(item.name.kind, item.name.namespace, item.name.name) for item in plan.leftovers}
     if pools is None:
         yield finding(
@@ -365,48 +366,44 @@ def _other_pools(view: View, pool: str, network: Network) -> Iterator[Finding]:
         )
     wanted = next((item for item in plan.objects.get("sriov", ()) if item["kind"] == "IPPool"), None)
     for item in pools or ():
-        place = (item["kind"], item["namespace"], item["name"])
+        place = (item.kind, item.namespace, item.name)
         if place == ("IPPool", plan.namespaces.network_operator, plan.ip_pool.name):
-            if item["ours"] and wanted and item["block"] != wanted["spec"]["perNodeBlockSize"]:
+            if item.ours and wanted and item.block != wanted["spec"]["perNodeBlockSize"]:
                 yield finding(
                     "preflight.ip-pool",
                     pool,
-                    f"its nodes have {item['block']} addresses each, and the run makes that "
+                    f"its nodes have {item.block} addresses each, and the run makes that "
                     f"{wanted['spec']['perNodeBlockSize']}: nodes get other addresses, running pods keep theirs",
                     expected="no pods with VFs while it changes",
-                    remedy=f"rdma_ip_pool_block={item['block']} keeps them",
+                    remedy=f"rdma_ip_pool_block={item.block} keeps them",
                     severity="warning",
                 )
             continue
-        other = _network(item["subnet"])
+        other = _network(item.subnet)
         if place in leaving or other is None or not _overlaps(network, other):
             continue
-        by = "an earlier run of this collection made it" if item["ours"] else "another owner's"
+        by = "an earlier run of this collection made it" if item.ours else "another owner's"
         yield finding(
             "preflight.ip-pool",
             pool,
-            f"{subnet} overlaps {item['kind']} {item['namespace']}/{item['name']}: {item['subnet']} ({by}); nv-ipam "
+            f"{subnet} overlaps {item.kind} {item.namespace}/{item.name}: {item.subnet} ({by}); nv-ipam "
             "takes both, and gives the same address to two VFs",
             expected="no overlap",
             remedy=f"set rdma_ip_pool_subnet to a free network, or, once no pod uses it, "
-            f"kubectl delete {item['kind'].lower()} {item['name']} -n {item['namespace']}",
+            f"kubectl delete {item.kind.lower()} {item.name} -n {item.namespace}",
         )
 
 
 def network_owner(view: View) -> Iterator[Finding]:
     """NetworkAttachmentDefinitions and the IPPool of the run's names that are there and not ours: the run would stop at
     the first of them, with the operators installed."""
-    there = {
-        ("NetworkAttachmentDefinition", item["namespace"], item["name"]): item
-        for item in view.survey.get("networks", [])
-    }
-    there |= {(item["kind"], item["namespace"], item["name"]): item for item in view.survey.get("pools") or []}
+    there = {("NetworkAttachmentDefinition", item.namespace, item.name): item.ours for item in view.survey.networks}
+    there.update({(item.kind, item.namespace, item.name): item.ours for item in view.survey.pools or ()})
     inputs = {"NetworkAttachmentDefinition": "rdma_network_name", "IPPool": "rdma_ip_pool_name"}
     leaving = {(item.name.kind, item.name.namespace, item.name.name) for item in view.plan.leftovers}
     for obj in () if view.read_only else view.plan.objects.get("sriov", ()):
         place = (obj["kind"], obj["metadata"].get("namespace", ""), obj["metadata"]["name"])
-        found = there.get(place)
-        if found and not found["ours"] and place not in leaving:
+        if there.get(place) is False and place not in leaving:
             yield finding(
                 "preflight.network-owner",
                 f"{place[0]} {place[1]}/{place[2]}",
@@ -419,25 +416,25 @@ def network_owner(view: View) -> Iterator[Finding]:
 
 def namespaces(view: View) -> Iterator[Finding]:
     """Namespaces of the run that are Terminating, refuse privileged pods, or are missing for the report."""
-    present = {item["name"]: item for item in view.survey["namespaces"]}
+    present = {item.name: item for item in view.survey.namespaces}
     # The test's workers, too: IPC_LOCK, all that mode sriov needs, is not among baseline's capabilities.
     keys = ("gpu_operator", "job") if view.plan.mode == "host" else ("gpu_operator", "network_operator", "own", "job")
     needs_privilege = {getattr(view.plan.namespaces, key) for key in keys}
     for name in sorted(view.namespaces):
         item = present.get(name)
-        if item and item["phase"] == "Terminating":
+        if item and item.phase == "Terminating":
             yield finding(
                 "preflight.namespaces",
                 f"Namespace {name}",
-                f"Terminating: {item['reason'] or 'no reason given'}",
+                f"Terminating: {item.reason or 'no reason given'}",
                 expected="Active or absent",
                 remedy="remove what holds it (finalizers), then run again",
             )
-        elif item and item["enforce"] in ("baseline", "restricted") and name in needs_privilege:
+        elif item and item.enforce in ("baseline", "restricted") and name in needs_privilege:
             yield finding(
                 "preflight.namespaces",
                 f"Namespace {name}",
-                f"pod security level {item['enforce']}",
+                f"pod security level {item.enforce}",
                 expected="privileged",
                 remedy=f"kubectl label ns {name} pod-security.kubernetes.io/enforce=privileged --overwrite",
             )
@@ -448,9 +445,9 @@ def namespace_owner(view: View) -> Iterator[Finding]:
     """Namespaces of others, with workloads of theirs, that this run would put something new into."""
     if view.read_only:
         return
-    others = {item["name"] for item in view.survey["namespaces"] if not item["ours"]}
+    others = {item.name for item in view.survey.namespaces if not item.ours}
     for name, given in sorted(_entered(view).items()):
-        found = [f"{item['kind']} {item['name']}" for item in view.survey["workloads"] if _foreign(view, item, name)]
+        found = [f"{item.kind} {item.name}" for item in view.survey.workloads if _foreign(view, item, name)]
         if found and name in others:
             yield finding(
                 "preflight.namespace-owner",
@@ -471,14 +468,14 @@ def _entered(view: View) -> dict[str, str]:
     return {**found, **{item.namespace: f"rdma_charts.{item.operator}.namespace" for item in new}}
 
 
-def _foreign(view: View, item: Json, namespace: str) -> bool:
+def _foreign(view: View, item: Workload, namespace: str) -> bool:
     """Whether it is a workload in the namespace that neither this collection, an operator nor another object made."""
-    if item["namespace"] != namespace or item["owners"] or item["labels"].get(OWNED_LABEL) == OWNER:
+    if item.namespace != namespace or item.owners or item.labels.get(OWNED_LABEL) == OWNER:
         return False
-    if (item["release"], namespace) in {(one.name, one.namespace) for one in view.plan.releases.values()}:
+    if (item.release, namespace) in {(one.name, one.namespace) for one in view.plan.releases.values()}:
         return False  # of an installation that was killed and is resumed
     own = {image for release in view.plan.releases.values() for image in release.images}
-    return not any(image_name(image) in own or "node-feature-discovery" in image for image in item["images"])
+    return not item.runs(*own) and not any("node-feature-discovery" in image for image in item.images)
 
 
 def _report_namespace(view: View, present: set[str]) -> Iterator[Finding]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.findings import finding
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Finding, Json, NodeFacts, image_name
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Finding, Json, NodeFacts, Workload
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Plan, Release
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.text import listed
 from ansible_collections.gpuops.rdma.plugins.module_utils._host import objects as host_objects
@@ -39,13 +39,13 @@ class Pods:
     there: bool = False
 
 
-def pods(plan: Plan, profile: Json, workloads: Sequence[Json]) -> list[Pods]:
+def pods(plan: Plan, profile: Json, workloads: Sequence[Workload]) -> list[Pods]:
     """All pods of the run on GPU nodes: of our DaemonSets, of the operators, and of the test."""
     found = [_daemonset(item) for group in plan.objects.values() for item in group if item["kind"] == "DaemonSet"]
     found += [_policy(item) for group in plan.objects.values() for item in group if item["kind"] == "NicClusterPolicy"]
-    daemonsets = [item for item in workloads if item["kind"] == "daemonset"]
+    daemonsets = [item for item in workloads if item.is_daemonset]
     if plan.install == "existing":
-        found += [_live(item) for item in daemonsets if POLICIES & set(item["owners"])]
+        found += [_live(item) for item in daemonsets if POLICIES & set(item.owners)]
     else:
         for name in plan.operators:
             found += _operator(plan, name, profile)
@@ -70,14 +70,13 @@ def _policy(item: Json) -> Pods:
     return Pods(OPERATORS_PODS["tolerations"], (*item["spec"].get("tolerations", ()), own))
 
 
-def _live(item: Json) -> Pods:
-    return Pods(f"DaemonSet {item['namespace']}/{item['name']}", tuple(item.get("tolerations") or ()), there=True)
+def _live(item: Workload) -> Pods:
+    return Pods(f"DaemonSet {item.place}", item.tolerations, there=True)
 
 
-def _is_nfd(item: Json) -> bool:
-    name = "node-feature-discovery"
-    of_nfd = any(image_name(image) == name or "/nfd" in image for image in item["images"])
-    return of_nfd and "tolerations" in item and "topology" not in item["name"]
+def _is_nfd(item: Workload) -> bool:
+    of_nfd = item.runs("node-feature-discovery") or any("/nfd" in image for image in item.images)
+    return of_nfd and "topology" not in item.name
 
 
 def _operator(plan: Plan, name: str, profile: Json) -> Iterator[Pods]:

@@ -25,7 +25,6 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import (
     Json,
     NodeFacts,
     Shape,
-    image_name,
 )
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import (
     Decision,
@@ -53,6 +52,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._nodes.shape_files imp
 from ansible_collections.gpuops.rdma.plugins.module_utils._operators.releases import COMPONENTS
 from ansible_collections.gpuops.rdma.plugins.module_utils._operators.sriov import VF_CONFIG, no_vfs
 from ansible_collections.gpuops.rdma.plugins.module_utils._plan.options import Given, Options
+from ansible_collections.gpuops.rdma.plugins.module_utils._plan.survey import Survey
 
 SYSFS, RENDERED = "sysfs", "rendered"
 """Source of NCCL's topology, unless it is the user's own file."""
@@ -100,7 +100,7 @@ def decide(given: Given) -> Plan:
     return Plan(
         simulated=any(fact.simulated for fact in given.facts),
         platform=place.value,
-        server_version=survey.get("server_version", ""),
+        server_version=survey.server_version,
         profile=options.profile,
         mode=options.mode,
         launcher=launcher.value,
@@ -123,7 +123,7 @@ def decide(given: Given) -> Plan:
             *_topology_faults(options, topology.value, shapes),
             *_hca_faults(tests),
             *_mode_faults(options.mode, shapes),
-            *_file_faults(survey.get("configured_shapes", ()), given.shapes),
+            *_file_faults(survey.configured_shapes, given.shapes),
         ),
         shapes={shape.name: _shape_facts(shape, counts[shape.name]) for shape in shapes},
         nodes=nodes,
@@ -209,13 +209,13 @@ def _collective_faults(names: Sequence[str]) -> Iterator[Finding]:
         yield input_fault("rdma_collectives", f"{', '.join(names) or 'none'}: name at least one, and each once")
 
 
-def _queue_faults(options: Options, survey: Json, launcher: str) -> Iterator[Finding]:
+def _queue_faults(options: Options, survey: Survey, launcher: str) -> Iterator[Finding]:
     if not options.kueue_queue:
         return
     if launcher == "volcano":
         text = "Kueue does not manage Volcano Jobs; use rdma_launcher: mpi, or rdma_queue for Volcano's own queue"
         yield input_fault("rdma_kueue_queue", text)
-    if "kueue.x-k8s.io" not in survey.get("groups", []):
+    if "kueue.x-k8s.io" not in survey.groups:
         yield input_fault("rdma_kueue_queue", "the cluster does not serve kueue.x-k8s.io: Kueue is not installed")
 
 
@@ -359,11 +359,11 @@ def _natural(name: str) -> tuple[Any, ...]:
 # ---- decisions -----------------------------------------------------------------------------------------------------
 
 
-def platform(options: Options, survey: Json, facts: Sequence[NodeFacts]) -> Decision:
+def platform(options: Options, survey: Survey, facts: Sequence[NodeFacts]) -> Decision:
     """The platform, ``oke``, ``openshift`` or ``kubernetes``, from the option, API groups or provider IDs."""
     if options.platform != "auto":
         return Decision("platform", options.platform, "asked for")
-    if "config.openshift.io" in survey.get("groups", []):
+    if "config.openshift.io" in survey.groups:
         return Decision("platform", "openshift", "the API has config.openshift.io")
     if any(fact.provider_id.startswith(("ocid1.", "oci://")) for fact in facts):
         return Decision("platform", "oke", "nodes have OCI provider ids")
@@ -380,10 +380,10 @@ def _install(options: Options, platform: str) -> Decision:
     return Decision("install", "helm", "the default")
 
 
-def _launcher(options: Options, survey: Json) -> Decision:
+def _launcher(options: Options, survey: Survey) -> Decision:
     if options.launcher != "auto":
         return Decision("launcher", options.launcher, "asked for")
-    images = [image for item in survey.get("workloads", []) for image in item["images"]]
+    images = [image for item in survey.workloads for image in item.images]
     if any("vc-controller-manager" in image for image in images):
         return Decision("launcher", "volcano", "Volcano is installed")
     if any("/mpi-operator" in image for image in images):
@@ -391,17 +391,13 @@ def _launcher(options: Options, survey: Json) -> Decision:
     return Decision("launcher", "mpi", "none is installed; the MPI Operator is the smaller one")
 
 
-def _gang(survey: Json) -> Decision:
+def _gang(survey: Survey) -> Decision:
     """Whether Volcano's scheduler can start the job as a gang; the MPI Operator itself has no gang scheduling."""
-    schedulers = [
-        item
-        for item in survey.get("workloads", [])
-        if item["kind"] == "deployment" and any(image_name(image) == "vc-scheduler" for image in item["images"])
-    ]
-    if not any(item.get("ready") for item in schedulers):
+    schedulers = [item for item in survey.workloads if not item.is_daemonset and item.runs("vc-scheduler")]
+    if not any(item.ready for item in schedulers):
         state = "is not ready" if schedulers else "is not there"
         return Decision("gang", False, f"Volcano's scheduler {state}; pending workers have a deadline instead")
-    if POD_GROUP[1] not in survey.get("served", {}).get(POD_GROUP[0], []):
+    if POD_GROUP[1] not in survey.served.get(POD_GROUP[0], ()):
         why = f"{POD_GROUP[0]}/{POD_GROUP[1]} is not served; pending workers have a deadline instead"
         return Decision("gang", False, why)
     return Decision("gang", True, "Volcano's scheduler and PodGroup are there: all pods of the job start, or none")

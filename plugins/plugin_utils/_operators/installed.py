@@ -10,7 +10,7 @@ import functools
 from collections.abc import Iterable, Sequence
 
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import NotFound
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json, Workload
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.names import OWNED
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube.client import KINDS, Client
 from ansible_collections.gpuops.rdma.plugins.module_utils._operators import chart_rights, sriov
@@ -53,33 +53,27 @@ def kinds(client: Client, objects: Iterable[Json]) -> chart_rights.Kinds:
     return found
 
 
-def workloads(client: Client, kinds: Sequence[str]) -> list[Json]:
-    """``{kind, namespace, name, images, release, ...}`` of all ``deployments``, ``daemonsets`` or both."""
-    found: list[Json] = []
+def workloads(client: Client, kinds: Sequence[str]) -> list[Workload]:
+    """All ``deployments``, ``daemonsets`` or both."""
+    found: list[Workload] = []
     for kind in kinds:
         found += client.projected(f"/apis/apps/v1/{kind}", functools.partial(_workload, kind[:-1]))
     return found
 
 
-def _workload(kind: str, item: Json) -> Json:
+def _workload(kind: str, item: Json) -> Workload:
     meta, pod, status = item["metadata"], item["spec"]["template"]["spec"], item.get("status") or {}
-    entry = {
-        "kind": kind,
-        "namespace": meta["namespace"],
-        "name": meta["name"],
-        "images": [container.get("image", "") for container in pod.get("containers", [])],
-        "release": (meta.get("annotations") or {}).get("meta.helm.sh/release-name", ""),
-        "labels": {
-            key: value
-            for key, value in (meta.get("labels") or {}).items()
-            if key.startswith(("app", "addonmanager", "k8s-app"))
-        },
-        "owners": [owner["kind"] for owner in meta.get("ownerReferences") or []],
-        "ready": int(status.get("availableReplicas") or status.get("numberAvailable") or 0),
-    }
-    if kind == "daemonset":
-        entry["tolerations"] = pod.get("tolerations") or []
-    ours = all(entry["labels"].get(key) == value for key, value in OWNED.items())
-    if kind == "daemonset" and meta["name"] == sriov.VF_CONFIG and ours:
-        entry["shapes"] = sriov.configured_shapes(item)
-    return entry
+    labels = meta.get("labels") or {}
+    ours = all(labels.get(key) == value for key, value in OWNED.items())
+    return Workload(
+        kind=kind,
+        namespace=meta["namespace"],
+        name=meta["name"],
+        images=tuple(container.get("image", "") for container in pod.get("containers", [])),
+        release=(meta.get("annotations") or {}).get("meta.helm.sh/release-name", ""),
+        labels={key: value for key, value in labels.items() if key.startswith(("app", "addonmanager", "k8s-app"))},
+        owners=tuple(owner["kind"] for owner in meta.get("ownerReferences") or []),
+        ready=int(status.get("availableReplicas") or status.get("numberAvailable") or 0),
+        tolerations=tuple(pod.get("tolerations") or ()),
+        shapes=tuple(sriov.configured_shapes(item)) if ours and meta["name"] == sriov.VF_CONFIG else (),
+    )

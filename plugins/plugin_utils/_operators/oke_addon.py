@@ -65,7 +65,11 @@ class Addons:
             "error": f"{error.code} {error.message}".strip() if error else "",
         }
 
-    def options(self) -> dict[str, dict[str, list[str]]]:
+    def offer(self, names: Iterable[str]) -> addon.Offer:
+        """What the cluster has of these add-ons, and what OKE offers."""
+        return addon.Offer(self.present(names), self.options())
+
+    def options(self) -> dict[str, dict[str, tuple[str, ...]]]:
         """Add-on -> version -> keys, as OKE offers them for the cluster's Kubernetes version; {} if they cannot be
         read."""
         try:
@@ -76,7 +80,7 @@ class Addons:
             return {}
         return {
             item.name: {
-                one.version_number: [key.key for key in one.configurations or []] for one in item.versions or []
+                one.version_number: tuple(key.key for key in one.configurations or []) for one in item.versions or []
             }
             for item in listed
         }

@@ -12,7 +12,7 @@ from typing import Any, Optional
 
 import yaml
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import Forbidden, InputError, RdmaError
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json, masked
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json, Workload, masked
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.names import OWNED_SELECTOR
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Plan, Release
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.text import listed
@@ -101,7 +101,7 @@ class ReleaseRun:
     def _install(self) -> str:
         return str(self.plan.install if self.plan else self.args["install"])
 
-    def _there(self, want: Release) -> tuple[list[releases.HelmRelease], list[Json]]:
+    def _there(self, want: Release) -> tuple[list[releases.HelmRelease], list[Workload]]:
         """The present releases, since another run may have changed them after the plan, and Deployments where none is
         of this chart."""
         try:
@@ -114,7 +114,7 @@ class ReleaseRun:
         return found, [] if same else installed.workloads(self.task.client, ("deployments",))
 
     def _decide(
-        self, want: Release, found: Sequence[releases.HelmRelease], workloads: Sequence[Json]
+        self, want: Release, found: Sequence[releases.HelmRelease], workloads: Sequence[Workload]
     ) -> releases.Decision:
         return releases.decide(
             want,
@@ -220,12 +220,10 @@ class ReleaseRun:
     def _addons(self, want: Release, oke: Json) -> Json:
         """Decides from the present add-ons, as with Helm; also waits for changes of an earlier run."""
         addons = oke_addon.Addons(oke, self.task.progress)
-        survey = {
-            "addons": {"present": addons.present([one.name for one in want.addons]), "options": addons.options()},
-            "releases": installed.releases(self.task.client, [one.chart for one in want.addons if one.chart]),
-            "workloads": installed.workloads(self.task.client, ("deployments",)),
-        }
-        decided = [(one, addon.resolve(one, survey)) for one in want.addons]
+        offer = addons.offer([one.name for one in want.addons])
+        found = installed.releases(self.task.client, [one.chart for one in want.addons if one.chart])
+        there = installed.workloads(self.task.client, ("deployments",))
+        decided = [(one, addon.resolve(one, offer, found, there)) for one in want.addons]
         refused = [decision.why for _one, decision in decided if decision.action == "refuse"]
         if refused:
             raise InputError(f"{want.operator}: {'; '.join(refused)}.")

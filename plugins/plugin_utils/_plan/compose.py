@@ -52,6 +52,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._operators.charts impo
 from ansible_collections.gpuops.rdma.plugins.module_utils._operators.gpudirect import Choice
 from ansible_collections.gpuops.rdma.plugins.module_utils._plan import permissions, resolve
 from ansible_collections.gpuops.rdma.plugins.module_utils._plan.options import Given, Options
+from ansible_collections.gpuops.rdma.plugins.module_utils._plan.survey import Survey
 from ansible_collections.gpuops.rdma.plugins.module_utils._specs.plan import SPEC
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files as data
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._operators import charts
@@ -121,7 +122,7 @@ def _once(findings: Sequence[Finding]) -> list[Finding]:
 
 def _configured(plan: Plan, given: Given) -> list[Shape]:
     """Shapes of this run and of earlier ones that are supported and that the profile covers."""
-    names = {*plan.shapes, *plan.wanted_shapes, *given.survey.get("configured_shapes", ())}
+    names = {*plan.shapes, *plan.wanted_shapes, *given.survey.configured_shapes}
     covered, shapes = given.profile["shapes"] or names, given.shapes
     known = sorted(name for name in names if name in covered and name in shapes)
     found = [shapes[name] for name in known if shapes[name].status == "supported"]
@@ -184,7 +185,7 @@ def _drivers(plan: Plan, given: Given, there: Charts) -> Drivers:
         asked = words if known else asked
     choice = gpudirect.choose(**asked, site=site)
     multus = plan.mode == "sriov" and plan.install == "helm" and plan.platform != "openshift"
-    found = [*gpudirect.refusals(choice, given.survey["workloads"], nodes, multus=multus), *_no_policy(plan, choice)]
+    found = [*gpudirect.refusals(choice, given.survey.workloads, nodes, multus=multus), *_no_policy(plan, choice)]
     return Drivers(choice, [*map(_refused, found), *faults.findings])
 
 
@@ -206,8 +207,7 @@ def _site(plan: Plan, given: Given, nodes: Sequence[NodeFacts], there: Charts, f
 def _gpu_operator_version(plan: Plan, given: Given, there: Charts, faults: Faults) -> str:
     profile = given.profile
     if plan.install == "existing":
-        found = given.survey["releases"]
-        present = [item.version for item in found if item.chart == profile["gpu_operator"]["chart"]]
+        present = [item.version for item in given.survey.releases if item.chart == profile["gpu_operator"]["chart"]]
         return str(present[0]) if present else ""
     if plan.install == "oke_addon":
         return str(compose_addon.table()["gpu_operator"]["addons"][-1]["version"])
@@ -219,10 +219,10 @@ def _gpu_operator_version(plan: Plan, given: Given, there: Charts, faults: Fault
     return want.version if want else str(profile["gpu_operator"]["version"])
 
 
-def _host_driver(survey: Json) -> Optional[bool]:
+def _host_driver(survey: Survey) -> Optional[bool]:
     """False if the operator's driver pods are ready, since they are not on hosts with their own driver; None if
     unknown."""
-    running = [item for item in survey["workloads"] if item["name"].startswith(gpudirect.DRIVER_DS) and item["ready"]]
+    running = any(item.name.startswith(gpudirect.DRIVER_DS) and item.ready for item in survey.workloads)
     return False if running else None
 
 
@@ -308,9 +308,13 @@ def _release(
 ) -> tuple[Optional[Release], Sequence[Finding]]:
     """The release with its chart, which is fetched if Helm will run: what it contains decides about keys and rights."""
 
+    seen = given.survey
+
     def of(chart: Optional[Chart]) -> tuple[Optional[Release], Sequence[Finding]]:
         keys = functools.partial(charts.keys, chart) if chart else None
-        made, faulty = releases.release(replace(asked, chart=chart, keys=keys), given.profile, given.survey, given.now)
+        made, faulty = releases.release(
+            replace(asked, chart=chart, keys=keys), given.profile, seen.releases, seen.workloads, given.now
+        )
         return (replace(made, archive=chart.path) if made and chart and chart.fetched else made), faulty
 
     chart = there.local[asked.operator]
@@ -348,8 +352,8 @@ def _release_findings(release: Release, options: Options, profile: Json) -> Iter
         yield finding("plan.registry", subject, text)
 
 
-def _unreadable(survey: Json) -> Iterator[Finding]:
-    for item in survey["releases"]:
+def _unreadable(survey: Survey) -> Iterator[Finding]:
+    for item in survey.releases:
         if item.status == releases.UNREADABLE:
             subject = f"release {item.place}"
             yield finding("plan.release", subject, item.description, severity="warning")
@@ -427,7 +431,7 @@ def _policies(plan: Plan, given: Given) -> Iterator[Policy]:
         for item in group
         if not kube_objects.is_shared(item)
     }
-    for live in given.survey.get("policies", ()):
+    for live in given.survey.policies:
         wanted = applied.get((live["kind"], live["metadata"]["name"]))
         operator = adoption.OPERATORS[live["kind"]]
         release = plan.releases.get(operator)
@@ -476,7 +480,7 @@ def _leftovers(plan: Plan, given: Given) -> list[Leftover]:
         return []
     release = plan.releases.get("network_operator")
     wishes = leftovers.Wishes(release.version if release else "", given.profile["cni"]["by"])
-    seen = leftovers.Seen(given.survey["workloads"], **given.survey.get("left", {}))
+    seen = replace(given.survey.left, workloads=given.survey.workloads)
     made = {
         ObjectName(item["apiVersion"], item["kind"], item["metadata"].get("namespace", ""), item["metadata"]["name"])
         for items in plan.objects.values()
@@ -520,10 +524,10 @@ def _network_namespaces(given: Given) -> list[str]:
     has."""
     found: list[str] = []
     faults: list[str] = []
-    there = {item["name"]: item for item in given.survey["namespaces"]}
+    there = {item.name: item.labels for item in given.survey.namespaces}
     for text in given.options.network_namespaces:
         key, equals, value = text.partition("=")
-        members = [name for name, item in there.items() if equals and item["labels"].get(key.strip()) == value.strip()]
+        members = [name for name, labels in there.items() if equals and labels.get(key.strip()) == value.strip()]
         if equals and not members:
             faults.append(f"no namespace has the label {text}, or this user may not list namespaces")
         elif not equals and there and text not in (*there, given.options.job_namespace):

@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The part of a plan for OKE's add-ons: plan.oke and the entries of plan.releases. PRIVATE.
 
-``survey["addons"]`` is ``{present, options}``, see ``oke_addon``. No chart is installed for releases with ``addons``.
+No chart is installed for releases with ``addons``.
 """
 
 from __future__ import annotations
@@ -19,7 +19,9 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Ad
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube import objects as kube_objects
 from ansible_collections.gpuops.rdma.plugins.module_utils._nodes.tolerations import Tolerated
 from ansible_collections.gpuops.rdma.plugins.module_utils._operators import addon, releases
+from ansible_collections.gpuops.rdma.plugins.module_utils._operators.addon import Offer
 from ansible_collections.gpuops.rdma.plugins.module_utils._plan.options import Options
+from ansible_collections.gpuops.rdma.plugins.module_utils._plan.survey import Survey
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._oci import session
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._operators import oke_addon
@@ -32,11 +34,11 @@ def table() -> Json:
     return dict(files.load(TABLE))
 
 
-def look(options: Options, progress: Callable[[str], None]) -> Json:
+def look(options: Options, progress: Callable[[str], None]) -> Offer:
     """The add-ons' state and options from OKE, for the survey. ``options.oci``: cluster and options for OCI."""
     addons = oke_addon.Addons(oke(options), progress)
     names = [one["name"] for entry in table().values() if isinstance(entry, dict) for one in entry["addons"]]
-    return {"present": addons.present(names), "options": addons.options()}
+    return addons.offer(names)
 
 
 def oke(options: Options) -> Json:
@@ -48,12 +50,12 @@ def oke(options: Options) -> Json:
     return given
 
 
-def release(stage: str, options: Options, survey: Json, profile: Json, bearing: Tolerated) -> Release:
+def release(stage: str, options: Options, survey: Survey, profile: Json, bearing: Tolerated) -> Release:
     """The entry of plan.releases for a stage. Raises InputError for values or a chart that add-ons do not support."""
     entry = table()[stage]
     known = [_want(stage, one, entry, options, profile, bearing) for one in entry["addons"]]
     own, wants = known[-1], _without_others(known, survey)
-    decisions = [addon.resolve(want, survey) for want in wants]
+    decisions = [addon.resolve(want, survey.addons, survey.releases, survey.workloads) for want in wants]
     refused = [item.why for item in decisions if item.action == "refuse"]
     last = decisions[-1]
     doing = [f"{want.name}: {item.action}, {item.why}" for want, item in zip(wants, decisions)]
@@ -104,14 +106,12 @@ def _tolerations(lists: Mapping[str, Sequence[Json]], bearing: Tolerated) -> dic
     return {key: json.dumps(one) for key, one in wanted.items() if one != lists[key]}
 
 
-def _without_others(wants: Sequence[Addon], survey: Json) -> tuple[Addon, ...]:
+def _without_others(wants: Sequence[Addon], survey: Survey) -> tuple[Addon, ...]:
     """Without OKE's NFD if an unmanaged one is installed; the GPU Operator's add-on then skips its dependency check."""
     kept = [
         want
         for want in wants
-        if not want.optional
-        or want.name in survey["addons"]["present"]
-        or not addon.others(want.images, survey["workloads"])
+        if not want.optional or want.name in survey.addons.present or not addon.others(want.images, survey.workloads)
     ]
     last = kept[-1]
     if len(kept) < len(wants):

@@ -13,11 +13,11 @@ from collections.abc import Sequence
 from typing import Any, Optional
 
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import Forbidden, NotFound
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json, Workload
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube import objects
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube.client import Client
 from ansible_collections.gpuops.rdma.plugins.module_utils._operators import leftovers
-from ansible_collections.gpuops.rdma.plugins.module_utils._operators.leftovers import Plugin
+from ansible_collections.gpuops.rdma.plugins.module_utils._operators.leftovers import Plugin, Seen
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files
 
 PREFIX = "--resource-prefix"
@@ -34,8 +34,8 @@ def applies(install: str, mode: str) -> bool:
     return (install, mode) == ("helm", "sriov")
 
 
-def look(client: Client) -> Json:
-    """``{objects, pods, networks}``, see ``leftovers.Seen``; what this user may not read is not there."""
+def look(client: Client) -> Seen:
+    """The objects, their pods and networks; what this user may not read is not there."""
     objects: list[Json] = []
     for name in leftovers.named(table()):
         try:
@@ -44,13 +44,13 @@ def look(client: Client) -> Json:
             continue
         objects += [{**found, "kind": name.kind}] if found else []
     if not objects:
-        return {"objects": [], "pods": [], "networks": []}
+        return Seen()
     networks = client.path("k8s.cni.cncf.io/v1", "NetworkAttachmentDefinition")
-    return {
-        "objects": objects,
-        "pods": [pod for pod in _read(client, client.path("v1", "Pod"), _pod) if pod],
-        "networks": _read(client, networks, lambda item: item),
-    }
+    return Seen(
+        objects=tuple(objects),
+        pods=tuple(pod for pod in _read(client, client.path("v1", "Pod"), _pod) if pod),
+        networks=tuple(_read(client, networks, lambda item: item)),
+    )
 
 
 def _read(client: Client, path: str, project: Any) -> list[Any]:
@@ -69,25 +69,24 @@ def _pod(obj: Json) -> Optional[Json]:
     return {"pod": f"{meta['namespace']}/{meta['name']}", "networks": networks, "config_maps": maps}
 
 
-def plugins(client: Client, workloads: Sequence[Json]) -> list[Plugin]:
+def plugins(client: Client, workloads: Sequence[Workload]) -> list[Plugin]:
     """The SR-IOV device plugins with their nodes and what they offer there; [] if there is only one."""
     found = [item for item in workloads if leftovers.is_plugin(item)]
     return [_plugin(client, item) for item in found] if len(found) > 1 else []
 
 
-def _plugin(client: Client, workload: Json) -> Plugin:
-    namespace, name = workload["namespace"], workload["name"]
-    path = client.path("apps/v1", "DaemonSet", namespace)
-    listed = client.list(path, field_selector=f"metadata.name={name}")
+def _plugin(client: Client, workload: Workload) -> Plugin:
+    path = client.path("apps/v1", "DaemonSet", workload.namespace)
+    listed = client.list(path, field_selector=f"metadata.name={workload.name}")
     if not listed:
-        return Plugin(f"{namespace}/{name}", (), {})
+        return Plugin(workload.place, (), {})
     daemonset = listed[0]
     labels = objects.label_selector(daemonset["spec"]["selector"]["matchLabels"])
-    pods = client.list(client.path("v1", "Pod", namespace), label_selector=labels)
+    pods = client.list(client.path("v1", "Pod", workload.namespace), label_selector=labels)
     nodes = tuple(sorted({pod["spec"]["nodeName"] for pod in pods if pod["spec"].get("nodeName")}))
     data, prefix = _config(client, daemonset), _prefix(daemonset)
     offers = {node: None if data is None else leftovers.offered(data, node, prefix) for node in nodes}
-    return Plugin(f"{namespace}/{name}", nodes, offers)
+    return Plugin(workload.place, nodes, offers)
 
 
 def _config(client: Client, daemonset: Json) -> Optional[dict[str, str]]:

@@ -29,6 +29,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._kube.permissions impo
 from ansible_collections.gpuops.rdma.plugins.module_utils._operators import chart_rights
 from ansible_collections.gpuops.rdma.plugins.module_utils._operators.chart_rights import Kinds
 from ansible_collections.gpuops.rdma.plugins.module_utils._plan import permissions
+from ansible_collections.gpuops.rdma.plugins.module_utils._plan.survey import Survey
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._kube import accounts
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._kube.rights import missing, ungranted
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._operators import helm, installed, render
@@ -59,7 +60,7 @@ class Chart:
 class Rights:
     """Rights of one plan. ``survey``: its view of the cluster."""
 
-    def __init__(self, plan: Plan, client: Client, survey: Json) -> None:
+    def __init__(self, plan: Plan, client: Client, survey: Survey) -> None:
         self.client, self.survey = client, survey
         self.charts: dict[str, Chart] = {}
         self.kinds: Kinds = KINDS
@@ -109,7 +110,7 @@ class Rights:
     def _present(self, release: Release) -> list[Json]:
         """Objects of the installed revision, with its hooks."""
         place = (release.name, release.namespace)
-        found = [one for one in self.survey["releases"] if (one.name, one.namespace) == place]
+        found = [one for one in self.survey.releases if (one.name, one.namespace) == place]
         return installed.objects(self.client, found[0]) if found else []
 
     # ---- manifests -------------------------------------------------------------------------------------------------

@@ -10,15 +10,25 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Container, Iterable, Mapping, Sequence
-from typing import Any, Callable, Optional
+from pathlib import Path
+from typing import Any, Callable, Optional, TypeVar
 
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import DataError, Forbidden, NotFound
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import (
+    DataError,
+    Forbidden,
+    InputError,
+    NotFound,
+)
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube import objects as kube_objects
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube.client import KINDS, Client
 from ansible_collections.gpuops.rdma.plugins.module_utils._nodes import facts
 from ansible_collections.gpuops.rdma.plugins.module_utils._operators import adoption
+from ansible_collections.gpuops.rdma.plugins.module_utils._plan.survey import Attachment, Namespace, Pool, Survey
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import run
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._operators import installed
+
+T = TypeVar("T")
 
 BUILT_IN = ("apiextensions.k8s.io", "apps", "authorization.k8s.io", "batch", "rbac.authorization.k8s.io")
 IPAM = "nv-ipam.nvidia.com/v1alpha1"
@@ -32,54 +42,60 @@ WANTED_CRDS = {
 """CRD name -> the version that this collection uses."""
 
 
-def survey(client: Client, mode: str = "sriov") -> Json:
-    """Everything but the nodes, as JSON; in mode host without the service CIDRs, which nothing is compared with.
-    What this user may not read is empty; preflight checks each permission."""
+def survey(client: Client, mode: str = "sriov") -> Survey:
+    """Everything but the nodes, add-ons and leftovers; in mode host without what is compared with the VFs' network."""
     version = client.get("/version")
     groups = {
         group["name"]: [item["version"] for item in group.get("versions", [])]
         for group in client.get("/apis").get("groups", [])
     }
     found = policies(client, groups)
-    seen = _readable(lambda: installed.workloads(client, ("deployments", "daemonsets")))
-    return {
-        "server_version": version.get("gitVersion", ""),
-        "groups": sorted(groups),
-        "served": served(client, groups),
-        "releases": _readable(lambda: installed.releases(client)),
-        "workloads": seen,
-        "configured_shapes": sorted({name for item in seen for name in item.pop("shapes", ())}),
-        "namespaces": _readable(lambda: _namespaces(client)),
-        "service_cidrs": _service_cidrs(client, groups) if mode == "sriov" else [],
-        "pools": _pools(client, groups) if mode == "sriov" else [],
-        "networks": _networks(client, groups) if mode == "sriov" else [],
-        "policies": found,
-        "cluster_policies": _names(found, "ClusterPolicy"),
-        "nic_cluster_policies": _names(found, "NicClusterPolicy"),
-    }
+    return Survey(
+        server_version=version.get("gitVersion", ""),
+        groups=tuple(sorted(groups)),
+        served=served(client, groups),
+        releases=_readable(lambda: installed.releases(client)),
+        workloads=_readable(lambda: installed.workloads(client, ("deployments", "daemonsets"))),
+        namespaces=_readable(lambda: client.projected("/api/v1/namespaces", _namespace)),
+        service_cidrs=_service_cidrs(client, groups) if mode == "sriov" else (),
+        pools=_pools(client, groups) if mode == "sriov" else (),
+        networks=_networks(client, groups) if mode == "sriov" else (),
+        policies=tuple(found),
+        cluster_policies=_names(found, "ClusterPolicy"),
+        nic_cluster_policies=_names(found, "NicClusterPolicy"),
+    )
 
 
-def _readable(call: Callable[[], list[Any]]) -> list[Any]:
+def kept(run_dir: Path) -> Survey:
+    """The survey that the plan left in the run folder. Raises InputError when it is absent or damaged."""
+    path = run_dir / "survey.json"
     try:
-        return call()
+        return Survey.from_json(run.read(path))
+    except DataError as error:
+        raise InputError(f"Cannot read {path}: {error}. Delete it and run again from the start.") from None
+
+
+def _readable(call: Callable[[], list[T]]) -> tuple[T, ...]:
+    try:
+        return tuple(call())
     except (NotFound, Forbidden):
-        return []
+        return ()
 
 
-def served(client: Client, groups: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
+def served(client: Client, groups: Mapping[str, Sequence[str]]) -> dict[str, tuple[str, ...]]:
     """CRD name -> versions in which the server serves it, of the kinds that we use; missing ones are left out.
 
     Usually one request per group: the other versions are read only if ours is missing.
     """
-    found: dict[str, list[str]] = {}
+    found: dict[str, tuple[str, ...]] = {}
     resources = functools.lru_cache(maxsize=None)(lambda path: _resources(client, path))
     for name, version in WANTED_CRDS.items():
         plural, _sep, group = name.partition(".")
         path = f"/apis/{group}"
         if version in groups.get(group, ()) and plural in resources(f"{path}/{version}"):
-            found[name] = [version]
+            found[name] = (version,)
             continue
-        others = [other for other in groups.get(group, ()) if plural in resources(f"{path}/{other}")]
+        others = tuple(other for other in groups.get(group, ()) if plural in resources(f"{path}/{other}"))
         found.update({name: others} if others else {})
     return found
 
@@ -120,38 +136,31 @@ def _amount(text: Any) -> float:
         return 0.0
 
 
-def _namespaces(client: Client) -> list[Json]:
-    return [
-        {
-            "name": item["metadata"]["name"],
-            "phase": item.get("status", {}).get("phase", ""),
-            "labels": item["metadata"].get("labels") or {},
-            "enforce": (item["metadata"].get("labels") or {}).get("pod-security.kubernetes.io/enforce", ""),
-            "ours": kube_objects.is_ours(item),
-            "reason": "; ".join(
-                condition.get("message", "")
-                for condition in item.get("status", {}).get("conditions", [])
-                if condition.get("status") == "True"
-            ),
-        }
-        for item in client.list("/api/v1/namespaces")
-    ]
+def _namespace(item: Json) -> Namespace:
+    labels, status = item["metadata"].get("labels") or {}, item.get("status", {})
+    holding = [one.get("message", "") for one in status.get("conditions", []) if one.get("status") == "True"]
+    return Namespace(
+        name=item["metadata"]["name"],
+        phase=status.get("phase", ""),
+        labels=labels,
+        enforce=labels.get("pod-security.kubernetes.io/enforce", ""),
+        ours=kube_objects.is_ours(item),
+        reason="; ".join(holding),
+    )
 
 
-def _service_cidrs(client: Client, groups: Container[str]) -> Optional[list[str]]:
-    """The service CIDRs; None if this user may not list them, [] from servers older than 1.33."""
+def _service_cidrs(client: Client, groups: Container[str]) -> Optional[tuple[str, ...]]:
     if "networking.k8s.io" not in groups or "servicecidrs" not in _resources(client, "/apis/networking.k8s.io/v1"):
-        return []
+        return ()
     try:
         items = client.list("/apis/networking.k8s.io/v1/servicecidrs")
     except Forbidden:
         return None
-    return [cidr for item in items for cidr in item.get("spec", {}).get("cidrs", [])]
+    return tuple(cidr for item in items for cidr in item.get("spec", {}).get("cidrs", []))
 
 
-def _pools(client: Client, groups: Container[str]) -> Optional[list[Json]]:
-    """nv-ipam's pools, ``{kind, namespace, name, subnet, block, ours}``; None if this user may not list them."""
-    found: list[Json] = []
+def _pools(client: Client, groups: Container[str]) -> Optional[tuple[Pool, ...]]:
+    found: list[Pool] = []
     for kind, resource in (("IPPool", "ippools"), ("CIDRPool", "cidrpools")):
         if IPAM.partition("/")[0] not in groups:
             break
@@ -162,28 +171,26 @@ def _pools(client: Client, groups: Container[str]) -> Optional[list[Json]]:
         except Forbidden:
             return None
         found += [
-            {
-                "kind": kind,
-                "namespace": item["metadata"]["namespace"],
-                "name": item["metadata"]["name"],
-                "subnet": str(item["spec"].get("subnet") or item["spec"].get("cidr") or ""),
-                "block": int(item["spec"].get("perNodeBlockSize") or 0),
-                "ours": kube_objects.is_ours(item),
-            }
+            Pool(
+                kind=kind,
+                namespace=item["metadata"]["namespace"],
+                name=item["metadata"]["name"],
+                subnet=str(item["spec"].get("subnet") or item["spec"].get("cidr") or ""),
+                block=int(item["spec"].get("perNodeBlockSize") or 0),
+                ours=kube_objects.is_ours(item),
+            )
             for item in items
         ]
-    return found
+    return tuple(found)
 
 
-def _networks(client: Client, groups: Container[str]) -> list[Json]:
-    """``{namespace, name, ours}`` of the NetworkAttachmentDefinitions."""
-
-    def one(item: Json) -> Json:
+def _networks(client: Client, groups: Container[str]) -> tuple[Attachment, ...]:
+    def one(item: Json) -> Attachment:
         meta = item["metadata"]
-        return {"namespace": meta["namespace"], "name": meta["name"], "ours": kube_objects.is_ours(item)}
+        return Attachment(meta["namespace"], meta["name"], kube_objects.is_ours(item))
 
     path = client.path("k8s.cni.cncf.io/v1", "NetworkAttachmentDefinition")
-    return _readable(lambda: client.projected(path, one)) if "k8s.cni.cncf.io" in groups else []
+    return _readable(lambda: client.projected(path, one)) if "k8s.cni.cncf.io" in groups else ()
 
 
 def policies(client: Client, groups: Container[str]) -> list[Json]:
@@ -192,7 +199,7 @@ def policies(client: Client, groups: Container[str]) -> list[Json]:
     found: list[Json] = []
     for version, kind in POLICIES:
         group, _sep, name = version.partition("/")
-        items = _readable(functools.partial(client.list, client.path(version, kind))) if group in groups else []
+        items = _readable(functools.partial(client.list, client.path(version, kind))) if group in groups else ()
         schema: Optional[Json] = None
         for item in items:
             if adoption.needs_schema({**item, "kind": kind}) and schema is None:
@@ -201,12 +208,8 @@ def policies(client: Client, groups: Container[str]) -> list[Json]:
     return found
 
 
-def _names(policies: Iterable[Json], kind: str) -> list[Json]:
-    return [
-        {"name": item["metadata"]["name"], "state": (item.get("status") or {}).get("state", "")}
-        for item in policies
-        if item["kind"] == kind
-    ]
+def _names(policies: Iterable[Json], kind: str) -> tuple[str, ...]:
+    return tuple(item["metadata"]["name"] for item in policies if item["kind"] == kind)
 
 
 def _schema(client: Client, name: str, version: str) -> Json:

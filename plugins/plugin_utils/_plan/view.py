@@ -14,6 +14,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Pl
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube.client import Client
 from ansible_collections.gpuops.rdma.plugins.module_utils._operators import crds
 from ansible_collections.gpuops.rdma.plugins.module_utils._plan import preflight
+from ansible_collections.gpuops.rdma.plugins.module_utils._plan.survey import Survey
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._nodes.book import NodeBook
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._operators import chart_crds, helm
@@ -24,7 +25,7 @@ LOOKED_AT = 20
 """Maximum number of nodes whose pods are read to find room for the controllers."""
 
 
-def read(client: Client, book: NodeBook, plan: Plan, survey: Json, args: Json, *, check_mode: bool) -> preflight.View:
+def read(client: Client, book: NodeBook, plan: Plan, survey: Survey, args: Json, *, check_mode: bool) -> preflight.View:
     """Everything that preflight judges. With ``args["only"]``, once the operators run, the nodes are read again, and
     nothing that concerns the installation."""
     again = bool(args["only"])
@@ -46,7 +47,7 @@ def read(client: Client, book: NodeBook, plan: Plan, survey: Json, args: Json, *
     faults = helm.findings() if found.installs else []
     return dataclasses.replace(
         found,
-        plugins=left.plugins(client, survey["workloads"]),
+        plugins=left.plugins(client, survey.workloads),
         denied=rights.denied(client, plan, check_mode or args["read_only"], keeps=not check_mode),
         helm=faults,
         definitions={} if faults else _definitions(client, plan),

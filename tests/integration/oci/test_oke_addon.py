@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +16,12 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import 
     InputError,
     Unrecoverable,
 )
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Workload
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Release
 from ansible_collections.gpuops.rdma.plugins.module_utils._nodes.tolerations import Tolerated
 from ansible_collections.gpuops.rdma.plugins.module_utils._operators import addon
 from ansible_collections.gpuops.rdma.plugins.module_utils._operators.releases import HelmRelease
+from ansible_collections.gpuops.rdma.plugins.module_utils._plan.survey import Survey
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._oci import session as oci_session
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._operators import oke_addon
@@ -34,7 +37,7 @@ class Site:
         self.cluster = oci_site.cluster(fake)["id"]
         access = {"service_endpoint": url, "config_file": str(oci_site.config_file(config, folder))}
         self.asked: dict[str, Any] = {"oci": {"cluster": self.cluster, **access}}
-        self.survey: dict[str, Any] = {"releases": [], "workloads": []}
+        self.survey = Survey()
 
     def reach(self) -> oke_addon.Addons:
         session = oci_session.Session(self.asked["oci"], oci.retry.NoneRetryStrategy())
@@ -45,15 +48,15 @@ class Site:
 
     def release(self, stage: str = "gpu_operator", **asked: Any) -> Release:
         options = plan_samples.options(**{**self.asked, **asked})
-        survey = {**self.survey, "addons": compose_addon.look(options, self.lines.append)}
+        survey = replace(self.survey, addons=compose_addon.look(options, self.lines.append))
         return compose_addon.release(stage, options, survey, files.profile(options.profile), Tolerated())
 
     def run(self, stage: str = "gpu_operator", seconds: float = 900, **asked: Any) -> Release:
         release, reach = self.release(stage, **asked), self.reach()
         options = plan_samples.options(**{**self.asked, **asked})
-        survey = {**self.survey, "addons": compose_addon.look(options, self.lines.append)}
+        offer = compose_addon.look(options, self.lines.append)
         for want in release.addons:
-            decision = addon.resolve(want, survey)
+            decision = addon.resolve(want, offer, self.survey.releases, self.survey.workloads)
             if decision.changing:
                 reach.act(want.name, decision)
             reach.wait([want.name], seconds)
@@ -89,14 +92,8 @@ def test_what_oracles_stack_has_enabled_is_adopted(site: Site) -> None:
         entry = {"name": name, "lifecycleState": "ACTIVE", "version": version, "currentInstalledVersion": version}
         entry.update({"configurations": pairs if "Gpu" in name else []})
         site.fake.addons.setdefault(site.cluster, []).append(entry)
-    site.survey["workloads"] = [
-        {
-            "kind": "deployment",
-            "namespace": "gpu-operator",
-            "name": "gpu-operator",
-            "images": ["x/gpu-operator:v25.3.4"],
-        }
-    ]
+    there = Workload("deployment", "gpu-operator", "gpu-operator", ("x/gpu-operator:v25.3.4",))
+    site.survey = Survey(workloads=(there,))
     release = site.run()
     assert release.action == "configure" and "mig.strategy" in release.why and release.version == "v25.3.4"
     found = site.addons.find(site.cluster, "NvidiaGpuOperator")
@@ -126,14 +123,14 @@ def test_one_that_does_not_come_up_is_told_with_its_error(site: Site, state: str
 
 
 def test_two_operators_are_refused(site: Site) -> None:
-    site.survey["releases"] = [HelmRelease("gpu-operator", "gpu-operator", "gpu-operator")]
+    site.survey = Survey(releases=(HelmRelease("gpu-operator", "gpu-operator", "gpu-operator"),))
     found = site.release()
     assert found.action == "refuse" and "would be a second one beside Helm release gpu-operator/gpu-op" in found.why
 
 
 def test_somebody_elses_nfd_stays_the_only_one(site: Site) -> None:
     image = "registry.k8s.io/nfd/node-feature-discovery:v0.17"
-    site.survey["workloads"] = [{"kind": "deployment", "namespace": "nfd", "name": "nfd-master", "images": [image]}]
+    site.survey = Survey(workloads=(Workload("deployment", "nfd", "nfd-master", (image,)),))
     site.run()
     assert site.addons.changes == ["enable NvidiaGpuOperator"]
     found = site.addons.find(site.cluster, "NvidiaGpuOperator")

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from ansible_collections.gpuops.rdma.plugins.module_utils._blueprints import stack
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Workload
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files
 
 TABLE = files.load(files.FILES / "oci" / "blueprints_stack.yml")
@@ -21,8 +22,8 @@ GPU, LWS, KUEUE = (
 FLAG, PLACE = "bring_your_own_nvidia_gpu_operator", "existent_nvidia_gpu_operator_namespace"
 
 
-def runs(image: str, namespace: str, kind: str = "deployment") -> dict[str, Any]:
-    return {"kind": kind, "namespace": namespace, "name": namespace, "images": [image], "release": ""}
+def runs(image: str, namespace: str, kind: str = "deployment") -> Workload:
+    return Workload(kind, namespace, namespace, (image,))
 
 
 def choose(workloads: Any = (), given: Any = None, there: Any = None) -> stack.Chosen:

@@ -246,7 +246,7 @@ def test_a_plan_covers_a_shape_of_the_sites_own() -> None:
 
 
 def test_a_run_without_the_file_of_a_configured_shape_is_refused() -> None:
-    made = planned(plan_samples.cluster(), files.shapes(), survey(configured_shapes=[H100, "lab"]))
+    made = planned(plan_samples.cluster(), files.shapes(), survey(workloads=[plan_samples.vf_config(H100, "lab")]))
     assert faults(made) == {
         "rdma_shapes_dir": "the cluster's VF configuration covers lab, which no shape file here describes; give the "
         "folder with its file, or delete DaemonSet gpuops-vf-config"

@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Workload
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Addon
 from ansible_collections.gpuops.rdma.plugins.module_utils._operators import addon
 from ansible_collections.gpuops.rdma.plugins.module_utils._operators.releases import HelmRelease
@@ -90,8 +91,8 @@ def test_keys_that_the_add_on_does_not_take() -> None:
     assert refused.action == "refuse" and "did you mean toolkit.enabled?" in refused.why
 
 
-def deployment(namespace: str) -> dict[str, Any]:
-    return {"kind": "deployment", "namespace": namespace, "name": "gpu-operator", "images": ["x/gpu-operator:v1"]}
+def deployment(namespace: str) -> Workload:
+    return Workload("deployment", namespace, "gpu-operator", ("x/gpu-operator:v1",))
 
 
 def helm(namespace: str) -> HelmRelease:

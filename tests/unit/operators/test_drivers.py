@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import Forbidden
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import NodeFacts
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import NodeFacts, Workload
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Namespaces, Permission, Plan, Release
 from ansible_collections.gpuops.rdma.plugins.module_utils._operators import releases
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files
@@ -35,17 +35,8 @@ def told(made: Plan, rule: str = "plan.gpudirect") -> list[tuple[str, str]]:
     return [(item.severity, item.found) for item in made.findings if item.id == rule]
 
 
-def workload(name: str, ready: int, image: str = "x/y:1") -> dict[str, Any]:
-    return {
-        "kind": "daemonset",
-        "namespace": "ns",
-        "name": name,
-        "images": [image],
-        "release": "",
-        "labels": {},
-        "owners": ["ClusterPolicy"],
-        "ready": ready,
-    }
+def workload(name: str, ready: int, image: str = "x/y:1") -> Workload:
+    return Workload("daemonset", "ns", name, (image,), owners=("ClusterPolicy",), ready=ready)
 
 
 # ---- the plan ------------------------------------------------------------------------------------------------------
@@ -125,7 +116,7 @@ def test_what_stands_in_the_way_is_told_with_the_plan() -> None:
     assert ("error", "an OFED container, which restarts the node's Mellanox drivers whenever its pod does") in told(
         whole(cluster(), seen)
     )
-    other = survey(workloads=[{**workload("kube-multus-ds", 2, "x/multus-cni:v4"), "owners": []}])
+    other = survey(workloads=[replace(workload("kube-multus-ds", 2, "x/multus-cni:v4"), owners=())])
     assert "second multus" in told(whole(cluster(), other))[0][1]
     assert told(whole(cluster(), other, mode="host")) == []
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import NodeFacts
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import NodeFacts, Workload
 from ansible_collections.gpuops.rdma.plugins.module_utils._operators import gpudirect
 from ansible_collections.gpuops.rdma.plugins.module_utils._operators.gpudirect import Choice, Site, State
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files
@@ -175,8 +175,8 @@ HOST = gpudirect.choose("host", "host", OKE)
 BOTH = gpudirect.choose("operator", "operator", OTHER)
 
 
-def daemonset(name: str, image: str, *owners: str) -> dict[str, Any]:
-    return {"kind": "daemonset", "namespace": "ns", "name": name, "images": [image], "owners": list(owners)}
+def daemonset(name: str, image: str, *owners: str) -> Workload:
+    return Workload("daemonset", "ns", name, (image,), owners=owners)
 
 
 @pytest.mark.parametrize(
@@ -193,7 +193,7 @@ def daemonset(name: str, image: str, *owners: str) -> dict[str, Any]:
 def test_containers_that_do_not_go_with_the_choice(workload: Any, words: str, goes: Choice) -> None:
     found = gpudirect.refusals(HOST, [workload], [])
     assert [item.severity for item in found] == ["error"] and words in found[0].found
-    assert found[0].subject == f"DaemonSet ns/{workload['name']}"
+    assert found[0].subject == f"DaemonSet ns/{workload.name}"
     assert gpudirect.refusals(goes, [workload], []) == []
 
 

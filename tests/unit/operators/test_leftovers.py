@@ -9,6 +9,7 @@ import json
 from typing import Any
 
 import pytest
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Workload
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube import objects as kube_objects
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube.client import KINDS
 from ansible_collections.gpuops.rdma.plugins.module_utils._operators import leftovers, sriov
@@ -21,8 +22,8 @@ CURRENT, GUIDE = Wishes("v26.4.1", "sriov_operator"), Wishes("23.10.0", "us")
 VF = "nvidia.com/sriov_rdma_vf"
 
 
-def daemonset(namespace: str, name: str, *owners: str, image: str = "example.test/x:1") -> dict[str, Any]:
-    return {"kind": "daemonset", "namespace": namespace, "name": name, "owners": list(owners), "images": [image]}
+def daemonset(namespace: str, name: str, *owners: str, image: str = "example.test/x:1") -> Workload:
+    return Workload("daemonset", namespace, name, (image,), owners=owners)
 
 
 def obj(kind: str, namespace: str, name: str, **more: Any) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from ansible_collections.gpuops.rdma.plugins.module_utils._common import codec
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import DataError, InputError
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import to_dict
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Workload, to_dict
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Release
 from ansible_collections.gpuops.rdma.plugins.module_utils._operators import releases
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files
@@ -362,8 +362,8 @@ def decide(
     return releases.decide(wanted or want(), found, workloads, now=NOW + age, **more)
 
 
-def deployment(image: str, namespace: str = "gpu-operator", release_name: str = "") -> dict[str, Any]:
-    return {"kind": "deployment", "namespace": namespace, "name": "op", "images": [image], "release": release_name}
+def deployment(image: str, namespace: str = "gpu-operator", release_name: str = "") -> Workload:
+    return Workload("deployment", namespace, "op", (image,), release_name)
 
 
 def test_nothing_there_is_installed() -> None:

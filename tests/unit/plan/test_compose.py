@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import to_dict
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Workload, to_dict
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Plan, Probe, Release
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube import permissions
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube.client import KINDS
@@ -20,10 +20,11 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._operators import rele
 from ansible_collections.gpuops.rdma.plugins.module_utils._operators.charts import Chart
 from ansible_collections.gpuops.rdma.plugins.module_utils._operators.releases import HelmRelease
 from ansible_collections.gpuops.rdma.plugins.module_utils._plan import permissions as plan_permissions
+from ansible_collections.gpuops.rdma.plugins.module_utils._plan.survey import Namespace, Survey
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import run
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._operators import charts as read_charts
 from support import small_charts
-from support.plan_samples import A100, GPU4, H100, SHAPES, cluster, cpu_node, faults, gpu_node, survey, whole
+from support.plan_samples import A100, GPU4, H100, SHAPES, cluster, cpu_node, faults, gpu_node, survey, vf_config, whole
 
 B200 = "BM.GPU.B200.8"
 MIXED = [gpu_node("10.0.0.1", H100), gpu_node("10.0.0.2", A100), cpu_node()]
@@ -44,7 +45,7 @@ def release(name: str, namespace: str, chart: str, version: str, **more: Any) ->
     return HelmRelease(name, namespace, chart, version, version, secret="s", **more)
 
 
-def installed(made: Plan) -> dict[str, Any]:
+def installed(made: Plan) -> Survey:
     """A survey in which all releases of a plan are there as it wants them."""
     there = [
         release(item.name, item.namespace, item.chart, item.version, values=item.values)
@@ -106,7 +107,7 @@ def test_a_faulty_plan_is_read_by_preflight_and_the_report_only(tmp_path: Path) 
 def test_an_upgrade_that_has_not_ended_is_a_warning(install: str) -> None:
     """A run of site.yml restarted the operands of all nodes, and a verify said nothing about the hold."""
     made = whole(cluster())
-    there = installed(made)["releases"]
+    there = installed(made).releases
     hold = {"daemonsets": {"updateStrategy": "OnDelete"}}
     seen = [
         replace(one, values=releases.held(one.values, hold)) if one.chart == "gpu-operator" else one for one in there
@@ -310,14 +311,14 @@ def test_a_narrowed_run_configures_its_own_shape() -> None:
 
 
 def test_what_an_earlier_run_configured_stays() -> None:
-    seen = survey(configured_shapes=[H100, GPU4])
+    seen = survey(workloads=[vf_config(H100, GPU4)])
     assert configured(whole(MIXED, seen, shapes=[A100])) == sorted([A100, GPU4, H100])
     first = whole(MIXED, seen)
     assert whole(MIXED, seen, nodes=["10.0.0.2"]).objects["vf_config"] == first.objects["vf_config"]
 
 
 def test_shapes_that_the_profile_does_not_cover_or_nobody_knows_are_not_configured() -> None:
-    seen = survey(configured_shapes=[H100, B200, "BM.GPU.B300.8", "BM.OTHER"])
+    seen = survey(workloads=[vf_config(H100, B200, "BM.GPU.B300.8", "BM.OTHER")])
     assert configured(whole(MIXED, seen, profile="guide-2024")) == [A100, H100]
     assert configured(whole(MIXED, seen)) == sorted([A100, H100, B200])
 
@@ -410,9 +411,9 @@ def test_nothing_to_install_needs_no_right_to_install() -> None:
 
 @pytest.mark.parametrize(("launcher", "gang"), [("mpi", True), ("mpi", False), ("volcano", False)])
 def test_the_jobs_permissions(launcher: str, gang: bool) -> None:
-    scheduler = {"kind": "deployment", "namespace": "v", "name": "x", "images": ["vc-scheduler:v1"], "release": ""}
+    scheduler = Workload("deployment", "v", "x", ("vc-scheduler:v1",), ready=1)
     seen = survey(
-        workloads=[{**scheduler, "ready": 1, "owners": []}] if gang else [],
+        workloads=[scheduler] if gang else [],
         served={"podgroups.scheduling.volcano.sh": ["v1beta1"]},
     )
     told = rules(whole(cluster(), seen, launcher=launcher))
@@ -508,8 +509,8 @@ def test_volcano_takes_one_pull_secret(names: list[str], warnings: int) -> None:
 # ---- names ---------------------------------------------------------------------------------------------------------
 
 
-def space(name: str, **labels: str) -> dict[str, Any]:
-    return {"name": name, "phase": "Active", "enforce": "", "reason": "", "ours": False, "labels": labels}
+def space(name: str, **labels: str) -> Namespace:
+    return Namespace(name, labels=labels)
 
 
 def test_names_are_the_users() -> None:

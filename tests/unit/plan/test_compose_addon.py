@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Workload
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube import objects
 from ansible_collections.gpuops.rdma.plugins.module_utils._operators.releases import HelmRelease
 from ansible_collections.gpuops.rdma.plugins.module_utils._plan import preflight
@@ -16,9 +17,8 @@ CLUSTER = "ocid1.cluster.oc1.eu-frankfurt-1.aaaa"
 
 
 def made(seen: Any = None, **asked: Any) -> dict[str, Any]:
-    addons = {"present": {}, "options": {}}
     oci = {"cluster": CLUSTER, "profile": "", "region": "eu-frankfurt-1"}
-    return whole(cluster(), {"addons": addons, **(seen or survey())}, install="oke_addon", oci=oci, **asked)
+    return whole(cluster(), seen, install="oke_addon", oci=oci, **asked)
 
 
 def test_releases_are_add_ons_and_need_no_rights_of_helm() -> None:
@@ -63,8 +63,7 @@ def test_what_is_wrong_is_told_with_the_rest() -> None:
 
 
 def test_oracles_own_device_plugin_goes_when_the_add_on_comes() -> None:
-    own = {"kind": "daemonset", "namespace": "kube-system", "name": "nvidia-gpu-device-plugin", "images": ["x/nvidia"]}
-    own.update({"owners": [], "labels": {}, "ready": 2})
+    own = Workload("daemonset", "kube-system", "nvidia-gpu-device-plugin", ("x/nvidia",), ready=2)
 
     def told(plan: dict[str, Any]) -> list[Any]:
         view = preflight.View(plan=plan, survey=survey(workloads=[own]), nodes=[], shapes={}, profile={})

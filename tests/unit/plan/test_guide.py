@@ -16,12 +16,14 @@ import yaml
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import ObjectName, Plan
 from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import choice, settings
 from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import job as nccl_job
+from ansible_collections.gpuops.rdma.plugins.module_utils._operators.leftovers import Seen
+from ansible_collections.gpuops.rdma.plugins.module_utils._plan.survey import Namespace
 from support.paths import FIXTURES, ROOT
 from support.plan_samples import A100, H100, cluster, survey, whole
 
 Json = dict[str, Any]
 GUIDE: Json = yaml.safe_load((FIXTURES / "guide/guide_2024.yml").read_text("utf-8"))
-DEFAULT = {"name": "default", "labels": {}}
+DEFAULT = Namespace("default")
 
 
 def planned(shape: str = H100, seen: Any = None, **asked: Any) -> Plan:
@@ -203,6 +205,6 @@ def test_a100_has_its_own_device_and_file() -> None:
 def test_what_the_run_makes_itself_is_nothing_left_over() -> None:
     name = ObjectName("k8s.cni.cncf.io/v1", "NetworkAttachmentDefinition", "default", "oci-rdma-sriov")
     there = {"apiVersion": name.api_version, "kind": name.kind, "metadata": {"name": name.name, "namespace": "default"}}
-    seen = survey(namespaces=[DEFAULT], left={"objects": [there], "pods": [], "networks": []})
+    seen = survey(namespaces=[DEFAULT], left=Seen(objects=(there,)))
     assert planned(seen=seen).leftovers == ()
     assert [item.name for item in planned(seen=seen, guide_literal=False).leftovers] == [name]

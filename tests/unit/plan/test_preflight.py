@@ -11,10 +11,11 @@ from typing import Any
 
 import pytest
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Finding
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Finding, Workload
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import PolicyField
 from ansible_collections.gpuops.rdma.plugins.module_utils._operators import crds, leftovers
 from ansible_collections.gpuops.rdma.plugins.module_utils._plan import preflight
+from ansible_collections.gpuops.rdma.plugins.module_utils._plan.survey import Attachment, Namespace, Pool
 from support import plan_samples as samples
 from support.paths import RECORDINGS
 from support.plan_samples import A100, GPU4, H100, cluster, cpu_node, faults, gpu_node, survey, whole
@@ -59,20 +60,12 @@ def one(view: preflight.View, check: str, severity: str = "error") -> Finding:
     return item
 
 
-def workload(name: str, image: str, kind: str = "daemonset", namespace: str = "kube-system") -> dict[str, Any]:
-    return {
-        "kind": kind,
-        "namespace": namespace,
-        "name": name,
-        "images": [image],
-        "release": "",
-        "labels": {},
-        "owners": [],
-    }
+def workload(name: str, image: str, kind: str = "daemonset", namespace: str = "kube-system", **more: Any) -> Workload:
+    return Workload(kind, namespace, name, (image,), **more)
 
 
-def namespace(name: str, phase: str = "Active", enforce: str = "", reason: str = "") -> dict[str, Any]:
-    return {"name": name, "phase": phase, "enforce": enforce, "reason": reason, "ours": False}
+def namespace(name: str, phase: str = "Active", enforce: str = "", reason: str = "") -> Namespace:
+    return Namespace(name, phase, enforce=enforce, reason=reason)
 
 
 def test_a_usual_cluster_has_no_error() -> None:
@@ -129,7 +122,7 @@ def test_two_nfds() -> None:
     ],
 )
 def test_a_second_gpu_plugin_is_known_by_image_and_owner(name: str, image: str, owners: Any, trouble: bool) -> None:
-    seen = survey(workloads=[{**workload(name, image), "owners": owners}])
+    seen = survey(workloads=[workload(name, image, owners=owners)])
     items = found(look(seen=seen), "one-gpu-plugin")
     assert [("NvidiaGpuPlugin" in item.remedy) for item in items] == ([True] if trouble else [])
 
@@ -170,11 +163,11 @@ def test_the_shared_rdma_plugin_only_troubles_sriov() -> None:
 
 
 def test_policies() -> None:
-    seen = survey(nic_cluster_policies=[{"name": "nic-cluster-policy", "state": "ready"}])
+    seen = survey(nic_cluster_policies=["nic-cluster-policy"])
     assert found(look(seen=seen), "nic-cluster-policy-name") == []
-    seen = survey(nic_cluster_policies=[{"name": "my-policy", "state": ""}])
+    seen = survey(nic_cluster_policies=["my-policy"])
     assert one(look(seen=seen), "nic-cluster-policy-name").remedy == "kubectl delete nicclusterpolicy my-policy"
-    seen = survey(cluster_policies=[{"name": "a", "state": ""}, {"name": "b", "state": ""}])
+    seen = survey(cluster_policies=["a", "b"])
     assert "a, b" in one(look(seen=seen), "one-cluster-policy").found
 
 
@@ -241,18 +234,18 @@ def test_a_namespace_of_another_team(place: str, given: str, asked: Any) -> None
 
 def test_a_namespace_that_is_no_other_teams() -> None:
     place = "gpu-operator"
-    mine = {**workload("x", "x:1", namespace=place), "labels": {"app.kubernetes.io/managed-by": "gpuops-rdma"}}
-    made = {**workload("nvidia-driver", "nvcr.io/nvidia/driver:1", namespace=place), "owners": ["ClusterPolicy"]}
+    mine = workload("x", "x:1", namespace=place, labels={"app.kubernetes.io/managed-by": "gpuops-rdma"})
+    made = workload("nvidia-driver", "nvcr.io/nvidia/driver:1", namespace=place, owners=("ClusterPolicy",))
     nfd = workload("nfd-worker", "registry.k8s.io/nfd/node-feature-discovery:v0.19.0", namespace=place)
     elsewhere = workload("web", "shop/web:1", "deployment", "shop")
     seen = survey(namespaces=[namespace(place), namespace("shop")], workloads=[mine, made, nfd, elsewhere])
     assert found(look(seen=seen), "namespace-owner") == []
     web = workload("web", "shop/web:1", "deployment", place)
-    ours = survey(namespaces=[{**namespace(place), "ours": True}], workloads=[web])
+    ours = survey(namespaces=[dataclasses.replace(namespace(place), ours=True)], workloads=[web])
     assert found(look(seen=ours), "namespace-owner") == []
     there = survey(namespaces=[namespace(place)], workloads=[web])
     assert found(acting(look(seen=there), gpu_operator="upgrade"), "namespace-owner") == [], "the release is there"
-    part = {**workload("sriov-network-operator", "x/sriov-network-operator:1", "deployment", place), "release": place}
+    part = workload("sriov-network-operator", "x/sriov-network-operator:1", "deployment", place, release=place)
     resumed = survey(namespaces=[namespace(place)], workloads=[part])
     assert found(look(seen=resumed), "namespace-owner") == [], "a part of the release that was killed"
 
@@ -464,7 +457,7 @@ def test_everything_wrong_at_once_is_told_at_once() -> None:
 
 
 def test_a_check_can_be_named_as_its_findings_are() -> None:
-    seen = survey(cluster_policies=[{"name": "a", "state": ""}, {"name": "b", "state": ""}])
+    seen = survey(cluster_policies=["a", "b"])
     ignored = preflight.check(look(seen=seen), ["preflight.one-cluster-policy"])
     assert "preflight.one-cluster-policy" not in {item.id for item in ignored}
     assert [item.id for item in preflight.check(look(seen=seen), only=["one-cluster-policy"])] == [
@@ -517,10 +510,8 @@ def test_a_cluster_policy_that_no_release_has() -> None:
 
 
 def test_the_shared_rdma_plugin_goes_with_the_policy_that_is_taken_over() -> None:
-    item = {
-        **workload("rdma-shared-dp-ds", "ghcr.io/mellanox/k8s-rdma-shared-dev-plugin:1.5"),
-        "owners": ["NicClusterPolicy"],
-    }
+    image = "ghcr.io/mellanox/k8s-rdma-shared-dev-plugin:1.5"
+    item = workload("rdma-shared-dp-ds", image, owners=("NicClusterPolicy",))
     policy = recorded_policy("network-operator-v23.10.x_guide.json", "NicClusterPolicy")
     policy["spec"]["rdmaSharedDevicePlugin"] = {"image": "k8s-rdma-shared-dev-plugin"}
     seen = survey(workloads=[item], policies=[policy])
@@ -535,14 +526,13 @@ def test_the_shared_rdma_plugin_goes_with_the_policy_that_is_taken_over() -> Non
 def test_what_guide_2024_left_is_refused_and_listed_and_goes_when_asked() -> None:
     items = [
         workload("vf-config", "oraclelinux:9"),
-        {
-            **workload("sriov-device-plugin", "x/sriov-network-device-plugin:1", namespace="net"),
-            "owners": ["NicClusterPolicy"],
-        },
+        workload(
+            "sriov-device-plugin", "x/sriov-network-device-plugin:1", namespace="net", owners=("NicClusterPolicy",)
+        ),
     ]
     pool = {"kind": "IPPool", "metadata": {"namespace": "network-operator", "name": "default"}}
     pool["spec"] = {"subnet": "192.168.0.0/16"}
-    seen = survey(workloads=items, left={"objects": [pool], "pods": [], "networks": []})
+    seen = survey(workloads=items, left=leftovers.Seen(objects=(pool,)))
     refused = look(seen=seen)
     subjects = [item.subject for item in found(refused, "leftovers") if item.severity == "error"]
     assert subjects == [
@@ -575,10 +565,8 @@ def test_two_vf_plugins_are_an_error_in_a_verify_too() -> None:
     for install in ("helm", "existing"):
         view = look(asked={"install": install}, plugins=plugins, read_only=install == "existing")
         assert "both offer nvidia.com/sriov_rdma_vf" in one(view, "one-vf-plugin").found
-    old = {
-        **workload("sriov-device-plugin", "x/sriov-network-device-plugin:1", namespace="net"),
-        "owners": ["NicClusterPolicy"],
-    }
+    image = "x/sriov-network-device-plugin:1"
+    old = workload("sriov-device-plugin", image, namespace="net", owners=("NicClusterPolicy",))
     going = look(seen=survey(workloads=[old]), asked={"remove_leftovers": True}, plugins=plugins)
     assert found(going, "one-vf-plugin") == []
 
@@ -599,9 +587,8 @@ def test_definitions_that_cannot_be_applied() -> None:
 # ---- names and what is there ---------------------------------------------------------------------------------------
 
 
-def pool(name: str, subnet: str, place: str = "nvidia-network-operator", **more: Any) -> dict[str, Any]:
-    base = {"kind": "IPPool", "namespace": place, "name": name, "subnet": subnet, "block": 32, "ours": False}
-    return {**base, **more}
+def pool(name: str, subnet: str, place: str = "nvidia-network-operator", **more: Any) -> Pool:
+    return Pool(**{"kind": "IPPool", "namespace": place, "name": name, "subnet": subnet, "block": 32, **more})
 
 
 def pools(*items: Any, asked: Any = None) -> list[Finding]:
@@ -634,26 +621,20 @@ def test_another_block_size_moves_addresses() -> None:
 
 
 def test_names_that_others_have() -> None:
-    networks = [{"namespace": "gpuops-nccl", "name": "fabric", "ours": False}]
-    seen = survey(networks=networks, pools=[pool("gpuops-rdma", "192.168.0.0/16")])
+    seen = survey(networks=[Attachment("gpuops-nccl", "fabric")], pools=[pool("gpuops-rdma", "192.168.0.0/16")])
     items = found(look(seen=seen, asked={"network_name": "fabric"}), "network-owner")
     assert [item.subject for item in items] == [
         "NetworkAttachmentDefinition gpuops-nccl/fabric",
         "IPPool nvidia-network-operator/gpuops-rdma",
     ]
     assert "rdma_network_name" in items[0].remedy and "rdma_ip_pool_name" in items[1].remedy
-    assert (
-        found(
-            look(seen=survey(networks=[{**networks[0], "ours": True}]), asked={"network_name": "fabric"}),
-            "network-owner",
-        )
-        == []
-    )
+    ours = survey(networks=[Attachment("gpuops-nccl", "fabric", True)])
+    assert found(look(seen=ours, asked={"network_name": "fabric"}), "network-owner") == []
     assert found(look(seen=seen, read_only=True), "network-owner") == []
 
 
 def test_a_namespace_of_the_network_that_terminates() -> None:
-    seen = survey(namespaces=[{**namespace("team-a", "Terminating"), "labels": {}}])
+    seen = survey(namespaces=[namespace("team-a", "Terminating")])
     assert one(look(seen=seen, asked={"network_namespaces": ["team-a"]}), "namespaces").subject == "Namespace team-a"
 
 

@@ -9,7 +9,7 @@ import json
 import time
 from typing import Any
 
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Finding
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Finding, Workload
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Plan
 from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import job, perftest
 from ansible_collections.gpuops.rdma.plugins.module_utils._operators.releases import HelmRelease, lookup
@@ -30,7 +30,7 @@ def nodes(*taints: str, first: tuple[str, ...] = ()) -> list[Any]:
 def found(facts: Any, seen: Any = None, **asked: Any) -> list[Finding]:
     made = whole(facts, seen, host_checks=True, **asked)
     profile = files.profile(made.profile)
-    return list(reach.findings(made, facts, reach.pods(made, profile, (seen or survey())["workloads"])))
+    return list(reach.findings(made, facts, reach.pods(made, profile, (seen or survey()).workloads)))
 
 
 def lists(made: Plan) -> list[Any]:
@@ -125,20 +125,13 @@ def test_a_node_of_the_shape_that_the_run_does_not_name_is_a_warning() -> None:
 
 
 def test_what_is_there_is_compared_where_nothing_is_installed() -> None:
-    base = {"kind": "daemonset", "namespace": "gpu", "release": "", "labels": {}}
-    plugin = {**base, "name": "nvidia-device-plugin", "images": ["x"], "owners": ["ClusterPolicy"]}
-    worker = {**base, "name": "nfd-worker", "images": ["r/node-feature-discovery:v1"], "owners": []}
-    gpu = [{"key": "nvidia.com/gpu", "operator": "Exists"}]
+    gpu = {"key": "nvidia.com/gpu", "operator": "Exists"}
+    plugin = Workload("daemonset", "gpu", "nvidia-device-plugin", ("x",), owners=("ClusterPolicy",), tolerations=(gpu,))
+    worker = Workload("daemonset", "gpu", "nfd-worker", ("r/node-feature-discovery:v1",), tolerations=(gpu, TOLERATED))
     # A Deployment of the operator runs wherever it has a place.
-    controller = {
-        **base,
-        "kind": "deployment",
-        "name": "nv-ipam-controller",
-        "images": ["x"],
-        "owners": ["NicClusterPolicy"],
-    }
+    controller = Workload("deployment", "gpu", "nv-ipam-controller", ("x",), owners=("NicClusterPolicy",))
     seen = survey(
-        workloads=[controller, {**plugin, "tolerations": gpu}, {**worker, "tolerations": [*gpu, TOLERATED]}],
+        workloads=[controller, plugin, worker],
         releases=[HelmRelease(name, name, name, "v26.7.0") for name in ("gpu-operator", "network-operator")],
     )
     (first, second) = found(nodes(TEAM), seen, install="existing")

@@ -9,7 +9,7 @@ import json
 from typing import Any
 
 import pytest
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Locality, to_dict
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Locality, Workload, to_dict
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Decision, Plan
 from ansible_collections.gpuops.rdma.plugins.module_utils._nodes import shape_files
 from ansible_collections.gpuops.rdma.plugins.module_utils._plan import resolve
@@ -62,9 +62,8 @@ def test_mode_host_asks_for_no_vf() -> None:
     assert (test.vfs_per_node, test.hca, test.topology) == (0, samples.SHAPES[H100].host_hca, "")
 
 
-def scheduler(ready: int = 1) -> dict[str, Any]:
-    images = ["docker.io/volcanosh/vc-scheduler:v1.15.1"]
-    return {"kind": "deployment", "namespace": "v", "name": "x", "images": images, "release": "", "ready": ready}
+def scheduler(ready: int = 1) -> Workload:
+    return Workload("deployment", "v", "x", ("docker.io/volcanosh/vc-scheduler:v1.15.1",), ready=ready)
 
 
 @pytest.mark.parametrize(
@@ -90,7 +89,7 @@ def test_a_gang_needs_a_live_scheduler_and_its_kind(workloads: Any, served: Any,
 def test_the_launcher_is_the_one_that_is_installed() -> None:
     cases = [("nginx", "mpi"), ("mpioperator/mpi-operator:0.8.2", "mpi"), ("x/vc-controller-manager:v1", "volcano")]
     for image, launcher in cases:
-        workload = {"kind": "deployment", "namespace": "batch", "name": "x", "images": [image], "release": ""}
+        workload = Workload("deployment", "batch", "x", (image,))
         assert plan(cluster(), survey(workloads=[workload])).launcher == launcher
     asked = plan(cluster(), survey(workloads=[scheduler()]), launcher="mpi")
     assert (asked.launcher, decision(asked, "launcher").why) == ("mpi", "asked for")

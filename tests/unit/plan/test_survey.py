@@ -5,13 +5,25 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import Forbidden, Gone, NotFound, Unreachable
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import (
+    Forbidden,
+    Gone,
+    InputError,
+    NotFound,
+    Unreachable,
+)
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Workload, to_dict
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube import client as kube_client
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube.client import Client
+from ansible_collections.gpuops.rdma.plugins.module_utils._operators.releases import HelmRelease
+from ansible_collections.gpuops.rdma.plugins.module_utils._plan.survey import Attachment, Namespace, Pool, Survey
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import run
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._nodes.book import NodeBook
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._plan import survey
 from support.plan_samples import A100, H100, cluster, whole
@@ -65,7 +77,7 @@ def test_lists_begin_anew_when_their_version_is_compacted() -> None:
     lists = {"/apis/apps/v1/deployments": {"items": []}, "/apis/apps/v1/daemonsets": {"items": []}}
     lists["/apis/apps/v1/daemonsets"]["items"] = [workload("a"), workload("b")]
     server = Server({"/version": {}, "/apis": apis(), **lists}, gone=1)
-    assert [item["name"] for item in survey.survey(server)["workloads"]] == ["a", "b"]
+    assert [item.name for item in survey.survey(server).workloads] == ["a", "b"]
 
 
 def test_the_shapes_of_an_earlier_run_are_read_from_its_daemonset() -> None:
@@ -74,8 +86,7 @@ def test_the_shapes_of_an_earlier_run_are_read_from_its_daemonset() -> None:
     for item, shapes in ((ours, [H100]), (strange, [])):
         lists = {"/apis/apps/v1/deployments": {"items": []}, "/apis/apps/v1/daemonsets": {"items": [item]}}
         seen = survey.survey(Server({"/version": {}, "/apis": apis(), **lists}))
-        assert seen["configured_shapes"] == shapes
-        assert "shapes" not in seen["workloads"][0]
+        assert seen.configured_shapes == shapes
     assert whole(cluster(2, A100), seen).findings == ()
 
 
@@ -93,7 +104,7 @@ def test_versions_that_are_served() -> None:
             "/apis/mellanox.com/v1alpha1": kinds("other"),
         }
     )
-    assert survey.survey(server)["served"] == {"clusterpolicies.nvidia.com": ["v1"], "mpijobs.kubeflow.org": ["v1"]}
+    assert survey.survey(server).served == {"clusterpolicies.nvidia.com": ("v1",), "mpijobs.kubeflow.org": ("v1",)}
     assert len(server.asked) == len(set(server.asked)), "no path twice"
     assert survey.WANTED_CRDS["mpijobs.kubeflow.org"] == "v2beta1"
     assert not [name for name in survey.WANTED_CRDS if name.endswith((".apps", ".batch"))]
@@ -105,7 +116,7 @@ def test_what_may_not_be_read_is_empty() -> None:
         {"/version": {"gitVersion": "v1"}, "/apis": apis(), **{path: Forbidden("no", 403) for path in paths}}
     )
     seen = survey.survey(server)
-    assert (seen["releases"], seen["workloads"], seen["namespaces"]) == ([], [], [])
+    assert (seen.releases, seen.workloads, seen.namespaces) == ((), (), ())
 
 
 def test_requests_of_a_nodes_pods() -> None:
@@ -166,14 +177,34 @@ def test_pools_and_networks_of_any_name() -> None:
     there = {**lists, "/version": {}, "/apis": apis("nv-ipam.nvidia.com/v1alpha1", "k8s.cni.cncf.io/v1")}
     there |= {f"{ipam}/ippools": {"items": [pool]}, nads: {"items": [{"metadata": meta}]}}
     seen = survey.survey(Server(there))
-    own = {"namespace": "n", "name": "rails", "ours": True}
-    assert seen["networks"] == [own]
-    assert seen["pools"] == [{**own, "kind": "IPPool", "subnet": "10.0.0.0/16", "block": 32}], "no CIDRPools served"
+    assert seen.networks == (Attachment("n", "rails", True),)
+    assert seen.pools == (Pool("IPPool", "n", "rails", "10.0.0.0/16", 32, True),), "no CIDRPools served"
     seen = survey.survey(Server({**there, f"{ipam}/cidrpools": {"items": [wide]}}))
-    assert [(item["kind"], item["subnet"], item["ours"]) for item in seen["pools"]][1:] == [
+    assert [(item.kind, item.subnet, item.ours) for item in seen.pools or ()][1:] == [
         ("CIDRPool", "10.1.0.0/16", False)
     ]
     denied = survey.survey(Server({**there, f"{ipam}/ippools": Forbidden("no", 403), nads: Forbidden("no", 403)}))
-    assert (denied["pools"], denied["networks"]) == (None, [])
-    assert survey.survey(Server(there), "host")["pools"] == []
-    assert survey.survey(Server({**lists, "/version": {}, "/apis": apis()}))["pools"] == []
+    assert (denied.pools, denied.networks) == (None, ())
+    assert survey.survey(Server(there), "host").pools == ()
+    assert survey.survey(Server({**lists, "/version": {}, "/apis": apis()})).pools == ()
+
+
+def test_preflight_reads_what_the_plan_has_written_and_nothing_secret(tmp_path: Path) -> None:
+    seen = Survey(
+        "v1.34.1",
+        served={"mpijobs.kubeflow.org": ("v2beta1",)},
+        releases=(HelmRelease("gpu-operator", "gpu-operator", "gpu-operator", values={"token": "s3cret"}),),
+        workloads=(Workload("daemonset", "n", "a", ("r/x:1",), tolerations=({"key": "a"},)),),
+        namespaces=(Namespace("n", labels={"team": "a"}, ours=True),),
+        service_cidrs=None,
+        pools=(Pool("IPPool", "n", "rails", "10.0.0.0/16", 32),),
+        networks=(Attachment("n", "rails"),),
+        policies=({"kind": "ClusterPolicy", "spec": {"env": "s3cret"}},),
+        cluster_policies=("cluster-policy",),
+    )
+    run.write(tmp_path / "survey.json", seen.kept)
+    assert "s3cret" not in (tmp_path / "survey.json").read_text()
+    assert survey.kept(tmp_path) == dataclasses.replace(seen, releases=(), policies=())
+    run.write(tmp_path / "survey.json", {**to_dict(seen.kept), "pools": [{"kind": "IPPool"}]})
+    with pytest.raises(InputError, match=r"survey.json: pools\[0\].namespace: missing. Delete it and run again"):
+        survey.kept(tmp_path)

@@ -6,13 +6,16 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
+from collections.abc import Sequence
 from typing import Any
 
 from ansible_collections.gpuops.rdma.plugins.module_utils._oci import pool as oci_pool
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base.action import RdmaAction
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._oci import pool_run
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._oci import drain, pool_run
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._oci import session as oci
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._oci.waits import Waits
 
 OCIDS = {
     "compartment": "compartment",
@@ -36,7 +39,8 @@ class ActionModule(RdmaAction):
         if args["state"] == "present":
             oci_pool.check(wanted)
         session = oci.Session(args)
-        pool = pool_run.POOLS[args["kind"]](session, wanted, self.progress, args["timeout"])
+        drained = functools.partial(self._drain, Waits(self.progress))
+        pool = pool_run.POOLS[args["kind"]](session, wanted, self.progress, args["timeout"], drained)
         if args["state"] == "absent":
             result = pool.absent(self.check_mode, args["confirm"])
         else:
@@ -46,6 +50,10 @@ class ActionModule(RdmaAction):
         if self.diff_mode:
             result["diff"] = _diff(result)
         return {**result, "calls": session.requests}
+
+    def _drain(self, waits: Waits, instance: str, address: str, seconds: float) -> Sequence[str]:
+        """The connection to the cluster is made only here: nothing else of a pool needs it."""
+        return drain.drain(self.client, instance, address, seconds, waits)
 
 
 def _diff(result: dict[str, Any]) -> dict[str, str]:

@@ -14,12 +14,12 @@ description:
   M(gpuops.rdma.oci_rdma_preflight). A shape without RDMA, a pool of one node and GPU memory clusters are refused.
 - A run that was killed is gone on with by the next one; no pool is made twice. A lack of capacity is
   reported by availability domain.
-- Changes of image, labels or other settings reach new nodes only. Shape, availability domain, subnet
-  and cluster cannot be changed.
+- Changes of image, labels or other settings reach new nodes only, unless O(cycle) is set. Shape, availability
+  domain, subnet and cluster cannot be changed.
 - Enables the plugins of Oracle's agent without which the RDMA network lets no node in.
 extends_documentation_fragment:
 - gpuops.rdma.attributes.diff
-- gpuops.rdma.attributes
+- gpuops.rdma.auth
 - gpuops.rdma.oci
 - gpuops.rdma.rdma_pools
 options:
@@ -85,7 +85,7 @@ options:
     type: str
     default: ''
   placement_constraint:
-    description: How near to each other the nodes of a cluster network must be.
+    description: How near to each other the nodes of a cluster network, or of a compute cluster that is made, must be.
     type: str
     choices:
     - ''
@@ -150,11 +150,55 @@ options:
     type: bool
     default: true
   eviction_minutes:
-    description: How long OKE evicts the pods of a node before it deletes it, 0 to 60; then the node goes in any case.
-      V(-1) leaves that to the pool, 60 minutes by default. Only for node pools; drain the nodes of a cluster network
-      yourself.
+    description:
+    - How long the pods of a node are evicted before it is deleted, 0 to 60; then the node goes in any case.
+    - In node pools OKE does that; V(-1) leaves it to the pool, 60 minutes by default.
+    - Nodes of a cluster network are cordoned and drained by this module, which needs the cluster's kubeconfig for that;
+      with V(-1) and V(0) they are not.
     type: int
     default: -1
+  boot_volume_vpus:
+    description: Performance of the boot volume in VPUs per GB, V(10), V(20), V(30) to V(120). Only for cluster
+      networks; V(0) is OCI's default.
+    type: int
+    default: 0
+  fault_domains:
+    description: Fault domains that new nodes are placed in, as V(FAULT-DOMAIN-1). Only for node pools.
+    type: list
+    elements: str
+    default: []
+  hpc_island:
+    description: OCID of the HPC island that the cluster network, or the compute cluster that is made, is placed in.
+    type: str
+    default: ''
+  network_blocks:
+    description: OCIDs of network blocks of O(hpc_island) that the nodes are placed in.
+    type: list
+    elements: str
+    default: []
+  cycle:
+    description:
+    - Bring existing nodes of a node pool to its settings, when these have changed since they were made. Needs an
+      enhanced cluster.
+    - V(replace_nodes) deletes the nodes one after the other and makes new ones, with other addresses. What runs on them
+      is evicted as O(eviction_minutes) says.
+    - V(replace_boot_volumes) keeps instances and addresses. It is possible for image, size and key of the boot volume,
+      version, SSH key, and user data.
+    type: str
+    choices:
+    - ''
+    - replace_nodes
+    - replace_boot_volumes
+    default: ''
+  cycle_surge:
+    description: With O(cycle), how many nodes are made beyond the size at a time, as number or percentage. It takes
+      hosts in the same RDMA network.
+    type: str
+    default: '0'
+  cycle_unavailable:
+    description: With O(cycle), how many nodes may be missing at a time, as number or percentage.
+    type: str
+    default: '1'
   before_join:
     description: Shell commands on each node before it joins. With O(after_join) they must fit into the 32,000 bytes of
       a node's metadata.

@@ -819,8 +819,9 @@ def _delete_configuration(oci: FakeOci, request: Request, key: str) -> Any:
 
 @route("POST", f"{CORE}/clusterNetworks")
 def _cluster_network(oci: FakeOci, request: Request) -> Any:
-    body = request.body
-    network = oci.add("clusterNetworks", {**body, "lifecycleState": "PROVISIONING"}, oci.lag)
+    body = dict(request.body)
+    placed = body.pop("clusterConfiguration", None) or {}
+    network = oci.add("clusterNetworks", {**body, **placed, "lifecycleState": "PROVISIONING"}, oci.lag)
     place = body["placementConfiguration"]
     pools = []
     for asked in body["instancePools"]:
@@ -1143,9 +1144,40 @@ def _fill(oci: FakeOci, pool: Json) -> None:
     given = _taken(oci, domain, shape, missing, False, place.get("capacityReservationId"))
     for _index in range(given):
         pool["nodes"].append(_node(oci, pool, domain, place["subnetId"]))
+    _cycled(oci, pool, domain, place["subnetId"])
     pool["lifecycleState"] = "ACTIVE" if given == missing else "NEEDS_ATTENTION"
     if given < missing:
         raise NO_CAPACITY
+
+
+IN_BOOT_VOLUME = ("nodeSourceDetails", "kubernetesVersion", "nodeMetadata", "sshPublicKey", "kmsKeyId")
+"""Settings that a replaced boot volume takes; for another one the cycle fails."""
+
+
+def _settings(pool: Json) -> Json:
+    """What a node is made from."""
+    config = pool["nodeConfigDetails"]
+    made = {key: pool.get(key) for key in (*IN_BOOT_VOLUME, "initialNodeLabels")}
+    kept = ("kmsKeyId", "nsgIds", "isPvEncryptionInTransitEnabled")
+    return json.loads(json.dumps({**made, **{key: config.get(key) for key in kept}}))
+
+
+def _cycled(oci: FakeOci, pool: Json, domain: str, subnet: str) -> None:
+    """Brings nodes to the pool's settings while cycling is enabled; those that have them stay. Whether OKE keeps the
+    setting for later updates is not public: here it does, so that a caller who relies on the contrary loses nodes."""
+    cycling = pool.get("nodePoolCyclingDetails") or {}
+    if not cycling.get("isNodeCyclingEnabled"):
+        return
+    for index, node in enumerate(pool["nodes"]):
+        new, old = _settings(pool), node["settings"]
+        differing = [key for key in new if new[key] != old.get(key)]
+        if differing and cycling.get("cycleModes") == ["BOOT_VOLUME_REPLACE"]:
+            if set(differing) - set(IN_BOOT_VOLUME):
+                raise Refused(400, "InvalidParameter", f"{differing} cannot be changed by replacing the boot volume.")
+            node["settings"] = new
+        elif differing:
+            terminate(oci, node["id"])
+            pool["nodes"][index] = _node(oci, pool, domain, subnet)
 
 
 def _node(oci: FakeOci, pool: Json, domain: str, subnet: str) -> Json:
@@ -1164,8 +1196,11 @@ def _node(oci: FakeOci, pool: Json, domain: str, subnet: str) -> Json:
         "freeformTags": pool["nodeConfigDetails"].get("freeformTags") or {},
         "displayName": f"oke-{pool['clusterId'][-11:]}-{pool['id'][-11:]}-{next(oci._ids)}",
     }
+    places = pool["nodeConfigDetails"]["placementConfigs"][0].get("faultDomains")
+    more.update({"faultDomain": places[0]} if places else {})
     made = launch(oci, pool["compartmentId"], pool["nodeShape"], domain, subnet, boot, id=node["id"], **more)
     state = "CREATING" if boot > 0 else "ACTIVE"
+    node["settings"] = _settings(pool)
     shown = {"name": made["displayName"], "privateIp": made["privateIp"], "faultDomain": made["faultDomain"]}
     return {**node, **shown, "lifecycleState": state}
 
@@ -1176,8 +1211,14 @@ def _update_pool(oci: FakeOci, request: Request, key: str) -> Any:
     if pool["lifecycleState"] not in ("ACTIVE", "NEEDS_ATTENTION"):
         raise Refused(409, "IncorrectState", f"The node pool is {pool['lifecycleState']}.")
     config = {**pool["nodeConfigDetails"], **body.pop("nodeConfigDetails", {})}
+    cycling = body.get("nodePoolCyclingDetails") or {}
+    if cycling.get("isNodeCyclingEnabled") and not any(
+        int(str(cycling.get(key, most)).rstrip("%")) for key, most in (("maximumSurge", 1), ("maximumUnavailable", 0))
+    ):
+        raise Refused(400, "InvalidParameter", "maximumSurge and maximumUnavailable are both 0.")
     pool.update({**body, "nodeConfigDetails": config, "lifecycleState": "UPDATING"})
-    return _pool_work(oci, pool, "NODEPOOL_UPDATE", "UPDATED")
+    kind = "NODEPOOL_CYCLING" if cycling.get("isNodeCyclingEnabled") else "NODEPOOL_UPDATE"
+    return _pool_work(oci, pool, kind, "UPDATED")
 
 
 @route("DELETE", f"{OKE}/nodePools/{{key}}/node/{{node}}")
@@ -1185,6 +1226,7 @@ def _delete_node(oci: FakeOci, request: Request, key: str, node: str) -> Any:
     pool = oci.get("nodePools", key)
     if not any(item["id"] == node for item in pool["nodes"]):
         raise not_found()
+    pool.setdefault("deletions", []).append(dict(request.query))
 
     def finish() -> None:
         pool["nodes"][:] = [item for item in pool["nodes"] if item["id"] != node]

@@ -19,6 +19,8 @@ VF_STATUS = "gpuops.rdma/vf-status"
 """Annotation of a pod of the VF configuration: the state of its node, as JSON."""
 CORDONED_FOR_REBOOT = "gpuops.rdma/cordoned-for-reboot"
 CORDONED_FOR_UPGRADE = "gpuops.rdma/cordoned-for-upgrade"
+CORDONED_FOR_REMOVAL = "gpuops.rdma/cordoned-for-removal"
+"""Not among OUR_CORDONS: the node goes, nothing uncordons it."""
 OUR_CORDONS = frozenset({CORDONED_FOR_REBOOT, CORDONED_FOR_UPGRADE})
 """Annotations of a node that one of our runs has cordoned, and uncordons."""
 UPGRADED = "gpuops.rdma/upgraded"

@@ -18,7 +18,7 @@ import hashlib
 import json
 import re
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Optional
 
@@ -34,6 +34,12 @@ GONE = ("DELETED", "TERMINATED", *ENDING)
 STOPPED = ("STOPPED", "STOPPING", "INACTIVE")
 METADATA = 32000
 """Bytes that OCI accepts as metadata and extended metadata of an instance together."""
+LABELS = "gpuops.rdma/labels"
+"""Tag: which initial labels are ours, as digests of their keys, so that those that are taken out can be removed."""
+CYCLED = "gpuops.rdma/cycled"
+"""Tag: digest of the options that all nodes of a node pool were made from, at the pool's creation or the last cycle."""
+CYCLES = {"": "", "replace_nodes": "INSTANCE_REPLACE", "replace_boot_volumes": "BOOT_VOLUME_REPLACE"}
+"""Option -> CycleMode of OKE."""
 REMEMBERED = 15
 """Entries of REMOVED: a tag's value has at most 256 characters."""
 PLUGINS = ("Compute HPC RDMA Authentication", "Compute HPC RDMA Auto-Configuration", "Compute RDMA GPU Monitoring")
@@ -80,6 +86,13 @@ class Wanted:
     in_transit_encryption: bool = False
     legacy_imds: bool = True
     eviction_minutes: int = -1
+    boot_volume_vpus: int = 0
+    fault_domains: Sequence[str] = ()
+    hpc_island: str = ""
+    network_blocks: Sequence[str] = ()
+    cycle: str = ""
+    cycle_surge: str = "0"
+    cycle_unavailable: str = "1"
     before_join: str = ""
     after_join: str = ""
     package_repository: str = ""
@@ -88,7 +101,7 @@ class Wanted:
 
 @dataclass(frozen=True)
 class Change:
-    """``how``: update (in place; existing nodes stay unchanged), size, remove, replace, remember (a tag), refused."""
+    """``how``: update (in place; existing nodes stay unchanged), size, remove, replace, remember (a tag), cycle."""
 
     what: str
     before: Any
@@ -145,17 +158,43 @@ def check(wanted: Wanted) -> None:
             raise InputError(
                 f"taints: {text!r} is not a taint; expected KEY=VALUE:EFFECT with one of {', '.join(EFFECTS)}."
             )
-    if wanted.placement_constraint and wanted.kind != "cluster_network":
-        raise InputError("placement_constraint is only for cluster networks, not for compute clusters.")
     if wanted.eviction_minutes > 60 or wanted.eviction_minutes < -1:
         raise InputError(f"eviction_minutes: {wanted.eviction_minutes}: OKE evicts pods for 0 to 60 minutes.")
-    if wanted.eviction_minutes >= 0 and wanted.kind != "managed_compute_cluster":
-        raise InputError(
-            "eviction_minutes is only for node pools, whose nodes OKE drains. Drain the nodes of a cluster network "
-            "before they are removed: kubectl drain."
-        )
-    if wanted.host_group and wanted.kind != "managed_compute_cluster":
+    _check_kind(wanted)
+    _check_placement(wanted)
+
+
+def _check_kind(wanted: Wanted) -> None:
+    """InputError for an option that this kind of pool does not have."""
+    managed = wanted.kind == "managed_compute_cluster"
+    if wanted.host_group and not managed:
         raise InputError("host_group is only for node pools; a cluster network chooses its hosts itself.")
+    if wanted.fault_domains and not managed:
+        raise InputError("fault_domains is only for node pools; a cluster network chooses its hosts itself.")
+    if wanted.boot_volume_vpus and managed:
+        raise InputError("boot_volume_vpus is only for cluster networks: OKE's node pools have no such setting.")
+    if wanted.boot_volume_vpus and wanted.boot_volume_vpus not in range(10, 121, 10):
+        raise InputError(f"boot_volume_vpus: {wanted.boot_volume_vpus}: expected 10, 20 or 30 to 120 in steps of 10.")
+    if wanted.cycle and not managed:
+        raise InputError(
+            "cycle is only for node pools. Replace the nodes of a cluster network by naming them in remove_nodes."
+        )
+    limits = (wanted.cycle_surge.strip(), wanted.cycle_unavailable.strip())
+    if not all(re.fullmatch(r"\d+%?", item) for item in limits):
+        raise InputError(f"cycle_surge, cycle_unavailable: {', '.join(limits)}: expected a number such as 1, or 25%.")
+    if wanted.cycle and not any(int(item.rstrip("%")) for item in limits):
+        raise InputError("cycle_surge and cycle_unavailable are both 0: OKE could not cycle a node. Set one of them.")
+
+
+def _check_placement(wanted: Wanted) -> None:
+    """InputError for places that contradict each other."""
+    if wanted.network_blocks and not wanted.hpc_island:
+        raise InputError("network_blocks: set hpc_island as well, the island that these blocks are in.")
+    if wanted.compute_cluster and (wanted.hpc_island or wanted.placement_constraint):
+        raise InputError(
+            "hpc_island, network_blocks and placement_constraint place a compute cluster that is made; "
+            "compute_cluster names one that has its place."
+        )
 
 
 def for_new(wanted: Wanted) -> None:
@@ -218,10 +257,17 @@ def digest(wanted: Wanted) -> str:
         )
         # only where it is given: other pools keep their digest
         given = {name: getattr(wanted, name) for name in ("capacity_reservation", "boot_volume_key")}
-        given["in_transit_encryption"] = wanted.in_transit_encryption
+        given.update(in_transit_encryption=wanted.in_transit_encryption, boot_volume_vpus=wanted.boot_volume_vpus)
         inputs.update({name: value for name, value in given.items() if value})
     inputs.update({} if wanted.legacy_imds else {"legacy_imds": False})
     return hashlib.sha256(json.dumps(inputs, sort_keys=True).encode()).hexdigest()[:32]
+
+
+def node_settings(wanted: Wanted) -> str:
+    """Digest of all options that the nodes of a node pool are made from."""
+    made: Json = {name: getattr(wanted, name) for name in IN_PLACE}
+    made.update(labels=labels(wanted), security_groups=sorted(wanted.security_groups), config=digest(wanted))
+    return hashlib.sha256(json.dumps(made, sort_keys=True).encode()).hexdigest()[:32]
 
 
 def minutes(duration: str) -> int:
@@ -241,6 +287,20 @@ def tags(wanted: Wanted) -> dict[str, str]:
     return {**{str(key): str(value) for key, value in wanted.tags.items()}, TAG: wanted.name, DIGEST: digest(wanted)}
 
 
+def first_tags(wanted: Wanted) -> dict[str, str]:
+    """Freeform tags of a new node pool, with what a later run has to know about its nodes."""
+    return {**tags(wanted), LABELS: _marks(labels(wanted)), CYCLED: node_settings(wanted)}
+
+
+def _marks(keys: Iterable[str]) -> str:
+    """Value of the tag LABELS: a tag's value has at most 256 characters, 36 labels."""
+    return " ".join(sorted(_mark(key) for key in keys)[:36])
+
+
+def _mark(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:6]
+
+
 # ---- what differs ----------------------------------------------------------------------------------------------------
 
 FIXED = {
@@ -250,6 +310,8 @@ FIXED = {
     "cluster": "cluster",
     "compute_cluster": "compute cluster",
     "capacity_reservation": "capacity reservation",
+    "hpc_island": "HPC island",
+    "placement_constraint": "placement constraint",
 }
 """What cannot be changed without recreating the pool; option -> label in messages."""
 IN_PLACE = (
@@ -278,8 +340,8 @@ def differences(there: Json, wanted: Wanted) -> list[Change]:
             f"The pool {there['name']} ({there['id']}) is backed by neither a compute cluster nor a cluster network: "
             "it has no RDMA, and RDMA cannot be added. Create another pool and remove this one."
         )
-    for key, label in FIXED.items():
-        before, after = there.get(key) or "", getattr(wanted, key)
+    for key, label in {**FIXED, "network_blocks": "network blocks"}.items():
+        before, after = (_set(of) for of in (there.get(key) or "", getattr(wanted, key)))
         if after and before and before != after:
             raise InputError(
                 f"The {label} of the pool {there['name']} is {before}, not {after}, and cannot be changed. "
@@ -301,7 +363,15 @@ def differences(there: Json, wanted: Wanted) -> list[Change]:
         for key in IN_PLACE
         if getattr(wanted, key) and key in there and there.get(key) != getattr(wanted, key)
     ]
-    return [*found, *_sets(there, wanted), *_nodes(there, wanted, going)]
+    found = [*found, *_sets(there, wanted), *_nodes(there, wanted, going)]
+    if wanted.cycle and there["tags"].get(CYCLED) != node_settings(wanted):
+        found.append(Change("nodes", there["tags"].get(CYCLED, ""), node_settings(wanted), "cycle"))
+    return found
+
+
+def _set(value: Any) -> str:
+    """A text, or a list whose order does not count as text."""
+    return value if isinstance(value, str) else ", ".join(sorted(value))
 
 
 def removals(there: Json, wanted: Wanted) -> tuple[list[Json], str]:
@@ -310,7 +380,7 @@ def removals(there: Json, wanted: Wanted) -> tuple[list[Json], str]:
     known = dict(part.split("=", 1) for part in there["tags"].get(REMOVED, "").split(" ") if "=" in part)
     going, meant = [], {}
     for entry in wanted.remove_nodes:
-        key = hashlib.sha256(entry.encode()).hexdigest()[:6]
+        key = _mark(entry)
         own = entry.startswith("ocid1.") or any(item["id"] == entry for item in there["nodes"])
         end = known.get(key, "")
         found = [
@@ -336,20 +406,29 @@ def _sets(there: Json, wanted: Wanted) -> Iterator[Change]:
     ours = there["tags"].get(TAG) == wanted.name
     # in a pool that we did not make only what was asked for, none of our defaults
     named = labels(wanted) if ours else {str(key): str(value) for key, value in wanted.labels.items()}
-    if "labels" in there and _part(named, there["labels"]):
-        yield Change("labels", there["labels"], {**there["labels"], **named})
+    remembers = {}
+    if "labels" in there:
+        # those that an earlier run wrote, and that were taken out since
+        known = there["tags"].get(LABELS, "").split() if ours else []
+        after = {key: value for key, value in there["labels"].items() if key in named or _mark(key) not in known}
+        after.update(named)
+        if after != there["labels"]:
+            yield Change("labels", there["labels"], after)
+            remembers = {LABELS: _marks(named)} if ours else {}
     if (
         wanted.eviction_minutes >= 0
         and there.get("eviction_minutes", wanted.eviction_minutes) != wanted.eviction_minutes
     ):
         yield Change("eviction_minutes", there["eviction_minutes"], wanted.eviction_minutes)
-    groups = there.get("security_groups")
-    if wanted.security_groups and groups is not None and set(groups) != set(wanted.security_groups):
-        yield Change("security_groups", groups, list(wanted.security_groups))
+    for key in ("security_groups", "fault_domains"):
+        have, asked = there.get(key), list(getattr(wanted, key))
+        if asked and have is not None and set(have) != set(asked):
+            yield Change(key, have, asked)
     mine = tags(wanted) if ours else {str(key): str(value) for key, value in wanted.tags.items()}
     if ours and there["tags"].get(DIGEST) != mine[DIGEST]:
         yield Change("config", there["tags"].get(DIGEST), mine[DIGEST])
     mine.pop(DIGEST, None)
+    mine.update(remembers)
     if _part(mine, there["tags"]):
         yield Change("tags", there["tags"], {**there["tags"], **mine})
     defined = there.get("defined_tags") or {}

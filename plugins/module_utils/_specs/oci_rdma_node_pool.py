@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from ansible_collections.gpuops.rdma.plugins.module_utils._specs.auth import SPEC as AUTH
 from ansible_collections.gpuops.rdma.plugins.module_utils._specs.oci import SPEC as OCI
 from ansible_collections.gpuops.rdma.plugins.module_utils._specs.rdma_pools import SPEC as RDMA_POOLS
 
 SPEC: dict[str, Any] = {
+    **AUTH,
     **OCI,
     **RDMA_POOLS,
     "name": {"type": "str", "required": True},
@@ -47,6 +49,13 @@ SPEC: dict[str, Any] = {
     "in_transit_encryption": {"type": "bool", "default": False},
     "legacy_imds": {"type": "bool", "default": True},
     "eviction_minutes": {"type": "int", "default": -1},
+    "boot_volume_vpus": {"type": "int", "default": 0},
+    "fault_domains": {"type": "list", "elements": "str", "default": []},
+    "hpc_island": {"type": "str", "default": ""},
+    "network_blocks": {"type": "list", "elements": "str", "default": []},
+    "cycle": {"type": "str", "default": "", "choices": ["", "replace_nodes", "replace_boot_volumes"]},
+    "cycle_surge": {"type": "str", "default": "0"},
+    "cycle_unavailable": {"type": "str", "default": "1"},
     "before_join": {"type": "str", "default": ""},
     "after_join": {"type": "str", "default": ""},
     "package_repository": {"type": "str", "default": ""},

@@ -10,6 +10,7 @@ token, for the seconds until OCI lists the new object.
 from __future__ import annotations
 
 import abc
+import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any, Optional
 
@@ -35,18 +36,26 @@ POLL, SOON, SEEN_AFTER = 30.0, 3.0, 300.0
 """Seconds between two reads, at most; SEEN_AFTER: limit for OCI to list a new object."""
 TRIES = 9
 Progress = Callable[[str], None]
+Drain = Callable[[str, str, float], Sequence[str]]
 
 
 class Pool(abc.ABC):
-    """One pool of the kind ``what``. ``clocks``: clock and sleep, for tests."""
+    """One pool of the kind ``what``. ``drain``: drains the node of the cluster with this OCID and address within some
+    seconds; returns the pods that are left. ``clocks``: clock and sleep, for tests."""
 
     client = "work"
     what = "pool"
 
     def __init__(
-        self, session: oci.Session, wanted: Wanted, progress: Progress, minutes: float = 60, **clocks: Any
+        self,
+        session: oci.Session,
+        wanted: Wanted,
+        progress: Progress,
+        minutes: float = 60,
+        drain: Optional[Drain] = None,
+        **clocks: Any,
     ) -> None:
-        self.session, self.progress, self.seconds = session, progress, minutes * 60
+        self.session, self.progress, self.seconds, self.drain = session, progress, minutes * 60, drain
         self.wanted = oci_pool.normal(wanted)
         self.waits = Waits(progress, **clocks)
         self.models = session.oci.core.models
@@ -73,6 +82,10 @@ class Pool(abc.ABC):
     @abc.abstractmethod
     def remove(self, there: Json, node: str, less: bool) -> str:
         """Deletes one node; ``less``: the pool shrinks, else OCI replaces it. Returns the work request's OCID or ""."""
+
+    def cycle(self, there: Json) -> str:
+        """Has OCI bring all nodes to the pool's settings; returns the work request's OCID or ""."""
+        raise AssertionError(f"{self.what}: nothing cycles its nodes, and pool.check refuses it")
 
     @abc.abstractmethod
     def end(self, there: Json) -> str:
@@ -115,7 +128,11 @@ class Pool(abc.ABC):
 
     def _as_wanted(self, found: Json, check_mode: bool, wait: bool) -> Json:
         there = self.read(found["id"])
-        if (wait or self.wanted.remove_nodes) and not check_mode and (work := self._running_work(there)):
+        if (
+            (wait or self.wanted.remove_nodes or self.wanted.cycle)
+            and not check_mode
+            and (work := self._running_work(there))
+        ):
             self.progress(
                 f"{self.what} {there['name']}: is {there['state']}, waiting for the request of an earlier run"
             )
@@ -140,15 +157,28 @@ class Pool(abc.ABC):
                 work = self.remove(there, item.before, item.how == "remove")
                 self._done(work, there["id"], f"{item.how} of a node")
         rest = [item for item in changes if item.how in ("update", "size")]
+        cycle = next((item for item in changes if item.how == "cycle"), None)
         if rest:
             self.progress(f"{self.what} {there['name']}: changing {', '.join(item.what for item in rest)}")
-            if any(item.how == "update" and item.what not in ("tags", "defined_tags") for item in rest):
+            if not cycle and any(item.how == "update" and item.what not in ("tags", "defined_tags") for item in rest):
                 self.progress(
                     f"{self.what} {there['name']}: existing nodes stay unchanged; new nodes get the new values"
                 )
             work = self.update(there, rest)
-            if wait:
+            if wait or cycle:
                 self._done(work, there["id"], "update")
+        if cycle:
+            self._cycle(there["id"], cycle.after)
+
+    def _cycle(self, key: str, value: str) -> None:
+        """Cycles, and remembers it only when OCI is done: nodes that have the pool's settings are not cycled again."""
+        there, asked = self.read(key), self.wanted
+        limits = f"{asked.cycle_unavailable} unavailable, {asked.cycle_surge} more at a time"
+        self.progress(f"{self.what} {there['name']}: cycling its nodes ({asked.cycle}, {limits})")
+        self._done(self.cycle(there), key, "cycling")
+        there = self.read(key)
+        work = self.update(there, [Change("tags", None, {**there["tags"], oci_pool.CYCLED: value})])
+        self._done(work, key, "update of tags")
 
     def absent(self, check_mode: bool, confirmed: str) -> Json:
         """Deletes the pool if ``confirmed`` is its name, else InputError. {changed, pool}."""
@@ -330,7 +360,7 @@ class Pool(abc.ABC):
     def _running_work(self, there: Json) -> str:
         """OCID of the pool's work request in progress, "" if there is none. Looked for only where there may be one: the
         pool's state does not show removals of nodes. Those of a cluster network are requests on its instance pool."""
-        quiet = there["state"] in ("ACTIVE", "RUNNING") and not self.wanted.remove_nodes
+        quiet = there["state"] in ("ACTIVE", "RUNNING") and not (self.wanted.remove_nodes or self.wanted.cycle)
         if quiet and there["size"] in (0, self.wanted.nodes) and len(there["nodes"]) == there["size"]:
             return ""
         keys = (there["id"], there["parts"].get("instance_pool"))
@@ -421,7 +451,7 @@ class Managed(Pool):
         config = found.node_config_details
         place = config.placement_configs[0] if config and config.placement_configs else None
         source, eviction = found.node_source_details, found.node_eviction_node_pool_settings
-        compute = getattr(config, "compute_cluster_id", None) or ""
+        cycling, compute = found.node_pool_cycling_details, getattr(config, "compute_cluster_id", None) or ""
         pool = {
             **_pool_summary(found),
             "rdma": compute,
@@ -433,6 +463,9 @@ class Managed(Pool):
             "availability_domain": place.availability_domain if place else "",
             "subnet": place.subnet_id if place else "",
             "capacity_reservation": (place.capacity_reservation_id or "") if place else "",
+            "host_group": (getattr(place, "host_group_id", None) or "") if place else "",
+            "fault_domains": list(place.fault_domains or []) if place else [],
+            "cycling": bool(cycling and cycling.is_node_cycling_enabled),
             "kubernetes_version": found.kubernetes_version or "",
             "ssh_public_key": found.ssh_public_key or "",
             "labels": {item.key: item.value for item in found.initial_node_labels or []},
@@ -447,7 +480,20 @@ class Managed(Pool):
         if source is not None:
             pool["image"] = getattr(source, "image_id", "") or ""
             pool["boot_volume_gb"] = getattr(source, "boot_volume_size_in_gbs", 0) or 0
-        return pool
+        return {**pool, **self._placed(compute)}
+
+    def _placed(self, compute: str) -> Json:
+        """Where the compute cluster is, only if that was asked for."""
+        asked = self.wanted
+        if not compute or not (asked.hpc_island or asked.network_blocks or asked.placement_constraint):
+            return {}
+        what = f"read the compute cluster {compute}"
+        place = self.session.call(what, "compute", "get_compute_cluster", compute).data.placement_constraint_details
+        return {
+            "hpc_island": getattr(place, "hpc_island_id", None) or "",
+            "network_blocks": list(getattr(place, "target_network_block_ids", None) or []),
+            "placement_constraint": getattr(place, "logical_placement_constraint", None) or "",
+        }
 
     def create(self, gone: Sequence[str]) -> str:
         """As Pool.create, in the compute cluster that is given, found or created."""
@@ -459,16 +505,13 @@ class Managed(Pool):
                 "This version of the Python package oci does not support node pools in a compute cluster: "
                 "install 2.179 or newer."
             )
-        place = {"availability_domain": asked.availability_domain, "subnet_id": asked.subnet}
-        place.update({"host_group_id": asked.host_group} if asked.host_group else {})
-        place.update({"capacity_reservation_id": asked.capacity_reservation} if asked.capacity_reservation else {})
         config = kinds.CreateNodePoolNodeConfigDetails(
             size=asked.nodes,
             compute_cluster_id=compute,
             nsg_ids=list(asked.security_groups) or None,
             freeform_tags={**asked.tags, oci_pool.TAG: asked.name},
             defined_tags=dict(asked.defined_tags) or None,
-            placement_configs=[kinds.NodePoolPlacementConfigDetails(**place)],
+            placement_configs=[self._place(dataclasses.asdict(asked), asked.fault_domains)],
             node_pool_pod_network_option_details=self._pod_network(about["cni"]),
             kms_key_id=asked.boot_volume_key or None,
             is_pv_encryption_in_transit_enabled=asked.in_transit_encryption or None,
@@ -485,12 +528,21 @@ class Managed(Pool):
             ssh_public_key=asked.ssh_public_key or None,
             node_config_details=config,
             node_eviction_node_pool_settings=self._eviction(asked.eviction_minutes),
-            freeform_tags=oci_pool.tags(asked),
+            freeform_tags=oci_pool.first_tags(asked),
             defined_tags=dict(asked.defined_tags) or None,
         )
         token = oci_pool.token(asked, "nodepool", gone)
         made = self._make(f"create the node pool {asked.name}", "oke", "create_node_pool", token, details)
         return made.headers.get("opc-work-request-id") or ""
+
+    def _place(self, given: Json, fault_domains: Sequence[str]) -> Any:
+        """``given``: the options, or the pool as it is."""
+        place = {"availability_domain": given["availability_domain"], "subnet_id": given["subnet"]}
+        place.update({"host_group_id": given["host_group"]} if given["host_group"] else {})
+        reserved = given["capacity_reservation"]
+        place.update({"capacity_reservation_id": reserved} if reserved else {})
+        place.update({"fault_domains": list(fault_domains)} if fault_domains else {})
+        return self.kinds.NodePoolPlacementConfigDetails(**place)
 
     def _source(self) -> Any:
         size = self.wanted.boot_volume_gb or None
@@ -540,6 +592,7 @@ class Managed(Pool):
             self.progress(f"compute cluster {asked.name}: using the existing {mine[0].id}")
             return str(mine[0].id)
         details = self.models.CreateComputeClusterDetails(
+            placement_constraint_details=self._compute_place(),
             compartment_id=asked.compartment,
             display_name=asked.name,
             freeform_tags={**asked.tags, oci_pool.TAG: asked.name},
@@ -551,9 +604,27 @@ class Managed(Pool):
         made = self._make(what, "compute", "create_compute_cluster", token, details).data
         return self._made("compute cluster", "compute", "get_compute_cluster", made.id)
 
+    def _compute_place(self) -> Any:
+        asked = self.wanted
+        given: Json = {
+            "hpc_island_id": asked.hpc_island,
+            "target_network_block_ids": list(asked.network_blocks),
+            "logical_placement_constraint": asked.placement_constraint,
+        }
+        given = {name: value for name, value in given.items() if value}
+        if not given:
+            return None
+        model = getattr(self.models, "ComputeClusterPlacementConstraintDetails", None)
+        if model is None:
+            raise InputError(
+                "This version of the Python package oci cannot place a compute cluster: install 2.182 or newer."
+            )
+        return model(**given)
+
     def update(self, there: Json, changes: Sequence[Change]) -> str:
         """As Pool.update; node metadata is replaced only if the digest of the options differs."""
-        new, more, config = {item.what: item.after for item in changes}, {}, {}
+        new, more = {item.what: item.after for item in changes}, {}
+        config: Json = {}
         if "image" in new or "boot_volume_gb" in new:
             more["node_source_details"] = self.kinds.NodeSourceViaImageDetails(
                 image_id=new.get("image") or there.get("image"),
@@ -575,6 +646,10 @@ class Managed(Pool):
         config.update({"is_pv_encryption_in_transit_enabled": True} if "in_transit_encryption" in new else {})
         if "eviction_minutes" in new:
             more["node_eviction_node_pool_settings"] = self._eviction(new["eviction_minutes"])
+        if "fault_domains" in new:
+            config.update({"placement_configs": [self._place(there, new["fault_domains"])]})
+        if there["cycling"]:  # else OKE would cycle the nodes for this change too
+            more["node_pool_cycling_details"] = self.kinds.NodePoolCyclingDetails(is_node_cycling_enabled=False)
         if config:
             more["node_config_details"] = self.kinds.UpdateNodePoolNodeConfigDetails(**config)
         details = self.kinds.UpdateNodePoolDetails(**more)
@@ -584,8 +659,27 @@ class Managed(Pool):
 
     def remove(self, there: Json, node: str, less: bool) -> str:
         """As Pool.remove, by delete_node."""
-        what = f"delete the node {node} of {there['name']}"
-        answer = self.session.call(what, "oke", "delete_node", there["id"], node, is_decrement_size=less)
+        what, minutes = f"delete the node {node} of {there['name']}", self.wanted.eviction_minutes
+        grace = {
+            "override_eviction_grace_duration": f"PT{minutes}M",
+            "is_force_deletion_after_override_grace_duration": True,
+        }
+        more = grace if minutes >= 0 else {}
+        answer = self.session.call(what, "oke", "delete_node", there["id"], node, is_decrement_size=less, **more)
+        return answer.headers.get("opc-work-request-id") or ""
+
+    def cycle(self, there: Json) -> str:
+        """As Pool.cycle, by update_node_pool."""
+        asked = self.wanted
+        cycling = self.kinds.NodePoolCyclingDetails(
+            is_node_cycling_enabled=True,
+            maximum_surge=asked.cycle_surge,
+            maximum_unavailable=asked.cycle_unavailable,
+            cycle_modes=[oci_pool.CYCLES[asked.cycle]],
+        )
+        details = self.kinds.UpdateNodePoolDetails(node_pool_cycling_details=cycling)
+        what = f"cycle the nodes of the node pool {there['name']}"
+        answer = self.session.call(what, "oke", "update_node_pool", there["id"], details)
         return answer.headers.get("opc-work-request-id") or ""
 
     def end(self, there: Json) -> str:
@@ -656,6 +750,9 @@ class Network(Pool):
             "shape": (launch.shape or "") if launch else "",
             "availability_domain": place.availability_domain if place else "",
             "subnet": (place.primary_subnet_id or "") if place else "",
+            "placement_constraint": (place.placement_constraint or "") if place else "",
+            "hpc_island": found.hpc_island_id or "",
+            "network_blocks": list(found.network_block_ids or []),
             "size": pool.size if pool else 0,
             "nodes": self._nodes(found.id, home, place.primary_subnet_id if place and addresses else ""),
             "parts": {**parts, "instance_configuration": config.id if config else ""},
@@ -724,6 +821,11 @@ class Network(Pool):
             display_name=asked.name,
             instance_pools=[pool],
             placement_configuration=place,
+            cluster_configuration=models.ClusterConfigurationDetails(
+                hpc_island_id=asked.hpc_island, network_block_ids=list(asked.network_blocks) or None
+            )
+            if asked.hpc_island
+            else None,
             freeform_tags=oci_pool.tags(asked),
             defined_tags=dict(asked.defined_tags) or None,
         )
@@ -764,6 +866,7 @@ class Network(Pool):
             source_details=models.InstanceConfigurationInstanceSourceViaImageDetails(
                 image_id=asked.image,
                 boot_volume_size_in_gbs=asked.boot_volume_gb or None,
+                boot_volume_vpus_per_gb=asked.boot_volume_vpus or None,
                 kms_key_id=asked.boot_volume_key or None,
             ),
             is_pv_encryption_in_transit_enabled=asked.in_transit_encryption or None,
@@ -807,7 +910,9 @@ class Network(Pool):
         return answer.headers.get("opc-work-request-id") or ""
 
     def remove(self, there: Json, node: str, less: bool) -> str:
-        """As Pool.remove, by detaching and terminating the instance."""
+        """As Pool.remove, by detaching and terminating the instance, which has to be drained before: OCI does not."""
+        if self.wanted.eviction_minutes > 0:
+            self._drain(there, node)
         details = self.models.DetachInstancePoolInstanceDetails(
             instance_id=node, is_decrement_size=less, is_auto_terminate=True
         )
@@ -817,6 +922,18 @@ class Network(Pool):
         if not work:
             self._gone(there, node)
         return work
+
+    def _drain(self, there: Json, node: str) -> None:
+        minutes, address = (
+            self.wanted.eviction_minutes,
+            next((item["private_ip"] for item in there["nodes"] if item["id"] == node), ""),
+        )
+        if self.drain is None:
+            raise AssertionError("the action gives a drain")
+        left = self.drain(node, address, minutes * 60)
+        if left:
+            shown = ", ".join(left[: oci_pool.SHOWN])
+            self.progress(f"{self.what} {there['name']}: {shown} still run on {address} after {minutes} min; it goes")
 
     def _gone(self, there: Json, node: str) -> None:
         """Waits until a removed node is gone, where OCI returns no work request."""

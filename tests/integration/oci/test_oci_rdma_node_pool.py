@@ -663,8 +663,109 @@ def test_encryption_metadata_service_and_eviction(site: Site) -> None:
         launch = config["instanceDetails"]["launchDetails"]
         assert launch["sourceDetails"]["kmsKeyId"] == key and launch["isPvEncryptionInTransitEnabled"] is True
         assert launch["instanceOptions"] == {"areLegacyImdsEndpointsDisabled": True}
-        with pytest.raises(InputError, match="Drain the nodes of a cluster network before"):
-            site.present(eviction_minutes=0)
+
+
+def test_nodes_are_cycled_to_new_settings_once(managed: Site) -> None:
+    """Settings reached new nodes only; a node pool of OKE can bring its existing ones to them."""
+    first = [item["id"] for item in managed.present()["pool"]["nodes"]]
+    asked: dict[str, Any] = {"cycle": "replace_nodes", "eviction_minutes": 10}
+    assert [item["what"] for item in managed.present(**asked)["changes"]] == ["eviction_minutes"], "they have them"
+    other = oci_site.image(managed.fake, "newer")["id"]
+    asked["image"] = other
+    predicted = managed.present(check_mode=True, **asked)["changes"]
+    assert [item["what"] for item in predicted] == ["image", "nodes"]
+    told = managed.present(**asked)
+    assert [item["what"] for item in told["changes"]][:2] == ["image", "nodes"]
+    second = [item["id"] for item in told["pool"]["nodes"]]
+    assert not set(first) & set(second) and len(managed.alive()) == 4
+    assert {item["imageId"] for item in managed.alive()} == {other}
+    assert not managed.present(**asked)["changed"]
+    assert any("cycling its nodes (replace_nodes, 1 unavailable, 0 more" in line for line in managed.lines)
+    managed.present(**{**asked, "cycle": "", "image": managed.image})
+    assert [item["id"] for item in managed.present(image=managed.image)["pool"]["nodes"]] == second, "only if asked for"
+    asked.update(cycle="replace_boot_volumes", image=managed.image)
+    told = managed.present(**asked)
+    assert [item["what"] for item in told["changes"]] == ["nodes"], "settings that an earlier run changed"
+    assert [item["id"] for item in told["pool"]["nodes"]] == second, "instances stay"
+    assert not managed.present(**asked)["changed"]
+    with pytest.raises(Unrecoverable, match="cannot be changed by replacing the boot volume"):
+        managed.present(**{**asked, "labels": {"team": "other"}})
+
+
+@pytest.mark.parametrize("before", [True, False])
+def test_a_cycle_that_was_killed_is_finished(managed: Site, before: bool) -> None:
+    managed.present(nodes=2)
+    asked = {"nodes": 2, "cycle": "replace_nodes", "image": oci_site.image(managed.fake, "newer")["id"]}
+    managed.fake.durations["NODEPOOL_CYCLING"] = 900.0
+    for number in (2, 3):  # the cycle itself, and remembering it
+        assert killed_at(managed, number, before, lambda: managed.present(**asked), every=False) or number == 3
+    told = managed.present(**asked)
+    assert len(told["pool"]["nodes"]) == 2 and {item["imageId"] for item in managed.alive()} == {asked["image"]}
+    assert not managed.present(**asked)["changed"]
+
+
+def test_a_label_that_is_taken_out_goes(managed: Site) -> None:
+    """It stayed for ever; labels of others stay."""
+    managed.present(labels={"team": "ml", "rack": "7"})
+    pool = next(iter(managed.fake.tables["nodePools"].values()))
+    pool["initialNodeLabels"].append({"key": "owner", "value": "them"})
+    told = managed.present(labels={"team": "ml"})
+    assert [item["what"] for item in told["changes"]] == ["labels", "tags"]
+    labels = {item["key"]: item["value"] for item in pool["initialNodeLabels"]}
+    assert labels == {"team": "ml", "owner": "them", oci_pool.NO_DEVICE_PLUGIN: "true"}
+    assert not managed.present(labels={"team": "ml"})["changed"]
+
+
+def test_where_the_nodes_are_placed(site: Site) -> None:
+    managed, island = site.kind == KINDS[0], "ocid1.hpcisland.oc1.eu-frankfurt-1.a"
+    blocks = ["ocid1.networkblock.oc1.eu-frankfurt-1.a", "ocid1.networkblock.oc1.eu-frankfurt-1.b"]
+    asked: dict[str, Any] = {"hpc_island": island, "network_blocks": blocks, "placement_constraint": "SINGLE_TIER"}
+    asked.update({"fault_domains": ["FAULT-DOMAIN-2"]} if managed else {"boot_volume_vpus": 20})
+    site.present(**asked)
+    assert (
+        not site.present(**asked)["changed"]
+        and not site.present(**{**asked, "network_blocks": blocks[::-1]})["changed"]
+    )
+    with pytest.raises(InputError, match=r"HPC island of the pool rdma is .* cannot be changed"):
+        site.present(**{**asked, "hpc_island": island + "b"})
+    if not managed:
+        network = next(iter(site.fake.tables["clusterNetworks"].values()))
+        assert (network["hpcIslandId"], network["networkBlockIds"]) == (island, blocks)
+        config = next(iter(site.fake.tables["instanceConfigurations"].values()))
+        launch = config["instanceDetails"]["launchDetails"]
+        assert launch["sourceDetails"]["bootVolumeVpusPerGB"] == 20
+        return
+    place = next(iter(site.fake.tables["computeClusters"].values()))["placementConstraintDetails"]
+    assert (place["hpcIslandId"], place["targetNetworkBlockIds"]) == (island, blocks)
+    assert place["logicalPlacementConstraint"] == "SINGLE_TIER"
+    assert {item["faultDomain"] for item in site.alive()} == {"FAULT-DOMAIN-2"}
+    told = site.present(nodes=5, **{**asked, "fault_domains": ["FAULT-DOMAIN-3"]})
+    assert [item["what"] for item in told["changes"]][:2] == ["fault_domains", "size"]
+    assert sorted(item["faultDomain"] for item in site.alive())[-2:] == ["FAULT-DOMAIN-2", "FAULT-DOMAIN-3"]
+
+
+@pytest.mark.parametrize("less", [True, False])
+def test_a_node_is_drained_before_it_goes(site: Site, less: bool) -> None:
+    """By OKE for a node pool; nobody drained the node of a cluster network."""
+    made, drained = site.present()["pool"]["nodes"], []
+    pool = site.pool(nodes=3 if less else 4, remove_nodes=[made[1]["id"]], eviction_minutes=7)
+    alive = {item["id"] for item in made}
+
+    def drain(instance: str, address: str, seconds: float) -> list[str]:
+        drained.append((instance, address, seconds))
+        assert {item["id"] for item in site.alive()} == alive, "before"
+        return ["team-a/server-0"]
+
+    pool.drain = drain
+    pool.present(False)
+    if site.kind == KINDS[0]:
+        deletions = next(iter(site.fake.tables["nodePools"].values()))["deletions"]
+        assert [(item["overrideEvictionGraceDuration"], drained) for item in deletions] == [("PT7M", [])]
+        assert deletions[0]["isForceDeletionAfterOverrideGraceDuration"] == "true"
+    else:
+        assert drained == [(made[1]["id"], made[1]["private_ip"], 420)]
+        assert any("team-a/server-0 still run" in line for line in site.lines)
+    assert made[1]["id"] not in {item["id"] for item in site.alive()}
 
 
 def test_a_compute_cluster_of_others_stays(managed: Site) -> None:

@@ -121,7 +121,6 @@ def test_capacity_in_words() -> None:
     [
         ({"nodes": 1}, "at least two nodes"),
         ({"shape": "BM.GPU.GB300.4"}, "GPU memory cluster"),
-        ({"placement_constraint": "SINGLE_BLOCK"}, "placement_constraint is only for cluster networks"),
         ({"kind": "cluster_network", "host_group": "h"}, "host_group is only for node pools"),
     ],
 )
@@ -192,3 +191,46 @@ def test_what_an_address_meant_is_remembered() -> None:
     )
     value = oci_pool.removals(most, dataclasses.replace(WANTED, remove_nodes=[f"10.0.0.{n}" for n in range(15)]))[1]
     assert value.count("=") == 15 and len(value) <= 256
+
+
+@pytest.mark.parametrize(
+    ("asked", "words"),
+    [
+        ({"kind": "cluster_network", "cycle": "replace_nodes"}, "cycle is only for node pools"),
+        ({"cycle": "replace_nodes", "cycle_unavailable": "0%"}, "are both 0"),
+        ({"cycle_surge": "one"}, "expected a number such as 1, or 25%"),
+        ({"boot_volume_vpus": 20}, "OKE's node pools have no such setting"),
+        ({"kind": "cluster_network", "boot_volume_vpus": 25}, "expected 10, 20 or 30 to 120"),
+        ({"kind": "cluster_network", "fault_domains": ["FAULT-DOMAIN-1"]}, "fault_domains is only for node pools"),
+        ({"network_blocks": ["b"]}, "set hpc_island as well"),
+        ({"compute_cluster": "cc", "placement_constraint": "SINGLE_TIER"}, "names one that has its place"),
+        ({"eviction_minutes": 61}, "0 to 60 minutes"),
+    ],
+)
+def test_options_that_a_pool_does_not_have(asked: dict[str, Any], words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        oci_pool.check(dataclasses.replace(WANTED, **asked))
+
+
+def test_a_cycle_is_due_when_settings_of_nodes_have_changed() -> None:
+    made = oci_pool.first_tags(WANTED)
+    assert changed(there(tags=made), cycle="replace_nodes") == []
+    assert changed(there(tags=made), cycle="replace_nodes", nodes=3) == [("size", "size")], "new nodes have them"
+    due = [("image", "update"), ("nodes", "cycle")]
+    assert changed(there(tags=made, image="a"), cycle="replace_nodes", image="b") == due
+    assert changed(there(tags=made, image="b"), cycle="replace_nodes", image="b") == due[1:], (
+        "changed by an earlier run"
+    )
+    assert changed(there(tags=made, image="a"), image="b") == due[:1]
+
+
+def test_labels_that_are_taken_out() -> None:
+    tags, have = oci_pool.first_tags(WANTED), {**oci_pool.labels(WANTED), "theirs": "x"}
+    found = oci_pool.differences(there(tags=tags, labels=have), dataclasses.replace(WANTED, labels={}))
+    assert next((item.what, item.after) for item in found) == (
+        "labels",
+        {oci_pool.NO_DEVICE_PLUGIN: "true", "theirs": "x"},
+    )
+    assert changed(there(tags=oci_pool.tags(WANTED), labels=have), labels={}) == [], "of an earlier release: not known"
+    many = dataclasses.replace(WANTED, labels={f"key-{index}": "x" for index in range(99)})
+    assert len(oci_pool.first_tags(many)[oci_pool.LABELS]) <= 256

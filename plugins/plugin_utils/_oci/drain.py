@@ -1,0 +1,64 @@
+# Copyright: gpuops.rdma contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Drains a node before its instance is detached: OKE does so for node pools, nobody for cluster networks. PRIVATE."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import Busy, DeadlinePassed
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.names import CORDONED_FOR_REMOVAL
+from ansible_collections.gpuops.rdma.plugins.module_utils._kube.client import Client
+from ansible_collections.gpuops.rdma.plugins.module_utils._nodes import facts
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._nodes import cordons
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._oci.waits import Waits
+
+POLL = 5.0
+
+
+def drain(client: Client, instance: str, address: str, seconds: float, waits: Waits) -> Sequence[str]:
+    """Cordons the node of an instance (OCID, or private address where it has no provider ID) and evicts its pods, again
+    where a PodDisruptionBudget forbids it. Returns ``namespace/name`` of the pods that are left after ``seconds``."""
+    listed = client.projected(client.path("v1", "Node"), facts.node_facts)
+    node = next((item for item in listed if item.provider_id.rpartition("/")[2] == instance), None)
+    node = node or next((item for item in listed if not item.provider_id and item.internal_ip == address), None)
+    if node is None:
+        waits.progress(f"{address or instance} is no node of the cluster: nothing to drain")
+        return []
+    cordons.cordon(client, node.name, CORDONED_FOR_REMOVAL, True)
+    waits.progress(f"{node.name}: cordoned, evicting its pods")
+    left: list[str] = []
+
+    def evict() -> list[str]:
+        pods = client.projected(client.path("v1", "Pod"), _going, field_selector=f"spec.nodeName={node.name}")
+        left[:] = [f"{namespace}/{name}" for namespace, name, _ends in pods if name]
+        for namespace, name, ends in pods:
+            if name and not ends:
+                with contextlib.suppress(Busy):
+                    client.evict(namespace, name)
+        return left
+
+    with contextlib.suppress(DeadlinePassed):
+        waits.until(
+            evict,
+            lambda pods: not pods,
+            seconds,
+            lambda pods, passed: DeadlinePassed(f"{len(pods)} pods run on {node.name} after {passed}"),
+            lambda pods: f"{node.name}: {len(pods)} pods left",
+            POLL,
+        )
+    return left
+
+
+def _going(pod: Json) -> tuple[str, str, bool]:
+    """(namespace, name, whether it is ending) of a pod that a drain evicts; name "" for one that stays: of a DaemonSet,
+    of the kubelet itself, and one that is over."""
+    meta = pod["metadata"]
+    owners = [owner.get("kind") for owner in meta.get("ownerReferences") or [] if owner.get("controller")]
+    static = "kubernetes.io/config.mirror" in (meta.get("annotations") or {})
+    over = (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed")
+    stays = "DaemonSet" in owners or static or over
+    return meta["namespace"], "" if stays else meta["name"], bool(meta.get("deletionTimestamp"))

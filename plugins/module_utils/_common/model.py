@@ -423,6 +423,8 @@ class NcclRun:
     """NCCL's warnings of a network that is not healthy: a port went down, an operation was retried."""
     transport: Json = field(default_factory=dict)
     """From NCCL_DEBUG=INFO lines: ``{"net": "IB"|"Socket"|"", "gdr": {hca: bool}, "hcas": [], "channels": {}}``."""
+    hosts: dict[str, list[int]] = field(default_factory=dict)
+    """Host name -> ranks that our own script found there, one of each worker; on the host's network only."""
     notes: tuple[str, ...] = ()
 
 

@@ -31,7 +31,7 @@ def by_node(run: NcclRun, nodes: Sequence[str], slots: int, pods: Mapping[str, s
 
 def _hosts(run: NcclRun, nodes: Sequence[str], slots: int) -> dict[str, str]:
     """Host -> node by the ranks; {} if one host has ranks of two workers, or one worker's are on two hosts."""
-    found: dict[str, set[int]] = {}
+    found = {host: {rank // slots for rank in ranks} for host, ranks in run.hosts.items()}
     for rank in run.ranks:
         found.setdefault(rank.host, set()).add(rank.rank // slots)
     places = [next(iter(own)) for own in found.values() if len(own) == 1]

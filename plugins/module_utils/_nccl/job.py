@@ -50,6 +50,8 @@ REACHED = re.compile(r"gpuops: \d+ workers reached after ")
 """The launcher's line before it becomes mpirun."""
 TOPOLOGY_MAP = "gpuops-nccl-topology"
 """Name of the ConfigMap with the shapes' topology files."""
+RUNS = "gpuops: rank "
+"""How a line begins in which a rank says the name of its host: ``gpuops: rank 8 HOST``."""
 _FILES = "/etc/gpuops"
 _MAX_NAME = 40
 DIRS = ("/opt/nccl-tests/build", "/opt/nccl_tests/build", "/workspace/nccl-tests/build", "/nccl-tests/build")
@@ -341,8 +343,13 @@ place=$(((${{OMPI_COMM_WORLD_RANK:-0}} - {span[0]} % ranks + ranks) % ranks))
 
 
 def rank_script(test: Test) -> str:
-    """Returns the script that runs the program on every rank; ranks outside of ``info_span`` print warnings only."""
-    return f"""{info_only(info_span(test))}
+    """Returns the script that runs the program on every rank; ranks outside of ``info_span`` print warnings only.
+
+    On the host's network programs name hosts by names that Kubernetes does not know: each host's first rank says its.
+    """
+    rank, first = "${OMPI_COMM_WORLD_RANK:-0}", '[ "${OMPI_COMM_WORLD_LOCAL_RANK:-0}" != 0 ]'
+    says = f'{first} || echo "{RUNS}{rank} ${{HOSTNAME%%.*}}"\n' if test.mode == "host" else ""
+    return f"""{says}{info_only(info_span(test))}
 {debug_filter()}
 exec "$@"
 """

@@ -73,6 +73,7 @@ _RANK = re.compile(
 _BOUNDS = re.compile(r"#? *Out of bounds values *: *(\d+) +(OK|FAILED) *$")
 _AVERAGE = re.compile(r"#? *Avg bus bandwidth *: *(\S+) *(OK|FAILED)? *$")
 _REDUCING = re.compile(r"# Reducing maxBytes to (\d{1,18})\b")
+_RUNS = re.compile(r"gpuops: rank (\d{1,9}) ([\w.-]+)$")
 SIMULATED = "# SIMULATED: no GPU ran, the bandwidth is that of the written model"
 
 
@@ -84,6 +85,7 @@ class _Log:
         self.run: Optional[Draft] = None
         self.loose = Draft()
         self.seen = False
+        self.hosts: dict[str, list[int]] = {}
 
     def info(self, line: str) -> None:
         at = line.index(" NCCL INFO ")
@@ -112,6 +114,8 @@ class _Log:
             self._library(line)
         elif line.startswith(("nThread ", " Out of bounds", " Avg bus")):
             self._comment(line)
+        elif found := _RUNS.match(line):
+            self.hosts.setdefault(found[2], []).append(int(found[1]))
         else:
             self._maybe_error(line)
 
@@ -328,4 +332,4 @@ class _Log:
         if not self.runs:
             status = "foreign" if self.seen or loose.transport.seen else "empty"
             self.runs.append(NcclRun(status=status, transport=loose.transport.finish()))
-        return self.runs
+        return [dataclasses.replace(run, hosts=self.hosts) for run in self.runs] if self.hosts else self.runs

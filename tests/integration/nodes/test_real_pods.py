@@ -94,6 +94,7 @@ def test_on_the_hosts_network_ranks_are_named_by_their_nodes(real: Real, tmp_pat
     hosts = {rank["host"] for rank in document["run"]["ranks"]}
     assert result["verdict"] == "pass" and len(hosts) == 2 and not hosts & set(real.nodes()), result
     assert not [host for host in hosts if host in json.dumps(document["verdict"])], document["verdict"]
+    assert set(document["run"]["hosts"]) == hosts, "a rank of each host says its name"
     assert real.left() == []
 
 

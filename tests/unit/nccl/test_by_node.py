@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._nccl.by_node import b
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files
 from gpuops_sandbox.batch import nccl_pod
 from gpuops_sandbox.context import load_shapes
+from support.paths import FIXTURES
 
 NODES = ("10.140.0.1", "10.140.0.2")
 PODS = {"nccl-worker-0": "10.140.0.2", "nccl-worker-1": "10.140.0.1"}
@@ -55,6 +57,22 @@ def test_a_lost_daemon_is_named_with_its_node(mpi: int, rows: bool) -> None:
     found = verdict([*(lines[:60] if rows else lines[:first]), *death[:-2]])
     assert found.verdict == "fail"
     assert "on 10.140.0.1" in found.reason and "lost the connection to its daemon 2 on 10.140.0.1" in found.reason
+
+
+def test_a_host_that_only_an_error_names_is_its_node() -> None:
+    """As two H200 printed it: too many ranks, so that the program ends before it lists them."""
+    lines = (FIXTURES / "nccl" / "pod_too_many.txt").read_text().splitlines()
+    assert "oke-10-140-0-1" in verdict(lines).reason, "the fixture says nothing else about its host"
+    found = verdict(["gpuops: rank 0 oke-10-140-0-1", "gpuops: rank 8 oke-10-140-0-2", *lines])
+    assert found.verdict == "fail" and "on 10.140.0.2: Invalid number of GPUs" in found.reason
+    assert "oke-" not in str(found)
+
+
+def test_two_hosts_of_one_name_are_not_told_apart() -> None:
+    run = parse.parse(["gpuops: rank 0 localhost", "gpuops: rank 8 localhost"])[0]
+    assert run.hosts == {"localhost": [0, 8]}
+    error = NcclError("nccl", "it failed", host="localhost")
+    assert by_node(replace(run, errors=(error,)), NODES, 8, {}).errors[0].host == "localhost"
 
 
 def test_a_rank_without_a_host_has_its_node() -> None:

@@ -427,6 +427,19 @@ def test_some_whole_nodes_of_a_big_job_print_info(start: int, levels: dict[int, 
         assert done.stdout.strip() == level
 
 
+@pytest.mark.parametrize(
+    ("mode", "local", "said"), [("host", 0, "gpuops: rank 8 gpu-b"), ("host", 1, ""), ("sriov", 0, "")]
+)
+def test_the_first_rank_of_a_host_says_its_name(mode: str, local: int, said: str, tmp_path: Path) -> None:
+    """On the host's network, whose names Kubernetes does not know."""
+    script = nccl_job.rank_script(job(mode=mode)).replace("whole=/tmp", f"whole={tmp_path}")
+    ranks = {"OMPI_COMM_WORLD_RANK": str(8 + local), "OMPI_COMM_WORLD_LOCAL_RANK": str(local)}
+    env = {**ENV, "HOSTNAME": "gpu-b.example.test", **ranks}
+    done = subprocess.run(["bash", "-c", script, "rank.sh", "true"], capture_output=True, text=True, env=env)
+    assert (done.stdout.strip(), done.returncode) == (said, 0), done.stderr
+    assert nccl_parse.parse(done.stdout.splitlines())[0].hosts == ({"gpu-b": [8]} if said else {})
+
+
 def test_nodes_that_print_info_are_whole_and_rotate() -> None:
     nodes = tuple(f"n{index}" for index in range(50))
     seen: set[int] = set()

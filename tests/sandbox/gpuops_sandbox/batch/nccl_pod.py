@@ -101,6 +101,12 @@ class Fleet:
     host_network: bool
 
 
+def names_of(fleet: Fleet) -> list[str]:
+    """What our script prints on the host's network, before any line of the program."""
+    each = fleet.shape.gpu_count
+    return [f"gpuops: rank {at * each} {host}" for at, host in enumerate(fleet.hosts)] if fleet.host_network else []
+
+
 def simulate(order: Order, fleet: Fleet, slow: float, old: bool) -> NcclRun:
     """The whole run. ``old``: as the guide's image of 2023 prints it."""
     shape, count = fleet.shape, len(fleet.hosts)
@@ -368,7 +374,7 @@ class Launch:
         lines = list(text_of(order, fleet, run, self.ctx.faults()))
         first = next((n for n, line in enumerate(lines) if _is_row(line)), len(lines))
         last = first + len(run.rows)
-        self.log.write([f"gpuops: {len(workers)} workers reached after 1 s", *lines[:first]])
+        self.log.write([f"gpuops: {len(workers)} workers reached after 1 s", *names_of(fleet), *lines[:first]])
         await asyncio.sleep(HEAD)
         for number, line in enumerate(lines[first:last]):
             dead = self._victim(workers) if number == len(run.rows) // 2 else self._dead(workers)

@@ -61,7 +61,7 @@ class ActionModule(RdmaAction):
         if self.asked_for_plan():
             for line in text:
                 self.progress(line)
-            self._write_accounts(rights, dest.parent.parent / accounts.FOLDER)
+            self._write_accounts(rights, accounts.beside(str(dest)))
             if render := build.render_command(plan):
                 whole = build.with_inputs(render, command.of_run(context.CLIARGS))
                 self.progress(f"after a PASS, a job of your own on these nodes: {whole}")

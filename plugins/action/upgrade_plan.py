@@ -30,7 +30,7 @@ class ActionModule(RdmaAction):
         for line in lines:
             self.progress(line)
         if self.asked_for_plan() and not core.unknown_rights(plan):
-            folder, spaces = Path(args["plan"]).parent.parent / accounts.FOLDER, vars(plan.namespaces).values()
+            folder, spaces = accounts.beside(args["plan"]), vars(plan.namespaces).values()
             needed = [*plan.permissions, *core.rights(plan)]
             self.progress(accounts.announced([accounts.write(folder, "upgrade", needed, plan.grants, spaces)]))
         return {

@@ -13,5 +13,10 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils._workloads.namespaces 
 
 class ActionModule(RdmaAction):
     def act(self, args: dict[str, Any]) -> dict[str, Any]:
-        """Changes, and the namespaces that were set up or reverted."""
-        return Namespaces(self, args).run()
+        """Changes, and the namespaces that were set up or reverted. With the tag plan alone the manifest of an
+        account."""
+        one = Namespaces(self, args)
+        if self.only_plan():
+            self.progress(one.account())
+            return {"changes": [], "namespaces": []}
+        return one.run()

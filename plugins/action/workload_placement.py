@@ -13,5 +13,10 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils._workloads.placing imp
 
 class ActionModule(RdmaAction):
     def act(self, args: dict[str, Any]) -> dict[str, Any]:
-        """Changes, the objects, and notes on what is not as it should be."""
-        return Placing(self, args).run()
+        """Changes, the objects, and notes on what is not as it should be. With the tag plan alone the manifest of an
+        account."""
+        one = Placing(self, args)
+        if self.only_plan():
+            self.progress(one.account())
+            return {"changes": [], "objects": [], "notes": []}
+        return one.run()

@@ -32,6 +32,8 @@ HYPERNODE = ("topology.volcano.sh/v1alpha1", "HyperNode")
 KINDS = (*((version, kind) for kind in ("ResourceFlavor", "Topology") for version in KUEUE), HYPERNODE)
 """What is removed again, first what uses, then what is used."""
 HOSTNAME = "kubernetes.io/hostname"
+CONFIG = ("volcano-system", "volcano-controller-configmap")
+"""Where Volcano's controller has its configuration."""
 NO_DATA = "no-imds-data"
 """Value of all locality labels where OKE has no data: one domain of all nodes, in which every placement holds."""
 MOST_TOLERATIONS = 8
@@ -44,6 +46,11 @@ class Placed:
     nodes: tuple[NodeFacts, ...]
     levels: tuple[str, ...]
     notes: tuple[str, ...] = ()
+
+
+def scheduler_of(kind: str) -> str:
+    """The scheduler that takes objects of this kind of KINDS."""
+    return "volcano" if kind == HYPERNODE[1] else "kueue"
 
 
 def place(node: NodeFacts, level: str) -> str:

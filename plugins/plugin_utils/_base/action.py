@@ -108,7 +108,11 @@ class RdmaAction(ActionBase):  # type: ignore[misc]
 
     def asked_for_plan(self) -> bool:
         """Whether the plan is to be printed, with the permissions that it needs: by its tag, or by -v."""
-        return "plan" in (self._task_vars.get("ansible_run_tags") or []) or Display().verbosity > 0
+        return self.only_plan() or Display().verbosity > 0
+
+    def only_plan(self) -> bool:
+        """Whether the plan is asked for by its tag: what is no stage of the run then changes nothing."""
+        return "plan" in (self._task_vars.get("ansible_run_tags") or [])
 
     def progress(self, line: str) -> None:
         """Prints a line at once, without control characters."""

@@ -15,7 +15,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Pe
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube.permissions import account
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files
 
-FOLDER = "permissions"
+_FOLDER = "permissions"
 """In the folder of the report."""
 HEAD = """\
 # The rights that gpuops.rdma.{name} needs with these inputs on this cluster, see docs/permissions.md. An administrator
@@ -25,13 +25,18 @@ PREFIX = "gpuops-rdma-"
 """The accounts are called gpuops-rdma-verify, gpuops-rdma-site, ..."""
 
 
+def beside(plan: str) -> Path:
+    """The folder for manifests, of the report that plan.json belongs to."""
+    return Path(plan).parent.parent / _FOLDER
+
+
 def write(
-    folder: Path, name: str, needed: Iterable[Permission], grants: Sequence[Json], privileged: Iterable[str]
+    folder: Path, name: str, needed: Iterable[Permission], grants: Sequence[Json] = (), privileged: Iterable[str] = ()
 ) -> Path:
     """Writes the manifest of an account with exactly the rights that the playbook ``name`` needs; returns its path.
     ``grants``, ``privileged``: see _kube/permissions.account. Raises InputError if it cannot be written."""
     # Ansible's strings are of a type of their own, which YAML refuses and JSON does not.
-    objects = json.loads(json.dumps(account(f"{PREFIX}{name}", needed, grants, privileged)))
+    objects = json.loads(json.dumps(account(f"{PREFIX}{name.replace('_', '-')}", needed, grants, privileged)))
     text = yaml.safe_dump_all(objects, sort_keys=False, default_flow_style=None, width=120)
     path = folder / f"{name}.yml"
     folder.mkdir(parents=True, exist_ok=True)

@@ -22,6 +22,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._kube.permissions impo
     once,
     texts,
 )
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._base.task import Task
 
 WORKERS = 8
 GRANTED = "the charts' Roles have it: a user creates only Roles whose rights it has, unless it may escalate and bind"
@@ -32,6 +33,12 @@ def missing(client: Client, needed: Sequence[Permission]) -> list[Permission]:
     with ThreadPoolExecutor(max_workers=WORKERS) as workers:
         answers = list(workers.map(lambda item: client.allowed(**vars(item)), needed))
     return [item for item, answer in zip(needed, answers) if not answer]
+
+
+def require(task: Task, needed: Sequence[Permission]) -> None:
+    """Raises InputError with every one of the permissions that this user lacks. Check mode predicts without them."""
+    if not task.check_mode:
+        refuse(texts(missing(task.client, needed)), "changed")
 
 
 def ungranted(client: Client, grants: Sequence[Json]) -> list[str]:
@@ -52,13 +59,14 @@ def require_removal(client: Client, kinds: Iterable[tuple[str, str]], selector: 
     lacking = missing(client, [item for group, name in resources.values() for item in needs("list", group, name)])
     if not lacking:
         lacking = missing(client, once(_removal(client, resources, selector)))
-    refuse_removal(texts(lacking))
+    refuse(texts(lacking), "removed")
 
 
-def refuse_removal(lacking: Sequence[str]) -> None:
-    """Raises InputError with these lines about permissions that this user lacks, if there are any."""
+def refuse(lacking: Sequence[str], done: str) -> None:
+    """Raises InputError with these lines about permissions that this user lacks, if there are any. ``done``: what was
+    not done, removed or changed."""
     if lacking:
-        raise InputError("\n- ".join(["Nothing was removed. This user is not allowed:", *lacking]))
+        raise InputError("\n- ".join([f"Nothing was {done}. This user is not allowed:", *lacking]))
 
 
 def _resources(client: Client, kinds: Iterable[tuple[str, str]]) -> Iterator[tuple[tuple[str, str], tuple[str, str]]]:

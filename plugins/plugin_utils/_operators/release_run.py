@@ -277,7 +277,7 @@ class ReleaseRun:
         needed = [*needs("get list update delete", "", "secrets", place), *chart_rights.removal(known, place, kinds)]
         grants = chart_rights.grants(known, place, frozenset(chart_rights.REMOVAL))
         lacking = texts(rights.missing(client, once(needed)))
-        rights.refuse_removal([*lacking, *rights.ungranted(client, grants)])
+        rights.refuse([*lacking, *rights.ungranted(client, grants)], "removed")
 
 
 def _diff(want: Release, decision: releases.Decision) -> Json:

@@ -9,10 +9,13 @@ from collections.abc import Iterator
 
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError, NotFound
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Permission
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube.objects import owned
-from ansible_collections.gpuops.rdma.plugins.module_utils._workloads import network
+from ansible_collections.gpuops.rdma.plugins.module_utils._workloads import network, rights
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import run
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base.task import Task, changed
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._kube import accounts
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._kube.rights import require
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._kube.writer import Writer
 
 
@@ -25,13 +28,33 @@ class Namespaces:
         self.absent = args["state"] == "absent"
         self.writer = Writer(task.client, task.check_mode, task.progress)
 
-    def run(self) -> Json:
-        """The task's result. InputError with all faults of all namespaces."""
+    def account(self) -> str:
+        """Writes the manifest of an account that may set the namespaces up and revert that; returns the line about
+        it."""
+        needed = [*self._needed(absent=False), *self._needed(absent=True)]
+        return accounts.announced([accounts.write(accounts.beside(self.args["plan"]), "workload_network", needed)])
+
+    def _needed(self, absent: bool) -> list[Permission]:
+        names, security = self._names(), self.args["pod_security"]
+        if absent:
+            return rights.network_absent(names, security)
+        version = self._kueue()
+        objects = [one for name in names for one in self._objects(name, version)]
+        queue, secrets = self.args["cluster_queue"], self.args["pull_secrets"]
+        return rights.network(objects, names, self.plan.namespaces.job, secrets, queue, security)
+
+    def _names(self) -> list[str]:
         names = list(dict.fromkeys(self.args["namespaces"]))
         if not names:
             raise InputError("Cannot set up namespaces for jobs: namespaces is empty. Name at least one.")
+        return names
+
+    def run(self) -> Json:
+        """The task's result. InputError with all rights that are missing, or all faults of all namespaces."""
+        names = self._names()
+        require(self.task, self._needed(self.absent))
         found = {name: self._find("v1", "Namespace", "", name) for name in names}
-        kueue = "" if self.absent else self._kueue()
+        kueue = "" if self.absent else self._queue()
         secrets = [] if self.absent else [self._secret(name) for name in self.args["pull_secrets"]]
         if not self.absent:
             self._refuse([fault for name in names for fault in self._faults(name, found[name])])
@@ -59,9 +82,18 @@ class Namespaces:
                 f"Cannot make a LocalQueue for {queue}: the cluster serves {', '.join(sorted(known)) or 'nothing'} of "
                 "kueue.x-k8s.io. Install Kueue, or leave out cluster_queue."
             )
-        if not self._find(version, "ClusterQueue", "", queue):
+        return version
+
+    def _queue(self) -> str:
+        """As ``_kueue``. InputError where the ClusterQueue is absent."""
+        version, queue = self._kueue(), self.args["cluster_queue"]
+        if version and not self._find(version, "ClusterQueue", "", queue):
             raise InputError(f"Cannot make a LocalQueue: there is no ClusterQueue {queue}. Create it, or name another.")
         return version
+
+    def _objects(self, namespace: str, kueue: str) -> list[Json]:
+        queue, cluster_queue = self.args["queue"], self.args["cluster_queue"]
+        return network.objects(self.plan, namespace, queue=queue, cluster_queue=cluster_queue, kueue=kueue)
 
     def _secret(self, name: str) -> Json:
         place = self.plan.namespaces.job
@@ -91,11 +123,8 @@ class Namespaces:
         for obj in self._made(name) if self.absent else ():
             yield from filter(None, [self.writer.remove(obj)])
         if not self.absent:
-            objects = network.objects(
-                self.plan, name, queue=self.args["queue"], cluster_queue=self.args["cluster_queue"], kueue=kueue
-            )
             copies = [network.secret(one, name) for one in secrets if one["metadata"]["namespace"] != name]
-            for obj in [*objects, *copies]:
+            for obj in [*self._objects(name, kueue), *copies]:
                 yield from filter(None, [self.writer.apply(owned(obj))])
         patch = network.security(namespace, self.absent) if self.args["pod_security"] else {}
         if patch:

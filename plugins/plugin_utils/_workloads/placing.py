@@ -11,14 +11,16 @@ import yaml
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError, NotFound
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json, NodeFacts
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube import objects as kube_objects
+from ansible_collections.gpuops.rdma.plugins.module_utils._kube.permissions import once
 from ansible_collections.gpuops.rdma.plugins.module_utils._nodes.facts import node_facts
-from ansible_collections.gpuops.rdma.plugins.module_utils._workloads import network, placement
+from ansible_collections.gpuops.rdma.plugins.module_utils._workloads import network, placement, rights
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files, run
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base.task import Task, changed
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._kube import accounts
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._kube.rights import require
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._kube.writer import Writer
 
 _GROUPS = {"kueue": "kueue.x-k8s.io", "volcano": "topology.volcano.sh"}
-_CONFIG = ("volcano-system", "volcano-controller-configmap")
 
 
 class Placing:
@@ -31,25 +33,37 @@ class Placing:
         self.writer = Writer(task.client, task.check_mode, task.progress)
         self.notes: list[str] = []
 
+    def account(self) -> str:
+        """Writes the manifest of an account that may do and revert it; returns the line about it."""
+        served = {name: self._served(group) for name, group in _GROUPS.items()}
+        needed = once([*rights.placement(self._chosen(served)), *rights.placement_absent()])
+        return accounts.announced([accounts.write(accounts.beside(self.args["plan"]), "workload_placement", needed)])
+
     def run(self) -> Json:
-        """The task's result."""
+        """The task's result. InputError with all rights that are missing."""
         if self.args["state"] == "absent":
+            require(self.task, rights.placement_absent())
             made = [change for obj in self._made() if (change := self.writer.remove(obj))]
             return self._result(made, [])
         served = {name: self._served(group) for name, group in _GROUPS.items()}
+        chosen = self._chosen(served)
+        require(self.task, rights.placement(chosen))
+        found = placement.placed(self._nodes())
+        for line in found.notes:
+            self._note(line)
+        wanted = self._wanted(found, chosen, served)
+        gone = [obj for obj in self._made() if "volcano" in chosen and self._outdated(obj, wanted)]
+        changes = [change for obj in wanted if (change := self._apply(obj))]
+        changes += [change for obj in gone if (change := self.writer.remove(obj))]
+        return self._result(changes, wanted)
+
+    def _chosen(self, served: dict[str, set[str]]) -> list[str]:
         chosen = self.args["schedulers"] or [name for name in placement.SCHEDULERS if served[name]]
         missing = [name for name in chosen if not served[name]]
         if missing or not chosen:
             what = " and ".join(missing or placement.SCHEDULERS)
             raise InputError(f"Cannot place jobs by the network: the cluster does not serve the kinds of {what}.")
-        found = placement.placed(self._nodes())
-        for line in found.notes:
-            self._note(line)
-        wanted = self._wanted(found, chosen, served)
-        gone = [obj for obj in self._made() if self._outdated(obj, wanted)]
-        changes = [change for obj in wanted if (change := self._apply(obj))]
-        changes += [change for obj in gone if (change := self.writer.remove(obj))]
-        return self._result(changes, wanted)
+        return list(chosen)
 
     def _result(self, changes: list[Json], wanted: list[Json]) -> Json:
         names = [kube_objects.reference(obj) for obj in wanted]
@@ -86,7 +100,7 @@ class Placing:
         return wanted
 
     def _configuration(self) -> Iterator[object]:
-        config = self.client.find(self.client.path("v1", "ConfigMap", *_CONFIG)) or {}
+        config = self.client.find(self.client.path("v1", "ConfigMap", *placement.CONFIG)) or {}
         for text in (config.get("data") or {}).values():
             try:
                 yield yaml.safe_load(text)

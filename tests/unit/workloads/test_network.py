@@ -6,63 +6,27 @@
 from __future__ import annotations
 
 import copy
-import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import to_dict
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import NcclTest, Node, Plan, Resources
 from ansible_collections.gpuops.rdma.plugins.module_utils._nccl.fabric import Fabric
 from ansible_collections.gpuops.rdma.plugins.module_utils._operators import sriov
-from ansible_collections.gpuops.rdma.plugins.module_utils._specs.workload_network import SPEC
 from ansible_collections.gpuops.rdma.plugins.module_utils._workloads import network
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._workloads.namespaces import Namespaces
 from support import crd_schema
-from support.fake_api import Api, Task, arguments
+from support.fake_api import Api
 from support.paths import upstream
+from support.workload_runs import NAD, VF, kueue, namespace, plan
+from support.workload_runs import network_ran as ran
 
 Json = dict[str, Any]
-H100 = "BM.GPU.H100.8"
-VF = "nvidia.com/sriov_rdma_vf"
-NAD = sriov.network_attachment("rdma-vf", "gpuops-nccl", VF, "gpuops-rdma", 4220)
-
-
-def plan(**more: Any) -> Plan:
-    nodes = tuple(Node(f"10.0.0.{i}", H100, cpu=200.0, memory=1 << 41) for i in range(2))
-    test = NcclTest("nccl-h100-8", H100, vfs_per_node=16, env={"NCCL_IB_TC": "41"}, hca="mlx5", algo="RING")
-    topology = {"kind": "ConfigMap", "apiVersion": "v1", "data": {"h100-8.xml": "<system/>"}, "metadata": {
-        "name": "gpuops-nccl-topology", "namespace": "gpuops-nccl"}}  # fmt: skip
-    values: Json = {
-        "mode": "sriov", "nodes": nodes, "tests": (test,), "resources": Resources(vf=VF),
-        "objects": {"sriov": (NAD,), "nccl_topology": (topology,)},
-    }  # fmt: skip
-    return Plan(**{**values, **more})
-
-
-def namespace(name: str = "team-a", **meta: Any) -> Json:
-    return {"kind": "Namespace", "metadata": {"name": name, **meta}}
 
 
 def quota(hard: Json, **used: str) -> Json:
     meta = {"name": "q", "namespace": "team-a"}
     status = {"hard": hard, "used": {key.replace("__", "/"): value for key, value in used.items()}}
     return {"kind": "ResourceQuota", "metadata": meta, "spec": {"hard": hard}, "status": status}
-
-
-def ran(api: Api, folder: Path, *, check: bool = False, of: Any = None, **given: Any) -> Json:
-    path = folder / "plan.json"
-    path.write_text(json.dumps(to_dict(of or plan())))
-    task = Task(api, check)
-    return Namespaces(task, arguments(SPEC, {"plan": str(path), "namespaces": ["team-a"], **given})).run()
-
-
-def kueue(api: Api) -> Api:
-    served = {"versions": [{"groupVersion": "kueue.x-k8s.io/v1beta1"}, {"groupVersion": "kueue.x-k8s.io/v1beta2"}]}
-    api.objects["/apis/kueue.x-k8s.io"] = {**served, "kind": "", "metadata": {"name": ""}}
-    api.add({"kind": "ClusterQueue", "metadata": {"name": "gpus"}})
-    return api
 
 
 def test_a_namespace_gets_all_that_a_job_needs_and_a_second_run_changes_nothing(tmp_path: Path) -> None:

@@ -5,55 +5,25 @@
 
 from __future__ import annotations
 
-import json
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import INSTANCE_TYPE, to_dict
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import NcclTest, Plan, PlannedShape
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import INSTANCE_TYPE
 from ansible_collections.gpuops.rdma.plugins.module_utils._nodes.facts import node_facts
-from ansible_collections.gpuops.rdma.plugins.module_utils._specs.workload_placement import SPEC
 from ansible_collections.gpuops.rdma.plugins.module_utils._workloads import placement
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._workloads.placing import Placing
 from support import crd_schema
-from support.fake_api import Api, Task, arguments
+from support.fake_api import Api
 from support.paths import upstream
 from support.users_jobs import PLACES
+from support.workload_runs import H100, V2, cluster, two_blocks
+from support.workload_runs import located as node
+from support.workload_runs import placement_ran as ran
 
 Json = dict[str, Any]
-H100 = "BM.GPU.H100.8"
-V2 = "kueue.x-k8s.io/v1beta2"
-
-
-def node(name: str, local: str = "", block: str = "", island: str = "", shape: str = H100) -> Json:
-    keys = {"local_block_id": local, "network_block_id": block, "hpc_island_id": island}
-    labels = {f"oci.oraclecloud.com/rdma.{key}": value for key, value in keys.items() if value}
-    return {"kind": "Node", "metadata": {"name": name, "labels": {**labels, INSTANCE_TYPE: shape}}}
-
-
-def two_blocks() -> list[Json]:
-    return [node("a", "L1", "n1", "i1"), node("b", "L1", "n1", "i1"), node("c", "L2", "n1", "i1"),
-            node("d", "L3", "n2", "i1")]  # fmt: skip
-
-
-def cluster(*objects: Json, serves: tuple[str, ...] = (V2, "topology.volcano.sh/v1alpha1")) -> Api:
-    api = Api(*objects)
-    for version in serves:
-        group = version.partition("/")[0]
-        found = {"kind": "", "metadata": {"name": ""}, "versions": [{"groupVersion": version}]}
-        api.objects[f"/apis/{group}"] = found
-    return api
-
-
-def ran(api: Api, folder: Path, *, check: bool = False, **given: Any) -> Json:
-    plan = Plan(mode="sriov", shapes={H100: PlannedShape(4)}, tests=(NcclTest("t", H100),))
-    (folder / "plan.json").write_text(json.dumps(to_dict(plan)))
-    task = Task(api, check)
-    return Placing(task, arguments(SPEC, {"plan": str(folder / "plan.json"), **given})).run()
 
 
 def made(api: Api, kind: str) -> dict[str, Json]:

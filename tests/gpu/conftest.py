@@ -47,9 +47,11 @@ class Multicast:
                 opened = {str(path.readlink()) for path in (process / "fd").iterdir()}
                 env = set((process / "environ").read_bytes().decode(errors="replace").split("\0"))
                 name = (process / "comm").read_text().strip()
+                # The kernel takes memory, and with it the environment, from a process that ends before its open files.
+                ending = (process / "statm").read_text().startswith("0 ")
             except OSError:
                 continue  # it has ended
-            if any(path.startswith("/dev/nvidia") for path in opened):
+            if not ending and any(path.startswith("/dev/nvidia") for path in opened):
                 self.seen.add(name)
                 lacking = {f"{key}={value}" for key, value in NVLS_OFF.items()} - env
                 self.without |= {f"{name} without {one}" for one in lacking}
